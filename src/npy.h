@@ -1,0 +1,70 @@
+/* npy: NumPy's array files (.npy), read and written by slices.
+ *
+ * Scaffolding for the stage programs and the test rig; no chapter teaches it. It handles the files
+ * that this project passes around and refuses all others with a reason: format versions 1 to 3,
+ * little-endian, C order, bool, float16, float32 and float64, at most NPY_MAX_DIMS axes.
+ *
+ * Format: numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+ */
+#ifndef NPY_H
+#define NPY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define NPY_MAX_DIMS 8
+
+enum npy_type { NPY_BOOL, NPY_FLOAT16, NPY_FLOAT32, NPY_FLOAT64 };
+
+struct npy {
+    int fd; /* -1 when closed */
+    enum npy_type type;
+    int dims;
+    int64_t shape[NPY_MAX_DIMS];
+    int64_t data_offset; /* bytes before the first element */
+    char path[4096];
+    char error[4600]; /* after a call returned false: one line, no newline, that begins with the path */
+};
+
+/* Which rows of an array a call means. `axis` is the axis that the rows lie along; `outer` is the
+ * flattened index of all axes before it; a row is everything after it. In q (B, N, H, D) with axis 1
+ * and outer b, row i is the H*D numbers of position i in batch b. The rows are first, first + stride,
+ * ... : count of them, stride >= 1; count 0 is allowed and touches nothing. */
+struct npy_slice {
+    int axis;
+    int64_t outer, first, stride, count;
+};
+
+/* Opens an existing file and checks all of its header and its size: a truncated file and one with
+ * bytes after the data are refused. An array with an axis of length 0 opens (its reader decides). */
+bool npy_open(struct npy *file, const char *path);
+
+/* Creates (or empties) a file of this type and shape and reserves its whole space on disk, so that a
+ * full disk is found now and not after the computation. The data are zero until written. On failure
+ * no file is left. */
+bool npy_create(struct npy *file, const char *path, enum npy_type type, int dims,
+                const int64_t *shape);
+
+/* Reads the slice into out, count rows one after the other, converted to `as`: NPY_BOOL from a bool
+ * file (a byte other than 0 or 1 is an error that names its index), NPY_FLOAT32 from float16 or
+ * float32, NPY_FLOAT64 from any float type. Reads no byte of any other row. */
+bool npy_read(struct npy *file, struct npy_slice slice, enum npy_type as, void *out);
+
+/* Writes count rows into the slice, converting from `as`: NPY_BOOL to bool; NPY_FLOAT32 or
+ * NPY_FLOAT64 to any float type, rounded to nearest even (overflow becomes Inf). */
+bool npy_write(struct npy *file, struct npy_slice slice, enum npy_type as, const void *rows);
+
+/* Closes; the flush to disk included, so a late write error is reported here. Closing twice is harmless. */
+bool npy_close(struct npy *file);
+
+/* The number of elements of one row of this axis, and of the whole array. */
+int64_t npy_row_elements(const struct npy *file, int axis);
+int64_t npy_elements(const struct npy *file);
+
+/* Writes the index of a flat element as "[0, 17, 3, 5]" into text (size bytes). */
+void npy_index_text(const struct npy *file, int64_t element, char *text, int64_t size);
+
+/* "float32" and so on. */
+const char *npy_type_name(enum npy_type type);
+
+#endif
