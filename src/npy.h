@@ -20,10 +20,10 @@ struct npy {
     int fd; /* -1 when closed */
     enum npy_type type;
     int dims;
-    int64_t shape[NPY_MAX_DIMS];
-    int64_t data_offset; /* bytes before the first element */
+    int64_t shape[NPY_MAX_DIMS]; /* 1 past dims: an array of no axes has one row of axis 0 */
+    int64_t data_offset;         /* bytes before the first element */
     char path[4096];
-    char error[4600]; /* after a call returned false: one line, no newline, that begins with the path */
+    char error[4600]; /* after a call returned false: one line that begins with the path */
 };
 
 /* Which rows of an array a call means. `axis` is the axis that the rows lie along; `outer` is the
@@ -54,14 +54,16 @@ bool npy_read(struct npy *file, struct npy_slice slice, enum npy_type as, void *
  * NPY_FLOAT64 to any float type, rounded to nearest even (overflow becomes Inf). */
 bool npy_write(struct npy *file, struct npy_slice slice, enum npy_type as, const void *rows);
 
-/* Closes; the flush to disk included, so a late write error is reported here. Closing twice is harmless. */
+/* Closes, and reports a write error that the system kept until now. It does not wait for the disk
+ * (no fsync). Closing twice, or after a failed open or create (fd is -1 then), is harmless. */
 bool npy_close(struct npy *file);
 
 /* The number of elements of one row of this axis, and of the whole array. */
 int64_t npy_row_elements(const struct npy *file, int axis);
 int64_t npy_elements(const struct npy *file);
 
-/* Writes the index of a flat element as "[0, 17, 3, 5]" into text (size bytes). */
+/* Writes the index of a flat element, 0 <= element < npy_elements, as "[0, 17, 3, 5]" into text
+ * (size bytes). */
 void npy_index_text(const struct npy *file, int64_t element, char *text, int64_t size);
 
 /* "float32" and so on. */

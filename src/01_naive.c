@@ -1,0 +1,200 @@
+/* 01-naive: attention by its definition, forward and backward, in double.
+ *
+ * Chapter 01. The whole score matrix of a head stands in memory. Every visibility rule is here in
+ * its plainest form, because this program is the judge of all later stages: it is written to be
+ * obviously right, not to be fast.
+ */
+#include <math.h>
+
+#include "stage.h"
+
+/* The problem and the results, whole. Row i of head h of batch b, D numbers, starts at row(). */
+struct arrays {
+    const float *q, *d_out; /* (B, N, H, D) */
+    const float *k, *v;     /* (B, M, G, D) */
+    const bool *mask;       /* (B, M), or NULL: every key may be seen */
+    double *o, *dq;         /* (B, N, H, D) */
+    double *lse;            /* (B, H, N) */
+    double *dk, *dv;        /* (B, M, G, D) */
+    double *s;              /* (N, M): the scores of one head, -inf where nothing is to be seen */
+    int64_t visible_pairs;
+};
+
+/* Where row i of head h of batch b starts in an array (B, rows, heads, D). */
+static int64_t row(int64_t b, int64_t rows, int64_t i, int64_t heads, int64_t h, int64_t D)
+{
+    return ((b * rows + i) * heads + h) * D;
+}
+
+/* The key/value head that query head h reads. */
+static int64_t key_head(const struct stage *stage, int64_t h)
+{
+    return stage->interleaved_heads ? h % stage->G : h / (stage->H / stage->G);
+}
+
+/* May query i of batch b see key j? */
+static bool visible(const struct stage *stage, const bool *mask, int64_t b, int64_t i, int64_t j)
+{
+    if (mask && !mask[b * stage->M + j])
+        return false;
+    if (!stage->causal)
+        return true;
+
+    /* Causal: the last query stands where the last key stands, and nobody sees the future. */
+    int64_t position = i + (stage->M - stage->N);
+    if (j > position)
+        return false;
+    return stage->lookback < 0 || position - j <= stage->lookback;
+}
+
+/* The score of one pair of rows: scale * q.k, bent by the soft cap if there is one. */
+static double score(const struct stage *stage, const float *q, const float *k)
+{
+    double s = 0;
+    for (int64_t c = 0; c < stage->D; c++)
+        s += (double)q[c] * k[c];
+    s *= stage->scale;
+    return stage->softcap > 0 ? stage->softcap * tanh(s / stage->softcap) : s;
+}
+
+/* The weight of a key: exp(s - lse). A key that is not seen has s = -inf and no weight; asking first
+ * keeps -inf - -inf, which is NaN, out of the rows that see nothing. */
+static double weight(double s, double lse)
+{
+    return s == -INFINITY ? 0 : exp(s - lse);
+}
+
+/* s, lse and o of head h of batch b. */
+static void forward(const struct stage *stage, struct arrays *x, int64_t b, int64_t h)
+{
+    int64_t N = stage->N, M = stage->M, H = stage->H, G = stage->G, D = stage->D;
+    int64_t g = key_head(stage, h);
+
+    for (int64_t i = 0; i < N; i++) {
+        double *s = x->s + i * M;
+        double *o = x->o + row(b, N, i, H, h, D), *lse = x->lse + (b * H + h) * N + i;
+
+        /* s_ij for every visible pair, and the largest of them. */
+        double max = -INFINITY;
+        for (int64_t j = 0; j < M; j++) {
+            s[j] = -INFINITY;
+            if (!visible(stage, x->mask, b, i, j))
+                continue;
+            s[j] = score(stage, x->q + row(b, N, i, H, h, D), x->k + row(b, M, j, G, g, D));
+            max = fmax(max, s[j]);
+            x->visible_pairs++;
+        }
+
+        /* lse_i = log sum_j exp s_ij, with max taken out so that exp cannot overflow. */
+        double sum = 0;
+        for (int64_t j = 0; j < M; j++)
+            sum += weight(s[j], max);
+        *lse = max + log(sum);
+
+        /* o_i = sum_j p_ij v_j. */
+        for (int64_t c = 0; c < D; c++)
+            o[c] = 0;
+        for (int64_t j = 0; j < M; j++) {
+            double p = weight(s[j], *lse);
+            for (int64_t c = 0; c < D; c++)
+                o[c] += p * x->v[row(b, M, j, G, g, D) + c];
+        }
+    }
+}
+
+/* Adds to dq, dk and dv what head h of batch b gives, from the scores that forward left in s. */
+static void backward(const struct stage *stage, struct arrays *x, int64_t b, int64_t h)
+{
+    int64_t N = stage->N, M = stage->M, H = stage->H, G = stage->G, D = stage->D;
+    int64_t g = key_head(stage, h);
+
+    for (int64_t i = 0; i < N; i++) {
+        const double *s = x->s + i * M, *o = x->o + row(b, N, i, H, h, D);
+        const float *q = x->q + row(b, N, i, H, h, D), *d_out = x->d_out + row(b, N, i, H, h, D);
+        double *dq = x->dq + row(b, N, i, H, h, D), lse = x->lse[(b * H + h) * N + i];
+
+        /* delta_i = sum_c dO_ic o_ic. */
+        double delta = 0;
+        for (int64_t c = 0; c < D; c++)
+            delta += d_out[c] * o[c];
+
+        for (int64_t j = 0; j < M; j++) {
+            const float *k = x->k + row(b, M, j, G, g, D), *v = x->v + row(b, M, j, G, g, D);
+            double *dk = x->dk + row(b, M, j, G, g, D), *dv = x->dv + row(b, M, j, G, g, D);
+
+            /* A key that is not seen has no part in anything. */
+            if (s[j] == -INFINITY)
+                continue;
+
+            /* p_ij, dp_ij = dO_i . v_j, ds_ij = p_ij (dp_ij - delta_i). */
+            double p = weight(s[j], lse), dp = 0;
+            for (int64_t c = 0; c < D; c++)
+                dp += (double)d_out[c] * v[c];
+            double ds = p * (dp - delta);
+            if (stage->softcap > 0)
+                ds *= 1 - (s[j] / stage->softcap) * (s[j] / stage->softcap);
+
+            /* dv_j += p_ij dO_i; dq_i += scale ds_ij k_j; dk_j += scale ds_ij q_i. */
+            for (int64_t c = 0; c < D; c++) {
+                dv[c] += p * d_out[c];
+                dq[c] += stage->scale * ds * k[c];
+                dk[c] += stage->scale * ds * q[c];
+            }
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct stage stage;
+    stage_open(&stage, argc, argv, 1, "01-naive",
+               "Attention by its definition, in double: the judge of all later stages.",
+               NPY_FLOAT64);
+    int64_t query_numbers = stage.B * stage.N * stage.H * stage.D;
+    int64_t key_numbers = stage.B * stage.M * stage.G * stage.D;
+
+    struct arrays x = {
+        .q = stage_input(&stage, STAGE_Q, 0, 1, stage.N),
+        .k = stage_input(&stage, STAGE_K, 0, 1, stage.M),
+        .v = stage_input(&stage, STAGE_V, 0, 1, stage.M),
+        .mask = stage_mask(&stage, 0, 1, stage.M),
+        .o = stage_allocate(&stage, query_numbers, sizeof(double)),
+        .lse = stage_allocate(&stage, stage.B * stage.H * stage.N, sizeof(double)),
+        .s = stage_allocate(&stage, stage.N * stage.M, sizeof(double)),
+    };
+
+    /* The gradients are sums, so they start at zero. */
+    if (!stage.forward_only) {
+        x.d_out = stage_input(&stage, STAGE_D_OUT, 0, 1, stage.N);
+        x.dq = stage_zeros(&stage, query_numbers, sizeof(double));
+        x.dk = stage_zeros(&stage, key_numbers, sizeof(double));
+        x.dv = stage_zeros(&stage, key_numbers, sizeof(double));
+    }
+
+    stage_lap(&stage, STAGE_READ);
+
+    /* Head by head, so that one score matrix at a time is enough. */
+    for (int64_t b = 0; b < stage.B; b++)
+        for (int64_t h = 0; h < stage.H; h++) {
+            stage_progress(&stage, "head", b * stage.H + h, stage.B * stage.H);
+            forward(&stage, &x, b, h);
+            stage_lap(&stage, STAGE_FORWARD);
+            if (!stage.forward_only)
+                backward(&stage, &x, b, h);
+            stage_lap(&stage, STAGE_BACKWARD);
+        }
+
+    stage_write(&stage, STAGE_O, 0, 1, stage.N, x.o);
+    stage_write(&stage, STAGE_LSE, 0, 1, stage.N, x.lse);
+    if (!stage.forward_only) {
+        stage_write(&stage, STAGE_DQ, 0, 1, stage.N, x.dq);
+        stage_write(&stage, STAGE_DK, 0, 1, stage.M, x.dk);
+        stage_write(&stage, STAGE_DV, 0, 1, stage.M, x.dv);
+    }
+
+    /* Products of matrices only: s and o forward; dp, dv, dq and dk backward. */
+    stage_count("multiply-adds forward", 2 * x.visible_pairs * stage.D);
+    if (!stage.forward_only)
+        stage_count("multiply-adds backward", 4 * x.visible_pairs * stage.D);
+    return stage_close(&stage);
+}

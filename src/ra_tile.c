@@ -1,0 +1,169 @@
+/* ra_tile: attention on one tile, a block of query rows against a block of key rows of one head.
+ *
+ * Chapter 02. New here: the carry (o, max, sum), folded block by block; the backward recomputes its
+ * scores from q, k and lse instead of keeping them. All products of matrices go through one
+ * function, multiply_add.
+ */
+#include "ra_tile.h"
+
+#include <math.h>
+
+/* out (rows, cols) += left (rows, inner) times right (inner, cols). Element (a, c) of left is at
+ * a * left_row + c * left_col, so a transposed left costs nothing. Columns run innermost: each out
+ * element is a sum of its own, so the compiler may compute several at once without changing the
+ * order of any sum. */
+static void multiply_add(int64_t rows, int64_t inner, int64_t cols, const float *restrict left,
+                         int64_t left_row, int64_t left_col, const float *restrict right,
+                         int64_t right_row, float *restrict out, int64_t out_row)
+{
+    for (int64_t a = 0; a < rows; a++)
+        for (int64_t c = 0; c < inner; c++) {
+            float factor = left[a * left_row + c * left_col];
+            for (int64_t b = 0; b < cols; b++)
+                out[a * out_row + b] += factor * right[c * right_row + b];
+        }
+}
+
+/* out (rows, cols) = left (rows, D) times the transpose of right (cols, D), whose rows are
+ * right_stride apart. right is first copied on its side, into turned (D, cols), because multiply_add
+ * wants the index that runs innermost to be the one that lies next to each other in memory. */
+static void multiply_transposed(int64_t rows, int64_t D, int64_t cols, const float *left,
+                                int64_t left_stride, const float *right, int64_t right_stride,
+                                float *restrict turned, float *restrict out)
+{
+    for (int64_t b = 0; b < cols; b++)
+        for (int64_t c = 0; c < D; c++)
+            turned[c * cols + b] = right[b * right_stride + c];
+
+    for (int64_t e = 0; e < rows * cols; e++)
+        out[e] = 0;
+    multiply_add(rows, D, cols, left, left_stride, 1, turned, cols, out, cols);
+}
+
+/* scores (queries, keys): scale * q_a . k_b where row a may see key b, -inf where it may not. */
+static void tile_scores(int64_t D, float scale, const struct ra_queries *queries,
+                        const struct ra_keys *keys, struct ra_band band, float *turned,
+                        float *scores)
+{
+    multiply_transposed(queries->rows, D, keys->rows, queries->q, queries->stride, keys->k,
+                        keys->stride, turned, scores);
+
+    for (int64_t a = 0; a < queries->rows; a++)
+        for (int64_t b = 0; b < keys->rows; b++) {
+            bool visible = b - a >= band.lo && b - a <= band.hi && (!keys->mask || keys->mask[b]);
+            float *score = &scores[a * keys->rows + b];
+            *score = visible ? scale * *score : -INFINITY;
+        }
+}
+
+int64_t ra_tile_workspace(int64_t query_rows, int64_t key_rows, int64_t D)
+{
+    return 2 * query_rows * key_rows + D * key_rows;
+}
+
+void ra_tile_begin(int64_t D, const struct ra_queries *queries)
+{
+    for (int64_t a = 0; a < queries->rows; a++) {
+        queries->max[a] = -INFINITY;
+        queries->sum[a] = 0;
+        for (int64_t c = 0; c < D; c++)
+            queries->o[a * queries->stride + c] = 0;
+    }
+}
+
+void ra_tile_forward(int64_t D, float scale, const struct ra_queries *queries,
+                     const struct ra_keys *keys, struct ra_band band, float *workspace)
+{
+    float *weights = workspace, *turned = workspace + 2 * queries->rows * keys->rows;
+    tile_scores(D, scale, queries, keys, band, turned, weights);
+
+    for (int64_t a = 0; a < queries->rows; a++) {
+        float *weight = weights + a * keys->rows, *o = queries->o + a * queries->stride;
+
+        /* The largest score so far, old keys and new. */
+        float old_max = queries->max[a], max = old_max;
+        for (int64_t b = 0; b < keys->rows; b++)
+            if (weight[b] > max)
+                max = weight[b];
+
+        /* A row that has seen no key at all keeps its empty carry: -inf - -inf would be NaN. */
+        if (max == -INFINITY) {
+            for (int64_t b = 0; b < keys->rows; b++)
+                weight[b] = 0;
+            continue;
+        }
+
+        /* Rescale the old carry to the new max. An empty carry has old_max = -inf: exp gives 0. */
+        float rescale = expf(old_max - max), sum = queries->sum[a] * rescale;
+        for (int64_t c = 0; c < D; c++)
+            o[c] *= rescale;
+
+        /* Turn the new scores into weights under the new max, and sum them. */
+        for (int64_t b = 0; b < keys->rows; b++) {
+            weight[b] = expf(weight[b] - max);
+            sum += weight[b];
+        }
+        queries->max[a] = max;
+        queries->sum[a] = sum;
+    }
+
+    /* o_a += sum over b of weight_ab v_b. */
+    multiply_add(queries->rows, keys->rows, D, weights, keys->rows, 1, keys->v, keys->stride,
+                 queries->o, queries->stride);
+}
+
+void ra_tile_finish(int64_t D, const struct ra_queries *queries, float *lse)
+{
+    for (int64_t a = 0; a < queries->rows; a++) {
+        float sum = queries->sum[a];
+
+        /* A row that has seen nothing has sum = 0: o stays 0, and log 0 is the -inf we want. */
+        lse[a] = queries->max[a] + logf(sum);
+        for (int64_t c = 0; c < D && sum > 0; c++)
+            queries->o[a * queries->stride + c] /= sum;
+    }
+}
+
+void ra_tile_delta(int64_t D, const struct ra_queries *queries, float *delta)
+{
+    for (int64_t a = 0; a < queries->rows; a++) {
+        delta[a] = 0;
+        for (int64_t c = 0; c < D; c++)
+            delta[a] +=
+                queries->d_out[a * queries->stride + c] * queries->o[a * queries->stride + c];
+    }
+}
+
+void ra_tile_backward(int64_t D, float scale, const struct ra_queries *queries,
+                      const struct ra_keys *keys, struct ra_band band, float *workspace)
+{
+    float *p = workspace, *ds = p + queries->rows * keys->rows;
+    float *turned = ds + queries->rows * keys->rows;
+
+    /* p_ab = exp(s_ab - lse_a), from recomputed scores. A row that saw nothing has lse = -inf. */
+    tile_scores(D, scale, queries, keys, band, turned, p);
+    for (int64_t a = 0; a < queries->rows; a++)
+        for (int64_t b = 0; b < keys->rows; b++) {
+            float *weight = &p[a * keys->rows + b];
+            *weight = queries->lse[a] == -INFINITY ? 0 : expf(*weight - queries->lse[a]);
+        }
+
+    /* dv_b += sum over a of p_ab d_out_a. */
+    multiply_add(keys->rows, queries->rows, D, p, 1, keys->rows, queries->d_out, queries->stride,
+                 keys->dv, keys->stride);
+
+    /* dp_ab = d_out_a . v_b, and from it ds_ab = scale * p_ab (dp_ab - delta_a). */
+    multiply_transposed(queries->rows, D, keys->rows, queries->d_out, queries->stride, keys->v,
+                        keys->stride, turned, ds);
+    for (int64_t a = 0; a < queries->rows; a++)
+        for (int64_t b = 0; b < keys->rows; b++) {
+            int64_t e = a * keys->rows + b;
+            ds[e] = scale * p[e] * (ds[e] - queries->delta[a]);
+        }
+
+    /* dq_a += sum over b of ds_ab k_b, and dk_b += sum over a of ds_ab q_a. */
+    multiply_add(queries->rows, keys->rows, D, ds, keys->rows, 1, keys->k, keys->stride,
+                 queries->dq, queries->stride);
+    multiply_add(keys->rows, queries->rows, D, ds, 1, keys->rows, queries->q, queries->stride,
+                 keys->dk, keys->stride);
+}

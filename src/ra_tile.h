@@ -1,0 +1,62 @@
+/* ra_tile: attention on one tile, a block of query rows against a block of key rows of one head.
+ *
+ * Chapter 02. Everything later calls these functions: the ring once per hop and tile, the band to
+ * mask a tile, the vector stage to make them fast. All arrays are float32 and belong to the caller;
+ * nothing is allocated here.
+ */
+#ifndef RA_TILE_H
+#define RA_TILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A block of query rows. Row a of q, o, d_out and dq starts at a * stride; D numbers each. The carry
+ * (o, max, sum) is what a row keeps of all keys folded so far: the largest score, the sum of
+ * exp(score - max), and the sum of exp(score - max) * v. Nothing seen yet: 0, -inf, 0. */
+struct ra_queries {
+    int64_t rows, stride;
+    const float *q;
+    float *o, *max, *sum;             /* forward: the carry, o (rows, D), max and sum (rows) */
+    const float *d_out, *lse, *delta; /* backward: d_out (rows, D), lse and delta (rows) */
+    float *dq;                        /* backward: added to, (rows, D) */
+};
+
+/* A block of key rows. Row b of k, v, dk and dv starts at b * stride. */
+struct ra_keys {
+    int64_t rows, stride;
+    const float *k, *v; /* (rows, D) */
+    const bool *mask;   /* (rows), true: this key may be seen; NULL: all may */
+    float *dk, *dv;     /* backward: added to, (rows, D) */
+};
+
+/* Which keys of the block a query row may see: row a sees key b when lo <= b - a <= hi and the mask
+ * allows b. Both bounds lie between -RA_BAND_FAR and RA_BAND_FAR. */
+struct ra_band {
+    int64_t lo, hi;
+};
+
+#define RA_BAND_FAR (INT64_MAX / 4)
+#define RA_ALL_KEYS ((struct ra_band){-RA_BAND_FAR, RA_BAND_FAR})
+
+/* Floats of workspace that the two tile functions need for blocks of up to this many rows. */
+int64_t ra_tile_workspace(int64_t query_rows, int64_t key_rows, int64_t D);
+
+/* Empties the carry. */
+void ra_tile_begin(int64_t D, const struct ra_queries *queries);
+
+/* Folds one block of keys into the carry of the queries. */
+void ra_tile_forward(int64_t D, float scale, const struct ra_queries *queries,
+                     const struct ra_keys *keys, struct ra_band band, float *workspace);
+
+/* Turns the carry into results: o becomes the weighted mean, lse (rows) is written. A row that has
+ * seen nothing gets o = 0 and lse = -inf. */
+void ra_tile_finish(int64_t D, const struct ra_queries *queries, float *lse);
+
+/* Writes delta (rows): each row's sum of d_out * o, for a finished o. */
+void ra_tile_delta(int64_t D, const struct ra_queries *queries, float *delta);
+
+/* Adds this tile's share to dq, dk and dv. */
+void ra_tile_backward(int64_t D, float scale, const struct ra_queries *queries,
+                      const struct ra_keys *keys, struct ra_band band, float *workspace);
+
+#endif
