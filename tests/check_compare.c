@@ -1,0 +1,1114 @@
+/* check_compare: build/compare, the judge of everything else, judged itself.
+ *
+ * Every test makes a folder `want`, a folder `got` that differs from it in one known way, runs the
+ * program, and asserts its exit status and what it says. NaN comes first: checkers of this kind are
+ * known to pass outputs that are nan throughout.
+ */
+#include "../src/npy.h"
+#include "suite.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+enum { O, LSE, DQ, DK, DV, ARRAYS };
+static const char *const names[ARRAYS] = {"o", "lse", "dq", "dk", "dv"};
+
+/* One array as the tests see it: numbers to tamper with, then to save. */
+struct array {
+    enum npy_type type;
+    int dims;
+    int64_t shape[4];
+    double *values;
+};
+
+static char root[512];           /* the temporary folder; the current folder stays the repository */
+static char out[1 << 16];        /* what the last run printed */
+static char errors[1 << 14];     /* and on stderr */
+static struct array got[ARRAYS]; /* equal to want at the start of each test */
+
+static int64_t count_of(const struct array *array)
+{
+    int64_t count = 1;
+    for (int axis = 0; axis < array->dims; axis++)
+        count *= array->shape[axis];
+    return count;
+}
+
+/* Makes an array of asymmetric numbers, none 0, that differ between arrays and elements. The
+ * odd multiples of 1/512 are exact in float16 too. */
+static struct array make(int seed, enum npy_type type, int dims, const int64_t *shape)
+{
+    struct array array = {.type = type, .dims = dims};
+    memcpy(array.shape, shape, (size_t)dims * sizeof *shape);
+    int64_t count = count_of(&array);
+    array.values = malloc((size_t)(count + 1) * sizeof(double)); /* + 1: malloc(0) may be NULL */
+    ck_assert_ptr_nonnull(array.values);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t mixed = (i * 7919 + seed * 104729 + i / 5 * 31) % 509;
+        array.values[i] = (double)(mixed - 254) / 256 + 1.0 / 512;
+    }
+    return array;
+}
+
+/* A path in the temporary folder. Four are kept; a run makes two more. */
+static const char *path_of(const char *folder, const char *name, const char *suffix)
+{
+    static char paths[4][1024];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s/%s%s", root, folder, name, suffix);
+    return path;
+}
+
+static void save(const struct array *array, const char *folder, const char *name)
+{
+    struct npy file;
+    ck_assert_msg(
+        npy_create(&file, path_of(folder, name, ".npy"), array->type, array->dims, array->shape),
+        "%s", file.error);
+    struct npy_slice all = {0, 0, 0, 1, array->shape[0]};
+    ck_assert_msg(npy_write(&file, all, NPY_FLOAT64, array->values), "%s", file.error);
+    ck_assert_msg(npy_close(&file), "%s", file.error);
+}
+
+/* Saves all of `got` into a folder. */
+static void save_all(const char *folder)
+{
+    for (int i = 0; i < ARRAYS; i++)
+        save(&got[i], folder, names[i]);
+}
+
+/* Replaces `got` and the files of want by arrays of these sizes. */
+static void resize(int64_t B, int64_t N, int64_t M, int64_t H, int64_t G, int64_t D)
+{
+    const int64_t queries[] = {B, N, H, D}, keys[] = {B, M, G, D}, rows[] = {B, H, N};
+    for (int i = 0; i < ARRAYS; i++) {
+        free(got[i].values);
+        got[i] = make(i, NPY_FLOAT64, i == LSE ? 3 : 4, i == LSE ? rows : i >= DK ? keys : queries);
+    }
+    save_all("want");
+}
+
+static void set_up(void)
+{
+    snprintf(root, sizeof root, "%s/check_compare.XXXXXX",
+             getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    ck_assert_ptr_nonnull(mkdtemp(root));
+}
+
+/* Removes a folder with all that is in it. */
+static void remove_all(const char *path)
+{
+    DIR *folder = opendir(path);
+    for (struct dirent *entry; folder && (entry = readdir(folder)) != NULL;) {
+        char inner[1024];
+        snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name);
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
+            unlink(inner) != 0)
+            remove_all(inner);
+    }
+    if (folder)
+        closedir(folder);
+    rmdir(path);
+}
+
+static void tear_down(void)
+{
+    remove_all(root);
+}
+
+/* Runs before each test, in its own process: want as the tests expect it, got equal to it. */
+static void start(void)
+{
+    const char *const folders[] = {"want", "got", "other"};
+    for (int i = 0; i < 3; i++) {
+        remove_all(path_of(folders[i], "", ""));
+        ck_assert_int_eq(mkdir(path_of(folders[i], "", ""), 0700), 0);
+    }
+    resize(2, 7, 5, 4, 2, 3);
+    save_all("got");
+}
+
+/* Reads what the program wrote into the text. */
+static void slurp(const char *name, char *text, size_t size)
+{
+    FILE *file = fopen(path_of("", name, ""), "r");
+    ck_assert_ptr_nonnull(file);
+    size_t length = fread(text, 1, size - 1, file);
+    text[length] = '\0';
+    fclose(file);
+}
+
+/* Runs the program with up to 8 words, ended by NULL, and returns its exit status. A word that
+ * begins with @ names something in the temporary folder. */
+static int run(const char *first, ...)
+{
+    /* The words of the command line. */
+    static char words[10][8192];
+    char *arguments[11] = {words[0]};
+    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
+    snprintf(words[0], sizeof words[0], "%s/compare", build);
+    int count = 1;
+    va_list list;
+    va_start(list, first);
+    for (const char *word = first; word; word = va_arg(list, const char *), count++) {
+        ck_assert_int_lt(count, 10);
+        if (*word == '@')
+            snprintf(words[count], sizeof words[0], "%s/%s", root, word + 1);
+        else
+            snprintf(words[count], sizeof words[0], "%s", word);
+        arguments[count] = words[count];
+    }
+    va_end(list);
+
+    /* Output goes to files, which no amount of it can block. */
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    for (int fd = 1; fd <= 2; fd++)
+        posix_spawn_file_actions_addopen(&actions, fd,
+                                         path_of("", fd == 1 ? "stdout" : "stderr", ""),
+                                         O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    pid_t child;
+    int failed = posix_spawn(&child, words[0], &actions, NULL, arguments, environ);
+    ck_assert_msg(failed == 0, "%s: %s", words[0], strerror(failed));
+    posix_spawn_file_actions_destroy(&actions);
+
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    slurp("stdout", out, sizeof out);
+    slurp("stderr", errors, sizeof errors);
+    ck_assert_msg(WIFEXITED(status), "it crashed:\n%s%s", out, errors);
+    return WEXITSTATUS(status);
+}
+
+#define ran(status, ...)                                                                   \
+    do {                                                                                   \
+        int actual = run(__VA_ARGS__, (char *)NULL);                                       \
+        ck_assert_msg(actual == (status), "exit %d, not %d:\n%s%s", actual, (status), out, \
+                      errors);                                                             \
+    } while (0)
+
+#define said(...)                                                                             \
+    do {                                                                                      \
+        char words[2048];                                                                     \
+        snprintf(words, sizeof words, __VA_ARGS__);                                           \
+        ck_assert_msg(strstr(out, words), "\"%s\" is missing in:\n%s%s", words, out, errors); \
+    } while (0)
+
+#define not_said(words) ck_assert_msg(!strstr(out, (words)), "\"%s\" is in:\n%s", (words), out)
+
+/* Where compare should say that a flat element of a `got` array is. */
+static const char *place(int which, int64_t element)
+{
+    static char text[200];
+    const int64_t *shape = got[which].shape;
+    if (which == LSE)
+        snprintf(text, sizeof text, "at batch %" PRId64 " head %" PRId64 " position %" PRId64 ":",
+                 element / (shape[1] * shape[2]), element / shape[2] % shape[1],
+                 element % shape[2]);
+    else
+        snprintf(text, sizeof text,
+                 "at batch %" PRId64 " position %" PRId64 " head %" PRId64 " dim %" PRId64 ":",
+                 element / (shape[1] * shape[2] * shape[3]),
+                 element / (shape[2] * shape[3]) % shape[1], element / shape[3] % shape[2],
+                 element % shape[3]);
+    return text;
+}
+
+/* The largest |value| in the batch and head of an element: what a tolerance is relative to. */
+static double largest_beside(int which, int64_t element)
+{
+    const struct array *array = &got[which];
+    const int64_t *shape = array->shape;
+    int64_t heads = which == LSE ? shape[1] : shape[2], width = which == LSE ? shape[2] : shape[3];
+    int64_t batch_size = count_of(array) / shape[0];
+    double largest = 0;
+    for (int64_t i = 0; i < count_of(array); i++)
+        if (i / batch_size == element / batch_size &&
+            i / width % heads == element / width % heads && isfinite(array->values[i]))
+            largest = fmax(largest, fabs(array->values[i]));
+    return which == LSE ? fmax(largest, 1) : largest;
+}
+
+/* Element 0 or the last one along each axis, by the bits of `corner`. */
+static int64_t corner_of(const struct array *array, int corner)
+{
+    int64_t element = 0;
+    for (int axis = 0; axis < array->dims; axis++)
+        element = element * array->shape[axis] + (corner >> axis & 1) * (array->shape[axis] - 1);
+    return element;
+}
+
+/* One value at every corner of every array, in the folder named: each alone must be seen. */
+static void plant_everywhere(const char *folder, double value, const char *word)
+{
+    for (int which = 0; which < ARRAYS; which++)
+        for (int corner = 0; corner < 1 << got[which].dims; corner++) {
+            int64_t element = corner_of(&got[which], corner);
+            double kept = got[which].values[element];
+            got[which].values[element] = value;
+            save(&got[which], folder, names[which]);
+            ran(1, "1e300", "@want", "@got");
+            said("  %-3s  WRONG  ", names[which]);
+            said("%s in %s [", word, path_of(folder, names[which], ".npy"));
+            said("%s", place(which, element));
+            said("; 1 of %" PRId64 " elements wrong", count_of(&got[which]));
+            said("right: 4 of 5 arrays");
+            got[which].values[element] = kept;
+            save(&got[which], folder, names[which]);
+        }
+}
+
+START_TEST(nan_in_got)
+{
+    plant_everywhere("got", NAN, "nan");
+}
+END_TEST
+
+START_TEST(nan_throughout_got)
+{
+    for (int which = 0; which < ARRAYS; which++)
+        for (int64_t i = 0; i < count_of(&got[which]); i++)
+            got[which].values[i] = NAN;
+    save_all("got");
+    ran(1, "1e300", "@want", "@got");
+    said("right: 0 of 5 arrays");
+    said("168 of 168 elements wrong");
+
+    /* Nor may nan on both sides be called equal. */
+    save_all("want");
+    ran(1, "1e300", "@want", "@got");
+    said("right: 0 of 5 arrays");
+    ran(1, "0", "@want", "@got");
+    said("right: 0 of 5 arrays");
+}
+END_TEST
+
+START_TEST(nan_in_want)
+{
+    plant_everywhere("want", NAN, "nan");
+}
+END_TEST
+
+START_TEST(nan_in_both_at_the_same_place)
+{
+    for (int which = 0; which < ARRAYS; which++) {
+        int64_t element = count_of(&got[which]) / 2;
+        got[which].values[element] = NAN;
+        save(&got[which], "got", names[which]);
+        save(&got[which], "want", names[which]);
+        ran(1, "1e300", "@want", "@got");
+        said("  %-3s  WRONG  nan in %s", names[which], path_of("want", names[which], ".npy"));
+        said("%s", place(which, element));
+    }
+    said("right: 0 of 5 arrays");
+}
+END_TEST
+
+START_TEST(float16_and_float32_nan)
+{
+    for (int type = NPY_FLOAT16; type <= NPY_FLOAT64; type++) {
+        got[DQ].type = (enum npy_type)type;
+        got[DQ].values[100] = NAN;
+        save(&got[DQ], "got", "dq");
+        ran(1, "1e300", "@want", "@got");
+        said("nan in %s [1, 1, 1, 1] %s", path_of("got", "dq", ".npy"), place(DQ, 100));
+    }
+}
+END_TEST
+
+START_TEST(inf_in_got)
+{
+    plant_everywhere("got", INFINITY, "inf");
+    plant_everywhere("got", -INFINITY, "-inf");
+}
+END_TEST
+
+START_TEST(inf_in_want)
+{
+    plant_everywhere("want", INFINITY, "inf");
+    /* Equal infinities are wrong as well, everywhere but for -inf in lse. */
+    for (int which = 0; which < ARRAYS; which++)
+        for (int sign = -1; sign <= 1; sign += 2) {
+            double kept = got[which].values[3];
+            got[which].values[3] = sign * (double)INFINITY;
+            save(&got[which], "want", names[which]);
+            save(&got[which], "got", names[which]);
+            ran(which == LSE && sign < 0 ? 0 : 1, "1e300", "@want", "@got");
+            got[which].values[3] = kept;
+            save(&got[which], "want", names[which]);
+            save(&got[which], "got", names[which]);
+        }
+}
+END_TEST
+
+START_TEST(empty_rows_of_lse)
+{
+    /* Wanted and met, in one row and in a whole head: right, even when nothing else is allowed. */
+    for (int64_t i = 0; i < 8; i++)
+        got[LSE].values[i] = -INFINITY;
+    save(&got[LSE], "want", "lse");
+    save(&got[LSE], "got", "lse");
+    ran(0, "0", "@want", "@got");
+    said("lse  right  equal in every element (56)");
+
+    /* Wanted and missed, however small the number. */
+    got[LSE].values[7] = -1.7e308;
+    save(&got[LSE], "got", "lse");
+    ran(1, "1e300", "@want", "@got");
+    said("-1.7e+308 in %s", path_of("got", "lse", ".npy"));
+    said("%s want -inf got ", place(LSE, 7));
+
+    /* +inf is not -inf. */
+    got[LSE].values[7] = INFINITY;
+    save(&got[LSE], "got", "lse");
+    ran(1, "1e300", "@want", "@got");
+    said("inf in %s", path_of("got", "lse", ".npy"));
+
+    /* Beside empty rows, numbers are still held to what is allowed. */
+    got[LSE].values[7] = -INFINITY;
+    got[LSE].values[9] += 2e-5;
+    save(&got[LSE], "got", "lse");
+    ran(1, "1e-5", "@want", "@got");
+    said("%s", place(LSE, 9));
+    said("1 of 56 elements wrong");
+}
+END_TEST
+
+START_TEST(identical)
+{
+    ran(0, "0", "@want", "@got");
+    said("right: 5 of 5 arrays");
+    said("o    right  equal in every element (168)");
+    said("dv   right  equal in every element (60)");
+    not_said("WRONG");
+    not_said("hint");
+    ran(0, "1e-5", "@want", "@got");
+    said("allowed 1e-05 of the largest in each head");
+}
+END_TEST
+
+START_TEST(damaged_files)
+{
+    for (int which = 0; which < ARRAYS; which++) {
+        /* One byte too few, one too many, nothing but a header, nothing at all. */
+        char path[1024];
+        snprintf(path, sizeof path, "%s/got/%s.npy", root, names[which]);
+        struct stat status;
+        ck_assert_int_eq(stat(path, &status), 0);
+        int64_t data = count_of(&got[which]) * 8;
+        const int64_t sizes[] = {status.st_size - 1, status.st_size + 1, status.st_size - data, 0};
+        for (int i = 0; i < 4; i++) {
+            ck_assert_int_eq(truncate(path, sizes[i]), 0);
+            ran(1, "1e300", "@want", "@got");
+            said("  %-3s  WRONG  %s: ", names[which], path);
+            said("right: 4 of 5 arrays");
+        }
+
+        /* No file, in either folder. */
+        ck_assert_int_eq(unlink(path), 0);
+        ran(1, "1e300", "@want", "@got");
+        said("  %-3s  WRONG  %s: ", names[which], path);
+        said("right: 4 of 5 arrays");
+        ran(1, "1e300", "@got", "@want");
+        said("  %-3s  WRONG  %s: ", names[which], path);
+        said("right: 4 of 5 arrays");
+        save(&got[which], "got", names[which]);
+    }
+
+    /* No folder. */
+    ran(1, "1", "@want", "@nowhere");
+    said("right: 0 of 5 arrays");
+    ran(1, "1", "@nowhere", "@got");
+    said("right: 0 of 5 arrays");
+}
+END_TEST
+
+START_TEST(path_too_long)
+{
+    /* Cut to what npy holds, "@got//...//o.npy" would name the folder, or another file. */
+    char folder[5000] = "@got";
+    memset(folder + 4, '/', sizeof folder - 5);
+    folder[sizeof folder - 1] = '\0';
+    ran(1, "1", "@want", folder);
+    said("longer than");
+    said("right: 0 of 5 arrays");
+}
+END_TEST
+
+START_TEST(not_floats)
+{
+    struct array flags = got[DK];
+    flags.type = NPY_BOOL;
+    struct npy file;
+    ck_assert(npy_create(&file, path_of("got", "dk", ".npy"), NPY_BOOL, 4, flags.shape));
+    ck_assert(npy_close(&file));
+    ran(1, "1e300", "@want", "@got");
+    said("dk   WRONG  ");
+    said("right: 4 of 5 arrays");
+}
+END_TEST
+
+START_TEST(other_shapes)
+{
+    for (int which = 0; which < ARRAYS; which++)
+        for (int axis = 0; axis < got[which].dims; axis++)
+            for (int longer = -1; longer <= 1; longer += 2) {
+                /* The numbers of a longer array beyond the end of this one do not matter. */
+                struct array array = got[which];
+                array.shape[axis] += longer;
+                struct array other = make(which, NPY_FLOAT64, array.dims, array.shape);
+                save(&other, "got", names[which]);
+                free(other.values);
+                ran(1, "1e300", "@want", "@got");
+                said("  %-3s  WRONG  shape (", names[which]);
+                said(which == LSE ? "(2, 4, 7)" : which >= DK ? "(2, 5, 2, 3)" : "(2, 7, 4, 3)");
+                said("right: 4 of 5 arrays");
+                save(&got[which], "got", names[which]);
+            }
+
+    /* The same numbers in the order of lse, or flat, are another array. */
+    struct array turned = got[LSE];
+    turned.shape[1] = 7;
+    turned.shape[2] = 4;
+    save(&turned, "got", "lse");
+    ran(1, "1e300", "@want", "@got");
+    said("shape (2, 7, 4) in ");
+    said(" where (2, 4, 7) in ");
+}
+END_TEST
+
+START_TEST(wrong_axes_on_both_sides)
+{
+    for (int which = 0; which < ARRAYS; which++) {
+        struct array flat = got[which];
+        flat.dims = 2;
+        flat.shape[1] = count_of(&got[which]) / flat.shape[0];
+        save(&flat, "got", names[which]);
+        save(&flat, "want", names[which]);
+        ran(1, "1", "@want", "@got");
+        said("  %-3s  WRONG  shape (2, ", names[which]);
+    }
+    said("right: 0 of 5 arrays");
+}
+END_TEST
+
+START_TEST(empty_arrays)
+{
+    for (int axis = 0; axis < 4; axis++) {
+        int64_t sizes[] = {2, 7, 4, 3};
+        sizes[axis] = 0;
+        resize(sizes[0], sizes[1], sizes[1], sizes[2], sizes[2], sizes[3]);
+        save_all("got");
+        ran(1, "1", "@want", "@got");
+        said("o    WRONG  shape ");
+        said("has no elements: comparing nothing proves nothing");
+        /* Without a dim, lse has elements all the same. */
+        said("right: %d of 5 arrays", axis == 3 ? 1 : 0);
+    }
+}
+END_TEST
+
+START_TEST(swapped_dk_and_dv)
+{
+    save(&got[DK], "got", "dv");
+    save(&got[DV], "got", "dk");
+    ran(1, "1e-5", "@want", "@got");
+    said("dk   WRONG");
+    said("dv   WRONG");
+    said("hint: dk and dv look swapped");
+    said("right: 3 of 5 arrays");
+
+    /* Nearly equal is close enough for the hint; far from it is not; nor is half a swap. */
+    got[DV].values[20] += 1e-9;
+    save(&got[DV], "got", "dk");
+    ran(1, "1e-5", "@want", "@got");
+    said("hint: dk and dv look swapped");
+    got[DV].values[20] += 1e-3;
+    save(&got[DV], "got", "dk");
+    ran(1, "1e-5", "@want", "@got");
+    not_said("hint");
+    save(&got[DK], "got", "dk");
+    ran(1, "1e-5", "@want", "@got");
+    not_said("hint");
+}
+END_TEST
+
+START_TEST(swapped_dk_and_dv_in_plain_mode)
+{
+    const int64_t shape[] = {2, 2};
+    struct array allowed = make(0, NPY_FLOAT64, 2, shape);
+    for (int i = 0; i < 4; i++)
+        allowed.values[i] = 1e-6;
+    save(&allowed, "want", "dk_allowed");
+    save(&allowed, "want", "dv_allowed");
+    free(allowed.values);
+    save(&got[DK], "got", "dv");
+    save(&got[DV], "got", "dk");
+    ran(1, "--only", "dk,dv", "plain", "@want", "@got");
+    said("hint: dk and dv look swapped");
+    said("right: 0 of 2 arrays");
+}
+END_TEST
+
+START_TEST(swapped_o_and_dq)
+{
+    save(&got[O], "got", "dq");
+    save(&got[DQ], "got", "o");
+    ran(1, "1e-5", "@want", "@got");
+    said("o    WRONG");
+    said("dq   WRONG");
+    said("right: 3 of 5 arrays");
+    not_said("hint");
+}
+END_TEST
+
+START_TEST(just_over_and_just_under)
+{
+    for (int which = 0; which < ARRAYS; which++) {
+        const int64_t last = count_of(&got[which]) - 1, places[] = {0, last / 2, last};
+        for (int i = 0; i < 3; i++) {
+            double *value = &got[which].values[places[i]], kept = *value;
+            double allowed = 1e-5 * largest_beside(which, places[i]);
+            for (int sign = -1; sign <= 1; sign += 2) {
+                /* Towards 0, so that the changed number is not the largest itself. */
+                *value = kept + sign * allowed * 0.999;
+                save(&got[which], "got", names[which]);
+                ran(0, "1e-5", "@want", "@got");
+                said("  %-3s  right     0.999 of allowed  off by ", names[which]);
+                said("%s", place(which, places[i]));
+
+                *value = kept + sign * allowed * 1.001;
+                save(&got[which], "got", names[which]);
+                ran(1, "1e-5", "@want", "@got");
+                said("  %-3s  WRONG         1 of allowed  off by ", names[which]);
+                said("%s", place(which, places[i]));
+                said("; 1 of %" PRId64 " elements wrong", last + 1);
+                said("right: 4 of 5 arrays");
+            }
+            *value = kept;
+            save(&got[which], "got", names[which]);
+        }
+    }
+}
+END_TEST
+
+START_TEST(any_error_is_wrong_when_none_is_allowed)
+{
+    got[DQ].values[77] = nextafter(got[DQ].values[77], 2);
+    save(&got[DQ], "got", "dq");
+    ran(1, "0", "@want", "@got");
+    said("dq   WRONG       inf of allowed");
+    said("%s", place(DQ, 77));
+    ran(0, "1e-15", "@want", "@got");
+
+    /* In a head that is 0 throughout, any tolerance allows 0. */
+    start();
+    for (int i = 0; i < 60; i++)
+        if (i / 3 % 2 == 1)
+            got[DV].values[i] = 0;
+    save(&got[DV], "want", "dv");
+    save(&got[DV], "got", "dv");
+    ran(0, "1e-5", "@want", "@got");
+    got[DV].values[4] = 1e-300;
+    save(&got[DV], "got", "dv");
+    ran(1, "1e-5", "@want", "@got");
+    said("dv   WRONG       inf of allowed  off by 1e-300 %s", place(DV, 4));
+}
+END_TEST
+
+START_TEST(zero_and_minus_zero_are_equal)
+{
+    got[O].values[5] = 0;
+    save(&got[O], "want", "o");
+    got[O].values[5] = -0.0;
+    save(&got[O], "got", "o");
+    ran(0, "0", "@want", "@got");
+}
+END_TEST
+
+START_TEST(sign_flipped)
+{
+    for (int which = 0; which < ARRAYS; which++) {
+        int64_t element = count_of(&got[which]) - 2;
+        got[which].values[element] *= -1;
+        save(&got[which], "got", names[which]);
+        ran(1, "1e-3", "@want", "@got");
+        said("%s", place(which, element));
+    }
+    said("right: 0 of 5 arrays");
+}
+END_TEST
+
+START_TEST(zeros_throughout)
+{
+    for (int which = 0; which < ARRAYS; which++)
+        for (int64_t i = 0; i < count_of(&got[which]); i++)
+            got[which].values[i] = 0;
+    save_all("got");
+    ran(1, "0.5", "@want", "@got");
+    said("o    WRONG");
+    said("dq   WRONG");
+    said("dk   WRONG");
+    said("dv   WRONG");
+    ran(1, "1e-3", "@want", "@got");
+    said("right: 0 of 5 arrays");
+}
+END_TEST
+
+START_TEST(types_may_differ)
+{
+    /* Numbers that float16 cannot hold, on the side that is float64. */
+    for (int which = 0; which < ARRAYS; which++)
+        for (int64_t i = 0; i < count_of(&got[which]); i++)
+            got[which].values[i] += 1e-4 / (double)(i + 3);
+    save_all("want");
+    const char *const right_at[] = {"2e-3", "1e-7"}, *const wrong_at[] = {"1e-5", "1e-10"};
+    for (int type = NPY_FLOAT16; type <= NPY_FLOAT32; type++) {
+        for (int which = 0; which < ARRAYS; which++)
+            got[which].type = (enum npy_type)type;
+        save_all("got");
+        ran(0, right_at[type - NPY_FLOAT16], "@want", "@got");
+        ran(1, wrong_at[type - NPY_FLOAT16], "@want", "@got");
+        said("right: 0 of 5 arrays");
+        /* And the other way round. */
+        ran(0, right_at[type - NPY_FLOAT16], "@got", "@want");
+    }
+}
+END_TEST
+
+START_TEST(each_head_has_its_own_allowance)
+{
+    for (int which = 0; which < ARRAYS; which++) {
+        /* Batch 1, head 1 is a million times smaller than the rest; one number there is off. */
+        struct array *array = &got[which];
+        const int64_t *shape = array->shape;
+        int64_t heads = which == LSE ? shape[1] : shape[2],
+                width = which == LSE ? shape[2] : shape[3];
+        int64_t count = count_of(array), element = -1;
+        for (int64_t i = count / 2; i < count; i++)
+            if (i / width % heads == 1) {
+                array->values[i] *= 1e-6;
+                element = element < 0 && i > count / 2 + count / 8 ? i : element;
+            }
+        save(array, "want", names[which]);
+        array->values[element] += 1e-7;
+        save(array, "got", names[which]);
+    }
+    ran(1, "1e-4", "@want", "@got");
+    said("o    WRONG");
+    said("dq   WRONG");
+    said("dk   WRONG");
+    said("dv   WRONG");
+    /* A log-sum-exp near 0 is 0 by chance, so its allowance is never below that of 1. */
+    said("lse  right     0.001 of allowed  off by 1e-07");
+    said("right: 1 of 5 arrays");
+}
+END_TEST
+
+START_TEST(lse_above_one)
+{
+    for (int64_t i = 0; i < 56; i++)
+        got[LSE].values[i] += i / 7 == 3 ? 100 : 0;
+    save(&got[LSE], "want", "lse");
+    got[LSE].values[23] += 1e-3;
+    save(&got[LSE], "got", "lse");
+    ran(0, "2e-5", "@want", "@got");
+    said("%s", place(LSE, 23));
+    got[LSE].values[28] += 1e-3;
+    save(&got[LSE], "got", "lse");
+    ran(1, "2e-5", "@want", "@got");
+    said("%s", place(LSE, 28));
+    said("1 of 56 elements wrong");
+}
+END_TEST
+
+START_TEST(worst_by_share_not_by_error)
+{
+    /* The larger error sits in a head where it is allowed; the smaller one is the worse. */
+    for (int64_t i = 0; i < 168; i++)
+        got[O].values[i] *= i / 3 % 4 == 2 ? 1000 : 1;
+    save(&got[O], "want", "o");
+    got[O].values[6] += 5e-4;   /* batch 0 position 0 head 2 */
+    got[O].values[100] += 3e-4; /* batch 1 position 1 head 1 */
+    got[O].values[147] += 4e-4; /* batch 1 position 5 head 1 */
+    got[O].values[167] += 2e-4; /* batch 1 position 6 head 3 */
+    save(&got[O], "got", "o");
+    ran(1, "1e-5", "@want", "@got");
+    said("at batch 1 position 5 head 1 dim 0:");
+    said("3 of 168 elements wrong");
+    ran(0, "1e-3", "@want", "@got");
+    said("o    right");
+    said("at batch 1 position 5 head 1 dim 0:");
+    not_said("elements wrong");
+
+    /* Nan is worse than any number. */
+    got[O].values[14] = NAN;
+    save(&got[O], "got", "o");
+    ran(1, "1e-5", "@want", "@got");
+    said("nan in %s [0, 1, 0, 2] %s", path_of("got", "o", ".npy"), place(O, 14));
+    said("4 of 168 elements wrong");
+}
+END_TEST
+
+START_TEST(values_are_named)
+{
+    got[DK].values[31] = 0.25;
+    save(&got[DK], "want", "dk");
+    got[DK].values[31] = 0.75;
+    got[DK].type = NPY_FLOAT32;
+    save(&got[DK], "got", "dk");
+    ran(1, "1e-3", "@want", "@got");
+    said("off by 0.5 at batch 1 position 0 head 0 dim 1: want 0.25 got 0.75; 1 of 60 elements "
+         "wrong");
+}
+END_TEST
+
+START_TEST(huge_numbers)
+{
+    /* Their difference overflows to inf, and so does what a careless product allows. */
+    got[O].values[50] = 1.5e308;
+    save(&got[O], "want", "o");
+    got[O].values[50] = -1.5e308;
+    save(&got[O], "got", "o");
+    ran(1, "1e300", "@want", "@got");
+    said("o    WRONG");
+    said("%s", place(O, 50));
+}
+END_TEST
+
+/* One wrong number at chosen places of arrays that take several chunks to read. */
+static void check_large(void)
+{
+    for (int which = 0; which < ARRAYS; which++) {
+        int64_t count = count_of(&got[which]);
+        const int64_t places[] = {count - 1, 65536, 65535, 131072, count / 2};
+        for (int i = 0; i < 5; i++) {
+            if (places[i] >= count)
+                continue;
+            double *value = &got[which].values[places[i]], kept = *value;
+            *value += 0.01;
+            save(&got[which], "got", names[which]);
+            ran(1, "--only", names[which], "1e-3", "@want", "@got");
+            said("%s", place(which, places[i]));
+            said("1 of %" PRId64 " elements wrong", count);
+            *value = kept;
+            save(&got[which], "got", names[which]);
+        }
+    }
+    ran(0, "0", "@want", "@got");
+    said("right: 5 of 5 arrays");
+}
+
+START_TEST(many_chunks)
+{
+    resize(2, 701, 803, 4, 2, 33);
+    save_all("got");
+    check_large();
+}
+END_TEST
+
+START_TEST(long_lse)
+{
+    resize(2, 70001, 3, 2, 1, 1);
+    save_all("got");
+    check_large();
+}
+END_TEST
+
+START_TEST(rows_larger_than_a_chunk)
+{
+    resize(1, 2, 3, 4, 2, 33001);
+    save_all("got");
+    check_large();
+}
+END_TEST
+
+START_TEST(late_chunks_count_for_the_largest)
+{
+    /* The largest number of a head comes in the last row, after the chunk that it must judge. */
+    resize(1, 70000, 2, 1, 1, 1);
+    got[O].values[69999] = 500;
+    save(&got[O], "want", "o");
+    got[O].values[3] += 4e-3;
+    save(&got[O], "got", "o");
+    ran(0, "--only", "o", "1e-5", "@want", "@got");
+    said("0.8 of allowed");
+    said("%s", place(O, 3));
+}
+END_TEST
+
+/* Writes the allowed errors of all arrays: 1e-6, but `other` at batch 1 head 1 of one array. */
+static void save_allowed(int which_other, double other)
+{
+    for (int which = 0; which < ARRAYS; which++) {
+        const int64_t shape[] = {2, which >= DK ? 2 : 4};
+        struct array allowed = make(0, NPY_FLOAT64, 2, shape);
+        char name[20];
+        snprintf(name, sizeof name, "%s_allowed", names[which]);
+        for (int64_t i = 0; i < count_of(&allowed); i++)
+            allowed.values[i] = which == which_other && i == shape[1] + 1 ? other : 1e-6;
+        save(&allowed, "want", name);
+        free(allowed.values);
+    }
+}
+
+START_TEST(plain)
+{
+    for (int which = 0; which < ARRAYS; which++) {
+        /* An element of batch 1 head 1, off by 5e-5: too much for 1e-6, fine for 1e-4. */
+        int64_t element = count_of(&got[which]) / 2 + (which == LSE ? 9 : 4);
+        double kept = got[which].values[element];
+        save_allowed(which, 1e-4);
+        ran(0, "plain", "@want", "@got");
+        got[which].values[element] += 5e-5;
+        save(&got[which], "got", names[which]);
+        ran(0, "plain", "@want", "@got");
+        said("  %-3s  right       0.5 of allowed  off by 5e-05 %s", names[which],
+             place(which, element));
+
+        save_allowed(-1, 0);
+        ran(1, "plain", "@want", "@got");
+        said("  %-3s  WRONG        50 of allowed  off by 5e-05 %s", names[which],
+             place(which, element));
+        said("right: 4 of 5 arrays");
+        got[which].values[element] = kept;
+
+        /* The same error in any other head is not covered by the large allowance. */
+        save_allowed(which, 1e-4);
+        int64_t width = which == LSE ? 7 : 3;
+        for (int64_t away = -width; away <= width; away += 2 * width) {
+            kept = got[which].values[element + away];
+            got[which].values[element + away] += 5e-5;
+            save(&got[which], "got", names[which]);
+            ran(1, "plain", "@want", "@got");
+            said("%s", place(which, element + away));
+            got[which].values[element + away] = kept;
+        }
+        save(&got[which], "got", names[which]);
+    }
+}
+END_TEST
+
+START_TEST(plain_with_nothing_allowed)
+{
+    save_allowed(DQ, 0);
+    ran(0, "plain", "@want", "@got");
+    said("right: 5 of 5 arrays");
+    got[DQ].values[88] += 1e-300 + 1e-15;
+    save(&got[DQ], "got", "dq");
+    ran(1, "plain", "@want", "@got");
+    said("dq   WRONG       inf of allowed");
+    said("%s", place(DQ, 88));
+}
+END_TEST
+
+START_TEST(plain_with_bad_files)
+{
+    /* Nothing to go by: each array fails. */
+    ran(1, "plain", "@want", "@got");
+    said("right: 0 of 5 arrays");
+    said("o    WRONG  %s: ", path_of("want", "o_allowed", ".npy"));
+
+    /* Numbers that would judge nothing. */
+    const double bad[] = {NAN, INFINITY, -INFINITY, -1e-6};
+    for (int which = 0; which < ARRAYS; which++)
+        for (int i = 0; i < 4; i++) {
+            save_allowed(which, bad[i]);
+            ran(1, "plain", "@want", "@got");
+            said("  %-3s  WRONG  %s/want/%s_allowed.npy: ", names[which], root, names[which]);
+            said("%g at [1, 1] where a finite number >= 0 is needed", bad[i]);
+            said("right: 4 of 5 arrays");
+        }
+
+    /* Shapes of other arrays, and (heads, batch). */
+    const int64_t shapes[][2] = {{2, 3}, {2, 5}, {1, 4}, {3, 4}, {4, 2}, {8, 1}, {1, 8}};
+    for (int i = 0; i < 7; i++) {
+        save_allowed(-1, 0);
+        struct array allowed = make(0, NPY_FLOAT64, 2, shapes[i]);
+        save(&allowed, "want", "lse_allowed");
+        free(allowed.values);
+        ran(1, "plain", "@want", "@got");
+        said("lse  WRONG  ");
+        said("where (2, 4), batch and head, is needed");
+        said("right: 4 of 5 arrays");
+    }
+
+    /* A file cut short. */
+    save_allowed(-1, 0);
+    ck_assert_int_eq(truncate(path_of("want", "o_allowed", ".npy"), 130), 0);
+    ran(1, "plain", "@want", "@got");
+    said("o    WRONG  %s: ", path_of("want", "o_allowed", ".npy"));
+}
+END_TEST
+
+START_TEST(plain_still_refuses_nan)
+{
+    save_allowed(-1, 0);
+    got[O].values[0] = NAN;
+    save(&got[O], "got", "o");
+    ran(1, "plain", "@want", "@got");
+    said("nan in %s [0, 0, 0, 0] %s", path_of("got", "o", ".npy"), place(O, 0));
+    save(&got[O], "want", "o");
+    ran(1, "plain", "@want", "@got");
+    said("nan in %s [0, 0, 0, 0] %s", path_of("want", "o", ".npy"), place(O, 0));
+}
+END_TEST
+
+START_TEST(several_folders)
+{
+    save_all("other");
+    got[DQ].values[7] += 1;
+    save(&got[DQ], "got", "dq");
+    ran(0, "1e-5", "@want", "@other", "@other");
+    ran(1, "1e-5", "@want", "@other", "@got", "@other");
+    said("other against ");
+    said("right: 4 of 5 arrays\n%s/other against %s/want", root, root);
+    const char *first = strstr(out, "right: 5 of 5 arrays");
+    ck_assert_ptr_nonnull(first);
+    ck_assert_ptr_nonnull(strstr(first + 1, "right: 5 of 5 arrays"));
+
+    /* After a folder that is not there, the next is graded all the same. */
+    ran(1, "1e-5", "@want", "@nowhere", "@other");
+    said("right: 0 of 5 arrays");
+    said("right: 5 of 5 arrays");
+}
+END_TEST
+
+START_TEST(only)
+{
+    unlink(path_of("got", "dq", ".npy"));
+    unlink(path_of("got", "dk", ".npy"));
+    unlink(path_of("got", "dv", ".npy"));
+    ran(1, "1e-5", "@want", "@got");
+    said("right: 2 of 5 arrays");
+    ran(0, "--only", "o,lse", "1e-5", "@want", "@got");
+    said("right: 2 of 2 arrays");
+    ran(0, "--only=lse", "1e-5", "@want", "@got");
+    said("right: 1 of 1 arrays");
+    ran(1, "--only", "o,dk", "1e-5", "@want", "@got");
+    said("right: 1 of 2 arrays");
+
+    /* What is chosen is graded, what is not is left alone. */
+    got[O].values[0] += 1;
+    save(&got[O], "got", "o");
+    ran(1, "--only", "o,lse", "1e-5", "@want", "@got");
+    ran(0, "--only", "lse", "1e-5", "@want", "@got");
+    const char *const junk[] = {"", ",", "o=1", ",o", "o,,lse", "q", "os", "ls", "o lse", "O"};
+    for (int i = 0; i < 10; i++)
+        ran(2, "--only", junk[i], "1e-5", "@want", "@got");
+}
+END_TEST
+
+START_TEST(junk_for_a_tolerance)
+{
+    const char *const junk[] = {"",      " ",      "inf",  "-inf",     "nan",      "-1",
+                                "-1e-9", "1e999",  "junk", "1x",       "1e-5junk", "1e",
+                                "Plain", "plains", "0x10", " 1",       "1 ",       "1,5",
+                                "e",     "--5",    "+-1",  "INFINITY", ".",        "+"};
+    for (size_t i = 0; i < sizeof junk / sizeof *junk; i++) {
+        ran(2, "--", junk[i], "@want", "@got");
+        ck_assert_msg(strstr(errors, "TOL") != NULL, "%s", errors);
+        ck_assert_str_eq(out, "");
+    }
+    ran(2, "-1", "@want", "@got");
+    ran(2, "-inf", "@want", "@got");
+    const char *const good[] = {"0", "0.0", "1", "1e-5", ".5", "5.", "1E-3", "1e300", "1e-400"};
+    for (int i = 0; i < 9; i++)
+        ran(0, good[i], "@want", "@got");
+}
+END_TEST
+
+START_TEST(misuse)
+{
+    const char *const itself = "comparing a folder with itself proves nothing";
+    ran(2, "1", "@want", "@want");
+    ck_assert_ptr_nonnull(strstr(errors, itself));
+    ran(2, "1", "@want", "@got/../want/.");
+    ck_assert_ptr_nonnull(strstr(errors, itself));
+    ck_assert_int_eq(symlink("want", path_of("", "link", "")), 0);
+    ran(2, "1", "@want", "@link");
+    ck_assert_ptr_nonnull(strstr(errors, itself));
+    ran(2, "1", "@want", "@got", "@want");
+    ck_assert_str_eq(out, "");
+    unlink(path_of("", "link", ""));
+
+    /* Words that are missing or unknown. */
+    ran(2, "--only", "o");
+    ran(2, "1");
+    ran(2, "1", "@want");
+    ran(2, "--tolerance", "1", "@want", "@got");
+    ran(2, "-x", "1", "@want", "@got");
+    ran(2, "1", "@want", "@got", "--only");
+    ran(0, "--help");
+    said("usage: compare");
+    said("--only");
+    ck_assert_str_eq(errors, "");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("compare");
+    TCase *tests = tcase_create("compare");
+    tcase_set_timeout(tests, 60);
+    tcase_add_unchecked_fixture(tests, set_up, tear_down);
+    tcase_add_checked_fixture(tests, start, NULL);
+    const TTest *const all[] = {nan_in_got,
+                                nan_throughout_got,
+                                nan_in_want,
+                                nan_in_both_at_the_same_place,
+                                float16_and_float32_nan,
+                                inf_in_got,
+                                inf_in_want,
+                                empty_rows_of_lse,
+                                identical,
+                                damaged_files,
+                                path_too_long,
+                                not_floats,
+                                other_shapes,
+                                wrong_axes_on_both_sides,
+                                empty_arrays,
+                                swapped_dk_and_dv,
+                                swapped_dk_and_dv_in_plain_mode,
+                                swapped_o_and_dq,
+                                just_over_and_just_under,
+                                any_error_is_wrong_when_none_is_allowed,
+                                zero_and_minus_zero_are_equal,
+                                sign_flipped,
+                                zeros_throughout,
+                                types_may_differ,
+                                each_head_has_its_own_allowance,
+                                lse_above_one,
+                                worst_by_share_not_by_error,
+                                values_are_named,
+                                huge_numbers,
+                                many_chunks,
+                                long_lse,
+                                rows_larger_than_a_chunk,
+                                late_chunks_count_for_the_largest,
+                                plain,
+                                plain_with_nothing_allowed,
+                                plain_with_bad_files,
+                                plain_still_refuses_nan,
+                                several_folders,
+                                only,
+                                junk_for_a_tolerance,
+                                misuse};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        tcase_add_test(tests, all[i]);
+    suite_add_tcase(suite, tests);
+    return suite_run(suite);
+}

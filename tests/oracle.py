@@ -1,0 +1,366 @@
+#!/usr/bin/env python3
+"""oracle: the second judge. Exact attention of a problem, in NumPy float64.
+
+Written from the maths and from nothing else in this project, so that a mistake in the C programs
+cannot hide here too. Reads the folder PROBLEM: q, do (B,N,H,D), k, v (B,M,G,D), maybe mask (B,M).
+Writes to the folder RESULT, all float64:
+
+    o, dq (B,N,H,D)   lse (B,H,N)   dk, dv (B,M,G,D)      what the exact answer is
+    o_allowed, lse_allowed, dq_allowed (B,H), dk_allowed, dv_allowed (B,G)
+                                                          how far a float32 program may be from it
+
+The flags are those of the stages. With --list FILE, every line of FILE is the arguments of a run.
+
+
+How the allowed error is found
+------------------------------
+It is not tuned to any program. Per array, batch and head it is
+
+    allowed = 2 * max |plain - exact|  +  4 * u * max magnitude          u = 2^-24
+
+plain is the same definition done step by step in NumPy float32, so the first term says: at most
+twice as wrong as the obvious float32 program. That alone would be unfair where the obvious program
+is right by luck (one key: its weight is 1, whatever the score). The second term is a few roundings,
+and roundings are counted by a running error bound:
+
+A float32 operation errs by at most u times its result (u = 2^-24, half the distance from 1 to the
+next float32). So a sum errs in proportion to the terms that were added, not to what is left after
+they cancelled: 1000 - 999.9 is small, but its error is that of 1000. The magnitude of an array is
+therefore its formula with every term replaced by its absolute value and every minus by a plus.
+
+One step makes errors larger: exp. A score s_ij = scale * sum_c q_ic k_jc errs by about u * sabs_ij,
+where sabs_ij = |scale| * sum_c |q_ic| |k_jc|, and an absolute error e of a score is a relative
+error e of its weight. The weights of a row also share the sum below them, which errs with the
+scores in it. So a weight of row i errs, relative to itself, by about
+
+    u * reach_i,    reach_i = 1 + max_j sabs_ij          (the 1 is the rounding of exp itself)
+
+and where the weight is had as exp(s - lse), by u * (reach_i + |lse_i|), since lse was rounded too.
+Two or three such roundings meet in every element; the factor 4 is them.
+
+The maxima run over one head of one batch, the unit within which all elements have like sizes.
+"""
+import argparse
+import math
+import os
+import shlex
+import sys
+
+import numpy as np
+
+U = 2.0**-24  # the unit roundoff of float32: one rounding to nearest errs by at most U * |result|
+NAMES = ("o", "lse", "dq", "dk", "dv")
+
+
+class Misuse(Exception):
+    """The arguments or the problem are wrong; the text says what would be right."""
+
+
+# ---- The definition ----
+
+
+def visible_pairs(N, M, key_mask, causal, lookback):
+    """(N, M) of bool: query i sees key j. key_mask is (M,) of bool.
+
+    Key j stands at position j, query i at position i + (M - N): the last query beside the last key.
+    """
+    query = np.arange(N)[:, None] + (M - N)
+    key = np.arange(M)[None, :]
+    visible = np.broadcast_to(key_mask, (N, M))
+    if causal:
+        visible = visible & (key <= query)
+    if lookback is not None:
+        visible = visible & (query - key <= lookback)
+    return visible
+
+
+def attention(q, k, v, d_out, visible, scale, softcap, number):
+    """One query head, forward and backward, with every step in the type `number`.
+
+    q, d_out (N,D), k, v (M,D), visible (N,M); d_out None: forward only. Returns o, lse, dq, dk, dv
+    by name, and the scores s (N,M) and weights p (N,M) for those who look closer.
+    """
+    q, k, v = (array.astype(number) for array in (q, k, v))
+    scale = number(scale)
+
+    # s_ij = scale q_i.k_j, soft cap: s <- c tanh(s/c). The hidden get no weight: exp(-inf) = 0.
+    s = scale * (q @ k.T)
+    if softcap is not None:
+        c = number(softcap)
+        s = c * np.tanh(s / c)
+    hidden = np.where(visible, s, number(-np.inf))
+
+    # p = softmax over what is visible. The largest score is taken out, so that exp cannot overflow.
+    # A row that sees nothing has no largest score and the sum 0: 0 and 1 stand in, and give p = 0.
+    largest = hidden.max(axis=1)
+    empty = largest == -np.inf
+    largest = np.where(empty, number(0), largest)
+    weight = np.exp(hidden - largest[:, None])
+    total = weight.sum(axis=1)
+    p = weight / np.where(empty, number(1), total)[:, None]
+
+    # o_i = sum_j p_ij v_j;  lse_i = log sum_j exp s_ij. log 0 = -inf is meant, so it is no warning.
+    o = p @ v
+    with np.errstate(divide="ignore"):
+        lse = largest + np.log(total)
+    result = {"o": o, "lse": lse, "s": s, "p": p}
+    if d_out is None:
+        return result
+
+    # Backward: p = exp(s - lse);  D_i = sum_c dO_ic o_ic;  dv_j = sum_i p_ij dO_i.
+    d_out = d_out.astype(number)
+    p = np.exp(hidden - np.where(empty, number(0), lse)[:, None])
+    D = (d_out * o).sum(axis=1)
+    dv = p.T @ d_out
+
+    # dp_ij = dO_i.v_j;  ds = p (dp - D), soft cap: times 1 - (s/c)^2.
+    dp = d_out @ v.T
+    ds = p * (dp - D[:, None])
+    if softcap is not None:
+        ds = ds * (1 - (s / c) ** 2)
+
+    # dq_i = scale sum_j ds_ij k_j;  dk_j = scale sum_i ds_ij q_i.
+    result.update(dq=scale * (ds @ k), dk=scale * (ds.T @ q), dv=dv)
+    return result
+
+
+def magnitudes(q, k, v, d_out, visible, scale, softcap, exact):
+    """The magnitude of every array (see the head of this file) for one query head, in float64.
+
+    exact is what attention() returned for the same arguments.
+    """
+    q, k, v = (np.abs(array.astype(np.float64)) for array in (q, k, v))
+    scale = abs(scale)
+    p, s = exact["p"], exact["s"]
+    lse = np.where(np.isfinite(exact["lse"]), np.abs(exact["lse"]), 0)
+
+    # sabs_ij = |scale| sum_c |q_ic| |k_jc|. A soft cap only flattens scores, so it adds no error.
+    sabs = np.where(visible, scale * (q @ k.T), 0)
+    reach = 1 + sabs.max(axis=1)
+
+    # o: the weights' error times the values.  lse: the scores' error, and the rounding of lse.
+    result = {"o": reach[:, None] * (p @ v), "lse": reach + lse}
+    if d_out is None:
+        return result
+
+    # dv = sum_i p |dO|;  ds = p (|dp| + |D|) with dp = sum_c |dO| |v|, D = sum_c |dO| sum_j p |v|.
+    d_out = np.abs(d_out.astype(np.float64))
+    weight = (reach + lse)[:, None] * p
+    dp = d_out @ v.T
+    D = (d_out * (p @ v)).sum(axis=1)
+    ds = weight * (dp + D[:, None])
+
+    # Soft cap: 1 - (s/c)^2 becomes 1 + (s/c)^2, and an error e of s moves it by 2 e |s| / c^2,
+    # which is at most 2 e / c.
+    if softcap is not None:
+        ds = ds * (1 + (s / softcap) ** 2 + 2 * sabs / softcap)
+    result.update(dq=scale * (ds @ k), dk=scale * (ds.T @ q), dv=weight.T @ d_out)
+    return result
+
+
+# ---- A whole problem ----
+
+
+def load(folder, name, axes, types):
+    """The array NAME.npy of the folder; Misuse if it is missing or not what a problem holds."""
+    path = os.path.join(folder, name + ".npy")
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise Misuse(f"{path}: cannot read it: {error}")
+    if array.dtype.name not in types:
+        raise Misuse(f"{path}: is {array.dtype}, must be {' or '.join(types)}")
+    if array.ndim != len(axes) or 0 in array.shape:
+        raise Misuse(f"{path}: shape {array.shape} must be ({', '.join(axes)}), each at least 1")
+    if array.dtype != bool and not np.isfinite(array).all():
+        raise Misuse(f"{path}: holds NaN or Inf")
+    return array
+
+
+def load_problem(folder, forward_only):
+    """q, k, v, do and the key mask of a problem, checked against each other. do may be None."""
+    floats = ("float16", "float32")
+    q = load(folder, "q", "BNHD", floats)
+    k = load(folder, "k", "BMGD", floats)
+    v = load(folder, "v", "BMGD", floats)
+    d_out = None if forward_only else load(folder, "do", "BNHD", floats)
+    B, _, H, D = q.shape
+    M, G = k.shape[1:3]
+    if os.path.exists(os.path.join(folder, "mask.npy")):
+        mask = load(folder, "mask", "BM", ("bool",))
+    else:
+        mask = np.ones((B, M), bool)
+
+    # Every shape follows from those of q and k.
+    wanted = {"k": (B, M, G, D), "v": (B, M, G, D), "do": q.shape, "mask": (B, M)}
+    for name, array in (("k", k), ("v", v), ("do", d_out), ("mask", mask)):
+        if array is not None and array.shape != wanted[name]:
+            raise Misuse(f"{folder}: {name} has shape {array.shape}, but the others ask for "
+                         f"{wanted[name]}")
+    if H % G:
+        raise Misuse(f"{folder}: G = {G} key/value heads do not divide H = {H} query heads")
+    return q, k, v, d_out, mask
+
+
+def place(name, batch, head):
+    """The index of one head of one batch: lse is (B,H,N), all others are (B, position, head, D)."""
+    return (batch, head) if name == "lse" else (batch, slice(None), head)
+
+
+def worst(array):
+    """The largest absolute value; 0 if there is none."""
+    return np.abs(array).max(initial=0)
+
+
+def solve(q, k, v, d_out, mask, causal=False, lookback=None, head_map="grouped", softcap=None,
+          scale=None, forward_only=False):
+    """The exact results and the allowed errors of a problem, as two dictionaries by array name."""
+    B, N, H, D = q.shape
+    M, G = k.shape[1:3]
+    scale = 1 / math.sqrt(D) if scale is None else scale
+    shapes = {"o": (B, N, H, D), "lse": (B, H, N), "dq": (B, N, H, D), "dk": (B, M, G, D),
+              "dv": (B, M, G, D)}
+    names = NAMES[:2] if forward_only else NAMES
+    exact = {name: np.zeros(shapes[name]) for name in names}
+    plain = {name: np.zeros(shapes[name], np.float32) for name in names}
+    magnitude = {name: np.zeros(shapes[name]) for name in names}
+
+    # Head by head. Query heads that share a key/value head add up in its dk and dv.
+    for b in range(B):
+        visible = visible_pairs(N, M, mask[b], causal, lookback)
+        for h in range(H):
+            g = h // (H // G) if head_map == "grouped" else h % G
+            inputs = (q[b, :, h], k[b, :, g], v[b, :, g], None if d_out is None else d_out[b, :, h],
+                      visible, scale, softcap)
+            head = attention(*inputs, np.float64)
+            check_weights(head, visible)
+            # float32 may overflow where float64 does not; that is looked for at the end.
+            with np.errstate(over="ignore", invalid="ignore"):
+                head_plain = attention(*inputs, np.float32)
+            head_magnitude = magnitudes(*inputs, head)
+            for all_heads, one in ((exact, head), (plain, head_plain), (magnitude, head_magnitude)):
+                for name in names:
+                    all_heads[name][place(name, b, g if name in ("dk", "dv") else h)] += one[name]
+
+    # allowed = 2 max |plain - exact| + 4 u max magnitude, over each head of each batch. Where lse
+    # is -inf it is exact and has no error.
+    allowed = {}
+    for name in names:
+        heads = shapes[name][1 if name == "lse" else 2]
+        allowed[name] = np.zeros((B, heads))
+        for b in range(B):
+            for h in range(heads):
+                rows = place(name, b, h)
+                finite = np.isfinite(exact[name][rows])
+                if not np.array_equal(finite, np.isfinite(plain[name][rows])):
+                    raise Misuse(f"{name} of batch {b}, head {h} overflows in float32: no float32 "
+                                 f"program can be held against it; make the numbers smaller")
+                error = worst(plain[name][rows][finite] - exact[name][rows][finite])
+                allowed[name][b, h] = 2 * error + 4 * U * worst(magnitude[name][rows][finite])
+    return exact, allowed
+
+
+def check_weights(head, visible):
+    """The oracle's own sanity: weights of a row sum to 1, or to 0 where nothing is visible."""
+    sums = head["p"].sum(axis=1)
+    wrong = np.abs(sums - visible.any(axis=1)).max()
+    assert wrong < 1e-12, f"the weights of a row sum to 1 or 0 but for {wrong}"
+    assert (head["p"][~visible] == 0).all(), "a hidden key has weight"
+
+
+# ---- The command line ----
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise Misuse(f"{message}; see --help")
+
+
+def make_parser():
+    parser = Parser(
+        prog="oracle.py", formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+        description="Exact attention of a problem, in NumPy float64, with the error that a\n"
+                    "float32 program may have. For every array of the result (o, lse, dq, dk,\n"
+                    "dv) writes NAME.npy, and NAME_allowed.npy: one error per batch and head.")
+    parser.add_argument("--causal", action="store_true", help="a query sees no later key")
+    parser.add_argument("--lookback", type=int, metavar="L",
+                        help="with --causal: a query sees itself and L keys back")
+    parser.add_argument("--head-map", choices=("grouped", "interleaved"), default="grouped",
+                        help="query head h reads key/value head h/(H/G) or h mod G (grouped)")
+    parser.add_argument("--softcap", type=float, metavar="C", help="scores become C tanh(s/C)")
+    parser.add_argument("--scale", type=float, metavar="S", help="scores are S q.k (1/sqrt(D))")
+    parser.add_argument("--forward-only", action="store_true", help="o and lse only, no do.npy")
+    parser.add_argument("--list", metavar="FILE",
+                        help="each line of FILE is the arguments of one run; # starts a comment")
+    parser.add_argument("folders", nargs="*", metavar="PROBLEM RESULT",
+                        help="the folder to read and the folder to write, created if missing")
+    return parser
+
+
+def run(arguments):
+    """One run: checks the arguments, computes, writes."""
+    if len(arguments.folders) != 2:
+        raise Misuse(f"needs two folders, PROBLEM and RESULT, got {len(arguments.folders)}")
+    if arguments.lookback is not None and not arguments.causal:
+        raise Misuse("--lookback needs --causal: it counts keys back from the query")
+    if arguments.lookback is not None and arguments.lookback < 0:
+        raise Misuse(f"--lookback {arguments.lookback}: must be at least 0")
+    if arguments.softcap is not None and not 0 < arguments.softcap < math.inf:
+        raise Misuse(f"--softcap {arguments.softcap}: must be more than 0")
+    if arguments.scale is not None and not math.isfinite(arguments.scale):
+        raise Misuse(f"--scale {arguments.scale}: must be a finite number")
+
+    folder, result = arguments.folders
+    exact, allowed = solve(*load_problem(folder, arguments.forward_only), arguments.causal,
+                           arguments.lookback, arguments.head_map, arguments.softcap,
+                           arguments.scale, arguments.forward_only)
+
+    # Gradients of an earlier run do not outlive it.
+    os.makedirs(result, exist_ok=True)
+    for name in NAMES:
+        for path, arrays in ((name, exact), (name + "_allowed", allowed)):
+            path = os.path.join(result, path + ".npy")
+            if name in arrays:
+                np.save(path, arrays[name])
+            elif os.path.exists(path):
+                os.remove(path)
+
+
+def run_list(parser, path):
+    """Runs every line of the file; reports every line that fails. Returns the exit status."""
+    status = 0
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                words = shlex.split(line, comments=True)
+                if words:
+                    arguments = parser.parse_args(words)
+                    if arguments.list:
+                        raise Misuse("--list inside a list")
+                    run(arguments)
+            except (Misuse, OSError, ValueError, AssertionError) as error:
+                print(f"oracle.py: {path}:{number}: {error}", file=sys.stderr)
+                status = 1
+    return status
+
+
+def main():
+    parser = make_parser()
+    try:
+        arguments = parser.parse_args()
+        if arguments.list is None:
+            run(arguments)
+            return 0
+        if arguments.folders:
+            raise Misuse("--list FILE takes no folders; they stand in FILE")
+        return run_list(parser, arguments.list)
+    except Misuse as error:
+        print(f"oracle.py: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"oracle.py: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
