@@ -5,7 +5,6 @@
  * obviously right, not to be fast.
  */
 #include <math.h>
-
 #include "stage.h"
 
 /* The problem and the results, whole. Row i of head h of batch b, D numbers, starts at row(). */

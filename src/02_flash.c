@@ -5,7 +5,6 @@
  * with their product.
  */
 #include <stddef.h>
-
 #include "ra_tile.h"
 #include "stage.h"
 

@@ -16,8 +16,7 @@
 #include <unistd.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
-               "numbers move between file and memory as "
-               "they are: a little-endian host is needed");
+               "numbers go to and from the file as they are: the host must be little-endian");
 _Static_assert(sizeof(size_t) == 8 && sizeof(off_t) == 8, "int64_t lengths must fit both");
 
 #define HEADER_LIMIT (INT64_C(1) << 20) /* bytes; NumPy's own headers have some hundred */
@@ -80,7 +79,7 @@ static bool transfer(struct npy *file, unsigned char *into, const unsigned char 
         if (moved < 0)
             return fail(file, "cannot be %s at byte %" PRId64 ": %s", from ? "written" : "read",
                         offset + done, strerror(errno));
-        /* Without this, a file that another program cuts meanwhile would keep the loop for ever. */
+        /* A file that another program cuts meanwhile must not keep the loop going for ever. */
         if (moved == 0)
             return fail(file, "ends at byte %" PRId64 "; it changed since it was opened",
                         offset + done);
@@ -89,20 +88,26 @@ static bool transfer(struct npy *file, unsigned char *into, const unsigned char 
     return true;
 }
 
-/* Writes "3, 4, 5" into text. */
-static void list_text(const int64_t *values, int count, char *text, int64_t size)
+/* Numbers as text, such as "(3, 4)". */
+struct list {
+    char text[210]; /* 8 numbers of at most 20 characters, 7 separators, and the ends */
+};
+
+static struct list list_text(const char *start, const int64_t *values, int count, const char *end)
 {
-    text[0] = '\0';
-    for (int64_t i = 0, used = 0; i < count && used < size; i++)
-        used += snprintf(text + used, size - used, "%s%" PRId64, i > 0 ? ", " : "", values[i]);
+    struct list list;
+    int used = snprintf(list.text, sizeof list.text, "%s", start);
+    for (int i = 0; i < count; i++)
+        used += snprintf(list.text + used, sizeof list.text - used, "%s%" PRId64, i > 0 ? ", " : "",
+                         values[i]);
+    snprintf(list.text + used, sizeof list.text - used, "%s", end);
+    return list;
 }
 
-/* Writes the shape as a Python tuple, which has a comma after a lone number. */
-static void shape_text(const struct npy *file, char *text, int64_t size)
+/* The shape as a Python tuple, which has a comma after a lone number. */
+static struct list shape_text(const struct npy *file)
 {
-    char list[200]; /* 8 numbers of at most 20 characters, 7 separators */
-    list_text(file->shape, file->dims, list, sizeof list);
-    snprintf(text, size, "(%s%s)", list, file->dims == 1 ? "," : "");
+    return list_text("(", file->shape, file->dims, file->dims == 1 ? ",)" : ")");
 }
 
 /* Checks the shape and finds how many bytes its numbers need. An axis of length 0 counts as 1 in
@@ -114,12 +119,9 @@ static bool count_bytes(struct npy *file, int64_t *bytes)
         int64_t length = file->shape[axis];
         if (length < 0)
             return fail(file, "axis %d has the negative length %" PRId64, axis, length);
-        if (length > 0 && product > DATA_LIMIT / length) {
-            char shape[210];
-            shape_text(file, shape, sizeof shape);
-            return fail(file, "the shape %s of %s overflows: it is more than 2^62 bytes", shape,
-                        names[file->type]);
-        }
+        if (length > 0 && product > DATA_LIMIT / length)
+            return fail(file, "the shape %s of %s overflows: it is more than 2^62 bytes",
+                        shape_text(file).text, names[file->type]);
         product *= length > 0 ? length : 1;
     }
     *bytes = npy_elements(file) * widths[file->type];
@@ -158,7 +160,7 @@ static bool parse_shape(struct npy *file, const char **at)
         return false;
     for (file->dims = 0; !token(at, ")"); file->dims++) {
         if (file->dims == NPY_MAX_DIMS)
-            return fail(file, "it has more than %d axes; save array.reshape(...)", NPY_MAX_DIMS);
+            return fail(file, "has more than %d axes; save array.reshape(...)", NPY_MAX_DIMS);
         char *end;
         file->shape[file->dims] = strtoll(*at, &end, 10);
         if (!comma || end == *at)
@@ -181,24 +183,16 @@ static bool parse_type(struct npy *file, const char *code)
             return fail(file, "'%s' is big-endian; save array.astype('%s')", code, codes[type]);
     }
 
-    /* The letter after the byte order is the kind; numbers are named by bits, as in int64. */
-    static const struct {
-        char kind;
-        const char *words;
-        bool number;
-    } kinds[] = {
-        {'i', "int", true},      {'u', "uint", true},   {'f', "float", true},
-        {'c', "complex", true},  {'b', "bool", true},   {'O', "Python objects", false},
-        {'S', "strings", false}, {'U', "text", false},  {'V', "raw bytes (bfloat16?)", false},
-        {'M', "dates", false},   {'m', "times", false},
-    };
-    char words[40] = "an unknown dtype";
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && code[0] != '\0'; i++) {
-        if (code[1] == kinds[i].kind && kinds[i].number)
-            snprintf(words, sizeof words, "%s%ld", kinds[i].words, strtol(code + 2, NULL, 10) * 8);
-        else if (code[1] == kinds[i].kind)
-            snprintf(words, sizeof words, "%s", kinds[i].words);
-    }
+    /* The letter after the byte order is the kind. Numbers are named by their bits, as in int64. */
+    static const char *const kinds[] = {
+        "iint",  "uuint",  "ffloat", "ccomplex",          "bbool", "Sstrings", "OPython objects",
+        "Utext", "Mdates", "mtimes", "Vbytes (bfloat16?)"};
+    char words[64] = "an unknown dtype";
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && code[0] != '\0'; i++)
+        if (code[1] == kinds[i][0] && i < 5)
+            snprintf(words, sizeof words, "%s%lu", kinds[i] + 1, strtoul(code + 2, NULL, 10) * 8);
+        else if (code[1] == kinds[i][0])
+            snprintf(words, sizeof words, "%s", kinds[i] + 1);
     return fail(file,
                 "holds %s ('%s'); save array.astype('float32') (bool, float16, float32 and "
                 "float64 are accepted)",
@@ -291,13 +285,11 @@ static bool read_header(struct npy *file)
     if (size - file->data_offset == bytes)
         return true;
 
-    char shape[210];
-    shape_text(file, shape, sizeof shape);
     return fail(file,
                 "%s: %" PRId64 " bytes follow the header, but the shape %s of %s needs %" PRId64
                 "; copy or save it again",
                 size - file->data_offset < bytes ? "is cut short" : "has bytes after its data",
-                size - file->data_offset, shape, names[file->type], bytes);
+                size - file->data_offset, shape_text(file).text, names[file->type], bytes);
 }
 
 bool npy_open(struct npy *file, const char *path)
@@ -314,11 +306,10 @@ bool npy_open(struct npy *file, const char *path)
 /* Reserves the disk space of a new file and writes its header. */
 static bool write_header(struct npy *file, int64_t bytes)
 {
-    char text[384], shape[210];
-    shape_text(file, shape, sizeof shape);
+    char text[384];
     int length =
         snprintf(text, sizeof text, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
-                 codes[file->type], shape);
+                 codes[file->type], shape_text(file).text);
 
     /* The numbers start at a multiple of 64 bytes, as the format asks; blanks and a line end pad. */
     int end = (10 + length + 1 + 63) / 64 * 64;
@@ -432,7 +423,7 @@ static void convert(enum npy_type from_type, const unsigned char *from, enum npy
         }
 
         /* The cast to float rounds to nearest even and overflows to Inf on IEEE hardware. */
-        half = nearest_half(value);
+        half = to_type == NPY_FLOAT16 ? nearest_half(value) : 0;
         single = (float)value;
         const void *result = to_type == NPY_FLOAT16   ? (const void *)&half
                              : to_type == NPY_FLOAT32 ? (const void *)&single
@@ -444,10 +435,11 @@ static void convert(enum npy_type from_type, const unsigned char *from, enum npy
 /* Checks that the slice lies inside the file, and what it is read or written as. */
 static bool check_slice(struct npy *file, struct npy_slice slice, enum npy_type as, bool reading)
 {
-    bool kept = !reading || as >= file->type; /* a narrower type would lose digits unasked */
-    if (as == NPY_FLOAT16 || (as == NPY_BOOL) != (file->type == NPY_BOOL) || !kept)
-        return fail(file, "holds %s, which is not %s as %s", names[file->type],
-                    reading ? "read" : "written", names[as]);
+    bool narrower = as < file->type; /* on reading that would lose digits unasked */
+    if (as == NPY_FLOAT16 || (as == NPY_BOOL) != (file->type == NPY_BOOL) || (reading && narrower))
+        return fail(file, "holds %s and cannot be %s as %s%s", names[file->type],
+                    reading ? "read" : "written", names[as],
+                    reading ? "; save it in that type" : "");
     int64_t before = 1, length = 0;
     if (slice.axis >= 0 && slice.axis < (file->dims > 0 ? file->dims : 1))
         length = file->shape[slice.axis];
@@ -456,14 +448,13 @@ static bool check_slice(struct npy *file, struct npy_slice slice, enum npy_type 
 
     /* The last row is found by division: its product with the stride could overflow. */
     if (slice.outer < 0 || slice.outer >= before || slice.first < 0 || slice.first >= length ||
-        slice.stride < 1 || slice.count - 1 > (length - 1 - slice.first) / slice.stride) {
-        char shape[210];
-        shape_text(file, shape, sizeof shape);
+        slice.stride < 1 || slice.count < 0 ||
+        slice.count - 1 > (length - 1 - slice.first) / slice.stride)
         return fail(file,
                     "%" PRId64 " rows from %" PRId64 " by %" PRId64 " of axis %d, outer %" PRId64
                     ", are not inside the shape %s",
-                    slice.count, slice.first, slice.stride, slice.axis, slice.outer, shape);
-    }
+                    slice.count, slice.first, slice.stride, slice.axis, slice.outer,
+                    shape_text(file).text);
     return true;
 }
 
@@ -474,8 +465,6 @@ static bool move(struct npy *file, struct npy_slice slice, enum npy_type as, uns
 {
     if (slice.count == 0)
         return true;
-    if (slice.count < 0)
-        return fail(file, "a slice of %" PRId64 " rows was asked for", slice.count);
     if (!check_slice(file, slice, as, from == NULL))
         return false;
 
@@ -550,9 +539,7 @@ void npy_index_text(const struct npy *file, int64_t element, char *text, int64_t
     int64_t index[NPY_MAX_DIMS];
     for (int axis = 0; axis < file->dims; axis++)
         index[axis] = element / npy_row_elements(file, axis) % file->shape[axis];
-    char list[200];
-    list_text(index, file->dims, list, sizeof list);
-    snprintf(text, size, "[%s]", list);
+    snprintf(text, size, "%s", list_text("[", index, file->dims, "]").text);
 }
 
 const char *npy_type_name(enum npy_type type)

@@ -5,7 +5,6 @@
  * function, multiply_add.
  */
 #include "ra_tile.h"
-
 #include <math.h>
 
 /* out (rows, cols) += left (rows, inner) times right (inner, cols). Element (a, c) of left is at

@@ -543,10 +543,14 @@ START_TEST(swapped_dk_and_dv)
     save(&got[DK], "got", "dk");
     ran(1, "1e-5", "@want", "@got");
     not_said("hint");
+    start();
+    save(&got[DV], "got", "dk");
+    ran(1, "1e-5", "@want", "@got");
+    not_said("hint");
 }
 END_TEST
 
-START_TEST(swapped_dk_and_dv_in_plain_mode)
+START_TEST(swapped_dk_and_dv_with_allowances)
 {
     const int64_t shape[] = {2, 2};
     struct array allowed = make(0, NPY_FLOAT64, 2, shape);
@@ -557,7 +561,7 @@ START_TEST(swapped_dk_and_dv_in_plain_mode)
     free(allowed.values);
     save(&got[DK], "got", "dv");
     save(&got[DV], "got", "dk");
-    ran(1, "--only", "dk,dv", "plain", "@want", "@got");
+    ran(1, "--only", "dk,dv", "@want", "@want", "@got");
     said("hint: dk and dv look swapped");
     said("right: 0 of 2 arrays");
 }
@@ -612,6 +616,23 @@ START_TEST(any_error_is_wrong_when_none_is_allowed)
     ran(1, "0", "@want", "@got");
     said("dq   WRONG       inf of allowed");
     said("%s", place(DQ, 77));
+
+    /* Every share is inf then: the largest error is the worst, wherever it stands. */
+    got[DQ].values[30] += 1e-3;
+    got[DQ].values[110] += 1e-4;
+    save(&got[DQ], "got", "dq");
+    ran(1, "0", "@want", "@got");
+    said("%s", place(DQ, 30));
+    said("3 of 168 elements wrong");
+    got[DQ].values[110] += 1e-2;
+    save(&got[DQ], "got", "dq");
+    ran(1, "0", "@want", "@got");
+    said("%s", place(DQ, 110));
+
+    /* One step of float64 is less than 1e-15 of the largest. */
+    start();
+    got[DQ].values[77] = nextafter(got[DQ].values[77], 2);
+    save(&got[DQ], "got", "dq");
     ran(0, "1e-15", "@want", "@got");
 
     /* In a head that is 0 throughout, any tolerance allows 0. */
@@ -760,6 +781,14 @@ START_TEST(worst_by_share_not_by_error)
     ran(1, "1e-5", "@want", "@got");
     said("nan in %s [0, 1, 0, 2] %s", path_of("got", "o", ".npy"), place(O, 14));
     said("4 of 168 elements wrong");
+
+    /* Of several, the first is named: later ones may follow from it. */
+    got[O].values[15] = NAN;
+    got[O].values[20] = INFINITY;
+    save(&got[O], "got", "o");
+    ran(1, "1e-5", "@want", "@got");
+    said("nan in %s [0, 1, 0, 2] %s", path_of("got", "o", ".npy"), place(O, 14));
+    said("6 of 168 elements wrong");
 }
 END_TEST
 
@@ -865,22 +894,22 @@ static void save_allowed(int which_other, double other)
     }
 }
 
-START_TEST(plain)
+START_TEST(allowed_by_a_folder)
 {
     for (int which = 0; which < ARRAYS; which++) {
         /* An element of batch 1 head 1, off by 5e-5: too much for 1e-6, fine for 1e-4. */
         int64_t element = count_of(&got[which]) / 2 + (which == LSE ? 9 : 4);
         double kept = got[which].values[element];
         save_allowed(which, 1e-4);
-        ran(0, "plain", "@want", "@got");
+        ran(0, "@want", "@want", "@got");
         got[which].values[element] += 5e-5;
         save(&got[which], "got", names[which]);
-        ran(0, "plain", "@want", "@got");
+        ran(0, "@want", "@want", "@got");
         said("  %-3s  right       0.5 of allowed  off by 5e-05 %s", names[which],
              place(which, element));
 
         save_allowed(-1, 0);
-        ran(1, "plain", "@want", "@got");
+        ran(1, "@want", "@want", "@got");
         said("  %-3s  WRONG        50 of allowed  off by 5e-05 %s", names[which],
              place(which, element));
         said("right: 4 of 5 arrays");
@@ -893,7 +922,7 @@ START_TEST(plain)
             kept = got[which].values[element + away];
             got[which].values[element + away] += 5e-5;
             save(&got[which], "got", names[which]);
-            ran(1, "plain", "@want", "@got");
+            ran(1, "@want", "@want", "@got");
             said("%s", place(which, element + away));
             got[which].values[element + away] = kept;
         }
@@ -902,23 +931,23 @@ START_TEST(plain)
 }
 END_TEST
 
-START_TEST(plain_with_nothing_allowed)
+START_TEST(allowed_by_a_folder_nothing)
 {
     save_allowed(DQ, 0);
-    ran(0, "plain", "@want", "@got");
+    ran(0, "@want", "@want", "@got");
     said("right: 5 of 5 arrays");
     got[DQ].values[88] += 1e-300 + 1e-15;
     save(&got[DQ], "got", "dq");
-    ran(1, "plain", "@want", "@got");
+    ran(1, "@want", "@want", "@got");
     said("dq   WRONG       inf of allowed");
     said("%s", place(DQ, 88));
 }
 END_TEST
 
-START_TEST(plain_with_bad_files)
+START_TEST(allowed_by_a_folder_of_bad_files)
 {
     /* Nothing to go by: each array fails. */
-    ran(1, "plain", "@want", "@got");
+    ran(1, "@want", "@want", "@got");
     said("right: 0 of 5 arrays");
     said("o    WRONG  %s: ", path_of("want", "o_allowed", ".npy"));
 
@@ -927,7 +956,7 @@ START_TEST(plain_with_bad_files)
     for (int which = 0; which < ARRAYS; which++)
         for (int i = 0; i < 4; i++) {
             save_allowed(which, bad[i]);
-            ran(1, "plain", "@want", "@got");
+            ran(1, "@want", "@want", "@got");
             said("  %-3s  WRONG  %s/want/%s_allowed.npy: ", names[which], root, names[which]);
             said("%g at [1, 1] where a finite number >= 0 is needed", bad[i]);
             said("right: 4 of 5 arrays");
@@ -940,7 +969,7 @@ START_TEST(plain_with_bad_files)
         struct array allowed = make(0, NPY_FLOAT64, 2, shapes[i]);
         save(&allowed, "want", "lse_allowed");
         free(allowed.values);
-        ran(1, "plain", "@want", "@got");
+        ran(1, "@want", "@want", "@got");
         said("lse  WRONG  ");
         said("where (2, 4), batch and head, is needed");
         said("right: 4 of 5 arrays");
@@ -949,21 +978,59 @@ START_TEST(plain_with_bad_files)
     /* A file cut short. */
     save_allowed(-1, 0);
     ck_assert_int_eq(truncate(path_of("want", "o_allowed", ".npy"), 130), 0);
-    ran(1, "plain", "@want", "@got");
+    ran(1, "@want", "@want", "@got");
     said("o    WRONG  %s: ", path_of("want", "o_allowed", ".npy"));
 }
 END_TEST
 
-START_TEST(plain_still_refuses_nan)
+START_TEST(allowed_by_a_folder_nan_is_not)
 {
     save_allowed(-1, 0);
     got[O].values[0] = NAN;
     save(&got[O], "got", "o");
-    ran(1, "plain", "@want", "@got");
+    ran(1, "@want", "@want", "@got");
     said("nan in %s [0, 0, 0, 0] %s", path_of("got", "o", ".npy"), place(O, 0));
     save(&got[O], "want", "o");
-    ran(1, "plain", "@want", "@got");
+    ran(1, "@want", "@want", "@got");
     said("nan in %s [0, 0, 0, 0] %s", path_of("want", "o", ".npy"), place(O, 0));
+}
+END_TEST
+
+/* The allowances may lie beside other results than the wanted ones. */
+START_TEST(allowed_by_another_folder)
+{
+    save_allowed(-1, 1e-4);
+    for (int i = 0; i < ARRAYS; i++) {
+        char from[1024], to[1024];
+        snprintf(from, sizeof from, "%s", path_of("want", names[i], "_allowed.npy"));
+        snprintf(to, sizeof to, "%s", path_of("other", names[i], "_allowed.npy"));
+        ck_assert_int_eq(rename(from, to), 0);
+    }
+    ran(1, "@want", "@want", "@got");
+    ran(0, "@other", "@want", "@got");
+    got[DV].values[0] += 2e-4;
+    save(&got[DV], "got", "dv");
+    ran(1, "@other", "@want", "@got");
+    said("right: 4 of 5 arrays");
+}
+END_TEST
+
+START_TEST(allowed_times)
+{
+    /* An error of 5e-5 where 1e-4 is allowed, and of 5e-5 where the largest number is near 1. */
+    save_allowed(O, 1e-4);
+    got[O].values[count_of(&got[O]) / 2 + 4] += 5e-5;
+    save(&got[O], "got", "o");
+    ran(0, "--times", "0.6", "@want", "@want", "@got");
+    ran(1, "--times", "0.4", "@want", "@want", "@got");
+    ran(1, "--times", "0", "@want", "@want", "@got");
+    ran(1, "1e-5", "@want", "@got");
+    ran(0, "--times", "10", "1e-5", "@want", "@got");
+    ran(1, "--times", "10", "0", "@want", "@got");
+
+    const char *const junk[] = {"", "-1", "nan", "inf", "x", "1x"};
+    for (int i = 0; i < 6; i++)
+        ran(2, "--times", junk[i], "1", "@want", "@got");
 }
 END_TEST
 
@@ -1017,7 +1084,7 @@ START_TEST(junk_for_a_tolerance)
     const char *const junk[] = {"",      " ",      "inf",  "-inf",     "nan",      "-1",
                                 "-1e-9", "1e999",  "junk", "1x",       "1e-5junk", "1e",
                                 "Plain", "plains", "0x10", " 1",       "1 ",       "1,5",
-                                "e",     "--5",    "+-1",  "INFINITY", ".",        "+"};
+                                "e",     "--5",    "+-1",  "INFINITY", "nosuch",   "+"};
     for (size_t i = 0; i < sizeof junk / sizeof *junk; i++) {
         ran(2, "--", junk[i], "@want", "@got");
         ck_assert_msg(strstr(errors, "TOL") != NULL, "%s", errors);
@@ -1082,7 +1149,7 @@ int main(void)
                                 wrong_axes_on_both_sides,
                                 empty_arrays,
                                 swapped_dk_and_dv,
-                                swapped_dk_and_dv_in_plain_mode,
+                                swapped_dk_and_dv_with_allowances,
                                 swapped_o_and_dq,
                                 just_over_and_just_under,
                                 any_error_is_wrong_when_none_is_allowed,
@@ -1099,10 +1166,12 @@ int main(void)
                                 long_lse,
                                 rows_larger_than_a_chunk,
                                 late_chunks_count_for_the_largest,
-                                plain,
-                                plain_with_nothing_allowed,
-                                plain_with_bad_files,
-                                plain_still_refuses_nan,
+                                allowed_by_a_folder,
+                                allowed_by_another_folder,
+                                allowed_times,
+                                allowed_by_a_folder_nothing,
+                                allowed_by_a_folder_of_bad_files,
+                                allowed_by_a_folder_nan_is_not,
                                 several_folders,
                                 only,
                                 junk_for_a_tolerance,

@@ -22,10 +22,11 @@ static char *const names[] = {"o", "lse", "dq", "dk", "dv", NULL}; /* as getsubo
 /* How many elements to read at a time, or one row if that is more. */
 static const int64_t chunk_elements = 1 << 16;
 
-/* How much error is allowed: `share` of the largest number of the head, or what a file says. */
+/* How much error is allowed: `share` of the largest number of the head or, if there is a folder, what
+ * its files say; either of them `times` over. */
 struct rule {
-    bool plain;
-    double share;
+    const char *folder;
+    double share, times;
 };
 
 /* One array of GOT held against one of WANT. Both shapes are seen as outers x rows x heads x width:
@@ -44,24 +45,24 @@ struct grading {
 };
 
 static const char help[] =
-    "usage: compare [--only NAME,NAME...] TOL WANT GOT...\n"
+    "usage: compare [--only NAME,NAME...] [--times X] TOL WANT GOT...\n"
     "\n"
     "Grades the result folders GOT against the folder WANT. Each holds o.npy (B,N,H,D),\n"
     "lse.npy (B,H,N), dq.npy (B,N,H,D), dk.npy and dv.npy (B,M,G,D) of any float type.\n"
     "\n"
     "TOL  a number >= 0: an element may be off by TOL times the largest finite |want| of its\n"
-    "     array in the same batch and head (for lse: of that or 1, if that is less);\n"
+    "     array in the same batch and head (for lse: of that or of 1, whichever is larger);\n"
     "     0 asks for equal numbers\n"
-    "     plain: an element may be off by what WANT/NAME_allowed.npy (batch, head) says: twice "
-    "the\n"
-    "     error of a plain float32 implementation plus rounding, written by the oracle\n"
+    "     a folder of the oracle's: an element may be off by what its NAME_allowed.npy (batch, "
+    "head)\n"
+    "     says: twice the error of a plain float32 implementation plus rounding\n"
     "\n"
+    "  --times X    allow X times as much, such as 1e-6 for a program in double\n"
     "  --only LIST  grade these arrays alone, such as --only o,lse for a forward without backward\n"
     "  --help       print this and exit\n"
     "\n"
-    "NaN is always wrong. Inf is too, but for -inf in lse (a row that sees nothing), which must "
-    "be\n"
-    "met exactly. The worst element of each array is named, also when all is well.\n"
+    "NaN is always wrong. Inf is too, but for -inf in lse (a row that sees nothing), which must\n"
+    "be met exactly. The worst element of each array is named, also when all is well.\n"
     "Exit status: 0 all right, 1 something is wrong or unreadable, 2 misuse.\n";
 
 /* Records why the array cannot be graded; always false. */
@@ -150,8 +151,8 @@ static double *allowed_at(const struct grading *g, int64_t outer, int64_t i)
     return &g->allowed[outer * g->heads + i / g->width % g->heads];
 }
 
-/* Fills the table of allowed errors with share times the largest finite |want| of each head. */
-static bool allow_share(struct grading *g, double share)
+/* Fills the table of allowed errors with a share of the largest finite |want| of each head. */
+static bool allow_share(struct grading *g, struct rule rule)
 {
     for (int64_t outer = 0; outer < g->outers; outer++)
         for (int64_t first = 0; first < g->rows; first += g->chunk) {
@@ -165,13 +166,14 @@ static bool allow_share(struct grading *g, double share)
 
     /* lse is a logarithm, near 0 by chance: its errors are those of numbers near 1. The product
      * stays finite because an allowance of inf would let every overflow pass. */
+    double share = fmin(rule.times * rule.share, DBL_MAX);
     for (int64_t i = 0; i < g->outers * g->heads; i++)
         g->allowed[i] = fmin(share * fmax(g->allowed[i], g->is_lse ? 1 : 0), DBL_MAX);
     return true;
 }
 
 /* Fills the table of allowed errors from the open file of them. */
-static bool allow_from_file(struct grading *g)
+static bool allow_from_file(struct grading *g, double times)
 {
     struct npy *file = &g->allowed_file;
     int64_t batches = g->want_file.shape[0], entries = g->outers * g->heads;
@@ -182,13 +184,15 @@ static bool allow_from_file(struct grading *g)
         return fail(g, "%s", file->error);
 
     /* An allowance of nan or inf would judge nothing. */
-    for (int64_t i = 0; i < entries; i++)
+    for (int64_t i = 0; i < entries; i++) {
         if (!(g->allowed[i] >= 0 && isfinite(g->allowed[i]))) {
             struct text index;
             npy_index_text(file, i, index.text, sizeof index.text);
             return fail(g, "%s: %g at %s where a finite number >= 0 is needed", file->path,
                         g->allowed[i], index.text);
         }
+        g->allowed[i] = fmin(times * g->allowed[i], DBL_MAX);
+    }
     return true;
 }
 
@@ -238,10 +242,11 @@ static bool grade(struct grading *g, struct rule rule, const char *want_folder, 
     *g = (struct grading){.want_file.fd = -1, .got_file.fd = -1, .allowed_file.fd = -1};
     g->is_lse = strcmp(want, names[LSE]) == 0;
     g->share = -1; /* below every share, so that the first element is remembered */
-    bool graded = open_array(g, &g->want_file, want_folder, want, "") &&
-                  open_array(g, &g->got_file, got_folder, got, "") && prepare(g) &&
-                  (!rule.plain || open_array(g, &g->allowed_file, want_folder, want, "_allowed")) &&
-                  (rule.plain ? allow_from_file(g) : allow_share(g, rule.share)) && judge_all(g);
+    bool graded =
+        open_array(g, &g->want_file, want_folder, want, "") &&
+        open_array(g, &g->got_file, got_folder, got, "") && prepare(g) &&
+        (!rule.folder || open_array(g, &g->allowed_file, rule.folder, want, "_allowed")) &&
+        (rule.folder ? allow_from_file(g, rule.times) : allow_share(g, rule)) && judge_all(g);
     free(g->want);
     free(g->got);
     free(g->allowed);
@@ -298,8 +303,10 @@ static bool compare_folder(struct rule rule, const char *want, const char *got,
 {
     static struct grading g; /* static for its size: three paths and three error texts */
     printf("%s against %s, allowed ", got, want);
-    if (rule.plain)
-        printf("what %s/*_allowed.npy say of each head\n", want);
+    if (rule.times != 1)
+        printf("%g times ", rule.times);
+    if (rule.folder)
+        printf("what %s says of each head\n", rule.folder);
     else
         printf("%g of the largest in each head\n", rule.share);
 
@@ -337,30 +344,36 @@ static bool choose(char *list, bool chosen[ARRAYS])
     return good;
 }
 
-/* Reads TOL; false for anything but `plain` and finite decimal numbers >= 0. */
-static bool parse_rule(const char *text, struct rule *rule)
+/* Reads a finite decimal number >= 0; false for anything else. */
+static bool parse_number(const char *text, double *number)
 {
-    char *end;
-    *rule = (struct rule){.plain = strcmp(text, "plain") == 0};
-    if (rule->plain)
-        return true;
     /* strtod alone would take inf, nan, hexadecimal and leading space. */
-    if (*text == '\0' || text[strspn(text, "0123456789.eE+-")] != '\0')
+    char *end;
+    if (text[strspn(text, "0123456789.eE+-")] != '\0')
         return false;
-    rule->share = strtod(text, &end);
-    return *end == '\0' && end != text && rule->share >= 0 && isfinite(rule->share);
+    *number = strtod(text, &end);
+    return *end == '\0' && end != text && *number >= 0 && isfinite(*number);
 }
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"only", required_argument, NULL, 'o'}, {"help", no_argument, NULL, 'h'}, {0}};
+    static const struct option options[] = {{"only", required_argument, NULL, 'o'},
+                                            {"times", required_argument, NULL, 't'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {0}};
+    struct rule rule = {.times = 1};
     bool chosen[ARRAYS] = {true, true, true, true, true};
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (option == 'h') {
             fputs(help, stdout);
             return EXIT_RIGHT;
         }
+        if (option == 't' && !parse_number(optarg, &rule.times)) {
+            fprintf(stderr, "compare: --times %s: a finite number >= 0 is needed\n", optarg);
+            return EXIT_MISUSE;
+        }
+        if (option == 't')
+            continue;
         if (option != 'o') {
             fputs("compare: see compare --help\n", stderr);
             return EXIT_MISUSE;
@@ -376,9 +389,12 @@ int main(int argc, char **argv)
         fputs("compare: TOL, WANT and at least one GOT are needed; see compare --help\n", stderr);
         return EXIT_MISUSE;
     }
-    struct rule rule;
-    if (!parse_rule(argv[optind], &rule)) {
-        fprintf(stderr, "compare: TOL %s: a finite number >= 0 or the word plain is needed\n",
+    struct stat tolerance;
+    if (stat(argv[optind], &tolerance) == 0 && S_ISDIR(tolerance.st_mode))
+        rule.folder = argv[optind];
+    else if (!parse_number(argv[optind], &rule.share)) {
+        fprintf(stderr,
+                "compare: TOL %s: a finite number >= 0, or a folder of the oracle's, is needed\n",
                 argv[optind]);
         return EXIT_MISUSE;
     }

@@ -4,13 +4,10 @@
  * measurement reads it from a CSV file. The same program and data give the same bytes, so that a
  * test can draw every committed figure again and compare.
  */
-#include <ctype.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +30,20 @@
 #define END " text-anchor=\"end\""
 #define BOLD " font-weight=\"bold\""
 
+#define CSV_HEADER "N,program,peak_bytes,multiply_adds"
+
+/* Ends the program with a line on stderr. */
+static _Noreturn void fail(const char *format, ...)
+{
+    fputs("figure: ", stderr);
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    exit(1);
+}
+
 /* ---- Drawing: x goes right and y goes down, in pixels; (x, y) of a text is on its baseline. */
 
 struct point {
@@ -53,11 +64,6 @@ static void svg_open(int height, const char *title, const char *description)
            "font-size=\"12\">\n<title>%s</title>\n<desc>%s</desc>\n",
            height, height, title, description);
     printf("<rect width=\"720\" height=\"%d\" fill=\"#FFFFFF\"/>\n", height);
-}
-
-static void svg_close(void)
-{
-    puts("</svg>");
 }
 
 /* The text of format, as printf has it; <, > and & must come as XML wants them. */
@@ -89,6 +95,29 @@ static void polyline(int count, const struct point *points, const char *look)
 static void line(double x1, double y1, double x2, double y2, const char *look)
 {
     polyline(2, (struct point[]){{x1, y1}, {x2, y2}}, look);
+}
+
+/* A box with a number in its middle: white, or on light grey dark. */
+static void box(double x, double y, double width, double height, const char *look, int number)
+{
+    bool light = strcmp(look, FILL(LIGHT)) == 0;
+    rect(x, y, width, height, look);
+    text(x + width / 2, y + height / 2 + 4, light ? MIDDLE : MIDDLE BOLD FILL("#FFFFFF"), "%d",
+         number);
+}
+
+/* The title of a panel, and below it what is to be seen. */
+static void heading(double x, double y, const char *title, const char *words)
+{
+    text(x, y, BOLD " font-size=\"14\"", "%s", title);
+    text(x, y + 18, "", "%s", words);
+}
+
+/* One entry of a legend. */
+static void legend(double x, double y, const char *look, const char *words)
+{
+    rect(x, y - 12, 14, 14, look);
+    text(x + 22, y, "", "%s", words);
 }
 
 /* A line with a head at (x2, y2). */
@@ -135,8 +164,7 @@ static void rule_grid(double x, double y, const struct rule *rule)
 {
     double size = 18, left = x + 28, top = y + 46;
     int absent = rule->M - rule->N, seen = 0;
-    text(x, y, BOLD " font-size=\"14\"", "%s", rule->name);
-    text(x, y + 18, "", "%s", rule->words);
+    heading(x, y, rule->name, rule->words);
 
     /* The numbers of the keys and of the queries. */
     for (int j = 0; j < rule->M; j++)
@@ -146,6 +174,7 @@ static void rule_grid(double x, double y, const struct rule *rule)
         text(left - 7, top + (absent + i + 0.75) * size, END, "%d", i);
     text(left - 19, top + rule->M * size + 15, "", "query i");
 
+    /* The cells. */
     for (int i = 0; i < rule->N; i++)
         for (int j = 0; j < rule->M; j++) {
             bool see = visible(rule, i, j);
@@ -157,8 +186,9 @@ static void rule_grid(double x, double y, const struct rule *rule)
     /* Where other grids have rows and this one has none. */
     if (absent > 0) {
         rect(left + 1, top + 1, rule->M * size - 2, absent * size - 4, STROKE(GREY, "1") DASHES);
-        text(left + rule->M * size / 2, top + absent * size / 2 - 4, MIDDLE, "%d earlier", absent);
-        text(left + rule->M * size / 2, top + absent * size / 2 + 12, MIDDLE, "positions");
+        text(left + rule->M * size / 2, top + absent * size / 2 - 4, MIDDLE, "%d positions",
+             absent);
+        text(left + rule->M * size / 2, top + absent * size / 2 + 12, MIDDLE, "without a query");
     }
     text(left + rule->M * size, top + rule->M * size + 15, END, "%d of %d pairs", seen,
          rule->N * rule->M);
@@ -182,10 +212,8 @@ static void head_map(double x, double y, int H, int G, bool interleaved, const c
         double head_x = left + h * pitch, key_x = left + ((g + 0.5) * H / G - 0.5) * pitch;
         line(head_x + size / 2, y + 8 + size, key_x + size / 2, below,
              g % 2 ? STROKE(ORANGE, "1.5") : STROKE(BLUE, "1.5"));
-        rect(head_x, y + 8, size, size, g % 2 ? FILL(ORANGE) : FILL(BLUE));
-        text(head_x + size / 2, y + 21, MIDDLE BOLD FILL("#FFFFFF"), "%d", h);
-        rect(key_x, below, size, size, g % 2 ? FILL(ORANGE) : FILL(BLUE));
-        text(key_x + size / 2, below + 13, MIDDLE BOLD FILL("#FFFFFF"), "%d", g);
+        box(head_x, y + 8, size, size, g % 2 ? FILL(ORANGE) : FILL(BLUE), h);
+        box(key_x, below, size, size, g % 2 ? FILL(ORANGE) : FILL(BLUE), g);
     }
 }
 
@@ -204,16 +232,13 @@ static void draw_visible(void)
     for (int k = 0; k < 5; k++)
         rule_grid(20 + k % 3 * 236, 30 + k / 3 * 248, &rules[k]);
 
-    text(492, 278, BOLD " font-size=\"14\"", "Heads: H = 6, G = 2");
-    text(492, 296, "", "a query head reads one key head");
+    /* The heads, which are no grid. */
+    heading(492, 278, "Heads: H = 6, G = 2", "a query head reads one key head");
     head_map(492, 326, 6, 2, false, "grouped: h / (H / G)");
     head_map(492, 420, 6, 2, true, "interleaved: h mod G");
 
-    rect(48, 506, 16, 16, FILL(BLUE));
-    text(70, 519, "", "query i sees key j");
-    rect(208, 506, 16, 16, FILL(LIGHT));
-    text(230, 519, "", "it does not: the pair has no weight");
-    svg_close();
+    legend(48, 519, FILL(BLUE), "query i sees key j");
+    legend(208, 519, FILL(LIGHT), "it does not: the pair has no weight");
 }
 
 /* ---- 02-tiles */
@@ -237,8 +262,7 @@ static void draw_tiles(void)
 
     /* Left: all cells stand in memory. */
     double left = 56;
-    text(20, 30, BOLD " font-size=\"14\"", "01-naive: all scores at once");
-    text(20, 48, "", "softmax wants whole rows, so all are kept");
+    heading(20, 30, "01-naive: all scores of a head", "a row of softmax needs its whole row");
     text(left + side / 2, top - 10, MIDDLE, "M = %d keys", ROWS);
     printf("<g transform=\"translate(%g %g) rotate(-90)\">\n", left - 12, top + side / 2);
     text(0, 0, MIDDLE, "N = %d queries", ROWS);
@@ -248,9 +272,9 @@ static void draw_tiles(void)
          ROWS * ROWS);
 
     /* Right: the tiles that were, the one that is, those that will be. */
-    left = 388;
-    text(300, 30, BOLD " font-size=\"14\"", "02-flash: one tile at a time");
-    text(300, 48, "", "a tile of scores is made, folded into the carry, and overwritten");
+    left = 372;
+    heading(300, 30, "02-flash: one tile at a time",
+            "a tile of scores is made, folded into the carry, and overwritten");
     for (int i = 0; i < TILES; i++)
         for (int j = 0; j < TILES; j++) {
             double x = left + j * tile, y = top + i * tile;
@@ -266,12 +290,10 @@ static void draw_tiles(void)
 
     /* The tiles of keys and queries that meet now are green. */
     for (int k = 0; k < TILES; k++) {
-        rect(left + k * tile + 1.5, top - 28, tile - 3, 20, k == NOW_J ? FILL(GREEN) : FILL(LIGHT));
-        text(left + (k + 0.5) * tile, top - 14, k == NOW_J ? MIDDLE BOLD FILL("#FFFFFF") : MIDDLE,
-             "%d", k);
-        rect(left - 28, top + k * tile + 1.5, 20, tile - 3, k == NOW_I ? FILL(GREEN) : FILL(LIGHT));
-        text(left - 18, top + (k + 0.5) * tile + 4,
-             k == NOW_I ? MIDDLE BOLD FILL("#FFFFFF") : MIDDLE, "%d", k);
+        box(left + k * tile + 1.5, top - 28, tile - 3, 20, k == NOW_J ? FILL(GREEN) : FILL(LIGHT),
+            k);
+        box(left - 28, top + k * tile + 1.5, 20, tile - 3, k == NOW_I ? FILL(GREEN) : FILL(LIGHT),
+            k);
     }
     text(left + 1.5, top - 50, "", "key tiles (k, v) stream by");
     arrow(left + 1.5, top - 39, left + side - 1.5, top - 39);
@@ -279,37 +301,27 @@ static void draw_tiles(void)
     text(left - 38, top + tile / 2 + 20, END, "(q)");
 
     /* The carry of each tile of queries, a line per query row. */
-    double carry = left + side + 24, y = top + NOW_I * tile;
+    double carry = left + side + 40, y = top + NOW_I * tile;
     text(carry, top - 30, BOLD, "carry");
     text(carry + 15, top - 8, MIDDLE, "max");
     text(carry + 47, top - 8, MIDDLE, "sum");
-    text(carry + 80, top - 8, MIDDLE, "o");
-    for (int k = 0; k < ROWS; k++) {
-        double row = top + k * size + 0.5;
-        if (k / TILE > NOW_I)
-            continue;
-        const char *look = k / TILE < NOW_I ? FILL(PALE_BLUE) : FILL(BLUE);
-        rect(carry, row, 30, size - 1, look);
-        rect(carry + 32, row, 30, size - 1, look);
-        rect(carry + 64, row, 34, size - 1, look);
-    }
+    text(carry + 81, top - 8, MIDDLE, "o");
+    for (int k = 0; k < (NOW_I + 1) * TILE; k++)
+        for (int part = 0; part < 3; part++)
+            rect(carry + 32 * part, top + k * size + 0.5, part == 2 ? 34 : 30, size - 1,
+                 k / TILE < NOW_I ? FILL(PALE_BLUE) : FILL(BLUE));
     arrow(left + (NOW_J + 1) * tile + 4, y + tile / 2, carry - 4, y + tile / 2);
-    text(left + (NOW_J + 1) * tile + 12, y + tile / 2 - 6, "", "fold");
-    text(carry, y + tile + 20, "", "a row per query:");
-    text(carry, y + tile + 36, "", "largest score,");
-    text(carry, y + tile + 52, "", "sum of weights,");
-    text(carry, y + tile + 68, "", "weighted sum of v");
+    text(left + side + 6, y + tile / 2 - 7, "", "fold");
+    static const char *const parts[] = {"one row per query:", "largest score,", "sum of weights,",
+                                        "sum of weight · v"};
+    for (int k = 0; k < 4; k++)
+        text(carry, y + tile + 20 + 16 * k, "", "%s", parts[k]);
 
     /* What the looks mean. */
-    rect(300, 378, 16, 16, FILL(BLUE));
-    text(322, 391, "", "in memory now");
-    rect(300, 402, 16, 16, STROKE(GREY, "1") DASHES);
-    text(322, 415, "", "tile still to come");
-    rect(450, 378, 16, 16, FILL(LIGHT));
-    text(472, 391, "", "tile folded; its scores are gone");
-    rect(450, 402, 16, 16, FILL(PALE_BLUE));
-    text(472, 415, "", "finished: o / sum, and lse");
-    svg_close();
+    legend(300, 391, FILL(BLUE), "in memory now");
+    legend(300, 415, STROKE(GREY, "1") DASHES, "tile still to come");
+    legend(450, 391, FILL(LIGHT), "tile folded; its scores are gone");
+    legend(450, 415, FILL(PALE_BLUE), "finished: o / sum, and lse");
 }
 
 /* ---- 02-carry */
@@ -326,17 +338,13 @@ static void draw_carry(void)
              "Eight scores in four steps. The running maximum grows in steps 2 and 3, and there "
              "alone the old sum is scaled down. The final max + log(sum) equals the log-sum-exp of "
              "all eight scores at once.");
-    text(20, 30, BOLD " font-size=\"14\"", "One query row, eight keys,");
-    text(20, 48, BOLD " font-size=\"14\"", "folded two at a time");
-    rect(20, 76, 14, 14, FILL(BLUE));
-    text(42, 88, "", "score s of a key");
-    line(20, 107, 36, 107, STROKE(ORANGE, "3"));
+    heading(20, 30, "One query row", "eight keys, folded two at a time");
+    legend(20, 88, FILL(BLUE), "score s of a key");
+    line(20, 107, 34, 107, STROKE(ORANGE, "3"));
     text(42, 111, "", "largest score so far");
-    text(left - 30, y.end - 12, END, "score");
     for (int s = 0; s <= 6; s += 2) {
-        line(left, place(y, (double)s), left + STEPS * width, place(y, (double)s),
-             STROKE(LIGHT, "1"));
-        text(left - 8, place(y, (double)s) + 4, END, "%d", s);
+        line(left, place(y, s), left + STEPS * width, place(y, s), STROKE(LIGHT, "1"));
+        text(left - 8, place(y, s) + 4, END, "%d", s);
     }
     for (int k = 0; k < 5; k++)
         text(20, table + k * 24 + 4, k == 4 ? BOLD : "", "%s", labels[k]);
@@ -375,242 +383,194 @@ static void draw_carry(void)
         if (grew && step > 0)
             rect(x + 8, table + 11, width - 16, 44, FILL(PALE_ORANGE));
         text(middle, table + 4, MIDDLE, "%g", max);
-        text(middle, table + 28, MIDDLE, rescale > 0 ? "%.4f" : "%g (nothing old)", rescale);
+        text(middle, table + 28, MIDDLE, rescale > 0 ? "%.4f" : "%g (nothing yet)", rescale);
         text(middle, table + 52, MIDDLE, "%.4f", kept);
         text(middle, table + 76, MIDDLE, "%.4f", fresh);
         text(middle, table + 100, MIDDLE BOLD, "%.4f", sum);
     }
     polyline(2 * STEPS, path, STROKE(ORANGE, "3"));
 
-    rect(20, table + 118, 14, 14, FILL(PALE_ORANGE));
-    text(42, table + 130, "",
-         "Only when the maximum grows is the old sum scaled down; o is scaled by the same factor.");
+    /* What to see, and the proof that nothing was lost. */
+    legend(
+        20, table + 130, FILL(PALE_ORANGE),
+        "Only when the maximum grows is the old sum scaled down; o is scaled by the same factor.");
     text(20, table + 164, "", "Folded step by step:");
     text(160, table + 164, "", "max + log(sum) = %g + log(%.4f)", max, sum);
     text(430, table + 164, BOLD, "lse = %.6f", max + log(sum));
     text(20, table + 186, "", "All keys at once:");
     text(160, table + 186, "", "log Σ exp(s) = log(%.4f)", all);
     text(430, table + 186, BOLD, "lse = %.6f", log(all));
-    svg_close();
 }
 
 /* ---- 02-memory */
 
-enum { NAIVE, FLASH, PROGRAMS, MOST_ROWS = 64 };
+enum { BYTES, WORK, MEASURES, NAIVE = 0, FLASH, PROGRAMS, MOST_LENGTHS = 32 };
 static const char *const programs[] = {"01-naive", "02-flash"};
 
-/* What was measured of one program, N growing: bytes at its peak, and multiply-adds. */
-struct series {
-    int count;
-    double N[MOST_ROWS], bytes[MOST_ROWS], work[MOST_ROWS];
+/* What was measured at each N, which grows. */
+struct measured {
+    int lengths;
+    double N[MOST_LENGTHS], value[MEASURES][PROGRAMS][MOST_LENGTHS];
 };
 
-static _Noreturn void fail(const char *path, int line_number, const char *words)
+/* Reads the CSV file: the header, then for every N a row of each program. Ends the program if a row
+ * is not as it should be. */
+static void read_measured(const char *path, struct measured *data)
 {
-    fprintf(stderr, "figure: %s:%d: %s\n", path, line_number, words);
-    exit(1);
-}
-
-/* Reads a whole number above 0 and the character behind it; moves *at behind both. */
-static bool read_count(char **at, char behind, double *value)
-{
-    /* strtoll would take blanks and a sign. */
-    if (!isdigit((unsigned char)**at))
-        return false;
-    errno = 0;
-    long long count = strtoll(*at, at, 10);
-    *value = (double)count;
-    return errno == 0 && count > 0 && *(*at)++ == behind;
-}
-
-/* Reads N,program,peak_bytes,multiply_adds into one series per program, or ends the program. */
-static void read_memory(const char *path, struct series *series)
-{
-    static const char header[] = "N,program,peak_bytes,multiply_adds";
     FILE *file = fopen(path, "r");
-    if (!file) {
-        fprintf(stderr, "figure: %s: %s\n", path, strerror(errno));
-        exit(1);
-    }
-    char row[256];
-    int number = 0;
-    while (fgets(row, sizeof row, file)) {
-        number++;
-        row[strcspn(row, "\n")] = '\0';
-        if (number == 1 && strcmp(row, header) != 0)
-            fail(path, number, "the first line must be N,program,peak_bytes,multiply_adds");
-        if (number == 1)
-            continue;
+    if (!file)
+        fail("%s: %s", path, strerror(errno));
+    char row[256] = "";
+    if (!fgets(row, sizeof row, file) || strcmp(row, CSV_HEADER "\n") != 0)
+        fail(ferror(file) ? "%s: cannot be read" : "%s:1: the first line must be " CSV_HEADER,
+             path);
 
-        /* N, the program's name, and what was measured. */
-        double N, bytes, work;
-        char *at = row;
-        if (!read_count(&at, ',', &N))
-            fail(path, number, "N must be a whole number above 0, then a comma");
-        size_t length = strcspn(at, ",");
-        int program = 0;
-        while (program < PROGRAMS &&
-               (strlen(programs[program]) != length || strncmp(at, programs[program], length) != 0))
-            program++;
-        if (program == PROGRAMS)
-            fail(path, number, "the program must be 01-naive or 02-flash");
-        at += length;
-        if (*at++ != ',' || !read_count(&at, ',', &bytes) || !read_count(&at, '\0', &work))
-            fail(path, number, "after the program come two whole numbers above 0 and nothing else");
+    /* Row k is of program k % 2; the second of two has the N of the first. */
+    int k = 0;
+    for (; fgets(row, sizeof row, file); k++) {
+        int p = k % PROGRAMS, at = k / PROGRAMS;
+        if (at == MOST_LENGTHS)
+            fail("%s:%d: more than %d lengths N", path, k + 2, MOST_LENGTHS);
+        double bytes, work, N, before = at > 0 ? data->N[at - 1] : 0;
+        char name[16], more;
+        bool right = sscanf(row, "%lf,%15[^,],%lf,%lf %c", &N, name, &bytes, &work, &more) == 4 &&
+                     strcmp(name, programs[p]) == 0 && (p == 0 ? N > before : N == data->N[at]);
 
-        /* A line through points that go back and forth would say nothing. */
-        struct series *own = &series[program];
-        if (own->count == MOST_ROWS)
-            fail(path, number, "a program has at most 64 rows");
-        if (own->count > 0 && N <= own->N[own->count - 1])
-            fail(path, number, "N must grow from row to row of a program");
-        own->N[own->count] = N;
-        own->bytes[own->count] = bytes;
-        own->work[own->count++] = work;
+        /* Bounds that the labels of the axes can show; they also keep NaN and infinity out. */
+        if (!right ||
+            !(N >= 1 && N <= 1e18 && bytes >= 1 && bytes <= 1e18 && work >= 1 && work <= 1e18))
+            fail("%s:%d: want N,%s,peak_bytes,multiply_adds with N %s %.0f, numbers from 1 to 1e18",
+                 path, k + 2, programs[p], p == 0 ? ">" : "=", p == 0 ? before : data->N[at]);
+        data->N[at] = N;
+        data->value[BYTES][p][at] = bytes;
+        data->value[WORK][p][at] = work;
     }
     if (ferror(file))
-        fail(path, number + 1, "cannot be read");
+        fail("%s: cannot be read", path);
     fclose(file);
-
-    /* The verdict is about the last N of both; one point makes no line. */
-    const struct series *a = &series[NAIVE], *b = &series[FLASH];
-    if (a->count < 2 || b->count < 2 || a->N[a->count - 1] != b->N[b->count - 1])
-        fail(path, number, "each program needs two rows or more, and the same last N");
+    data->lengths = k / PROGRAMS;
+    if (k % PROGRAMS != 0 || data->lengths < 2)
+        fail("%s:%d: ends too early: want two lengths N or more, each with both programs", path,
+             k + 2);
 }
 
-/* 65536 as 64 KiB; power is that of 4. */
-static void bytes_label(double x, double y, int power)
+/* The label of the power of 4 bytes (64 KiB), or of 10 multiply-adds (10⁸). */
+static void power_label(double x, double y, int measure, int power)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    text(x, y, END, "%d %s", 1 << 2 * power % 10, units[2 * power / 10]);
-}
-
-/* 1e12 as 10¹²; power is that of 10, below 20. */
-static void work_label(double x, double y, int power)
-{
     static const char *const digits[] = {"⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹"};
-    text(x, y, END, "10%s%s", power >= 10 ? digits[1] : "", digits[power % 10]);
+    if (measure == BYTES)
+        text(x, y, END, "%d %s", 1 << 2 * power % 10, units[2 * power / 10]);
+    else
+        text(x, y, END, "10%s%s", power >= 10 ? digits[1] : "", digits[power % 10]);
 }
 
-/* One panel: bytes (powers of 4 on the left) or work (powers of 10), against N in powers of 2. */
-static void memory_panel(double left, const struct series *series, bool bytes)
+/* One panel, both axes logarithmic: bytes or work against N. */
+static void panel(double left, const struct measured *data, int measure)
 {
     static const char *const looks[] = {STROKE(ORANGE, "2.5"), STROKE(BLUE, "2.5")};
     static const char *const fills[] = {FILL(ORANGE), FILL(BLUE)};
-    struct point paths[PROGRAMS][MOST_ROWS];
-    double low = INFINITY, high = 0, first = INFINITY, last = 0;
+    struct point paths[PROGRAMS][MOST_LENGTHS], *ends[PROGRAMS];
+    int last = data->lengths - 1;
+    double low = INFINITY, high = 0;
+    struct axis x = {log2(data->N[0]), log2(data->N[last]), left, left + 204};
     for (int p = 0; p < PROGRAMS; p++)
-        for (int k = 0; k < series[p].count; k++) {
-            double value = bytes ? series[p].bytes[k] : series[p].work[k];
-            paths[p][k] =
-                (struct point){log2(series[p].N[k]), bytes ? log2(value) / 2 : log10(value)};
+        for (int k = 0; k <= last; k++) {
+            double value = data->value[measure][p][k];
+            paths[p][k].x = place(x, log2(data->N[k]));
+            paths[p][k].y = measure == BYTES ? log2(value) / 2 : log10(value);
             low = fmin(low, floor(paths[p][k].y));
             high = fmax(high, ceil(paths[p][k].y));
-            first = fmin(first, paths[p][k].x);
-            last = fmax(last, paths[p][k].x);
         }
 
-    /* The grid. Equal values everywhere would leave an axis without length. */
-    struct axis x = {first, last, left, left + 204}, y = {low, fmax(high, low + 1), 320, 76};
-    for (int k = (int)low; k <= y.high; k++) {
-        line(x.start, place(y, (double)k), x.end, place(y, (double)k), STROKE(LIGHT, "1"));
-        (bytes ? bytes_label : work_label)(x.start - 8, place(y, (double)k) + 4, k);
+    /* The grid. Equal values everywhere would leave an axis without length. The casts lose nothing:
+     * low is a floor. */
+    struct axis y = {low, fmax(high, low + 1), 320, 76};
+    for (int k = (int)y.low; k <= y.high; k++) {
+        line(x.start, place(y, k), x.end, place(y, k), STROKE(LIGHT, "1"));
+        power_label(x.start - 8, place(y, k) + 4, measure, k);
     }
-    int skip = last - first > 5 ? 2 : 1;
-    for (int k = (int)ceil(first); k <= last; k += skip) {
-        line(place(x, (double)k), y.start, place(x, (double)k), y.end, STROKE(LIGHT, "1"));
-        text(place(x, (double)k), y.start + 18, MIDDLE, "%d", 1 << k);
+    for (int k = (int)ceil(x.low); k <= x.high; k += x.high - x.low > 5 ? 2 : 1) {
+        line(place(x, k), y.start, place(x, k), y.end, STROKE(LIGHT, "1"));
+        text(place(x, k), y.start + 19, MIDDLE, "%lld", 1LL << k);
     }
-    text((x.start + x.end) / 2, y.start + 38, MIDDLE, "N = M, queries and keys");
+    text((x.start + x.end) / 2, y.start + 39, MIDDLE, "N = M, queries and keys");
 
     /* The lines, and at their ends their names, moved apart if the lines end close together. */
-    double ends[PROGRAMS];
     for (int p = 0; p < PROGRAMS; p++) {
-        for (int k = 0; k < series[p].count; k++)
-            paths[p][k] = (struct point){place(x, paths[p][k].x), place(y, paths[p][k].y)};
-        polyline(series[p].count, paths[p], looks[p]);
-        for (int k = 0; k < series[p].count; k++)
+        for (int k = 0; k <= last; k++) {
+            paths[p][k].y = place(y, paths[p][k].y);
             rect(paths[p][k].x - 3, paths[p][k].y - 3, 6, 6, fills[p]);
-        ends[p] = paths[p][series[p].count - 1].y;
+        }
+        polyline(data->lengths, paths[p], looks[p]);
+        ends[p] = &paths[p][last];
     }
-    double gap = ends[FLASH] - ends[NAIVE], push = fmax(0, 16 - fabs(gap)) / 2;
-    for (int p = 0; p < PROGRAMS; p++) {
-        double away = (p == FLASH) == (gap > 0) ? push : -push;
-        text(x.end + 8, ends[p] + away + 4, BOLD, "%s", programs[p]);
-    }
+    double gap = ends[FLASH]->y - ends[NAIVE]->y, push = copysign(fmax(0, 8 - fabs(gap) / 2), gap);
+    text(x.end + 8, ends[NAIVE]->y + 4 - push, BOLD, "%s", programs[NAIVE]);
+    text(x.end + 8, ends[FLASH]->y + 4 + push, BOLD, "%s", programs[FLASH]);
 }
 
-static void draw_memory(const char *path)
+static void draw_memory(const char *csv_path)
 {
-    struct series series[PROGRAMS] = {0};
-    read_memory(path, series);
-    int a = series[NAIVE].count - 1, b = series[FLASH].count - 1;
-    double memory = series[NAIVE].bytes[a] / series[FLASH].bytes[b];
-    double work = series[FLASH].work[b] / series[NAIVE].work[a];
+    struct measured data;
+    read_measured(csv_path, &data);
+    int last = data.lengths - 1;
+    double memory = data.value[BYTES][NAIVE][last] / data.value[BYTES][FLASH][last];
+    double work = data.value[WORK][FLASH][last] / data.value[WORK][NAIVE][last];
     svg_open(418, "Memory and work of 01-naive and 02-flash",
              "Two panels with logarithmic axes against N: peak bytes, and multiply-adds.");
 
-    text(20, 30, BOLD " font-size=\"14\"", "Peak memory");
-    text(20, 48, "", "naive grows with N × M, flash with N + M");
-    memory_panel(76, series, true);
-    text(20, 384, "", "At N = %g, 01-naive holds", series[NAIVE].N[a]);
+    /* The panels; below each the ratio of the two lines where they end. */
+    heading(20, 30, "Peak memory", "naive grows with N × M, flash with N + M");
+    panel(76, &data, BYTES);
+    text(20, 384, "", "At N = %.0f, 01-naive holds", data.N[last]);
     text(20, 402, BOLD, "%.*f times the bytes of 02-flash.", memory < 10 ? 2 : 1, memory);
 
-    text(384, 30, BOLD " font-size=\"14\"", "Multiply-adds, forward and backward");
-    text(384, 48, "", "both grow with N × M");
-    memory_panel(428, series, false);
-    text(384, 384, "", "At N = %g, 02-flash does", series[FLASH].N[b]);
+    heading(384, 30, "Multiply-adds, forward and backward", "both grow with N × M");
+    panel(428, &data, WORK);
+    text(384, 384, "", "At N = %.0f, 02-flash does", data.N[last]);
     text(384, 402, BOLD, "%.*f times the multiply-adds of 01-naive.", work < 10 ? 2 : 1, work);
-    svg_close();
 }
 
 /* ---- The program. */
 
-static const struct figure {
-    const char *name;
-    void (*draw)(void);                      /* needs no data, or */
-    void (*draw_data)(const char *csv_path); /* shows a CSV file */
-} figures[] = {
-    {"01-visible", draw_visible, NULL},
-    {"02-tiles", draw_tiles, NULL},
-    {"02-carry", draw_carry, NULL},
-    {"02-memory", NULL, draw_memory},
-};
-
-static void usage(FILE *file)
-{
-    fputs("usage: figure NAME [DATA.csv]\n\nWrites a figure of the book to stdout, as SVG.\n\n",
-          file);
-    for (size_t k = 0; k < sizeof figures / sizeof *figures; k++)
-        fprintf(file, "  %s%s\n", figures[k].name, figures[k].draw_data ? " DATA.csv" : "");
-    fputs("\nDATA.csv starts with the line N,program,peak_bytes,multiply_adds.\n"
-          "Exit status: 0 all is well, 1 bad data or no room, 2 misuse.\n",
-          file);
-}
+static const char usage[] = "usage: figure NAME [DATA.csv]\n"
+                            "\n"
+                            "Writes a figure of the book to stdout, as SVG. NAME is one of\n"
+                            "\n"
+                            "  01-visible          which query may see which key\n"
+                            "  02-tiles            the score matrix, whole and in tiles\n"
+                            "  02-carry            softmax folded block by block\n"
+                            "  02-memory DATA.csv  memory and work; the file begins with the line\n"
+                            "                      " CSV_HEADER "\n"
+                            "\n"
+                            "Exit status: 0 all is well, 1 bad data or no room, 2 misuse.\n";
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
-        usage(stdout);
+    const char *name = argc > 1 ? argv[1] : "";
+    if (argc == 2 && strcmp(name, "--help") == 0) {
+        fputs(usage, stdout);
         return 0;
     }
-    const struct figure *figure = NULL;
-    for (size_t k = 0; k < sizeof figures / sizeof *figures; k++)
-        if (argc > 1 && strcmp(argv[1], figures[k].name) == 0)
-            figure = &figures[k];
-    if (!figure || argc != (figure->draw_data ? 3 : 2)) {
-        usage(stderr);
+
+    /* A figure of measurements takes a file, the others take none. */
+    if (argc == 2 && strcmp(name, "01-visible") == 0)
+        draw_visible();
+    else if (argc == 2 && strcmp(name, "02-tiles") == 0)
+        draw_tiles();
+    else if (argc == 2 && strcmp(name, "02-carry") == 0)
+        draw_carry();
+    else if (argc == 3 && strcmp(name, "02-memory") == 0)
+        draw_memory(argv[2]);
+    else {
+        fputs(usage, stderr);
         return 2;
     }
-    if (figure->draw_data)
-        figure->draw_data(argv[2]);
-    else
-        figure->draw();
+    puts("</svg>");
 
     /* A full disk shows up only here. */
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fputs("figure: cannot write the output\n", stderr);
-        return 1;
-    }
+    if (fflush(stdout) != 0 || ferror(stdout))
+        fail("cannot write the output");
     return 0;
 }

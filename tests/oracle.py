@@ -333,11 +333,11 @@ def run_list(parser, path):
         for number, line in enumerate(lines, 1):
             try:
                 words = shlex.split(line, comments=True)
-                if words:
-                    arguments = parser.parse_args(words)
-                    if arguments.list:
-                        raise Misuse("--list inside a list")
-                    run(arguments)
+                if not words:
+                    continue
+                if {"--help", "-h", "--list"} & set(words):
+                    raise Misuse("--help and --list have no place in a list")
+                run(parser.parse_args(words))
             except (Misuse, OSError, ValueError, AssertionError) as error:
                 print(f"oracle.py: {path}:{number}: {error}", file=sys.stderr)
                 status = 1

@@ -148,9 +148,10 @@ static bool read_file(const char *path, struct text *text)
 /* The file at this path, read when it is first asked for and kept until the end; or NULL. */
 static struct source *source_of(const char *path)
 {
-    for (struct source *known = weave.sources; known != NULL; known = known->next)
-        if (strcmp(known->path, path) == 0)
-            return known;
+    struct source **place = &weave.sources;
+    for (; *place != NULL; place = &(*place)->next)
+        if (strcmp((*place)->path, path) == 0)
+            return *place;
     struct text raw = {0};
     if (!read_file(path, &raw)) {
         free(raw.bytes);
@@ -161,8 +162,8 @@ static struct source *source_of(const char *path)
         text_add(&raw, "\n", 1);
 
     struct source *source = grow(NULL, sizeof *source);
-    *source = (struct source){.raw = raw, .unclosed = -1, .next = weave.sources};
-    weave.sources = source;
+    *source = (struct source){.raw = raw, .unclosed = -1};
+    *place = source;
     source->path = strcpy(grow(NULL, strlen(path) + 1), path);
     source->starts = grow(NULL, (raw.size + 1) * sizeof *source->starts);
     source->starts[0] = 0;
@@ -283,7 +284,7 @@ static size_t scan_directive(struct source *source, size_t start)
 /* What is known of the top-level declaration that is being read. */
 struct declaration {
     bool begun, alias, call, value; /* alias: a typedef; call: has parentheses; value: has a = */
-    bool attribute; /* the last word was one whose parentheses hold no parameters */
+    bool attribute;                 /* the last word was one whose parentheses hold no parameters */
     size_t start;
     int64_t brace;
     struct word first, last, name;
@@ -317,6 +318,11 @@ static void scan_c(struct source *source)
             now.alias = now.alias || word_is(word, "typedef");
             now.first = now.first.at == NULL ? word : now.first;
             now.last = now.attribute ? now.last : word;
+            if (word_is(word, "END_TEST") && source->count > 0) {
+                /* libcheck closes a test by a word behind its body. */
+                source->definitions[source->count - 1].lines.last = line_of(source, i);
+                now = fresh;
+            }
             continue;
         }
 
@@ -337,14 +343,16 @@ static void scan_c(struct source *source)
         if (mark == '(' && now.attribute)
             continue;
 
-        /* The first punctuation that can follow a name decides. The name in `(*table[4])(int)`
-         * stands inside the parentheses, that of a typedef behind the brace, and an enum without
-         * a tag goes by its first constant. */
-        bool tag = mark == '{' && !now.alias && !word_is(now.last, "struct");
-        bool inside = mark == '(' && bare[i + 1 + strspn(bare + i + 1, SPACE)] == '*';
+        /* The first punctuation that can follow a name decides. The names in `(*table[4])(int)` and
+         * START_TEST(name) stand inside the parentheses, that of a typedef behind the brace, and an
+         * enum without a tag goes by its first constant. */
+        bool tag = mark == '{' && !now.alias && !word_is(now.last, "struct") &&
+                   !word_is(now.last, "union");
+        bool inside = mark == '(' && (bare[i + 1 + strspn(bare + i + 1, SPACE)] == '*' ||
+                                      word_is(now.last, "START_TEST"));
         if (now.name.at == NULL && (tag || strchr("([=,;", mark) != NULL))
-            now.name = inside || (tag && word_is(now.last, "enum")) ? last_word(bare + i + 1)
-                                                                    : now.last;
+            now.name =
+                inside || (tag && word_is(now.last, "enum")) ? last_word(bare + i + 1) : now.last;
         now.brace = now.brace < 0 && mark == '{' ? line_of(source, i) : now.brace;
         now.call = now.call || mark == '(';
         now.value = now.value || mark == '=';
@@ -382,8 +390,7 @@ static void scan_python(struct source *source)
 
         /* The comment of the next statement, and blank lines, are not part of this one. */
         int64_t last = line_of(source, end - 1);
-        while (line_is(source, &source->bare, last, BLANK) ||
-               bare[source->starts[last]] == COMMENT)
+        while (line_is(source, &source->bare, last, BLANK) || bare[source->starts[last]] == COMMENT)
             last--;
         struct word name = {bare + at, strspn(bare + at, WORD)};
         if (word_is(name, "def") || word_is(name, "class"))
@@ -470,7 +477,8 @@ static bool line_parts(const struct source *source, bool file_level, int64_t lin
 {
     bool parts = line_is(source, &source->bare, line, BLANK);
     for (int64_t i = 0; parts && file_level && i < source->count; i++)
-        parts = line < source->definitions[i].lines.first || line > source->definitions[i].lines.last;
+        parts =
+            line < source->definitions[i].lines.first || line > source->definitions[i].lines.last;
     return parts;
 }
 
@@ -540,13 +548,13 @@ static bool add_diff(const char *old_label, const struct text *old, const char *
     char block[4096];
     FILE *files[2] = {tmpfile(), tmpfile()}, *diff = NULL;
     const struct text *texts[2] = {old, new};
-    for (int i = 0; i < 2 && files[0] != NULL && files[1] != NULL; i++) {
-        fwrite(texts[i]->bytes, 1, texts[i]->size, files[i]);
-        rewind(files[i]);
-    }
     /* The labels reach the shell as variables, so no character in them is special. */
-    if (files[0] != NULL && files[1] != NULL && setenv("WEAVE_OLD", old_label, 1) == 0 &&
-        setenv("WEAVE_NEW", new_label, 1) == 0) {
+    bool ready = setenv("WEAVE_OLD", old_label, 1) == 0 && setenv("WEAVE_NEW", new_label, 1) == 0;
+    for (int i = 0; i < 2; i++)
+        ready = ready && files[i] != NULL &&
+                fwrite(texts[i]->bytes, 1, texts[i]->size, files[i]) == texts[i]->size &&
+                fseek(files[i], 0, SEEK_SET) == 0;
+    if (ready) {
         snprintf(block, sizeof block,
                  "diff -u --label \"$WEAVE_OLD\" --label \"$WEAVE_NEW\" /dev/fd/%d /dev/fd/%d",
                  fileno(files[0]), fileno(files[1]));
@@ -591,14 +599,15 @@ static const char *fence_end(const char *at, size_t ticks)
 {
     for (size_t indent; *at != 0; at += strcspn(at, "\n"), at += *at == '\n') {
         size_t count = fence_ticks(at, &indent);
-        if (count >= ticks && strspn(at + indent + count, " \t") == strcspn(at + indent + count, "\n"))
+        if (count >= ticks &&
+            strspn(at + indent + count, " \t") == strcspn(at + indent + count, "\n"))
             return at;
     }
     return NULL;
 }
 
-/* Fills `wanted` with what an info string asks for, of which it keeps nothing. False if the fence is
- * the author's own, or if something is wrong, which it reports. */
+/* Fills `wanted` with what an info string asks for, and cuts that up. False if the fence is the
+ * author's own, or if something is wrong, which it reports. */
 static bool quote(char *info, size_t indent, struct text *wanted)
 {
     char *words = strstr(info, " / "), *rest, *operands[3] = {0};
@@ -643,15 +652,175 @@ static bool quote(char *info, size_t indent, struct text *wanted)
 
 /* Adds the right contents of a fence to the new chapter, or what stands there if they are unknown;
  * or prints the commands in it. */
-static void weave_fence(struct chapter *chapter, const char *line, const struct text *body)
+static void weave_fence(struct chapter *chapter, const char *line, const char *body, size_t size)
 {
     size_t indent, ticks = fence_ticks(line, &indent);
-    const char *start = line + indent + ticks;
-    struct text info = {0}, wanted = {0};
-    text_add(&info, start, strcspn(start, "\n"));
+    struct text old = {0}, info = {0}, wanted = {0};
+    text_add(&old, body, size);
+    text_add(&info, line + indent + ticks, strcspn(line + indent + ticks, "\n"));
     text_add(&wanted, "", 0);
-    if (weave.commands) {
-        if (strcmp(strtok(info.bytes, " \t") ?: "", "sh") == 0)
-            printf("# %s:%" PRId64 "\n%.*s", weave.path, weave.line, (int)body->size, body->bytes);
+    const char *language = info.bytes + strspn(info.bytes, " \t");
+    bool known = false;
+    if (!weave.commands)
+        known = quote(info.bytes, indent, &wanted);
+    else if (word_is((struct word){language, strcspn(language, " \t")}, "sh"))
+        printf("# %s:%" PRId64 "\n%s", weave.path, weave.line, old.bytes);
+
+    if (known && fence_end(wanted.bytes, ticks) != NULL) {
+        problem("the quoted text has a fence in it: this one needs more than %zu backticks", ticks);
+        known = false;
     }
+    struct text *right = known ? &wanted : &old;
+    if (weave.check && strcmp(right->bytes, old.bytes) != 0) {
+        struct text difference = {0};
+        /* The info string itself is in pieces by now. */
+        const char *start = line + indent + ticks;
+        problem("this text has drifted from: %.*s", (int)strcspn(start, "\n"), start);
+        if (add_diff(weave.path, &old, "source", right, &difference))
+            fputs(difference.bytes, stderr);
+        free(difference.bytes);
+    }
+    text_add(&chapter->new, right->bytes, right->size);
+    free(old.bytes);
+    free(info.bytes);
+    free(wanted.bytes);
+}
+
+/* Reads a chapter and builds its new text. */
+static void weave_chapter(struct chapter *chapter)
+{
+    weave.path = chapter->path;
+    weave.line = 1;
+    text_add(&chapter->new, "", 0);
+    if (!read_file(chapter->path, &chapter->old))
+        return;
+    for (const char *at = chapter->old.bytes, *next; *at != 0; at = next) {
+        size_t indent, ticks = fence_ticks(at, &indent);
+        next = at + strcspn(at, "\n");
+        next += *next == '\n';
+        text_add(&chapter->new, at, (size_t)(next - at));
+        if (ticks > 0) {
+            const char *end = fence_end(next, ticks);
+            if (end == NULL) {
+                problem("this fence is never closed");
+                return;
+            }
+            weave_fence(chapter, at, next, (size_t)(end - next));
+            next = end + strcspn(end, "\n");
+            next += *next == '\n';
+            text_add(&chapter->new, end, (size_t)(next - end));
+        }
+        for (; at < next; at++)
+            weave.line += *at == '\n';
+    }
+}
+
+/* Writes the new text aside and puts it in place of the old, so that nobody sees half a chapter. */
+static void chapter_write(const struct chapter *chapter)
+{
+    struct text aside = {0};
+    text_add(&aside, chapter->path, strlen(chapter->path));
+    text_add(&aside, ".new", 4);
+    FILE *file = fopen(aside.bytes, "w");
+    bool written = file != NULL && fputs(chapter->new.bytes, file) >= 0;
+    /* A full disk may show only when the file is closed. */
+    written = file != NULL && fclose(file) == 0 && written;
+    if (written && rename(aside.bytes, chapter->path) == 0)
+        printf("%s\n", chapter->path);
+    else {
+        weave.path = chapter->path;
+        weave.line = 1;
+        problem("cannot write: %s", strerror(errno));
+        remove(aside.bytes);
+    }
+    free(aside.bytes);
+}
+
+/* Reports the lines of a file that no chapter quotes; a gap goes on across blank lines, which are
+ * neither missed nor counted. */
+static void report_gaps(const struct source *source, int64_t *quoted, int64_t *all)
+{
+    struct range gap = {-1, -1};
+    for (int64_t line = 0; line < source->lines; line++) {
+        bool blank = line_is(source, &source->raw, line, BLANK);
+        *all += !blank;
+        *quoted += !blank && source->quoted[line];
+        if (!blank && !source->quoted[line])
+            gap = (struct range){gap.first < 0 ? line : gap.first, line};
+        if (gap.first < 0 || !(source->quoted[line] || line + 1 == source->lines))
+            continue;
+
+        const char *text = source->raw.bytes + source->starts[gap.first];
+        fprintf(stderr, "%s:%" PRId64, source->path, gap.first + 1);
+        if (gap.last > gap.first)
+            fprintf(stderr, "-%" PRId64, gap.last + 1);
+        fprintf(stderr, " stands in no chapter: %.*s\n", (int)strcspn(text, "\n"), text);
+        weave.problems++;
+        gap.first = -1;
+    }
+}
+
+/* Runs over all chapters; nothing is written before all of them are known to be well. */
+static void weave_all(char **paths, int count)
+{
+    weave.chapters = grow(NULL, (size_t)count * sizeof *weave.chapters);
+    for (int i = 0; i < count; i++) {
+        weave.chapters[i] = (struct chapter){.path = paths[i]};
+        weave_chapter(&weave.chapters[i]);
+    }
+    for (int i = 0; i < count && !weave.check && !weave.commands && weave.problems == 0; i++)
+        if (strcmp(weave.chapters[i].old.bytes, weave.chapters[i].new.bytes) != 0)
+            chapter_write(&weave.chapters[i]);
+    if (!weave.check)
+        return;
+
+    int64_t quoted = 0, all = 0;
+    bool cover = false;
+    for (const struct source *source = weave.sources; source != NULL; source = source->next)
+        if (source->cover) {
+            report_gaps(source, &quoted, &all);
+            cover = true;
+        }
+    if (weave.problems > 0)
+        return;
+    printf("weave: %d chapters, %" PRId64 " quotes", count, weave.quotes);
+    if (cover)
+        printf(", %" PRId64 " of %" PRId64 " lines covered", quoted, all);
+    printf("\n");
+}
+
+int main(int argc, char **argv)
+{
+    int chapters = 0;
+    bool misuse = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            fputs(usage, stdout);
+            return 0;
+        }
+        if (strcmp(argv[i], "--check") == 0) {
+            weave.check = true;
+        } else if (strcmp(argv[i], "--commands") == 0) {
+            weave.commands = true;
+        } else if (strcmp(argv[i], "--cover") == 0 && i + 1 < argc) {
+            weave.path = argv[++i];
+            weave.line = 1;
+            struct source *source = source_of(weave.path);
+            if (source != NULL)
+                source->cover = true;
+        } else {
+            misuse = misuse || argv[i][0] == '-';
+            argv[chapters++] = argv[i];
+        }
+    }
+    if (misuse || chapters == 0 || (weave.check && weave.commands)) {
+        fputs(usage, stderr);
+        return 2;
+    }
+    weave_all(argv, chapters);
+    if (fflush(stdout) != 0) {
+        fputs("weave: cannot write its output\n", stderr);
+        return 1;
+    }
+    return weave.problems > 0;
 }

@@ -1,0 +1,1366 @@
+/* check_stage: the command line, the files and the exit codes of the stage programs.
+ *
+ * What the numbers are is for compare to judge; here the programs must behave. Bad input is met
+ * with one clear line on stderr, the right exit code, nothing on stdout and not one file touched;
+ * good input gives whole results and counts that repeat. Every test in a loop runs once for each
+ * program. The programs are found in the folder that the environment variable BUILD names.
+ */
+
+/* For unshare: a small and a read-only disk need a namespace for their mount. */
+#define _GNU_SOURCE
+
+#include "npy.h"
+#include "suite.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <math.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PROGRAMS = 2, SECONDS = 20 };
+static const char *const programs[PROGRAMS] = {"01-naive", "02-flash"};
+static const char *const result_names[] = {"o", "lse", "dq", "dk", "dv"};
+
+/* A list of words, or of arguments. */
+#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+/* Set by begin, for the test that runs: each test has a process of its own. */
+static int number;             /* of the stage: 1 for 01-naive */
+static const char *program;    /* "01-naive" */
+static char binary[2000];      /* its file */
+static char scratch[2000];     /* the folder of all tests, made and removed by the fixture */
+static char folder[2100];      /* the test's own */
+static char problem[2200];     /* folder/problem */
+static char result[2200];      /* folder/result */
+static rlim_t limit = 1 << 20; /* bytes, for limit_files and limit_memory */
+
+/* ---- Files. */
+
+static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *place)
+{
+    (void)status;
+    (void)kind;
+    (void)place;
+    return remove(path);
+}
+
+/* Removes a file or a folder with all that is in it; one that is not there is fine. */
+static void remove_tree(const char *path)
+{
+    nftw(path, remove_one, 20, FTW_DEPTH | FTW_PHYS);
+}
+
+static void make_scratch(void)
+{
+    const char *place = getenv("TMPDIR");
+    snprintf(scratch, sizeof scratch, "%s/check-stage-XXXXXX", place ? place : "/tmp");
+    ck_assert_msg(mkdtemp(scratch) != NULL, "%s: %s", scratch, strerror(errno));
+}
+
+static void remove_scratch(void)
+{
+    remove_tree(scratch);
+}
+
+/* Starts a test: which program, and a folder that is empty. */
+static void begin(int which)
+{
+    const char *build = getenv("BUILD");
+    number = which + 1;
+    program = programs[which];
+    snprintf(binary, sizeof binary, "%s/%s", build ? build : "build", program);
+    snprintf(folder, sizeof folder, "%s/test-XXXXXX", scratch);
+    ck_assert_msg(mkdtemp(folder) != NULL, "%s: %s", folder, strerror(errno));
+    snprintf(problem, sizeof problem, "%s/problem", folder);
+    snprintf(result, sizeof result, "%s/result", folder);
+}
+
+/* A path as a value: `path_of(...).text` lives until the end of the statement that it stands in. */
+struct path {
+    char text[2300];
+};
+
+static struct path path_of(const char *place, const char *name)
+{
+    struct path path;
+    ck_assert_int_lt(snprintf(path.text, sizeof path.text, "%s/%s", place, name),
+                     (int)sizeof path.text);
+    return path;
+}
+
+static struct path input_path(const char *name)
+{
+    char file[20];
+    snprintf(file, sizeof file, "%s.npy", name);
+    return path_of(problem, file);
+}
+
+/* Makes a file of these bytes, in the place of any other. */
+static void write_file(const char *path, const void *bytes, size_t size)
+{
+    FILE *file = fopen(path, "wb");
+    ck_assert_msg(file != NULL, "%s: %s", path, strerror(errno));
+    ck_assert_uint_eq(fwrite(bytes, 1, size, file), size);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+static void make_folder(const char *path)
+{
+    ck_assert_msg(mkdir(path, 0777) == 0, "%s: %s", path, strerror(errno));
+}
+
+static bool exists(const char *path)
+{
+    struct stat status;
+    return lstat(path, &status) == 0;
+}
+
+/* Prints what stands at the path, hidden files too: kinds, names, sizes, and a sum of the bytes. */
+static void describe(FILE *out, const char *path)
+{
+    struct stat status;
+    if (lstat(path, &status) != 0) {
+        fprintf(out, "%s missing\n", path);
+    } else if (S_ISREG(status.st_mode)) {
+        /* FNV-1a, a sum in which order counts; 64 bits make an accident unlikely. */
+        uint64_t sum = UINT64_C(14695981039346656037);
+        FILE *file = fopen(path, "rb");
+        ck_assert_msg(file != NULL, "%s: %s", path, strerror(errno));
+        for (int byte; (byte = getc(file)) != EOF;)
+            sum = (sum ^ (uint64_t)byte) * UINT64_C(1099511628211);
+        fclose(file);
+        fprintf(out, "%s %jd bytes, sum %" PRIx64 "\n", path, (intmax_t)status.st_size, sum);
+    } else if (S_ISDIR(status.st_mode)) {
+        struct dirent **entries;
+        int count = scandir(path, &entries, NULL, alphasort);
+        ck_assert_msg(count >= 0, "%s: %s", path, strerror(errno));
+        fprintf(out, "%s folder\n", path);
+        for (int e = 0; e < count; e++) {
+            char inner[2600];
+            snprintf(inner, sizeof inner, "%s/%s", path, entries[e]->d_name);
+            if (strcmp(entries[e]->d_name, ".") != 0 && strcmp(entries[e]->d_name, "..") != 0)
+                describe(out, inner);
+            free(entries[e]);
+        }
+        free(entries);
+    } else {
+        fprintf(out, "%s is special\n", path);
+    }
+}
+
+/* All that stands at the path, as a text to compare. The caller frees it. */
+static char *tree(const char *path)
+{
+    char *text;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    describe(out, path);
+    fclose(out);
+    return text;
+}
+
+/* ---- Problems. */
+
+/* A number in [-1, 1) that depends on the seed and the index only. */
+static double number_at(uint32_t seed, int64_t index)
+{
+    uint32_t bits = ((uint32_t)index + 1000003 * seed + 1) * UINT32_C(2654435761);
+    bits = (bits ^ bits >> 16) * UINT32_C(0x85ebca6b);
+    bits ^= bits >> 13;
+    return bits * 0x1p-31 - 1;
+}
+
+/* Saves PROBLEM/NAME.npy, numbers by number_at; but the element `odd` gets odd_value. */
+static void save(const char *name, enum npy_type type, int dims, const int64_t *shape, int64_t odd,
+                 double odd_value)
+{
+    struct npy file;
+    ck_assert_msg(npy_create(&file, input_path(name).text, type, dims, shape), "%s", file.error);
+    int64_t count = npy_elements(&file);
+    double *values = calloc((size_t)count + 1, sizeof *values);
+    ck_assert_ptr_nonnull(values);
+    for (int64_t e = 0; e < count; e++)
+        values[e] = e == odd ? odd_value : number_at((uint32_t)name[0], e);
+    ck_assert_msg(npy_write(&file, (struct npy_slice){0, 0, 0, 1, shape[0]}, NPY_FLOAT64, values),
+                  "%s", file.error);
+    ck_assert_msg(npy_close(&file), "%s", file.error);
+    free(values);
+}
+
+/* Makes PROBLEM anew, without a mask. */
+static void make_problem(enum npy_type type, int64_t B, int64_t N, int64_t M, int64_t H, int64_t G,
+                         int64_t D)
+{
+    remove_tree(problem);
+    make_folder(problem);
+    save("q", type, 4, (int64_t[]){B, N, H, D}, -1, 0);
+    save("do", type, 4, (int64_t[]){B, N, H, D}, -1, 0);
+    save("k", type, 4, (int64_t[]){B, M, G, D}, -1, 0);
+    save("v", type, 4, (int64_t[]){B, M, G, D}, -1, 0);
+}
+
+/* The problem that most tests start from. */
+static void make_small_problem(void)
+{
+    make_problem(NPY_FLOAT32, 1, 4, 5, 2, 2, 3);
+}
+
+/* Saves PROBLEM/NAME.npy with a header of our own making, and this many bytes of `fill` as data. */
+static void save_raw(const char *name, const char *code, const char *fortran, const char *shape,
+                     unsigned char fill, size_t bytes)
+{
+    char header[118 + 1];
+    snprintf(header, sizeof header, "{'descr': '%s', 'fortran_order': %s, 'shape': %s, }", code,
+             fortran, shape);
+    unsigned char file[128 + 1024];
+    ck_assert_uint_le(bytes, 1024);
+
+    /* 10 bytes of prefix and 118 of header, padded with blanks and a line end. */
+    memset(file, ' ', 128);
+    memcpy(file, "\x93NUMPY\1\0\x76\0", 10);
+    memcpy(file + 10, header, strlen(header));
+    file[127] = '\n';
+    memset(file + 128, fill, bytes);
+    write_file(input_path(name).text, file, 128 + bytes);
+}
+
+/* Puts what looks like an earlier run's results into RESULT, and files of somebody else. */
+static void make_earlier_results(void)
+{
+    make_folder(result);
+    for (int r = 0; r < 5; r++) {
+        char name[20];
+        snprintf(name, sizeof name, "%s.npy", result_names[r]);
+        write_file(path_of(result, name).text, name, strlen(name));
+    }
+    write_file(path_of(result, "notes.txt").text, "keep me", 7);
+    write_file(path_of(result, ".hidden").text, "me too", 6);
+}
+
+/* ---- Runs. */
+
+struct outcome {
+    int code; /* exit code; minus the signal if one ended it */
+    char out[8000], err[16000];
+};
+
+struct running {
+    pid_t id;
+    int out, err;
+};
+
+/* Starts the program. `prepare`, if not NULL, runs in the new process first. A program that takes
+ * longer than SECONDS, or that prints more than a pipe holds, is killed by its own alarm. */
+static struct running start(void (*prepare)(void), const char *const *arguments)
+{
+    int out[2], err[2];
+    ck_assert_int_eq(pipe(out), 0);
+    ck_assert_int_eq(pipe(err), 0);
+    pid_t id = fork();
+    ck_assert_int_ge(id, 0);
+    if (id == 0) {
+        /* execv promises not to change the texts, whatever its type says. */
+        char *texts[16] = {binary};
+        for (int a = 0; arguments[a]; a++)
+            texts[a + 1] = (char *)(uintptr_t)arguments[a];
+        dup2(out[1], STDOUT_FILENO);
+        dup2(err[1], STDERR_FILENO);
+        for (int end = 0; end < 2; end++) {
+            close(out[end]);
+            close(err[end]);
+        }
+        alarm(SECONDS);
+        setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+        if (prepare)
+            prepare();
+        execv(binary, texts);
+        perror(binary);
+        _exit(127);
+    }
+    close(out[1]);
+    close(err[1]);
+    return (struct running){id, out[0], err[0]};
+}
+
+/* Reads to the end, and closes. */
+static void drain(int from, char *text, size_t size)
+{
+    size_t used = 0;
+    for (ssize_t got; (got = read(from, text + used, size - 1 - used)) > 0;)
+        used += (size_t)got;
+    text[used] = '\0';
+    close(from);
+}
+
+static struct outcome finish(struct running running)
+{
+    struct outcome outcome;
+    int status;
+    ck_assert_int_eq(waitpid(running.id, &status, 0), running.id);
+    outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    drain(running.out, outcome.out, sizeof outcome.out);
+    drain(running.err, outcome.err, sizeof outcome.err);
+    return outcome;
+}
+
+static struct outcome run(void (*prepare)(void), const char *const *arguments)
+{
+    return finish(start(prepare, arguments));
+}
+
+/* Runs the program, which must succeed without a word on stderr. */
+static struct outcome good(const char *const *arguments)
+{
+    struct outcome outcome = run(NULL, arguments);
+    ck_assert_msg(outcome.code == 0, "%s: exit code %d: %s", program, outcome.code, outcome.err);
+    ck_assert_str_eq(outcome.err, "");
+    return outcome;
+}
+
+/* Fails unless this is a refusal: the exit code, nothing on stdout, and on stderr one line that
+ * starts with the program's name and holds all of the words. */
+static void check_refusal(const struct outcome *outcome, int code, const char *const *words)
+{
+    char start_of_line[20];
+    int length = snprintf(start_of_line, sizeof start_of_line, "%s: ", program);
+    const char *err = outcome->err;
+    ck_assert_msg(outcome->code == code, "%s: exit code %d, not %d (%s): %s", program,
+                  outcome->code, code, words[0], err);
+    ck_assert_str_eq(outcome->out, "");
+    ck_assert_msg(strncmp(err, start_of_line, length) == 0 && strlen(err) > (size_t)length + 10,
+                  "%s does not introduce itself, or says nothing: \"%s\"", program, err);
+    ck_assert_msg(strcspn(err, "\n") == strlen(err) - 1, "%s: not one line: \"%s\"", program, err);
+    for (int w = 0; words[w]; w++)
+        ck_assert_msg(strstr(err, words[w]) != NULL, "%s: no \"%s\" in: %s", program, words[w],
+                      err);
+}
+
+/* Runs the program, which must refuse and leave every file of the test as it was. */
+static void refused_here(void (*prepare)(void), int code, const char *const *words,
+                         const char *const *arguments)
+{
+    char *before = tree(folder);
+    struct outcome outcome = run(prepare, arguments);
+    check_refusal(&outcome, code, words);
+    char *after = tree(folder);
+    ck_assert_str_eq(after, before);
+    free(before);
+    free(after);
+}
+
+/* The same, with a RESULT that does not exist and with one that holds an earlier run's results. */
+static void refused(void (*prepare)(void), int code, const char *const *words,
+                    const char *const *arguments)
+{
+    remove_tree(result);
+    refused_here(prepare, code, words, arguments);
+    make_earlier_results();
+    refused_here(prepare, code, words, arguments);
+}
+
+/* PROBLEM must be refused as data. */
+static void refused_problem(const char *const *words)
+{
+    refused(NULL, 1, words, LIST(problem, result));
+}
+
+/* ---- Problems that are not there, or damaged. */
+
+START_TEST(problem_folder)
+{
+    begin(_i);
+    refused_problem(LIST("problem: ", "No such file or directory"));
+    write_file(problem, "text", 4);
+    refused_problem(LIST("problem: ", "not a folder"));
+
+    /* A name that no system takes; and one that would make two lines of the message. */
+    static char long_name[6000];
+    memset(long_name, 'x', sizeof long_name - 1);
+    refused(NULL, 1, LIST("too long"), LIST(long_name, result));
+    refused(NULL, 1, LIST("No such file or directory"), LIST("two\nlines", result));
+}
+END_TEST
+
+START_TEST(missing_file)
+{
+    begin(_i);
+    const char *const inputs[] = {"q", "k", "v", "do"};
+    for (int f = 0; f < 4; f++) {
+        make_small_problem();
+        unlink(input_path(inputs[f]).text);
+        char file[20];
+        snprintf(file, sizeof file, "/%s.npy: ", inputs[f]);
+        refused_problem(LIST(file, "No such file or directory",
+                             f == 3 ? "--forward-only" : "build/problem makes problems"));
+    }
+}
+END_TEST
+
+/* All lines of text that hold the word, in a buffer that the next call reuses. */
+static const char *lines_with(const char *text, const char *word)
+{
+    static char lines[4000];
+    lines[0] = '\0';
+    for (const char *at = text; *at;) {
+        int length = (int)strcspn(at, "\n") + 1;
+        char line[1000];
+        snprintf(line, sizeof line, "%.*s", length, at);
+        if (strstr(line, word))
+            strncat(lines, line, sizeof lines - strlen(lines) - 1);
+        at += length;
+    }
+    return lines;
+}
+
+START_TEST(forward_only)
+{
+    begin(_i);
+    make_small_problem();
+    make_folder(result);
+    good(LIST(problem, result));
+    write_file(path_of(result, "notes.txt").text, "keep me", 7);
+    char *full = tree(result);
+
+    /* Gradients of the earlier run must not stand beside o of this one. */
+    unlink(input_path("do").text);
+    struct outcome outcome = good(LIST("--forward-only", problem, result));
+    ck_assert_str_eq(lines_with(outcome.out, "backward"), "");
+    char *forward = tree(result), kept[4000];
+    snprintf(kept, sizeof kept, "%s folder\n", result);
+    strcat(kept, lines_with(full, "/lse.npy"));
+    strcat(kept, lines_with(full, "/notes.txt"));
+    strcat(kept, lines_with(full, "/o.npy"));
+    ck_assert_str_eq(forward, kept);
+    free(full);
+    free(forward);
+}
+END_TEST
+
+START_TEST(damaged_file)
+{
+    begin(_i);
+    const char *const inputs[] = {"q", "k", "v", "do"};
+    const struct {
+        const char *code, *fortran;
+        size_t width;
+        const char *says;
+    } types[] = {{"<f4", "True", 4, "Fortran order"}, {">f4", "False", 4, "big-endian"},
+                 {"<f8", "False", 8, "float64"},      {"<i4", "False", 4, "int32"},
+                 {"|b1", "False", 1, "bool"},         {"<c8", "False", 8, "complex64"}};
+
+    for (int f = 0; f < 4; f++) {
+        struct path at = input_path(inputs[f]);
+        bool of_keys = f == 1 || f == 2;
+        int rows = of_keys ? 5 : 4;
+        char file[20], shape[20];
+        snprintf(file, sizeof file, "/%s.npy: ", inputs[f]);
+        snprintf(shape, sizeof shape, "(1, %d, 2, 3)", rows);
+
+        /* Not an .npy file at all. */
+        make_small_problem();
+        write_file(at.text, "Not by NumPy, but long enough to look at.", 41);
+        refused_problem(LIST(file, "not an .npy file"));
+        write_file(at.text, "", 0);
+        refused_problem(LIST(file, "is empty"));
+        unlink(at.text);
+        make_folder(at.text);
+        refused_problem(LIST(file, "is a folder"));
+
+        /* Too short, in the header and in the data; too long. */
+        make_small_problem();
+        ck_assert_int_eq(truncate(at.text, 128 + rows * 6 * 4 - 1), 0);
+        refused_problem(LIST(file, "is cut short"));
+        ck_assert_int_eq(truncate(at.text, 50), 0);
+        refused_problem(LIST(file, "ends inside the header"));
+        make_small_problem();
+        ck_assert_int_eq(truncate(at.text, 128 + rows * 6 * 4 + 1), 0);
+        refused_problem(LIST(file, "has bytes after its data"));
+
+        /* Whole files that hold something else. */
+        for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+            save_raw(inputs[f], types[t].code, types[t].fortran, shape, 0,
+                     types[t].width * (size_t)rows * 6);
+            refused_problem(LIST(file, types[t].says));
+        }
+    }
+}
+END_TEST
+
+START_TEST(damaged_mask)
+{
+    begin(_i);
+    make_small_problem();
+    save_raw("mask", "|u1", "False", "(1, 5)", 1, 5);
+    refused_problem(LIST("/mask.npy: ", "uint8", "bool"));
+    save_raw("mask", "<f4", "False", "(1, 5)", 0, 20);
+    refused_problem(LIST("/mask.npy: ", "float32", "a mask is bool"));
+    save_raw("mask", "<f8", "False", "(1, 5)", 0, 40);
+    refused_problem(LIST("/mask.npy: ", "float64", "a mask is bool"));
+    save_raw("mask", "|b1", "False", "(1, 5)", 1, 4);
+    refused_problem(LIST("/mask.npy: ", "is cut short"));
+
+    /* A byte that is no bool: first, in the middle, last. */
+    make_problem(NPY_FLOAT32, 2, 4, 5, 2, 2, 3);
+    for (int at = 0; at < 10; at += at == 0 ? 7 : 2) {
+        char index[20];
+        snprintf(index, sizeof index, "[%d, %d]", at / 5, at % 5);
+        save_raw("mask", "|b1", "False", "(2, 5)", 1, 10);
+        int file = open(input_path("mask").text, O_WRONLY);
+        ck_assert_int_eq(pwrite(file, "\7", 1, 128 + at), 1);
+        close(file);
+        refused_problem(LIST("/mask.npy: ", index, "byte 7"));
+    }
+
+    /* A link that leads nowhere is not the same as no mask. */
+    unlink(input_path("mask").text);
+    ck_assert_int_eq(symlink("nowhere", input_path("mask").text), 0);
+    refused_problem(LIST("/mask.npy: ", "No such file or directory"));
+}
+END_TEST
+
+/* ---- Shapes. */
+
+START_TEST(shapes)
+{
+    begin(_i);
+    const struct {
+        const char *name;
+        int dims;
+        int64_t shape[5];
+        const char *words[3];
+    } cases[] = {
+        /* Too few axes, and too many. */
+        {"q", 3, {4, 2, 3}, {"/q.npy: ", "(4, 2, 3)", "four axes"}},
+        {"k", 2, {5, 6}, {"/k.npy: ", "(5, 6)", "four axes"}},
+        {"v", 5, {1, 5, 2, 3, 1}, {"/v.npy: ", "(1, 5, 2, 3, 1)", "four axes"}},
+        {"do", 1, {24}, {"/do.npy: ", "(24)", "four axes"}},
+        {"mask", 1, {5}, {"/mask.npy: ", "(5)", "two axes"}},
+        {"mask", 3, {1, 5, 1}, {"/mask.npy: ", "(1, 5, 1)", "two axes"}},
+
+        /* Axes that disagree with q (1, 4, 2, 3) or with k (1, 5, 2, 3). */
+        {"k", 4, {2, 5, 2, 3}, {"/k.npy: ", "axis 0 must be 1", "B of q"}},
+        {"k", 4, {1, 5, 2, 4}, {"/k.npy: ", "axis 3 must be 3", "D of q"}},
+        {"v", 4, {2, 5, 2, 3}, {"/v.npy: ", "axis 0 must be 1", "as in k"}},
+        {"v", 4, {1, 4, 2, 3}, {"/v.npy: ", "axis 1 must be 5", "as in k"}},
+        {"v", 4, {1, 5, 1, 3}, {"/v.npy: ", "axis 2 must be 2", "as in k"}},
+        {"v", 4, {1, 5, 2, 2}, {"/v.npy: ", "axis 3 must be 3", "as in k"}},
+        {"do", 4, {2, 4, 2, 3}, {"/do.npy: ", "axis 0 must be 1", "as in q"}},
+        {"do", 4, {1, 5, 2, 3}, {"/do.npy: ", "axis 1 must be 4", "as in q"}},
+        {"do", 4, {1, 4, 1, 3}, {"/do.npy: ", "axis 2 must be 2", "as in q"}},
+        {"do", 4, {1, 4, 2, 4}, {"/do.npy: ", "axis 3 must be 3", "as in q"}},
+        {"mask", 2, {2, 5}, {"/mask.npy: ", "axis 0 must be 1", "B of q"}},
+        {"mask", 2, {1, 4}, {"/mask.npy: ", "axis 1 must be 5", "M of k"}},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        make_small_problem();
+        if (strcmp(cases[c].name, "mask") == 0) {
+            struct npy mask;
+            ck_assert(npy_create(&mask, input_path("mask").text, NPY_BOOL, cases[c].dims,
+                                 cases[c].shape));
+            npy_close(&mask);
+        } else {
+            save(cases[c].name, NPY_FLOAT32, cases[c].dims, cases[c].shape, -1, 0);
+        }
+        refused_problem(LIST(cases[c].words[0], cases[c].words[1], cases[c].words[2]));
+    }
+}
+END_TEST
+
+START_TEST(empty_axes)
+{
+    begin(_i);
+    const char *const letters[] = {"B = 0", "N = 0", "M = 0", "H = 0", "G = 0", "D = 0"};
+    for (int zero = 0; zero < 6; zero++) {
+        int64_t sizes[] = {1, 4, 5, 2, 2, 3};
+        sizes[zero] = 0;
+        make_problem(NPY_FLOAT32, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]);
+        bool of_keys = zero == 2 || zero == 4;
+        refused_problem(
+            LIST(of_keys ? "/k.npy: " : "/q.npy: ", letters[zero], "every axis needs at least 1"));
+    }
+}
+END_TEST
+
+START_TEST(heads)
+{
+    begin(_i);
+    make_problem(NPY_FLOAT32, 1, 4, 5, 3, 2, 3);
+    refused_problem(LIST("/k.npy: ", "G = 2", "do not divide", "H = 3"));
+    make_problem(NPY_FLOAT32, 1, 4, 5, 2, 4, 3);
+    refused_problem(LIST("/k.npy: ", "G = 4", "do not divide", "H = 2"));
+
+    /* Grouped heads: only the judge knows them yet. */
+    make_problem(NPY_FLOAT32, 1, 4, 5, 4, 2, 3);
+    if (number == 1)
+        good(LIST(problem, result));
+    else
+        refused(NULL, 2, LIST("G = 2", "H = 4", "arrive in stage 07"), LIST(problem, result));
+}
+END_TEST
+
+/* ---- Numbers. */
+
+START_TEST(not_finite)
+{
+    begin(_i);
+    const struct {
+        const char *name;
+        int64_t shape[4];
+    } inputs[] = {
+        {"q", {2, 4, 2, 3}}, {"k", {2, 5, 2, 3}}, {"v", {2, 5, 2, 3}}, {"do", {2, 4, 2, 3}}};
+    const double values[] = {NAN, INFINITY, -INFINITY};
+    const char *const texts[] = {"nan at ", ": inf at ", ": -inf at "};
+
+    make_problem(NPY_FLOAT32, 2, 4, 5, 2, 2, 3);
+    for (int f = 0; f < 4; f++) {
+        const int64_t *shape = inputs[f].shape;
+        int64_t last = shape[0] * shape[1] * 6 - 1, places[] = {0, 5, last / 2, last - 6, last};
+        char file[20], index[100];
+        snprintf(file, sizeof file, "/%s.npy: ", inputs[f].name);
+        for (int p = 0; p < 5; p++) {
+            int64_t e = places[p];
+            snprintf(index, sizeof index, " [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "];",
+                     e / 6 / shape[1], e / 6 % shape[1], e / 3 % 2, e % 3);
+            for (int v = 0; v < 3; v++)
+                for (int half = 0; half < 2; half++) {
+                    save(inputs[f].name, half ? NPY_FLOAT16 : NPY_FLOAT32, 4, shape, e, values[v]);
+                    refused_problem(LIST(file, texts[v], index, "finite"));
+                }
+        }
+
+        /* The file as it should be, for the next one's turn. */
+        save(inputs[f].name, NPY_FLOAT32, 4, shape, -1, 0);
+    }
+}
+END_TEST
+
+/* ---- Results that cannot be written. */
+
+START_TEST(result_folder)
+{
+    begin(_i);
+    make_small_problem();
+    write_file(path_of(folder, "file").text, "text", 4);
+    refused_here(NULL, 1, LIST("/no/result: ", "No such file or directory"),
+                 LIST(problem, path_of(folder, "no/result").text));
+    refused_here(NULL, 1, LIST("/file/result: ", "Not a directory"),
+                 LIST(problem, path_of(folder, "file/result").text));
+    refused_here(NULL, 1, LIST("/file: not a folder"), LIST(problem, path_of(folder, "file").text));
+
+    static char long_name[6000];
+    memset(long_name, 'x', sizeof long_name - 1);
+    refused_here(NULL, 1, LIST("too long"), LIST(problem, long_name));
+
+    /* A folder that stands where a result must go: the results before it must not be replaced. */
+    for (int r = 0; r < 5; r++) {
+        char name[20];
+        snprintf(name, sizeof name, "%s.npy", result_names[r]);
+        remove_tree(result);
+        make_earlier_results();
+        unlink(path_of(result, name).text);
+        make_folder(path_of(result, name).text);
+        refused_here(NULL, 1, LIST(name, "folder"), LIST(problem, result));
+    }
+
+    /* Root may write anywhere, so this part says nothing to it. */
+    if (geteuid() == 0)
+        return;
+    remove_tree(result);
+    make_earlier_results();
+    chmod(result, 0555);
+    struct outcome outcome = run(NULL, LIST(problem, result));
+    chmod(result, 0777);
+    check_refusal(&outcome, 1, LIST(result, "Permission denied"));
+}
+END_TEST
+
+static void limit_files(void)
+{
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){limit, limit});
+}
+
+static void limit_files_as_a_shell_does(void)
+{
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){limit, limit});
+}
+
+START_TEST(file_limit)
+{
+    begin(_i);
+    /* The first result is too large; then only the fourth, dk. */
+    limit = 1000;
+    for (int round = 0; round < 2; round++) {
+        make_problem(NPY_FLOAT32, 1, round == 0 ? 100 : 4, 100, 2, 2, 3);
+        const char *file = round == 0 ? "/.o.npy" : "/.dk.npy";
+        refused(limit_files, 1, LIST(file, "File too large"), LIST(problem, result));
+        refused(limit_files_as_a_shell_does, 1, LIST(file, "File too large"),
+                LIST(problem, result));
+    }
+}
+END_TEST
+
+/* Writes a line into a file that exists. */
+static bool tell(const char *path, const char *text)
+{
+    int file = open(path, O_WRONLY);
+    bool told = file >= 0 && write(file, text, strlen(text)) == (ssize_t)strlen(text);
+    if (file >= 0)
+        close(file);
+    return told;
+}
+
+/* Mounts a disk of 64 KiB on RESULT, for this process and its children only. False where the system
+ * does not permit it. */
+static bool mount_small_disk(void)
+{
+    unsigned user = geteuid(), group = getegid();
+    char users[40], groups[40];
+    snprintf(users, sizeof users, "%u %u 1", user, user);
+    snprintf(groups, sizeof groups, "%u %u 1", group, group);
+
+    /* Who is not root may still be in a namespace of his own, where he must keep his number. */
+    if (user == 0
+            ? unshare(CLONE_NEWNS) != 0
+            : unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 || !tell("/proc/self/setgroups", "deny") ||
+                  !tell("/proc/self/uid_map", users) || !tell("/proc/self/gid_map", groups))
+        return false;
+    return mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+           mount("none", result, "tmpfs", 0, "size=64k,mode=777") == 0;
+}
+
+START_TEST(small_disk)
+{
+    begin(_i);
+    make_small_problem();
+    make_folder(result);
+    if (!mount_small_disk()) {
+        printf("check_stage: skipped for %s: full and read-only disks, for want of a mount\n",
+               program);
+        fflush(stdout);
+        return;
+    }
+
+    /* A small result fits, also beside itself; a large one is found too large, and the small stays. */
+    good(LIST(problem, result));
+    good(LIST(problem, result));
+    make_problem(NPY_FLOAT32, 1, 256, 64, 2, 2, 32);
+    refused_here(NULL, 1, LIST("/.o.npy", "No space left on device"), LIST(problem, result));
+    make_problem(NPY_FLOAT32, 1, 4, 256, 2, 2, 32);
+    refused_here(NULL, 1, LIST("/.dk.npy", "No space left on device"), LIST(problem, result));
+
+    /* Read-only: a folder that exists, and one to be created. */
+    ck_assert_int_eq(mount("none", result, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
+    make_small_problem();
+    refused_here(NULL, 1, LIST("/.o.npy", "Read-only file system"), LIST(problem, result));
+    refused_here(NULL, 1, LIST("/new: ", "Read-only file system"),
+                 LIST(problem, path_of(result, "new").text));
+}
+END_TEST
+
+static void close_stdout(void)
+{
+    close(STDOUT_FILENO);
+}
+
+static void close_all(void)
+{
+    close(STDIN_FILENO);
+    close(STDOUT_FILENO);
+    close(STDERR_FILENO);
+}
+
+static void full_stdout(void)
+{
+    dup2(open("/dev/full", O_WRONLY), STDOUT_FILENO);
+}
+
+/* A pipe whose reader has gone, as in `program | head -0`. */
+static void broken_stdout(void)
+{
+    int ends[2];
+    if (pipe(ends) == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+    }
+}
+
+START_TEST(stdout_fails)
+{
+    begin(_i);
+    make_small_problem();
+    refused(close_stdout, 1, LIST("stdout", "Bad file descriptor"), LIST(problem, result));
+    refused(full_stdout, 1, LIST("stdout", "No space left on device"), LIST(problem, result));
+    refused(broken_stdout, 1, LIST("stdout", "Broken pipe"), LIST(problem, result));
+    refused(full_stdout, 1, LIST("stdout", "No space left on device"), LIST("--help"));
+
+    /* With no stream at all a message can reach nobody; files must not be mistaken for streams. */
+    char *before = tree(folder);
+    ck_assert_int_eq(run(close_all, LIST(problem, result)).code, 1);
+    char *after = tree(folder);
+    ck_assert_str_eq(after, before);
+    free(before);
+    free(after);
+}
+END_TEST
+
+/* ---- The command line. */
+
+static const struct {
+    const char *name, *value;
+    int arrives;
+    bool naive; /* 01-naive knows it, as the judge of the stage that it arrives in */
+} flags[] = {{"--help", NULL, 1, true},          {"--forward-only", NULL, 1, true},
+             {"--scale", "0.5", 1, true},        {"--time", NULL, 1, true},
+             {"--tile-queries", "8", 2, false},  {"--tile-keys", "8", 2, false},
+             {"--ring-size", "2", 3, false},     {"--local-keys", NULL, 3, false},
+             {"--timeout", "9", 3, false},       {"--trace", "file", 3, false},
+             {"--causal", NULL, 4, true},        {"--layout", "striped", 5, false},
+             {"--bucket", "2", 5, false},        {"--lookback", "3", 6, true},
+             {"--head-map", "grouped", 7, true}, {"--softcap", "5", 8, true}};
+enum { FLAGS = sizeof flags / sizeof *flags };
+
+static bool known(int flag)
+{
+    return flags[flag].arrives <= number || (number == 1 && flags[flag].naive);
+}
+
+START_TEST(flags_that_arrive_later)
+{
+    begin(_i);
+    make_small_problem();
+    int later = 0;
+    for (int f = 0; f < FLAGS; f++) {
+        char line[100];
+        if (known(f))
+            continue;
+        snprintf(line, sizeof line, "%s: %s arrives in stage %02d\n", program, flags[f].name,
+                 flags[f].arrives);
+        const char *const *arguments = flags[f].value
+                                           ? LIST(flags[f].name, flags[f].value, problem, result)
+                                           : LIST(flags[f].name, problem, result);
+        refused(NULL, 2, LIST(line), arguments);
+        ck_assert_str_eq(run(NULL, arguments).err, line);
+        later++;
+    }
+    ck_assert_int_eq(later, number == 1 ? 8 : 10);
+}
+END_TEST
+
+START_TEST(help)
+{
+    begin(_i);
+    struct outcome outcome = good(LIST("--help"));
+    const char *const names[] = {"PROBLEM", "RESULT", "Usage", program};
+    for (int n = 0; n < 4; n++)
+        ck_assert_msg(strstr(outcome.out, names[n]) != NULL, "no %s in:\n%s", names[n],
+                      outcome.out);
+
+    /* The blank keeps --time apart from --timeout. */
+    for (int f = 0; f < FLAGS; f++) {
+        char word[40];
+        snprintf(word, sizeof word, " %s ", flags[f].name);
+        ck_assert_msg((strstr(outcome.out, word) != NULL) == known(f), "%s: %s: %s", program,
+                      flags[f].name, known(f) ? "missing" : "not known yet");
+    }
+}
+END_TEST
+
+START_TEST(misuse)
+{
+    begin(_i);
+    make_small_problem();
+    refused(NULL, 2, LIST("two folders", "got 0", "--help"), (const char *const[]){NULL});
+    refused(NULL, 2, LIST("two folders", "got 1"), LIST(problem));
+    refused(NULL, 2, LIST("two folders", "got 3"), LIST(problem, result, result));
+
+    /* The message must name the flag, wherever it stands. */
+    refused(NULL, 2, LIST(" --no-such-flag "), LIST("--no-such-flag", problem, result));
+    refused(NULL, 2, LIST(" --no-such-flag "), LIST(problem, result, "--no-such-flag"));
+    refused(NULL, 2, LIST(" --no-such=3 "), LIST(problem, "--no-such=3", result));
+    refused(NULL, 2, LIST(" -x "), LIST(problem, "-x", result));
+    refused(NULL, 2, LIST("--two?lines"), LIST("--two\nlines", problem, result));
+    refused(NULL, 2, LIST(" --scale needs a value"), LIST("--scale"));
+    refused(NULL, 2, LIST(" --scale needs a value"), LIST(problem, result, "--scale"));
+    refused(NULL, 2, LIST("--time", "no value"), LIST("--time=3", problem, result));
+    refused(NULL, 2, LIST("--forward-only", "no value"), LIST("--forward-only=3", problem, result));
+}
+END_TEST
+
+START_TEST(junk_values)
+{
+    begin(_i);
+    make_small_problem();
+    const struct {
+        int first, last; /* the stages that know the flag */
+        const char *flag, *value, *says;
+    } cases[] = {
+        {1, 2, "--scale", "nan", "finite number"},
+        {1, 2, "--scale", "inf", "finite number"},
+        {1, 2, "--scale", "1e999", "finite number"},
+        {1, 2, "--scale", "abc", "finite number"},
+        {1, 2, "--scale", "1.5x", "finite number"},
+        {1, 2, "--scale", "", "finite number"},
+        {1, 1, "--softcap", "0", "above 0"},
+        {1, 1, "--softcap", "-1", "above 0"},
+        {1, 1, "--softcap", "nan", "finite number"},
+        {1, 1, "--softcap", "", "finite number"},
+        {1, 1, "--head-map", "x", "grouped or interleaved"},
+        {1, 1, "--head-map", "", "grouped or interleaved"},
+        {1, 1, "--lookback", "-1", "whole number, at least 0"},
+        {1, 1, "--lookback", "1.5", "whole number, at least 0"},
+        {1, 1, "--lookback", "abc", "whole number, at least 0"},
+        {1, 1, "--lookback", "", "whole number, at least 0"},
+        {1, 1, "--lookback", "99999999999999999999", "whole number, at least 0"},
+        {2, 2, "--tile-queries", "0", "whole number, at least 1"},
+        {2, 2, "--tile-queries", "-1", "whole number, at least 1"},
+        {2, 2, "--tile-queries", "1.5", "whole number, at least 1"},
+        {2, 2, "--tile-queries", "1e3", "whole number, at least 1"},
+        {2, 2, "--tile-keys", "0", "whole number, at least 1"},
+        {2, 2, "--tile-keys", "abc", "whole number, at least 1"},
+        {2, 2, "--tile-keys", "99999999999999999999", "whole number, at least 1"},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        if (number < cases[c].first || number > cases[c].last)
+            continue;
+        char both[100];
+        snprintf(both, sizeof both, "%s %s: ", cases[c].flag, cases[c].value);
+        refused(NULL, 2, LIST(both, cases[c].says),
+                strcmp(cases[c].flag, "--lookback") == 0
+                    ? LIST("--causal", cases[c].flag, cases[c].value, problem, result)
+                    : LIST(cases[c].flag, cases[c].value, problem, result));
+    }
+    if (number == 1)
+        refused(NULL, 2, LIST("--lookback needs --causal"),
+                LIST("--lookback", "3", problem, result));
+}
+END_TEST
+
+/* ---- Good runs. */
+
+/* The numbers of RESULT/NAME.npy, which must have this type and shape and hold no NaN. The caller
+ * frees them. */
+static double *load(const char *place, int which, int64_t B, int64_t N, int64_t M, int64_t H,
+                    int64_t G, int64_t D)
+{
+    char name[20];
+    snprintf(name, sizeof name, "%s.npy", result_names[which]);
+    struct npy file;
+    ck_assert_msg(npy_open(&file, path_of(place, name).text), "%s", file.error);
+    int64_t lengths[5][4] = {{B, N, H, D}, {B, H, N, 1}, {B, N, H, D}, {B, M, G, D}, {B, M, G, D}};
+    ck_assert_int_eq(file.type, number == 1 ? NPY_FLOAT64 : NPY_FLOAT32);
+    ck_assert_int_eq(file.dims, which == 1 ? 3 : 4);
+    for (int axis = 0; axis < file.dims; axis++)
+        ck_assert_int_eq(file.shape[axis], lengths[which][axis]);
+
+    int64_t count = npy_elements(&file);
+    double *values = calloc((size_t)count, sizeof *values);
+    ck_assert_msg(npy_read(&file, (struct npy_slice){0, 0, 0, 1, B}, NPY_FLOAT64, values), "%s",
+                  file.error);
+    for (int64_t e = 0; e < count; e++)
+        ck_assert_msg(!isnan(values[e]), "%s: NaN at %" PRId64, name, e);
+    npy_close(&file);
+    return values;
+}
+
+/* Fails unless the folder holds the five results and nothing else. */
+static void check_only_results(const char *place)
+{
+    char *all = tree(place);
+    int lines = 0;
+    for (const char *at = all; *at; at++)
+        lines += *at == '\n';
+    ck_assert_msg(lines == 1 + 5, "five files were expected: %s", all);
+    free(all);
+}
+
+/* Fails unless the text is lines of words, a blank, and an integer. */
+static void check_counts(const char *text)
+{
+    for (const char *line = text; *line;) {
+        size_t length = strcspn(line, "\n"), words = strspn(line, "abcdefghijklmnopqrstuvwxyz -");
+        size_t digits = strspn(line + words, "0123456789");
+        ck_assert_msg(words > 1 && line[words - 1] == ' ' && line[words - 2] != ' ' && digits > 0 &&
+                          words + digits == length && line[length] == '\n',
+                      "not words and an integer: %.*s", (int)length, line);
+        line += length + 1;
+    }
+}
+
+/* The integer of the line of stdout that has this name. */
+static int64_t count_of(const struct outcome *outcome, const char *name)
+{
+    const char *line = strstr(outcome->out, name);
+    ck_assert_msg(line != NULL, "%s does not print %s: %s", program, name, outcome->out);
+    return strtoll(line + strlen(name), NULL, 10);
+}
+
+START_TEST(good_run)
+{
+    begin(_i);
+    make_small_problem();
+    struct outcome first = good(LIST(problem, result));
+    check_counts(first.out);
+    check_only_results(result);
+    for (int r = 0; r < 5; r++)
+        free(load(result, r, 1, 4, 5, 2, 2, 3));
+
+    /* 2 heads of 4 x 5 pairs of 3 numbers: two products forward; four backward, or five where the
+     * scores are computed anew. */
+    ck_assert_int_eq(count_of(&first, "multiply-adds forward "), 2 * 2 * 4 * 5 * 3);
+    ck_assert_int_eq(count_of(&first, "multiply-adds backward "),
+                     (number == 1 ? 4 : 5) * 2 * 4 * 5 * 3);
+    ck_assert_int_gt(count_of(&first, "peak bytes "), 0);
+
+    /* A second run gives the same bytes, and --time adds one line to stderr alone. */
+    char *before = tree(result);
+    struct outcome second = good(LIST(problem, result)),
+                   timed = run(NULL, LIST("--time", problem, result));
+    char *after = tree(result);
+    ck_assert_str_eq(after, before);
+    ck_assert_str_eq(second.out, first.out);
+    ck_assert_str_eq(timed.out, first.out);
+    ck_assert_int_eq(timed.code, 0);
+    ck_assert_msg(strstr(timed.err, "seconds") && strstr(timed.err, "forward") &&
+                      strcspn(timed.err, "\n") == strlen(timed.err) - 1,
+                  "not one line of seconds: \"%s\"", timed.err);
+    free(before);
+    free(after);
+}
+END_TEST
+
+START_TEST(other_files_stay)
+{
+    begin(_i);
+    make_small_problem();
+    make_earlier_results();
+    char *before = tree(result);
+    good(LIST(problem, result));
+    char *after = tree(result), kept[2000];
+
+    /* Somebody else's files keep their bytes, every result gets new ones, and no file is added. */
+    snprintf(kept, sizeof kept, "%s", lines_with(before, "notes.txt"));
+    ck_assert_str_eq(lines_with(after, "notes.txt"), kept);
+    snprintf(kept, sizeof kept, "%s", lines_with(before, ".hidden"));
+    ck_assert_str_eq(lines_with(after, ".hidden"), kept);
+    for (int r = 0; r < 5; r++)
+        free(load(result, r, 1, 4, 5, 2, 2, 3));
+    unlink(path_of(result, "notes.txt").text);
+    unlink(path_of(result, ".hidden").text);
+    check_only_results(result);
+    free(before);
+    free(after);
+}
+END_TEST
+
+START_TEST(one_folder_for_both)
+{
+    begin(_i);
+    make_small_problem();
+    good(LIST(problem, result));
+    char *inputs = tree(problem);
+    good(LIST(problem, problem));
+
+    /* The results, moved where those of the first run are, are the same; the inputs remain. */
+    for (int r = 0; r < 5; r++) {
+        char name[20];
+        snprintf(name, sizeof name, "%s.npy", result_names[r]);
+        struct path other = path_of(result, name);
+        char *before = tree(other.text);
+        ck_assert_int_eq(rename(path_of(problem, name).text, other.text), 0);
+        char *after = tree(other.text);
+        ck_assert_str_eq(after, before);
+        free(before);
+        free(after);
+    }
+    char *remaining = tree(problem);
+    ck_assert_str_eq(remaining, inputs);
+    free(inputs);
+    free(remaining);
+}
+END_TEST
+
+START_TEST(masks_and_halves)
+{
+    begin(_i);
+    make_problem(NPY_FLOAT16, 2, 4, 5, 2, 2, 3);
+    good(LIST(problem, result));
+    check_only_results(result);
+    for (int r = 0; r < 5; r++)
+        free(load(result, r, 2, 4, 5, 2, 2, 3));
+
+    /* A mask of ones changes no byte; one of zeros leaves nothing to see. */
+    char *before = tree(result);
+    save_raw("mask", "|b1", "False", "(2, 5)", 1, 10);
+    good(LIST(problem, result));
+    char *after = tree(result);
+    ck_assert_str_eq(after, before);
+    free(before);
+    free(after);
+    save_raw("mask", "|b1", "False", "(2, 5)", 0, 10);
+    good(LIST(problem, result));
+    for (int r = 0; r < 5; r++) {
+        double *values = load(result, r, 2, 4, 5, 2, 2, 3);
+        ck_assert(values[0] == (r == 1 ? -INFINITY : 0));
+        free(values);
+    }
+}
+END_TEST
+
+/* The results of a run with these arguments, as a text. The caller frees it. */
+static char *results_of(const char *const *arguments)
+{
+    good(arguments);
+    return tree(result);
+}
+
+/* Fails unless these two lists of arguments give results that are equal, or that differ. */
+static void check_equal(bool equal, const char *const *left, const char *const *right)
+{
+    char *left_results = results_of(left), *right_results = results_of(right);
+    ck_assert_msg((strcmp(left_results, right_results) == 0) == equal, "%s: %s %s and %s %s %s",
+                  program, left[0], left[1], right[0], right[1],
+                  equal ? "differ" : "do not differ");
+    free(left_results);
+    free(right_results);
+}
+
+START_TEST(flags_have_effect)
+{
+    begin(_i);
+    make_problem(NPY_FLOAT32, 1, 4, 5, 4, number == 1 ? 2 : 4, 4);
+    check_equal(true, LIST(problem, result), LIST("--scale", "0.5", problem, result));
+    check_equal(false, LIST(problem, result), LIST("--scale", "2", problem, result));
+    check_equal(false, LIST(problem, result), LIST("--scale", "-0.5", problem, result));
+    if (number != 1)
+        return;
+
+    /* The rules that only the judge knows yet. */
+    const char *const *plain = LIST(problem, result);
+    const char *const *causal = LIST("--causal", problem, result);
+    check_equal(false, plain, causal);
+    check_equal(true, causal, LIST("--causal", "--lookback", "5", problem, result));
+    check_equal(false, causal, LIST("--causal", "--lookback", "1", problem, result));
+    check_equal(true, plain, LIST("--head-map", "grouped", problem, result));
+    check_equal(false, plain, LIST("--head-map", "interleaved", problem, result));
+    check_equal(false, plain, LIST("--softcap", "2", problem, result));
+}
+END_TEST
+
+START_TEST(tiles)
+{
+    begin(1);
+    enum { N = 100, M = 70, H = 2, D = 8 };
+    make_problem(NPY_FLOAT32, 1, N, M, H, H, D);
+    good(LIST(problem, result));
+    struct path other = path_of(folder, "other");
+    const char *const sizes[][2] = {{"1", "1"},    {"1", "64"},
+                                    {"64", "1"},   {"7", "3"},
+                                    {"100", "70"}, {"1000", "1000"},
+                                    {"1", "9999"}, {"9223372036854775807", "9223372036854775807"}};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        good(LIST("--tile-queries", sizes[s][0], "--tile-keys", sizes[s][1], problem, other.text));
+        for (int r = 0; r < 5; r++) {
+            int64_t count = r == 1 ? H * N : (r < 3 ? N : M) * H * D;
+            double *want = load(result, r, 1, N, M, H, H, D);
+            double *got = load(other.text, r, 1, N, M, H, H, D);
+            for (int64_t e = 0; e < count; e++)
+                ck_assert_msg(fabs(got[e] - want[e]) <= 1e-5,
+                              "tiles of %s x %s: %s: %g, not %g, at %" PRId64, sizes[s][0],
+                              sizes[s][1], result_names[r], got[e], want[e], e);
+            free(want);
+            free(got);
+        }
+    }
+}
+END_TEST
+
+/* ---- Signals. */
+
+/* Waits until the run has begun its last result, and a little longer: now it computes. */
+static void wait_for_work(struct running running)
+{
+    char hidden[40];
+    snprintf(hidden, sizeof hidden, ".dv.npy.%ld", (long)running.id);
+    const struct timespec pause = {0, 2000000};
+    for (int turns = 0; turns < 5000 && !exists(path_of(result, hidden).text); turns++)
+        nanosleep(&pause, NULL);
+    ck_assert_msg(exists(path_of(result, hidden).text), "%s never began", program);
+    for (int turns = 0; turns < 10; turns++)
+        nanosleep(&pause, NULL);
+}
+
+START_TEST(killed)
+{
+    begin(_i);
+    /* Seconds of work, for either. */
+    if (number == 1)
+        make_problem(NPY_FLOAT32, 1, 3000, 3000, 4, 4, 64);
+    else
+        make_problem(NPY_FLOAT32, 1, 8000, 8000, 2, 2, 64);
+    const int deadly[] = {SIGTERM, SIGINT, SIGHUP};
+    for (int s = 0; s < 3; s++)
+        for (int earlier = 0; earlier < 2; earlier++) {
+            remove_tree(result);
+            if (earlier)
+                make_earlier_results();
+            char *before = tree(folder);
+            struct running running = start(NULL, LIST(problem, result));
+            wait_for_work(running);
+            kill(running.id, deadly[s]);
+            struct outcome outcome = finish(running);
+            char *after = tree(folder);
+            ck_assert_int_eq(outcome.code, 128 + deadly[s]);
+            ck_assert_str_eq(outcome.out, "");
+            ck_assert_str_eq(after, before);
+            free(before);
+            free(after);
+        }
+}
+END_TEST
+
+static void ignore_hangup(void)
+{
+    signal(SIGHUP, SIG_IGN);
+}
+
+START_TEST(nohup)
+{
+    begin(_i);
+    make_problem(NPY_FLOAT32, 1, 1000, 1000, 1, 1, 64);
+    struct running running = start(ignore_hangup, LIST(problem, result));
+    wait_for_work(running);
+    kill(running.id, SIGHUP);
+    struct outcome outcome = finish(running);
+    ck_assert_msg(outcome.code == 0, "%s: exit code %d", program, outcome.code);
+    check_only_results(result);
+}
+END_TEST
+
+/* ---- Memory. */
+
+/* The peak bytes of a problem with N = M. */
+static int64_t peak_bytes(int64_t length)
+{
+    make_problem(NPY_FLOAT32, 1, length, length, 1, 1, 16);
+    struct outcome outcome = good(LIST(problem, result));
+    return count_of(&outcome, "peak bytes ");
+}
+
+START_TEST(memory_grows)
+{
+    begin(_i);
+    int64_t peaks[] = {peak_bytes(256), peak_bytes(512), peak_bytes(1024)};
+    for (int p = 1; p < 3; p++)
+        ck_assert_msg(number == 1 ? peaks[p] > 3 * peaks[p - 1] || p == 1
+                                  : peaks[p] > peaks[p - 1] && 100 * peaks[p] <= 205 * peaks[p - 1],
+                      "%s: peak bytes %" PRId64 ", %" PRId64 ", %" PRId64, program, peaks[0],
+                      peaks[1], peaks[2]);
+}
+END_TEST
+
+static void limit_memory(void)
+{
+    setrlimit(RLIMIT_AS, &(struct rlimit){limit, limit});
+}
+
+/* Is this the build with sanitizers, which reserve terabytes of addresses? */
+static bool sanitized(void)
+{
+    const char *build = getenv("BUILD");
+    size_t length = build ? strlen(build) : 0;
+    return length >= 4 && strcmp(build + length - 4, "asan") == 0;
+}
+
+START_TEST(memory_is_what_is_printed)
+{
+    begin(1);
+    if (sanitized()) {
+        printf("check_stage: skipped: the limit on memory, for a sanitizer exceeds any\n");
+        fflush(stdout);
+        return;
+    }
+    make_problem(NPY_FLOAT32, 1, 4096, 4096, 1, 1, 8);
+    struct outcome free_run = good(LIST(problem, result));
+    char *want = tree(result);
+
+    /* Arrays as printed, and 32 MiB for the program itself: enough for tiles, not for all scores. */
+    limit = (rlim_t)count_of(&free_run, "peak bytes ") + (32 << 20);
+    struct outcome outcome = run(limit_memory, LIST(problem, result));
+    ck_assert_msg(outcome.code == 0, "exit code %d: %s", outcome.code, outcome.err);
+    char *got = tree(result);
+    ck_assert_str_eq(got, want);
+    free(want);
+    free(got);
+
+    number = 1;
+    program = programs[0];
+    const char *build = getenv("BUILD");
+    snprintf(binary, sizeof binary, "%s/%s", build ? build : "build", program);
+    refused(limit_memory, 1, LIST("out of memory", "16777216 elements of 8 bytes"),
+            LIST(problem, result));
+}
+END_TEST
+
+START_TEST(memory_beyond_the_machine)
+{
+    /* 8 TB of scores: more than the machine has, so refused before any is touched. */
+    begin(0);
+    make_problem(NPY_FLOAT32, 1, 1000000, 1000000, 1, 1, 1);
+    refused(NULL, 1, LIST("out of memory", "1000000000000 elements"), LIST(problem, result));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("stage");
+    TCase *tests = tcase_create("stage");
+    tcase_add_unchecked_fixture(tests, make_scratch, remove_scratch);
+    tcase_set_timeout(tests, 120);
+    suite_add_tcase(suite, tests);
+
+    const TTest *const of_both[] = {problem_folder,
+                                    missing_file,
+                                    forward_only,
+                                    damaged_file,
+                                    damaged_mask,
+                                    shapes,
+                                    empty_axes,
+                                    heads,
+                                    not_finite,
+                                    result_folder,
+                                    file_limit,
+                                    small_disk,
+                                    stdout_fails,
+                                    help,
+                                    flags_that_arrive_later,
+                                    misuse,
+                                    junk_values,
+                                    good_run,
+                                    other_files_stay,
+                                    one_folder_for_both,
+                                    masks_and_halves,
+                                    flags_have_effect,
+                                    killed,
+                                    nohup,
+                                    memory_grows};
+    for (size_t t = 0; t < sizeof of_both / sizeof *of_both; t++)
+        tcase_add_loop_test(tests, of_both[t], 0, PROGRAMS);
+    tcase_add_test(tests, tiles);
+    tcase_add_test(tests, memory_is_what_is_printed);
+    tcase_add_test(tests, memory_beyond_the_machine);
+    return suite_run(suite);
+}

@@ -1,0 +1,547 @@
+/* check_weave: weave renews what chapters quote, and notices what drifted or is not quoted.
+ *
+ * Each test runs the program in a folder of its own, on small sources and chapters made there.
+ */
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "suite.h"
+
+static char program[PATH_MAX]; /* absolute, because the tests change the folder */
+static char folder[PATH_MAX];
+
+static void enter_folder(void)
+{
+    const char *parent = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/weave.XXXXXX", parent != NULL ? parent : "/tmp");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert_int_eq(chdir(folder), 0);
+    ck_assert_int_eq(mkdir("build", 0777), 0);
+}
+
+static void leave_folder(void)
+{
+    char command[PATH_MAX + 16];
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    ck_assert_int_eq(chdir("/"), 0);
+    ck_assert_int_eq(system(command), 0);
+}
+
+static void put(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(text, file), 0);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* The content of a file, in one of a few buffers that are used in turn. */
+static const char *get(const char *path)
+{
+    static char buffers[4][16384];
+    static int used;
+    char *text = buffers[used++ % 4];
+    FILE *file = fopen(path, "r");
+    ck_assert_ptr_nonnull(file);
+    size_t size = fread(text, 1, sizeof *buffers - 1, file);
+    text[size] = 0;
+    fclose(file);
+    return text;
+}
+
+/* Runs weave with these arguments, up to a NULL. What it prints goes to the files out and err.
+ * Returns its exit status. */
+static int weave(const char *argument, ...)
+{
+    char *arguments[16] = {program};
+    va_list rest;
+    va_start(rest, argument);
+    /* execv wants char *, and does not write to them. */
+    for (int count = 1; argument != NULL && count < 15; argument = va_arg(rest, const char *))
+        arguments[count++] = (char *)(uintptr_t)argument;
+    va_end(rest);
+
+    fflush(NULL);
+    pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        bool ready = dup2(open("out", O_WRONLY | O_CREAT | O_TRUNC, 0666), STDOUT_FILENO) >= 0 &&
+                     dup2(open("err", O_WRONLY | O_CREAT | O_TRUNC, 0666), STDERR_FILENO) >= 0;
+        if (ready)
+            execv(program, arguments);
+        _exit(127);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(WIFEXITED(status), "weave was killed");
+    return WEXITSTATUS(status);
+}
+
+static void expect(const char *file, const char *words)
+{
+    const char *text = get(file);
+    ck_assert_msg(strstr(text, words) != NULL, "no \"%s\" in:\n%s", words, text);
+}
+
+/* A fence with this info string, when renewed, holds this text; nothing around it changes, a second
+ * run changes nothing, and --check is content. */
+static void quotes(const char *info, const char *wanted)
+{
+    static char chapter[8192], right[8192];
+    snprintf(chapter, sizeof chapter, "Bef\xc3\xb6re  \n```%s\nstale\n```\n\n\tAfter", info);
+    snprintf(right, sizeof right, "Bef\xc3\xb6re  \n```%s\n%s```\n\n\tAfter", info, wanted);
+    put("a.md", chapter);
+    int status = weave("a.md", NULL);
+    ck_assert_msg(status == 0, "%s: %s", info, get("err"));
+    ck_assert_str_eq(get("a.md"), right);
+    ck_assert_str_eq(get("out"), "a.md\n");
+    ck_assert_int_eq(weave("a.md", NULL), 0);
+    ck_assert_str_eq(get("out"), "");
+    ck_assert_str_eq(get("a.md"), right);
+    ck_assert_int_eq(weave("--check", "a.md", NULL), 0);
+    ck_assert_str_eq(get("out"), "weave: 1 chapters, 1 quotes\n");
+    ck_assert_str_eq(get("err"), "");
+}
+
+/* This chapter fails with this message, with and without --check, and is not changed. Nor is a
+ * chapter beside it that could be renewed. */
+static void refuses(const char *chapter, const char *message)
+{
+    put("good.c", "int good;\n");
+    put("good.md", "```c good.c\nstale\n```\n");
+    put("a.md", chapter);
+    ck_assert_int_eq(weave("--check", "a.md", NULL), 1);
+    ck_assert_str_eq(get("out"), "");
+    expect("err", message);
+    ck_assert_int_eq(weave("good.md", "a.md", NULL), 1);
+    expect("err", message);
+    ck_assert_str_eq(get("a.md"), chapter);
+    ck_assert_str_eq(get("good.md"), "```c good.c\nstale\n```\n");
+}
+
+static const char fold_c[] = "/* fold: what this file is. */\n" /* 1 */
+                             "#include <math.h>\n"
+                             "\n"
+                             "/* The sizes of a tile. */\n"
+                             "#define ROWS 4 /* not a guide */\n" /* 5 */
+                             "#define COLUMNS 8\n"
+                             "\n"
+                             "/* Not above: a blank line follows. */\n"
+                             "\n"
+                             "// Folds one block\n" /* 10 */
+                             "// into the carry.\n"
+                             "static int fold(int a,\n"
+                             "                int b)\n"
+                             "{\n"
+                             "    /* First * part:\n" /* 15 */
+                             "     * of two. */\n"
+                             "    int x = '{' + '\"' + \"}{\\\"}\"[0]; // } don't\n"
+                             "\n"
+                             "\t// Send WHILE   folding.\n"
+                             "    return x + a + b;\n" /* 20 */
+                             "}\n"
+                             "\n"
+                             "int last;"; /* without a line break */
+
+START_TEST(renews_a_whole_file)
+{
+    put("a.c", "int x;\n\n  int y;");
+    put("build/said", "caf\xc3\xa9\n");
+    put("empty", "");
+    put("b.ninja", "# Rules.\nrule cc\n  command = gcc 'x'\n\n# Builds.\nbuild a: cc\n");
+    quotes("c a.c", "int x;\n\n  int y;\n");
+    quotes(" c  a.c ", "int x;\n\n  int y;\n");
+    quotes("text build/said", "caf\xc3\xa9\n");
+    quotes("text empty", "");
+    quotes("ninja b.ninja", get("b.ninja"));
+    quotes("ninja b.ninja / builds", "# Builds.\nbuild a: cc\n");
+}
+END_TEST
+
+START_TEST(renews_a_definition)
+{
+    put("a.c", fold_c);
+    quotes("c a.c fold", "// Folds one block\n// into the carry.\nstatic int fold(int a,\n         "
+                         "       int b)\n{\n"
+                         "    /* First * part:\n     * of two. */\n"
+                         "    int x = '{' + '\"' + \"}{\\\"}\"[0]; // } don't\n\n"
+                         "\t// Send WHILE   folding.\n    return x + a + b;\n}\n");
+    quotes("c a.c ROWS", "/* The sizes of a tile. */\n#define ROWS 4 /* not a guide */\n");
+    quotes("c a.c COLUMNS", "#define COLUMNS 8\n");
+    quotes("c a.c last", "int last;\n");
+}
+END_TEST
+
+START_TEST(renews_a_paragraph)
+{
+    put("a.c", fold_c);
+    quotes("c a.c fold / send while folding",
+           "\t// Send WHILE   folding.\n    return x + a + b;\n}\n");
+    quotes("c a.c fold / FIRST part: of two.",
+           "    /* First * part:\n     * of two. */\n"
+           "    int x = '{' + '\"' + \"}{\\\"}\"[0]; // } don't\n");
+    quotes("c a.c fold / one block into the carry",
+           "// Folds one block\n// into the carry.\nstatic int fold(int a,\n                int "
+           "b)\n{\n");
+    quotes("c a.c / what this file", "/* fold: what this file is. */\n#include <math.h>\n");
+    quotes("c a.c / sizes",
+           "/* The sizes of a tile. */\n#define ROWS 4 /* not a guide */\n#define COLUMNS 8\n");
+    quotes("c a.c / Not above", "/* Not above: a blank line follows. */\n");
+
+    /* At file level a definition is quoted whole, blank lines and all. */
+    char whole[1024];
+    snprintf(whole, sizeof whole, "%.*s", (int)(strstr(fold_c, "\nint last") - fold_c), fold_c);
+    quotes("c a.c / folds one block", strstr(whole, "// Folds"));
+}
+END_TEST
+
+START_TEST(finds_every_kind_of_definition)
+{
+    /* One definition a row; the second column is the whole text. */
+    static const char *const rows[][2] = {
+        {"table",
+         "static const struct pair table[] = {\n    {\"}\", f},\n\n    {\"/*\", g},\n};\n"},
+        {"LONG", "#define LONG(x) \\\n    do { \\\n    } while (x)\n"},
+        {"ra_plan", "struct ra_plan;\n"},
+        {"pair", "struct pair {\n    const char *name;\n\n    int (*call)(int);\n};\n"},
+        {"npy_type", "enum npy_type { NPY_BOOL, NPY_HALF = (1 << 2) };\n"},
+        {"TILE", "enum { TILE = 64 };\n"},
+        {"number", "union number {\n    int i;\n};\n"},
+        {"packed", "struct __attribute__((packed)) packed {\n    int i;\n};\n"},
+        {"point", "typedef struct {\n    float x;\n} point;\n"},
+        {"handler", "typedef void (*handler)(int, void (*)(int));\n"},
+        {"alias", "typedef struct tagged {\n    float x;\n} alias;\n"},
+        {"less", "static const int less = 1 < 2;\n"},
+        {"chosen", "static int (*const chosen[2])(int) = {0,\n    0}\n;\n"},
+        {"handlers", "static int (*const handlers[2])(int) = {0, 0};\n"},
+        {"state", "static struct {\n    int a;\n} state;\n"},
+        {"aligned", "alignas(64) static float aligned[4] __attribute__((unused)) = {1 < 2};\n"},
+        {"later", "float later __attribute__((aligned(8)));\n"},
+        {"apply", "int apply(int (*f)(int), int x)\n{\n    return f(x);\n}\n"},
+        {"pointer", "const char *pointer(void)\n{\n    return \"{\";\n}\n"},
+        {"make", "static struct pair *\nmake(int a,\n     int b)\n{\n    return 0;\n}\n"},
+        {"pick", "int (*pick(int a))(int)\n{\n    return 0;\n}\n"},
+        {"fail", "__attribute__((noreturn)) void fail(const char *format, ...)\n"
+                 "    __attribute__((format(printf, 1, 2)));\n"},
+        {"kernel", "template <int D, typename T = float>\n__global__ void "
+                   "__launch_bounds__(128, 2)\nkernel(T *x)\n{\n}\n"},
+        {"kernel_2", "__global__ __launch_bounds__(128) void kernel_2(const float *x)\n{\n}\n"},
+        {"traits", "template <> struct traits<float> {\n    int x;\n};\n"},
+        {"sum", "__device__ __forceinline__ float sum(__half x)\n{\n    return x;\n}\n"},
+        {"inner", "void inner(void)\n{\n#define NOT_TOP 1\n    if (1) {\n    }\n}\n"},
+        {"a_test", "START_TEST(a_test)\n{\n    int x;\n\n    x = 1;\n}\nEND_TEST\n"},
+        {"ends", "int ends(void);\n"},
+    };
+    /* Each alone between blank lines, and all of them in an extern "C" block in a header's guard. */
+    char text[8192] =
+        "#ifndef GUARD_H\n#define GUARD_H\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n";
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        strcat(strcat(text, "\n// \"quoted } {\n/* don't */\n"), rows[i][1]);
+    strcat(text, "#ifdef __cplusplus\n}\n#endif\n#endif\n");
+    put("a.h", text);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char info[64], wanted[1024];
+        snprintf(info, sizeof info, "c a.h %s", rows[i][0]);
+        snprintf(wanted, sizeof wanted, "// \"quoted } {\n/* don't */\n%s", rows[i][1]);
+        quotes(info, wanted);
+    }
+    put("a.md", "```c a.h NOT_TOP\n```\n");
+    ck_assert_int_eq(weave("--check", "a.md", NULL), 1);
+    expect("err", "a.md:1: a.h has no definition \"NOT_TOP\"");
+}
+END_TEST
+
+START_TEST(prefers_the_definition_to_its_prototype)
+{
+    put("a.c",
+        "struct s;\nint f(int);\nextern int v;\nint f(int);\n\nint f(int a)\n{\n    return a;\n}\n"
+        "struct s {\n    int a;\n};\nint v = 1;\nint g(int);\n");
+    quotes("c a.c f", "int f(int a)\n{\n    return a;\n}\n");
+    quotes("c a.c s", "struct s {\n    int a;\n};\n");
+    quotes("c a.c v", "int v = 1;\n");
+    quotes("c a.c g", "int g(int);\n");
+}
+END_TEST
+
+START_TEST(renews_python)
+{
+    put("a.py",
+        "\"\"\"Head:\nnot = code\n\"\"\"\nimport numpy\n\n"
+        "# Scores.\n@cache\ndef scores(q,\n           k,\n):\n    '''Says\ndef no(): # '''\n"
+        "    # Scale\n    s = '#'\n\n    # Return.\n    return s\n\n\n"
+        "# Next.\nclass Next:\n    pass\n\nTABLE = [\n    1,\n]\n");
+    quotes("python a.py scores",
+           "# Scores.\n@cache\ndef scores(q,\n           k,\n):\n    '''Says\ndef no(): # '''\n"
+           "    # Scale\n    s = '#'\n\n    # Return.\n    return s\n");
+    quotes("python a.py scores / return", "    # Return.\n    return s\n");
+    quotes("python a.py Next", "# Next.\nclass Next:\n    pass\n");
+    quotes("python a.py TABLE", "TABLE = [\n    1,\n]\n");
+    quotes("python a.py", get("a.py"));
+}
+END_TEST
+
+START_TEST(renews_a_difference)
+{
+    put("a.c", "one\ntwo\nthree\n");
+    put("b.c", "one\n2\nthree\n");
+    quotes("diff a.c b.c", "--- a.c\n+++ b.c\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n");
+    quotes("diff a.c a.c", "");
+}
+END_TEST
+
+START_TEST(finds_every_drift)
+{
+    put("a.c", "int x;\n\nint y;\n");
+    static const char *const drifted[] = {"int x;\n\nint z;\n",  "int x;\nint y;\n",
+                                          "int x;\n\n",          "int x;\n\nint y;\n\n",
+                                          "int x;\n\nint y; \n", ""};
+    for (size_t i = 0; i < sizeof drifted / sizeof *drifted; i++) {
+        char chapter[256];
+        snprintf(chapter, sizeof chapter, "# Title\n\n```c a.c\n%s```\n", drifted[i]);
+        put("a.md", chapter);
+        ck_assert_int_eq(weave("--check", "a.md", NULL), 1);
+        expect("err", "a.md:3: this text has drifted from: c a.c\n--- a.md\n+++ source\n@@ ");
+        ck_assert_str_eq(get("out"), "");
+        ck_assert_str_eq(get("a.md"), chapter);
+    }
+    expect("err", "@@ -0,0 +1,3 @@\n+int x;\n+\n+int y;\n");
+}
+END_TEST
+
+START_TEST(reports_all_problems_of_a_run)
+{
+    put("a.c", "int x;\n");
+    put("a.md", "```c a.c y\n```\n```c a.c\nint z;\n```\n");
+    put("b.md", "\n```c\n```\n");
+    ck_assert_int_eq(weave("--check", "a.md", "b.md", "none.md", NULL), 1);
+    expect("err", "a.md:1: a.c has no definition \"y\"\n");
+    expect("err", "a.md:3: this text has drifted from: c a.c\n");
+    expect("err", "b.md:2: a C block without a source\n");
+    expect("err", "none.md:1: none.md: No such file");
+}
+END_TEST
+
+START_TEST(refuses_files_that_are_no_source)
+{
+    refuses("\n```c none.c\n```\n", "a.md:2: none.c: No such file or directory\n");
+    refuses("```text build/none\n```\n", "a.md:1: build/none is missing: run ninja first\n");
+    refuses("```text build\n```\n", "a.md:1: build: Is a directory\n");
+    refuses("```diff good.c none.c\n```\n", "a.md:1: none.c: No such file or directory\n");
+    refuses("x\r\n", "a.md:1: a.md has carriage returns");
+    put("a.c", "int x;\r\n");
+    refuses("```c a.c\n```\n", "a.md:1: a.c has carriage returns");
+    FILE *file = fopen("a.c", "w");
+    ck_assert_uint_eq(fwrite("a\0b", 1, 3, file), 3);
+    fclose(file);
+    refuses("```c a.c\n```\n", "a.md:1: a.c is no text");
+    put("a.c", "int f(void)\n{\n    if (1) {\n}\n");
+    refuses("```c a.c f\n```\n", "a.md:1: a.c:2: this bracket is never closed");
+}
+END_TEST
+
+START_TEST(refuses_names_that_are_missing_or_ambiguous)
+{
+    put("a.c",
+        "#if A\nint f(void)\n{\n    return 1;\n}\n#else\n/* Other. */\nint f(void)\n{\n"
+        "    return 2;\n}\n#endif\n\nvoid g(void)\n{\n    // Send one.\n    f();\n\n"
+        "    // Send two.\n    f();\n\n    f(); // Send three.\n}\n\n/* Send at file level. */\n");
+    refuses("```c a.c h\n```\n", "a.md:1: a.c has no definition \"h\"\n");
+    refuses("```c a.c F\n```\n", "a.md:1: a.c has no definition \"F\"\n");
+    refuses("```c a.c f\n```\n", "a.md:1: the definition \"f\" is ambiguous in a.c: lines 2, 8\n");
+    refuses("```c a.c f / other\n```\n",
+            "a.md:1: the definition \"f\" is ambiguous in a.c: lines 2, 8\n");
+    refuses("```c a.c g / receive\n```\n", "a.md:1: a.c has no paragraph \"receive\"\n");
+    refuses("```c a.c g / Send three\n```\n", "a.md:1: a.c has no paragraph \"Send three\"\n");
+    refuses("```c a.c g / file level\n```\n", "a.md:1: a.c has no paragraph \"file level\"\n");
+    refuses("```c a.c g / send\n```\n",
+            "a.md:1: the paragraph \"send\" is ambiguous in a.c: lines 16, 19\n");
+    refuses("```c a.c / **\n```\n", "a.md:1: a.c has no paragraph \"**\"\n");
+}
+END_TEST
+
+START_TEST(refuses_wrong_fences)
+{
+    refuses("x\n\n```c\nint x;\n```\n", "a.md:3: a C block without a source\n");
+    refuses("```c / words\n```\n", "a.md:1: a C block without a source\n");
+    refuses("```diff\n```\n", "a.md:1: a diff block without a source\n");
+    refuses("```text\n```\n", "a.md:1: a text block without a source\n");
+    refuses("```python\n```\n", "a.md:1: a Python block without a source\n");
+    refuses("```diff good.c\n```\n", "a.md:1: a diff block takes OLD NEW\n");
+    refuses("```text good.c good\n```\n", "a.md:1: a text block takes FILE\n");
+    refuses("```text good.c / good\n```\n", "a.md:1: a text block takes FILE\n");
+    refuses("```c good.c good more\n```\n", "a.md:1: a C block takes FILE [NAME] [/ words]\n");
+    refuses("- x\n    ```c good.c\n    ```\n", "a.md:2: a C block starts in the first column\n");
+    refuses("```sh\n```\n```c good.c\nint good;\n``\n", "a.md:3: this fence is never closed\n");
+    refuses("````c good.c\nint good;\n```\n", "a.md:1: this fence is never closed\n");
+}
+END_TEST
+
+START_TEST(fits_the_fence_to_the_text)
+{
+    put("a.c", "/*\n```\n*/\n");
+    refuses("```c a.c\n````\n", "a.md:1: the quoted text has a fence in it: this one needs more "
+                                "than 3 backticks\n");
+    put("a.md", "````c a.c\n```\n````\n");
+    ck_assert_int_eq(weave("a.md", NULL), 0);
+    ck_assert_str_eq(get("a.md"), "````c a.c\n/*\n```\n*/\n````\n");
+}
+END_TEST
+
+START_TEST(leaves_other_fences_alone)
+{
+    const char *chapter = "```\n\nint x;\n```\n```sh\nls\n```\n```console\n$ ls\n```\n"
+                          "````markdown\n```c\n```\n````\n"
+                          "``` c `x` in text, and ```c``` too\n``c``\n\n```cpp\n``` no\n```";
+    put("a.md", chapter);
+    ck_assert_int_eq(weave("--check", "a.md", NULL), 0);
+    ck_assert_str_eq(get("out"), "weave: 1 chapters, 0 quotes\n");
+    ck_assert_int_eq(weave("a.md", NULL), 0);
+    ck_assert_str_eq(get("a.md"), chapter);
+}
+END_TEST
+
+START_TEST(finds_lines_that_no_chapter_quotes)
+{
+    put("a.c",
+        "/* Head. */\n#include <a.h>\n\nint a;\n\nint f(void)\n{\n    /* One. */\n    a();\n\n"
+        "    /* Two. */\n    b();\n}\n \nint z;\n");
+    put("a.md", "```c a.c a\n```\n```c a.c f / one\n```\n");
+    put("b.md", "```c a.c a\n```\n```c a.c f / two\n```\n");
+    ck_assert_int_eq(weave("--cover", "a.c", "a.md", "b.md", NULL), 0);
+    ck_assert_str_eq(get("out"), "a.md\nb.md\n");
+
+    /* Gaps in the head, in the middle (one line and several), and in the last line. */
+    ck_assert_int_eq(weave("--check", "--cover", "a.c", "a.md", "b.md", NULL), 1);
+    ck_assert_str_eq(get("err"), "a.c:1-2 stands in no chapter: /* Head. */\n"
+                                 "a.c:6-7 stands in no chapter: int f(void)\n"
+                                 "a.c:15 stands in no chapter: int z;\n");
+    ck_assert_str_eq(get("out"), "");
+    ck_assert_int_eq(weave("--check", "--cover", "a.c", "a.md", NULL), 1);
+    expect("err", "a.c:11-15 stands in no chapter:     /* Two. */\n");
+
+    /* The whole function and the two ends close the gaps; blank lines do not count. */
+    put("c.md", "```c a.c f\n```\n```c a.c / head\n```\n```c a.c z\n```\n");
+    ck_assert_int_eq(weave("c.md", NULL), 0);
+    ck_assert_int_eq(weave("--check", "--cover", "a.c", "a.md", "c.md", NULL), 0);
+    ck_assert_str_eq(get("out"), "weave: 2 chapters, 5 quotes, 11 of 11 lines covered\n");
+    ck_assert_int_eq(weave("--check", "--cover", "none.c", "a.md", NULL), 1);
+    expect("err", "none.c:1: none.c: No such file");
+}
+END_TEST
+
+START_TEST(counts_the_new_lines_of_a_difference_as_quoted)
+{
+    put("a.c", "zero\n1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\nold\n");
+    put("b.c", "first\n1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\nnew\nend\n");
+    put("a.md", "```diff a.c b.c\n```\n");
+    ck_assert_int_eq(weave("a.md", NULL), 0);
+    ck_assert_int_eq(weave("--check", "--cover", "b.c", "a.md", NULL), 1);
+    ck_assert_str_eq(get("err"), "b.c:5-10 stands in no chapter: 4\n");
+    ck_assert_int_eq(weave("--check", "--cover", "a.c", "a.md", NULL), 1);
+    ck_assert_str_eq(get("err"), "a.c:1-14 stands in no chapter: zero\n");
+}
+END_TEST
+
+START_TEST(prints_the_commands)
+{
+    put("a.md",
+        "```sh\nninja\n```\n\n```c none.c\n```\n\n```sh\n# two\n\nls\n```\n```shell\nno\n```\n");
+    put("b.md", "````markdown\n```sh\nno\n```\n````\n``` sh slow\nyes\n```\n");
+    ck_assert_int_eq(weave("--commands", "a.md", "b.md", NULL), 0);
+    ck_assert_str_eq(get("out"), "# a.md:1\nninja\n# a.md:8\n# two\n\nls\n# b.md:6\nyes\n");
+    ck_assert_str_eq(get("err"), "");
+    put("b.md", "```sh\nls\n");
+    ck_assert_int_eq(weave("--commands", "b.md", NULL), 1);
+    expect("err", "b.md:1: this fence is never closed\n");
+}
+END_TEST
+
+START_TEST(explains_itself)
+{
+    ck_assert_int_eq(weave("--help", NULL), 0);
+    expect("out", "usage: weave");
+    put("a.md", "");
+    static const char *const misuses[][3] = {{NULL},
+                                             {"--check"},
+                                             {"--wrong", "a.md"},
+                                             {"a.md", "--cover"},
+                                             {"--commands", "--check", "a.md"}};
+    for (size_t i = 0; i < sizeof misuses / sizeof *misuses; i++) {
+        ck_assert_int_eq(weave(misuses[i][0], misuses[i][1], misuses[i][2], NULL), 2);
+        expect("err", "usage: weave");
+        ck_assert_str_eq(get("out"), "");
+    }
+}
+END_TEST
+
+START_TEST(leaves_no_file_behind)
+{
+    put("a.c", "int x;\n");
+    quotes("c a.c", "int x;\n");
+    ck_assert_int_eq(access("a.md.new", F_OK), -1);
+
+    /* A chapter that needs no change is not written, not even with the same bytes. */
+    struct stat before, after;
+    ck_assert_int_eq(stat("a.md", &before), 0);
+    ck_assert_int_eq(weave("a.md", NULL), 0);
+    ck_assert_int_eq(stat("a.md", &after), 0);
+    ck_assert_int_eq(before.st_ino, after.st_ino);
+
+    /* Where the new text cannot be written, the old one stays. */
+    put("a.c", "int y;\n");
+    ck_assert_int_eq(mkdir("a.md.new", 0777), 0);
+    ck_assert_int_eq(weave("a.md", NULL), 1);
+    expect("err", "a.md:1: cannot write");
+    expect("a.md", "int x;\n");
+}
+END_TEST
+
+int main(void)
+{
+    const char *build = getenv("BUILD") != NULL ? getenv("BUILD") : "build";
+    char here[PATH_MAX / 2];
+    if (getcwd(here, sizeof here) == NULL)
+        return 1;
+    int length =
+        snprintf(program, sizeof program, "%s/%s/weave", build[0] == '/' ? "" : here, build);
+    if (length >= (int)sizeof program || access(program, X_OK) != 0) {
+        fprintf(stderr, "check_weave: %s/weave is missing: run ninja first\n", build);
+        return 1;
+    }
+
+    const TTest *const tests[] = {renews_a_whole_file,
+                                  renews_a_definition,
+                                  renews_a_paragraph,
+                                  finds_every_kind_of_definition,
+                                  prefers_the_definition_to_its_prototype,
+                                  renews_python,
+                                  renews_a_difference,
+                                  finds_every_drift,
+                                  reports_all_problems_of_a_run,
+                                  refuses_files_that_are_no_source,
+                                  refuses_names_that_are_missing_or_ambiguous,
+                                  refuses_wrong_fences,
+                                  fits_the_fence_to_the_text,
+                                  leaves_other_fences_alone,
+                                  finds_lines_that_no_chapter_quotes,
+                                  counts_the_new_lines_of_a_difference_as_quoted,
+                                  prints_the_commands,
+                                  explains_itself,
+                                  leaves_no_file_behind};
+    Suite *suite = suite_create("weave");
+    TCase *all = tcase_create("weave");
+    tcase_add_checked_fixture(all, enter_folder, leave_folder);
+    tcase_set_timeout(all, 60);
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+        tcase_add_test(all, tests[i]);
+    suite_add_tcase(suite, all);
+    return suite_run(suite);
+}
