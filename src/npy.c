@@ -30,7 +30,7 @@ static const char *const names[] = {"bool", "float16", "float32", "float64"};
 static const char *const codes[] = {"|b1", "<f2", "<f4", "<f8"};
 static const int64_t widths[] = {1, 2, 4, 8};
 
-/* Sets the error to the path and this text, on one line. Returns false, for the caller to return. */
+/* Sets the error to the path and this text, on one line. Returns false, as its caller will. */
 __attribute__((format(printf, 2, 3))) static bool fail(struct npy *file, const char *format, ...)
 {
     int used = snprintf(file->error, sizeof file->error, "%s: ", file->path);
@@ -67,7 +67,7 @@ static bool abandon(struct npy *file)
 }
 
 /* Moves exactly count bytes between the file and memory: into `into`, or from `from` if that is
- * set. A call may move less than it was asked to, or be interrupted: both go on where it stopped. */
+ * set. A call may move less than it was asked to, or be interrupted; the next goes on there. */
 static bool transfer(struct npy *file, unsigned char *into, const unsigned char *from,
                      int64_t count, int64_t offset)
 {
@@ -269,7 +269,7 @@ static bool read_header(struct npy *file)
     file->data_offset = (prefix[6] > 1 ? 12 : 10) + length;
     if (size >= 12 && length > HEADER_LIMIT)
         return fail(file, "has a header of %" PRId64 " bytes; more than 1 MiB is refused", length);
-    if (size < 10 || size < file->data_offset)
+    if (size < file->data_offset)
         return fail(file, "ends inside the header, after %" PRId64 " bytes; copy it again", size);
 
     /* The NUL after the text stops the parser. */
@@ -311,7 +311,7 @@ static bool write_header(struct npy *file, int64_t bytes)
         snprintf(text, sizeof text, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
                  codes[file->type], shape_text(file).text);
 
-    /* The numbers start at a multiple of 64 bytes, as the format asks; blanks and a line end pad. */
+    /* The numbers start at a multiple of 64 bytes, as the format asks: blanks fill the gap. */
     int end = (10 + length + 1 + 63) / 64 * 64;
     uint16_t field = (uint16_t)(end - 10); /* at most 374, in the byte order of the host */
     unsigned char header[384];
@@ -323,7 +323,7 @@ static bool write_header(struct npy *file, int64_t bytes)
     header[end - 1] = '\n';
     file->data_offset = end;
 
-    /* posix_fallocate returns its error. Where the file system cannot reserve, the length is set. */
+    /* posix_fallocate returns its error. A file system that cannot reserve sets the length. */
     int error;
     do
         error = posix_fallocate(file->fd, 0, end + bytes);
@@ -379,7 +379,7 @@ static double half_value(uint16_t half)
     return value;
 }
 
-/* The float16 nearest to the value, ties to even, rounded once; beyond 65504 and its half step Inf. */
+/* The float16 nearest to the value, ties to even, rounded once. From 65520 on that is Inf. */
 static uint16_t nearest_half(double value)
 {
     uint64_t bits;
@@ -394,8 +394,8 @@ static uint16_t nearest_half(double value)
     if (exponent < -25)
         return (uint16_t)sign;
 
-    /* Below 2^-14 the step stays 2^-24, so more bits are dropped. The leading one of a normal number
-     * adds 1 to the exponent field, hence 14 and not 15; so does a carry out of the fraction. */
+    /* Below 2^-14 the step stays 2^-24, so more bits are dropped. The leading one of a normal
+     * number adds 1 to the exponent field, hence 14 and not 15; so may a carry. */
     int dropped = exponent >= -14 ? 42 : 42 - 14 - exponent;
     uint64_t significand = fraction | UINT64_C(1) << 52, kept = significand >> dropped;
     uint64_t rest = significand - (kept << dropped), middle = UINT64_C(1) << (dropped - 1);
@@ -459,7 +459,7 @@ static bool check_slice(struct npy *file, struct npy_slice slice, enum npy_type 
 }
 
 /* Moves a slice into memory, or out of it if `from` is set: run by run, where a run is what lies
- * together in the file, a row or with stride 1 all rows; and a run in parts where it is converted. */
+ * together in the file, a row or with stride 1 all rows. What is converted goes in parts. */
 static bool move(struct npy *file, struct npy_slice slice, enum npy_type as, unsigned char *into,
                  const unsigned char *from)
 {

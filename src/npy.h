@@ -27,21 +27,22 @@ struct npy {
 };
 
 /* Which rows of an array a call means. `axis` is the axis that the rows lie along; `outer` is the
- * flattened index of all axes before it; a row is everything after it. In q (B, N, H, D) with axis 1
- * and outer b, row i is the H*D numbers of position i in batch b. The rows are first, first + stride,
- * ... : count of them, stride >= 1; count 0 is allowed and touches nothing. */
+ * flattened index of all axes before it; a row is everything after it. In q (B, N, H, D) with axis
+ * 1 and outer b, row i is the H*D numbers of position i in batch b. The rows are first, first +
+ * stride, ... : count of them, stride >= 1; count 0 is allowed and touches nothing. A slice that
+ * is not inside the array is an error. */
 struct npy_slice {
     int axis;
     int64_t outer, first, stride, count;
 };
 
 /* Opens an existing file and checks all of its header and its size: a truncated file and one with
- * bytes after the data are refused. An array with an axis of length 0 opens (its reader decides). */
+ * bytes after the data are refused. An array with an axis of length 0 opens; its reader decides. */
 bool npy_open(struct npy *file, const char *path);
 
-/* Creates (or empties) a file of this type and shape and reserves its whole space on disk, so that a
- * full disk is found now and not after the computation. The data are zero until written. On failure
- * no file is left. */
+/* Creates (or empties) a file of this type and shape and reserves its whole space on disk, so that
+ * a full disk is found now and not after the computation. The data are zero until written. No file
+ * is left on failure. */
 bool npy_create(struct npy *file, const char *path, enum npy_type type, int dims,
                 const int64_t *shape);
 

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -394,35 +395,33 @@ void stage_open(struct stage *stage, int argc, char **argv, int number, const ch
     stage->lap_start = stage->last_progress = seconds_now();
 }
 
+struct stage_memory {
+    struct stage_memory *next;
+    _Alignas(max_align_t) char bytes[];
+};
+
 void *stage_allocate(struct stage *stage, int64_t count, int64_t size)
 {
     /* Refuse what this machine cannot hold: Linux would promise it, and kill the program later. */
     int64_t machine = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    bool fits =
-        count <= (INT64_MAX - stage->bytes) / size && stage->bytes + count * size <= machine;
-    void *memory = fits ? malloc((size_t)(count * size)) : NULL;
+    struct stage_memory *memory = NULL;
+    if (count <= (machine - stage->peak_bytes) / size)
+        memory = malloc(sizeof *memory + (size_t)(count * size));
     if (!memory)
         fail(stage, 1,
              "out of memory: %" PRId64 " elements of %" PRId64 " bytes on top of %" PRId64
              " bytes; this machine has %" PRId64,
-             count, size, stage->bytes, machine);
+             count, size, stage->peak_bytes, machine);
 
-    memset(memory, 0xFF, (size_t)(count * size));
-    stage->bytes += count * size;
-    if (stage->bytes > stage->peak_bytes)
-        stage->peak_bytes = stage->bytes;
-    return memory;
+    memory->next = stage->memory;
+    stage->memory = memory;
+    stage->peak_bytes += count * size;
+    return memset(memory->bytes, 0xFF, (size_t)(count * size));
 }
 
 void *stage_zeros(struct stage *stage, int64_t count, int64_t size)
 {
     return memset(stage_allocate(stage, count, size), 0, (size_t)(count * size));
-}
-
-void stage_free(struct stage *stage, void *memory, int64_t count, int64_t size)
-{
-    free(memory);
-    stage->bytes -= count * size;
 }
 
 /* Reads rows of every batch of an input, one batch after the other. */
@@ -526,6 +525,11 @@ int stage_close(struct stage *stage)
     }
     for (int i = 0; i < STAGE_INPUTS; i++)
         npy_close(&stage->inputs[i]);
+    while (stage->memory) {
+        struct stage_memory *next = stage->memory->next;
+        free(stage->memory);
+        stage->memory = next;
+    }
 
     stage_lap(stage, STAGE_WRITE);
     stage_count("peak bytes", stage->peak_bytes);

@@ -40,7 +40,8 @@ struct stage {
     struct npy results[STAGE_RESULTS];
     const char *result_folder;
 
-    int64_t bytes, peak_bytes; /* held by stage_allocate now, and at most so far */
+    struct stage_memory *memory; /* what stage_allocate gave, the last first */
+    int64_t peak_bytes;          /* how much that is */
     double seconds[STAGE_LAPS], lap_start, last_progress;
 };
 
@@ -50,14 +51,11 @@ void stage_open(struct stage *stage, int argc, char **argv, int number, const ch
                 const char *about, enum npy_type result_type);
 
 /* Memory for count elements of this size, every byte 0xFF: a NaN in float and in double, so that an
- * element that nobody wrote shows in the results. Counted into peak_bytes. */
+ * element that nobody wrote shows in the results. Counted into peak_bytes; stage_close frees it. */
 void *stage_allocate(struct stage *stage, int64_t count, int64_t size);
 
 /* The same, every byte 0: for sums, which must start somewhere. */
 void *stage_zeros(struct stage *stage, int64_t count, int64_t size);
-
-/* Frees what stage_allocate or stage_zeros returned for this count and size. */
-void stage_free(struct stage *stage, void *memory, int64_t count, int64_t size);
 
 /* Rows first, first + stride, ... (count of them, in every batch) of an input, as float32, in memory
  * from stage_allocate: (B, count, heads, D). A NaN or Inf in them ends the program. */

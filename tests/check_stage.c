@@ -74,13 +74,19 @@ static void remove_scratch(void)
     remove_tree(scratch);
 }
 
-/* Starts a test: which program, and a folder that is empty. */
-static void begin(int which)
+/* From here on the test is about this program. */
+static void choose(int which)
 {
     const char *build = getenv("BUILD");
     number = which + 1;
     program = programs[which];
     snprintf(binary, sizeof binary, "%s/%s", build ? build : "build", program);
+}
+
+/* Starts a test: which program, and a folder that is empty. */
+static void begin(int which)
+{
+    choose(which);
     snprintf(folder, sizeof folder, "%s/test-XXXXXX", scratch);
     ck_assert_msg(mkdtemp(folder) != NULL, "%s: %s", folder, strerror(errno));
     snprintf(problem, sizeof problem, "%s/problem", folder);
@@ -169,6 +175,14 @@ static char *tree(const char *path)
     describe(out, path);
     fclose(out);
     return text;
+}
+
+/* Fails unless two trees are equal, and frees both. The message is cut to what libcheck takes. */
+static void same_tree(char *got, char *want)
+{
+    ck_assert_msg(strcmp(got, want) == 0, "%.3500s\nis not what it should be:\n%.3500s", got, want);
+    free(got);
+    free(want);
 }
 
 /* ---- Problems. */
@@ -324,8 +338,9 @@ static struct outcome run(void (*prepare)(void), const char *const *arguments)
 static struct outcome good(const char *const *arguments)
 {
     struct outcome outcome = run(NULL, arguments);
-    ck_assert_msg(outcome.code == 0, "%s: exit code %d: %s", program, outcome.code, outcome.err);
-    ck_assert_str_eq(outcome.err, "");
+    ck_assert_msg(outcome.code == 0, "%s: exit code %d: %.3000s", program, outcome.code,
+                  outcome.err);
+    ck_assert_msg(outcome.err[0] == '\0', "%s: on stderr: %.3000s", program, outcome.err);
     return outcome;
 }
 
@@ -336,14 +351,15 @@ static void check_refusal(const struct outcome *outcome, int code, const char *c
     char start_of_line[20];
     int length = snprintf(start_of_line, sizeof start_of_line, "%s: ", program);
     const char *err = outcome->err;
-    ck_assert_msg(outcome->code == code, "%s: exit code %d, not %d (%s): %s", program,
+    ck_assert_msg(outcome->code == code, "%s: exit code %d, not %d (%s): %.3000s", program,
                   outcome->code, code, words[0], err);
-    ck_assert_str_eq(outcome->out, "");
+    ck_assert_msg(outcome->out[0] == '\0', "%s: on stdout: %.3000s", program, outcome->out);
     ck_assert_msg(strncmp(err, start_of_line, length) == 0 && strlen(err) > (size_t)length + 10,
-                  "%s does not introduce itself, or says nothing: \"%s\"", program, err);
-    ck_assert_msg(strcspn(err, "\n") == strlen(err) - 1, "%s: not one line: \"%s\"", program, err);
+                  "%s does not introduce itself, or says nothing: \"%.3000s\"", program, err);
+    ck_assert_msg(strcspn(err, "\n") == strlen(err) - 1, "%s: not one line: \"%.3000s\"", program,
+                  err);
     for (int w = 0; words[w]; w++)
-        ck_assert_msg(strstr(err, words[w]) != NULL, "%s: no \"%s\" in: %s", program, words[w],
+        ck_assert_msg(strstr(err, words[w]) != NULL, "%s: no \"%s\" in: %.3000s", program, words[w],
                       err);
 }
 
@@ -354,10 +370,7 @@ static void refused_here(void (*prepare)(void), int code, const char *const *wor
     char *before = tree(folder);
     struct outcome outcome = run(prepare, arguments);
     check_refusal(&outcome, code, words);
-    char *after = tree(folder);
-    ck_assert_str_eq(after, before);
-    free(before);
-    free(after);
+    same_tree(tree(folder), before);
 }
 
 /* The same, with a RESULT that does not exist and with one that holds an earlier run's results. */
@@ -437,14 +450,13 @@ START_TEST(forward_only)
     unlink(input_path("do").text);
     struct outcome outcome = good(LIST("--forward-only", problem, result));
     ck_assert_str_eq(lines_with(outcome.out, "backward"), "");
-    char *forward = tree(result), kept[4000];
+    char kept[4000];
     snprintf(kept, sizeof kept, "%s folder\n", result);
     strcat(kept, lines_with(full, "/lse.npy"));
     strcat(kept, lines_with(full, "/notes.txt"));
     strcat(kept, lines_with(full, "/o.npy"));
-    ck_assert_str_eq(forward, kept);
+    same_tree(tree(result), strdup(kept));
     free(full);
-    free(forward);
 }
 END_TEST
 
@@ -810,10 +822,7 @@ START_TEST(stdout_fails)
     /* With no stream at all a message can reach nobody; files must not be mistaken for streams. */
     char *before = tree(folder);
     ck_assert_int_eq(run(close_all, LIST(problem, result)).code, 1);
-    char *after = tree(folder);
-    ck_assert_str_eq(after, before);
-    free(before);
-    free(after);
+    same_tree(tree(folder), before);
 }
 END_TEST
 
@@ -1029,16 +1038,13 @@ START_TEST(good_run)
     char *before = tree(result);
     struct outcome second = good(LIST(problem, result)),
                    timed = run(NULL, LIST("--time", problem, result));
-    char *after = tree(result);
-    ck_assert_str_eq(after, before);
+    same_tree(tree(result), before);
     ck_assert_str_eq(second.out, first.out);
     ck_assert_str_eq(timed.out, first.out);
     ck_assert_int_eq(timed.code, 0);
     ck_assert_msg(strstr(timed.err, "seconds") && strstr(timed.err, "forward") &&
                       strcspn(timed.err, "\n") == strlen(timed.err) - 1,
-                  "not one line of seconds: \"%s\"", timed.err);
-    free(before);
-    free(after);
+                  "not one line of seconds: \"%.3000s\"", timed.err);
 }
 END_TEST
 
@@ -1081,15 +1087,9 @@ START_TEST(one_folder_for_both)
         struct path other = path_of(result, name);
         char *before = tree(other.text);
         ck_assert_int_eq(rename(path_of(problem, name).text, other.text), 0);
-        char *after = tree(other.text);
-        ck_assert_str_eq(after, before);
-        free(before);
-        free(after);
+        same_tree(tree(other.text), before);
     }
-    char *remaining = tree(problem);
-    ck_assert_str_eq(remaining, inputs);
-    free(inputs);
-    free(remaining);
+    same_tree(tree(problem), inputs);
 }
 END_TEST
 
@@ -1106,10 +1106,7 @@ START_TEST(masks_and_halves)
     char *before = tree(result);
     save_raw("mask", "|b1", "False", "(2, 5)", 1, 10);
     good(LIST(problem, result));
-    char *after = tree(result);
-    ck_assert_str_eq(after, before);
-    free(before);
-    free(after);
+    same_tree(tree(result), before);
     save_raw("mask", "|b1", "False", "(2, 5)", 0, 10);
     good(LIST(problem, result));
     for (int r = 0; r < 5; r++) {
@@ -1222,12 +1219,9 @@ START_TEST(killed)
             wait_for_work(running);
             kill(running.id, deadly[s]);
             struct outcome outcome = finish(running);
-            char *after = tree(folder);
             ck_assert_int_eq(outcome.code, 128 + deadly[s]);
             ck_assert_str_eq(outcome.out, "");
-            ck_assert_str_eq(after, before);
-            free(before);
-            free(after);
+            same_tree(tree(folder), before);
         }
 }
 END_TEST
@@ -1245,7 +1239,8 @@ START_TEST(nohup)
     wait_for_work(running);
     kill(running.id, SIGHUP);
     struct outcome outcome = finish(running);
-    ck_assert_msg(outcome.code == 0, "%s: exit code %d", program, outcome.code);
+    ck_assert_msg(outcome.code == 0, "%s: exit code %d: %.3000s", program, outcome.code,
+                  outcome.err);
     check_only_results(result);
 }
 END_TEST
@@ -1300,16 +1295,10 @@ START_TEST(memory_is_what_is_printed)
     /* Arrays as printed, and 32 MiB for the program itself: enough for tiles, not for all scores. */
     limit = (rlim_t)count_of(&free_run, "peak bytes ") + (32 << 20);
     struct outcome outcome = run(limit_memory, LIST(problem, result));
-    ck_assert_msg(outcome.code == 0, "exit code %d: %s", outcome.code, outcome.err);
-    char *got = tree(result);
-    ck_assert_str_eq(got, want);
-    free(want);
-    free(got);
+    ck_assert_msg(outcome.code == 0, "exit code %d: %.3000s", outcome.code, outcome.err);
+    same_tree(tree(result), want);
 
-    number = 1;
-    program = programs[0];
-    const char *build = getenv("BUILD");
-    snprintf(binary, sizeof binary, "%s/%s", build ? build : "build", program);
+    choose(0);
     refused(limit_memory, 1, LIST("out of memory", "16777216 elements of 8 bytes"),
             LIST(problem, result));
 }

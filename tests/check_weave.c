@@ -15,24 +15,16 @@
 
 #include "suite.h"
 
-static char program[PATH_MAX]; /* absolute, because the tests change the folder */
-static char folder[PATH_MAX];
+static char program[PATH_MAX];    /* absolute, because the tests change the folder */
+static char folder[PATH_MAX / 2]; /* of the whole run: a test that fails leaves its files */
 
 static void enter_folder(void)
 {
-    const char *parent = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/weave.XXXXXX", parent != NULL ? parent : "/tmp");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    char own[] = "test.XXXXXX";
     ck_assert_int_eq(chdir(folder), 0);
+    ck_assert_ptr_nonnull(mkdtemp(own));
+    ck_assert_int_eq(chdir(own), 0);
     ck_assert_int_eq(mkdir("build", 0777), 0);
-}
-
-static void leave_folder(void)
-{
-    char command[PATH_MAX + 16];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    ck_assert_int_eq(chdir("/"), 0);
-    ck_assert_int_eq(system(command), 0);
 }
 
 static void put(const char *path, const char *text)
@@ -240,7 +232,7 @@ START_TEST(finds_every_kind_of_definition)
         {"a_test", "START_TEST(a_test)\n{\n    int x;\n\n    x = 1;\n}\nEND_TEST\n"},
         {"ends", "int ends(void);\n"},
     };
-    /* Each alone between blank lines, and all of them in an extern "C" block in a header's guard. */
+    /* Each between blank lines, and all of them in an extern "C" block in a header's guard. */
     char text[8192] =
         "#ifndef GUARD_H\n#define GUARD_H\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n";
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -538,10 +530,20 @@ int main(void)
                                   leaves_no_file_behind};
     Suite *suite = suite_create("weave");
     TCase *all = tcase_create("weave");
-    tcase_add_checked_fixture(all, enter_folder, leave_folder);
+    tcase_add_checked_fixture(all, enter_folder, NULL);
     tcase_set_timeout(all, 60);
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
         tcase_add_test(all, tests[i]);
     suite_add_tcase(suite, all);
-    return suite_run(suite);
+
+    const char *parent = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/weave.XXXXXX", parent != NULL ? parent : "/tmp");
+    if (mkdtemp(folder) == NULL) {
+        perror(folder);
+        return 1;
+    }
+    int status = suite_run(suite);
+    char command[PATH_MAX];
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    return system(command) != 0 ? 1 : status;
 }

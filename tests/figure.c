@@ -402,6 +402,46 @@ static void draw_carry(void)
     text(430, table + 186, BOLD, "lse = %.6f", log(all));
 }
 
+/* ---- 01-memory */
+
+#define SHARE_HEADER "N,peak_bytes,score_bytes"
+
+/* A bar for every row of the CSV file: how much of the peak is the matrix of scores. */
+static void draw_share(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    if (!file)
+        fail("%s: %s", path, strerror(errno));
+    char row[256] = "";
+    if (!fgets(row, sizeof row, file) || strcmp(row, SHARE_HEADER "\n") != 0)
+        fail(ferror(file) ? "%s: cannot be read" : "%s:1: the first line must be " SHARE_HEADER,
+             path);
+    svg_open(336, "Peak memory of 01-naive", "For each N, the share of the peak that is scores.");
+    heading(20, 30, "Peak memory of 01-naive", "one head, D = 64, N queries and N keys");
+    text(150, 84, "", "share of the peak");
+    text(700, 84, END, "peak bytes");
+
+    int k = 0;
+    for (; fgets(row, sizeof row, file); k++) {
+        double N, peak, scores, y = 98 + 32 * k, width = 420;
+        char more;
+        if (k == 6 || sscanf(row, "%lf,%lf,%lf %c", &N, &peak, &scores, &more) != 3 ||
+            !(N >= 1 && N <= 1e9 && scores >= 0 && scores <= peak && peak <= 1e18))
+            fail("%s:%d: want at most six rows " SHARE_HEADER " with score_bytes <= peak_bytes",
+                 path, k + 2);
+        text(20, y + 17, "", "N = %.0f", N);
+        rect(150, y, width, 24, FILL(LIGHT));
+        rect(150, y, width * scores / peak, 24, FILL(ORANGE));
+        text(158, y + 17, BOLD FILL("white"), "%.0f %%", 100 * scores / peak);
+        text(700, y + 17, END, "%.0f", peak);
+    }
+    if (ferror(file) || k == 0)
+        fail("%s: holds no rows", path);
+    fclose(file);
+    legend(150, 98 + 32 * k + 14, FILL(ORANGE), "the matrix of scores");
+    legend(350, 98 + 32 * k + 14, FILL(LIGHT), "inputs and results");
+}
+
 /* ---- 02-memory */
 
 enum { BYTES, WORK, MEASURES, NAIVE = 0, FLASH, PROGRAMS, MOST_LENGTHS = 32 };
@@ -534,17 +574,20 @@ static void draw_memory(const char *csv_path)
 
 /* ---- The program. */
 
-static const char usage[] = "usage: figure NAME [DATA.csv]\n"
-                            "\n"
-                            "Writes a figure of the book to stdout, as SVG. NAME is one of\n"
-                            "\n"
-                            "  01-visible          which query may see which key\n"
-                            "  02-tiles            the score matrix, whole and in tiles\n"
-                            "  02-carry            softmax folded block by block\n"
-                            "  02-memory DATA.csv  memory and work; the file begins with the line\n"
-                            "                      " CSV_HEADER "\n"
-                            "\n"
-                            "Exit status: 0 all is well, 1 bad data or no room, 2 misuse.\n";
+static const char usage[] =
+    "usage: figure NAME [DATA.csv]\n"
+    "\n"
+    "Writes a figure of the book to stdout, as SVG. NAME is one of\n"
+    "\n"
+    "  01-visible          which query may see which key\n"
+    "  01-memory DATA.csv  how much of the memory is scores; the file begins\n"
+    "                      with the line " SHARE_HEADER "\n"
+    "  02-tiles            the score matrix, whole and in tiles\n"
+    "  02-carry            softmax folded block by block\n"
+    "  02-memory DATA.csv  memory and work; the file begins with the line\n"
+    "                      " CSV_HEADER "\n"
+    "\n"
+    "Exit status: 0 all is well, 1 bad data or no room, 2 misuse.\n";
 
 int main(int argc, char **argv)
 {
@@ -561,6 +604,8 @@ int main(int argc, char **argv)
         draw_tiles();
     else if (argc == 2 && strcmp(name, "02-carry") == 0)
         draw_carry();
+    else if (argc == 3 && strcmp(name, "01-memory") == 0)
+        draw_share(argv[2]);
     else if (argc == 3 && strcmp(name, "02-memory") == 0)
         draw_memory(argv[2]);
     else {

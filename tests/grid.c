@@ -4,7 +4,7 @@
  * A problem that a stage has not learnt must be refused, with exit code 2 and the stage that teaches
  * it. All others must come out right in every variant (tile sizes, rank counts) and twice the same
  * to the bit. Each run has a time limit, because the likeliest bug of a ring is to hang. Everything
- * is left in BUILD/grid/SHAPE/, and each failure prints the command that shows it again.
+ * is left in BUILD/shapes/SHAPE/, and each failure prints the command that shows it again.
  */
 #include <getopt.h>
 #include <signal.h>
@@ -91,10 +91,12 @@ static int read_shapes(const char *path, struct shape *shapes, int most)
     char line[1024];
     int count = 0;
     while (fgets(line, sizeof line, file)) {
-        if (*stripped(line) == '#' || *stripped(line) == '\0')
+        char *field[4] = {line};
+        for (int f = 1; f < 4 && field[f - 1]; f++)
+            if ((field[f] = strchr(field[f - 1], '|')))
+                *field[f]++ = '\0';
+        if (*stripped(line) == '#' || (*stripped(line) == '\0' && !field[1]))
             continue;
-        char *field[4] = {strtok(line, "|"), strtok(NULL, "|"), strtok(NULL, "|"),
-                          strtok(NULL, "|")};
         if (!field[3] || count == most)
             die(field[3] ? "too many shapes" : "a line needs four fields, split by |", path);
         shapes[count].name = text("%s", stripped(field[0]));
@@ -169,7 +171,7 @@ static void check_stage(const struct settings *settings, struct tally *tally,
                         const struct shape *shape, const struct stage *stage, int variant,
                         int ranks)
 {
-    const char *build = settings->build, *home = text("%s/grid/%s", build, shape->name);
+    const char *build = settings->build, *home = text("%s/shapes/%s", build, shape->name);
     const char *result = text("%s/%s.%d.%d", home, stage->program, variant, ranks);
     const char *log = text("%s.log", result);
     const char *launch = ranks > 1 ? text("mpirun --oversubscribe -n %d ", ranks) : "";
@@ -179,8 +181,8 @@ static void check_stage(const struct settings *settings, struct tally *tally,
     /* What it has not learnt it must refuse. */
     if (stage->number > 1 && stage->number < shape->from) {
         if (variant == 0)
-            check(settings, tally, shape->name, text("%s %s", command, result), 2,
-                  text(" in stage %02d", shape->from), log);
+            check(settings, tally, shape->name, text("%s %s", command, result), 2, " in stage ",
+                  log);
         return;
     }
     if (!check(settings, tally, shape->name, text("%s %s", command, result), 0, NULL, log))
@@ -221,7 +223,7 @@ static void check_shape(const struct settings *settings, struct tally *tally,
 /* Makes every problem, and lets one run of the oracle solve them all. */
 static void make_problems(const struct settings *settings, const struct shape *shapes, int count)
 {
-    const char *grid = text("%s/grid", settings->build), *list = text("%s/oracle.list", grid);
+    const char *grid = text("%s/shapes", settings->build), *list = text("%s/oracle.list", grid);
     if (run(text("rm -rf %s", grid), "/dev/null", 60) != 0 || mkdir(grid, 0777) != 0)
         die("cannot be made anew", grid);
     FILE *file = fopen(list, "w");
