@@ -70,6 +70,7 @@ static void forward(const struct stage *stage, struct arrays *x, int64_t b, int6
     int64_t g = key_head(stage, h);
 
     for (int64_t i = 0; i < N; i++) {
+        stage_progress(stage, "forward", (b * H + h) * N + i, stage->B * H * N);
         double *s = x->s + i * M;
         double *o = x->o + row(b, N, i, H, h, D), *lse = x->lse + (b * H + h) * N + i;
 
@@ -108,6 +109,7 @@ static void backward(const struct stage *stage, struct arrays *x, int64_t b, int
     int64_t g = key_head(stage, h);
 
     for (int64_t i = 0; i < N; i++) {
+        stage_progress(stage, "backward", (b * H + h) * N + i, stage->B * H * N);
         const double *s = x->s + i * M, *o = x->o + row(b, N, i, H, h, D);
         const float *q = x->q + row(b, N, i, H, h, D), *d_out = x->d_out + row(b, N, i, H, h, D);
         double *dq = x->dq + row(b, N, i, H, h, D), lse = x->lse[(b * H + h) * N + i];
@@ -175,7 +177,6 @@ int main(int argc, char **argv)
     /* Head by head, so that one score matrix at a time is enough. */
     for (int64_t b = 0; b < stage.B; b++)
         for (int64_t h = 0; h < stage.H; h++) {
-            stage_progress(&stage, "head", b * stage.H + h, stage.B * stage.H);
             forward(&stage, &x, b, h);
             stage_lap(&stage, STAGE_FORWARD);
             if (!stage.forward_only)

@@ -68,6 +68,8 @@ static struct ra_keys key_tile(const struct stage *stage, const struct arrays *x
 static void forward(const struct stage *stage, struct arrays *x, int64_t b, int64_t h)
 {
     for (int64_t i = 0; i < stage->N; i += stage->tile_queries) {
+        int64_t row = (b * stage->H + h) * stage->N + i;
+        stage_progress(stage, "forward", row, stage->B * stage->H * stage->N);
         struct ra_queries queries = query_tile(stage, x, b, h, i);
         ra_tile_begin(stage->D, &queries);
 
@@ -77,7 +79,7 @@ static void forward(const struct stage *stage, struct arrays *x, int64_t b, int6
                             x->workspace);
             x->pairs += queries.rows * keys.rows;
         }
-        ra_tile_finish(stage->D, &queries, x->lse + (b * stage->H + h) * stage->N + i);
+        ra_tile_finish(stage->D, &queries, x->lse + row);
     }
 }
 
@@ -85,8 +87,10 @@ static void forward(const struct stage *stage, struct arrays *x, int64_t b, int6
 static void backward(const struct stage *stage, struct arrays *x, int64_t b, int64_t h)
 {
     for (int64_t i = 0; i < stage->N; i += stage->tile_queries) {
+        int64_t row = (b * stage->H + h) * stage->N + i;
+        stage_progress(stage, "backward", row, stage->B * stage->H * stage->N);
         struct ra_queries queries = query_tile(stage, x, b, h, i);
-        ra_tile_delta(stage->D, &queries, x->delta + (b * stage->H + h) * stage->N + i);
+        ra_tile_delta(stage->D, &queries, x->delta + row);
 
         for (int64_t j = 0; j < stage->M; j += stage->tile_keys) {
             struct ra_keys keys = key_tile(stage, x, b, h, j);
@@ -135,7 +139,6 @@ int main(int argc, char **argv)
 
     for (int64_t b = 0; b < stage.B; b++)
         for (int64_t h = 0; h < stage.H; h++) {
-            stage_progress(&stage, "head", b * stage.H + h, stage.B * stage.H);
             forward(&stage, &x, b, h);
             stage_lap(&stage, STAGE_FORWARD);
             if (!stage.forward_only)

@@ -71,6 +71,10 @@ static const char *const lap_names[STAGE_LAPS] = {"read", "forward", "backward",
 static char unfinished[STAGE_RESULTS][PATH_MAX];
 static char unfinished_folder[PATH_MAX];
 
+/* When progress was last shown, and whether its line is still open on the terminal. */
+static double last_progress;
+static bool progress_shown;
+
 static void remove_unfinished(void)
 {
     for (int r = 0; r < STAGE_RESULTS; r++)
@@ -91,12 +95,17 @@ __attribute__((noreturn, format(printf, 3, 4))) static void fail(const struct st
                                                                  int exit_code, const char *format,
                                                                  ...)
 {
+    char message[3 * PATH_MAX];
     va_list arguments;
     va_start(arguments, format);
-    fprintf(stderr, "%s: ", stage->program);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
+
+    /* A path or a flag may hold line ends: the message must stay one line. */
+    for (char *at = message; *at != '\0'; at++)
+        if ((unsigned char)*at < ' ' || *at == '\x7f')
+            *at = '?';
+    fprintf(stderr, "%s%s: %s\n", progress_shown ? "\n" : "", stage->program, message);
     exit(exit_code);
 }
 
@@ -120,6 +129,13 @@ static void print_help(const struct stage *stage, const char *about)
             printf("  --%-13s %-5s %s\n", flags[f].name, flags[f].value ? flags[f].value : "",
                    flags[f].help);
     printf("\nMake a problem with build/problem, grade a result with build/compare.\n");
+}
+
+/* Sends what was printed on its way. stdout may be closed, or a full disk. */
+static void flush_stdout(const struct stage *stage)
+{
+    if (fflush(stdout) != 0 || ferror(stdout))
+        fail(stage, 1, "cannot write to stdout: %s", strerror(errno));
 }
 
 /* The value of a flag as a whole number of at least `least`. */
@@ -150,25 +166,36 @@ static void read_command_line(struct stage *stage, int argc, char **argv, const 
 {
     struct option options[FLAGS + 1] = {{0}};
     for (int f = 0; f < FLAGS; f++)
-        options[f] = (struct option){flags[f].name,
-                                     flags[f].value ? required_argument : no_argument, NULL, f};
+        options[f] = (struct option){
+            flags[f].name, flags[f].value ? required_argument : no_argument, NULL,
+            f + 1, /* not 0, which optopt keeps for a name that is not in the table */
+        };
 
     /* getopt's own messages start with argv[0]; ours start with the stage's name. */
     opterr = 0;
     for (;;) {
-        int at = optind;
-        int flag = getopt_long(argc, argv, ":", options, NULL);
-        if (flag == -1)
+        int found = getopt_long(argc, argv, ":", options, NULL);
+        if (found == -1)
             break;
-        if (flag == ':')
-            fail(stage, 2, "%s needs a value; see --help", argv[at]);
-        if (flag == '?')
-            fail(stage, 2, "%s is not a flag of any stage; see --help", argv[at]);
+
+        /* optopt tells a flag of ours that is used wrongly from a letter, and 0 from a name. The
+         * flag has just been passed, wherever it stood among the folders. */
+        if (found == ':')
+            fail(stage, 2, "--%s needs a value; see --help", flags[optopt - 1].name);
+        if (found == '?' && optopt >= 1 && optopt <= FLAGS)
+            fail(stage, 2, "--%s takes no value; see --help", flags[optopt - 1].name);
+        if (found == '?' && optopt)
+            fail(stage, 2, "-%c is not a flag of any stage; see --help", optopt);
+        if (found == '?')
+            fail(stage, 2, "%s is not a flag of any stage; see --help", argv[optind - 1]);
+
+        enum flag flag = (enum flag)(found - 1);
         if (!knows(stage, flag))
             fail(stage, 2, "--%s arrives in stage %02d", flags[flag].name, flags[flag].arrives);
-        switch ((enum flag)flag) {
+        switch (flag) {
         case FLAG_HELP:
             print_help(stage, about);
+            flush_stdout(stage);
             exit(0);
         case FLAG_FORWARD_ONLY:
             stage->forward_only = true;
@@ -238,8 +265,9 @@ static void open_input(struct stage *stage, const char *folder, enum stage_input
     if (!npy_open(file, path))
         fail(stage, 1, "%s%s", file->error,
              missing && input == STAGE_D_OUT ? " (without do, run with --forward-only)"
-             : missing ? " (build/problem makes problems; --help says what one holds)"
-                       : "");
+             : missing             ? " (build/problem makes problems; --help says what one holds)"
+             : input == STAGE_MASK ? " (and a mask as array.astype('bool'))"
+                                   : "");
 
     bool is_mask = input == STAGE_MASK, is_bool = file->type == NPY_BOOL;
     if (is_mask != is_bool || file->type == NPY_FLOAT64)
@@ -277,9 +305,10 @@ static void open_problem(struct stage *stage, const char *folder)
     if (!stage->forward_only)
         open_input(stage, folder, STAGE_D_OUT);
 
-    /* A mask is there or not; a path too long has been refused above. */
+    /* A mask is there or not; a link that leads nowhere is there, and will be refused. A path too
+     * long has been refused above. */
     snprintf(path, sizeof path, "%s/mask.npy", folder);
-    stage->has_mask = access(path, F_OK) == 0;
+    stage->has_mask = lstat(path, &status) == 0;
     if (stage->has_mask)
         open_input(stage, folder, STAGE_MASK);
 
@@ -339,11 +368,23 @@ static void result_path(const struct stage *stage, enum stage_result result, boo
  * found before the work and not after it. */
 static void create_results(struct stage *stage)
 {
+    struct stat status;
     if (mkdir(stage->result_folder, 0777) == 0)
         snprintf(unfinished_folder, sizeof unfinished_folder, "%s", stage->result_folder);
     else if (errno != EEXIST)
         fail(stage, 1, "%s: cannot create the result folder: %s", stage->result_folder,
              strerror(errno));
+    else if (stat(stage->result_folder, &status) != 0 || !S_ISDIR(status.st_mode))
+        fail(stage, 1, "%s: not a folder; RESULT is the folder that gets the results",
+             stage->result_folder);
+
+    /* A folder in the place of a result would stop stage_close after it has replaced others. */
+    for (int r = 0; r < STAGE_RESULTS; r++) {
+        char path[PATH_MAX];
+        result_path(stage, r, false, path);
+        if (lstat(path, &status) == 0 && S_ISDIR(status.st_mode))
+            fail(stage, 1, "%s: is a folder; the result needs this name", path);
+    }
 
     for (int r = 0; r < (stage->forward_only ? STAGE_DQ : STAGE_RESULTS); r++) {
         bool of_keys = r == STAGE_DK || r == STAGE_DV;
@@ -389,10 +430,20 @@ void stage_open(struct stage *stage, int argc, char **argv, int number, const ch
     /* From here on there is something to clean up. */
     atexit(remove_unfinished);
     const int deadly[] = {SIGINT, SIGTERM, SIGHUP};
-    for (int s = 0; s < 3; s++)
-        sigaction(deadly[s], &(struct sigaction){.sa_handler = on_signal}, NULL);
+    for (int s = 0; s < 3; s++) {
+        /* What nohup or a shell's & made us ignore must stay ignored. */
+        struct sigaction before;
+        sigaction(deadly[s], NULL, &before);
+        if (before.sa_handler != SIG_IGN)
+            sigaction(deadly[s], &(struct sigaction){.sa_handler = on_signal}, NULL);
+    }
+
+    /* A reader of stdout that has gone, and `ulimit -f`, kill by default; ignored, they become
+     * errors of write, which are reported. */
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     create_results(stage);
-    stage->lap_start = stage->last_progress = seconds_now();
+    stage->lap_start = last_progress = seconds_now();
 }
 
 struct stage_memory {
@@ -474,7 +525,21 @@ void stage_write(struct stage *stage, enum stage_result result, int64_t first, i
     int axis = result == STAGE_LSE ? 2 : 1;
     int64_t outer = result == STAGE_LSE ? stage->B * stage->H : stage->B;
     int64_t size = stage->result_type == NPY_FLOAT64 ? sizeof(double) : sizeof(float);
-    int64_t run = count * npy_row_elements(file, axis) * size;
+    int64_t elements = count * npy_row_elements(file, axis), run = elements * size;
+
+    /* The terminal's line of progress ends here. */
+    if (progress_shown)
+        fputc('\n', stderr);
+    progress_shown = false;
+
+    /* The inputs were finite, so anything else here has overflowed, or was never written. */
+    for (int64_t e = 0; e < outer * elements; e++) {
+        double number =
+            size == sizeof(double) ? ((const double *)rows)[e] : ((const float *)rows)[e];
+        if (!isfinite(number) && !(result == STAGE_LSE && number == -INFINITY))
+            fail(stage, 1, "%s: %g among the results: scores too large for %s, or never written",
+                 result_names[result], number, npy_type_name(stage->result_type));
+    }
 
     for (int64_t b = 0; b < outer; b++) {
         struct npy_slice slice = {axis, b, first, stride, count};
@@ -488,14 +553,15 @@ void stage_count(const char *name, int64_t value)
     printf("%s %" PRId64 "\n", name, value);
 }
 
-void stage_progress(struct stage *stage, const char *phase, int64_t done, int64_t total)
+void stage_progress(const struct stage *stage, const char *phase, int64_t done, int64_t total)
 {
     /* Once a second, and only where somebody may be looking. */
     double now = seconds_now();
-    if (now - stage->last_progress < 1 || !isatty(STDERR_FILENO))
+    if (now - last_progress < 1 || !isatty(STDERR_FILENO))
         return;
-    stage->last_progress = now;
-    fprintf(stderr, "%s: %s %" PRId64 " of %" PRId64 "\n", stage->program, phase, done, total);
+    last_progress = now;
+    progress_shown = true;
+    fprintf(stderr, "\r%s: %s %3.0f %%", stage->program, phase, 100 * (double)done / (double)total);
 }
 
 void stage_lap(struct stage *stage, enum stage_lap lap)
@@ -510,6 +576,15 @@ int stage_close(struct stage *stage)
     for (int r = 0; r < STAGE_RESULTS; r++)
         if (unfinished[r][0] && !npy_close(&stage->results[r]))
             fail(stage, 1, "%s", stage->results[r].error);
+
+    /* The counts go first: a run that could not print them has failed, and leaves nothing. */
+    stage_count("peak bytes", stage->peak_bytes);
+    flush_stdout(stage);
+
+    /* All results get their names or none, so no signal may end the program among the renames. */
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, NULL);
 
     /* Everything is written: now the names. An earlier run's gradients must not stand beside a later
      * run's o, so a forward-only run removes them. */
@@ -532,16 +607,11 @@ int stage_close(struct stage *stage)
     }
 
     stage_lap(stage, STAGE_WRITE);
-    stage_count("peak bytes", stage->peak_bytes);
     if (stage->time) {
         fputs("seconds", stderr);
         for (int l = 0; l < STAGE_LAPS; l++)
             fprintf(stderr, " %s %.6f", lap_names[l], stage->seconds[l]);
         fputc('\n', stderr);
     }
-
-    /* stdout may be a full disk too. */
-    if (fflush(stdout) != 0)
-        fail(stage, 1, "cannot write the counts to stdout: %s", strerror(errno));
     return 0;
 }

@@ -42,7 +42,7 @@ struct stage {
 
     struct stage_memory *memory; /* what stage_allocate gave, the last first */
     int64_t peak_bytes;          /* how much that is */
-    double seconds[STAGE_LAPS], lap_start, last_progress;
+    double seconds[STAGE_LAPS], lap_start;
 };
 
 /* Reads the command line of stage `number`, opens and checks the problem, and reserves the results
@@ -66,15 +66,16 @@ float *stage_input(struct stage *stage, enum stage_input input, int64_t first, i
 bool *stage_mask(struct stage *stage, int64_t first, int64_t stride, int64_t count);
 
 /* Writes the same rows of a result, which are float or double, whichever result_type says:
- * (B, count, heads, D), for lse (B, H, count). */
+ * (B, count, heads, D), for lse (B, H, count). A NaN or Inf in them, but for -inf in lse, ends the
+ * program. */
 void stage_write(struct stage *stage, enum stage_result result, int64_t first, int64_t stride,
                  int64_t count, const void *rows);
 
 /* One line on stdout: a name and an integer that every machine repeats. */
 void stage_count(const char *name, int64_t value);
 
-/* Shows how far the work is, on a terminal's stderr, once it has taken a while. */
-void stage_progress(struct stage *stage, const char *phase, int64_t done, int64_t total);
+/* Shows how far a phase of the work is, on stderr if that is a terminal, at most once a second. */
+void stage_progress(const struct stage *stage, const char *phase, int64_t done, int64_t total);
 
 /* Books the time since the last lap (since stage_open, for the first) under this name, for --time. */
 void stage_lap(struct stage *stage, enum stage_lap lap);
