@@ -658,6 +658,21 @@ START_TEST(not_finite)
 }
 END_TEST
 
+/* Finite inputs whose scores are not: too large for float32, or with a factor for double. */
+START_TEST(results_not_finite)
+{
+    begin(_i);
+    make_small_problem();
+    save("q", NPY_FLOAT32, 4, (int64_t[]){1, 4, 2, 3}, 0, 3e38);
+    save("k", NPY_FLOAT32, 4, (int64_t[]){1, 5, 2, 3}, 0, 3e38);
+    const char *factor = number == 1 ? "1e300" : "1", *type = number == 1 ? "float64" : "float32";
+    refused(NULL, 1, LIST("o: ", "among the results", type),
+            LIST("--scale", factor, problem, result));
+    refused(NULL, 1, LIST("o: ", "among the results", type),
+            LIST("--forward-only", "--scale", factor, problem, result));
+}
+END_TEST
+
 /* ---- Results that cannot be written. */
 
 START_TEST(result_folder)
@@ -1336,6 +1351,7 @@ int main(void)
                                     empty_axes,
                                     heads,
                                     not_finite,
+                                    results_not_finite,
                                     result_folder,
                                     file_limit,
                                     small_disk,
