@@ -253,7 +253,7 @@ static void cells(double x, double y, int count, double size, const char *look)
 
 static void draw_tiles(void)
 {
-    enum { ROWS = 16, TILE = 4, TILES = ROWS / TILE, NOW_I = 1, NOW_J = 2 };
+    const int ROWS = 16, TILE = 4, TILES = ROWS / TILE, NOW_I = 1, NOW_J = 2;
     double size = 12, side = ROWS * size, tile = TILE * size, top = 134;
     svg_open(436, "The whole score matrix, and the same matrix tile by tile",
              "Left: 01-naive holds all scores of 16 queries and 16 keys. Right: 02-flash cuts them "
@@ -328,8 +328,8 @@ static void draw_tiles(void)
 
 static void draw_carry(void)
 {
-    enum { STEPS = 4, BLOCK = 2 };
-    static const double scores[STEPS * BLOCK] = {1, 3, 2, 5, 4, 5.5, 0, 2};
+    const int STEPS = 4, BLOCK = 2; /* 8 scores */
+    static const double scores[] = {1, 3, 2, 5, 4, 5.5, 0, 2};
     static const char *const labels[] = {"max", "rescale: exp(old max − max)", "old sum × rescale",
                                          "+ new weights: Σ exp(s − max)", "= sum"};
     double left = 224, width = 119, bottom = 250, table = bottom + 48;
@@ -352,7 +352,7 @@ static void draw_carry(void)
 
     /* Fold, as ra_tile_forward does, and draw each step in its own column. */
     double max = -INFINITY, sum = 0, all = 0;
-    struct point path[2 * STEPS];
+    struct point path[8]; /* two for each step */
     for (int step = 0; step < STEPS; step++) {
         double x = left + step * width, middle = x + width / 2, old_max = max, fresh = 0;
         const double *s = scores + step * BLOCK;

@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <time.h>
 
-enum { SUMS = 48, STEPS = 2000000 };
+#define SUMS 48
+#define STEPS 2000000
 
 int main(void)
 {
