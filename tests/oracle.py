@@ -26,17 +26,23 @@ and roundings are counted by a running error bound:
 A float32 operation errs by at most u times its result (u = 2^-24, half the distance from 1 to the
 next float32). So a sum errs in proportion to the terms that were added, not to what is left after
 they cancelled: 1000 - 999.9 is small, but its error is that of 1000. The magnitude of an array is
-therefore its formula with every term replaced by its absolute value and every minus by a plus.
+that sum of absolute terms, plus what the errors of its inputs make of it, to first order. All in
+units of u:
 
-One step makes errors larger: exp. A score s_ij = scale * sum_c q_ic k_jc errs by about u * sabs_ij,
-where sabs_ij = |scale| * sum_c |q_ic| |k_jc|, and an absolute error e of a score is a relative
-error e of its weight. The weights of a row also share the sum below them, which errs with the
-scores in it. So a weight of row i errs, relative to itself, by about
-
-    u * reach_i,    reach_i = 1 + max_j sabs_ij          (the 1 is the rounding of exp itself)
-
-and where the weight is had as exp(s - lse), by u * (reach_i + |lse_i|), since lse was rounded too.
-Two or three such roundings meet in every element; the factor 4 is them.
+    score    s_ij = scale * sum_c q_ic k_jc errs by scale * sum_c |q_ic| |k_jc|, and its weight, being
+             an exponential, by as much relative to itself:
+                 e_ij = 1 + |scale| sum_c |q_ic| |k_jc|              (1: the rounding of exp)
+    o        all weights of a row are divided by their own sum, so if they all err alike nothing
+             happens; a weight's error counts by how far its value lies from the mean:
+                 o_ic:   sum_j p_ij |v_jc|  +  sum_j p_ij e_ij |v_jc - o_ic|
+    lse      the mean of the errors, the rounding of the log, and its own:
+                 lse_i:  1 + sum_j p_ij e_ij + |lse_i|
+    weight   in the backward, exp(s - lse):   b_ij = e_ij + (what lse_i errs by)
+    dv       dv_jc:  sum_i p_ij b_ij |dO_ic|
+    ds       the weight's error times the true difference dp - D, and the rounding of dp and of D,
+             which do not cancel when dp and D do:
+                 ds_ij:  p_ij (b_ij |dp_ij - D_i| + sum_c |dO_ic| (|v_jc| + |o_ic| + what o_ic errs by))
+    dq, dk   |scale| times the sums of these times |k| and |q|
 
 The maxima run over one head of one batch, the unit within which all elements have like sizes.
 """
@@ -74,6 +80,17 @@ def visible_pairs(N, M, key_mask, causal, lookback):
     return visible
 
 
+def product(a, b):
+    """The product of two matrices. In float32 every sum is taken one term after the other, as in the
+    plainest loop: a library would choose an order of its own, and another one on the next machine."""
+    if a.dtype == np.float64:
+        return a @ b
+    out = np.zeros((a.shape[0], b.shape[1]), a.dtype)
+    for c in range(a.shape[1]):
+        out += a[:, c : c + 1] * b[c]
+    return out
+
+
 def attention(q, k, v, d_out, visible, scale, softcap, number):
     """One query head, forward and backward, with every step in the type `number`.
 
@@ -84,7 +101,7 @@ def attention(q, k, v, d_out, visible, scale, softcap, number):
     scale = number(scale)
 
     # s_ij = scale q_i.k_j, soft cap: s <- c tanh(s/c). The hidden get no weight: exp(-inf) = 0.
-    s = scale * (q @ k.T)
+    s = scale * product(q, k.T)
     if softcap is not None:
         c = number(softcap)
         s = c * np.tanh(s / c)
@@ -96,11 +113,11 @@ def attention(q, k, v, d_out, visible, scale, softcap, number):
     empty = largest == -np.inf
     largest = np.where(empty, number(0), largest)
     weight = np.exp(hidden - largest[:, None])
-    total = weight.sum(axis=1)
+    total = product(weight, np.ones((len(k), 1), number))[:, 0]
     p = weight / np.where(empty, number(1), total)[:, None]
 
     # o_i = sum_j p_ij v_j;  lse_i = log sum_j exp s_ij. log 0 = -inf is meant, so it is no warning.
-    o = p @ v
+    o = product(p, v)
     with np.errstate(divide="ignore"):
         lse = largest + np.log(total)
     result = {"o": o, "lse": lse, "s": s, "p": p}
@@ -111,16 +128,16 @@ def attention(q, k, v, d_out, visible, scale, softcap, number):
     d_out = d_out.astype(number)
     p = np.exp(hidden - np.where(empty, number(0), lse)[:, None])
     D = (d_out * o).sum(axis=1)
-    dv = p.T @ d_out
+    dv = product(p.T, d_out)
 
     # dp_ij = dO_i.v_j;  ds = p (dp - D), soft cap: times 1 - (s/c)^2.
-    dp = d_out @ v.T
+    dp = product(d_out, v.T)
     ds = p * (dp - D[:, None])
     if softcap is not None:
         ds = ds * (1 - (s / c) ** 2)
 
     # dq_i = scale sum_j ds_ij k_j;  dk_j = scale sum_i ds_ij q_i.
-    result.update(dq=scale * (ds @ k), dk=scale * (ds.T @ q), dv=dv)
+    result.update(dq=scale * product(ds, k), dk=scale * product(ds.T, q), dv=dv)
     return result
 
 
@@ -129,32 +146,37 @@ def magnitudes(q, k, v, d_out, visible, scale, softcap, exact):
 
     exact is what attention() returned for the same arguments.
     """
-    q, k, v = (np.abs(array.astype(np.float64)) for array in (q, k, v))
-    scale = abs(scale)
-    p, s = exact["p"], exact["s"]
+    q, k, v = (array.astype(np.float64) for array in (q, k, v))
+    p, s, o = exact["p"], exact["s"], exact["o"]
     lse = np.where(np.isfinite(exact["lse"]), np.abs(exact["lse"]), 0)
 
-    # sabs_ij = |scale| sum_c |q_ic| |k_jc|. A soft cap only flattens scores, so it adds no error.
-    sabs = np.where(visible, scale * (q @ k.T), 0)
-    reach = 1 + sabs.max(axis=1)
+    # The error of a score. A soft cap flattens it by its slope, 1 - (s/c)^2, and rounds once more.
+    e = 1 + np.abs(scale) * (np.abs(q) @ np.abs(k).T)
+    if softcap is not None:
+        tanh = np.abs(s) / softcap
+        slope = 1 - tanh**2
+        e = 1 + slope * e + np.abs(s)
 
-    # o: the weights' error times the values.  lse: the scores' error, and the rounding of lse.
-    result = {"o": reach[:, None] * (p @ v), "lse": reach + lse}
+    # |v_j - o_i| would be an array (N, M, D); a dimension at a time is enough.
+    spread = np.stack([(p * e * np.abs(v[None, :, c] - o[:, None, c])).sum(axis=1)
+                       for c in range(v.shape[1])], axis=1)
+    result = {"o": p @ np.abs(v) + spread, "lse": 1 + (p * e).sum(axis=1) + lse}
     if d_out is None:
         return result
 
-    # dv = sum_i p |dO|;  ds = p (|dp| + |D|) with dp = sum_c |dO| |v|, D = sum_c |dO| sum_j p |v|.
-    d_out = np.abs(d_out.astype(np.float64))
-    weight = (reach + lse)[:, None] * p
-    dp = d_out @ v.T
-    D = (d_out * (p @ v)).sum(axis=1)
-    ds = weight * (dp + D[:, None])
+    # ds: dp - D is exact here; the sums of absolute terms are what rounding sees of it.
+    d_out = d_out.astype(np.float64)
+    b = e + result["lse"][:, None]
+    difference = np.abs(d_out @ v.T - (d_out * o).sum(axis=1)[:, None])
+    rounding = np.abs(d_out) @ np.abs(v).T
+    rounding += (np.abs(d_out) * (np.abs(o) + result["o"])).sum(axis=1)[:, None]
+    ds = p * (b * difference + rounding)
 
-    # Soft cap: 1 - (s/c)^2 becomes 1 + (s/c)^2, and an error e of s moves it by 2 e |s| / c^2,
-    # which is at most 2 e / c.
+    # Soft cap: ds is multiplied by the slope, whose own error is that of 1, of (s/c)^2 and of s.
     if softcap is not None:
-        ds = ds * (1 + (s / softcap) ** 2 + 2 * sabs / softcap)
-    result.update(dq=scale * (ds @ k), dk=scale * (ds.T @ q), dv=weight.T @ d_out)
+        ds = ds * slope + p * difference * (1 + tanh**2 + 2 * tanh * e / softcap)
+    result.update(dq=abs(scale) * (ds @ np.abs(k)), dk=abs(scale) * (ds.T @ np.abs(q)),
+                  dv=(p * b).T @ np.abs(d_out))
     return result
 
 
