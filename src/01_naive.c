@@ -56,8 +56,8 @@ static double score(const struct stage *stage, const float *q, const float *k)
     return stage->softcap > 0 ? stage->softcap * tanh(s / stage->softcap) : s;
 }
 
-/* The weight of a key: exp(s - lse). A key that is not seen has s = -inf and no weight; asking first
- * keeps -inf - -inf, which is NaN, out of the rows that see nothing. */
+/* The weight of a key: exp(s - lse). A key that is not seen has s = -inf and no weight; asking
+ * first keeps -inf - -inf, which is NaN, out of the rows that see nothing. */
 static double weight(double s, double lse)
 {
     return s == -INFINITY ? 0 : exp(s - lse);
@@ -102,7 +102,7 @@ static void forward(const struct stage *stage, struct arrays *x, int64_t b, int6
     }
 }
 
-/* Adds to dq, dk and dv what head h of batch b gives, from the scores that forward left in s. */
+/* Adds to dq, dk and dv what head h of batch b gives. s holds the scores of this head, by forward. */
 static void backward(const struct stage *stage, struct arrays *x, int64_t b, int64_t h)
 {
     int64_t N = stage->N, M = stage->M, H = stage->H, G = stage->G, D = stage->D;

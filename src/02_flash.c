@@ -1,8 +1,8 @@
 /* 02-flash: the same attention from tiles, forward and backward, in float32.
  *
- * Chapter 02. New here: no score matrix. Blocks of keys are folded, one after the other, into a carry
- * per query row; the backward computes the scores anew, tile by tile. Memory grows with N and M, not
- * with their product.
+ * Chapter 02. New here: no score matrix. Blocks of keys are folded, one after the other, into a
+ * carry per query row; the backward computes the scores anew, tile by tile. Memory grows with N and
+ * M, not with their product.
  */
 #include <stddef.h>
 #include "ra_tile.h"
@@ -26,55 +26,55 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The tile of query rows that begins at row i of head h of batch b. */
-static struct ra_queries query_tile(const struct stage *stage, const struct arrays *x, int64_t b,
-                                    int64_t h, int64_t i)
+/* The block of query rows that begins at row i of head h of batch b. */
+static struct ra_queries query_block(const struct stage *stage, const struct arrays *x, int64_t b,
+                                     int64_t h, int64_t i)
 {
     int64_t at = ((b * stage->N + i) * stage->H + h) * stage->D;
     int64_t row = (b * stage->H + h) * stage->N + i;
-    struct ra_queries tile = {.rows = smaller(stage->tile_queries, stage->N - i),
-                              .stride = stage->H * stage->D,
-                              .q = x->q + at,
-                              .o = x->o + at,
-                              .max = x->max + row,
-                              .sum = x->sum + row};
+    struct ra_queries block = {.rows = smaller(stage->tile_queries, stage->N - i),
+                               .stride = stage->H * stage->D,
+                               .q = x->q + at,
+                               .o = x->o + at,
+                               .max = x->max + row,
+                               .sum = x->sum + row};
     if (!stage->forward_only) {
-        tile.d_out = x->d_out + at;
-        tile.lse = x->lse + row;
-        tile.delta = x->delta + row;
-        tile.dq = x->dq + at;
+        block.d_out = x->d_out + at;
+        block.lse = x->lse + row;
+        block.delta = x->delta + row;
+        block.dq = x->dq + at;
     }
-    return tile;
+    return block;
 }
 
-/* The tile of key rows that begins at row j of head h of batch b. */
-static struct ra_keys key_tile(const struct stage *stage, const struct arrays *x, int64_t b,
-                               int64_t h, int64_t j)
+/* The block of key rows that begins at row j of head h of batch b. */
+static struct ra_keys key_block(const struct stage *stage, const struct arrays *x, int64_t b,
+                                int64_t h, int64_t j)
 {
     int64_t at = ((b * stage->M + j) * stage->H + h) * stage->D;
-    struct ra_keys tile = {.rows = smaller(stage->tile_keys, stage->M - j),
-                           .stride = stage->H * stage->D,
-                           .k = x->k + at,
-                           .v = x->v + at,
-                           .mask = x->mask ? x->mask + b * stage->M + j : NULL};
+    struct ra_keys block = {.rows = smaller(stage->tile_keys, stage->M - j),
+                            .stride = stage->H * stage->D,
+                            .k = x->k + at,
+                            .v = x->v + at,
+                            .mask = x->mask ? x->mask + b * stage->M + j : NULL};
     if (!stage->forward_only) {
-        tile.dk = x->dk + at;
-        tile.dv = x->dv + at;
+        block.dk = x->dk + at;
+        block.dv = x->dv + at;
     }
-    return tile;
+    return block;
 }
 
-/* o and lse of head h of batch b: every tile of queries meets every tile of keys. */
+/* o and lse of head h of batch b: every block of queries meets every block of keys. */
 static void forward(const struct stage *stage, struct arrays *x, int64_t b, int64_t h)
 {
     for (int64_t i = 0; i < stage->N; i += stage->tile_queries) {
         int64_t row = (b * stage->H + h) * stage->N + i;
         stage_progress(stage, "forward", row, stage->B * stage->H * stage->N);
-        struct ra_queries queries = query_tile(stage, x, b, h, i);
+        struct ra_queries queries = query_block(stage, x, b, h, i);
         ra_tile_begin(stage->D, &queries);
 
         for (int64_t j = 0; j < stage->M; j += stage->tile_keys) {
-            struct ra_keys keys = key_tile(stage, x, b, h, j);
+            struct ra_keys keys = key_block(stage, x, b, h, j);
             ra_tile_forward(stage->D, (float)stage->scale, &queries, &keys, RA_ALL_KEYS,
                             x->workspace);
             x->pairs += queries.rows * keys.rows;
@@ -89,11 +89,11 @@ static void backward(const struct stage *stage, struct arrays *x, int64_t b, int
     for (int64_t i = 0; i < stage->N; i += stage->tile_queries) {
         int64_t row = (b * stage->H + h) * stage->N + i;
         stage_progress(stage, "backward", row, stage->B * stage->H * stage->N);
-        struct ra_queries queries = query_tile(stage, x, b, h, i);
+        struct ra_queries queries = query_block(stage, x, b, h, i);
         ra_tile_delta(stage->D, &queries, x->delta + row);
 
         for (int64_t j = 0; j < stage->M; j += stage->tile_keys) {
-            struct ra_keys keys = key_tile(stage, x, b, h, j);
+            struct ra_keys keys = key_block(stage, x, b, h, j);
             ra_tile_backward(stage->D, (float)stage->scale, &queries, &keys, RA_ALL_KEYS,
                              x->workspace);
         }
@@ -110,7 +110,7 @@ int main(int argc, char **argv)
     int64_t key_numbers = stage.B * stage.M * stage.H * stage.D;
     int64_t rows = stage.B * stage.H * stage.N;
 
-    /* A tile is no larger than what there is. */
+    /* A block is no longer than what there is. */
     stage.tile_queries = smaller(stage.tile_queries, stage.N);
     stage.tile_keys = smaller(stage.tile_keys, stage.M);
     int64_t workspace = ra_tile_workspace(stage.tile_queries, stage.tile_keys, stage.D);

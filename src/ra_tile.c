@@ -24,8 +24,8 @@ static void multiply_add(int64_t rows, int64_t inner, int64_t cols, const float 
 }
 
 /* out (rows, cols) = left (rows, D) times the transpose of right (cols, D), whose rows are
- * right_stride apart. right is first copied on its side, into turned (D, cols), because multiply_add
- * wants the index that runs innermost to be the one that lies next to each other in memory. */
+ * right_stride apart. right is first copied on its side, into turned (D, cols), because in
+ * multiply_add the innermost index must step through neighbours in memory. */
 static void multiply_transposed(int64_t rows, int64_t D, int64_t cols, const float *left,
                                 int64_t left_stride, const float *right, int64_t right_stride,
                                 float *restrict turned, float *restrict out)
@@ -85,7 +85,8 @@ void ra_tile_forward(int64_t D, float scale, const struct ra_queries *queries,
             if (weight[b] > max)
                 max = weight[b];
 
-        /* A row that has seen no key at all keeps its empty carry: -inf - -inf would be NaN. */
+        /* A row that has seen no key at all keeps its empty carry: -inf - -inf would be NaN. The
+         * product below still reads its weights, so they must be 0. */
         if (max == -INFINITY) {
             for (int64_t b = 0; b < keys->rows; b++)
                 weight[b] = 0;
@@ -139,7 +140,8 @@ void ra_tile_backward(int64_t D, float scale, const struct ra_queries *queries,
     float *p = workspace, *ds = p + queries->rows * keys->rows;
     float *turned = ds + queries->rows * keys->rows;
 
-    /* p_ab = exp(s_ab - lse_a), from recomputed scores. A row that saw nothing has lse = -inf. */
+    /* p_ab = exp(s_ab - lse_a), from recomputed scores. A row that saw nothing has lse = -inf, and
+     * -inf - -inf would be NaN: its weights are 0. */
     tile_scores(D, scale, queries, keys, band, turned, p);
     for (int64_t a = 0; a < queries->rows; a++)
         for (int64_t b = 0; b < keys->rows; b++) {

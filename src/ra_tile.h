@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 /* A block of query rows. Row a of q, o, d_out and dq starts at a * stride; D numbers each. The carry
- * (o, max, sum) is what a row keeps of all keys folded so far: the largest score, the sum of
- * exp(score - max), and the sum of exp(score - max) * v. Nothing seen yet: 0, -inf, 0. */
+ * is what a row keeps of all keys folded so far: in o the sum of exp(score - max) * v, in max the
+ * largest score, in sum the sum of exp(score - max). Nothing seen yet: o = 0, max = -inf, sum = 0. */
 struct ra_queries {
     int64_t rows, stride;
     const float *q;
@@ -38,10 +38,11 @@ struct ra_band {
 #define RA_BAND_FAR (INT64_MAX / 4)
 #define RA_ALL_KEYS ((struct ra_band){-RA_BAND_FAR, RA_BAND_FAR})
 
-/* Floats of workspace that the two tile functions need for blocks of up to this many rows. */
+/* Floats of workspace that the two tile functions need for blocks of up to this many rows. Nothing
+ * in it is kept from one call to the next. */
 int64_t ra_tile_workspace(int64_t query_rows, int64_t key_rows, int64_t D);
 
-/* Empties the carry. */
+/* Empties the carry: o = 0, max = -inf, sum = 0. */
 void ra_tile_begin(int64_t D, const struct ra_queries *queries);
 
 /* Folds one block of keys into the carry of the queries. */

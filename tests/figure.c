@@ -257,7 +257,7 @@ static void draw_tiles(void)
     double size = 12, side = ROWS * size, tile = TILE * size, top = 134;
     svg_open(436, "The whole score matrix, and the same matrix tile by tile",
              "Left: 01-naive holds all scores of 16 queries and 16 keys. Right: 02-flash cuts them "
-             "into 4 x 4 tiles and holds one tile; key tiles pass along a row of tiles and are "
+             "into 4 x 4 tiles and holds one tile; key blocks pass along a row of tiles and are "
              "folded into the carry of the query tile: max, sum and o.");
 
     /* Left: all cells stand in memory. */
@@ -295,9 +295,9 @@ static void draw_tiles(void)
         box(left - 28, top + k * tile + 1.5, 20, tile - 3, k == NOW_I ? FILL(GREEN) : FILL(LIGHT),
             k);
     }
-    text(left + 1.5, top - 50, "", "key tiles (k, v) stream by");
+    text(left + 1.5, top - 50, "", "key blocks (k, v) stream by");
     arrow(left + 1.5, top - 39, left + side - 1.5, top - 39);
-    text(left - 38, top + tile / 2 + 4, END, "query tiles");
+    text(left - 38, top + tile / 2 + 4, END, "query blocks");
     text(left - 38, top + tile / 2 + 20, END, "(q)");
 
     /* The carry of each tile of queries, a line per query row. */
