@@ -11,6 +11,7 @@
 #define STAGE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "npy.h"

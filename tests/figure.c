@@ -211,9 +211,9 @@ static void head_map(double x, double y, int H, int G, bool interleaved, const c
         int g = key_head(H, G, h, interleaved);
         double head_x = left + h * pitch, key_x = left + ((g + 0.5) * H / G - 0.5) * pitch;
         line(head_x + size / 2, y + 8 + size, key_x + size / 2, below,
-             g % 2 ? STROKE(ORANGE, "1.5") : STROKE(BLUE, "1.5"));
-        box(head_x, y + 8, size, size, g % 2 ? FILL(ORANGE) : FILL(BLUE), h);
-        box(key_x, below, size, size, g % 2 ? FILL(ORANGE) : FILL(BLUE), g);
+             g % 2 ? STROKE(ORANGE, "1.5") : STROKE(GREEN, "1.5"));
+        box(head_x, y + 8, size, size, g % 2 ? FILL(ORANGE) : FILL(GREEN), h);
+        box(key_x, below, size, size, g % 2 ? FILL(ORANGE) : FILL(GREEN), g);
     }
 }
 
@@ -253,7 +253,7 @@ static void cells(double x, double y, int count, double size, const char *look)
 
 static void draw_tiles(void)
 {
-    const int ROWS = 16, TILE = 4, TILES = ROWS / TILE, NOW_I = 1, NOW_J = 2;
+    const int ROWS = 16, TILE = 4, TILES = ROWS / TILE, NOW_I = 1, NOW_J = 3;
     double size = 12, side = ROWS * size, tile = TILE * size, top = 134;
     svg_open(436, "The whole score matrix, and the same matrix tile by tile",
              "Left: 01-naive holds all scores of 16 queries and 16 keys. Right: 02-flash cuts them "
@@ -287,6 +287,7 @@ static void draw_tiles(void)
         }
     text(left + side / 2, top + side + 24, MIDDLE BOLD, "%d × %d = %d scores in memory", TILE, TILE,
          TILE * TILE);
+    text(left + side / 2, top + side + 42, MIDDLE, "(two such tiles in the backward)");
 
     /* The tiles of keys and queries that meet now are green. */
     for (int k = 0; k < TILES; k++) {
@@ -419,7 +420,7 @@ static void draw_share(const char *path)
     svg_open(336, "Peak memory of 01-naive", "For each N, the share of the peak that is scores.");
     heading(20, 30, "Peak memory of 01-naive", "one head, D = 64, N queries and N keys");
     text(150, 84, "", "share of the peak");
-    text(700, 84, END, "peak bytes");
+    text(700, 84, END, "peak");
 
     int k = 0;
     for (; fgets(row, sizeof row, file); k++) {
@@ -433,7 +434,7 @@ static void draw_share(const char *path)
         rect(150, y, width, 24, FILL(LIGHT));
         rect(150, y, width * scores / peak, 24, FILL(ORANGE));
         text(158, y + 17, BOLD FILL("white"), "%.0f %%", 100 * scores / peak);
-        text(700, y + 17, END, "%.0f", peak);
+        text(700, y + 17, END, "%.2f MB", peak / 1e6);
     }
     if (ferror(file) || k == 0)
         fail("%s: holds no rows", path);

@@ -781,8 +781,12 @@ static void weave_all(char **paths, int count)
             report_gaps(source, &quoted, &all);
             cover = true;
         }
-    if (weave.problems > 0)
+    if (weave.problems > 0) {
+        fprintf(stderr,
+                "weave: %" PRId64 " to mend; where the source is right, ninja weave quotes it\n",
+                weave.problems);
         return;
+    }
     printf("weave: %d chapters, %" PRId64 " quotes", count, weave.quotes);
     if (cover)
         printf(", %" PRId64 " of %" PRId64 " lines covered", quoted, all);
