@@ -277,6 +277,27 @@ START_TEST(rows_that_see_nothing)
 }
 END_TEST
 
+/* The carry that others take over: empty before the first key, and after keys that nobody sees. */
+START_TEST(empty_carry)
+{
+    struct tiles t;
+    float workspace[6 * 9 * 2 + 9 * DIM];
+    make(&t, 6, 9, 1, 11);
+    struct ra_queries queries = {
+        .rows = 6, .stride = STRIDE, .q = t.q, .o = t.o, .max = t.max, .sum = t.sum};
+    struct ra_keys keys = {.rows = 9, .stride = STRIDE, .k = t.k, .v = t.v};
+    ra_tile_begin(DIM, &queries);
+    for (int folded = 0; folded < 2; folded++) {
+        for (int a = 0; a < 6; a++) {
+            ck_assert(t.max[a] == -INFINITY && t.sum[a] == 0);
+            for (int c = 0; c < DIM; c++)
+                ck_assert(t.o[a * STRIDE + c] == 0);
+        }
+        ra_tile_forward(DIM, t.scale, &queries, &keys, (struct ra_band){9, 9}, workspace);
+    }
+}
+END_TEST
+
 /* No mask at all is the mask that allows everything, to the bit. */
 START_TEST(no_mask)
 {
@@ -338,6 +359,7 @@ int main(void)
     tcase_add_loop_test(cases, half_open_bands, 0, 2);
     tcase_add_loop_test(cases, masks, 0, 2);
     tcase_add_test(cases, rows_that_see_nothing);
+    tcase_add_test(cases, empty_carry);
     tcase_add_test(cases, no_mask);
     tcase_add_test(cases, gradients_are_added);
     suite_add_tcase(suite, cases);

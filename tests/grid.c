@@ -119,7 +119,9 @@ static int run(const char *command, const char *log, int seconds)
     pid_t child = fork();
     if (child == 0) {
         alarm((unsigned)seconds);
-        if (!freopen(log, "w", stdout) || dup2(STDOUT_FILENO, STDERR_FILENO) < 0)
+        /* mpirun reads stdin, and would take what is meant for whoever started us. */
+        if (!freopen("/dev/null", "r", stdin) || !freopen(log, "w", stdout) ||
+            dup2(STDOUT_FILENO, STDERR_FILENO) < 0)
             _exit(127);
         execl("/bin/sh", "sh", "-c", text("exec %s", command), (char *)NULL);
         _exit(127);

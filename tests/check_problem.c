@@ -1,0 +1,385 @@
+/* check_problem: build/problem makes what its flags say.
+ *
+ * All other tests believe their problems: a flag that did nothing would leave them tame data, and all
+ * of them would pass. So every flag is seen here in the files, read back with npy. The program is
+ * found in the folder that the environment variable BUILD names. The tests run one after the other
+ * in a new folder, their current directory.
+ */
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "npy.h"
+#include "suite.h"
+
+static char program[PATH_MAX], folder[PATH_MAX];
+
+/* An array that was read back; a mask as the numbers 0 and 1. */
+struct array {
+    enum npy_type type;
+    int dims;
+    int64_t shape[NPY_MAX_DIMS], count;
+    double *numbers;
+};
+
+/* mask.numbers is NULL if there is none. */
+struct problem {
+    struct array q, k, v, d_out, mask;
+};
+
+static void enter_folder(void)
+{
+    const char *build = getenv("BUILD"), *place = getenv("TMPDIR");
+    char here[PATH_MAX / 2];
+    ck_assert(getcwd(here, sizeof here) != NULL);
+    build = build ? build : "build";
+    snprintf(program, sizeof program, "%s/%s/problem", build[0] == '/' ? "" : here, build);
+    ck_assert_msg(access(program, X_OK) == 0, "%s is missing: run ninja first", program);
+    snprintf(folder, sizeof folder, "%s/check-problem-XXXXXX", place ? place : "/tmp");
+    ck_assert(mkdtemp(folder) != NULL && chdir(folder) == 0);
+}
+
+static void remove_folder(void)
+{
+    char command[PATH_MAX + 20];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    ck_assert_int_eq(system(command), 0);
+}
+
+/* Runs problem with these flags on `name`; returns its exit code, 128 if it was killed. */
+static int run(const char *flags, const char *name)
+{
+    char command[PATH_MAX + 1000];
+    ck_assert_int_lt(
+        snprintf(command, sizeof command, "'%s' %s %s >said 2>&1 </dev/null", program, flags, name),
+        (int)sizeof command);
+    int status = system(command);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+/* Reads an array into the store, whose contents end with the test's process. */
+static struct array load(const char *path)
+{
+    static double store[1 << 20];
+    static bool bools[1 << 16];
+    static int64_t used;
+    struct npy file;
+    if (access(path, F_OK) != 0)
+        return (struct array){0};
+    ck_assert_msg(npy_open(&file, path), "%s", file.error);
+    struct array x = {file.type, file.dims, {0}, npy_elements(&file), store + used};
+    memcpy(x.shape, file.shape, sizeof x.shape);
+    used += x.count;
+    bool is_mask = file.type == NPY_BOOL;
+    ck_assert(used <= 1 << 20 && (!is_mask || x.count <= 1 << 16));
+
+    /* Bools can be read as bools alone. */
+    struct npy_slice all = {0, 0, 0, 1, file.shape[0]};
+    void *out = is_mask ? (void *)bools : x.numbers;
+    ck_assert_msg(npy_read(&file, all, is_mask ? NPY_BOOL : NPY_FLOAT64, out), "%s", file.error);
+    for (int64_t e = 0; e < x.count && is_mask; e++)
+        x.numbers[e] = bools[e];
+    npy_close(&file);
+    return x;
+}
+
+/* Makes a problem with these flags, which must succeed without a word, and reads it back. */
+static struct problem make(const char *flags)
+{
+    ck_assert_msg(run(flags, "p") == 0 && system("test ! -s said") == 0, "problem %s", flags);
+    return (struct problem){load("p/q.npy"), load("p/k.npy"), load("p/v.npy"), load("p/do.npy"),
+                            load("p/mask.npy")};
+}
+
+/* Element [b, i, h, c] of an array (B, rows, heads, D). */
+static double at(struct array x, int64_t b, int64_t i, int64_t h, int64_t c)
+{
+    return x.numbers[((b * x.shape[1] + i) * x.shape[2] + h) * x.shape[3] + c];
+}
+
+/* The share of the elements that two arrays of one shape have in common, place by place. */
+static double common(struct array x, struct array y)
+{
+    double same = 0;
+    ck_assert_mem_eq(x.shape, y.shape, sizeof x.shape);
+    for (int64_t e = 0; e < x.count; e++)
+        same += x.numbers[e] == y.numbers[e];
+    return same / (double)x.count;
+}
+
+/* The score of query i and key j, for as many heads of k as of q. */
+static double score(struct problem p, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    double sum = 0;
+    for (int64_t c = 0; c < p.q.shape[3]; c++)
+        sum += at(p.q, b, i, h, c) * at(p.k, b, j, h, c);
+    return sum / sqrt((double)p.q.shape[3]);
+}
+
+static void check_shape(struct array x, enum npy_type type, int64_t B, int64_t rows, int64_t heads,
+                        int64_t D)
+{
+    ck_assert(x.type == type && x.dims == 4 && x.shape[0] == B && x.shape[1] == rows);
+    ck_assert(x.shape[2] == heads && x.shape[3] == D);
+}
+
+START_TEST(shapes_and_types)
+{
+    struct problem p = make("");
+    check_shape(p.q, NPY_FLOAT32, 1, 64, 1, 16);
+    p = make("--batch 2 --queries 3 --keys 5 --heads 6 --key-heads 2 --dim 7 --dtype float16");
+    check_shape(p.q, NPY_FLOAT16, 2, 3, 6, 7);
+    check_shape(p.d_out, NPY_FLOAT16, 2, 3, 6, 7);
+    check_shape(p.k, NPY_FLOAT16, 2, 5, 2, 7);
+    check_shape(p.v, NPY_FLOAT16, 2, 5, 2, 7);
+}
+END_TEST
+
+/* Every array, batch and head has a mean and a scale of its own, and no number follows another. */
+START_TEST(numbers_are_lopsided)
+{
+    struct problem p = make("--batch 2 --queries 1000 --heads 3 --dim 10");
+    const struct array arrays[] = {p.q, p.k, p.v, p.d_out};
+    const double means[] = {0.25, -0.125, 0.5, 0.375};
+    for (int n = 0; n < 4 * 6; n++) {
+        int64_t a = n / 6, b = n / 3 % 2, h = n % 3;
+        double sums[5] = {0}, scale = 0.75 + 0.125 * (double)((3 * b + h) % 5), last = 0;
+        for (int64_t e = 0; e < 10000; e++) {
+            double x = (at(arrays[a], b, e / 10, h, e % 10) - means[a]) / scale;
+            double other = at(arrays[(a + 1) % 4], b, e / 10, h, e % 10) - means[(a + 1) % 4];
+            double batch = at(arrays[a], 1 - b, e / 10, h, e % 10) - means[a];
+            const double terms[] = {x, x * x - 1, x * x * x * x - 2.9, x * (last + batch),
+                                    x * other};
+            for (int s = 0; s < 5; s++)
+                sums[s] += terms[s];
+            last = x;
+        }
+        /* Where the numbers are as they should be, these sums spread by this much. */
+        const double spreads[] = {100, 140, 900, 160, 125};
+        for (int s = 0; s < 5; s++)
+            ck_assert_msg(fabs(sums[s]) < 5 * spreads[s], "array %d batch %d head %d: sum %d: %g",
+                          (int)a, (int)b, (int)h, s, sums[s]);
+    }
+}
+END_TEST
+
+START_TEST(seeds)
+{
+    struct problem one = make(""), same = make("--seed 1"), other = make("--seed 2");
+    ck_assert(common(one.q, same.q) == 1 && common(one.k, same.k) == 1);
+    ck_assert(common(one.v, same.v) == 1 && common(one.d_out, same.d_out) == 1);
+    ck_assert(common(one.q, other.q) < 0.01 && common(one.k, other.k) < 0.01);
+    ck_assert(common(one.v, other.v) < 0.01 && common(one.d_out, other.d_out) < 0.01);
+
+    /* The same bits on every machine. More keys and a mask leave q as it was. */
+    ck_assert(one.q.numbers[0] == 0x1.7db8p-2 && one.k.numbers[0] == -0x1.64b3p-1);
+    ck_assert(one.v.numbers[0] == 0x1.6e19p-1 && one.d_out.numbers[0] == -0x1.184b8p+0);
+    struct problem more = make("--keys 100 --mask random");
+    ck_assert(common(one.q, more.q) == 1);
+    ck_assert(common(more.mask, make("--keys 100 --mask random --seed 2").mask) < 0.9);
+}
+END_TEST
+
+START_TEST(score_scale_and_float16)
+{
+    struct problem one = make(""), eight = make("--score-scale 8"), half = make("--dtype float16");
+    struct problem less = make("--score-scale -0.25");
+    for (int64_t e = 0; e < one.q.count; e++) {
+        double x = one.q.numbers[e];
+        ck_assert(eight.q.numbers[e] == 8 * x && less.q.numbers[e] == -0.25 * x);
+        /* Rounded to 11 bits; below 2^-14 the step stays 2^-24. */
+        ck_assert(fabs(half.q.numbers[e] - x) <= fmax(fabs(x) * 0x1p-11, 0x1p-25));
+    }
+    ck_assert(common(one.k, eight.k) == 1 && common(one.v, eight.v) == 1);
+    ck_assert(common(one.d_out, eight.d_out) == 1 && common(one.q, half.q) < 0.5);
+}
+END_TEST
+
+START_TEST(scores)
+{
+    struct problem plain = make("--batch 2 --heads 2");
+    struct problem p = make("--batch 2 --heads 2 --scores equal");
+    for (int64_t e = 0; e < p.k.count; e++)
+        ck_assert(p.k.numbers[e] == at(plain.k, e / 2048, 0, e / 16 % 2, e % 16));
+    ck_assert(common(p.q, plain.q) == 1 && common(p.v, plain.v) == 1);
+
+    /* The dominant key is one for all queries of a head, and another for another head. */
+    p = make("--batch 2 --heads 2 --scores dominant");
+    int64_t top[4] = {0};
+    for (int64_t n = 0; n < 4; n++) {
+        for (int64_t j = 1; j < 64; j++)
+            if (score(p, n / 2, n % 2, 0, j) > score(p, n / 2, n % 2, 0, top[n]))
+                top[n] = j;
+        for (int64_t i = 0; i < 64; i++)
+            for (int64_t j = 0; j < 64; j++)
+                ck_assert(j == top[n] ||
+                          score(p, n / 2, n % 2, i, j) + 10 < score(p, n / 2, n % 2, i, top[n]));
+    }
+    ck_assert(top[0] != top[1] && top[0] != top[2] && top[1] != top[2] && top[1] != top[3]);
+
+    /* Every key is more, or less, than the one before it, by enough to count. */
+    struct problem up = make("--scores growing"), down = make("--scores shrinking");
+    for (int64_t i = 0; i < 64; i++)
+        for (int64_t j = 1; j < 64; j++) {
+            ck_assert(score(up, 0, 0, i, j) > score(up, 0, 0, i, j - 1) + 0.25);
+            ck_assert(score(down, 0, 0, i, j) < score(down, 0, 0, i, j - 1) - 0.25);
+        }
+}
+END_TEST
+
+START_TEST(visible_and_group_values)
+{
+    struct problem p = make("--visible --queries 5 --keys 8 --dim 8 --heads 2 --batch 2");
+    for (int64_t e = 0; e < p.q.count; e++)
+        ck_assert(p.q.numbers[e] == 0);
+    for (int64_t e = 0; e < p.k.count; e++)
+        ck_assert(p.k.numbers[e] == 0 && p.v.numbers[e] == (e % 8 == e / 16 % 8));
+    p = make("--group-values --heads 6 --key-heads 3");
+    for (int64_t e = 0; e < p.v.count; e++)
+        ck_assert(p.v.numbers[e] == (double)(1 + e / 16 % 3));
+}
+END_TEST
+
+/* 3 batches of 8 keys. */
+static const char *const masks[][4] = {{"all-but-batch-0", "00000000", "11111111", "11111111"},
+                                       {"none-visible", "00000000", "00000000", "00000000"},
+                                       {"last-only", "00000001", "00000001", "00000001"},
+                                       {"first-hidden", "00001111", "00001111", "00001111"},
+                                       {"tail", "11111100", "11110000", "11000000"}};
+
+START_TEST(mask_kinds)
+{
+    char flags[100];
+    for (int m = 0; m < 5; m++) {
+        snprintf(flags, sizeof flags, "--batch 3 --keys 8 --mask %s", masks[m][0]);
+        struct array mask = make(flags).mask;
+        ck_assert(mask.type == NPY_BOOL && mask.dims == 2);
+        ck_assert(mask.shape[0] == 3 && mask.shape[1] == 8);
+        for (int e = 0; e < 24; e++)
+            ck_assert_msg(mask.numbers[e] == masks[m][1 + e / 8][e % 8] - '0', "%s: %d", flags, e);
+    }
+    ck_assert(make("--keys 1 --mask first-hidden").mask.numbers[0] == 0);
+
+    /* Random: about half, in either batch, and not twice the same. */
+    struct array mask = make("--batch 2 --keys 1000 --mask random").mask;
+    double seen[2] = {0}, same = 0;
+    for (int e = 0; e < 2000; e++) {
+        seen[e / 1000] += mask.numbers[e];
+        same += mask.numbers[e] == mask.numbers[(e + 1000) % 2000] ? 0.5 : 0;
+    }
+    ck_assert(fabs(seen[0] - 500) < 80 && fabs(seen[1] - 500) < 80 && fabs(same - 500) < 80);
+
+    /* A mask does not outlive its problem. */
+    ck_assert_ptr_null(make("--mask none").mask.numbers);
+}
+END_TEST
+
+START_TEST(one_hot)
+{
+    /* One 1 in each batch and head, and not everywhere in the same place. */
+    struct array d_out = make("--gradient one-hot --batch 4 --heads 3").d_out;
+    int64_t ones[12] = {0}, places[12] = {0}, others = 0;
+    for (int64_t e = 0; e < d_out.count; e++)
+        if (d_out.numbers[e] != 0) {
+            int64_t head = e / 3072 * 3 + e / 16 % 3;
+            ck_assert(d_out.numbers[e] == 1 && ++ones[head] == 1);
+            places[head] = e / 48 % 64 * 16 + e % 16;
+        }
+    for (int head = 0; head < 12; head++)
+        others += ones[head] == 1 && places[head] != places[0];
+    ck_assert_int_gt(others, 8);
+}
+END_TEST
+
+START_TEST(repeated_heads)
+{
+    struct problem few = make("--batch 2 --heads 6 --key-heads 2");
+    for (int map = 0; map < 2; map++) {
+        struct problem all =
+            make(map ? "--batch 2 --heads 6 --key-heads 2 --repeat-heads interleaved"
+                     : "--batch 2 --heads 6 --key-heads 2 --repeat-heads grouped");
+        check_shape(all.k, NPY_FLOAT32, 2, 64, 6, 16);
+        ck_assert(common(few.q, all.q) == 1 && common(few.d_out, all.d_out) == 1);
+        for (int64_t e = 0; e < all.k.count; e++) {
+            int64_t b = e / (64 * 96), j = e / 96 % 64, h = e / 16 % 6, c = e % 16;
+            ck_assert(all.k.numbers[e] == at(few.k, b, j, map ? h % 2 : h / 3, c));
+            ck_assert(all.v.numbers[e] == at(few.v, b, j, map ? h % 2 : h / 3, c));
+        }
+    }
+}
+END_TEST
+
+START_TEST(text)
+{
+    /* Two texts that differ at byte 25 alone. Batches are runs of 20 bytes. */
+    struct problem p[2];
+    for (int t = 0; t < 2; t++) {
+        FILE *file = fopen("text", "w");
+        ck_assert(fprintf(file, "aaaabbbbccccddddeeeeffffg%cgghhhhiiiijjjj", "g?"[t]) == 40);
+        ck_assert_int_eq(fclose(file), 0);
+        p[t] = make("--text text --batch 2 --queries 20 --heads 2");
+    }
+    check_shape(p[0].k, NPY_FLOAT32, 2, 20, 2, 16);
+    for (int64_t e = 0; e < p[0].q.count; e++) {
+        bool equal = e / 32 != 25;
+        ck_assert((p[0].q.numbers[e] == p[1].q.numbers[e]) == equal);
+        ck_assert((p[0].k.numbers[e] == p[1].k.numbers[e]) == equal);
+        ck_assert((p[0].v.numbers[e] == p[1].v.numbers[e]) == equal);
+    }
+
+    /* Positions are mixed in; q, k and v are projected each in its own way; do is the usual one. */
+    ck_assert(at(p[0].q, 0, 0, 0, 0) != at(p[0].q, 0, 1, 0, 0));
+    ck_assert(common(p[0].q, p[0].k) < 0.01 && common(p[0].k, p[0].v) < 0.01);
+    ck_assert(common(p[0].d_out, make("--batch 2 --queries 20 --heads 2").d_out) == 1);
+    double squares = 0;
+    for (int64_t e = 0; e < 1600; e++)
+        squares += pow(score(p[0], e / 800, e / 400 % 2, e / 20 % 20, e % 20), 2) / 1600;
+    ck_assert_msg(squares > 0.5 && squares < 9, "scores spread by %g", sqrt(squares));
+    ck_assert_int_eq(run("--text text --queries 100", "none"), 1);
+    ck_assert_int_eq(run("--text no-such-text", "none"), 1);
+}
+END_TEST
+
+START_TEST(misuse)
+{
+    char wrong[] = "--batch 0|--queries 0|--keys -1|--heads 1.5|--dim x|--seed -1|--mask some|"
+                   "--score-scale nan|--score-scale ''|--dtype float64|--scores wild|"
+                   "--gradient none|--repeat-heads all|--heads 6 --key-heads 4|--key-heads 2|"
+                   "--visible|--visible --dim 64 --scores equal|--text x --keys 3|"
+                   "--text x --visible --dim 64|--text x --scores equal|--no-such-flag|"
+                   "--dim 9999999999999999|--batch|too many";
+    for (char *flags = strtok(wrong, "|"); flags; flags = strtok(NULL, "|"))
+        ck_assert_msg(run(flags, "none") == 2, "not refused: %s", flags);
+    ck_assert_int_eq(run("--help", "none"), 0);
+    ck_assert_int_ne(access("none", F_OK), 0);
+
+    /* Numbers too large for their type: nothing is left of the problem, or of the one before. */
+    make("--mask random");
+    ck_assert_int_eq(run("--dtype float16 --score-scale 1e6", "p"), 1);
+    ck_assert_int_eq(system("rmdir p"), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("problem");
+    TCase *tests = tcase_create("problem");
+    tcase_add_test(tests, shapes_and_types);
+    tcase_add_test(tests, numbers_are_lopsided);
+    tcase_add_test(tests, seeds);
+    tcase_add_test(tests, scores);
+    tcase_add_test(tests, score_scale_and_float16);
+    tcase_add_test(tests, visible_and_group_values);
+    tcase_add_test(tests, mask_kinds);
+    tcase_add_test(tests, one_hot);
+    tcase_add_test(tests, repeated_heads);
+    tcase_add_test(tests, text);
+    tcase_add_test(tests, misuse);
+    tcase_add_unchecked_fixture(tests, enter_folder, remove_folder);
+    tcase_set_timeout(tests, 60);
+    suite_add_tcase(suite, tests);
+    return suite_run(suite);
+}
