@@ -161,7 +161,7 @@ int main(int argc, char **argv)
         .mask = stage_mask(&stage, 0, 1, stage.M),
         .o = stage_allocate(&stage, query_numbers, sizeof(double)),
         .lse = stage_allocate(&stage, stage.B * stage.H * stage.N, sizeof(double)),
-        .s = stage_allocate(&stage, stage.N * stage.M, sizeof(double)),
+        .s = stage_allocate(&stage, stage.N, stage.M * (int64_t)sizeof(double)),
     };
 
     /* The gradients are sums, so they start at zero. */

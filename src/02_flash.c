@@ -110,9 +110,6 @@ int main(int argc, char **argv)
     int64_t key_numbers = stage.B * stage.M * stage.H * stage.D;
     int64_t rows = stage.B * stage.H * stage.N;
 
-    /* A block is no longer than what there is. */
-    stage.tile_queries = smaller(stage.tile_queries, stage.N);
-    stage.tile_keys = smaller(stage.tile_keys, stage.M);
     int64_t workspace = ra_tile_workspace(stage.tile_queries, stage.tile_keys, stage.D);
 
     struct arrays x = {

@@ -73,7 +73,7 @@ void ra_tile_begin(int64_t D, const struct ra_queries *queries)
 void ra_tile_forward(int64_t D, float scale, const struct ra_queries *queries,
                      const struct ra_keys *keys, struct ra_band band, float *workspace)
 {
-    float *weights = workspace, *turned = workspace + 2 * queries->rows * keys->rows;
+    float *weights = workspace, *turned = weights + queries->rows * keys->rows;
     tile_scores(D, scale, queries, keys, band, turned, weights);
 
     for (int64_t a = 0; a < queries->rows; a++) {
@@ -115,12 +115,12 @@ void ra_tile_forward(int64_t D, float scale, const struct ra_queries *queries,
 void ra_tile_finish(int64_t D, const struct ra_queries *queries, float *lse)
 {
     for (int64_t a = 0; a < queries->rows; a++) {
-        float sum = queries->sum[a];
-
-        /* A row that has seen nothing has sum = 0: o stays 0, and log 0 is the -inf we want. */
+        float sum = queries->sum[a], *o = queries->o + a * queries->stride;
         lse[a] = queries->max[a] + logf(sum);
-        for (int64_t c = 0; c < D && sum > 0; c++)
-            queries->o[a * queries->stride + c] /= sum;
+
+        /* A row that has seen nothing has sum = 0: log 0 is the -inf we want, 0 / 0 would be NaN. */
+        for (int64_t c = 0; c < D; c++)
+            o[c] = sum == 0 ? 0 : o[c] / sum;
     }
 }
 

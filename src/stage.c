@@ -2,6 +2,7 @@
 #include "stage.h"
 
 #include <errno.h>
+#include <float.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -57,7 +58,7 @@ static const struct {
     [FLAG_CAUSAL] = {"causal", NULL, 4, true, "nobody sees the future"},
     [FLAG_LAYOUT] = {"layout", "NAME", 5, false, "contiguous, striped or zigzag"},
     [FLAG_BUCKET] = {"bucket", "ROWS", 5, false, "rows of a stripe"},
-    [FLAG_LOOKBACK] = {"lookback", "L", 6, true, "causal, and at most L tokens back"},
+    [FLAG_LOOKBACK] = {"lookback", "L", 6, true, "with --causal: at most L tokens back"},
     [FLAG_HEAD_MAP] = {"head-map", "MAP", 7, true, "grouped (default) or interleaved"},
     [FLAG_SOFTCAP] = {"softcap", "C", 8, true, "scores become C * tanh(score / C)"},
 };
@@ -202,6 +203,8 @@ static void read_command_line(struct stage *stage, int argc, char **argv, const 
             break;
         case FLAG_SCALE:
             stage->scale = real_number(stage, flag, optarg);
+            if (stage->number > 1 && fabs(stage->scale) > FLT_MAX)
+                fail(stage, 2, "--scale %s: more than a float32 can hold", optarg);
             break;
         case FLAG_TIME:
             stage->time = true;
@@ -426,6 +429,12 @@ void stage_open(struct stage *stage, int argc, char **argv, int number, const ch
     open_problem(stage, problem);
     if (isnan(stage->scale))
         stage->scale = 1 / sqrt((double)stage->D);
+
+    /* A tile is no larger than what there is. */
+    if (stage->tile_queries > stage->N)
+        stage->tile_queries = stage->N;
+    if (stage->tile_keys > stage->M)
+        stage->tile_keys = stage->M;
 
     /* From here on there is something to clean up. */
     atexit(remove_unfinished);

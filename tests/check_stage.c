@@ -933,6 +933,7 @@ START_TEST(junk_values)
         const char *flag, *value, *says;
     } cases[] = {
         {1, 2, "--scale", "nan", "finite number"},
+        {2, 2, "--scale", "-1e39", "float32"},
         {1, 2, "--scale", "inf", "finite number"},
         {1, 2, "--scale", "1e999", "finite number"},
         {1, 2, "--scale", "abc", "finite number"},
@@ -1032,6 +1033,13 @@ static int64_t count_of(const struct outcome *outcome, const char *name)
     return strtoll(line + strlen(name), NULL, 10);
 }
 
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 START_TEST(good_run)
 {
     begin(_i);
@@ -1066,6 +1074,18 @@ START_TEST(good_run)
     ck_assert_msg(strstr(timed.err, "seconds") && strstr(timed.err, "forward") &&
                       strcspn(timed.err, "\n") == strlen(timed.err) - 1,
                   "not one line of seconds: \"%.3000s\"", timed.err);
+
+    /* On a problem that takes a while, every lap but none more than the whole run. */
+    double lap[4], whole = seconds_now();
+    make_problem(NPY_FLOAT32, 1, 300, 300, 1, 1, 8);
+    timed = run(NULL, LIST("--time", problem, result));
+    whole = seconds_now() - whole;
+    ck_assert_int_eq(sscanf(timed.err, "seconds read %lf forward %lf backward %lf write %lf",
+                            &lap[0], &lap[1], &lap[2], &lap[3]),
+                     4);
+    ck_assert_msg(lap[0] > 0 && lap[1] > 1e-5 && lap[2] > 1e-5 && lap[3] > 0 &&
+                      lap[0] + lap[1] + lap[2] + lap[3] < whole,
+                  "a run of %g seconds: %s", whole, timed.err);
 }
 END_TEST
 
@@ -1320,7 +1340,7 @@ START_TEST(memory_is_what_is_printed)
     same_tree(tree(result), want);
 
     choose(0);
-    refused(limit_memory, 1, LIST("out of memory", "16777216 elements of 8 bytes"),
+    refused(limit_memory, 1, LIST("out of memory", "4096 elements of 32768 bytes"),
             LIST(problem, result));
 }
 END_TEST
@@ -1330,7 +1350,8 @@ START_TEST(memory_beyond_the_machine)
     /* 8 TB of scores: more than the machine has, so refused before any is touched. */
     begin(0);
     make_problem(NPY_FLOAT32, 1, 1000000, 1000000, 1, 1, 1);
-    refused(NULL, 1, LIST("out of memory", "1000000000000 elements"), LIST(problem, result));
+    refused(NULL, 1, LIST("out of memory", "1000000 elements of 8000000 bytes"),
+            LIST(problem, result));
 }
 END_TEST
 

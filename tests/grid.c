@@ -47,7 +47,7 @@ struct settings {
 };
 
 struct tally {
-    int passed, failed;
+    int shapes, passed, failed;
 };
 
 __attribute__((noreturn)) static void die(const char *what, const char *which)
@@ -82,6 +82,16 @@ static char *stripped(char *word)
     return word;
 }
 
+/* A whole number above 0; `which` is where it stands. */
+static int number(const char *word, const char *which)
+{
+    char *end;
+    long value = strtol(word, &end, 10);
+    if (end == word || *end || value < 1 || value > 1000000)
+        die(text("\"%s\" is not a whole number above 0", word), which);
+    return (int)value;
+}
+
 static int read_shapes(const char *path, struct shape *shapes, int most)
 {
     FILE *file = fopen(path, "r");
@@ -100,7 +110,7 @@ static int read_shapes(const char *path, struct shape *shapes, int most)
         if (!field[3] || count == most)
             die(field[3] ? "too many shapes" : "a line needs four fields, split by |", path);
         shapes[count].name = text("%s", stripped(field[0]));
-        shapes[count].from = atoi(field[1]);
+        shapes[count].from = number(stripped(field[1]), path);
         shapes[count].problem_flags = text("%s", stripped(field[2]));
         shapes[count].stage_flags = text("%s", stripped(field[3]));
         count++;
@@ -215,7 +225,7 @@ static void check_shape(const struct settings *settings, struct tally *tally,
         for (int v = 0; v < 8 && stage->variants[v]; v++)
             for (int r = 0; r < 8 && stage->ranks[r]; r++) {
                 /* Later stages are held against 01-naive, so that one always runs. */
-                bool wanted = !settings->only || strstr(settings->only, stage->program);
+                bool wanted = !settings->only || strcmp(settings->only, stage->program) == 0;
                 if ((wanted || stage->number == 1) &&
                     !(settings->until_failure && tally->failed > 0))
                     check_stage(settings, tally, shape, stage, v, stage->ranks[r]);
@@ -260,13 +270,13 @@ static void read_command_line(int argc, char **argv, struct settings *settings)
                                             {0}};
     for (int flag; (flag = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (flag == 'j')
-            settings->jobs = atoi(optarg);
+            settings->jobs = number(optarg, "--jobs");
         else if (flag == 'o')
             settings->only = optarg;
         else if (flag == 'p')
             settings->python = optarg;
         else if (flag == 's')
-            settings->seconds = atoi(optarg);
+            settings->seconds = number(optarg, "--seconds");
         else if (flag == 'u')
             settings->until_failure = true;
         else {
@@ -274,17 +284,24 @@ static void read_command_line(int argc, char **argv, struct settings *settings)
                     "Usage: build/grid [FLAGS] BUILD SHAPES\n\n"
                     "Runs every stage in the folder BUILD on every problem of the file SHAPES.\n\n"
                     "  --jobs N         problems at once (default: one for each core)\n"
-                    "  --only PROGRAMS  these stages only, and 01-naive, which judges them\n"
+                    "  --only PROGRAM   this stage only, and 01-naive, which judges it\n"
                     "  --python PATH    a Python with NumPy (default /usr/bin/python3)\n"
                     "  --seconds S      time limit of each run (default 60)\n"
                     "  --until-failure  stop at the first failure\n");
             exit(flag == 'h' ? 0 : 2);
         }
     }
-    if (argc - optind != 2 || settings->jobs < 1 || settings->seconds < 1) {
-        fprintf(stderr, "grid: give BUILD and SHAPES, and flags above 0; see --help\n");
+    if (argc - optind != 2) {
+        fprintf(stderr, "grid: give BUILD and SHAPES; see --help\n");
         exit(2);
     }
+
+    /* A name that is no stage would leave nothing to run. */
+    bool known = !settings->only;
+    for (int s = 0; s < STAGES && !known; s++)
+        known = strcmp(settings->only, stages[s].program) == 0;
+    if (!known)
+        die("is no stage", settings->only);
 }
 
 int main(int argc, char **argv)
@@ -311,8 +328,10 @@ int main(int argc, char **argv)
             continue;
         struct tally tally = {0};
         for (int s = worker; s < count; s += settings.jobs)
-            if (!(settings.until_failure && tally.failed > 0))
+            if (!(settings.until_failure && tally.failed > 0)) {
                 check_shape(&settings, &tally, &shapes[s]);
+                tally.shapes++;
+            }
         fflush(stdout);
         _exit(write(ends[1], &tally, sizeof tally) == sizeof tally ? 0 : 1);
     }
@@ -323,13 +342,16 @@ int main(int argc, char **argv)
     for (int worker = 0; worker < settings.jobs; worker++) {
         struct tally tally;
         if (read(ends[0], &tally, sizeof tally) != sizeof tally)
-            tally = (struct tally){0, 1};
+            tally = (struct tally){.failed = 1};
+        total.shapes += tally.shapes;
         total.passed += tally.passed;
         total.failed += tally.failed;
     }
     while (wait(NULL) > 0)
         continue;
-    printf("grid: %d problems, %d stages in %s\n%d passed, %d failed\n", count, STAGES,
+    if (total.failed == 0 && total.shapes != count)
+        die("not all problems were run", argv[optind + 1]);
+    printf("grid: %d problems, %d stages in %s\n%d passed, %d failed\n", total.shapes, STAGES,
            settings.build, total.passed, total.failed);
     return total.failed > 0 || total.passed == 0;
 }
