@@ -403,6 +403,21 @@ static void draw_carry(void)
     text(430, table + 186, BOLD, "lse = %.6f", log(all));
 }
 
+/* Opens a CSV file that begins with this line; ends the program if it does not. */
+static FILE *open_csv(const char *path, const char *header)
+{
+    FILE *file = fopen(path, "r");
+    if (!file)
+        fail("%s: %s", path, strerror(errno));
+    char row[256] = "";
+    if (!fgets(row, sizeof row, file) && ferror(file))
+        fail("%s: cannot be read", path);
+    row[strcspn(row, "\n")] = '\0';
+    if (strcmp(row, header) != 0)
+        fail("%s:1: the first line must be %s", path, header);
+    return file;
+}
+
 /* ---- 01-memory */
 
 #define SHARE_HEADER "N,peak_bytes,score_bytes"
@@ -410,20 +425,14 @@ static void draw_carry(void)
 /* A bar for every row of the CSV file: how much of the peak is the matrix of scores. */
 static void draw_share(const char *path)
 {
-    FILE *file = fopen(path, "r");
-    if (!file)
-        fail("%s: %s", path, strerror(errno));
-    char row[256] = "";
-    if (!fgets(row, sizeof row, file) || strcmp(row, SHARE_HEADER "\n") != 0)
-        fail(ferror(file) ? "%s: cannot be read" : "%s:1: the first line must be " SHARE_HEADER,
-             path);
+    FILE *file = open_csv(path, SHARE_HEADER);
     svg_open(336, "Peak memory of 01-naive", "For each N, the share of the peak that is scores.");
     heading(20, 30, "Peak memory of 01-naive", "one head, D = 64, N queries and N keys");
     text(150, 84, "", "share of the peak");
     text(700, 84, END, "peak");
 
     int k = 0;
-    for (; fgets(row, sizeof row, file); k++) {
+    for (char row[256]; fgets(row, sizeof row, file); k++) {
         double N, peak, scores, y = 98 + 32 * k, width = 420;
         char more;
         if (k == 6 || sscanf(row, "%lf,%lf,%lf %c", &N, &peak, &scores, &more) != 3 ||
@@ -458,13 +467,8 @@ struct measured {
  * is not as it should be. */
 static void read_measured(const char *path, struct measured *data)
 {
-    FILE *file = fopen(path, "r");
-    if (!file)
-        fail("%s: %s", path, strerror(errno));
-    char row[256] = "";
-    if (!fgets(row, sizeof row, file) || strcmp(row, CSV_HEADER "\n") != 0)
-        fail(ferror(file) ? "%s: cannot be read" : "%s:1: the first line must be " CSV_HEADER,
-             path);
+    FILE *file = open_csv(path, CSV_HEADER);
+    char row[256];
 
     /* Row k is of program k % 2; the second of two has the N of the first. */
     int k = 0;
