@@ -28,7 +28,7 @@ static int64_t row(int64_t b, int64_t rows, int64_t i, int64_t heads, int64_t h,
 /* The key/value head that query head h reads. */
 static int64_t key_head(const struct stage *stage, int64_t h)
 {
-    return stage->interleaved_heads ? h % stage->G : h / (stage->H / stage->G);
+    return stage->head_map == RA_INTERLEAVED ? h % stage->G : h / (stage->H / stage->G);
 }
 
 /* May query i of batch b see key j? */
@@ -43,7 +43,7 @@ static bool visible(const struct stage *stage, const bool *mask, int64_t b, int6
     int64_t position = i + (stage->M - stage->N);
     if (j > position)
         return false;
-    return stage->lookback < 0 || position - j <= stage->lookback;
+    return position - j <= stage->lookback;
 }
 
 /* The score of one pair of rows: scale * q.k, bent by the soft cap if there is one. */
@@ -102,7 +102,7 @@ static void forward(const struct stage *stage, struct arrays *x, int64_t b, int6
     }
 }
 
-/* Adds to dq, dk and dv what head h of batch b gives. s holds the scores of this head, by forward. */
+/* Adds to dq, dk and dv what head h of batch b gives, from its scores, which forward left in s. */
 static void backward(const struct stage *stage, struct arrays *x, int64_t b, int64_t h)
 {
     int64_t N = stage->N, M = stage->M, H = stage->H, G = stage->G, D = stage->D;
@@ -155,10 +155,10 @@ int main(int argc, char **argv)
     int64_t key_numbers = stage.B * stage.M * stage.G * stage.D;
 
     struct arrays x = {
-        .q = stage_input(&stage, STAGE_Q, 0, 1, stage.N),
-        .k = stage_input(&stage, STAGE_K, 0, 1, stage.M),
-        .v = stage_input(&stage, STAGE_V, 0, 1, stage.M),
-        .mask = stage_mask(&stage, 0, 1, stage.M),
+        .q = stage_input(&stage, STAGE_Q),
+        .k = stage_input(&stage, STAGE_K),
+        .v = stage_input(&stage, STAGE_V),
+        .mask = stage_mask(&stage),
         .o = stage_allocate(&stage, query_numbers, sizeof(double)),
         .lse = stage_allocate(&stage, stage.B * stage.H * stage.N, sizeof(double)),
         .s = stage_allocate(&stage, stage.N, stage.M * (int64_t)sizeof(double)),
@@ -166,7 +166,7 @@ int main(int argc, char **argv)
 
     /* The gradients are sums, so they start at zero. */
     if (!stage.forward_only) {
-        x.d_out = stage_input(&stage, STAGE_D_OUT, 0, 1, stage.N);
+        x.d_out = stage_input(&stage, STAGE_D_OUT);
         x.dq = stage_zeros(&stage, query_numbers, sizeof(double));
         x.dk = stage_zeros(&stage, key_numbers, sizeof(double));
         x.dv = stage_zeros(&stage, key_numbers, sizeof(double));
@@ -184,17 +184,17 @@ int main(int argc, char **argv)
             stage_lap(&stage, STAGE_BACKWARD);
         }
 
-    stage_write(&stage, STAGE_O, 0, 1, stage.N, x.o);
-    stage_write(&stage, STAGE_LSE, 0, 1, stage.N, x.lse);
+    stage_write(&stage, STAGE_O, x.o);
+    stage_write(&stage, STAGE_LSE, x.lse);
     if (!stage.forward_only) {
-        stage_write(&stage, STAGE_DQ, 0, 1, stage.N, x.dq);
-        stage_write(&stage, STAGE_DK, 0, 1, stage.M, x.dk);
-        stage_write(&stage, STAGE_DV, 0, 1, stage.M, x.dv);
+        stage_write(&stage, STAGE_DQ, x.dq);
+        stage_write(&stage, STAGE_DK, x.dk);
+        stage_write(&stage, STAGE_DV, x.dv);
     }
 
     /* Products of matrices only: s and o forward; dp, dv, dq and dk backward. */
-    stage_count("multiply-adds forward", 2 * x.visible_pairs * stage.D);
+    stage_count(&stage, "multiply-adds forward", 0, 2 * x.visible_pairs * stage.D);
     if (!stage.forward_only)
-        stage_count("multiply-adds backward", 4 * x.visible_pairs * stage.D);
+        stage_count(&stage, "multiply-adds backward", 0, 4 * x.visible_pairs * stage.D);
     return stage_close(&stage);
 }

@@ -292,15 +292,26 @@ static bool read_header(struct npy *file)
                 size - file->data_offset, shape_text(file).text, names[file->type], bytes);
 }
 
-bool npy_open(struct npy *file, const char *path)
+/* Opens an existing file, for reading alone or for writing, too. */
+static bool open_existing(struct npy *file, const char *path, int access)
 {
     if (!begin(file, path))
         return false;
     /* O_NONBLOCK, as opening a pipe would wait for its writer before it can be refused. */
-    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    file->fd = open(path, access | O_CLOEXEC | O_NONBLOCK);
     if (file->fd < 0)
         return fail(file, "cannot be opened: %s", strerror(errno));
     return read_header(file) || abandon(file);
+}
+
+bool npy_open(struct npy *file, const char *path)
+{
+    return open_existing(file, path, O_RDONLY);
+}
+
+bool npy_edit(struct npy *file, const char *path)
+{
+    return open_existing(file, path, O_RDWR);
 }
 
 /* Reserves the disk space of a new file and writes its header. */

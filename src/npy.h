@@ -40,6 +40,10 @@ struct npy_slice {
  * bytes after the data are refused. An array with an axis of length 0 opens; its reader decides. */
 bool npy_open(struct npy *file, const char *path);
 
+/* The same, to write into a file that npy_create made: several processes may share one file, each
+ * with its own rows. */
+bool npy_edit(struct npy *file, const char *path);
+
 /* Creates (or empties) a file of this type and shape and reserves its whole space on disk, so that
  * a full disk is found now and not after the computation. The data are zero until written. No file
  * is left on failure. */

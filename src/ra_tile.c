@@ -6,6 +6,57 @@
  */
 #include "ra_tile.h"
 #include <math.h>
+#include <stddef.h>
+
+/* The same rows, `element` numbers further on in the arrays (rows, D) and `row` numbers further on
+ * in those of one number per row. */
+static struct ra_queries queries_from(struct ra_queries queries, int64_t element, int64_t row)
+{
+    queries.q += element;
+    queries.o += element;
+    queries.max += row;
+    queries.sum += row;
+    queries.lse += row;
+    queries.d_out = queries.d_out ? queries.d_out + element : NULL;
+    queries.delta = queries.delta ? queries.delta + row : NULL;
+    queries.dq = queries.dq ? queries.dq + element : NULL;
+    return queries;
+}
+
+static struct ra_keys keys_from(struct ra_keys keys, int64_t element, int64_t row)
+{
+    keys.k += element;
+    keys.v += element;
+    keys.mask = keys.mask ? keys.mask + row : NULL;
+    keys.dk = keys.dk ? keys.dk + element : NULL;
+    keys.dv = keys.dv ? keys.dv + element : NULL;
+    return keys;
+}
+
+struct ra_queries ra_queries_head(const struct ra_queries *all, int64_t D, int64_t b, int64_t h)
+{
+    int64_t heads = all->stride / D;
+    return queries_from(*all, b * all->rows * all->stride + h * D, (b * heads + h) * all->rows);
+}
+
+struct ra_keys ra_keys_head(const struct ra_keys *all, int64_t D, int64_t b, int64_t h)
+{
+    return keys_from(*all, b * all->rows * all->stride + h * D, b * all->rows);
+}
+
+struct ra_queries ra_queries_block(const struct ra_queries *queries, int64_t first, int64_t most)
+{
+    struct ra_queries block = queries_from(*queries, first * queries->stride, first);
+    block.rows = most < queries->rows - first ? most : queries->rows - first;
+    return block;
+}
+
+struct ra_keys ra_keys_block(const struct ra_keys *keys, int64_t first, int64_t most)
+{
+    struct ra_keys block = keys_from(*keys, first * keys->stride, first);
+    block.rows = most < keys->rows - first ? most : keys->rows - first;
+    return block;
+}
 
 /* out (rows, cols) += left (rows, inner) times right (inner, cols). Element (a, c) of left is at
  * a * left_row + c * left_col, so a transposed left costs nothing. Columns run innermost: each out
@@ -112,25 +163,27 @@ void ra_tile_forward(int64_t D, float scale, const struct ra_queries *queries,
                  queries->o, queries->stride);
 }
 
-void ra_tile_finish(int64_t D, const struct ra_queries *queries, float *lse)
+void ra_tile_finish(int64_t D, const struct ra_queries *queries)
 {
     for (int64_t a = 0; a < queries->rows; a++) {
         float sum = queries->sum[a], *o = queries->o + a * queries->stride;
-        lse[a] = queries->max[a] + logf(sum);
+        queries->lse[a] = queries->max[a] + logf(sum);
 
-        /* A row that has seen nothing has sum = 0: log 0 is the -inf we want, 0 / 0 would be NaN. */
+        /* A row that has seen nothing has sum = 0: log 0 is the -inf we want, 0 / 0 would be
+         * NaN. */
         for (int64_t c = 0; c < D; c++)
             o[c] = sum == 0 ? 0 : o[c] / sum;
     }
 }
 
-void ra_tile_delta(int64_t D, const struct ra_queries *queries, float *delta)
+void ra_tile_delta(int64_t D, const struct ra_queries *queries)
 {
     for (int64_t a = 0; a < queries->rows; a++) {
-        delta[a] = 0;
+        const float *d_out = queries->d_out + a * queries->stride;
+        const float *o = queries->o + a * queries->stride;
+        queries->delta[a] = 0;
         for (int64_t c = 0; c < D; c++)
-            delta[a] +=
-                queries->d_out[a * queries->stride + c] * queries->o[a * queries->stride + c];
+            queries->delta[a] += d_out[c] * o[c];
     }
 }
 

@@ -10,15 +10,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A block of query rows. Row a of q, o, d_out and dq starts at a * stride; D numbers each. The carry
- * is what a row keeps of all keys folded so far: in o the sum of exp(score - max) * v, in max the
- * largest score, in sum the sum of exp(score - max). Nothing seen yet: o = 0, max = -inf, sum = 0. */
+/* A block of query rows. Row a of q, o, d_out and dq starts at a * stride; D numbers each. The
+ * carry is what a row keeps of all keys folded so far: in o the sum of exp(score - max) * v, in
+ * max the largest score, in sum the sum of exp(score - max). Nothing seen yet: o = 0, max = -inf,
+ * sum = 0. */
 struct ra_queries {
     int64_t rows, stride;
     const float *q;
-    float *o, *max, *sum;             /* forward: the carry, o (rows, D), max and sum (rows) */
-    const float *d_out, *lse, *delta; /* backward: d_out (rows, D), lse and delta (rows) */
-    float *dq;                        /* backward: added to, (rows, D) */
+    float *o, *max, *sum; /* forward: the carry, o (rows, D), max and sum (rows) */
+    float *lse;           /* (rows) */
+    const float *d_out;   /* backward: (rows, D) */
+    float *delta, *dq;    /* backward: delta (rows); dq (rows, D) is added to */
 };
 
 /* A block of key rows. Row b of k, v, dk and dv starts at b * stride. */
@@ -30,13 +32,23 @@ struct ra_keys {
 };
 
 /* Which keys of the block a query row may see: row a sees key b when lo <= b - a <= hi and the mask
- * allows b. Both bounds lie between -RA_BAND_FAR and RA_BAND_FAR. */
+ * allows b. A bound of RA_BAND_FAR in size, or more, is none. */
 struct ra_band {
     int64_t lo, hi;
 };
 
 #define RA_BAND_FAR (INT64_MAX / 4)
 #define RA_ALL_KEYS ((struct ra_band){-RA_BAND_FAR, RA_BAND_FAR})
+
+/* One head out of whole arrays: `all` has its pointers at the first numbers of arrays (B, rows,
+ * heads, D), stride = heads * D; max, sum, lse and delta are (B, heads, rows); masks (B, rows).
+ * Arrays that are NULL stay NULL. */
+struct ra_queries ra_queries_head(const struct ra_queries *all, int64_t D, int64_t b, int64_t h);
+struct ra_keys ra_keys_head(const struct ra_keys *all, int64_t D, int64_t b, int64_t h);
+
+/* The block of rows that begins at row `first` of these: `most` rows, or as many as there are. */
+struct ra_queries ra_queries_block(const struct ra_queries *queries, int64_t first, int64_t most);
+struct ra_keys ra_keys_block(const struct ra_keys *keys, int64_t first, int64_t most);
 
 /* Floats of workspace that the two tile functions need for blocks of up to this many rows. Nothing
  * in it is kept from one call to the next. */
@@ -49,12 +61,12 @@ void ra_tile_begin(int64_t D, const struct ra_queries *queries);
 void ra_tile_forward(int64_t D, float scale, const struct ra_queries *queries,
                      const struct ra_keys *keys, struct ra_band band, float *workspace);
 
-/* Turns the carry into results: o becomes the weighted mean, lse (rows) is written. A row that has
+/* Turns the carry into results: o becomes the weighted mean, lse is written. A row that has
  * seen nothing gets o = 0 and lse = -inf. */
-void ra_tile_finish(int64_t D, const struct ra_queries *queries, float *lse);
+void ra_tile_finish(int64_t D, const struct ra_queries *queries);
 
-/* Writes delta (rows): each row's sum of d_out * o, for a finished o. */
-void ra_tile_delta(int64_t D, const struct ra_queries *queries, float *delta);
+/* Writes delta: each row's sum of d_out * o, for a finished o. */
+void ra_tile_delta(int64_t D, const struct ra_queries *queries);
 
 /* Adds this tile's share to dq, dk and dv. */
 void ra_tile_backward(int64_t D, float scale, const struct ra_queries *queries,

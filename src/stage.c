@@ -2,6 +2,7 @@
 #include "stage.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <float.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -17,8 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The flags of the whole ladder. A stage knows those of its own number and below; 01-naive knows the
- * ones that say who sees whom, too, because it judges the stages that learn them. */
+/* The flags of the whole ladder. A stage knows those of its own number and below; 01-naive knows
+ * the ones that say who sees whom, too, because it judges the stages that learn them. */
 enum flag {
     FLAG_HELP,
     FLAG_FORWARD_ONLY,
@@ -30,6 +31,7 @@ enum flag {
     FLAG_LOCAL_KEYS,
     FLAG_TIMEOUT,
     FLAG_TRACE,
+    FLAG_PER_HOP,
     FLAG_CAUSAL,
     FLAG_LAYOUT,
     FLAG_BUCKET,
@@ -51,13 +53,17 @@ static const struct {
     [FLAG_TIME] = {"time", NULL, 1, true, "print seconds on stderr"},
     [FLAG_TILE_QUERIES] = {"tile-queries", "ROWS", 2, false, "query rows of a tile (default 64)"},
     [FLAG_TILE_KEYS] = {"tile-keys", "ROWS", 2, false, "key rows of a tile (default 64)"},
-    [FLAG_RING_SIZE] = {"ring-size", "P", 3, false, "ranks of one ring"},
-    [FLAG_LOCAL_KEYS] = {"local-keys", NULL, 3, false, "no ring: each rank sees its own keys"},
-    [FLAG_TIMEOUT] = {"timeout", "S", 3, false, "seconds until a silent peer is an error"},
+    [FLAG_RING_SIZE] = {"ring-size", "P", 3, false, "ranks of one ring (default: all)"},
+    [FLAG_LOCAL_KEYS] = {"local-keys", NULL, 3, false, "no ring: each rank sees its own keys only"},
+    [FLAG_TIMEOUT] = {"timeout", "S", 3, false,
+                      "seconds until a silent rank is an error (default 60; 0: never)"},
     [FLAG_TRACE] = {"trace", "FILE", 3, false, "write a timeline as Chrome trace JSON"},
+    [FLAG_PER_HOP] = {"per-hop", NULL, 3, false, "print the counts of every rank and hop, too"},
     [FLAG_CAUSAL] = {"causal", NULL, 4, true, "nobody sees the future"},
     [FLAG_LAYOUT] = {"layout", "NAME", 5, false, "contiguous, striped or zigzag"},
-    [FLAG_BUCKET] = {"bucket", "ROWS", 5, false, "rows of a stripe"},
+    [FLAG_BUCKET] =
+        {"bucket", "ROWS", 5, false,
+         "with --layout striped: rows of a stripe at most (default: one stripe a rank)"},
     [FLAG_LOOKBACK] = {"lookback", "L", 6, true, "with --causal: at most L tokens back"},
     [FLAG_HEAD_MAP] = {"head-map", "MAP", 7, true, "grouped (default) or interleaved"},
     [FLAG_SOFTCAP] = {"softcap", "C", 8, true, "scores become C * tanh(score / C)"},
@@ -65,10 +71,12 @@ static const struct {
 
 static const char *const input_names[STAGE_INPUTS] = {"q", "k", "v", "do", "mask"};
 static const char *const result_names[STAGE_RESULTS] = {"o", "lse", "dq", "dk", "dv"};
-static const char *const lap_names[STAGE_LAPS] = {"read", "forward", "backward", "write"};
+static const char *const lap_names[STAGE_LAPS] = {"read", "forward", "backward", "wait", "write"};
+static const char *const lane_names[STAGE_LANES] = {"work", "keys", "gradients"};
+static const char *const layout_names[] = {"contiguous", "striped", "zigzag", NULL};
 
-/* Files and the folder that must go if the program ends before stage_close. Static, because a signal
- * handler has no other way to know them. */
+/* Files and the folder that must go if the program ends before stage_close. Static, because a
+ * signal handler has no other way to know them. */
 static char unfinished[STAGE_RESULTS][PATH_MAX];
 static char unfinished_folder[PATH_MAX];
 
@@ -91,7 +99,58 @@ static void on_signal(int signal_number)
     _exit(128 + signal_number);
 }
 
-/* Prints "program: message" as one line on stderr and exits. */
+/* A world of one. */
+static bool gather_alone(int64_t mine, int64_t *all, double timeout)
+{
+    (void)timeout;
+    all[0] = mine;
+    return true;
+}
+
+static void leave_alone(void)
+{
+}
+
+static const struct stage_world alone = {0, 1, 1, gather_alone, exit, leave_alone};
+
+/* All ranks meet: each says one number and hears those of the others, in stage->heard. */
+static void meet(const struct stage *stage, int64_t mine)
+{
+    if (stage->world.gather(mine, stage->heard, stage->timeout))
+        return;
+    fprintf(stderr,
+            "%s: rank %d: waited %g s for all ranks to meet; has one died? If one is only slow, "
+            "give a longer --timeout\n",
+            stage->program, stage->world.rank, stage->timeout);
+    remove_unfinished();
+    stage->world.stop(1);
+}
+
+/* Ranks meet to say how they fare: the exit code, 0 for well. Returns whether all do. If not,
+ * `first` is the first rank in trouble, which speaks for all; this program ends with its exit
+ * code. */
+static bool all_well(const struct stage *stage, int exit_code, int *first)
+{
+    meet(stage, exit_code);
+    for (*first = 0; *first < stage->world.ranks; ++*first)
+        if (stage->heard[*first] != 0)
+            return false;
+    return true;
+}
+
+/* Ends this rank if another one is in trouble. */
+static void carry_on_if_all_well(const struct stage *stage)
+{
+    int first;
+    if (all_well(stage, 0, &first))
+        return;
+    int exit_code = (int)stage->heard[first];
+    stage->world.leave();
+    exit(exit_code);
+}
+
+/* Prints "program: message" as one line on stderr and exits. What goes wrong before all is open
+ * goes wrong on all ranks alike, most of the time: the first of them says it. */
 __attribute__((noreturn, format(printf, 3, 4))) static void fail(const struct stage *stage,
                                                                  int exit_code, const char *format,
                                                                  ...)
@@ -106,8 +165,23 @@ __attribute__((noreturn, format(printf, 3, 4))) static void fail(const struct st
     for (char *at = message; *at != '\0'; at++)
         if ((unsigned char)*at < ' ' || *at == '\x7f')
             *at = '?';
-    fprintf(stderr, "%s%s: %s\n", progress_shown ? "\n" : "", stage->program, message);
+    char who[40] = "";
+    if (stage->opened && stage->world.ranks > 1)
+        snprintf(who, sizeof who, "rank %d: ", stage->world.rank);
+    int first = stage->world.rank;
+    if (stage->opened || (!all_well(stage, exit_code, &first) && first == stage->world.rank))
+        fprintf(stderr, "%s%s: %s%s\n", progress_shown ? "\n" : "", stage->program, who, message);
+
+    remove_unfinished();
+    if (stage->opened)
+        stage->world.stop(exit_code);
+    stage->world.leave();
     exit(exit_code);
+}
+
+void stage_fail(struct stage *stage, const char *text)
+{
+    fail(stage, 1, "%s", text);
 }
 
 static bool knows(const struct stage *stage, enum flag flag)
@@ -117,7 +191,8 @@ static bool knows(const struct stage *stage, enum flag flag)
 
 static void print_help(const struct stage *stage, const char *about)
 {
-    printf("Usage: %s [FLAGS] PROBLEM RESULT\n\n%s\n\n", stage->program, about);
+    printf("Usage: %s%s [FLAGS] PROBLEM RESULT\n\n%s\n\n",
+           stage->number > 2 ? "mpirun -n RANKS " : "", stage->program, about);
     printf(
         "PROBLEM is a folder of arrays saved by NumPy, float32 or float16:\n"
         "  q.npy, do.npy (B, N, H, D); k.npy, v.npy (B, M, G, D); maybe mask.npy (B, M) of bool\n"
@@ -195,8 +270,11 @@ static void read_command_line(struct stage *stage, int argc, char **argv, const 
             fail(stage, 2, "--%s arrives in stage %02d", flags[flag].name, flags[flag].arrives);
         switch (flag) {
         case FLAG_HELP:
-            print_help(stage, about);
+            if (stage->world.rank == 0)
+                print_help(stage, about);
             flush_stdout(stage);
+            carry_on_if_all_well(stage);
+            stage->world.leave();
             exit(0);
         case FLAG_FORWARD_ONLY:
             stage->forward_only = true;
@@ -215,15 +293,45 @@ static void read_command_line(struct stage *stage, int argc, char **argv, const 
         case FLAG_TILE_KEYS:
             stage->tile_keys = whole_number(stage, flag, optarg, 1);
             break;
+        case FLAG_RING_SIZE:
+            stage->ring_size = (int)whole_number(stage, flag, optarg, 1);
+            if (stage->world.ranks % stage->ring_size != 0)
+                fail(stage, 2, "--ring-size %s: does not divide the %d ranks", optarg,
+                     stage->world.ranks);
+            break;
+        case FLAG_LOCAL_KEYS:
+            stage->local_keys = true;
+            break;
+        case FLAG_TIMEOUT:
+            stage->timeout = real_number(stage, flag, optarg);
+            if (stage->timeout < 0)
+                fail(stage, 2, "--timeout %s: give seconds, or 0 to wait for ever", optarg);
+            break;
+        case FLAG_TRACE:
+            stage->trace_path = optarg;
+            break;
+        case FLAG_PER_HOP:
+            stage->per_hop = true;
+            break;
         case FLAG_CAUSAL:
             stage->causal = true;
+            break;
+        case FLAG_LAYOUT:
+            stage->layout = RA_CONTIGUOUS;
+            while (layout_names[stage->layout] && strcmp(optarg, layout_names[stage->layout]) != 0)
+                stage->layout++;
+            if (!layout_names[stage->layout])
+                fail(stage, 2, "--layout %s: give contiguous, striped or zigzag", optarg);
+            break;
+        case FLAG_BUCKET:
+            stage->bucket = whole_number(stage, flag, optarg, 1);
             break;
         case FLAG_LOOKBACK:
             stage->lookback = whole_number(stage, flag, optarg, 0);
             break;
         case FLAG_HEAD_MAP:
-            stage->interleaved_heads = strcmp(optarg, "interleaved") == 0;
-            if (!stage->interleaved_heads && strcmp(optarg, "grouped") != 0)
+            stage->head_map = strcmp(optarg, "interleaved") == 0 ? RA_INTERLEAVED : RA_GROUPED;
+            if (stage->head_map == RA_GROUPED && strcmp(optarg, "grouped") != 0)
                 fail(stage, 2, "--head-map %s: give grouped or interleaved", optarg);
             break;
         case FLAG_SOFTCAP:
@@ -241,8 +349,10 @@ static void read_command_line(struct stage *stage, int argc, char **argv, const 
         fail(stage, 2, "give two folders, PROBLEM and RESULT (got %d); see --help", argc - optind);
     *problem = argv[optind];
     stage->result_folder = argv[optind + 1];
-    if (stage->lookback >= 0 && !stage->causal)
+    if (stage->lookback < RA_BAND_FAR && !stage->causal)
         fail(stage, 2, "--lookback needs --causal: it counts tokens back from each query");
+    if (stage->bucket > 0 && stage->layout != RA_STRIPED)
+        fail(stage, 2, "--bucket needs --layout striped: it is the length of a stripe");
 }
 
 /* The shape of an open file as "(1, 64, 4, 16)". */
@@ -361,15 +471,15 @@ static void result_path(const struct stage *stage, enum stage_result result, boo
 {
     int length =
         hidden ? snprintf(path, PATH_MAX, "%s/.%s.npy.%ld", stage->result_folder,
-                          result_names[result], (long)getpid())
+                          result_names[result], (long)stage->result_suffix)
                : snprintf(path, PATH_MAX, "%s/%s.npy", stage->result_folder, result_names[result]);
     if (length >= PATH_MAX)
         fail(stage, 1, "%.60s...: the path is too long", stage->result_folder);
 }
 
 /* Reserves the results as hidden files, so that a full disk or a folder that cannot be written is
- * found before the work and not after it. */
-static void create_results(struct stage *stage)
+ * found before the work and not after it. `batches` is how many the problem has. */
+static void create_results(struct stage *stage, int64_t batches)
 {
     struct stat status;
     if (mkdir(stage->result_folder, 0777) == 0)
@@ -391,9 +501,9 @@ static void create_results(struct stage *stage)
 
     for (int r = 0; r < (stage->forward_only ? STAGE_DQ : STAGE_RESULTS); r++) {
         bool of_keys = r == STAGE_DK || r == STAGE_DV;
-        int64_t rows[] = {stage->B, stage->N, stage->H, stage->D};
-        int64_t keys[] = {stage->B, stage->M, stage->G, stage->D};
-        int64_t lse[] = {stage->B, stage->H, stage->N};
+        int64_t rows[] = {batches, stage->N, stage->H, stage->D};
+        int64_t keys[] = {batches, stage->M, stage->G, stage->D};
+        int64_t lse[] = {batches, stage->H, stage->N};
         char path[PATH_MAX];
         result_path(stage, r, true, path);
         memcpy(unfinished[r], path, sizeof path);
@@ -412,21 +522,77 @@ static double seconds_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* Fails unless all ranks were given the same: the flags, and the shapes that they found. */
+static void check_agreement(struct stage *stage, int argc, char **argv)
+{
+    /* Each rank says a hash (FNV-1a) of what it knows. argv[0] may differ, the folders may not. */
+    uint64_t hash = 14695981039346656037u;
+    for (int a = 1; a < argc; a++)
+        for (const char *c = argv[a]; c == argv[a] || c[-1] != '\0'; c++)
+            hash = (hash ^ (unsigned char)*c) * 1099511628211u;
+    const int64_t shape[] = {stage->B, stage->N, stage->M,       stage->H,
+                             stage->G, stage->D, stage->has_mask};
+    for (int d = 0; d < 7; d++)
+        hash = (hash ^ (uint64_t)shape[d]) * 1099511628211u;
+
+    meet(stage, (int64_t)hash);
+    for (int r = 1; r < stage->world.ranks; r++)
+        if (stage->heard[r] != stage->heard[0])
+            fail(stage, 2, "rank %d disagrees with rank 0 about the flags or the problem", r);
+}
+
+/* Opens the hidden files: rank 0 creates them, then the others join. */
+static void open_results(struct stage *stage, int64_t batches)
+{
+    meet(stage, getpid());
+    stage->result_suffix = stage->heard[0];
+    if (stage->world.rank == 0)
+        create_results(stage, batches);
+    carry_on_if_all_well(stage);
+
+    int count = stage->forward_only ? STAGE_DQ : STAGE_RESULTS;
+    for (int r = 0; r < count && stage->world.rank > 0; r++) {
+        char path[PATH_MAX];
+        result_path(stage, r, true, path);
+        if (!npy_edit(&stage->results[r], path))
+            fail(stage, 1, "%s (do all ranks see the same files?)", stage->results[r].error);
+    }
+    carry_on_if_all_well(stage);
+}
+
 void stage_open(struct stage *stage, int argc, char **argv, int number, const char *program,
                 const char *about, enum npy_type result_type)
 {
+    stage_open_in(stage, &alone, argc, argv, number, program, about, result_type);
+}
+
+void stage_open_in(struct stage *stage, const struct stage_world *world, int argc, char **argv,
+                   int number, const char *program, const char *about, enum npy_type result_type)
+{
     *stage = (struct stage){.program = program,
                             .number = number,
-                            .lookback = -1,
+                            .world = *world,
+                            .lookback = RA_BAND_FAR,
                             .scale = NAN,
                             .tile_queries = 64,
                             .tile_keys = 64,
+                            .ring_size = world->ranks,
+                            .timeout = 60,
                             .result_type = result_type};
     for (int f = 0; f < STAGE_INPUTS; f++)
         stage->inputs[f].fd = -1;
+    for (int r = 0; r < STAGE_RESULTS; r++)
+        stage->results[r].fd = -1;
+    stage->heard = calloc((size_t)world->ranks, sizeof *stage->heard);
+    if (!stage->heard) {
+        fprintf(stderr, "%s: out of memory\n", program);
+        world->stop(1);
+    }
     const char *problem;
     read_command_line(stage, argc, argv, about, &problem);
     open_problem(stage, problem);
+    carry_on_if_all_well(stage);
+    check_agreement(stage, argc, argv);
     if (isnan(stage->scale))
         stage->scale = 1 / sqrt((double)stage->D);
 
@@ -437,7 +603,10 @@ void stage_open(struct stage *stage, int argc, char **argv, int number, const ch
         stage->tile_keys = stage->M;
 
     /* From here on there is something to clean up. */
-    atexit(remove_unfinished);
+    static bool registered;
+    if (!registered)
+        atexit(remove_unfinished);
+    registered = true;
     const int deadly[] = {SIGINT, SIGTERM, SIGHUP};
     for (int s = 0; s < 3; s++) {
         /* What nohup or a shell's & made us ignore must stay ignored. */
@@ -451,8 +620,42 @@ void stage_open(struct stage *stage, int argc, char **argv, int number, const ch
      * errors of write, which are reported. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
-    create_results(stage);
+    open_results(stage, stage->B);
+
+    /* The batches are dealt to the rings, and the whole sequence to this rank, until
+     * stage_shard. */
+    int rings = world->ranks / stage->ring_size, ring = world->rank / stage->ring_size;
+    stage->B = (stage->B - ring + rings - 1) / rings;
+    stage->all_queries = (struct ra_span){0, 1, stage->N};
+    stage->all_keys = (struct ra_span){0, 1, stage->M};
+    stage_shard(stage, &stage->all_queries, 1, &stage->all_keys, 1);
+    stage->opened = true;
+
+    /* Traces of ranks on one machine share its clock; else each starts when all have met. */
     stage->lap_start = last_progress = seconds_now();
+    meet(stage, (int64_t)(1e9 * stage->lap_start));
+    stage->trace_start =
+        world->ranks_here == world->ranks ? 1e-9 * (double)stage->heard[0] : seconds_now();
+}
+
+/* The rows in all of these spans. */
+static int64_t rows_in(const struct ra_span *spans, int64_t count)
+{
+    int64_t rows = 0;
+    for (int64_t s = 0; s < count; s++)
+        rows += spans[s].count;
+    return rows;
+}
+
+void stage_shard(struct stage *stage, const struct ra_span *query_spans, int64_t query_span_count,
+                 const struct ra_span *key_spans, int64_t key_span_count)
+{
+    stage->query_spans = query_spans;
+    stage->query_span_count = query_span_count;
+    stage->key_spans = key_spans;
+    stage->key_span_count = key_span_count;
+    stage->n = rows_in(query_spans, query_span_count);
+    stage->m = rows_in(key_spans, key_span_count);
 }
 
 struct stage_memory {
@@ -463,14 +666,15 @@ struct stage_memory {
 void *stage_allocate(struct stage *stage, int64_t count, int64_t size)
 {
     /* Refuse what this machine cannot hold: Linux would promise it, and kill the program later. */
-    int64_t machine = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    int64_t machine =
+        (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / stage->world.ranks_here;
     struct stage_memory *memory = NULL;
     if (count <= (machine - stage->peak_bytes) / size)
         memory = malloc(sizeof *memory + (size_t)(count * size));
     if (!memory)
         fail(stage, 1,
              "out of memory: %" PRId64 " elements of %" PRId64 " bytes on top of %" PRId64
-             " bytes; this machine has %" PRId64,
+             " bytes; this machine has %" PRId64 " for each rank",
              count, size, stage->peak_bytes, machine);
 
     memory->next = stage->memory;
@@ -484,57 +688,80 @@ void *stage_zeros(struct stage *stage, int64_t count, int64_t size)
     return memset(stage_allocate(stage, count, size), 0, (size_t)(count * size));
 }
 
-/* Reads rows of every batch of an input, one batch after the other. */
-static void read_rows(struct stage *stage, enum stage_input input, int64_t first, int64_t stride,
-                      int64_t count, enum npy_type type, char *out, int64_t bytes_per_row)
+/* The batch of the whole problem that is batch b of this ring. */
+static int64_t whole_batch(const struct stage *stage, int64_t b)
 {
-    struct npy *file = &stage->inputs[input];
-    for (int64_t b = 0; b < stage->B; b++) {
-        struct npy_slice rows = {1, b, first, stride, count};
-        if (!npy_read(file, rows, type, out + b * count * bytes_per_row))
-            fail(stage, 1, "%s", file->error);
-    }
+    int rings = stage->world.ranks / stage->ring_size;
+    return b * rings + stage->world.rank / stage->ring_size;
 }
 
-float *stage_input(struct stage *stage, enum stage_input input, int64_t first, int64_t stride,
-                   int64_t count)
+/* One NaN or Inf would spread to every result without a word. */
+static void check_finite(struct stage *stage, enum stage_input input, int64_t outer,
+                         struct ra_span span, const float *rows)
 {
     struct npy *file = &stage->inputs[input];
     int64_t width = npy_row_elements(file, 1);
-    float *rows = stage_allocate(stage, stage->B * count * width, sizeof(float));
-    read_rows(stage, input, first, stride, count, NPY_FLOAT32, (char *)rows,
-              width * (int64_t)sizeof(float));
-
-    /* One NaN or Inf would spread to every result without a word. */
-    for (int64_t e = 0; e < stage->B * count * width; e++)
+    for (int64_t e = 0; e < span.count * width; e++)
         if (!isfinite(rows[e])) {
-            int64_t b = e / (count * width), a = e / width % count;
-            int64_t position = b * file->shape[1] + first + a * stride;
+            int64_t row = outer * file->shape[1] + span.first + e / width * span.stride;
             char index[200];
-            npy_index_text(file, position * width + e % width, index, sizeof index);
+            npy_index_text(file, row * width + e % width, index, sizeof index);
             fail(stage, 1, "%s: %g at %s; every number must be finite", file->path, rows[e], index);
         }
-    return rows;
 }
 
-bool *stage_mask(struct stage *stage, int64_t first, int64_t stride, int64_t count)
+void stage_read(struct stage *stage, enum stage_input input, void *rows)
+{
+    struct npy *file = &stage->inputs[input];
+    bool of_queries = input == STAGE_Q || input == STAGE_D_OUT, is_mask = input == STAGE_MASK;
+    const struct ra_span *spans = of_queries ? stage->query_spans : stage->key_spans;
+    int64_t count = of_queries ? stage->query_span_count : stage->key_span_count;
+    int64_t row_bytes =
+        npy_row_elements(file, 1) * (int64_t)(is_mask ? sizeof(bool) : sizeof(float));
+
+    /* The rows of a batch lie side by side: span after span. */
+    char *at = rows;
+    for (int64_t b = 0; b < stage->B; b++)
+        for (int64_t s = 0; s < count; s++) {
+            struct npy_slice slice = {1, whole_batch(stage, b), spans[s].first, spans[s].stride,
+                                      spans[s].count};
+            if (!npy_read(file, slice, is_mask ? NPY_BOOL : NPY_FLOAT32, at))
+                fail(stage, 1, "%s", file->error);
+            if (!is_mask)
+                check_finite(stage, input, slice.outer, spans[s], (const float *)(void *)at);
+            at += spans[s].count * row_bytes;
+        }
+}
+
+float *stage_input(struct stage *stage, enum stage_input input)
+{
+    int64_t rows = input == STAGE_Q || input == STAGE_D_OUT ? stage->n : stage->m;
+    int64_t width = npy_row_elements(&stage->inputs[input], 1);
+    float *memory = stage_allocate(stage, stage->B * rows * width, sizeof(float));
+    stage_read(stage, input, memory);
+    return memory;
+}
+
+bool *stage_mask(struct stage *stage)
 {
     if (!stage->has_mask)
         return NULL;
-    bool *mask = stage_allocate(stage, stage->B * count, sizeof(bool));
-    read_rows(stage, STAGE_MASK, first, stride, count, NPY_BOOL, (char *)mask, sizeof(bool));
+    bool *mask = stage_allocate(stage, stage->B * stage->m, sizeof(bool));
+    stage_read(stage, STAGE_MASK, mask);
     return mask;
 }
 
-void stage_write(struct stage *stage, enum stage_result result, int64_t first, int64_t stride,
-                 int64_t count, const void *rows)
+void stage_write(struct stage *stage, enum stage_result result, const void *rows)
 {
     /* lse has its positions on the last axis: one run of rows for every batch and head. */
     struct npy *file = &stage->results[result];
-    int axis = result == STAGE_LSE ? 2 : 1;
-    int64_t outer = result == STAGE_LSE ? stage->B * stage->H : stage->B;
+    bool is_lse = result == STAGE_LSE, of_keys = result == STAGE_DK || result == STAGE_DV;
+    const struct ra_span *spans = of_keys ? stage->key_spans : stage->query_spans;
+    int64_t count = of_keys ? stage->key_span_count : stage->query_span_count;
+    int64_t axis = is_lse ? 2 : 1, heads = is_lse ? stage->H : 1;
     int64_t size = stage->result_type == NPY_FLOAT64 ? sizeof(double) : sizeof(float);
-    int64_t elements = count * npy_row_elements(file, axis), run = elements * size;
+    int64_t row_elements = npy_row_elements(file, (int)axis);
+    int64_t elements = stage->B * heads * (of_keys ? stage->m : stage->n) * row_elements;
 
     /* The terminal's line of progress ends here. */
     if (progress_shown)
@@ -542,31 +769,118 @@ void stage_write(struct stage *stage, enum stage_result result, int64_t first, i
     progress_shown = false;
 
     /* The inputs were finite, so anything else here has overflowed, or was never written. */
-    for (int64_t e = 0; e < outer * elements; e++) {
+    for (int64_t e = 0; e < elements; e++) {
         double number =
             size == sizeof(double) ? ((const double *)rows)[e] : ((const float *)rows)[e];
-        if (!isfinite(number) && !(result == STAGE_LSE && number == -INFINITY))
+        if (!isfinite(number) && !(is_lse && number == -INFINITY))
             fail(stage, 1, "%s: %g among the results: scores too large for %s, or never written",
                  result_names[result], number, npy_type_name(stage->result_type));
     }
 
-    for (int64_t b = 0; b < outer; b++) {
-        struct npy_slice slice = {axis, b, first, stride, count};
-        if (!npy_write(file, slice, stage->result_type, (const char *)rows + b * run))
-            fail(stage, 1, "%s", file->error);
-    }
+    const char *at = rows;
+    for (int64_t outer = 0; outer < stage->B * heads; outer++)
+        for (int64_t s = 0; s < count; s++) {
+            int64_t whole = whole_batch(stage, outer / heads) * heads + outer % heads;
+            struct npy_slice slice = {(int)axis, whole, spans[s].first, spans[s].stride,
+                                      spans[s].count};
+            if (!npy_write(file, slice, stage->result_type, at))
+                fail(stage, 1, "%s", file->error);
+            at += spans[s].count * row_elements * size;
+        }
 }
 
-void stage_count(const char *name, int64_t value)
+struct ra_queries stage_queries(struct stage *stage)
 {
-    printf("%s %" PRId64 "\n", name, value);
+    int64_t numbers = stage->B * stage->n * stage->H * stage->D;
+    int64_t rows = stage->B * stage->H * stage->n;
+    struct ra_queries queries = {.rows = stage->n,
+                                 .stride = stage->H * stage->D,
+                                 .q = stage_input(stage, STAGE_Q),
+                                 .o = stage_allocate(stage, numbers, sizeof(float)),
+                                 .max = stage_allocate(stage, rows, sizeof(float)),
+                                 .sum = stage_allocate(stage, rows, sizeof(float)),
+                                 .lse = stage_allocate(stage, rows, sizeof(float))};
+    if (!stage->forward_only) {
+        queries.d_out = stage_input(stage, STAGE_D_OUT);
+        queries.delta = stage_allocate(stage, rows, sizeof(float));
+        queries.dq = stage_zeros(stage, numbers, sizeof(float));
+    }
+    return queries;
+}
+
+void stage_write_queries(struct stage *stage, const struct ra_queries *queries)
+{
+    stage_write(stage, STAGE_O, queries->o);
+    stage_write(stage, STAGE_LSE, queries->lse);
+    if (!stage->forward_only)
+        stage_write(stage, STAGE_DQ, queries->dq);
+}
+
+void stage_read_keys(struct stage *stage, float *message)
+{
+    int64_t numbers = stage->B * stage->m * stage->G * stage->D;
+    stage_read(stage, STAGE_K, message);
+    stage_read(stage, STAGE_V, message + numbers);
+    if (stage->has_mask)
+        stage_read(stage, STAGE_MASK, message + 2 * numbers);
+}
+
+void stage_write_gradients(struct stage *stage, const float *gradients)
+{
+    stage_write(stage, STAGE_DK, gradients);
+    stage_write(stage, STAGE_DV, gradients + stage->B * stage->m * stage->G * stage->D);
+}
+
+struct stage_counter {
+    const char *name;
+    int hop;
+    int64_t value;
+};
+
+struct stage_event {
+    enum stage_lane lane;
+    const char *name;
+    int hop;
+    double start, end;
+};
+
+/* Room for one more element in a growing array; the number of elements is doubled at powers of
+ * two. */
+static void *grow(struct stage *stage, void *array, int64_t count, size_t size)
+{
+    if ((count & (count - 1)) != 0)
+        return array;
+    array = realloc(array, (size_t)(count > 0 ? 2 * count : 1) * size);
+    if (!array)
+        fail(stage, 1, "out of memory");
+    return array;
+}
+
+void stage_count(struct stage *stage, const char *name, int hop, int64_t value)
+{
+    for (int64_t c = 0; c < stage->counter_count; c++)
+        if (stage->counters[c].hop == hop && strcmp(stage->counters[c].name, name) == 0) {
+            stage->counters[c].value += value;
+            return;
+        }
+    stage->counters = grow(stage, stage->counters, stage->counter_count, sizeof *stage->counters);
+    stage->counters[stage->counter_count++] = (struct stage_counter){name, hop, value};
+}
+
+void stage_trace(struct stage *stage, enum stage_lane lane, const char *name, int hop, double start,
+                 double end)
+{
+    if (!stage->trace_path)
+        return;
+    stage->events = grow(stage, stage->events, stage->event_count, sizeof *stage->events);
+    stage->events[stage->event_count++] = (struct stage_event){lane, name, hop, start, end};
 }
 
 void stage_progress(const struct stage *stage, const char *phase, int64_t done, int64_t total)
 {
     /* Once a second, and only where somebody may be looking. */
     double now = seconds_now();
-    if (now - last_progress < 1 || !isatty(STDERR_FILENO))
+    if (now - last_progress < 1 || stage->world.rank > 0 || !isatty(STDERR_FILENO))
         return;
     last_progress = now;
     progress_shown = true;
@@ -580,23 +894,127 @@ void stage_lap(struct stage *stage, enum stage_lap lap)
     stage->lap_start = now;
 }
 
-int stage_close(struct stage *stage)
+/* What this rank counted under this name, over all hops. */
+static int64_t sum_of(const struct stage *stage, const char *name)
 {
-    for (int r = 0; r < STAGE_RESULTS; r++)
-        if (unfinished[r][0] && !npy_close(&stage->results[r]))
-            fail(stage, 1, "%s", stage->results[r].error);
+    int64_t sum = 0;
+    for (int64_t c = 0; c < stage->counter_count; c++)
+        if (strcmp(stage->counters[c].name, name) == 0)
+            sum += stage->counters[c].value;
+    return sum;
+}
 
-    /* The counts go first: a run that could not print them has failed, and leaves nothing. */
-    stage_count("peak bytes", stage->peak_bytes);
-    flush_stdout(stage);
+/* On rank 0, prints what all ranks counted: with --per-hop every number; of each name the total
+ * and, if there are several ranks, the busiest rank's share of it. */
+static void print_counts(struct stage *stage)
+{
+    bool prints = stage->world.rank == 0;
+    for (int64_t c = 0; c < stage->counter_count && stage->per_hop; c++) {
+        const struct stage_counter *counter = &stage->counters[c];
+        meet(stage, counter->value);
+        for (int r = 0; r < stage->world.ranks && prints; r++)
+            printf("rank %d hop %d %s %" PRId64 "\n", r, counter->hop, counter->name,
+                   stage->heard[r]);
+    }
 
+    for (int64_t c = 0; c < stage->counter_count; c++) {
+        const char *name = stage->counters[c].name;
+        bool seen = false;
+        for (int64_t earlier = 0; earlier < c; earlier++)
+            seen = seen || strcmp(stage->counters[earlier].name, name) == 0;
+        if (seen)
+            continue;
+
+        int64_t total = 0, most = 0;
+        meet(stage, sum_of(stage, name));
+        for (int r = 0; r < stage->world.ranks; r++) {
+            total += stage->heard[r];
+            most = stage->heard[r] > most ? stage->heard[r] : most;
+        }
+        if (prints)
+            printf("%s %" PRId64 "\n", name, total);
+        if (prints && stage->world.ranks > 1)
+            printf("%s, busiest rank %" PRId64 "\n", name, most);
+    }
+
+    meet(stage, stage->peak_bytes);
+    int64_t peak = 0;
+    for (int r = 0; r < stage->world.ranks; r++)
+        peak = stage->heard[r] > peak ? stage->heard[r] : peak;
+    if (prints)
+        printf("peak bytes%s %" PRId64 "\n", stage->number > 2 ? " per rank" : "", peak);
+}
+
+/* The events of this rank as Chrome trace JSON: one object a line, each ended by a comma. The
+ * ranks are the processes, their lanes the threads. Returns memory to free. */
+static char *trace_text(struct stage *stage, size_t *length)
+{
+    char *text = NULL;
+    FILE *out = open_memstream(&text, length);
+    if (!out)
+        fail(stage, 1, "%s: %s", stage->trace_path, strerror(errno));
+    int rank = stage->world.rank;
+    for (int lane = 0; lane < STAGE_LANES; lane++)
+        fprintf(out,
+                "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
+                "\"args\":{\"name\":\"%s\"}},\n",
+                rank, lane, lane_names[lane]);
+    for (int64_t e = 0; e < stage->event_count; e++) {
+        const struct stage_event *event = &stage->events[e];
+        fprintf(out,
+                "{\"name\":\"%s\",\"ph\":\"X\",\"ts\":%.1f,\"dur\":%.1f,\"pid\":%d,\"tid\":%d,"
+                "\"args\":{\"hop\":%d}},\n",
+                event->name, 1e6 * (event->start - stage->trace_start),
+                1e6 * (event->end - event->start), rank, (int)event->lane, event->hop);
+    }
+    fprintf(out,
+            "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}%s",
+            rank, rank, rank == stage->world.ranks - 1 ? "\n]\n" : ",\n");
+    if (fclose(out) != 0)
+        fail(stage, 1, "out of memory");
+    return text;
+}
+
+/* Writes the trace: every rank its own part of one file, behind those of the ranks before it. */
+static void write_trace(struct stage *stage)
+{
+    if (!stage->trace_path)
+        return;
+    size_t length;
+    char *text = trace_text(stage, &length);
+    meet(stage, (int64_t)length);
+    int64_t at = 2; /* "[\n" */
+    for (int r = 0; r < stage->world.rank; r++)
+        at += stage->heard[r];
+
+    /* Rank 0 empties the file before the others write. */
+    int empty = stage->world.rank == 0 ? O_TRUNC | O_CREAT : 0;
+    if (stage->world.rank > 0)
+        meet(stage, 0);
+    int file = open(stage->trace_path, O_WRONLY | O_CLOEXEC | empty, 0666);
+    bool written = file >= 0 && (stage->world.rank > 0 || pwrite(file, "[\n", 2, 0) == 2);
+    if (stage->world.rank == 0)
+        meet(stage, 0);
+    for (size_t done = 0; written && done < length;) {
+        ssize_t step = pwrite(file, text + done, length - done, at + (off_t)done);
+        written = step > 0 || (step < 0 && errno == EINTR);
+        done += step > 0 ? (size_t)step : 0;
+    }
+    if (!written || close(file) != 0)
+        fail(stage, 1, "--trace %s: %s", stage->trace_path, strerror(errno));
+    free(text);
+}
+
+/* Gives the finished results their names. */
+static void rename_results(struct stage *stage)
+{
     /* All results get their names or none, so no signal may end the program among the renames. */
-    sigset_t all;
+    sigset_t all, before;
     sigfillset(&all);
-    sigprocmask(SIG_BLOCK, &all, NULL);
+    sigprocmask(SIG_BLOCK, &all, &before);
 
-    /* Everything is written: now the names. An earlier run's gradients must not stand beside a later
-     * run's o, so a forward-only run removes them. */
+    /* An earlier run's gradients must not stand beside a later run's o, so a forward-only run
+     * removes them. */
     for (int r = 0; r < STAGE_RESULTS; r++) {
         char path[PATH_MAX];
         result_path(stage, r, false, path);
@@ -607,6 +1025,48 @@ int stage_close(struct stage *stage)
         unfinished[r][0] = '\0';
         unfinished_folder[0] = '\0';
     }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
+/* The seconds of each lap, of the rank that took longest. */
+static void print_laps(struct stage *stage)
+{
+    if (stage->world.rank == 0)
+        fputs("seconds", stderr);
+    for (int l = 0; l < STAGE_LAPS; l++) {
+        if (l == STAGE_WAIT && stage->number < 3)
+            continue;
+        meet(stage, (int64_t)(1e9 * stage->seconds[l]));
+        int64_t longest = 0;
+        for (int r = 0; r < stage->world.ranks; r++)
+            longest = stage->heard[r] > longest ? stage->heard[r] : longest;
+        if (stage->world.rank == 0)
+            fprintf(stderr, " %s %.6f", lap_names[l], 1e-9 * (double)longest);
+    }
+    if (stage->world.rank == 0)
+        fputc('\n', stderr);
+}
+
+int stage_close(struct stage *stage)
+{
+    for (int r = 0; r < STAGE_RESULTS; r++)
+        if (!npy_close(&stage->results[r]))
+            fail(stage, 1, "%s", stage->results[r].error);
+    write_trace(stage);
+
+    /* The counts go first: a run that could not print them has failed, and leaves nothing. The
+     * ranks meet for them, so when rank 0 goes on to the names, all have written and closed their
+     * rows. */
+    print_counts(stage);
+    flush_stdout(stage);
+    if (stage->world.rank == 0)
+        rename_results(stage);
+    stage_lap(stage, STAGE_WRITE);
+    if (stage->time)
+        print_laps(stage);
+
+    /* Nobody leaves before the results have their names. */
+    meet(stage, 0);
     for (int i = 0; i < STAGE_INPUTS; i++)
         npy_close(&stage->inputs[i]);
     while (stage->memory) {
@@ -614,13 +1074,9 @@ int stage_close(struct stage *stage)
         free(stage->memory);
         stage->memory = next;
     }
-
-    stage_lap(stage, STAGE_WRITE);
-    if (stage->time) {
-        fputs("seconds", stderr);
-        for (int l = 0; l < STAGE_LAPS; l++)
-            fprintf(stderr, " %s %.6f", lap_names[l], stage->seconds[l]);
-        fputc('\n', stderr);
-    }
+    free(stage->counters);
+    free(stage->events);
+    free(stage->heard);
+    stage->world.leave();
     return 0;
 }

@@ -124,7 +124,7 @@ static void compute(struct tiles *t, int64_t query_rows, int64_t key_rows, bool 
             if (pass == 0)
                 ra_tile_begin(DIM, &queries);
             else
-                ra_tile_delta(DIM, &queries, t->delta + i);
+                ra_tile_delta(DIM, &queries);
             for (int64_t n = 0; n < key_tiles; n++) {
                 int64_t j = (descending ? key_tiles - 1 - n : n) * key_rows;
                 struct ra_keys keys = {.rows = t->M - j < key_rows ? t->M - j : key_rows,
@@ -142,7 +142,7 @@ static void compute(struct tiles *t, int64_t query_rows, int64_t key_rows, bool 
                     ra_tile_backward(DIM, t->scale, &queries, &keys, band, workspace);
             }
             if (pass == 0)
-                ra_tile_finish(DIM, &queries, t->lse + i);
+                ra_tile_finish(DIM, &queries);
         }
     free(workspace);
 }
@@ -309,11 +309,11 @@ START_TEST(no_mask)
     float workspace[6 * 9 * 2 + 9 * DIM];
     ck_assert_int_eq(ra_tile_workspace(6, 9, DIM), 6 * 9 * 2 + 9 * DIM);
     struct ra_queries queries = {
-        .rows = 6, .stride = STRIDE, .q = u.q, .o = u.o, .max = u.max, .sum = u.sum};
+        .rows = 6, .stride = STRIDE, .q = u.q, .o = u.o, .max = u.max, .sum = u.sum, .lse = u.lse};
     struct ra_keys keys = {.rows = 9, .stride = STRIDE, .k = u.k, .v = u.v};
     ra_tile_begin(DIM, &queries);
     ra_tile_forward(DIM, u.scale, &queries, &keys, RA_ALL_KEYS, workspace);
-    ra_tile_finish(DIM, &queries, u.lse);
+    ra_tile_finish(DIM, &queries);
     ck_assert_mem_eq(t.o, u.o, 6 * STRIDE * sizeof(float));
     ck_assert_mem_eq(t.lse, u.lse, 6 * sizeof(float));
 }

@@ -1,0 +1,157 @@
+/* ra_layout: which rank holds which rows of a sequence. See ra_layout.h.
+ *
+ * Chapter 05. New here: striped and zigzag shards, as lists of spans, and the fold of span by span.
+ */
+#include "ra_layout.h"
+#include <string.h>
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* n / d rounded up, for n >= 0 and d > 0. */
+static int64_t quotient_up(int64_t n, int64_t d)
+{
+    return n / d + (n % d > 0);
+}
+
+/* Chunk c of a sequence cut into chunks of equal length; the last ones get what is left. */
+static struct ra_span chunk(int64_t length, int64_t chunks, int64_t c)
+{
+    int64_t rows = quotient_up(length, chunks), first = smaller(c * rows, length);
+    return (struct ra_span){first, 1, smaller(rows, length - first)};
+}
+
+int64_t ra_layout_stripes(int ranks, int64_t length, int64_t bucket)
+{
+    int64_t stripes = bucket > 0 ? quotient_up(quotient_up(length, bucket), ranks) : 1;
+    return stripes > 0 ? stripes : 1;
+}
+
+int64_t ra_layout_spans(struct ra_layout layout)
+{
+    switch (layout.kind) {
+    case RA_STRIPED:
+        return layout.stripes;
+    case RA_ZIGZAG:
+        return 2;
+    default:
+        return 1;
+    }
+}
+
+struct ra_span ra_layout_span(struct ra_layout layout, int rank, int64_t s)
+{
+    int64_t P = layout.ranks, length = layout.length;
+    switch (layout.kind) {
+    case RA_STRIPED: {
+        /* There are J stripes; stripe j has the rows j, j + J, j + 2J, ... A rank has f of them. */
+        int64_t J = P * layout.stripes, j = rank * layout.stripes + s;
+        return (struct ra_span){j, J, j < length ? quotient_up(length - j, J) : 0};
+    }
+    case RA_ZIGZAG:
+        /* An early chunk, which sees little, and the late one that makes up for it. */
+        return chunk(length, 2 * P, s == 0 ? rank : 2 * P - 1 - rank);
+    default:
+        return chunk(length, P, rank);
+    }
+}
+
+int64_t ra_layout_rows(struct ra_layout layout, int rank)
+{
+    int64_t rows = 0;
+    for (int64_t s = 0; s < ra_layout_spans(layout); s++)
+        rows += ra_layout_span(layout, rank, s).count;
+    return rows;
+}
+
+int64_t ra_layout_most_rows(struct ra_layout layout)
+{
+    int64_t most = 0;
+    for (int rank = 0; rank < layout.ranks; rank++)
+        if (ra_layout_rows(layout, rank) > most)
+            most = ra_layout_rows(layout, rank);
+    return most;
+}
+
+int64_t ra_layout_position(struct ra_layout layout, int rank, int64_t a)
+{
+    int64_t s = 0;
+    struct ra_span span = ra_layout_span(layout, rank, s);
+    while (a >= span.count) {
+        a -= span.count;
+        span = ra_layout_span(layout, rank, ++s);
+    }
+    return span.first + a * span.stride;
+}
+
+int ra_layout_find(struct ra_layout layout, int64_t position, int64_t *row)
+{
+    for (int rank = 0; rank < layout.ranks; rank++) {
+        *row = 0;
+        for (int64_t s = 0; s < ra_layout_spans(layout); s++) {
+            struct ra_span span = ra_layout_span(layout, rank, s);
+            int64_t along = position - span.first;
+            if (along >= 0 && along % span.stride == 0 && along / span.stride < span.count) {
+                *row += along / span.stride;
+                return rank;
+            }
+            *row += span.count;
+        }
+    }
+    return -1; /* the position is not in the sequence */
+}
+
+void ra_layout_shard(struct ra_layout layout, int rank, int64_t row_bytes, const void *whole,
+                     void *local)
+{
+    char *to = local;
+    for (int64_t s = 0; s < ra_layout_spans(layout); s++) {
+        struct ra_span span = ra_layout_span(layout, rank, s);
+        for (int64_t a = 0; a < span.count; a++, to += row_bytes)
+            memcpy(to, (const char *)whole + (span.first + a * span.stride) * row_bytes,
+                   (size_t)row_bytes);
+    }
+}
+
+void ra_layout_unshard(struct ra_layout layout, int rank, int64_t row_bytes, const void *local,
+                       void *whole)
+{
+    const char *from = local;
+    for (int64_t s = 0; s < ra_layout_spans(layout); s++) {
+        struct ra_span span = ra_layout_span(layout, rank, s);
+        for (int64_t a = 0; a < span.count; a++, from += row_bytes)
+            memcpy((char *)whole + (span.first + a * span.stride) * row_bytes, from,
+                   (size_t)row_bytes);
+    }
+}
+
+struct ra_band ra_layout_band(struct ra_layout queries, int rank, int64_t s, struct ra_layout keys,
+                              int origin, int64_t t, int64_t lookback)
+{
+    struct ra_span rows = ra_layout_span(queries, rank, s);
+    rows.first += keys.length - queries.length;
+    return ra_band_causal(rows, ra_layout_span(keys, origin, t), lookback);
+}
+
+void ra_layout_fold(struct ra_fold *fold, struct ra_layout query_layout, int rank,
+                    struct ra_layout key_layout, int origin, bool causal, int64_t lookback,
+                    const struct ra_queries *queries, const struct ra_keys *keys)
+{
+    int64_t a = 0;
+    for (int64_t s = 0; s < ra_layout_spans(query_layout); s++) {
+        int64_t rows = ra_layout_span(query_layout, rank, s).count, c = 0;
+        struct ra_queries block = ra_queries_block(queries, a, rows);
+        for (int64_t t = 0; t < ra_layout_spans(key_layout); t++) {
+            int64_t visitors = ra_layout_span(key_layout, origin, t).count;
+            struct ra_keys seen = ra_keys_block(keys, c, visitors);
+            struct ra_band band = RA_ALL_KEYS;
+            if (causal)
+                band = ra_layout_band(query_layout, rank, s, key_layout, origin, t, lookback);
+            ra_band_fold(fold, &block, &seen, band);
+            c += visitors;
+        }
+        a += rows;
+    }
+}

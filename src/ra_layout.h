@@ -1,0 +1,62 @@
+/* ra_layout: which rank holds which rows of a sequence.
+ *
+ * Chapter 05. Contiguous, striped (with any bucket) and zigzag, each as a list of spans per rank.
+ * Everything follows from a few numbers that all ranks know, so any rank can tell the rows of any
+ * other: lengths need not divide, and messages need no headers.
+ */
+#ifndef RA_LAYOUT_H
+#define RA_LAYOUT_H
+
+#include "ra_band.h"
+#include "ra_span.h"
+
+enum ra_layout_kind { RA_CONTIGUOUS, RA_STRIPED, RA_ZIGZAG };
+
+struct ra_layout {
+    enum ra_layout_kind kind;
+    int ranks;       /* P >= 1 */
+    int64_t length;  /* rows of the whole sequence, N >= 0 */
+    int64_t stripes; /* striped only: stripes of one rank, f >= 1 */
+};
+
+/* How many stripes a rank needs so that no stripe has more than `bucket` rows (bucket 0: one
+ * stripe, however long). Queries and keys of different lengths must have the same number. */
+int64_t ra_layout_stripes(int ranks, int64_t length, int64_t bucket);
+
+/* How many spans each rank has, and span s of them. Spans may be empty. Local rows are numbered
+ * through the spans in order. */
+int64_t ra_layout_spans(struct ra_layout layout);
+struct ra_span ra_layout_span(struct ra_layout layout, int rank, int64_t s);
+
+/* How many rows a rank has, and how many the rank with the most rows has. */
+int64_t ra_layout_rows(struct ra_layout layout, int rank);
+int64_t ra_layout_most_rows(struct ra_layout layout);
+
+/* Which row of the whole is local row a of this rank, 0 <= a < ra_layout_rows? */
+int64_t ra_layout_position(struct ra_layout layout, int rank, int64_t a);
+
+/* Where is row `position` of the whole? Returns the rank, and writes its local row; -1 if there is
+ * no such row. */
+int ra_layout_find(struct ra_layout layout, int64_t position, int64_t *row);
+
+/* Copies a rank's rows out of the whole sequence, and back into it. A row is row_bytes long. The
+ * caller owns whole (length rows) and local (ra_layout_rows). */
+void ra_layout_shard(struct ra_layout layout, int rank, int64_t row_bytes, const void *whole,
+                     void *local);
+void ra_layout_unshard(struct ra_layout layout, int rank, int64_t row_bytes, const void *local,
+                       void *whole);
+
+/* Who sees whom under a causal mask, between span s of the queries of `rank` and span t of the
+ * keys of `origin`. Queries and keys have layouts of the same kind, ranks and stripes. The last
+ * query stands beside the last key: query row i is at position i + M - N. lookback as in
+ * ra_band_causal. */
+struct ra_band ra_layout_band(struct ra_layout queries, int rank, int64_t s, struct ra_layout keys,
+                              int origin, int64_t t, int64_t lookback);
+
+/* Folds the keys of `origin` into the queries of `rank`, every span into every span, each with its
+ * band; without a causal mask everybody sees everybody. */
+void ra_layout_fold(struct ra_fold *fold, struct ra_layout query_layout, int rank,
+                    struct ra_layout key_layout, int origin, bool causal, int64_t lookback,
+                    const struct ra_queries *queries, const struct ra_keys *keys);
+
+#endif

@@ -1,0 +1,15 @@
+/* ra_span: which rows of the whole sequence lie side by side in a rank's memory.
+ * Chapter 03. A shard, the rows of one rank, is a list of spans: one for a run of neighbours
+ * (stride 1), one for every P-th row (stride P), several for the layouts of chapter 05.
+ */
+#ifndef RA_SPAN_H
+#define RA_SPAN_H
+
+#include <stdint.h>
+
+/* Local row a of a span is row first + a * stride of the whole; count rows, stride >= 1. */
+struct ra_span {
+    int64_t first, stride, count;
+};
+
+#endif
