@@ -1,39 +1,18 @@
-/* figure: draws the figures of the chapters, as SVG.
+/* figure: draws the figures of the chapters, as SVG. This file: the tools, and the program.
  *
  * A figure that shows a rule computes it here instead of being drawn by hand; a figure that shows a
  * measurement reads it from a CSV file. The same program and data give the same bytes, so that a
  * test can draw every committed figure again and compare.
  */
+#include "figure.h"
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The palette of Okabe and Ito, which colour-blind readers can tell apart, and greys. */
-#define BLUE "#0072B2"
-#define PALE_BLUE "#D6E8F3"
-#define ORANGE "#D55E00"
-#define PALE_ORANGE "#FBE3CF"
-#define GREEN "#009E73"
-#define INK "#222222"
-#define GREY "#8A8A8A"
-#define LIGHT "#E6E6E6"
-
-/* Looks, as SVG attributes. Two of them side by side are both. */
-#define FILL(colour) " fill=\"" colour "\""
-#define STROKE(colour, width) " fill=\"none\" stroke=\"" colour "\" stroke-width=\"" width "\""
-#define DASHES " stroke-dasharray=\"3 3\""
-#define MIDDLE " text-anchor=\"middle\""
-#define END " text-anchor=\"end\""
-#define BOLD " font-weight=\"bold\""
-
-#define CSV_HEADER "N,program,peak_bytes,multiply_adds"
-
-/* Ends the program with a line on stderr. */
-static _Noreturn void fail(const char *format, ...)
+_Noreturn void fail(const char *format, ...)
 {
     fputs("figure: ", stderr);
     va_list arguments;
@@ -44,20 +23,13 @@ static _Noreturn void fail(const char *format, ...)
     exit(1);
 }
 
-/* ---- Drawing: x goes right and y goes down, in pixels; (x, y) of a text is on its baseline. */
-
-struct point {
-    double x, y;
-};
-
 /* Rounds to the two decimals that are written. Adding 0 turns -0 into 0. */
 static double pixel(double x)
 {
     return round(x * 100) / 100 + 0.0;
 }
 
-/* Opens a picture on stdout. It brings its own white paper: the page around it may be dark. */
-static void svg_open(int height, const char *title, const char *description)
+void svg_open(int height, const char *title, const char *description)
 {
     printf("<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" width=\"720\" height=\"%d\" "
            "viewBox=\"0 0 720 %d\" font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\" "
@@ -66,8 +38,7 @@ static void svg_open(int height, const char *title, const char *description)
     printf("<rect width=\"720\" height=\"%d\" fill=\"#FFFFFF\"/>\n", height);
 }
 
-/* The text of format, as printf has it; <, > and & must come as XML wants them. */
-static void text(double x, double y, const char *look, const char *format, ...)
+void text(double x, double y, const char *look, const char *format, ...)
 {
     printf("<text x=\"%g\" y=\"%g\"%s%s>", pixel(x), pixel(y),
            strstr(look, "fill=") ? "" : FILL(INK), look);
@@ -78,13 +49,13 @@ static void text(double x, double y, const char *look, const char *format, ...)
     puts("</text>");
 }
 
-static void rect(double x, double y, double width, double height, const char *look)
+void rect(double x, double y, double width, double height, const char *look)
 {
     printf("<rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"%s/>\n", pixel(x), pixel(y),
            pixel(width), pixel(height), look);
 }
 
-static void polyline(int count, const struct point *points, const char *look)
+void polyline(int count, const struct point *points, const char *look)
 {
     printf("<polyline points=\"");
     for (int k = 0; k < count; k++)
@@ -92,13 +63,12 @@ static void polyline(int count, const struct point *points, const char *look)
     printf("\"%s/>\n", look);
 }
 
-static void line(double x1, double y1, double x2, double y2, const char *look)
+void line(double x1, double y1, double x2, double y2, const char *look)
 {
     polyline(2, (struct point[]){{x1, y1}, {x2, y2}}, look);
 }
 
-/* A box with a number in its middle: white, or on light grey dark. */
-static void box(double x, double y, double width, double height, const char *look, int number)
+void box(double x, double y, double width, double height, const char *look, int number)
 {
     bool light = strcmp(look, FILL(LIGHT)) == 0;
     rect(x, y, width, height, look);
@@ -106,22 +76,19 @@ static void box(double x, double y, double width, double height, const char *loo
          number);
 }
 
-/* The title of a panel, and below it what is to be seen. */
-static void heading(double x, double y, const char *title, const char *words)
+void heading(double x, double y, const char *title, const char *words)
 {
     text(x, y, BOLD " font-size=\"14\"", "%s", title);
     text(x, y + 18, "", "%s", words);
 }
 
-/* One entry of a legend. */
-static void legend(double x, double y, const char *look, const char *words)
+void legend(double x, double y, const char *look, const char *words)
 {
     rect(x, y - 12, 14, 14, look);
     text(x + 22, y, "", "%s", words);
 }
 
-/* A line with a head at (x2, y2). */
-static void arrow(double x1, double y1, double x2, double y2)
+void arrow(double x1, double y1, double x2, double y2)
 {
     double length = hypot(x2 - x1, y2 - y1), x = 6 * (x2 - x1) / length, y = 6 * (y2 - y1) / length;
     struct point head[] = {
@@ -130,494 +97,142 @@ static void arrow(double x1, double y1, double x2, double y2)
     polyline(3, head, STROKE(INK, "1.5"));
 }
 
-/* A scale: the value `low` is at pixel `start` and the value `high` at pixel `end`. */
-struct axis {
-    double low, high, start, end;
-};
-
-static double place(struct axis axis, double value)
+double place(struct axis axis, double value)
 {
     return axis.start + (value - axis.low) / (axis.high - axis.low) * (axis.end - axis.start);
 }
 
-/* ---- 01-visible */
-
-struct rule {
-    const char *name, *words;
-    int N, M, real_keys, lookback; /* keys from real_keys on are padding; lookback -1: none */
-    bool causal;
-};
-
-/* May query i see key j? */
-static bool visible(const struct rule *rule, int i, int j)
+/* Is this a word or a whole number, as `kind` wants it? Words are drawn as they are: none may hold
+ * what XML takes for its own. Numbers have at most 15 digits, which a double holds. */
+static bool field_is(char kind, const char *field)
 {
-    int position = i + (rule->M - rule->N);
-    if (j >= rule->real_keys)
-        return false;
-    if (!rule->causal)
-        return true;
-    return j <= position && (rule->lookback < 0 || position - j <= rule->lookback);
+    const char *letters = "abcdefghijklmnopqrstuvwxyz0123456789-", *digits = "0123456789";
+    size_t length = strlen(field);
+    return length > 0 && strspn(field, kind == 'w' ? letters : digits) == length &&
+           length <= (kind == 'w' ? sizeof((struct row *)0)->words[0] - 1 : 15);
 }
 
-/* One rule as a grid. Its rows end at the bottom of a square, so that fewer queries stand low. */
-static void rule_grid(double x, double y, const struct rule *rule)
-{
-    double size = 18, left = x + 28, top = y + 46;
-    int absent = rule->M - rule->N, seen = 0;
-    heading(x, y, rule->name, rule->words);
-
-    /* The numbers of the keys and of the queries. */
-    for (int j = 0; j < rule->M; j++)
-        text(left + (j + 0.5) * size, top - 5, MIDDLE, "%d", j);
-    text(left + rule->M * size + 6, top - 5, "", "key j");
-    for (int i = 0; i < rule->N; i++)
-        text(left - 7, top + (absent + i + 0.75) * size, END, "%d", i);
-    text(left - 19, top + rule->M * size + 15, "", "query i");
-
-    /* The cells. */
-    for (int i = 0; i < rule->N; i++)
-        for (int j = 0; j < rule->M; j++) {
-            bool see = visible(rule, i, j);
-            seen += see;
-            rect(left + j * size + 1, top + (absent + i) * size + 1, size - 2, size - 2,
-                 see ? FILL(BLUE) : FILL(LIGHT));
-        }
-
-    /* Where other grids have rows and this one has none. */
-    if (absent > 0) {
-        rect(left + 1, top + 1, rule->M * size - 2, absent * size - 4, STROKE(GREY, "1") DASHES);
-        text(left + rule->M * size / 2, top + absent * size / 2 - 4, MIDDLE, "%d positions",
-             absent);
-        text(left + rule->M * size / 2, top + absent * size / 2 + 12, MIDDLE, "without a query");
-    }
-    text(left + rule->M * size, top + rule->M * size + 15, END, "%d of %d pairs", seen,
-         rule->N * rule->M);
-}
-
-/* Which key head a query head reads. */
-static int key_head(int H, int G, int h, bool interleaved)
-{
-    return interleaved ? h % G : h / (H / G);
-}
-
-/* One map of heads: query heads above, key heads below, and a line from each to what it reads. */
-static void head_map(double x, double y, int H, int G, bool interleaved, const char *name)
-{
-    double size = 18, pitch = 29, left = x + 40, below = y + 52;
-    text(x, y, "", "%s", name);
-    text(x, y + 21, "", "query");
-    text(x, below + 13, "", "key");
-    for (int h = 0; h < H; h++) {
-        int g = key_head(H, G, h, interleaved);
-        double head_x = left + h * pitch, key_x = left + ((g + 0.5) * H / G - 0.5) * pitch;
-        line(head_x + size / 2, y + 8 + size, key_x + size / 2, below,
-             g % 2 ? STROKE(ORANGE, "1.5") : STROKE(GREEN, "1.5"));
-        box(head_x, y + 8, size, size, g % 2 ? FILL(ORANGE) : FILL(GREEN), h);
-        box(key_x, below, size, size, g % 2 ? FILL(ORANGE) : FILL(GREEN), g);
-    }
-}
-
-static void draw_visible(void)
-{
-    static const struct rule rules[] = {
-        {"All", "every query sees every key", 8, 8, 8, -1, false},
-        {"Causal", "no query sees a later key", 8, 8, 8, -1, true},
-        {"Causal, lookback 2", "itself and the 2 keys before", 8, 8, 8, 2, true},
-        {"Key mask", "keys 5, 6 and 7 are padding", 8, 8, 5, -1, false},
-        {"Causal, 3 queries, 8 keys", "the last query is at the last key", 3, 8, 8, -1, true},
-    };
-    svg_open(532, "Which query may see which key",
-             "Five grids of queries against keys, a filled cell for each pair that is visible; and "
-             "the two ways in which six query heads can share two key heads.");
-    for (int k = 0; k < 5; k++)
-        rule_grid(20 + k % 3 * 236, 30 + k / 3 * 248, &rules[k]);
-
-    /* The heads, which are no grid. */
-    heading(492, 278, "Heads: H = 6, G = 2", "a query head reads one key head");
-    head_map(492, 326, 6, 2, false, "grouped: h / (H / G)");
-    head_map(492, 420, 6, 2, true, "interleaved: h mod G");
-
-    legend(48, 519, FILL(BLUE), "query i sees key j");
-    legend(208, 519, FILL(LIGHT), "it does not: the pair has no weight");
-}
-
-/* ---- 02-tiles */
-
-/* A square of count x count cells, each drawn one pixel smaller than it is. */
-static void cells(double x, double y, int count, double size, const char *look)
-{
-    for (int i = 0; i < count; i++)
-        for (int j = 0; j < count; j++)
-            rect(x + j * size + 0.5, y + i * size + 0.5, size - 1, size - 1, look);
-}
-
-static void draw_tiles(void)
-{
-    const int ROWS = 16, TILE = 4, TILES = ROWS / TILE, NOW_I = 1, NOW_J = 3;
-    double size = 12, side = ROWS * size, tile = TILE * size, top = 134;
-    svg_open(436, "The whole score matrix, and the same matrix tile by tile",
-             "Left: 01-naive holds all scores of 16 queries and 16 keys. Right: 02-flash cuts them "
-             "into 4 x 4 tiles and holds one tile; key blocks pass along a row of tiles and are "
-             "folded into the carry of the query tile: max, sum and o.");
-
-    /* Left: all cells stand in memory. */
-    double left = 56;
-    heading(20, 30, "01-naive: all scores of a head", "a row of softmax needs its whole row");
-    text(left + side / 2, top - 10, MIDDLE, "M = %d keys", ROWS);
-    printf("<g transform=\"translate(%g %g) rotate(-90)\">\n", left - 12, top + side / 2);
-    text(0, 0, MIDDLE, "N = %d queries", ROWS);
-    puts("</g>");
-    cells(left, top, ROWS, size, FILL(ORANGE));
-    text(left + side / 2, top + side + 24, MIDDLE BOLD, "%d × %d = %d scores in memory", ROWS, ROWS,
-         ROWS * ROWS);
-
-    /* Right: the tiles that were, the one that is, those that will be. */
-    left = 372;
-    heading(300, 30, "02-flash: one tile at a time",
-            "a tile of scores is made, folded into the carry, and overwritten");
-    for (int i = 0; i < TILES; i++)
-        for (int j = 0; j < TILES; j++) {
-            double x = left + j * tile, y = top + i * tile;
-            if (i == NOW_I && j == NOW_J)
-                cells(x, y, TILE, size, FILL(BLUE));
-            else if (i < NOW_I || (i == NOW_I && j < NOW_J))
-                rect(x + 1.5, y + 1.5, tile - 3, tile - 3, FILL(LIGHT));
-            else
-                rect(x + 1.5, y + 1.5, tile - 3, tile - 3, STROKE(GREY, "1") DASHES);
-        }
-    text(left + side / 2, top + side + 24, MIDDLE BOLD, "%d × %d = %d scores in memory", TILE, TILE,
-         TILE * TILE);
-    text(left + side / 2, top + side + 42, MIDDLE, "(two such tiles in the backward)");
-
-    /* The tiles of keys and queries that meet now are green. */
-    for (int k = 0; k < TILES; k++) {
-        box(left + k * tile + 1.5, top - 28, tile - 3, 20, k == NOW_J ? FILL(GREEN) : FILL(LIGHT),
-            k);
-        box(left - 28, top + k * tile + 1.5, 20, tile - 3, k == NOW_I ? FILL(GREEN) : FILL(LIGHT),
-            k);
-    }
-    text(left + 1.5, top - 50, "", "key blocks (k, v) stream by");
-    arrow(left + 1.5, top - 39, left + side - 1.5, top - 39);
-    text(left - 38, top + tile / 2 + 4, END, "query blocks");
-    text(left - 38, top + tile / 2 + 20, END, "(q)");
-
-    /* The carry of each tile of queries, a line per query row. */
-    double carry = left + side + 40, y = top + NOW_I * tile;
-    text(carry, top - 30, BOLD, "carry");
-    text(carry + 15, top - 8, MIDDLE, "max");
-    text(carry + 47, top - 8, MIDDLE, "sum");
-    text(carry + 81, top - 8, MIDDLE, "o");
-    for (int k = 0; k < (NOW_I + 1) * TILE; k++)
-        for (int part = 0; part < 3; part++)
-            rect(carry + 32 * part, top + k * size + 0.5, part == 2 ? 34 : 30, size - 1,
-                 k / TILE < NOW_I ? FILL(PALE_BLUE) : FILL(BLUE));
-    arrow(left + (NOW_J + 1) * tile + 4, y + tile / 2, carry - 4, y + tile / 2);
-    text(left + side + 6, y + tile / 2 - 7, "", "fold");
-    static const char *const parts[] = {"one row per query:", "largest score,", "sum of weights,",
-                                        "sum of weight · v"};
-    for (int k = 0; k < 4; k++)
-        text(carry, y + tile + 20 + 16 * k, "", "%s", parts[k]);
-
-    /* What the looks mean. */
-    legend(300, 391, FILL(BLUE), "in memory now");
-    legend(300, 415, STROKE(GREY, "1") DASHES, "tile still to come");
-    legend(450, 391, FILL(LIGHT), "tile folded; its scores are gone");
-    legend(450, 415, FILL(PALE_BLUE), "finished: o / sum, and lse");
-}
-
-/* ---- 02-carry */
-
-static void draw_carry(void)
-{
-    const int STEPS = 4, BLOCK = 2; /* 8 scores */
-    static const double scores[] = {1, 3, 2, 5, 4, 5.5, 0, 2};
-    static const char *const labels[] = {"max", "rescale: exp(old max − max)", "old sum × rescale",
-                                         "+ new weights: Σ exp(s − max)", "= sum"};
-    double left = 224, width = 119, bottom = 250, table = bottom + 48;
-    struct axis y = {0, 6, bottom, bottom - 168};
-    svg_open(510, "Softmax folded two keys at a time",
-             "Eight scores in four steps. The running maximum grows in steps 2 and 3, and there "
-             "alone the old sum is scaled down. The final max + log(sum) equals the log-sum-exp of "
-             "all eight scores at once.");
-    heading(20, 30, "One query row", "eight keys, folded two at a time");
-    legend(20, 88, FILL(BLUE), "score s of a key");
-    line(20, 107, 34, 107, STROKE(ORANGE, "3"));
-    text(42, 111, "", "largest score so far");
-    for (int s = 0; s <= 6; s += 2) {
-        line(left, place(y, s), left + STEPS * width, place(y, s), STROKE(LIGHT, "1"));
-        text(left - 8, place(y, s) + 4, END, "%d", s);
-    }
-    for (int k = 0; k < 5; k++)
-        text(20, table + k * 24 + 4, k == 4 ? BOLD : "", "%s", labels[k]);
-    line(20, table + 82, left + STEPS * width, table + 82, STROKE(GREY, "1"));
-
-    /* Fold, as ra_tile_forward does, and draw each step in its own column. */
-    double max = -INFINITY, sum = 0, all = 0;
-    struct point path[8]; /* two for each step */
-    for (int step = 0; step < STEPS; step++) {
-        double x = left + step * width, middle = x + width / 2, old_max = max, fresh = 0;
-        const double *s = scores + step * BLOCK;
-        for (int k = 0; k < BLOCK; k++)
-            max = fmax(max, s[k]);
-        double rescale = exp(old_max - max), kept = sum * rescale;
-        for (int k = 0; k < BLOCK; k++) {
-            fresh += exp(s[k] - max);
-            all += exp(s[k]);
-        }
-        sum = kept + fresh;
-
-        /* The column: its head, a bar per key, and the largest score as a line. */
-        bool grew = max > old_max;
-        text(middle, 30, MIDDLE BOLD, "step %d", step + 1);
-        text(middle, 48, MIDDLE, "%s", step == 0 ? "first keys" : grew ? "max grows" : "max stays");
-        for (int k = 0; k < BLOCK; k++) {
-            double bar = middle + (k == 0 ? -44 : 8);
-            rect(bar, place(y, s[k]), 36, bottom - place(y, s[k]), FILL(BLUE));
-            text(bar + 18, place(y, s[k]) + (s[k] >= 1 ? 18 : -5),
-                 s[k] >= 1 ? MIDDLE FILL("#FFFFFF") : MIDDLE, "%g", s[k]);
-            text(bar + 18, bottom + 17, MIDDLE, "key %d", step * BLOCK + k);
-        }
-        path[2 * step] = (struct point){x, place(y, max)};
-        path[2 * step + 1] = (struct point){x + width, place(y, max)};
-
-        /* The numbers. A rescaling that makes something smaller is marked. */
-        if (grew && step > 0)
-            rect(x + 8, table + 11, width - 16, 44, FILL(PALE_ORANGE));
-        text(middle, table + 4, MIDDLE, "%g", max);
-        text(middle, table + 28, MIDDLE, rescale > 0 ? "%.4f" : "%g (nothing yet)", rescale);
-        text(middle, table + 52, MIDDLE, "%.4f", kept);
-        text(middle, table + 76, MIDDLE, "%.4f", fresh);
-        text(middle, table + 100, MIDDLE BOLD, "%.4f", sum);
-    }
-    polyline(2 * STEPS, path, STROKE(ORANGE, "3"));
-
-    /* What to see, and the proof that nothing was lost. */
-    legend(
-        20, table + 130, FILL(PALE_ORANGE),
-        "Only when the maximum grows is the old sum scaled down; o is scaled by the same factor.");
-    text(20, table + 164, "", "Folded step by step:");
-    text(160, table + 164, "", "max + log(sum) = %g + log(%.4f)", max, sum);
-    text(430, table + 164, BOLD, "lse = %.6f", max + log(sum));
-    text(20, table + 186, "", "All keys at once:");
-    text(160, table + 186, "", "log Σ exp(s) = log(%.4f)", all);
-    text(430, table + 186, BOLD, "lse = %.6f", log(all));
-}
-
-/* Opens a CSV file that begins with this line; ends the program if it does not. */
-static FILE *open_csv(const char *path, const char *header)
+int read_csv(const char *path, const char *header, const char *kinds, int most, struct row *rows)
 {
     FILE *file = fopen(path, "r");
     if (!file)
         fail("%s: %s", path, strerror(errno));
-    char row[256] = "";
-    if (!fgets(row, sizeof row, file) && ferror(file))
+    char line_read[256] = "";
+    if (!fgets(line_read, sizeof line_read, file) && ferror(file))
         fail("%s: cannot be read", path);
-    row[strcspn(row, "\n")] = '\0';
-    if (strcmp(row, header) != 0)
+    line_read[strcspn(line_read, "\n")] = '\0';
+    if (strcmp(line_read, header) != 0)
         fail("%s:1: the first line must be %s", path, header);
-    return file;
-}
 
-/* ---- 01-memory */
-
-#define SHARE_HEADER "N,peak_bytes,score_bytes"
-
-/* A bar for every row of the CSV file: how much of the peak is the matrix of scores. */
-static void draw_share(const char *path)
-{
-    FILE *file = open_csv(path, SHARE_HEADER);
-    svg_open(336, "Peak memory of 01-naive", "For each N, the share of the peak that is scores.");
-    heading(20, 30, "Peak memory of 01-naive", "one head, D = 64, N queries and N keys");
-    text(150, 84, "", "share of the peak");
-    text(700, 84, END, "peak");
-
-    int k = 0;
-    for (char row[256]; fgets(row, sizeof row, file); k++) {
-        double N, peak, scores, y = 98 + 32 * k, width = 420;
-        char more;
-        if (k == 6 || sscanf(row, "%lf,%lf,%lf %c", &N, &peak, &scores, &more) != 3 ||
-            !(N >= 1 && N <= 1e9 && scores >= 0 && scores <= peak && peak <= 1e18))
-            fail("%s:%d: want at most six rows " SHARE_HEADER " with score_bytes <= peak_bytes",
-                 path, k + 2);
-        text(20, y + 17, "", "N = %.0f", N);
-        rect(150, y, width, 24, FILL(LIGHT));
-        rect(150, y, width * scores / peak, 24, FILL(ORANGE));
-        text(158, y + 17, BOLD FILL("white"), "%.0f %%", 100 * scores / peak);
-        text(700, y + 17, END, "%.2f MB", peak / 1e6);
-    }
-    if (ferror(file) || k == 0)
-        fail("%s: holds no rows", path);
-    fclose(file);
-    legend(150, 98 + 32 * k + 14, FILL(ORANGE), "the matrix of scores");
-    legend(350, 98 + 32 * k + 14, FILL(LIGHT), "inputs and results");
-}
-
-/* ---- 02-memory */
-
-enum { BYTES, WORK, MEASURES, NAIVE = 0, FLASH, PROGRAMS, MOST_LENGTHS = 32 };
-static const char *const programs[] = {"01-naive", "02-flash"};
-
-/* What was measured at each N, which grows. */
-struct measured {
-    int lengths;
-    double N[MOST_LENGTHS], value[MEASURES][PROGRAMS][MOST_LENGTHS];
-};
-
-/* Reads the CSV file: the header, then for every N a row of each program. Ends the program if a row
- * is not as it should be. */
-static void read_measured(const char *path, struct measured *data)
-{
-    FILE *file = open_csv(path, CSV_HEADER);
-    char row[256];
-
-    /* Row k is of program k % 2; the second of two has the N of the first. */
-    int k = 0;
-    for (; fgets(row, sizeof row, file); k++) {
-        int p = k % PROGRAMS, at = k / PROGRAMS;
-        if (at == MOST_LENGTHS)
-            fail("%s:%d: more than %d lengths N", path, k + 2, MOST_LENGTHS);
-        double bytes, work, N, before = at > 0 ? data->N[at - 1] : 0;
-        char name[16], more;
-        bool right = sscanf(row, "%lf,%15[^,],%lf,%lf %c", &N, name, &bytes, &work, &more) == 4 &&
-                     strcmp(name, programs[p]) == 0 && (p == 0 ? N > before : N == data->N[at]);
-
-        /* Bounds that the labels of the axes can show; they also keep NaN and infinity out. */
-        if (!right ||
-            !(N >= 1 && N <= 1e18 && bytes >= 1 && bytes <= 1e18 && work >= 1 && work <= 1e18))
-            fail("%s:%d: want N,%s,peak_bytes,multiply_adds with N %s %.0f, numbers from 1 to 1e18",
-                 path, k + 2, programs[p], p == 0 ? ">" : "=", p == 0 ? before : data->N[at]);
-        data->N[at] = N;
-        data->value[BYTES][p][at] = bytes;
-        data->value[WORK][p][at] = work;
+    /* Cut each line at its commas, one piece for each column. */
+    int count = 0;
+    for (; fgets(line_read, sizeof line_read, file); count++) {
+        if (count == most)
+            fail("%s:%d: more than %d rows", path, count + 2, most);
+        char *at = line_read;
+        for (int column = 0, words = 0, numbers = 0; kinds[column]; column++) {
+            char *end = at + strcspn(at, kinds[column + 1] ? "," : "\n");
+            bool cut = *end != '\0';
+            *end = '\0';
+            if (!cut || !field_is(kinds[column], at))
+                fail("%s:%d: want %s, words of small letters and whole numbers", path, count + 2,
+                     header);
+            if (kinds[column] == 'w')
+                strcpy(rows[count].words[words++], at);
+            else
+                rows[count].numbers[numbers++] = strtod(at, NULL);
+            at = end + 1;
+        }
     }
     if (ferror(file))
         fail("%s: cannot be read", path);
     fclose(file);
-    data->lengths = k / PROGRAMS;
-    if (k % PROGRAMS != 0 || data->lengths < 2)
-        fail("%s:%d: ends too early: want two lengths N or more, each with both programs", path,
-             k + 2);
-}
-
-/* The label of the power of 4 bytes (64 KiB), or of 10 multiply-adds (10⁸). */
-static void power_label(double x, double y, int measure, int power)
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    static const char *const digits[] = {"⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹"};
-    if (measure == BYTES)
-        text(x, y, END, "%d %s", 1 << 2 * power % 10, units[2 * power / 10]);
-    else
-        text(x, y, END, "10%s%s", power >= 10 ? digits[1] : "", digits[power % 10]);
-}
-
-/* One panel, both axes logarithmic: bytes or work against N. */
-static void panel(double left, const struct measured *data, int measure)
-{
-    static const char *const looks[] = {STROKE(ORANGE, "2.5"), STROKE(BLUE, "2.5")};
-    static const char *const fills[] = {FILL(ORANGE), FILL(BLUE)};
-    struct point paths[PROGRAMS][MOST_LENGTHS], *ends[PROGRAMS];
-    int last = data->lengths - 1;
-    double low = INFINITY, high = 0;
-    struct axis x = {log2(data->N[0]), log2(data->N[last]), left, left + 204};
-    for (int p = 0; p < PROGRAMS; p++)
-        for (int k = 0; k <= last; k++) {
-            double value = data->value[measure][p][k];
-            paths[p][k].x = place(x, log2(data->N[k]));
-            paths[p][k].y = measure == BYTES ? log2(value) / 2 : log10(value);
-            low = fmin(low, floor(paths[p][k].y));
-            high = fmax(high, ceil(paths[p][k].y));
-        }
-
-    /* The grid. Equal values everywhere would leave an axis without length. The casts lose nothing:
-     * low is a floor. */
-    struct axis y = {low, fmax(high, low + 1), 320, 76};
-    for (int k = (int)y.low; k <= y.high; k++) {
-        line(x.start, place(y, k), x.end, place(y, k), STROKE(LIGHT, "1"));
-        power_label(x.start - 8, place(y, k) + 4, measure, k);
-    }
-    for (int k = (int)ceil(x.low); k <= x.high; k += x.high - x.low > 5 ? 2 : 1) {
-        line(place(x, k), y.start, place(x, k), y.end, STROKE(LIGHT, "1"));
-        text(place(x, k), y.start + 19, MIDDLE, "%lld", 1LL << k);
-    }
-    text((x.start + x.end) / 2, y.start + 39, MIDDLE, "N = M, queries and keys");
-
-    /* The lines, and at their ends their names, moved apart if the lines end close together. */
-    for (int p = 0; p < PROGRAMS; p++) {
-        for (int k = 0; k <= last; k++) {
-            paths[p][k].y = place(y, paths[p][k].y);
-            rect(paths[p][k].x - 3, paths[p][k].y - 3, 6, 6, fills[p]);
-        }
-        polyline(data->lengths, paths[p], looks[p]);
-        ends[p] = &paths[p][last];
-    }
-    double gap = ends[FLASH]->y - ends[NAIVE]->y, push = copysign(fmax(0, 8 - fabs(gap) / 2), gap);
-    text(x.end + 8, ends[NAIVE]->y + 4 - push, BOLD, "%s", programs[NAIVE]);
-    text(x.end + 8, ends[FLASH]->y + 4 + push, BOLD, "%s", programs[FLASH]);
-}
-
-static void draw_memory(const char *csv_path)
-{
-    struct measured data;
-    read_measured(csv_path, &data);
-    int last = data.lengths - 1;
-    double memory = data.value[BYTES][NAIVE][last] / data.value[BYTES][FLASH][last];
-    double work = data.value[WORK][FLASH][last] / data.value[WORK][NAIVE][last];
-    svg_open(418, "Memory and work of 01-naive and 02-flash",
-             "Two panels with logarithmic axes against N: peak bytes, and multiply-adds.");
-
-    /* The panels; below each the ratio of the two lines where they end. */
-    heading(20, 30, "Peak memory", "naive grows with N × M, flash with N + M");
-    panel(76, &data, BYTES);
-    text(20, 384, "", "At N = %.0f, 01-naive holds", data.N[last]);
-    text(20, 402, BOLD, "%.*f times the bytes of 02-flash.", memory < 10 ? 2 : 1, memory);
-
-    heading(384, 30, "Multiply-adds, forward and backward", "both grow with N × M");
-    panel(428, &data, WORK);
-    text(384, 384, "", "At N = %.0f, 02-flash does", data.N[last]);
-    text(384, 402, BOLD, "%.*f times the multiply-adds of 01-naive.", work < 10 ? 2 : 1, work);
+    if (count == 0)
+        fail("%s: holds no rows", path);
+    return count;
 }
 
 /* ---- The program. */
 
 static const char usage[] =
     "usage: figure NAME [DATA.csv]\n"
+    "       figure --data NAME\n"
     "\n"
-    "Writes a figure of the book to stdout, as SVG. NAME is one of\n"
+    "Writes a figure of the book to stdout, as SVG. NAME is one of these, and\n"
+    "where DATA.csv follows, the file begins with the line below:\n"
     "\n"
-    "  01-visible          which query may see which key\n"
-    "  01-memory DATA.csv  how much of the memory is scores; the file begins\n"
-    "                      with the line " SHARE_HEADER "\n"
-    "  02-tiles            the score matrix, whole and in tiles\n"
-    "  02-carry            softmax folded block by block\n"
-    "  02-memory DATA.csv  memory and work; the file begins with the line\n"
-    "                      " CSV_HEADER "\n"
+    "  01-visible            which query may see which key\n"
+    "  01-memory DATA.csv    how much of the memory is scores\n"
+    "                        " SHARE_HEADER "\n"
+    "  02-tiles              the score matrix, whole and in tiles\n"
+    "  02-carry              softmax folded block by block\n"
+    "  02-memory DATA.csv    memory and work\n"
+    "                        " MEMORY_HEADER "\n"
+    "  03-ring               who holds which keys, hop by hop\n"
+    "  03-memory DATA.csv    memory of a rank\n"
+    "                        " RANKS_HEADER "\n"
+    "  04-masks, 05-masks-striped, 05-masks-zigzag, 06-masks-contiguous,\n"
+    "  06-masks-striped, 06-masks-zigzag\n"
+    "                        what each rank sees at each hop; --data writes\n"
+    "                        the numbers in it as CSV\n"
+    "  04-work, 05-work DATA.csv\n"
+    "                        multiply-adds of each rank at each hop\n"
+    "                        " WORK_HEADER "\n"
+    "  04-trace, 05-trace DATA.csv\n"
+    "                        what each rank did when\n"
+    "                        " TRACE_HEADER "\n"
+    "  07-bytes DATA.csv     bytes sent for fewer and fewer key/value heads\n"
+    "                        " GROUPS_HEADER "\n"
     "\n"
     "Exit status: 0 all is well, 1 bad data or no room, 2 misuse.\n";
 
+static const struct {
+    const char *name;
+    bool has_data;
+    void (*draw)(const char *source);
+} figures[] = {
+    {"01-visible", false, draw_visible},
+    {"01-memory", true, draw_share},
+    {"02-tiles", false, draw_tiles},
+    {"02-carry", false, draw_carry},
+    {"02-memory", true, draw_memory},
+    {"03-ring", false, draw_ring},
+    {"03-memory", true, draw_ranks},
+    {"04-masks", false, draw_masks},
+    {"04-work", true, draw_work},
+    {"04-trace", true, draw_trace},
+    {"05-masks-striped", false, draw_masks},
+    {"05-masks-zigzag", false, draw_masks},
+    {"05-work", true, draw_work},
+    {"05-trace", true, draw_trace},
+    {"06-masks-contiguous", false, draw_masks},
+    {"06-masks-striped", false, draw_masks},
+    {"06-masks-zigzag", false, draw_masks},
+    {"07-bytes", true, draw_groups},
+};
+
+/* Draws what the command line asks for. Returns false if it makes no sense. */
+static bool obey(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "--data") == 0)
+        return write_masks(argv[2]);
+    for (size_t k = 0; k < sizeof figures / sizeof *figures; k++)
+        if (argc == 2 + figures[k].has_data && strcmp(argv[1], figures[k].name) == 0) {
+            figures[k].draw(argv[argc - 1]);
+            puts("</svg>");
+            return true;
+        }
+    return false;
+}
+
 int main(int argc, char **argv)
 {
-    const char *name = argc > 1 ? argv[1] : "";
-    if (argc == 2 && strcmp(name, "--help") == 0) {
+    if (argc == 2 && strcmp(argv[1], "--help") == 0)
         fputs(usage, stdout);
-        return 0;
-    }
-
-    /* A figure of measurements takes a file, the others take none. */
-    if (argc == 2 && strcmp(name, "01-visible") == 0)
-        draw_visible();
-    else if (argc == 2 && strcmp(name, "02-tiles") == 0)
-        draw_tiles();
-    else if (argc == 2 && strcmp(name, "02-carry") == 0)
-        draw_carry();
-    else if (argc == 3 && strcmp(name, "01-memory") == 0)
-        draw_share(argv[2]);
-    else if (argc == 3 && strcmp(name, "02-memory") == 0)
-        draw_memory(argv[2]);
-    else {
+    else if (!obey(argc, argv)) {
         fputs(usage, stderr);
         return 2;
     }
-    puts("</svg>");
 
     /* A full disk shows up only here. */
     if (fflush(stdout) != 0 || ferror(stdout))

@@ -1,54 +1,98 @@
-/* grid: every stage on every problem of tests/shapes.txt, held against the float64 oracle, against
- * 01-naive and against itself.
+/* grid: every stage on every problem of tests/shapes.txt, on several rank counts, held against
+ * the float64 oracle, against 01-naive, against the stage before it and against itself.
  *
- * A problem that a stage has not learnt must be refused, with exit code 2 and the stage that teaches
- * it. All others must come out right in every variant (tile sizes, rank counts) and twice the same
- * to the bit. Each run has a time limit, because the likeliest bug of a ring is to hang. Everything
- * is left in BUILD/shapes/SHAPE/, and each failure prints the command that shows it again.
+ * First everything runs. What one stage does on one number of ranks is one job of
+ * build/batch-STAGE, because to start a job takes longer than to run a small problem. Then each
+ * problem is graded. A problem that a stage has not learnt must be refused, with exit code 2 and
+ * the stage that teaches it. Each line of a job has a time limit, because the likeliest bug of a
+ * ring is to hang. What failed is left in BUILD/shapes/PROBLEM/, and each failure prints the
+ * command that shows it again.
  */
+#include <fcntl.h>
 #include <getopt.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <threads.h>
 #include <unistd.h>
 
-/* What grid knows of a stage: the flags that change how it computes but not what, and the rank counts
- * it runs on. One rank needs no mpirun. */
-static const struct stage {
-    int number;
-    const char *program;
-    const char *variants[8];
-    int ranks[8];
-} stages[] = {
-    {1, "01-naive", {""}, {1}},
-    {2,
-     "02-flash",
-     {"", "--tile-queries 1 --tile-keys 1", "--tile-queries 3 --tile-keys 5",
-      "--tile-queries 16 --tile-keys 32", "--tile-queries 100000 --tile-keys 100000"},
-     {1}},
-};
-#define STAGES ((int)(sizeof stages / sizeof stages[0]))
+extern char **environ; /* POSIX has it in no header */
 
-/* A line of shapes.txt: name | first stage that knows it | flags of build/problem | of the stage. */
-struct shape {
+enum { MOST_SHAPES = 1000, MOST_RANKS = 8, MOST_WORKERS = 64 };
+
+/* The stages, and on how many ranks they run at most. */
+static const struct stage {
+    const char *program;
+    int number, most_ranks;
+} stages[] = {
+    {"01-naive", 1, 1},   {"02-flash", 2, 1},    {"03-ring", 3, 8}, {"04-causal", 4, 8},
+    {"05-striped", 5, 8}, {"06-lookback", 6, 8}, {"07-gqa", 7, 8},
+};
+enum { STAGES = sizeof stages / sizeof stages[0] };
+
+/* The flags that change how a stage computes but not what: which stages know them, and with how
+ * many ranks they are tried. A stage in rings of fewer ranks gives the bits of the plain stage
+ * (the first line) on as many ranks as a ring has. */
+static const struct variant {
+    int first, last;
+    const char *flags;
+    int ranks[MOST_RANKS];
+    int same_as_ranks;
+} variants[] = {
+    {1, 7, "", {1, 2, 3, 4, 5, 6, 8}, 0},
+    {2, 2, "--tile-queries 1 --tile-keys 1", {1}, 0},
+    {2, 2, "--tile-queries 16 --tile-keys 32", {1}, 0},
+    {2, 2, "--tile-queries 100000 --tile-keys 100000", {1}, 0},
+    {2, 7, "--tile-queries 3 --tile-keys 5", {1, 3}, 0},
+    {3, 7, "--ring-size 2", {4, 6}, 2},
+    {3, 7, "--ring-size 3", {6}, 3},
+    {5, 7, "--layout striped", {1, 2, 3, 5, 8}, 0},
+    {5, 7, "--layout striped --bucket 1", {2, 3}, 0},
+    {5, 7, "--layout striped --bucket 2", {3, 4}, 0},
+    {5, 7, "--layout striped --bucket 7 --tile-queries 3 --tile-keys 5", {2, 5}, 0},
+    {5, 7, "--layout striped --bucket 1000", {4, 8}, 0},
+    {5, 7, "--layout striped --bucket 2 --ring-size 3", {6}, 0},
+    {5, 7, "--layout zigzag", {1, 2, 3, 4, 8}, 0},
+    {5, 7, "--layout zigzag --tile-queries 3 --tile-keys 5", {5}, 0},
+    {5, 7, "--layout zigzag --ring-size 2", {4}, 0},
+};
+enum { VARIANTS = sizeof variants / sizeof variants[0] };
+
+/* A line of shapes.txt: name | first stage that knows it | flags of build/problem | of the
+ * stage. */
+static struct shape {
     char *name, *problem_flags, *stage_flags;
     int from;
+} shapes[MOST_SHAPES];
+static int shape_count;
+
+/* One stage in one variant on one problem: for its result, for the same bits again, in a job of its
+ * own, or to be refused. */
+enum purpose { FIRST, AGAIN, ALONE, REFUSED, PURPOSES };
+struct run {
+    const struct stage *stage;
+    const struct variant *variant;
+    const struct shape *shape;
+    int ranks;
+    enum purpose purpose;
 };
 
-struct settings {
+static struct settings {
     const char *build, *python, *only;
-    int jobs, seconds;
+    const char *ranks; /* ",1,3,"; NULL: all */
+    int workers, seconds;
     bool until_failure;
-};
+} settings = {.python = "/usr/bin/python3", .seconds = 30};
 
-struct tally {
-    int shapes, passed, failed;
-};
+/* What the workers have seen so far, all together; and how many jobs of MPI stages there were. */
+static atomic_int passed, failed, rings;
 
 __attribute__((noreturn)) static void die(const char *what, const char *which)
 {
@@ -92,14 +136,13 @@ static int number(const char *word, const char *which)
     return (int)value;
 }
 
-static int read_shapes(const char *path, struct shape *shapes, int most)
+static void read_shapes(const char *path)
 {
     FILE *file = fopen(path, "r");
     if (!file)
         die("cannot be opened", path);
 
     char line[1024];
-    int count = 0;
     while (fgets(line, sizeof line, file)) {
         char *field[4] = {line};
         for (int f = 1; f < 4 && field[f - 1]; f++)
@@ -107,187 +150,410 @@ static int read_shapes(const char *path, struct shape *shapes, int most)
                 *field[f]++ = '\0';
         if (*stripped(line) == '#' || (*stripped(line) == '\0' && !field[1]))
             continue;
-        if (!field[3] || count == most)
+        if (!field[3] || shape_count == MOST_SHAPES)
             die(field[3] ? "too many shapes" : "a line needs four fields, split by |", path);
-        shapes[count].name = text("%s", stripped(field[0]));
-        shapes[count].from = number(stripped(field[1]), path);
-        shapes[count].problem_flags = text("%s", stripped(field[2]));
-        shapes[count].stage_flags = text("%s", stripped(field[3]));
-        count++;
+        shapes[shape_count++] = (struct shape){.name = text("%s", stripped(field[0])),
+                                               .from = number(stripped(field[1]), path),
+                                               .problem_flags = text("%s", stripped(field[2])),
+                                               .stage_flags = text("%s", stripped(field[3]))};
     }
     fclose(file);
-    if (count == 0)
+    if (shape_count == 0)
         die("holds no shapes", path);
-    return count;
 }
 
-/* Runs a shell command with its output in `log`; returns its exit code, 128 + signal if it was
- * killed. The alarm outlives exec and kills the command when its time is over. */
+/* Runs a shell command with its output in `log`; returns its exit code, 124 if its time was
+ * over. */
 static int run(const char *command, const char *log, int seconds)
 {
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        alarm((unsigned)seconds);
-        /* mpirun reads stdin, and would take what is meant for whoever started us. */
-        if (!freopen("/dev/null", "r", stdin) || !freopen(log, "w", stdout) ||
-            dup2(STDOUT_FILENO, STDERR_FILENO) < 0)
-            _exit(127);
-        execl("/bin/sh", "sh", "-c", text("exec %s", command), (char *)NULL);
-        _exit(127);
-    }
+    /* mpirun reads stdin, and would take what is meant for whoever started us. */
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&files, 1, log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    posix_spawn_file_actions_adddup2(&files, 1, 2);
+
+    /* timeout asks mpirun to end, which then ends its ranks; they would outlive a SIGKILL. In the
+     * foreground, so that Ctrl-C reaches them, too. */
+    char *words[] = {"timeout", "--foreground",           "-k", "5", text("%d", seconds), "sh",
+                     "-c",      text("exec %s", command), NULL};
+    pid_t child;
     int status;
-    if (child < 0 || waitpid(child, &status, 0) != child)
+    if (posix_spawnp(&child, words[0], &files, NULL, words, environ) != 0 ||
+        waitpid(child, &status, 0) != child)
         die("cannot run", command);
+    posix_spawn_file_actions_destroy(&files);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* Does the file hold this text? */
-static bool holds(const char *path, const char *wanted)
+/* How many lines of a file hold this text? */
+static int lines_with(const char *path, const char *wanted)
 {
     char line[4096];
-    bool found = false;
+    int count = 0;
     FILE *file = fopen(path, "r");
-    while (file && !found && fgets(line, sizeof line, file))
-        found = strstr(line, wanted) != NULL;
+    while (file && fgets(line, sizeof line, file))
+        count += strstr(line, wanted) != NULL;
     if (file)
         fclose(file);
-    return found;
+    return count;
 }
 
-/* Counts one check: the command must end with this exit code, and say `words` if given. */
-static bool check(const struct settings *settings, struct tally *tally, const char *shape,
-                  const char *command, int wanted, const char *words, const char *log)
+/* After a failure there may be nothing more to do. */
+static bool done(void)
 {
-    int code = run(command, log, settings->seconds);
-    bool right = code == wanted && (!words || holds(log, words));
-    tally->passed += right;
-    tally->failed += !right;
-    if (right)
-        return true;
+    return settings.until_failure && failed > 0;
+}
 
-    printf("FAILED %s: exit code %d%s, not %d%s%s%s\n  %s\n", shape, code,
-           code == 128 + SIGALRM ? " (out of time)" : "", wanted, words ? " with \"" : "",
-           words ? words : "", words ? "\"" : "", command);
+/* The folder of a problem and of a result, and the words of a command line. */
+static const char *home(const struct shape *shape)
+{
+    return text("%s/shapes/%s", settings.build, shape->name);
+}
+
+static const char *result(const struct run *r)
+{
+    static const char *const endings[PURPOSES] = {"", ".again", ".alone", ".refused"};
+    return text("%s/%s.%d.%d%s", home(r->shape), r->stage->program, (int)(r->variant - variants),
+                r->ranks, endings[r->purpose]);
+}
+
+static const char *words(const struct run *r)
+{
+    return text("%s %s %s/problem %s", r->variant->flags, r->shape->stage_flags, home(r->shape),
+                result(r));
+}
+
+static const char *mpirun(int ranks)
+{
+    return text("mpirun --oversubscribe --bind-to none -n %d", ranks);
+}
+
+/* The command of the stage itself; the early ones know nothing of MPI. */
+static const char *command(const struct run *r)
+{
+    return text("%s %s/%s %s", r->stage->most_ranks > 1 ? mpirun(r->ranks) : "", settings.build,
+                r->stage->program, words(r));
+}
+
+/* Whether the run has left a result, which can be graded. */
+static bool *made(const struct run *r)
+{
+    static bool table[MOST_SHAPES][STAGES][VARIANTS][MOST_RANKS + 1][PURPOSES];
+    return &table[r->shape - shapes][r->stage - stages][r->variant - variants][r->ranks]
+                 [r->purpose];
+}
+
+/* Counts one failure. Shows the commands that show it again, that of the stage first (of no
+ * stage, if r is NULL), and the beginning of what was printed. */
+static void fail(const struct run *r, int exit_code, const char *wanted, const char *last_command,
+                 const char *log)
+{
+    /* timeout's own code, and what mpirun gives when a rank's alarm has killed it. */
+    bool late = exit_code == 124 || exit_code == 128 + SIGALRM;
+    const char *first = r ? command(r) : last_command;
     char line[4096];
     FILE *file = fopen(log, "r");
-    while (file && fgets(line, sizeof line, file))
+    failed++;
+    flockfile(stdout);
+    printf("FAILED %s: exit code %d%s, not %s\n  %s\n", r ? r->shape->name : "a job", exit_code,
+           late ? " (out of time)" : "", wanted, first);
+    if (strcmp(first, last_command) != 0)
+        printf("  %s\n", last_command);
+    for (int l = 0; file && l < 30 && fgets(line, sizeof line, file); l++)
         printf("  > %s", line);
+    funlockfile(stdout);
     if (file)
         fclose(file);
-    return false;
 }
 
-/* One stage in one variant on one problem. */
-static void check_stage(const struct settings *settings, struct tally *tally,
-                        const struct shape *shape, const struct stage *stage, int variant,
-                        int ranks)
+/* Counts one check of a run: the command must end with this exit code and, if `words` are given,
+ * one line of what it prints must hold them. Returns whether it does. */
+static bool check(const struct run *r, const char *its_command, int wanted,
+                  const char *words_wanted)
 {
-    const char *build = settings->build, *home = text("%s/shapes/%s", build, shape->name);
-    const char *result = text("%s/%s.%d.%d", home, stage->program, variant, ranks);
-    const char *log = text("%s.log", result);
-    const char *launch = ranks > 1 ? text("mpirun --oversubscribe -n %d ", ranks) : "";
-    const char *command = text("%s%s/%s %s %s %s/problem", launch, build, stage->program,
-                               stage->variants[variant], shape->stage_flags, home);
+    const char *log = text("%s.log", result(r));
+    int code = run(its_command, log, settings.seconds);
+    bool right = code == wanted && (!words_wanted || lines_with(log, words_wanted) == 1);
+    if (right)
+        passed++;
+    else
+        fail(r, code,
+             words_wanted ? text("%d and one line with \"%s\"", wanted, words_wanted) : "0",
+             its_command, log);
+    return right;
+}
 
-    /* What it has not learnt it must refuse. */
-    if (stage->number > 1 && stage->number < shape->from) {
-        if (variant == 0)
-            check(settings, tally, shape->name, text("%s %s", command, result), 2, " in stage ",
-                  log);
+/* Two results must be the same to the bit, if there are two. */
+static void check_same(struct run one, struct run other)
+{
+    if (*made(&one) && *made(&other))
+        check(&one, text("diff -r %s %s", result(&one), result(&other)), 0, NULL);
+}
+
+/* Is this variant of this problem tried on this many ranks? */
+static bool tries(const struct stage *stage, const struct variant *variant,
+                  const struct shape *shape, int ranks)
+{
+    bool found = false;
+    for (int r = 0; r < MOST_RANKS; r++)
+        found = found || variant->ranks[r] == ranks;
+    return found && variant->first <= stage->number && stage->number <= variant->last &&
+           (stage->number == 1 || stage->number >= shape->from);
+}
+
+/* Lists what a stage does on this many ranks, here and in a file: every variant of every problem
+ * that it knows, and the first variant again. Returns how many lines that are. */
+static int list_lines(const struct stage *stage, int ranks, struct run *lines, const char *list)
+{
+    int count = 0;
+    for (const struct shape *shape = shapes; shape < shapes + shape_count; shape++)
+        for (const struct variant *v = variants; v < variants + VARIANTS; v++)
+            for (enum purpose p = FIRST; p <= (v == variants ? AGAIN : FIRST); p++)
+                if (tries(stage, v, shape, ranks))
+                    lines[count++] = (struct run){stage, v, shape, ranks, p};
+
+    FILE *file = fopen(list, "w");
+    for (int line = 0; file && line < count; line++)
+        fprintf(file, "%s\n", words(&lines[line]));
+    if (!file || fclose(file) != 0)
+        die("cannot be written", list);
+    return count;
+}
+
+/* Starts a job with line `next` of its list. Returns at which line it ended: `count` if all are
+ * done, -1 if there is no telling. */
+static int start_job(const struct run *lines, int count, const char *list, int next)
+{
+    const char *at = text("%s.at", list), *log = text("%s.log", list);
+    const char *batch = text("%s %s/batch-%s %s %d %d", mpirun(lines->ranks), settings.build,
+                             lines->stage->program, list, next, settings.seconds);
+    remove(at);
+    int code = run(batch, log, 2 * settings.seconds + count), line;
+    FILE *file = fopen(at, "r");
+    if (!file || fscanf(file, "%d", &line) != 1 || line < next || line > count)
+        line = -1;
+    if (file)
+        fclose(file);
+
+    if (line >= 0 && line < count)
+        fail(&lines[line], code, "0", command(&lines[line]), log);
+    else if (line < 0 || code != 0)
+        fail(NULL, code, "0", batch, log);
+    return line;
+}
+
+/* Runs a job. After a line that failed it starts again behind it; but three failures may be three
+ * hangs, and then the rest is given up. */
+static void run_job(const struct run *lines, int count, const char *list)
+{
+    int next = 0;
+    for (int failures = 0; next < count && failures < 3 && !done(); failures++) {
+        int end = start_job(lines, count, list, next);
+        if (end < 0)
+            break;
+        passed += end - next;
+        for (; next < end; next++)
+            *made(&lines[next]) = true;
+        next++;
+    }
+    if (next < count && !done()) {
+        printf("FAILED %s on %d ranks: the last %d of %d runs were not made\n",
+               lines->stage->program, lines->ranks, count - next, count);
+        failed += count - next;
+    }
+}
+
+/* Everything that one stage does on one number of ranks. */
+static void work_on_stage(int item)
+{
+    const struct stage *stage = &stages[item / MOST_RANKS];
+    int ranks = item % MOST_RANKS + 1;
+    bool judge = stage->most_ranks == 1; /* whom --only and --ranks leave alone */
+    if (ranks > stage->most_ranks ||
+        (settings.only && !judge && strcmp(settings.only, stage->program) != 0) ||
+        (settings.ranks && !judge && !strstr(settings.ranks, text(",%d,", ranks))))
+        return;
+    const char *list = text("%s/shapes/%s.%d", settings.build, stage->program, ranks);
+    struct run *lines = calloc((size_t)(shape_count * (VARIANTS + 1)), sizeof *lines);
+    int count = lines ? list_lines(stage, ranks, lines, list) : 0;
+    if (count == 0)
+        return;
+    rings += !judge;
+    run_job(lines, count, list);
+
+    /* The last run once more, by the stage itself: what one line of many does, it must do alone. */
+    struct run last = lines[count - 1], alone = last;
+    alone.purpose = ALONE;
+    if (*made(&last) && !done()) {
+        *made(&alone) = check(&alone, command(&alone), 0, NULL);
+        check_same(last, alone);
+    }
+    free(lines);
+
+    /* What the stage must refuse, all ranks with one voice: the first problem of each stage to
+     * come. The problems stand in the order of the stages. */
+    for (int s = 0, from = stage->number; s < shape_count && (judge || ranks == 2); s++)
+        if (stage->number > 1 && shapes[s].from > from && !done()) {
+            struct run refused = {stage, variants, &shapes[s], ranks, REFUSED};
+            check(&refused, command(&refused), 2, " in stage ");
+            from = shapes[s].from;
+        }
+}
+
+/* Holds results against `want`: all at once and, if something is wrong, one by one, to say what. */
+static void grade(const char *flags, const char *want, const struct run *got, int count)
+{
+    const struct shape *shape = got->shape; /* set even if count is 0 */
+    const char *compare =
+        text("%s/compare %s %s/oracle %s", settings.build, flags, home(shape), want);
+    const char *log = text("%s/compare.log", home(shape)), *all = compare;
+    for (int g = 0; g < count; g++)
+        all = text("%s %s", all, result(&got[g]));
+    int code = count > 0 ? run(all, log, settings.seconds) : 0;
+    if (code == 0) {
+        passed += count;
         return;
     }
-    if (!check(settings, tally, shape->name, text("%s %s", command, result), 0, NULL, log))
-        return;
 
-    /* Against the oracle: 01-naive is in double, so a millionth of what float32 may be off by. */
-    check(settings, tally, shape->name,
-          text("%s/compare %s %s/oracle %s/oracle %s", build,
-               stage->number == 1 ? "--times 1e-6" : "", home, home, result),
-          0, NULL, log);
-    if (stage->number > 1)
-        check(settings, tally, shape->name,
-              text("%s/compare %s/oracle %s/01-naive.0.1 %s", build, home, home, result), 0, NULL,
-              log);
-
-    /* Again: the same bits. */
-    const char *again = text("%s.again", result);
-    if (variant == 0 &&
-        check(settings, tally, shape->name, text("%s %s", command, again), 0, NULL, log))
-        check(settings, tally, shape->name, text("diff -r %s %s", result, again), 0, NULL, log);
+    bool right = true;
+    for (int g = 0; g < count && !done(); g++)
+        right = check(&got[g], text("%s %s", compare, result(&got[g])), 0, NULL) && right;
+    if (right && !done())
+        fail(NULL, code, "0, though each alone is right", all, log);
 }
 
-/* Every stage on one problem. */
-static void check_shape(const struct settings *settings, struct tally *tally,
-                        const struct shape *shape)
+/* Grades what one stage has made of one problem. */
+static void grade_stage(const struct stage *stage, const struct shape *shape)
 {
-    for (const struct stage *stage = stages; stage < stages + STAGES; stage++)
-        for (int v = 0; v < 8 && stage->variants[v]; v++)
-            for (int r = 0; r < 8 && stage->ranks[r]; r++) {
-                /* Later stages are held against 01-naive, so that one always runs. */
-                bool wanted = !settings->only || strcmp(settings->only, stage->program) == 0;
-                if ((wanted || stage->number == 1) &&
-                    !(settings->until_failure && tally->failed > 0))
-                    check_stage(settings, tally, shape, stage, v, stage->ranks[r]);
-            }
+    struct run got[MOST_RANKS * VARIANTS + 1];
+    int count = 0;
+    for (int ranks = 1; ranks <= stage->most_ranks; ranks++)
+        for (const struct variant *v = variants; v < variants + VARIANTS; v++) {
+            got[count] = (struct run){stage, v, shape, ranks, FIRST};
+            count += *made(&got[count]);
+        }
+
+    /* Against the oracle: 01-naive is in double, so a millionth of what float32 may be off by. */
+    grade(stage->number == 1 ? "--times 1e-6" : "", text("%s/oracle", home(shape)), got, count);
+    struct run naive = {&stages[0], variants, shape, 1, FIRST};
+    if (stage->number > 1 && *made(&naive))
+        grade("", result(&naive), got, count);
+
+    /* Against the stage before, on as many ranks; 02-flash, before 03-ring, has only one. */
+    for (int first = 0, end; first < count; first = end) {
+        int ranks = got[first].ranks;
+        for (end = first; end < count && got[end].ranks == ranks;)
+            end++;
+        struct run before = {stage - 1, variants, shape, stage->number == 3 ? 1 : ranks, FIRST};
+        if (stage->number > 2 && *made(&before))
+            grade("", result(&before), got + first, end - first);
+    }
+
+    /* The same bits: again; on one rank as 02-flash; in small rings as in one ring alone. */
+    for (struct run *r = got; r < got + count && !done(); r++) {
+        check_same(*r, (struct run){stage, r->variant, shape, r->ranks, AGAIN});
+        if (r->ranks == 1 && stage->number > 2)
+            check_same(*r, (struct run){&stages[1], r->variant, shape, 1, FIRST});
+        if (r->variant->same_as_ranks > 0)
+            check_same(*r, (struct run){stage, variants, shape, r->variant->same_as_ranks, FIRST});
+    }
+}
+
+/* Grades all that was made of one problem. What is all right goes: it would be many megabytes. */
+static void work_on_shape(int item)
+{
+    for (const struct stage *stage = stages; stage < stages + STAGES && !done(); stage++)
+        grade_stage(stage, &shapes[item]);
+    if (failed == 0)
+        run(text("rm -rf %s/[0-9]*", home(&shapes[item])), "/dev/null", settings.seconds);
+}
+
+/* Work for all workers: items 0..count-1. Each takes the next one as soon as it is free. */
+struct work {
+    void (*work_on)(int item);
+    int count;
+    atomic_int next;
+};
+
+static int worker(void *shared)
+{
+    struct work *work = shared;
+    for (int item; (item = work->next++) < work->count && !done();)
+        work->work_on(item);
+    return 0;
+}
+
+static void share_out(void (*work_on)(int item), int count)
+{
+    thrd_t workers[MOST_WORKERS];
+    struct work work = {work_on, count, 0};
+    for (int w = 0; w < settings.workers; w++)
+        if (thrd_create(&workers[w], worker, &work) != thrd_success)
+            die("cannot start", "a worker");
+    for (int w = 0; w < settings.workers; w++)
+        thrd_join(workers[w], NULL);
 }
 
 /* Makes every problem, and lets one run of the oracle solve them all. */
-static void make_problems(const struct settings *settings, const struct shape *shapes, int count)
+static void make_problems(void)
 {
-    const char *grid = text("%s/shapes", settings->build), *list = text("%s/oracle.list", grid);
+    const char *grid = text("%s/shapes", settings.build), *list = text("%s/oracle.list", grid);
     if (run(text("rm -rf %s", grid), "/dev/null", 60) != 0 || mkdir(grid, 0777) != 0)
         die("cannot be made anew", grid);
     FILE *file = fopen(list, "w");
     if (!file)
         die("cannot be written", list);
 
-    for (int s = 0; s < count; s++) {
-        const char *home = text("%s/%s", grid, shapes[s].name), *log = text("%s.log", home);
-        if (mkdir(home, 0777) != 0)
-            die("cannot be made (is its name in shapes.txt twice?)", home);
-        const char *command =
-            text("%s/problem %s %s/problem", settings->build, shapes[s].problem_flags, home);
-        if (run(command, log, settings->seconds) != 0)
-            die(text("failed, see %s", log), command);
-        fprintf(file, "%s %s/problem %s/oracle\n", shapes[s].stage_flags, home, home);
+    for (const struct shape *shape = shapes; shape < shapes + shape_count; shape++) {
+        const char *log = text("%s.log", home(shape));
+        if (mkdir(home(shape), 0777) != 0)
+            die("cannot be made (is its name in shapes.txt twice?)", home(shape));
+        const char *make =
+            text("%s/problem %s %s/problem", settings.build, shape->problem_flags, home(shape));
+        if (run(make, log, settings.seconds) != 0)
+            die(text("failed, see %s", log), make);
+        fprintf(file, "%s %s/problem %s/oracle\n", shape->stage_flags, home(shape), home(shape));
     }
     if (fclose(file) != 0)
         die("cannot be written", list);
-    const char *oracle = text("%s tests/oracle.py --list %s", settings->python, list);
+    const char *oracle = text("%s tests/oracle.py --list %s", settings.python, list);
     if (run(oracle, text("%s/oracle.log", grid), 600) != 0)
         die(text("failed, see %s/oracle.log", grid), oracle);
 }
 
-static void read_command_line(int argc, char **argv, struct settings *settings)
+static void read_command_line(int argc, char **argv)
 {
-    static const struct option options[] = {{"help", no_argument, NULL, 'h'},
-                                            {"jobs", required_argument, NULL, 'j'},
-                                            {"only", required_argument, NULL, 'o'},
-                                            {"python", required_argument, NULL, 'p'},
-                                            {"seconds", required_argument, NULL, 's'},
-                                            {"until-failure", no_argument, NULL, 'u'},
-                                            {0}};
+    static const struct option options[] = {
+        {"help", no_argument, NULL, 'h'},          {"jobs", required_argument, NULL, 'j'},
+        {"only", required_argument, NULL, 'o'},    {"python", required_argument, NULL, 'p'},
+        {"ranks", required_argument, NULL, 'r'},   {"seconds", required_argument, NULL, 's'},
+        {"until-failure", no_argument, NULL, 'u'}, {0}};
+    settings.workers = (int)sysconf(_SC_NPROCESSORS_ONLN);
     for (int flag; (flag = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (flag == 'j')
-            settings->jobs = number(optarg, "--jobs");
+            settings.workers = number(optarg, "--jobs");
         else if (flag == 'o')
-            settings->only = optarg;
+            settings.only = optarg;
         else if (flag == 'p')
-            settings->python = optarg;
+            settings.python = optarg;
+        else if (flag == 'r')
+            settings.ranks = text(",%s,", optarg);
         else if (flag == 's')
-            settings->seconds = number(optarg, "--seconds");
+            settings.seconds = number(optarg, "--seconds");
         else if (flag == 'u')
-            settings->until_failure = true;
+            settings.until_failure = true;
         else {
-            fprintf(flag == 'h' ? stdout : stderr,
-                    "Usage: build/grid [FLAGS] BUILD SHAPES\n\n"
-                    "Runs every stage in the folder BUILD on every problem of the file SHAPES.\n\n"
-                    "  --jobs N         problems at once (default: one for each core)\n"
-                    "  --only PROGRAM   this stage only, and 01-naive, which judges it\n"
-                    "  --python PATH    a Python with NumPy (default /usr/bin/python3)\n"
-                    "  --seconds S      time limit of each run (default 60)\n"
-                    "  --until-failure  stop at the first failure\n");
+            fprintf(
+                flag == 'h' ? stdout : stderr,
+                "Usage: build/grid [FLAGS] BUILD SHAPES\n\n"
+                "Runs every stage in the folder BUILD on every problem of the file SHAPES.\n\n"
+                "  --jobs N         jobs at once (default: one for each core)\n"
+                "  --only PROGRAM   this stage only, and 01-naive and 02-flash, which judge it\n"
+                "  --python PATH    a Python with NumPy (default /usr/bin/python3)\n"
+                "  --ranks P,P,...  MPI stages on these numbers of ranks only\n"
+                "  --seconds S      time limit of each run (default 30)\n"
+                "  --until-failure  stop at the first failure\n");
             exit(flag == 'h' ? 0 : 2);
         }
     }
@@ -296,62 +562,43 @@ static void read_command_line(int argc, char **argv, struct settings *settings)
         exit(2);
     }
 
+    if (settings.workers > MOST_WORKERS)
+        settings.workers = MOST_WORKERS;
+
     /* A name that is no stage would leave nothing to run. */
-    bool known = !settings->only;
+    bool known = !settings.only;
     for (int s = 0; s < STAGES && !known; s++)
-        known = strcmp(settings->only, stages[s].program) == 0;
+        known = strcmp(settings.only, stages[s].program) == 0;
     if (!known)
-        die("is no stage", settings->only);
+        die("is no stage", settings.only);
+}
+
+/* Open MPI wants to be told that root may run it, and short paths for its sockets. What it never
+ * frees is no leak of ours; its libraries are unloaded in the end, so only whole call stacks
+ * name them. */
+static void set_environment(void)
+{
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    setenv("TMPDIR", "/tmp", 1);
+    setenv("ASAN_OPTIONS", "fast_unwind_on_malloc=0", 1);
+    setenv("LSAN_OPTIONS", "suppressions=tests/lsan.supp:print_suppressions=0", 1);
 }
 
 int main(int argc, char **argv)
 {
-    struct settings settings = {
-        .python = "/usr/bin/python3", .jobs = (int)sysconf(_SC_NPROCESSORS_ONLN), .seconds = 60};
-    read_command_line(argc, argv, &settings);
+    read_command_line(argc, argv);
     settings.build = argv[optind];
+    set_environment();
+    read_shapes(argv[optind + 1]);
+    make_problems();
 
-    static struct shape shapes[1000];
-    int count = read_shapes(argv[optind + 1], shapes, 1000);
-    make_problems(&settings, shapes, count);
-
-    /* Each worker takes every jobs-th problem and reports its tally through the pipe. */
-    int ends[2];
-    if (pipe(ends) != 0)
-        die("cannot be opened", "pipe");
-    for (int worker = 0; worker < settings.jobs; worker++) {
-        fflush(stdout);
-        pid_t child = fork();
-        if (child < 0)
-            die("cannot fork", "worker");
-        if (child > 0)
-            continue;
-        struct tally tally = {0};
-        for (int s = worker; s < count; s += settings.jobs)
-            if (!(settings.until_failure && tally.failed > 0)) {
-                check_shape(&settings, &tally, &shapes[s]);
-                tally.shapes++;
-            }
-        fflush(stdout);
-        _exit(write(ends[1], &tally, sizeof tally) == sizeof tally ? 0 : 1);
-    }
-
-    /* A worker that died has not reported: its read finds the end, and that is a failure, too. */
-    close(ends[1]);
-    struct tally total = {0};
-    for (int worker = 0; worker < settings.jobs; worker++) {
-        struct tally tally;
-        if (read(ends[0], &tally, sizeof tally) != sizeof tally)
-            tally = (struct tally){.failed = 1};
-        total.shapes += tally.shapes;
-        total.passed += tally.passed;
-        total.failed += tally.failed;
-    }
-    while (wait(NULL) > 0)
-        continue;
-    if (total.failed == 0 && total.shapes != count)
-        die("not all problems were run", argv[optind + 1]);
-    printf("grid: %d problems, %d stages in %s\n%d passed, %d failed\n", total.shapes, STAGES,
-           settings.build, total.passed, total.failed);
-    return total.failed > 0 || total.passed == 0;
+    share_out(work_on_stage, STAGES * MOST_RANKS);
+    if (!done())
+        share_out(work_on_shape, shape_count);
+    if (settings.ranks && rings == 0)
+        die("nothing is tried on these numbers of ranks", "--ranks");
+    printf("grid: %d problems, %d stages in %s\n%d passed, %d failed\n", shape_count, STAGES,
+           settings.build, (int)passed, (int)failed);
+    return failed > 0 || passed == 0;
 }

@@ -9,7 +9,8 @@ Writes to the folder RESULT, all float64:
     o_allowed, lse_allowed, dq_allowed (B,H), dk_allowed, dv_allowed (B,G)
                                                           how far a float32 program may be from it
 
-The flags are those of the stages. With --list FILE, every line of FILE is the arguments of a run.
+The flags are those of the stages; only --local-keys needs a number here, the ranks of the ring.
+With --list FILE, every line of FILE is the arguments of a run.
 
 
 How the allowed error is found
@@ -78,6 +79,40 @@ def visible_pairs(N, M, key_mask, causal, lookback):
     if lookback is not None:
         visible = visible & (query - key <= lookback)
     return visible
+
+
+def spans(length, ranks, layout, stripes):
+    """For every rank, the positions it holds in the order of its local rows: a list of ranges."""
+    if layout == "striped":
+        J = ranks * stripes  # stripe s of all is s, s + J, s + 2J, ...
+        return [[range(rank * stripes + s, length, J) for s in range(stripes)]
+                for rank in range(ranks)]
+
+    # Chunks of equal length; the last ones get what is left, maybe nothing. Zigzag pairs an early
+    # one with a late one.
+    chunks = 2 * ranks if layout == "zigzag" else ranks
+    rows = math.ceil(length / chunks)
+    chunk = [range(c * rows, min((c + 1) * rows, length)) for c in range(chunks)]
+    if layout == "zigzag":
+        return [[chunk[rank], chunk[2 * ranks - 1 - rank]] for rank in range(ranks)]
+    return [[chunk[rank]] for rank in range(ranks)]
+
+
+def stripes_per_rank(N, ranks, bucket):
+    """As many stripes per rank as keep a stripe of queries within the bucket; no bucket: one."""
+    return 1 if bucket is None else max(1, math.ceil(math.ceil(N / bucket) / ranks))
+
+
+def same_rank(N, M, ranks, layout, bucket):
+    """(N, M) of bool: query row i lives on the rank on which key row j lives."""
+    stripes = stripes_per_rank(N, ranks, bucket)
+    home = []
+    for length in (N, M):
+        home.append(np.full(length, -1))
+        for rank, its_spans in enumerate(spans(length, ranks, layout, stripes)):
+            for span in its_spans:
+                home[-1][list(span)] = rank
+    return home[0][:, None] == home[1][None, :]
 
 
 def product(a, b):
@@ -235,8 +270,11 @@ def worst(array):
 
 
 def solve(q, k, v, d_out, mask, causal=False, lookback=None, head_map="grouped", softcap=None,
-          scale=None, forward_only=False):
-    """The exact results and the allowed errors of a problem, as two dictionaries by array name."""
+          scale=None, forward_only=False, allowed_pairs=None):
+    """The exact results and the allowed errors of a problem, as two dictionaries by array name.
+
+    allowed_pairs (N,M) of bool hides all other pairs; None hides none.
+    """
     B, N, H, D = q.shape
     M, G = k.shape[1:3]
     scale = 1 / math.sqrt(D) if scale is None else scale
@@ -250,6 +288,8 @@ def solve(q, k, v, d_out, mask, causal=False, lookback=None, head_map="grouped",
     # Head by head. Query heads that share a key/value head add up in its dk and dv.
     for b in range(B):
         visible = visible_pairs(N, M, mask[b], causal, lookback)
+        if allowed_pairs is not None:
+            visible = visible & allowed_pairs
         for h in range(H):
             g = h // (H // G) if head_map == "grouped" else h % G
             inputs = (q[b, :, h], k[b, :, g], v[b, :, g], None if d_out is None else d_out[b, :, h],
@@ -312,6 +352,13 @@ def make_parser():
     parser.add_argument("--softcap", type=float, metavar="C", help="scores become C tanh(s/C)")
     parser.add_argument("--scale", type=float, metavar="S", help="scores are S q.k (1/sqrt(D))")
     parser.add_argument("--forward-only", action="store_true", help="o and lse only, no do.npy")
+    parser.add_argument("--local-keys", type=int, metavar="P",
+                        help="a query sees only the keys on its own rank, of P in the ring")
+    parser.add_argument("--layout", choices=("contiguous", "striped", "zigzag"),
+                        default="contiguous",
+                        help="which rank has which rows (contiguous); matters to --local-keys only")
+    parser.add_argument("--bucket", type=int, metavar="ROWS",
+                        help="with --layout striped: a stripe of queries has at most so many rows")
     parser.add_argument("--list", metavar="FILE",
                         help="each line of FILE is the arguments of one run; # starts a comment")
     parser.add_argument("folders", nargs="*", metavar="PROBLEM RESULT",
@@ -332,10 +379,20 @@ def run(arguments):
     if arguments.scale is not None and not math.isfinite(arguments.scale):
         raise Misuse(f"--scale {arguments.scale}: must be a finite number")
 
+    for flag, value in (("--local-keys", arguments.local_keys), ("--bucket", arguments.bucket)):
+        if value is not None and value < 1:
+            raise Misuse(f"{flag} {value}: must be at least 1")
+
+    # Layouts move rows between ranks. That changes the answer only where ranks see their own keys.
     folder, result = arguments.folders
-    exact, allowed = solve(*load_problem(folder, arguments.forward_only), arguments.causal,
-                           arguments.lookback, arguments.head_map, arguments.softcap,
-                           arguments.scale, arguments.forward_only)
+    problem = load_problem(folder, arguments.forward_only)
+    N, M = problem[0].shape[1], problem[1].shape[1]
+    allowed_pairs = None
+    if arguments.local_keys is not None:
+        allowed_pairs = same_rank(N, M, arguments.local_keys, arguments.layout, arguments.bucket)
+    exact, allowed = solve(*problem, arguments.causal, arguments.lookback, arguments.head_map,
+                           arguments.softcap, arguments.scale, arguments.forward_only,
+                           allowed_pairs)
 
     # Gradients of an earlier run do not outlive it.
     os.makedirs(result, exist_ok=True)

@@ -572,15 +572,14 @@ static bool add_diff(const char *old_label, const struct text *old, const char *
     return status == 0 || status == 1 << 8;
 }
 
-/* Adds the difference of two files. Added lines and context are lines of the new one. */
+/* Adds the difference of two files. Then every line of the new one stands in the book: here, or, being
+ * as before, where the old one is quoted. */
 static bool quote_diff(const struct source *old, struct source *new, struct text *wanted)
 {
-    int64_t line = 0;
     if (!add_diff(old->path, &old->raw, new->path, &new->raw, wanted))
         return false;
-    for (const char *at = wanted->bytes; *at != 0; at += strcspn(at, "\n") + 1)
-        if (sscanf(at, "@@ -%*[0-9,] +%" SCNd64, &line) != 1 && line > 0 && strchr("+ ", *at))
-            new->quoted[line++ - 1] = true;
+    for (int64_t line = 0; line < new->lines; line++)
+        new->quoted[line] = true;
     return true;
 }
 

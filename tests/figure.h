@@ -1,0 +1,109 @@
+/* figure: what the pictures of all chapters are drawn with.
+ *
+ * figure.c holds the tools and the program; figure_tile.c draws chapters 01 and 02; of the chapters
+ * of the ring, figure_ring.c draws the rules and figure_measured.c the measurements.
+ */
+#ifndef FIGURE_H
+#define FIGURE_H
+
+#include <stdbool.h>
+
+/* The palette of Okabe and Ito, which colour-blind readers can tell apart, and greys. */
+#define BLUE "#0072B2"
+#define PALE_BLUE "#D6E8F3"
+#define ORANGE "#D55E00"
+#define PALE_ORANGE "#FBE3CF"
+#define GREEN "#009E73"
+#define SKY "#56B4E9"
+#define PURPLE "#A6487E" /* theirs, darker: white text must be readable on it */
+#define INK "#222222"
+#define GREY "#8A8A8A"
+#define LIGHT "#E6E6E6"
+
+/* Looks, as SVG attributes. Two of them side by side are both. */
+#define FILL(colour) " fill=\"" colour "\""
+#define STROKE(colour, width) " fill=\"none\" stroke=\"" colour "\" stroke-width=\"" width "\""
+#define DASHES " stroke-dasharray=\"3 3\""
+#define MIDDLE " text-anchor=\"middle\""
+#define END " text-anchor=\"end\""
+#define BOLD " font-weight=\"bold\""
+
+/* Ends the program with a line on stderr. */
+_Noreturn void fail(const char *format, ...);
+
+/* ---- Drawing: x goes right and y goes down, in pixels; (x, y) of a text is on its baseline. */
+
+struct point {
+    double x, y;
+};
+
+/* Opens a picture on stdout, 720 pixels wide. It brings its own white paper: the page around it may
+ * be dark. */
+void svg_open(int height, const char *title, const char *description);
+
+/* The text of format, as printf has it; <, > and & must come as XML wants them. */
+void text(double x, double y, const char *look, const char *format, ...);
+
+void rect(double x, double y, double width, double height, const char *look);
+void polyline(int count, const struct point *points, const char *look);
+void line(double x1, double y1, double x2, double y2, const char *look);
+
+/* A box with a number in its middle: white, or on light grey dark. */
+void box(double x, double y, double width, double height, const char *look, int number);
+
+/* The title of a panel, and below it what is to be seen. */
+void heading(double x, double y, const char *title, const char *words);
+
+/* One entry of a legend. */
+void legend(double x, double y, const char *look, const char *words);
+
+/* A line with a head at (x2, y2). */
+void arrow(double x1, double y1, double x2, double y2);
+
+/* A scale: the value `low` is at pixel `start` and the value `high` at pixel `end`. */
+struct axis {
+    double low, high, start, end;
+};
+
+double place(struct axis axis, double value);
+
+/* ---- Data. */
+
+/* A row of a CSV file: its words and its numbers, each in the order of the columns. */
+struct row {
+    char words[3][24];
+    double numbers[4];
+};
+
+/* Reads a CSV file that begins with this line and has after it one row or more, at most `most` (the
+ * caller's memory). `kinds` has a letter for each column: w a word, n a whole number, 0 or more.
+ * Returns how many rows there are; ends the program if anything is not as it should be. */
+int read_csv(const char *path, const char *header, const char *kinds, int most, struct row *rows);
+
+/* ---- The figures. `source` is the data's file or, where a figure has none, the figure's name. */
+
+#define SHARE_HEADER "N,peak_bytes,score_bytes"
+#define MEMORY_HEADER "N,program,peak_bytes,multiply_adds"
+#define RANKS_HEADER "P,peak_bytes_per_rank"
+#define WORK_HEADER "layout,rank,hop,multiply_adds"
+#define TRACE_HEADER "layout,rank,row,name,hop,start_us,end_us"
+#define GROUPS_HEADER "G,bytes_sent_forward,bytes_sent_backward"
+
+void draw_visible(const char *source);
+void draw_share(const char *source);
+void draw_tiles(const char *source);
+void draw_carry(const char *source);
+void draw_memory(const char *source);
+
+void draw_ring(const char *source);
+void draw_ranks(const char *source);
+void draw_masks(const char *source);
+void draw_work(const char *source);
+void draw_trace(const char *source);
+void draw_groups(const char *source);
+
+/* Writes what figure 04-masks, 05-masks-..., or 06-masks-... shows, as CSV. Returns false if there
+ * is no such figure. */
+bool write_masks(const char *name);
+
+#endif

@@ -1,0 +1,289 @@
+/* figure: the pictures of the chapters of the ring that show a rule: who holds which keys, and who
+ * sees whom. The rules are the project's own modules: a fault in them changes the pictures.
+ */
+#include "figure.h"
+#include <stdio.h>
+#include <string.h>
+
+#include "ra_layout.h"
+#include "ra_schedule.h"
+
+enum { RANKS = 4 }; /* in all pictures, and so the number of hops */
+
+/* Whose keys does a rank hold at this hop? */
+static int origin_of(int rank, int hop)
+{
+    return (rank - hop + RANKS) % RANKS;
+}
+
+/* ---- 03-ring */
+
+static const char *const rank_fills[RANKS] = {FILL(BLUE), FILL(ORANGE), FILL(GREEN), FILL(PURPLE)};
+static const char *const rank_strokes[RANKS] = {STROKE(BLUE, "2"), STROKE(ORANGE, "2"),
+                                                STROKE(GREEN, "2"), STROKE(PURPLE, "2")};
+
+/* The ranks in a circle, each with its queries and, at hop 0, its own keys. */
+static void ring_of_ranks(double x, double y)
+{
+    static const int side[RANKS][2] = {
+        {0, -1}, {1, 0}, {0, 1}, {-1, 0}}; /* clockwise from the top */
+    double width = 94, height = 58, reach = 98;
+    for (int r = 0; r < RANKS; r++) {
+        double node_x = x + reach * side[r][0] - width / 2;
+        double node_y = y + reach * side[r][1] - height / 2;
+        rect(node_x, node_y, width, height, STROKE(GREY, "1"));
+        text(node_x + width / 2, node_y + 17, MIDDLE BOLD, "rank %d", r);
+        text(node_x + 10, node_y + 43, "", "q");
+        box(node_x + 21, node_y + 28, 20, 22, FILL(LIGHT), r);
+        text(node_x + 50, node_y + 43, "", "kv");
+        box(node_x + 67, node_y + 28, 20, 22, rank_fills[r], r);
+
+        /* To the right neighbour: from a side of this box to a side of that one. */
+        const int *a = side[r], *b = side[(r + 1) % RANKS];
+        double from_x = x + reach * a[0] + b[0] * (width / 2 + 4);
+        double from_y = y + reach * a[1] + b[1] * (height / 2 + 4);
+        double to_x = x + reach * b[0] + a[0] * (width / 2 + 4);
+        double to_y = y + reach * b[1] + a[1] * (height / 2 + 4);
+        arrow(from_x, from_y, to_x, to_y);
+    }
+    text(x, y - 3, MIDDLE, "k and v travel,");
+    text(x, y + 13, MIDDLE, "q and o stay");
+}
+
+void draw_ring(const char *source)
+{
+    (void)source; /* nothing is read */
+    double left = 452, pitch_x = 60, top = 112, pitch_y = 54, width = 32, height = 28;
+    svg_open(404, "A ring of four ranks",
+             "Left: four ranks in a circle; keys and values travel to the right neighbour, queries "
+             "stay. Right: a table of whose keys each rank holds at hops 0 to 3; at hop t rank r "
+             "holds those of rank r - t. After the last hop the gradients go one step more, home.");
+    heading(20, 30, "A ring of 4 ranks", "here at hop 0: every rank holds its own keys");
+    ring_of_ranks(167, 217);
+
+    heading(370, 30, "Whose keys each rank holds",
+            "at hop t rank r holds those of rank (r − t) mod 4");
+    for (int hop = 0; hop <= RANKS; hop++)
+        text(left + hop * pitch_x, top - 34, MIDDLE BOLD, hop < RANKS ? "hop %d" : "home", hop);
+    for (int r = 0; r < RANKS; r++) {
+        double y = top + r * pitch_y;
+        text(370, y + height / 2 + 4, BOLD, "rank %d", r);
+        for (int hop = 0; hop <= RANKS; hop++) {
+            double x = left + hop * pitch_x - width / 2;
+            int origin = origin_of(r, hop % RANKS);
+            if (hop < RANKS)
+                box(x, y, width, height, rank_fills[origin], origin);
+            else {
+                rect(x + 1, y + 1, width - 2, height - 2, rank_strokes[origin]);
+                text(x + width / 2, y + height / 2 + 4, MIDDLE BOLD, "%d", origin);
+            }
+
+            /* Where it came from: the rank before, one hop ago. What leaves the last rank comes to
+             * rank 0: half an arrow at either end. */
+            double from_x = x - pitch_x + width + 3, from_y = y - pitch_y + height + 2;
+            double half_x = (from_x + x - 3) / 2, half_y = (from_y + y - 2) / 2;
+            if (hop > 0 && r > 0)
+                arrow(from_x, from_y, x - 3, y - 2);
+            if (hop > 0 && r == 0)
+                arrow(half_x, half_y, x - 3, y - 2);
+            if (hop > 0 && r == RANKS - 1)
+                line(from_x, from_y + pitch_y, half_x, half_y + pitch_y, STROKE(INK, "1.5"));
+        }
+    }
+
+    /* The exchanges. */
+    double below = top + RANKS * pitch_y + 20;
+    rect(370, below - 11, 14, 14, STROKE(GREY, "2"));
+    text(392, below, "", "Backward only: dk and dv travel with their keys,");
+    text(392, below + 17, "", "and one step more brings them home.");
+    text(370, below + 43, "", "4 hops of work need 3 exchanges of k and v.");
+}
+
+/* ---- 04-masks, 05-masks-..., 06-masks-... */
+
+enum { LENGTH = 32, ROWS = LENGTH / RANKS };
+
+struct masks {
+    const char *name, *title, *words;
+    enum ra_layout_kind kind;
+    int64_t lookback;
+};
+
+static const struct masks masks[] = {
+    {"04-masks", "Contiguous shards, causal",
+     "P = 4 ranks, N = 32: rank 0 has nothing to do after hop 0, rank 3 works at every hop",
+     RA_CONTIGUOUS, RA_BAND_FAR},
+    {"05-masks-striped", "Striped shards, causal",
+     "P = 4 ranks, N = 32, every 4th token: each rank sees about half of each block", RA_STRIPED,
+     RA_BAND_FAR},
+    {"05-masks-zigzag", "Zigzag shards, causal",
+     "P = 4 ranks, N = 32, an early and a late chunk of 4 tokens: the same work on every rank",
+     RA_ZIGZAG, RA_BAND_FAR},
+    {"06-masks-contiguous", "Contiguous shards, causal, lookback 6",
+     "P = 4 ranks, N = 32: a window that ends in the shard before needs 2 hops", RA_CONTIGUOUS, 6},
+    {"06-masks-striped", "Striped shards, causal, lookback 6",
+     "P = 4 ranks, N = 32: the 7 tokens of a window lie on all ranks, so no hop can be left out",
+     RA_STRIPED, 6},
+    {"06-masks-zigzag", "Zigzag shards, causal, lookback 6",
+     "P = 4 ranks, N = 32: neighbouring chunks lie on several ranks, so no hop can be left out",
+     RA_ZIGZAG, 6},
+};
+
+static const struct masks *find_masks(const char *name)
+{
+    for (size_t k = 0; k < sizeof masks / sizeof *masks; k++)
+        if (strcmp(masks[k].name, name) == 0)
+            return &masks[k];
+    return NULL;
+}
+
+static struct ra_layout layout_of(const struct masks *m)
+{
+    return (struct ra_layout){m->kind, RANKS, LENGTH, 1};
+}
+
+/* The keys that visit a rank at a hop, and what the rank sees of them. */
+struct visit {
+    bool arrives; /* else they are not sent this far, for nobody would see anything */
+    int pairs;    /* visible ones */
+    bool see[ROWS][ROWS];
+};
+
+/* Each pair of spans has a band of its own. */
+static struct visit visit_of(const struct masks *m, int rank, int hop)
+{
+    struct visit visit = {.arrives = false};
+    struct ra_layout layout = layout_of(m);
+    int origin = origin_of(rank, hop);
+    int64_t spans = ra_layout_spans(layout), rows = ROWS / spans; /* of one span */
+    for (int64_t s = 0; s < spans; s++)
+        for (int64_t t = 0; t < spans; t++) {
+            struct ra_band band = ra_layout_band(layout, rank, s, layout, origin, t, m->lookback);
+            for (int64_t a = 0; a < rows; a++)
+                for (int64_t b = 0; b < rows; b++) {
+                    bool see = band.lo <= b - a && b - a <= band.hi;
+                    visit.see[s * rows + a][t * rows + b] = see;
+                    visit.pairs += see;
+                }
+        }
+
+    /* How far keys travel. The chapters before 06 send all of them all the way round. */
+    int storage[2 * RANKS];
+    struct ra_schedule schedule = ra_schedule_causal(layout, layout, m->lookback, storage);
+    visit.arrives = m->lookback == RA_BAND_FAR;
+    for (int k = 0; k < schedule.count; k++)
+        if (schedule.hop[k] == hop && hop <= schedule.last[origin])
+            visit.arrives = true;
+    if (visit.pairs > 0 && !visit.arrives)
+        fail("%s: rank %d sees keys at hop %d that the schedule does not send", m->name, rank, hop);
+    return visit;
+}
+
+bool write_masks(const char *name)
+{
+    const struct masks *m = find_masks(name);
+    if (!m)
+        return false;
+    puts("rank,hop,keys_of,arrives,visible_pairs,pairs");
+    for (int r = 0; r < RANKS; r++)
+        for (int hop = 0; hop < RANKS; hop++) {
+            struct visit visit = visit_of(m, r, hop);
+            printf("%d,%d,%d,%d,%d,%d\n", r, hop, origin_of(r, hop), visit.arrives, visit.pairs,
+                   ROWS * ROWS);
+        }
+    return true;
+}
+
+/* The positions of a span: "0 … 7", or with a stride "0, 4 … 28". */
+static void span_label(double x, double y, struct ra_span span)
+{
+    int first = (int)span.first, stride = (int)span.stride, count = (int)span.count; /* <= LENGTH */
+    int last = first + (count - 1) * stride;
+    if (stride == 1)
+        text(x, y, "", "%d … %d", first, last);
+    else
+        text(x, y, "", "%d, %d … %d", first, first + stride, last);
+}
+
+/* One visit as a grid of cells; a gap parts the spans. */
+static void mask_grid(double x, double y, double size, const struct masks *m,
+                      const struct visit *visit)
+{
+    int span = ROWS / (int)ra_layout_spans(layout_of(m)); /* rows of one: at most ROWS */
+    double side = ROWS * size + (ROWS / span - 1) * 3;
+    if (!visit->arrives) {
+        rect(x + 0.5, y + 0.5, side - 1, side - 1, STROKE(GREY, "1") DASHES);
+        text(x + side / 2, y + side / 2 + 4, MIDDLE, "not sent");
+        return;
+    }
+    for (int a = 0; a < ROWS; a++)
+        for (int b = 0; b < ROWS; b++)
+            rect(x + b * size + b / span * 3 + 0.5, y + a * size + a / span * 3 + 0.5, size - 1,
+                 size - 1, visit->see[a][b] ? FILL(BLUE) : FILL(LIGHT));
+}
+
+void draw_masks(const char *source)
+{
+    const struct masks *m = find_masks(source);
+    struct ra_layout layout = layout_of(m);
+    double size = 10, left = 116, pitch_x = 130, top = 110, pitch_y = 132;
+    double side = ROWS * size + (m->kind == RA_ZIGZAG ? 3 : 0), right = 700;
+    double bottom = top + RANKS * pitch_y;
+    svg_open((int)bottom + 76, m->title,
+             "Four rows of ranks, four columns of hops. Each cell is a grid of the rank's own "
+             "queries, downwards, against the visiting keys, to the right: a filled square for "
+             "each pair that is visible.");
+    heading(20, 30, m->title, m->words);
+    for (int hop = 0; hop < RANKS; hop++)
+        text(left + hop * pitch_x + side / 2, top - 30, MIDDLE BOLD, "hop %d", hop);
+    text(right, top - 30, END BOLD, "all hops");
+
+    /* A row for each rank. */
+    struct visit visits[RANKS][RANKS];
+    int busiest[RANKS] = {0}, messages[RANKS] = {0};
+    for (int hop = 0; hop < RANKS; hop++)
+        for (int r = 0; r < RANKS; r++) {
+            visits[r][hop] = visit_of(m, r, hop);
+            if (visits[r][hop].pairs > busiest[hop])
+                busiest[hop] = visits[r][hop].pairs;
+            messages[hop] += hop > 0 && visits[r][hop].arrives;
+        }
+    for (int r = 0; r < RANKS; r++) {
+        double y = top + r * pitch_y;
+        int all = 0;
+        text(20, y + 26, BOLD, "rank %d", r);
+        text(20, y + 44, "", "queries");
+        for (int s = 0; s < ra_layout_spans(layout); s++)
+            span_label(20, y + 60 + 16 * s, ra_layout_span(layout, r, s));
+        for (int hop = 0; hop < RANKS; hop++) {
+            const struct visit *visit = &visits[r][hop];
+            double x = left + hop * pitch_x;
+            bool most = visit->pairs == busiest[hop];
+            all += visit->pairs;
+            text(x + side / 2, y - 6, MIDDLE, "keys of rank %d", origin_of(r, hop));
+            mask_grid(x, y, size, m, visit);
+            if (visit->arrives)
+                text(x + side / 2, y + side + 15, most ? MIDDLE BOLD : MIDDLE, "%d of %d pairs",
+                     visit->pairs, ROWS * ROWS);
+        }
+        text(right, y + side / 2 + 4, END, "%d pairs", all);
+    }
+
+    /* What decides how long the ring takes, and what it sends. */
+    int sum = 0, sent = 0;
+    line(20, bottom - 14, right, bottom - 14, STROKE(GREY, "1"));
+    text(20, bottom + 6, BOLD, "busiest rank");
+    text(20, bottom + 26, "", "messages");
+    for (int hop = 0; hop < RANKS; hop++) {
+        double x = left + hop * pitch_x + side / 2;
+        sum += busiest[hop];
+        sent += messages[hop];
+        text(x, bottom + 6, MIDDLE BOLD, "%d", busiest[hop]);
+        text(x, bottom + 26, MIDDLE, "%d", messages[hop]);
+    }
+    text(right, bottom + 6, END BOLD, "%d pairs", sum);
+    text(right, bottom + 26, END, "%d", sent);
+
+    legend(116, bottom + 60, FILL(BLUE), "the query (row) sees the key (column)");
+    legend(392, bottom + 60, FILL(LIGHT), "it does not: nothing to compute");
+}
