@@ -28,8 +28,8 @@ static void stop(const char *what, const char *which)
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* Notes the line that begins. No rank is still in the line before, and none begins earlier: so if any
- * of them fails, it fails in this line. */
+/* Notes the line that begins. No rank is still in the line before, and none begins earlier: so
+ * if any of them fails, it fails in this line. */
 static void note(const char *list, int line)
 {
     int rank;

@@ -369,7 +369,7 @@ static void work_on_stage(int item)
 {
     const struct stage *stage = &stages[item / MOST_RANKS];
     int ranks = item % MOST_RANKS + 1;
-    bool judge = stage->most_ranks == 1; /* whom --only and --ranks leave alone */
+    bool judge = stage->most_ranks == 1; /* it needs no MPI; --only and --ranks leave it alone */
     if (ranks > stage->most_ranks ||
         (settings.only && !judge && strcmp(settings.only, stage->program) != 0) ||
         (settings.ranks && !judge && !strstr(settings.ranks, text(",%d,", ranks))))
@@ -380,12 +380,15 @@ static void work_on_stage(int item)
     if (count == 0)
         return;
     rings += !judge;
-    run_job(lines, count, list);
+    for (int line = 0; judge && line < count && !done(); line++)
+        *made(&lines[line]) = check(&lines[line], command(&lines[line]), 0, NULL);
+    if (!judge)
+        run_job(lines, count, list);
 
     /* The last run once more, by the stage itself: what one line of many does, it must do alone. */
     struct run last = lines[count - 1], alone = last;
     alone.purpose = ALONE;
-    if (*made(&last) && !done()) {
+    if (!judge && *made(&last) && !done()) {
         *made(&alone) = check(&alone, command(&alone), 0, NULL);
         check_same(last, alone);
     }
