@@ -21,12 +21,47 @@
 enum { MEDIUM = 64 << 10, LARGE = 9 << 20, GUARD = 64, GUARD_BYTE = 0x5A };
 
 /* What no error is worth waiting for, and the timeout of the tests of timeouts. */
-static const double patience = 20, soon = 0.5;
+static const double patience = 20, soon = 0.3;
 
 static int world_rank, ranks, ring_size;
 
 /* Room for one message of each kind, out and in. */
 static unsigned char *outgoing[RA_MESSAGES], *incoming[RA_MESSAGES];
+
+/* How many types and communicators there are now. MPI lets a program stand in for its functions,
+ * under whose second names, PMPI_..., the work is still done. */
+static int types, communicators;
+
+int MPI_Type_contiguous(int count, MPI_Datatype old, MPI_Datatype *type)
+{
+    types++;
+    return PMPI_Type_contiguous(count, old, type);
+}
+
+int MPI_Type_create_struct(int count, const int lengths[], const MPI_Aint places[],
+                           const MPI_Datatype old[], MPI_Datatype *type)
+{
+    types++;
+    return PMPI_Type_create_struct(count, lengths, places, old, type);
+}
+
+int MPI_Type_free(MPI_Datatype *type)
+{
+    types--;
+    return PMPI_Type_free(type);
+}
+
+int MPI_Comm_split(MPI_Comm old, int color, int key, MPI_Comm *comm)
+{
+    communicators++;
+    return PMPI_Comm_split(old, color, key, comm);
+}
+
+int MPI_Comm_free(MPI_Comm *comm)
+{
+    communicators--;
+    return PMPI_Comm_free(comm);
+}
 
 /* Says in one line what this rank expected and what it found; returns false. */
 __attribute__((format(printf, 3, 4))) static bool wrong(int line, const char *expected,
@@ -367,7 +402,7 @@ static bool test_late(void)
         EXPECT(ra_ring_open(&ring, MPI_COMM_WORLD, ring_size, forever ? 0 : patience), "%s",
                ring.error);
         EXPECT(await(&ring, RA_KEYS, 0, -1, 3), "%s", ring.error);
-        struct timespec pause = {0, ring.rank == 0 ? 300000000 : 0};
+        struct timespec pause = {0, ring.rank == 0 ? 100000000 : 0};
         nanosleep(&pause, NULL);
         EXPECT(speak(&ring, RA_KEYS, 0, 1, 3), "%s", ring.error);
         EXPECT(ra_ring_wait(&ring, RA_KEYS), "%s", ring.error);
@@ -558,11 +593,18 @@ static bool test_seconds(void)
     return true;
 }
 
+/* The last test: the others have left no type and no communicator behind. */
+static bool test_all_freed(void)
+{
+    EXPECT(types == 0 && communicators == 0, "%d types, %d communicators", types, communicators);
+    return true;
+}
+
 static bool (*const tests[])(void) = {
     test_open,      test_rank_at,     test_bytes,      test_keys,         test_round,
     test_distances, test_order,       test_both_kinds, test_home,         test_done,
     test_counts,    test_idle,        test_late,       test_nobody_sends, test_nobody_takes,
-    test_too_long,  test_rings_apart, test_types,      test_seconds};
+    test_too_long,  test_rings_apart, test_types,      test_seconds,      test_all_freed};
 enum { TESTS = sizeof tests / sizeof tests[0] };
 
 int main(int argc, char **argv)

@@ -1,12 +1,12 @@
 /* grid: every stage on every problem of tests/shapes.txt, on several rank counts, held against
  * the float64 oracle, against 01-naive, against the stage before it and against itself.
  *
- * First everything runs. What one stage does on one number of ranks is one job of
+ * First everything runs. What an MPI stage does on one number of ranks is one job of
  * build/batch-STAGE, because to start a job takes longer than to run a small problem. Then each
  * problem is graded. A problem that a stage has not learnt must be refused, with exit code 2 and
- * the stage that teaches it. Each line of a job has a time limit, because the likeliest bug of a
- * ring is to hang. What failed is left in BUILD/shapes/PROBLEM/, and each failure prints the
- * command that shows it again.
+ * the stage that teaches it. Every run has a time limit, because the likeliest bug of a ring is to
+ * hang. What failed is left in BUILD/shapes/PROBLEM/, and each failure prints the commands that
+ * show it again.
  */
 #include <fcntl.h>
 #include <getopt.h>
