@@ -19,7 +19,7 @@ double ra_ring_seconds(void)
 }
 
 /* Puts what MPI says about an error code into ring->error; returns whether there is none. */
-static bool succeeded(struct ra_ring *ring, int code, const char *doing, enum ra_message message,
+static bool succeeded(struct ra_ring *ring, int code, const char *doing,
                       const struct ra_passage *passage)
 {
     if (code == MPI_SUCCESS)
@@ -28,7 +28,8 @@ static bool succeeded(struct ra_ring *ring, int code, const char *doing, enum ra
     int length;
     MPI_Error_string(code, reason, &length);
     snprintf(ring->error, sizeof ring->error, "ring rank %d, hop %d: %s %s rank %d: %.120s",
-             ring->rank, passage->hop, doing, message_names[message], passage->peer, reason);
+             ring->rank, passage->hop, doing, message_names[passage->message], passage->peer,
+             reason);
     return false;
 }
 
@@ -100,7 +101,7 @@ bool ra_ring_send(struct ra_ring *ring, enum ra_message message, int hop, int di
                   const void *from, int64_t bytes)
 {
     struct ra_passage *passage = &ring->out[message == RA_HOME ? RA_GRADIENTS : message];
-    *passage = (struct ra_passage){MPI_REQUEST_NULL, hop, ra_ring_rank_at(ring, distance),
+    *passage = (struct ra_passage){MPI_REQUEST_NULL,  message, hop, ra_ring_rank_at(ring, distance),
                                    ra_ring_seconds(), 0};
     if (bytes == 0 || ring->error[0])
         return !ring->error[0];
@@ -112,14 +113,14 @@ bool ra_ring_send(struct ra_ring *ring, enum ra_message message, int hop, int di
     type_of_bytes(bytes, &type);
     int code = MPI_Isend(from, 1, type, passage->peer, message, ring->comm, &passage->request);
     MPI_Type_free(&type);
-    return succeeded(ring, code, "sending", message, passage);
+    return succeeded(ring, code, "sending", passage);
 }
 
 bool ra_ring_receive(struct ra_ring *ring, enum ra_message message, int hop, int distance,
                      void *into, int64_t bytes)
 {
     struct ra_passage *passage = &ring->in[message];
-    *passage = (struct ra_passage){MPI_REQUEST_NULL, hop, ra_ring_rank_at(ring, distance),
+    *passage = (struct ra_passage){MPI_REQUEST_NULL,  message, hop, ra_ring_rank_at(ring, distance),
                                    ra_ring_seconds(), 0};
     if (bytes == 0 || ring->error[0])
         return !ring->error[0];
@@ -127,12 +128,11 @@ bool ra_ring_receive(struct ra_ring *ring, enum ra_message message, int hop, int
     type_of_bytes(bytes, &type);
     int code = MPI_Irecv(into, 1, type, passage->peer, message, ring->comm, &passage->request);
     MPI_Type_free(&type);
-    return succeeded(ring, code, "receiving", message, passage);
+    return succeeded(ring, code, "receiving", passage);
 }
 
 /* Is it done? Every call lets MPI move all messages, not only this one. */
-static bool test(struct ra_ring *ring, enum ra_message message, struct ra_passage *passage,
-                 const char *doing)
+static bool test(struct ra_ring *ring, struct ra_passage *passage, const char *doing)
 {
     int done = passage->request == MPI_REQUEST_NULL;
     if (done)
@@ -140,13 +140,13 @@ static bool test(struct ra_ring *ring, enum ra_message message, struct ra_passag
     int code = MPI_Test(&passage->request, &done, MPI_STATUS_IGNORE);
     if (done)
         passage->finished = ra_ring_seconds();
-    return succeeded(ring, code, doing, message, passage);
+    return succeeded(ring, code, doing, passage);
 }
 
 bool ra_ring_poll(struct ra_ring *ring)
 {
     for (int m = 0; m < RA_MESSAGES && !ring->error[0]; m++)
-        if (!test(ring, m, &ring->out[m], "sending") || !test(ring, m, &ring->in[m], "receiving"))
+        if (!test(ring, &ring->out[m], "sending") || !test(ring, &ring->in[m], "receiving"))
             return false;
     return !ring->error[0];
 }
@@ -168,7 +168,7 @@ bool ra_ring_wait(struct ra_ring *ring, enum ra_message message)
                      "is only slow, wait longer",
                      ring->rank, incoming ? in->hop : out->hop, waited,
                      incoming ? in->peer : out->peer, incoming ? "send" : "take",
-                     message_names[message]);
+                     message_names[incoming ? in->message : out->message]);
             return false;
         }
 

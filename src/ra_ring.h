@@ -22,7 +22,8 @@ enum ra_message { RA_KEYS, RA_GRADIENTS, RA_HOME, RA_MESSAGES };
 
 /* One message in one direction, while it is under way and after. */
 struct ra_passage {
-    MPI_Request request; /* MPI_REQUEST_NULL: not under way */
+    MPI_Request request;     /* MPI_REQUEST_NULL: not under way */
+    enum ra_message message; /* what it is */
     int hop, peer;
     double started, finished; /* seconds on the clock of ra_ring_seconds; finished: seen to be so */
 };

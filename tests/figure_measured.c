@@ -220,7 +220,11 @@ enum { RANK_PITCH = 62 };
 /* The heading of a layout, the lines of time (milliseconds) and the names of ranks and lanes. */
 static void trace_frame(double y, const struct row *row, double ranks, struct axis x, double step)
 {
-    layout_heading(y, row, "causal; milliseconds from the first event on");
+    char what[120];
+    snprintf(what, sizeof what,
+             "%g ranks, N = 4,096, D = 64, one head, causal; milliseconds from the first event on",
+             ranks);
+    layout_heading(y, row, what);
     for (int tick = 0; tick * step <= x.high; tick++) {
         double at = place(x, tick * step);
         line(at, y + 48, at, y + 42 + ranks * RANK_PITCH, STROKE(LIGHT, "1"));

@@ -94,8 +94,8 @@ void draw_ring(const char *source)
     /* The exchanges. */
     double below = top + RANKS * pitch_y + 20;
     rect(370, below - 11, 14, 14, STROKE(GREY, "2"));
-    text(392, below, "", "Backward only: dk and dv travel with their keys,");
-    text(392, below + 17, "", "and one step more brings them home.");
+    text(392, below, "", "Backward only: dk and dv travel one hop behind their");
+    text(392, below + 17, "", "keys, and one message more brings them home.");
     text(370, below + 43, "", "4 hops of work need 3 exchanges of k and v.");
 }
 
@@ -125,7 +125,7 @@ static const struct masks masks[] = {
      "P = 4 ranks, N = 32: the 7 tokens of a window lie on all ranks, so no hop can be left out",
      RA_STRIPED, 6},
     {"06-masks-zigzag", "Zigzag shards, causal, lookback 6",
-     "P = 4 ranks, N = 32: neighbouring chunks lie on several ranks, so no hop can be left out",
+     "P = 4 ranks, N = 32: the window is longer than a chunk of 4, so every hop is needed",
      RA_ZIGZAG, 6},
 };
 
