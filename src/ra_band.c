@@ -45,9 +45,9 @@ bool ra_band_is_empty(struct ra_band band, int64_t query_rows, int64_t key_rows)
 void ra_band_fold(struct ra_fold *fold, const struct ra_queries *queries,
                   const struct ra_keys *keys, struct ra_band band)
 {
-    for (int64_t a = 0; a < queries->rows; a += fold->tile_queries)
+    for (int64_t a = 0; a < queries->rows; a += fold->tile_queries) {
+        struct ra_queries rows = ra_queries_block(queries, a, fold->tile_queries);
         for (int64_t c = 0; c < keys->rows; c += fold->tile_keys) {
-            struct ra_queries rows = ra_queries_block(queries, a, fold->tile_queries);
             struct ra_keys seen = ra_keys_block(keys, c, fold->tile_keys);
             struct ra_band tile = ra_band_from(band, a, c);
             if (ra_band_is_empty(tile, rows.rows, seen.rows)) {
@@ -60,4 +60,5 @@ void ra_band_fold(struct ra_fold *fold, const struct ra_queries *queries,
             if (fold->between)
                 fold->between(fold->context);
         }
+    }
 }

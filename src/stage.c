@@ -10,6 +10,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,10 +76,14 @@ static const char *const lap_names[STAGE_LAPS] = {"read", "forward", "backward",
 static const char *const lane_names[STAGE_LANES] = {"work", "keys", "gradients"};
 static const char *const layout_names[] = {"contiguous", "striped", "zigzag", NULL};
 
-/* Files and the folder that must go if the program ends before stage_close. Static, because a
- * signal handler has no other way to know them. */
+/* Files and the folder that must go if the program ends before stage_close. Every rank knows them:
+ * the first one in trouble removes them before it ends the others, who are not given the time.
+ * Static, because a signal handler has no other way to know them. */
 static char unfinished[STAGE_RESULTS][PATH_MAX];
 static char unfinished_folder[PATH_MAX];
+
+/* Whether the results are getting their names: all of them or none, so it is too late to stop. */
+static atomic_bool renaming;
 
 /* When progress was last shown, and whether its line is still open on the terminal. */
 static double last_progress;
@@ -93,8 +98,18 @@ static void remove_unfinished(void)
         rmdir(unfinished_folder);
 }
 
+static void forget_unfinished(void)
+{
+    for (int r = 0; r < STAGE_RESULTS; r++)
+        unfinished[r][0] = '\0';
+    unfinished_folder[0] = '\0';
+}
+
+/* Runs on any thread: MPI has some of its own, so blocking a signal would not keep it away. */
 static void on_signal(int signal_number)
 {
+    if (renaming)
+        return;
     remove_unfinished();
     _exit(128 + signal_number);
 }
@@ -241,6 +256,8 @@ static void read_command_line(struct stage *stage, int argc, char **argv, const 
                               const char **problem)
 {
     struct option options[FLAGS + 1] = {{0}};
+    int64_t ring_size;
+    bool has_lookback = false;
     for (int f = 0; f < FLAGS; f++)
         options[f] = (struct option){
             flags[f].name, flags[f].value ? required_argument : no_argument, NULL,
@@ -294,10 +311,12 @@ static void read_command_line(struct stage *stage, int argc, char **argv, const 
             stage->tile_keys = whole_number(stage, flag, optarg, 1);
             break;
         case FLAG_RING_SIZE:
-            stage->ring_size = (int)whole_number(stage, flag, optarg, 1);
-            if (stage->world.ranks % stage->ring_size != 0)
+            /* Asked before it becomes an int, in which 2^32 + 1 would be 1. */
+            ring_size = whole_number(stage, flag, optarg, 1);
+            if (stage->world.ranks % ring_size != 0)
                 fail(stage, 2, "--ring-size %s: does not divide the %d ranks", optarg,
                      stage->world.ranks);
+            stage->ring_size = (int)ring_size;
             break;
         case FLAG_LOCAL_KEYS:
             stage->local_keys = true;
@@ -328,6 +347,7 @@ static void read_command_line(struct stage *stage, int argc, char **argv, const 
             break;
         case FLAG_LOOKBACK:
             stage->lookback = whole_number(stage, flag, optarg, 0);
+            has_lookback = true;
             break;
         case FLAG_HEAD_MAP:
             stage->head_map = strcmp(optarg, "interleaved") == 0 ? RA_INTERLEAVED : RA_GROUPED;
@@ -349,7 +369,7 @@ static void read_command_line(struct stage *stage, int argc, char **argv, const 
         fail(stage, 2, "give two folders, PROBLEM and RESULT (got %d); see --help", argc - optind);
     *problem = argv[optind];
     stage->result_folder = argv[optind + 1];
-    if (stage->lookback < RA_BAND_FAR && !stage->causal)
+    if (has_lookback && !stage->causal)
         fail(stage, 2, "--lookback needs --causal: it counts tokens back from each query");
     if (stage->bucket > 0 && stage->layout != RA_STRIPED)
         fail(stage, 2, "--bucket needs --layout striped: it is the length of a stripe");
@@ -387,6 +407,11 @@ static void open_input(struct stage *stage, const char *folder, enum stage_input
         fail(stage, 1, "%s: %s; %s", path, npy_type_name(file->type),
              is_mask ? "a mask is bool: save array.astype('bool')"
                      : "a stage reads float32 or float16: save array.astype('float32')");
+
+    /* Bytes of several such arrays are added up later: their sum must not overflow. */
+    if (npy_elements(file) > INT64_C(1) << 56)
+        fail(stage, 1, "%s: shape %s; more than 2^56 numbers are refused", path,
+             shape_text(file, shape));
     if (file->dims != (is_mask ? 2 : 4))
         fail(stage, 1, "%s: shape %s; %s", path, shape_text(file, shape),
              is_mask ? "a mask has two axes, (B, M)"
@@ -515,6 +540,17 @@ static void create_results(struct stage *stage, int64_t batches)
     }
 }
 
+/* Creates the trace or empties it, for the same reason. */
+static void create_trace(const struct stage *stage)
+{
+    if (!stage->trace_path)
+        return;
+    /* O_NONBLOCK, as opening a pipe would wait for its reader. */
+    int file = open(stage->trace_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (file < 0 || pwrite(file, "[\n", 2, 0) != 2 || close(file) != 0)
+        fail(stage, 1, "--trace %s: %s", stage->trace_path, strerror(errno));
+}
+
 static double seconds_now(void)
 {
     struct timespec now;
@@ -522,7 +558,8 @@ static double seconds_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Fails unless all ranks were given the same: the flags, and the shapes that they found. */
+/* Fails unless all ranks were given the same: the flags, and the shapes that they found, which are
+ * 0 before they have looked. */
 static void check_agreement(struct stage *stage, int argc, char **argv)
 {
     /* Each rank says a hash (FNV-1a) of what it knows. argv[0] may differ, the folders may not. */
@@ -541,19 +578,26 @@ static void check_agreement(struct stage *stage, int argc, char **argv)
             fail(stage, 2, "rank %d disagrees with rank 0 about the flags or the problem", r);
 }
 
-/* Opens the hidden files: rank 0 creates them, then the others join. */
+/* Opens the hidden files: rank 0 creates them and the trace, then the others join. */
 static void open_results(struct stage *stage, int64_t batches)
 {
     meet(stage, getpid());
     stage->result_suffix = stage->heard[0];
-    if (stage->world.rank == 0)
+    if (stage->world.rank == 0) {
         create_results(stage, batches);
+        create_trace(stage);
+    }
     carry_on_if_all_well(stage);
 
+    /* The folder is new if rank 0 has made it. */
+    meet(stage, unfinished_folder[0] != '\0');
+    if (stage->heard[0])
+        snprintf(unfinished_folder, sizeof unfinished_folder, "%s", stage->result_folder);
     int count = stage->forward_only ? STAGE_DQ : STAGE_RESULTS;
     for (int r = 0; r < count && stage->world.rank > 0; r++) {
         char path[PATH_MAX];
         result_path(stage, r, true, path);
+        memcpy(unfinished[r], path, sizeof path);
         if (!npy_edit(&stage->results[r], path))
             fail(stage, 1, "%s (do all ranks see the same files?)", stage->results[r].error);
     }
@@ -588,7 +632,10 @@ void stage_open_in(struct stage *stage, const struct stage_world *world, int arg
         fprintf(stderr, "%s: out of memory\n", program);
         world->stop(1);
     }
+
+    /* First the flags: a rank that only shows its help would not come to any later meeting. */
     const char *problem;
+    check_agreement(stage, argc, argv);
     read_command_line(stage, argc, argv, about, &problem);
     open_problem(stage, problem);
     carry_on_if_all_well(stage);
@@ -596,11 +643,13 @@ void stage_open_in(struct stage *stage, const struct stage_world *world, int arg
     if (isnan(stage->scale))
         stage->scale = 1 / sqrt((double)stage->D);
 
-    /* A tile is no larger than what there is. */
-    if (stage->tile_queries > stage->N)
-        stage->tile_queries = stage->N;
-    if (stage->tile_keys > stage->M)
-        stage->tile_keys = stage->M;
+    /* A tile is no larger than what there is, and no larger than 2^30 rows: no machine holds its
+     * scores, and the count of their bytes must not overflow. */
+    const int64_t most = 1 << 30;
+    if (stage->tile_queries > (stage->N < most ? stage->N : most))
+        stage->tile_queries = stage->N < most ? stage->N : most;
+    if (stage->tile_keys > (stage->M < most ? stage->M : most))
+        stage->tile_keys = stage->M < most ? stage->M : most;
 
     /* From here on there is something to clean up. */
     static bool registered;
@@ -983,18 +1032,12 @@ static void write_trace(struct stage *stage)
     size_t length;
     char *text = trace_text(stage, &length);
     meet(stage, (int64_t)length);
-    int64_t at = 2; /* "[\n" */
+    int64_t at = 2; /* behind the "[\n" of create_trace */
     for (int r = 0; r < stage->world.rank; r++)
         at += stage->heard[r];
 
-    /* Rank 0 empties the file before the others write. */
-    int empty = stage->world.rank == 0 ? O_TRUNC | O_CREAT : 0;
-    if (stage->world.rank > 0)
-        meet(stage, 0);
-    int file = open(stage->trace_path, O_WRONLY | O_CLOEXEC | empty, 0666);
-    bool written = file >= 0 && (stage->world.rank > 0 || pwrite(file, "[\n", 2, 0) == 2);
-    if (stage->world.rank == 0)
-        meet(stage, 0);
+    int file = open(stage->trace_path, O_WRONLY | O_CLOEXEC);
+    bool written = file >= 0;
     for (size_t done = 0; written && done < length;) {
         ssize_t step = pwrite(file, text + done, length - done, at + (off_t)done);
         written = step > 0 || (step < 0 && errno == EINTR);
@@ -1008,13 +1051,9 @@ static void write_trace(struct stage *stage)
 /* Gives the finished results their names. */
 static void rename_results(struct stage *stage)
 {
-    /* All results get their names or none, so no signal may end the program among the renames. */
-    sigset_t all, before;
-    sigfillset(&all);
-    sigprocmask(SIG_BLOCK, &all, &before);
-
     /* An earlier run's gradients must not stand beside a later run's o, so a forward-only run
      * removes them. */
+    renaming = true;
     for (int r = 0; r < STAGE_RESULTS; r++) {
         char path[PATH_MAX];
         result_path(stage, r, false, path);
@@ -1022,10 +1061,9 @@ static void rename_results(struct stage *stage)
             unlink(path);
         else if (rename(unfinished[r], path) != 0)
             fail(stage, 1, "%s: cannot rename the finished result: %s", path, strerror(errno));
-        unfinished[r][0] = '\0';
-        unfinished_folder[0] = '\0';
     }
-    sigprocmask(SIG_SETMASK, &before, NULL);
+    forget_unfinished();
+    renaming = false;
 }
 
 /* The seconds of each lap, of the rank that took longest. */
@@ -1056,7 +1094,9 @@ int stage_close(struct stage *stage)
 
     /* The counts go first: a run that could not print them has failed, and leaves nothing. The
      * ranks meet for them, so when rank 0 goes on to the names, all have written and closed their
-     * rows. */
+     * rows, and the hidden files are its own alone. */
+    if (stage->world.rank > 0)
+        forget_unfinished();
     print_counts(stage);
     flush_stdout(stage);
     if (stage->world.rank == 0)

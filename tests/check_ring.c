@@ -504,9 +504,9 @@ static bool test_nobody_takes(void)
     return true;
 }
 
-/* A message longer than the receiver's room is an error of the receiver. Of a large one Open MPI 4.1
- * writes all bytes nevertheless, so there must be memory for them here; and to a message from the
- * same rank it says nothing at all. */
+/* A message longer than the receiver's room is an error of the receiver. Open MPI 4.1 writes all
+ * bytes of a large one nevertheless, so there must be memory for them here; and to a message from
+ * the same rank it says nothing at all. */
 static bool test_too_long(void)
 {
     const int64_t rooms[] = {3, MEDIUM}, sizes[] = {5, LARGE};

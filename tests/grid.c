@@ -585,7 +585,8 @@ static void set_environment(void)
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     setenv("TMPDIR", "/tmp", 1);
     setenv("ASAN_OPTIONS", "fast_unwind_on_malloc=0", 1);
-    setenv("LSAN_OPTIONS", "suppressions=tests/lsan.supp:print_suppressions=0", 1);
+    setenv("LSAN_OPTIONS",
+           "suppressions=tests/lsan.supp:print_suppressions=0:fast_unwind_on_malloc=0", 1);
 }
 
 int main(int argc, char **argv)

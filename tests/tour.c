@@ -6,6 +6,7 @@
  */
 #include <getopt.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -196,15 +197,37 @@ static bool print_row(const struct settings *settings, const struct stop *stop)
     return right;
 }
 
-/* Lets the oracle say what is allowed, without and with the causal mask, in a process of its
- * own. */
-static pid_t start_oracle(const struct settings *settings)
+/* The oracle's process group, while it works. */
+static volatile pid_t oracle;
+
+static void stop_oracle(void)
 {
-    pid_t child = fork();
-    if (child < 0)
+    if (oracle > 0)
+        kill(-oracle, SIGTERM);
+}
+
+static void on_interrupt(int signal_number)
+{
+    stop_oracle();
+    _exit(128 + signal_number);
+}
+
+/* Lets the oracle say what is allowed, without and with the causal mask, in a process group of its
+ * own, which ends with us. */
+static void start_oracle(const struct settings *settings)
+{
+    oracle = fork();
+    if (oracle < 0)
         die("cannot fork");
-    if (child > 0)
-        return child;
+    if (oracle > 0) {
+        /* Both sides set the group, as either may be the first to need it. */
+        setpgid(oracle, oracle);
+        atexit(stop_oracle);
+        signal(SIGINT, on_interrupt);
+        signal(SIGTERM, on_interrupt);
+        return;
+    }
+    setpgid(0, 0);
     const char *log = "build/lesson/tour/oracle.txt", *python = "/usr/bin/python3 tests/oracle.py";
     bool right =
         run(log, "%s '%s' build/lesson/tour/oracle", python, settings->problem) &&
@@ -279,7 +302,8 @@ int main(int argc, char **argv)
     }
 
     /* The oracle works beside the stages. */
-    pid_t oracle = settings.allowed ? 0 : start_oracle(&settings);
+    if (!settings.allowed)
+        start_oracle(&settings);
     for (int s = 0; s < STOPS; s++)
         run_stage(&settings, &stops[s]);
     int status = 0;
@@ -287,6 +311,7 @@ int main(int argc, char **argv)
         fputs("tour: waiting for tests/oracle.py, which says what is allowed\n", stderr);
     if (!settings.allowed && (waitpid(oracle, &status, 0) != oracle || status != 0))
         show_and_die("build/lesson/tour/oracle.txt");
+    oracle = 0;
 
     printf("                    to the stage before              to 01-naive\n"
            "stage       ranks     o   lse    dq    dk    dv      o   lse    dq    dk    dv"
