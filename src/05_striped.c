@@ -88,6 +88,8 @@ static void pass_keys(struct stage *stage, struct shard *x, int hop)
 /* The same with the gradients of these keys. From the last hop they go straight home. */
 static void pass_gradients(struct stage *stage, struct shard *x, int hop)
 {
+    if (x->hops == 1)
+        return;
     bool home = hop + 1 == x->hops;
     int64_t here = keys_at(stage, x, hop).rows;
     int64_t next = home ? stage->m : keys_at(stage, x, hop + 1).rows;
@@ -126,8 +128,7 @@ static void backward(struct stage *stage, struct shard *x)
         stage_ring_wait(stage, &x->ring, RA_GRADIENTS);
         for (int64_t e = 0; hop > 0 && e < bytes / (int64_t)sizeof(float); e++)
             share[e] += arrived[e];
-        if (x->hops > 1)
-            pass_gradients(stage, x, hop);
+        pass_gradients(stage, x, hop);
         stage_ring_wait(stage, &x->ring, RA_KEYS);
         stage_ring_count(stage, &x->ring, hop, true);
     }

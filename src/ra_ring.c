@@ -19,7 +19,7 @@ double ra_ring_seconds(void)
 }
 
 /* Puts what MPI says about an error code into ring->error; returns whether there is none. */
-static bool succeeded(struct ra_ring *ring, int code, const char *doing,
+static bool succeeded(struct ra_ring *ring, int code, bool outgoing,
                       const struct ra_passage *passage)
 {
     if (code == MPI_SUCCESS)
@@ -27,9 +27,9 @@ static bool succeeded(struct ra_ring *ring, int code, const char *doing,
     char reason[MPI_MAX_ERROR_STRING] = "";
     int length;
     MPI_Error_string(code, reason, &length);
-    snprintf(ring->error, sizeof ring->error, "ring rank %d, hop %d: %s %s rank %d: %.120s",
-             ring->rank, passage->hop, doing, message_names[passage->message], passage->peer,
-             reason);
+    snprintf(ring->error, sizeof ring->error, "ring rank %d, hop %d: %s %s %s rank %d: %.120s",
+             ring->rank, passage->hop, outgoing ? "sending" : "receiving",
+             message_names[passage->message], outgoing ? "to" : "from", passage->peer, reason);
     return false;
 }
 
@@ -113,7 +113,7 @@ bool ra_ring_send(struct ra_ring *ring, enum ra_message message, int hop, int di
     type_of_bytes(bytes, &type);
     int code = MPI_Isend(from, 1, type, passage->peer, message, ring->comm, &passage->request);
     MPI_Type_free(&type);
-    return succeeded(ring, code, "sending", passage);
+    return succeeded(ring, code, true, passage);
 }
 
 bool ra_ring_receive(struct ra_ring *ring, enum ra_message message, int hop, int distance,
@@ -128,11 +128,11 @@ bool ra_ring_receive(struct ra_ring *ring, enum ra_message message, int hop, int
     type_of_bytes(bytes, &type);
     int code = MPI_Irecv(into, 1, type, passage->peer, message, ring->comm, &passage->request);
     MPI_Type_free(&type);
-    return succeeded(ring, code, "receiving", passage);
+    return succeeded(ring, code, false, passage);
 }
 
 /* Is it done? Every call lets MPI move all messages, not only this one. */
-static bool test(struct ra_ring *ring, struct ra_passage *passage, const char *doing)
+static bool test(struct ra_ring *ring, struct ra_passage *passage, bool outgoing)
 {
     int done = passage->request == MPI_REQUEST_NULL;
     if (done)
@@ -140,13 +140,13 @@ static bool test(struct ra_ring *ring, struct ra_passage *passage, const char *d
     int code = MPI_Test(&passage->request, &done, MPI_STATUS_IGNORE);
     if (done)
         passage->finished = ra_ring_seconds();
-    return succeeded(ring, code, doing, passage);
+    return succeeded(ring, code, outgoing, passage);
 }
 
 bool ra_ring_poll(struct ra_ring *ring)
 {
     for (int m = 0; m < RA_MESSAGES && !ring->error[0]; m++)
-        if (!test(ring, &ring->out[m], "sending") || !test(ring, &ring->in[m], "receiving"))
+        if (!test(ring, &ring->out[m], true) || !test(ring, &ring->in[m], false))
             return false;
     return !ring->error[0];
 }
@@ -164,7 +164,7 @@ bool ra_ring_wait(struct ra_ring *ring, enum ra_message message)
         if (ring->timeout > 0 && waited > ring->timeout) {
             bool incoming = in->request != MPI_REQUEST_NULL;
             snprintf(ring->error, sizeof ring->error,
-                     "ring rank %d, hop %d: waited %.0f s for rank %d to %s %s; has it died? If it "
+                     "ring rank %d, hop %d: waited %.3g s for rank %d to %s %s; has it died? If it "
                      "is only slow, wait longer",
                      ring->rank, incoming ? in->hop : out->hop, waited,
                      incoming ? in->peer : out->peer, incoming ? "send" : "take",

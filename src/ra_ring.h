@@ -57,7 +57,9 @@ struct ra_keys ra_ring_keys(int64_t B, int64_t stride, bool has_mask, int64_t ro
 /* Begins to send `bytes` bytes to the rank at this distance; they must not change until
  * ra_ring_wait. Begins to receive bytes from there; they mean nothing until ra_ring_wait. Messages
  * of one kind between two ranks arrive in the order in which they were sent. No bytes: no message.
- * `hop` is for the error text. The message of this kind before has been waited for. */
+ * Both sides give the same number of bytes; MPI may write a longer message past the room for it
+ * before it reports the error. `hop` is for error texts and traces. The message of this kind
+ * before has been waited for. */
 bool ra_ring_send(struct ra_ring *ring, enum ra_message message, int hop, int distance,
                   const void *from, int64_t bytes);
 bool ra_ring_receive(struct ra_ring *ring, enum ra_message message, int hop, int distance,

@@ -72,8 +72,8 @@ void stage_ring_wait(struct stage *stage, struct ra_ring *ring, enum ra_message 
     if (!ra_ring_wait(ring, message))
         stage_fail(stage, ring->error);
 
-    /* What has been waited for and traced before is not traced again. One of the two may be missing,
-     * with a hop of long ago. */
+    /* What has been waited for and traced before is not traced again. One of the two may be
+     * missing, with a hop of long ago. */
     if (in->finished > 0 || out->finished > 0)
         stage_trace(stage, STAGE_LANE_WORK, "wait", in->finished > 0 ? in->hop : out->hop, start,
                     ra_ring_seconds());

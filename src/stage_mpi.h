@@ -20,9 +20,10 @@ void stage_ring_open(struct stage *stage, struct ra_ring *ring);
 /* ra_ring_wait, and an error ends all ranks. Books the time as STAGE_WAIT and traces it. */
 void stage_ring_wait(struct stage *stage, struct ra_ring *ring, enum ra_message message);
 
-/* The memory for keys on their way: own keys, which are read, in keys[0], and `hops` of them need
- * up to two buffers for visitors of at most `most` rows; the same for their gradients, and
- * gradients[3] for those that arrive. What is not needed stays NULL. */
+/* Allocates keys and gradients for a ring of this many hops, and reads this rank's own keys into
+ * keys[0]. keys[1] and [2] are for visitors of at most `most` rows; gradients[0] to [2] are as
+ * large as those keys, gradients[3] is for those that arrive. What so few hops do not need stays
+ * NULL. */
 void stage_ring_memory(struct stage *stage, int64_t most, int hops, float *keys[3],
                        float *gradients[4]);
 
