@@ -1,13 +1,11 @@
-/* batch: runs many command lines of one stage in one MPI job. To start a job takes far longer than to
- * run a small problem, and grid has thousands of them.
- *
+/* batch: runs many command lines of one stage in one MPI job. To start a job takes far longer than
+ * to run a small problem, and grid has thousands of them.
  *   mpirun -n P build/batch-03-ring LIST FIRST SECONDS
- *
  * It is linked with the object of a stage whose main is renamed to stage_main. A line of LIST is a
  * command line, split at blanks, whose last word is RESULT; what rank 0 prints on stdout goes to
- * RESULT.counts. The lines before FIRST, counted from 0, are left out. LIST.at says which line is at
- * work, or how many lines there are once all are done. A line that fails, or takes more than SECONDS,
- * ends the job.
+ * RESULT.counts. The lines before FIRST, counted from 0, are left out. LIST.at says which line is
+ * at work, or how many lines there are once all are done. A line that fails, or takes more than
+ * SECONDS, ends the job.
  */
 #include <getopt.h>
 #include <mpi.h>

@@ -572,8 +572,8 @@ static bool add_diff(const char *old_label, const struct text *old, const char *
     return status == 0 || status == 1 << 8;
 }
 
-/* Adds the difference of two files. Then every line of the new one stands in the book: here, or, being
- * as before, where the old one is quoted. */
+/* Adds the difference of two files. Then every line of the new one stands in the book: here, or,
+ * being as before, where the old one is quoted. */
 static bool quote_diff(const struct source *old, struct source *new, struct text *wanted)
 {
     if (!add_diff(old->path, &old->raw, new->path, &new->raw, wanted))
