@@ -29,8 +29,7 @@ static void forward(const struct stage *stage, struct arrays *x, int64_t b, int6
 
         for (int64_t j = 0; j < stage->M; j += stage->tile_keys) {
             struct ra_keys seen = ra_keys_block(&keys, j, stage->tile_keys);
-            ra_tile_forward(stage->D, (float)stage->scale, &block, &seen, RA_ALL_KEYS,
-                            x->workspace);
+            ra_tile_forward(stage->D, stage_score(stage), &block, &seen, RA_ALL_KEYS, x->workspace);
             x->pairs += block.rows * seen.rows;
         }
         ra_tile_finish(stage->D, &block);
@@ -50,7 +49,7 @@ static void backward(const struct stage *stage, struct arrays *x, int64_t b, int
 
         for (int64_t j = 0; j < stage->M; j += stage->tile_keys) {
             struct ra_keys seen = ra_keys_block(&keys, j, stage->tile_keys);
-            ra_tile_backward(stage->D, (float)stage->scale, &block, &seen, RA_ALL_KEYS,
+            ra_tile_backward(stage->D, stage_score(stage), &block, &seen, RA_ALL_KEYS,
                              x->workspace);
         }
     }
@@ -63,10 +62,11 @@ int main(int argc, char **argv)
                "Attention from tiles: online softmax, and a backward that recomputes.",
                NPY_FLOAT32);
     int64_t workspace = ra_tile_workspace(stage.tile_queries, stage.tile_keys, stage.D);
+    int64_t width = stage.H * stage.D;
     struct arrays x = {
         .queries = stage_queries(&stage),
         .keys = {.rows = stage.M,
-                 .stride = stage.H * stage.D,
+                 .stride = {width, width, width, width},
                  .k = stage_input(&stage, STAGE_K),
                  .v = stage_input(&stage, STAGE_V),
                  .mask = stage_mask(&stage)},
@@ -75,7 +75,7 @@ int main(int argc, char **argv)
 
     /* The gradients are sums, so they start at zero. */
     if (!stage.forward_only) {
-        int64_t numbers = stage.B * stage.M * stage.H * stage.D;
+        int64_t numbers = stage.B * stage.M * width;
         x.keys.dk = stage_zeros(&stage, numbers, sizeof(float));
         x.keys.dv = stage_zeros(&stage, numbers, sizeof(float));
     }

@@ -3,7 +3,7 @@
  * In the backward their gradients travel one hop behind them, and at last go home.
  */
 #include <string.h>
-#include "stage_mpi.h"
+#include "stage_ring.h"
 
 /* What one rank has: n query rows and m key rows of its own, and room for visiting keys. */
 struct shard {
@@ -34,8 +34,8 @@ static int slot(int hop)
 static struct ra_keys keys_at(const struct stage *stage, const struct shard *x, int hop)
 {
     int64_t rows = rows_of(stage->M, &x->ring, ra_ring_rank_at(&x->ring, -hop)).count;
-    return ra_ring_keys(stage->B, x->stride, stage->has_mask, rows, x->keys[slot(hop)],
-                        x->gradients[slot(hop)]);
+    return ra_message_keys(stage->B, x->stride, stage->has_mask, rows, x->keys[slot(hop)],
+                           x->gradients[slot(hop)]);
 }
 
 /* Calls a function of ra_tile for the queries of every batch and head. */
@@ -60,7 +60,7 @@ static int64_t fold_tiles(const struct stage *stage, struct shard *x,
         for (int64_t c = 0; c < keys->rows; c += stage->tile_keys) {
             struct ra_queries rows = ra_queries_block(queries, a, stage->tile_queries);
             struct ra_keys seen = ra_keys_block(keys, c, stage->tile_keys);
-            (backward ? ra_tile_backward : ra_tile_forward)(stage->D, (float)stage->scale, &rows,
+            (backward ? ra_tile_backward : ra_tile_forward)(stage->D, stage_score(stage), &rows,
                                                             &seen, RA_ALL_KEYS, x->workspace);
             pairs += rows.rows * seen.rows;
             ra_ring_poll(&x->ring);
@@ -92,9 +92,9 @@ static void pass_keys(struct stage *stage, struct shard *x, int hop)
         return;
     int64_t here = keys_at(stage, x, hop).rows, next = keys_at(stage, x, hop + 1).rows;
     ra_ring_receive(&x->ring, RA_KEYS, hop, -1, x->keys[slot(hop + 1)],
-                    ra_ring_key_bytes(stage->B, x->stride, stage->has_mask, next));
+                    ra_message_key_bytes(stage->B, x->stride, stage->has_mask, next));
     ra_ring_send(&x->ring, RA_KEYS, hop, 1, x->keys[slot(hop)],
-                 ra_ring_key_bytes(stage->B, x->stride, stage->has_mask, here));
+                 ra_message_key_bytes(stage->B, x->stride, stage->has_mask, here));
 }
 
 /* The same with the gradients of these keys. From the last hop they go straight home. */
@@ -106,9 +106,9 @@ static void pass_gradients(struct stage *stage, struct shard *x, int hop)
     int64_t here = keys_at(stage, x, hop).rows;
     int64_t next = home ? stage->m : keys_at(stage, x, hop + 1).rows;
     ra_ring_receive(&x->ring, RA_GRADIENTS, hop, home ? hop : -1, x->gradients[home ? 0 : 3],
-                    ra_ring_gradient_bytes(stage->B, x->stride, next));
+                    ra_message_gradient_bytes(stage->B, x->stride, next));
     ra_ring_send(&x->ring, RA_GRADIENTS, hop, home ? -hop : 1, x->gradients[slot(hop)],
-                 ra_ring_gradient_bytes(stage->B, x->stride, here));
+                 ra_message_gradient_bytes(stage->B, x->stride, here));
 }
 
 /* o and lse: folds the keys of one hop while those of the next are on their way. */
@@ -131,7 +131,7 @@ static void backward(struct stage *stage, struct shard *x)
     for (int hop = 0; hop < x->hops; hop++) {
         pass_keys(stage, x, hop);
         float *share = x->gradients[slot(hop)], *arrived = x->gradients[3];
-        int64_t bytes = ra_ring_gradient_bytes(stage->B, x->stride, keys_at(stage, x, hop).rows);
+        int64_t bytes = ra_message_gradient_bytes(stage->B, x->stride, keys_at(stage, x, hop).rows);
         memset(share, 0, (size_t)bytes);
         fold_hop(stage, x, hop, true);
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "ra_heads.h"
 #include "ra_schedule.h"
-#include "stage_mpi.h"
+#include "stage_ring.h"
 
 /* What one rank has: n query rows and m key rows of its own, and room for visiting keys. */
 struct shard {
@@ -47,8 +47,8 @@ static struct ra_keys keys_at(const struct stage *stage, const struct shard *x, 
     int origin = origin_at(x, step);
     bool here = x->schedule.hop[step] <= x->schedule.last[origin];
     int64_t rows = here ? ra_layout_rows(x->key_layout, origin) : 0;
-    return ra_ring_keys(stage->B, x->stride, stage->has_mask, rows, x->keys[slot(step)],
-                        x->gradients[slot(step)]);
+    return ra_message_keys(stage->B, x->stride, stage->has_mask, rows, x->keys[slot(step)],
+                           x->gradients[slot(step)]);
 }
 
 /* Does their journey go on? */
@@ -95,10 +95,10 @@ static void pass_keys(struct stage *stage, struct shard *x, int step)
     int hop = x->schedule.hop[step], jump = x->schedule.hop[step + 1] - hop;
     int64_t here = keys_at(stage, x, step).rows, next = keys_at(stage, x, step + 1).rows;
     ra_ring_receive(&x->ring, RA_KEYS, hop, -jump, x->keys[slot(step + 1)],
-                    ra_ring_key_bytes(stage->B, x->stride, stage->has_mask, next));
+                    ra_message_key_bytes(stage->B, x->stride, stage->has_mask, next));
     if (travel_on(x, step))
         ra_ring_send(&x->ring, RA_KEYS, hop, jump, x->keys[slot(step)],
-                     ra_ring_key_bytes(stage->B, x->stride, stage->has_mask, here));
+                     ra_message_key_bytes(stage->B, x->stride, stage->has_mask, here));
 }
 
 /* The same with the gradients of these keys. Where a journey ends they go straight home. */
@@ -109,9 +109,9 @@ static void pass_gradients(struct stage *stage, struct shard *x, int step)
         jump = x->schedule.hop[step + 1] - hop;
         int64_t next = keys_at(stage, x, step + 1).rows;
         ra_ring_receive(&x->ring, RA_GRADIENTS, hop, -jump, x->gradients[3],
-                        ra_ring_gradient_bytes(stage->B, x->stride, next));
+                        ra_message_gradient_bytes(stage->B, x->stride, next));
     }
-    int64_t bytes = ra_ring_gradient_bytes(stage->B, x->stride, keys_at(stage, x, step).rows);
+    int64_t bytes = ra_message_gradient_bytes(stage->B, x->stride, keys_at(stage, x, step).rows);
     if (travel_on(x, step))
         ra_ring_send(&x->ring, RA_GRADIENTS, hop, jump, x->gradients[slot(step)], bytes);
     else if (hop > 0)
@@ -138,7 +138,8 @@ static void backward(struct stage *stage, struct shard *x)
     for (int step = 0; step < x->schedule.count; step++) {
         pass_keys(stage, x, step);
         float *share = x->gradients[slot(step)], *arrived = x->gradients[3];
-        int64_t bytes = ra_ring_gradient_bytes(stage->B, x->stride, keys_at(stage, x, step).rows);
+        int64_t bytes =
+            ra_message_gradient_bytes(stage->B, x->stride, keys_at(stage, x, step).rows);
         memset(share, 0, (size_t)bytes);
         fold_hop(stage, x, step, true);
 
@@ -153,7 +154,7 @@ static void backward(struct stage *stage, struct shard *x)
         int last = x->schedule.last[x->ring.rank];
         if (step == 1 && last > 0)
             ra_ring_receive(&x->ring, RA_HOME, last, last, x->gradients[0],
-                            ra_ring_gradient_bytes(stage->B, x->stride, stage->m));
+                            ra_message_gradient_bytes(stage->B, x->stride, stage->m));
         pass_gradients(stage, x, step);
         stage_ring_wait(stage, &x->ring, RA_KEYS);
         stage_ring_count(stage, &x->ring, x->schedule.hop[step], true);

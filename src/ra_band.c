@@ -54,9 +54,11 @@ void ra_band_fold(struct ra_fold *fold, const struct ra_queries *queries,
                 fold->skipped++;
                 continue;
             }
-            (fold->backward ? ra_tile_backward : ra_tile_forward)(fold->D, fold->scale, &rows,
-                                                                  &seen, tile, fold->workspace);
             fold->pairs += rows.rows * seen.rows;
+            if (fold->count_only)
+                continue;
+            (fold->backward ? ra_tile_backward : ra_tile_forward)(fold->D, fold->score, &rows,
+                                                                  &seen, tile, fold->workspace);
             if (fold->between)
                 fold->between(fold->context);
         }

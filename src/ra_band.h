@@ -26,8 +26,9 @@ bool ra_band_is_empty(struct ra_band band, int64_t query_rows, int64_t key_rows)
 /* How to fold: what all tiles have in common, and what is counted on the way. */
 struct ra_fold {
     int64_t D;
-    float scale;
+    struct ra_score score;
     bool backward;                   /* ra_tile_backward, not ra_tile_forward */
+    bool count_only;                 /* neither: only count; the arrays may be NULL */
     int64_t tile_queries, tile_keys; /* rows of a tile at most */
     float *workspace;                /* ra_tile_workspace of these */
     void (*between)(void *context);  /* called after every tile that was computed; may be NULL */

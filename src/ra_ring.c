@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <time.h>
 
-static const char *const message_names[RA_MESSAGES] = {"keys", "gradients",
-                                                       "gradients coming home"};
+static const char *const message_names[RA_MESSAGES] = {"keys", "gradients", "gradients coming home",
+                                                       "rows of a shard", "word of an error"};
 
 double ra_ring_seconds(void)
 {
@@ -18,69 +18,97 @@ double ra_ring_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Puts what MPI says about an error code into ring->error; returns whether there is none. */
+void ra_ring_fail(struct ra_ring *ring, const char *reason)
+{
+    if (ring->error[0])
+        return;
+    snprintf(ring->error, sizeof ring->error, "%s", reason);
+
+    /* So short a message leaves at once, or as soon as MPI has found the way, whether or not its
+     * receiver listens. Longer than a second we do not stay for it. */
+    double began = ra_ring_seconds();
+    for (int r = 0; r < ring->size; r++) {
+        MPI_Request request = MPI_REQUEST_NULL;
+        int gone = 0;
+        if (r != ring->rank)
+            MPI_Isend(ring->error, sizeof ring->error, MPI_CHAR, ring->first + r, RA_TROUBLE,
+                      ring->comm, &request);
+        do
+            MPI_Test(&request, &gone, MPI_STATUS_IGNORE);
+        while (!gone && ra_ring_seconds() - began < 1);
+        if (!gone) {
+            MPI_Request_free(&request);
+            ring->telling = true;
+        }
+    }
+}
+
+/* Fails with what MPI says about an error code; returns whether there is none. */
 static bool succeeded(struct ra_ring *ring, int code, bool outgoing,
                       const struct ra_passage *passage)
 {
     if (code == MPI_SUCCESS)
         return true;
-    char reason[MPI_MAX_ERROR_STRING] = "";
+    char reason[MPI_MAX_ERROR_STRING] = "", text[RA_RING_ERROR];
     int length;
     MPI_Error_string(code, reason, &length);
-    snprintf(ring->error, sizeof ring->error, "ring rank %d, hop %d: %s %s %s rank %d: %.120s",
-             ring->rank, passage->hop, outgoing ? "sending" : "receiving",
-             message_names[passage->message], outgoing ? "to" : "from", passage->peer, reason);
+    snprintf(text, sizeof text, "ring rank %d, hop %d: %s %s %s rank %d: %.120s", ring->rank,
+             passage->hop, outgoing ? "sending" : "receiving", message_names[passage->message],
+             outgoing ? "to" : "from", passage->peer, reason);
+    ra_ring_fail(ring, text);
     return false;
+}
+
+/* Duplicates `world`. Not by MPI_Comm_dup, which would wait for ever for a rank that does not
+ * come. */
+static bool duplicate(struct ra_ring *ring, MPI_Comm world)
+{
+    double began = ra_ring_seconds();
+    int done = 0, code = MPI_Comm_idup(world, &ring->comm, &ring->opening);
+    while (code == MPI_SUCCESS && !done) {
+        double waited = ra_ring_seconds() - began;
+        if (ring->timeout > 0 && waited > ring->timeout) {
+            snprintf(ring->error, sizeof ring->error,
+                     "waited %g s for all ranks to open the ring; has one died?", ring->timeout);
+            return false;
+        }
+        sched_yield();
+        code = MPI_Test(&ring->opening, &done, MPI_STATUS_IGNORE);
+    }
+    if (code != MPI_SUCCESS)
+        snprintf(ring->error, sizeof ring->error, "MPI cannot duplicate the communicator");
+    return code == MPI_SUCCESS;
 }
 
 bool ra_ring_open(struct ra_ring *ring, MPI_Comm world, int size, double timeout)
 {
-    *ring = (struct ra_ring){.comm = MPI_COMM_NULL, .size = size, .timeout = timeout};
+    *ring = (struct ra_ring){
+        .comm = MPI_COMM_NULL, .size = size, .timeout = timeout, .opening = MPI_REQUEST_NULL};
     for (int m = 0; m < RA_MESSAGES; m++)
         ring->in[m].request = ring->out[m].request = MPI_REQUEST_NULL;
-
-    /* Ranks of one colour make a ring, in the order of their ranks in the world. */
-    int rank;
-    if (MPI_Comm_rank(world, &rank) != MPI_SUCCESS ||
-        MPI_Comm_split(world, rank / size, rank, &ring->comm) != MPI_SUCCESS) {
-        snprintf(ring->error, sizeof ring->error, "MPI cannot cut the world into rings of %d",
-                 size);
+    if (!duplicate(ring, world))
         return false;
-    }
+
+    /* Neighbours in the world make a ring. */
+    int rank;
+    MPI_Comm_rank(ring->comm, &rank);
     ring->rank = rank % size;
+    ring->first = rank - ring->rank;
 
     /* By default MPI ends the program at any error; we want to name rank, hop and peer first. */
     MPI_Comm_set_errhandler(ring->comm, MPI_ERRORS_RETURN);
-    return true;
+
+    /* Another rank may fail at any time: its word is always expected. */
+    struct ra_passage *news = &ring->in[RA_TROUBLE];
+    news->message = RA_TROUBLE;
+    int code = MPI_Irecv(ring->trouble, sizeof ring->trouble, MPI_CHAR, MPI_ANY_SOURCE, RA_TROUBLE,
+                         ring->comm, &news->request);
+    return succeeded(ring, code, false, news);
 }
 
 int ra_ring_rank_at(const struct ra_ring *ring, int distance)
 {
     return ((ring->rank + distance) % ring->size + ring->size) % ring->size;
-}
-
-int64_t ra_ring_gradient_bytes(int64_t B, int64_t stride, int64_t rows)
-{
-    return 2 * B * rows * stride * (int64_t)sizeof(float);
-}
-
-int64_t ra_ring_key_bytes(int64_t B, int64_t stride, bool has_mask, int64_t rows)
-{
-    return ra_ring_gradient_bytes(B, stride, rows) + (has_mask ? B * rows : 0);
-}
-
-struct ra_keys ra_ring_keys(int64_t B, int64_t stride, bool has_mask, int64_t rows, float *message,
-                            float *gradients)
-{
-    int64_t numbers = B * rows * stride;
-    struct ra_keys keys = {.rows = rows, .stride = stride, .k = message, .v = message + numbers};
-    if (has_mask)
-        keys.mask = (const bool *)(message + 2 * numbers);
-    if (gradients) {
-        keys.dk = gradients;
-        keys.dv = gradients + numbers;
-    }
-    return keys;
 }
 
 /* A type for this many bytes. MPI counts in int, which ends at 2 GiB: so whole GiB are counted as
@@ -89,12 +117,14 @@ static int type_of_bytes(int64_t bytes, MPI_Datatype *type)
 {
     const int64_t gibibyte = 1 << 30;
     MPI_Datatype large;
-    MPI_Type_contiguous((int)gibibyte, MPI_BYTE, &large);
+    int code = MPI_Type_contiguous((int)gibibyte, MPI_BYTE, &large);
+    if (code != MPI_SUCCESS)
+        return code;
     int counts[] = {(int)(bytes / gibibyte), (int)(bytes % gibibyte)};
     MPI_Aint places[] = {0, bytes / gibibyte * gibibyte};
-    MPI_Type_create_struct(2, counts, places, (MPI_Datatype[]){large, MPI_BYTE}, type);
+    code = MPI_Type_create_struct(2, counts, places, (MPI_Datatype[]){large, MPI_BYTE}, type);
     MPI_Type_free(&large);
-    return MPI_Type_commit(type);
+    return code == MPI_SUCCESS ? MPI_Type_commit(type) : code;
 }
 
 bool ra_ring_send(struct ra_ring *ring, enum ra_message message, int hop, int distance,
@@ -110,9 +140,12 @@ bool ra_ring_send(struct ra_ring *ring, enum ra_message message, int hop, int di
 
     /* The kind is the tag. MPI keeps the order of messages with the same tag. */
     MPI_Datatype type;
-    type_of_bytes(bytes, &type);
-    int code = MPI_Isend(from, 1, type, passage->peer, message, ring->comm, &passage->request);
-    MPI_Type_free(&type);
+    int code = type_of_bytes(bytes, &type);
+    if (code == MPI_SUCCESS) {
+        code = MPI_Isend(from, 1, type, ring->first + passage->peer, message, ring->comm,
+                         &passage->request);
+        MPI_Type_free(&type);
+    }
     return succeeded(ring, code, true, passage);
 }
 
@@ -125,9 +158,12 @@ bool ra_ring_receive(struct ra_ring *ring, enum ra_message message, int hop, int
     if (bytes == 0 || ring->error[0])
         return !ring->error[0];
     MPI_Datatype type;
-    type_of_bytes(bytes, &type);
-    int code = MPI_Irecv(into, 1, type, passage->peer, message, ring->comm, &passage->request);
-    MPI_Type_free(&type);
+    int code = type_of_bytes(bytes, &type);
+    if (code == MPI_SUCCESS) {
+        code = MPI_Irecv(into, 1, type, ring->first + passage->peer, message, ring->comm,
+                         &passage->request);
+        MPI_Type_free(&type);
+    }
     return succeeded(ring, code, false, passage);
 }
 
@@ -148,6 +184,10 @@ bool ra_ring_poll(struct ra_ring *ring)
     for (int m = 0; m < RA_MESSAGES && !ring->error[0]; m++)
         if (!test(ring, &ring->out[m], true) || !test(ring, &ring->in[m], false))
             return false;
+
+    /* Word has come that another rank has failed: this one fails with it. */
+    if (!ring->error[0] && ring->in[RA_TROUBLE].request == MPI_REQUEST_NULL)
+        snprintf(ring->error, sizeof ring->error, "%s", ring->trouble);
     return !ring->error[0];
 }
 
@@ -163,12 +203,14 @@ bool ra_ring_wait(struct ra_ring *ring, enum ra_message message)
         double waited = ra_ring_seconds() - began;
         if (ring->timeout > 0 && waited > ring->timeout) {
             bool incoming = in->request != MPI_REQUEST_NULL;
-            snprintf(ring->error, sizeof ring->error,
-                     "ring rank %d, hop %d: waited %.3g s for rank %d to %s %s; has it died? If it "
-                     "is only slow, wait longer",
-                     ring->rank, incoming ? in->hop : out->hop, waited,
-                     incoming ? in->peer : out->peer, incoming ? "send" : "take",
-                     message_names[incoming ? in->message : out->message]);
+            const struct ra_passage *late = incoming ? in : out;
+            char text[RA_RING_ERROR];
+            snprintf(text, sizeof text,
+                     "ring rank %d, hop %d: waited %g s for rank %d to %s %s; has it died? If it"
+                     " is only slow, wait longer",
+                     ring->rank, late->hop, ring->timeout, late->peer, incoming ? "send" : "take",
+                     message_names[late->message]);
+            ra_ring_fail(ring, text);
             return false;
         }
 
@@ -178,7 +220,34 @@ bool ra_ring_wait(struct ra_ring *ring, enum ra_message message)
     return !ring->error[0];
 }
 
-void ra_ring_close(struct ra_ring *ring)
+/* Tries to have nothing under way any more; returns whether that is so. MPI can call off a receive
+ * that nothing has come for; of other messages one can only wait for the end, which may never
+ * be. */
+static bool call_off(struct ra_ring *ring)
 {
-    MPI_Comm_free(&ring->comm);
+    /* First all of them: a test lets messages arrive, for any receive that is still there. */
+    for (int m = 0; m < RA_MESSAGES; m++)
+        if (ring->in[m].request != MPI_REQUEST_NULL)
+            MPI_Cancel(&ring->in[m].request);
+
+    int opened = 0;
+    MPI_Test(&ring->opening, &opened, MPI_STATUS_IGNORE);
+    bool quiet = opened && !ring->telling;
+    for (int m = 0; m < RA_MESSAGES; m++) {
+        int received = 0, sent = 0;
+        MPI_Test(&ring->in[m].request, &received, MPI_STATUS_IGNORE);
+        MPI_Test(&ring->out[m].request, &sent, MPI_STATUS_IGNORE);
+        quiet = quiet && received && sent;
+    }
+    return quiet;
+}
+
+bool ra_ring_close(struct ra_ring *ring)
+{
+    /* Without an error this ends the one receive that is always under way. If it has just brought
+     * the error of another rank after all, that rank will not free the communicator with us. */
+    bool quiet = call_off(ring);
+    if (quiet && !ring->error[0] && !ring->trouble[0])
+        MPI_Comm_free(&ring->comm);
+    return quiet;
 }

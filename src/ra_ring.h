@@ -1,11 +1,12 @@
 /* ra_ring: messages between the ranks of a ring, over MPI, in flight while the caller computes.
  * Chapter 03. A ring is `size` ranks of a communicator; what rank r sends to distance +1 arrives
- * at rank r + 1, and rank size - 1 sends to rank 0. Nothing here blocks but ra_ring_wait, and that
- * one gives up after `timeout` seconds.
+ * at rank r + 1, and rank size - 1 sends to rank 0. Nothing here blocks but ra_ring_open and
+ * ra_ring_wait, and they give up after `timeout` seconds.
  * A function that returns false has put one line into `error`: which rank, which hop, which peer,
  * what went wrong. After that the ring does nothing more, and all its functions return false; so a
  * caller may leave the others unchecked and look at ra_ring_wait alone, before it uses what has
- * arrived.
+ * arrived. The other ranks of the ring fail with the same line when they next poll, or wait for a
+ * message.
  */
 #ifndef RA_RING_H
 #define RA_RING_H
@@ -14,11 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ra_tile.h"
-
-/* The kinds of message. Of each kind one may be on its way in, and one on its way out; but
- * gradients go either on or home, so these two kinds share the way out, that of RA_GRADIENTS. */
-enum ra_message { RA_KEYS, RA_GRADIENTS, RA_HOME, RA_MESSAGES };
+#include "ra_message.h"
 
 /* One message in one direction, while it is under way and after. */
 struct ra_passage {
@@ -28,31 +25,28 @@ struct ra_passage {
     double started, finished; /* seconds on the clock of ra_ring_seconds; finished: seen to be so */
 };
 
+#define RA_RING_ERROR 400
+
 struct ra_ring {
-    MPI_Comm comm; /* the ring's own: nobody else's messages come here */
+    MPI_Comm comm; /* a copy of the caller's: nobody else's messages come here */
     int rank, size;
+    int first;      /* in comm, this ring is ranks first .. first + size - 1 */
     double timeout; /* seconds; 0: wait for ever */
     struct ra_passage out[RA_MESSAGES], in[RA_MESSAGES];
     int64_t bytes_sent, messages_sent;
-    char error[256];
+    char error[RA_RING_ERROR];   /* "": none */
+    char trouble[RA_RING_ERROR]; /* the error of another rank, received here */
+    MPI_Request opening;         /* what all ranks of comm do together, such as making it */
+    bool telling;                /* MPI may still read `error`, to send it */
 };
 
 /* Cuts `world` into rings of `size` ranks each: ranks 0..size-1 are ring 0, and so on. size divides
- * the number of ranks. All ranks of `world` call this together. */
+ * the number of ranks. All ranks of `world` call this together; one that does not come is an error
+ * after `timeout`. The ring must stay where it is in memory until it is closed. */
 bool ra_ring_open(struct ra_ring *ring, MPI_Comm world, int size, double timeout);
 
 /* The rank at this distance to the right (negative: to the left). */
 int ra_ring_rank_at(const struct ra_ring *ring, int distance);
-
-/* Keys travel as one message: k (B, rows, heads, D), behind it v, behind it the mask (B, rows) if
- * there is one. Their gradients do, too: dk, behind it dv. stride = heads * D. How many bytes
- * these are: */
-int64_t ra_ring_key_bytes(int64_t B, int64_t stride, bool has_mask, int64_t rows);
-int64_t ra_ring_gradient_bytes(int64_t B, int64_t stride, int64_t rows);
-
-/* The arrays in a message of keys and in one of gradients (NULL: forward only). */
-struct ra_keys ra_ring_keys(int64_t B, int64_t stride, bool has_mask, int64_t rows, float *message,
-                            float *gradients);
 
 /* Begins to send `bytes` bytes to the rank at this distance; they must not change until
  * ra_ring_wait. Begins to receive bytes from there; they mean nothing until ra_ring_wait. Messages
@@ -72,8 +66,15 @@ bool ra_ring_poll(struct ra_ring *ring);
 /* Returns when both messages of this kind, the one out and the one in, are done. */
 bool ra_ring_wait(struct ra_ring *ring, enum ra_message message);
 
-/* Frees the communicator. Nothing may be under way. */
-void ra_ring_close(struct ra_ring *ring);
+/* This rank cannot go on, for this reason (not ""): an error, as above, of this rank and all others.
+ * After another error it does nothing. */
+void ra_ring_fail(struct ra_ring *ring, const char *reason);
+
+/* Ends the ring. Without an error nothing may be under way, and all ranks call this together. After
+ * an error, also one of ra_ring_open, what is under way is called off as far as MPI can, and the
+ * communicator, which only all ranks together could free, is left to MPI. False: MPI may still use
+ * the ring and memory that was given to ra_ring_send or ra_ring_receive; both must stay. */
+bool ra_ring_close(struct ra_ring *ring);
 
 /* Seconds on a clock that only goes forward. */
 double ra_ring_seconds(void);

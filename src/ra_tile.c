@@ -8,52 +8,56 @@
 #include <math.h>
 #include <stddef.h>
 
-/* The same rows, `element` numbers further on in the arrays (rows, D) and `row` numbers further on
- * in those of one number per row. */
-static struct ra_queries queries_from(struct ra_queries queries, int64_t element, int64_t row)
+/* Moves a pointer of any type on by so many numbers; NULL stays NULL. */
+#define MOVE(pointer, numbers) ((pointer) = (pointer) ? (pointer) + (numbers) : NULL)
+
+/* The same rows, `rows` rows further on in the arrays (rows, D) and then `element` numbers, and
+ * `row` numbers further on in the arrays of one number per row. */
+static struct ra_queries queries_from(struct ra_queries queries, int64_t rows, int64_t element,
+                                      int64_t row)
 {
-    queries.q += element;
-    queries.o += element;
-    queries.max += row;
-    queries.sum += row;
-    queries.lse += row;
-    queries.d_out = queries.d_out ? queries.d_out + element : NULL;
-    queries.delta = queries.delta ? queries.delta + row : NULL;
-    queries.dq = queries.dq ? queries.dq + element : NULL;
+    MOVE(queries.q, rows * queries.stride.q + element);
+    MOVE(queries.o, rows * queries.stride.o + element);
+    MOVE(queries.d_out, rows * queries.stride.d_out + element);
+    MOVE(queries.dq, rows * queries.stride.dq + element);
+    MOVE(queries.max, row);
+    MOVE(queries.sum, row);
+    MOVE(queries.lse, row);
+    MOVE(queries.delta, row);
     return queries;
 }
 
-static struct ra_keys keys_from(struct ra_keys keys, int64_t element, int64_t row)
+static struct ra_keys keys_from(struct ra_keys keys, int64_t rows, int64_t element, int64_t row)
 {
-    keys.k += element;
-    keys.v += element;
-    keys.mask = keys.mask ? keys.mask + row : NULL;
-    keys.dk = keys.dk ? keys.dk + element : NULL;
-    keys.dv = keys.dv ? keys.dv + element : NULL;
+    MOVE(keys.k, rows * keys.stride.k + element);
+    MOVE(keys.v, rows * keys.stride.v + element);
+    MOVE(keys.dk, rows * keys.stride.dk + element);
+    MOVE(keys.dv, rows * keys.stride.dv + element);
+    MOVE(keys.mask, row);
     return keys;
 }
 
 struct ra_queries ra_queries_head(const struct ra_queries *all, int64_t D, int64_t b, int64_t h)
 {
-    int64_t heads = all->stride / D;
-    return queries_from(*all, b * all->rows * all->stride + h * D, (b * heads + h) * all->rows);
+    int64_t heads = all->stride.q / D;
+    return queries_from(*all, b * all->rows, h * D, (b * heads + h) * all->rows);
 }
 
 struct ra_keys ra_keys_head(const struct ra_keys *all, int64_t D, int64_t b, int64_t h)
 {
-    return keys_from(*all, b * all->rows * all->stride + h * D, b * all->rows);
+    return keys_from(*all, b * all->rows, h * D, b * all->rows);
 }
 
 struct ra_queries ra_queries_block(const struct ra_queries *queries, int64_t first, int64_t most)
 {
-    struct ra_queries block = queries_from(*queries, first * queries->stride, first);
+    struct ra_queries block = queries_from(*queries, first, 0, first);
     block.rows = most < queries->rows - first ? most : queries->rows - first;
     return block;
 }
 
 struct ra_keys ra_keys_block(const struct ra_keys *keys, int64_t first, int64_t most)
 {
-    struct ra_keys block = keys_from(*keys, first * keys->stride, first);
+    struct ra_keys block = keys_from(*keys, first, 0, first);
     block.rows = most < keys->rows - first ? most : keys->rows - first;
     return block;
 }
@@ -90,19 +94,37 @@ static void multiply_transposed(int64_t rows, int64_t D, int64_t cols, const flo
     multiply_add(rows, D, cols, left, left_stride, 1, turned, cols, out, cols);
 }
 
-/* scores (queries, keys): scale * q_a . k_b where row a may see key b, -inf where it may not. */
-static void tile_scores(int64_t D, float scale, const struct ra_queries *queries,
+/* The score that belongs to a product q . k. */
+static float score_value(struct ra_score rule, float product)
+{
+    float score = rule.scale * product;
+    return rule.softcap > 0 ? rule.softcap * tanhf(score / rule.softcap) : score;
+}
+
+/* Its derivative by scale * q . k, from the score itself: without a soft cap 1. A hidden key's -inf
+ * is no value of the tanh; its weight is 0, and 0 times the slope must be 0, not NaN. */
+static float score_slope(struct ra_score rule, float score)
+{
+    if (!(rule.softcap > 0) || score == -INFINITY)
+        return 1;
+    float bent = score / rule.softcap;
+    return 1 - bent * bent;
+}
+
+/* scores (queries, keys): the score of q_a and k_b where row a may see key b, -inf where it may
+ * not. */
+static void tile_scores(int64_t D, struct ra_score rule, const struct ra_queries *queries,
                         const struct ra_keys *keys, struct ra_band band, float *turned,
                         float *scores)
 {
-    multiply_transposed(queries->rows, D, keys->rows, queries->q, queries->stride, keys->k,
-                        keys->stride, turned, scores);
+    multiply_transposed(queries->rows, D, keys->rows, queries->q, queries->stride.q, keys->k,
+                        keys->stride.k, turned, scores);
 
     for (int64_t a = 0; a < queries->rows; a++)
         for (int64_t b = 0; b < keys->rows; b++) {
             bool visible = b - a >= band.lo && b - a <= band.hi && (!keys->mask || keys->mask[b]);
             float *score = &scores[a * keys->rows + b];
-            *score = visible ? scale * *score : -INFINITY;
+            *score = visible ? score_value(rule, *score) : -INFINITY;
         }
 }
 
@@ -117,18 +139,18 @@ void ra_tile_begin(int64_t D, const struct ra_queries *queries)
         queries->max[a] = -INFINITY;
         queries->sum[a] = 0;
         for (int64_t c = 0; c < D; c++)
-            queries->o[a * queries->stride + c] = 0;
+            queries->o[a * queries->stride.o + c] = 0;
     }
 }
 
-void ra_tile_forward(int64_t D, float scale, const struct ra_queries *queries,
+void ra_tile_forward(int64_t D, struct ra_score score, const struct ra_queries *queries,
                      const struct ra_keys *keys, struct ra_band band, float *workspace)
 {
     float *weights = workspace, *turned = weights + queries->rows * keys->rows;
-    tile_scores(D, scale, queries, keys, band, turned, weights);
+    tile_scores(D, score, queries, keys, band, turned, weights);
 
     for (int64_t a = 0; a < queries->rows; a++) {
-        float *weight = weights + a * keys->rows, *o = queries->o + a * queries->stride;
+        float *weight = weights + a * keys->rows, *o = queries->o + a * queries->stride.o;
 
         /* The largest score so far, old keys and new. */
         float old_max = queries->max[a], max = old_max;
@@ -159,14 +181,14 @@ void ra_tile_forward(int64_t D, float scale, const struct ra_queries *queries,
     }
 
     /* o_a += sum over b of weight_ab v_b. */
-    multiply_add(queries->rows, keys->rows, D, weights, keys->rows, 1, keys->v, keys->stride,
-                 queries->o, queries->stride);
+    multiply_add(queries->rows, keys->rows, D, weights, keys->rows, 1, keys->v, keys->stride.v,
+                 queries->o, queries->stride.o);
 }
 
 void ra_tile_finish(int64_t D, const struct ra_queries *queries)
 {
     for (int64_t a = 0; a < queries->rows; a++) {
-        float sum = queries->sum[a], *o = queries->o + a * queries->stride;
+        float sum = queries->sum[a], *o = queries->o + a * queries->stride.o;
         queries->lse[a] = queries->max[a] + logf(sum);
 
         /* A row that has seen nothing has sum = 0: log 0 is the -inf we want, 0 / 0 would be
@@ -179,45 +201,43 @@ void ra_tile_finish(int64_t D, const struct ra_queries *queries)
 void ra_tile_delta(int64_t D, const struct ra_queries *queries)
 {
     for (int64_t a = 0; a < queries->rows; a++) {
-        const float *d_out = queries->d_out + a * queries->stride;
-        const float *o = queries->o + a * queries->stride;
+        const float *d_out = queries->d_out + a * queries->stride.d_out;
+        const float *o = queries->o + a * queries->stride.o;
         queries->delta[a] = 0;
         for (int64_t c = 0; c < D; c++)
             queries->delta[a] += d_out[c] * o[c];
     }
 }
 
-void ra_tile_backward(int64_t D, float scale, const struct ra_queries *queries,
+void ra_tile_backward(int64_t D, struct ra_score score, const struct ra_queries *queries,
                       const struct ra_keys *keys, struct ra_band band, float *workspace)
 {
     float *p = workspace, *ds = p + queries->rows * keys->rows;
     float *turned = ds + queries->rows * keys->rows;
 
-    /* p_ab = exp(s_ab - lse_a), from recomputed scores. A row that saw nothing has lse = -inf, and
-     * -inf - -inf would be NaN: its weights are 0. */
-    tile_scores(D, scale, queries, keys, band, turned, p);
-    for (int64_t a = 0; a < queries->rows; a++)
-        for (int64_t b = 0; b < keys->rows; b++) {
-            float *weight = &p[a * keys->rows + b];
-            *weight = queries->lse[a] == -INFINITY ? 0 : expf(*weight - queries->lse[a]);
-        }
+    /* The scores again, and dp_ab = d_out_a . v_b. */
+    tile_scores(D, score, queries, keys, band, turned, p);
+    multiply_transposed(queries->rows, D, keys->rows, queries->d_out, queries->stride.d_out,
+                        keys->v, keys->stride.v, turned, ds);
 
-    /* dv_b += sum over a of p_ab d_out_a. */
-    multiply_add(keys->rows, queries->rows, D, p, 1, keys->rows, queries->d_out, queries->stride,
-                 keys->dv, keys->stride);
-
-    /* dp_ab = d_out_a . v_b, and from it ds_ab = scale * p_ab (dp_ab - delta_a). */
-    multiply_transposed(queries->rows, D, keys->rows, queries->d_out, queries->stride, keys->v,
-                        keys->stride, turned, ds);
+    /* p_ab = exp(s_ab - lse_a), and ds_ab = scale * p_ab (dp_ab - delta_a), times the slope. The
+     * score goes where p goes, so the slope is taken first. A row that saw nothing has lse = -inf,
+     * and -inf - -inf would be NaN: its weights are 0. */
     for (int64_t a = 0; a < queries->rows; a++)
         for (int64_t b = 0; b < keys->rows; b++) {
             int64_t e = a * keys->rows + b;
-            ds[e] = scale * p[e] * (ds[e] - queries->delta[a]);
+            float slope = score_slope(score, p[e]);
+            p[e] = queries->lse[a] == -INFINITY ? 0 : expf(p[e] - queries->lse[a]);
+            ds[e] = score.scale * p[e] * (ds[e] - queries->delta[a]) * slope;
         }
 
+    /* dv_b += sum over a of p_ab d_out_a. */
+    multiply_add(keys->rows, queries->rows, D, p, 1, keys->rows, queries->d_out,
+                 queries->stride.d_out, keys->dv, keys->stride.dv);
+
     /* dq_a += sum over b of ds_ab k_b, and dk_b += sum over a of ds_ab q_a. */
-    multiply_add(queries->rows, keys->rows, D, ds, keys->rows, 1, keys->k, keys->stride,
-                 queries->dq, queries->stride);
-    multiply_add(keys->rows, queries->rows, D, ds, 1, keys->rows, queries->q, queries->stride,
-                 keys->dk, keys->stride);
+    multiply_add(queries->rows, keys->rows, D, ds, keys->rows, 1, keys->k, keys->stride.k,
+                 queries->dq, queries->stride.dq);
+    multiply_add(keys->rows, queries->rows, D, ds, 1, keys->rows, queries->q, queries->stride.q,
+                 keys->dk, keys->stride.dk);
 }

@@ -10,12 +10,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A block of query rows. Row a of q, o, d_out and dq starts at a * stride; D numbers each. The
+/* A block of query rows. Row a of q starts at q + a * stride.q, and so on; D numbers each. The
  * carry is what a row keeps of all keys folded so far: in o the sum of exp(score - max) * v, in
  * max the largest score, in sum the sum of exp(score - max). Nothing seen yet: o = 0, max = -inf,
  * sum = 0. */
 struct ra_queries {
-    int64_t rows, stride;
+    int64_t rows;
+    struct {
+        int64_t q, o, d_out, dq;
+    } stride;
     const float *q;
     float *o, *max, *sum; /* forward: the carry, o (rows, D), max and sum (rows) */
     float *lse;           /* (rows) */
@@ -23,9 +26,12 @@ struct ra_queries {
     float *delta, *dq;    /* backward: delta (rows); dq (rows, D) is added to */
 };
 
-/* A block of key rows. Row b of k, v, dk and dv starts at b * stride. */
+/* A block of key rows. Row b of k starts at k + b * stride.k, and so on. */
 struct ra_keys {
-    int64_t rows, stride;
+    int64_t rows;
+    struct {
+        int64_t k, v, dk, dv;
+    } stride;
     const float *k, *v; /* (rows, D) */
     const bool *mask;   /* (rows), true: this key may be seen; NULL: all may */
     float *dk, *dv;     /* backward: added to, (rows, D) */
@@ -40,9 +46,15 @@ struct ra_band {
 #define RA_BAND_FAR (INT64_MAX / 4)
 #define RA_ALL_KEYS ((struct ra_band){-RA_BAND_FAR, RA_BAND_FAR})
 
+/* How a score follows from a query and a key: scale * q . k and then, if there is a soft cap c > 0,
+ * c * tanh(score / c), which is never larger than c in size. */
+struct ra_score {
+    float scale, softcap; /* softcap 0: none */
+};
+
 /* One head out of whole arrays: `all` has its pointers at the first numbers of arrays (B, rows,
- * heads, D), stride = heads * D; max, sum, lse and delta are (B, heads, rows); masks (B, rows).
- * Arrays that are NULL stay NULL. */
+ * heads, D), all strides are heads * D; max, sum, lse and delta are (B, heads, rows); masks (B,
+ * rows). Arrays that are NULL stay NULL. */
 struct ra_queries ra_queries_head(const struct ra_queries *all, int64_t D, int64_t b, int64_t h);
 struct ra_keys ra_keys_head(const struct ra_keys *all, int64_t D, int64_t b, int64_t h);
 
@@ -58,7 +70,7 @@ int64_t ra_tile_workspace(int64_t query_rows, int64_t key_rows, int64_t D);
 void ra_tile_begin(int64_t D, const struct ra_queries *queries);
 
 /* Folds one block of keys into the carry of the queries. */
-void ra_tile_forward(int64_t D, float scale, const struct ra_queries *queries,
+void ra_tile_forward(int64_t D, struct ra_score score, const struct ra_queries *queries,
                      const struct ra_keys *keys, struct ra_band band, float *workspace);
 
 /* Turns the carry into results: o becomes the weighted mean, lse is written. A row that has
@@ -69,7 +81,7 @@ void ra_tile_finish(int64_t D, const struct ra_queries *queries);
 void ra_tile_delta(int64_t D, const struct ra_queries *queries);
 
 /* Adds this tile's share to dq, dk and dv. */
-void ra_tile_backward(int64_t D, float scale, const struct ra_queries *queries,
+void ra_tile_backward(int64_t D, struct ra_score score, const struct ra_queries *queries,
                       const struct ra_keys *keys, struct ra_band band, float *workspace);
 
 #endif

@@ -358,6 +358,8 @@ static void read_command_line(struct stage *stage, int argc, char **argv, const 
             stage->softcap = real_number(stage, flag, optarg);
             if (!(stage->softcap > 0))
                 fail(stage, 2, "--softcap %s: give a number above 0", optarg);
+            if (stage->number > 1 && (stage->softcap < FLT_MIN || stage->softcap > FLT_MAX))
+                fail(stage, 2, "--softcap %s: more or less than a float32 can hold", optarg);
             break;
         default:
             /* Known to no stage yet, so knows() has already refused it. */
@@ -841,9 +843,9 @@ void stage_write(struct stage *stage, enum stage_result result, const void *rows
 struct ra_queries stage_queries(struct stage *stage)
 {
     int64_t numbers = stage->B * stage->n * stage->H * stage->D;
-    int64_t rows = stage->B * stage->H * stage->n;
+    int64_t rows = stage->B * stage->H * stage->n, width = stage->H * stage->D;
     struct ra_queries queries = {.rows = stage->n,
-                                 .stride = stage->H * stage->D,
+                                 .stride = {width, width, width, width},
                                  .q = stage_input(stage, STAGE_Q),
                                  .o = stage_allocate(stage, numbers, sizeof(float)),
                                  .max = stage_allocate(stage, rows, sizeof(float)),
@@ -855,6 +857,11 @@ struct ra_queries stage_queries(struct stage *stage)
         queries.dq = stage_zeros(stage, numbers, sizeof(float));
     }
     return queries;
+}
+
+struct ra_score stage_score(const struct stage *stage)
+{
+    return (struct ra_score){(float)stage->scale, (float)stage->softcap};
 }
 
 void stage_write_queries(struct stage *stage, const struct ra_queries *queries)

@@ -121,6 +121,9 @@ struct ra_queries stage_queries(struct stage *stage);
  * there is one. */
 void stage_read_keys(struct stage *stage, float *message);
 
+/* The scores that the command line asks for. */
+struct ra_score stage_score(const struct stage *stage);
+
 /* Writes o and lse of this rank's queries, and unless this is forward only dq. */
 void stage_write_queries(struct stage *stage, const struct ra_queries *queries);
 

@@ -178,7 +178,7 @@ static void make(struct arrays *x, int64_t N, int64_t M)
         x->d_out[e] = (float)(e * 4 % 19) / 9 - 1;
     }
     x->queries = (struct ra_queries){.rows = N,
-                                     .stride = DIM,
+                                     .stride = {DIM, DIM, DIM, DIM},
                                      .q = x->q,
                                      .o = x->o,
                                      .max = x->max,
@@ -187,8 +187,8 @@ static void make(struct arrays *x, int64_t N, int64_t M)
                                      .d_out = x->d_out,
                                      .delta = x->delta,
                                      .dq = x->dq};
-    x->keys =
-        (struct ra_keys){.rows = M, .stride = DIM, .k = x->k, .v = x->v, .dk = x->dk, .dv = x->dv};
+    x->keys = (struct ra_keys){
+        .rows = M, .stride = {DIM, DIM, DIM, DIM}, .k = x->k, .v = x->v, .dk = x->dk, .dv = x->dv};
 }
 
 static void count_tile(void *context)
@@ -206,9 +206,9 @@ static void fold_all(struct arrays *x, struct ra_band band, const struct ra_fold
             struct ra_keys seen = ra_keys_block(&x->keys, b, fold->tile_keys);
             struct ra_band tile = {band.lo + a - b, band.hi + a - b};
             if (fold->backward)
-                ra_tile_backward(DIM, fold->scale, &rows, &seen, tile, fold->workspace);
+                ra_tile_backward(DIM, fold->score, &rows, &seen, tile, fold->workspace);
             else
-                ra_tile_forward(DIM, fold->scale, &rows, &seen, tile, fold->workspace);
+                ra_tile_forward(DIM, fold->score, &rows, &seen, tile, fold->workspace);
 
             bool any = false;
             for (int64_t i = 0; i < rows.rows; i++)
@@ -226,6 +226,26 @@ static void equal(const char *what, const float *want, const float *got, int64_t
         ck_assert_msg(want[e] == got[e], "%s[%d] is %g, not %g", what, (int)e, got[e], want[e]);
 }
 
+/* The same counts when nothing is computed: no array is there, and nobody is called. */
+static void judge_counts(int64_t N, int64_t M, struct ra_band band, const struct ra_fold *fold,
+                         int64_t pairs, int64_t skipped)
+{
+    struct ra_queries queries = {.rows = N, .stride = {DIM, DIM, DIM, DIM}};
+    struct ra_keys keys = {.rows = M, .stride = {DIM, DIM, DIM, DIM}};
+    int64_t calls = 0;
+    struct ra_fold count = *fold;
+    count.count_only = true;
+    count.workspace = NULL;
+    count.between = count_tile;
+    count.context = &calls;
+    count.pairs = 7;
+    count.skipped = 70;
+    ra_band_fold(&count, &queries, &keys, band);
+    ck_assert_int_eq(count.pairs, 7 + pairs);
+    ck_assert_int_eq(count.skipped, 70 + skipped);
+    ck_assert_int_eq(calls, 0);
+}
+
 /* Forward, then backward, once with every tile and once with the fold. A skipped tile would have
  * added nothing but zeros, so the numbers are equal, not near. */
 static void judge_fold(int64_t N, int64_t M, struct ra_band band, int64_t tile_queries,
@@ -235,7 +255,7 @@ static void judge_fold(int64_t N, int64_t M, struct ra_band band, int64_t tile_q
     float workspace[3 * MOST * (MOST + DIM)];
     int64_t calls = 0, pairs = 100, computed = 0, skipped = 1000;
     struct ra_fold fold = {.D = DIM,
-                           .scale = 0.5f,
+                           .score = {0.5f, 2},
                            .tile_queries = tile_queries,
                            .tile_keys = tile_keys,
                            .workspace = workspace,
@@ -257,6 +277,7 @@ static void judge_fold(int64_t N, int64_t M, struct ra_band band, int64_t tile_q
     ck_assert_int_eq(fold.pairs, pairs);
     ck_assert_int_eq(fold.skipped, skipped);
     ck_assert_int_eq(calls, computed);
+    judge_counts(N, M, band, &fold, pairs - 100, skipped - 1000);
 
     /* The backward adds to the same counts, and may do without somebody to call. */
     ra_tile_finish(DIM, &want.queries);
@@ -272,6 +293,7 @@ static void judge_fold(int64_t N, int64_t M, struct ra_band band, int64_t tile_q
     equal("dv", want.dv, got.dv, M * DIM);
     ck_assert_int_eq(fold.pairs, pairs);
     ck_assert_int_eq(fold.skipped, skipped);
+    judge_counts(N, M, band, &fold, (pairs - 100) / 2, (skipped - 1000) / 2);
 }
 
 START_TEST(fold)

@@ -336,18 +336,20 @@ static void judge_fold(struct ra_layout queries, int rank, struct ra_layout keys
     float workspace[3 * DIM * DIM];
     int64_t query_positions[LENGTH], key_positions[LENGTH];
     struct ra_queries rows = {.rows = list(queries, rank, query_positions),
-                              .stride = DIM,
+                              .stride = {DIM, DIM, DIM, DIM},
                               .q = zeros,
                               .o = o,
                               .max = max,
                               .sum = sum};
-    struct ra_keys seen = {
-        .rows = list(keys, origin, key_positions), .stride = DIM, .k = zeros, .v = v};
+    struct ra_keys seen = {.rows = list(keys, origin, key_positions),
+                           .stride = {DIM, DIM, DIM, DIM},
+                           .k = zeros,
+                           .v = v};
     for (int64_t b = 0; b < seen.rows; b++)
         v[b * DIM + key_positions[b]] = 1;
 
     struct ra_fold fold = {.D = DIM,
-                           .scale = 1,
+                           .score = {1, 0},
                            .tile_queries = TILE_QUERIES,
                            .tile_keys = TILE_KEYS,
                            .workspace = workspace};

@@ -1,8 +1,9 @@
 /* check_tile: the tile functions against the definition, on random tiles.
  *
- * The reference here is written once more, in double, pair by pair; it shares nothing with ra_tile.c
- * or 01_naive.c. Outputs start as NaN, or as known numbers where a function adds to them, and rows
- * lie further apart than D, with NaN between them, so that a write or a read in the wrong place shows.
+ * The reference here is written once more, in double, pair by pair; it shares nothing with
+ * ra_tile.c or 01_naive.c. Outputs start as NaN, or as known numbers where a function adds to them,
+ * and rows lie further apart than D, with NaN between them, so that a write or a read in the wrong
+ * place shows.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -16,13 +17,16 @@ enum { ROWS = 24, DIM = 9, STRIDE = DIM + 3, SIZE = ROWS * STRIDE };
 /* One problem: N queries, M keys, its results by ra_tile and by the reference. */
 struct tiles {
     int64_t N, M;
-    float scale;
+    struct ra_score score;
     float q[SIZE], k[SIZE], v[SIZE], d_out[SIZE];
     bool mask[ROWS];
     struct ra_band band;
     float o[SIZE], max[ROWS], sum[ROWS], lse[ROWS], delta[ROWS], dq[SIZE], dk[SIZE], dv[SIZE];
     double want_o[ROWS][DIM], want_lse[ROWS], want_delta[ROWS];
     double want_dq[ROWS][DIM], want_dk[ROWS][DIM], want_dv[ROWS][DIM];
+
+    /* With a soft cap: the largest share that a pair would have in dq or dk with a slope of 1. */
+    double straight;
 };
 
 static float random_number(uint64_t *state)
@@ -45,7 +49,7 @@ static void make(struct tiles *t, int64_t N, int64_t M, float score_scale, uint6
     memset(t, 0xFF, sizeof *t);
     t->N = N;
     t->M = M;
-    t->scale = 0.7f;
+    t->score = (struct ra_score){0.7f, 0};
     fill(t->q, score_scale, &state);
     fill(t->k, 1, &state);
     fill(t->v, 2, &state);
@@ -58,7 +62,8 @@ static void make(struct tiles *t, int64_t N, int64_t M, float score_scale, uint6
 /* The definition, pair by pair, in double. */
 static void reference(struct tiles *t)
 {
-    double s[ROWS][ROWS];
+    double s[ROWS][ROWS], slope[ROWS][ROWS], cap = t->score.softcap;
+    t->straight = 0;
     memset(t->want_dk, 0, sizeof t->want_dk);
     memset(t->want_dv, 0, sizeof t->want_dv);
     for (int64_t a = 0; a < t->N; a++) {
@@ -66,7 +71,9 @@ static void reference(struct tiles *t)
         for (int64_t b = 0; b < t->M; b++) {
             s[a][b] = 0;
             for (int c = 0; c < DIM; c++)
-                s[a][b] += (double)t->scale * t->q[a * STRIDE + c] * t->k[b * STRIDE + c];
+                s[a][b] += (double)t->score.scale * t->q[a * STRIDE + c] * t->k[b * STRIDE + c];
+            slope[a][b] = cap > 0 ? 1 / (cosh(s[a][b] / cap) * cosh(s[a][b] / cap)) : 1;
+            s[a][b] = cap > 0 ? cap * tanh(s[a][b] / cap) : s[a][b];
             if (!t->mask[b] || b < a + t->band.lo || b > a + t->band.hi)
                 s[a][b] = -INFINITY;
             top = fmax(top, s[a][b]);
@@ -90,74 +97,97 @@ static void reference(struct tiles *t)
             for (int c = 0; c < DIM; c++)
                 dp += (double)t->d_out[a * STRIDE + c] * t->v[b * STRIDE + c];
             for (int c = 0; c < DIM; c++) {
-                double ds = p * (dp - t->want_delta[a]) * t->scale;
+                double ds = p * (dp - t->want_delta[a]) * t->score.scale * slope[a][b];
+                double q = t->q[a * STRIDE + c], k = t->k[b * STRIDE + c];
                 t->want_dv[b][c] += p * t->d_out[a * STRIDE + c];
-                t->want_dq[a][c] += ds * t->k[b * STRIDE + c];
-                t->want_dk[b][c] += ds * t->q[a * STRIDE + c];
+                t->want_dq[a][c] += ds * k;
+                t->want_dk[b][c] += ds * q;
+                if (cap > 0)
+                    t->straight = fmax(t->straight, fabs(p * (dp - t->want_delta[a]) *
+                                                         t->score.scale * fmax(fabs(q), fabs(k))));
             }
         }
     }
 }
 
-/* Cuts the problem into tiles of this many rows and runs the tile functions. Keys are taken in
- * ascending or in descending order. */
-static void compute(struct tiles *t, int64_t query_rows, int64_t key_rows, bool descending)
+/* The whole problem as the tile functions take it. */
+static struct ra_queries queries_of(struct tiles *t)
 {
-    int64_t key_tiles = (t->M + key_rows - 1) / key_rows;
-    float *workspace = malloc(sizeof(float) * (size_t)ra_tile_workspace(query_rows, key_rows, DIM));
+    return (struct ra_queries){.rows = t->N,
+                               .stride = {STRIDE, STRIDE, STRIDE, STRIDE},
+                               .q = t->q,
+                               .o = t->o,
+                               .max = t->max,
+                               .sum = t->sum,
+                               .lse = t->lse,
+                               .d_out = t->d_out,
+                               .delta = t->delta,
+                               .dq = t->dq};
+}
+
+static struct ra_keys keys_of(struct tiles *t)
+{
+    return (struct ra_keys){.rows = t->M,
+                            .stride = {STRIDE, STRIDE, STRIDE, STRIDE},
+                            .k = t->k,
+                            .v = t->v,
+                            .mask = t->mask,
+                            .dk = t->dk,
+                            .dv = t->dv};
+}
+
+/* Cuts the rows into tiles of this many and runs the tile functions, forward and backward. Keys are
+ * taken in ascending or in descending order. */
+static void run_tiles(struct ra_score score, struct ra_queries queries, struct ra_keys keys,
+                      struct ra_band band, int64_t query_rows, int64_t key_rows, bool descending)
+{
+    int64_t key_tiles = (keys.rows + key_rows - 1) / key_rows;
+    size_t bytes = sizeof(float) * (size_t)ra_tile_workspace(query_rows, key_rows, DIM);
+    float *workspace = malloc(bytes);
     ck_assert_ptr_nonnull(workspace);
 
-    for (int e = 0; e < SIZE; e++)
-        t->dq[e] = t->dk[e] = t->dv[e] = e % STRIDE < DIM ? 0 : NAN;
-    for (int pass = 0; pass < 2; pass++)
-        for (int64_t i = 0; i < t->N; i += query_rows) {
-            struct ra_queries queries = {.rows = t->N - i < query_rows ? t->N - i : query_rows,
-                                         .stride = STRIDE,
-                                         .q = t->q + i * STRIDE,
-                                         .o = t->o + i * STRIDE,
-                                         .max = t->max + i,
-                                         .sum = t->sum + i,
-                                         .d_out = t->d_out + i * STRIDE,
-                                         .lse = t->lse + i,
-                                         .delta = t->delta + i,
-                                         .dq = t->dq + i * STRIDE};
-            if (pass == 0)
-                ra_tile_begin(DIM, &queries);
+    for (int backward = 0; backward < 2; backward++)
+        for (int64_t i = 0; i < queries.rows; i += query_rows) {
+            struct ra_queries rows = ra_queries_block(&queries, i, query_rows);
+            if (backward)
+                ra_tile_delta(DIM, &rows);
             else
-                ra_tile_delta(DIM, &queries);
+                ra_tile_begin(DIM, &rows);
             for (int64_t n = 0; n < key_tiles; n++) {
                 int64_t j = (descending ? key_tiles - 1 - n : n) * key_rows;
-                struct ra_keys keys = {.rows = t->M - j < key_rows ? t->M - j : key_rows,
-                                       .stride = STRIDE,
-                                       .k = t->k + j * STRIDE,
-                                       .v = t->v + j * STRIDE,
-                                       .mask = t->mask + j,
-                                       .dk = t->dk + j * STRIDE,
-                                       .dv = t->dv + j * STRIDE};
+                struct ra_keys seen = ra_keys_block(&keys, j, key_rows);
                 /* The band counts from the tile's own first rows. */
-                struct ra_band band = {t->band.lo + i - j, t->band.hi + i - j};
-                if (pass == 0)
-                    ra_tile_forward(DIM, t->scale, &queries, &keys, band, workspace);
-                else
-                    ra_tile_backward(DIM, t->scale, &queries, &keys, band, workspace);
+                struct ra_band tile = {band.lo + i - j, band.hi + i - j};
+                memset(workspace, 0xFF, bytes);
+                (backward ? ra_tile_backward : ra_tile_forward)(DIM, score, &rows, &seen, tile,
+                                                                workspace);
             }
-            if (pass == 0)
-                ra_tile_finish(DIM, &queries);
+            if (!backward)
+                ra_tile_finish(DIM, &rows);
         }
     free(workspace);
 }
 
-static void near(double want, double got, double allowed, const char *what, int64_t row)
+static void compute(struct tiles *t, int64_t query_rows, int64_t key_rows, bool descending)
 {
-    /* Written so that NaN fails; -inf must be met by -inf. */
-    ck_assert_msg(want == got || fabs(want - got) <= allowed, "%s row %d: want %.9g got %.9g", what,
-                  (int)row, want, got);
+    for (int e = 0; e < SIZE; e++)
+        t->dq[e] = t->dk[e] = t->dv[e] = e % STRIDE < DIM ? 0 : NAN;
+    run_tiles(t->score, queries_of(t), keys_of(t), t->band, query_rows, key_rows, descending);
 }
 
-static void all_near(const char *what, int64_t rows, double want[ROWS][DIM], const float *got,
-                     double allowed)
+static void near(double want, double got, double allowed, const char *what, int64_t row)
 {
-    double largest = 0;
+    /* Written so that NaN fails; -inf must be met by -inf. Unlike ck_assert, which writes to a file
+     * each time, it costs nothing when all is well. */
+    if (!(want == got || fabs(want - got) <= allowed))
+        ck_abort_msg("%s row %d: want %.9g got %.9g", what, (int)row, want, got);
+}
+
+/* Allowed is a share of the largest number wanted, or of `least` if that is larger. */
+static void all_near(const char *what, int64_t rows, double want[ROWS][DIM], const float *got,
+                     double allowed, double least)
+{
+    double largest = least;
     for (int64_t a = 0; a < rows; a++)
         for (int c = 0; c < DIM; c++)
             largest = fmax(largest, fabs(want[a][c]));
@@ -165,13 +195,13 @@ static void all_near(const char *what, int64_t rows, double want[ROWS][DIM], con
         for (int c = 0; c < STRIDE; c++) {
             if (c < DIM)
                 near(want[a][c], got[a * STRIDE + c], allowed * largest, what, a);
-            else
-                ck_assert_msg(isnan(got[a * STRIDE + c]), "%s row %d: written past D", what,
-                              (int)a);
+            else if (!isnan(got[a * STRIDE + c]))
+                ck_abort_msg("%s row %d: written past D", what, (int)a);
         }
 }
 
-/* Allowed: a hundred roundings of float32 per unit of the largest score. */
+/* Allowed: a hundred roundings of float32 per unit of the largest score. The slope of a soft cap, 1
+ * minus nearly 1, has the roundings of 1 however small it is. */
 static void grade(struct tiles *t, double largest_score)
 {
     double allowed = 100 * 6e-8 * (1 + largest_score);
@@ -180,10 +210,10 @@ static void grade(struct tiles *t, double largest_score)
         near(t->want_lse[a], t->lse[a], allowed, "lse", a);
         near(t->want_delta[a], t->delta[a], 10 * allowed, "delta", a);
     }
-    all_near("o", t->N, t->want_o, t->o, allowed);
-    all_near("dq", t->N, t->want_dq, t->dq, allowed);
-    all_near("dk", t->M, t->want_dk, t->dk, allowed);
-    all_near("dv", t->M, t->want_dv, t->dv, allowed);
+    all_near("o", t->N, t->want_o, t->o, allowed, 0);
+    all_near("dq", t->N, t->want_dq, t->dq, allowed, t->straight);
+    all_near("dk", t->M, t->want_dk, t->dk, allowed, t->straight);
+    all_near("dv", t->M, t->want_dv, t->dv, allowed, 0);
 }
 
 static const int64_t tile_rows[] = {1, 2, 3, 7, 8, 16, ROWS, 100};
@@ -283,9 +313,8 @@ START_TEST(empty_carry)
     struct tiles t;
     float workspace[6 * 9 * 2 + 9 * DIM];
     make(&t, 6, 9, 1, 11);
-    struct ra_queries queries = {
-        .rows = 6, .stride = STRIDE, .q = t.q, .o = t.o, .max = t.max, .sum = t.sum};
-    struct ra_keys keys = {.rows = 9, .stride = STRIDE, .k = t.k, .v = t.v};
+    struct ra_queries queries = queries_of(&t);
+    struct ra_keys keys = keys_of(&t);
     ra_tile_begin(DIM, &queries);
     for (int folded = 0; folded < 2; folded++) {
         for (int a = 0; a < 6; a++) {
@@ -293,7 +322,7 @@ START_TEST(empty_carry)
             for (int c = 0; c < DIM; c++)
                 ck_assert(t.o[a * STRIDE + c] == 0);
         }
-        ra_tile_forward(DIM, t.scale, &queries, &keys, (struct ra_band){9, 9}, workspace);
+        ra_tile_forward(DIM, t.score, &queries, &keys, (struct ra_band){9, 9}, workspace);
     }
 }
 END_TEST
@@ -308,11 +337,11 @@ START_TEST(no_mask)
 
     float workspace[6 * 9 * 2 + 9 * DIM];
     ck_assert_int_eq(ra_tile_workspace(6, 9, DIM), 6 * 9 * 2 + 9 * DIM);
-    struct ra_queries queries = {
-        .rows = 6, .stride = STRIDE, .q = u.q, .o = u.o, .max = u.max, .sum = u.sum, .lse = u.lse};
-    struct ra_keys keys = {.rows = 9, .stride = STRIDE, .k = u.k, .v = u.v};
+    struct ra_queries queries = queries_of(&u);
+    struct ra_keys keys = keys_of(&u);
+    keys.mask = NULL;
     ra_tile_begin(DIM, &queries);
-    ra_tile_forward(DIM, u.scale, &queries, &keys, RA_ALL_KEYS, workspace);
+    ra_tile_forward(DIM, u.score, &queries, &keys, RA_ALL_KEYS, workspace);
     ra_tile_finish(DIM, &queries);
     ck_assert_mem_eq(t.o, u.o, 6 * STRIDE * sizeof(float));
     ck_assert_mem_eq(t.lse, u.lse, 6 * sizeof(float));
@@ -326,15 +355,9 @@ START_TEST(gradients_are_added)
     float workspace[6 * 9 * 2 + 9 * DIM];
     make(&t, 6, 9, 1, 10);
     compute(&t, 6, 9, false);
-    struct ra_queries queries = {.rows = 6,
-                                 .stride = STRIDE,
-                                 .q = t.q,
-                                 .d_out = t.d_out,
-                                 .lse = t.lse,
-                                 .delta = t.delta,
-                                 .dq = t.dq};
-    struct ra_keys keys = {.rows = 9, .stride = STRIDE, .k = t.k, .v = t.v, .dk = t.dk, .dv = t.dv};
-    ra_tile_backward(DIM, t.scale, &queries, &keys, RA_ALL_KEYS, workspace);
+    struct ra_queries queries = queries_of(&t);
+    struct ra_keys keys = keys_of(&t);
+    ra_tile_backward(DIM, t.score, &queries, &keys, RA_ALL_KEYS, workspace);
     reference(&t);
     for (int a = 0; a < 9; a++)
         for (int c = 0; c < DIM; c++) {
@@ -342,9 +365,256 @@ START_TEST(gradients_are_added)
             t.want_dk[a][c] *= 2;
             t.want_dv[a][c] *= 2;
         }
-    all_near("dq", 6, t.want_dq, t.dq, 4e-5);
-    all_near("dk", 9, t.want_dk, t.dk, 4e-5);
-    all_near("dv", 9, t.want_dv, t.dv, 4e-5);
+    all_near("dq", 6, t.want_dq, t.dq, 4e-5, 0);
+    all_near("dk", 9, t.want_dk, t.dk, 4e-5, 0);
+    all_near("dv", 9, t.want_dv, t.dv, 4e-5, 0);
+}
+END_TEST
+
+/* ---- The soft cap. */
+
+/* From a cap that bends nearly every score to one that bends hardly any; scales of both signs;
+ * hidden keys, and rows that see nothing, without and with a mask. */
+START_TEST(soft_caps)
+{
+    static const float score_scales[] = {0.1f, 1, 10, 30};
+    static const float softcaps[] = {0.01f, 0.5f, 3, 20, 500};
+    struct tiles t;
+    for (int n = 0; n < 4; n++)
+        for (int m = 0; m < 5; m++)
+            for (int way = 0; way < 4; way++) {
+                make(&t, 11, 17, score_scales[n], (uint64_t)(n * 5 + m));
+                t.score = (struct ra_score){way % 2 ? -0.7f : 0.7f, softcaps[m]};
+                t.band = (struct ra_band){-RA_BAND_FAR, way / 2 ? -3 : 2};
+                for (int b = 0; b < ROWS; b++)
+                    t.mask[b] = way / 2 == 0 || b % 3 != 1;
+                compute(&t, tile_rows[_i], tile_rows[TILE_ROWS - 1 - _i], way % 2);
+                grade(&t, 5 * score_scales[n]);
+            }
+}
+END_TEST
+
+/* The sum of o * d_out, by the reference. */
+static double loss(struct tiles *t)
+{
+    double sum = 0;
+    reference(t);
+    for (int64_t a = 0; a < t->N; a++)
+        for (int c = 0; c < DIM; c++)
+            sum += t->want_o[a][c] * t->d_out[a * STRIDE + c];
+    return sum;
+}
+
+/* The slope of the loss as one of the numbers in `rows` moves, for each of them. */
+static void differences(struct tiles *t, int64_t count, float *rows, double slopes[ROWS][DIM])
+{
+    for (int64_t a = 0; a < count; a++)
+        for (int c = 0; c < DIM; c++) {
+            float *number = &rows[a * STRIDE + c], kept = *number;
+            float more = kept + 0x1p-10f, less = kept - 0x1p-10f;
+            *number = more;
+            double rise = loss(t);
+            *number = less;
+            rise -= loss(t);
+            *number = kept;
+            slopes[a][c] = rise / ((double)more - less);
+        }
+}
+
+/* No derivation of the slope enters here: gradients are what the loss does when a number moves. */
+START_TEST(soft_cap_against_differences)
+{
+    static const float softcaps[] = {0.5f, 1, 3, 20};
+    struct tiles t;
+    double dq[ROWS][DIM], dk[ROWS][DIM];
+    make(&t, 4, 6, 2, 12);
+    t.score.softcap = softcaps[_i];
+    compute(&t, 3, 4, false);
+    differences(&t, t.N, t.q, dq);
+    differences(&t, t.M, t.k, dk);
+    all_near("dq", t.N, dq, t.dq, 1e-4, 0);
+    all_near("dk", t.M, dk, t.dk, 1e-4, 0);
+}
+END_TEST
+
+/* Scores far beyond the cap, even infinite ones, are the cap, and nothing moves them: no gradient,
+ * and no NaN. */
+START_TEST(saturated_scores)
+{
+    static const float sizes[] = {1e3f, 1e30f, 3e38f};
+    struct tiles t;
+    make(&t, 5, 9, 0, 14);
+    for (int a = 0; a < 5; a++)
+        t.q[a * STRIDE] = a % 2 ? sizes[_i] : -sizes[_i];
+    for (int b = 0; b < 9; b++)
+        t.k[b * STRIDE] = b % 3 ? 2 : -2;
+    t.score.softcap = 1.7f;
+    t.band = (struct ra_band){-RA_BAND_FAR, -1};
+    compute(&t, 2, 4, false);
+
+    reference(&t);
+    all_near("o", 5, t.want_o, t.o, 1e-5, 0);
+    all_near("dv", 9, t.want_dv, t.dv, 1e-5, 0);
+    for (int a = 0; a < 5; a++)
+        near(t.want_lse[a], t.lse[a], 1e-5, "lse", a);
+    for (int c = 0; c < DIM; c++) {
+        for (int a = 0; a < 5; a++)
+            ck_assert(t.dq[a * STRIDE + c] == 0);
+        for (int b = 0; b < 9; b++)
+            ck_assert(t.dk[b * STRIDE + c] == 0);
+    }
+}
+END_TEST
+
+/* One key and whole numbers: without a cap nothing is rounded. A huge cap is not the same as none,
+ * but near. */
+START_TEST(no_soft_cap)
+{
+    struct tiles t;
+    float workspace[2 + DIM];
+    for (int n = 0; n < 20; n++) {
+        make(&t, 1, 1, 1, 15);
+        float product = 0;
+        for (int c = 0; c < DIM; c++) {
+            t.q[c] = (float)(c - n);
+            t.k[c] = (float)(c % 3 + n);
+            t.v[c] = t.d_out[c] = c == 0 ? 2 : 0;
+            product += t.q[c] * t.k[c];
+        }
+        t.score = (struct ra_score){-0.5f, _i ? 1e30f : 0};
+        compute(&t, 1, 1, false);
+        near(-0.5f * product, t.lse[0], _i ? 1e-5 * fabsf(product) : 0, "lse", n);
+
+        /* dp is 4; had delta been 3, ds were the scale. */
+        struct ra_queries queries = queries_of(&t);
+        struct ra_keys keys = keys_of(&t);
+        t.delta[0] = 3;
+        ra_tile_backward(DIM, t.score, &queries, &keys, RA_ALL_KEYS, workspace);
+        for (int c = 0; c < DIM; c++) {
+            near(-0.5f * t.k[c], t.dq[c], 0, "dq", n);
+            near(-0.5f * t.q[c], t.dk[c], 0, "dk", n);
+        }
+    }
+}
+END_TEST
+
+/* ---- Where numbers lie. */
+
+/* Places for the arrays (rows, D): in which room, how many numbers from its beginning, and how far
+ * apart the rows are. q, k and v as a projection leaves them, all three in one row, and their
+ * gradients in another; then each array with a stride of its own. */
+enum { Q, K, V, D_OUT, O, DQ, DK, DV, ARRAYS, ROOM = ROWS * 29 };
+static const struct {
+    int room, offset, stride;
+} places[2][ARRAYS] = {
+    {[Q] = {0, 0, 29},
+     [K] = {0, DIM, 29},
+     [V] = {0, 2 * DIM, 29},
+     [D_OUT] = {1, 0, DIM},
+     [O] = {2, 0, 10},
+     [DQ] = {3, 2 * DIM, 28},
+     [DK] = {3, 0, 28},
+     [DV] = {3, DIM, 28}},
+    {{0, 0, 16}, {1, 0, 9}, {2, 0, 11}, {3, 0, 10}, {4, 0, 13}, {5, 0, 12}, {6, 0, 15}, {7, 0, 14}},
+};
+
+/* Copies rows that are STRIDE apart to their place. */
+static float *place(float rooms[ARRAYS][ROOM], int way, int array, int64_t count, const float *rows)
+{
+    float *first = rooms[places[way][array].room] + places[way][array].offset;
+    for (int64_t a = 0; a < count; a++)
+        memcpy(first + a * places[way][array].stride, rows + a * STRIDE, DIM * sizeof(float));
+    return first;
+}
+
+/* The same bits as with one stride for all, and not a number between the rows is touched: whole
+ * rooms are compared. */
+START_TEST(strides)
+{
+    static float want[ARRAYS][ROOM], got[ARRAYS][ROOM];
+    static const float zeros[SIZE];
+    struct tiles t;
+    make(&t, 10, 13, 1, 16);
+    t.score.softcap = 3;
+    t.band = (struct ra_band){-6, 5};
+    compute(&t, 4, 5, false);
+    memset(want, 0xFF, sizeof want);
+    memset(got, 0xFF, sizeof got);
+
+    struct ra_queries queries = queries_of(&t);
+    struct ra_keys keys = keys_of(&t);
+    queries.q = place(got, _i, Q, t.N, t.q);
+    queries.d_out = place(got, _i, D_OUT, t.N, t.d_out);
+    queries.o = got[places[_i][O].room] + places[_i][O].offset;
+    queries.dq = place(got, _i, DQ, t.N, zeros);
+    keys.k = place(got, _i, K, t.M, t.k);
+    keys.v = place(got, _i, V, t.M, t.v);
+    keys.dk = place(got, _i, DK, t.M, zeros);
+    keys.dv = place(got, _i, DV, t.M, zeros);
+    queries.stride.q = places[_i][Q].stride;
+    queries.stride.o = places[_i][O].stride;
+    queries.stride.d_out = places[_i][D_OUT].stride;
+    queries.stride.dq = places[_i][DQ].stride;
+    keys.stride.k = places[_i][K].stride;
+    keys.stride.v = places[_i][V].stride;
+    keys.stride.dk = places[_i][DK].stride;
+    keys.stride.dv = places[_i][DV].stride;
+    run_tiles(t.score, queries, keys, t.band, 4, 5, false);
+
+    const float *arrays[ARRAYS] = {t.q, t.k, t.v, t.d_out, t.o, t.dq, t.dk, t.dv};
+    for (int n = 0; n < ARRAYS; n++)
+        place(want, _i, n, n == K || n == V || n == DK || n == DV ? t.M : t.N, arrays[n]);
+    for (int room = 0; room < ARRAYS; room++)
+        ck_assert_msg(memcmp(want[room], got[room], sizeof want[room]) == 0, "room %d", room);
+}
+END_TEST
+
+/* A block moves every array by its own stride, a head by what lies before it in arrays (B, rows,
+ * heads, D). The last block has what is left. */
+START_TEST(blocks_and_heads)
+{
+    struct tiles t;
+    make(&t, 5, 7, 1, 17);
+    struct ra_queries queries = queries_of(&t), block, head;
+    struct ra_keys keys = keys_of(&t), some, one;
+    queries.stride.o = 1, queries.stride.d_out = 2, queries.stride.dq = 3;
+    keys.stride.v = 4, keys.stride.dk = 5, keys.stride.dv = 6;
+    block = ra_queries_block(&queries, 2, 3);
+    ck_assert(block.rows == 3 && block.q == t.q + 2 * STRIDE && block.o == t.o + 2);
+    ck_assert(block.d_out == t.d_out + 4 && block.dq == t.dq + 6 && block.max == t.max + 2);
+    ck_assert(block.sum == t.sum + 2 && block.lse == t.lse + 2 && block.delta == t.delta + 2);
+    some = ra_keys_block(&keys, 2, 4);
+    ck_assert(some.rows == 4 && some.k == t.k + 2 * STRIDE && some.v == t.v + 8);
+    ck_assert(some.dk == t.dk + 10 && some.dv == t.dv + 12 && some.mask == t.mask + 2);
+    ck_assert(ra_queries_block(&queries, 3, 3).rows == 2 && ra_keys_block(&keys, 4, 4).rows == 3);
+
+    /* Head 2 of 4, of three numbers each; 3 and 7 rows of 12 numbers lie before batch 1. */
+    queries = queries_of(&t), keys = keys_of(&t);
+    queries.rows = 3;
+    head = ra_queries_head(&queries, 3, 1, 2);
+    ck_assert(head.q == t.q + 42 && head.o == t.o + 42 && head.d_out == t.d_out + 42);
+    ck_assert(head.dq == t.dq + 42 && head.rows == 3 && head.max == t.max + 18);
+    ck_assert(head.sum == t.sum + 18 && head.lse == t.lse + 18 && head.delta == t.delta + 18);
+    one = ra_keys_head(&keys, 3, 1, 2);
+    ck_assert(one.k == t.k + 90 && one.v == t.v + 90 && one.dk == t.dk + 90);
+    ck_assert(one.dv == t.dv + 90 && one.rows == 7 && one.mask == t.mask + 7);
+}
+END_TEST
+
+/* Arrays that are not there do not appear when a block or a head is taken. */
+START_TEST(null_stays_null)
+{
+    struct ra_queries none = {.rows = 5, .stride = {12, 12, 12, 12}}, rows[2];
+    struct ra_keys no_keys = {.rows = 5, .stride = {12, 12, 12, 12}}, seen[2];
+    rows[0] = ra_queries_block(&none, 2, 2);
+    rows[1] = ra_queries_head(&none, 3, 1, 2);
+    seen[0] = ra_keys_block(&no_keys, 2, 2);
+    seen[1] = ra_keys_head(&no_keys, 3, 1, 2);
+    for (int n = 0; n < 2; n++) {
+        ck_assert(!rows[n].q && !rows[n].o && !rows[n].max && !rows[n].sum && !rows[n].lse);
+        ck_assert(!rows[n].d_out && !rows[n].delta && !rows[n].dq);
+        ck_assert(!seen[n].k && !seen[n].v && !seen[n].mask && !seen[n].dk && !seen[n].dv);
+    }
 }
 END_TEST
 
@@ -362,6 +632,13 @@ int main(void)
     tcase_add_test(cases, empty_carry);
     tcase_add_test(cases, no_mask);
     tcase_add_test(cases, gradients_are_added);
+    tcase_add_loop_test(cases, soft_caps, 0, TILE_ROWS);
+    tcase_add_loop_test(cases, soft_cap_against_differences, 0, 4);
+    tcase_add_loop_test(cases, saturated_scores, 0, 3);
+    tcase_add_loop_test(cases, no_soft_cap, 0, 2);
+    tcase_add_loop_test(cases, strides, 0, 2);
+    tcase_add_test(cases, blocks_and_heads);
+    tcase_add_test(cases, null_stays_null);
     suite_add_tcase(suite, cases);
     return suite_run(suite);
 }

@@ -183,6 +183,9 @@ static const char usage[] =
     "                        " TRACE_HEADER "\n"
     "  07-bytes DATA.csv     bytes sent for fewer and fewer key/value heads\n"
     "                        " GROUPS_HEADER "\n"
+    "  08-plan DATA.csv      what a plan holds and what its rank sends; --data\n"
+    "                        asks the library\n"
+    "                        " PLANS_HEADER "\n"
     "\n"
     "Exit status: 0 all is well, 1 bad data or no room, 2 misuse.\n";
 
@@ -209,13 +212,14 @@ static const struct {
     {"06-masks-striped", false, draw_masks},
     {"06-masks-zigzag", false, draw_masks},
     {"07-bytes", true, draw_groups},
+    {"08-plan", true, draw_plans},
 };
 
 /* Draws what the command line asks for. Returns false if it makes no sense. */
 static bool obey(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--data") == 0)
-        return write_masks(argv[2]);
+        return write_masks(argv[2]) || write_plans(argv[2]);
     for (size_t k = 0; k < sizeof figures / sizeof *figures; k++)
         if (argc == 2 + figures[k].has_data && strcmp(argv[1], figures[k].name) == 0) {
             figures[k].draw(argv[argc - 1]);

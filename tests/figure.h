@@ -88,6 +88,7 @@ int read_csv(const char *path, const char *header, const char *kinds, int most, 
 #define WORK_HEADER "layout,rank,hop,multiply_adds"
 #define TRACE_HEADER "layout,rank,row,name,hop,start_us,end_us"
 #define GROUPS_HEADER "G,bytes_sent_forward,bytes_sent_backward"
+#define PLANS_HEADER "type,P,plan_bytes,bytes_sent"
 
 void draw_visible(const char *source);
 void draw_share(const char *source);
@@ -101,9 +102,13 @@ void draw_masks(const char *source);
 void draw_work(const char *source);
 void draw_trace(const char *source);
 void draw_groups(const char *source);
+void draw_plans(const char *source);
 
 /* Writes what figure 04-masks, 05-masks-..., or 06-masks-... shows, as CSV. Returns false if there
  * is no such figure. */
 bool write_masks(const char *name);
+
+/* The same for figure 08-plan. */
+bool write_plans(const char *name);
 
 #endif

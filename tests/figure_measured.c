@@ -1,9 +1,11 @@
 /* figure: the pictures of the chapters of the ring that show what was measured. */
 #include "figure.h"
 #include <ctype.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "ring_attention.h"
 
 static double larger(double a, double b)
 {
@@ -327,4 +329,102 @@ void draw_groups(const char *source)
     }
     legend(160, 88 + 58 * count, FILL(BLUE), "forward: k and v");
     legend(330, 88 + 58 * count, FILL(ORANGE), "backward: k and v, dk and dv");
+}
+
+/* ---- 08-plan */
+
+/* A plan to look at: a million tokens, one layer, striped over P ranks. */
+static struct ra_plan *plan_of(enum ra_type type, int P)
+{
+    struct ra_config config = RA_CONFIG_INIT;
+    config.queries = 1 << 20;
+    config.heads = 32;
+    config.key_heads = 8;
+    config.dim = 128;
+    config.type = type;
+    config.causal = true;
+    config.layout = RA_STRIPED;
+    config.ring_size = P;
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE];
+    if (ra_plan_create(&plan, &config, error) != RA_OK)
+        fail("08-plan: %s", error);
+    return plan;
+}
+
+bool write_plans(const char *name)
+{
+    if (strcmp(name, "08-plan") != 0)
+        return false;
+    puts(PLANS_HEADER);
+    for (int t = 0; t < 2; t++)
+        for (int P = 4; P <= 64; P *= 2) {
+            struct ra_plan *plan = plan_of(t == 0 ? RA_FLOAT32 : RA_BFLOAT16, P);
+            int64_t bytes = 0;
+            for (int step = 0; step < 2 * P; step++) {
+                struct ra_hop hop;
+                if (ra_plan_hop(plan, 0, step / 2, step % 2, &hop) != RA_OK)
+                    fail("08-plan: %s", ra_plan_error(plan));
+                bytes += hop.bytes;
+            }
+            printf("%s,%d,%" PRId64 ",%" PRId64 "\n", t == 0 ? "float32" : "bfloat16", P,
+                   ra_plan_bytes(plan), bytes);
+            ra_plan_destroy(plan);
+        }
+    return true;
+}
+
+/* Both axes logarithmic: what a plan holds and what its rank sends, against ranks. */
+void draw_plans(const char *source)
+{
+    enum { MOST = 20 };
+    static const char *const looks[2][2] = {
+        {STROKE(BLUE, "2.5"), STROKE(ORANGE, "2.5")},
+        {STROKE(BLUE, "2.5") DASHES, STROKE(ORANGE, "2.5") DASHES}};
+    static const char *const names[] = {"plan", "sent"};
+    struct row rows[MOST];
+    int count = read_csv(source, PLANS_HEADER, "wnnn", MOST, rows), half = count / 2;
+    double low = INFINITY, high = 0;
+    for (int k = 0; k < count; k++)
+        for (int i = 1; i <= 2; i++) {
+            low = fmin(low, rows[k].numbers[i]);
+            high = larger(high, rows[k].numbers[i]);
+        }
+    if (half < 2 || count % 2 != 0 || low < 1 || !same_layout(&rows[0], &rows[half - 1]) ||
+        rows[0].numbers[0] < 1 || rows[half - 1].numbers[0] <= rows[0].numbers[0])
+        fail("%s: want two types, of each the same P, rising, and bytes above 0", source);
+    svg_open(
+        404, "Memory and traffic of a rank",
+        "Bytes against the number of ranks, both axes logarithmic: what a plan holds, and what "
+        "its rank sends in forward and backward, for float32 and for 16 bits.");
+    heading(20, 30, "What a rank holds in its plan, and what it sends",
+            "2²⁰ tokens, H = 32, G = 8, D = 128, causal, striped; one layer, forward and "
+            "backward");
+
+    /* The grid. The casts lose nothing: these are floors and ceilings, below 2^60 bytes. */
+    struct axis x = {log2(rows[0].numbers[0]), log2(rows[half - 1].numbers[0]), 92, 510};
+    struct axis y = {floor(log2(low)), ceil(log2(high)), 330, 82};
+    for (int k = (int)y.low; k <= (int)y.high; k++) {
+        line(x.start, place(y, k), x.end, place(y, k), STROKE(LIGHT, "1"));
+        bytes_label(x.start - 10, place(y, k) + 4, END, exp2(k));
+    }
+    for (int k = 0; k < half; k++) {
+        double at = place(x, log2(rows[k].numbers[0]));
+        line(at, y.start, at, y.end, STROKE(LIGHT, "1"));
+        text(at, y.start + 19, MIDDLE, "%.0f", rows[k].numbers[0]);
+    }
+    text((x.start + x.end) / 2, y.start + 40, MIDDLE, "P, ranks");
+
+    /* Two lines for each type. */
+    for (int t = 0; t < 2; t++)
+        for (int i = 0; i < 2; i++) {
+            struct point path[MOST];
+            for (int k = 0; k < half; k++)
+                path[k] = (struct point){place(x, log2(rows[t * half + k].numbers[0])),
+                                         place(y, log2(rows[t * half + k].numbers[1 + i]))};
+            polyline(half, path, looks[t][i]);
+            double end = path[half - 1].y + 4;
+            text(x.end + 12, end, BOLD, "%s, %s", names[i], rows[t * half].words[0]);
+            bytes_label(700, end, END, rows[t * half + half - 1].numbers[1 + i]);
+        }
 }

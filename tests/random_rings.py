@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""random_rings: random configurations of the ring stages, 03 to 07, held against the oracle.
+"""random_rings: random configurations of the ring stages, 03 to 08, held against the oracle.
 
     random_rings.py BUILD [--count N] [--seed S] [--stage NN] [--only K]
 
@@ -33,7 +33,8 @@ import numpy as np
 sys.dont_write_bytecode = True  # nothing that is built lies outside BUILD
 import oracle
 
-PROGRAMS = {3: "03-ring", 4: "04-causal", 5: "05-striped", 6: "06-lookback", 7: "07-gqa"}
+PROGRAMS = {3: "03-ring", 4: "04-causal", 5: "05-striped", 6: "06-lookback", 7: "07-gqa",
+            8: "08-library"}
 TOGETHER = 300  # configurations that lie on the disk at the same time
 LOST_LAUNCHES = 10  # that many may end at a line that fails; what is left then is not run
 NOT_RUN = f"not run: {LOST_LAUNCHES} launches have failed already"
@@ -57,7 +58,7 @@ def draw(seed, number):
 
     # The machine. A ring size divides the ranks; there are ranks / ring sets.
     c = types.SimpleNamespace(seed=seed, number=number)
-    c.stage = pick(3, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7)
+    c.stage = pick(3, 3, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7, 7, 8, 8, 8, 8)
     c.ranks = pick(1, 2, 2, 3, 3, 4, 4, 5, 6, 6, 7, 8)
     divisors = [size for size in range(1, c.ranks + 1) if c.ranks % size == 0]
     c.ring = c.ranks if sometimes(0.5) else pick(*divisors)
@@ -92,6 +93,7 @@ def draw(seed, number):
     # How it is computed.
     c.head_map = pick(None, "grouped", "interleaved") if c.stage >= 7 else None
     c.scale = pick(None, None, None, 0.3, -0.7)
+    c.softcap = pick(None, 0.5, 5, 30) if c.stage >= 8 else None
     c.forward_only = sometimes(0.1)
     c.tile_queries, c.tile_keys = (pick(None, 1, 2, 5, 16, int(rng.integers(1, 71))) for _ in "qk")
     c.time, c.trace = sometimes(0.1), sometimes(0.1)
@@ -189,7 +191,7 @@ def common_flags(c):
     flags = ["--causal"] if c.causal else []
     flags += ["--forward-only"] if c.forward_only else []
     for flag, value in (("--lookback", c.lookback), ("--scale", c.scale),
-                        ("--head-map", c.head_map)):
+                        ("--softcap", c.softcap), ("--head-map", c.head_map)):
         flags += [] if value is None else [flag, value]
     return flags
 
@@ -475,7 +477,7 @@ def judge(c):
     local = oracle.same_rank(c.N, c.M, c.ring, c.layout, c.bucket) if c.local_keys else None
     mask = c.problem.get("mask", np.ones((c.B, c.M), bool))
     exact, allowed = oracle.solve(*(c.problem[name] for name in "qkv"), c.problem.get("do"), mask,
-                                  c.causal, c.lookback, c.head_map or "grouped", None, c.scale,
+                                  c.causal, c.lookback, c.head_map or "grouped", c.softcap, c.scale,
                                   c.forward_only, local)
 
     # The twin does the same work and sends the same messages; so both are held against one count.

@@ -33,6 +33,7 @@ static const struct stop {
     {"05-striped", "05-striped", "--causal --layout striped", "causal", "striped"},
     {"06-lookback", "06-lookback", "--causal --layout striped", "striped", "lookback"},
     {"07-gqa", "07-gqa", "--causal --layout striped", "lookback", "gqa"},
+    {"08-library", "08-library", "--causal --layout striped", "gqa", "library"},
 };
 #define STOPS ((int)(sizeof stops / sizeof stops[0]))
 
@@ -322,8 +323,8 @@ int main(int argc, char **argv)
 {
     struct settings settings = {.ranks = 4};
     read_command_line(argc, argv, &settings);
-    if (access("build/07-gqa", X_OK) != 0)
-        die("build/07-gqa: not there; run this from the root of the repository, after ninja");
+    if (access("build/08-library", X_OK) != 0)
+        die("build/08-library: not there; run this from the root of the repository, after ninja");
 
     /* Open MPI refuses root unless it insists twice. */
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);

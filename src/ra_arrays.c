@@ -1,0 +1,201 @@
+/* ra_arrays: the arrays of a call, checked before anything is computed. See ring_attention.h.
+ *
+ * Chapter 08. New here: one table of all arrays; and a rank that refuses tells the others.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "ra_plan.h"
+
+/* What an array must be like, and who uses it. */
+static const struct wanted {
+    const char *name;
+    size_t offset;
+    enum ra_side side;
+    enum { WIDE, LSE, MASK, KEYS } form; /* WIDE: D numbers to a head. KEYS: too, and travelling */
+    bool in_forward, out_of_forward, out_of_backward;
+} table[] = {
+#define AT(name) #name, offsetof(struct ra_arrays, name)
+    {AT(q), RA_QUERY_SIDE, WIDE, true, false, false},
+    {AT(k), RA_KEY_SIDE, KEYS, true, false, false},
+    {AT(v), RA_KEY_SIDE, KEYS, true, false, false},
+    {AT(mask), RA_KEY_SIDE, MASK, true, false, false},
+    {AT(o), RA_QUERY_SIDE, WIDE, true, true, false},
+    {AT(lse), RA_QUERY_SIDE, LSE, true, true, false},
+    {AT(d_out), RA_QUERY_SIDE, WIDE, false, false, false},
+    {AT(dq), RA_QUERY_SIDE, WIDE, false, false, true},
+    {AT(dk), RA_KEY_SIDE, WIDE, false, false, true},
+    {AT(dv), RA_KEY_SIDE, WIDE, false, false, true},
+#undef AT
+};
+
+enum { ARRAYS = sizeof table / sizeof *table };
+
+static const char *const type_names[] = {"RA_FLOAT32", "RA_FLOAT16", "RA_BFLOAT16", "RA_BOOL"};
+
+static const char *type_name(enum ra_type type)
+{
+    return ra_type_bytes(type) > 0 ? type_names[type] : "no type";
+}
+
+static const struct ra_tensor *tensor_of(const struct ra_arrays *arrays, const struct wanted *want)
+{
+    return (const struct ra_tensor *)(const void *)((const char *)arrays + want->offset);
+}
+
+static int64_t absolute(int64_t stride)
+{
+    return stride < 0 ? -stride : stride;
+}
+
+/* Do no two numbers of an output lie in one place? Enough for that: seen from the smallest stride
+ * to the largest, each steps over all that the smaller ones reach. */
+static bool is_free_of_collisions(const struct ra_tensor *t, const int64_t counts[3], int64_t width)
+{
+    int64_t strides[3] = {absolute(t->batch), absolute(t->row), absolute(t->head)}, reach = width;
+    bool done[3] = {counts[0] < 2, counts[1] < 2, counts[2] < 2};
+    for (int round = 0; round < 3; round++) {
+        int next = -1;
+        for (int i = 0; i < 3; i++)
+            if (!done[i] && (next < 0 || strides[i] < strides[next]))
+                next = i;
+        if (next < 0)
+            break;
+        if (strides[next] < reach)
+            return false;
+        reach += strides[next] * (counts[next] - 1);
+        done[next] = true;
+    }
+    return true;
+}
+
+/* Checks one array, in one of the two directions. */
+static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *arrays,
+                            const struct wanted *want, bool is_output, char *error)
+{
+    const struct ra_config *c = &plan->config;
+    const struct ra_tensor *t = tensor_of(arrays, want);
+    bool is_wide = want->form == WIDE || want->form == KEYS;
+    int64_t heads = want->side == RA_QUERY_SIDE ? c->heads : c->key_heads;
+    int64_t counts[3] = {c->batch, plan->rows[want->side], want->form == MASK ? 1 : heads};
+    int64_t width = is_wide ? c->dim : 1;
+    if (!t->data)
+        return ra_refuse(error,
+                         "arrays.%s.data is NULL: give the first of %" PRId64 " batches, %" PRId64
+                         " rows, %" PRId64 " heads of %" PRId64,
+                         want->name, counts[0], counts[1], counts[2], width);
+
+    /* The type: the one that was planned for; float32 is always at hand, but not what travels. */
+    enum ra_type type = want->form == MASK ? RA_BOOL : want->form == LSE ? RA_FLOAT32 : c->type;
+    bool may_be_wider = want->form == WIDE && t->type == RA_FLOAT32;
+    if (t->type != type && !may_be_wider)
+        return ra_refuse(error, "arrays.%s.type = %s: give %s%s", want->name, type_name(t->type),
+                         type_name(type),
+                         want->form == WIDE && type != RA_FLOAT32 ? " or RA_FLOAT32" : "");
+    if ((uintptr_t)t->data % (uintptr_t)ra_type_bytes(t->type) != 0)
+        return ra_refuse(error, "arrays.%s.data: not a multiple of %" PRId64 " bytes", want->name,
+                         ra_type_bytes(t->type));
+
+    /* The strides: every number within reach, and every number of an output in its own place. */
+    double reach = 0, strides[3] = {(double)t->batch, (double)t->row, (double)t->head};
+    for (int i = 0; i < 3; i++)
+        reach += (double)counts[i] * (strides[i] < 0 ? -strides[i] : strides[i]);
+    if (reach > 0x1p56)
+        return ra_refuse(error,
+                         "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
+                         " lead out of memory",
+                         want->name, t->batch, t->row, t->head);
+    if (is_output && !is_free_of_collisions(t, counts, width))
+        return ra_refuse(error,
+                         "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
+                         ": give ones that step over all that smaller ones reach; it is (batch "
+                         "%" PRId64 ", rows %" PRId64 ", heads %" PRId64 ", dim %" PRId64 ")",
+                         want->name, t->batch, t->row, t->head, counts[0], counts[1], counts[2],
+                         width);
+    return RA_OK;
+}
+
+/* Is this array an output that begins where another one does? Numbers of both would be mixed. */
+static enum ra_status check_overlap(const struct ra_arrays *arrays, const bool used[ARRAYS],
+                                    const bool is_output[ARRAYS], char *error)
+{
+    for (int i = 0; i < ARRAYS; i++)
+        for (int j = 0; j < ARRAYS; j++) {
+            if (i != j && used[j] && is_output[i] &&
+                tensor_of(arrays, &table[i])->data == tensor_of(arrays, &table[j])->data)
+                return ra_refuse(error,
+                                 "arrays.%s and arrays.%s are one array: outputs need their own",
+                                 table[i].name, table[j].name);
+        }
+    return RA_OK;
+}
+
+/* Copies the arrays whatever size the caller's struct has: an older header's is shorter, and a
+ * newer one's may not ask for what is unknown here. */
+static enum ra_status copy(struct ra_arrays *arrays, const struct ra_arrays *given, char *error)
+{
+    *arrays = (struct ra_arrays)RA_ARRAYS_INIT;
+    if (!given)
+        return ra_refuse(error, "arrays is NULL");
+    size_t size = given->size, least = offsetof(struct ra_arrays, d_out);
+    if (size < least || size > 16 * sizeof *arrays)
+        return ra_refuse(error,
+                         "arrays.size = %zu: begin with RA_ARRAYS_INIT, which sets it to %zu", size,
+                         sizeof *arrays);
+    for (size_t byte = sizeof *arrays; byte < size; byte++)
+        if (((const char *)given)[byte] != 0)
+            return ra_refuse(error, "arrays has one that this version, " RA_VERSION
+                                    ", does not know: link a newer library");
+    memcpy(arrays, given, size < sizeof *arrays ? size : sizeof *arrays);
+    return RA_OK;
+}
+
+enum ra_status ra_plan_give_up(struct ra_plan *plan, enum ra_status status, const char *text)
+{
+    if (plan->link.size == 1) {
+        snprintf(plan->error, sizeof plan->error, "%s", text);
+        return status;
+    }
+
+    /* The others must not wait for this rank. That ends the plan, on all. */
+    snprintf(plan->error, sizeof plan->error, "rank %d: %.300s", plan->link.rank, text);
+    plan->link.fail(plan->link.self, plan->error);
+    plan->lost = RA_LOST;
+    return status;
+}
+
+enum ra_status ra_arrays_read(struct ra_plan *plan, struct ra_arrays *arrays,
+                              const struct ra_arrays *given, bool backward)
+{
+    char text[RA_ERROR_SIZE];
+    if (!plan)
+        return RA_INVALID;
+    if (plan->lost != RA_OK)
+        return plan->lost;
+    if (plan->look_only)
+        return ra_refuse(
+            plan->error,
+            "this plan is one to look at, of %d ranks: it cannot compute; for one that "
+            "can leave ring_size at 0, or use ra_mpi_plan_create",
+            plan->link.size);
+    enum ra_status status = copy(arrays, given, text);
+    if (status == RA_OK && backward && plan->config.forward_only)
+        status = ra_refuse(text, "ra_backward: the plan has config.forward_only = true");
+
+    bool used[ARRAYS], is_output[ARRAYS];
+    for (int i = 0; i < ARRAYS && status == RA_OK; i++) {
+        /* An array without numbers may be anything: NULL, or the same as another. */
+        used[i] = (backward || table[i].in_forward) &&
+                  (table[i].form != MASK || plan->config.has_mask) && plan->config.batch > 0 &&
+                  plan->rows[table[i].side] > 0;
+        is_output[i] = used[i] && (backward ? table[i].out_of_backward : table[i].out_of_forward);
+        if (used[i])
+            status = check(plan, arrays, &table[i], is_output[i], text);
+    }
+    if (status == RA_OK)
+        status = check_overlap(arrays, used, is_output, text);
+    if (status == RA_OK)
+        return RA_OK;
+
+    return ra_plan_give_up(plan, status, text);
+}

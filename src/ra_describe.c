@@ -1,0 +1,155 @@
+/* ra_describe: what a plan is going to do, hop by hop, before it does anything. See
+ * ring_attention.h.
+ *
+ * Chapter 08. New here: the fold of chapter 04 that only counts; the plan as a text.
+ */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include "ra_plan.h"
+
+enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backward,
+                           struct ra_hop *hop)
+{
+    if (!plan)
+        return RA_INVALID;
+    int P = plan->link.size, hops = plan->schedule.count;
+    const struct ra_config *c = &plan->config;
+    if (rank < 0 || rank >= P)
+        return ra_refuse(plan->error, "rank = %d: give 0 to %d", rank, P - 1);
+    if (!hop)
+        return ra_refuse(plan->error, "hop is NULL");
+    if (step < 0 || step >= hops)
+        return ra_refuse(plan->error, "step = %d: give 0 to %d", step, hops - 1);
+
+    /* The work: the fold itself, told to count and not to compute; one head stands for all. */
+    int origin = ra_plan_origin(plan, rank, step);
+    struct ra_fold fold = ra_plan_fold(plan, backward);
+    fold.count_only = true;
+    struct ra_layout layout = plan->layouts[RA_QUERY_SIDE];
+    struct ra_queries queries = {.rows = ra_layout_rows(layout, rank)};
+    struct ra_keys keys = {.rows = ra_plan_visitors(plan, rank, step)};
+    if (keys.rows > 0)
+        ra_layout_fold(&fold, layout, rank, plan->layouts[RA_KEY_SIDE], origin, c->causal,
+                       c->lookback, &queries, &keys);
+    int64_t heads = c->batch * c->heads;
+    *hop = (struct ra_hop){.distance = plan->schedule.hop[step],
+                           .origin = origin,
+                           .multiply_adds = (backward ? 5 : 2) * heads * fold.pairs * c->dim,
+                           .tiles_skipped = heads * fold.skipped};
+
+    /* The messages: keys go on, if they do; their gradients go with them, or home. */
+    bool onward = ra_plan_travel_on(plan, rank, step);
+    int64_t key_bytes = onward ? ra_plan_key_bytes(plan, keys.rows) : 0;
+    int64_t gradient_bytes =
+        backward && (onward || hop->distance > 0)
+            ? ra_message_gradient_bytes(c->batch, c->key_heads * c->dim, keys.rows)
+            : 0;
+    hop->messages = (key_bytes > 0) + (gradient_bytes > 0);
+    hop->bytes = key_bytes + gradient_bytes;
+    return RA_OK;
+}
+
+/* A text that is written piece by piece into room that may be too small. */
+struct page {
+    char *text;
+    size_t room;
+    int64_t length;
+};
+
+__attribute__((format(printf, 2, 3))) static void say(struct page *page, const char *format, ...)
+{
+    size_t used = page->length < (int64_t)page->room ? (size_t)page->length : page->room;
+    va_list arguments;
+    va_start(arguments, format);
+    int more = vsnprintf(page->room > used ? page->text + used : NULL, page->room - used, format,
+                         arguments);
+    va_end(arguments);
+    page->length += more > 0 ? more : 0;
+}
+
+/* Shapes and rules. */
+static void say_config(struct page *page, const struct ra_plan *plan)
+{
+    static const char *const types[] = {"float32", "float16", "bfloat16"};
+    static const char *const kinds[] = {"contiguous", "striped", "zigzag"};
+    const struct ra_config *c = &plan->config;
+    say(page,
+        "ring attention " RA_VERSION ": batch %" PRId64 ", queries %" PRId64 ", keys %" PRId64
+        ", heads %" PRId64 " on %" PRId64 "%s, dim %" PRId64 ", %s\n",
+        c->batch, c->queries, c->keys, c->heads, c->key_heads,
+        c->head_map == RA_INTERLEAVED ? " interleaved" : "", c->dim, types[c->type]);
+    say(page, "scale %g, tiles %" PRId64 " x %" PRId64 ", %s", c->scale, c->tile_queries,
+        c->tile_keys, c->causal ? "causal" : "not causal");
+    if (c->lookback < RA_BAND_FAR)
+        say(page, ", at most %" PRId64 " tokens back", c->lookback);
+    if (c->softcap > 0)
+        say(page, ", soft cap %g", c->softcap);
+    if (c->has_mask)
+        say(page, ", key mask");
+    if (c->local_keys)
+        say(page, ", local keys only");
+    if (c->forward_only)
+        say(page, ", forward only");
+    say(page, ", %s", kinds[c->layout]);
+    if (c->layout == RA_STRIPED && plan->layouts[RA_QUERY_SIDE].stripes > 1)
+        say(page, " in %" PRId64 " stripes a rank", plan->layouts[RA_QUERY_SIDE].stripes);
+    say(page, "\n");
+}
+
+/* Which rows of one side the rank has: the first ones and the last. */
+static void say_rows(struct page *page, const char *name, struct ra_layout layout, int rank)
+{
+    int64_t rows = ra_layout_rows(layout, rank);
+    say(page, "%" PRId64 " %s rows", rows, name);
+    for (int64_t a = 0; a < rows; a++)
+        if (a < 3 || a == rows - 1)
+            say(page, "%s%" PRId64,
+                a == 0                   ? ": "
+                : a == rows - 1 && a > 3 ? " ... "
+                                         : " ",
+                ra_layout_position(layout, rank, a));
+        else
+            a = rows - 2;
+}
+
+/* A table with a line for each hop of one direction. */
+static void say_hops(struct page *page, struct ra_plan *plan, int rank, bool backward)
+{
+    struct ra_hop hop = {0}, all = {0};
+    say(page, "%s\n  hop  keys of  multiply-adds  tiles skipped  messages  bytes sent\n",
+        backward ? "backward" : "forward");
+    for (int step = 0; step < plan->schedule.count; step++) {
+        if (ra_plan_hop(plan, rank, step, backward, &hop) != RA_OK)
+            return;
+        say(page, "%5d %8d %14" PRId64 " %14" PRId64 " %9" PRId64 " %11" PRId64 "\n", hop.distance,
+            hop.origin, hop.multiply_adds, hop.tiles_skipped, hop.messages, hop.bytes);
+        all.multiply_adds += hop.multiply_adds;
+        all.tiles_skipped += hop.tiles_skipped;
+        all.messages += hop.messages;
+        all.bytes += hop.bytes;
+    }
+    say(page, "  all %23" PRId64 " %14" PRId64 " %9" PRId64 " %11" PRId64 "\n", all.multiply_adds,
+        all.tiles_skipped, all.messages, all.bytes);
+}
+
+int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size)
+{
+    struct page page = {text, size, 0};
+    int P = plan->link.size;
+    if (rank < 0 || rank >= P)
+        return -1;
+    say_config(&page, plan);
+    say(&page, "rank %d of %d: ", rank, P);
+    say_rows(&page, "query", plan->layouts[RA_QUERY_SIDE], rank);
+    say(&page, "; ");
+    say_rows(&page, "key", plan->layouts[RA_KEY_SIDE], rank);
+    say(&page, "\n%d of %d hops", plan->schedule.count, P);
+    if (plan->schedule.count < P && !plan->config.local_keys)
+        say(&page, ": at the others nobody sees anything");
+    say(&page, "; %" PRId64 " bytes of memory in the plan\n", ra_plan_bytes_of(plan, rank));
+    say_hops(&page, plan, rank, false);
+    if (!plan->config.forward_only)
+        say_hops(&page, plan, rank, true);
+    return page.length;
+}

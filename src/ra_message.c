@@ -1,0 +1,32 @@
+/* ra_message: what travels between the ranks of a ring. See ra_message.h.
+ *
+ * Chapter 03. New here: keys, values and mask as one message, their gradients as another.
+ */
+#include "ra_message.h"
+
+int64_t ra_message_gradient_bytes(int64_t B, int64_t stride, int64_t rows)
+{
+    return 2 * B * rows * stride * (int64_t)sizeof(float);
+}
+
+int64_t ra_message_key_bytes(int64_t B, int64_t stride, bool has_mask, int64_t rows)
+{
+    return ra_message_gradient_bytes(B, stride, rows) + (has_mask ? B * rows : 0);
+}
+
+struct ra_keys ra_message_keys(int64_t B, int64_t stride, bool has_mask, int64_t rows,
+                               float *message, float *gradients)
+{
+    int64_t numbers = B * rows * stride;
+    struct ra_keys keys = {.rows = rows,
+                           .stride = {stride, stride, stride, stride},
+                           .k = message,
+                           .v = message + numbers};
+    if (has_mask)
+        keys.mask = (const bool *)(message + 2 * numbers);
+    if (gradients) {
+        keys.dk = gradients;
+        keys.dv = gradients + numbers;
+    }
+    return keys;
+}

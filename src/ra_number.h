@@ -1,0 +1,18 @@
+/* ra_number: float16 and bfloat16, to float32 and back.
+ *
+ * Chapter 08. All arithmetic is in float32; this is the door through which other types come in and
+ * go out.
+ */
+#ifndef RA_NUMBER_H
+#define RA_NUMBER_H
+
+#include "ring_attention.h"
+
+/* Copies `count` numbers of this type, which is not RA_BOOL, into float32: exactly. */
+void ra_number_load(enum ra_type type, int64_t count, const void *from, float *to);
+
+/* And back: rounded to nearest, ties to even. What is too large for the type becomes infinite, and
+ * NaN stays NaN. */
+void ra_number_store(enum ra_type type, int64_t count, const float *from, void *to);
+
+#endif

@@ -1,0 +1,285 @@
+/* ring_attention: exact attention over a sequence that is cut into shards, forward and backward.
+ *
+ * Chapter 08; chapters/08-reference.md lists every function. This header needs neither MPI nor
+ * CUDA: with it alone, one process computes a whole sequence. ring_attention_mpi.h makes the same
+ * plan on the ranks of a communicator.
+ *
+ *     struct ra_config config = RA_CONFIG_INIT;       say what is to be computed,
+ *     ra_plan_create(&plan, &config, error);          plan it: checks, layout, schedule, memory,
+ *     ra_forward(plan, &arrays);                      compute, as often as you like,
+ *     ra_plan_destroy(plan);
+ *
+ * Letters: B batches, N query rows, M key rows, H query heads, G key/value heads, D numbers per
+ * head, P ranks of a ring. This rank has n of the N rows and m of the M: its shard.
+ *
+ * Manners. Nothing is printed, no signal or exit is used, and there is no state outside a plan.
+ * Memory is allocated when a plan is created and at no other time. Every function that can fail
+ * returns a status, and the text of the error names the argument, what it was and what would be
+ * right. A plan is used by one thread at a time; different plans may be used by different threads
+ * at once. A `plan` is not NULL where a function returns no status.
+ *
+ * Devices. Arrays lie in the memory in which their plan computes, for all plans of this header in
+ * the host's. ring_attention_cuda.h, of chapter 11, will make plans for a GPU out of the same
+ * config; its calls will take the same struct ra_arrays, with pointers to device memory, and a
+ * stream as last argument, and return once the work is enqueued. Nothing here will change for that.
+ */
+#ifndef RING_ATTENTION_H
+#define RING_ATTENTION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The modules of the earlier chapters: layouts and head maps, and for a loop of your own the carry
+ * (ra_tile_begin, ra_tile_forward, ra_tile_finish, ...) and the fold (ra_band_fold,
+ * ra_layout_fold). They trust their arguments. */
+#include "ra_band.h"
+#include "ra_heads.h"
+#include "ra_layout.h"
+#include "ra_schedule.h"
+#include "ra_span.h"
+#include "ra_tile.h"
+
+/* The version of this header: major, minor, patch. */
+#define RA_VERSION_MAJOR 0
+#define RA_VERSION_MINOR 8
+#define RA_VERSION_PATCH 0
+#define RA_VERSION "0.8.0"
+
+/* The version of the library that is linked, as text: "0.8.0". */
+const char *ra_version(void);
+
+#ifdef __GNUC__
+#define RA_CHECKED __attribute__((warn_unused_result))
+#else
+#define RA_CHECKED
+#endif
+
+/* What came of a call. */
+enum ra_status {
+    RA_OK,
+    RA_INVALID,       /* an argument is wrong; nothing was done */
+    RA_OUT_OF_MEMORY, /* the plan does not fit */
+    RA_DISAGREEMENT,  /* the ranks were given different configs */
+    RA_LOST           /* a rank has failed, or a message did not come: the plan is at its end */
+};
+
+/* A few words for a status, never NULL. */
+const char *ra_status_text(enum ra_status status);
+
+/* Room for the text of an error, its final 0 included. */
+#define RA_ERROR_SIZE 320
+
+/* Types of numbers. Sums are float32 inside whatever the arrays are, over all hops, and rounded
+ * once at the end, to nearest, ties to even. */
+enum ra_type { RA_FLOAT32, RA_FLOAT16, RA_BFLOAT16, RA_BOOL };
+
+/* Bytes of one number of this type; 0 for what is no type. */
+int64_t ra_type_bytes(enum ra_type type);
+
+/* What an observer is told: that this rank has computed from start to end, or waited for
+ * messages, or that a message was on its way to it (seen to have arrived at `end`). Seconds on
+ * CLOCK_MONOTONIC. */
+enum ra_event_kind { RA_EVENT_WORK, RA_EVENT_WAIT, RA_EVENT_KEYS, RA_EVENT_GRADIENTS };
+
+struct ra_event {
+    enum ra_event_kind kind;
+    bool backward;
+    int hop;
+    double start, end;
+};
+
+/* What to compute. Always begin with RA_CONFIG_INIT: it sets the size, by which the library knows
+ * which fields your header has, and the defaults in brackets. All ranks give the same, but for
+ * `batch`, which may differ from ring to ring, and the observer. */
+struct ra_config {
+    size_t size;
+
+    /* The shape of the whole. batch is that of this ring. Any of the first three may be 0. */
+    int64_t batch;     /* B [1] */
+    int64_t queries;   /* N [0] */
+    int64_t keys;      /* M [RA_SAME: as queries] */
+    int64_t heads;     /* H, at least 1 [1] */
+    int64_t key_heads; /* G, divides H [RA_SAME: as heads] */
+    int64_t dim;       /* D, at least 1 [0] */
+
+    /* The arrays: of this type, or of float32. k and v, which travel, are of this type. */
+    enum ra_type type; /* [RA_FLOAT32] */
+    bool has_mask;     /* calls give a key mask [false] */
+    bool forward_only; /* ra_backward will not be called: less memory [false] */
+
+    /* Who sees whom. The last query stands beside the last key: query i is at position i + M - N
+     * of the keys. */
+    bool causal;      /* no query sees keys after its own position [false] */
+    bool local_keys;  /* no ring: each rank sees its own keys only [false] */
+    int64_t lookback; /* causal only: at most so many tokens back [RA_NO_LOOKBACK: no limit] */
+    enum ra_head_map head_map; /* [RA_GROUPED] */
+
+    /* A score is scale * q . k, then, with a soft cap c > 0, c * tanh(score / c). */
+    double scale;   /* [RA_DEFAULT_SCALE: 1 / sqrt(D)] */
+    double softcap; /* [0: none] */
+
+    /* Who has which rows. */
+    enum ra_layout_kind layout; /* [RA_CONTIGUOUS] */
+    int64_t bucket;             /* striped only: query rows of a stripe at most [0: one stripe] */
+    int ring_size;              /* P, divides the number of ranks [0: all ranks] */
+
+    /* How. Tiles change the last bits of results, and speed. */
+    int64_t tile_queries, tile_keys; /* rows of a tile at most [0: 64] */
+    double timeout; /* seconds without a message that is due until its sender counts as lost: more
+                     * than the busiest rank computes at one hop [600]; 0: for ever */
+    void (*observe)(void *observer, const struct ra_event *event); /* may be NULL [NULL] */
+    void *observer;                                                /* its first argument [NULL] */
+};
+
+#define RA_SAME (-1)
+#define RA_NO_LOOKBACK (-1)
+#define RA_DEFAULT_SCALE (-1.7976931348623157e308) /* a number that is no scale */
+
+#define RA_CONFIG_INIT                                                                           \
+    {                                                                                            \
+        sizeof(struct ra_config), 1, 0, RA_SAME, 1, RA_SAME, 0, RA_FLOAT32, false, false, false, \
+            false, RA_NO_LOOKBACK, RA_GROUPED, RA_DEFAULT_SCALE, 0, RA_CONTIGUOUS, 0, 0, 0, 0,   \
+            600, NULL, NULL                                                                      \
+    }
+
+/* A plan: layout, schedule and memory for calls of one shape. */
+struct ra_plan;
+
+/* Checks the config and makes a plan for one process that has all rows. If this fails, *plan is
+ * NULL and error, unless it is NULL, has the reason.
+ *
+ * With a ring_size P above 1 the plan is one to look at, as rank 0 of P ranks would have it:
+ * nothing can be computed with it and no memory for that is allocated, but every question about
+ * shards, hops, bytes and work is answered, for every rank. */
+RA_CHECKED enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *config,
+                                         char error[RA_ERROR_SIZE]);
+
+/* Frees a plan; NULL is none. A plan of several ranks is destroyed by all of them together, before
+ * MPI_Finalize. After RA_LOST it frees nothing that MPI may still write to: that stays, once. */
+void ra_plan_destroy(struct ra_plan *plan);
+
+/* The text of the last error of a call with this plan; "" if there was none. It belongs to the
+ * plan and is changed by its next error. */
+const char *ra_plan_error(const struct ra_plan *plan);
+
+/* This rank in its ring, 0..P-1, and P. */
+int ra_plan_rank(const struct ra_plan *plan);
+int ra_plan_ranks(const struct ra_plan *plan);
+
+/* Queries (and o, lse and their gradients) are sharded one way, keys and values another. */
+enum ra_side { RA_QUERY_SIDE, RA_KEY_SIDE };
+
+/* How many rows of each batch this rank has, n or m. */
+int64_t ra_plan_rows(const struct ra_plan *plan, enum ra_side side);
+
+/* Which row of the whole, 0..N-1 or 0..M-1, is local row `row` of this rank; -1 if it has no such
+ * row. And all of them at once: positions has room for ra_plan_rows numbers. */
+int64_t ra_plan_position(const struct ra_plan *plan, enum ra_side side, int64_t row);
+void ra_plan_positions(const struct ra_plan *plan, enum ra_side side, int64_t *positions);
+
+/* The layout itself: ra_layout.h answers the same questions for every rank. */
+struct ra_layout ra_plan_layout(const struct ra_plan *plan, enum ra_side side);
+
+/* All the memory that the plan holds on this rank, or would hold if it is one to look at. */
+int64_t ra_plan_bytes(const struct ra_plan *plan);
+
+/* How many hops this ring goes, 1..P, the one at home included. */
+int ra_plan_hops(const struct ra_plan *plan);
+
+/* What a rank does in one hop of the forward or of the backward. */
+struct ra_hop {
+    int distance;          /* the keys are those of the rank so far to the left */
+    int origin;            /* which rank that is */
+    int64_t multiply_adds; /* of matrix products, in the tiles that are computed */
+    int64_t tiles_skipped; /* because nobody in them sees anything */
+    int64_t messages;      /* that the rank sends */
+    int64_t bytes;         /* in them */
+};
+
+/* Hop number `step`, 0..ra_plan_hops-1, of a rank of this ring, 0..P-1, before it runs. Masks are
+ * not looked at. RA_INVALID: there is no such rank or hop. */
+RA_CHECKED enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backward,
+                                      struct ra_hop *hop);
+
+/* Writes what the plan is going to do on this rank of the ring, as lines of text: shapes, rows,
+ * what each hop computes, skips and sends, memory. Writes at most size - 1 characters and a final
+ * 0, and returns how many the whole text has, like snprintf; -1 if there is no such rank. */
+int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size);
+
+/* An array of the caller's, or part of one: (B, rows, heads, D), in any order. Number (b, a, h, c)
+ * is at data[b * batch + a * row + h * head + c]; so the D numbers of a head lie side by side.
+ * Strides are in numbers, not bytes. In the memory in which the plan computes. */
+struct ra_tensor {
+    void *data;
+    enum ra_type type;
+    int64_t batch, row, head;
+};
+
+/* The common orders, without gaps. (B, rows, heads, D), (B, heads, rows, D), lse as (B, heads,
+ * rows) of float32, and a mask (B, rows) of bool. */
+struct ra_tensor ra_tensor_bnhd(void *data, enum ra_type type, int64_t rows, int64_t heads,
+                                int64_t dim);
+struct ra_tensor ra_tensor_bhnd(void *data, enum ra_type type, int64_t rows, int64_t heads,
+                                int64_t dim);
+struct ra_tensor ra_tensor_bhn(void *data, int64_t rows, int64_t heads);
+struct ra_tensor ra_tensor_bn(void *data, int64_t rows);
+
+/* This rank's part of all arrays of a call. Begin with RA_ARRAYS_INIT. What a call does not use
+ * may stay empty. Outputs overlap no other array; inputs may. */
+struct ra_arrays {
+    size_t size;
+    struct ra_tensor q;      /* (B, n, H, D) */
+    struct ra_tensor k, v;   /* (B, m, G, D) */
+    struct ra_tensor mask;   /* (B, m) of RA_BOOL, true: this key may be seen; if has_mask */
+    struct ra_tensor o, lse; /* (B, n, H, D), and float32 (B, n, H): out of the forward, into the
+                                 * backward */
+    struct ra_tensor d_out;  /* (B, n, H, D): the gradient of o */
+    struct ra_tensor dq;     /* (B, n, H, D): out of the backward, overwritten, not added to */
+    struct ra_tensor dk, dv; /* (B, m, G, D): the same */
+};
+
+#define RA_ARRAYS_INIT                                                                         \
+    {                                                                                          \
+        sizeof(struct ra_arrays), RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR,      \
+            RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR \
+    }
+#define RA_NO_TENSOR              \
+    {                             \
+        NULL, RA_FLOAT32, 0, 0, 0 \
+    }
+
+/* o = softmax over the keys that each query sees, of their scores, times v; lse = log of the sum
+ * of exp(score). A query that sees nothing gets o = 0 and lse = -inf. All ranks of a ring call it
+ * together. Reads q, k, v and mask, writes o and lse.
+ *
+ * RA_INVALID: an array is wrong, and nothing was written. If the plan has other ranks, they get
+ * RA_LOST and the same text, and the plan is at its end on all of them. RA_LOST: outputs may be
+ * half written. */
+RA_CHECKED enum ra_status ra_forward(struct ra_plan *plan, const struct ra_arrays *arrays);
+
+/* Gradients of q, k and v, given that of o, for the o and lse that ra_forward wrote for the same
+ * q, k, v and mask. Reads all of these and d_out, writes dq, dk and dv. Otherwise as ra_forward. A
+ * query that saw nothing has dq = 0 and adds nothing to dk and dv. lse is the natural logarithm, of
+ * scores after scale and soft cap; delta = sum of d_out * o, the D of other texts, is computed
+ * inside, from the o that is given. A gradient of lse is not taken. */
+RA_CHECKED enum ra_status ra_backward(struct ra_plan *plan, const struct ra_arrays *arrays);
+
+/* Copies this rank's rows out of a whole array, and back to their places in it. Arrays are
+ * (outer, rows, row_bytes) without gaps: for (B, N, H, D) outer is B and a row H * D numbers; for
+ * (B, H, N) outer is B * H and a row one number. whole has N or M rows, local n or m. Anything that
+ * has a row per token can be sharded: labels, too. No other rank is involved. */
+RA_CHECKED enum ra_status ra_shard(struct ra_plan *plan, enum ra_side side, int64_t outer,
+                                   int64_t row_bytes, const void *whole, void *local);
+RA_CHECKED enum ra_status ra_unshard(struct ra_plan *plan, enum ra_side side, int64_t outer,
+                                     int64_t row_bytes, const void *local, void *whole);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,43 @@
+/* ring_attention_mpi: the plan of ring_attention.h on the ranks of an MPI communicator.
+ *
+ * Chapter 08. In a library of its own, libringattn_mpi, so that libringattn needs no MPI. All
+ * functions here are collective: every rank of the communicator, or of the ring, calls them
+ * together. Threads that use plans at the same time need MPI_THREAD_MULTIPLE.
+ */
+#ifndef RING_ATTENTION_MPI_H
+#define RING_ATTENTION_MPI_H
+
+#include <mpi.h>
+
+#include "ring_attention.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Makes a plan on all ranks of `comm`, which stays the caller's: it is duplicated, once. Ranks
+ * 0..P-1 of it are one ring, the next P another, P = config->ring_size. Rings are independent.
+ *
+ * The ranks compare what they were given. If one has a config that is wrong, or one that differs,
+ * all fail and all get the same text, which names that rank and the field. A rank that does not
+ * come at all is RA_LOST after config->timeout. */
+RA_CHECKED enum ra_status ra_mpi_plan_create(struct ra_plan **plan, const struct ra_config *config,
+                                             MPI_Comm comm, char error[RA_ERROR_SIZE]);
+
+/* ra_shard when one rank has the whole: rank `root` of each ring gives every other one its rows.
+ * `whole` is read there alone. Arguments as in ra_shard, the same on all ranks of the ring. After
+ * RA_LOST a large row that was on its way may still be read from `whole` or written to `local`. */
+RA_CHECKED enum ra_status ra_mpi_scatter(struct ra_plan *plan, enum ra_side side, int64_t outer,
+                                         int64_t row_bytes, int root, const void *whole,
+                                         void *local);
+
+/* And the other way round: rank `root` of each ring collects the rows of all. */
+RA_CHECKED enum ra_status ra_mpi_gather(struct ra_plan *plan, enum ra_side side, int64_t outer,
+                                        int64_t row_bytes, int root, const void *local,
+                                        void *whole);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

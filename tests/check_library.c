@@ -1,0 +1,2961 @@
+/* check_library: the library's API in one process: alone, and in rings whose ranks are threads.
+ *
+ * What is right is computed here once more, from the definition, in double; layouts, hops, bytes and
+ * multiply-adds are counted pair by pair. How far a result may be off is what tests/oracle.py argues
+ * (twice the error of the plainest float32 program, and four roundings of the magnitude), and half a
+ * step of the output's type. Outputs begin as NaN, as does all memory around and between rows, which
+ * must stay as it was.
+ *
+ * Linked with --wrap of malloc, calloc, realloc, aligned_alloc, posix_memalign and free, so that
+ * memory can be counted, and refused.
+ *
+ * check-library [SEED]: fuzzes from this seed on, not from 1.
+ */
+#include <errno.h>
+#include <float.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "ring_attention.h"
+#include "ra_link.h"
+#include "suite.h"
+#include "thread_link.h"
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+enum { MOST_RANKS = 8, MOST_STEPS = 2 * MOST_RANKS, TEXT = 1024 };
+
+/* ---- Memory that is watched. ---- */
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *block, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
+int __real_posix_memalign(void **block, size_t alignment, size_t size);
+void __real_free(void *block);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *block, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+int __wrap_posix_memalign(void **block, size_t alignment, size_t size);
+void __wrap_free(void *block);
+
+/* What this thread has asked for since watch_memory; libcheck may ask, too, so assertions come after
+ * stop_watching. */
+static _Thread_local struct {
+    bool watching;
+    int64_t calls, bytes;
+    int64_t refuse; /* this call from now on gets nothing; 0: none */
+    size_t most;    /* larger ones get nothing; 0: no limit */
+    void *live[64]; /* what was given and not freed */
+} memory;
+
+static void watch_memory(void)
+{
+    memset(&memory, 0, sizeof memory);
+    memory.watching = true;
+}
+
+static void stop_watching(void)
+{
+    memory.watching = false;
+}
+
+/* Notes a request; false: refuse it. */
+static bool asked(size_t size)
+{
+    if (!memory.watching)
+        return true;
+    memory.calls++;
+    memory.bytes += (int64_t)size;
+    bool refused = (memory.most > 0 && size > memory.most) || memory.refuse == 1;
+    memory.refuse -= memory.refuse > 0;
+    errno = refused ? ENOMEM : errno;
+    return !refused;
+}
+
+/* Replaces a block among the living; NULL is none. */
+static void *replace(void *old, void *new)
+{
+    for (int i = 0; (old || memory.watching) && i < COUNT(memory.live); i++)
+        if (memory.live[i] == old) {
+            memory.live[i] = new;
+            break;
+        }
+    return new;
+}
+
+static int blocks_live(void)
+{
+    int live = 0;
+    for (int i = 0; i < COUNT(memory.live); i++)
+        live += memory.live[i] != NULL;
+    return live;
+}
+
+void *__wrap_malloc(size_t size)
+{
+    return asked(size) ? replace(NULL, __real_malloc(size)) : NULL;
+}
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+    return asked(count * size) ? replace(NULL, __real_calloc(count, size)) : NULL;
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    return asked(size) ? replace(NULL, __real_aligned_alloc(alignment, size)) : NULL;
+}
+
+int __wrap_posix_memalign(void **block, size_t alignment, size_t size)
+{
+    int error = asked(size) ? __real_posix_memalign(block, alignment, size) : ENOMEM;
+    if (error == 0)
+        replace(NULL, *block);
+    return error;
+}
+
+void *__wrap_realloc(void *block, size_t size)
+{
+    return asked(size) ? replace(block, __real_realloc(block, size)) : NULL;
+}
+
+void __wrap_free(void *block)
+{
+    if (block)
+        replace(block, NULL);
+    __real_free(block);
+}
+
+/* ---- Numbers of all types, by their definition. ---- */
+
+/* The number of this type that is nearest; ties go to the even one. */
+static double rounded(enum ra_type type, double x)
+{
+    if (!isfinite(x) || x == 0)
+        return x;
+    static const int digits[] = {24, 11, 8}, least[] = {-149, -24, -133};
+    static const double largest[] = {FLT_MAX, 65504, 0x1.FEp127};
+    int exponent;
+    frexp(x, &exponent);
+    int step = exponent - digits[type] > least[type] ? exponent - digits[type] : least[type];
+    double nearest = ldexp(nearbyint(ldexp(x, -step)), step);
+    return fabs(nearest) > largest[type] ? copysign(INFINITY, x) : nearest;
+}
+
+/* Half a step of the type near x: how far rounding may move it. */
+static double half_step(enum ra_type type, double x)
+{
+    static const double unit[] = {0x1p-24, 0x1p-11, 0x1p-8};
+    static const double least[] = {0x1p-150, 0x1p-25, 0x1p-134};
+    return fmax(unit[type] * fabs(x), least[type]);
+}
+
+static uint32_t float_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* A number of 16 bits by its bits, and back; x is one of the type. */
+static double narrow_value(enum ra_type type, uint16_t bits)
+{
+    if (type == RA_BFLOAT16)
+        return (double)float_of((uint32_t)bits << 16);
+    int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    double size = exponent == 31 ? (fraction ? NAN : INFINITY)
+                  : exponent > 0 ? ldexp(1024 + fraction, exponent - 25)
+                                 : ldexp(fraction, -24);
+    return bits & 0x8000 ? -size : size;
+}
+
+static uint16_t narrow_bits(enum ra_type type, double x)
+{
+    if (type == RA_BFLOAT16)
+        return (uint16_t)(float_bits((float)x) >> 16);
+    uint16_t sign = signbit(x) ? 0x8000 : 0;
+    int exponent = 0;
+    frexp(x, &exponent);
+    if (x == 0 || exponent < -13)
+        return (uint16_t)(sign | (int)ldexp(fabs(x), 24));
+    return (uint16_t)(sign | (exponent + 14) << 10 | ((int)ldexp(fabs(x), 11 - exponent) - 1024));
+}
+
+/* Number `at` of an array of the caller's. */
+static double get(struct ra_tensor tensor, int64_t at)
+{
+    switch (tensor.type) {
+    case RA_FLOAT32:
+        return (double)((const float *)tensor.data)[at];
+    case RA_BOOL:
+        return ((const unsigned char *)tensor.data)[at];
+    default:
+        return narrow_value(tensor.type, ((const uint16_t *)tensor.data)[at]);
+    }
+}
+
+static void put(struct ra_tensor tensor, int64_t at, double x)
+{
+    switch (tensor.type) {
+    case RA_FLOAT32:
+        ((float *)tensor.data)[at] = (float)x;
+        break;
+    case RA_BOOL:
+        ((unsigned char *)tensor.data)[at] = (unsigned char)x;
+        break;
+    default:
+        ((uint16_t *)tensor.data)[at] = narrow_bits(tensor.type, x);
+    }
+}
+
+/* Between -0.9 and 1.1: a mean that is not 0 shows lost terms. */
+static double random_number(uint64_t *state)
+{
+    /* The high bits of a linear congruence are random enough for test data. */
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(*state >> 40) / (1 << 23) - 0.9;
+}
+
+static int64_t random_below(uint64_t *state, int64_t count)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)(*state >> 33) % count;
+}
+
+/* ---- Problems. ---- */
+
+enum tensor { Q, K, V, MASK, O, LSE, D_OUT, DQ, DK, DV, TENSORS };
+
+static const char *const names[TENSORS] = {"q",   "k",     "v",  "mask", "o",
+                                           "lse", "d_out", "dq", "dk",   "dv"};
+
+static const size_t offsets[TENSORS] = {
+    offsetof(struct ra_arrays, q),     offsetof(struct ra_arrays, k),
+    offsetof(struct ra_arrays, v),     offsetof(struct ra_arrays, mask),
+    offsetof(struct ra_arrays, o),     offsetof(struct ra_arrays, lse),
+    offsetof(struct ra_arrays, d_out), offsetof(struct ra_arrays, dq),
+    offsetof(struct ra_arrays, dk),    offsetof(struct ra_arrays, dv)};
+
+static struct ra_tensor *tensor_in(struct ra_arrays *arrays, enum tensor t)
+{
+    return (struct ra_tensor *)(void *)((char *)arrays + offsets[t]);
+}
+
+static bool is_output(enum tensor t)
+{
+    return t == O || t == LSE || t >= DQ;
+}
+
+static enum ra_side side_of(enum tensor t)
+{
+    return t == K || t == V || t == MASK || t == DK || t == DV ? RA_KEY_SIDE : RA_QUERY_SIDE;
+}
+
+enum masking { NO_MASK, ALL_SEEN, RANDOM_MASK, BATCH_HIDDEN, FIRST_HIDDEN, LAST_SEEN };
+
+/* A whole problem and what is right. All whole arrays are (B, rows, heads, width), without gaps. */
+struct problem {
+    struct ra_config config;
+    int ranks;              /* of a ring of threads; 0: one process, without a link */
+    double size;            /* of q, and so of scores; 0 counts as 1 */
+    bool wide[TENSORS];     /* this array is float32 whatever config.type is */
+    bool same;              /* k, v and mask are the same in all batches, d_out in all rows */
+    enum masking masking;
+    unsigned seed;
+
+    /* Filled in by prepare. */
+    int64_t B, rows[2], H, G, D, stripes, tile[2];
+    double scale;
+    int *home[2];            /* by side: which rank has a row */
+    double *whole[TENSORS];  /* inputs */
+    double *want[TENSORS];   /* outputs */
+    double *allowed[TENSORS]; /* (B, heads) */
+};
+
+static int64_t heads_of(const struct problem *p, enum tensor t)
+{
+    return t == MASK ? 1 : side_of(t) == RA_KEY_SIDE ? p->G : p->H;
+}
+
+static int64_t width_of(const struct problem *p, enum tensor t)
+{
+    return t == MASK || t == LSE ? 1 : p->D;
+}
+
+static int64_t rows_of(const struct problem *p, enum tensor t)
+{
+    return p->rows[side_of(t)];
+}
+
+static int64_t numbers_of(const struct problem *p, enum tensor t)
+{
+    return p->B * rows_of(p, t) * heads_of(p, t) * width_of(p, t);
+}
+
+static enum ra_type type_of(const struct problem *p, enum tensor t)
+{
+    return t == MASK ? RA_BOOL : t == LSE || p->wide[t] ? RA_FLOAT32 : p->config.type;
+}
+
+/* A row of one head in such an array. */
+static double *row_at(const struct problem *p, double *const *arrays, enum tensor t, int64_t b,
+                      int64_t a, int64_t h)
+{
+    return arrays[t] + ((b * rows_of(p, t) + a) * heads_of(p, t) + h) * width_of(p, t);
+}
+
+/* An array of doubles, all 0. */
+static double *new_numbers(int64_t count)
+{
+    double *numbers = calloc((size_t)count + 1, sizeof *numbers);
+    ck_assert_ptr_nonnull(numbers);
+    return numbers;
+}
+
+static int ranks_of(const struct problem *p)
+{
+    return p->ranks > 0 ? p->ranks : 1;
+}
+
+/* The spans of a rank, from the text of semantics: a run; every J-th row, f times; an early chunk
+ * and the late one that makes up for it. Returns how many. */
+static int spans_of(const struct problem *p, enum ra_side side, int rank, struct ra_span *spans)
+{
+    int64_t length = p->rows[side], P = ranks_of(p), J = P * p->stripes;
+    if (p->config.layout == RA_STRIPED) {
+        for (int s = 0; s < p->stripes; s++) {
+            int64_t first = rank * p->stripes + s;
+            spans[s] = (struct ra_span){first, J, 0};
+            for (int64_t i = first; i < length; i += J)
+                spans[s].count++;
+        }
+        return (int)p->stripes;
+    }
+    int count = p->config.layout == RA_ZIGZAG ? 2 : 1;
+    int64_t rows = (length + count * P - 1) / (count * P);
+    for (int s = 0; s < count; s++) {
+        int64_t first = rows * (s == 0 ? rank : 2 * P - 1 - rank);
+        spans[s] = (struct ra_span){first, 1, 0};
+        while (spans[s].count < rows && first + spans[s].count < length)
+            spans[s].count++;
+    }
+    return count;
+}
+
+enum { MOST_SPANS = 256 };
+
+/* Does query row i see key row j, as far as their places say? */
+static bool place_sees(const struct problem *p, int64_t i, int64_t j)
+{
+    const struct ra_config *c = &p->config;
+    int64_t back = i + p->rows[RA_KEY_SIDE] - p->rows[RA_QUERY_SIDE] - j;
+    if (c->local_keys && p->home[RA_QUERY_SIDE][i] != p->home[RA_KEY_SIDE][j])
+        return false;
+    return !c->causal || (back >= 0 && (c->lookback == RA_NO_LOOKBACK || back <= c->lookback));
+}
+
+static bool sees(const struct problem *p, int64_t b, int64_t i, int64_t j)
+{
+    return (!p->config.has_mask || *row_at(p, p->whole, MASK, b, j, 0) != 0) && place_sees(p, i, j);
+}
+
+static int64_t key_head(const struct problem *p, int64_t h)
+{
+    return p->config.head_map == RA_GROUPED ? h / (p->H / p->G) : h % p->G;
+}
+
+static bool key_masked(enum masking masking, int64_t b, int64_t j, int64_t M, uint64_t *state)
+{
+    switch (masking) {
+    case RANDOM_MASK:
+        return random_number(state) > 0;
+    case BATCH_HIDDEN:
+        return b == 0;
+    case FIRST_HIDDEN:
+        return j < (M + 1) / 2;
+    case LAST_SEEN:
+        return j < M - 1;
+    default:
+        return false;
+    }
+}
+
+/* Random inputs, as numbers of their arrays' types. */
+static void make_inputs(struct problem *p)
+{
+    uint64_t state = p->seed * 7919u + 17;
+    static const enum tensor inputs[] = {Q, K, V, D_OUT};
+    for (int i = 0; i < COUNT(inputs); i++) {
+        enum tensor t = inputs[i];
+        p->whole[t] = new_numbers(numbers_of(p, t));
+        double size = t == Q && p->size > 0 ? p->size : 1;
+        for (int64_t e = 0; e < numbers_of(p, t); e++)
+            p->whole[t][e] = rounded(type_of(p, t), size * random_number(&state));
+    }
+    p->whole[MASK] = new_numbers(numbers_of(p, MASK));
+    for (int64_t b = 0; b < p->B; b++)
+        for (int64_t j = 0; j < p->rows[RA_KEY_SIDE]; j++)
+            *row_at(p, p->whole, MASK, b, j, 0) =
+                !key_masked(p->masking, b, j, p->rows[RA_KEY_SIDE], &state);
+
+    /* Batch 0 for all batches; of d_out, row 0 for all rows. */
+    for (int t = 0; p->same && t < TENSORS; t++)
+        for (int64_t e = 0; p->whole[t] && t != Q && e < numbers_of(p, t); e++) {
+            int64_t row = heads_of(p, t) * width_of(p, t), batch = row * rows_of(p, t);
+            p->whole[t][e] = p->whole[t][t == D_OUT ? e / batch * batch + e % row : e % batch];
+        }
+}
+
+/* ---- What is right. ---- */
+
+/* x as a float32 if so wanted. */
+static inline double as(bool single, double x)
+{
+    return single ? (double)(float)x : x;
+}
+
+static inline double dot(bool single, int64_t D, const double *a, const double *b)
+{
+    double sum = 0;
+    for (int64_t c = 0; c < D; c++)
+        sum = as(single, sum + as(single, a[c] * b[c]));
+    return sum;
+}
+
+/* The definition for one query head, every step in double or in float32. o, lse and dq are written
+ * into `out`, dk and dv added. s is room for (N, M) scores, -inf where hidden. The backward takes o
+ * as given; NULL: its own. */
+static inline void attend(const struct problem *p, bool single, int64_t b, int64_t h,
+                          double *const *given, double *const *out, double *s)
+{
+    int64_t N = p->rows[RA_QUERY_SIDE], M = p->rows[RA_KEY_SIDE], D = p->D, g = key_head(p, h);
+    double scale = as(single, p->scale), cap = as(single, p->config.softcap);
+    double *own_dk = new_numbers(M * D), *own_dv = new_numbers(M * D);
+    for (int64_t i = 0; i < N; i++) {
+        /* s = scale q.k, capped; and the largest. */
+        const double *q = row_at(p, p->whole, Q, b, i, h);
+        double *o = row_at(p, out, O, b, i, h), *lse = row_at(p, out, LSE, b, i, h);
+        double *score = s + i * M, top = -INFINITY, total = 0;
+        for (int64_t j = 0; j < M; j++) {
+            score[j] = -INFINITY;
+            if (!sees(p, b, i, j))
+                continue;
+            score[j] =
+                as(single, scale * dot(single, D, q, row_at(p, p->whole, K, b, j, g)));
+            if (cap > 0)
+                score[j] = as(single, cap * as(single, tanh(as(single, score[j] / cap))));
+            top = fmax(top, score[j]);
+        }
+        *lse = top;
+        if (top == -INFINITY)
+            continue;
+
+        /* o = sum of p v, p = exp(s - top) / total. */
+        for (int64_t j = 0; j < M; j++)
+            total = as(single, total + as(single, exp(as(single, score[j] - top))));
+        for (int64_t j = 0; j < M; j++) {
+            if (score[j] == -INFINITY)
+                continue;
+            double weight = as(single, as(single, exp(as(single, score[j] - top))) / total);
+            const double *v = row_at(p, p->whole, V, b, j, g);
+            for (int64_t c = 0; c < D; c++)
+                o[c] = as(single, o[c] + as(single, weight * v[c]));
+        }
+        *lse = as(single, top + as(single, log(total)));
+        if (p->config.forward_only)
+            continue;
+
+        /* ds = p (dO.v - delta), times the slope of the cap. */
+        const double *d_out = row_at(p, p->whole, D_OUT, b, i, h);
+        double *dq = row_at(p, out, DQ, b, i, h);
+        double delta = dot(single, D, d_out, given ? row_at(p, given, O, b, i, h) : o);
+        for (int64_t j = 0; j < M; j++) {
+            if (score[j] == -INFINITY)
+                continue;
+            const double *k = row_at(p, p->whole, K, b, j, g), *v = row_at(p, p->whole, V, b, j, g);
+            double weight = as(single, exp(as(single, score[j] - *lse)));
+            double ds = as(single, weight * as(single, dot(single, D, d_out, v) - delta));
+            if (cap > 0) {
+                double ratio = as(single, score[j] / cap);
+                ds = as(single, ds * as(single, 1 - as(single, ratio * ratio)));
+            }
+            for (int64_t c = 0; c < D; c++) {
+                own_dv[j * D + c] = as(single, own_dv[j * D + c] + as(single, weight * d_out[c]));
+                own_dk[j * D + c] = as(single, own_dk[j * D + c] + as(single, ds * q[c]));
+                dq[c] = as(single, dq[c] + as(single, ds * k[c]));
+            }
+        }
+        for (int64_t c = 0; c < D; c++)
+            dq[c] = as(single, scale * dq[c]);
+    }
+    for (int64_t j = 0; j < M && !p->config.forward_only; j++)
+        for (int64_t c = 0; c < D; c++) {
+            double *dk = row_at(p, out, DK, b, j, g) + c, *dv = row_at(p, out, DV, b, j, g) + c;
+            *dk = as(single, *dk + as(single, scale * own_dk[j * D + c]));
+            *dv = as(single, *dv + own_dv[j * D + c]);
+        }
+    free(own_dk);
+    free(own_dv);
+}
+
+/* The magnitude of every element (see tests/oracle.py), added to `out`: what roundings are counted
+ * in. `exact` and its scores s are what attend found. */
+static void add_magnitudes(const struct problem *p, int64_t b, int64_t h, double *const *exact,
+                           const double *s, double *const *out)
+{
+    int64_t N = p->rows[RA_QUERY_SIDE], M = p->rows[RA_KEY_SIDE], D = p->D, g = key_head(p, h);
+    double scale = fabs(p->scale), cap = p->config.softcap, *e = new_numbers(M);
+    for (int64_t i = 0; i < N; i++) {
+        const double *q = row_at(p, p->whole, Q, b, i, h), *o = row_at(p, exact, O, b, i, h);
+        const double *d_out = row_at(p, p->whole, D_OUT, b, i, h), *score = s + i * M;
+        double lse = *row_at(p, exact, LSE, b, i, h), *of_o = row_at(p, out, O, b, i, h);
+        double *of_lse = row_at(p, out, LSE, b, i, h), of_delta = 0, delta = 0;
+        if (lse == -INFINITY)
+            continue;
+
+        /* The error of a score; of o, by how far values lie from the mean; of lse. */
+        *of_lse = 1 + fabs(lse);
+        for (int64_t j = 0; j < M; j++) {
+            if (score[j] == -INFINITY)
+                continue;
+            const double *k = row_at(p, p->whole, K, b, j, g), *v = row_at(p, p->whole, V, b, j, g);
+            double sum = 0, ratio = cap > 0 ? score[j] / cap : 0, weight = exp(score[j] - lse);
+            for (int64_t c = 0; c < D; c++)
+                sum += fabs(q[c] * k[c]);
+            e[j] = 1 + scale * sum;
+            if (cap > 0)
+                e[j] = 1 + (1 - ratio * ratio) * e[j] + fabs(score[j]);
+            *of_lse += weight * e[j];
+            for (int64_t c = 0; c < D; c++)
+                of_o[c] += weight * (fabs(v[c]) + e[j] * fabs(v[c] - o[c]));
+        }
+        if (p->config.forward_only)
+            continue;
+        for (int64_t c = 0; c < D; c++) {
+            of_delta += fabs(d_out[c]) * (fabs(o[c]) + of_o[c]);
+            delta += d_out[c] * o[c];
+        }
+
+        /* dp - delta is exact here; the sums of absolute terms are what rounding sees of it. */
+        for (int64_t j = 0; j < M; j++) {
+            if (score[j] == -INFINITY)
+                continue;
+            const double *k = row_at(p, p->whole, K, b, j, g), *v = row_at(p, p->whole, V, b, j, g);
+            double weight = exp(score[j] - lse), dp = 0, of_dp = of_delta;
+            for (int64_t c = 0; c < D; c++) {
+                dp += d_out[c] * v[c];
+                of_dp += fabs(d_out[c] * v[c]);
+            }
+            double ratio = cap > 0 ? fabs(score[j]) / cap : 0, difference = fabs(dp - delta);
+            double error = e[j] + *of_lse, ds = weight * (error * difference + of_dp);
+            if (cap > 0)
+                ds = ds * (1 - ratio * ratio) +
+                     weight * difference * (1 + ratio * ratio + 2 * ratio * e[j] / cap);
+            for (int64_t c = 0; c < D; c++) {
+                row_at(p, out, DQ, b, i, h)[c] += scale * ds * fabs(k[c]);
+                row_at(p, out, DK, b, j, g)[c] += scale * ds * fabs(q[c]);
+                row_at(p, out, DV, b, j, g)[c] += weight * error * fabs(d_out[c]);
+            }
+        }
+    }
+    free(e);
+}
+
+/* Fills in want and allowed. The backward is that of the o that is given; NULL: of the right one.
+ * (A 16-bit o is far from the right one, but the backward has no other.) */
+static void solve(struct problem *p, double *const *given)
+{
+    double *plain[TENSORS] = {NULL}, *magnitude[TENSORS] = {NULL};
+    double *s = new_numbers(p->rows[RA_QUERY_SIDE] * p->rows[RA_KEY_SIDE]);
+    for (int t = 0; t < TENSORS; t++)
+        if (is_output(t)) {
+            free(p->want[t]);
+            free(p->allowed[t]);
+            p->want[t] = new_numbers(numbers_of(p, t));
+            plain[t] = new_numbers(numbers_of(p, t));
+            magnitude[t] = new_numbers(numbers_of(p, t));
+            p->allowed[t] = new_numbers(p->B * heads_of(p, t));
+        }
+    for (int64_t b = 0; b < p->B; b++)
+        for (int64_t h = 0; h < p->H; h++) {
+            attend(p, true, b, h, given, plain, s);
+            attend(p, false, b, h, given, p->want, s);
+            add_magnitudes(p, b, h, p->want, s, magnitude);
+        }
+
+    /* allowed = 2 max |plain - exact| + 4 u max magnitude, over each head of each batch. */
+    for (int t = 0; t < TENSORS; t++) {
+        int64_t heads = heads_of(p, t), width = width_of(p, t), batch = rows_of(p, t) * heads * width;
+        for (int64_t head = 0; is_output(t) && head < p->B * heads; head++) {
+            double error = 0, most = 0;
+            for (int64_t e = head / heads * batch; e < (head / heads + 1) * batch; e++)
+                if (e / width % heads == head % heads && isfinite(p->want[t][e])) {
+                    ck_assert_msg(isfinite(plain[t][e]), "%s overflows in float32", names[t]);
+                    error = fmax(error, fabs(plain[t][e] - p->want[t][e]));
+                    most = fmax(most, magnitude[t][e]);
+                }
+            p->allowed[t][head] = 2 * error + 4 * 0x1p-24 * most;
+        }
+        free(plain[t]);
+        free(magnitude[t]);
+    }
+    free(s);
+}
+
+/* Makes inputs, and finds what is right. */
+static void prepare(struct problem *p)
+{
+    struct ra_config *c = &p->config;
+    int64_t N = c->queries, M = c->keys == RA_SAME ? N : c->keys;
+    p->B = c->batch;
+    p->rows[RA_QUERY_SIDE] = N;
+    p->rows[RA_KEY_SIDE] = M;
+    p->H = c->heads;
+    p->G = c->key_heads == RA_SAME ? p->H : c->key_heads;
+    p->D = c->dim;
+    p->scale = c->scale == RA_DEFAULT_SCALE ? 1 / sqrt((double)p->D) : c->scale;
+    p->tile[RA_QUERY_SIDE] = c->tile_queries > 0 ? c->tile_queries : 64;
+    p->tile[RA_KEY_SIDE] = c->tile_keys > 0 ? c->tile_keys : 64;
+    c->has_mask = p->masking != NO_MASK;
+
+    /* As few stripes as keep each of the queries within the bucket. */
+    p->stripes = 1;
+    while (c->bucket > 0 && N > c->bucket * ranks_of(p) * p->stripes)
+        p->stripes++;
+    ck_assert_int_le(p->stripes, MOST_SPANS);
+    for (int side = 0; side < 2; side++) {
+        p->home[side] = calloc((size_t)p->rows[side] + 1, sizeof *p->home[side]);
+        for (int rank = 0; rank < ranks_of(p); rank++) {
+            struct ra_span spans[MOST_SPANS];
+            int count = spans_of(p, side, rank, spans);
+            for (int s = 0; s < count; s++)
+                for (int64_t a = 0; a < spans[s].count; a++)
+                    p->home[side][spans[s].first + a * spans[s].stride] = rank;
+        }
+    }
+    make_inputs(p);
+    solve(p, NULL);
+}
+
+static void clear(struct problem *p)
+{
+    for (int t = 0; t < TENSORS; t++) {
+        free(p->whole[t]);
+        free(p->want[t]);
+        free(p->allowed[t]);
+    }
+    free(p->home[0]);
+    free(p->home[1]);
+}
+
+/* Fails the test if an array is not right. */
+static void judge(const struct problem *p, enum tensor t, double *const *got)
+{
+    int64_t heads = heads_of(p, t), width = width_of(p, t), row = heads * width;
+    double worst = 0;
+    int64_t at = -1;
+    for (int64_t e = 0; e < numbers_of(p, t); e++) {
+        double want = p->want[t][e], x = got[t][e];
+        double allowed = p->allowed[t][e / (rows_of(p, t) * row) * heads + e / width % heads];
+        if (type_of(p, t) != RA_FLOAT32)
+            allowed += half_step(type_of(p, t), fabs(want) + allowed);
+
+        /* Written so that NaN is worse than anything; -inf must be met by -inf. */
+        double share = want == x ? 0 : fabs(want - x) / allowed;
+        if (!(share <= 1) && !(share <= worst)) {
+            worst = share;
+            at = e;
+        }
+    }
+    if (at < 0)
+        return;
+    const struct ra_config *c = &p->config;
+    ck_abort_msg("%s of batch %d row %d head %d dim %d: want %.9g got %.9g, %.3g of what is allowed"
+                 " (B %d N %d M %d H %d G %d D %d type %d causal %d lookback %d masking %d layout "
+                 "%d bucket %d ranks %d local_keys %d seed %u)",
+                 names[t], (int)(at / (rows_of(p, t) * row)), (int)(at / row % rows_of(p, t)),
+                 (int)(at / width % heads), (int)(at % width), p->want[t][at], got[t][at], worst,
+                 (int)p->B, (int)p->rows[0], (int)p->rows[1], (int)p->H, (int)p->G, (int)p->D,
+                 c->type, c->causal, (int)c->lookback, p->masking, c->layout, (int)c->bucket,
+                 p->ranks, c->local_keys, p->seed);
+}
+
+/* ---- A rank's arrays. ---- */
+
+/* Orders in memory. Plain ones have no room to spare, so that a sanitizer sees the end. */
+enum order {
+    ROWS_FIRST,  /* (B, rows, heads, D) */
+    HEADS_FIRST, /* (B, heads, rows, D) */
+    GAPS,        /* rows first, with gaps between heads, rows and batches */
+    PACKED,      /* q, k and v side by side in one row, and dq, dk, dv */
+    BACKWARDS,   /* rows and heads from the last to the first: negative strides */
+    BROADCAST,   /* of a problem whose batches are the `same`: strides of 0 */
+    ORDERS
+};
+
+/* Memory of one array, or of three packed ones. */
+struct block {
+    unsigned char *data, *before;
+    signed char *owner; /* whose number a byte is part of; -1: nobody's */
+    int64_t bytes;
+};
+
+struct shard {
+    struct ra_arrays arrays;
+    struct block blocks[TENSORS], *block_of[TENSORS];
+    int64_t rows[2];
+};
+
+/* Memory for this many numbers, all NaN in every type. */
+static void *new_block(struct block *block, int64_t numbers, int64_t size)
+{
+    block->bytes = numbers * size;
+    block->data = malloc((size_t)block->bytes + 1);
+    block->before = malloc((size_t)block->bytes + 1);
+    block->owner = malloc((size_t)block->bytes + 1);
+    memset(block->data, 0xFF, (size_t)block->bytes);
+    memset(block->owner, -1, (size_t)block->bytes);
+    return block->data;
+}
+
+static struct ra_tensor tensor_from(void *data, int64_t first, enum ra_type type, int64_t batch,
+                                    int64_t row, int64_t head)
+{
+    return (struct ra_tensor){(char *)data + first * ra_type_bytes(type), type, batch, row, head};
+}
+
+/* Where a tensor lies. */
+static struct ra_tensor place(const struct problem *p, struct shard *x, enum tensor t,
+                              enum order order)
+{
+    int64_t rows = x->rows[side_of(t)], heads = heads_of(p, t), width = width_of(p, t);
+    int64_t row = heads * width, numbers = p->B * rows * row;
+    enum ra_type type = type_of(p, t);
+    int64_t size = ra_type_bytes(type);
+    struct block *block = &x->blocks[t];
+    x->block_of[t] = block;
+    bool together = x->rows[0] == x->rows[1], is_query = t == Q || t == DQ;
+    if (order == PACKED && (t <= V || t >= DQ) && (together || !is_query)) {
+        /* One row has H heads of q, if there are as many of them, G of k and G of v. */
+        enum tensor first = t >= DQ ? DQ : Q, owner = together ? first : first + 1;
+        int64_t ahead = together ? p->H * p->D : 0, all = ahead + 2 * p->G * p->D;
+        int64_t before = is_query ? 0 : ahead + (t == K || t == DK ? 0 : p->G * p->D);
+        x->block_of[t] = &x->blocks[owner];
+        if (t == owner)
+            new_block(block, p->B * rows * all, size);
+        return tensor_from(x->blocks[owner].data, before, type, rows * all, all, width);
+    }
+    if (order == GAPS) {
+        int64_t head = width + 1, gap_row = heads * head + 3, batch = rows * gap_row + 5;
+        new_block(block, p->B * batch + 4, size);
+        return tensor_from(block->data, 2, type, batch, gap_row, head);
+    }
+    if (order == BROADCAST && (t == K || t == V || t == MASK)) {
+        new_block(block, rows * row, size);
+        return tensor_from(block->data, 0, type, 0, row, width);
+    }
+    if (order == BROADCAST && t == D_OUT) {
+        new_block(block, p->B * row, size);
+        return tensor_from(block->data, 0, type, row, 0, width);
+    }
+    new_block(block, numbers, size);
+    if (order == BACKWARDS && rows > 0)
+        return tensor_from(block->data, (rows - 1) * row + (heads - 1) * width, type, rows * row,
+                           -row, -width);
+    if (t == MASK)
+        return ra_tensor_bn(block->data, rows);
+    if (t == LSE)
+        return ra_tensor_bhn(block->data, rows, heads);
+    return (order == HEADS_FIRST ? ra_tensor_bhnd : ra_tensor_bnhd)(block->data, type, rows, heads,
+                                                                   width);
+}
+
+/* A rank's arrays: inputs from the whole, the rest NaN. positions by side: which rows of the whole
+ * it has. */
+static void fill_shard(const struct problem *p, struct shard *x, enum order order,
+                       int64_t *const *positions, const int64_t *rows)
+{
+    *x = (struct shard){.arrays = RA_ARRAYS_INIT, .rows = {rows[0], rows[1]}};
+    for (int t = 0; t < TENSORS; t++) {
+        struct ra_tensor *tensor = tensor_in(&x->arrays, t);
+        *tensor = place(p, x, t, order);
+        signed char *owner = x->block_of[t]->owner;
+        int64_t size = ra_type_bytes(tensor->type);
+        owner += (unsigned char *)tensor->data - x->block_of[t]->data;
+        for (int64_t b = 0; b < p->B; b++)
+            for (int64_t a = 0; a < x->rows[side_of(t)]; a++)
+                for (int64_t h = 0; h < heads_of(p, t); h++)
+                    for (int64_t c = 0; c < width_of(p, t); c++) {
+                        int64_t at = b * tensor->batch + a * tensor->row + h * tensor->head + c;
+                        if (!is_output(t))
+                            put(*tensor, at,
+                                row_at(p, p->whole, t, b, positions[side_of(t)][a], h)[c]);
+                        memset(owner + at * size, t, (size_t)size);
+                    }
+    }
+    for (int t = 0; t < TENSORS; t++)
+        if (x->blocks[t].data)
+            memcpy(x->blocks[t].before, x->blocks[t].data, (size_t)x->blocks[t].bytes);
+}
+
+static void clear_shard(struct shard *x)
+{
+    for (int t = 0; t < TENSORS; t++) {
+        free(x->blocks[t].data);
+        free(x->blocks[t].before);
+        free(x->blocks[t].owner);
+    }
+}
+
+/* Has a call changed nothing but what it may write: o and lse, or the gradients? False: puts the
+ * name of what it wrote into `trouble`. */
+static bool only_outputs_changed(struct shard *x, bool backward, char *trouble)
+{
+    for (int t = 0; t < TENSORS; t++) {
+        struct block *block = &x->blocks[t];
+        for (int64_t i = 0; i < block->bytes; i++) {
+            int owner = block->owner[i];
+            bool may = backward ? owner >= DQ : owner == O || owner == LSE;
+            if (!may && block->data[i] != block->before[i]) {
+                snprintf(trouble, TEXT, "%s has written to %s, byte %d of its memory",
+                         backward ? "backward" : "forward", owner < 0 ? "a gap" : names[owner],
+                         (int)i);
+                return false;
+            }
+            block->before[i] = block->data[i];
+        }
+    }
+    return true;
+}
+
+/* Copies an array of a rank into the whole. */
+static void collect(const struct problem *p, struct shard *x, enum tensor t,
+                    int64_t *const *positions, double *const *got)
+{
+    struct ra_tensor tensor = *tensor_in(&x->arrays, t);
+    for (int64_t b = 0; b < p->B; b++)
+        for (int64_t a = 0; a < x->rows[side_of(t)]; a++)
+            for (int64_t h = 0; h < heads_of(p, t); h++)
+                for (int64_t c = 0; c < width_of(p, t); c++)
+                    row_at(p, got, t, b, positions[side_of(t)][a], h)[c] =
+                        get(tensor, b * tensor.batch + a * tensor.row + h * tensor.head + c);
+}
+
+/* ---- Runs. ---- */
+
+/* One run of a problem on all of its ranks. */
+struct run {
+    const struct problem *p;
+    enum order order;
+    enum thread_delivery delivery;
+    double *got[TENSORS];
+    struct thread_ring *ring;
+    char trouble[MOST_RANKS][TEXT]; /* by rank; "": none */
+};
+
+/* Makes a rank's plan. NULL: not, and says why. */
+static struct ra_plan *new_plan(const struct ra_config *config, struct thread_ring *ring, int rank,
+                                char *trouble)
+{
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE] = "";
+    enum ra_status status =
+        ring ? ra_link_plan_create(&plan, config, thread_ring_link(ring, rank), error)
+             : ra_plan_create(&plan, config, error);
+    if (status != RA_OK)
+        snprintf(trouble, TEXT, "plan: %s: %s", ra_status_text(status), error);
+    return status == RA_OK ? plan : NULL;
+}
+
+/* Are the rows of this rank those that the layout gives it? Writes them to positions. */
+static bool check_positions(const struct problem *p, const struct ra_plan *plan, enum ra_side side,
+                            int64_t *positions, char *trouble)
+{
+    struct ra_span spans[MOST_SPANS];
+    int count = spans_of(p, side, ra_plan_rank(plan), spans);
+    int64_t row = 0, rows = ra_plan_rows(plan, side);
+    ra_plan_positions(plan, side, positions);
+    bool right = ra_plan_position(plan, side, -1) == -1 && ra_plan_position(plan, side, rows) == -1;
+    for (int s = 0; s < count; s++)
+        for (int64_t a = 0; a < spans[s].count; a++, row++) {
+            int64_t at = spans[s].first + a * spans[s].stride;
+            right = right && row < rows && positions[row] == at &&
+                    ra_plan_position(plan, side, row) == at;
+        }
+    right = right && row == rows;
+    if (!right)
+        snprintf(trouble, TEXT, "rows of side %d", side);
+    return right;
+}
+
+/* What the plan says of this rank's hops, and what the link has seen it send at them. */
+static bool check_traffic(struct ra_plan *plan, struct thread_ring *ring, bool backward,
+                          char *trouble)
+{
+    int rank = ra_plan_rank(plan);
+    struct thread_traffic sent[MOST_RANKS];
+    for (int hop = 0; hop < ra_plan_ranks(plan); hop++)
+        sent[hop] = thread_ring_sent(ring, rank, hop);
+    for (int step = 0; step < ra_plan_hops(plan); step++) {
+        struct ra_hop hop;
+        enum ra_status status = ra_plan_hop(plan, rank, step, backward, &hop);
+        struct thread_traffic *seen = &sent[status == RA_OK ? hop.distance : 0];
+        if (status != RA_OK || hop.messages != seen->messages || hop.bytes != seen->bytes) {
+            snprintf(trouble, TEXT,
+                     "hop %d, backward %d: says %d messages, %d bytes, sends %d messages, %d bytes",
+                     hop.distance, backward, (int)hop.messages, (int)hop.bytes,
+                     (int)seen->messages, (int)seen->bytes);
+            return false;
+        }
+        *seen = (struct thread_traffic){0, 0};
+    }
+    for (int hop = 0; hop < ra_plan_ranks(plan); hop++)
+        if (sent[hop].messages > 0) {
+            snprintf(trouble, TEXT, "sends at hop %d, which is none of the plan's", hop);
+            return false;
+        }
+    return true;
+}
+
+/* One rank's part: no assertions here, since libcheck's are for one thread. */
+static void run_rank(void *context, int rank)
+{
+    struct run *run = context;
+    const struct problem *p = run->p;
+    char *trouble = run->trouble[rank];
+    struct ra_plan *plan = new_plan(&p->config, run->ring, rank, trouble);
+    if (!plan)
+        return;
+    int64_t rows[2], *positions[2];
+    bool right = true;
+    for (int side = 0; side < 2; side++) {
+        rows[side] = ra_plan_rows(plan, side);
+        positions[side] = calloc((size_t)rows[side] + 1, sizeof *positions[side]);
+        right = right && check_positions(p, plan, side, positions[side], trouble);
+    }
+    struct shard x;
+    fill_shard(p, &x, run->order, positions, rows);
+    for (int backward = 0; right && backward < (p->config.forward_only ? 1 : 2); backward++) {
+        enum ra_status status = (backward ? ra_backward : ra_forward)(plan, &x.arrays);
+        right = status == RA_OK;
+        if (!right)
+            snprintf(trouble, TEXT, "%s: %s", ra_status_text(status), ra_plan_error(plan));
+        right = right && only_outputs_changed(&x, backward, trouble) &&
+                (!run->ring || check_traffic(plan, run->ring, backward, trouble));
+    }
+    for (int t = 0; right && t < TENSORS; t++)
+        if (is_output(t))
+            collect(p, &x, t, positions, run->got);
+    clear_shard(&x);
+    free(positions[0]);
+    free(positions[1]);
+    ra_plan_destroy(plan);
+}
+
+/* Runs the problem. */
+static struct run run_as(const struct problem *p, enum order order, enum thread_delivery delivery)
+{
+    struct run run = {.p = p, .order = order, .delivery = delivery};
+    for (int t = 0; t < TENSORS; t++)
+        if (is_output(t))
+            run.got[t] = new_numbers(numbers_of(p, t));
+    if (p->ranks == 0) {
+        run_rank(&run, 0);
+    } else {
+        run.ring = thread_ring_open(p->ranks, 30, delivery);
+        thread_ring_run(p->ranks, run_rank, &run);
+        ck_assert_int_eq(thread_ring_closed(run.ring), p->ranks);
+        thread_ring_close(run.ring);
+    }
+    for (int rank = 0; rank < ranks_of(p); rank++)
+        ck_assert_msg(run.trouble[rank][0] == 0, "rank %d of %d: %s (layout %d, N %d, M %d)", rank,
+                      p->ranks, run.trouble[rank], p->config.layout, (int)p->rows[0],
+                      (int)p->rows[1]);
+    return run;
+}
+
+static void clear_run(struct run *run)
+{
+    for (int t = 0; t < TENSORS; t++)
+        free(run->got[t]);
+}
+
+/* Are the results right? Those of a 16-bit o are held against the gradients of that o. */
+static void judge_run(struct problem *p, const struct run *run)
+{
+    judge(p, O, run->got);
+    judge(p, LSE, run->got);
+    if (p->config.forward_only)
+        return;
+    if (type_of(p, O) != RA_FLOAT32)
+        solve(p, run->got);
+    for (int t = DQ; t < TENSORS; t++)
+        judge(p, t, run->got);
+}
+
+/* Do two runs give the same bits? */
+static void same_bits(const struct problem *p, const struct run *a, const struct run *b)
+{
+    for (int t = 0; t < TENSORS; t++)
+        if (is_output(t) && (t < DQ || !p->config.forward_only))
+            ck_assert_msg(memcmp(a->got[t], b->got[t],
+                                 (size_t)numbers_of(p, t) * sizeof *a->got[t]) == 0,
+                          "%s: other bits, order %d and %d", names[t], a->order, b->order);
+}
+
+/* Prepares, runs, judges, clears. */
+static void check_problem(struct problem p, enum order order)
+{
+    prepare(&p);
+    struct run run = run_as(&p, order, THREAD_LATE);
+    judge_run(&p, &run);
+    clear_run(&run);
+    clear(&p);
+}
+
+static struct ra_config shape(int64_t B, int64_t N, int64_t M, int64_t H, int64_t G, int64_t D)
+{
+    struct ra_config config = RA_CONFIG_INIT;
+    config.batch = B;
+    config.queries = N;
+    config.keys = M;
+    config.heads = H;
+    config.key_heads = G;
+    config.dim = D;
+    return config;
+}
+
+/* A random one of these. */
+#define ONE_OF(state, list) ((list)[random_below((state), COUNT(list))])
+
+/* A random problem of this many queries and keys, small enough to be solved in a moment. */
+static struct problem random_problem(uint64_t *state, int64_t N, int64_t M)
+{
+    static const int64_t dims[] = {1, 8, 33, 64}, batches[] = {1, 1, 1, 2, 3, 3, 0};
+    static const int64_t heads[][2] = {{1, 1}, {2, 2}, {4, 2}, {3, 1}, {6, 2}};
+    static const double sizes[] = {0.1, 1, 1, 10, 30}, scales[] = {0.3, -0.2, 0};
+    int64_t shared[2];
+    memcpy(shared, ONE_OF(state, heads), sizeof shared);
+    int64_t B = ONE_OF(state, batches), D = ONE_OF(state, dims);
+    if (B * N * M * D * shared[0] > 1000000)
+        B = shared[0] = shared[1] = 1;
+    if (N * M * D > 300000)
+        D = 8;
+    struct problem p = {.config = shape(B, N, M, shared[0], shared[1], D),
+                        .size = ONE_OF(state, sizes),
+                        .masking = random_below(state, 2) ? NO_MASK : random_below(state, 6),
+                        .seed = (unsigned)random_below(state, 1 << 30)};
+    struct ra_config *c = &p.config;
+
+    /* Who sees whom, and how much that counts. */
+    const int64_t lookbacks[] = {0, 1, 5, 15, 16, 63, 64, 65, N / 2, N, 10 * N, INT64_MAX};
+    c->causal = random_below(state, 3) > 0;
+    if (c->causal && random_below(state, 2))
+        c->lookback = ONE_OF(state, lookbacks);
+    c->head_map = random_below(state, 2);
+    c->softcap = random_below(state, 4) ? 0 : 2.5;
+    if (random_below(state, 4) == 0)
+        c->scale = ONE_OF(state, scales);
+
+    /* How: types, tiles, layouts. */
+    static const int64_t tiles[] = {0, 0, 1, 3, 7, 16, 1000};
+    c->type = random_below(state, 3);
+    c->forward_only = random_below(state, 8) == 0;
+    c->tile_queries = ONE_OF(state, tiles);
+    c->tile_keys = ONE_OF(state, tiles);
+    c->layout = random_below(state, 3);
+    if (c->layout == RA_STRIPED && random_below(state, 2))
+        c->bucket = 1 + random_below(state, 9) + N / 20;
+    return p;
+}
+
+/* A random order for this problem, which may have to change for it. */
+static enum order random_order(uint64_t *state, struct problem *p)
+{
+    enum order order = random_below(state, ORDERS);
+    p->same = order == BROADCAST;
+    for (int t = 0; order != PACKED && t < TENSORS; t++)
+        p->wide[t] = t != K && t != V && random_below(state, 4) == 0;
+    return order;
+}
+
+/* ---- Types and texts. ---- */
+
+START_TEST(small_functions)
+{
+    ck_assert_str_eq(ra_version(), RA_VERSION);
+    char version[32];
+    snprintf(version, sizeof version, "%d.%d.%d", RA_VERSION_MAJOR, RA_VERSION_MINOR,
+             RA_VERSION_PATCH);
+    ck_assert_str_eq(ra_version(), version);
+
+    /* Every status has words of its own, and what is none has some, too. */
+    for (int a = RA_OK; a <= RA_LOST; a++) {
+        ck_assert(ra_status_text(a) && ra_status_text(a)[0]);
+        for (int b = RA_OK; b < a; b++)
+            ck_assert_str_ne(ra_status_text(a), ra_status_text(b));
+    }
+    for (int none = -1; none < 99; none += 99 - RA_LOST)
+        ck_assert(ra_status_text(none) && ra_status_text(none)[0]);
+    ck_assert(ra_status_text(INT_MAX) && ra_status_text(INT_MIN));
+
+    ck_assert_int_eq(ra_type_bytes(RA_FLOAT32), 4);
+    ck_assert_int_eq(ra_type_bytes(RA_FLOAT16), 2);
+    ck_assert_int_eq(ra_type_bytes(RA_BFLOAT16), 2);
+    ck_assert_int_eq(ra_type_bytes(RA_BOOL), 1);
+    ck_assert_int_eq(ra_type_bytes(RA_BOOL + 1), 0);
+    ck_assert_int_eq(ra_type_bytes(-1), 0);
+}
+END_TEST
+
+START_TEST(orders_of_tensors)
+{
+    float x;
+    struct ra_tensor t = ra_tensor_bnhd(&x, RA_FLOAT16, 5, 3, 7);
+    ck_assert(t.data == &x && t.type == RA_FLOAT16 && t.batch == 105 && t.row == 21 && t.head == 7);
+    t = ra_tensor_bhnd(&x, RA_BFLOAT16, 5, 3, 7);
+    ck_assert(t.data == &x && t.type == RA_BFLOAT16 && t.batch == 105 && t.row == 7 && t.head == 35);
+    t = ra_tensor_bhn(&x, 5, 3);
+    ck_assert(t.data == &x && t.type == RA_FLOAT32 && t.batch == 15 && t.row == 1 && t.head == 5);
+    t = ra_tensor_bn(&x, 5);
+    ck_assert(t.data == &x && t.type == RA_BOOL && t.batch == 5 && t.row == 1);
+}
+END_TEST
+
+/* A plan; the test fails if there is none. */
+static struct ra_plan *plan_for(const struct ra_config *config)
+{
+    char trouble[TEXT] = "";
+    struct ra_plan *plan = new_plan(config, NULL, 0, trouble);
+    ck_assert_msg(plan != NULL, "%s", trouble);
+    return plan;
+}
+
+/* With one key and one query the weight is 1: o = v, dv = d_out, dq = dk = 0. So every number of 16
+ * bits can be seen to come in, through v, and every rounding on the way out, through d_out. */
+START_TEST(numbers_of_16_bits)
+{
+    enum ra_type type = _i ? RA_BFLOAT16 : RA_FLOAT16;
+    enum { WIDTH = 1 << 16 };
+    struct ra_config config = shape(3, 1, 1, 1, 1, WIDTH);
+    config.type = type;
+    struct ra_plan *plan = plan_for(&config);
+    int64_t numbers = 3 * WIDTH;
+    uint16_t *zeros = calloc((size_t)numbers, 2), *v = calloc((size_t)numbers, 2);
+    uint16_t *gradients[3];
+    for (int i = 0; i < 3; i++)
+        gradients[i] = calloc((size_t)numbers, 2);
+    float *o = calloc((size_t)numbers, 4), *d_out = calloc((size_t)numbers, 4), lse[3];
+    for (int64_t e = 0; e < numbers; e++)
+        v[e] = (uint16_t)e;
+
+    /* d_out: every number of the type, and the ties between it and the next, and what lies just
+     * beside the ties. */
+    for (int64_t e = 0; e < WIDTH; e++) {
+        uint16_t bits = (uint16_t)e;
+        double low = narrow_value(type, bits), high = narrow_value(type, (uint16_t)(bits + 1));
+        bool pair = isfinite(low) && isfinite(high) && (bits & 0x7FFF) != 0x7FFF;
+        float tie = pair ? (float)((low + high) / 2) : (float)low;
+        d_out[e] = (float)low;
+        d_out[WIDTH + e] = pair ? tie : 65519.996f;
+        d_out[2 * WIDTH + e] = pair ? float_of(float_bits(tie) + (e % 2 ? 1 : -1)) : 65520;
+    }
+    struct ra_arrays arrays = RA_ARRAYS_INIT;
+    arrays.q = ra_tensor_bnhd(zeros, type, 1, 1, WIDTH);
+    arrays.k = ra_tensor_bnhd(zeros, type, 1, 1, WIDTH);
+    arrays.v = ra_tensor_bnhd(v, type, 1, 1, WIDTH);
+    arrays.o = ra_tensor_bnhd(o, RA_FLOAT32, 1, 1, WIDTH);
+    arrays.lse = ra_tensor_bhn(lse, 1, 1);
+    arrays.d_out = ra_tensor_bnhd(d_out, RA_FLOAT32, 1, 1, WIDTH);
+    arrays.dq = ra_tensor_bnhd(gradients[0], type, 1, 1, WIDTH);
+    arrays.dk = ra_tensor_bnhd(gradients[1], type, 1, 1, WIDTH);
+    arrays.dv = ra_tensor_bnhd(gradients[2], type, 1, 1, WIDTH);
+    ck_assert_int_eq(ra_forward(plan, &arrays), RA_OK);
+    ck_assert_int_eq(ra_backward(plan, &arrays), RA_OK);
+
+    for (int64_t e = 0; e < numbers; e++) {
+        double in = narrow_value(type, v[e]), out = narrow_value(type, gradients[2][e]);
+        double want = rounded(type, (double)d_out[e]);
+        if (!(in == (double)o[e] || (isnan(in) && isnan(o[e]))))
+            ck_abort_msg("bits %04x: are %g, came in as %g", v[e], in, (double)o[e]);
+        if (!(out == want || (isnan(out) && isnan(d_out[e]))))
+            ck_abort_msg("%.9g: goes out as %g, not %g", (double)d_out[e], out, want);
+    }
+    ra_plan_destroy(plan);
+    for (int i = 0; i < 3; i++)
+        free(gradients[i]);
+    free(zeros);
+    free(v);
+    free(o);
+    free(d_out);
+}
+END_TEST
+
+/* ---- One process. ---- */
+
+static const int64_t lengths[] = {0, 1, 2, 7, 37, 65, 130};
+
+START_TEST(random_problems)
+{
+    uint64_t state = (uint64_t)_i + 100;
+    for (int m = 0; m < COUNT(lengths); m++)
+        for (int i = 0; i < 6; i++) {
+            struct problem p = random_problem(&state, lengths[_i], lengths[m]);
+            enum order order = random_order(&state, &p);
+            prepare(&p);
+
+            /* Whatever the order in memory, the numbers are the same. */
+            struct run run = run_as(&p, order, THREAD_LATE), plain = run_as(&p, ROWS_FIRST, 0);
+            same_bits(&p, &run, &plain);
+            judge_run(&p, &run);
+            clear_run(&run);
+            clear_run(&plain);
+            clear(&p);
+        }
+}
+END_TEST
+
+/* Every rule with every mask, on one shape whose queries and keys differ, in few tiles. */
+START_TEST(rules_and_masks)
+{
+    static const int64_t lookbacks[] = {RA_NO_LOOKBACK, 0, 1, 8, 9, 30, 1000};
+    for (int masking = NO_MASK; masking <= LAST_SEEN; masking++)
+        for (int i = 0; i < 1 + COUNT(lookbacks); i++)
+            for (int interleaved = 0; interleaved < 2; interleaved++) {
+                struct problem p = {.config = _i ? shape(2, 30, 19, 4, 2, 5)
+                                                 : shape(2, 19, 30, 4, 2, 5),
+                                    .masking = masking,
+                                    .seed = (unsigned)(10 * masking + i)};
+                p.config.tile_queries = p.config.tile_keys = 8;
+                p.config.causal = i > 0;
+                p.config.lookback = i > 0 ? lookbacks[i - 1] : RA_NO_LOOKBACK;
+                p.config.head_map = interleaved ? RA_INTERLEAVED : RA_GROUPED;
+                p.config.softcap = interleaved ? 1.5 : 0;
+                check_problem(p, ROWS_FIRST);
+            }
+}
+END_TEST
+
+/* Scores of all sizes, in all types. */
+START_TEST(sizes_of_scores)
+{
+    static const double sizes[] = {0.1, 1, 10, 30, 300};
+    for (int i = 0; i < COUNT(sizes); i++)
+        for (int type = RA_FLOAT32; type <= RA_BFLOAT16; type++) {
+            struct problem p = {
+                .config = shape(1, 40, 50, 2, 1, 16), .size = sizes[i], .seed = (unsigned)i};
+            p.config.causal = _i;
+            p.config.type = type;
+            p.config.tile_keys = 16;
+            check_problem(p, ROWS_FIRST);
+        }
+}
+END_TEST
+
+/* Rounding happens once, at the end: the 16-bit outputs are those of float32, rounded. */
+START_TEST(rounded_once)
+{
+    static const enum tensor outputs[] = {O, DQ, DK, DV};
+    struct problem narrow = {.config = shape(2, 70, 90, 4, 2, 16), .masking = RANDOM_MASK}, wide;
+    narrow.config.type = _i ? RA_BFLOAT16 : RA_FLOAT16;
+    narrow.config.tile_keys = 16;
+    prepare(&narrow);
+    wide = narrow;
+    for (int i = 0; i < COUNT(outputs); i++)
+        wide.wide[outputs[i]] = true;
+    struct run a = run_as(&narrow, ROWS_FIRST, 0), b = run_as(&wide, ROWS_FIRST, 0);
+    for (int64_t e = 0; e < numbers_of(&narrow, O); e++)
+        ck_assert(a.got[O][e] == rounded(narrow.config.type, b.got[O][e]));
+
+    /* The same o for both backwards. */
+    clear_run(&a);
+    narrow.wide[O] = true;
+    a = run_as(&narrow, ROWS_FIRST, 0);
+    for (int i = 1; i < COUNT(outputs); i++)
+        for (int64_t e = 0; e < numbers_of(&narrow, outputs[i]); e++)
+            ck_assert(a.got[outputs[i]][e] ==
+                      rounded(narrow.config.type, b.got[outputs[i]][e]));
+    clear_run(&a);
+    clear_run(&b);
+    clear(&narrow);
+}
+END_TEST
+
+/* q, k, v and d_out may be one array. */
+START_TEST(inputs_may_be_one)
+{
+    struct problem p = {.config = shape(2, 20, 20, 2, 2, 8)};
+    p.config.causal = true;
+    prepare(&p);
+    for (int t = K; t <= D_OUT; t++)
+        if (t == K || t == V || t == D_OUT)
+            memcpy(p.whole[t], p.whole[Q], (size_t)numbers_of(&p, Q) * sizeof(double));
+    solve(&p, NULL);
+    struct run apart = run_as(&p, ROWS_FIRST, 0), one = {.p = &p};
+    judge_run(&p, &apart);
+
+    int64_t numbers = numbers_of(&p, Q), positions[20], rows[] = {20, 20};
+    for (int64_t i = 0; i < 20; i++)
+        positions[i] = i;
+    struct shard x;
+    fill_shard(&p, &x, ROWS_FIRST, (int64_t *[]){positions, positions}, rows);
+    x.arrays.k.data = x.arrays.v.data = x.arrays.d_out.data = x.arrays.q.data;
+    struct ra_plan *plan = plan_for(&p.config);
+    ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
+    ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_OK);
+    for (int t = 0; t < TENSORS; t++)
+        if (is_output(t)) {
+            one.got[t] = new_numbers(numbers);
+            collect(&p, &x, t, (int64_t *[]){positions, positions}, one.got);
+        }
+    same_bits(&p, &apart, &one);
+    clear_run(&apart);
+    clear_run(&one);
+    clear_shard(&x);
+    clear(&p);
+    ra_plan_destroy(plan);
+}
+END_TEST
+
+/* Arrays without numbers need not be there, nor be apart. */
+START_TEST(empty_arrays)
+{
+    static const int64_t shapes[][3] = {{0, 5, 5}, {1, 0, 5}, {1, 5, 0}, {1, 0, 0}, {0, 0, 0}};
+    for (int i = 0; i < COUNT(shapes); i++)
+        for (int type = RA_FLOAT32; type <= RA_BFLOAT16; type++)
+            for (int shared = 0; shared < 2; shared++) {
+                float q[5 * 4], o[5 * 4], lse[5], d_out[5 * 4], dq[5 * 4], k[5 * 4], dk[5 * 4],
+                    dv[5 * 4], nothing;
+                bool has_queries = shapes[i][0] * shapes[i][1] > 0;
+                bool has_keys = shapes[i][0] * shapes[i][2] > 0;
+                struct ra_config config = shape(shapes[i][0], shapes[i][1], shapes[i][2], 1, 1, 4);
+                config.type = type;
+                config.causal = shared;
+                struct ra_plan *plan = plan_for(&config);
+                void *none = shared ? &nothing : NULL;
+                memset(q, 0, sizeof q);
+                memset(k, 0, sizeof k);
+                memset(d_out, 0, sizeof d_out);
+                struct ra_arrays arrays = RA_ARRAYS_INIT;
+                arrays.q = ra_tensor_bnhd(has_queries ? q : none, RA_FLOAT32, 5, 1, 4);
+                arrays.o = ra_tensor_bnhd(has_queries ? o : none, RA_FLOAT32, 5, 1, 4);
+                arrays.lse = ra_tensor_bhn(has_queries ? lse : none, 5, 1);
+                arrays.d_out = ra_tensor_bnhd(has_queries ? d_out : none, RA_FLOAT32, 5, 1, 4);
+                arrays.dq = ra_tensor_bnhd(has_queries ? dq : none, RA_FLOAT32, 5, 1, 4);
+                arrays.k = arrays.v = ra_tensor_bnhd(has_keys ? k : none, type, 5, 1, 4);
+                arrays.dk = ra_tensor_bnhd(has_keys ? dk : none, RA_FLOAT32, 5, 1, 4);
+                arrays.dv = ra_tensor_bnhd(has_keys ? dv : none, RA_FLOAT32, 5, 1, 4);
+                memset(o, 0xFF, sizeof o);
+                memset(dq, 0xFF, sizeof dq);
+                memset(dk, 0xFF, sizeof dk);
+                memset(dv, 0xFF, sizeof dv);
+                ck_assert_msg(ra_forward(plan, &arrays) == RA_OK, "%s", ra_plan_error(plan));
+                ck_assert_msg(ra_backward(plan, &arrays) == RA_OK, "%s", ra_plan_error(plan));
+                for (int e = 0; e < 5 * 4; e++) {
+                    ck_assert(!has_queries || (o[e] == 0 && dq[e] == 0 && lse[e / 4] == -INFINITY));
+                    ck_assert(!has_keys || (dk[e] == 0 && dv[e] == 0));
+                }
+                ra_plan_destroy(plan);
+            }
+}
+END_TEST
+
+/* A mask holds whatever bytes the caller has: 0 is false, all others are true. */
+START_TEST(any_byte_is_true)
+{
+    struct ra_config config = shape(1, 1, 4, 1, 1, 1);
+    config.has_mask = true;
+    struct ra_plan *plan = plan_for(&config);
+    float zero[4] = {0}, v[] = {1, 2, 4, 8}, o = NAN, lse = NAN;
+    unsigned char mask[] = {0, 1, 2, 255};
+    struct ra_arrays arrays = RA_ARRAYS_INIT;
+    arrays.q = ra_tensor_bnhd(zero, RA_FLOAT32, 1, 1, 1);
+    arrays.k = ra_tensor_bnhd(zero, RA_FLOAT32, 4, 1, 1);
+    arrays.v = ra_tensor_bnhd(v, RA_FLOAT32, 4, 1, 1);
+    arrays.mask = ra_tensor_bn(mask, 4);
+    arrays.o = ra_tensor_bnhd(&o, RA_FLOAT32, 1, 1, 1);
+    arrays.lse = ra_tensor_bhn(&lse, 1, 1);
+    ck_assert_int_eq(ra_forward(plan, &arrays), RA_OK);
+    ck_assert(fabsf(o - 14.0f / 3) < 1e-6f && fabsf(lse - logf(3)) < 1e-6f);
+    ra_plan_destroy(plan);
+}
+END_TEST
+
+/* ---- Rings. ---- */
+
+static const int ring_sizes[] = {1, 2, 3, 5, 8};
+
+START_TEST(rings)
+{
+    static const int64_t some[] = {1, 2, 7, 16, 37, 40, 65};
+    uint64_t state = (uint64_t)_i + 1000;
+    for (int i = 0; i < 16; i++) {
+        int64_t N = ONE_OF(&state, some), M = random_below(&state, 2) ? N : ONE_OF(&state, some);
+        struct problem p = random_problem(&state, N, M);
+        enum order order = random_order(&state, &p);
+        p.ranks = ring_sizes[_i % COUNT(ring_sizes)];
+        p.config.layout = _i / COUNT(ring_sizes);
+        p.config.bucket = p.config.layout == RA_STRIPED && i % 2 ? 1 + i / 2 : 0;
+        p.config.local_keys = random_below(&state, 6) == 0;
+        p.config.ring_size = random_below(&state, 2) ? p.ranks : 0;
+        prepare(&p);
+
+        /* Twice, in two orders, with messages that come early and late: the same bits. */
+        struct run run = run_as(&p, order, THREAD_LATE);
+        struct run again = run_as(&p, ROWS_FIRST, THREAD_EARLY);
+        same_bits(&p, &run, &again);
+        judge_run(&p, &run);
+
+        /* One rank computes what one process does, to the bit. */
+        if (p.ranks == 1) {
+            struct problem alone = p;
+            alone.ranks = 0;
+            struct run without = run_as(&alone, order, THREAD_LATE);
+            same_bits(&p, &run, &without);
+            clear_run(&without);
+        }
+        clear_run(&run);
+        clear_run(&again);
+        clear(&p);
+    }
+}
+END_TEST
+
+/* Windows that end at every place that matters, on every layout, with a rank that has no rows. */
+START_TEST(lookbacks)
+{
+    static const int64_t windows[] = {0, 1, 3, 4, 5, 8, 9, 12, 13, 21, 130, RA_NO_LOOKBACK};
+    for (int i = 0; i < COUNT(windows); i++)
+        for (int longer = 0; longer < 3; longer++) {
+            struct problem p = {.config = shape(1, 13, 13 + 4 * (longer - 1), 1, 1, 3),
+                                .ranks = 4,
+                                .seed = (unsigned)i};
+            p.config.causal = true;
+            p.config.lookback = windows[i];
+            p.config.layout = _i % 3;
+            p.config.bucket = _i == 3 + RA_STRIPED ? 2 : 0;
+            p.config.tile_queries = p.config.tile_keys = 2;
+            if (p.config.bucket == 0 && _i >= 3)
+                p.config.tile_keys = 64;
+            check_problem(p, ROWS_FIRST);
+        }
+}
+END_TEST
+
+/* Keys that nobody may see, by rank: those of one rank, and those of all but one. */
+START_TEST(masked_ranks)
+{
+    for (int rank = 0; rank < 3; rank++) {
+        struct problem p = {
+            .config = shape(2, 24, 24, 2, 1, 4), .ranks = 3, .masking = ALL_SEEN, .seed = 5};
+        p.config.causal = _i % 2;
+        p.config.layout = _i / 2 % 3;
+        p.config.type = rank;
+        prepare(&p);
+        for (int64_t j = 0; j < 24; j++)
+            *row_at(&p, p.whole, MASK, 1, j, 0) = (p.home[RA_KEY_SIDE][j] == rank) != (_i < 6);
+        solve(&p, NULL);
+        struct run run = run_as(&p, GAPS, THREAD_LATE);
+        judge_run(&p, &run);
+        clear_run(&run);
+        clear(&p);
+    }
+}
+END_TEST
+
+/* ---- Hops, before they run. ---- */
+
+/* Does this rank see any key of that one? Without a causal mask all keys go to everybody. */
+static bool rank_needs(const struct problem *p, int rank, int origin)
+{
+    if (!p->config.causal || p->config.local_keys)
+        return !p->config.local_keys;
+    for (int64_t i = 0; i < p->rows[RA_QUERY_SIDE]; i++)
+        for (int64_t j = 0; j < p->rows[RA_KEY_SIDE]; j++)
+            if (p->home[RA_QUERY_SIDE][i] == rank && p->home[RA_KEY_SIDE][j] == origin &&
+                place_sees(p, i, j))
+                return true;
+    return false;
+}
+
+/* The distances of the hops; returns how many. And how far the keys of each rank go. */
+static int want_schedule(const struct problem *p, int *distances, int *last)
+{
+    int P = ranks_of(p), count = 0;
+    memset(last, 0, (size_t)P * sizeof *last);
+    for (int distance = 0; distance < P; distance++) {
+        bool needed = distance == 0;
+        for (int origin = 0; origin < P; origin++)
+            if (rank_needs(p, (origin + distance) % P, origin)) {
+                last[origin] = distance;
+                needed = true;
+            }
+        if (needed)
+            distances[count++] = distance;
+    }
+    return count;
+}
+
+/* Counts the pairs of the tiles of two spans in which somebody sees somebody, and tiles in which
+ * nobody does. */
+static void count_tiles(const struct problem *p, struct ra_span queries, struct ra_span keys,
+                        int64_t *pairs, int64_t *skipped)
+{
+    for (int64_t a = 0; a < queries.count; a += p->tile[0])
+        for (int64_t c = 0; c < keys.count; c += p->tile[1]) {
+            int64_t a_end = a + p->tile[0] < queries.count ? a + p->tile[0] : queries.count;
+            int64_t c_end = c + p->tile[1] < keys.count ? c + p->tile[1] : keys.count;
+            bool seen = false;
+            for (int64_t i = a; i < a_end && !seen; i++)
+                for (int64_t j = c; j < c_end && !seen; j++)
+                    seen = place_sees(p, queries.first + i * queries.stride,
+                                      keys.first + j * keys.stride);
+            *pairs += seen ? (a_end - a) * (c_end - c) : 0;
+            *skipped += !seen;
+        }
+}
+
+static struct ra_hop want_hop(const struct problem *p, int rank, int step, bool backward)
+{
+    int distances[MOST_RANKS], last[MOST_RANKS], P = ranks_of(p);
+    want_schedule(p, distances, last);
+    struct ra_hop hop = {.distance = distances[step], .origin = (rank - distances[step] + P) % P};
+    int goes = last[hop.origin];
+    if (goes < hop.distance)
+        return hop;
+
+    /* The work: 2 products forward, 5 backward. */
+    struct ra_span mine[MOST_SPANS], theirs[MOST_SPANS];
+    int my_spans = spans_of(p, RA_QUERY_SIDE, rank, mine), pairs_of_spans = 0;
+    int their_spans = spans_of(p, RA_KEY_SIDE, hop.origin, theirs);
+    int64_t pairs = 0, skipped = 0, rows = 0;
+    for (int s = 0; s < my_spans; s++)
+        for (int t = 0; t < their_spans; t++, pairs_of_spans++)
+            count_tiles(p, mine[s], theirs[t], &pairs, &skipped);
+    hop.multiply_adds = (backward ? 5 : 2) * p->B * p->H * pairs * p->D;
+    hop.tiles_skipped = p->B * p->H * skipped;
+
+    /* The messages: keys and gradients go on, or gradients home. */
+    for (int t = 0; t < their_spans; t++)
+        rows += theirs[t].count;
+    int64_t numbers = 2 * p->B * rows * p->G * p->D;
+    int64_t keys = numbers * (p->config.type == RA_FLOAT32 ? 4 : 2) +
+                   (p->config.has_mask ? p->B * rows : 0);
+    if (goes > hop.distance && keys > 0) {
+        hop.messages++;
+        hop.bytes += keys;
+    }
+    if (backward && goes > 0 && numbers > 0) {
+        hop.messages++;
+        hop.bytes += 4 * numbers;
+    }
+    return hop;
+}
+
+/* Every hop of every rank, as a plan says, against what is counted pair by pair. */
+static void check_hops(const struct problem *p, struct ra_plan *plan)
+{
+    int distances[MOST_RANKS], last[MOST_RANKS], P = ranks_of(p);
+    ck_assert_int_eq(ra_plan_ranks(plan), P);
+    ck_assert_int_eq(ra_plan_hops(plan), want_schedule(p, distances, last));
+    for (int rank = 0; rank < P; rank++)
+        for (int step = 0; step < ra_plan_hops(plan); step++)
+            for (int backward = 0; backward < 2; backward++) {
+                struct ra_hop got, want = want_hop(p, rank, step, backward);
+                ck_assert_int_eq(ra_plan_hop(plan, rank, step, backward, &got), RA_OK);
+                if (got.distance != want.distance || got.origin != want.origin ||
+                    got.multiply_adds != want.multiply_adds ||
+                    got.tiles_skipped != want.tiles_skipped || got.messages != want.messages ||
+                    got.bytes != want.bytes)
+                    ck_abort_msg("layout %d bucket %d lookback %d N %d M %d, rank %d of %d, step "
+                                 "%d, backward %d: distance %d %d origin %d %d multiply_adds %d %d "
+                                 "skipped %d %d messages %d %d bytes %d %d",
+                                 p->config.layout, (int)p->config.bucket, (int)p->config.lookback,
+                                 (int)p->rows[0], (int)p->rows[1], rank, P, step, backward,
+                                 got.distance, want.distance, got.origin, want.origin,
+                                 (int)got.multiply_adds, (int)want.multiply_adds,
+                                 (int)got.tiles_skipped, (int)want.tiles_skipped,
+                                 (int)got.messages, (int)want.messages, (int)got.bytes,
+                                 (int)want.bytes);
+            }
+}
+
+/* A plan to look at answers for every rank as the real ones do, and both are right. */
+START_TEST(plans_to_look_at)
+{
+    static const int64_t some[] = {0, 1, 5, 16, 37, 64};
+    uint64_t state = (uint64_t)_i + 77;
+    for (int i = 0; i < 30; i++) {
+        int64_t N = ONE_OF(&state, some), M = random_below(&state, 2) ? N : ONE_OF(&state, some);
+        struct problem p = random_problem(&state, N, M);
+        p.config.layout = i % 3;
+        p.config.bucket = p.config.layout == RA_STRIPED && i % 2 ? 1 + i / 4 : 0;
+        p.config.local_keys = random_below(&state, 6) == 0;
+        p.ranks = p.config.ring_size = ring_sizes[_i];
+        prepare(&p);
+        struct ra_plan *look = plan_for(&p.config);
+        ck_assert_int_eq(ra_plan_rank(look), 0);
+        check_hops(&p, look);
+
+        struct thread_ring *ring = thread_ring_open(p.ranks, 1, THREAD_LATE);
+        int *times[] = {calloc((size_t)N + 1, sizeof(int)), calloc((size_t)M + 1, sizeof(int))};
+        for (int rank = 0; rank < p.ranks; rank++) {
+            char trouble[TEXT] = "", mine[4096], theirs[4096];
+            struct ra_plan *plan = new_plan(&p.config, ring, rank, trouble);
+            ck_assert_msg(plan != NULL, "%s", trouble);
+            ck_assert_int_eq(ra_plan_rank(plan), rank);
+            if (rank == p.ranks - 1)
+                check_hops(&p, plan);
+            for (int about = 0; about < p.ranks; about++) {
+                int64_t size = ra_plan_describe(plan, about, mine, sizeof mine);
+                ck_assert_int_eq(size, ra_plan_describe(look, about, theirs, sizeof theirs));
+                ck_assert_str_eq(mine, theirs);
+                ck_assert_int_eq(size, (int64_t)strlen(mine));
+            }
+            if (rank == 0)
+                ck_assert_int_eq(ra_plan_bytes(plan), ra_plan_bytes(look));
+
+            /* Every row of the whole has one place on one rank, and the layout knows it. */
+            for (int side = 0; side < 2; side++) {
+                struct ra_layout layout = ra_plan_layout(plan, side);
+                int64_t *at = calloc((size_t)ra_plan_rows(plan, side) + 1, sizeof *at);
+                ck_assert_msg(check_positions(&p, plan, side, at, trouble), "%s", trouble);
+                for (int64_t a = 0; a < ra_plan_rows(plan, side); a++) {
+                    int64_t row;
+                    times[side][at[a]]++;
+                    ck_assert_int_eq(ra_layout_find(layout, at[a], &row), rank);
+                    ck_assert_int_eq(row, a);
+                }
+                free(at);
+            }
+            ra_plan_destroy(plan);
+        }
+        for (int side = 0; side < 2; side++) {
+            for (int64_t row = 0; row < p.rows[side]; row++)
+                ck_assert_int_eq(times[side][row], 1);
+            free(times[side]);
+        }
+        thread_ring_close(ring);
+
+        /* It computes nothing. */
+        struct ra_arrays arrays = RA_ARRAYS_INIT;
+        if (p.ranks > 1) {
+            ck_assert_int_eq(ra_forward(look, &arrays), RA_INVALID);
+            ck_assert_ptr_nonnull(strstr(ra_plan_error(look), "ring_size"));
+            ck_assert_int_eq(ra_backward(look, &arrays), RA_INVALID);
+        }
+        ra_plan_destroy(look);
+        clear(&p);
+    }
+}
+END_TEST
+
+/* No such rank, no such hop. */
+START_TEST(hops_that_are_none)
+{
+    struct ra_config config = shape(1, 8, 8, 1, 1, 4);
+    config.ring_size = 4;
+    struct ra_plan *plan = plan_for(&config);
+    static const int wrong[][2] = {{-1, 0}, {4, 0}, {INT_MAX, 0}, {INT_MIN, 0},
+                                   {0, -1}, {0, 4}, {0, INT_MAX}, {0, INT_MIN}};
+    struct ra_hop hop;
+    char text[64];
+    for (int i = 0; i < COUNT(wrong); i++)
+        for (int backward = 0; backward < 2; backward++) {
+            ck_assert_int_eq(ra_plan_hop(plan, wrong[i][0], wrong[i][1], backward, &hop),
+                             RA_INVALID);
+            snprintf(text, sizeof text, "%s = %d", wrong[i][0] ? "rank" : "step",
+                     wrong[i][0] ? wrong[i][0] : wrong[i][1]);
+            ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), text));
+            ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "0 to 3"));
+        }
+    ck_assert_int_eq(ra_plan_hop(plan, 0, 0, false, NULL), RA_INVALID);
+    ck_assert_int_eq(ra_plan_hop(NULL, 0, 0, false, &hop), RA_INVALID);
+    ck_assert_int_eq(ra_plan_describe(plan, -1, text, sizeof text), -1);
+    ck_assert_int_eq(ra_plan_describe(plan, 4, text, sizeof text), -1);
+    ra_plan_destroy(plan);
+}
+END_TEST
+
+/* Like snprintf: never more than there is room for, and always how much there would be. */
+START_TEST(descriptions)
+{
+    struct ra_config config = shape(2, 100, 100, 4, 2, 16);
+    config.ring_size = 3;
+    config.causal = true;
+    config.layout = RA_STRIPED;
+    struct ra_plan *plan = plan_for(&config);
+    char whole[4096], part[4096];
+    int64_t length = ra_plan_describe(plan, 1, whole, sizeof whole);
+    ck_assert_int_eq(length, (int64_t)strlen(whole));
+    ck_assert_int_gt(length, 100);
+    ck_assert_int_eq(ra_plan_describe(plan, 1, NULL, 0), length);
+    for (int64_t size = 0; size <= length + 2; size++) {
+        memset(part, 'x', sizeof part);
+        ck_assert_int_eq(ra_plan_describe(plan, 1, part, (size_t)size), length);
+        int64_t written = size < length + 1 ? size : length + 1;
+        ck_assert(size == 0 || part[written - 1] == 0);
+        ck_assert(size == 0 || strncmp(part, whole, (size_t)written - 1) == 0);
+        for (int64_t i = written; i < length + 3; i++)
+            ck_assert(part[i] == 'x');
+    }
+
+    /* What it says of the hops is what the hops say. */
+    for (int backward = 0; backward < 2; backward++)
+        for (int step = 0; step < ra_plan_hops(plan); step++) {
+            struct ra_hop hop;
+            ck_assert_int_eq(ra_plan_hop(plan, 1, step, backward, &hop), RA_OK);
+            char line[128], *at = whole;
+            snprintf(line, sizeof line, "%5d %8d %14d %14d %9d %11d\n", hop.distance, hop.origin,
+                     (int)hop.multiply_adds, (int)hop.tiles_skipped, (int)hop.messages,
+                     (int)hop.bytes);
+            ck_assert_ptr_nonnull(at = strstr(at, line));
+        }
+    char bytes[64];
+    struct ra_config alone = config;
+    alone.ring_size = 1;
+    ra_plan_destroy(plan);
+    plan = plan_for(&alone);
+    ra_plan_describe(plan, 0, whole, sizeof whole);
+    snprintf(bytes, sizeof bytes, "%d bytes", (int)ra_plan_bytes(plan));
+    ck_assert_ptr_nonnull(strstr(whole, bytes));
+    ra_plan_destroy(plan);
+}
+END_TEST
+
+/* Sharding, by row, and back. */
+START_TEST(shard_and_unshard)
+{
+    enum { OUTER = 3, BYTES = 5 };
+    uint64_t state = (uint64_t)_i;
+    for (int i = 0; i < 12; i++) {
+        struct problem p = {.config = shape(1, i * 3, 20 - i, 1, 1, 1), .ranks = ring_sizes[_i]};
+        p.config.layout = i % 3;
+        p.config.bucket = p.config.layout == RA_STRIPED ? i / 3 : 0;
+        prepare(&p);
+        for (int side = 0; side < 2; side++) {
+            struct thread_ring *ring = thread_ring_open(p.ranks, 1, THREAD_LATE);
+            int64_t rows = p.rows[side];
+            size_t size = (size_t)(OUTER * rows * BYTES);
+            unsigned char *whole = malloc(size + 1), *back = malloc(size + 1);
+            for (size_t byte = 0; byte < size; byte++)
+                whole[byte] = (unsigned char)random_below(&state, 256);
+            memset(back, 0, size);
+            for (int rank = 0; rank < p.ranks; rank++) {
+                char trouble[TEXT] = "";
+                struct ra_plan *plan = new_plan(&p.config, ring, rank, trouble);
+                ck_assert_msg(plan != NULL, "%s", trouble);
+                int64_t local_rows = ra_plan_rows(plan, side);
+                unsigned char *local = malloc((size_t)(OUTER * local_rows * BYTES));
+                ck_assert_int_eq(ra_shard(plan, side, OUTER, BYTES, whole, local), RA_OK);
+                for (int64_t o = 0; o < OUTER; o++)
+                    for (int64_t a = 0; a < local_rows; a++)
+                        ck_assert_mem_eq(
+                            local + (o * local_rows + a) * BYTES,
+                            whole + (o * rows + ra_plan_position(plan, side, a)) * BYTES, BYTES);
+                ck_assert_int_eq(ra_unshard(plan, side, OUTER, BYTES, local, back), RA_OK);
+                free(local);
+                ra_plan_destroy(plan);
+            }
+            ck_assert_mem_eq(back, whole, size);
+            free(whole);
+            free(back);
+            thread_ring_close(ring);
+        }
+        clear(&p);
+    }
+}
+END_TEST
+
+/* ---- Errors. ---- */
+
+/* Configs that are wrong in one field, or in one together with what `shape` gave. */
+enum kind { WHOLE, INT, BYTE, REAL };
+
+#define FIELD(name) #name, offsetof(struct ra_config, name)
+
+static const struct wrong_field {
+    const char *name;
+    size_t offset;
+    enum kind kind;
+    double value;
+    const char *got, *right; /* what the text must have */
+} wrong_fields[] = {
+    {FIELD(batch), WHOLE, -1, "-1", "at least 0"},
+    {FIELD(batch), WHOLE, -0x1p63, "-9223372036854775808", "at least 0"},
+    {FIELD(batch), WHOLE, 0x1p62, "4611686018427387904", "at most"},
+    {FIELD(batch), WHOLE, 0x1p50, "1125899906842624", "at most"},
+    {FIELD(queries), WHOLE, -1, "-1", "at least 0"},
+    {FIELD(queries), WHOLE, 0x1p62, "4611686018427387904", "at most"},
+    {FIELD(queries), WHOLE, 0x1p49, "562949953421312", "at most"},
+    {FIELD(keys), WHOLE, -2, "-2", "at least -1"},
+    {FIELD(keys), WHOLE, 0x1p62, "4611686018427387904", "at most"},
+    {FIELD(keys), WHOLE, 0x1p49, "562949953421312", "at most"},
+    {FIELD(heads), WHOLE, 0, "0", "at least 1"},
+    {FIELD(heads), WHOLE, -4, "-4", "at least 1"},
+    {FIELD(heads), WHOLE, 3, "3", "divides"},
+    {FIELD(heads), WHOLE, 0x1p62, "4611686018427387904", "at most"},
+    {FIELD(heads), WHOLE, 0x1p49, "562949953421312", "at most"},
+    {FIELD(key_heads), WHOLE, 0, "0", "divides heads = 4"},
+    {FIELD(key_heads), WHOLE, -2, "-2", "at least -1"},
+    {FIELD(key_heads), WHOLE, 3, "3", "divides heads = 4"},
+    {FIELD(key_heads), WHOLE, 8, "8", "divides heads = 4"},
+    {FIELD(dim), WHOLE, 0, "0", "at least 1"},
+    {FIELD(dim), WHOLE, -8, "-8", "at least 1"},
+    {FIELD(dim), WHOLE, 0x1p62, "4611686018427387904", "at most"},
+    {FIELD(dim), WHOLE, 0x1p49, "562949953421312", "at most"},
+    {FIELD(type), INT, RA_BOOL, "3", "0 to 2"},
+    {FIELD(type), INT, -1, "-1", "0 to 2"},
+    {FIELD(type), INT, 99, "99", "0 to 2"},
+    {FIELD(has_mask), BYTE, 2, "2", "0 to 1"},
+    {FIELD(forward_only), BYTE, 255, "255", "0 to 1"},
+    {FIELD(causal), BYTE, 2, "2", "0 to 1"},
+    {FIELD(local_keys), BYTE, 3, "3", "0 to 1"},
+    {FIELD(lookback), WHOLE, -2, "-2", "at least -1"},
+    {FIELD(lookback), WHOLE, 0, "0", "causal = true"},
+    {FIELD(lookback), WHOLE, 100, "100", "causal = true"},
+    {FIELD(head_map), INT, 2, "2", "0 to 1"},
+    {FIELD(head_map), INT, -1, "-1", "0 to 1"},
+    {FIELD(scale), REAL, NAN, "nan", "finite"},
+    {FIELD(scale), REAL, INFINITY, "inf", "finite"},
+    {FIELD(scale), REAL, 1e39, "1e+39", "float32"},
+    {FIELD(scale), REAL, -1e39, "-1e+39", "float32"},
+    {FIELD(softcap), REAL, -1, "-1", "above 0"},
+    {FIELD(softcap), REAL, NAN, "nan", "above 0"},
+    {FIELD(softcap), REAL, INFINITY, "inf", "float32"},
+    {FIELD(softcap), REAL, 1e39, "1e+39", "float32"},
+    {FIELD(softcap), REAL, 1e-46, "1e-46", "float32"},
+    {FIELD(layout), INT, 3, "3", "0 to 2"},
+    {FIELD(layout), INT, -1, "-1", "0 to 2"},
+    {FIELD(bucket), WHOLE, -1, "-1", "at least 0"},
+    {FIELD(bucket), WHOLE, 4, "4", "RA_STRIPED"},
+    {FIELD(ring_size), INT, -1, "-1", "at least 0"},
+    {FIELD(ring_size), INT, INT_MIN, "-2147483648", "at least 0"},
+    {FIELD(ring_size), INT, INT_MAX, "2147483647", "at most"},
+    {FIELD(tile_queries), WHOLE, -1, "-1", "at least 0"},
+    {FIELD(tile_queries), WHOLE, 0x1p62, "4611686018427387904", "at most"},
+    {FIELD(tile_keys), WHOLE, -7, "-7", "at least 0"},
+    {FIELD(tile_keys), WHOLE, 0x1p62, "4611686018427387904", "at most"},
+    {FIELD(timeout), REAL, -1, "-1", "seconds"},
+    {FIELD(timeout), REAL, NAN, "nan", "seconds"},
+};
+
+static void set_field(struct ra_config *config, size_t offset, enum kind kind, double value)
+{
+    char *at = (char *)config + offset;
+    int64_t whole = kind == REAL ? 0 : (int64_t)value;
+    int narrow = (int)whole;
+    switch (kind) {
+    case WHOLE:
+        memcpy(at, &whole, sizeof whole);
+        break;
+    case INT:
+        memcpy(at, &narrow, sizeof narrow);
+        break;
+    case BYTE:
+        *(unsigned char *)at = (unsigned char)whole;
+        break;
+    case REAL:
+        memcpy(at, &value, sizeof value);
+    }
+}
+
+/* Is this config refused, with a text that has all of these words? */
+static void refused(const struct ra_config *config, const char *name, const char *got,
+                    const char *right)
+{
+    struct ra_plan *plan = (struct ra_plan *)(void *)&plan;
+    char error[RA_ERROR_SIZE];
+    memset(error, 'x', sizeof error);
+    ck_assert_msg(ra_plan_create(&plan, config, error) == RA_INVALID, "%s %s", name, got);
+    ck_assert_ptr_null(plan);
+    ck_assert_ptr_nonnull(memchr(error, 0, sizeof error));
+    ck_assert_msg(strstr(error, name) && strstr(error, got) && strstr(error, right),
+                  "\"%s\" has no \"%s\", \"%s\" or \"%s\"", error, name, got, right);
+    plan = (struct ra_plan *)(void *)&plan;
+    ck_assert_int_eq(ra_plan_create(&plan, config, NULL), RA_INVALID);
+    ck_assert_ptr_null(plan);
+}
+
+START_TEST(wrong_configs)
+{
+    for (int i = 0; i < COUNT(wrong_fields); i++) {
+        const struct wrong_field *wrong = &wrong_fields[i];
+        struct ra_config config = shape(2, 8, 8, 4, 2, 8);
+        set_field(&config, wrong->offset, wrong->kind, wrong->value);
+        refused(&config, wrong->name, wrong->got, wrong->right);
+    }
+
+    /* Too many stripes, of queries or of keys. */
+    struct ra_config striped = shape(1, (int64_t)1 << 40, 8, 1, 1, 1);
+    striped.layout = RA_STRIPED;
+    striped.bucket = 1;
+    refused(&striped, "bucket", "= 1", "give at least");
+
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE];
+    ck_assert_int_eq(ra_plan_create(NULL, &striped, error), RA_INVALID);
+    ck_assert_ptr_nonnull(strstr(error, "plan is NULL"));
+    ck_assert_int_eq(ra_plan_create(&plan, NULL, error), RA_INVALID);
+    ck_assert_ptr_nonnull(strstr(error, "config is NULL"));
+    ck_assert_ptr_null(plan);
+    ra_plan_destroy(NULL);
+
+    /* A refusal leaves no text of earlier errors behind: a plan begins with none. */
+    struct ra_config config = shape(2, 8, 8, 4, 2, 8);
+    plan = plan_for(&config);
+    ck_assert_str_eq(ra_plan_error(plan), "");
+    ra_plan_destroy(plan);
+}
+END_TEST
+
+/* Headers of other versions: an older one has fewer fields, a newer one more. */
+START_TEST(config_sizes)
+{
+    struct {
+        struct ra_config config;
+        int64_t more[2];
+    } newer = {shape(2, 8, 8, 4, 2, 8), {0, 0}};
+    newer.config.size = sizeof newer;
+    ra_plan_destroy(plan_for(&newer.config));
+    newer.more[1] = 1;
+    refused(&newer.config, "config", "field", "newer");
+
+    static const size_t sizes[] = {0, 1, 8, 15, (size_t)1 << 20, SIZE_MAX};
+    for (int i = 0; i < COUNT(sizes); i++) {
+        struct ra_config config = shape(2, 8, 8, 4, 2, 8);
+        char got[32];
+        config.size = sizes[i];
+        snprintf(got, sizeof got, "%zu", sizes[i]);
+        refused(&config, "size", got, "RA_CONFIG_INIT");
+    }
+
+    /* What lies behind an older header's last field is not looked at. */
+    struct ra_config older = shape(2, 8, 8, 4, 2, 8);
+    older.size = offsetof(struct ra_config, scale);
+    older.scale = NAN;
+    older.layout = 77;
+    older.tile_keys = -5;
+    ra_plan_destroy(plan_for(&older));
+}
+END_TEST
+
+/* What can be wrong with an array. */
+enum fault { NO_DATA, ODD_DATA, TYPE, BATCH, ROW, HEAD, SAME_AS };
+
+static const struct wrong_array {
+    enum tensor tensor;
+    enum fault fault;
+    int64_t value;
+} wrong_arrays[] = {
+    {Q, NO_DATA, 0},       {K, NO_DATA, 0},         {V, NO_DATA, 0},
+    {MASK, NO_DATA, 0},    {O, NO_DATA, 0},         {LSE, NO_DATA, 0},
+    {D_OUT, NO_DATA, 0},   {DQ, NO_DATA, 0},        {DK, NO_DATA, 0},
+    {DV, NO_DATA, 0},      {Q, ODD_DATA, 1},        {V, ODD_DATA, 1},
+    {O, ODD_DATA, 1},      {LSE, ODD_DATA, 2},      {DV, ODD_DATA, 1},
+    {Q, TYPE, RA_BOOL},    {Q, TYPE, 77},           {Q, TYPE, -1},
+    {K, TYPE, RA_BOOL},    {V, TYPE, RA_BFLOAT16},  {MASK, TYPE, RA_FLOAT32},
+    {O, TYPE, RA_BFLOAT16}, {LSE, TYPE, RA_FLOAT16}, {LSE, TYPE, RA_BFLOAT16},
+    {D_OUT, TYPE, RA_BOOL}, {DQ, TYPE, RA_BFLOAT16}, {DK, TYPE, 77},
+    {DV, TYPE, RA_BOOL},   {O, BATCH, 0},           {O, ROW, 0},
+    {O, HEAD, 0},          {O, HEAD, 2},            {O, ROW, 11},
+    {O, BATCH, 59},        {O, ROW, -11},           {LSE, ROW, 0},
+    {LSE, HEAD, 1},        {DQ, ROW, 0},            {DQ, BATCH, -59},
+    {DK, HEAD, 2},         {DK, BATCH, 0},          {DV, ROW, 5},
+    {Q, ROW, INT64_MAX},   {Q, BATCH, INT64_MIN},   {K, HEAD, INT64_MIN},
+    {O, ROW, INT64_MIN},   {DV, BATCH, INT64_MAX},  {MASK, ROW, INT64_MIN},
+    {O, SAME_AS, Q},       {O, SAME_AS, V},         {O, SAME_AS, LSE},
+    {LSE, SAME_AS, MASK},  {DQ, SAME_AS, Q},        {DQ, SAME_AS, D_OUT},
+    {DQ, SAME_AS, O},      {DK, SAME_AS, K},        {DK, SAME_AS, DV},
+    {DV, SAME_AS, V},      {DV, SAME_AS, DQ},
+};
+
+/* Is the fault one that this direction can see? It uses the array; and collisions and sharing matter
+ * for what it writes. */
+static bool can_see(const struct wrong_array *wrong, bool backward)
+{
+    bool written = backward ? wrong->tensor >= DQ : wrong->tensor == O || wrong->tensor == LSE;
+    bool used = backward || wrong->tensor <= LSE, far = wrong->value < -1000 || wrong->value > 1000;
+    bool of_output = wrong->fault == SAME_AS || (wrong->fault >= BATCH && !far);
+    return used && (written || !of_output);
+}
+
+static void spoil(struct ra_arrays *arrays, const struct wrong_array *wrong)
+{
+    struct ra_tensor *tensor = tensor_in(arrays, wrong->tensor);
+    switch (wrong->fault) {
+    case NO_DATA:
+        tensor->data = NULL;
+        break;
+    case ODD_DATA:
+        tensor->data = (char *)tensor->data + wrong->value;
+        break;
+    case TYPE:
+        tensor->type = (enum ra_type)wrong->value;
+        break;
+    case BATCH:
+        tensor->batch = wrong->value;
+        break;
+    case ROW:
+        tensor->row = wrong->value;
+        break;
+    case HEAD:
+        tensor->head = wrong->value;
+        break;
+    case SAME_AS:
+        tensor->data = tensor_in(arrays, (enum tensor)wrong->value)->data;
+    }
+}
+
+START_TEST(wrong_calls)
+{
+    struct problem p = {.config = shape(2, 5, 5, 4, 2, 3), .masking = RANDOM_MASK};
+    p.config.type = _i ? RA_FLOAT16 : RA_FLOAT32;
+    prepare(&p);
+    int64_t positions[] = {0, 1, 2, 3, 4}, *both[] = {positions, positions};
+    struct ra_plan *plan = plan_for(&p.config);
+    struct shard x;
+    char trouble[TEXT], name[32];
+    fill_shard(&p, &x, ROWS_FIRST, both, (int64_t[]){5, 5});
+    for (int backward = 0; backward < 2; backward++) {
+        for (int i = 0; i < COUNT(wrong_arrays); i++) {
+            struct ra_arrays spoilt = x.arrays;
+            spoil(&spoilt, &wrong_arrays[i]);
+            if (!can_see(&wrong_arrays[i], backward))
+                continue;
+            enum ra_status status = (backward ? ra_backward : ra_forward)(plan, &spoilt);
+            const char *text = ra_plan_error(plan);
+            snprintf(name, sizeof name, "arrays.%s", names[wrong_arrays[i].tensor]);
+            ck_assert_msg(status == RA_INVALID && strstr(text, name), "%s, fault %d %d: \"%s\"",
+                          name, wrong_arrays[i].fault, (int)wrong_arrays[i].value, text);
+
+            /* Nothing was done. */
+            for (int t = 0; t < TENSORS; t++)
+                ck_assert_mem_eq(x.blocks[t].data, x.blocks[t].before, x.blocks[t].bytes);
+        }
+
+        /* The plan works as before, and its last error stays. */
+        ck_assert_int_eq((backward ? ra_backward : ra_forward)(plan, &x.arrays), RA_OK);
+        ck_assert_str_ne(ra_plan_error(plan), "");
+        ck_assert_msg(only_outputs_changed(&x, backward, trouble), "%s", trouble);
+    }
+    struct run run = run_as(&p, ROWS_FIRST, 0), after = {.p = &p};
+    for (int t = 0; t < TENSORS; t++)
+        if (is_output(t)) {
+            after.got[t] = new_numbers(numbers_of(&p, t));
+            collect(&p, &x, t, both, after.got);
+        }
+    same_bits(&p, &run, &after);
+
+    /* No arrays, and arrays of other sizes. */
+    struct {
+        struct ra_arrays arrays;
+        int64_t more;
+    } newer = {x.arrays, 0};
+    ck_assert_int_eq(ra_forward(plan, NULL), RA_INVALID);
+    ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "arrays is NULL"));
+    ck_assert_int_eq(ra_forward(NULL, &x.arrays), RA_INVALID);
+    ck_assert_int_eq(ra_backward(NULL, &x.arrays), RA_INVALID);
+    ck_assert_ptr_nonnull(ra_plan_error(NULL));
+    static const size_t sizes[] = {0, 8, sizeof(size_t) + sizeof(struct ra_tensor), SIZE_MAX};
+    for (int i = 0; i < COUNT(sizes); i++) {
+        newer.arrays.size = sizes[i];
+        ck_assert_int_eq(ra_forward(plan, &newer.arrays), RA_INVALID);
+        ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "RA_ARRAYS_INIT"));
+    }
+    newer.arrays.size = sizeof newer;
+    ck_assert_int_eq(ra_forward(plan, &newer.arrays), RA_OK);
+    newer.more = 1;
+    ck_assert_int_eq(ra_forward(plan, &newer.arrays), RA_INVALID);
+    ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "newer"));
+    newer.arrays.size = offsetof(struct ra_arrays, d_out);
+    ck_assert_int_eq(ra_forward(plan, &newer.arrays), RA_OK);
+    ck_assert_int_eq(ra_backward(plan, &newer.arrays), RA_INVALID);
+    ra_plan_destroy(plan);
+
+    p.config.forward_only = true;
+    plan = plan_for(&p.config);
+    ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
+    ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_INVALID);
+    ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "forward_only"));
+    ra_plan_destroy(plan);
+    clear_run(&run);
+    clear_run(&after);
+    clear_shard(&x);
+    clear(&p);
+}
+END_TEST
+
+/* In a plan of 16 bits everything may be float32 but k and v. */
+START_TEST(types_of_arrays)
+{
+    struct problem p = {.config = shape(1, 3, 3, 1, 1, 2)};
+    prepare(&p);
+    int64_t positions[] = {0, 1, 2}, *both[] = {positions, positions};
+    for (int type = RA_FLOAT16; type <= RA_BFLOAT16; type++)
+        for (int t = 0; t < TENSORS; t++)
+            for (int given = RA_FLOAT32; given <= RA_BFLOAT16; given++) {
+                p.config.type = type;
+                struct ra_plan *plan = plan_for(&p.config);
+                struct shard x;
+                for (int other = 0; other < TENSORS; other++)
+                    p.wide[other] = false;
+                fill_shard(&p, &x, ROWS_FIRST, both, (int64_t[]){3, 3});
+                float room[6] = {0}; /* for any type */
+                if (t != MASK && t != LSE) {
+                    tensor_in(&x.arrays, t)->type = given;
+                    tensor_in(&x.arrays, t)->data = room;
+                    bool right = given == type || (given == RA_FLOAT32 && t != K && t != V);
+                    enum ra_status status = ra_forward(plan, &x.arrays);
+                    ck_assert_int_eq(status, right || t >= D_OUT ? RA_OK : RA_INVALID);
+                    ck_assert_int_eq(ra_backward(plan, &x.arrays), right ? RA_OK : RA_INVALID);
+                }
+                clear_shard(&x);
+                ra_plan_destroy(plan);
+            }
+    clear(&p);
+}
+END_TEST
+
+START_TEST(wrong_shards)
+{
+    struct ra_config config = shape(1, 3, 3, 1, 1, 1);
+    struct thread_ring *ring = thread_ring_open(5, 1, THREAD_LATE);
+    char trouble[TEXT], whole[8], local[8];
+    struct ra_plan *plans[] = {new_plan(&config, ring, 0, trouble),
+                               new_plan(&config, ring, 4, trouble)};
+    enum ra_status (*const calls[])(struct ra_plan *, enum ra_side, int64_t, int64_t, const void *,
+                                    void *) = {ra_shard, ra_unshard};
+    for (int i = 0; i < 2; i++) {
+        static const int64_t sizes[][2] = {{-1, 1},        {1, 0},         {1, -1},
+                                           {INT64_MAX, 8}, {8, INT64_MAX}, {INT64_MIN, 1}};
+        for (int s = 0; s < COUNT(sizes); s++) {
+            ck_assert_int_eq(calls[i](plans[0], 0, sizes[s][0], sizes[s][1], whole, local),
+                             RA_INVALID);
+            bool outer = sizes[s][0] < 0 || sizes[s][0] > 8;
+            ck_assert_ptr_nonnull(strstr(ra_plan_error(plans[0]), outer ? "outer" : "row_bytes"));
+        }
+        ck_assert_int_eq(calls[i](plans[0], 0, 1, 1, NULL, local), RA_INVALID);
+        ck_assert_int_eq(calls[i](plans[0], 0, 1, 1, whole, NULL), RA_INVALID);
+        ck_assert_int_eq(calls[i](NULL, 0, 1, 1, whole, local), RA_INVALID);
+
+        /* Rank 4 has no row, and nothing is copied of no batches. */
+        ck_assert_int_eq(calls[i](plans[1], 0, 1, 1, i ? NULL : whole, i ? whole : NULL), RA_OK);
+        ck_assert_int_eq(calls[i](plans[0], 0, 0, 1, NULL, NULL), RA_OK);
+    }
+    ra_plan_destroy(plans[0]);
+    ra_plan_destroy(plans[1]);
+    thread_ring_close(ring);
+}
+END_TEST
+
+/* A link belongs to the plan also if there is none. */
+START_TEST(links_of_no_plan)
+{
+    struct thread_ring *ring = thread_ring_open(3, 1, THREAD_LATE);
+    struct ra_config config = shape(1, 8, 8, 1, 1, 4);
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE];
+    config.ring_size = 2;
+    ck_assert_int_eq(ra_link_plan_create(&plan, &config, thread_ring_link(ring, 0), error),
+                     RA_INVALID);
+    ck_assert_ptr_nonnull(strstr(error, "ring_size = 2"));
+    ck_assert_int_eq(thread_ring_closed(ring), 1);
+    config.dim = 0;
+    ck_assert_int_eq(ra_link_plan_create(&plan, &config, thread_ring_link(ring, 1), NULL),
+                     RA_INVALID);
+    ck_assert_ptr_null(plan);
+    ck_assert_int_eq(thread_ring_closed(ring), 2);
+    thread_ring_close(ring);
+}
+END_TEST
+
+/* ---- Trouble in a ring. ---- */
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Calls of several ranks, one of which is in trouble. */
+struct scene {
+    const struct problem *p;
+    struct thread_ring *ring;
+    int culprit;
+    bool absent;   /* the culprit does not call; else it calls without q */
+    bool backward; /* it does so in the backward */
+    pthread_barrier_t barrier;
+    struct {
+        enum ra_status status[3]; /* forward, backward, and one more forward */
+        char text[3][RA_ERROR_SIZE];
+        double seconds[3];
+    } rank[MOST_RANKS];
+};
+
+static void play(void *context, int rank)
+{
+    struct scene *scene = context;
+    const struct problem *p = scene->p;
+    char trouble[TEXT];
+    struct ra_plan *plan = new_plan(&p->config, scene->ring, rank, trouble);
+    int64_t rows[2], *positions[2];
+    for (int side = 0; side < 2; side++) {
+        rows[side] = ra_plan_rows(plan, side);
+        positions[side] = calloc((size_t)rows[side] + 1, sizeof *positions[side]);
+        ra_plan_positions(plan, side, positions[side]);
+    }
+    struct shard x;
+    fill_shard(p, &x, ROWS_FIRST, positions, rows);
+    for (int call = 0; call < 3; call++) {
+        struct ra_arrays arrays = x.arrays;
+        bool wrong = rank == scene->culprit && call == scene->backward;
+        double start = seconds();
+        if (wrong)
+            arrays.q.data = NULL;
+        if (!(scene->absent && wrong))
+            scene->rank[rank].status[call] = (call == 1 ? ra_backward : ra_forward)(plan, &arrays);
+        snprintf(scene->rank[rank].text[call], RA_ERROR_SIZE, "%s", ra_plan_error(plan));
+        scene->rank[rank].seconds[call] = seconds() - start;
+
+        /* A rank that is ahead would be taken for one that computes the same. */
+        pthread_barrier_wait(&scene->barrier);
+    }
+    clear_shard(&x);
+    free(positions[0]);
+    free(positions[1]);
+    ra_plan_destroy(plan);
+}
+
+static void play_scene(struct scene *scene, double timeout, enum thread_delivery delivery)
+{
+    int ranks = scene->p->ranks;
+    scene->ring = thread_ring_open(ranks, timeout, delivery);
+    pthread_barrier_init(&scene->barrier, NULL, (unsigned)ranks);
+    thread_ring_run(ranks, play, scene);
+    pthread_barrier_destroy(&scene->barrier);
+    ck_assert_int_eq(thread_ring_closed(scene->ring), ranks);
+    thread_ring_close(scene->ring);
+}
+
+/* One rank's array is wrong: every rank that needs another one gets its words, at once; the others
+ * at their next call. */
+START_TEST(one_rank_refuses)
+{
+    for (int culprit = 0; culprit < 4; culprit++)
+        for (int backward = 0; backward < 2; backward++)
+            for (int causal = 0; causal < 2; causal++)
+                for (int delivery = THREAD_EARLY; delivery <= THREAD_LATE; delivery++) {
+                    struct problem p = {.config = shape(1, 16, 16, 1, 1, 4), .ranks = 4};
+                    p.config.causal = causal;
+                    p.config.layout = causal ? RA_STRIPED : RA_CONTIGUOUS;
+                    prepare(&p);
+                    struct scene scene = {.p = &p, .culprit = culprit, .backward = backward};
+                    play_scene(&scene, 60, delivery);
+                    const char *text = scene.rank[culprit].text[backward];
+                    char rank_text[32];
+                    snprintf(rank_text, sizeof rank_text, "rank %d", culprit);
+                    ck_assert_msg(strstr(text, rank_text) && strstr(text, "arrays.q"), "%s", text);
+                    for (int rank = 0; rank < 4; rank++) {
+                        if (backward)
+                            ck_assert_int_eq(scene.rank[rank].status[0], RA_OK);
+                        ck_assert_int_eq(scene.rank[rank].status[backward],
+                                         rank == culprit ? RA_INVALID : RA_LOST);
+                        ck_assert_int_eq(scene.rank[rank].status[2], RA_LOST);
+                        for (int call = backward; call < 3; call++) {
+                            ck_assert_str_eq(scene.rank[rank].text[call], text);
+                            ck_assert(scene.rank[rank].seconds[call] < 20);
+                        }
+                    }
+                    clear(&p);
+                }
+}
+END_TEST
+
+/* One rank does not come: whoever waits for it gives up in time, and says for whom it waited. */
+START_TEST(one_rank_is_absent)
+{
+    for (int backward = 0; backward < 2; backward++) {
+        struct problem p = {.config = shape(1, 12, 12, 1, 1, 4), .ranks = 3};
+        prepare(&p);
+        struct scene scene = {.p = &p, .culprit = _i, .absent = true, .backward = backward};
+        play_scene(&scene, 0.25, THREAD_LATE);
+        for (int rank = 0; rank < 3; rank++) {
+            const char *text = scene.rank[rank].text[backward], *last = scene.rank[rank].text[2];
+            if (rank != _i) {
+                char peer[64];
+                snprintf(peer, sizeof peer, "for rank %d to", (rank + 2) % 3);
+                char taker[64];
+                snprintf(taker, sizeof taker, "for rank %d to take", (rank + 1) % 3);
+                ck_assert_int_eq(scene.rank[rank].status[backward], RA_LOST);
+                ck_assert_msg(strstr(text, "hop ") && (strstr(text, peer) || strstr(text, taker)),
+                              "%s", text);
+                ck_assert_str_eq(last, text);
+                ck_assert(scene.rank[rank].seconds[backward] > 0.2 &&
+                          scene.rank[rank].seconds[backward] < 20);
+                ck_assert(scene.rank[rank].seconds[2] < 0.2);
+            }
+            ck_assert_int_eq(scene.rank[rank].status[2], RA_LOST);
+        }
+        clear(&p);
+    }
+}
+END_TEST
+
+/* ---- Memory. ---- */
+
+START_TEST(memory_of_a_plan)
+{
+    uint64_t state = 9;
+    for (int i = 0; i < 60; i++) {
+        struct problem p = random_problem(&state, random_below(&state, 40), random_below(&state, 40));
+        p.config.has_mask = p.masking != NO_MASK;
+        p.ranks = i % 4;
+        p.config.local_keys = i % 7 == 0;
+        struct thread_ring *ring = p.ranks ? thread_ring_open(p.ranks, 1, THREAD_LATE) : NULL;
+        for (int rank = 0; rank < ranks_of(&p); rank++) {
+            /* It counts what it takes, and keeps nothing. */
+            struct ra_link link = {0};
+            struct ra_plan *plan;
+            if (ring) {
+                link = thread_ring_link(ring, rank);
+                link.bytes = 1000;
+            }
+            watch_memory();
+            enum ra_status status = ring ? ra_link_plan_create(&plan, &p.config, link, NULL)
+                                         : ra_plan_create(&plan, &p.config, NULL);
+            int64_t calls = memory.calls, taken = memory.bytes, bytes = ra_plan_bytes(plan);
+            int live = blocks_live();
+            ra_plan_destroy(plan);
+            stop_watching();
+            ck_assert_int_eq(status, RA_OK);
+            ck_assert_int_eq(taken + link.bytes, bytes);
+            ck_assert_int_eq(live, calls);
+            ck_assert_int_eq(memory.calls, calls);
+            ck_assert_int_eq(blocks_live(), 0);
+
+            /* Without any one of its blocks there is no plan. */
+            for (int64_t refuse = 1; refuse <= calls && !ring; refuse++) {
+                char error[RA_ERROR_SIZE], wanted[32];
+                watch_memory();
+                memory.refuse = refuse;
+                plan = (struct ra_plan *)(void *)&plan;
+                status = ra_plan_create(&plan, &p.config, error);
+                stop_watching();
+                ck_assert_int_eq(status, RA_OUT_OF_MEMORY);
+                ck_assert_ptr_null(plan);
+                ck_assert_int_eq(blocks_live(), 0);
+                snprintf(wanted, sizeof wanted, "%" PRId64 " bytes", bytes);
+                ck_assert_msg(refuse == 1 || strstr(error, wanted), "%s; not %s", error, wanted);
+                ck_assert_ptr_nonnull(strstr(error, "memory"));
+            }
+        }
+        if (ring)
+            thread_ring_close(ring);
+    }
+
+    /* A plan to look at takes little, whatever it says of the real one's. */
+    struct ra_config large = shape(8, 1 << 20, RA_SAME, 64, 8, 128);
+    large.ring_size = 64;
+    watch_memory();
+    struct ra_plan *plan = plan_for(&large);
+    stop_watching();
+    ck_assert_int_lt(memory.bytes, 1 << 16);
+    ck_assert_int_gt(ra_plan_bytes(plan), (int64_t)1 << 30);
+    ra_plan_destroy(plan);
+
+    /* Too large for any machine. */
+    char error[RA_ERROR_SIZE];
+    large = shape(1, 1, (int64_t)1 << 44, 1, 1, 16);
+    large.type = RA_FLOAT16;
+    watch_memory();
+    memory.most = 1 << 30;
+    enum ra_status status = ra_plan_create(&plan, &large, error);
+    stop_watching();
+    ck_assert_int_eq(status, RA_OUT_OF_MEMORY);
+    ck_assert_int_eq(blocks_live(), 0);
+}
+END_TEST
+
+/* Calls allocate nothing, however many there are. */
+static void call_often(void *context, int rank)
+{
+    struct run *run = context;
+    const struct problem *p = run->p;
+    struct ra_plan *plan = new_plan(&p->config, run->ring, rank, run->trouble[rank]);
+    int64_t rows[2], *positions[2];
+    for (int side = 0; side < 2; side++) {
+        rows[side] = ra_plan_rows(plan, side);
+        positions[side] = calloc((size_t)rows[side] + 1, sizeof *positions[side]);
+        ra_plan_positions(plan, side, positions[side]);
+    }
+    struct shard x;
+    fill_shard(p, &x, ROWS_FIRST, positions, rows);
+    struct ra_arrays wrong = x.arrays;
+    wrong.o.data = NULL;
+    watch_memory();
+    bool right = true;
+    char text[256];
+    struct rusage before, after;
+    for (int i = 0; i < 1000 && right; i++) {
+        right = ra_forward(plan, &x.arrays) == RA_OK && ra_backward(plan, &x.arrays) == RA_OK;
+        if (i == 10)
+            getrusage(RUSAGE_SELF, &before);
+        if (i % 100 > 0)
+            continue;
+        struct ra_hop hop;
+        right = right && ra_plan_hop(plan, 0, 0, true, &hop) == RA_OK &&
+                ra_plan_describe(plan, 0, text, sizeof text) > 0 &&
+                ra_shard(plan, RA_QUERY_SIDE, 0, 1, text, text) == RA_OK &&
+                (run->ring || ra_forward(plan, &wrong) == RA_INVALID);
+    }
+    getrusage(RUSAGE_SELF, &after);
+    stop_watching();
+    if (!right || memory.calls > 0 || after.ru_maxrss - before.ru_maxrss > 512)
+        snprintf(run->trouble[rank], TEXT, "right %d, %d allocations, memory %d to %d KiB: %.200s",
+                 right, (int)memory.calls, (int)before.ru_maxrss, (int)after.ru_maxrss,
+                 ra_plan_error(plan));
+    clear_shard(&x);
+    free(positions[0]);
+    free(positions[1]);
+    ra_plan_destroy(plan);
+}
+
+START_TEST(memory_of_calls)
+{
+    struct problem p = {.config = shape(1, 9, 9, 2, 1, 4), .masking = RANDOM_MASK, .ranks = _i};
+    p.config.type = _i ? RA_BFLOAT16 : RA_FLOAT32;
+    prepare(&p);
+    struct run run = {.p = &p, .ring = _i ? thread_ring_open(_i, 30, THREAD_LATE) : NULL};
+    if (_i)
+        thread_ring_run(_i, call_often, &run);
+    else
+        call_often(&run, 0);
+    for (int rank = 0; rank < ranks_of(&p); rank++)
+        ck_assert_msg(run.trouble[rank][0] == 0, "rank %d: %s", rank, run.trouble[rank]);
+    if (_i)
+        thread_ring_close(run.ring);
+    clear(&p);
+}
+END_TEST
+
+static bool stay_open(void *self)
+{
+    return self == NULL;
+}
+
+/* A link that may still write to the plan's memory keeps it, and nothing else. */
+START_TEST(memory_in_use)
+{
+    struct ra_config config = shape(1, 9, 9, 2, 1, 4);
+    struct ra_link link = {.rank = 0, .size = 1, .self = &config, .close = stay_open};
+    struct ra_plan *plan;
+    watch_memory();
+    enum ra_status status = ra_link_plan_create(&plan, &config, link, NULL);
+    stop_watching();
+    ck_assert_int_eq(status, RA_OK);
+    ck_assert_int_eq(blocks_live(), 2);
+    ra_plan_destroy(plan);
+    ck_assert_int_eq(blocks_live(), 1);
+    for (int i = 0; i < COUNT(memory.live); i++)
+        __real_free(memory.live[i]);
+}
+END_TEST
+
+/* ---- Fuzz. ---- */
+
+static uint64_t first_seed = 1;
+
+static const double odd_numbers[] = {0,       1,        -1,      2,       3,       4,      5,
+                                     7,       8,        16,      63,      64,      65,     255,
+                                     1000,    4096,     0x1p31,  -0x1p31, 0x1p32,  0x1p49, 0x1p50,
+                                     0x1.8p50, 0x1p53,   0x1p62,  -0x1p63, -2,      6,      12};
+static const double odd_reals[] = {0,    -0.0,     1,       -1,  0.5,  NAN,  INFINITY, -INFINITY,
+                                   1e39, FLT_MAX,  FLT_MIN, 1e-45, 1e-46, 1e300, DBL_MAX, -DBL_MAX,
+                                   5e-324};
+
+static const struct {
+    size_t offset;
+    enum kind kind;
+} fields[] = {
+    {offsetof(struct ra_config, batch), WHOLE},
+    {offsetof(struct ra_config, queries), WHOLE},
+    {offsetof(struct ra_config, keys), WHOLE},
+    {offsetof(struct ra_config, heads), WHOLE},
+    {offsetof(struct ra_config, key_heads), WHOLE},
+    {offsetof(struct ra_config, dim), WHOLE},
+    {offsetof(struct ra_config, type), INT},
+    {offsetof(struct ra_config, has_mask), BYTE},
+    {offsetof(struct ra_config, forward_only), BYTE},
+    {offsetof(struct ra_config, causal), BYTE},
+    {offsetof(struct ra_config, local_keys), BYTE},
+    {offsetof(struct ra_config, lookback), WHOLE},
+    {offsetof(struct ra_config, head_map), INT},
+    {offsetof(struct ra_config, scale), REAL},
+    {offsetof(struct ra_config, softcap), REAL},
+    {offsetof(struct ra_config, layout), INT},
+    {offsetof(struct ra_config, bucket), WHOLE},
+    {offsetof(struct ra_config, ring_size), INT},
+    {offsetof(struct ra_config, tile_queries), WHOLE},
+    {offsetof(struct ra_config, tile_keys), WHOLE},
+    {offsetof(struct ra_config, timeout), REAL},
+    {offsetof(struct ra_config, size), WHOLE},
+};
+
+/* A small config with some fields of it spoilt, or with fields that are right by chance. */
+static struct ra_config odd_config(uint64_t *state)
+{
+    struct ra_config config = random_problem(state, random_below(state, 9), random_below(state, 9)).config;
+    config.has_mask = random_below(state, 2);
+    config.bucket = config.layout == RA_STRIPED ? config.bucket : 0;
+    for (int64_t changes = random_below(state, 4); changes > 0; changes--) {
+        int f = (int)random_below(state, COUNT(fields));
+        double value = fields[f].kind == REAL ? ONE_OF(state, odd_reals) : ONE_OF(state, odd_numbers);
+        if (fields[f].kind == INT)
+            value = fmin(fmax(value, INT_MIN), INT_MAX);
+
+        /* Thousands of ranks are allowed, but to schedule them takes seconds. */
+        if (fields[f].offset == offsetof(struct ra_config, ring_size) && value > 255)
+            value = INT_MAX;
+        if (fields[f].kind == BYTE)
+            value = (double)(random_below(state, 2) ? random_below(state, 2) : random_below(state, 256));
+
+        /* Beyond the struct lies nothing that may be read. */
+        if (fields[f].offset == offsetof(struct ra_config, size) &&
+            fabs(value) > sizeof config && fabs(value) < 0x1p40)
+            continue;
+        set_field(&config, fields[f].offset, fields[f].kind, value);
+    }
+    return config;
+}
+
+/* Runs a plan of one process on small random arrays; are all results finite (or -inf in lse)? */
+static bool runs_well(struct ra_plan *plan, const struct ra_config *config, uint64_t *state)
+{
+    struct problem p = {.config = *config, .size = 1, .seed = (unsigned)*state};
+    p.masking = config->has_mask ? RANDOM_MASK : NO_MASK;
+    p.B = config->batch;
+    p.rows[0] = config->queries;
+    p.rows[1] = config->keys == RA_SAME ? config->queries : config->keys;
+    p.H = config->heads;
+    p.G = config->key_heads == RA_SAME ? p.H : config->key_heads;
+    p.D = config->dim;
+    make_inputs(&p);
+    int64_t positions[64], *both[] = {positions, positions};
+    for (int64_t i = 0; i < 64; i++)
+        positions[i] = i;
+    struct shard x;
+    fill_shard(&p, &x, random_below(state, BROADCAST), both, p.rows);
+    char trouble[TEXT];
+    bool well = ra_forward(plan, &x.arrays) == RA_OK && only_outputs_changed(&x, false, trouble);
+    if (!config->forward_only)
+        well = well && ra_backward(plan, &x.arrays) == RA_OK &&
+               only_outputs_changed(&x, true, trouble);
+    for (int t = 0; t < TENSORS && well; t++) {
+        if (!is_output(t) || (t >= DQ && config->forward_only))
+            continue;
+        double *got[TENSORS] = {NULL};
+        got[t] = new_numbers(numbers_of(&p, t));
+        collect(&p, &x, t, both, got);
+        for (int64_t e = 0; e < numbers_of(&p, t); e++)
+            well = well && (isfinite(got[t][e]) || (t == LSE && got[t][e] == -INFINITY));
+        free(got[t]);
+    }
+    clear_shard(&x);
+    clear(&p);
+    return well;
+}
+
+/* Whatever a config holds, there is a plan or a reason, and no block of memory is left. */
+START_TEST(fuzz_configs)
+{
+    int made = 0, ran = 0, looked = 0;
+    for (uint64_t seed = first_seed; seed < first_seed + 20000; seed++) {
+        uint64_t state = seed * 1000003;
+        struct ra_config config = odd_config(&state);
+        struct ra_plan *plan = (struct ra_plan *)(void *)&plan;
+        char error[RA_ERROR_SIZE] = "";
+        watch_memory();
+        memory.most = 1 << 26;
+        enum ra_status status = ra_plan_create(&plan, &config, error);
+        stop_watching();
+        if (status != RA_OK) {
+            if ((status != RA_INVALID && status != RA_OUT_OF_MEMORY) || plan || !error[0] ||
+                blocks_live() > 0)
+                ck_abort_msg("seed %" PRIu64 ": status %d, \"%s\"", seed, status, error);
+            continue;
+        }
+
+        /* Ask about the small ones, and run them. */
+        made++;
+        int64_t N = ra_plan_layout(plan, RA_QUERY_SIDE).length;
+        int64_t M = ra_plan_layout(plan, RA_KEY_SIDE).length;
+        bool small = N <= 64 && M <= 64, whole = config.size == sizeof config;
+        int P = ra_plan_ranks(plan);
+        if (small) {
+            struct ra_hop hop;
+            int rank = (int)random_below(&state, P), last = ra_plan_hops(plan) - 1;
+            looked += P > 1;
+            if (ra_plan_hop(plan, rank, last, true, &hop) != RA_OK || hop.bytes < 0 ||
+                hop.multiply_adds < 0 || ra_plan_describe(plan, rank, NULL, 0) < 100)
+                ck_abort_msg("seed %" PRIu64 ": %s", seed, ra_plan_error(plan));
+        }
+        if (small && whole && P == 1 && config.heads * config.dim * config.batch <= 4096) {
+            ran++;
+            if (!runs_well(plan, &config, &state) && fabs(config.scale) < 100)
+                ck_abort_msg("seed %" PRIu64 ": not finite; %s", seed, ra_plan_error(plan));
+        }
+        ra_plan_destroy(plan);
+    }
+    ck_assert_int_gt(made, 2000);
+    ck_assert_int_gt(ran, 1000);
+    ck_assert_int_gt(looked, 20);
+}
+END_TEST
+
+/* Do two numbers of this array lie in one place? */
+static bool collides(struct ra_tensor t, int64_t B, int64_t rows, int64_t heads, int64_t width)
+{
+    static char taken[4096];
+    memset(taken, 0, sizeof taken);
+    bool twice = false;
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t a = 0; a < rows; a++)
+            for (int64_t h = 0; h < heads; h++)
+                for (int64_t c = 0; c < width; c++) {
+                    char *at = &taken[2048 + b * t.batch + a * t.row + h * t.head + c];
+                    twice = twice || *at;
+                    *at = 1;
+                }
+    return twice;
+}
+
+/* Whatever arrays hold, a call is done or refused; if done, no output lies upon itself. */
+START_TEST(fuzz_arrays)
+{
+    enum { B = 2, N = 3, M = 4, H = 2, G = 1, D = 3, ROOM = 4096 };
+    static float room[TENSORS][ROOM];
+    static const int64_t odd_strides[] = {0,  1,  -1, 2,  3,         -3,        4,
+                                          6,  7,  9,  12, 17,        18,        -18,
+                                          24, 36, 40, 64, INT64_MAX, INT64_MIN, (int64_t)1 << 57};
+    struct ra_config config = shape(B, N, M, H, G, D);
+    config.has_mask = true;
+    struct ra_plan *plans[3];
+    for (int type = RA_FLOAT32; type <= RA_BFLOAT16; type++) {
+        config.type = type;
+        plans[type] = plan_for(&config);
+    }
+    int done = 0, refused_calls = 0;
+    for (uint64_t seed = first_seed; seed < first_seed + 20000; seed++) {
+        uint64_t state = seed * 1000033;
+        struct ra_arrays arrays = RA_ARRAYS_INIT;
+        struct ra_plan *plan = plans[random_below(&state, 3)];
+        for (int t = 0; t < TENSORS; t++) {
+            int64_t rows = side_of(t) == RA_KEY_SIDE ? M : N;
+            int64_t heads = t == MASK ? 1 : side_of(t) == RA_KEY_SIDE ? G : H;
+            struct ra_tensor *tensor = tensor_in(&arrays, t);
+            enum ra_type type = plan == plans[0] ? 0 : plan == plans[1] ? 1 : 2;
+            *tensor = ra_tensor_bnhd(room[t] + ROOM / 2, type, rows, heads, D);
+            if (t == LSE)
+                *tensor = ra_tensor_bhn(room[t] + ROOM / 2, rows, heads);
+            if (t == MASK)
+                *tensor = ra_tensor_bn(room[t] + ROOM / 2, rows);
+        }
+        for (int64_t changes = random_below(&state, 4); changes > 0; changes--) {
+            struct ra_tensor *tensor = tensor_in(&arrays, (int)random_below(&state, TENSORS));
+            int64_t *strides[] = {&tensor->batch, &tensor->row, &tensor->head};
+            switch (random_below(&state, 8)) {
+            case 0:
+                tensor->type = (enum ra_type)(random_below(&state, 6) - 1);
+                break;
+            case 1:
+                tensor->data = tensor->data ? (char *)tensor->data + random_below(&state, 5) : NULL;
+                break;
+            case 2:
+                tensor->data = random_below(&state, 4)
+                                   ? tensor_in(&arrays, (int)random_below(&state, TENSORS))->data
+                                   : NULL;
+                break;
+            default:
+                *ONE_OF(&state, strides) = ONE_OF(&state, odd_strides);
+            }
+        }
+        bool backward = random_below(&state, 2);
+        memset(room, 0, sizeof room);
+        enum ra_status status = (backward ? ra_backward : ra_forward)(plan, &arrays);
+        done += status == RA_OK;
+        refused_calls += status == RA_INVALID;
+        if (status != RA_OK && (status != RA_INVALID || !ra_plan_error(plan)[0]))
+            ck_abort_msg("seed %" PRIu64 ": status %d", seed, status);
+        for (int t = 0; t < TENSORS && status == RA_OK; t++) {
+            bool wide = t != LSE, keys = side_of(t) == RA_KEY_SIDE;
+            if ((backward ? t >= DQ : t == O || t == LSE) &&
+                collides(*tensor_in(&arrays, t), B, keys ? M : N, keys ? G : H, wide ? D : 1))
+                ck_abort_msg("seed %" PRIu64 ": %s lies upon itself", seed, names[t]);
+        }
+    }
+    ck_assert_int_gt(done, 2000);
+    ck_assert_int_gt(refused_calls, 2000);
+    for (int type = RA_FLOAT32; type <= RA_BFLOAT16; type++)
+        ra_plan_destroy(plans[type]);
+}
+END_TEST
+
+/* ---- A loop of one's own. ---- */
+
+/* The modules below the plan, as a caller would use them: key blocks come in another order, each
+ * with its own band. */
+START_TEST(own_loop)
+{
+    enum { BLOCK = 11 };
+    struct problem p = {.config = shape(2, 60, 70, 2, 1, 16)};
+    p.config.causal = true;
+    p.config.lookback = _i ? 25 : RA_NO_LOOKBACK;
+    prepare(&p);
+    int64_t N = 60, M = 70, D = 16, positions[70], *both[] = {positions, positions};
+    for (int64_t i = 0; i < M; i++)
+        positions[i] = i;
+    struct shard x;
+    fill_shard(&p, &x, HEADS_FIRST, both, (int64_t[]){N, M});
+    struct ra_arrays *arrays = &x.arrays;
+    float *max = calloc((size_t)N, sizeof *max), *sum = calloc((size_t)N, sizeof *sum);
+    float *delta = calloc((size_t)N, sizeof *delta);
+    float *workspace = calloc((size_t)ra_tile_workspace(16, 8, D), sizeof *workspace);
+    struct ra_fold fold = {.D = D,
+                           .score = {(float)p.scale, 0},
+                           .tile_queries = 16,
+                           .tile_keys = 8,
+                           .workspace = workspace};
+    for (int64_t e = 0; e < 2 * 2 * N * D; e++)
+        ((float *)arrays->dq.data)[e] = 0;
+    for (int64_t e = 0; e < 2 * M * D; e++)
+        ((float *)arrays->dk.data)[e] = ((float *)arrays->dv.data)[e] = 0;
+    for (int64_t b = 0; b < 2; b++)
+        for (int64_t h = 0; h < 2; h++) {
+            int64_t mine = (b * 2 + h) * N * D, theirs = b * M * D;
+            struct ra_queries queries = {.rows = N,
+                                         .stride = {D, D, D, D},
+                                         .q = (float *)arrays->q.data + mine,
+                                         .o = (float *)arrays->o.data + mine,
+                                         .max = max,
+                                         .sum = sum,
+                                         .lse = (float *)arrays->lse.data + (b * 2 + h) * N,
+                                         .d_out = (float *)arrays->d_out.data + mine,
+                                         .delta = delta,
+                                         .dq = (float *)arrays->dq.data + mine};
+            struct ra_keys keys = {.rows = M,
+                                   .stride = {D, D, D, D},
+                                   .k = (float *)arrays->k.data + theirs,
+                                   .v = (float *)arrays->v.data + theirs,
+                                   .dk = (float *)arrays->dk.data + theirs,
+                                   .dv = (float *)arrays->dv.data + theirs};
+            struct ra_span query_span = {M - N, 1, N};
+            for (int backward = 0; backward < 2; backward++) {
+                fold.backward = backward;
+                (backward ? ra_tile_delta : ra_tile_begin)(D, &queries);
+                for (int64_t first = (M - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
+                    struct ra_keys block = ra_keys_block(&keys, first, BLOCK);
+                    struct ra_span key_span = {first, 1, block.rows};
+                    int64_t lookback = _i ? p.config.lookback : RA_BAND_FAR;
+                    ra_band_fold(&fold, &queries, &block,
+                                 ra_band_causal(query_span, key_span, lookback));
+                }
+                if (!backward)
+                    ra_tile_finish(D, &queries);
+            }
+        }
+    struct run own = {.p = &p}, plan;
+    for (int t = 0; t < TENSORS; t++)
+        if (is_output(t)) {
+            own.got[t] = new_numbers(numbers_of(&p, t));
+            collect(&p, &x, t, both, own.got);
+        }
+    judge_run(&p, &own);
+    plan = run_as(&p, ROWS_FIRST, 0);
+    judge_run(&p, &plan);
+    clear_run(&own);
+    clear_run(&plan);
+    clear_shard(&x);
+    clear(&p);
+    free(max);
+    free(sum);
+    free(delta);
+    free(workspace);
+}
+END_TEST
+
+/* ---- The observer. ---- */
+
+enum { MOST_EVENTS = 256 };
+
+/* What the observer of one rank has seen. */
+struct log {
+    const struct problem *p;
+    struct thread_ring *ring;
+    int count[MOST_RANKS];
+    struct ra_event events[MOST_RANKS][MOST_EVENTS];
+    double calls[MOST_RANKS][3]; /* before the forward, between, after the backward */
+};
+
+struct observer {
+    struct log *log;
+    int rank;
+};
+
+static void observe(void *context, const struct ra_event *event)
+{
+    struct observer *observer = context;
+    int *count = &observer->log->count[observer->rank];
+    if (*count < MOST_EVENTS)
+        observer->log->events[observer->rank][(*count)++] = *event;
+}
+
+static void observe_rank(void *context, int rank)
+{
+    struct log *log = context;
+    struct observer observer = {log, rank};
+    struct ra_config config = log->p->config;
+    config.observe = observe;
+    config.observer = &observer;
+    char trouble[TEXT];
+    struct ra_plan *plan = new_plan(&config, log->ring, rank, trouble);
+    int64_t rows[2], *positions[2];
+    for (int side = 0; side < 2; side++) {
+        rows[side] = ra_plan_rows(plan, side);
+        positions[side] = calloc((size_t)rows[side] + 1, sizeof *positions[side]);
+        ra_plan_positions(plan, side, positions[side]);
+    }
+    struct shard x;
+    fill_shard(log->p, &x, ROWS_FIRST, positions, rows);
+    log->calls[rank][0] = seconds();
+    if (ra_forward(plan, &x.arrays) != RA_OK)
+        log->count[rank] = -1;
+    log->calls[rank][1] = seconds();
+    if (ra_backward(plan, &x.arrays) != RA_OK)
+        log->count[rank] = -1;
+    log->calls[rank][2] = seconds();
+    clear_shard(&x);
+    free(positions[0]);
+    free(positions[1]);
+    ra_plan_destroy(plan);
+}
+
+/* What one rank computes and what it waits for follow one another within the call, in the order of
+ * the hops; messages arrive when they should. */
+START_TEST(observers)
+{
+    struct problem p = {.config = shape(1, 40, 40, 1, 1, 8), .ranks = 4};
+    p.config.causal = _i;
+    p.config.lookback = _i ? 12 : RA_NO_LOOKBACK;
+    prepare(&p);
+    static struct log log;
+    log = (struct log){.p = &p, .ring = thread_ring_open(4, 30, THREAD_LATE)};
+    thread_ring_run(4, observe_rank, &log);
+    thread_ring_close(log.ring);
+    int distances[MOST_RANKS], last[MOST_RANKS], hops = want_schedule(&p, distances, last);
+    for (int rank = 0; rank < 4; rank++)
+        for (int backward = 0; backward < 2; backward++) {
+            double now = log.calls[rank][backward], end = log.calls[rank][backward + 1];
+            int steps = 0, keys = 0, gradients = 0, want_keys = 0, came_home = last[rank] > 0;
+            for (int e = 0; e < log.count[rank]; e++) {
+                struct ra_event event = log.events[rank][e];
+                if (event.backward != backward)
+                    continue;
+                ck_assert(log.calls[rank][backward] <= event.start && event.start <= event.end &&
+                          event.end <= end);
+                bool is_message = event.kind >= RA_EVENT_KEYS;
+                keys += event.kind == RA_EVENT_KEYS;
+                gradients += event.kind == RA_EVENT_GRADIENTS;
+                if (is_message)
+                    continue;
+                ck_assert(event.start >= now);
+                now = event.end;
+                if (event.kind == RA_EVENT_WORK) {
+                    ck_assert_int_lt(steps, hops);
+                    ck_assert_int_eq(event.hop, distances[steps++]);
+                }
+            }
+            for (int step = 1; step < hops; step++)
+                want_keys += distances[step] <= last[(rank - distances[step] + 4) % 4];
+            ck_assert_int_eq(steps, hops);
+            ck_assert_int_eq(keys, want_keys);
+            ck_assert_int_eq(gradients, backward ? want_keys + came_home : 0);
+        }
+    clear(&p);
+}
+END_TEST
+
+/* CK_RUN_CASE=NAME runs one of these alone. */
+static TCase *add_cases(Suite *suite, const char *name)
+{
+    TCase *cases = tcase_create(name);
+    tcase_set_timeout(cases, 120);
+    suite_add_tcase(suite, cases);
+    return cases;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        first_seed = strtoull(argv[1], NULL, 10);
+    Suite *suite = suite_create("library");
+    TCase *cases = add_cases(suite, "numbers");
+    tcase_add_test(cases, small_functions);
+    tcase_add_test(cases, orders_of_tensors);
+    tcase_add_loop_test(cases, numbers_of_16_bits, 0, 2);
+    cases = add_cases(suite, "alone");
+    tcase_add_loop_test(cases, random_problems, 0, COUNT(lengths));
+    tcase_add_loop_test(cases, rules_and_masks, 0, 2);
+    tcase_add_loop_test(cases, sizes_of_scores, 0, 2);
+    tcase_add_loop_test(cases, rounded_once, 0, 2);
+    tcase_add_test(cases, inputs_may_be_one);
+    tcase_add_test(cases, empty_arrays);
+    tcase_add_test(cases, any_byte_is_true);
+    cases = add_cases(suite, "rings");
+    tcase_add_loop_test(cases, rings, 0, 3 * COUNT(ring_sizes));
+    tcase_add_loop_test(cases, lookbacks, 0, 6);
+    tcase_add_loop_test(cases, masked_ranks, 0, 12);
+    cases = add_cases(suite, "plans");
+    tcase_add_loop_test(cases, plans_to_look_at, 0, COUNT(ring_sizes));
+    tcase_add_test(cases, hops_that_are_none);
+    tcase_add_test(cases, descriptions);
+    tcase_add_loop_test(cases, shard_and_unshard, 0, COUNT(ring_sizes));
+    cases = add_cases(suite, "errors");
+    tcase_add_test(cases, wrong_configs);
+    tcase_add_test(cases, config_sizes);
+    tcase_add_loop_test(cases, wrong_calls, 0, 2);
+    tcase_add_test(cases, types_of_arrays);
+    tcase_add_test(cases, wrong_shards);
+    tcase_add_test(cases, links_of_no_plan);
+    cases = add_cases(suite, "trouble");
+    tcase_add_test(cases, one_rank_refuses);
+    tcase_add_loop_test(cases, one_rank_is_absent, 0, 3);
+    cases = add_cases(suite, "memory");
+    tcase_add_test(cases, memory_of_a_plan);
+    tcase_add_loop_test(cases, memory_of_calls, 0, 4);
+    tcase_add_test(cases, memory_in_use);
+    cases = add_cases(suite, "fuzz");
+    tcase_add_test(cases, fuzz_configs);
+    tcase_add_test(cases, fuzz_arrays);
+    cases = add_cases(suite, "others");
+    tcase_add_loop_test(cases, own_loop, 0, 2);
+    tcase_add_loop_test(cases, observers, 0, 2);
+    return suite_run(suite);
+}

@@ -1,0 +1,1800 @@
+/* check_library_mpi: the library of ring_attention_mpi.h on the ranks of a communicator. An MPI
+ * program, and therefore without libcheck, which runs each test in a process of its own.
+ *
+ *   mpirun -n RANKS build/check-library-mpi [RING_SIZE]
+ *   mpirun ... build/check-library-mpi RING_SIZE SIGNAL VICTIM CALL HOP FOLDER
+ *
+ * The first runs every test on every rank; a test has passed if it has passed on all of them, and
+ * the last line is "N passed, N failed". A test that finds something wrong says so and goes on, so
+ * that its ranks stay in step.
+ *
+ * The second is for tests/library-failures: rank VICTIM sends itself SIGNAL (0: it gets one from
+ * somewhere else) in a CALL, create, forward or backward, after its work of a HOP. Every rank that
+ * comes back and finds all as it should be leaves a file FOLDER/well.RANK.
+ */
+#include "ring_attention_mpi.h"
+
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Behind every array lies a guard that nothing may be written to. All arrays begin as bytes of 255,
+ * which are NaN in every type. */
+enum { GUARD = 64, POISON = 0xFF };
+
+/* What no error is worth waiting for; the timeout of the tests in which somebody is lost; and what
+ * a busy machine may add to that. */
+static const double patience = 60, soon = 1, grace = 20;
+
+static int world_rank, ranks, ring_size;
+static MPI_Comm ring_comm; /* the ranks of this one's ring in MPI_COMM_WORLD */
+static atomic_int complaints;
+static const char *test_name = "the start";
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void pause_for(double time)
+{
+    struct timespec pause = {(time_t)time, (long)(1e9 * (time - floor(time)))};
+    nanosleep(&pause, NULL);
+}
+
+/* Says in one line what this rank expected and what it found. */
+__attribute__((format(printf, 3, 4))) static void wrong(int line, const char *expected,
+                                                        const char *format, ...)
+{
+    char text[1000];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+
+    /* Whoever has complained three times in a test has been understood. */
+    if (complaints++ < 3)
+        fprintf(stderr, "FAILED %s (check_library_mpi.c:%d): rank %d of %d, rings of %d: %s: %s\n",
+                test_name, line, world_rank, ranks, ring_size, expected, text);
+}
+
+#define EXPECT(condition, ...)                        \
+    do {                                              \
+        if (!(condition))                             \
+            wrong(__LINE__, #condition, __VA_ARGS__); \
+    } while (0)
+
+/* ---- What the library asks of MPI. MPI lets a program stand in for its functions, under whose
+ * second names, PMPI_..., the work is still done. The tests themselves use the second names for
+ * what is counted here. */
+
+static atomic_int types, communicators, requests;
+static _Atomic int64_t messages_sent, bytes_sent;
+
+/* Where large messages were to go, since `landings` was set to 0. */
+enum { LARGE = 1 << 16, LANDINGS = 16 };
+static atomic_int landings;
+static struct {
+    const float *into;
+    int64_t bytes;
+} landing[LANDINGS];
+
+int MPI_Type_contiguous(int count, MPI_Datatype old, MPI_Datatype *type)
+{
+    types++;
+    return PMPI_Type_contiguous(count, old, type);
+}
+
+int MPI_Type_create_struct(int count, const int lengths[], const MPI_Aint places[],
+                           const MPI_Datatype old[], MPI_Datatype *type)
+{
+    types++;
+    return PMPI_Type_create_struct(count, lengths, places, old, type);
+}
+
+int MPI_Type_create_hvector(int count, int length, MPI_Aint stride, MPI_Datatype old,
+                            MPI_Datatype *type)
+{
+    types++;
+    return PMPI_Type_create_hvector(count, length, stride, old, type);
+}
+
+int MPI_Type_free(MPI_Datatype *type)
+{
+    types--;
+    return PMPI_Type_free(type);
+}
+
+int MPI_Comm_idup(MPI_Comm old, MPI_Comm *comm, MPI_Request *request)
+{
+    communicators++;
+    requests++;
+    return PMPI_Comm_idup(old, comm, request);
+}
+
+int MPI_Comm_free(MPI_Comm *comm)
+{
+    communicators--;
+    return PMPI_Comm_free(comm);
+}
+
+int MPI_Isend(const void *from, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+              MPI_Request *request)
+{
+    MPI_Count size;
+    PMPI_Type_size_x(type, &size);
+    messages_sent++;
+    bytes_sent += count * (int64_t)size;
+    requests++;
+    return PMPI_Isend(from, count, type, to, tag, comm, request);
+}
+
+int MPI_Irecv(void *into, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
+              MPI_Request *request)
+{
+    MPI_Count size;
+    PMPI_Type_size_x(type, &size);
+    requests++;
+    if (count * (int64_t)size >= LARGE && landings < LANDINGS) {
+        landing[landings].into = into;
+        landing[landings++].bytes = count * (int64_t)size;
+    }
+    return PMPI_Irecv(into, count, type, from, tag, comm, request);
+}
+
+int MPI_Iallgather(const void *from, int count, MPI_Datatype type, void *into, int in_count,
+                   MPI_Datatype in_type, MPI_Comm comm, MPI_Request *request)
+{
+    requests++;
+    return PMPI_Iallgather(from, count, type, into, in_count, in_type, comm, request);
+}
+
+int MPI_Test(MPI_Request *request, int *done, MPI_Status *status)
+{
+    bool was_under_way = *request != MPI_REQUEST_NULL;
+    int code = PMPI_Test(request, done, status);
+    requests -= was_under_way && *done;
+    return code;
+}
+
+int MPI_Request_free(MPI_Request *request)
+{
+    requests--;
+    return PMPI_Request_free(request);
+}
+
+/* ---- Problems: what is computed, and on which numbers. */
+
+enum array { Q, K, V, D_OUT, MASK, O, LSE, DQ, DK, DV, ARRAYS };
+static const char *const names[ARRAYS] = {"q", "k",   "v",  "d_out", "mask",
+                                          "o", "lse", "dq", "dk",    "dv"};
+
+struct problem {
+    struct ra_config config; /* batch is that of ring 0; every further ring has one more */
+    bool heads_first;        /* arrays are (B, heads, rows, D), not (B, rows, heads, D) */
+    enum ra_type out;        /* type of o, dq, dk and dv */
+};
+
+/* How an array lies in memory: (outer, rows, row_bytes), so that it can be sharded. */
+struct form {
+    enum ra_side side;
+    enum ra_type type;
+    int64_t heads, dim, outer, row_bytes;
+};
+
+static struct form form_of(const struct problem *problem, enum array array)
+{
+    const struct ra_config *c = &problem->config;
+    bool of_keys = array == K || array == V || array == MASK || array == DK || array == DV;
+    struct form form = {.side = of_keys ? RA_KEY_SIDE : RA_QUERY_SIDE,
+                        .type = array < MASK ? c->type : problem->out,
+                        .heads = of_keys ? c->key_heads : c->heads,
+                        .dim = c->dim};
+    bool heads_first = problem->heads_first;
+    if (array == MASK)
+        form.type = RA_BOOL, form.heads = form.dim = 1;
+    if (array == LSE)
+        form.type = RA_FLOAT32, form.dim = 1, heads_first = true;
+    int64_t number = ra_type_bytes(form.type);
+    form.outer = c->batch * (heads_first ? form.heads : 1);
+    form.row_bytes = form.dim * number * (heads_first ? 1 : form.heads);
+    return form;
+}
+
+static struct ra_tensor tensor_of(const struct problem *problem, enum array array, void *data,
+                                  int64_t rows)
+{
+    struct form form = form_of(problem, array);
+    if (array == MASK)
+        return ra_tensor_bn(data, rows);
+    if (array == LSE)
+        return ra_tensor_bhn(data, rows, form.heads);
+    return problem->heads_first ? ra_tensor_bhnd(data, form.type, rows, form.heads, form.dim)
+                                : ra_tensor_bnhd(data, form.type, rows, form.heads, form.dim);
+}
+
+/* Memory that starts as POISON, with a guard behind. */
+static void *room(int64_t bytes)
+{
+    void *data = malloc((size_t)bytes + GUARD);
+    if (!data)
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    return memset(data, POISON, (size_t)bytes + GUARD);
+}
+
+static bool is_poison(const void *data, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i++)
+        if (((const unsigned char *)data)[i] != POISON)
+            return false;
+    return true;
+}
+
+static bool guard_holds(const void *data, int64_t bytes)
+{
+    return is_poison((const char *)data + bytes, GUARD);
+}
+
+static uint32_t hash_of(int64_t seed, int64_t i)
+{
+    uint32_t hash = (uint32_t)i + 0x9E3779B9u * (uint32_t)(1 + seed);
+    hash = (hash ^ hash >> 15) * 0x85EBCA6Bu;
+    hash = (hash ^ hash >> 13) * 0xC2B2AE35u;
+    return hash ^ hash >> 16;
+}
+
+/* Writes number i of an array: one of -128/64 ... 127/64, which every type can hold. A mask lets
+ * two keys of three be seen. */
+static void store(void *data, enum ra_type type, int64_t i, uint32_t hash)
+{
+    float value = (float)((int)(hash % 256) - 128) / 64;
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (type == RA_BOOL) {
+        ((bool *)data)[i] = hash % 3 > 0;
+    } else if (type == RA_FLOAT32) {
+        ((float *)data)[i] = value;
+    } else if (type == RA_BFLOAT16) {
+        ((uint16_t *)data)[i] = (uint16_t)(bits >> 16);
+    } else {
+        /* Exponents of float16 are 112 lower; it keeps 10 bits of the 23 behind the point. */
+        uint32_t magnitude = value == 0 ? 0 : ((bits & 0x7FFFFFFF) >> 13) - (112 << 10);
+        ((uint16_t *)data)[i] = (uint16_t)(bits >> 31 << 15 | magnitude);
+    }
+}
+
+static double load(const void *data, enum ra_type type, int64_t i)
+{
+    if (type == RA_FLOAT32)
+        return (double)((const float *)data)[i];
+    uint32_t half = ((const uint16_t *)data)[i], bits = half << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    if (type == RA_BFLOAT16)
+        return (double)value;
+    int exponent = half >> 10 & 31, fraction = half & 1023;
+    double size = exponent == 31  ? (fraction ? (double)NAN : (double)INFINITY)
+                  : exponent == 0 ? ldexp(fraction, -24)
+                                  : ldexp(1024 + fraction, exponent - 25);
+    return half >> 15 ? -size : size;
+}
+
+/* Number of rows of one side of the whole. */
+static int64_t length_of(const struct problem *problem, enum ra_side side)
+{
+    return side == RA_KEY_SIDE ? problem->config.keys : problem->config.queries;
+}
+
+static int64_t bytes_of(const struct problem *problem, enum array array, int64_t rows)
+{
+    struct form form = form_of(problem, array);
+    return form.outer * rows * form.row_bytes;
+}
+
+/* Whole inputs of a ring. */
+static void *whole_input(const struct problem *problem, enum array array, int ring)
+{
+    struct form form = form_of(problem, array);
+    int64_t bytes = bytes_of(problem, array, length_of(problem, form.side));
+    void *data = room(bytes);
+    for (int64_t i = 0; i < bytes / ra_type_bytes(form.type); i++)
+        store(data, form.type, i, hash_of(10 * ring + array, i));
+    return data;
+}
+
+static struct ra_arrays arrays_of(const struct problem *problem, void *const data[ARRAYS],
+                                  const int64_t rows[2])
+{
+    struct ra_arrays arrays = RA_ARRAYS_INIT;
+    struct ra_tensor *const tensors[ARRAYS] = {&arrays.q,    &arrays.k, &arrays.v,   &arrays.d_out,
+                                               &arrays.mask, &arrays.o, &arrays.lse, &arrays.dq,
+                                               &arrays.dk,   &arrays.dv};
+    for (int a = 0; a < ARRAYS; a++)
+        if (a != MASK || problem->config.has_mask)
+            *tensors[a] = tensor_of(problem, a, data[a], rows[form_of(problem, a).side]);
+    return arrays;
+}
+
+/* A ring's own part of a problem, its first outputs, and a plan. */
+struct work {
+    struct problem problem; /* with this ring's batch */
+    struct ra_plan *plan;
+    int ring, rank; /* this rank is that one of this ring */
+    int64_t rows[2];
+    void *data[ARRAYS], *kept[ARRAYS];
+    struct ra_arrays arrays;
+};
+
+static int64_t local_bytes(const struct work *work, enum array array)
+{
+    return bytes_of(&work->problem, array, work->rows[form_of(&work->problem, array).side]);
+}
+
+/* Makes a plan on `comm`, and the arrays of this rank, empty. False: there is no plan. */
+static bool begin(struct work *work, const struct problem *problem, MPI_Comm comm)
+{
+    *work = (struct work){.problem = *problem};
+    struct ra_config *config = &work->problem.config;
+    int rank, size;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &size);
+    int P = config->ring_size > 0 ? config->ring_size : size;
+    work->ring = rank / P;
+    work->rank = rank % P;
+    config->batch += work->ring;
+    char error[RA_ERROR_SIZE] = "";
+    enum ra_status status = ra_mpi_plan_create(&work->plan, config, comm, error);
+    EXPECT(status == RA_OK, "%s: %s", ra_status_text(status), error);
+    if (status != RA_OK)
+        return false;
+
+    EXPECT(ra_plan_rank(work->plan) == work->rank && ra_plan_ranks(work->plan) == P,
+           "rank %d of %d", ra_plan_rank(work->plan), ra_plan_ranks(work->plan));
+    for (int side = 0; side < 2; side++)
+        work->rows[side] = ra_plan_rows(work->plan, (enum ra_side)side);
+    for (int a = 0; a < ARRAYS; a++)
+        work->data[a] = room(local_bytes(work, a));
+    work->arrays = arrays_of(&work->problem, work->data, work->rows);
+    return true;
+}
+
+/* This rank's part of all inputs. */
+static void fill(struct work *work)
+{
+    for (int a = Q; a <= MASK; a++) {
+        struct form form = form_of(&work->problem, a);
+        void *whole = whole_input(&work->problem, a, work->ring);
+        enum ra_status status =
+            ra_shard(work->plan, form.side, form.outer, form.row_bytes, whole, work->data[a]);
+        EXPECT(status == RA_OK, "%s", ra_plan_error(work->plan));
+        free(whole);
+    }
+}
+
+static void end(struct work *work)
+{
+    for (int a = 0; a < ARRAYS; a++) {
+        EXPECT(guard_holds(work->data[a], local_bytes(work, a)), "behind %s", names[a]);
+        free(work->data[a]);
+        free(work->kept[a]);
+    }
+    ra_plan_destroy(work->plan);
+}
+
+static void poison_outputs(struct work *work)
+{
+    for (int a = O; a < ARRAYS; a++)
+        memset(work->data[a], POISON, (size_t)local_bytes(work, a));
+}
+
+/* Forward and backward. The first time, keeps the outputs; later, they must be the same bits. */
+static void compute(struct work *work)
+{
+    bool backward = !work->problem.config.forward_only;
+    poison_outputs(work);
+    enum ra_status status = ra_forward(work->plan, &work->arrays);
+    EXPECT(status == RA_OK, "forward: %s: %s", ra_status_text(status), ra_plan_error(work->plan));
+    if (backward && status == RA_OK) {
+        status = ra_backward(work->plan, &work->arrays);
+        EXPECT(status == RA_OK, "backward: %s: %s", ra_status_text(status),
+               ra_plan_error(work->plan));
+    }
+    for (int a = O; a < (backward ? ARRAYS : DQ); a++) {
+        size_t bytes = (size_t)local_bytes(work, a);
+        if (!work->kept[a])
+            work->kept[a] = memcpy(room((int64_t)bytes), work->data[a], bytes);
+        EXPECT(memcmp(work->kept[a], work->data[a], bytes) == 0, "%s: other bits than before",
+               names[a]);
+    }
+}
+
+/* A few sums of float32 of other order differ by less than this much of the largest number. Halves
+ * were rounded from such sums, so they may be one unit in the last place apart. */
+static void compare(const struct problem *problem, enum array array, const void *got,
+                    const void *want, bool same_bits)
+{
+    struct form form = form_of(problem, array);
+    int64_t bytes = bytes_of(problem, array, length_of(problem, form.side));
+    int64_t numbers = bytes / ra_type_bytes(form.type);
+    double largest = 0, unit = form.type == RA_FLOAT16 ? 0x1p-10 : 0x1p-7;
+    for (int64_t i = 0; i < numbers; i++) {
+        double size = fabs(load(want, form.type, i));
+        if (size > largest && isfinite(size))
+            largest = size;
+    }
+    for (int64_t i = 0; i < numbers; i++) {
+        double g = load(got, form.type, i), w = load(want, form.type, i);
+        double allowed = 4e-6 * largest;
+        if (form.type != RA_FLOAT32)
+            allowed += fabs(w) * unit + 0x1p-24;
+        if (!(g == w || fabs(g - w) <= allowed)) {
+            wrong(__LINE__, "the numbers of one process", "%s[%lld] is %.9g instead of %.9g",
+                  names[array], (long long)i, g, w);
+            return;
+        }
+    }
+    EXPECT(!same_bits || memcmp(got, want, (size_t)bytes) == 0, "%s: other bits than one process",
+           names[array]);
+    EXPECT(guard_holds(got, bytes), "behind %s", names[array]);
+}
+
+/* What one process computes from the whole arrays, into these outputs; in the order of the whole,
+ * whatever order the ranks have. */
+static void compute_alone(const struct problem *problem, void *data[ARRAYS])
+{
+    struct ra_config config = problem->config;
+    config.ring_size = 1;
+    config.layout = RA_CONTIGUOUS;
+    config.bucket = 0;
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE] = "";
+    enum ra_status status = ra_plan_create(&plan, &config, error);
+    EXPECT(status == RA_OK, "%s", error);
+    if (status != RA_OK)
+        return;
+    struct ra_arrays arrays =
+        arrays_of(problem, data, (const int64_t[]){config.queries, config.keys});
+    status = ra_forward(plan, &arrays);
+    if (status == RA_OK && !config.forward_only)
+        status = ra_backward(plan, &arrays);
+    EXPECT(status == RA_OK, "%s", ra_plan_error(plan));
+    ra_plan_destroy(plan);
+}
+
+/* Scatters the inputs of a problem, computes, gathers and compares with one process. */
+static void solve(const struct problem *problem, MPI_Comm comm, int rounds)
+{
+    struct work work;
+    if (!begin(&work, problem, comm))
+        return;
+    int root = ra_plan_ranks(work.plan) - 1;
+    void *whole[ARRAYS] = {NULL}, *want[ARRAYS] = {NULL};
+    for (int a = 0; a < ARRAYS && work.rank == root; a++) {
+        struct form form = form_of(&work.problem, a);
+        int64_t bytes = bytes_of(&work.problem, a, length_of(&work.problem, form.side));
+        whole[a] = a <= MASK ? whole_input(&work.problem, a, work.ring) : room(bytes);
+        want[a] = a <= MASK ? whole[a] : room(bytes);
+    }
+    for (int a = Q; a <= MASK; a++) {
+        struct form form = form_of(&work.problem, a);
+        enum ra_status status = ra_mpi_scatter(work.plan, form.side, form.outer, form.row_bytes,
+                                               root, whole[a], work.data[a]);
+        EXPECT(status == RA_OK, "%s: %s", names[a], ra_plan_error(work.plan));
+    }
+    for (int round = 0; round < rounds; round++)
+        compute(&work);
+
+    int outputs = problem->config.forward_only ? DQ : ARRAYS;
+    for (int a = O; a < outputs; a++) {
+        struct form form = form_of(&work.problem, a);
+        enum ra_status status = ra_mpi_gather(work.plan, form.side, form.outer, form.row_bytes,
+                                              root, work.data[a], whole[a]);
+        EXPECT(status == RA_OK, "%s: %s", names[a], ra_plan_error(work.plan));
+    }
+    if (work.rank == root) {
+        compute_alone(&work.problem, want);
+        for (int a = O; a < outputs; a++)
+            compare(&work.problem, a, whole[a], want[a],
+                    root == 0 && problem->config.layout == RA_CONTIGUOUS);
+        for (int a = 0; a < ARRAYS; a++) {
+            free(whole[a]);
+            if (a > MASK)
+                free(want[a]);
+        }
+    }
+    end(&work);
+}
+
+/* The problem from which the others are made. */
+static struct problem usual(int64_t queries, int64_t keys)
+{
+    struct problem problem = {.config = RA_CONFIG_INIT, .out = RA_FLOAT32};
+    struct ra_config *config = &problem.config;
+    config->queries = queries;
+    config->keys = keys;
+    config->heads = config->key_heads = 2;
+    config->dim = 8;
+    config->ring_size = ring_size;
+    config->tile_queries = config->tile_keys = 8;
+    config->timeout = patience;
+    return problem;
+}
+
+/* ---- Ranks that were told different things. */
+
+/* Do all ranks of `comm` have this status and text? */
+static void expect_same(MPI_Comm comm, enum ra_status status, const char *text)
+{
+    struct {
+        int status;
+        char text[RA_ERROR_SIZE];
+    } first = {.status = (int)status};
+    snprintf(first.text, sizeof first.text, "%s", text);
+    PMPI_Bcast(&first, sizeof first, MPI_BYTE, 0, comm);
+    EXPECT(first.status == (int)status, "%s, but %s on the first rank: %s", ra_status_text(status),
+           ra_status_text((enum ra_status)first.status), text);
+    EXPECT(strcmp(first.text, text) == 0, "'%s', but on the first rank '%s'", text, first.text);
+}
+
+/* Makes a plan that must come to nothing: on all ranks with this status and the same text, in
+ * which all of these words are found, in this order. */
+static void refused(const struct ra_config *config, enum ra_status expected,
+                    const char *const *words)
+{
+    char error[RA_ERROR_SIZE] = "";
+    struct ra_plan *plan = (struct ra_plan *)error; /* what must be overwritten */
+    double began = seconds();
+    enum ra_status status = ra_mpi_plan_create(&plan, config, MPI_COMM_WORLD, error);
+    EXPECT(status == expected, "%s instead of %s: %s", ra_status_text(status),
+           ra_status_text(expected), error);
+    EXPECT(status == RA_OK || !plan, "a plan in spite of: %s", error);
+    EXPECT(seconds() - began < grace, "after %g s: %s", seconds() - began, error);
+    expect_same(MPI_COMM_WORLD, status, error);
+
+    const char *rest = error;
+    for (int w = 0; words[w] && rest; w++) {
+        rest = strstr(rest, words[w]);
+        EXPECT(rest, "no '%s', or not there, in: %s", words[w], error);
+        if (rest)
+            rest += strlen(words[w]);
+    }
+    if (status == RA_OK)
+        ra_plan_destroy(plan);
+}
+
+/* Every field that ranks must agree about, and two good values of it. */
+static const struct field {
+    const char *name;
+    size_t offset;
+    enum { WHOLE, INT, FLAG, REAL } kind;
+    double values[2];
+} fields[] = {
+#define FIELD(name, kind, value, other)                \
+    {                                                  \
+#name, offsetof(struct ra_config, name), kind, \
+        {                                              \
+            value, other                               \
+        }                                              \
+    }
+    FIELD(batch, WHOLE, 2, 7),
+    FIELD(queries, WHOLE, 24, 25),
+    FIELD(keys, WHOLE, 24, 27),
+    FIELD(heads, WHOLE, 4, 6),
+    FIELD(key_heads, WHOLE, 2, 1),
+    FIELD(dim, WHOLE, 8, 9),
+    FIELD(type, INT, 0, 2),
+    FIELD(has_mask, FLAG, 0, 1),
+    FIELD(forward_only, FLAG, 0, 1),
+    FIELD(causal, FLAG, 1, 0),
+    FIELD(local_keys, FLAG, 0, 1),
+    FIELD(lookback, WHOLE, 10, 11),
+    FIELD(head_map, INT, 0, 1),
+    FIELD(scale, REAL, 0.5, 0.25),
+    FIELD(softcap, REAL, 20, 30),
+    FIELD(layout, INT, 1, 2),
+    FIELD(bucket, WHOLE, 3, 4),
+    FIELD(ring_size, INT, 0, 1),
+    FIELD(tile_queries, WHOLE, 16, 17),
+    FIELD(tile_keys, WHOLE, 16, 18),
+    FIELD(timeout, REAL, 60, 61),
+#undef FIELD
+};
+enum { FIELDS = sizeof fields / sizeof fields[0] };
+
+/* The first value of ring_size is the number of ranks, which 1 always divides. */
+static double value_of(const struct field *field, bool other)
+{
+    bool is_size = strcmp(field->name, "ring_size") == 0;
+    return is_size && !other ? ranks : field->values[other];
+}
+
+/* What ranks are told: with one value of this field, or the other. */
+static struct ra_config told(const struct field *field, bool other)
+{
+    struct ra_config config = RA_CONFIG_INIT;
+    config.batch = 2;
+    config.queries = config.keys = 24;
+    config.heads = 4;
+    config.key_heads = 2;
+    config.dim = 8;
+    config.causal = true;
+    config.layout = RA_STRIPED;
+    config.ring_size = ring_size;
+    config.timeout = patience;
+    double value = value_of(field, other);
+    char *at = (char *)&config + field->offset;
+    if (field->kind == WHOLE)
+        *(int64_t *)(void *)at = (int64_t)value;
+    else if (field->kind == INT)
+        *(int *)(void *)at = (int)value;
+    else if (field->kind == FLAG)
+        *(bool *)at = value != 0;
+    else
+        *(double *)(void *)at = value;
+    return config;
+}
+
+static void test_disagreement(void)
+{
+    for (const struct field *field = fields; field < fields + FIELDS; field++)
+        for (int odd = 0; odd < ranks; odd++) {
+            bool of_ring = strcmp(field->name, "batch") == 0;
+            int first = of_ring ? odd / ring_size * ring_size : 0;
+            int last = of_ring ? first + ring_size : ranks;
+            struct ra_config config = told(field, world_rank == odd);
+
+            /* Alone, a rank has nobody to disagree with. */
+            if (last - first < 2) {
+                refused(&config, RA_OK, (const char *[]){NULL});
+                continue;
+            }
+
+            /* Every rank is compared with the first one: if that is the odd one, the second is
+             * named. */
+            char name[40], one[60], two[60];
+            snprintf(name, sizeof name, "config.%s:", field->name);
+            snprintf(one, sizeof one, "rank %d has %.17g,", first, value_of(field, odd == first));
+            snprintf(two, sizeof two, "rank %d has %.17g", odd == first ? first + 1 : odd,
+                     value_of(field, odd != first));
+            refused(&config, RA_DISAGREEMENT, (const char *[]){name, one, two, NULL});
+        }
+}
+
+/* A config that is wrong by itself, on one rank: all get its reason. */
+static void test_wrong_config(void)
+{
+    static const char *const words[] = {"config is NULL", "config.size",     "config.heads = 0",
+                                        "config.dim = 0", "config.lookback", "config.scale",
+                                        "config.timeout", "config.ring_size"};
+    enum { WORDS = sizeof words / sizeof words[0] };
+    struct ra_config config = usual(24, 24).config, bad[WORDS];
+    for (int w = 0; w < WORDS; w++)
+        bad[w] = config;
+    bad[1].size = 3;
+    bad[2].heads = 0;
+    bad[3].dim = 0;
+    bad[4].lookback = 5;
+    bad[5].scale = (double)NAN;
+    bad[6].timeout = -1;
+    bad[7].ring_size = ranks + 1;
+    for (int w = 0; w < WORDS; w++)
+        for (int odd = 0; odd < ranks; odd++) {
+            char rank[20];
+            snprintf(rank, sizeof rank, "rank %d:", odd);
+            const struct ra_config *mine = world_rank != odd ? &config : w == 0 ? NULL : &bad[w];
+            refused(mine, RA_INVALID, (const char *[]){rank, words[w], NULL});
+        }
+
+    /* On all ranks, the first one's; and the last two ranks have two reasons. Wrong comes before
+     * different. */
+    config.heads = 0;
+    refused(&config, RA_INVALID, (const char *[]){"rank 0:", "config.heads = 0", NULL});
+    if (ranks < 2)
+        return;
+    config = usual(24, 24).config;
+    config.queries += world_rank == 0;
+    config.heads -= world_rank == ranks - 2 ? 2 : 0;
+    config.dim -= world_rank == ranks - 1 ? 8 : 0;
+    char rank[20];
+    snprintf(rank, sizeof rank, "rank %d:", ranks - 2);
+    refused(&config, RA_INVALID, (const char *[]){rank, "config.heads = 0", NULL});
+
+    /* Whoever does not want the text may give none. */
+    struct ra_plan *plan;
+    enum ra_status status = ra_mpi_plan_create(&plan, &config, MPI_COMM_WORLD, NULL);
+    EXPECT(status == RA_INVALID && !plan, "%s", ra_status_text(status));
+}
+
+/* What one rank may say in another way, or has to itself, is no disagreement. */
+static void count_event(void *observer, const struct ra_event *event)
+{
+    (void)event;
+    (*(int *)observer)++;
+}
+
+static void test_agreement(void)
+{
+    int events = 0;
+    struct problem problem = usual(24, 24);
+    struct ra_config config = problem.config;
+    config.scale = 1 / sqrt(8.0);
+    if (world_rank == ranks - 1) {
+        config.scale = RA_DEFAULT_SCALE;
+        config.keys = config.key_heads = RA_SAME;
+        problem.config.observe = count_event;
+        problem.config.observer = &events;
+    }
+    refused(&config, RA_OK, (const char *[]){NULL});
+    solve(&problem, MPI_COMM_WORLD, 1);
+    EXPECT(world_rank != ranks - 1 || events >= 2 * ring_size, "%d events", events);
+}
+
+/* A rank without memory: first for what no machine has, on all ranks; then one rank that may use
+ * only little more than it does now. */
+static void test_memory(void)
+{
+    struct problem problem = usual(1 << 20, 1 << 20);
+    problem.config.batch = 1 << 12;
+    problem.config.dim = 1 << 15;
+    refused(&problem.config, RA_OUT_OF_MEMORY, (const char *[]){"rank 0:", "memory", NULL});
+
+#ifndef __SANITIZE_ADDRESS__ /* which has far more address space than this */
+    for (int odd = 0; odd < ranks; odd++) {
+        struct rlimit before, now;
+        getrlimit(RLIMIT_AS, &before);
+        now = before;
+        long pages = 0;
+        FILE *file = fopen("/proc/self/statm", "r");
+        EXPECT(file && fscanf(file, "%ld", &pages) == 1, "no /proc/self/statm");
+        if (file)
+            fclose(file);
+        now.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (64 << 20);
+        if (world_rank == odd)
+            setrlimit(RLIMIT_AS, &now);
+
+        /* Rows for 200 MB and more on each rank. */
+        problem = usual(ring_size << 15, ring_size << 15);
+        problem.config.dim = 128;
+        char rank[20];
+        snprintf(rank, sizeof rank, "rank %d:", odd);
+        refused(&problem.config, RA_OUT_OF_MEMORY, (const char *[]){rank, "memory", NULL});
+        setrlimit(RLIMIT_AS, &before);
+    }
+#endif
+    problem = usual(9, 9);
+    solve(&problem, MPI_COMM_WORLD, 1);
+}
+
+/* ---- Results. */
+
+static void test_results(void)
+{
+    struct problem p = usual(37, 37);
+    solve(&p, MPI_COMM_WORLD, 2);
+
+    /* Every layout, under a causal mask: each with another length of queries and keys. */
+    static const enum ra_layout_kind layouts[] = {RA_CONTIGUOUS, RA_STRIPED, RA_STRIPED, RA_ZIGZAG};
+    for (int l = 0; l < 4; l++) {
+        p = usual(23 + l, 50 - 9 * l);
+        p.heads_first = l % 2 == 0;
+        p.config.causal = true;
+        p.config.layout = layouts[l];
+        p.config.bucket = l == 2 ? 3 : 0;
+        solve(&p, MPI_COMM_WORLD, 2);
+        p.config.lookback = 9;
+        solve(&p, MPI_COMM_WORLD, 1);
+    }
+
+    /* Every type, with groups of heads and a mask; outputs in float32, and in the type itself. */
+    static const enum ra_type types_of[] = {RA_FLOAT32, RA_FLOAT16, RA_BFLOAT16};
+    for (int t = 0; t < 3; t++)
+        for (int same = 0; same < 2; same++) {
+            p = usual(29, 31);
+            p.out = same ? types_of[t] : RA_FLOAT32;
+            p.heads_first = t == 1;
+            p.config.type = types_of[t];
+            p.config.heads = 4;
+            p.config.key_heads = t == 0 ? 1 : 2;
+            p.config.head_map = same ? RA_GROUPED : RA_INTERLEAVED;
+            p.config.has_mask = true;
+            p.config.causal = t == 2;
+            p.config.layout = t == 1 ? RA_CONTIGUOUS : RA_STRIPED;
+            solve(&p, MPI_COMM_WORLD, 1);
+        }
+
+    p = usual(40, 40);
+    p.config.softcap = 3;
+    p.config.scale = 1;
+    solve(&p, MPI_COMM_WORLD, 1);
+    p.config.forward_only = true;
+    p.config.causal = true;
+    p.config.lookback = 0;
+    solve(&p, MPI_COMM_WORLD, 1);
+
+    /* Fewer rows than ranks, on one side or both; no rows; no batches but in later rings. */
+    static const int64_t lengths[][2] = {{1, 1}, {3, 2}, {1, 40}, {40, 1}, {0, 5}, {5, 0}, {0, 0}};
+    for (int i = 0; i < 7; i++) {
+        p = usual(lengths[i][0], lengths[i][1]);
+        p.config.causal = i % 2 == 0;
+        p.config.has_mask = i == 3;
+        p.config.layout = i % 3 == 0 ? RA_STRIPED : RA_ZIGZAG;
+        solve(&p, MPI_COMM_WORLD, 1);
+    }
+    p = usual(7, 7);
+    p.config.batch = 0;
+    solve(&p, MPI_COMM_WORLD, 1);
+
+    /* Messages that no longer travel with the sender's first word, of several tiles each. */
+    p = usual(300, 300);
+    p.config.type = RA_BFLOAT16;
+    p.config.dim = 64;
+    p.config.causal = true;
+    p.config.layout = RA_ZIGZAG;
+    p.config.tile_queries = 24;
+    p.config.tile_keys = 0;
+    solve(&p, MPI_COMM_WORLD, 1);
+}
+
+/* Without a ring each rank is one process with its own rows. */
+static void test_local_keys(void)
+{
+    struct problem problem = usual(21, 33);
+    problem.config.local_keys = true;
+    struct work work;
+    if (!begin(&work, &problem, MPI_COMM_WORLD))
+        return;
+    fill(&work);
+    int64_t before = messages_sent;
+    compute(&work);
+    EXPECT(messages_sent == before, "%lld messages", (long long)(messages_sent - before));
+    problem = work.problem;
+    problem.config.local_keys = false;
+    problem.config.queries = work.rows[RA_QUERY_SIDE];
+    problem.config.keys = work.rows[RA_KEY_SIDE];
+    void *alone[ARRAYS];
+    for (int a = 0; a < ARRAYS; a++)
+        alone[a] = a <= MASK ? work.data[a] : room(local_bytes(&work, a));
+    compute_alone(&problem, alone);
+    for (int a = O; a < ARRAYS; a++) {
+        compare(&problem, a, work.data[a], alone[a], true);
+        free(alone[a]);
+    }
+    end(&work);
+}
+
+/* ---- Rows that are handed out and collected. */
+
+/* Byte i of row `position` of part `outer` of the ring's whole. */
+static unsigned char byte_of(int ring, int64_t outer, int64_t position, int64_t i)
+{
+    return (unsigned char)hash_of(ring * 7 + outer, position * 65536 + i);
+}
+
+/* One round trip. The whole is only where the root is. */
+static void round_trip(struct work *work, enum ra_side side, int64_t outer, int64_t row_bytes,
+                       int root)
+{
+    int64_t length = length_of(&work->problem, side), rows = work->rows[side];
+    int64_t whole_bytes = outer * length * row_bytes, bytes = outer * rows * row_bytes;
+    unsigned char *whole = NULL, *local = room(bytes);
+    if (work->rank == root) {
+        whole = room(whole_bytes);
+        for (int64_t at = 0; at < whole_bytes; at++)
+            whole[at] = byte_of(work->ring, at / row_bytes / length, at / row_bytes % length,
+                                at % row_bytes);
+    }
+    enum ra_status status = ra_mpi_scatter(work->plan, side, outer, row_bytes, root, whole, local);
+    EXPECT(status == RA_OK, "%s", ra_plan_error(work->plan));
+    int64_t found = 0;
+    for (int64_t at = 0; at < bytes; at++) {
+        int64_t row = ra_plan_position(work->plan, side, at / row_bytes % rows);
+        found += local[at] == byte_of(work->ring, at / row_bytes / rows, row, at % row_bytes);
+    }
+    EXPECT(found == bytes && guard_holds(local, bytes),
+           "outer %lld, %lld rows of %lld bytes, root %d: %lld of %lld bytes", (long long)outer,
+           (long long)length, (long long)row_bytes, root, (long long)found, (long long)bytes);
+
+    /* Back. What was there before must be overwritten, all of it and nothing else. */
+    if (whole)
+        memset(whole, POISON, (size_t)whole_bytes);
+    status = ra_mpi_gather(work->plan, side, outer, row_bytes, root, local, whole);
+    EXPECT(status == RA_OK, "%s", ra_plan_error(work->plan));
+    if (whole) {
+        found = 0;
+        for (int64_t at = 0; at < whole_bytes; at++)
+            found += whole[at] == byte_of(work->ring, at / row_bytes / length,
+                                          at / row_bytes % length, at % row_bytes);
+        EXPECT(found == whole_bytes && guard_holds(whole, whole_bytes), "%lld of %lld bytes",
+               (long long)found, (long long)whole_bytes);
+    }
+    free(whole);
+    free(local);
+}
+
+static void test_round_trips(void)
+{
+    static const enum ra_layout_kind layouts[] = {RA_CONTIGUOUS, RA_STRIPED, RA_ZIGZAG};
+    for (int l = 0; l < 3; l++) {
+        struct problem problem = usual(37, 2);
+        problem.config.layout = layouts[l];
+        problem.config.bucket = l == 1 ? 3 : 0;
+        struct work work;
+        if (!begin(&work, &problem, MPI_COMM_WORLD))
+            return;
+        for (int root = 0; root<ring_size; root += ring_size> 1 ? ring_size - 1 : 1)
+            for (int side = 0; side < 2; side++)
+                for (int64_t outer = 0; outer <= 3; outer += 1 + outer) {
+                    round_trip(&work, (enum ra_side)side, outer, 1, root);
+                    round_trip(&work, (enum ra_side)side, outer, 3, root);
+                    round_trip(&work, (enum ra_side)side, outer, 4096, root);
+                }
+        if (l == 0)
+            round_trip(&work, RA_KEY_SIDE, 1, 2 << 20, 0);
+
+        /* Rings do not wait for each other. */
+        if (work.ring == 0)
+            round_trip(&work, RA_QUERY_SIDE, 2, 5, ring_size - 1);
+        end(&work);
+    }
+}
+
+/* Wrong arguments, on all ranks of a ring, or on one: then the others may find out only by waiting
+ * in vain. */
+static void test_wrong_rows(void)
+{
+    static const struct {
+        int64_t outer, row_bytes;
+        int root;
+        bool no_local;
+        const char *words;
+    } cases[] = {{-1, 4, 0, false, "outer = -1"},     {1, 0, 0, false, "row_bytes = 0"},
+                 {1, -4, 0, false, "row_bytes = -4"}, {1, 4, -1, false, "root = -1"},
+                 {1, 4, 8, false, "root = 8"},        {INT64_MAX / 2, 64, 0, false, "outer = "},
+                 {1, 4, 0, true, "local is NULL"}};
+    enum { CASES = sizeof cases / sizeof cases[0] };
+    for (int c = 0; c < 2 * CASES; c++)
+        for (int who = -1; who < ring_size; who++) {
+            struct problem problem = usual(12, 12);
+            struct work work;
+            if (!begin(&work, &problem, MPI_COMM_WORLD))
+                return;
+            static char rows[2][12 * 4];
+            bool odd = who < 0 || work.rank == who, scatters = c < CASES;
+            int64_t outer = odd ? cases[c % CASES].outer : 1;
+            int64_t row_bytes = odd ? cases[c % CASES].row_bytes : 4;
+            int root = odd ? cases[c % CASES].root : 0;
+            void *local = odd && cases[c % CASES].no_local ? NULL : rows[0];
+            double began = seconds();
+            enum ra_status status =
+                scatters
+                    ? ra_mpi_scatter(work.plan, RA_KEY_SIDE, outer, row_bytes, root, rows[1], local)
+                    : ra_mpi_gather(work.plan, RA_KEY_SIDE, outer, row_bytes, root, local, rows[1]);
+            EXPECT(seconds() - began < grace, "case %d: %g s", c, seconds() - began);
+            EXPECT(status == (odd ? RA_INVALID : RA_LOST) || (!odd && status == RA_OK),
+                   "case %d: %s", c, ra_status_text(status));
+            EXPECT(status == RA_OK || strstr(ra_plan_error(work.plan), cases[c % CASES].words),
+                   "case %d: %s", c, ra_plan_error(work.plan));
+            PMPI_Barrier(MPI_COMM_WORLD);
+            end(&work);
+        }
+}
+
+/* ---- Calls with wrong arrays. */
+
+/* Makes one array of a call wrong; returns what must be said about it. */
+static const char *spoil(struct ra_arrays *arrays, int how)
+{
+    switch (how) {
+    case 0:
+        arrays->size = 7;
+        return "arrays.size = 7";
+    case 1:
+        arrays->q.data = NULL;
+        return "arrays.q";
+    case 2:
+        arrays->v.type = RA_BFLOAT16;
+        return "arrays.v";
+    default:
+        arrays->lse.data = NULL;
+        return "arrays.lse";
+    }
+}
+
+/* On one rank of ring 0, in the forward or in the backward. All ranks of that ring must hear of it
+ * at once, in the same words, and the other rings nothing. Whoever waits for no message in this
+ * call may hear of it in the next one. */
+static void refuse_arrays(const struct problem *problem, int how, int odd, bool backward,
+                          bool all_wait)
+{
+    struct work work;
+    if (!begin(&work, problem, MPI_COMM_WORLD))
+        return;
+    fill(&work);
+    compute(&work);
+    const char *word = "arrays is NULL";
+    struct ra_arrays arrays = work.arrays, *given = world_rank == odd && how < 0 ? NULL : &arrays;
+    if (how >= 0) {
+        struct ra_arrays spoilt = arrays;
+        word = spoil(&spoilt, how);
+        if (world_rank == odd)
+            arrays = spoilt;
+    }
+    if (world_rank == odd)
+        poison_outputs(&work);
+    PMPI_Barrier(MPI_COMM_WORLD);
+    double began = seconds();
+    enum ra_status status = backward ? ra_backward(work.plan, given) : ra_forward(work.plan, given);
+    EXPECT(seconds() - began < grace, "%g s", seconds() - began);
+    if (world_rank == odd)
+        EXPECT(status == RA_INVALID, "%s", ra_status_text(status));
+    else if (work.ring == 0)
+        EXPECT(status == RA_LOST || (!all_wait && status == RA_OK), "%s", ra_status_text(status));
+
+    /* The outputs of the rank that refused are still as they were. */
+    for (int a = O; a < ARRAYS && world_rank == odd; a++)
+        EXPECT(is_poison(work.data[a], local_bytes(&work, a)), "%s was written", names[a]);
+
+    /* That ends the plan; but not on a ring of one rank, where nothing was done and nothing lost. */
+    PMPI_Barrier(MPI_COMM_WORLD);
+    if (work.ring > 0 || ring_size == 1) {
+        compute(&work);
+    } else {
+        status = ra_forward(work.plan, &work.arrays);
+        const char *error = ra_plan_error(work.plan);
+        char rank[20];
+        snprintf(rank, sizeof rank, "rank %d:", odd);
+        expect_same(ring_comm, status, error);
+        EXPECT(status == RA_LOST && strstr(error, rank) == error && strstr(error, word),
+               "%s: no %s %s: %s", ra_status_text(status), rank, word, error);
+    }
+    end(&work);
+}
+
+static void test_wrong_arrays(void)
+{
+    for (int odd = 0; odd < ring_size; odd++)
+        for (int how = -1; how < 4; how++)
+            for (int backward = 0; backward < 2; backward++) {
+                struct problem problem = usual(24, 24);
+                refuse_arrays(&problem, how, odd, backward, true);
+            }
+
+    /* Also where keys go only a part of the way round, or nowhere at all. */
+    for (int odd = 0; odd < ring_size; odd++)
+        for (int which = 0; which < 2; which++) {
+            struct problem problem = usual(24, 24);
+            problem.config.local_keys = which == 0;
+            problem.config.causal = which == 1;
+            problem.config.lookback = which == 1 ? 2 : RA_NO_LOOKBACK;
+            refuse_arrays(&problem, 1, odd, false, false);
+        }
+}
+
+/* ---- Ranks that do not come. */
+
+/* A problem whose messages are too large to leave on their own, and quickly computed: rings that
+ * lose nobody must stay well within a short timeout. */
+static struct problem large(void)
+{
+    struct problem problem = usual(ring_size, 96 * ring_size);
+    problem.config.dim = 256;
+    problem.config.timeout = soon;
+    return problem;
+}
+
+/* Is this the text of a ring rank that waited for its neighbour at some hop until its time was up?
+ * Whoever it was may have told the others. */
+static void expect_lost(const struct work *work, double timeout, int missing)
+{
+    int who, hop, peer;
+    double waited;
+    const char *error = ra_plan_error(work->plan);
+    int found = sscanf(error, "ring rank %d, hop %d: waited %lf s for rank %d to", &who, &hop,
+                       &waited, &peer);
+    int P = ra_plan_ranks(work->plan);
+    EXPECT(found == 4, "%s", error);
+    if (found == 4)
+        EXPECT(who >= 0 && who < P && who != missing && hop >= 0 && hop < P &&
+                   waited >= timeout * 0.99 && (peer == (who + 1) % P || who == (peer + 1) % P) &&
+                   (P > 2 || peer == missing),
+               "%s", error);
+
+    /* From now on everything fails at once, and for the same reason. */
+    char first[RA_ERROR_SIZE];
+    snprintf(first, sizeof first, "%s", error);
+    static char rows[1 << 20];
+    double began = seconds();
+    enum ra_status statuses[] = {ra_forward(work->plan, &work->arrays),
+                                 ra_backward(work->plan, &work->arrays),
+                                 ra_mpi_scatter(work->plan, RA_KEY_SIDE, 1, 1, 0, rows, rows),
+                                 ra_mpi_gather(work->plan, RA_KEY_SIDE, 1, 1, 0, rows, rows)};
+    EXPECT(seconds() - began < timeout, "%g s", seconds() - began);
+    for (int c = 0; c < 4; c++)
+        EXPECT(statuses[c] == RA_LOST, "call %d: %s", c, ra_status_text(statuses[c]));
+    EXPECT(strcmp(ra_plan_error(work->plan), first) == 0, "%s: %s", first,
+           ra_plan_error(work->plan));
+}
+
+/* A rank that makes no plan: the others wait for it until their time is up. When it comes at last,
+ * it waits for them, in vain. */
+static void test_nobody_plans(void)
+{
+    for (int odd = 0; odd<ranks; odd += ranks> 1 ? ranks - 1 : 1) {
+        if (ranks == 1)
+            break;
+        MPI_Comm comm;
+        PMPI_Comm_dup(MPI_COMM_WORLD, &comm);
+        struct ra_config config = usual(24, 24).config;
+        config.timeout = soon / 3;
+        for (int turn = 0; turn < 2; turn++) {
+            if ((world_rank == odd) == (turn == 1)) {
+                char error[RA_ERROR_SIZE] = "";
+                struct ra_plan *plan = (struct ra_plan *)error;
+                double began = seconds();
+                enum ra_status status = ra_mpi_plan_create(&plan, &config, comm, error);
+                double took = seconds() - began;
+                EXPECT(status == RA_LOST && !plan, "%s: %s", ra_status_text(status), error);
+                EXPECT(took >= soon / 3 && took < soon + grace, "after %g s: %s", took, error);
+                EXPECT(strstr(error, "waited"), "%s", error);
+            }
+            PMPI_Barrier(MPI_COMM_WORLD);
+        }
+        PMPI_Comm_free(&comm);
+    }
+    struct problem problem = usual(24, 24);
+    solve(&problem, MPI_COMM_WORLD, 1);
+}
+
+/* All ranks have sent what they send; every call lets MPI move what has come. */
+static void let_messages_land(void)
+{
+    PMPI_Barrier(MPI_COMM_WORLD);
+    for (int i = 0; i < 100; i++) {
+        int any;
+        PMPI_Iprobe(MPI_ANY_SOURCE, 99, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE);
+    }
+}
+
+/* A rank of ring 0 that does not call, forward or backward, until the others have given up, freed
+ * what they can, and given that memory to somebody else. Then it does: what it sends them may not
+ * land there, and what it gets from them may not come from there. */
+static void test_nobody_calls(void)
+{
+    for (int backward = 0; backward < 2 && ring_size > 1; backward++) {
+        int odd = backward ? 0 : ring_size - 1;
+        struct problem problem = large();
+        struct work work;
+        if (!begin(&work, &problem, MPI_COMM_WORLD))
+            return;
+        fill(&work);
+        compute(&work);
+        PMPI_Barrier(MPI_COMM_WORLD);
+        enum { BLOCKS = 16 };
+        unsigned char *blocks[BLOCKS];
+        int64_t bytes = 2 * ra_plan_bytes(work.plan) / BLOCKS;
+        for (int turn = 0; turn < 2; turn++) {
+            if ((world_rank == odd) == (turn == 1)) {
+                landings = 0;
+                double began = seconds();
+                enum ra_status status = backward ? ra_backward(work.plan, &work.arrays)
+                                                 : ra_forward(work.plan, &work.arrays);
+                double took = seconds() - began;
+                if (work.ring > 0) {
+                    EXPECT(status == RA_OK, "%s", ra_plan_error(work.plan));
+                    compute(&work);
+                } else {
+                    EXPECT(status == RA_LOST, "%s", ra_status_text(status));
+                    EXPECT(took < soon + grace, "%g s", took);
+                    EXPECT(turn == 1 || took >= soon, "%g s", took);
+                }
+                for (int l = 0; l < landings; l++)
+                    for (int64_t i = 0; i < landing[l].bytes / 4; i++)
+                        if (isnan(landing[l].into[i])) {
+                            EXPECT(false, "a message out of freed memory");
+                            break;
+                        }
+                if (work.ring == 0 && turn == 0)
+                    expect_lost(&work, soon, odd);
+                end(&work);
+            }
+            if (turn == 0 && world_rank != odd)
+                for (int i = 0; i < BLOCKS; i++)
+                    blocks[i] = room(bytes);
+            PMPI_Barrier(MPI_COMM_WORLD);
+        }
+
+        let_messages_land();
+        for (int i = 0; i < BLOCKS && world_rank != odd; i++) {
+            EXPECT(is_poison(blocks[i], bytes), "freed memory was written to");
+            free(blocks[i]);
+        }
+    }
+    struct problem problem = usual(24, 24);
+    solve(&problem, MPI_COMM_WORLD, 1);
+}
+
+/* A root that hands out nothing until the others have given up. What it hands out then must not land
+ * in arrays which by now may be somebody else's. */
+static void test_nobody_scatters(void)
+{
+    struct problem problem = usual(24, 24);
+    problem.config.timeout = soon;
+    struct work work;
+    if (ring_size == 1 || !begin(&work, &problem, MPI_COMM_WORLD))
+        return;
+    enum { ROW_BYTES = 32 };
+    int root = ring_size - 1;
+    bool odd = world_rank == root;
+    int64_t whole_bytes = 24 * ROW_BYTES, bytes = work.rows[RA_KEY_SIDE] * ROW_BYTES;
+    void *whole = room(whole_bytes), *local = room(bytes);
+    memset(whole, 1, (size_t)whole_bytes);
+    for (int turn = 0; turn < 2; turn++) {
+        if (odd == (turn == 1)) {
+            double began = seconds();
+            enum ra_status status =
+                ra_mpi_scatter(work.plan, RA_KEY_SIDE, 1, ROW_BYTES, root, whole, local);
+            double took = seconds() - began;
+            const char *error = ra_plan_error(work.plan);
+            EXPECT(took < soon + grace, "%g s", took);
+            EXPECT(work.ring == 0 || status == RA_OK, "%s", error);
+            if (work.ring == 0 && !odd) {
+                EXPECT(status == RA_LOST && took >= soon, "%s after %g s", ra_status_text(status),
+                       took);
+                EXPECT(strstr(error, "for rank") && strstr(error, "to send rows of a shard"), "%s",
+                       error);
+                memset(local, POISON, (size_t)bytes);
+            }
+        }
+        PMPI_Barrier(MPI_COMM_WORLD);
+    }
+    let_messages_land();
+    EXPECT(work.ring > 0 || odd || is_poison(local, bytes), "rows came after all");
+    free(whole);
+    free(local);
+    end(&work);
+}
+
+/* One rank goes backward while the others go forward. Somebody must notice, and nobody hang. */
+static void test_another_call(void)
+{
+    struct problem problem = large();
+    struct work work;
+    if (ring_size == 1 || !begin(&work, &problem, MPI_COMM_WORLD))
+        return;
+    fill(&work);
+    compute(&work);
+    PMPI_Barrier(MPI_COMM_WORLD);
+    bool odd = world_rank == ring_size - 1;
+    double began = seconds();
+    enum ra_status status =
+        odd ? ra_backward(work.plan, &work.arrays) : ra_forward(work.plan, &work.arrays);
+    double took = seconds() - began;
+    EXPECT(took < soon + grace, "%g s: %s", took, ra_plan_error(work.plan));
+    EXPECT(!odd || status == RA_LOST, "%s", ra_status_text(status));
+    EXPECT(work.ring == 0 || status == RA_OK, "%s", ra_plan_error(work.plan));
+    PMPI_Barrier(MPI_COMM_WORLD);
+    end(&work);
+    problem = usual(24, 24);
+    solve(&problem, MPI_COMM_WORLD, 1);
+}
+
+/* A rank that is only late is waited for: within the timeout, and for ever if that is 0. */
+static void test_late(void)
+{
+    for (int forever = 0; forever < 2; forever++) {
+        struct problem problem = usual(24, 24);
+        if (forever)
+            problem.config.timeout = 0;
+        if (world_rank == ranks - 1)
+            pause_for(0.1);
+        struct work work;
+        if (!begin(&work, &problem, MPI_COMM_WORLD))
+            return;
+        fill(&work);
+        if (world_rank == 0)
+            pause_for(0.1);
+        compute(&work);
+        end(&work);
+    }
+}
+
+/* ---- Long use. */
+
+/* A line of /proc/self/status, in KiB. */
+static long kibibytes(const char *name)
+{
+    char line[200];
+    long value = -1;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (strncmp(line, name, strlen(name)) == 0)
+            value = atol(line + strlen(name));
+    if (file)
+        fclose(file);
+    return value;
+}
+
+/* Memory has grown since then by no more than this, and MPI's objects are as many as then. With
+ * sanitizers freed memory is kept for a while. */
+struct footprint {
+    long resident, data;
+    int types, communicators, requests;
+};
+
+static struct footprint footprint(void)
+{
+    return (struct footprint){kibibytes("VmRSS:"), kibibytes("VmData:"), types, communicators,
+                              requests};
+}
+
+static void expect_no_growth(struct footprint before, long most)
+{
+    struct footprint now = footprint();
+    EXPECT(now.types == before.types && now.communicators == before.communicators &&
+               now.requests == before.requests,
+           "%d types, %d communicators, %d requests more", now.types - before.types,
+           now.communicators - before.communicators, now.requests - before.requests);
+    EXPECT(before.resident > 0 && before.data > 0, "no /proc/self/status");
+#ifdef __SANITIZE_ADDRESS__
+    most = LONG_MAX;
+#endif
+    EXPECT(now.resident - before.resident <= most && now.data - before.data <= most,
+           "%ld KiB more resident, %ld KiB more of data", now.resident - before.resident,
+           now.data - before.data);
+}
+
+/* 900 calls each may not cost 300 bytes a call. */
+static void test_reuse(void)
+{
+    struct problem problem = usual(13, 13);
+    problem.config.type = RA_BFLOAT16;
+    problem.config.key_heads = 1;
+    problem.config.dim = 4;
+    problem.config.has_mask = problem.config.causal = true;
+    problem.config.layout = RA_STRIPED;
+    struct work work;
+    if (!begin(&work, &problem, MPI_COMM_WORLD))
+        return;
+    fill(&work);
+    struct footprint before = {0};
+    for (int round = 0; round < 1000; round++) {
+        compute(&work);
+        if (round == 99)
+            before = footprint();
+    }
+    expect_no_growth(before, 512);
+    end(&work);
+}
+
+/* Nor may a plan that is gone leave 10 KiB. */
+static void test_many_plans(void)
+{
+    struct problem problem = usual(300, 300);
+    struct footprint before = {0};
+    for (int i = 0; i < 120; i++) {
+        if (i == 20)
+            before = footprint();
+        struct work work;
+        if (!begin(&work, &problem, MPI_COMM_WORLD))
+            return;
+        EXPECT(i < 20 || communicators == before.communicators + 1, "%d communicators",
+               communicators - before.communicators);
+        if (i % 10 == 0) {
+            fill(&work);
+            compute(&work);
+        }
+        end(&work);
+    }
+    expect_no_growth(before, 1024);
+
+    /* Nor one that never came to be. */
+    struct ra_config config = problem.config;
+    config.queries += world_rank;
+    config.heads = ranks == 1 ? 0 : config.heads;
+    for (int i = 0; i < 120; i++) {
+        if (i == 20)
+            before = footprint();
+        struct ra_plan *plan;
+        enum ra_status status = ra_mpi_plan_create(&plan, &config, MPI_COMM_WORLD, NULL);
+        EXPECT(status != RA_OK, "a plan");
+    }
+    expect_no_growth(before, 1024);
+}
+
+/* ---- What is sent. */
+
+/* What leaves a rank is what every rank's plan says of it, forward and backward. */
+static void test_bytes(void)
+{
+    for (int c = 0; c < 6; c++) {
+        struct problem problem = usual(c == 5 ? 2 : 41, c == 5 ? 3 : 38);
+        problem.config.type = c == 1 ? RA_FLOAT16 : RA_FLOAT32;
+        problem.config.has_mask = c == 1 || c == 3;
+        problem.config.key_heads = c == 2 ? 1 : 2;
+        problem.config.causal = c >= 3;
+        problem.config.lookback = c == 3 ? 7 : c == 4 ? 30 : RA_NO_LOOKBACK;
+        problem.config.layout = c == 4 ? RA_STRIPED : RA_CONTIGUOUS;
+        struct work work;
+        if (!begin(&work, &problem, MPI_COMM_WORLD))
+            return;
+        fill(&work);
+        compute(&work);
+        for (int backward = 0; backward < 2; backward++) {
+            int64_t messages = messages_sent, bytes = bytes_sent;
+            enum ra_status status = backward ? ra_backward(work.plan, &work.arrays)
+                                             : ra_forward(work.plan, &work.arrays);
+            EXPECT(status == RA_OK, "%s", ra_plan_error(work.plan));
+            int64_t sent[2] = {messages_sent - messages, bytes_sent - bytes}, of_all[8][2];
+            PMPI_Allgather(sent, 2, MPI_INT64_T, of_all, 2, MPI_INT64_T, ring_comm);
+            for (int rank = 0; rank < ring_size; rank++) {
+                messages = bytes = 0;
+                for (int step = 0; step < ra_plan_hops(work.plan); step++) {
+                    struct ra_hop hop;
+                    status = ra_plan_hop(work.plan, rank, step, backward, &hop);
+                    EXPECT(status == RA_OK, "%s", ra_plan_error(work.plan));
+                    messages += hop.messages;
+                    bytes += hop.bytes;
+                }
+                EXPECT(of_all[rank][0] == messages && of_all[rank][1] == bytes,
+                       "case %d, rank %d, backward %d: %lld messages of %lld bytes, not %lld of "
+                       "%lld",
+                       c, rank, backward, (long long)of_all[rank][0], (long long)of_all[rank][1],
+                       (long long)messages, (long long)bytes);
+            }
+
+            /* Plain rings by hand: the keys of P - 1 ranks, their gradients, and at the end those
+             * of one more rank, home. */
+            if (c < 3) {
+                struct ra_layout layout = ra_plan_layout(work.plan, RA_KEY_SIDE);
+                const struct ra_config *config = &work.problem.config;
+                int64_t numbers = 2 * config->batch * config->key_heads * config->dim, rows = 0;
+                int64_t key = numbers * ra_type_bytes(config->type);
+                key += config->has_mask ? config->batch : 0;
+                for (int t = 0; t < ring_size - 1; t++)
+                    rows += ra_layout_rows(layout, (work.rank - t + ring_size) % ring_size);
+                bytes = rows * key;
+                if (backward && ring_size > 1) {
+                    rows += ra_layout_rows(layout, (work.rank + 1) % ring_size);
+                    bytes += rows * numbers * 4;
+                }
+                EXPECT(sent[1] == bytes, "case %d: %lld bytes, not %lld", c, (long long)sent[1],
+                       (long long)bytes);
+            }
+        }
+        end(&work);
+    }
+}
+
+/* ---- Communicators. */
+
+/* Nothing of the library's comes to the caller's communicator, nor the other way round; its error
+ * handler stays; and once the plan is made it is no longer needed. */
+static void test_apart(void)
+{
+    MPI_Comm comm;
+    PMPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Errhandler handler, after;
+    MPI_Comm_create_errhandler((MPI_Comm_errhandler_function *)(void (*)(void))abort, &handler);
+    MPI_Comm_set_errhandler(comm, handler);
+
+    /* A message for every tag that the library may use, which nobody has asked for yet; and an
+     * open ear for everything. */
+    enum { TAGS = 8 };
+    int said = world_rank, heard[TAGS + 1], next = (world_rank + 1) % ranks;
+    MPI_Request strays[TAGS], ear;
+    for (int tag = 0; tag < TAGS; tag++)
+        PMPI_Isend(&said, 1, MPI_INT, next, tag, comm, &strays[tag]);
+    PMPI_Barrier(comm);
+
+    struct problem problem = usual(24, 24);
+    struct work work;
+    if (!begin(&work, &problem, comm))
+        return;
+    MPI_Comm_get_errhandler(comm, &after);
+    EXPECT(after == handler, "another error handler");
+    fill(&work);
+    compute(&work);
+    for (int tag = 0; tag < TAGS; tag++) {
+        int left = (world_rank + ranks - 1) % ranks;
+        PMPI_Recv(&heard[tag], 1, MPI_INT, left, tag, comm, MPI_STATUS_IGNORE);
+        EXPECT(heard[tag] == left, "%d", heard[tag]);
+    }
+    MPI_Waitall(TAGS, strays, MPI_STATUSES_IGNORE);
+    PMPI_Irecv(&heard[TAGS], 1, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, comm, &ear);
+    compute(&work);
+    round_trip(&work, RA_QUERY_SIDE, 2, 3, 0);
+    int done;
+    PMPI_Test(&ear, &done, MPI_STATUS_IGNORE);
+    EXPECT(!done, "a message of the library's");
+    if (!done) {
+        MPI_Cancel(&ear);
+        MPI_Wait(&ear, MPI_STATUS_IGNORE);
+    }
+    PMPI_Comm_free(&comm);
+    compute(&work);
+    end(&work);
+    MPI_Errhandler_free(&handler);
+    MPI_Errhandler_free(&after);
+}
+
+/* A communicator with its own order of ranks; one of some ranks only; and two plans on one, in use
+ * by turns. */
+static void test_communicators(void)
+{
+    MPI_Comm comm;
+    struct problem problem = usual(26, 26), other = usual(17, 30);
+    problem.config.causal = true;
+    PMPI_Comm_split(MPI_COMM_WORLD, 0, -world_rank, &comm);
+    solve(&problem, comm, 1);
+    PMPI_Comm_free(&comm);
+
+    PMPI_Comm_split(MPI_COMM_WORLD, world_rank == 0, 0, &comm);
+    problem.config.ring_size = 0;
+    solve(&problem, comm, 1);
+    PMPI_Comm_free(&comm);
+
+    struct work first, second;
+    if (!begin(&first, &problem, MPI_COMM_WORLD) || !begin(&second, &other, MPI_COMM_WORLD))
+        return;
+    fill(&first);
+    fill(&second);
+    for (int round = 0; round < 3; round++) {
+        compute(&first);
+        compute(&second);
+    }
+    end(&first);
+    end(&second);
+}
+
+/* Makes a plan where none can be made; whoever is asked can tell at once. */
+static void impossible(MPI_Comm comm, const char *when)
+{
+    char error[RA_ERROR_SIZE] = "";
+    struct ra_plan *plan = (struct ra_plan *)error;
+    struct ra_config config = RA_CONFIG_INIT;
+    config.queries = config.dim = 8;
+    enum ra_status status = ra_mpi_plan_create(&plan, &config, comm, error);
+    EXPECT(status == RA_INVALID && !plan && error[0], "%s: %s: %s", when, ra_status_text(status),
+           error);
+}
+
+static void test_no_communicator(void)
+{
+    impossible(MPI_COMM_NULL, "MPI_COMM_NULL");
+    if (ranks > 1) {
+        MPI_Comm half, between;
+        int upper = world_rank >= ranks / 2;
+        PMPI_Comm_split(MPI_COMM_WORLD, upper, 0, &half);
+        MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, upper ? 0 : ranks / 2, 0, &between);
+        impossible(between, "an intercommunicator");
+        PMPI_Comm_free(&between);
+        PMPI_Comm_free(&half);
+    }
+}
+
+/* ---- Threads. */
+
+struct thread {
+    struct problem problem;
+    MPI_Comm comm;
+    pthread_t id;
+};
+
+static void *work_alone(void *data)
+{
+    struct thread *thread = data;
+    solve(&thread->problem, thread->comm, 20);
+    return NULL;
+}
+
+/* Two threads, each with a plan of its own on a communicator of its own. */
+static void test_threads(void)
+{
+    int provided;
+    MPI_Query_thread(&provided);
+    EXPECT(provided == MPI_THREAD_MULTIPLE, "MPI does not provide MPI_THREAD_MULTIPLE: not tested");
+    if (provided != MPI_THREAD_MULTIPLE)
+        return;
+    struct thread threads[2];
+    for (int t = 0; t < 2; t++) {
+        threads[t].problem = usual(90 - 7 * t, 90);
+        threads[t].problem.config.causal = true;
+        threads[t].problem.config.layout = t ? RA_ZIGZAG : RA_STRIPED;
+        threads[t].problem.config.dim = 32;
+        PMPI_Comm_split(MPI_COMM_WORLD, 0, t ? -world_rank : world_rank, &threads[t].comm);
+    }
+    for (int t = 0; t < 2; t++)
+        if (pthread_create(&threads[t].id, NULL, work_alone, &threads[t]) != 0)
+            MPI_Abort(MPI_COMM_WORLD, 1);
+    for (int t = 0; t < 2; t++) {
+        pthread_join(threads[t].id, NULL);
+        PMPI_Comm_free(&threads[t].comm);
+    }
+}
+
+/* The last test: the others have left nothing behind but what was lost with a rank. */
+static void test_all_freed(void)
+{
+    EXPECT(types == 0, "%d types", types);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} tests[] = {
+    {"no communicator", test_no_communicator},
+    {"agreement", test_agreement},
+    {"disagreement", test_disagreement},
+    {"wrong config", test_wrong_config},
+    {"memory", test_memory},
+    {"results", test_results},
+    {"local keys", test_local_keys},
+    {"round trips", test_round_trips},
+    {"wrong rows", test_wrong_rows},
+    {"wrong arrays", test_wrong_arrays},
+    {"bytes", test_bytes},
+    {"apart", test_apart},
+    {"communicators", test_communicators},
+    {"late", test_late},
+    {"reuse", test_reuse},
+    {"many plans", test_many_plans},
+    {"threads", test_threads},
+    {"another call", test_another_call},
+    {"nobody calls", test_nobody_calls},
+    {"nobody scatters", test_nobody_scatters},
+    {"nobody plans", test_nobody_plans},
+    {"all freed", test_all_freed},
+};
+enum { TESTS = sizeof tests / sizeof tests[0] };
+
+/* ---- Ranks that stop or die, for tests/library-failures. */
+
+struct death {
+    int signal, hop;
+    bool backward;
+    char file[400]; /* when it was */
+};
+
+/* Sends this process its signal after its work of the hop. Before, notes the time. */
+static void die_at(void *observer, const struct ra_event *event)
+{
+    struct death *death = observer;
+    if (event->kind != RA_EVENT_WORK || event->backward != death->backward ||
+        event->hop != death->hop || death->signal == 0)
+        return;
+    FILE *file = fopen(death->file, "w");
+    if (file) {
+        fprintf(file, "%.9f\n", seconds());
+        fclose(file);
+    }
+    int signal = death->signal;
+    death->signal = 0; /* whoever was only stopped goes on */
+    raise(signal);
+}
+
+/* All ranks compute until something is wrong; rings without the victim, for a while. */
+static int die(char **argv)
+{
+    int victim = atoi(argv[3]), rings_rank = world_rank % ring_size;
+    const char *call = argv[4], *folder = argv[6];
+    struct death death = {.signal = atoi(argv[2]), .hop = atoi(argv[5])};
+    death.backward = strcmp(call, "backward") == 0;
+    snprintf(death.file, sizeof death.file, "%s/death", folder);
+    bool in_ring = world_rank / ring_size == victim / ring_size;
+    const double timeout = 2;
+
+    struct problem problem = usual(96 * ring_size, 96 * ring_size);
+    problem.config.dim = 64;
+    problem.config.timeout = timeout;
+    if (world_rank == victim && death.signal != 0) {
+        problem.config.observe = die_at;
+        problem.config.observer = &death;
+    }
+    PMPI_Barrier(MPI_COMM_WORLD);
+    double began = seconds();
+    if (strcmp(call, "create") == 0) {
+        if (world_rank == victim)
+            raise(death.signal);
+        char error[RA_ERROR_SIZE] = "";
+        struct ra_plan *plan;
+        enum ra_status status = ra_mpi_plan_create(&plan, &problem.config, MPI_COMM_WORLD, error);
+        EXPECT(status == RA_LOST && !plan, "%s: %s", ra_status_text(status), error);
+        EXPECT(strstr(error, "waited"), "%s", error);
+    } else {
+        struct work work;
+        enum ra_status status = RA_OK;
+        if (!begin(&work, &problem, MPI_COMM_WORLD))
+            return 1;
+        fill(&work);
+        for (int round = 0; status == RA_OK && (in_ring || round < 20); round++) {
+            began = seconds();
+            status = ra_forward(work.plan, &work.arrays);
+            if (status == RA_OK) {
+                began = seconds();
+                status = ra_backward(work.plan, &work.arrays);
+            }
+
+            /* Now may somebody send signals. */
+            if (round == 2 && rings_rank == 0) {
+                char ready[400];
+                snprintf(ready, sizeof ready, "%s/ready", folder);
+                FILE *file = fopen(ready, "w");
+                if (file)
+                    fclose(file);
+            }
+        }
+        EXPECT(status == (in_ring ? RA_LOST : RA_OK), "%s: %s", ra_status_text(status),
+               ra_plan_error(work.plan));
+        if (in_ring && world_rank != victim)
+            expect_lost(&work, timeout, victim % ring_size);
+        end(&work);
+    }
+
+    /* Nobody gives up before its time, nor long after it. */
+    double ended = seconds(), died = 0;
+    if (in_ring && world_rank != victim)
+        EXPECT(ended - began >= timeout * 0.99, "%g s", ended - began);
+    FILE *file = fopen(death.file, "r");
+    if (file && fscanf(file, "%lf", &died) == 1)
+        EXPECT(!in_ring || world_rank == victim || ended - died < timeout + grace,
+               "%g s after the death", ended - died);
+    if (file)
+        fclose(file);
+    if (complaints > 0)
+        return 1;
+    char well[400];
+    snprintf(well, sizeof well, "%s/well.%d", folder, world_rank);
+    file = fopen(well, "w");
+    return file && fclose(file) == 0 ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    impossible(MPI_COMM_WORLD, "before MPI_Init");
+    int provided;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    ring_size = argc > 1 ? atoi(argv[1]) : ranks;
+    if (ring_size < 1 || ranks % ring_size != 0 || (argc != 7 && argc > 2)) {
+        fprintf(stderr, "usage: see the head of tests/check_library_mpi.c\n");
+        MPI_Abort(MPI_COMM_WORLD, 2);
+    }
+
+    /* MPI_Finalize would wait for the dead. */
+    if (argc == 7)
+        _exit(die(argv));
+
+    /* The ranks meet after each test, so none is still in the one before. */
+    PMPI_Comm_split(MPI_COMM_WORLD, world_rank / ring_size, 0, &ring_comm);
+    int passed = 0, mine = complaints == 0, all;
+    for (int t = 0; t < TESTS; t++) {
+        test_name = tests[t].name;
+        tests[t].run();
+        mine = mine && complaints == 0;
+        PMPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+        passed += all;
+        mine = 1;
+        complaints = 0;
+    }
+    if (world_rank == 0)
+        printf("%d passed, %d failed\n", passed, TESTS - passed);
+    PMPI_Comm_free(&ring_comm);
+    MPI_Finalize();
+
+    /* What is wrong now shows in the exit code alone: MPI ends a job with the first that fails. */
+    impossible(MPI_COMM_WORLD, "after MPI_Finalize");
+    return passed == TESTS && complaints == 0 ? 0 : 1;
+}
