@@ -66,8 +66,8 @@ bool ra_ring_poll(struct ra_ring *ring);
 /* Returns when both messages of this kind, the one out and the one in, are done. */
 bool ra_ring_wait(struct ra_ring *ring, enum ra_message message);
 
-/* This rank cannot go on, for this reason (not ""): an error, as above, of this rank and all others.
- * After another error it does nothing. */
+/* This rank cannot go on, for this reason (not ""): an error, as above, of this rank and of all
+ * others. After another error it does nothing. */
 void ra_ring_fail(struct ra_ring *ring, const char *reason);
 
 /* Ends the ring. Without an error nothing may be under way, and all ranks call this together. After

@@ -7,6 +7,10 @@
 #ifndef RING_ATTENTION_MPI_H
 #define RING_ATTENTION_MPI_H
 
+/* MPI's old classes for C++ would have to be linked, too; who wants them includes mpi.h before. */
+#ifndef OMPI_SKIP_MPICXX
+#define OMPI_SKIP_MPICXX 1
+#endif
 #include <mpi.h>
 
 #include "ring_attention.h"

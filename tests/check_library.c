@@ -54,7 +54,8 @@ static _Thread_local struct {
     int64_t calls, bytes;
     int64_t refuse; /* this call from now on gets nothing; 0: none */
     size_t most;    /* larger ones get nothing; 0: no limit */
-    void *live[64]; /* what was given and not freed */
+    int held;       /* blocks that were given and not freed */
+    void *live[64]; /* these */
 } memory;
 
 static void watch_memory(void)
@@ -81,23 +82,18 @@ static bool asked(size_t size)
     return !refused;
 }
 
-/* Replaces a block among the living; NULL is none. */
+/* Takes note of a new block in the place of an old one; NULL is none. */
 static void *replace(void *old, void *new)
 {
-    for (int i = 0; (old || memory.watching) && i < COUNT(memory.live); i++)
+    if (!memory.watching && (!old || memory.held == 0))
+        return new;
+    for (int i = 0; i < COUNT(memory.live); i++)
         if (memory.live[i] == old) {
             memory.live[i] = new;
+            memory.held += (new != NULL) - (old != NULL);
             break;
         }
     return new;
-}
-
-static int blocks_live(void)
-{
-    int live = 0;
-    for (int i = 0; i < COUNT(memory.live); i++)
-        live += memory.live[i] != NULL;
-    return live;
 }
 
 void *__wrap_malloc(size_t size)
@@ -525,7 +521,8 @@ static void add_magnitudes(const struct problem *p, int64_t b, int64_t h, double
         const double *q = row_at(p, p->whole, Q, b, i, h), *o = row_at(p, exact, O, b, i, h);
         const double *d_out = row_at(p, p->whole, D_OUT, b, i, h), *score = s + i * M;
         double lse = *row_at(p, exact, LSE, b, i, h), *of_o = row_at(p, out, O, b, i, h);
-        double *of_lse = row_at(p, out, LSE, b, i, h), of_delta = 0, delta = 0;
+        double *of_lse = row_at(p, out, LSE, b, i, h), *of_dq = row_at(p, out, DQ, b, i, h);
+        double of_delta = 0, delta = 0;
         if (lse == -INFINITY)
             continue;
 
@@ -567,10 +564,11 @@ static void add_magnitudes(const struct problem *p, int64_t b, int64_t h, double
             if (cap > 0)
                 ds = ds * (1 - ratio * ratio) +
                      weight * difference * (1 + ratio * ratio + 2 * ratio * e[j] / cap);
+            double *of_dk = row_at(p, out, DK, b, j, g), *of_dv = row_at(p, out, DV, b, j, g);
             for (int64_t c = 0; c < D; c++) {
-                row_at(p, out, DQ, b, i, h)[c] += scale * ds * fabs(k[c]);
-                row_at(p, out, DK, b, j, g)[c] += scale * ds * fabs(q[c]);
-                row_at(p, out, DV, b, j, g)[c] += weight * error * fabs(d_out[c]);
+                of_dq[c] += scale * ds * fabs(k[c]);
+                of_dk[c] += scale * ds * fabs(q[c]);
+                of_dv[c] += weight * error * fabs(d_out[c]);
             }
         }
     }
@@ -606,7 +604,8 @@ static void solve(struct problem *p, double *const *given)
             double error = 0, most = 0;
             for (int64_t e = head / heads * batch; e < (head / heads + 1) * batch; e++)
                 if (e / width % heads == head % heads && isfinite(p->want[t][e])) {
-                    ck_assert_msg(isfinite(plain[t][e]), "%s overflows in float32", names[t]);
+                    if (!isfinite(plain[t][e]))
+                        ck_abort_msg("%s overflows in float32", names[t]);
                     error = fmax(error, fabs(plain[t][e] - p->want[t][e]));
                     most = fmax(most, magnitude[t][e]);
                 }
@@ -1053,9 +1052,9 @@ static struct problem random_problem(uint64_t *state, int64_t N, int64_t M)
     int64_t shared[2];
     memcpy(shared, ONE_OF(state, heads), sizeof shared);
     int64_t B = ONE_OF(state, batches), D = ONE_OF(state, dims);
-    if (B * N * M * D * shared[0] > 1000000)
+    if (B * N * M * D * shared[0] > 400000)
         B = shared[0] = shared[1] = 1;
-    if (N * M * D > 300000)
+    if (N * M * D > 200000)
         D = 8;
     struct problem p = {.config = shape(B, N, M, shared[0], shared[1], D),
                         .size = ONE_OF(state, sizes),
@@ -1215,7 +1214,7 @@ START_TEST(random_problems)
 {
     uint64_t state = (uint64_t)_i + 100;
     for (int m = 0; m < COUNT(lengths); m++)
-        for (int i = 0; i < 6; i++) {
+        for (int i = 0; i < 5; i++) {
             struct problem p = random_problem(&state, lengths[_i], lengths[m]);
             enum order order = random_order(&state, &p);
             prepare(&p);
@@ -1238,8 +1237,8 @@ START_TEST(rules_and_masks)
     for (int masking = NO_MASK; masking <= LAST_SEEN; masking++)
         for (int i = 0; i < 1 + COUNT(lookbacks); i++)
             for (int interleaved = 0; interleaved < 2; interleaved++) {
-                struct problem p = {.config = _i ? shape(2, 30, 19, 4, 2, 5)
-                                                 : shape(2, 19, 30, 4, 2, 5),
+                struct problem p = {.config = _i ? shape(2, 30, 19, 4, 2, 3)
+                                                 : shape(2, 19, 30, 4, 2, 3),
                                     .masking = masking,
                                     .seed = (unsigned)(10 * masking + i)};
                 p.config.tile_queries = p.config.tile_keys = 8;
@@ -1280,17 +1279,19 @@ START_TEST(rounded_once)
     for (int i = 0; i < COUNT(outputs); i++)
         wide.wide[outputs[i]] = true;
     struct run a = run_as(&narrow, ROWS_FIRST, 0), b = run_as(&wide, ROWS_FIRST, 0);
-    for (int64_t e = 0; e < numbers_of(&narrow, O); e++)
-        ck_assert(a.got[O][e] == rounded(narrow.config.type, b.got[O][e]));
+    for (int i = 0; i < COUNT(outputs); i++) {
+        enum tensor t = outputs[i];
+        for (int64_t e = 0; e < numbers_of(&narrow, t); e++)
+            if (a.got[t][e] != rounded(narrow.config.type, b.got[t][e]))
+                ck_abort_msg("%s: %g became %g", names[t], b.got[t][e], a.got[t][e]);
 
-    /* The same o for both backwards. */
-    clear_run(&a);
-    narrow.wide[O] = true;
-    a = run_as(&narrow, ROWS_FIRST, 0);
-    for (int i = 1; i < COUNT(outputs); i++)
-        for (int64_t e = 0; e < numbers_of(&narrow, outputs[i]); e++)
-            ck_assert(a.got[outputs[i]][e] ==
-                      rounded(narrow.config.type, b.got[outputs[i]][e]));
+        /* The backwards begin with the same o. */
+        if (t == O) {
+            clear_run(&a);
+            narrow.wide[O] = true;
+            a = run_as(&narrow, ROWS_FIRST, 0);
+        }
+    }
     clear_run(&a);
     clear_run(&b);
     clear(&narrow);
@@ -1405,7 +1406,7 @@ START_TEST(rings)
 {
     static const int64_t some[] = {1, 2, 7, 16, 37, 40, 65};
     uint64_t state = (uint64_t)_i + 1000;
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 14; i++) {
         int64_t N = ONE_OF(&state, some), M = random_below(&state, 2) ? N : ONE_OF(&state, some);
         struct problem p = random_problem(&state, N, M);
         enum order order = random_order(&state, &p);
@@ -1766,9 +1767,10 @@ START_TEST(shard_and_unshard)
                 ck_assert_int_eq(ra_shard(plan, side, OUTER, BYTES, whole, local), RA_OK);
                 for (int64_t o = 0; o < OUTER; o++)
                     for (int64_t a = 0; a < local_rows; a++)
-                        ck_assert_mem_eq(
-                            local + (o * local_rows + a) * BYTES,
-                            whole + (o * rows + ra_plan_position(plan, side, a)) * BYTES, BYTES);
+                        if (memcmp(local + (o * local_rows + a) * BYTES,
+                                   whole + (o * rows + ra_plan_position(plan, side, a)) * BYTES,
+                                   BYTES) != 0)
+                            ck_abort_msg("rank %d of %d, row %d", rank, p.ranks, (int)a);
                 ck_assert_int_eq(ra_unshard(plan, side, OUTER, BYTES, local, back), RA_OK);
                 free(local);
                 ra_plan_destroy(plan);
@@ -2342,14 +2344,14 @@ START_TEST(memory_of_a_plan)
             enum ra_status status = ring ? ra_link_plan_create(&plan, &p.config, link, NULL)
                                          : ra_plan_create(&plan, &p.config, NULL);
             int64_t calls = memory.calls, taken = memory.bytes, bytes = ra_plan_bytes(plan);
-            int live = blocks_live();
+            int live = memory.held;
             ra_plan_destroy(plan);
             stop_watching();
             ck_assert_int_eq(status, RA_OK);
             ck_assert_int_eq(taken + link.bytes, bytes);
             ck_assert_int_eq(live, calls);
             ck_assert_int_eq(memory.calls, calls);
-            ck_assert_int_eq(blocks_live(), 0);
+            ck_assert_int_eq(memory.held, 0);
 
             /* Without any one of its blocks there is no plan. */
             for (int64_t refuse = 1; refuse <= calls && !ring; refuse++) {
@@ -2361,7 +2363,7 @@ START_TEST(memory_of_a_plan)
                 stop_watching();
                 ck_assert_int_eq(status, RA_OUT_OF_MEMORY);
                 ck_assert_ptr_null(plan);
-                ck_assert_int_eq(blocks_live(), 0);
+                ck_assert_int_eq(memory.held, 0);
                 snprintf(wanted, sizeof wanted, "%" PRId64 " bytes", bytes);
                 ck_assert_msg(refuse == 1 || strstr(error, wanted), "%s; not %s", error, wanted);
                 ck_assert_ptr_nonnull(strstr(error, "memory"));
@@ -2390,7 +2392,7 @@ START_TEST(memory_of_a_plan)
     enum ra_status status = ra_plan_create(&plan, &large, error);
     stop_watching();
     ck_assert_int_eq(status, RA_OUT_OF_MEMORY);
-    ck_assert_int_eq(blocks_live(), 0);
+    ck_assert_int_eq(memory.held, 0);
 }
 END_TEST
 
@@ -2428,7 +2430,7 @@ static void call_often(void *context, int rank)
     }
     getrusage(RUSAGE_SELF, &after);
     stop_watching();
-    if (!right || memory.calls > 0 || after.ru_maxrss - before.ru_maxrss > 512)
+    if (!right || memory.calls > 0 || after.ru_maxrss - before.ru_maxrss > 4096)
         snprintf(run->trouble[rank], TEXT, "right %d, %d allocations, memory %d to %d KiB: %.200s",
                  right, (int)memory.calls, (int)before.ru_maxrss, (int)after.ru_maxrss,
                  ra_plan_error(plan));
@@ -2471,9 +2473,9 @@ START_TEST(memory_in_use)
     enum ra_status status = ra_link_plan_create(&plan, &config, link, NULL);
     stop_watching();
     ck_assert_int_eq(status, RA_OK);
-    ck_assert_int_eq(blocks_live(), 2);
+    ck_assert_int_eq(memory.held, 2);
     ra_plan_destroy(plan);
-    ck_assert_int_eq(blocks_live(), 1);
+    ck_assert_int_eq(memory.held, 1);
     for (int i = 0; i < COUNT(memory.live); i++)
         __real_free(memory.live[i]);
 }
@@ -2598,7 +2600,7 @@ START_TEST(fuzz_configs)
         stop_watching();
         if (status != RA_OK) {
             if ((status != RA_INVALID && status != RA_OUT_OF_MEMORY) || plan || !error[0] ||
-                blocks_live() > 0)
+                memory.held > 0)
                 ck_abort_msg("seed %" PRIu64 ": status %d, \"%s\"", seed, status, error);
             continue;
         }

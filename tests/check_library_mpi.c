@@ -1147,7 +1147,7 @@ static void test_nobody_plans(void)
                 double took = seconds() - began;
                 EXPECT(status == RA_LOST && !plan, "%s: %s", ra_status_text(status), error);
                 EXPECT(took >= soon / 3 && took < soon + grace, "after %g s: %s", took, error);
-                EXPECT(strstr(error, "waited"), "%s", error);
+                EXPECT(strstr(error, "all ranks"), "%s", error);
             }
             PMPI_Barrier(MPI_COMM_WORLD);
         }
@@ -1711,7 +1711,7 @@ static int die(char **argv)
         struct ra_plan *plan;
         enum ra_status status = ra_mpi_plan_create(&plan, &problem.config, MPI_COMM_WORLD, error);
         EXPECT(status == RA_LOST && !plan, "%s: %s", ra_status_text(status), error);
-        EXPECT(strstr(error, "waited"), "%s", error);
+        EXPECT(strstr(error, "all ranks"), "%s", error);
     } else {
         struct work work;
         enum ra_status status = RA_OK;

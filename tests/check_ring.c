@@ -146,21 +146,24 @@ static int walk(int distance)
     return walk_from(place % ring_size, distance);
 }
 
-/* Byte i of what the rank at this distance sends as this kind at this hop. */
-static unsigned char spoken(int distance, enum ra_message message, int hop, int64_t i)
+/* Writes the bytes that the rank at this distance sends as this kind at this hop. */
+static void write_down(unsigned char *text, int distance, enum ra_message message, int hop,
+                       int64_t bytes)
 {
     int sender = place / ring_size * ring_size + walk(distance);
-    uint32_t hash = (uint32_t)i + 0x9E3779B9u * (uint32_t)(1 + sender * 1000 + message * 100 + hop);
-    hash = (hash ^ hash >> 15) * 0x85EBCA6Bu;
-    return (unsigned char)(hash >> 21);
+    uint32_t voice = 0x9E3779B9u * (uint32_t)(1 + sender * 1000 + message * 100 + hop);
+    for (int64_t i = 0; i < bytes; i++) {
+        uint32_t hash = (uint32_t)i + voice;
+        hash = (hash ^ hash >> 15) * 0x85EBCA6Bu;
+        text[i] = (unsigned char)(hash >> 21);
+    }
 }
 
 /* Begins to send what this rank says. */
 static bool speak(struct ra_ring *ring, enum ra_message message, int hop, int distance,
                   int64_t bytes)
 {
-    for (int64_t i = 0; i < bytes; i++)
-        outgoing[message][i] = spoken(0, message, hop, i);
+    write_down(outgoing[message], 0, message, hop, bytes);
     return ra_ring_send(ring, message, hop, distance, outgoing[message], bytes);
 }
 
@@ -183,11 +186,15 @@ static bool guard_holds(const unsigned char *guard)
 /* Has arrived what the rank at this distance said, and no byte more? */
 static bool heard(enum ra_message message, int hop, int distance, int64_t bytes)
 {
-    for (int64_t i = 0; i < bytes; i++)
-        if (incoming[message][i] != spoken(distance, message, hop, i))
-            return wrong(__LINE__, "the sender's bytes",
-                         "hop %d, distance %d, %s: not byte %lld of %lld", hop, distance,
-                         message_names[message], (long long)i, (long long)bytes);
+    int64_t same = 0;
+    write_down(scrap, distance, message, hop, bytes);
+    if (memcmp(incoming[message], scrap, (size_t)bytes) != 0) {
+        while (incoming[message][same] == scrap[same])
+            same++;
+        return wrong(__LINE__, "the sender's bytes",
+                     "hop %d, distance %d, %s: not byte %lld of %lld", hop, distance,
+                     message_names[message], (long long)same, (long long)bytes);
+    }
     return guard_holds(incoming[message] + bytes) ||
            wrong(__LINE__, "the guard", "written behind a message of %lld bytes", (long long)bytes);
 }
@@ -299,8 +306,7 @@ static bool test_round(void)
     struct ra_ring ring;
     EXPECT(ra_ring_open(&ring, MPI_COMM_WORLD, ring_size, patience), "%s", ring.error);
     for (int s = 0; s < 5; s++) {
-        for (int64_t i = 0; i < sizes[s]; i++)
-            outgoing[RA_KEYS][i] = spoken(0, RA_KEYS, s, i);
+        write_down(outgoing[RA_KEYS], 0, RA_KEYS, s, sizes[s]);
         for (int hop = 0; hop < ring_size; hop++) {
             EXPECT(await(&ring, RA_KEYS, hop, -1, sizes[s]), "%s", ring.error);
             EXPECT(ra_ring_send(&ring, RA_KEYS, hop, 1, outgoing[RA_KEYS], sizes[s]), "%s",
@@ -533,7 +539,7 @@ static bool ends(struct ra_ring *ring, bool quiet)
     double start = ra_ring_seconds();
     EXPECT(ra_ring_close(ring) == quiet, "wrong about memory");
     EXPECT(ra_ring_seconds() - start < 1, "took %g s", ra_ring_seconds() - start);
-    EXPECT(ring->comm != MPI_COMM_NULL, "freed, but not by all ranks");
+    EXPECT(!quiet || ring->comm != MPI_COMM_NULL, "freed, but not by all ranks");
     communicators--;
     return true;
 }
@@ -773,8 +779,8 @@ static bool test_shared_errors(void)
     return true;
 }
 
-/* The word of trouble has come, and nobody has looked when the ring is closed: then it is not closed
- * as if all were well. */
+/* The word of trouble has come, and nobody has looked when the ring is closed: then it is not
+ * closed as if all were well. */
 static bool test_unheard(void)
 {
     struct ra_ring ring;
@@ -890,16 +896,16 @@ static bool test_opened_late(void)
     MPI_Barrier(MPI_COMM_WORLD);
     if (late)
         good = ra_ring_open(&ring, comm, ring_size, patience) && ra_ring_close(&ring);
-    else
+    if (!late) {
         MPI_Wait(&ring.opening, MPI_STATUS_IGNORE);
-    if (!late)
         PMPI_Comm_free(&ring.comm);
+    }
     PMPI_Comm_free(&comm);
     return good;
 }
 
-/* The last test. Nor does MPI_Finalize hang when a message is never taken and when a rank never comes
- * to open a ring. MPI may use the memory of these until then. */
+/* The last test. MPI_Finalize does not hang either, when a message is never taken and when a rank
+ * never comes to open a ring. MPI may use the memory of these until then. */
 static bool test_left_behind(void)
 {
     static unsigned char message[LARGE];
@@ -964,8 +970,7 @@ static bool test_types(void)
         /* Bytes without gaps, first to last: packed, they are what they were. */
         if (sizes[s] <= LARGE) {
             int position = 0;
-            for (int64_t i = 0; i < sizes[s]; i++)
-                outgoing[0][i] = spoken(0, RA_KEYS, s, i);
+            write_down(outgoing[0], 0, RA_KEYS, s, sizes[s]);
             MPI_Pack(outgoing[0], 1, type, incoming[0], LARGE, &position, MPI_COMM_WORLD);
             EXPECT(position == sizes[s], "%d for %lld", position, (long long)sizes[s]);
             EXPECT(memcmp(outgoing[0], incoming[0], (size_t)sizes[s]) == 0, "out of order");
