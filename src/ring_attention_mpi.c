@@ -222,7 +222,7 @@ static bool pass_rows(struct ra_ring *ring, bool sends, int peer, struct ra_span
     *passage = (struct ra_passage){MPI_REQUEST_NULL, RA_ROWS, 0, peer, ra_ring_seconds(), 0};
     if (span.count == 0 || outer == 0)
         return true;
-    MPI_Datatype type;
+    MPI_Datatype type = MPI_DATATYPE_NULL;
     char *first = (char *)array + span.first * row_bytes;
     int code = type_of_rows(span, outer, rows, row_bytes, &type);
     if (code == MPI_SUCCESS && sends)
@@ -233,7 +233,7 @@ static bool pass_rows(struct ra_ring *ring, bool sends, int peer, struct ra_span
             MPI_Irecv(first, 1, type, ring->first + peer, RA_ROWS, ring->comm, &passage->request);
     if (code != MPI_SUCCESS)
         ra_ring_fail(ring, "MPI cannot pass the rows of a shard");
-    else
+    if (type != MPI_DATATYPE_NULL)
         MPI_Type_free(&type);
     bool well = ra_ring_wait(ring, RA_ROWS);
 

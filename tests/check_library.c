@@ -1,10 +1,10 @@
 /* check_library: the library's API in one process: alone, and in rings whose ranks are threads.
  *
- * What is right is computed here once more, from the definition, in double; layouts, hops, bytes and
- * multiply-adds are counted pair by pair. How far a result may be off is what tests/oracle.py argues
- * (twice the error of the plainest float32 program, and four roundings of the magnitude), and half a
- * step of the output's type. Outputs begin as NaN, as does all memory around and between rows, which
- * must stay as it was.
+ * What is right is computed here once more, from the definition, in double; layouts, hops, bytes
+ * and multiply-adds are counted pair by pair. How far a result may be off is what tests/oracle.py
+ * argues (twice the error of the plainest float32 program, and four roundings of the magnitude),
+ * and half a step of the output's type. Outputs begin as NaN, as does all memory around and between
+ * rows, which must stay as it was.
  *
  * Linked with --wrap of malloc, calloc, realloc, aligned_alloc, posix_memalign and free, so that
  * memory can be counted, and refused.
@@ -47,7 +47,7 @@ void *__wrap_aligned_alloc(size_t alignment, size_t size);
 int __wrap_posix_memalign(void **block, size_t alignment, size_t size);
 void __wrap_free(void *block);
 
-/* What this thread has asked for since watch_memory; libcheck may ask, too, so assertions come after
+/* What this thread has asked for since watch_memory. libcheck may ask, too: assertions come after
  * stop_watching. */
 static _Thread_local struct {
     bool watching;
@@ -268,19 +268,19 @@ enum masking { NO_MASK, ALL_SEEN, RANDOM_MASK, BATCH_HIDDEN, FIRST_HIDDEN, LAST_
 /* A whole problem and what is right. All whole arrays are (B, rows, heads, width), without gaps. */
 struct problem {
     struct ra_config config;
-    int ranks;              /* of a ring of threads; 0: one process, without a link */
-    double size;            /* of q, and so of scores; 0 counts as 1 */
-    bool wide[TENSORS];     /* this array is float32 whatever config.type is */
-    bool same;              /* k, v and mask are the same in all batches, d_out in all rows */
+    int ranks;          /* of a ring of threads; 0: one process, without a link */
+    double size;        /* of q, and so of scores; 0 counts as 1 */
+    bool wide[TENSORS]; /* this array is float32 whatever config.type is */
+    bool same;          /* k, v and mask are the same in all batches, d_out in all rows */
     enum masking masking;
     unsigned seed;
 
     /* Filled in by prepare. */
     int64_t B, rows[2], H, G, D, stripes, tile[2];
     double scale;
-    int *home[2];            /* by side: which rank has a row */
-    double *whole[TENSORS];  /* inputs */
-    double *want[TENSORS];   /* outputs */
+    int *home[2];             /* by side: which rank has a row */
+    double *whole[TENSORS];   /* inputs */
+    double *want[TENSORS];    /* outputs */
     double *allowed[TENSORS]; /* (B, heads) */
 };
 
@@ -452,8 +452,7 @@ static inline void attend(const struct problem *p, bool single, int64_t b, int64
             score[j] = -INFINITY;
             if (!sees(p, b, i, j))
                 continue;
-            score[j] =
-                as(single, scale * dot(single, D, q, row_at(p, p->whole, K, b, j, g)));
+            score[j] = as(single, scale * dot(single, D, q, row_at(p, p->whole, K, b, j, g)));
             if (cap > 0)
                 score[j] = as(single, cap * as(single, tanh(as(single, score[j] / cap))));
             top = fmax(top, score[j]);
@@ -599,7 +598,8 @@ static void solve(struct problem *p, double *const *given)
 
     /* allowed = 2 max |plain - exact| + 4 u max magnitude, over each head of each batch. */
     for (int t = 0; t < TENSORS; t++) {
-        int64_t heads = heads_of(p, t), width = width_of(p, t), batch = rows_of(p, t) * heads * width;
+        int64_t heads = heads_of(p, t), width = width_of(p, t),
+                batch = rows_of(p, t) * heads * width;
         for (int64_t head = 0; is_output(t) && head < p->B * heads; head++) {
             double error = 0, most = 0;
             for (int64_t e = head / heads * batch; e < (head / heads + 1) * batch; e++)
@@ -718,7 +718,7 @@ struct block {
 struct shard {
     struct ra_arrays arrays;
     struct block blocks[TENSORS], *block_of[TENSORS];
-    int64_t rows[2];
+    int64_t rows[2], *positions[2]; /* by side: which rows of the whole it has */
 };
 
 /* Memory for this many numbers, all NaN in every type. */
@@ -782,15 +782,19 @@ static struct ra_tensor place(const struct problem *p, struct shard *x, enum ten
     if (t == LSE)
         return ra_tensor_bhn(block->data, rows, heads);
     return (order == HEADS_FIRST ? ra_tensor_bhnd : ra_tensor_bnhd)(block->data, type, rows, heads,
-                                                                   width);
+                                                                    width);
 }
 
-/* A rank's arrays: inputs from the whole, the rest NaN. positions by side: which rows of the whole
- * it has. */
+/* The arrays of the plan's rank: inputs from the whole, the rest NaN. */
 static void fill_shard(const struct problem *p, struct shard *x, enum order order,
-                       int64_t *const *positions, const int64_t *rows)
+                       const struct ra_plan *plan)
 {
-    *x = (struct shard){.arrays = RA_ARRAYS_INIT, .rows = {rows[0], rows[1]}};
+    *x = (struct shard){.arrays = RA_ARRAYS_INIT};
+    for (int side = 0; side < 2; side++) {
+        x->rows[side] = ra_plan_rows(plan, side);
+        x->positions[side] = calloc((size_t)x->rows[side] + 1, sizeof *x->positions[side]);
+        ra_plan_positions(plan, side, x->positions[side]);
+    }
     for (int t = 0; t < TENSORS; t++) {
         struct ra_tensor *tensor = tensor_in(&x->arrays, t);
         *tensor = place(p, x, t, order);
@@ -804,7 +808,7 @@ static void fill_shard(const struct problem *p, struct shard *x, enum order orde
                         int64_t at = b * tensor->batch + a * tensor->row + h * tensor->head + c;
                         if (!is_output(t))
                             put(*tensor, at,
-                                row_at(p, p->whole, t, b, positions[side_of(t)][a], h)[c]);
+                                row_at(p, p->whole, t, b, x->positions[side_of(t)][a], h)[c]);
                         memset(owner + at * size, t, (size_t)size);
                     }
     }
@@ -820,6 +824,8 @@ static void clear_shard(struct shard *x)
         free(x->blocks[t].before);
         free(x->blocks[t].owner);
     }
+    free(x->positions[0]);
+    free(x->positions[1]);
 }
 
 /* Has a call changed nothing but what it may write: o and lse, or the gradients? False: puts the
@@ -844,15 +850,14 @@ static bool only_outputs_changed(struct shard *x, bool backward, char *trouble)
 }
 
 /* Copies an array of a rank into the whole. */
-static void collect(const struct problem *p, struct shard *x, enum tensor t,
-                    int64_t *const *positions, double *const *got)
+static void collect(const struct problem *p, struct shard *x, enum tensor t, double *const *got)
 {
     struct ra_tensor tensor = *tensor_in(&x->arrays, t);
     for (int64_t b = 0; b < p->B; b++)
         for (int64_t a = 0; a < x->rows[side_of(t)]; a++)
             for (int64_t h = 0; h < heads_of(p, t); h++)
                 for (int64_t c = 0; c < width_of(p, t); c++)
-                    row_at(p, got, t, b, positions[side_of(t)][a], h)[c] =
+                    row_at(p, got, t, b, x->positions[side_of(t)][a], h)[c] =
                         get(tensor, b * tensor.batch + a * tensor.row + h * tensor.head + c);
 }
 
@@ -862,7 +867,6 @@ static void collect(const struct problem *p, struct shard *x, enum tensor t,
 struct run {
     const struct problem *p;
     enum order order;
-    enum thread_delivery delivery;
     double *got[TENSORS];
     struct thread_ring *ring;
     char trouble[MOST_RANKS][TEXT]; /* by rank; "": none */
@@ -882,14 +886,13 @@ static struct ra_plan *new_plan(const struct ra_config *config, struct thread_ri
     return status == RA_OK ? plan : NULL;
 }
 
-/* Are the rows of this rank those that the layout gives it? Writes them to positions. */
+/* Are these, which the plan gave, the positions that the layout gives its rank? */
 static bool check_positions(const struct problem *p, const struct ra_plan *plan, enum ra_side side,
-                            int64_t *positions, char *trouble)
+                            const int64_t *positions, char *trouble)
 {
     struct ra_span spans[MOST_SPANS];
     int count = spans_of(p, side, ra_plan_rank(plan), spans);
     int64_t row = 0, rows = ra_plan_rows(plan, side);
-    ra_plan_positions(plan, side, positions);
     bool right = ra_plan_position(plan, side, -1) == -1 && ra_plan_position(plan, side, rows) == -1;
     for (int s = 0; s < count; s++)
         for (int64_t a = 0; a < spans[s].count; a++, row++) {
@@ -918,8 +921,8 @@ static bool check_traffic(struct ra_plan *plan, struct thread_ring *ring, bool b
         if (status != RA_OK || hop.messages != seen->messages || hop.bytes != seen->bytes) {
             snprintf(trouble, TEXT,
                      "hop %d, backward %d: says %d messages, %d bytes, sends %d messages, %d bytes",
-                     hop.distance, backward, (int)hop.messages, (int)hop.bytes,
-                     (int)seen->messages, (int)seen->bytes);
+                     hop.distance, backward, (int)hop.messages, (int)hop.bytes, (int)seen->messages,
+                     (int)seen->bytes);
             return false;
         }
         *seen = (struct thread_traffic){0, 0};
@@ -941,15 +944,10 @@ static void run_rank(void *context, int rank)
     struct ra_plan *plan = new_plan(&p->config, run->ring, rank, trouble);
     if (!plan)
         return;
-    int64_t rows[2], *positions[2];
-    bool right = true;
-    for (int side = 0; side < 2; side++) {
-        rows[side] = ra_plan_rows(plan, side);
-        positions[side] = calloc((size_t)rows[side] + 1, sizeof *positions[side]);
-        right = right && check_positions(p, plan, side, positions[side], trouble);
-    }
     struct shard x;
-    fill_shard(p, &x, run->order, positions, rows);
+    fill_shard(p, &x, run->order, plan);
+    bool right = check_positions(p, plan, RA_QUERY_SIDE, x.positions[RA_QUERY_SIDE], trouble) &&
+                 check_positions(p, plan, RA_KEY_SIDE, x.positions[RA_KEY_SIDE], trouble);
     for (int backward = 0; right && backward < (p->config.forward_only ? 1 : 2); backward++) {
         enum ra_status status = (backward ? ra_backward : ra_forward)(plan, &x.arrays);
         right = status == RA_OK;
@@ -960,20 +958,34 @@ static void run_rank(void *context, int rank)
     }
     for (int t = 0; right && t < TENSORS; t++)
         if (is_output(t))
-            collect(p, &x, t, positions, run->got);
+            collect(p, &x, t, run->got);
     clear_shard(&x);
-    free(positions[0]);
-    free(positions[1]);
     ra_plan_destroy(plan);
+}
+
+static struct run new_run(const struct problem *p, enum order order)
+{
+    struct run run = {.p = p, .order = order};
+    for (int t = 0; t < TENSORS; t++)
+        if (is_output(t))
+            run.got[t] = new_numbers(numbers_of(p, t));
+    return run;
+}
+
+/* What a single rank's arrays hold, as a run. */
+static struct run run_of(const struct problem *p, struct shard *x)
+{
+    struct run run = new_run(p, ROWS_FIRST);
+    for (int t = 0; t < TENSORS; t++)
+        if (is_output(t))
+            collect(p, x, t, run.got);
+    return run;
 }
 
 /* Runs the problem. */
 static struct run run_as(const struct problem *p, enum order order, enum thread_delivery delivery)
 {
-    struct run run = {.p = p, .order = order, .delivery = delivery};
-    for (int t = 0; t < TENSORS; t++)
-        if (is_output(t))
-            run.got[t] = new_numbers(numbers_of(p, t));
+    struct run run = new_run(p, order);
     if (p->ranks == 0) {
         run_rank(&run, 0);
     } else {
@@ -1013,9 +1025,9 @@ static void same_bits(const struct problem *p, const struct run *a, const struct
 {
     for (int t = 0; t < TENSORS; t++)
         if (is_output(t) && (t < DQ || !p->config.forward_only))
-            ck_assert_msg(memcmp(a->got[t], b->got[t],
-                                 (size_t)numbers_of(p, t) * sizeof *a->got[t]) == 0,
-                          "%s: other bits, order %d and %d", names[t], a->order, b->order);
+            ck_assert_msg(
+                memcmp(a->got[t], b->got[t], (size_t)numbers_of(p, t) * sizeof *a->got[t]) == 0,
+                "%s: other bits, order %d and %d", names[t], a->order, b->order);
 }
 
 /* Prepares, runs, judges, clears. */
@@ -1058,7 +1070,8 @@ static struct problem random_problem(uint64_t *state, int64_t N, int64_t M)
         D = 8;
     struct problem p = {.config = shape(B, N, M, shared[0], shared[1], D),
                         .size = ONE_OF(state, sizes),
-                        .masking = random_below(state, 2) ? NO_MASK : random_below(state, 6),
+                        .masking =
+                            random_below(state, 2) ? NO_MASK : (enum masking)random_below(state, 6),
                         .seed = (unsigned)random_below(state, 1 << 30)};
     struct ra_config *c = &p.config;
 
@@ -1067,18 +1080,18 @@ static struct problem random_problem(uint64_t *state, int64_t N, int64_t M)
     c->causal = random_below(state, 3) > 0;
     if (c->causal && random_below(state, 2))
         c->lookback = ONE_OF(state, lookbacks);
-    c->head_map = random_below(state, 2);
+    c->head_map = (enum ra_head_map)random_below(state, 2);
     c->softcap = random_below(state, 4) ? 0 : 2.5;
     if (random_below(state, 4) == 0)
         c->scale = ONE_OF(state, scales);
 
     /* How: types, tiles, layouts. */
     static const int64_t tiles[] = {0, 0, 1, 3, 7, 16, 1000};
-    c->type = random_below(state, 3);
+    c->type = (enum ra_type)random_below(state, 3);
     c->forward_only = random_below(state, 8) == 0;
     c->tile_queries = ONE_OF(state, tiles);
     c->tile_keys = ONE_OF(state, tiles);
-    c->layout = random_below(state, 3);
+    c->layout = (enum ra_layout_kind)random_below(state, 3);
     if (c->layout == RA_STRIPED && random_below(state, 2))
         c->bucket = 1 + random_below(state, 9) + N / 20;
     return p;
@@ -1087,7 +1100,7 @@ static struct problem random_problem(uint64_t *state, int64_t N, int64_t M)
 /* A random order for this problem, which may have to change for it. */
 static enum order random_order(uint64_t *state, struct problem *p)
 {
-    enum order order = random_below(state, ORDERS);
+    enum order order = (enum order)random_below(state, ORDERS);
     p->same = order == BROADCAST;
     for (int t = 0; order != PACKED && t < TENSORS; t++)
         p->wide[t] = t != K && t != V && random_below(state, 4) == 0;
@@ -1129,7 +1142,8 @@ START_TEST(orders_of_tensors)
     struct ra_tensor t = ra_tensor_bnhd(&x, RA_FLOAT16, 5, 3, 7);
     ck_assert(t.data == &x && t.type == RA_FLOAT16 && t.batch == 105 && t.row == 21 && t.head == 7);
     t = ra_tensor_bhnd(&x, RA_BFLOAT16, 5, 3, 7);
-    ck_assert(t.data == &x && t.type == RA_BFLOAT16 && t.batch == 105 && t.row == 7 && t.head == 35);
+    ck_assert(t.data == &x && t.type == RA_BFLOAT16 && t.batch == 105 && t.row == 7 &&
+              t.head == 35);
     t = ra_tensor_bhn(&x, 5, 3);
     ck_assert(t.data == &x && t.type == RA_FLOAT32 && t.batch == 15 && t.row == 1 && t.head == 5);
     t = ra_tensor_bn(&x, 5);
@@ -1237,8 +1251,8 @@ START_TEST(rules_and_masks)
     for (int masking = NO_MASK; masking <= LAST_SEEN; masking++)
         for (int i = 0; i < 1 + COUNT(lookbacks); i++)
             for (int interleaved = 0; interleaved < 2; interleaved++) {
-                struct problem p = {.config = _i ? shape(2, 30, 19, 4, 2, 3)
-                                                 : shape(2, 19, 30, 4, 2, 3),
+                struct problem p = {.config =
+                                        _i ? shape(2, 30, 19, 4, 2, 3) : shape(2, 19, 30, 4, 2, 3),
                                     .masking = masking,
                                     .seed = (unsigned)(10 * masking + i)};
                 p.config.tile_queries = p.config.tile_keys = 8;
@@ -1308,23 +1322,16 @@ START_TEST(inputs_may_be_one)
         if (t == K || t == V || t == D_OUT)
             memcpy(p.whole[t], p.whole[Q], (size_t)numbers_of(&p, Q) * sizeof(double));
     solve(&p, NULL);
-    struct run apart = run_as(&p, ROWS_FIRST, 0), one = {.p = &p};
+    struct run apart = run_as(&p, ROWS_FIRST, 0);
     judge_run(&p, &apart);
 
-    int64_t numbers = numbers_of(&p, Q), positions[20], rows[] = {20, 20};
-    for (int64_t i = 0; i < 20; i++)
-        positions[i] = i;
-    struct shard x;
-    fill_shard(&p, &x, ROWS_FIRST, (int64_t *[]){positions, positions}, rows);
-    x.arrays.k.data = x.arrays.v.data = x.arrays.d_out.data = x.arrays.q.data;
     struct ra_plan *plan = plan_for(&p.config);
+    struct shard x;
+    fill_shard(&p, &x, ROWS_FIRST, plan);
+    x.arrays.k.data = x.arrays.v.data = x.arrays.d_out.data = x.arrays.q.data;
     ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
     ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_OK);
-    for (int t = 0; t < TENSORS; t++)
-        if (is_output(t)) {
-            one.got[t] = new_numbers(numbers);
-            collect(&p, &x, t, (int64_t *[]){positions, positions}, one.got);
-        }
+    struct run one = run_of(&p, &x);
     same_bits(&p, &apart, &one);
     clear_run(&apart);
     clear_run(&one);
@@ -1340,16 +1347,17 @@ START_TEST(empty_arrays)
     static const int64_t shapes[][3] = {{0, 5, 5}, {1, 0, 5}, {1, 5, 0}, {1, 0, 0}, {0, 0, 0}};
     for (int i = 0; i < COUNT(shapes); i++)
         for (int type = RA_FLOAT32; type <= RA_BFLOAT16; type++)
-            for (int shared = 0; shared < 2; shared++) {
+            for (int shared = 0; shared < 3; shared++) {
                 float q[5 * 4], o[5 * 4], lse[5], d_out[5 * 4], dq[5 * 4], k[5 * 4], dk[5 * 4],
                     dv[5 * 4], nothing;
                 bool has_queries = shapes[i][0] * shapes[i][1] > 0;
                 bool has_keys = shapes[i][0] * shapes[i][2] > 0;
                 struct ra_config config = shape(shapes[i][0], shapes[i][1], shapes[i][2], 1, 1, 4);
                 config.type = type;
-                config.causal = shared;
+                config.causal = shared > 0;
                 struct ra_plan *plan = plan_for(&config);
-                void *none = shared ? &nothing : NULL;
+                void *some = has_keys ? dk : has_queries ? dq : &nothing;
+                void *none = shared == 0 ? NULL : shared == 1 ? &nothing : some;
                 memset(q, 0, sizeof q);
                 memset(k, 0, sizeof k);
                 memset(d_out, 0, sizeof d_out);
@@ -1556,8 +1564,8 @@ static struct ra_hop want_hop(const struct problem *p, int rank, int step, bool 
     for (int t = 0; t < their_spans; t++)
         rows += theirs[t].count;
     int64_t numbers = 2 * p->B * rows * p->G * p->D;
-    int64_t keys = numbers * (p->config.type == RA_FLOAT32 ? 4 : 2) +
-                   (p->config.has_mask ? p->B * rows : 0);
+    int64_t keys =
+        numbers * (p->config.type == RA_FLOAT32 ? 4 : 2) + (p->config.has_mask ? p->B * rows : 0);
     if (goes > hop.distance && keys > 0) {
         hop.messages++;
         hop.bytes += keys;
@@ -1591,9 +1599,8 @@ static void check_hops(const struct problem *p, struct ra_plan *plan)
                                  (int)p->rows[0], (int)p->rows[1], rank, P, step, backward,
                                  got.distance, want.distance, got.origin, want.origin,
                                  (int)got.multiply_adds, (int)want.multiply_adds,
-                                 (int)got.tiles_skipped, (int)want.tiles_skipped,
-                                 (int)got.messages, (int)want.messages, (int)got.bytes,
-                                 (int)want.bytes);
+                                 (int)got.tiles_skipped, (int)want.tiles_skipped, (int)got.messages,
+                                 (int)want.messages, (int)got.bytes, (int)want.bytes);
             }
 }
 
@@ -1636,6 +1643,7 @@ START_TEST(plans_to_look_at)
             for (int side = 0; side < 2; side++) {
                 struct ra_layout layout = ra_plan_layout(plan, side);
                 int64_t *at = calloc((size_t)ra_plan_rows(plan, side) + 1, sizeof *at);
+                ra_plan_positions(plan, side, at);
                 ck_assert_msg(check_positions(&p, plan, side, at, trouble), "%s", trouble);
                 for (int64_t a = 0; a < ra_plan_rows(plan, side); a++) {
                     int64_t row;
@@ -1822,9 +1830,9 @@ static const struct wrong_field {
     {FIELD(dim), WHOLE, -8, "-8", "at least 1"},
     {FIELD(dim), WHOLE, 0x1p62, "4611686018427387904", "at most"},
     {FIELD(dim), WHOLE, 0x1p49, "562949953421312", "at most"},
-    {FIELD(type), INT, RA_BOOL, "3", "0 to 2"},
-    {FIELD(type), INT, -1, "-1", "0 to 2"},
-    {FIELD(type), INT, 99, "99", "0 to 2"},
+    {FIELD(type), INT, RA_BOOL, "3", "RA_BFLOAT16"},
+    {FIELD(type), INT, -1, "-1", "RA_BFLOAT16"},
+    {FIELD(type), INT, 99, "99", "RA_BFLOAT16"},
     {FIELD(has_mask), BYTE, 2, "2", "0 to 1"},
     {FIELD(forward_only), BYTE, 255, "255", "0 to 1"},
     {FIELD(causal), BYTE, 2, "2", "0 to 1"},
@@ -1832,8 +1840,8 @@ static const struct wrong_field {
     {FIELD(lookback), WHOLE, -2, "-2", "at least -1"},
     {FIELD(lookback), WHOLE, 0, "0", "causal = true"},
     {FIELD(lookback), WHOLE, 100, "100", "causal = true"},
-    {FIELD(head_map), INT, 2, "2", "0 to 1"},
-    {FIELD(head_map), INT, -1, "-1", "0 to 1"},
+    {FIELD(head_map), INT, 2, "2", "RA_INTERLEAVED"},
+    {FIELD(head_map), INT, -1, "-1", "RA_INTERLEAVED"},
     {FIELD(scale), REAL, NAN, "nan", "finite"},
     {FIELD(scale), REAL, INFINITY, "inf", "finite"},
     {FIELD(scale), REAL, 1e39, "1e+39", "float32"},
@@ -1843,8 +1851,8 @@ static const struct wrong_field {
     {FIELD(softcap), REAL, INFINITY, "inf", "float32"},
     {FIELD(softcap), REAL, 1e39, "1e+39", "float32"},
     {FIELD(softcap), REAL, 1e-46, "1e-46", "float32"},
-    {FIELD(layout), INT, 3, "3", "0 to 2"},
-    {FIELD(layout), INT, -1, "-1", "0 to 2"},
+    {FIELD(layout), INT, 3, "3", "RA_ZIGZAG"},
+    {FIELD(layout), INT, -1, "-1", "RA_ZIGZAG"},
     {FIELD(bucket), WHOLE, -1, "-1", "at least 0"},
     {FIELD(bucket), WHOLE, 4, "4", "RA_STRIPED"},
     {FIELD(ring_size), INT, -1, "-1", "at least 0"},
@@ -1966,30 +1974,69 @@ static const struct wrong_array {
     enum fault fault;
     int64_t value;
 } wrong_arrays[] = {
-    {Q, NO_DATA, 0},       {K, NO_DATA, 0},         {V, NO_DATA, 0},
-    {MASK, NO_DATA, 0},    {O, NO_DATA, 0},         {LSE, NO_DATA, 0},
-    {D_OUT, NO_DATA, 0},   {DQ, NO_DATA, 0},        {DK, NO_DATA, 0},
-    {DV, NO_DATA, 0},      {Q, ODD_DATA, 1},        {V, ODD_DATA, 1},
-    {O, ODD_DATA, 1},      {LSE, ODD_DATA, 2},      {DV, ODD_DATA, 1},
-    {Q, TYPE, RA_BOOL},    {Q, TYPE, 77},           {Q, TYPE, -1},
-    {K, TYPE, RA_BOOL},    {V, TYPE, RA_BFLOAT16},  {MASK, TYPE, RA_FLOAT32},
-    {O, TYPE, RA_BFLOAT16}, {LSE, TYPE, RA_FLOAT16}, {LSE, TYPE, RA_BFLOAT16},
-    {D_OUT, TYPE, RA_BOOL}, {DQ, TYPE, RA_BFLOAT16}, {DK, TYPE, 77},
-    {DV, TYPE, RA_BOOL},   {O, BATCH, 0},           {O, ROW, 0},
-    {O, HEAD, 0},          {O, HEAD, 2},            {O, ROW, 11},
-    {O, BATCH, 59},        {O, ROW, -11},           {LSE, ROW, 0},
-    {LSE, HEAD, 1},        {DQ, ROW, 0},            {DQ, BATCH, -59},
-    {DK, HEAD, 2},         {DK, BATCH, 0},          {DV, ROW, 5},
-    {Q, ROW, INT64_MAX},   {Q, BATCH, INT64_MIN},   {K, HEAD, INT64_MIN},
-    {O, ROW, INT64_MIN},   {DV, BATCH, INT64_MAX},  {MASK, ROW, INT64_MIN},
-    {O, SAME_AS, Q},       {O, SAME_AS, V},         {O, SAME_AS, LSE},
-    {LSE, SAME_AS, MASK},  {DQ, SAME_AS, Q},        {DQ, SAME_AS, D_OUT},
-    {DQ, SAME_AS, O},      {DK, SAME_AS, K},        {DK, SAME_AS, DV},
-    {DV, SAME_AS, V},      {DV, SAME_AS, DQ},
+    {Q, NO_DATA, 0},
+    {K, NO_DATA, 0},
+    {V, NO_DATA, 0},
+    {MASK, NO_DATA, 0},
+    {O, NO_DATA, 0},
+    {LSE, NO_DATA, 0},
+    {D_OUT, NO_DATA, 0},
+    {DQ, NO_DATA, 0},
+    {DK, NO_DATA, 0},
+    {DV, NO_DATA, 0},
+    {Q, ODD_DATA, 1},
+    {V, ODD_DATA, 1},
+    {O, ODD_DATA, 1},
+    {LSE, ODD_DATA, 2},
+    {DV, ODD_DATA, 1},
+    {Q, TYPE, RA_BOOL},
+    {Q, TYPE, 77},
+    {Q, TYPE, -1},
+    {K, TYPE, RA_BOOL},
+    {V, TYPE, RA_BFLOAT16},
+    {MASK, TYPE, RA_FLOAT32},
+    {O, TYPE, RA_BFLOAT16},
+    {LSE, TYPE, RA_FLOAT16},
+    {LSE, TYPE, RA_BFLOAT16},
+    {D_OUT, TYPE, RA_BOOL},
+    {DQ, TYPE, RA_BFLOAT16},
+    {DK, TYPE, 77},
+    {DV, TYPE, RA_BOOL},
+    {O, BATCH, 0},
+    {O, ROW, 0},
+    {O, HEAD, 0},
+    {O, HEAD, 2},
+    {O, ROW, 11},
+    {O, BATCH, 59},
+    {O, ROW, -11},
+    {LSE, ROW, 0},
+    {LSE, HEAD, 1},
+    {DQ, ROW, 0},
+    {DQ, BATCH, -59},
+    {DK, HEAD, 2},
+    {DK, BATCH, 0},
+    {DV, ROW, 5},
+    {Q, ROW, INT64_MAX},
+    {Q, BATCH, INT64_MIN},
+    {K, HEAD, INT64_MIN},
+    {O, ROW, INT64_MIN},
+    {DV, BATCH, INT64_MAX},
+    {MASK, ROW, INT64_MIN},
+    {O, SAME_AS, Q},
+    {O, SAME_AS, V},
+    {O, SAME_AS, LSE},
+    {LSE, SAME_AS, MASK},
+    {DQ, SAME_AS, Q},
+    {DQ, SAME_AS, D_OUT},
+    {DQ, SAME_AS, O},
+    {DK, SAME_AS, K},
+    {DK, SAME_AS, DV},
+    {DV, SAME_AS, V},
+    {DV, SAME_AS, DQ},
 };
 
-/* Is the fault one that this direction can see? It uses the array; and collisions and sharing matter
- * for what it writes. */
+/* Is the fault one that this direction can see? It uses the array; and collisions and sharing
+ * matter for what it writes. */
 static bool can_see(const struct wrong_array *wrong, bool backward)
 {
     bool written = backward ? wrong->tensor >= DQ : wrong->tensor == O || wrong->tensor == LSE;
@@ -2030,11 +2077,10 @@ START_TEST(wrong_calls)
     struct problem p = {.config = shape(2, 5, 5, 4, 2, 3), .masking = RANDOM_MASK};
     p.config.type = _i ? RA_FLOAT16 : RA_FLOAT32;
     prepare(&p);
-    int64_t positions[] = {0, 1, 2, 3, 4}, *both[] = {positions, positions};
     struct ra_plan *plan = plan_for(&p.config);
     struct shard x;
     char trouble[TEXT], name[32];
-    fill_shard(&p, &x, ROWS_FIRST, both, (int64_t[]){5, 5});
+    fill_shard(&p, &x, ROWS_FIRST, plan);
     for (int backward = 0; backward < 2; backward++) {
         for (int i = 0; i < COUNT(wrong_arrays); i++) {
             struct ra_arrays spoilt = x.arrays;
@@ -2057,12 +2103,7 @@ START_TEST(wrong_calls)
         ck_assert_str_ne(ra_plan_error(plan), "");
         ck_assert_msg(only_outputs_changed(&x, backward, trouble), "%s", trouble);
     }
-    struct run run = run_as(&p, ROWS_FIRST, 0), after = {.p = &p};
-    for (int t = 0; t < TENSORS; t++)
-        if (is_output(t)) {
-            after.got[t] = new_numbers(numbers_of(&p, t));
-            collect(&p, &x, t, both, after.got);
-        }
+    struct run run = run_as(&p, ROWS_FIRST, 0), after = run_of(&p, &x);
     same_bits(&p, &run, &after);
 
     /* No arrays, and arrays of other sizes. */
@@ -2109,7 +2150,6 @@ START_TEST(types_of_arrays)
 {
     struct problem p = {.config = shape(1, 3, 3, 1, 1, 2)};
     prepare(&p);
-    int64_t positions[] = {0, 1, 2}, *both[] = {positions, positions};
     for (int type = RA_FLOAT16; type <= RA_BFLOAT16; type++)
         for (int t = 0; t < TENSORS; t++)
             for (int given = RA_FLOAT32; given <= RA_BFLOAT16; given++) {
@@ -2118,7 +2158,7 @@ START_TEST(types_of_arrays)
                 struct shard x;
                 for (int other = 0; other < TENSORS; other++)
                     p.wide[other] = false;
-                fill_shard(&p, &x, ROWS_FIRST, both, (int64_t[]){3, 3});
+                fill_shard(&p, &x, ROWS_FIRST, plan);
                 float room[6] = {0}; /* for any type */
                 if (t != MASK && t != LSE) {
                     tensor_in(&x.arrays, t)->type = given;
@@ -2184,6 +2224,10 @@ START_TEST(links_of_no_plan)
                      RA_INVALID);
     ck_assert_ptr_null(plan);
     ck_assert_int_eq(thread_ring_closed(ring), 2);
+    ck_assert_int_eq(ra_link_plan_create(NULL, &config, thread_ring_link(ring, 2), error),
+                     RA_INVALID);
+    ck_assert_ptr_nonnull(strstr(error, "plan is NULL"));
+    ck_assert_int_eq(thread_ring_closed(ring), 3);
     thread_ring_close(ring);
 }
 END_TEST
@@ -2218,14 +2262,8 @@ static void play(void *context, int rank)
     const struct problem *p = scene->p;
     char trouble[TEXT];
     struct ra_plan *plan = new_plan(&p->config, scene->ring, rank, trouble);
-    int64_t rows[2], *positions[2];
-    for (int side = 0; side < 2; side++) {
-        rows[side] = ra_plan_rows(plan, side);
-        positions[side] = calloc((size_t)rows[side] + 1, sizeof *positions[side]);
-        ra_plan_positions(plan, side, positions[side]);
-    }
     struct shard x;
-    fill_shard(p, &x, ROWS_FIRST, positions, rows);
+    fill_shard(p, &x, ROWS_FIRST, plan);
     for (int call = 0; call < 3; call++) {
         struct ra_arrays arrays = x.arrays;
         bool wrong = rank == scene->culprit && call == scene->backward;
@@ -2241,8 +2279,6 @@ static void play(void *context, int rank)
         pthread_barrier_wait(&scene->barrier);
     }
     clear_shard(&x);
-    free(positions[0]);
-    free(positions[1]);
     ra_plan_destroy(plan);
 }
 
@@ -2327,7 +2363,8 @@ START_TEST(memory_of_a_plan)
 {
     uint64_t state = 9;
     for (int i = 0; i < 60; i++) {
-        struct problem p = random_problem(&state, random_below(&state, 40), random_below(&state, 40));
+        struct problem p =
+            random_problem(&state, random_below(&state, 40), random_below(&state, 40));
         p.config.has_mask = p.masking != NO_MASK;
         p.ranks = i % 4;
         p.config.local_keys = i % 7 == 0;
@@ -2402,14 +2439,8 @@ static void call_often(void *context, int rank)
     struct run *run = context;
     const struct problem *p = run->p;
     struct ra_plan *plan = new_plan(&p->config, run->ring, rank, run->trouble[rank]);
-    int64_t rows[2], *positions[2];
-    for (int side = 0; side < 2; side++) {
-        rows[side] = ra_plan_rows(plan, side);
-        positions[side] = calloc((size_t)rows[side] + 1, sizeof *positions[side]);
-        ra_plan_positions(plan, side, positions[side]);
-    }
     struct shard x;
-    fill_shard(p, &x, ROWS_FIRST, positions, rows);
+    fill_shard(p, &x, ROWS_FIRST, plan);
     struct ra_arrays wrong = x.arrays;
     wrong.o.data = NULL;
     watch_memory();
@@ -2435,8 +2466,6 @@ static void call_often(void *context, int rank)
                  right, (int)memory.calls, (int)before.ru_maxrss, (int)after.ru_maxrss,
                  ra_plan_error(plan));
     clear_shard(&x);
-    free(positions[0]);
-    free(positions[1]);
     ra_plan_destroy(plan);
 }
 
@@ -2485,13 +2514,13 @@ END_TEST
 
 static uint64_t first_seed = 1;
 
-static const double odd_numbers[] = {0,       1,        -1,      2,       3,       4,      5,
-                                     7,       8,        16,      63,      64,      65,     255,
-                                     1000,    4096,     0x1p31,  -0x1p31, 0x1p32,  0x1p49, 0x1p50,
-                                     0x1.8p50, 0x1p53,   0x1p62,  -0x1p63, -2,      6,      12};
-static const double odd_reals[] = {0,    -0.0,     1,       -1,  0.5,  NAN,  INFINITY, -INFINITY,
-                                   1e39, FLT_MAX,  FLT_MIN, 1e-45, 1e-46, 1e300, DBL_MAX, -DBL_MAX,
-                                   5e-324};
+static const double odd_numbers[] = {0,        1,      -1,     2,       3,      4,      5,
+                                     7,        8,      16,     63,      64,     65,     255,
+                                     1000,     4096,   0x1p31, -0x1p31, 0x1p32, 0x1p49, 0x1p50,
+                                     0x1.8p50, 0x1p53, 0x1p62, -0x1p63, -2,     6,      12};
+static const double odd_reals[] = {0,        -0.0,      1,       -1,       0.5,     NAN,
+                                   INFINITY, -INFINITY, 1e39,    FLT_MAX,  FLT_MIN, 1e-45,
+                                   1e-46,    1e300,     DBL_MAX, -DBL_MAX, 5e-324};
 
 static const struct {
     size_t offset;
@@ -2524,12 +2553,14 @@ static const struct {
 /* A small config with some fields of it spoilt, or with fields that are right by chance. */
 static struct ra_config odd_config(uint64_t *state)
 {
-    struct ra_config config = random_problem(state, random_below(state, 9), random_below(state, 9)).config;
+    struct ra_config config =
+        random_problem(state, random_below(state, 9), random_below(state, 9)).config;
     config.has_mask = random_below(state, 2);
     config.bucket = config.layout == RA_STRIPED ? config.bucket : 0;
     for (int64_t changes = random_below(state, 4); changes > 0; changes--) {
         int f = (int)random_below(state, COUNT(fields));
-        double value = fields[f].kind == REAL ? ONE_OF(state, odd_reals) : ONE_OF(state, odd_numbers);
+        double value =
+            fields[f].kind == REAL ? ONE_OF(state, odd_reals) : ONE_OF(state, odd_numbers);
         if (fields[f].kind == INT)
             value = fmin(fmax(value, INT_MIN), INT_MAX);
 
@@ -2537,11 +2568,12 @@ static struct ra_config odd_config(uint64_t *state)
         if (fields[f].offset == offsetof(struct ra_config, ring_size) && value > 255)
             value = INT_MAX;
         if (fields[f].kind == BYTE)
-            value = (double)(random_below(state, 2) ? random_below(state, 2) : random_below(state, 256));
+            value = (double)(random_below(state, 2) ? random_below(state, 2)
+                                                    : random_below(state, 256));
 
         /* Beyond the struct lies nothing that may be read. */
-        if (fields[f].offset == offsetof(struct ra_config, size) &&
-            fabs(value) > sizeof config && fabs(value) < 0x1p40)
+        if (fields[f].offset == offsetof(struct ra_config, size) && fabs(value) > sizeof config &&
+            fabs(value) < 0x1p40)
             continue;
         set_field(&config, fields[f].offset, fields[f].kind, value);
     }
@@ -2560,11 +2592,8 @@ static bool runs_well(struct ra_plan *plan, const struct ra_config *config, uint
     p.G = config->key_heads == RA_SAME ? p.H : config->key_heads;
     p.D = config->dim;
     make_inputs(&p);
-    int64_t positions[64], *both[] = {positions, positions};
-    for (int64_t i = 0; i < 64; i++)
-        positions[i] = i;
     struct shard x;
-    fill_shard(&p, &x, random_below(state, BROADCAST), both, p.rows);
+    fill_shard(&p, &x, (enum order)random_below(state, BROADCAST), plan);
     char trouble[TEXT];
     bool well = ra_forward(plan, &x.arrays) == RA_OK && only_outputs_changed(&x, false, trouble);
     if (!config->forward_only)
@@ -2575,7 +2604,7 @@ static bool runs_well(struct ra_plan *plan, const struct ra_config *config, uint
             continue;
         double *got[TENSORS] = {NULL};
         got[t] = new_numbers(numbers_of(&p, t));
-        collect(&p, &x, t, both, got);
+        collect(&p, &x, t, got);
         for (int64_t e = 0; e < numbers_of(&p, t); e++)
             well = well && (isfinite(got[t][e]) || (t == LSE && got[t][e] == -INFINITY));
         free(got[t]);
@@ -2731,11 +2760,10 @@ START_TEST(own_loop)
     p.config.causal = true;
     p.config.lookback = _i ? 25 : RA_NO_LOOKBACK;
     prepare(&p);
-    int64_t N = 60, M = 70, D = 16, positions[70], *both[] = {positions, positions};
-    for (int64_t i = 0; i < M; i++)
-        positions[i] = i;
+    int64_t N = 60, M = 70, D = 16;
+    struct ra_plan *plan = plan_for(&p.config);
     struct shard x;
-    fill_shard(&p, &x, HEADS_FIRST, both, (int64_t[]){N, M});
+    fill_shard(&p, &x, HEADS_FIRST, plan);
     struct ra_arrays *arrays = &x.arrays;
     float *max = calloc((size_t)N, sizeof *max), *sum = calloc((size_t)N, sizeof *sum);
     float *delta = calloc((size_t)N, sizeof *delta);
@@ -2783,17 +2811,12 @@ START_TEST(own_loop)
                     ra_tile_finish(D, &queries);
             }
         }
-    struct run own = {.p = &p}, plan;
-    for (int t = 0; t < TENSORS; t++)
-        if (is_output(t)) {
-            own.got[t] = new_numbers(numbers_of(&p, t));
-            collect(&p, &x, t, both, own.got);
-        }
+    struct run own = run_of(&p, &x), planned = run_as(&p, ROWS_FIRST, 0);
     judge_run(&p, &own);
-    plan = run_as(&p, ROWS_FIRST, 0);
-    judge_run(&p, &plan);
+    judge_run(&p, &planned);
+    ra_plan_destroy(plan);
     clear_run(&own);
-    clear_run(&plan);
+    clear_run(&planned);
     clear_shard(&x);
     clear(&p);
     free(max);
@@ -2838,14 +2861,8 @@ static void observe_rank(void *context, int rank)
     config.observer = &observer;
     char trouble[TEXT];
     struct ra_plan *plan = new_plan(&config, log->ring, rank, trouble);
-    int64_t rows[2], *positions[2];
-    for (int side = 0; side < 2; side++) {
-        rows[side] = ra_plan_rows(plan, side);
-        positions[side] = calloc((size_t)rows[side] + 1, sizeof *positions[side]);
-        ra_plan_positions(plan, side, positions[side]);
-    }
     struct shard x;
-    fill_shard(log->p, &x, ROWS_FIRST, positions, rows);
+    fill_shard(log->p, &x, ROWS_FIRST, plan);
     log->calls[rank][0] = seconds();
     if (ra_forward(plan, &x.arrays) != RA_OK)
         log->count[rank] = -1;
@@ -2854,8 +2871,6 @@ static void observe_rank(void *context, int rank)
         log->count[rank] = -1;
     log->calls[rank][2] = seconds();
     clear_shard(&x);
-    free(positions[0]);
-    free(positions[1]);
     ra_plan_destroy(plan);
 }
 

@@ -14,7 +14,6 @@
  */
 #include "ring_attention_mpi.h"
 
-#include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -35,6 +34,14 @@ enum { GUARD = 64, POISON = 0xFF };
 /* What no error is worth waiting for; the timeout of the tests in which somebody is lost; and what
  * a busy machine may add to that. */
 static const double patience = 60, soon = 1, grace = 20;
+
+/* The address sanitizer keeps freed memory for a while, has far more address space than memory, and
+ * takes its time. */
+#ifdef __SANITIZE_ADDRESS__
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
 
 static int world_rank, ranks, ring_size;
 static MPI_Comm ring_comm; /* the ranks of this one's ring in MPI_COMM_WORLD */
@@ -750,8 +757,7 @@ static void test_memory(void)
     problem.config.dim = 1 << 15;
     refused(&problem.config, RA_OUT_OF_MEMORY, (const char *[]){"rank 0:", "memory", NULL});
 
-#ifndef __SANITIZE_ADDRESS__ /* which has far more address space than this */
-    for (int odd = 0; odd < ranks; odd++) {
+    for (int odd = 0; odd < ranks && !SANITIZED; odd++) {
         struct rlimit before, now;
         getrlimit(RLIMIT_AS, &before);
         now = before;
@@ -772,7 +778,6 @@ static void test_memory(void)
         refused(&problem.config, RA_OUT_OF_MEMORY, (const char *[]){rank, "memory", NULL});
         setrlimit(RLIMIT_AS, &before);
     }
-#endif
     problem = usual(9, 9);
     solve(&problem, MPI_COMM_WORLD, 1);
 }
@@ -1167,6 +1172,17 @@ static void let_messages_land(void)
     }
 }
 
+/* The ranks of a ring meet after calls that lasted from `began` to `ended` (INFINITY: this rank did
+ * not call). Nobody may have given up before the first of them had waited for so long: the others
+ * then hear of it, a little sooner after their own beginning. */
+static void expect_patience(double began, double ended, double timeout)
+{
+    double first;
+    PMPI_Allreduce(&began, &first, 1, MPI_DOUBLE, MPI_MIN, ring_comm);
+    EXPECT(isinf(began) || ended - first >= timeout, "after %g s", ended - first);
+    EXPECT(isinf(began) || ended - began < timeout + grace, "after %g s", ended - began);
+}
+
 /* A rank of ring 0 that does not call, forward or backward, until the others have given up, freed
  * what they can, and given that memory to somebody else. Then it does: what it sends them may not
  * land there, and what it gets from them may not come from there. */
@@ -1185,20 +1201,17 @@ static void test_nobody_calls(void)
         unsigned char *blocks[BLOCKS];
         int64_t bytes = 2 * ra_plan_bytes(work.plan) / BLOCKS;
         for (int turn = 0; turn < 2; turn++) {
+            double began = (double)INFINITY, ended = 0;
             if ((world_rank == odd) == (turn == 1)) {
                 landings = 0;
-                double began = seconds();
+                began = seconds();
                 enum ra_status status = backward ? ra_backward(work.plan, &work.arrays)
                                                  : ra_forward(work.plan, &work.arrays);
-                double took = seconds() - began;
-                if (work.ring > 0) {
-                    EXPECT(status == RA_OK, "%s", ra_plan_error(work.plan));
+                ended = seconds();
+                EXPECT(status == (work.ring == 0 ? RA_LOST : RA_OK), "%s: %s",
+                       ra_status_text(status), ra_plan_error(work.plan));
+                if (work.ring > 0)
                     compute(&work);
-                } else {
-                    EXPECT(status == RA_LOST, "%s", ra_status_text(status));
-                    EXPECT(took < soon + grace, "%g s", took);
-                    EXPECT(turn == 1 || took >= soon, "%g s", took);
-                }
                 for (int l = 0; l < landings; l++)
                     for (int64_t i = 0; i < landing[l].bytes / 4; i++)
                         if (isnan(landing[l].into[i])) {
@@ -1212,6 +1225,7 @@ static void test_nobody_calls(void)
             if (turn == 0 && world_rank != odd)
                 for (int i = 0; i < BLOCKS; i++)
                     blocks[i] = room(bytes);
+            expect_patience(began, ended, turn == 0 && work.ring == 0 ? soon : 0);
             PMPI_Barrier(MPI_COMM_WORLD);
         }
 
@@ -1241,22 +1255,22 @@ static void test_nobody_scatters(void)
     void *whole = room(whole_bytes), *local = room(bytes);
     memset(whole, 1, (size_t)whole_bytes);
     for (int turn = 0; turn < 2; turn++) {
+        double began = (double)INFINITY, ended = 0;
         if (odd == (turn == 1)) {
-            double began = seconds();
+            began = seconds();
             enum ra_status status =
                 ra_mpi_scatter(work.plan, RA_KEY_SIDE, 1, ROW_BYTES, root, whole, local);
-            double took = seconds() - began;
+            ended = seconds();
             const char *error = ra_plan_error(work.plan);
-            EXPECT(took < soon + grace, "%g s", took);
             EXPECT(work.ring == 0 || status == RA_OK, "%s", error);
             if (work.ring == 0 && !odd) {
-                EXPECT(status == RA_LOST && took >= soon, "%s after %g s", ra_status_text(status),
-                       took);
-                EXPECT(strstr(error, "for rank") && strstr(error, "to send rows of a shard"), "%s",
-                       error);
+                EXPECT(status == RA_LOST && strstr(error, "for rank") &&
+                           strstr(error, "to send rows of a shard"),
+                       "%s: %s", ra_status_text(status), error);
                 memset(local, POISON, (size_t)bytes);
             }
         }
+        expect_patience(began, ended, turn == 0 && work.ring == 0 ? soon : 0);
         PMPI_Barrier(MPI_COMM_WORLD);
     }
     let_messages_land();
@@ -1326,8 +1340,7 @@ static long kibibytes(const char *name)
     return value;
 }
 
-/* Memory has grown since then by no more than this, and MPI's objects are as many as then. With
- * sanitizers freed memory is kept for a while. */
+/* Memory has grown since then by no more than this, and MPI's objects are as many as then. */
 struct footprint {
     long resident, data;
     int types, communicators, requests;
@@ -1347,15 +1360,12 @@ static void expect_no_growth(struct footprint before, long most)
            "%d types, %d communicators, %d requests more", now.types - before.types,
            now.communicators - before.communicators, now.requests - before.requests);
     EXPECT(before.resident > 0 && before.data > 0, "no /proc/self/status");
-#ifdef __SANITIZE_ADDRESS__
-    most = LONG_MAX;
-#endif
-    EXPECT(now.resident - before.resident <= most && now.data - before.data <= most,
+    EXPECT(SANITIZED || (now.resident - before.resident <= most && now.data - before.data <= most),
            "%ld KiB more resident, %ld KiB more of data", now.resident - before.resident,
            now.data - before.data);
 }
 
-/* 900 calls each may not cost 300 bytes a call. */
+/* 900 rounds may not cost 300 bytes a round. */
 static void test_reuse(void)
 {
     struct problem problem = usual(13, 13);
@@ -1369,21 +1379,21 @@ static void test_reuse(void)
         return;
     fill(&work);
     struct footprint before = {0};
-    for (int round = 0; round < 1000; round++) {
+    for (int round = 0; round < (SANITIZED ? 200 : 1000); round++) {
         compute(&work);
         if (round == 99)
             before = footprint();
     }
-    expect_no_growth(before, 512);
+    expect_no_growth(before, 256);
     end(&work);
 }
 
-/* Nor may a plan that is gone leave 10 KiB. */
+/* Nor may a plan that is gone leave 5 KiB. */
 static void test_many_plans(void)
 {
     struct problem problem = usual(300, 300);
     struct footprint before = {0};
-    for (int i = 0; i < 120; i++) {
+    for (int i = 0; i < (SANITIZED ? 40 : 120); i++) {
         if (i == 20)
             before = footprint();
         struct work work;
@@ -1397,20 +1407,20 @@ static void test_many_plans(void)
         }
         end(&work);
     }
-    expect_no_growth(before, 1024);
+    expect_no_growth(before, 512);
 
     /* Nor one that never came to be. */
     struct ra_config config = problem.config;
     config.queries += world_rank;
     config.heads = ranks == 1 ? 0 : config.heads;
-    for (int i = 0; i < 120; i++) {
+    for (int i = 0; i < (SANITIZED ? 40 : 120); i++) {
         if (i == 20)
             before = footprint();
         struct ra_plan *plan;
         enum ra_status status = ra_mpi_plan_create(&plan, &config, MPI_COMM_WORLD, NULL);
         EXPECT(status != RA_OK, "a plan");
     }
-    expect_no_growth(before, 1024);
+    expect_no_growth(before, 512);
 }
 
 /* ---- What is sent. */
@@ -1703,7 +1713,6 @@ static int die(char **argv)
         problem.config.observer = &death;
     }
     PMPI_Barrier(MPI_COMM_WORLD);
-    double began = seconds();
     if (strcmp(call, "create") == 0) {
         if (world_rank == victim)
             raise(death.signal);
@@ -1719,12 +1728,9 @@ static int die(char **argv)
             return 1;
         fill(&work);
         for (int round = 0; status == RA_OK && (in_ring || round < 20); round++) {
-            began = seconds();
             status = ra_forward(work.plan, &work.arrays);
-            if (status == RA_OK) {
-                began = seconds();
+            if (status == RA_OK)
                 status = ra_backward(work.plan, &work.arrays);
-            }
 
             /* Now may somebody send signals. */
             if (round == 2 && rings_rank == 0) {
@@ -1742,13 +1748,12 @@ static int die(char **argv)
         end(&work);
     }
 
-    /* Nobody gives up before its time, nor long after it. */
+    /* Nobody gives up long before its time, nor long after it. Who waited for the victim did so
+     * already while it computed. */
     double ended = seconds(), died = 0;
-    if (in_ring && world_rank != victim)
-        EXPECT(ended - began >= timeout * 0.99, "%g s", ended - began);
     FILE *file = fopen(death.file, "r");
-    if (file && fscanf(file, "%lf", &died) == 1)
-        EXPECT(!in_ring || world_rank == victim || ended - died < timeout + grace,
+    if (file && fscanf(file, "%lf", &died) == 1 && in_ring && world_rank != victim)
+        EXPECT(ended - died >= timeout / 2 && ended - died < timeout + grace,
                "%g s after the death", ended - died);
     if (file)
         fclose(file);

@@ -169,8 +169,8 @@ static bool receive_message(void *link, enum ra_message message, int hop, int di
         broken(self, "hop %d: receives %s before those of hop %d were waited for", hop,
                names[message], in->hop);
     if (sound && bytes > 0) {
-        *in = (struct passage){true,  message, hop,       rank_at(self, distance), into,
-                               bytes, false,   seconds(), 0};
+        *in = (struct passage){true,  message,   hop, rank_at(self, distance), into, bytes,
+                               false, seconds(), 0};
         memset(into, 0xFF, (size_t)bytes); /* NaN, to whom reads too early */
     }
     pthread_mutex_unlock(&self->ring->mutex);
@@ -301,6 +301,11 @@ struct thread_ring *thread_ring_open(int ranks, double timeout, enum thread_deli
 
 void thread_ring_close(struct thread_ring *ring)
 {
+    /* Letters may be left over only if something went wrong. */
+    for (const struct letter *letter = ring->letters; letter; letter = letter->next)
+        if (!ring->rank[letter->from].error[0] && !ring->rank[letter->to].error[0])
+            broken(&ring->rank[letter->from], "sent %s that rank %d never took",
+                   names[letter->message], letter->to);
     for (struct letter *letter; (letter = ring->letters);) {
         ring->letters = letter->next;
         free(letter->copy);

@@ -1,9 +1,9 @@
 /* thread_link: a ring whose ranks are threads of one process, as an ra_link.
  *
- * For tests: rings of any size without MPI, under every sanitizer. It is stricter than it would have
- * to be. Who breaks the contract of ra_ring.h (two messages of one kind at a time, lengths that
- * differ) is told so on stderr, and the process is aborted; what a receiver reads before it has
- * waited is NaN.
+ * For tests: rings of any size without MPI, under every sanitizer. It is stricter than it would
+ * have to be. Who breaks the contract of ra_ring.h (two messages of one kind at a time, lengths
+ * that differ, messages that nobody takes) is told so on stderr, and the process is aborted; what a
+ * receiver reads before it has waited is NaN.
  */
 #ifndef THREAD_LINK_H
 #define THREAD_LINK_H
@@ -11,8 +11,8 @@
 #include "ring_attention.h"
 #include "ra_link.h"
 
-/* When a message is read from the sender's memory. Both are allowed: at once, as MPI does with short
- * ones; or as late as can be, when the receiver polls or waits. */
+/* When a message is read from the sender's memory. Both are allowed: at once, as MPI does with
+ * short ones; or as late as can be, when the receiver polls or waits. */
 enum thread_delivery { THREAD_EARLY, THREAD_LATE };
 
 /* What a rank has sent. */
