@@ -989,7 +989,7 @@ static struct run run_as(const struct problem *p, enum order order, enum thread_
     if (p->ranks == 0) {
         run_rank(&run, 0);
     } else {
-        run.ring = thread_ring_open(p->ranks, 30, delivery);
+        run.ring = thread_ring_open(p->ranks, 10, delivery);
         thread_ring_run(p->ranks, run_rank, &run);
         ck_assert_int_eq(thread_ring_closed(run.ring), p->ranks);
         thread_ring_close(run.ring);
@@ -1485,6 +1485,25 @@ START_TEST(masked_ranks)
         clear_run(&run);
         clear(&p);
     }
+}
+END_TEST
+
+/* While the tiles of a hop are folded, the keys of the next one are on their way, and are looked
+ * after. */
+START_TEST(messages_move_meanwhile)
+{
+    struct problem p = {.config = shape(1, 60, 60, 1, 1, 4), .ranks = 3};
+    prepare(&p);
+    struct run run = new_run(&p, ROWS_FIRST);
+    run.ring = thread_ring_open(3, 30, THREAD_LATE);
+    thread_ring_run(3, run_rank, &run);
+    for (int rank = 0; rank < 3; rank++) {
+        ck_assert_str_eq(run.trouble[rank], "");
+        ck_assert_int_ge(thread_ring_polls(run.ring, rank), 2 * 2);
+    }
+    thread_ring_close(run.ring);
+    clear_run(&run);
+    clear(&p);
 }
 END_TEST
 
@@ -2253,6 +2272,7 @@ struct scene {
         enum ra_status status[3]; /* forward, backward, and one more forward */
         char text[3][RA_ERROR_SIZE];
         double seconds[3];
+        bool wrote_on; /* in the last call */
     } rank[MOST_RANKS];
 };
 
@@ -2264,9 +2284,12 @@ static void play(void *context, int rank)
     struct ra_plan *plan = new_plan(&p->config, scene->ring, rank, trouble);
     struct shard x;
     fill_shard(p, &x, ROWS_FIRST, plan);
+    struct block *o = &x.blocks[O];
     for (int call = 0; call < 3; call++) {
         struct ra_arrays arrays = x.arrays;
         bool wrong = rank == scene->culprit && call == scene->backward;
+        if (call == 2)
+            memset(o->data, 0xAB, (size_t)o->bytes);
         double start = seconds();
         if (wrong)
             arrays.q.data = NULL;
@@ -2278,6 +2301,8 @@ static void play(void *context, int rank)
         /* A rank that is ahead would be taken for one that computes the same. */
         pthread_barrier_wait(&scene->barrier);
     }
+    for (int64_t i = 0; i < o->bytes; i++)
+        scene->rank[rank].wrote_on = scene->rank[rank].wrote_on || o->data[i] != 0xAB;
     clear_shard(&x);
     ra_plan_destroy(plan);
 }
@@ -2317,6 +2342,7 @@ START_TEST(one_rank_refuses)
                         ck_assert_int_eq(scene.rank[rank].status[backward],
                                          rank == culprit ? RA_INVALID : RA_LOST);
                         ck_assert_int_eq(scene.rank[rank].status[2], RA_LOST);
+                        ck_assert(!scene.rank[rank].wrote_on);
                         for (int call = backward; call < 3; call++) {
                             ck_assert_str_eq(scene.rank[rank].text[call], text);
                             ck_assert(scene.rank[rank].seconds[call] < 20);
@@ -2348,7 +2374,7 @@ START_TEST(one_rank_is_absent)
                 ck_assert_str_eq(last, text);
                 ck_assert(scene.rank[rank].seconds[backward] > 0.2 &&
                           scene.rank[rank].seconds[backward] < 20);
-                ck_assert(scene.rank[rank].seconds[2] < 0.2);
+                ck_assert(scene.rank[rank].seconds[2] < 0.2 && !scene.rank[rank].wrote_on);
             }
             ck_assert_int_eq(scene.rank[rank].status[2], RA_LOST);
         }
@@ -2418,6 +2444,13 @@ START_TEST(memory_of_a_plan)
     stop_watching();
     ck_assert_int_lt(memory.bytes, 1 << 16);
     ck_assert_int_gt(ra_plan_bytes(plan), (int64_t)1 << 30);
+    ra_plan_destroy(plan);
+
+    /* Nor does one whose tiles might be larger than the whole. */
+    struct ra_config tiles = shape(1, 8, 8, 1, 1, 8);
+    tiles.tile_queries = tiles.tile_keys = (int64_t)1 << 24;
+    plan = plan_for(&tiles);
+    ck_assert_int_lt(ra_plan_bytes(plan), 1 << 14);
     ra_plan_destroy(plan);
 
     /* Too large for any machine. */
@@ -2879,8 +2912,9 @@ static void observe_rank(void *context, int rank)
 START_TEST(observers)
 {
     struct problem p = {.config = shape(1, 40, 40, 1, 1, 8), .ranks = 4};
-    p.config.causal = _i;
-    p.config.lookback = _i ? 12 : RA_NO_LOOKBACK;
+    p.config.causal = _i > 0;
+    p.config.lookback = _i == 0 ? RA_NO_LOOKBACK : _i == 1 ? 12 : 2;
+    p.config.layout = _i == 2 ? RA_ZIGZAG : RA_CONTIGUOUS; /* has a hop from 1 to 3 */
     prepare(&p);
     static struct log log;
     log = (struct log){.p = &p, .ring = thread_ring_open(4, 30, THREAD_LATE)};
@@ -2949,6 +2983,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(cases, rings, 0, 3 * COUNT(ring_sizes));
     tcase_add_loop_test(cases, lookbacks, 0, 6);
     tcase_add_loop_test(cases, masked_ranks, 0, 12);
+    tcase_add_test(cases, messages_move_meanwhile);
     cases = add_cases(suite, "plans");
     tcase_add_loop_test(cases, plans_to_look_at, 0, COUNT(ring_sizes));
     tcase_add_test(cases, hops_that_are_none);
@@ -2973,6 +3008,6 @@ int main(int argc, char **argv)
     tcase_add_test(cases, fuzz_arrays);
     cases = add_cases(suite, "others");
     tcase_add_loop_test(cases, own_loop, 0, 2);
-    tcase_add_loop_test(cases, observers, 0, 2);
+    tcase_add_loop_test(cases, observers, 0, 3);
     return suite_run(suite);
 }

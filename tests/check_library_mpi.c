@@ -588,35 +588,29 @@ static const struct field {
     enum { WHOLE, INT, FLAG, REAL } kind;
     double values[2];
 } fields[] = {
-#define FIELD(name, kind, value, other)                \
-    {                                                  \
-#name, offsetof(struct ra_config, name), kind, \
-        {                                              \
-            value, other                               \
-        }                                              \
-    }
-    FIELD(batch, WHOLE, 2, 7),
-    FIELD(queries, WHOLE, 24, 25),
-    FIELD(keys, WHOLE, 24, 27),
-    FIELD(heads, WHOLE, 4, 6),
-    FIELD(key_heads, WHOLE, 2, 1),
-    FIELD(dim, WHOLE, 8, 9),
-    FIELD(type, INT, 0, 2),
-    FIELD(has_mask, FLAG, 0, 1),
-    FIELD(forward_only, FLAG, 0, 1),
-    FIELD(causal, FLAG, 1, 0),
-    FIELD(local_keys, FLAG, 0, 1),
-    FIELD(lookback, WHOLE, 10, 11),
-    FIELD(head_map, INT, 0, 1),
-    FIELD(scale, REAL, 0.5, 0.25),
-    FIELD(softcap, REAL, 20, 30),
-    FIELD(layout, INT, 1, 2),
-    FIELD(bucket, WHOLE, 3, 4),
-    FIELD(ring_size, INT, 0, 1),
-    FIELD(tile_queries, WHOLE, 16, 17),
-    FIELD(tile_keys, WHOLE, 16, 18),
-    FIELD(timeout, REAL, 60, 61),
-#undef FIELD
+#define AT(name) #name, offsetof(struct ra_config, name)
+    {AT(batch), WHOLE, {2, 7}},
+    {AT(queries), WHOLE, {24, 25}},
+    {AT(keys), WHOLE, {24, 27}},
+    {AT(heads), WHOLE, {4, 6}},
+    {AT(key_heads), WHOLE, {2, 1}},
+    {AT(dim), WHOLE, {8, 9}},
+    {AT(type), INT, {0, 2}},
+    {AT(has_mask), FLAG, {0, 1}},
+    {AT(forward_only), FLAG, {0, 1}},
+    {AT(causal), FLAG, {1, 0}},
+    {AT(local_keys), FLAG, {0, 1}},
+    {AT(lookback), WHOLE, {10, 11}},
+    {AT(head_map), INT, {0, 1}},
+    {AT(scale), REAL, {0.5, 0.25}},
+    {AT(softcap), REAL, {20, 30}},
+    {AT(layout), INT, {1, 2}},
+    {AT(bucket), WHOLE, {3, 4}},
+    {AT(ring_size), INT, {0, 1}},
+    {AT(tile_queries), WHOLE, {16, 17}},
+    {AT(tile_keys), WHOLE, {16, 18}},
+    {AT(timeout), REAL, {60, 61}},
+#undef AT
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };
 
@@ -1051,7 +1045,8 @@ static void refuse_arrays(const struct problem *problem, int how, int odd, bool 
     for (int a = O; a < ARRAYS && world_rank == odd; a++)
         EXPECT(is_poison(work.data[a], local_bytes(&work, a)), "%s was written", names[a]);
 
-    /* That ends the plan; but not on a ring of one rank, where nothing was done and nothing lost. */
+    /* That ends the plan; but not on a ring of one rank, where nothing was done and nothing is
+     * lost. */
     PMPI_Barrier(MPI_COMM_WORLD);
     if (work.ring > 0 || ring_size == 1) {
         compute(&work);
@@ -1239,8 +1234,8 @@ static void test_nobody_calls(void)
     solve(&problem, MPI_COMM_WORLD, 1);
 }
 
-/* A root that hands out nothing until the others have given up. What it hands out then must not land
- * in arrays which by now may be somebody else's. */
+/* A root that hands out nothing until the others have given up. What it hands out then must not
+ * land in arrays which by now may be somebody else's. */
 static void test_nobody_scatters(void)
 {
     struct problem problem = usual(24, 24);
@@ -1694,10 +1689,19 @@ static void die_at(void *observer, const struct ra_event *event)
     raise(signal);
 }
 
+/* Leaves a file with this name in a folder; false: cannot. */
+static bool leave(const char *folder, const char *name)
+{
+    char path[400];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    return file && fclose(file) == 0;
+}
+
 /* All ranks compute until something is wrong; rings without the victim, for a while. */
 static int die(char **argv)
 {
-    int victim = atoi(argv[3]), rings_rank = world_rank % ring_size;
+    int victim = atoi(argv[3]);
     const char *call = argv[4], *folder = argv[6];
     struct death death = {.signal = atoi(argv[2]), .hop = atoi(argv[5])};
     death.backward = strcmp(call, "backward") == 0;
@@ -1733,13 +1737,8 @@ static int die(char **argv)
                 status = ra_backward(work.plan, &work.arrays);
 
             /* Now may somebody send signals. */
-            if (round == 2 && rings_rank == 0) {
-                char ready[400];
-                snprintf(ready, sizeof ready, "%s/ready", folder);
-                FILE *file = fopen(ready, "w");
-                if (file)
-                    fclose(file);
-            }
+            if (round == 2 && world_rank == victim)
+                EXPECT(leave(folder, "ready"), "cannot write to %s", folder);
         }
         EXPECT(status == (in_ring ? RA_LOST : RA_OK), "%s: %s", ra_status_text(status),
                ra_plan_error(work.plan));
@@ -1757,12 +1756,9 @@ static int die(char **argv)
                "%g s after the death", ended - died);
     if (file)
         fclose(file);
-    if (complaints > 0)
-        return 1;
-    char well[400];
-    snprintf(well, sizeof well, "%s/well.%d", folder, world_rank);
-    file = fopen(well, "w");
-    return file && fclose(file) == 0 ? 0 : 1;
+    char well[20];
+    snprintf(well, sizeof well, "well.%d", world_rank);
+    return complaints == 0 && leave(folder, well) ? 0 : 1;
 }
 
 int main(int argc, char **argv)

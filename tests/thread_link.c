@@ -37,6 +37,7 @@ struct rank {
     struct passage out[RA_MESSAGES], in[RA_MESSAGES];
     struct letter letters[RA_MESSAGES]; /* late ones, by way out */
     struct thread_traffic *sent;        /* by hop */
+    int64_t polls;                      /* while keys were on their way in */
     char error[ERROR_SIZE], trouble[ERROR_SIZE];
     bool closed;
 };
@@ -182,6 +183,7 @@ static bool poll_messages(void *link)
     struct rank *self = link;
     pthread_mutex_lock(&self->ring->mutex);
     bool sound = listen(self);
+    self->polls += self->in[RA_KEYS].under_way;
     if (sound)
         take_letters(self);
     pthread_mutex_unlock(&self->ring->mutex);
@@ -339,6 +341,11 @@ struct thread_traffic thread_ring_sent(struct thread_ring *ring, int rank, int h
     struct thread_traffic sent = ring->rank[rank].sent[hop];
     ring->rank[rank].sent[hop] = (struct thread_traffic){0, 0};
     return sent;
+}
+
+int64_t thread_ring_polls(struct thread_ring *ring, int rank)
+{
+    return ring->rank[rank].polls;
 }
 
 int thread_ring_closed(struct thread_ring *ring)

@@ -31,6 +31,9 @@ struct ra_link thread_ring_link(struct thread_ring *ring, int rank);
 /* What this rank has sent at a hop, 0..ranks-1, since the last time that this was asked. */
 struct thread_traffic thread_ring_sent(struct thread_ring *ring, int rank, int hop);
 
+/* How often this rank has polled while keys were on their way to it. */
+int64_t thread_ring_polls(struct thread_ring *ring, int rank);
+
 /* How many ranks have closed their link. */
 int thread_ring_closed(struct thread_ring *ring);
 
