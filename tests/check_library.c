@@ -30,7 +30,7 @@
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-enum { MOST_RANKS = 8, MOST_STEPS = 2 * MOST_RANKS, TEXT = 1024 };
+enum { MOST_RANKS = 8, TEXT = 1024 };
 
 /* ---- Memory that is watched. ---- */
 
@@ -1234,7 +1234,8 @@ START_TEST(random_problems)
             prepare(&p);
 
             /* Whatever the order in memory, the numbers are the same. */
-            struct run run = run_as(&p, order, THREAD_LATE), plain = run_as(&p, ROWS_FIRST, 0);
+            struct run run = run_as(&p, order, THREAD_LATE),
+                       plain = run_as(&p, ROWS_FIRST, THREAD_LATE);
             same_bits(&p, &run, &plain);
             judge_run(&p, &run);
             clear_run(&run);
@@ -1292,7 +1293,8 @@ START_TEST(rounded_once)
     wide = narrow;
     for (int i = 0; i < COUNT(outputs); i++)
         wide.wide[outputs[i]] = true;
-    struct run a = run_as(&narrow, ROWS_FIRST, 0), b = run_as(&wide, ROWS_FIRST, 0);
+    struct run a = run_as(&narrow, ROWS_FIRST, THREAD_LATE),
+               b = run_as(&wide, ROWS_FIRST, THREAD_LATE);
     for (int i = 0; i < COUNT(outputs); i++) {
         enum tensor t = outputs[i];
         for (int64_t e = 0; e < numbers_of(&narrow, t); e++)
@@ -1303,7 +1305,7 @@ START_TEST(rounded_once)
         if (t == O) {
             clear_run(&a);
             narrow.wide[O] = true;
-            a = run_as(&narrow, ROWS_FIRST, 0);
+            a = run_as(&narrow, ROWS_FIRST, THREAD_LATE);
         }
     }
     clear_run(&a);
@@ -1322,7 +1324,7 @@ START_TEST(inputs_may_be_one)
         if (t == K || t == V || t == D_OUT)
             memcpy(p.whole[t], p.whole[Q], (size_t)numbers_of(&p, Q) * sizeof(double));
     solve(&p, NULL);
-    struct run apart = run_as(&p, ROWS_FIRST, 0);
+    struct run apart = run_as(&p, ROWS_FIRST, THREAD_LATE);
     judge_run(&p, &apart);
 
     struct ra_plan *plan = plan_for(&p.config);
@@ -1570,11 +1572,11 @@ static struct ra_hop want_hop(const struct problem *p, int rank, int step, bool 
 
     /* The work: 2 products forward, 5 backward. */
     struct ra_span mine[MOST_SPANS], theirs[MOST_SPANS];
-    int my_spans = spans_of(p, RA_QUERY_SIDE, rank, mine), pairs_of_spans = 0;
+    int my_spans = spans_of(p, RA_QUERY_SIDE, rank, mine);
     int their_spans = spans_of(p, RA_KEY_SIDE, hop.origin, theirs);
     int64_t pairs = 0, skipped = 0, rows = 0;
     for (int s = 0; s < my_spans; s++)
-        for (int t = 0; t < their_spans; t++, pairs_of_spans++)
+        for (int t = 0; t < their_spans; t++)
             count_tiles(p, mine[s], theirs[t], &pairs, &skipped);
     hop.multiply_adds = (backward ? 5 : 2) * p->B * p->H * pairs * p->D;
     hop.tiles_skipped = p->B * p->H * skipped;
@@ -1749,11 +1751,11 @@ START_TEST(descriptions)
         for (int step = 0; step < ra_plan_hops(plan); step++) {
             struct ra_hop hop;
             ck_assert_int_eq(ra_plan_hop(plan, 1, step, backward, &hop), RA_OK);
-            char line[128], *at = whole;
+            char line[128];
             snprintf(line, sizeof line, "%5d %8d %14d %14d %9d %11d\n", hop.distance, hop.origin,
                      (int)hop.multiply_adds, (int)hop.tiles_skipped, (int)hop.messages,
                      (int)hop.bytes);
-            ck_assert_ptr_nonnull(at = strstr(at, line));
+            ck_assert_ptr_nonnull(strstr(whole, line));
         }
     char bytes[64];
     struct ra_config alone = config;
@@ -1931,7 +1933,7 @@ START_TEST(wrong_configs)
         refused(&config, wrong->name, wrong->got, wrong->right);
     }
 
-    /* Too many stripes, of queries or of keys. */
+    /* Too many stripes. */
     struct ra_config striped = shape(1, (int64_t)1 << 40, 8, 1, 1, 1);
     striped.layout = RA_STRIPED;
     striped.bucket = 1;
@@ -1946,7 +1948,7 @@ START_TEST(wrong_configs)
     ck_assert_ptr_null(plan);
     ra_plan_destroy(NULL);
 
-    /* A refusal leaves no text of earlier errors behind: a plan begins with none. */
+    /* A plan begins without an error. */
     struct ra_config config = shape(2, 8, 8, 4, 2, 8);
     plan = plan_for(&config);
     ck_assert_str_eq(ra_plan_error(plan), "");
@@ -2122,7 +2124,7 @@ START_TEST(wrong_calls)
         ck_assert_str_ne(ra_plan_error(plan), "");
         ck_assert_msg(only_outputs_changed(&x, backward, trouble), "%s", trouble);
     }
-    struct run run = run_as(&p, ROWS_FIRST, 0), after = run_of(&p, &x);
+    struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE), after = run_of(&p, &x);
     same_bits(&p, &run, &after);
 
     /* No arrays, and arrays of other sizes. */
@@ -2318,68 +2320,70 @@ static void play_scene(struct scene *scene, double timeout, enum thread_delivery
     thread_ring_close(scene->ring);
 }
 
-/* One rank's array is wrong: every rank that needs another one gets its words, at once; the others
- * at their next call. */
+/* One rank's array is wrong: every rank that needs another one gets its words, at once; one that
+ * needs nobody, at the latest in its next call. */
 START_TEST(one_rank_refuses)
 {
-    for (int culprit = 0; culprit < 4; culprit++)
-        for (int backward = 0; backward < 2; backward++)
-            for (int causal = 0; causal < 2; causal++)
-                for (int delivery = THREAD_EARLY; delivery <= THREAD_LATE; delivery++) {
-                    struct problem p = {.config = shape(1, 16, 16, 1, 1, 4), .ranks = 4};
-                    p.config.causal = causal;
-                    p.config.layout = causal ? RA_STRIPED : RA_CONTIGUOUS;
-                    prepare(&p);
-                    struct scene scene = {.p = &p, .culprit = culprit, .backward = backward};
-                    play_scene(&scene, 60, delivery);
-                    const char *text = scene.rank[culprit].text[backward];
-                    char rank_text[32];
-                    snprintf(rank_text, sizeof rank_text, "rank %d", culprit);
-                    ck_assert_msg(strstr(text, rank_text) && strstr(text, "arrays.q"), "%s", text);
-                    for (int rank = 0; rank < 4; rank++) {
-                        if (backward)
-                            ck_assert_int_eq(scene.rank[rank].status[0], RA_OK);
-                        ck_assert_int_eq(scene.rank[rank].status[backward],
-                                         rank == culprit ? RA_INVALID : RA_LOST);
-                        ck_assert_int_eq(scene.rank[rank].status[2], RA_LOST);
-                        ck_assert(!scene.rank[rank].wrote_on);
-                        for (int call = backward; call < 3; call++) {
-                            ck_assert_str_eq(scene.rank[rank].text[call], text);
-                            ck_assert(scene.rank[rank].seconds[call] < 20);
-                        }
-                    }
-                    clear(&p);
-                }
+    enum { ALL_KEYS, CAUSAL, LOCAL_KEYS, RULES };
+    for (int i = 0; i < 4 * 2 * RULES * 2; i++) {
+        int culprit = i % 4, backward = i / 4 % 2, rule = i / 8 % RULES;
+        struct problem p = {.config = shape(1, 16, 16, 1, 1, 4), .ranks = 4};
+        p.config.causal = rule == CAUSAL;
+        p.config.layout = rule == CAUSAL ? RA_STRIPED : RA_CONTIGUOUS;
+        p.config.local_keys = rule == LOCAL_KEYS;
+        prepare(&p);
+        struct scene scene = {.p = &p, .culprit = culprit, .backward = backward};
+        play_scene(&scene, 60, i / (8 * RULES) ? THREAD_LATE : THREAD_EARLY);
+        const char *text = scene.rank[culprit].text[backward];
+        char rank_text[32];
+        snprintf(rank_text, sizeof rank_text, "rank %d", culprit);
+        ck_assert_msg(strstr(text, rank_text) && strstr(text, "arrays.q"), "%s", text);
+        ck_assert_int_eq(scene.rank[culprit].status[backward], RA_INVALID);
+        ck_assert(!scene.rank[culprit].wrote_on);
+        for (int rank = 0; rank < 4; rank++) {
+            ck_assert(!backward || scene.rank[rank].status[0] == RA_OK);
+            for (int call = backward; call < 3; call++) {
+                enum ra_status status = scene.rank[rank].status[call];
+                ck_assert(scene.rank[rank].seconds[call] < 20);
+                if (rule == LOCAL_KEYS && status == RA_OK && call == backward)
+                    continue;
+                ck_assert(status == RA_LOST || (rank == culprit && call == backward));
+                ck_assert_str_eq(scene.rank[rank].text[call], text);
+            }
+            ck_assert(rule == LOCAL_KEYS || !scene.rank[rank].wrote_on);
+        }
+        clear(&p);
+    }
 }
 END_TEST
 
 /* One rank does not come: whoever waits for it gives up in time, and says for whom it waited. */
 START_TEST(one_rank_is_absent)
 {
-    for (int backward = 0; backward < 2; backward++) {
-        struct problem p = {.config = shape(1, 12, 12, 1, 1, 4), .ranks = 3};
-        prepare(&p);
-        struct scene scene = {.p = &p, .culprit = _i, .absent = true, .backward = backward};
-        play_scene(&scene, 0.25, THREAD_LATE);
-        for (int rank = 0; rank < 3; rank++) {
-            const char *text = scene.rank[rank].text[backward], *last = scene.rank[rank].text[2];
-            if (rank != _i) {
-                char peer[64];
-                snprintf(peer, sizeof peer, "for rank %d to", (rank + 2) % 3);
-                char taker[64];
-                snprintf(taker, sizeof taker, "for rank %d to take", (rank + 1) % 3);
-                ck_assert_int_eq(scene.rank[rank].status[backward], RA_LOST);
-                ck_assert_msg(strstr(text, "hop ") && (strstr(text, peer) || strstr(text, taker)),
-                              "%s", text);
-                ck_assert_str_eq(last, text);
-                ck_assert(scene.rank[rank].seconds[backward] > 0.2 &&
-                          scene.rank[rank].seconds[backward] < 20);
-                ck_assert(scene.rank[rank].seconds[2] < 0.2 && !scene.rank[rank].wrote_on);
-            }
-            ck_assert_int_eq(scene.rank[rank].status[2], RA_LOST);
-        }
-        clear(&p);
+    struct problem p = {.config = shape(1, 12, 12, 1, 1, 4), .ranks = 3};
+    prepare(&p);
+    bool backward = _i % 2;
+    struct scene scene = {.p = &p, .culprit = _i, .absent = true, .backward = backward};
+    play_scene(&scene, 0.5, THREAD_LATE);
+    for (int rank = 0; rank < 3; rank++) {
+        ck_assert_int_eq(scene.rank[rank].status[2], RA_LOST);
+        if (rank == _i)
+            continue;
+        const char *text = scene.rank[rank].text[backward];
+        char sender[32], taker[32];
+        snprintf(sender, sizeof sender, "for rank %d to send", (rank + 2) % 3);
+        snprintf(taker, sizeof taker, "for rank %d to take", (rank + 1) % 3);
+        ck_assert_int_eq(scene.rank[rank].status[backward], RA_LOST);
+        ck_assert_msg(strstr(text, "hop ") && (strstr(text, sender) || strstr(text, taker)), "%s",
+                      text);
+        ck_assert(scene.rank[rank].seconds[backward] > 0.4 &&
+                  scene.rank[rank].seconds[backward] < 20);
+
+        /* The next call does not even begin. */
+        ck_assert_str_eq(scene.rank[rank].text[2], text);
+        ck_assert(!scene.rank[rank].wrote_on);
     }
+    clear(&p);
 }
 END_TEST
 
@@ -2683,7 +2687,8 @@ START_TEST(fuzz_configs)
         }
         if (small && whole && P == 1 && config.heads * config.dim * config.batch <= 4096) {
             ran++;
-            if (!runs_well(plan, &config, &state) && fabs(config.scale) < 100)
+            bool tame = config.scale == RA_DEFAULT_SCALE || fabs(config.scale) < 100;
+            if (!runs_well(plan, &config, &state) && tame)
                 ck_abort_msg("seed %" PRIu64 ": not finite; %s", seed, ra_plan_error(plan));
         }
         ra_plan_destroy(plan);
@@ -2844,7 +2849,7 @@ START_TEST(own_loop)
                     ra_tile_finish(D, &queries);
             }
         }
-    struct run own = run_of(&p, &x), planned = run_as(&p, ROWS_FIRST, 0);
+    struct run own = run_of(&p, &x), planned = run_as(&p, ROWS_FIRST, THREAD_LATE);
     judge_run(&p, &own);
     judge_run(&p, &planned);
     ra_plan_destroy(plan);

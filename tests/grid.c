@@ -287,6 +287,7 @@ static bool check(const struct run *r, const char *its_command, int wanted,
     return right;
 }
 
+/* Are there two files, with the same bytes? */
 static bool same_file(const char *one, const char *other)
 {
     char a[4096], b[sizeof a];
@@ -334,8 +335,8 @@ static void check_same(struct run one, struct run other)
         check(&one, text("diff -r %s %s", result(&one), result(&other)), 0, NULL);
 }
 
-/* To save time, stages take turns: true for one half of these pairs of numbers in 03 and 04, for the
- * other half in 05 and 06, and so on. Two neighbours must have something to compare. */
+/* To save time, stages take turns: true for one half of these pairs of numbers in 03 and 04, for
+ * the other half in 05 and 06, and so on. Two neighbours must have something to compare. */
 static bool has_turn(const struct stage *stage, int64_t one, int64_t other)
 {
     return (one + other + (stage->number + 1) / 2) % 2 == 0;
@@ -364,7 +365,8 @@ static bool repeats(const struct stage *stage, const struct variant *variant,
            (stage->most_ranks == 1 || has_turn(stage, shape - shapes, ranks));
 }
 
-/* Lists what a stage does on this many ranks, here and in a file. Returns how many lines that are. */
+/* Lists what a stage does on this many ranks, here and in a file. Returns how many lines that
+ * are. */
 static int list_lines(const struct stage *stage, int ranks, struct run *lines, const char *list)
 {
     int count = 0;
