@@ -258,8 +258,9 @@ struct ra_arrays {
  * together. Reads q, k, v and mask, writes o and lse.
  *
  * RA_INVALID: an array is wrong, and nothing was written. If the plan has other ranks, they get
- * RA_LOST and the same text, and the plan is at its end on all of them. RA_LOST: outputs may be
- * half written. */
+ * RA_LOST and the same text, at the latest in their next call, and the plan is at its end on all of
+ * them. RA_LOST: outputs may be half written. All ranks make the same calls in the same order: one
+ * that calls another function is not noticed, but by a message that does not come. */
 RA_CHECKED enum ra_status ra_forward(struct ra_plan *plan, const struct ra_arrays *arrays);
 
 /* Gradients of q, k and v, given that of o, for the o and lse that ra_forward wrote for the same
