@@ -85,13 +85,15 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
                          " rows, %" PRId64 " heads of %" PRId64,
                          want->name, counts[0], counts[1], counts[2], width);
 
-    /* The type: the one that was planned for; float32 is always at hand, but not what travels. */
+    /* The type: the one that was planned for; float32 is always at hand, but not what travels, and
+     * on a device not what is multiplied, either. */
     enum ra_type type = want->form == MASK ? RA_BOOL : want->form == LSE ? RA_FLOAT32 : c->type;
-    bool may_be_wider = want->form == WIDE && t->type == RA_FLOAT32;
-    if (t->type != type && !may_be_wider)
+    bool is_result = is_output || want->out_of_forward;
+    bool may_be_wider = want->form == WIDE && (!plan->device || is_result);
+    if (t->type != type && !(may_be_wider && t->type == RA_FLOAT32))
         return ra_refuse(error, "arrays.%s.type = %s: give %s%s", want->name, type_name(t->type),
                          type_name(type),
-                         want->form == WIDE && type != RA_FLOAT32 ? " or RA_FLOAT32" : "");
+                         may_be_wider && type != RA_FLOAT32 ? " or RA_FLOAT32" : "");
     if ((uintptr_t)t->data % (uintptr_t)ra_type_bytes(t->type) != 0)
         return ra_refuse(error, "arrays.%s.data: not a multiple of %" PRId64 " bytes", want->name,
                          ra_type_bytes(t->type));
@@ -104,6 +106,11 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
         return ra_refuse(error,
                          "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
                          " lead out of memory",
+                         want->name, t->batch, t->row, t->head);
+    if (plan->device && (t->batch < 0 || t->row < 0 || t->head < 0))
+        return ra_refuse(error,
+                         "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
+                         ": give none below 0 to a plan for a GPU",
                          want->name, t->batch, t->row, t->head);
     if (is_output && !is_free_of_collisions(t, counts, width))
         return ra_refuse(error,
@@ -165,13 +172,18 @@ enum ra_status ra_plan_give_up(struct ra_plan *plan, enum ra_status status, cons
 }
 
 enum ra_status ra_arrays_read(struct ra_plan *plan, struct ra_arrays *arrays,
-                              const struct ra_arrays *given, bool backward)
+                              const struct ra_arrays *given, const struct ra_device *device,
+                              bool backward)
 {
     char text[RA_ERROR_SIZE];
     if (!plan)
         return RA_INVALID;
     if (plan->lost != RA_OK)
         return plan->lost;
+    if (plan->device != device)
+        return ra_refuse(plan->error, "this plan computes on %s: call %s",
+                         plan->device ? "a GPU" : "the host",
+                         plan->device ? plan->device->calls : "ra_forward and ra_backward");
     if (plan->look_only)
         return ra_refuse(
             plan->error,

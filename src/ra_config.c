@@ -48,6 +48,9 @@ static const struct field {
     {AT(tile_queries), WHOLE, 0, MOST, NULL},
     {AT(tile_keys), WHOLE, 0, MOST, NULL},
     {AT(timeout), REAL, 0, 0, NULL},
+    {AT(transport), INT, RA_ANY_TRANSPORT, RA_HOST_LINK,
+     "RA_ANY_TRANSPORT, RA_PEER_COPIES, RA_DEVICE_LINK or RA_HOST_LINK"},
+    {AT(deterministic), FLAG, 0, 1, NULL},
     {AT(batch), WHOLE, 0, MOST, NULL}, /* last: to compare it, ring_size must be known to agree */
 #undef AT
 };

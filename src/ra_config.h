@@ -18,7 +18,7 @@ __attribute__((format(printf, 2, 3))) enum ra_status ra_refuse(char *error, cons
                                                                ...);
 
 /* What a rank tells the others when a plan is created: its config, or why it has none. */
-enum { RA_CONFIG_FIELDS = 21 };
+enum { RA_CONFIG_FIELDS = 23 };
 struct ra_record {
     int64_t status, fields[RA_CONFIG_FIELDS];
     char error[RA_ERROR_SIZE];

@@ -148,6 +148,9 @@ int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size
     if (plan->schedule.count < P && !plan->config.local_keys)
         say(&page, ": at the others nobody sees anything");
     say(&page, "; %" PRId64 " bytes of memory in the plan\n", ra_plan_bytes_of(plan, rank));
+    char lines[1024];
+    if (plan->device && plan->device->describe(plan, rank, lines, sizeof lines) > 0)
+        say(&page, "%s", lines);
     say_hops(&page, plan, rank, false);
     if (!plan->config.forward_only)
         say_hops(&page, plan, rank, true);

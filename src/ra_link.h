@@ -20,7 +20,8 @@ extern "C" {
  * `error` says why. A link of one rank needs no functions. */
 struct ra_link {
     int rank, size;
-    int64_t bytes; /* of memory that the link itself holds, for ra_plan_bytes */
+    int64_t bytes;      /* of memory that the link itself holds, for ra_plan_bytes */
+    bool device_memory; /* send and receive take pointers to device memory, too */
     void *self;
     bool (*send)(void *self, enum ra_message message, int hop, int distance, const void *from,
                  int64_t bytes);

@@ -12,9 +12,6 @@
 /* Blocks of memory begin at cache lines. */
 enum { LINE = 64 };
 
-/* Ranks of a plan to look at: every rank must be asked about every other. */
-enum { MOST_RANKS = 4096 };
-
 int64_t ra_plan_key_bytes(const struct ra_plan *plan, int64_t rows)
 {
     const struct ra_config *c = &plan->config;
@@ -159,9 +156,9 @@ enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *con
     *plan = NULL;
     enum ra_status status = ra_config_read(&checked, config, text);
     struct ra_link alone = {.rank = 0, .size = checked.ring_size > 0 ? checked.ring_size : 1};
-    if (status == RA_OK && alone.size > MOST_RANKS)
+    if (status == RA_OK && alone.size > RA_PLAN_MOST_RANKS)
         status = ra_refuse(text, "config.ring_size = %d: a plan to look at has at most %d ranks",
-                           alone.size, MOST_RANKS);
+                           alone.size, RA_PLAN_MOST_RANKS);
     if (status == RA_OK)
         status = ra_plan_build(plan, &checked, alone, alone.size > 1, text);
     return report(status, text, error);
@@ -193,7 +190,12 @@ void ra_plan_destroy(struct ra_plan *plan)
      * would let the message overwrite whatever comes to lie there. */
     if (!plan)
         return;
-    if (!plan->link.close || plan->link.close(plan->link.self))
+    bool unused = !plan->device || plan->device->leave(plan);
+    if (plan->link.close && !plan->link.close(plan->link.self))
+        unused = false;
+    if (plan->device)
+        plan->device->free(plan, unused);
+    else if (unused)
         free(plan->memory);
     free(plan);
 }
@@ -247,6 +249,8 @@ int64_t ra_plan_bytes_of(const struct ra_plan *plan, int rank)
     other.link.rank = rank;
     for (int side = 0; side < 2; side++)
         other.rows[side] = ra_layout_rows(other.layouts[side], rank);
+    if (plan->device)
+        return plan->fixed_bytes + plan->device->bytes(plan, rank);
     return plan->fixed_bytes + lay_out(&other, NULL);
 }
 

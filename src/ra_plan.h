@@ -9,6 +9,25 @@
 #include "ra_link.h"
 #include "ra_schedule.h"
 
+/* Ranks of a plan to look at: every rank must be asked about every other. */
+enum { RA_PLAN_MOST_RANKS = 4096 };
+
+/* What a plan has that does not compute on the host. */
+struct ra_device {
+    const char *calls; /* which functions compute with it */
+
+    /* All the memory of the plan on a rank of the ring, but for the plan itself and its link. */
+    int64_t (*bytes)(const struct ra_plan *plan, int rank);
+
+    /* Lines for ra_plan_describe; returns like snprintf. */
+    int (*describe)(const struct ra_plan *plan, int rank, char *text, size_t size);
+
+    /* At the end: before the link is closed, and after. False, and then unused = false: the other
+     * ranks, or the link, may still use the memory of the plan, which must stay. */
+    bool (*leave)(struct ra_plan *plan);
+    void (*free)(struct ra_plan *plan, bool unused);
+};
+
 struct ra_plan {
     struct ra_config config; /* with all defaults filled in */
     struct ra_score score;
@@ -16,10 +35,12 @@ struct ra_plan {
     struct ra_layout layouts[2]; /* by side */
     int64_t rows[2];             /* of this rank, by side: n and m */
     struct ra_schedule schedule;
-    bool look_only;      /* no memory to compute with */
-    void *memory;        /* all of what follows */
-    int64_t fixed_bytes; /* of the plan itself, its schedule and its link */
-    enum ra_status lost; /* RA_LOST: the link has failed */
+    bool look_only;                 /* no memory to compute with */
+    const struct ra_device *device; /* NULL: the plan computes on the host */
+    struct ra_cuda *cuda;           /* the device's own part of the plan (ra_cuda.h) */
+    void *memory;                   /* all of what follows */
+    int64_t fixed_bytes;            /* of the plan itself, its schedule and its link */
+    enum ra_status lost;            /* RA_LOST: the link has failed */
     char error[RA_ERROR_SIZE];
 
     /* Float32 copies of arrays that are not float32: (B, n, H, D). In the backward dq takes o's
@@ -59,10 +80,12 @@ bool ra_plan_travel_on(const struct ra_plan *plan, int rank, int step);
 /* All the memory of the plan on a rank of the ring. */
 int64_t ra_plan_bytes_of(const struct ra_plan *plan, int rank);
 
-/* Copies a call's arrays and checks those that it uses. RA_INVALID, and all other ranks get the
- * same text. RA_LOST: the plan was at its end before. */
+/* Copies a call's arrays and checks those that it uses, for a call that computes on this device
+ * (NULL: on the host). RA_INVALID, and all other ranks get the same text. Another status: the plan
+ * was at its end before. */
 enum ra_status ra_arrays_read(struct ra_plan *plan, struct ra_arrays *arrays,
-                              const struct ra_arrays *given, bool backward);
+                              const struct ra_arrays *given, const struct ra_device *device,
+                              bool backward);
 
 /* Ends a collective call on all ranks of the ring: this one has this error. Returns the status. */
 enum ra_status ra_plan_give_up(struct ra_plan *plan, enum ra_status status, const char *text);

@@ -30,6 +30,8 @@ const char *ra_status_text(enum ra_status status)
         return "the ranks disagree";
     case RA_LOST:
         return "a rank or a message is lost";
+    case RA_DEVICE:
+        return "the device has failed";
     }
     return "no status of this library";
 }
@@ -353,7 +355,7 @@ static void copy_lse(const struct ra_plan *plan, struct ra_tensor theirs, bool o
 enum ra_status ra_forward(struct ra_plan *plan, const struct ra_arrays *given)
 {
     struct ra_arrays arrays;
-    enum ra_status status = ra_arrays_read(plan, &arrays, given, false);
+    enum ra_status status = ra_arrays_read(plan, &arrays, given, NULL, false);
     if (status != RA_OK)
         return status;
     struct views x = {.q = view(plan, arrays.q, plan->q, true),
@@ -395,7 +397,7 @@ static void write_key_gradients(const struct ra_plan *plan, const struct ra_arra
 enum ra_status ra_backward(struct ra_plan *plan, const struct ra_arrays *given)
 {
     struct ra_arrays arrays;
-    enum ra_status status = ra_arrays_read(plan, &arrays, given, true);
+    enum ra_status status = ra_arrays_read(plan, &arrays, given, NULL, true);
     if (status != RA_OK)
         return status;
     struct views x = {.q = view(plan, arrays.q, plan->q, true),

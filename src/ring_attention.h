@@ -19,9 +19,9 @@
  * at once. A `plan` is not NULL where a function returns no status.
  *
  * Devices. Arrays lie in the memory in which their plan computes, for all plans of this header in
- * the host's. ring_attention_cuda.h, of chapter 11, will make plans for a GPU out of the same
- * config; its calls will take the same struct ra_arrays, with pointers to device memory, and a
- * stream as last argument, and return once the work is enqueued. Nothing here will change for that.
+ * the host's. ring_attention_cuda.h makes plans for GPUs out of the same config; its calls take the
+ * same struct ra_arrays, with pointers to device memory. Questions about a plan, and ra_shard, which
+ * copies in the host's memory, are the same for both.
  */
 #ifndef RING_ATTENTION_H
 #define RING_ATTENTION_H
@@ -65,7 +65,8 @@ enum ra_status {
     RA_INVALID,       /* an argument is wrong; nothing was done */
     RA_OUT_OF_MEMORY, /* the plan does not fit */
     RA_DISAGREEMENT,  /* the ranks were given different configs */
-    RA_LOST           /* a rank has failed, or a message did not come: the plan is at its end */
+    RA_LOST,          /* a rank has failed, or a message did not come: the plan is at its end */
+    RA_DEVICE         /* CUDA has reported an error: the plan is at its end */
 };
 
 /* A few words for a status, never NULL. */
@@ -92,6 +93,10 @@ struct ra_event {
     int hop;
     double start, end;
 };
+
+/* How the GPUs of a ring pass messages: one writes into the memory of the other, or the link passes
+ * pointers to device memory, or to host memory, by way of a copy there. */
+enum ra_transport { RA_ANY_TRANSPORT, RA_PEER_COPIES, RA_DEVICE_LINK, RA_HOST_LINK };
 
 /* What to compute. Always begin with RA_CONFIG_INIT: it sets the size, by which the library knows
  * which fields your header has, and the defaults in brackets. All ranks give the same, but for
@@ -134,6 +139,11 @@ struct ra_config {
                      * than the busiest rank computes at one hop [600]; 0: for ever */
     void (*observe)(void *observer, const struct ra_event *event); /* may be NULL [NULL] */
     void *observer;                                                /* its first argument [NULL] */
+
+    /* GPUs only: plans for the host take any value and do nothing with it. */
+    enum ra_transport transport; /* [RA_ANY_TRANSPORT: the best that all ranks can have] */
+    bool deterministic; /* the backward gives equal bits for equal inputs, which on the host it
+                         * always does [false] */
 };
 
 #define RA_SAME (-1)
@@ -144,7 +154,7 @@ struct ra_config {
     {                                                                                            \
         sizeof(struct ra_config), 1, 0, RA_SAME, 1, RA_SAME, 0, RA_FLOAT32, false, false, false, \
             false, RA_NO_LOOKBACK, RA_GROUPED, RA_DEFAULT_SCALE, 0, RA_CONTIGUOUS, 0, 0, 0, 0,   \
-            600, NULL, NULL                                                                      \
+            600, NULL, NULL, RA_ANY_TRANSPORT, false                                             \
     }
 
 /* A plan: layout, schedule and memory for calls of one shape. */

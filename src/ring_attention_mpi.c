@@ -10,8 +10,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "ra_plan.h"
+#include "ra_mpi.h"
 #include "ra_ring.h"
+
+/* Some MPIs say here whether they can reach the memory of GPUs. */
+#ifdef __has_include
+#if __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
+#endif
 
 /* ---- The link: each function is that of ra_ring with the same name. */
 
@@ -70,11 +77,21 @@ static bool link_close(void *ring)
     return true;
 }
 
+static bool reaches_devices(void)
+{
+#if defined(MPIX_CUDA_AWARE_SUPPORT) && MPIX_CUDA_AWARE_SUPPORT
+    return MPIX_Query_cuda_support() == 1;
+#else
+    return false;
+#endif
+}
+
 static struct ra_link link_over(struct ra_ring *ring)
 {
     return (struct ra_link){.rank = ring->rank,
                             .size = ring->size,
                             .bytes = sizeof *ring,
+                            .device_memory = reaches_devices(),
                             .self = ring,
                             .send = link_send,
                             .receive = link_receive,
@@ -144,8 +161,8 @@ static enum ra_status agree(struct ra_ring *ring, const struct ra_config *config
     return status;
 }
 
-enum ra_status ra_mpi_plan_create(struct ra_plan **plan, const struct ra_config *config,
-                                  MPI_Comm comm, char error[RA_ERROR_SIZE])
+enum ra_status ra_mpi_plan_make(struct ra_plan **plan, const struct ra_config *config,
+                                MPI_Comm comm, char *error, ra_plan_builder *build)
 {
     char own[RA_ERROR_SIZE], *text = error ? error : own;
     int ranks;
@@ -184,7 +201,7 @@ enum ra_status ra_mpi_plan_create(struct ra_plan **plan, const struct ra_config 
 
     /* Whatever comes of it, the ranks meet once more; a plan that is not wanted is taken back. */
     if (status == RA_OK)
-        status = ra_plan_build(plan, &checked, link_over(ring), false, text);
+        status = build(plan, &checked, link_over(ring), false, text);
     status = agree(ring, &checked, status, ranks, records, text);
     if (status == RA_OK)
         return RA_OK;
@@ -194,6 +211,12 @@ enum ra_status ra_mpi_plan_create(struct ra_plan **plan, const struct ra_config 
         link_close(ring);
     *plan = NULL;
     return status;
+}
+
+enum ra_status ra_mpi_plan_create(struct ra_plan **plan, const struct ra_config *config,
+                                  MPI_Comm comm, char error[RA_ERROR_SIZE])
+{
+    return ra_mpi_plan_make(plan, config, comm, error, ra_plan_build);
 }
 
 /* ---- Handing out and collecting. */

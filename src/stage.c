@@ -20,7 +20,8 @@
 #include <unistd.h>
 
 /* The flags of the whole ladder. A stage knows those of its own number and below; 01-naive knows
- * the ones that say who sees whom, too, because it judges the stages that learn them. */
+ * the ones that say who sees whom, too, because it judges the stages that learn them. So do the
+ * kernels, which have no ring and no layout, and a few of their own. */
 enum flag {
     FLAG_HELP,
     FLAG_FORWARD_ONLY,
@@ -39,13 +40,19 @@ enum flag {
     FLAG_LOOKBACK,
     FLAG_HEAD_MAP,
     FLAG_SOFTCAP,
+    FLAG_TRANSPORT,
+    FLAG_TYPE, /* this and the next are for the kernels, too */
+    FLAG_DETERMINISTIC,
+    FLAG_PIECES,
     FLAGS
 };
+
+enum { KERNELS_ONLY = 100 }; /* arrives in no stage */
 
 static const struct {
     const char *name, *value;
     int arrives;
-    bool visibility; /* 01-naive knows it */
+    bool visibility; /* 01-naive knows it, and the kernels */
     const char *help;
 } flags[FLAGS] = {
     [FLAG_HELP] = {"help", NULL, 1, true, "show this text"},
@@ -68,6 +75,12 @@ static const struct {
     [FLAG_LOOKBACK] = {"lookback", "L", 6, true, "with --causal: at most L tokens back"},
     [FLAG_HEAD_MAP] = {"head-map", "MAP", 7, true, "grouped (default) or interleaved"},
     [FLAG_SOFTCAP] = {"softcap", "C", 8, true, "scores become C * tanh(score / C)"},
+    [FLAG_TRANSPORT] = {"transport", "NAME", 11, false,
+                        "any (default), peer-copies, device-link or host-link"},
+    [FLAG_TYPE] = {"type", "TYPE", 11, false, "of numbers on the GPU: float32, float16, bfloat16"},
+    [FLAG_DETERMINISTIC] = {"deterministic", NULL, 11, false, "the same bits, run after run"},
+    [FLAG_PIECES] = {"pieces", "P", KERNELS_ONLY, false,
+                     "fold the keys in P pieces, one launch each (default 1)"},
 };
 
 static const char *const input_names[STAGE_INPUTS] = {"q", "k", "v", "do", "mask"};
@@ -75,6 +88,10 @@ static const char *const result_names[STAGE_RESULTS] = {"o", "lse", "dq", "dk", 
 static const char *const lap_names[STAGE_LAPS] = {"read", "forward", "backward", "wait", "write"};
 static const char *const lane_names[STAGE_LANES] = {"work", "keys", "gradients"};
 static const char *const layout_names[] = {"contiguous", "striped", "zigzag", NULL};
+/* In the order of enum ra_transport. */
+static const char *const transport_names[] = {"any", "peer-copies", "device-link", "host-link",
+                                              NULL};
+static const char *const type_names[] = {"float32", "float16", "bfloat16", NULL}; /* enum ra_type */
 
 /* Files and the folder that must go if the program ends before stage_close. Every rank knows them:
  * the first one in trouble removes them before it ends the others, who are not given the time.
@@ -201,6 +218,8 @@ void stage_fail(struct stage *stage, const char *text)
 
 static bool knows(const struct stage *stage, enum flag flag)
 {
+    if (stage->number == STAGE_KERNEL)
+        return flags[flag].visibility || flag >= FLAG_TYPE;
     return flags[flag].arrives <= stage->number || (stage->number == 1 && flags[flag].visibility);
 }
 
@@ -283,6 +302,11 @@ static void read_command_line(struct stage *stage, int argc, char **argv, const 
             fail(stage, 2, "%s is not a flag of any stage; see --help", argv[optind - 1]);
 
         enum flag flag = (enum flag)(found - 1);
+        if (!knows(stage, flag) && stage->number == STAGE_KERNEL)
+            fail(stage, 2, "--%s is a flag of stages, not of a kernel; see --help",
+                 flags[flag].name);
+        if (!knows(stage, flag) && flags[flag].arrives == KERNELS_ONLY)
+            fail(stage, 2, "--%s is a flag of the kernels' programs", flags[flag].name);
         if (!knows(stage, flag))
             fail(stage, 2, "--%s arrives in stage %02d", flags[flag].name, flags[flag].arrives);
         switch (flag) {
@@ -298,7 +322,7 @@ static void read_command_line(struct stage *stage, int argc, char **argv, const 
             break;
         case FLAG_SCALE:
             stage->scale = real_number(stage, flag, optarg);
-            if (stage->number > 1 && fabs(stage->scale) > FLT_MAX)
+            if (stage->number != 1 && fabs(stage->scale) > FLT_MAX)
                 fail(stage, 2, "--scale %s: more than a float32 can hold", optarg);
             break;
         case FLAG_TIME:
@@ -358,8 +382,30 @@ static void read_command_line(struct stage *stage, int argc, char **argv, const 
             stage->softcap = real_number(stage, flag, optarg);
             if (!(stage->softcap > 0))
                 fail(stage, 2, "--softcap %s: give a number above 0", optarg);
-            if (stage->number > 1 && (stage->softcap < FLT_MIN || stage->softcap > FLT_MAX))
+            if (stage->number != 1 && (stage->softcap < FLT_MIN || stage->softcap > FLT_MAX))
                 fail(stage, 2, "--softcap %s: more or less than a float32 can hold", optarg);
+            break;
+        case FLAG_TRANSPORT:
+            stage->transport = RA_ANY_TRANSPORT;
+            while (transport_names[stage->transport] &&
+                   strcmp(optarg, transport_names[stage->transport]) != 0)
+                stage->transport++;
+            if (!transport_names[stage->transport])
+                fail(stage, 2, "--transport %s: give any, peer-copies, device-link or host-link",
+                     optarg);
+            break;
+        case FLAG_TYPE:
+            stage->type = RA_FLOAT32;
+            while (type_names[stage->type] && strcmp(optarg, type_names[stage->type]) != 0)
+                stage->type++;
+            if (!type_names[stage->type])
+                fail(stage, 2, "--type %s: give float32, float16 or bfloat16", optarg);
+            break;
+        case FLAG_DETERMINISTIC:
+            stage->deterministic = true;
+            break;
+        case FLAG_PIECES:
+            stage->pieces = whole_number(stage, flag, optarg, 1);
             break;
         default:
             /* Known to no stage yet, so knows() has already refused it. */
@@ -624,6 +670,8 @@ void stage_open_in(struct stage *stage, const struct stage_world *world, int arg
                             .tile_keys = 64,
                             .ring_size = world->ranks,
                             .timeout = 60,
+                            .type = RA_BOOL,
+                            .pieces = 1,
                             .result_type = result_type};
     for (int f = 0; f < STAGE_INPUTS; f++)
         stage->inputs[f].fd = -1;

@@ -20,6 +20,10 @@
 #include "ra_heads.h"
 #include "ra_layout.h"
 #include "ra_tile.h"
+#include "ring_attention.h"
+
+/* The number of a program that is one kernel: it is no stage, but has their command line. */
+enum { STAGE_KERNEL = 0 };
 
 enum stage_input { STAGE_Q, STAGE_K, STAGE_V, STAGE_D_OUT, STAGE_MASK, STAGE_INPUTS };
 enum stage_result { STAGE_O, STAGE_LSE, STAGE_DQ, STAGE_DK, STAGE_DV, STAGE_RESULTS };
@@ -40,7 +44,7 @@ struct stage_world {
 
 struct stage {
     const char *program; /* "02-flash" */
-    int number;          /* 2 */
+    int number;          /* 2, or STAGE_KERNEL */
     struct stage_world world;
 
     /* The command line. */
@@ -55,6 +59,10 @@ struct stage {
     enum ra_layout_kind layout;
     int64_t bucket; /* rows of a stripe at most; 0: one stripe per rank */
     const char *trace_path;
+    enum ra_transport transport;
+    enum ra_type type; /* of the arrays on a GPU; RA_BOOL: not given */
+    bool deterministic;
+    int64_t pieces; /* of the keys, one launch each */
 
     /* The problem: q, do (B, N, H, D), k, v (B, M, G, D), mask (B, M) or none. B is how many
      * batches this ring has: the batches are dealt to the rings, one after the other. */

@@ -102,14 +102,24 @@ double place(struct axis axis, double value)
     return axis.start + (value - axis.low) / (axis.high - axis.low) * (axis.end - axis.start);
 }
 
-/* Is this a word or a whole number, as `kind` wants it? Words are drawn as they are: none may hold
- * what XML takes for its own. Numbers have at most 15 digits, which a double holds. */
+/* Is this field what `kind` wants? Words are drawn as they are: none may hold what XML takes for
+ * its own. Numbers have at most 15 digits, which a double holds. */
 static bool field_is(char kind, const char *field)
 {
-    const char *letters = "abcdefghijklmnopqrstuvwxyz0123456789-", *digits = "0123456789";
-    size_t length = strlen(field);
-    return length > 0 && strspn(field, kind == 'w' ? letters : digits) == length &&
-           length <= (kind == 'w' ? sizeof((struct row *)0)->words[0] - 1 : 15);
+    const char *letters = "abcdefghijklmnopqrstuvwxyz0123456789-";
+    const char *texts = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-+ ./:()";
+    const char *allowed = kind == 'w'   ? letters
+                          : kind == 't' ? texts
+                          : kind == 'd' ? "0123456789."
+                                        : "0123456789";
+    size_t length = strlen(field), most = sizeof((struct row *)0)->words[0] - 1;
+    if (kind == 'n' || kind == 'd') {
+        /* strtod stops at a second point, and at once if there is no digit. */
+        char *end;
+        strtod(field, &end);
+        most = *end ? 0 : 15;
+    }
+    return length > 0 && strspn(field, allowed) == length && length <= most;
 }
 
 int read_csv(const char *path, const char *header, const char *kinds, int most, struct row *rows)
@@ -135,9 +145,8 @@ int read_csv(const char *path, const char *header, const char *kinds, int most, 
             bool cut = *end != '\0';
             *end = '\0';
             if (!cut || !field_is(kinds[column], at))
-                fail("%s:%d: want %s, words of small letters and whole numbers", path, count + 2,
-                     header);
-            if (kinds[column] == 'w')
+                fail("%s:%d: want %s, words of plain letters and numbers", path, count + 2, header);
+            if (kinds[column] == 'w' || kinds[column] == 't')
                 strcpy(rows[count].words[words++], at);
             else
                 rows[count].numbers[numbers++] = strtod(at, NULL);
@@ -186,6 +195,14 @@ static const char usage[] =
     "  08-plan DATA.csv      what a plan holds and what its rank sends; --data\n"
     "                        asks the library\n"
     "                        " PLANS_HEADER "\n"
+    "  11-fragments          who has which numbers of an mma.sync\n"
+    "  11-swizzle            shared memory in its banks\n"
+    "  11-rates DATA.csv     how fast the kernels are\n"
+    "                        " RATES_HEADER "\n"
+    "  11-tricks DATA.csv    and with one trick undone\n"
+    "                        " TRICKS_HEADER "\n"
+    "  11-ring DATA.csv      what each GPU of a ring did when\n"
+    "                        " GPUS_HEADER "\n"
     "\n"
     "Exit status: 0 all is well, 1 bad data or no room, 2 misuse.\n";
 
@@ -213,6 +230,11 @@ static const struct {
     {"06-masks-zigzag", false, draw_masks},
     {"07-bytes", true, draw_groups},
     {"08-plan", true, draw_plans},
+    {"11-fragments", false, draw_fragments},
+    {"11-swizzle", false, draw_swizzle},
+    {"11-rates", true, draw_rates},
+    {"11-tricks", true, draw_tricks},
+    {"11-ring", true, draw_gpus},
 };
 
 /* Draws what the command line asks for. Returns false if it makes no sense. */

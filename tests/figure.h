@@ -1,7 +1,8 @@
 /* figure: what the pictures of all chapters are drawn with.
  *
  * figure.c holds the tools and the program; figure_tile.c draws chapters 01 and 02; of the chapters
- * of the ring, figure_ring.c draws the rules and figure_measured.c the measurements.
+ * of the ring, figure_ring.c draws the rules and figure_measured.c the measurements; figure_cuda.c
+ * draws chapter 11.
  */
 #ifndef FIGURE_H
 #define FIGURE_H
@@ -71,13 +72,14 @@ double place(struct axis axis, double value);
 
 /* A row of a CSV file: its words and its numbers, each in the order of the columns. */
 struct row {
-    char words[3][24];
+    char words[3][48];
     double numbers[4];
 };
 
 /* Reads a CSV file that begins with this line and has after it one row or more, at most `most` (the
- * caller's memory). `kinds` has a letter for each column: w a word, n a whole number, 0 or more.
- * Returns how many rows there are; ends the program if anything is not as it should be. */
+ * caller's memory). `kinds` has a letter for each column: w a word, t a few words, n a whole
+ * number, d a decimal one, both 0 or more. Returns how many rows there are; ends the program if
+ * anything is not as it should be. */
 int read_csv(const char *path, const char *header, const char *kinds, int most, struct row *rows);
 
 /* ---- The figures. `source` is the data's file or, where a figure has none, the figure's name. */
@@ -89,6 +91,9 @@ int read_csv(const char *path, const char *header, const char *kinds, int most, 
 #define TRACE_HEADER "layout,rank,row,name,hop,start_us,end_us"
 #define GROUPS_HEADER "G,bytes_sent_forward,bytes_sent_backward"
 #define PLANS_HEADER "type,P,plan_bytes,bytes_sent"
+#define RATES_HEADER "kernel,pass,dim,mask,tflops"
+#define TRICKS_HEADER "trick,pass,full,causal"
+#define GPUS_HEADER "ring,rank,what,number,start ms,end ms" /* as bench-cuda --timeline has it */
 
 void draw_visible(const char *source);
 void draw_share(const char *source);
@@ -103,6 +108,12 @@ void draw_work(const char *source);
 void draw_trace(const char *source);
 void draw_groups(const char *source);
 void draw_plans(const char *source);
+
+void draw_fragments(const char *source);
+void draw_swizzle(const char *source);
+void draw_rates(const char *source);
+void draw_tricks(const char *source);
+void draw_gpus(const char *source);
 
 /* Writes what figure 04-masks, 05-masks-..., or 06-masks-... shows, as CSV. Returns false if there
  * is no such figure. */

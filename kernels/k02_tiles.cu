@@ -1,0 +1,672 @@
+/* k02: attention by tiles, in float32.
+ *
+ * Chapter 11. New here: a block of threads takes a tile of rows, keeps it in shared memory, and
+ * lets the tiles of the other side pass by, each read from memory once for all rows; every thread
+ * has a small tile of the products in registers, so that each number it reads from shared memory is
+ * used several times. While one of two arrays is computed with, the next tile of the other is
+ * copied.
+ *
+ * Three kernels, in each of which the results of a block are its own: the forward and dq, where
+ * query rows stay and keys pass; dk and dv, where key rows stay and queries of all heads that read
+ * them pass. Nothing is added to what is another's, so equal inputs give equal bits.
+ */
+#include "ra_device.h"
+
+/* A block is LINES x LANES threads, and a warp two lines. Of a tile of products, line y has rows y,
+ * y + LINES, ..., and lane x of it columns x, x + LANES, ...: then the numbers of neighbouring
+ * lanes lie in different banks. Of a tile of sums, D wide, lane x has columns 4 x .. 4 x + 3 of
+ * every 64. */
+enum { LINES = 8, LANES = 16, THREADS = LINES * LANES, MOST_DIM = 256 };
+
+/* Rows of shared memory are this many numbers longer than they must be: 8 neighbouring rows, 16
+ * bytes of each, then lie in all 32 banks. */
+enum { PAD = 4 };
+
+/* Where a thread is in its block. */
+RA_DEVICE int line(void)
+{
+    return threadIdx.x / LANES;
+}
+
+RA_DEVICE int lane(void)
+{
+    return threadIdx.x % LANES;
+}
+
+/* Four numbers at once; the address is a multiple of 16. */
+RA_DEVICE void load4(float x[4], const float *shared)
+{
+    float4 y = *(const float4 *)shared;
+    x[0] = y.x;
+    x[1] = y.y;
+    x[2] = y.z;
+    x[3] = y.w;
+}
+
+/* An array, and of it the rows first .. end - 1 of one head; of these only what the mask allows, if
+ * one is given. `chunks`: 16 bytes at a time can be read. */
+struct rows {
+    struct ra_tensor array, mask;
+    int64_t b, end;
+    int head, dim;
+    bool chunks;
+};
+
+/* Begins to copy rows first .. first + Rows - 1 into shared memory, (Rows, Dim + PAD), so many
+ * numbers at a time: all threads together some rows, or a part of one, then the next. What is not
+ * there becomes 0, and so does what the mask hides: it may hold NaN, and 0 * NaN is NaN. */
+template <int Dim, int Rows, int Numbers>
+RA_DEVICE void copy_numbers(float *shared, const struct rows &rows, int64_t first)
+{
+    constexpr int Together = THREADS * Numbers, Step = Together < Dim ? 1 : Together / Dim;
+    const int row = threadIdx.x * Numbers / Dim, left = (int)ra_least(Rows, rows.end - first);
+    const int64_t stride = rows.array.row;
+#pragma unroll
+    for (int part = 0; part < Dim; part += Together) {
+        int c = part + threadIdx.x * Numbers % Dim;
+        const float *all = ra_floats(rows.array, rows.b, first, rows.head);
+        const float *number = all + row * stride + c;
+        uint32_t place = ra_shared(&shared[row * (Dim + PAD) + c]);
+#pragma unroll 4
+        for (int i = 0; i < Rows / Step; i++) {
+            int r = row + i * Step;
+            bool there = r < left && c < rows.dim;
+            if (rows.mask.data && there)
+                there = ra_allowed(rows.mask, rows.b, first + r);
+            if (Numbers == 4)
+                ra_copy16(place, there ? number : all, there);
+            else
+                ra_copy4(place, there ? number : all, there);
+            number += Step * stride;
+            place += Step * (Dim + PAD) * sizeof(float);
+        }
+    }
+}
+
+template <int Dim, int Rows>
+RA_DEVICE void copy_rows(float *shared, const struct rows &rows, int64_t first)
+{
+    if (rows.chunks)
+        copy_numbers<Dim, Rows, 4>(shared, rows, first);
+    else
+        copy_numbers<Dim, Rows, 1>(shared, rows, first);
+}
+
+/* products (8 M rows, 16 N columns) = left (8 M, Dim) times the transpose of right (16 N, Dim). */
+template <int Dim, int M, int N>
+RA_DEVICE void multiply_transposed(float products[M][N], const float *left, const float *right)
+{
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            products[i][j] = 0;
+
+#pragma unroll(4 / N)
+    for (int c = 0; c < Dim; c += 4) {
+        float y[N][4];
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            load4(y[j], &right[(lane() + j * LANES) * (Dim + PAD) + c]);
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+            float x[4];
+            load4(x, &left[(line() + i * LINES) * (Dim + PAD) + c]);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+#pragma unroll
+                for (int j = 0; j < N; j++)
+                    products[i][j] += x[e] * y[j][e];
+        }
+    }
+}
+
+/* sums (8 M rows, Dim columns) += weights (8 M, 16 N) times rows (16 N, Dim). */
+template <int Dim, int M, int N>
+RA_DEVICE void multiply_add(float sums[M][Dim / LANES], const float *weights, const float *rows)
+{
+#pragma unroll 1
+    for (int b = 0; b < N * LANES; b += 4) {
+        float weight[M][4];
+#pragma unroll
+        for (int i = 0; i < M; i++)
+            load4(weight[i], &weights[(line() + i * LINES) * (N * LANES + PAD) + b]);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+#pragma unroll
+            for (int c = 0; c < Dim; c += 64) {
+                float x[4];
+                load4(x, &rows[(b + e) * (Dim + PAD) + c + 4 * lane()]);
+#pragma unroll
+                for (int i = 0; i < M; i++)
+#pragma unroll
+                    for (int u = 0; u < 4; u++)
+                        sums[i][c / LANES + u] += weight[i][e] * x[u];
+            }
+    }
+}
+
+/* Which column of an array is number c of a row of a thread's sums. */
+RA_DEVICE int column(int c)
+{
+    return c / 4 * 64 + 4 * lane() + c % 4;
+}
+
+/* Writes a tile of products to shared memory, for multiply_add. There a line reads its own rows
+ * only, so that its warp need not wait for others. */
+template <int M, int N> RA_DEVICE void write_weights(float *weights, const float products[M][N])
+{
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            weights[(line() + i * LINES) * (N * LANES + PAD) + lane() + j * LANES] = products[i][j];
+    __syncwarp();
+}
+
+/* Which pairs of a tile see each other: row i, counted from a, and key j, counted from b, when
+ * lo <= j - i <= hi and j is allowed. */
+struct view {
+    bool whole; /* all do */
+    int lo, hi;
+};
+
+/* Of a tile of `rows` query rows from a on and `keys` key rows from b on, of which those from
+ * kernel.keys on are not there. */
+RA_DEVICE struct view tile_view(const struct ra_kernel &kernel, int64_t a, int rows, int64_t b,
+                                int keys)
+{
+    /* So near that they fit into ints, and so far that no pair of a tile is between. */
+    const int64_t far = 1024;
+    struct view view = {ra_all_seen(kernel.band, a, rows, b, keys) && b + keys <= kernel.keys &&
+                            !kernel.mask.data,
+                        (int)ra_most(-far, ra_least(far, kernel.band.lo - (b - a))),
+                        (int)ra_most(-far, ra_least(far, kernel.band.hi - (b - a)))};
+    return view;
+}
+
+RA_DEVICE bool sees(struct view view, int i, int j)
+{
+    return view.lo <= j - i && j - i <= view.hi;
+}
+
+/* Products q . k become scores. One question for all of them: a branch for each would keep the
+ * compiler from computing them side by side. */
+template <int M, int N> RA_DEVICE void score_values(float x[M][N], struct ra_score rule)
+{
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            x[i][j] *= rule.scale;
+    if (rule.softcap > 0) {
+#pragma unroll
+        for (int i = 0; i < M; i++)
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                x[i][j] = rule.softcap * ra_tanh(__fdividef(x[i][j], rule.softcap));
+    }
+}
+
+/* The derivative of a score by scale * q . k. */
+RA_DEVICE float score_slope(struct ra_score rule, float score)
+{
+    float bent = rule.softcap > 0 ? __fdividef(score, rule.softcap) : 0;
+    return 1 - bent * bent;
+}
+
+/* The largest, and the sum, of the numbers that the lanes of a line have. */
+RA_DEVICE float line_max(float x)
+{
+    for (int lanes = LANES / 2; lanes > 0; lanes /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, lanes));
+    return x;
+}
+
+RA_DEVICE float line_sum(float x)
+{
+    for (int lanes = LANES / 2; lanes > 0; lanes /= 2)
+        x += __shfl_xor_sync(0xffffffff, x, lanes);
+    return x;
+}
+
+/* Which tile a block has: block 0 the first or the last tile of the first head of the first batch,
+ * and so on, all heads and batches before the next tile. */
+struct place {
+    int64_t tile, b;
+    int head;
+};
+
+RA_DEVICE struct place this_place(int64_t heads, int64_t batch)
+{
+    int64_t i = blockIdx.x;
+    struct place place = {i / (heads * batch), i / heads % batch, (int)(i % heads)};
+    return place;
+}
+
+/* The shapes of tiles: 8 M rows stay, 16 N pass. */
+template <int Dim> struct shape {
+    static constexpr int M = Dim == 256 ? 4 : 8, N = Dim == 64 ? 4 : 2;
+    static constexpr int Stay = M * LINES, Pass = N * LANES;
+
+    /* Numbers of shared memory in each kind of tile. */
+    static constexpr int Stay_size = Stay * (Dim + PAD), Pass_size = Pass * (Dim + PAD);
+    static constexpr int Weights_size = Stay * (Pass + PAD);
+};
+
+/* The forward: a tile of query rows stays. */
+template <int Dim>
+static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
+    forward(const __grid_constant__ struct ra_kernel kernel, bool chunks)
+{
+    typedef struct shape<Dim> shape;
+    constexpr int M = shape::M, N = shape::N, Keys = shape::Pass;
+    extern __shared__ __align__(16) float memory[];
+    float *queries = memory, *keys = queries + shape::Stay_size;
+    float *values = keys + shape::Pass_size, *weights = values + shape::Pass_size;
+
+    /* The last rows first: under a causal band they see the most keys. */
+    struct place place = this_place(kernel.heads, kernel.batch);
+    int64_t tiles = (kernel.queries + shape::Stay - 1) / shape::Stay;
+    int64_t b = place.b, a0 = (tiles - 1 - place.tile) * shape::Stay;
+    int dim = (int)kernel.dim, h = place.head;
+    int g = ra_key_head(kernel.head_map, (int)kernel.heads, (int)kernel.key_heads, h);
+
+    struct ra_range seen = ra_keys_seen(kernel.band, a0, shape::Stay, kernel.keys);
+    if (seen.end <= seen.first && !kernel.first && !kernel.last)
+        return;
+    const struct ra_tensor none = {};
+    const struct rows q = {kernel.q, none, b, kernel.queries, h, dim, chunks};
+    const struct rows k = {kernel.k, kernel.mask, b, seen.end, g, dim, chunks};
+    const struct rows v = {kernel.v, kernel.mask, b, seen.end, g, dim, chunks};
+
+    /* The carry of the keys before these. Of the sum every lane has a part, until the end. */
+    float o[M][Dim / LANES], max[M], sum[M];
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+        int64_t a = a0 + line() + i * LINES;
+        bool carried = !kernel.first && a < kernel.queries;
+        max[i] = carried ? *ra_floats(kernel.carry_max, b, a, h) : -CUDART_INF_F;
+        sum[i] = carried && lane() == 0 ? *ra_floats(kernel.carry_sum, b, a, h) : 0;
+#pragma unroll
+        for (int c = 0; c < Dim / LANES; c++)
+            o[i][c] =
+                carried && column(c) < dim ? ra_floats(kernel.carry_o, b, a, h)[column(c)] : 0;
+    }
+
+    /* What the first round of the loop waits for, in two groups. */
+    if (seen.first < seen.end) {
+        copy_rows<Dim, shape::Stay>(queries, q, a0);
+        copy_rows<Dim, Keys>(keys, k, seen.first);
+        ra_copies_end();
+        copy_rows<Dim, Keys>(values, v, seen.first);
+        ra_copies_end();
+    }
+    for (int64_t b0 = seen.first; b0 < seen.end; b0 += Keys) {
+        /* The keys are there when all but the last group of copies are; once every thread has read
+         * them, the next may come. Values likewise, below. */
+        float scores[M][N];
+        ra_copies_wait<1>();
+        __syncthreads();
+        multiply_transposed<Dim, M, N>(scores, queries, keys);
+        __syncthreads();
+        copy_rows<Dim, Keys>(keys, k, b0 + Keys);
+        ra_copies_end();
+
+        score_values<M, N>(scores, kernel.score);
+        struct view view = tile_view(kernel, a0, shape::Stay, b0, Keys);
+        if (!view.whole) {
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                int64_t key = b0 + lane() + j * LANES;
+                bool allowed = key < seen.end && ra_allowed(kernel.mask, b, key);
+#pragma unroll
+                for (int i = 0; i < M; i++)
+                    if (!allowed || !sees(view, line() + i * LINES, lane() + j * LANES))
+                        scores[i][j] = -CUDART_INF_F;
+            }
+        }
+
+        /* Rescale the carry to the new max, and turn scores into weights under it. A row that has
+         * seen nothing keeps its empty carry: all of these weights are 0. */
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+            float most = max[i];
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                most = fmaxf(most, scores[i][j]);
+            most = line_max(most);
+            float base = most == -CUDART_INF_F ? 0 : most;
+            float rescale = ra_exp2(RA_LOG2E * (max[i] - base));
+            max[i] = most;
+            sum[i] *= rescale;
+#pragma unroll
+            for (int c = 0; c < Dim / LANES; c++)
+                o[i][c] *= rescale;
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                scores[i][j] = ra_exp2(RA_LOG2E * (scores[i][j] - base));
+                sum[i] += scores[i][j];
+            }
+        }
+        write_weights<M, N>(weights, scores);
+        ra_copies_wait<1>();
+        __syncthreads();
+        multiply_add<Dim, M, N>(o, weights, values);
+        __syncthreads();
+        copy_rows<Dim, Keys>(values, v, b0 + Keys);
+        ra_copies_end();
+    }
+    ra_copies_wait<0>();
+
+    /* Pass the carry on; or finish: a row that has seen nothing has sum = 0, and 0 / 0 would be
+     * NaN, where log 0 is the -inf we want. */
+    const struct ra_tensor &results = kernel.last ? kernel.o : kernel.carry_o;
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+        int64_t a = a0 + line() + i * LINES;
+        float total = line_sum(sum[i]);
+        if (a >= kernel.queries)
+            continue;
+        float factor = !kernel.last ? 1 : total == 0 ? 0 : 1 / total;
+        float *to = ra_floats(results, b, a, h);
+#pragma unroll
+        for (int c = 0; c < Dim / LANES; c++)
+            if (column(c) < dim)
+                to[column(c)] = factor * o[i][c];
+        if (lane() > 0)
+            continue;
+        if (kernel.last) {
+            *ra_floats(kernel.lse, b, a, h) = max[i] + logf(total);
+        } else {
+            *ra_floats(kernel.carry_max, b, a, h) = max[i];
+            *ra_floats(kernel.carry_sum, b, a, h) = total;
+        }
+    }
+}
+
+/* lse and delta of a query row. One that saw nothing contributes nothing: under an lse of inf every
+ * p is 0, where -inf - -inf would be NaN. The same for rows that are not there. */
+struct known {
+    float lse, delta;
+};
+
+RA_DEVICE struct known known_of(const struct ra_kernel &kernel, int64_t b, int64_t a, int h)
+{
+    struct known known = {CUDART_INF_F, 0};
+    if (a >= kernel.queries)
+        return known;
+    known.delta = *ra_floats(kernel.delta, b, a, h);
+    float lse = *ra_floats(kernel.lse, b, a, h);
+    known.lse = lse == -CUDART_INF_F ? CUDART_INF_F : lse;
+    return known;
+}
+
+/* to (rows from `first` on, D) += sums, as far as there are rows. */
+template <int Dim, int M>
+RA_DEVICE void add_sums(const struct rows &to, int64_t first, const float sums[M][Dim / LANES])
+{
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+        int64_t row = first + line() + i * LINES;
+        if (row >= to.end)
+            continue;
+        float *number = ra_floats(to.array, to.b, row, to.head);
+#pragma unroll
+        for (int c = 0; c < Dim / LANES; c++)
+            if (column(c) < to.dim)
+                number[column(c)] += sums[i][c];
+    }
+}
+
+/* dq: a tile of query rows stays. */
+template <int Dim>
+static __global__ void __launch_bounds__(THREADS, 2)
+    backward_queries(const __grid_constant__ struct ra_kernel kernel, bool chunks)
+{
+    typedef struct shape<Dim> shape;
+    constexpr int M = shape::M, N = shape::N, Keys = shape::Pass;
+    extern __shared__ __align__(16) float memory[];
+    float *queries = memory, *d_outs = queries + shape::Stay_size;
+    float *keys = d_outs + shape::Stay_size, *values = keys + shape::Pass_size;
+    float *weights = values + shape::Pass_size;
+
+    struct place place = this_place(kernel.heads, kernel.batch);
+    int64_t tiles = (kernel.queries + shape::Stay - 1) / shape::Stay;
+    int64_t b = place.b, a0 = (tiles - 1 - place.tile) * shape::Stay;
+    int dim = (int)kernel.dim, h = place.head;
+    int g = ra_key_head(kernel.head_map, (int)kernel.heads, (int)kernel.key_heads, h);
+
+    struct ra_range seen = ra_keys_seen(kernel.band, a0, shape::Stay, kernel.keys);
+    if (seen.end <= seen.first)
+        return;
+    const struct ra_tensor none = {};
+    const struct rows q = {kernel.q, none, b, kernel.queries, h, dim, chunks};
+    const struct rows d_out = {kernel.d_out, none, b, kernel.queries, h, dim, chunks};
+    const struct rows dq = {kernel.dq, none, b, kernel.queries, h, dim, false};
+    const struct rows k = {kernel.k, kernel.mask, b, seen.end, g, dim, chunks};
+    const struct rows v = {kernel.v, kernel.mask, b, seen.end, g, dim, chunks};
+
+    float sums[M][Dim / LANES];
+    struct known known[M];
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+        known[i] = known_of(kernel, b, a0 + line() + i * LINES, h);
+#pragma unroll
+        for (int c = 0; c < Dim / LANES; c++)
+            sums[i][c] = 0;
+    }
+
+    /* One group of copies for each round of the loop. */
+    copy_rows<Dim, shape::Stay>(queries, q, a0);
+    copy_rows<Dim, shape::Stay>(d_outs, d_out, a0);
+    copy_rows<Dim, Keys>(keys, k, seen.first);
+    copy_rows<Dim, Keys>(values, v, seen.first);
+    ra_copies_end();
+    for (int64_t b0 = seen.first; b0 < seen.end; b0 += Keys) {
+        /* The products q . k, and dp = d_out . v. */
+        float scores[M][N], ds[M][N];
+        ra_copies_wait<0>();
+        __syncthreads();
+        multiply_transposed<Dim, M, N>(scores, queries, keys);
+        multiply_transposed<Dim, M, N>(ds, d_outs, values);
+
+        /* p = exp(score - lse), and ds = scale * p (dp - delta), times the slope. */
+        score_values<M, N>(scores, kernel.score);
+        struct view view = tile_view(kernel, a0, shape::Stay, b0, Keys);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            int64_t key = b0 + lane() + j * LANES;
+            bool allowed = view.whole || (key < seen.end && ra_allowed(kernel.mask, b, key));
+#pragma unroll
+            for (int i = 0; i < M; i++) {
+                bool visible = allowed && sees(view, line() + i * LINES, lane() + j * LANES);
+                float p = visible ? ra_exp2(RA_LOG2E * (scores[i][j] - known[i].lse)) : 0;
+                ds[i][j] = kernel.score.scale * p * (ds[i][j] - known[i].delta) *
+                           score_slope(kernel.score, scores[i][j]);
+            }
+        }
+        write_weights<M, N>(weights, ds);
+
+        /* The next values come as soon as every thread has read these; keys likewise. */
+        __syncthreads();
+        copy_rows<Dim, Keys>(values, v, b0 + Keys);
+        multiply_add<Dim, M, N>(sums, weights, keys);
+        __syncthreads();
+        copy_rows<Dim, Keys>(keys, k, b0 + Keys);
+        ra_copies_end();
+    }
+    ra_copies_wait<0>();
+    add_sums<Dim, M>(dq, a0, sums);
+}
+
+/* dk and dv: a tile of key rows stays. Here the rows of a tile of products are keys, and its
+ * columns queries. */
+template <int Dim>
+static __global__ void __launch_bounds__(THREADS, 2)
+    backward_keys(const __grid_constant__ struct ra_kernel kernel, bool chunks)
+{
+    typedef struct shape<Dim> shape;
+    constexpr int M = shape::M, N = shape::N, Queries = shape::Pass;
+    extern __shared__ __align__(16) float memory[];
+    float *keys = memory, *values = keys + shape::Stay_size;
+    float *queries = values + shape::Stay_size, *d_outs = queries + shape::Pass_size;
+    float *weights = d_outs + shape::Pass_size;
+
+    /* The first keys first: under a causal band most queries see them. */
+    struct place place = this_place(kernel.key_heads, kernel.batch);
+    int64_t b = place.b, b0 = place.tile * shape::Stay;
+    int dim = (int)kernel.dim, g = place.head;
+    int H = (int)kernel.heads, G = (int)kernel.key_heads;
+
+    struct ra_range seeing = ra_queries_seeing(kernel.band, b0, shape::Stay, kernel.queries);
+    if (seeing.end <= seeing.first)
+        return;
+    const struct ra_tensor none = {};
+    const struct rows k = {kernel.k, kernel.mask, b, kernel.keys, g, dim, chunks};
+    const struct rows v = {kernel.v, kernel.mask, b, kernel.keys, g, dim, chunks};
+    const struct rows dk = {kernel.dk, none, b, kernel.keys, g, dim, false};
+    const struct rows dv = {kernel.dv, none, b, kernel.keys, g, dim, false};
+    struct rows q = {kernel.q, none, b, seeing.end, 0, dim, chunks};
+    struct rows d_out = {kernel.d_out, none, b, seeing.end, 0, dim, chunks};
+
+    float dk_sums[M][Dim / LANES], dv_sums[M][Dim / LANES];
+    bool allowed[M];
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+        int64_t key = b0 + line() + i * LINES;
+        allowed[i] = key < kernel.keys && ra_allowed(kernel.mask, b, key);
+#pragma unroll
+        for (int c = 0; c < Dim / LANES; c++)
+            dk_sums[i][c] = dv_sums[i][c] = 0;
+    }
+
+    q.head = d_out.head = ra_query_head(kernel.head_map, H, G, g, 0);
+    copy_rows<Dim, shape::Stay>(keys, k, b0);
+    copy_rows<Dim, shape::Stay>(values, v, b0);
+    copy_rows<Dim, Queries>(queries, q, seeing.first);
+    copy_rows<Dim, Queries>(d_outs, d_out, seeing.first);
+    ra_copies_end();
+
+    /* The tiles of queries that see these keys, of all heads that read them. After the last tile
+     * there are no rows to copy, only zeros. */
+    int64_t a0 = seeing.first, next;
+    for (int i = 0; i < H / G; a0 = next) {
+        int h = q.head;
+        next = a0 + Queries;
+        if (next >= seeing.end && ++i < H / G) {
+            next = seeing.first;
+            q.head = d_out.head = ra_query_head(kernel.head_map, H, G, g, i);
+        }
+
+        struct known known[N];
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            known[j] = known_of(kernel, b, a0 + lane() + j * LANES, h);
+        float factors[M][N], products[M][N];
+        ra_copies_wait<0>();
+        __syncthreads();
+        multiply_transposed<Dim, M, N>(products, keys, queries);
+
+        /* p = exp(score - lse); and what dp - delta is to be multiplied by, as above. */
+        score_values<M, N>(products, kernel.score);
+        struct view view = tile_view(kernel, a0, Queries, b0, shape::Stay);
+#pragma unroll
+        for (int i = 0; i < M; i++)
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                bool visible = allowed[i] && sees(view, lane() + j * LANES, line() + i * LINES);
+                float score = products[i][j];
+                float p = visible ? ra_exp2(RA_LOG2E * (score - known[j].lse)) : 0;
+                products[i][j] = p;
+                factors[i][j] = kernel.score.scale * p * score_slope(kernel.score, score);
+            }
+
+        /* dv += p d_out, with p turned on its side. */
+        write_weights<M, N>(weights, products);
+        multiply_add<Dim, M, N>(dv_sums, weights, d_outs);
+
+        /* dk += ds q. The weights p are read, and so are these rows of d_out, once all threads are
+         * here. */
+        multiply_transposed<Dim, M, N>(products, values, d_outs);
+        __syncthreads();
+        copy_rows<Dim, Queries>(d_outs, d_out, next);
+#pragma unroll
+        for (int i = 0; i < M; i++)
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                products[i][j] = factors[i][j] * (products[i][j] - known[j].delta);
+        write_weights<M, N>(weights, products);
+        multiply_add<Dim, M, N>(dk_sums, weights, queries);
+        __syncthreads();
+        copy_rows<Dim, Queries>(queries, q, next);
+        ra_copies_end();
+    }
+    ra_copies_wait<0>();
+    add_sums<Dim, M>(dk, b0, dk_sums);
+    add_sums<Dim, M>(dv, b0, dv_sums);
+}
+
+/* The kernels are launched like this: a block per tile of each of the heads, with so many numbers
+ * of shared memory. */
+typedef void tile_kernel(struct ra_kernel kernel, bool chunks);
+
+static cudaError_t launch(tile_kernel *function, const struct ra_kernel *kernel, int64_t rows,
+                          int stay, int64_t heads, int numbers, cudaStream_t stream)
+{
+    bool chunks = ra_in_chunks(kernel->q, kernel->dim) && ra_in_chunks(kernel->k, kernel->dim) &&
+                  ra_in_chunks(kernel->v, kernel->dim) && ra_in_chunks(kernel->d_out, kernel->dim);
+    int64_t blocks = (rows + stay - 1) / stay * heads * kernel->batch;
+    size_t bytes = numbers * sizeof(float);
+
+    /* More than 48 KiB of shared memory have to be asked for. */
+    cudaError_t error = cudaFuncSetAttribute(
+        (const void *)function, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (error != cudaSuccess)
+        return error;
+    function<<<(unsigned)blocks, THREADS, bytes, stream>>>(*kernel, chunks);
+    return cudaGetLastError();
+}
+
+template <int Dim>
+static cudaError_t launch_forward(const struct ra_kernel *kernel, cudaStream_t stream)
+{
+    typedef struct shape<Dim> shape;
+    return launch(forward<Dim>, kernel, kernel->queries, shape::Stay, kernel->heads,
+                  shape::Stay_size + 2 * shape::Pass_size + shape::Weights_size, stream);
+}
+
+template <int Dim>
+static cudaError_t launch_backward(const struct ra_kernel *kernel, cudaStream_t stream)
+{
+    typedef struct shape<Dim> shape;
+    const int numbers = 2 * shape::Stay_size + 2 * shape::Pass_size + shape::Weights_size;
+    cudaError_t error = launch(backward_queries<Dim>, kernel, kernel->queries, shape::Stay,
+                               kernel->heads, numbers, stream);
+    if (error != cudaSuccess)
+        return error;
+    return launch(backward_keys<Dim>, kernel, kernel->keys, shape::Stay, kernel->key_heads, numbers,
+                  stream);
+}
+
+extern "C" cudaError_t ra_k02_forward(const struct ra_kernel *kernel, cudaStream_t stream)
+{
+    if (kernel->q.type != RA_FLOAT32 || kernel->dim > MOST_DIM)
+        return cudaErrorNotSupported;
+    if (kernel->batch == 0 || kernel->queries == 0)
+        return cudaSuccess;
+    return kernel->dim <= 64    ? launch_forward<64>(kernel, stream)
+           : kernel->dim <= 128 ? launch_forward<128>(kernel, stream)
+                                : launch_forward<256>(kernel, stream);
+}
+
+extern "C" cudaError_t ra_k02_backward(const struct ra_kernel *kernel, cudaStream_t stream)
+{
+    if (kernel->q.type != RA_FLOAT32 || kernel->dim > MOST_DIM)
+        return cudaErrorNotSupported;
+    if (kernel->batch == 0 || kernel->queries == 0 || kernel->keys == 0)
+        return cudaSuccess;
+    return kernel->dim <= 64    ? launch_backward<64>(kernel, stream)
+           : kernel->dim <= 128 ? launch_backward<128>(kernel, stream)
+                                : launch_backward<256>(kernel, stream);
+}

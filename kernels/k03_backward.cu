@@ -1,0 +1,578 @@
+/* k03, backward: attention's gradients on tensor cores, in float16 or bfloat16.
+ *
+ * Chapter 11. ra_tile_backward, 256 threads wide: s = q k^T, dp = d_out v^T, and from these p and
+ * ds; then dv += p^T d_out, dk += ds^T q and dq += ds k. Five products, where the forward has two.
+ *
+ * A block of threads has a tile of keys of one key/value head, and steps through the tiles of
+ * queries that see it, of all query heads that read this head. So dk and dv stay in registers until
+ * the end, and nobody else adds to these rows; dq is added to in global memory at every step.
+ *
+ * A step has two halves, a barrier between them. `weigh` computes s and dp and leaves p and ds in
+ * shared memory, as 16-bit numbers; `gather` multiplies them by what was written by all warps. The
+ * first half ends in exponentials, in which tensor cores have nothing to do. Therefore half of the
+ * warps take the halves in the other order, and every scheduler of an SM has one warp of each kind:
+ *
+ *     barrier        j                         j + 1
+ *     warps 4 to 7   | gather j, weigh j + 1   | gather j + 1, weigh j + 2   |
+ *     warps 0 to 3   | weigh j + 1, gather j   | weigh j + 2, gather j + 1   |
+ *
+ * That takes one barrier a step, two places for p and ds, and three for the queries: of this step,
+ * of the next, and those that are being copied.
+ */
+#include "ra_device.h"
+
+/* The shape of a tile. Dim: D, rounded up with zeros. Stages: 3, as said above; or 2 where shared
+ * memory is smaller: then all warps gather, wait for each other, and weigh. */
+template <class Type_, int Dim_, int Stages_> struct tile_shape {
+    typedef Type_ Type;
+    static constexpr int Dim = Dim_, Stages = Stages_, Warps = 8, Threads = 32 * Warps;
+    static constexpr int Queries = Dim <= 128 ? 64 : 32, Keys = 2 * Queries;
+
+    /* The warps' parts of s, dp and of dq: 2 x 4 of them, each Rows x 16 rows by Columns x 8. Those
+     * of dk and dv: 32 keys each. */
+    static constexpr int Rows = Queries / 32, Columns = Keys / 32, Dq_columns = Dim / 32;
+    static constexpr int Key_warps = Keys / 32, Dk_columns = Dim / 8 * Key_warps / Warps;
+};
+
+/* What a block of threads has to do: its keys, and the tiles of queries that see them, from the last
+ * one down, for one query head after the other. */
+struct task {
+    int b, g, key_tile, first_tile, last_tile, steps;
+};
+
+/* A step: its tile of queries, and their head. */
+struct step {
+    int tile, h;
+};
+
+/* All of the shared memory, of rows of 16-bit numbers in swizzled chunks. A stage has the queries of
+ * one step. */
+template <class Shape> struct shared_memory {
+    uint16_t k[Shape::Keys][Shape::Dim], v[Shape::Keys][Shape::Dim];
+    struct {
+        uint16_t q[Shape::Queries][Shape::Dim], d_out[Shape::Queries][Shape::Dim];
+    } in[Shape::Stages];
+    struct {
+        uint16_t p[Shape::Queries][Shape::Keys], ds[Shape::Queries][Shape::Keys];
+    } out[Shape::Stages - 1];
+    float lse[Shape::Stages][Shape::Queries], delta[Shape::Stages][Shape::Queries];
+    struct task task;
+    struct step step[Shape::Stages];
+    uint32_t there[Shape::Keys / 32]; /* a bit for every key: there, and not hidden by the mask */
+    unsigned ticket;
+    struct {
+        int *at, next;
+    } turn[Shape::Warps]; /* each warp's own: which turn it has to pass on, and to whom */
+};
+
+/* What the launcher works out once for all threads. */
+struct backward {
+    struct ra_kernel x;
+    float factor; /* a score, or with a soft cap its tanh, times this is the power of two */
+    float inside; /* with a soft cap: q . k times this goes into the tanh */
+    bool chunks;  /* rows of q, k, v and d_out can be read 16 bytes at a time */
+    bool pairs;   /* rows of dq, dk and dv can be added to two numbers at a time */
+    int key_tiles, query_tiles;
+    int group, next_h; /* H / G query heads read a key/value head; how far apart they are */
+};
+
+/* ---- Into shared memory. */
+
+/* Begins to copy a tile of rows; zeros for a row that is not there and for columns from D on. There:
+ * the first `rows`, and of these, if there is a mask, those that it allows. */
+template <class Shape, int Rows>
+RA_DEVICE void copy_rows(uint16_t to[Rows][Shape::Dim], const struct backward &f,
+                         const struct ra_tensor &x, int64_t first, int rows, const bool *mask,
+                         int64_t mask_row)
+{
+    /* Step is a multiple of 8: row and row + Step are swizzled alike. */
+    constexpr int Chunks = Shape::Dim / 8, Step = Shape::Threads / Chunks;
+    unsigned thread = ra_afresh(threadIdx.x);
+    int row = thread / Chunks, column = thread % Chunks * 8, dim = (int)f.x.dim;
+    const uint16_t *from = (const uint16_t *)x.data + first + row * x.row + column;
+    uint16_t *place = &to[row][8 * ra_swizzle(row, column / 8)];
+    if (f.chunks) {
+        rows = column < dim ? rows : 0;
+#pragma unroll
+        for (int i = 0; i < Rows; i += Step, from += Step * x.row)
+            ra_copy16(ra_shared(place + i * Shape::Dim), from,
+                      row + i < rows && (!mask || mask[(row + i) * mask_row]));
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < Rows; i += Step, from += Step * x.row) {
+        bool there = row + i < rows && (!mask || mask[(row + i) * mask_row]);
+        for (int c = 0; c < 8; c++)
+            place[i * Shape::Dim + c] = there && column + c < dim ? from[c] : 0;
+    }
+}
+
+/* Begins to copy the queries of a step. What lies beyond the last query is 0, delta and lse too: p =
+ * 1 there, times d_out = 0; ds = 1 * (0 - 0). */
+template <class Shape>
+RA_DEVICE void copy_queries(struct shared_memory<Shape> &shared, const struct backward &f,
+                            const struct task &task, struct step step, int stage)
+{
+    const struct ra_kernel &x = f.x;
+    int64_t a0 = (int64_t)step.tile * Shape::Queries;
+    int rows = (int)ra_least(Shape::Queries, x.queries - a0);
+    copy_rows<Shape, Shape::Queries>(shared.in[stage].q, f, x.q, ra_place(x.q, task.b, a0, step.h),
+                                     rows, NULL, 0);
+    copy_rows<Shape, Shape::Queries>(shared.in[stage].d_out, f, x.d_out,
+                                     ra_place(x.d_out, task.b, a0, step.h), rows, NULL, 0);
+
+    int row = threadIdx.x % Shape::Queries;
+    if (threadIdx.x < Shape::Queries)
+        ra_copy4(ra_shared(&shared.lse[stage][row]),
+                 (const float *)x.lse.data + ra_place(x.lse, task.b, a0 + row, step.h), row < rows);
+    else if (threadIdx.x < 2 * Shape::Queries)
+        ra_copy4(ra_shared(&shared.delta[stage][row]),
+                 (const float *)x.delta.data + ra_place(x.delta, task.b, a0 + row, step.h),
+                 row < rows);
+    else if (threadIdx.x == Shape::Threads - 1)
+        shared.step[stage] = step;
+    ra_copies_end();
+}
+
+/* ---- Products of matrices in shared memory. */
+
+/* Where this thread's row of 16 bytes is for ldmatrix, in bytes from the beginning of a matrix with
+ * rows of `Width` numbers: of the 16 x 16 numbers from (row, column) on, whose quarters come upper
+ * left, lower left, upper right, lower right; or, `across`, upper left, upper right, lower left,
+ * lower right. */
+template <int Width> RA_DEVICE uint32_t corner(int lane, int row, int column, bool across)
+{
+    int second = lane / 8 % 2, third = lane / 16;
+    row += lane % 8 + 8 * (across ? third : second);
+    return 2 * Width * row + 16 * ra_swizzle(row, column / 8 + (across ? second : third));
+}
+
+/* Loads 16 x 16 numbers so many rows and columns, multiples of 16, after a corner. The swizzle stays
+ * within 8 chunks, 64 numbers: ^ moves along there, since the bits of the column are apart from those
+ * of the corner, and + from one 64 to the next. */
+template <bool Transposed, int Width>
+RA_DEVICE void load_quarters(uint32_t x[4], uint32_t corner, int row, int column)
+{
+    uint32_t place = (corner ^ 2 * (column % 64)) + 2 * (column / 64 * 64 + Width * row);
+    if (Transposed)
+        ra_load_transposed(x, place);
+    else
+        ra_load_matrices(x, place);
+}
+
+/* c (Rows x 16, Columns x 8) += a (Rows x 16, Inner) b (Inner, Columns x 8). In shared memory, from
+ * the corners a and b, lie the matrices themselves, or their transposes: of a if A_turned, of b
+ * unless B_turned, since the instruction wants b on its side. The corner of a is `across` if it is
+ * turned, that of b unless it is. */
+template <class Type, int Rows, int Columns, int Inner, bool A_turned, int A_width, bool B_turned,
+          int B_width>
+RA_DEVICE void multiply(float (&c)[Rows][Columns][4], uint32_t a, uint32_t b)
+{
+#pragma unroll
+    for (int k = 0; k < Inner; k += 16) {
+        uint32_t x[Rows][4], y[Columns / 2][4];
+#pragma unroll
+        for (int i = 0; i < Rows; i++)
+            load_quarters<A_turned, A_width>(x[i], a, A_turned ? k : 16 * i, A_turned ? 16 * i : k);
+#pragma unroll
+        for (int j = 0; j < Columns / 2; j++)
+            load_quarters<B_turned, B_width>(y[j], b, B_turned ? k : 16 * j, B_turned ? 16 * j : k);
+#pragma unroll
+        for (int i = 0; i < Rows; i++)
+#pragma unroll
+            for (int j = 0; j < Columns; j++)
+                Type::multiply(c[i][j], x[i], y[j / 2][j % 2 * 2], y[j / 2][j % 2 * 2 + 1]);
+    }
+}
+
+template <int Rows, int Columns> RA_DEVICE void clear(float (&c)[Rows][Columns][4])
+{
+#pragma unroll
+    for (int e = 0; e < Rows * Columns * 4; e++)
+        c[e / 4 / Columns][e / 4 % Columns][e % 4] = 0;
+}
+
+/* To the rows of x that begin at number `first`: += scale * c, of which only (rows, columns) are
+ * within. Pairs: two neighbours may be added at once. */
+template <int Rows, int Columns>
+RA_DEVICE void add_to(const struct ra_tensor &x, int64_t first, int64_t rows, int columns,
+                      bool pairs, float scale, const float (&c)[Rows][Columns][4])
+{
+    int lane = ra_afresh(threadIdx.x) % 32, row = lane / 4, column = lane % 4 * 2;
+    bool whole = pairs && rows >= 16 * Rows && columns >= 8 * Columns;
+    float *to = (float *)x.data + first + row * x.row + column;
+#pragma unroll
+    for (int i = 0; i < 2 * Rows; i++, to += 8 * x.row) {
+        const float(*numbers)[4] = c[i / 2];
+        int e = i % 2 * 2;
+        if (whole) {
+#pragma unroll
+            for (int j = 0; j < Columns; j++)
+                ra_add2(to + 8 * j, scale * numbers[j][e], scale * numbers[j][e + 1]);
+        } else if (row + 8 * i < rows) {
+#pragma unroll
+            for (int j = 0; j < 2 * Columns; j++)
+                if (column + j / 2 * 8 + j % 2 < columns)
+                    ra_add1(to + j / 2 * 8 + j % 2, scale * numbers[j / 2][e + j % 2]);
+        }
+    }
+}
+
+/* ---- The two halves of a step. */
+
+/* Turns q . k into weights p, which go to shared memory as 16-bit numbers, and leaves in s what dp -
+ * delta is to be multiplied by: p, times the slope of the soft cap if there is one. Whole: there is
+ * none, and every query sees every key. Otherwise this thread's first row sees those columns from lo
+ * to hi whose bit is set, counted from its first one. */
+template <class Shape, bool Whole>
+RA_DEVICE void weigh_scores(const struct backward &f, float (&s)[Shape::Rows][Shape::Columns][4],
+                            const float lse[Shape::Rows * 2], char *p, uint32_t place, int lo,
+                            int hi, uint32_t bits)
+{
+#pragma unroll
+    for (int i = 0; i < 2 * Shape::Rows; i++) {
+#pragma unroll
+        for (int j = 0; j < Shape::Columns; j++) {
+            float weight[2];
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                float &score = s[i / 2][j][i % 2 * 2 + e], slope = 1;
+                if (!Whole && f.x.score.softcap > 0) {
+                    score = ra_tanh(score * f.inside);
+                    slope = 1 - score * score;
+                }
+                weight[e] = ra_exp2(score * f.factor - lse[i]);
+
+                /* A hidden key may have any score: its weight may be inf until now. */
+                int column = 8 * j + e;
+                if (!Whole && (!(bits >> column & 1) || column < lo + 8 * i || column > hi + 8 * i))
+                    weight[e] = 0;
+                score = weight[e] * slope;
+            }
+            *(uint32_t *)(p + (place ^ 16 * j) + 2 * Shape::Keys * 8 * i) =
+                Shape::Type::pair(weight[0], weight[1]);
+        }
+    }
+}
+
+/* The first half of step j: p and ds. In float16 ds, without the scale, must stay below 65504, and is
+ * coarse below 6e-5: who trains in float16 scales the loss, as for every kernel. */
+template <class Shape>
+RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward &f, int warp, int j)
+{
+    typedef typename Shape::Type Type;
+    constexpr int Rows = Shape::Rows, Columns = Shape::Columns, Dim = Shape::Dim;
+    const struct ra_kernel &x = f.x;
+    int stage = j % Shape::Stages, lane = ra_afresh(threadIdx.x) % 32;
+    int row = warp / 4 * 16 * Rows, column = warp % 4 * 8 * Columns;
+    uint32_t a = corner<Dim>(lane, row, 0, false), b = corner<Dim>(lane, column, 0, true);
+    auto &in = shared.in[stage];
+    auto &out = shared.out[j % (Shape::Stages - 1)];
+
+    float s[Rows][Columns][4];
+    clear(s);
+    multiply<Type, Rows, Columns, Dim, false, Dim, false, Dim>(s, ra_shared(in.q) + a,
+                                                               ra_shared(shared.k) + b);
+
+    /* This thread's rows of s are row + lane / 4 + 8 i. Those that have seen nothing, lse = -inf,
+     * get weights of 2^-inf = 0. */
+    float lse[2 * Rows];
+#pragma unroll
+    for (int i = 0; i < 2 * Rows; i++) {
+        float natural = shared.lse[stage][row + lane / 4 + 8 * i];
+        lse[i] = natural == -CUDART_INF_F ? CUDART_INF_F : natural * RA_LOG2E;
+    }
+
+    /* Mostly everybody of this warp's rows sees all of its columns. */
+    uint32_t place =
+        2 * Shape::Keys * (row + lane / 4) + 16 * ra_swizzle(lane / 4, column / 8) + lane % 4 * 4;
+    uint32_t all = 0xffffffff >> (32 - 8 * Columns);
+    uint32_t bits = shared.there[column / 32] >> column % 32 & all;
+    int64_t a0 = (int64_t)shared.step[stage].tile * Shape::Queries + row;
+    int64_t b0 = (int64_t)shared.task.key_tile * Shape::Keys + column;
+    if (bits == all && x.score.softcap <= 0 &&
+        ra_all_seen(x.band, a0, 16 * Rows, b0, 8 * Columns)) {
+        weigh_scores<Shape, true>(f, s, lse, (char *)out.p, place, 0, 0, 0);
+    } else {
+        int64_t from = a0 + lane / 4 - b0 - lane % 4 * 2, far = 1 << 20;
+        int lo = (int)ra_most(-far, ra_least(far, from + x.band.lo));
+        int hi = (int)ra_most(-far, ra_least(far, from + x.band.hi));
+        weigh_scores<Shape, false>(f, s, lse, (char *)out.p, place, lo, hi, bits >> lane % 4 * 2);
+    }
+
+    float dp[Rows][Columns][4];
+    clear(dp);
+    multiply<Type, Rows, Columns, Dim, false, Dim, false, Dim>(dp, ra_shared(in.d_out) + a,
+                                                               ra_shared(shared.v) + b);
+#pragma unroll
+    for (int i = 0; i < 2 * Rows; i++) {
+        float delta = shared.delta[stage][row + lane / 4 + 8 * i];
+        int e = i % 2 * 2;
+#pragma unroll
+        for (int j = 0; j < Columns; j++)
+            *(uint32_t *)((char *)out.ds + (place ^ 16 * j) + 2 * Shape::Keys * 8 * i) =
+                Type::pair(s[i / 2][j][e] * (dp[i / 2][j][e] - delta),
+                           s[i / 2][j][e + 1] * (dp[i / 2][j][e + 1] - delta));
+    }
+}
+
+/* Waits until it is this warp's turn to add to dq. In every block of threads the same warp adds to
+ * the same part of a tile of queries: so it is the warps that take turns, each among its likes, in
+ * the order of the tiles of keys. All go through the queries from the last one down, so that where
+ * they begin at the same one, each is soon a step behind its predecessor and waits no more. */
+template <class Shape>
+RA_DEVICE void await_turn(struct shared_memory<Shape> &shared, const struct backward &f, int warp,
+                          struct step step)
+{
+    const struct ra_kernel &x = f.x;
+    int64_t a0 = (int64_t)step.tile * Shape::Queries, key_tile = shared.task.key_tile;
+    int64_t tile = (shared.task.b * x.heads + step.h) * f.query_tiles + step.tile;
+    struct ra_range seen =
+        ra_keys_seen(x.band, a0, ra_least(Shape::Queries, x.queries - a0), x.keys);
+
+    /* The last one leaves 0 behind. */
+    int mine = (int)(key_tile - seen.first / Shape::Keys),
+        *at = x.turns + tile * Shape::Warps + warp;
+    ra_turn_await(at, mine);
+    if (threadIdx.x % 32 == 0) {
+        shared.turn[warp].at = at;
+        shared.turn[warp].next = key_tile == (seen.end - 1) / Shape::Keys ? 0 : mine + 1;
+    }
+}
+
+/* The second half of step j: dv, dk and dq. */
+template <class Shape>
+RA_DEVICE void gather(struct shared_memory<Shape> &shared, const struct backward &f, int warp,
+                      int j, float (&dk)[2][Shape::Dk_columns][4],
+                      float (&dv)[2][Shape::Dk_columns][4])
+{
+    typedef typename Shape::Type Type;
+    constexpr int Dim = Shape::Dim, Queries = Shape::Queries, Keys = Shape::Keys;
+    const struct ra_kernel &x = f.x;
+    int stage = j % Shape::Stages, lane = ra_afresh(threadIdx.x) % 32;
+    auto &in = shared.in[stage];
+    auto &out = shared.out[j % (Shape::Stages - 1)];
+
+    /* dv += p^T d_out and dk += ds^T q. */
+    uint32_t a = corner<Keys>(lane, 0, warp % Shape::Key_warps * 32, true);
+    uint32_t b = corner<Dim>(lane, 0, warp / Shape::Key_warps * 8 * Shape::Dk_columns, false);
+    multiply<Type, 2, Shape::Dk_columns, Queries, true, Keys, true, Dim>(dv, ra_shared(out.p) + a,
+                                                                         ra_shared(in.d_out) + b);
+    multiply<Type, 2, Shape::Dk_columns, Queries, true, Keys, true, Dim>(dk, ra_shared(out.ds) + a,
+                                                                         ra_shared(in.q) + b);
+
+    /* dq = ds k. */
+    int row = warp / 4 * 16 * Shape::Rows, column = warp % 4 * 8 * Shape::Dq_columns;
+    float dq[Shape::Rows][Shape::Dq_columns][4];
+    clear(dq);
+    multiply<Type, Shape::Rows, Shape::Dq_columns, Keys, false, Keys, true, Dim>(
+        dq, ra_shared(out.ds) + corner<Keys>(lane, row, 0, false),
+        ra_shared(shared.k) + corner<Dim>(lane, 0, column, false));
+
+    struct step step = shared.step[stage];
+    int64_t a0 = (int64_t)step.tile * Queries;
+    if (x.deterministic)
+        await_turn(shared, f, warp, step);
+    add_to(x.dq, ra_place(x.dq, shared.task.b, a0 + row, step.h) + column, x.queries - a0 - row,
+           (int)x.dim - column, f.pairs, x.score.scale, dq);
+}
+
+/* One tile of keys of one key/value head, against all the queries that see it. */
+template <class Shape>
+__global__ void __launch_bounds__(Shape::Threads, 1)
+    backward_kernel(const __grid_constant__ struct backward f)
+{
+    constexpr int Queries = Shape::Queries, Keys = Shape::Keys, Heads_at_once = 16;
+    extern __shared__ __align__(1024) char bytes[];
+    struct shared_memory<Shape> &shared = *(struct shared_memory<Shape> *)bytes;
+#if __CUDA_ARCH__ < 900
+    /* The launcher takes no shape that does not fit into shared memory: leave out its code. */
+    if (sizeof shared > 163 << 10)
+        return;
+#endif
+    const struct ra_kernel &x = f.x;
+
+    /* The same for all threads of a warp, so that the compiler knows it, too. */
+    int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+
+    /* To wait for a turn is safe if those whose turn is earlier have begun: so the blocks of threads
+     * draw their numbers when they begin. The last number drawn leaves 0 behind. */
+    unsigned number = blockIdx.x;
+    if (x.deterministic) {
+        if (threadIdx.x == 0) {
+            int64_t turns = x.batch * x.heads * f.query_tiles * Shape::Warps;
+            shared.ticket = atomicInc((unsigned *)x.turns + turns, gridDim.x - 1);
+        }
+        __syncthreads();
+        number = shared.ticket;
+    }
+
+    /* Heads come in sets, whose queries stay in the L2 cache while they are read by one tile of keys
+     * after the other. Within a set the first keys come first: under a causal mask they have the
+     * most work. */
+    int set = number / (Heads_at_once * f.key_tiles) * Heads_at_once;
+    int heads = min(Heads_at_once, (int)(x.batch * x.key_heads) - set);
+    int place = number - set * f.key_tiles, head = set + place % heads;
+    struct task task;
+    task.b = head / (int)x.key_heads;
+    task.g = head % (int)x.key_heads;
+    task.key_tile = place / heads;
+
+    /* Who sees these keys? */
+    int64_t b0 = (int64_t)task.key_tile * Keys;
+    int keys = (int)ra_least(Keys, x.keys - b0);
+    struct ra_range range = ra_queries_seeing(x.band, b0, keys, x.queries);
+    if (range.end <= range.first)
+        return;
+    task.first_tile = (int)(range.first / Queries);
+    task.last_tile = (int)((range.end - 1) / Queries);
+    task.steps = (task.last_tile - task.first_tile + 1) * f.group;
+
+    /* The keys, and the queries of the first step. */
+    const bool *mask = NULL;
+    if (x.mask.data)
+        mask = (const bool *)x.mask.data + task.b * x.mask.batch + b0 * x.mask.row;
+    if (warp < Keys / 32) {
+        int key = threadIdx.x;
+        bool there = key < keys && (!mask || mask[key * x.mask.row]);
+        uint32_t bits = __ballot_sync(0xffffffff, there);
+        if (key % 32 == 0)
+            shared.there[warp] = bits;
+    }
+    copy_rows<Shape, Keys>(shared.k, f, x.k, ra_place(x.k, task.b, b0, task.g), keys, mask,
+                           x.mask.row);
+    copy_rows<Shape, Keys>(shared.v, f, x.v, ra_place(x.v, task.b, b0, task.g), keys, mask,
+                           x.mask.row);
+    struct step first = {task.last_tile,
+                         ra_query_head(x.head_map, (int)x.heads, (int)x.key_heads, task.g, 0)};
+    copy_queries(shared, f, task, first, 0);
+
+    /* After the next barrier the task is in shared memory, too: registers are scarce. */
+    if (threadIdx.x == 0)
+        shared.task = task;
+
+    /* These stay in registers until the end. */
+    float dk[2][Shape::Dk_columns][4], dv[2][Shape::Dk_columns][4];
+    clear(dk);
+    clear(dv);
+
+    /* After barrier j the queries of step j + 1 are there, and those of j + 2 may take the place of
+     * j - 1. `late` warps gather before the barrier what the others gather after it. */
+    bool staged = Shape::Stages == 3, late = staged && warp < Shape::Warps / 2;
+    for (int j = -1; j < task.steps + late; j++) {
+        if (!staged) {
+            ra_meet();
+        } else if (!late) {
+            ra_copies_wait<0>();
+            ra_meet();
+        }
+        if (j >= late)
+            gather(shared, f, warp, j - late, dk, dv);
+        if ((!staged || late) && j < task.steps) {
+            ra_copies_wait<0>();
+            ra_meet();
+        }
+        if (j + 2 < task.steps) {
+            struct step next = shared.step[(j + 1) % Shape::Stages];
+            if (next.tile-- == shared.task.first_tile) {
+                next.tile = shared.task.last_tile;
+                next.h += f.next_h;
+            }
+            copy_queries(shared, f, shared.task, next, (j + 2) % Shape::Stages);
+        }
+        if (j + 1 < task.steps)
+            weigh(shared, f, warp, j + 1);
+
+        /* Only now, since by now what was added has arrived, and nobody waits for that. */
+        if (x.deterministic && j >= late)
+            ra_turn_pass(shared.turn[warp].at, shared.turn[warp].next);
+    }
+
+    /* Nobody else adds to these rows. */
+    b0 = (int64_t)shared.task.key_tile * Keys;
+    int row = warp % Shape::Key_warps * 32;
+    int column = warp / Shape::Key_warps * 8 * Shape::Dk_columns;
+    add_to(x.dk, ra_place(x.dk, shared.task.b, b0 + row, shared.task.g) + column, x.keys - b0 - row,
+           (int)x.dim - column, f.pairs, x.score.scale, dk);
+    add_to(x.dv, ra_place(x.dv, shared.task.b, b0 + row, shared.task.g) + column, x.keys - b0 - row,
+           (int)x.dim - column, f.pairs, 1, dv);
+}
+
+/* May rows of x be added to two numbers at a time? */
+static bool in_pairs(struct ra_tensor x, int64_t dim)
+{
+    return (uintptr_t)x.data % 8 == 0 && dim % 2 == 0 && x.batch % 2 == 0 && x.row % 2 == 0 &&
+           x.head % 2 == 0;
+}
+
+template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cudaStream_t stream)
+{
+    struct backward f;
+    f.x = *x;
+    float cap = x->score.softcap;
+    f.factor = RA_LOG2E * (cap > 0 ? cap : x->score.scale);
+    f.inside = cap > 0 ? x->score.scale / cap : 0;
+    f.chunks = ra_in_chunks(x->q, x->dim) && ra_in_chunks(x->k, x->dim) &&
+               ra_in_chunks(x->v, x->dim) && ra_in_chunks(x->d_out, x->dim);
+    f.pairs = in_pairs(x->dq, x->dim) && in_pairs(x->dk, x->dim) && in_pairs(x->dv, x->dim);
+    f.group = (int)(x->heads / x->key_heads);
+    f.next_h = x->head_map == RA_GROUPED ? 1 : (int)x->key_heads;
+    f.key_tiles = (int)((x->keys + Shape::Keys - 1) / Shape::Keys);
+    f.query_tiles = (int)((x->queries + Shape::Queries - 1) / Shape::Queries);
+
+    int bytes = (int)sizeof(struct shared_memory<Shape>);
+    cudaError_t status = cudaFuncSetAttribute(backward_kernel<Shape>,
+                                              cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (status != cudaSuccess)
+        return status;
+    unsigned blocks = (unsigned)(x->batch * x->key_heads * f.key_tiles);
+    backward_kernel<Shape><<<blocks, Shape::Threads, bytes, stream>>>(f);
+    return cudaGetLastError();
+}
+
+/* With three stages where the device has the shared memory for it: 227 KB for D = 128. */
+template <class Type, int Dim>
+static cudaError_t launch_dim(const struct ra_kernel *x, cudaStream_t stream)
+{
+    int device, most;
+    cudaError_t status = cudaGetDevice(&device);
+    if (status == cudaSuccess)
+        status = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (status != cudaSuccess)
+        return status;
+    if (most >= (int)sizeof(struct shared_memory<tile_shape<Type, Dim, 3>>))
+        return launch<tile_shape<Type, Dim, 3>>(x, stream);
+    return launch<tile_shape<Type, Dim, 2>>(x, stream);
+}
+
+template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, cudaStream_t stream)
+{
+    if (x->dim <= 64)
+        return launch_dim<Type, 64>(x, stream);
+    if (x->dim <= 128)
+        return launch_dim<Type, 128>(x, stream);
+    return launch_dim<Type, 256>(x, stream);
+}
+
+extern "C" cudaError_t ra_k03_backward(const struct ra_kernel *x, cudaStream_t stream)
+{
+    if (x->dim > 256)
+        return cudaErrorNotSupported;
+    if (x->batch * x->queries * x->keys == 0 || x->band.lo > x->band.hi)
+        return cudaSuccess;
+    switch (x->q.type) {
+    case RA_FLOAT16:
+        return launch_type<ra_float16>(x, stream);
+    case RA_BFLOAT16:
+        return launch_type<ra_bfloat16>(x, stream);
+    default:
+        return cudaErrorNotSupported;
+    }
+}
+
+extern "C" int64_t ra_kernel_turns(const struct ra_kernel *x)
+{
+    /* One for every warp and tile of queries, and the number that is drawn next. */
+    int64_t rows = x->dim <= 128 ? 64 : 32;
+    return x->batch * x->heads * ((x->queries + rows - 1) / rows) * 8 + 1;
+}

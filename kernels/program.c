@@ -1,0 +1,219 @@
+/* program: one kernel as a program with the command line and the files of the stages.
+ *
+ * Chapter 11. Compiled once per kernel, which kernels.ninja names: FORWARD and BACKWARD are its
+ * launchers, TURNS counts the turns if it needs some, PROGRAM is its name, TYPE the type of its
+ * arrays unless --type says otherwise. The numbers are rounded to that type here, and the results
+ * come back as float32.
+ */
+#include <stdio.h>
+#include "ra_band.h"
+#include "ra_kernel.h"
+#include "ra_number.h"
+#include "stage.h"
+
+/* An error of CUDA, or of a launcher, is one of this program. */
+static void check(struct stage *stage, cudaError_t error, const char *what)
+{
+    char text[300];
+    snprintf(text, sizeof text, "%s: %s%s", what, cudaGetErrorString(error),
+             error == cudaErrorNotSupported ? " (a --type or a D that this kernel has not?)" : "");
+    if (error != cudaSuccess)
+        stage_fail(stage, text);
+}
+
+/* Fails unless there is a GPU that can be used. */
+static void check_device(struct stage *stage)
+{
+    int devices = 0;
+    char text[300];
+    cudaError_t error = cudaGetDeviceCount(&devices);
+    snprintf(
+        text, sizeof text,
+        "no CUDA device: %s (this program needs an NVIDIA GPU and its driver; nvidia-smi shows "
+        "what there is)",
+        error == cudaSuccess ? "none found" : cudaGetErrorString(error));
+    if (error != cudaSuccess || devices == 0)
+        stage_fail(stage, text);
+}
+
+/* Memory on the device for an array (B, rows, heads, dim), every byte this one. */
+static struct ra_tensor allocate(struct stage *stage, enum ra_type type, int byte, int64_t rows,
+                                 int64_t heads, int64_t dim)
+{
+    int64_t bytes = stage->B * rows * heads * dim * ra_type_bytes(type);
+    void *data;
+    check(stage, cudaMalloc(&data, (size_t)bytes), "memory on the device");
+    check(stage, cudaMemset(data, byte, (size_t)bytes), "memory on the device");
+    stage_count(stage, "bytes on the device", 0, bytes);
+    return ra_tensor_bnhd(data, type, rows, heads, dim);
+}
+
+/* The same for an output: NaN where nobody writes. And for a sum: 0. */
+static struct ra_tensor output(struct stage *stage, int64_t rows, int64_t heads, int64_t dim)
+{
+    return allocate(stage, RA_FLOAT32, 0xFF, rows, heads, dim);
+}
+
+static struct ra_tensor sum(struct stage *stage, int64_t rows, int64_t heads)
+{
+    return allocate(stage, RA_FLOAT32, 0, rows, heads, stage->D);
+}
+
+/* An input, rounded to the type, on the device. */
+static struct ra_tensor input(struct stage *stage, enum stage_input which, int64_t rows,
+                              int64_t heads)
+{
+    struct ra_tensor tensor = allocate(stage, stage->type, 0xFF, rows, heads, stage->D);
+    int64_t count = stage->B * rows * heads * stage->D, size = ra_type_bytes(stage->type);
+    void *rounded = stage_allocate(stage, count, size);
+    ra_number_store(stage->type, count, stage_input(stage, which), rounded);
+    check(stage, cudaMemcpy(tensor.data, rounded, (size_t)(count * size), cudaMemcpyHostToDevice),
+          "to the device");
+    return tensor;
+}
+
+/* The key mask on the device, or none. */
+static struct ra_tensor mask(struct stage *stage)
+{
+    if (!stage->has_mask)
+        return (struct ra_tensor)RA_NO_TENSOR;
+    struct ra_tensor tensor = allocate(stage, RA_BOOL, 0xFF, stage->M, 1, 1);
+    check(stage,
+          cudaMemcpy(tensor.data, stage_mask(stage), (size_t)(stage->B * stage->M),
+                     cudaMemcpyHostToDevice),
+          "to the device");
+    return tensor;
+}
+
+/* Writes a result, `count` numbers of float32. */
+static void write_result(struct stage *stage, enum stage_result which, struct ra_tensor tensor,
+                         int64_t count)
+{
+    float *numbers = stage_allocate(stage, count, sizeof *numbers);
+    check(stage,
+          cudaMemcpy(numbers, tensor.data, (size_t)count * sizeof *numbers, cudaMemcpyDeviceToHost),
+          "from the device");
+    stage_write(stage, which, numbers);
+}
+
+/* The part of an array that begins at this row. */
+static struct ra_tensor from_row(struct ra_tensor tensor, int64_t row)
+{
+    if (tensor.data)
+        tensor.data = (char *)tensor.data + row * tensor.row * ra_type_bytes(tensor.type);
+    return tensor;
+}
+
+/* Launches once for each piece of the keys, and waits for the last. */
+static void run(struct stage *stage, const struct ra_kernel *whole, ra_kernel_launch *launch,
+                const char *what)
+{
+    for (int64_t p = 0; p < stage->pieces; p++) {
+        int64_t begin = stage->M * p / stage->pieces, end = stage->M * (p + 1) / stage->pieces;
+        struct ra_kernel piece = *whole;
+        piece.keys = end - begin;
+        piece.band = ra_band_from(whole->band, 0, begin);
+        piece.k = from_row(whole->k, begin);
+        piece.v = from_row(whole->v, begin);
+        piece.mask = from_row(whole->mask, begin);
+        piece.dk = from_row(whole->dk, begin);
+        piece.dv = from_row(whole->dv, begin);
+        piece.first = p == 0;
+        piece.last = p == stage->pieces - 1;
+        check(stage, launch(&piece, 0), what);
+    }
+    check(stage, cudaStreamSynchronize(0), what);
+}
+
+/* Query-key pairs that the band lets see each other, in all batches and heads. */
+static int64_t pairs_seen(const struct stage *stage, struct ra_band band)
+{
+    int64_t pairs = 0;
+    for (int64_t a = 0; a < stage->N; a++) {
+        int64_t first = a + band.lo > 0 ? a + band.lo : 0;
+        int64_t last = a + band.hi < stage->M - 1 ? a + band.hi : stage->M - 1;
+        pairs += last >= first ? last - first + 1 : 0;
+    }
+    return stage->B * stage->H * pairs;
+}
+
+/* Gradients, of what the forward has left in x. */
+static void backward(struct stage *stage, struct ra_kernel *x)
+{
+    int64_t N = stage->N, M = stage->M, H = stage->H, G = stage->G;
+    x->d_out = input(stage, STAGE_D_OUT, N, H);
+    x->delta = output(stage, N, H, 1);
+    x->dq = sum(stage, N, H);
+    x->dk = sum(stage, M, G);
+    x->dv = sum(stage, M, G);
+#ifdef TURNS
+    size_t bytes = (size_t)TURNS(x) * sizeof *x->turns;
+    void *turns;
+    check(stage, cudaMalloc(&turns, bytes + 1), "memory on the device");
+    check(stage, cudaMemset(turns, 0, bytes), "memory on the device");
+    x->turns = turns;
+#endif
+    stage_lap(stage, STAGE_READ);
+
+    check(stage, ra_kernel_delta(x, 0), "delta");
+    run(stage, x, BACKWARD, "backward");
+    stage_lap(stage, STAGE_BACKWARD);
+}
+
+int main(int argc, char **argv)
+{
+    struct stage stage;
+    stage_open(&stage, argc, argv, STAGE_KERNEL, PROGRAM,
+               "Attention on one GPU, by one kernel of the ladder.", NPY_FLOAT32);
+    if (stage.type == RA_BOOL)
+        stage.type = TYPE;
+    check_device(&stage);
+
+    int64_t B = stage.B, N = stage.N, M = stage.M, H = stage.H, G = stage.G, D = stage.D;
+    struct ra_span queries = {M - N, 1, N}, keys = {0, 1, M};
+    struct ra_kernel x = {
+        .batch = B,
+        .queries = N,
+        .keys = M,
+        .heads = H,
+        .key_heads = G,
+        .dim = D,
+        .head_map = stage.head_map,
+        .score = stage_score(&stage),
+        .band = stage.causal ? ra_band_causal(queries, keys, stage.lookback) : RA_ALL_KEYS,
+        .deterministic = stage.deterministic,
+        .q = input(&stage, STAGE_Q, N, H),
+        .k = input(&stage, STAGE_K, M, G),
+        .v = input(&stage, STAGE_V, M, G),
+        .mask = mask(&stage),
+        .o = output(&stage, N, H, D),
+        .lse = output(&stage, N, H, 1),
+    };
+
+    /* The files have lse as (B, H, N). A single piece needs no carry. */
+    x.lse = ra_tensor_bhn(x.lse.data, N, H);
+    if (stage.pieces > 1) {
+        x.carry_o = output(&stage, N, H, D);
+        x.carry_max = output(&stage, N, H, 1);
+        x.carry_sum = output(&stage, N, H, 1);
+    }
+    stage_lap(&stage, STAGE_READ);
+
+    run(&stage, &x, FORWARD, "forward");
+    stage_lap(&stage, STAGE_FORWARD);
+    int64_t pairs = pairs_seen(&stage, x.band);
+    stage_count(&stage, "multiply-adds forward", 0, 2 * pairs * D);
+    if (!stage.forward_only) {
+        backward(&stage, &x);
+        stage_count(&stage, "multiply-adds backward", 0, 5 * pairs * D);
+    }
+
+    write_result(&stage, STAGE_O, x.o, B * N * H * D);
+    write_result(&stage, STAGE_LSE, x.lse, B * N * H);
+    if (!stage.forward_only) {
+        write_result(&stage, STAGE_DQ, x.dq, B * N * H * D);
+        write_result(&stage, STAGE_DK, x.dk, B * M * G * D);
+        write_result(&stage, STAGE_DV, x.dv, B * M * G * D);
+    }
+    return stage_close(&stage);
+}

@@ -1,0 +1,247 @@
+/* ra_device: the finished tricks of the kernels, each a few lines, for device code.
+ *
+ * Chapter 11. The instructions that CUDA C has no words for are written here once, in PTX, the
+ * assembly language of NVIDIA's GPUs; "PTX ISA" is its manual.
+ */
+#ifndef RA_DEVICE_H
+#define RA_DEVICE_H
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <math_constants.h>
+#include <stdint.h>
+
+#include "ra_kernel.h"
+#include "ra_range.h"
+
+#define RA_DEVICE static __device__ __forceinline__
+
+/* Scores are kept times log2(e), so that e^x is one instruction, 2^x. */
+#define RA_LOG2E 1.4426950408889634f
+#define RA_LN2 0.6931471805599453f
+
+/* 2^x. 0 for -inf. */
+RA_DEVICE float ra_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* tanh(x) = 1 - 2 / (e^2x + 1), within 2e-7: closer than tanh.approx, which has 11 bits. */
+RA_DEVICE float ra_tanh(float x)
+{
+    return 1 - __fdividef(2, ra_exp2(2 * RA_LOG2E * x) + 1);
+}
+
+/* x, as if it were another number each time: so what follows from it is worked out afresh and not
+ * kept in registers, where these are scarce. */
+RA_DEVICE unsigned ra_afresh(unsigned x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+/* ---- Shared memory, filled while the threads compute. */
+
+/* The address of shared memory as the instructions below want it. */
+RA_DEVICE uint32_t ra_shared(const void *pointer)
+{
+    return (uint32_t)__cvta_generic_to_shared(pointer);
+}
+
+/* Begins to copy 16 bytes from global memory, both addresses multiples of 16; with there = false
+ * writes 16 zeros and reads nothing. */
+RA_DEVICE void ra_copy16(uint32_t shared, const void *global, bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+                 "r"(there ? 16 : 0)
+                 : "memory");
+}
+
+/* The same for 4 bytes. */
+RA_DEVICE void ra_copy4(uint32_t shared, const void *global, bool there)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global),
+                 "r"(there ? 4 : 0)
+                 : "memory");
+}
+
+/* Ends a group of copies; and waits until at most `Left` of the groups of this thread are under way.
+ * What other threads copied is there only after a __syncthreads, too. */
+RA_DEVICE void ra_copies_end(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int Left> RA_DEVICE void ra_copies_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
+}
+
+/* __syncthreads, but not every warp needs to come to the same line. */
+RA_DEVICE void ra_meet(void)
+{
+    asm volatile("bar.sync 0;" ::: "memory");
+}
+
+/* ---- Sums in global memory, to which other threads add, too. Nobody waits for them. */
+
+RA_DEVICE void ra_add1(float *to, float x)
+{
+    asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
+}
+
+/* Two neighbours, the address a multiple of 8. */
+RA_DEVICE void ra_add2(float *to, float first, float second)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(first), "f"(second)
+                 : "memory");
+#else
+    ra_add1(to, first);
+    ra_add1(to + 1, second);
+#endif
+}
+
+/* Waits until *turn == mine, and then what was written before ra_turn_pass can be seen; and hands
+ * the turn on. For a whole warp. */
+RA_DEVICE void ra_turn_await(const int *turn, int mine)
+{
+    if (threadIdx.x % 32 == 0) {
+        int now;
+        do
+            asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+        while (now != mine);
+    }
+    __syncwarp();
+}
+
+RA_DEVICE void ra_turn_pass(int *turn, int next)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
+}
+
+/* ---- Tensor cores: 16 x 8 numbers of C += A B at a time, by the 32 threads of a warp together. */
+
+/* Four 8 x 8 matrices of 16-bit numbers out of shared memory. Thread 8 i + r gives the address of
+ * row r of matrix i, 16 bytes; thread t gets of each matrix row t / 4, columns 2 (t % 4) and the
+ * next. Transposed: the same of the transposed matrices. */
+RA_DEVICE void ra_load_matrices(uint32_t x[4], uint32_t shared)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(shared)
+                 : "memory");
+}
+
+RA_DEVICE void ra_load_transposed(uint32_t x[4], uint32_t shared)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(shared)
+                 : "memory");
+}
+
+/* The two 16-bit types: pairs of numbers in 32 bits, the first in the low half. */
+struct ra_bfloat16 {
+    typedef __nv_bfloat16 number;
+
+    static __device__ __forceinline__ uint32_t pair(float first, float second)
+    {
+        uint32_t x;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(second), "f"(first));
+        return x;
+    }
+
+    /* c (16, 8) += a (16, 16) b (16, 8). Thread t has in c: row t / 4, columns 2 (t % 4) and the
+     * next, then the same of row t / 4 + 8. In a: 8 x 8 matrices top left, bottom left, top right,
+     * bottom right. In b, given as its transpose (8, 16): left, right. */
+    static __device__ __forceinline__ void multiply(float c[4], const uint32_t a[4], uint32_t b0,
+                                                    uint32_t b1)
+    {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
+};
+
+struct ra_float16 {
+    typedef __half number;
+
+    static __device__ __forceinline__ uint32_t pair(float first, float second)
+    {
+        uint32_t x;
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(second), "f"(first));
+        return x;
+    }
+
+    static __device__ __forceinline__ void multiply(float c[4], const uint32_t a[4], uint32_t b0,
+                                                    uint32_t b1)
+    {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
+};
+
+/* ---- Arrays of the caller's. */
+
+/* Can the D numbers of every row be read as whole chunks of 16 bytes? For the host. */
+static inline bool ra_in_chunks(struct ra_tensor x, int64_t dim)
+{
+    int64_t numbers = 16 / ra_type_bytes(x.type);
+    return (uintptr_t)x.data % 16 == 0 && dim % numbers == 0 && x.batch % numbers == 0 &&
+           x.row % numbers == 0 && x.head % numbers == 0;
+}
+
+/* The D numbers of one head, or the one number, in an array of float32. */
+RA_DEVICE float *ra_floats(struct ra_tensor x, int64_t b, int64_t row, int64_t head)
+{
+    return (float *)x.data + b * x.batch + row * x.row + head * x.head;
+}
+
+/* Does the mask, if there is one, allow this key? */
+RA_DEVICE bool ra_allowed(struct ra_tensor mask, int64_t b, int64_t key)
+{
+    return !mask.data || ((const bool *)mask.data)[b * mask.batch + key * mask.row];
+}
+
+/* Where row `row` of batch b and head h begins, in numbers. */
+RA_DEVICE int64_t ra_place(const struct ra_tensor &x, int64_t b, int64_t row, int64_t h)
+{
+    return b * x.batch + row * x.row + h * x.head;
+}
+
+/* A number of any float type, as float32. */
+RA_DEVICE float ra_load(const void *data, enum ra_type type, int64_t i)
+{
+    switch (type) {
+    case RA_FLOAT16:
+        return __half2float(((const __half *)data)[i]);
+    case RA_BFLOAT16:
+        return __bfloat162float(((const __nv_bfloat16 *)data)[i]);
+    default:
+        return ((const float *)data)[i];
+    }
+}
+
+RA_DEVICE void ra_store(void *data, enum ra_type type, int64_t i, float x)
+{
+    switch (type) {
+    case RA_FLOAT16:
+        ((__half *)data)[i] = __float2half_rn(x);
+        break;
+    case RA_BFLOAT16:
+        ((__nv_bfloat16 *)data)[i] = __float2bfloat16_rn(x);
+        break;
+    default:
+        ((float *)data)[i] = x;
+    }
+}
+
+#endif

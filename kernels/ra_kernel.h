@@ -1,0 +1,76 @@
+/* ra_kernel: attention on one GPU, as one launch: a block of key rows against a block of query rows,
+ * for all batches and heads.
+ *
+ * Chapter 11. Every kernel of the ladder, k01 to k03, is a pair of functions of this signature, so
+ * any of them may stand in for any other. They are to a hop on a GPU what ra_tile.h is to a tile on
+ * a CPU: the same band, the same carry, the same gradients that are added to.
+ *
+ * All pointers are to memory that the current device can reach. A launcher checks nothing that the
+ * caller is to know (shapes, strides), launches, and returns at once; the stream does the rest.
+ */
+#ifndef RA_KERNEL_H
+#define RA_KERNEL_H
+
+#include <cuda_runtime_api.h>
+
+#include "ring_attention.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What to compute. Letters: B batches, n query rows, m key rows, H query heads, G key/value heads,
+ * D numbers per head. Any of B, n and m may be 0. Arrays are struct ra_tensor, as in
+ * ring_attention.h: (B, rows, heads, D) or (B, rows, heads), with strides in numbers, none of them
+ * negative, and the D numbers of a head side by side. What a launch does not use may stay empty. */
+struct ra_kernel {
+    int64_t batch, queries, keys, heads, key_heads, dim; /* B, n, m, H, G, D */
+    enum ra_head_map head_map;
+    struct ra_score score;
+    struct ra_band band; /* row a sees key b when lo <= b - a <= hi and the mask allows b */
+
+    /* Inputs. q and d_out (B, n, H, D), k and v (B, m, G, D), of one type: float32 for k01 and k02,
+     * float16 or bfloat16 for k03. mask (B, m) of bool, or data NULL: all keys may be seen. Rows of
+     * k and v that the mask hides may hold NaN. */
+    struct ra_tensor q, k, v, mask, d_out;
+
+    /* Forward. The carry of the keys seen before, as in struct ra_queries, in float32: carry_o (B,
+     * n, H, D), carry_max and carry_sum (B, n, H), of scores after scale and soft cap. With `first`
+     * nothing was seen before and the carry is not read; with `last` nothing comes after: it is not
+     * written, but o (B, n, H, D), of the inputs' type or float32, and lse (B, n, H), float32. */
+    bool first, last;
+    struct ra_tensor carry_o, carry_max, carry_sum, o, lse;
+
+    /* Backward: reads lse and delta (B, n, H) float32, adds to dq (B, n, H, D), dk and dv (B, m, G,
+     * D), all float32. With `deterministic` equal inputs give equal bits, run after run. `turns`:
+     * ra_kernel_turns ints that k03 needs for that, all 0 before the first launch; it leaves them
+     * so. */
+    bool deterministic;
+    struct ra_tensor delta, dq, dk, dv;
+    int *turns;
+};
+
+/* The launchers. cudaErrorNotSupported: a type or a dim (D > 256) that this kernel has not. */
+typedef cudaError_t ra_kernel_launch(const struct ra_kernel *kernel, cudaStream_t stream);
+ra_kernel_launch ra_k01_forward, ra_k01_backward;
+ra_kernel_launch ra_k02_forward, ra_k02_backward;
+ra_kernel_launch ra_k03_forward, ra_k03_backward;
+
+/* How many ints `turns` has for these shapes. */
+int64_t ra_kernel_turns(const struct ra_kernel *kernel);
+
+/* Writes delta = sum over D of d_out * o, from o and d_out of any type. */
+ra_kernel_launch ra_kernel_delta;
+
+/* to = from, or to += from, number by number, for arrays (batch, rows, heads, dim) of any float types
+ * and strides. */
+cudaError_t ra_kernel_copy(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
+                           int64_t heads, int64_t dim, cudaStream_t stream);
+cudaError_t ra_kernel_add(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
+                          int64_t heads, int64_t dim, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

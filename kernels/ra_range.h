@@ -1,0 +1,73 @@
+/* ra_range: which rows and which heads a block of a kernel works on, and where a number lies in
+ * shared memory. Plain arithmetic, for the device and for the host, where it is tested.
+ *
+ * Chapter 11.
+ */
+#ifndef RA_RANGE_H
+#define RA_RANGE_H
+
+#include "ra_heads.h"
+#include "ra_tile.h"
+
+#ifdef __CUDACC__
+#define RA_BOTH static __host__ __device__ __forceinline__
+#else
+#define RA_BOTH static inline
+#endif
+
+/* Which key/value head query head h reads: ra_heads_key, on the device; and query head number i,
+ * 0..H/G-1, of those that read key/value head g. */
+RA_BOTH int ra_key_head(enum ra_head_map map, int H, int G, int h)
+{
+    return map == RA_GROUPED ? h / (H / G) : h % G;
+}
+
+RA_BOTH int ra_query_head(enum ra_head_map map, int H, int G, int g, int i)
+{
+    return map == RA_GROUPED ? g * (H / G) + i : i * G + g;
+}
+
+RA_BOTH int64_t ra_least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+RA_BOTH int64_t ra_most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The keys that some row of a0 .. a0 + rows - 1 sees by the band: first .. end - 1, within 0 .. m;
+ * none if end <= first. And the queries that see some key of b0 .. b0 + rows - 1. Of a band with lo
+ * above hi, in which nobody sees anything, there may be some. */
+struct ra_range {
+    int64_t first, end;
+};
+
+RA_BOTH struct ra_range ra_keys_seen(struct ra_band band, int64_t a0, int64_t rows, int64_t m)
+{
+    struct ra_range range = {ra_most(0, a0 + band.lo), ra_least(m, a0 + rows + band.hi)};
+    return range;
+}
+
+RA_BOTH struct ra_range ra_queries_seeing(struct ra_band band, int64_t b0, int64_t rows, int64_t n)
+{
+    struct ra_range range = {ra_most(0, b0 - band.hi), ra_least(n, b0 + rows - band.lo)};
+    return range;
+}
+
+/* Does every one of these rows see every one of these keys, as far as the band goes? */
+RA_BOTH bool ra_all_seen(struct ra_band band, int64_t a0, int64_t rows, int64_t b0, int64_t keys)
+{
+    return band.lo <= b0 - (a0 + rows - 1) && b0 + keys - 1 - a0 <= band.hi;
+}
+
+/* Rows of 64, 128 or 256 numbers of 2 bytes lie in shared memory in chunks of 8 numbers, 16 bytes.
+ * Chunk c of row r lies in place c ^ (r & 7) of its row: so the same chunk of 8 neighbouring rows,
+ * which ldmatrix reads at once, lies in all 32 banks. */
+RA_BOTH int ra_swizzle(int row, int chunk)
+{
+    return chunk ^ (row & 7);
+}
+
+#endif

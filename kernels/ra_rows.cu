@@ -1,0 +1,162 @@
+/* ra_rows: what is done to arrays row by row: delta, copies, sums. As fast as memory is.
+ *
+ * Chapter 11. Numbers are taken 8 at a time, in chunks of 16 bytes, where the arrays allow it, and
+ * one at a time where they do not.
+ */
+#include "ra_device.h"
+
+/* LANES threads share a row of delta: 8 numbers of 2 bytes each are 128 bytes, read at once. */
+enum { THREADS = 256, LANES = 8, CHUNK = 8 };
+
+/* Count numbers from number i on, as float32; and back, from their type. */
+template <int Count> RA_DEVICE void load(float x[Count], const struct ra_tensor &from, int64_t i)
+{
+    if (Count == 1) {
+        x[0] = ra_load(from.data, from.type, i);
+    } else if (from.type == RA_FLOAT32) {
+        const float4 *chunks = (const float4 *)((const float *)from.data + i);
+        *(float4 *)&x[0] = chunks[0];
+        *(float4 *)&x[4] = chunks[1];
+    } else {
+        uint4 chunk = *(const uint4 *)((const uint16_t *)from.data + i);
+#pragma unroll
+        for (int c = 0; c < Count; c++)
+            x[c] = ra_load(&chunk, from.type, c);
+    }
+}
+
+template <int Count>
+RA_DEVICE void store(const struct ra_tensor &to, int64_t i, const float x[Count])
+{
+    if (Count == 1) {
+        ra_store(to.data, to.type, i, x[0]);
+    } else if (to.type == RA_FLOAT32) {
+        float4 *chunks = (float4 *)((float *)to.data + i);
+        chunks[0] = *(const float4 *)&x[0];
+        chunks[1] = *(const float4 *)&x[4];
+    } else {
+        uint4 chunk;
+#pragma unroll
+        for (int c = 0; c < Count; c++)
+            ra_store(&chunk, to.type, c, x[c]);
+        *(uint4 *)((uint16_t *)to.data + i) = chunk;
+    }
+}
+
+/* Which number of an array is the first of a row of a head. */
+RA_DEVICE int64_t index_of(const struct ra_tensor &x, int64_t b, int64_t row, int64_t head)
+{
+    return b * x.batch + row * x.row + head * x.head;
+}
+
+/* Can both be read by chunks of 8 numbers? */
+static bool in_chunks(struct ra_tensor x, struct ra_tensor y, int64_t dim)
+{
+    return dim % CHUNK == 0 && ra_in_chunks(x, dim) && ra_in_chunks(y, dim);
+}
+
+template <int Count>
+static __global__ void __launch_bounds__(THREADS)
+    delta_rows(const __grid_constant__ struct ra_kernel kernel)
+{
+    /* Row number i of (batch, rows, heads). */
+    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / LANES;
+    int64_t head = i % kernel.heads, a = i / kernel.heads % kernel.queries;
+    int64_t b = i / kernel.heads / kernel.queries;
+
+    /* A row that is not there is summed up as 0: the lanes of a warp stay together. */
+    float sum = 0;
+    if (b < kernel.batch) {
+        int64_t o = index_of(kernel.o, b, a, head), d_out = index_of(kernel.d_out, b, a, head);
+        for (int c = threadIdx.x % LANES * Count; c < kernel.dim; c += LANES * Count) {
+            __align__(16) float x[Count], y[Count];
+            load<Count>(x, kernel.o, o + c);
+            load<Count>(y, kernel.d_out, d_out + c);
+#pragma unroll
+            for (int e = 0; e < Count; e++)
+                sum += x[e] * y[e];
+        }
+    }
+    for (int lanes = LANES / 2; lanes > 0; lanes /= 2)
+        sum += __shfl_xor_sync(0xffffffff, sum, lanes);
+    if (b < kernel.batch && threadIdx.x % LANES == 0)
+        *ra_floats(kernel.delta, b, a, head) = sum;
+}
+
+extern "C" cudaError_t ra_kernel_delta(const struct ra_kernel *kernel, cudaStream_t stream)
+{
+    int64_t rows = kernel->batch * kernel->queries * kernel->heads;
+    if (rows == 0)
+        return cudaSuccess;
+    unsigned blocks = (unsigned)((rows * LANES + THREADS - 1) / THREADS);
+    if (in_chunks(kernel->o, kernel->d_out, kernel->dim))
+        delta_rows<CHUNK><<<blocks, THREADS, 0, stream>>>(*kernel);
+    else
+        delta_rows<1><<<blocks, THREADS, 0, stream>>>(*kernel);
+    return cudaGetLastError();
+}
+
+/* A move of numbers: to = from, or to += from. */
+struct move {
+    struct ra_tensor to, from;
+    int64_t batch, rows;
+    int chunks, heads; /* in a head, in a row */
+    bool add;
+};
+
+/* Thread (x, y) of a block has row y of it, and of this row chunks x, x + blockDim.x, ... */
+template <int Count>
+static __global__ void __launch_bounds__(THREADS)
+    move_rows(const __grid_constant__ struct move move)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    int64_t b = i / move.rows, row = i % move.rows;
+    if (b >= move.batch)
+        return;
+    for (int c = threadIdx.x; c < move.heads * move.chunks; c += blockDim.x) {
+        int head = c / move.chunks, first = c % move.chunks * Count;
+        int64_t to = index_of(move.to, b, row, head) + first;
+        __align__(16) float x[Count], y[Count];
+        load<Count>(x, move.from, index_of(move.from, b, row, head) + first);
+        if (move.add) {
+            load<Count>(y, move.to, to);
+#pragma unroll
+            for (int e = 0; e < Count; e++)
+                x[e] += y[e];
+        }
+        store<Count>(move.to, to, x);
+    }
+}
+
+static cudaError_t launch(struct move move, int64_t dim, cudaStream_t stream)
+{
+    if (move.batch == 0 || move.rows == 0)
+        return cudaSuccess;
+    bool in_eights = in_chunks(move.to, move.from, dim);
+    move.chunks = (int)(in_eights ? dim / CHUNK : dim);
+
+    /* As many threads to a row as it has chunks, more or less, and as many rows as that leaves. */
+    dim3 threads(1, THREADS);
+    for (; threads.x < THREADS && threads.x < (unsigned)(move.heads * move.chunks); threads.x *= 2)
+        threads.y /= 2;
+    unsigned blocks = (unsigned)((move.batch * move.rows + threads.y - 1) / threads.y);
+    if (in_eights)
+        move_rows<CHUNK><<<blocks, threads, 0, stream>>>(move);
+    else
+        move_rows<1><<<blocks, threads, 0, stream>>>(move);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t ra_kernel_copy(struct ra_tensor to, struct ra_tensor from, int64_t batch,
+                                      int64_t rows, int64_t heads, int64_t dim, cudaStream_t stream)
+{
+    struct move move = {to, from, batch, rows, 0, (int)heads, false};
+    return launch(move, dim, stream);
+}
+
+extern "C" cudaError_t ra_kernel_add(struct ra_tensor to, struct ra_tensor from, int64_t batch,
+                                     int64_t rows, int64_t heads, int64_t dim, cudaStream_t stream)
+{
+    struct move move = {to, from, batch, rows, 0, (int)heads, true};
+    return launch(move, dim, stream);
+}

@@ -1,0 +1,154 @@
+/* check_range: the plain arithmetic of the kernels, held against counting.
+ */
+#include "../kernels/ra_range.h"
+#include "suite.h"
+
+enum { ROWS = 7, REACH = 9 };
+
+static bool sees(struct ra_band band, int64_t a, int64_t b)
+{
+    return band.lo <= b - a && b - a <= band.hi;
+}
+
+/* Bound number i: -REACH .. REACH, and with 2 * REACH + 1 none. */
+static int64_t bound(int i, int64_t none)
+{
+    return i > 2 * REACH ? none : i - REACH;
+}
+
+/* The part of 0 .. count - 1 that some row of first .. first + rows - 1 of the other side sees, or is
+ * seen by, counted. */
+static struct ra_range counted(struct ra_band band, bool of_keys, int64_t first, int64_t rows,
+                               int64_t count)
+{
+    struct ra_range range = {count, 0};
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t other = first; other < first + rows; other++)
+            if (of_keys ? sees(band, other, i) : sees(band, i, other)) {
+                range.first = ra_least(range.first, i);
+                range.end = i + 1;
+            }
+    return range;
+}
+
+/* Every band, block and length; _i is the lower bound. Between bounds that have crossed nobody sees
+ * anything, and a range may be more than that. */
+START_TEST(ranges)
+{
+    for (int i = 0; i < 2 * REACH + 2; i++) {
+        struct ra_band band = {bound(_i, -RA_BAND_FAR), bound(i, RA_BAND_FAR)};
+        for (int first = 0; first < ROWS; first++)
+            for (int rows = 1; rows <= ROWS; rows++)
+                for (int count = 0; count <= ROWS && band.lo <= band.hi; count++) {
+                    struct ra_range keys = counted(band, true, first, rows, count);
+                    struct ra_range queries = counted(band, false, first, rows, count);
+                    struct ra_range k = ra_keys_seen(band, first, rows, count);
+                    struct ra_range q = ra_queries_seeing(band, first, rows, count);
+                    if (keys.end > 0) {
+                        ck_assert_int_eq(k.first, keys.first);
+                        ck_assert_int_eq(k.end, keys.end);
+                    } else
+                        ck_assert_int_le(k.end, k.first);
+                    if (queries.end > 0) {
+                        ck_assert_int_eq(q.first, queries.first);
+                        ck_assert_int_eq(q.end, queries.end);
+                    } else
+                        ck_assert_int_le(q.end, q.first);
+                }
+    }
+}
+END_TEST
+
+START_TEST(all_seen)
+{
+    for (int i = 0; i < 2 * REACH + 2; i++) {
+        struct ra_band band = {bound(_i, -RA_BAND_FAR), bound(i, RA_BAND_FAR)};
+        for (int a0 = 0; a0 < ROWS; a0++)
+            for (int b0 = 0; b0 < ROWS; b0++)
+                for (int rows = 1; rows <= ROWS; rows++)
+                    for (int keys = 1; keys <= ROWS; keys++) {
+                        bool all = true;
+                        for (int a = a0; a < a0 + rows; a++)
+                            for (int b = b0; b < b0 + keys; b++)
+                                all = all && sees(band, a, b);
+                        ck_assert_int_eq(ra_all_seen(band, a0, rows, b0, keys), all);
+                    }
+    }
+}
+END_TEST
+
+/* Rows far down a long sequence: nothing overflows 32 bits on the way. */
+START_TEST(far_rows)
+{
+    const int64_t far = INT64_C(1) << 40;
+    struct ra_range keys = ra_keys_seen((struct ra_band){-3, 2}, far, 4, 2 * far);
+    ck_assert_int_eq(keys.first, far - 3);
+    ck_assert_int_eq(keys.end, far + 6);
+    struct ra_range queries = ra_queries_seeing((struct ra_band){-3, 2}, far, 4, 2 * far);
+    ck_assert_int_eq(queries.first, far - 2);
+    ck_assert_int_eq(queries.end, far + 7);
+    ck_assert(ra_all_seen((struct ra_band){-3, 2}, far, 2, far - 2, 4));
+    ck_assert(!ra_all_seen((struct ra_band){-3, 2}, far, 2, far - 3, 4));
+}
+END_TEST
+
+/* The head maps are those of the library, and each the inverse of the other; _i is the map. */
+START_TEST(heads)
+{
+    for (int H = 1; H <= 24; H++)
+        for (int G = 1; G <= H; G++) {
+            if (H % G != 0)
+                continue;
+            int readers[24] = {0};
+            for (int h = 0; h < H; h++)
+                ck_assert_int_eq(ra_key_head(_i, H, G, h), ra_heads_key(_i, H, G, h));
+            for (int g = 0; g < G; g++)
+                for (int i = 0; i < H / G; i++) {
+                    int h = ra_query_head(_i, H, G, g, i);
+                    ck_assert(h >= 0 && h < H);
+                    ck_assert_int_eq(ra_key_head(_i, H, G, h), g);
+                    readers[h]++;
+                }
+            for (int h = 0; h < H; h++)
+                ck_assert_int_eq(readers[h], 1);
+        }
+}
+END_TEST
+
+/* A row keeps its chunks, each in a place of its own; and a chunk of 8 neighbouring rows lies in 8
+ * different groups of banks, of which 128 bytes have 8. */
+START_TEST(swizzle)
+{
+    for (int chunks = 8; chunks <= 32; chunks *= 2)
+        for (int row = 0; row < 64; row++) {
+            unsigned places = 0;
+            for (int chunk = 0; chunk < chunks; chunk++) {
+                int place = ra_swizzle(row, chunk);
+                ck_assert(place >= 0 && place < chunks);
+                places |= 1u << place;
+            }
+            ck_assert_uint_eq(places, chunks == 32 ? 0xFFFFFFFF : (1u << chunks) - 1);
+
+            for (int chunk = 0; chunk < chunks && row % 8 == 0; chunk++) {
+                unsigned groups = 0;
+                for (int next = row; next < row + 8; next++)
+                    groups |= 1u << (next * chunks + ra_swizzle(next, chunk)) % 8;
+                ck_assert_uint_eq(groups, 0xFF);
+            }
+        }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("range");
+    TCase *cases = tcase_create("range");
+    tcase_set_timeout(cases, 60);
+    tcase_add_loop_test(cases, ranges, 0, 2 * REACH + 2);
+    tcase_add_loop_test(cases, all_seen, 0, 2 * REACH + 2);
+    tcase_add_test(cases, far_rows);
+    tcase_add_loop_test(cases, heads, RA_GROUPED, RA_INTERLEAVED + 1);
+    tcase_add_test(cases, swizzle);
+    suite_add_tcase(suite, cases);
+    return suite_run(suite);
+}

@@ -1,0 +1,533 @@
+/* figure: the pictures of chapter 11: how numbers lie in registers and in shared memory, how fast
+ * the kernels are, and what a ring of GPUs does when.
+ */
+#include "figure.h"
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "../kernels/ra_range.h"
+
+/* ---- 11-fragments */
+
+/* Where a thread, a lane of its warp, has a number of a matrix: in which of its registers. */
+struct home {
+    int lane, number;
+};
+
+/* One of the matrices of mma.sync m16n8k16. Numbers of 16 bits are two to a register, neighbours in
+ * a row or in a column. */
+struct fragment {
+    char name;
+    int rows, columns, wide, high; /* wide, high: the numbers of a register */
+    struct home (*home)(int row, int column);
+};
+
+static struct home home_in_a(int row, int column)
+{
+    return (struct home){row % 8 * 4 + column % 8 / 2, row / 8 + column / 8 * 2};
+}
+
+static struct home home_in_b(int row, int column)
+{
+    return (struct home){column * 4 + row % 8 / 2, row / 8};
+}
+
+static struct home home_in_c(int row, int column)
+{
+    return (struct home){row % 8 * 4 + column / 2, row / 8 * 2 + column % 2};
+}
+
+static const struct fragment matrix_a = {'a', 16, 16, 2, 1, home_in_a};
+static const struct fragment matrix_b = {'b', 16, 8, 1, 2, home_in_b};
+static const struct fragment matrix_c = {'c', 16, 8, 1, 1, home_in_c};
+
+enum { CELL = 16, COLOURED = 5 }; /* lanes 0 to 4 */
+static const char *const lane_fills[COLOURED] = {FILL(BLUE), FILL(ORANGE), FILL(GREEN),
+                                                 FILL(PURPLE), FILL(INK)};
+
+/* The matrix: the registers of the first lanes by name, of the others the number of the lane. */
+static void fragment_grid(double x, double y, const struct fragment *matrix)
+{
+    for (int row = 0; row < matrix->rows; row += matrix->high)
+        for (int column = 0; column < matrix->columns; column += matrix->wide) {
+            struct home home = matrix->home(row, column);
+            double left = x + column * CELL, top = y + row * CELL;
+            double width = matrix->wide * CELL, height = matrix->high * CELL;
+            bool coloured = home.lane < COLOURED;
+            rect(left + 0.5, top + 0.5, width - 1, height - 1,
+                 coloured ? lane_fills[home.lane] : FILL(LIGHT));
+            if (coloured)
+                text(left + width / 2, top + height / 2 + 3.5,
+                     MIDDLE FILL("#FFFFFF") " font-size=\"10\"", "%c%d", matrix->name, home.number);
+            else
+                text(left + width / 2, top + height / 2 + 3.5,
+                     MIDDLE FILL("#555555") " font-size=\"10\"", "%d", home.lane);
+        }
+}
+
+void draw_fragments(const char *source)
+{
+    (void)source; /* nothing is read */
+    double left = 20, right = 436, top = 92, middle = 392, side = 16 * CELL;
+    double beside = left + side + 12, next = right + side / 2 + 8, below = middle + side + 24;
+    svg_open(
+        (int)below + 50, "The numbers of one mma.sync, and who has them",
+        "Left: the matrices A, 16 by 16, B, 16 by 8, and C, 16 by 8, cut into the registers of "
+        "the 32 lanes of a warp; those of lanes 0 to 4 are coloured. Right: C of two products "
+        "side by side is distributed as A of the next product is.");
+
+    /* One product. */
+    heading(left, 30, "One mma.sync: C += A B", "m16n8k16, by the 32 lanes of a warp together");
+    text(beside, top - 8, BOLD, "B, 16 × 8");
+    fragment_grid(beside, top, &matrix_b);
+    text(left, middle - 8, BOLD, "A, 16 × 16");
+    fragment_grid(left, middle, &matrix_a);
+    text(beside, middle - 8, BOLD, "C, 16 × 8");
+    fragment_grid(beside, middle, &matrix_c);
+
+    /* What the looks mean, in the corner that A and B leave. */
+    for (int lane = 0; lane < COLOURED; lane++) {
+        char words[32];
+        snprintf(words, sizeof words, "lane %d, its registers", lane);
+        legend(left, top + 14 + 22 * lane, lane_fills[lane], words);
+    }
+    legend(left, top + 14 + 22 * COLOURED, FILL(LIGHT), "another lane: its number");
+    static const char *const words[] = {"A: in each of a0 … a3 two numbers, of 16 bits",
+                                        "B: in each of b0, b1 two numbers, of 16 bits",
+                                        "C: in each of c0 … c3 one number, of 32 bits"};
+    for (int k = 0; k < 3; k++)
+        text(left, top + 168 + 18 * k, " font-size=\"11\"", "%s", words[k]);
+
+    /* Two products side by side, and the next. */
+    for (int row = 0; row < 16; row++)
+        for (int column = 0; column < 16; column++) {
+            struct home a = home_in_a(row, column), c = home_in_c(row, column % 8);
+            if (a.lane != c.lane || a.number != column / 8 * 2 + c.number / 2)
+                fail("11-fragments: C of two products is not A of the next");
+        }
+    heading(right, 30, "C of two is A of the next", "scores come out where weights go in");
+    text(right, top - 8, BOLD, "C, keys 0 … 7");
+    fragment_grid(right, top, &matrix_c);
+    text(next, top - 8, BOLD, "C, keys 8 … 15");
+    fragment_grid(next, top, &matrix_c);
+    arrow(right + side / 2 + 4, top + side + 6, right + side / 2 + 4, middle - 6);
+    text(right, middle - 8, BOLD, "A, keys 0 … 15");
+    text(right + side / 2 + 16, middle - 18, "", "rounded, in pairs");
+    fragment_grid(right + 4, middle, &matrix_a);
+    text(left, below, "",
+         "c0 c1 of the left C become a0, c2 c3 become a1; those of the right C become "
+         "a2 and a3.");
+    text(left, below + 18, "", "No number goes to another lane.");
+}
+
+/* ---- 11-swizzle */
+
+enum { MATRIX = 8, CHUNKS = 16, GROUPS = 8, READ = 2 }; /* chunks of 16 bytes; READ: the one read */
+
+/* Where a chunk lies in its row. */
+static int place_of(int row, int chunk, bool swizzled)
+{
+    return swizzled ? ra_swizzle(row, chunk) : chunk;
+}
+
+/* Eight rows of 256 bytes, and below how often each bank is asked. */
+static void bank_panel(double x, bool swizzled)
+{
+    double width = 19, height = 24, top = 92, base = 424, group = 2 * width, block = 11;
+    int asked[GROUPS] = {0}, turns = 0;
+    text(x - 7, top - 7, END " font-size=\"10\"", "bank");
+    text(x - 7, top + MATRIX * height + 14, END " font-size=\"10\"", "row");
+    for (int slot = 0; slot < CHUNKS; slot++)
+        text(x + (slot + 0.5) * width, top - 7, MIDDLE " font-size=\"10\"", "%d",
+             slot % GROUPS * 4);
+    for (int row = 0; row < MATRIX; row++) {
+        text(x - 7, top + (row + 0.65) * height, END, "%d", row);
+        for (int chunk = 0; chunk < CHUNKS; chunk++) {
+            int slot = place_of(row, chunk, swizzled);
+            double left = x + slot * width;
+            rect(left + 0.5, top + row * height + 0.5, width - 1, height - 1,
+                 chunk == READ ? FILL(BLUE) : FILL(LIGHT));
+            text(left + width / 2, top + row * height + 16,
+                 chunk == READ ? MIDDLE BOLD FILL("#FFFFFF") : MIDDLE FILL("#555555"), "%d", chunk);
+            asked[slot % GROUPS] += chunk == READ;
+        }
+    }
+    double second = x + GROUPS * width;
+    line(second, top - 18, second, top + MATRIX * height + 2, STROKE(INK, "1") DASHES);
+
+    /* A bank gives 4 bytes at a time. */
+    for (int g = 0; g < GROUPS; g++) {
+        double left = x + g * group;
+        for (int k = 0; k < asked[g]; k++)
+            rect(left + 3, base - (k + 1) * block + 1, group - 6, block - 1, FILL(BLUE));
+        if (asked[g] > turns)
+            turns = asked[g];
+        text(left + group / 2, base + 15, MIDDLE " font-size=\"10\"", "%d–%d", 4 * g, 4 * g + 3);
+    }
+    line(x, base + 0.5, x + GROUPS * group, base + 0.5, STROKE(GREY, "1"));
+    text(x, base + 36, BOLD,
+         turns == 1 ? "1 turn for 128 bytes: each bank gives once"
+                    : "%d turns for 128 bytes, out of the same banks",
+         turns);
+}
+
+void draw_swizzle(const char *source)
+{
+    (void)source; /* nothing is read */
+    static const char *const words[] = {"chunk c of a row lies in place c",
+                                        "chunk c of row r lies in place c XOR (r mod 8)"};
+    svg_open(510, "Shared memory in its 32 banks, without and with the swizzle",
+             "Two pictures of 8 rows of 16 chunks of 16 bytes. Without the swizzle chunk 2 of all "
+             "rows lies in the same 4 banks, which an ldmatrix asks 8 times; with it, chunk 2 lies "
+             "in other banks in each row, and every bank is asked once.");
+    for (int swizzled = 0; swizzled < 2; swizzled++) {
+        double x = swizzled ? 396 : 40;
+        heading(x - 20, 30, swizzled ? "Swizzled" : "Row below row", words[swizzled]);
+        bank_panel(x, swizzled);
+        text(x, 322, "", "Reads of each bank, for chunk %d of 8 rows:", READ);
+    }
+    legend(20, 494, FILL(BLUE), "what one ldmatrix reads: 8 × 8 numbers of 2 bytes");
+}
+
+/* ---- 11-rates */
+
+/* The most that products reach, in TFLOP/s on an H200: float32 by the number of its units,
+ * bfloat16 on tensor cores as much as the power limit leaves. */
+static const double float32_ceiling = 67, bfloat16_ceiling = 790;
+
+static const struct contender {
+    const char *name, *fills[2]; /* full, causal */
+    bool float32;
+} contenders[] = {
+    {"k01", {FILL(BLUE), FILL("#94C3E2")}, true},
+    {"k02", {FILL(BLUE), FILL("#94C3E2")}, true},
+    {"k03", {FILL(BLUE), FILL("#94C3E2")}, false},
+    {"FA-2", {FILL("#707070"), FILL("#C4C4C4")}, false},
+    {"cuDNN", {FILL("#707070"), FILL("#C4C4C4")}, false},
+};
+enum { CONTENDERS = sizeof contenders / sizeof *contenders };
+
+static const char *const passes[] = {"forward", "backward"}, *const dims[] = {"128", "64"},
+                         *const masks[] = {"full", "causal"};
+
+/* Which of these words is it? -1: none. */
+static int find(const char *word, int count, const char *const *words)
+{
+    for (int k = 0; k < count; k++)
+        if (strcmp(word, words[k]) == 0)
+            return k;
+    return -1;
+}
+
+/* Rates by pass, dim, contender and mask; 0 where there is none. */
+struct rates {
+    double of[2][2][CONTENDERS][2], least;
+};
+
+static void read_rates(const char *path, struct rates *rates)
+{
+    enum { MOST = 2 * 2 * CONTENDERS * 2 };
+    struct row rows[MOST];
+    int count = read_csv(path, RATES_HEADER, "twnwd", MOST, rows);
+    *rates = (struct rates){.least = 1};
+    for (int k = 0; k < count; k++) {
+        char number[24];
+        snprintf(number, sizeof number, "%.0f", rows[k].numbers[0]);
+        int pass = find(rows[k].words[1], 2, passes), dim = find(number, 2, dims), kernel = 0;
+        int mask = find(rows[k].words[2], 2, masks);
+        double rate = rows[k].numbers[1];
+        while (kernel < CONTENDERS && strcmp(rows[k].words[0], contenders[kernel].name) != 0)
+            kernel++;
+        if (kernel == CONTENDERS || pass < 0 || dim < 0 || mask < 0)
+            fail(
+                "%s:%d: want k01, k02, k03, FA-2 or cuDNN; forward or backward; 128 or 64; full or "
+                "causal",
+                path, k + 2);
+        double *place_of_it = &rates->of[pass][dim][kernel][mask];
+        if (*place_of_it > 0 || rate < 0.001 || rate > 1000)
+            fail("%s:%d: want a rate from 0.001 to 1000, once", path, k + 2);
+        *place_of_it = rate;
+        rates->least = fmin(rates->least, rate);
+    }
+}
+
+/* A rate as three digits. */
+static void rate_label(double x, double y, const char *look, double rate)
+{
+    text(x, y, look, rate < 9.95 ? "%.2f" : rate < 99.5 ? "%.1f" : "%.0f", rate);
+}
+
+/* The bars of one contender: full, and below it causal. */
+static void rate_bars(double y, const struct contender *who, const double rates[2], struct axis x)
+{
+    text(x.start - 8, y + 15, END, "%s", who->name);
+    for (int mask = 0; mask < 2; mask++) {
+        if (rates[mask] == 0)
+            continue;
+        double end = place(x, log10(rates[mask])), top = y + 11 * mask;
+        rect(x.start, top, end - x.start, 10.5, who->fills[mask]);
+        if (end - x.start < 36)
+            rate_label(end + 4, top + 9, " font-size=\"10\"", rates[mask]);
+        else
+            rate_label(end - 4, top + 9,
+                       mask == 0 ? END FILL("#FFFFFF") " font-size=\"10\""
+                                 : END " font-size=\"10\"",
+                       rates[mask]);
+    }
+}
+
+/* How many contenders have a rate? */
+static int count_rates(double rates[CONTENDERS][2])
+{
+    int count = 0;
+    for (int k = 0; k < CONTENDERS; k++)
+        count += rates[k][0] > 0 || rates[k][1] > 0;
+    return count;
+}
+
+void draw_rates(const char *source)
+{
+    struct rates rates;
+    read_rates(source, &rates);
+    double bottom = 86, y = 86;
+    const double pitch = 27, gap = 32;
+    for (int g = 0; g < 4; g++) {
+        int count = count_rates(rates.of[g / 2][g % 2]);
+        bottom += count > 0 ? gap + pitch * count : 0;
+    }
+    svg_open((int)bottom + 66, "Rates of the kernels on one H200",
+             "Bars on a logarithmic scale: TFLOP/s of k01, k02 and k03, of FlashAttention-2 and of "
+             "cuDNN, forward and backward, for D = 128 and 64, full and causal, and lines where "
+             "the arithmetic has its ceiling.");
+    heading(20, 30, "Rates on one H200, TFLOP/s",
+            "logarithmic; forward 4 B H n m D operations, backward 2.5 times as many, causal half");
+
+    /* The lines of the powers of ten. */
+    struct axis x = {floor(log10(rates.least)), 3, 84, 680};
+    for (int k = (int)x.low; k <= 3; k++) {
+        if (k > x.low)
+            line(place(x, k), 80, place(x, k), bottom, STROKE(LIGHT, "1"));
+        text(place(x, k), 74, MIDDLE, "%g", pow(10, k));
+    }
+
+    for (int g = 0; g < 4; g++) {
+        double(*group)[2] = rates.of[g / 2][g % 2];
+        if (count_rates(group) == 0)
+            continue;
+        text(20, y + 18, BOLD, "%s, D = %s", passes[g / 2], dims[g % 2]);
+        y += gap - 6;
+        for (int k = 0; k < CONTENDERS; k++) {
+            if (group[k][0] == 0 && group[k][1] == 0)
+                continue;
+            const struct contender *who = &contenders[k];
+            double ceiling = who->float32 ? float32_ceiling : bfloat16_ceiling;
+            double at = place(x, log10(ceiling));
+            rate_bars(y, who, group[k], x);
+            line(at, y - 2, at, y + pitch - 4, STROKE(ORANGE, "2"));
+            text(at + 5, y + 15, FILL(ORANGE) " font-size=\"10\"", "%.0f", ceiling);
+            y += pitch;
+        }
+        y += 6;
+    }
+
+    legend(20, bottom + 28, FILL(BLUE), "full");
+    legend(84, bottom + 28, FILL("#94C3E2"), "causal: the kernels of the ladder");
+    legend(320, bottom + 28, FILL("#707070"), "full");
+    legend(384, bottom + 28, FILL("#C4C4C4"), "causal: for comparison");
+    line(20, bottom + 46, 34, bottom + 46, STROKE(ORANGE, "2"));
+    text(42, bottom + 50, "",
+         "ceiling: float32 without tensor cores (k01, k02), bfloat16 on them (all "
+         "others)");
+}
+
+/* ---- 11-tricks */
+
+enum { MOST_TRICKS = 64 };
+
+/* One pass: a pair of bars for each trick that was undone. Returns how many rows that were. */
+static int trick_panel(double y, const char *path, const struct row *rows, int count, struct axis x)
+{
+    static const char *const fills[] = {FILL(BLUE), FILL("#94C3E2")};
+    const double *all = rows[0].numbers;
+    if (find(rows[0].words[1], 2, passes) < 0 || strcmp(rows[0].words[0], "none") != 0)
+        fail("%s: want for each pass, forward or backward, the trick none first", path);
+    text(20, y, BOLD " font-size=\"14\"", "k03 %s, with one trick undone", rows[0].words[1]);
+    text(20, y + 18, "", "TFLOP/s, and how far that is from all tricks in");
+
+    int tricks = 1;
+    while (tricks < count && strcmp(rows[tricks].words[1], rows[0].words[1]) == 0)
+        tricks++;
+    for (int mask = 0; mask < 2; mask++)
+        line(place(x, all[mask]), y + 30, place(x, all[mask]), y + 30 + 36 * tricks,
+             mask == 0 ? STROKE(BLUE, "1") DASHES : STROKE("#5BA3D0", "1") DASHES);
+    for (int k = 0; k < tricks; k++) {
+        double top = y + 34 + 36 * k;
+        text(20, top + 19, k == 0 ? BOLD : "", "%s", k == 0 ? "all tricks in" : rows[k].words[0]);
+        for (int mask = 0; mask < 2; mask++) {
+            double rate = rows[k].numbers[mask], end = place(x, rate), down = top + 14 * mask;
+            rect(x.start, down, end - x.start, 13, fills[mask]);
+            rate_label(end - 5, down + 10.5,
+                       mask == 0 ? END FILL("#FFFFFF") " font-size=\"11\""
+                                 : END " font-size=\"11\"",
+                       rate);
+            double percent = 100 * rate / all[mask] - 100;
+            if (k > 0)
+                text(x.end + 14, down + 10.5, " font-size=\"11\"", "%s%.0f %%",
+                     percent < -0.5  ? "−"
+                     : percent > 0.5 ? "+"
+                                     : "",
+                     fabs(percent));
+        }
+    }
+    return tricks;
+}
+
+void draw_tricks(const char *source)
+{
+    struct row rows[MOST_TRICKS];
+    int count = read_csv(source, TRICKS_HEADER, "twdd", MOST_TRICKS, rows), panels = 0;
+    double most = 0;
+    for (int k = 0; k < count; k++) {
+        const double *numbers = rows[k].numbers;
+        if (numbers[0] < 0.001 || numbers[1] < 0.001 || numbers[0] > 1000 || numbers[1] > 1000)
+            fail("%s:%d: want rates from 0.001 to 1000", source, k + 2);
+        most = fmax(most, fmax(numbers[0], numbers[1]));
+        panels += k == 0 || strcmp(rows[k].words[1], rows[k - 1].words[1]) != 0;
+    }
+    struct axis x = {0, most, 270, 640};
+    svg_open(50 + 64 * panels + 36 * count, "What each trick of k03 is worth",
+             "For each pass and trick two bars: TFLOP/s full and causal with that trick undone and "
+             "all others in; dashed lines mark all tricks in.");
+    double y = 30;
+    for (int k = 0; k < count;) {
+        int drawn = trick_panel(y, source, rows + k, count - k, x);
+        y += 64 + 36 * drawn;
+        k += drawn;
+    }
+    legend(270, y, FILL(BLUE), "full");
+    legend(350, y, FILL("#94C3E2"), "causal");
+}
+
+/* ---- 11-ring */
+
+enum { MOST_INTERVALS = 4096, GPU_PITCH = 62, MOST_GPUS = 16 };
+static const char *const lanes[] = {"work", "keys", "gradients"};
+
+/* The rows of one ring, and what they have in all. */
+struct ring {
+    const struct row *rows;
+    int count, gpus;
+    double last; /* milliseconds */
+    double work; /* of all GPUs together */
+};
+
+/* The ring that begins at rows[0], of `count` rows at most. */
+static struct ring ring_of(const char *path, const struct row *rows, int count)
+{
+    struct ring ring = {.rows = rows};
+    for (const struct row *row = rows;
+         ring.count < count && strcmp(row->words[0], rows->words[0]) == 0; row++, ring.count++) {
+        double gpu = row->numbers[0], start = row->numbers[2], end = row->numbers[3];
+        if (find(row->words[1], 3, lanes) < 0 || gpu >= MOST_GPUS || end < start)
+            fail("%s: %s: want work, keys or gradients, rank below %d, start ms <= end ms", path,
+                 rows->words[0], MOST_GPUS);
+        ring.gpus = gpu >= ring.gpus ? (int)gpu + 1 : ring.gpus; /* below MOST_GPUS */
+        ring.last = fmax(ring.last, end);
+        ring.work += strcmp(row->words[1], lanes[0]) == 0 ? end - start : 0;
+    }
+    if (ring.last == 0)
+        fail("%s: %s: want times above 0", path, rows->words[0]);
+    return ring;
+}
+
+/* The heading, the lines of time and the names of the lanes. Returns: is it a backward? */
+static bool ring_frame(double y, const char *path, const struct ring *ring, struct axis x)
+{
+    /* bench-cuda names a ring by its pass and by batches x heads x tokens per GPU, D and layout. */
+    char pass[16], heads[16], tokens[16], layout[16];
+    int dim, read = 0;
+    if (sscanf(ring->rows->words[0], "ring %15s 1x%15[0-9/]x%15s d%d %15s%n", pass, heads, tokens,
+               &dim, layout, &read) != 5 ||
+        ring->rows->words[0][read] != '\0' || find(pass, 2, passes) < 0)
+        fail("%s: want rings like: ring forward 1x16x32k d128 striped", path);
+    pass[0] = (char)toupper((unsigned char)pass[0]); /* toupper takes no negative char */
+    text(20, y, BOLD " font-size=\"14\"", "%s, %s", pass, layout);
+    text(20, y + 18, "", "%d GPUs, %s tokens each, %s heads, D = %d, causal; milliseconds",
+         ring->gpus, tokens, heads, dim);
+    text(700, y + 18, END, "launches: %.1f %% of the time",
+         100 * ring->work / ring->gpus / ring->last);
+
+    /* Ticks at 1, 2 or 5 times a power of 10. */
+    double step = pow(10, floor(log10(x.high)));
+    if (x.high / step < 5)
+        step /= x.high / step < 2 ? 5 : 2;
+    for (int tick = 0; tick * step <= x.high; tick++) {
+        double at = place(x, tick * step);
+        line(at, y + 48, at, y + 42 + ring->gpus * GPU_PITCH, STROKE(LIGHT, "1"));
+        text(at, y + 42, MIDDLE, "%g", tick * step);
+    }
+    bool is_backward = pass[0] == 'B';
+    for (int gpu = 0; gpu < ring->gpus; gpu++) {
+        text(20, y + 70 + gpu * GPU_PITCH, BOLD, "GPU %d", gpu);
+        for (int lane = 0; lane < (is_backward ? 3 : 2); lane++)
+            text(120, y + (lane == 0 ? 70 : 75 + 13 * lane) + gpu * GPU_PITCH,
+                 END " font-size=\"11\"", "%s", lanes[lane]);
+    }
+    return is_backward;
+}
+
+/* A launch or a message, with its number in it; beside it where a message has no room. */
+static void draw_interval(double y, const struct row *row, bool is_backward, struct axis x)
+{
+    static const char *const fills[] = {FILL(SKY), FILL(GREEN), FILL(PURPLE)};
+    int lane = find(row->words[1], 3, lanes);
+    double from = place(x, row->numbers[2]), width = place(x, row->numbers[3]) - from;
+    double top = y + 54 + row->numbers[0] * GPU_PITCH;
+    if (lane == 0) {
+        rect(from, top, fmax(width - 0.5, 0.5), 22, is_backward ? FILL(BLUE) : fills[0]);
+        if (width > 14)
+            text(from + width / 2, top + 15, is_backward ? MIDDLE FILL("#FFFFFF") : MIDDLE, "%.0f",
+                 row->numbers[1]);
+        return;
+    }
+    top += 12 + 13 * lane;
+    rect(from, top, fmax(width - 0.5, 0.5), 8, fills[lane]);
+    if (width > 14)
+        text(from + width / 2, top + 7.5, MIDDLE FILL("#FFFFFF") " font-size=\"10\"", "%.0f",
+             row->numbers[1]);
+    else
+        text(from + width + 2, top + 7.5, " font-size=\"10\"", "%.0f", row->numbers[1]);
+}
+
+void draw_gpus(const char *source)
+{
+    static struct row rows[MOST_INTERVALS]; /* too many for some stacks */
+    int count = read_csv(source, GPUS_HEADER, "tnwndd", MOST_INTERVALS, rows), height = 62;
+    for (int k = 0; k < count;) {
+        struct ring ring = ring_of(source, rows + k, count - k);
+        height += 70 + ring.gpus * GPU_PITCH;
+        k += ring.count;
+    }
+    svg_open(height, "What every GPU of a ring did when",
+             "For each GPU three lanes against time: launches of the kernel, keys and gradients on "
+             "their way to the right neighbour by copy engine; each with its number.");
+
+    /* A scale of its own for each ring, up to its last event. */
+    double y = 30;
+    for (int k = 0; k < count;) {
+        struct ring ring = ring_of(source, rows + k, count - k);
+        struct axis x = {0, ring.last, 128, 690};
+        bool is_backward = ring_frame(y, source, &ring, x);
+        for (int i = 0; i < ring.count; i++)
+            draw_interval(y, &ring.rows[i], is_backward, x);
+        y += 70 + ring.gpus * GPU_PITCH;
+        k += ring.count;
+    }
+
+    legend(20, y, FILL(SKY), "forward, launch 0, 1 …");
+    legend(190, y, FILL(BLUE), "backward");
+    legend(290, y, FILL(GREEN), "keys, and");
+    legend(384, y, FILL(PURPLE), "gradients, sent on by the copy engine");
+}
