@@ -56,11 +56,13 @@ static void check_cuda(struct stage *stage, cudaError_t code)
 static void take_device(struct stage *stage)
 {
     MPI_Comm machine;
-    int rank, devices;
+    int rank, devices = 0;
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
     MPI_Comm_rank(machine, &rank);
     MPI_Comm_free(&machine);
-    check_cuda(stage, cudaGetDeviceCount(&devices));
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
+        stage_fail(stage, "no CUDA device: this program needs an NVIDIA GPU and its driver; "
+                          "nvidia-smi shows what there is");
     check_cuda(stage, cudaSetDevice(rank % devices));
 }
 

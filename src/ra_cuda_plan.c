@@ -360,7 +360,8 @@ static void begin_device(struct ra_plan *plan)
     if (RA_DO(plan, cudaGetDeviceProperties(&properties, cuda->device)))
         snprintf(cuda->device_name, sizeof cuda->device_name, "%.60s", properties.name);
 
-    /* A wait is a kernel of one thread: of high priority, so that it finds its place at once. */
+    /* A wait is a kernel of one thread: of high priority, so that it gets the next place
+     * that is free. */
     RA_DO(plan, cudaDeviceGetStreamPriorityRange(&least, &greatest));
     RA_DO(plan, cudaStreamCreateWithPriority(&cuda->keys_stream, cudaStreamNonBlocking, greatest));
     RA_DO(plan,
