@@ -126,8 +126,10 @@ static void pack_keys(struct call *call)
     int64_t bytes = c->batch * m * G * D * ra_type_bytes(c->type);
     if (c->has_mask && ra_cuda_has_keys(plan, plan->link.rank, 0))
         RA_DO(plan, ra_signal_mask(cuda->mask, call->x.mask, c->batch, m, call->stream));
-    if (!ra_cuda_sends(plan, plan->link.rank, 0))
+    if (!ra_cuda_sends(plan, plan->link.rank, 0)) {
+        RA_DO(plan, cudaEventRecord(cuda->packed, call->stream));
         return;
+    }
 
     /* The message of the call before must have left. */
     char *message = cuda->keys[0];
@@ -152,10 +154,12 @@ static void push_keys(struct call *call, int step)
     cudaStream_t stream = cuda->keys_stream;
     if (next == plan->schedule.count)
         return;
+
+    /* Who sends nothing yet waits, too: nothing is due before the caller's stream comes here. */
+    if (step == 0)
+        RA_DO(plan, cudaStreamWaitEvent(stream, cuda->packed, 0));
     if (ra_cuda_sends(plan, rank, step)) {
         int to = ra_cuda_rank_at(plan, rank, ra_cuda_jump(plan, step));
-        if (step == 0)
-            RA_DO(plan, cudaStreamWaitEvent(stream, cuda->packed, 0));
         ra_cuda_push(plan, to, RA_KEYS, next, call->number, cuda->peers[to].keys[slot(next)],
                      cuda->keys[slot(step)], key_bytes(plan, step), stream);
         if (step == 0)
@@ -504,12 +508,15 @@ static enum ra_status end(struct call *call)
     struct ra_cuda *cuda = plan->cuda;
     RA_DO(plan, cudaEventRecord(cuda->ended, call->stream));
 
-    /* If the link passes messages, nothing is left to be waited for; the arrays of a call that has
-     * failed are no longer used, either. */
-    if (plan->lost != RA_OK || (plan->schedule.count > 1 && cuda->transport != RA_PEER_COPIES))
+    /* If the link passes messages, nothing is left to be waited for. */
+    if (plan->schedule.count > 1 && cuda->transport != RA_PEER_COPIES)
         ra_cuda_note(plan, cudaStreamSynchronize(call->stream), "cudaStreamSynchronize");
     if (plan->lost == RA_OK && cuda->code != cudaSuccess)
-        return ra_cuda_end_by_cuda(plan);
+        ra_cuda_end_by_cuda(plan);
+
+    /* Nor are the arrays of a call that has failed used any longer. */
+    if (plan->lost != RA_OK)
+        cudaStreamSynchronize(call->stream);
     return plan->lost;
 }
 
@@ -583,6 +590,9 @@ static enum ra_status enqueue(struct ra_plan *plan, const struct ra_arrays *give
     if (switches) {
         cudaGetDevice(&before);
         cudaSetDevice(plan->cuda->device);
+
+        /* Launches report the last error of this thread: what failed before is none of this call. */
+        cudaGetLastError();
     }
     enum ra_status status = begin(&call, plan, given, is_backward, stream);
     if (status == RA_OK) {

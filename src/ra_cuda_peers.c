@@ -347,7 +347,7 @@ enum ra_status ra_cuda_plan_connect(struct ra_plan *plan, const struct ra_link *
 bool ra_cuda_part(struct ra_plan *plan)
 {
     struct ra_cuda *cuda = plan->cuda;
-    if (!cuda->connected || cuda->transport != RA_PEER_COPIES)
+    if (!cuda->connected || plan->schedule.count == 1 || cuda->transport != RA_PEER_COPIES)
         return true;
 
     /* Once all have come here, nobody writes to another's memory any more. */

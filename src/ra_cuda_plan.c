@@ -174,11 +174,12 @@ static int describe(const struct ra_plan *plan, int rank, char *text, size_t siz
         return snprintf(text, size,
                         "device: none, this is a plan to look at; %" PRId64 " bytes on it\n",
                         lay_out(plan, rank, &other, NULL));
+    bool given = plan->schedule.count > 1 && cuda->why[0];
     if (plan->schedule.count == 1)
         transport = "none needed";
     return snprintf(text, size, "device %d: %s; %" PRId64 " bytes on it\ntransport: %s%s%s\n",
                     cuda->device, cuda->device_name, lay_out(plan, rank, &other, NULL), transport,
-                    cuda->why[0] ? ", as " : "", cuda->why);
+                    given ? ", as " : "", given ? cuda->why : "");
 }
 
 /* ---- Trouble, and waiting. */
@@ -285,7 +286,7 @@ enum ra_status ra_cuda_wait(struct ra_plan *plan)
                                       "for after ra_forward and ra_backward");
     if (plan->look_only)
         return RA_OK;
-    int before;
+    int before = 0;
     cudaGetDevice(&before);
     cudaSetDevice(plan->cuda->device);
     finish_all(plan);
@@ -303,7 +304,7 @@ static bool leave(struct ra_plan *plan)
     struct ra_cuda *cuda = plan->cuda;
     if (plan->look_only)
         return true;
-    int before;
+    int before = 0;
     cudaGetDevice(&before);
     cudaSetDevice(cuda->device);
     finish_all(plan);
@@ -316,7 +317,7 @@ static void release(struct ra_plan *plan, bool unused)
 {
     /* Nothing is under way here any more; of what was not created there is nothing to destroy. */
     struct ra_cuda *cuda = plan->cuda;
-    int before;
+    int before = 0;
     bool has_device = !plan->look_only && cudaGetDevice(&before) == cudaSuccess;
     if (has_device)
         cudaSetDevice(cuda->device);
@@ -386,8 +387,10 @@ static enum ra_status take_device(struct ra_plan *plan, char *error)
 {
     struct ra_cuda *cuda = plan->cuda;
     begin_device(plan);
-    if (!ra_cuda_goes_on(plan))
+    if (!ra_cuda_goes_on(plan)) {
+        cudaGetLastError();
         return say_error(plan, error);
+    }
     if (!RA_DO(plan, cudaMalloc((void **)&cuda->memory, (size_t)cuda->device_bytes))) {
         cudaGetLastError();
         ra_refuse(error, "no memory: the plan needs %" PRId64 " bytes on device %d: %s",
@@ -433,6 +436,11 @@ enum ra_status ra_cuda_plan_build(struct ra_plan **plan, const struct ra_config 
         return RA_OUT_OF_MEMORY;
     }
     lay_out_host(made, made->cuda);
+
+    /* A plan to look at asks nobody: that the host passes messages is known only if config says
+     * so. */
+    if (look_only)
+        made->cuda->transport = config->transport;
     bool carries;
     int64_t turns;
     ra_cuda_survey(made, link.rank, made->cuda->launches, &carries, &turns);
