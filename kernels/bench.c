@@ -604,7 +604,7 @@ static struct {
     int count, counts[3];
     struct interval intervals[MOST_INTERVALS];
     cudaEvent_t events[2 * MOST_INTERVALS];
-    cudaStream_t first_copies; /* where keys are sent: messages of keys go first */
+    int64_t key_bytes; /* of a message of keys: one of gradients, in float32, is longer */
 } watching;
 
 ra_kernel_launch __real_ra_k03_forward, __real_ra_k03_backward;
@@ -656,9 +656,8 @@ cudaError_t __wrap_cudaMemcpyAsync(void *to, const void *from, size_t bytes,
                                    enum cudaMemcpyKind kind, cudaStream_t where)
 {
     bool message = watching.on && kind == cudaMemcpyDefault && bytes > 1024;
-    if (message && watching.counts[KEYS] == 0)
-        watching.first_copies = where;
-    bool watched = message && watch_begin(where == watching.first_copies ? KEYS : GRADIENTS, where);
+    bool keys = (int64_t)bytes == watching.key_bytes;
+    bool watched = message && watch_begin(keys ? KEYS : GRADIENTS, where);
     cudaError_t status = __real_cudaMemcpyAsync(to, from, bytes, kind, where);
     if (watched)
         watch_end(where);
@@ -815,6 +814,8 @@ static void write_timeline(const char *name, struct ra_plan *plan, const struct 
     must(cudaEventSynchronize(base), "cudaEventSynchronize");
     double origin = 1e3 * seconds();
 
+    /* k and v (n, G, D), n as on all ranks, of 2 bytes. */
+    watching.key_bytes = 2 * 2 * ra_plan_rows(plan, RA_KEY_SIDE) * arrays->k.row;
     watching.count = 0;
     memset(watching.counts, 0, sizeof watching.counts);
     watching.on = true;

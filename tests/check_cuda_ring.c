@@ -2,7 +2,7 @@
  * the host. A rank has GPU number rank modulo the number of GPUs, so one is enough.
  *
  * A plain program: CUDA and the processes of libcheck do not go together. Ends with "N passed, N
- * failed"; without a GPU with "no GPU: nothing was run".
+ * failed"; without a GPU it says that nothing was run.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -960,11 +960,24 @@ int main(int argc, char **argv)
                  {"memory", test_memory},         {"calls", test_wrong_calls},
                  {"errors", test_errors}};
 
+    for (int a = 1; a < argc; a++) {
+        bool known = false;
+        for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+            known = known || strcmp(argv[a], tests[i].name) == 0;
+        if (!known) {
+            fprintf(stderr, "usage: check-cuda-ring [PART...]      PART:");
+            for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+                fprintf(stderr, " %s", tests[i].name);
+            fprintf(stderr, " (default: all)\n");
+            return 2;
+        }
+    }
+
     /* Several ranks of one process on one GPU: see ring_attention_cuda.h. */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-        printf("no GPU: nothing was run\n0 passed, 0 failed\n");
+        printf("no CUDA device: nothing was run\n0 passed, 0 failed\n");
         return 1;
     }
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
