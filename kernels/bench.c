@@ -17,6 +17,7 @@
 
 #include "oracle.h"
 #include "ra_number.h"
+#include "rank_device.h"
 #include "ring_attention_cuda_mpi.h"
 
 static const char usage[] =
@@ -1099,38 +1100,14 @@ static void read_options(int argc, char **argv)
         fprintf(options.timeline, "ring,rank,what,number,start ms,end ms\n");
 }
 
-/* One rank per GPU; more share them, which is slow. */
-static void choose_device(void)
-{
-    MPI_Comm machine;
-    int devices = 0, here;
-    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
-    MPI_Comm_rank(machine, &here);
-    MPI_Comm_free(&machine);
-    cudaError_t found = cudaGetDeviceCount(&devices);
-    int none = found != cudaSuccess || devices == 0, somewhere;
-    MPI_Allreduce(&none, &somewhere, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-    if (somewhere) {
-        if (none)
-            fprintf(stderr, "bench-cuda: no CUDA device: %s\n",
-                    found != cudaSuccess ? cudaGetErrorString(found) : "none found");
-        MPI_Finalize();
-        exit(1);
-    }
-    must(cudaSetDevice(here % devices), "cudaSetDevice");
-    must(cudaStreamCreate(&stream), "cudaStreamCreate");
-    if (here == devices)
-        fprintf(stderr, "bench-cuda: there are more ranks than GPUs (%d): rings mean nothing\n",
-                devices);
-}
-
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     read_options(argc, argv);
-    choose_device();
+    rank_device_choose("bench-cuda", "rings mean nothing");
+    must(cudaStreamCreate(&stream), "cudaStreamCreate");
     find_ceiling();
     if (rank == 0)
         one_gpu();

@@ -64,10 +64,8 @@ struct ra_cuda {
 extern const struct ra_device ra_cuda_device;
 
 /* Makes a plan on the current device out of a config that has been read, up to the point where the
- * other ranks are needed; of the same type as ra_plan_build. If it fails, the link is still the
- * caller's. */
-enum ra_status ra_cuda_plan_build(struct ra_plan **plan, const struct ra_config *config,
-                                  struct ra_link link, bool look_only, char *error);
+ * other ranks are needed. */
+ra_plan_builder ra_cuda_plan_build;
 
 /* Host memory for messages, if the host passes them. */
 enum ra_status ra_cuda_take_staging(struct ra_plan *plan, char *error);

@@ -458,30 +458,10 @@ enum ra_status ra_cuda_plan_build(struct ra_plan **plan, const struct ra_config 
 
 /* ---- The calls that create one. */
 
-/* Copies the text of an error to the caller, who may not want it. */
-static enum ra_status report(enum ra_status status, const char *text, char *error)
-{
-    if (error && status != RA_OK)
-        snprintf(error, RA_ERROR_SIZE, "%s", text);
-    return status;
-}
-
 enum ra_status ra_cuda_plan_create(struct ra_plan **plan, const struct ra_config *config,
                                    char error[RA_ERROR_SIZE])
 {
-    char text[RA_ERROR_SIZE];
-    struct ra_config checked = RA_CONFIG_INIT;
-    if (!plan)
-        return report(ra_refuse(text, "plan is NULL: give the address of a pointer"), text, error);
-    *plan = NULL;
-    enum ra_status status = ra_config_read(&checked, config, text);
-    struct ra_link alone = {.rank = 0, .size = checked.ring_size > 0 ? checked.ring_size : 1};
-    if (status == RA_OK && alone.size > RA_PLAN_MOST_RANKS)
-        status = ra_refuse(text, "config.ring_size = %d: a plan to look at has at most %d ranks",
-                           alone.size, RA_PLAN_MOST_RANKS);
-    if (status == RA_OK)
-        status = ra_cuda_plan_build(plan, &checked, alone, alone.size > 1, text);
-    return report(status, text, error);
+    return ra_plan_make(plan, config, error, ra_cuda_plan_build);
 }
 
 enum ra_status ra_cuda_link_plan_create(struct ra_plan **plan, const struct ra_config *config,
@@ -490,14 +470,7 @@ enum ra_status ra_cuda_link_plan_create(struct ra_plan **plan, const struct ra_c
     char text[RA_ERROR_SIZE];
     struct ra_plan *made = NULL;
     struct ra_config checked = RA_CONFIG_INIT;
-    enum ra_status status = ra_config_read(&checked, config, text);
-    if (status == RA_OK && checked.ring_size > 0 && checked.ring_size != link.size)
-        status = ra_refuse(text, "config.ring_size = %d: the link has %d ranks", checked.ring_size,
-                           link.size);
-    if (!plan)
-        status = ra_refuse(text, "plan is NULL: give the address of a pointer");
-    else
-        *plan = NULL;
+    enum ra_status status = ra_plan_read(plan, &checked, config, &link, text);
     if (status == RA_OK)
         status = ra_cuda_plan_build(&made, &checked, link, false, text);
 
@@ -511,5 +484,5 @@ enum ra_status ra_cuda_link_plan_create(struct ra_plan **plan, const struct ra_c
         ra_plan_destroy(made);
     else if (link.close)
         link.close(link.self);
-    return report(status, text, error);
+    return ra_plan_report(status, text, error);
 }

@@ -8,10 +8,6 @@
 #include "ra_plan.h"
 #include "ring_attention_mpi.h"
 
-/* Makes this rank's part of a plan: ra_plan_build, or one like it. */
-typedef enum ra_status ra_plan_builder(struct ra_plan **plan, const struct ra_config *config,
-                                       struct ra_link link, bool look_only, char *error);
-
 /* ra_mpi_plan_create with this builder. */
 enum ra_status ra_mpi_plan_make(struct ra_plan **plan, const struct ra_config *config,
                                 MPI_Comm comm, char *error, ra_plan_builder *build);

@@ -138,21 +138,21 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
     return RA_OUT_OF_MEMORY;
 }
 
-/* Copies the text of an error to the caller, who may not want it. */
-static enum ra_status report(enum ra_status status, const char *text, char *error)
+enum ra_status ra_plan_report(enum ra_status status, const char *text, char *error)
 {
     if (error && status != RA_OK)
         snprintf(error, RA_ERROR_SIZE, "%s", text);
     return status;
 }
 
-enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *config,
-                              char error[RA_ERROR_SIZE])
+enum ra_status ra_plan_make(struct ra_plan **plan, const struct ra_config *config, char *error,
+                            ra_plan_builder *build)
 {
     char text[RA_ERROR_SIZE];
     struct ra_config checked = RA_CONFIG_INIT;
     if (!plan)
-        return report(ra_refuse(text, "plan is NULL: give the address of a pointer"), text, error);
+        return ra_plan_report(ra_refuse(text, "plan is NULL: give the address of a pointer"), text,
+                              error);
     *plan = NULL;
     enum ra_status status = ra_config_read(&checked, config, text);
     struct ra_link alone = {.rank = 0, .size = checked.ring_size > 0 ? checked.ring_size : 1};
@@ -160,8 +160,28 @@ enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *con
         status = ra_refuse(text, "config.ring_size = %d: a plan to look at has at most %d ranks",
                            alone.size, RA_PLAN_MOST_RANKS);
     if (status == RA_OK)
-        status = ra_plan_build(plan, &checked, alone, alone.size > 1, text);
-    return report(status, text, error);
+        status = build(plan, &checked, alone, alone.size > 1, text);
+    return ra_plan_report(status, text, error);
+}
+
+enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *config,
+                              char error[RA_ERROR_SIZE])
+{
+    return ra_plan_make(plan, config, error, ra_plan_build);
+}
+
+enum ra_status ra_plan_read(struct ra_plan **plan, struct ra_config *checked,
+                            const struct ra_config *given, const struct ra_link *link, char *text)
+{
+    enum ra_status status = ra_config_read(checked, given, text);
+    if (status == RA_OK && checked->ring_size > 0 && checked->ring_size != link->size)
+        status = ra_refuse(text, "config.ring_size = %d: the link has %d ranks", checked->ring_size,
+                           link->size);
+    if (!plan)
+        status = ra_refuse(text, "plan is NULL: give the address of a pointer");
+    else
+        *plan = NULL;
+    return status;
 }
 
 enum ra_status ra_link_plan_create(struct ra_plan **plan, const struct ra_config *config,
@@ -169,19 +189,12 @@ enum ra_status ra_link_plan_create(struct ra_plan **plan, const struct ra_config
 {
     char text[RA_ERROR_SIZE];
     struct ra_config checked = RA_CONFIG_INIT;
-    enum ra_status status = ra_config_read(&checked, config, text);
-    if (status == RA_OK && checked.ring_size > 0 && checked.ring_size != link.size)
-        status = ra_refuse(text, "config.ring_size = %d: the link has %d ranks", checked.ring_size,
-                           link.size);
-    if (!plan)
-        status = ra_refuse(text, "plan is NULL: give the address of a pointer");
-    else
-        *plan = NULL;
+    enum ra_status status = ra_plan_read(plan, &checked, config, &link, text);
     if (status == RA_OK)
         status = ra_plan_build(plan, &checked, link, false, text);
     if (status != RA_OK && link.close)
         link.close(link.self);
-    return report(status, text, error);
+    return ra_plan_report(status, text, error);
 }
 
 void ra_plan_destroy(struct ra_plan *plan)

@@ -64,9 +64,21 @@ struct ra_plan {
 };
 
 /* Makes a plan over a link, of a config that has been read. If it fails, the link is still the
- * caller's. */
-enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *config,
-                             struct ra_link link, bool look_only, char *error);
+ * caller's. ra_plan_build makes one for the host; other kinds of plan have others like it. */
+typedef enum ra_status ra_plan_builder(struct ra_plan **plan, const struct ra_config *config,
+                                       struct ra_link link, bool look_only, char *error);
+ra_plan_builder ra_plan_build;
+
+/* ra_plan_create, by one of these. */
+enum ra_status ra_plan_make(struct ra_plan **plan, const struct ra_config *config, char *error,
+                            ra_plan_builder *build);
+
+/* Reads a config for a plan over this link, and empties *plan. RA_INVALID: `text` says why. */
+enum ra_status ra_plan_read(struct ra_plan **plan, struct ra_config *checked,
+                            const struct ra_config *given, const struct ra_link *link, char *text);
+
+/* Copies the text of an error to the caller, who may not want it; returns the status. */
+enum ra_status ra_plan_report(enum ra_status status, const char *text, char *error);
 
 /* How many bytes a message of keys of so many rows has. */
 int64_t ra_plan_key_bytes(const struct ra_plan *plan, int64_t rows);

@@ -264,6 +264,7 @@ struct problem {
     float *inputs[INPUTS], *results[RESULTS];
     bool *mask;
     struct thread_ring *ring;
+    int late; /* seconds of other work that streams have before the calls */
 };
 
 static uint64_t random_state;
@@ -503,6 +504,11 @@ static struct ra_link link_of(struct problem *p, int rank)
     return p->config.transport == RA_DEVICE_LINK ? device_link_over(link) : link;
 }
 
+static void rest_for(void *seconds_to_rest)
+{
+    nanosleep(&(struct timespec){*(int *)seconds_to_rest, 0}, NULL);
+}
+
 static void compute(void *context, int rank)
 {
     struct problem *p = context;
@@ -521,6 +527,8 @@ static void compute(void *context, int rank)
     for (int i = 0; i < 2; i++)
         make_set(p, plan, &sets[i], i == 0 ? 1 : -1);
     pthread_barrier_wait(&meeting);
+    for (int i = 0; i < 2 && p->late > 0; i++)
+        CUDA(cudaLaunchHostFunc(sets[i].stream, rest_for, &p->late));
     for (int round = 0; round < p->rounds; round++) {
         struct set *set = &sets[round % 2];
         is_well(ra_cuda_forward(plan, &set->x, set->stream), ra_plan_error(plan), rank);
@@ -677,6 +685,20 @@ static void test_often(void)
     }
 }
 
+/* What the caller's stream has to do before a call does not count as lateness of a rank, also where a
+ * rank sends nothing at first, as the last one of a causal ring. */
+static void test_late_streams(void)
+{
+    for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++) {
+        struct problem p = usual(3, RA_FLOAT32);
+        p.config.timeout = 1;
+        p.config.transport = transport;
+        p.late = 2;
+        run(&p);
+        verdict("streams with other work, transport %s", transport_names[transport]);
+    }
+}
+
 static void test_created_often(void)
 {
     struct problem p = usual(3, RA_FLOAT32);
@@ -781,6 +803,21 @@ static void check_memory(void *context, int rank)
     ra_plan_destroy(plan);
 }
 
+/* A plan to look at says how much rank 0 of the last run had. */
+static void check_forecast(const struct problem *p)
+{
+    struct ra_config config = p->config;
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE];
+    config.ring_size = p->ranks;
+    if (!is_well(ra_cuda_plan_create(&plan, &config, error), error, 0))
+        return;
+    int64_t bytes = ra_plan_bytes(plan) - plan->fixed_bytes;
+    if (bytes != said[0])
+        trouble("to look at, rank 0 has %" PRId64 " bytes, in the ring %" PRId64, bytes, said[0]);
+    ra_plan_destroy(plan);
+}
+
 static void test_memory(void)
 {
     for (int transport = RA_ANY_TRANSPORT; transport <= RA_HOST_LINK; transport++)
@@ -792,6 +829,8 @@ static void test_memory(void)
             begin_problem(&p);
             run_ranks(&p, check_memory);
             end_problem(&p);
+            if (transport != RA_ANY_TRANSPORT && ranks > 1)
+                check_forecast(&p);
             verdict("memory is what was predicted, transport %s, %d ranks",
                     transport_names[transport], ranks);
         }
@@ -954,10 +993,15 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = {{"layouts", test_layouts},       {"transports", test_transports},
-                 {"shapes", test_shapes},         {"often", test_often},
-                 {"created", test_created_often}, {"deterministic", test_deterministic},
-                 {"memory", test_memory},         {"calls", test_wrong_calls},
+    } tests[] = {{"layouts", test_layouts},
+                 {"transports", test_transports},
+                 {"shapes", test_shapes},
+                 {"often", test_often},
+                 {"created", test_created_often},
+                 {"late", test_late_streams},
+                 {"deterministic", test_deterministic},
+                 {"memory", test_memory},
+                 {"calls", test_wrong_calls},
                  {"errors", test_errors}};
 
     for (int a = 1; a < argc; a++) {
