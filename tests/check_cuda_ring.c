@@ -264,7 +264,7 @@ struct problem {
     float *inputs[INPUTS], *results[RESULTS];
     bool *mask;
     struct thread_ring *ring;
-    int late; /* seconds of other work that streams have before the calls */
+    double late; /* until then, as `seconds` counts, streams have other work before the calls */
 };
 
 static uint64_t random_state;
@@ -504,9 +504,12 @@ static struct ra_link link_of(struct problem *p, int rank)
     return p->config.transport == RA_DEVICE_LINK ? device_link_over(link) : link;
 }
 
-static void rest_for(void *seconds_to_rest)
+/* Until a common time: functions of the host run one after the other, also those of several
+ * streams. */
+static void rest_until(void *then)
 {
-    nanosleep(&(struct timespec){*(int *)seconds_to_rest, 0}, NULL);
+    while (seconds() < *(double *)then)
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
 }
 
 static void compute(void *context, int rank)
@@ -528,7 +531,7 @@ static void compute(void *context, int rank)
         make_set(p, plan, &sets[i], i == 0 ? 1 : -1);
     pthread_barrier_wait(&meeting);
     for (int i = 0; i < 2 && p->late > 0; i++)
-        CUDA(cudaLaunchHostFunc(sets[i].stream, rest_for, &p->late));
+        CUDA(cudaLaunchHostFunc(sets[i].stream, rest_until, &p->late));
     for (int round = 0; round < p->rounds; round++) {
         struct set *set = &sets[round % 2];
         is_well(ra_cuda_forward(plan, &set->x, set->stream), ra_plan_error(plan), rank);
@@ -693,7 +696,7 @@ static void test_late_streams(void)
         struct problem p = usual(3, RA_FLOAT32);
         p.config.timeout = 1;
         p.config.transport = transport;
-        p.late = 2;
+        p.late = seconds() + 3;
         run(&p);
         verdict("streams with other work, transport %s", transport_names[transport]);
     }
