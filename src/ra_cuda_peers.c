@@ -155,15 +155,6 @@ static void introduce(const struct ra_plan *plan, struct hello *hello)
     cudaGetLastError();
 }
 
-/* Can threads of this process wait for each other on one device? See ring_attention_cuda.h. */
-static bool has_connections(int ranks)
-{
-    const char *connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-    const char *loading = getenv("CUDA_MODULE_LOADING");
-    return connections && atoi(connections) >= 4 * ranks && loading &&
-           strcmp(loading, "EAGER") == 0;
-}
-
 /* Makes the memory of rank `other` one that this rank can write to. */
 static bool reach(struct ra_plan *plan, const struct hello *hellos, int other, char why[160])
 {
@@ -171,11 +162,14 @@ static bool reach(struct ra_plan *plan, const struct hello *hellos, int other, c
     struct ra_peer *peer = &plan->cuda->peers[other];
     *peer = theirs->peer;
     peer->memory = NULL;
-    int neighbours = 0, can = 0, rank = plan->link.rank;
+    int sharing = 0, can = 0, rank = plan->link.rank;
     for (int r = 0; r < plan->link.size; r++)
-        neighbours += strcmp(mine->place, hellos[r].place) == 0 &&
-                      mine->process == hellos[r].process && mine->device == hellos[r].device;
-    if (strcmp(mine->place, theirs->place) != 0) {
+        sharing += strcmp(mine->place, hellos[r].place) == 0 &&
+                   mine->process == hellos[r].process && mine->device == hellos[r].device;
+    if (sharing > 1) {
+        /* Their streams may lie in one queue, also if they do not write to each other. */
+        snprintf(why, 160, "%d ranks of a process share device %d", sharing, mine->device);
+    } else if (strcmp(mine->place, theirs->place) != 0) {
         snprintf(why, 160, "rank %d is not on the host of rank %d", other, rank);
     } else if (mine->process != theirs->process) {
         void *memory = NULL;
@@ -188,11 +182,6 @@ static bool reach(struct ra_plan *plan, const struct hello *hellos, int other, c
             snprintf(why, 160, "rank %d does not reach the memory of rank %d: %.80s", rank, other,
                      cudaGetErrorString(code));
         peer->opened = code == cudaSuccess;
-    } else if (mine->device == theirs->device) {
-        if (plan->config.transport == RA_PEER_COPIES && has_connections(neighbours))
-            peer->memory = theirs->peer.memory;
-        else
-            snprintf(why, 160, "%d ranks of a process share device %d", neighbours, mine->device);
     } else {
         cudaError_t code = cudaDeviceCanAccessPeer(&can, mine->device, theirs->device);
         if (code == cudaSuccess && can)

@@ -23,13 +23,9 @@
  * engines and wait for each other on the device: their calls return once the work is enqueued. If
  * the link passes them, the host is needed between hops, and calls return when the work is done.
  *
- * If ranks that send each other messages are threads of one process and share a GPU, the link
- * passes all messages, unless config.transport is RA_PEER_COPIES. Then such ranks wait for each
- * other inside one context. Each of them needs a stream of its own, which is not NULL, and none may
- * wait for the whole device, as cudaMalloc and cudaFree do, while calls of another lack theirs. In
- * the environment, before CUDA starts, there must be CUDA_MODULE_LOADING=EAGER and
- * CUDA_DEVICE_MAX_CONNECTIONS of at least four times as many as there are such ranks (at most 32; 8
- * unless given). Without these two no such plan is made.
+ * If ranks of a ring are threads of one process and share a GPU, the link passes all messages:
+ * streams of one process may lie in the same queue of the GPU, where a rank would wait in front of
+ * what it waits for. Ranks that are processes may share one.
  */
 #ifndef RING_ATTENTION_CUDA_H
 #define RING_ATTENTION_CUDA_H

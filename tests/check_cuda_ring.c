@@ -1,8 +1,11 @@
-/* check_cuda_ring: rings of GPUs, whose ranks are threads of this process, against the library on
- * the host. A rank has GPU number rank modulo the number of GPUs, so one is enough.
+/* check_cuda_ring: rings of GPUs against the library on the host. A rank has GPU number rank modulo
+ * the number of GPUs, so one is enough.
  *
- * A plain program: CUDA and the processes of libcheck do not go together. Ends with "N passed, N
- * failed"; without a GPU it says that nothing was run.
+ *   mpirun -n 4 build/check-cuda-ring [PART...]
+ *
+ * A ring of fewer ranks than four has the first ones; the others wait. A test has passed if it has
+ * passed on all ranks, and the last line is "N passed, N failed". Without a GPU it says that nothing
+ * was run.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -14,16 +17,17 @@
 #include <time.h>
 #include "ra_cuda.h"
 #include "ra_kernel.h"
+#include "ra_mpi.h"
 #include "ra_number.h"
-#include "ring_attention_cuda.h"
+#include "ring_attention_cuda_mpi.h"
 #include "thread_link.h"
 
-enum { MOST_RANKS = 8 };
+enum { MOST_RANKS = 4 };
 
 static int passed, failed;
-static int devices;
+static int devices, world_rank;
 
-/* ---- What goes wrong, in any thread. */
+/* ---- What goes wrong on a rank, in any thread. */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static int troubles;
@@ -38,6 +42,7 @@ __attribute__((format(printf, 1, 2))) static void trouble(const char *format, ..
         vprintf(format, arguments);
         va_end(arguments);
         putchar('\n');
+        fflush(stdout);
     }
     pthread_mutex_unlock(&mutex);
 }
@@ -58,16 +63,19 @@ static bool is_well(enum ra_status status, const char *error, int rank)
     return status == RA_OK;
 }
 
-/* One test: its name, and whether nothing went wrong since the last one. */
+/* One test: its name, and whether nothing went wrong on any rank since the last one. */
 __attribute__((format(printf, 1, 2))) static void verdict(const char *format, ...)
 {
-    va_list arguments;
-    va_start(arguments, format);
-    printf("%s ", troubles == 0 ? "ok  " : "FAIL");
-    vprintf(format, arguments);
-    putchar('\n');
-    fflush(stdout);
-    va_end(arguments);
+    MPI_Allreduce(MPI_IN_PLACE, &troubles, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    if (world_rank == 0) {
+        va_list arguments;
+        va_start(arguments, format);
+        printf("%s ", troubles == 0 ? "ok  " : "FAIL");
+        vprintf(format, arguments);
+        putchar('\n');
+        fflush(stdout);
+        va_end(arguments);
+    }
     passed += troubles == 0;
     failed += troubles != 0;
     troubles = 0;
@@ -94,16 +102,15 @@ cudaError_t __wrap_cudaFreeHost(void *pointer);
 static struct block {
     void *pointer;
     int64_t bytes;
-    bool host;
 } blocks[4096];
 
-static void remember(void *pointer, size_t bytes, bool host)
+static void remember(void *pointer, size_t bytes)
 {
     pthread_mutex_lock(&mutex);
     int i = 0;
     while (blocks[i].pointer)
         i++;
-    blocks[i] = (struct block){pointer, (int64_t)bytes, host};
+    blocks[i] = (struct block){pointer, (int64_t)bytes};
     pthread_mutex_unlock(&mutex);
 }
 
@@ -116,12 +123,12 @@ static void forget(void *pointer)
     pthread_mutex_unlock(&mutex);
 }
 
-static int64_t bytes_taken(bool host)
+static int64_t bytes_taken(void)
 {
     int64_t sum = 0;
     pthread_mutex_lock(&mutex);
     for (int i = 0; i < 4096; i++)
-        sum += blocks[i].pointer && blocks[i].host == host ? blocks[i].bytes : 0;
+        sum += blocks[i].pointer ? blocks[i].bytes : 0;
     pthread_mutex_unlock(&mutex);
     return sum;
 }
@@ -130,7 +137,7 @@ cudaError_t __wrap_cudaMalloc(void **pointer, size_t bytes)
 {
     cudaError_t code = __real_cudaMalloc(pointer, bytes);
     if (code == cudaSuccess)
-        remember(*pointer, bytes, false);
+        remember(*pointer, bytes);
     return code;
 }
 
@@ -144,7 +151,7 @@ cudaError_t __wrap_cudaHostAlloc(void **pointer, size_t bytes, unsigned flags)
 {
     cudaError_t code = __real_cudaHostAlloc(pointer, bytes, flags);
     if (code == cudaSuccess)
-        remember(*pointer, bytes, true);
+        remember(*pointer, bytes);
     return code;
 }
 
@@ -156,7 +163,7 @@ cudaError_t __wrap_cudaFreeHost(void *pointer)
 
 /* ---- Links. */
 
-/* A link that takes device pointers: a thread link, with copies to and from the host around it. */
+/* A link that takes device pointers: another one, with copies to and from the host around it. */
 struct device_link {
     struct ra_link inner;
     struct {
@@ -263,8 +270,10 @@ struct problem {
     double tolerance;
     float *inputs[INPUTS], *results[RESULTS];
     bool *mask;
+    int late; /* seconds of other work that streams have before the calls */
+    MPI_Comm comm;
+    bool threads; /* the ranks are threads of the first process, on this ring */
     struct thread_ring *ring;
-    double late; /* until then, as `seconds` counts, streams have other work before the calls */
 };
 
 static uint64_t random_state;
@@ -355,18 +364,35 @@ static void end_problem(struct problem *p)
     free(p->mask);
 }
 
-/* What takes or frees memory waits for all of a GPU, where another rank may wait for this one: so
- * ranks begin together what has no end without the others, and free together. */
-static pthread_barrier_t meeting;
+/* Threads that share a GPU also wait for each other when one of them takes or frees memory: so
+ * ranks begin together, and free together. */
+static pthread_barrier_t barrier;
 
-/* Runs the ranks of a problem, each in its thread. */
-static void run_ranks(struct problem *p, void (*rank)(void *problem, int rank))
+static void meet(const struct problem *p)
 {
-    p->ring = thread_ring_open(p->ranks, p->config.timeout, THREAD_LATE);
-    pthread_barrier_init(&meeting, NULL, (unsigned)p->ranks);
-    thread_ring_run(p->ranks, rank, p);
-    pthread_barrier_destroy(&meeting);
-    thread_ring_close(p->ring);
+    if (p->threads)
+        pthread_barrier_wait(&barrier);
+    else
+        MPI_Barrier(p->comm);
+}
+
+/* Runs the ranks of a problem. */
+static void run_ranks(struct problem *p, void (*body)(void *problem, int rank))
+{
+    if (p->threads && world_rank == 0) {
+        p->ring = thread_ring_open(p->ranks, p->config.timeout, THREAD_LATE);
+        pthread_barrier_init(&barrier, NULL, (unsigned)p->ranks);
+        thread_ring_run(p->ranks, body, p);
+        pthread_barrier_destroy(&barrier);
+        thread_ring_close(p->ring);
+    }
+    if (p->threads)
+        return;
+    MPI_Comm_split(MPI_COMM_WORLD, world_rank < p->ranks ? 0 : MPI_UNDEFINED, 0, &p->comm);
+    if (p->comm == MPI_COMM_NULL)
+        return;
+    body(p, world_rank);
+    MPI_Comm_free(&p->comm);
 }
 
 /* ---- One rank. */
@@ -497,19 +523,29 @@ static void free_set(struct set *set)
     CUDA(cudaStreamDestroy(set->stream));
 }
 
-/* This rank's link, as the transport of the problem wants it. */
-static struct ra_link link_of(struct problem *p, int rank)
+/* In place of MPI's own link, one that takes device pointers. */
+static enum ra_status build_on_device_link(struct ra_plan **plan, const struct ra_config *config,
+                                           struct ra_link link, bool look_only, char *error)
 {
-    struct ra_link link = thread_ring_link(p->ring, rank);
-    return p->config.transport == RA_DEVICE_LINK ? device_link_over(link) : link;
+    return ra_cuda_plan_build(plan, config, device_link_over(link), look_only, error);
 }
 
-/* Until a common time: functions of the host run one after the other, also those of several
- * streams. */
-static void rest_until(void *then)
+/* This rank's part of a plan, which some configs of the problem ask for. */
+static enum ra_status make_plan(const struct problem *p, struct ra_plan **plan,
+                                const struct ra_config *config, int rank, char *error)
 {
-    while (seconds() < *(double *)then)
-        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    CUDA(cudaSetDevice(rank % devices));
+    if (p->threads)
+        return ra_cuda_link_plan_create(plan, config, thread_ring_link(p->ring, rank), error);
+    if (p->config.transport != RA_DEVICE_LINK)
+        return ra_cuda_mpi_plan_create(plan, config, p->comm, error);
+    enum ra_status status = ra_mpi_plan_make(plan, config, p->comm, error, build_on_device_link);
+    return status == RA_OK ? ra_cuda_plan_connect(*plan, &(*plan)->link, status, error) : status;
+}
+
+static void rest_for(void *seconds_to_rest)
+{
+    nanosleep(&(struct timespec){*(int *)seconds_to_rest, 0}, NULL);
 }
 
 static void compute(void *context, int rank)
@@ -517,10 +553,13 @@ static void compute(void *context, int rank)
     struct problem *p = context;
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
-    CUDA(cudaSetDevice(rank % devices));
-    if (!is_well(ra_cuda_link_plan_create(&plan, &p->config, link_of(p, rank), error), error, rank))
+    if (!is_well(make_plan(p, &plan, &p->config, rank, error), error, rank))
         return;
+
+    /* Threads that share a GPU use the link. */
     enum ra_transport wanted = p->config.transport;
+    if (p->threads && p->ranks > devices)
+        wanted = RA_HOST_LINK;
     if (p->ranks > 1 && ra_plan_hops(plan) > 1 && wanted != RA_ANY_TRANSPORT &&
         plan->cuda->transport != wanted)
         trouble("rank %d: the transport is number %d", rank, (int)plan->cuda->transport);
@@ -529,9 +568,9 @@ static void compute(void *context, int rank)
     struct set sets[2];
     for (int i = 0; i < 2; i++)
         make_set(p, plan, &sets[i], i == 0 ? 1 : -1);
-    pthread_barrier_wait(&meeting);
+    meet(p);
     for (int i = 0; i < 2 && p->late > 0; i++)
-        CUDA(cudaLaunchHostFunc(sets[i].stream, rest_until, &p->late));
+        CUDA(cudaLaunchHostFunc(sets[i].stream, rest_for, &p->late));
     for (int round = 0; round < p->rounds; round++) {
         struct set *set = &sets[round % 2];
         is_well(ra_cuda_forward(plan, &set->x, set->stream), ra_plan_error(plan), rank);
@@ -539,7 +578,7 @@ static void compute(void *context, int rank)
             is_well(ra_cuda_backward(plan, &set->x, set->stream), ra_plan_error(plan), rank);
     }
     is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
-    pthread_barrier_wait(&meeting);
+    meet(p);
     for (int i = 0; i < 2; i++) {
         if (i < p->rounds)
             check_set(p, plan, &sets[i]);
@@ -551,11 +590,12 @@ static void compute(void *context, int rank)
 /* Runs a problem on its ring. */
 static void run(struct problem *p)
 {
+    int64_t before = bytes_taken();
     begin_problem(p);
     run_ranks(p, compute);
     end_problem(p);
-    if (bytes_taken(false) + bytes_taken(true) != 0)
-        trouble("%" PRId64 " bytes were not freed", bytes_taken(false) + bytes_taken(true));
+    if (bytes_taken() != before)
+        trouble("%" PRId64 " bytes were not freed", bytes_taken() - before);
 }
 
 /* A small problem with a bit of everything. */
@@ -696,9 +736,23 @@ static void test_late_streams(void)
         struct problem p = usual(3, RA_FLOAT32);
         p.config.timeout = 1;
         p.config.transport = transport;
-        p.late = seconds() + 3;
+        p.late = 2;
         run(&p);
         verdict("streams with other work, transport %s", transport_names[transport]);
+    }
+}
+
+/* Ranks that are threads of one process: each writes to the others' memory if it has a GPU of its
+ * own. */
+static void test_threads(void)
+{
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        struct problem p = usual(ranks, RA_BFLOAT16);
+        p.config.layout = RA_STRIPED;
+        p.config.has_mask = true;
+        p.threads = true;
+        run(&p);
+        verdict("%d threads", ranks);
     }
 }
 
@@ -718,19 +772,18 @@ static void compute_twice(void *context, int rank)
     struct problem *p = context;
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
-    CUDA(cudaSetDevice(rank % devices));
-    if (!is_well(ra_cuda_link_plan_create(&plan, &p->config, link_of(p, rank), error), error, rank))
+    if (!is_well(make_plan(p, &plan, &p->config, rank, error), error, rank))
         return;
     struct set sets[2];
     for (int i = 0; i < 2; i++)
         make_set(p, plan, &sets[i], 1);
-    pthread_barrier_wait(&meeting);
+    meet(p);
     for (int i = 0; i < 2; i++) {
         is_well(ra_cuda_forward(plan, &sets[i].x, sets[i].stream), ra_plan_error(plan), rank);
         is_well(ra_cuda_backward(plan, &sets[i].x, sets[i].stream), ra_plan_error(plan), rank);
         is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
     }
-    pthread_barrier_wait(&meeting);
+    meet(p);
     for (int r = 0; r < RESULTS; r++) {
         const struct array *a = sets[0].results;
         size_t bytes = (size_t)(a[r].numbers * ra_type_bytes(a[r].tensor.type));
@@ -765,43 +818,37 @@ static void test_deterministic(void)
 
 /* ---- Memory. */
 
-static int64_t said[MOST_RANKS]; /* by rank */
+static int64_t said; /* by the plan of this rank */
 
 static void check_memory(void *context, int rank)
 {
     struct problem *p = context;
-    struct ra_plan *plan = NULL;
+    struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
-    CUDA(cudaSetDevice(rank % devices));
-    bool well =
-        is_well(ra_cuda_link_plan_create(&plan, &p->config, link_of(p, rank), error), error, rank);
-    said[rank] = well ? ra_plan_bytes(plan) - plan->fixed_bytes : 0;
-    pthread_barrier_wait(&meeting);
-
-    /* What the plans have is what was taken, but for struct ra_cuda and its arrays. */
-    int64_t all = 0, taken = bytes_taken(false) + bytes_taken(true);
-    for (int r = 0; r < p->ranks; r++)
-        all += said[r];
-    if (rank == 0 && !(all > taken && all <= taken + 8192 * p->ranks))
-        trouble("the plans say that they have %" PRId64 " bytes; %" PRId64 " were taken", all,
-                taken);
-    pthread_barrier_wait(&meeting);
-    if (!well)
+    int64_t before = bytes_taken();
+    if (!is_well(make_plan(p, &plan, &p->config, rank, error), error, rank))
         return;
+
+    /* What the plan has is what was taken, but for struct ra_cuda and its arrays. */
+    int64_t taken = bytes_taken() - before;
+    said = ra_plan_bytes(plan) - plan->fixed_bytes;
+    if (!(said > taken && said <= taken + 8192))
+        trouble("rank %d: the plan says that it has %" PRId64 " bytes; %" PRId64 " were taken",
+                rank, said, taken);
     char text[4096];
     int64_t length = ra_plan_describe(plan, rank, text, sizeof text);
     if (length >= (int64_t)sizeof text || !strstr(text, "transport: ") || !strstr(text, "device "))
         trouble("rank %d: the description is %s", rank, text);
     struct set set;
     make_set(p, plan, &set, 1);
-    pthread_barrier_wait(&meeting);
+    meet(p);
     is_well(ra_cuda_forward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
     is_well(ra_cuda_backward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
     is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
-    pthread_barrier_wait(&meeting);
-    if (bytes_taken(false) + bytes_taken(true) != taken)
+    meet(p);
+    if (bytes_taken() - before != taken)
         trouble("rank %d: a call has taken memory", rank);
-    pthread_barrier_wait(&meeting);
+    meet(p);
     free_set(&set);
     ra_plan_destroy(plan);
 }
@@ -816,8 +863,8 @@ static void check_forecast(const struct problem *p)
     if (!is_well(ra_cuda_plan_create(&plan, &config, error), error, 0))
         return;
     int64_t bytes = ra_plan_bytes(plan) - plan->fixed_bytes;
-    if (bytes != said[0])
-        trouble("to look at, rank 0 has %" PRId64 " bytes, in the ring %" PRId64, bytes, said[0]);
+    if (bytes != said)
+        trouble("to look at, rank 0 has %" PRId64 " bytes, in the ring %" PRId64, bytes, said);
     ra_plan_destroy(plan);
 }
 
@@ -832,7 +879,7 @@ static void test_memory(void)
             begin_problem(&p);
             run_ranks(&p, check_memory);
             end_problem(&p);
-            if (transport != RA_ANY_TRANSPORT && ranks > 1)
+            if (transport != RA_ANY_TRANSPORT && ranks > 1 && world_rank == 0)
                 check_forecast(&p);
             verdict("memory is what was predicted, transport %s, %d ranks",
                     transport_names[transport], ranks);
@@ -856,97 +903,108 @@ static void test_memory(void)
 
 /* ---- Errors. */
 
-static enum ra_status statuses[MOST_RANKS];
-static char texts[MOST_RANKS][RA_ERROR_SIZE];
-static int odd_rank; /* which one is different */
+static int odd_rank; /* which one is different, and what is wrong with it */
 static enum { NO_CALL, NO_ARRAY, OTHER_HEADS, LARGE_DIM, NO_DEVICE_LINK } oddity;
+
+/* What that rank gets, what the others get, and a word of all texts. */
+struct expected {
+    enum ra_status odd, other;
+    const char *word;
+};
+static struct expected expected;
 
 static void err(void *context, int rank)
 {
     struct problem *p = context;
     struct ra_config config = p->config;
     struct ra_plan *plan;
+    char text[RA_ERROR_SIZE] = "";
     bool odd = rank == odd_rank;
-    CUDA(cudaSetDevice(rank % devices));
+    enum ra_status wanted = odd ? expected.odd : expected.other, status;
     if (odd && oddity == OTHER_HEADS)
         config.heads *= 2;
     if (odd && oddity == LARGE_DIM)
         config.dim = 300;
     if (oddity == NO_DEVICE_LINK)
         config.transport = RA_DEVICE_LINK;
-    texts[rank][0] = '\0';
-    statuses[rank] =
-        ra_cuda_link_plan_create(&plan, &config, thread_ring_link(p->ring, rank), texts[rank]);
-    if (statuses[rank] != RA_OK) {
-        if (plan)
-            trouble("rank %d: a plan after an error", rank);
+    status = make_plan(p, &plan, &config, rank, text);
+    if (status != RA_OK) {
+        if (plan || status != wanted || !strstr(text, expected.word))
+            trouble("rank %d is odd; rank %d: %s: %s%s", odd_rank, rank, ra_status_text(status),
+                    text, plan ? ", and a plan" : "");
         return;
     }
     struct set set;
     make_set(p, plan, &set, 1);
-    pthread_barrier_wait(&meeting);
+    meet(p);
     if (odd && oddity == NO_ARRAY)
         set.x.q.data = NULL;
     if (!odd || oddity != NO_CALL)
-        statuses[rank] = ra_cuda_forward(plan, &set.x, set.stream);
-    if (statuses[rank] == RA_OK && (!odd || oddity != NO_CALL))
-        statuses[rank] = ra_cuda_wait(plan);
-    snprintf(texts[rank], RA_ERROR_SIZE, "%s", ra_plan_error(plan));
+        status = ra_cuda_forward(plan, &set.x, set.stream);
+    if (status == RA_OK && (!odd || oddity != NO_CALL))
+        status = ra_cuda_wait(plan);
+    bool says_it = strstr(ra_plan_error(plan), expected.word) || (odd && oddity == NO_CALL);
+    if (status != wanted || !says_it)
+        trouble("rank %d is odd; rank %d: %s: %s", odd_rank, rank, ra_status_text(status),
+                ra_plan_error(plan));
 
     /* Once lost, always lost. */
-    if (!odd && statuses[rank] == RA_LOST && ra_cuda_forward(plan, &set.x, set.stream) != RA_LOST)
+    if (!odd && status == RA_LOST && ra_cuda_forward(plan, &set.x, set.stream) != RA_LOST)
         trouble("rank %d: a lost plan computes", rank);
     CUDA(cudaStreamSynchronize(set.stream));
-
-    /* To free memory is to wait for the whole device, and so for ranks that still wait for this. */
-    pthread_barrier_wait(&meeting);
+    meet(p);
     ra_plan_destroy(plan);
 }
 
-/* Runs three ranks, one of which is odd; compares what all of them got. */
-static void expect(const char *name, enum ra_transport transport, double timeout,
-                   enum ra_status odd_status, enum ra_status status, const char *word)
+/* Runs three ranks, one of which is odd. */
+static void expect(const char *name, bool threads, enum ra_transport transport, double timeout,
+                   struct expected what)
 {
     struct problem p = usual(3, RA_FLOAT32);
     p.config.causal = false; /* everybody needs everybody */
     p.config.transport = transport;
     p.config.timeout = timeout;
+    p.threads = threads;
+    expected = what;
     begin_problem(&p);
     for (odd_rank = 0; odd_rank < 3; odd_rank++) {
         double began = seconds();
         run_ranks(&p, err);
         if (seconds() - began > (oddity == NO_CALL ? 2 * timeout + 3 : timeout / 2))
             trouble("rank %d is odd: that took %.1f seconds", odd_rank, seconds() - began);
-        for (int rank = 0; rank < 3; rank++) {
-            enum ra_status wanted = rank == odd_rank ? odd_status : status;
-            bool says_it = (rank == odd_rank && oddity == NO_CALL) || strstr(texts[rank], word);
-            if (statuses[rank] != wanted || !says_it)
-                trouble("rank %d is odd; rank %d: %s: %s", odd_rank, rank,
-                        ra_status_text(statuses[rank]), texts[rank]);
-        }
     }
     end_problem(&p);
-    verdict("%s, transport %s", name, transport_names[transport]);
+    verdict("%s, transport %s, %s", name, transport_names[transport],
+            threads ? "threads" : "processes");
 }
 
 static void test_errors(void)
 {
     /* What a lost ring had stays: who was lost might still write to it. */
-    oddity = OTHER_HEADS;
-    expect("ranks that disagree", RA_ANY_TRANSPORT, 20, RA_DISAGREEMENT, RA_DISAGREEMENT,
-           "config.heads");
-    oddity = LARGE_DIM;
-    expect("a config that is refused", RA_ANY_TRANSPORT, 20, RA_INVALID, RA_INVALID,
-           "config.dim = 300");
-    oddity = NO_DEVICE_LINK;
-    expect("a transport that cannot be", RA_ANY_TRANSPORT, 20, RA_INVALID, RA_INVALID,
-           "RA_DEVICE_LINK");
-    oddity = NO_ARRAY;
-    expect("an array that is refused", RA_PEER_COPIES, 20, RA_INVALID, RA_LOST, "arrays.q.data");
-    expect("an array that is refused", RA_HOST_LINK, 20, RA_INVALID, RA_LOST, "arrays.q.data");
-    oddity = NO_CALL;
-    expect("a rank that is dead", RA_PEER_COPIES, 2, RA_OK, RA_LOST, "hop ");
-    expect("a rank that is dead", RA_HOST_LINK, 2, RA_OK, RA_LOST, "hop ");
+    struct expected disagree = {RA_DISAGREEMENT, RA_DISAGREEMENT, "config.heads"};
+    struct expected large = {RA_INVALID, RA_INVALID, "config.dim = 300"};
+    struct expected no_link = {RA_INVALID, RA_INVALID, "RA_DEVICE_LINK"};
+    struct expected sharing = {RA_INVALID, RA_INVALID, "of a process share device"};
+    struct expected refused = {RA_INVALID, RA_LOST, "arrays.q.data"};
+    struct expected dead = {RA_OK, RA_LOST, "hop "};
+    for (int threads = 0; threads < 2; threads++) {
+        oddity = OTHER_HEADS;
+        expect("ranks that disagree", threads, RA_ANY_TRANSPORT, 20, disagree);
+        oddity = LARGE_DIM;
+        expect("a config that is refused", threads, RA_ANY_TRANSPORT, 20, large);
+        oddity = NO_DEVICE_LINK;
+        expect("a transport that cannot be", threads, RA_ANY_TRANSPORT, 20, no_link);
+        oddity = NO_ARRAY;
+        if (threads && devices < 3)
+            expect("threads that share a GPU", threads, RA_PEER_COPIES, 20, sharing);
+        if (!threads)
+            expect("an array that is refused", threads, RA_PEER_COPIES, 20, refused);
+        expect("an array that is refused", threads, RA_HOST_LINK, 20, refused);
+        oddity = NO_CALL;
+        if (!threads)
+            expect("a rank that is dead", threads, RA_PEER_COPIES, 2, dead);
+        expect("a rank that is dead", threads, RA_HOST_LINK, 2, dead);
+    }
 }
 
 static void test_wrong_calls(void)
@@ -996,36 +1054,37 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = {{"layouts", test_layouts},
-                 {"transports", test_transports},
-                 {"shapes", test_shapes},
-                 {"often", test_often},
-                 {"created", test_created_often},
-                 {"late", test_late_streams},
-                 {"deterministic", test_deterministic},
-                 {"memory", test_memory},
-                 {"calls", test_wrong_calls},
+    } tests[] = {{"layouts", test_layouts},   {"transports", test_transports},
+                 {"shapes", test_shapes},     {"often", test_often},
+                 {"threads", test_threads},   {"created", test_created_often},
+                 {"late", test_late_streams}, {"deterministic", test_deterministic},
+                 {"memory", test_memory},     {"calls", test_wrong_calls},
                  {"errors", test_errors}};
 
+    int size, provided;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    bool right = size == MOST_RANKS;
     for (int a = 1; a < argc; a++) {
         bool known = false;
         for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
             known = known || strcmp(argv[a], tests[i].name) == 0;
-        if (!known) {
-            fprintf(stderr, "usage: check-cuda-ring [PART...]      PART:");
-            for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
-                fprintf(stderr, " %s", tests[i].name);
-            fprintf(stderr, " (default: all)\n");
-            return 2;
-        }
+        right = right && known;
     }
-
-    /* Several ranks of one process on one GPU: see ring_attention_cuda.h. */
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
-    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    if (!right && world_rank == 0) {
+        fprintf(stderr,
+                "usage: mpirun -n %d build/check-cuda-ring [PART...]      PART:", MOST_RANKS);
+        for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+            fprintf(stderr, " %s", tests[i].name);
+        fprintf(stderr, " (default: all)\n");
+    }
+    bool has_device = cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
+    if (right && !has_device && world_rank == 0)
         printf("no CUDA device: nothing was run\n0 passed, 0 failed\n");
-        return 1;
+    if (!right || !has_device) {
+        MPI_Finalize();
+        return right ? 1 : 2;
     }
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
         bool wanted = argc == 1;
@@ -1034,6 +1093,8 @@ int main(int argc, char **argv)
         if (wanted)
             tests[i].run();
     }
-    printf("%d passed, %d failed\n", passed, failed);
+    if (world_rank == 0)
+        printf("%d passed, %d failed\n", passed, failed);
+    MPI_Finalize();
     return passed > 0 && failed == 0 ? 0 : 1;
 }
