@@ -585,86 +585,6 @@ static void one_gpu(void)
         lines(last, shapes[0], RA_FLOAT16);
 }
 
-/* ---- When each rank computed and copied.
- *
- * The linker puts these in the place of three functions that the library calls, and gives the
- * functions themselves other names (--wrap). While `watching`, they put events around each call. */
-
-enum happening { WORK, KEYS, GRADIENTS };
-
-struct interval {
-    enum happening what;
-    int number; /* the how-manieth of its kind in this call */
-    double start, end;
-};
-
-enum { MOST_INTERVALS = 256 };
-
-static struct {
-    bool on;
-    int count, counts[3];
-    struct interval intervals[MOST_INTERVALS];
-    cudaEvent_t events[2 * MOST_INTERVALS];
-    int64_t key_bytes; /* of a message of keys: one of gradients, in float32, is longer */
-} watching;
-
-ra_kernel_launch __real_ra_k03_forward, __real_ra_k03_backward;
-ra_kernel_launch __wrap_ra_k03_forward, __wrap_ra_k03_backward;
-cudaError_t __real_cudaMemcpyAsync(void *to, const void *from, size_t bytes,
-                                   enum cudaMemcpyKind kind, cudaStream_t where);
-cudaError_t __wrap_cudaMemcpyAsync(void *to, const void *from, size_t bytes,
-                                   enum cudaMemcpyKind kind, cudaStream_t where);
-
-/* Events in front of what follows, and behind it. */
-static bool watch_begin(enum happening what, cudaStream_t where)
-{
-    if (!watching.on || watching.count == MOST_INTERVALS)
-        return false;
-    int i = watching.count;
-    watching.intervals[i].what = what;
-    watching.intervals[i].number = watching.counts[what]++;
-    must(cudaEventCreate(&watching.events[2 * i]), "cudaEventCreate");
-    must(cudaEventCreate(&watching.events[2 * i + 1]), "cudaEventCreate");
-    must(cudaEventRecord(watching.events[2 * i], where), "cudaEventRecord");
-    return true;
-}
-
-static void watch_end(cudaStream_t where)
-{
-    must(cudaEventRecord(watching.events[2 * watching.count++ + 1], where), "cudaEventRecord");
-}
-
-cudaError_t __wrap_ra_k03_forward(const struct ra_kernel *kernel, cudaStream_t where)
-{
-    bool watched = watch_begin(WORK, where);
-    cudaError_t status = __real_ra_k03_forward(kernel, where);
-    if (watched)
-        watch_end(where);
-    return status;
-}
-
-cudaError_t __wrap_ra_k03_backward(const struct ra_kernel *kernel, cudaStream_t where)
-{
-    bool watched = watch_begin(WORK, where);
-    cudaError_t status = __real_ra_k03_backward(kernel, where);
-    if (watched)
-        watch_end(where);
-    return status;
-}
-
-/* Small copies are signals. */
-cudaError_t __wrap_cudaMemcpyAsync(void *to, const void *from, size_t bytes,
-                                   enum cudaMemcpyKind kind, cudaStream_t where)
-{
-    bool message = watching.on && kind == cudaMemcpyDefault && bytes > 1024;
-    bool keys = (int64_t)bytes == watching.key_bytes;
-    bool watched = message && watch_begin(keys ? KEYS : GRADIENTS, where);
-    cudaError_t status = __real_cudaMemcpyAsync(to, from, bytes, kind, where);
-    if (watched)
-        watch_end(where);
-    return status;
-}
-
 /* ---- The ring. */
 
 static void must_ra(enum ra_status status, const struct ra_plan *plan)
@@ -801,62 +721,60 @@ static double measure_ring(struct ra_plan *plan, const struct ra_arrays *arrays,
     return ms;
 }
 
-/* One call more, with events around every launch and every message, into the file of --timeline. */
-static void write_timeline(const char *name, struct ra_plan *plan, const struct ra_arrays *arrays,
-                           bool is_backward)
-{
-    /* Events of different GPUs have no clock in common; the host's clock when the first one is over
-     * stands in, good to some tens of microseconds. */
-    cudaEvent_t base;
-    must(cudaEventCreate(&base), "cudaEventCreate");
-    must(cudaStreamSynchronize(stream), "the GPU");
-    MPI_Barrier(MPI_COMM_WORLD);
-    must(cudaEventRecord(base, stream), "cudaEventRecord");
-    must(cudaEventSynchronize(base), "cudaEventSynchronize");
-    double origin = 1e3 * seconds();
+/* What the library tells of the last call. */
+static struct {
+    int count;
+    struct ra_event events[256];
+} seen;
 
-    /* k and v (n, G, D), n as on all ranks, of 2 bytes. */
-    watching.key_bytes = 2 * 2 * ra_plan_rows(plan, RA_KEY_SIDE) * arrays->k.row;
-    watching.count = 0;
-    memset(watching.counts, 0, sizeof watching.counts);
-    watching.on = true;
-    call(plan, arrays, is_backward);
-    watching.on = false;
-    must_ra(ra_cuda_wait(plan), plan);
-    must(cudaDeviceSynchronize(), "the GPU");
-    for (int i = 0; i < watching.count; i++) {
-        float start, end;
-        must(cudaEventElapsedTime(&start, base, watching.events[2 * i]), "an event");
-        must(cudaEventElapsedTime(&end, base, watching.events[2 * i + 1]), "an event");
-        watching.intervals[i].start = origin + (double)start;
-        watching.intervals[i].end = origin + (double)end;
-        must(cudaEventDestroy(watching.events[2 * i]), "cudaEventDestroy");
-        must(cudaEventDestroy(watching.events[2 * i + 1]), "cudaEventDestroy");
+static void observe(void *observer, const struct ra_event *event)
+{
+    (void)observer;
+    if (seen.count < (int)(sizeof seen.events / sizeof *seen.events))
+        seen.events[seen.count++] = *event;
+}
+
+static struct ra_plan *make_plan(const struct ra_config *config)
+{
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE];
+    enum ra_status status = ra_cuda_mpi_plan_create(&plan, config, MPI_COMM_WORLD, error);
+    if (status != RA_OK)
+        stop(ra_status_text(status), error);
+    return plan;
+}
+
+/* Another call, observed, into the file of --timeline. The first one is for getting ready. */
+static void write_timeline(const char *name, struct ra_config config,
+                           const struct ra_arrays *arrays, bool is_backward)
+{
+    config.observe = observe;
+    struct ra_plan *plan = make_plan(&config);
+    for (int i = 0; i < 2; i++) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        seen.count = 0;
+        call(plan, arrays, is_backward);
+        must_ra(ra_cuda_wait(plan), plan);
     }
-    must(cudaEventDestroy(base), "cudaEventDestroy");
+    ra_plan_destroy(plan);
 
     /* All ranks' lines in one file, by the clock of the host, from the first start of all. */
     double first = INFINITY;
-    for (int i = 0; i < watching.count; i++)
-        first = fmin(first, watching.intervals[i].start);
+    for (int i = 0; i < seen.count; i++)
+        first = fmin(first, seen.events[i].start);
     MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_DOUBLE, MPI_MIN, MPI_COMM_WORLD);
-    static const char *const words[] = {"work", "keys", "gradients"};
+    static const char *const words[] = {"work", "wait", "keys", "gradients"};
     for (int r = 0; r < ranks; r++) {
-        if (r > 0 && rank == r) {
-            MPI_Send(&watching.count, 1, MPI_INT, 0, 0, MPI_COMM_WORLD);
-            MPI_Send(watching.intervals, sizeof watching.intervals, MPI_BYTE, 0, 0, MPI_COMM_WORLD);
-        }
+        if (r > 0 && rank == r)
+            MPI_Send(&seen, sizeof seen, MPI_BYTE, 0, 0, MPI_COMM_WORLD);
         if (rank > 0)
             continue;
-        if (r > 0) {
-            MPI_Recv(&watching.count, 1, MPI_INT, r, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-            MPI_Recv(watching.intervals, sizeof watching.intervals, MPI_BYTE, r, 0, MPI_COMM_WORLD,
-                     MPI_STATUS_IGNORE);
-        }
-        for (int i = 0; i < watching.count; i++) {
-            struct interval x = watching.intervals[i];
-            fprintf(options.timeline, "%s,%d,%s,%d,%.4f,%.4f\n", name, r, words[x.what], x.number,
-                    x.start - first, x.end - first);
+        if (r > 0)
+            MPI_Recv(&seen, sizeof seen, MPI_BYTE, r, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        for (int i = 0; i < seen.count; i++) {
+            struct ra_event x = seen.events[i];
+            fprintf(options.timeline, "%s,%d,%s,%d,%.4f,%.4f\n", name, r, words[x.kind], x.hop,
+                    1e3 * (x.start - first), 1e3 * (x.end - first));
         }
     }
 }
@@ -974,11 +892,7 @@ static void ring_lines(struct shape shape)
         config.type = RA_BFLOAT16;
         config.causal = true;
         config.layout = layouts[l];
-        struct ra_plan *plan;
-        char error[RA_ERROR_SIZE];
-        enum ra_status status = ra_cuda_mpi_plan_create(&plan, &config, MPI_COMM_WORLD, error);
-        if (status != RA_OK)
-            stop(ra_status_text(status), error);
+        struct ra_plan *plan = make_plan(&config);
 
         /* What a GPU does alone, and what the links do alone, once for each shape. */
         if (!begun) {
@@ -1015,7 +929,7 @@ static void ring_lines(struct shape shape)
                         operations * (p ? 2.5 : 1));
             fflush(stdout);
             if (options.has_timeline)
-                write_timeline(names[p], plan, &arrays, p == 1);
+                write_timeline(names[p], config, &arrays, p == 1);
         }
         ra_plan_destroy(plan);
         must(cudaFree(memory), "cudaFree");

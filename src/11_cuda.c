@@ -66,6 +66,16 @@ static void take_device(struct stage *stage)
     check_cuda(stage, cudaSetDevice(rank % devices));
 }
 
+/* What the library tells goes into the timeline: this rank's work, and what it sent. */
+static void observe(void *observer, const struct ra_event *event)
+{
+    static const enum stage_lane lanes[] = {STAGE_LANE_WORK, STAGE_LANE_WORK, STAGE_LANE_KEYS,
+                                            STAGE_LANE_GRADIENTS};
+    const char *name = event->backward ? "backward" : "forward";
+    stage_trace(observer, lanes[event->kind], event->kind == RA_EVENT_WORK ? name : "send",
+                event->hop, event->start, event->end);
+}
+
 /* All spans of this rank, in memory of the stage's. */
 static struct ra_span *spans_of(struct stage *stage, const struct ra_plan *plan, enum ra_side side)
 {
@@ -143,6 +153,8 @@ int main(int argc, char **argv)
     stage_open_mpi(&stage, argc, argv, 11, "11-cuda", "The same attention, on GPUs.");
     take_device(&stage);
     struct ra_config config = config_of(&stage);
+    config.observe = observe;
+    config.observer = &stage;
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
     check(&stage, ra_cuda_mpi_plan_create(&plan, &config, MPI_COMM_WORLD, error), error);

@@ -80,6 +80,12 @@ struct call {
     int number, backward_number; /* of this call, and of this backward */
 };
 
+/* When a part of this step is done, for the observer. */
+static struct ra_moment *moment_of(const struct call *call, int step, enum ra_event_kind kind)
+{
+    return ra_cuda_moment(call->plan, call->backward, step, kind);
+}
+
 /* Which buffer the keys of this step are in, and their gradients. */
 static int slot(int step)
 {
@@ -161,7 +167,8 @@ static void push_keys(struct call *call, int step)
     if (ra_cuda_sends(plan, rank, step)) {
         int to = ra_cuda_rank_at(plan, rank, ra_cuda_jump(plan, step));
         ra_cuda_push(plan, to, RA_KEYS, next, call->number, cuda->peers[to].keys[slot(next)],
-                     cuda->keys[slot(step)], key_bytes(plan, step), stream);
+                     cuda->keys[slot(step)], key_bytes(plan, step),
+                     moment_of(call, step, RA_EVENT_KEYS), stream);
         if (step == 0)
             RA_DO(plan, cudaEventRecord(cuda->keys_left, stream));
     }
@@ -307,9 +314,11 @@ static void fold_hop(struct call *call, int step)
     const struct ra_config *c = &plan->config;
     struct ra_kernel kernel = kernel_of(plan);
     struct ra_tensor k, v, mask, dk = RA_NO_TENSOR, dv = RA_NO_TENSOR;
+    struct ra_moment *moment = moment_of(call, step, RA_EVENT_WORK);
     int rank = plan->link.rank;
     int64_t rows = ra_plan_visitors(plan, rank, step), G = c->key_heads, a = 0;
     open_keys(call, step, &k, &v, &mask);
+    ra_cuda_begins(plan, moment, call->stream);
     if (call->backward) {
         float *share = cuda->gradients[slot(step)];
         dk = ra_tensor_bnhd(share, RA_FLOAT32, rows, G, c->dim);
@@ -331,6 +340,7 @@ static void fold_hop(struct call *call, int step)
         }
         a += kernel.queries;
     }
+    ra_cuda_ends(plan, moment, call->stream);
 }
 
 /* ---- Gradients. */
@@ -377,14 +387,15 @@ static void push_gradients(struct call *call, int step)
 
     const void *share = cuda->gradients[slot(step)];
     int64_t bytes = gradient_bytes(plan, rank, step);
+    struct ra_moment *moment = moment_of(call, step, RA_EVENT_GRADIENTS);
     if (ra_cuda_sends(plan, rank, step)) {
         int to = ra_cuda_rank_at(plan, rank, ra_cuda_jump(plan, step));
         ra_cuda_push(plan, to, RA_GRADIENTS, next, number, cuda->peers[to].gradients[3], share,
-                     bytes, stream);
+                     bytes, moment, stream);
     } else if (ra_cuda_sends_home(plan, rank, step)) {
         int to = ra_plan_origin(plan, rank, step);
         ra_cuda_push(plan, to, RA_HOME, step, number, cuda->peers[to].gradients[0], share, bytes,
-                     stream);
+                     moment, stream);
     }
     RA_DO(plan, cudaEventRecord(cuda->left[slot(step)], stream));
 }

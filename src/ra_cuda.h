@@ -18,6 +18,12 @@ struct ra_peer {
     int64_t words;        /* of the signals */
 };
 
+/* When a part of a step began and ended on its stream. */
+struct ra_moment {
+    cudaEvent_t began, ended;
+    bool happened; /* and the observer does not know it yet */
+};
+
 struct ra_cuda {
     int device;
     char device_name[64];
@@ -54,6 +60,11 @@ struct ra_cuda {
     struct ra_peer *peers;
     char *met; /* one byte per rank: all have come to the end */
 
+    /* For config.observe, else NULL: of the last forward and the last backward, by step and
+     * ra_event_kind. The event `now` is there to be compared with. */
+    struct ra_moment *moments;
+    cudaEvent_t now;
+
     cudaError_t code; /* of the first CUDA call that failed, and which one that was */
     char call[48];
 };
@@ -79,6 +90,13 @@ bool ra_cuda_goes_on(const struct ra_plan *plan);
 /* Notes the error of a call, whose name is the text up to its arguments. Returns
  * ra_cuda_goes_on. */
 bool ra_cuda_note(struct ra_plan *plan, cudaError_t code, const char *call);
+
+/* The moment of a part of a step; NULL if nobody observes. And what marks it on a stream, in front
+ * of the work and behind it; without a moment they do nothing. */
+struct ra_moment *ra_cuda_moment(const struct ra_plan *plan, bool backward, int step,
+                                 enum ra_event_kind kind);
+void ra_cuda_begins(struct ra_plan *plan, struct ra_moment *moment, cudaStream_t stream);
+void ra_cuda_ends(struct ra_plan *plan, struct ra_moment *moment, cudaStream_t stream);
 
 /* The plan is at its end, for this reason or for the error that was noted: nothing on the device
  * waits any more, and the other ranks hear of it. Both return its status. */
@@ -139,8 +157,10 @@ void ra_cuda_tell_of_room(struct ra_plan *plan, enum ra_message message, int ste
                           cudaStream_t stream);
 
 /* Sends a message to a place in another rank's memory, `offset` bytes from its beginning, once
- * there is room, and says so. Gradients that come home always have room. */
+ * there is room, and says so. Gradients that come home always have room. `moment` is that of the
+ * copy. */
 void ra_cuda_push(struct ra_plan *plan, int to, enum ra_message message, int step, int number,
-                  int64_t offset, const void *from, int64_t bytes, cudaStream_t stream);
+                  int64_t offset, const void *from, int64_t bytes, struct ra_moment *moment,
+                  cudaStream_t stream);
 
 #endif

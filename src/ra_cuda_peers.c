@@ -424,12 +424,15 @@ void ra_cuda_tell_of_room(struct ra_plan *plan, enum ra_message message, int ste
 }
 
 void ra_cuda_push(struct ra_plan *plan, int to, enum ra_message message, int step, int number,
-                  int64_t offset, const void *from, int64_t bytes, cudaStream_t stream)
+                  int64_t offset, const void *from, int64_t bytes, struct ra_moment *moment,
+                  cudaStream_t stream)
 {
     /* Gradients that come home replace the share that lay there, which has left before. */
     if (message != RA_HOME)
         ra_cuda_await(plan, to, message, true, step, number, stream);
+    ra_cuda_begins(plan, moment, stream);
     RA_DO(plan, cudaMemcpyAsync(plan->cuda->peers[to].memory + offset, from, (size_t)bytes,
                                 cudaMemcpyDefault, stream));
+    ra_cuda_ends(plan, moment, stream);
     tell(plan, to, message, false, step, number, stream);
 }

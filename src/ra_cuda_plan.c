@@ -21,6 +21,9 @@ enum { LINE = 256 };
 /* The largest head that the kernels have. */
 enum { MOST_DIM = 256 };
 
+/* Of enum ra_event_kind. */
+enum { EVENT_KINDS = RA_EVENT_GRADIENTS + 1 };
+
 static const char *const message_names[] = {"keys", "gradients", "gradients coming home"};
 static const char *const transport_names[] = {"none", "peer copies", "device link", "host link"};
 
@@ -119,6 +122,12 @@ static int64_t lay_out_staging(const struct ra_plan *plan, int rank, struct ra_c
     return used;
 }
 
+/* How many moments there are, if anybody observes. */
+static int64_t moment_count(const struct ra_plan *plan)
+{
+    return plan->config.observe ? 2 * EVENT_KINDS * plan->schedule.count : 0;
+}
+
 /* Host memory of the plan: struct ra_cuda and its arrays. */
 static int64_t lay_out_host(const struct ra_plan *plan, struct ra_cuda *cuda)
 {
@@ -129,7 +138,9 @@ static int64_t lay_out_host(const struct ra_plan *plan, struct ra_cuda *cuda)
     void *launches = take(start, &used, counts), *launched = take(start, &used, counts);
     void *peers = take(start, &used, plan->link.size * (int64_t)sizeof(struct ra_peer));
     void *met = take(start, &used, plan->link.size);
+    void *moments = take(start, &used, moment_count(plan) * (int64_t)sizeof(struct ra_moment));
     if (cuda) {
+        cuda->moments = moments;
         cuda->launches = launches;
         cuda->launched = launched;
         cuda->peers = peers;
@@ -277,6 +288,59 @@ static void finish_all(struct ra_plan *plan)
     }
 }
 
+/* ---- The observer, and the wait that tells it. */
+
+struct ra_moment *ra_cuda_moment(const struct ra_plan *plan, bool backward, int step,
+                                 enum ra_event_kind kind)
+{
+    if (!plan->cuda->moments)
+        return NULL;
+    return &plan->cuda->moments[(backward * plan->schedule.count + step) * EVENT_KINDS + (int)kind];
+}
+
+void ra_cuda_begins(struct ra_plan *plan, struct ra_moment *moment, cudaStream_t stream)
+{
+    if (moment)
+        RA_DO(plan, cudaEventRecord(moment->began, stream));
+}
+
+void ra_cuda_ends(struct ra_plan *plan, struct ra_moment *moment, cudaStream_t stream)
+{
+    if (moment)
+        moment->happened = RA_DO(plan, cudaEventRecord(moment->ended, stream));
+}
+
+/* Tells the observer what has happened since the last time. */
+static void tell_observer(struct ra_plan *plan)
+{
+    const struct ra_config *c = &plan->config;
+    struct ra_cuda *cuda = plan->cuda;
+    if (!cuda->moments)
+        return;
+
+    /* Events have no clock, but know how long ago they were. */
+    RA_DO(plan, cudaEventRecord(cuda->now, cuda->keys_stream));
+    RA_DO(plan, cudaEventSynchronize(cuda->now));
+    double now = seconds();
+    for (int64_t i = 0; i < moment_count(plan); i++) {
+        struct ra_moment *moment = &cuda->moments[i];
+        float began = 0, ended = 0; /* milliseconds ago */
+        if (!moment->happened)
+            continue;
+        moment->happened = false;
+        RA_DO(plan, cudaEventElapsedTime(&began, moment->began, cuda->now));
+        if (!RA_DO(plan, cudaEventElapsedTime(&ended, moment->ended, cuda->now)))
+            return;
+        int64_t step = i / EVENT_KINDS;
+        struct ra_event event = {.kind = (enum ra_event_kind)(i % EVENT_KINDS),
+                                 .backward = step >= plan->schedule.count,
+                                 .hop = plan->schedule.hop[step % plan->schedule.count],
+                                 .start = now - 1e-3 * (double)began,
+                                 .end = now - 1e-3 * (double)ended};
+        c->observe(c->observer, &event);
+    }
+}
+
 enum ra_status ra_cuda_wait(struct ra_plan *plan)
 {
     if (!plan)
@@ -291,6 +355,8 @@ enum ra_status ra_cuda_wait(struct ra_plan *plan)
     cudaSetDevice(plan->cuda->device);
     finish_all(plan);
     enum ra_status status = ra_cuda_listen(plan);
+    if (status == RA_OK)
+        tell_observer(plan);
     if (status == RA_OK && plan->cuda->code != cudaSuccess)
         status = ra_cuda_end_by_cuda(plan);
     cudaSetDevice(before);
@@ -327,10 +393,18 @@ static void release(struct ra_plan *plan, bool unused)
             cudaStreamDestroy(streams[i]);
     cudaEvent_t events[] = {
         cuda->packed, cuda->keys_left, cuda->keys_arrived, cuda->computed, cuda->gradients_arrived,
-        cuda->summed, cuda->ended,     cuda->left[0],      cuda->left[1],  cuda->left[2]};
+        cuda->summed, cuda->ended,     cuda->left[0],      cuda->left[1],  cuda->left[2],
+        cuda->now};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i])
             cudaEventDestroy(events[i]);
+    for (int64_t i = 0; i < moment_count(plan); i++) {
+        struct ra_moment *moment = &cuda->moments[i];
+        if (moment->began)
+            cudaEventDestroy(moment->began);
+        if (moment->ended)
+            cudaEventDestroy(moment->ended);
+    }
     if (cuda->trouble)
         cudaFreeHost(cuda->trouble);
     if (cuda->staging && unused)
@@ -373,6 +447,14 @@ static void begin_device(struct ra_plan *plan)
                              &cuda->left[2]};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         RA_DO(plan, cudaEventCreateWithFlags(events[i], cudaEventDisableTiming));
+
+    /* Those of the observer know the time. */
+    for (int64_t i = 0; i < moment_count(plan); i++) {
+        RA_DO(plan, cudaEventCreate(&cuda->moments[i].began));
+        RA_DO(plan, cudaEventCreate(&cuda->moments[i].ended));
+    }
+    if (cuda->moments)
+        RA_DO(plan, cudaEventCreate(&cuda->now));
     if (plan->schedule.count > 1) {
         RA_DO(plan, cudaHostAlloc((void **)&cuda->trouble, sizeof *cuda->trouble,
                                   cudaHostAllocMapped | cudaHostAllocPortable));

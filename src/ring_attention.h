@@ -84,7 +84,7 @@ int64_t ra_type_bytes(enum ra_type type);
 
 /* What an observer is told: that this rank has computed from start to end, or waited for
  * messages, or that a message was on its way to it (seen to have arrived at `end`). Seconds on
- * CLOCK_MONOTONIC. */
+ * CLOCK_MONOTONIC. On GPUs it is told other things: see ring_attention_cuda.h. */
 enum ra_event_kind { RA_EVENT_WORK, RA_EVENT_WAIT, RA_EVENT_KEYS, RA_EVENT_GRADIENTS };
 
 struct ra_event {

@@ -334,6 +334,7 @@ static void begin_problem(struct problem *p)
     host.layout = RA_CONTIGUOUS;
     host.bucket = host.ring_size = 0;
     host.transport = RA_ANY_TRANSPORT;
+    host.observe = NULL;
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
     struct ra_arrays x = RA_ARRAYS_INIT;
@@ -901,6 +902,109 @@ static void test_memory(void)
     verdict("a plan to look at");
 }
 
+/* ---- What an observer hears. */
+
+static struct {
+    int count;
+    struct ra_event events[64];
+} heard;
+
+static void hear(void *observer, const struct ra_event *event)
+{
+    (void)observer;
+    if (heard.count < 64)
+        heard.events[heard.count++] = *event;
+}
+
+/* The only event of this kind at a hop, or NULL. */
+static const struct ra_event *only_event(enum ra_event_kind kind, bool backward, int hop)
+{
+    const struct ra_event *found = NULL;
+    for (int i = 0; i < heard.count; i++) {
+        const struct ra_event *event = &heard.events[i];
+        if (event->kind != kind || event->backward != backward || event->hop != hop)
+            continue;
+        if (found)
+            trouble("two events of kind %d at hop %d", (int)kind, hop);
+        found = event;
+    }
+    return found;
+}
+
+static void check_observer(void *context, int rank)
+{
+    struct problem *p = context;
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE];
+    if (!is_well(make_plan(p, &plan, &p->config, rank, error), error, rank))
+        return;
+    struct set set;
+    make_set(p, plan, &set, 1);
+    meet(p);
+    double began = seconds();
+    heard.count = 0;
+    for (int i = 0; i < 2; i++) {
+        is_well(ra_cuda_forward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
+        is_well(ra_cuda_backward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
+    }
+    is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
+    double ended = seconds();
+    for (int i = 0; i < heard.count; i++)
+        if (!(heard.events[i].start >= began - 1e-3 && heard.events[i].end <= ended + 1e-3 &&
+              heard.events[i].start <= heard.events[i].end))
+            trouble("rank %d: from %g to %g in a call from %g to %g", rank, heard.events[i].start,
+                    heard.events[i].end, began, ended);
+
+    /* One piece of work at each hop, in their order, and what the schedule sends. */
+    int wanted = 0;
+    bool peer = plan->cuda->transport == RA_PEER_COPIES;
+    for (int call = 0; call < 2; call++) {
+        double last = began - 1e-3;
+        for (int step = 0; step < plan->schedule.count; step++) {
+            int hop = plan->schedule.hop[step];
+            bool keys = peer && ra_cuda_sends(plan, rank, step);
+            bool gradients = keys || (peer && ra_cuda_sends_home(plan, rank, step));
+            const struct ra_event *work = only_event(RA_EVENT_WORK, call == 1, hop);
+            if (!work || work->start < last - 1e-6)
+                trouble("rank %d, hop %d: no work, or too early", rank, hop);
+            last = work ? work->end : last;
+            if (keys != (only_event(RA_EVENT_KEYS, call == 1, hop) != NULL))
+                trouble("rank %d, hop %d: keys", rank, hop);
+            if ((call == 1 && gradients) !=
+                (only_event(RA_EVENT_GRADIENTS, call == 1, hop) != NULL))
+                trouble("rank %d, hop %d: gradients", rank, hop);
+            wanted += 1 + keys + (call == 1 && gradients);
+        }
+    }
+    if (heard.count != wanted)
+        trouble("rank %d: %d events, not %d", rank, heard.count, wanted);
+
+    /* Nothing is told twice. */
+    is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
+    if (heard.count != wanted)
+        trouble("rank %d: something is told twice", rank);
+    meet(p);
+    free_set(&set);
+    ra_plan_destroy(plan);
+}
+
+static void test_observer(void)
+{
+    for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++)
+        for (int layout = RA_CONTIGUOUS; layout <= RA_ZIGZAG; layout++) {
+            struct problem p = usual(4, RA_BFLOAT16);
+            p.config.layout = layout;
+            p.config.lookback = layout == RA_CONTIGUOUS ? 10 : RA_NO_LOOKBACK;
+            p.config.transport = transport;
+            p.config.observe = hear;
+            begin_problem(&p);
+            run_ranks(&p, check_observer);
+            end_problem(&p);
+            verdict("an observer, %s, transport %s", layout_names[layout],
+                    transport_names[transport]);
+        }
+}
+
 /* ---- Errors. */
 
 static int odd_rank; /* which one is different, and what is wrong with it */
@@ -1059,7 +1163,7 @@ int main(int argc, char **argv)
                  {"threads", test_threads},   {"created", test_created_often},
                  {"late", test_late_streams}, {"deterministic", test_deterministic},
                  {"memory", test_memory},     {"calls", test_wrong_calls},
-                 {"errors", test_errors}};
+                 {"observer", test_observer}, {"errors", test_errors}};
 
     int size, provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
