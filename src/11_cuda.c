@@ -5,6 +5,7 @@
  */
 #include <cuda_runtime_api.h>
 #include <mpi.h>
+#include <stdio.h>
 #include "ra_kernel.h"
 #include "ring_attention_cuda_mpi.h"
 #include "stage_mpi.h"
@@ -46,10 +47,12 @@ static void check(struct stage *stage, enum ra_status status, const char *error)
         stage_fail(stage, error);
 }
 
-static void check_cuda(struct stage *stage, cudaError_t code)
+static void check_cuda(struct stage *stage, cudaError_t code, const char *what)
 {
+    char text[200];
+    snprintf(text, sizeof text, "%s: %s", what, cudaGetErrorString(code));
     if (code != cudaSuccess)
-        stage_fail(stage, cudaGetErrorString(code));
+        stage_fail(stage, text);
 }
 
 /* Ranks of one machine take its GPUs in turn. */
@@ -63,7 +66,7 @@ static void take_device(struct stage *stage)
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
         stage_fail(stage, "no CUDA device: this program needs an NVIDIA GPU and its driver; "
                           "nvidia-smi shows what there is");
-    check_cuda(stage, cudaSetDevice(rank % devices));
+    check_cuda(stage, cudaSetDevice(rank % devices), "the choice of a GPU");
 }
 
 /* What the library tells goes into the timeline: this rank's work, and what it sent. */
@@ -94,8 +97,8 @@ static struct ra_tensor device_array(struct stage *stage, enum ra_type type, int
 {
     void *data = NULL;
     int64_t bytes = stage->B * rows * heads * dim * ra_type_bytes(type);
-    check_cuda(stage, cudaMalloc(&data, (size_t)(bytes > 0 ? bytes : 1)));
-    check_cuda(stage, cudaMemset(data, 0xFF, (size_t)bytes));
+    check_cuda(stage, cudaMalloc(&data, (size_t)(bytes > 0 ? bytes : 1)), "memory of the GPU");
+    check_cuda(stage, cudaMemset(data, 0xFF, (size_t)bytes), "memory of the GPU");
     stage->peak_bytes += bytes;
     return ra_tensor_bnhd(data, type, rows, heads, dim);
 }
@@ -106,14 +109,17 @@ static struct ra_tensor upload(struct stage *stage, enum stage_input input, enum
 {
     int64_t D = stage->D, bytes = stage->B * rows * heads * D * (int64_t)sizeof(float);
     struct ra_tensor whole = device_array(stage, RA_FLOAT32, rows, heads, D);
-    check_cuda(stage, cudaMemcpy(whole.data, stage_input(stage, input), (size_t)bytes,
-                                 cudaMemcpyHostToDevice));
+    check_cuda(
+        stage,
+        cudaMemcpy(whole.data, stage_input(stage, input), (size_t)bytes, cudaMemcpyHostToDevice),
+        "an input's way to the GPU");
     if (type == RA_FLOAT32)
         return whole;
     struct ra_tensor rounded = device_array(stage, type, rows, heads, D);
-    check_cuda(stage, ra_kernel_copy(rounded, whole, stage->B, rows, heads, D, NULL));
-    check_cuda(stage, cudaDeviceSynchronize());
-    check_cuda(stage, cudaFree(whole.data));
+    check_cuda(stage, ra_kernel_copy(rounded, whole, stage->B, rows, heads, D, NULL),
+               "an input, to be rounded");
+    check_cuda(stage, cudaDeviceSynchronize(), "an input, to be rounded");
+    check_cuda(stage, cudaFree(whole.data), "memory of the GPU");
     stage->peak_bytes -= bytes;
     return rounded;
 }
@@ -124,8 +130,10 @@ static void write_result(struct stage *stage, enum stage_result result, struct r
 {
     int64_t numbers = stage->B * rows * heads * dim;
     float *data = stage_allocate(stage, numbers, sizeof(float));
-    check_cuda(stage, cudaMemcpy(data, array.data, (size_t)numbers * sizeof(float),
-                                 cudaMemcpyDeviceToHost));
+    check_cuda(
+        stage,
+        cudaMemcpy(data, array.data, (size_t)numbers * sizeof(float), cudaMemcpyDeviceToHost),
+        "a result's way to the host");
     stage_write(stage, result, data);
 }
 
@@ -172,13 +180,15 @@ int main(int argc, char **argv)
     x.v = upload(&stage, STAGE_V, config.type, m, G);
     if (stage.has_mask) {
         void *mask = device_array(&stage, RA_BOOL, m, 1, 1).data;
-        check_cuda(&stage, cudaMemcpy(mask, stage_mask(&stage), (size_t)(stage.B * m),
-                                      cudaMemcpyHostToDevice));
+        check_cuda(
+            &stage,
+            cudaMemcpy(mask, stage_mask(&stage), (size_t)(stage.B * m), cudaMemcpyHostToDevice),
+            "the mask's way to the GPU");
         x.mask = ra_tensor_bn(mask, m);
     }
     x.o = device_array(&stage, RA_FLOAT32, n, H, D);
     x.lse = ra_tensor_bhn(device_array(&stage, RA_FLOAT32, n, H, 1).data, n, H);
-    check_cuda(&stage, cudaDeviceSynchronize());
+    check_cuda(&stage, cudaDeviceSynchronize(), "the inputs");
     stage_lap(&stage, STAGE_READ);
 
     /* The calls return at once; the time that they take is over when the wait is. */
@@ -194,7 +204,7 @@ int main(int argc, char **argv)
         x.dq = device_array(&stage, RA_FLOAT32, n, H, D);
         x.dk = device_array(&stage, RA_FLOAT32, m, G, D);
         x.dv = device_array(&stage, RA_FLOAT32, m, G, D);
-        check_cuda(&stage, cudaDeviceSynchronize());
+        check_cuda(&stage, cudaDeviceSynchronize(), "the inputs");
         stage_lap(&stage, STAGE_READ);
         check(&stage, ra_cuda_backward(plan, &x, NULL), ra_plan_error(plan));
         check(&stage, ra_cuda_wait(plan), ra_plan_error(plan));

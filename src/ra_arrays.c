@@ -84,6 +84,8 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
                          "arrays.%s.data is NULL: give the first of %" PRId64 " batches, %" PRId64
                          " rows, %" PRId64 " heads of %" PRId64,
                          want->name, counts[0], counts[1], counts[2], width);
+    if (plan->device && plan->device->check_address(plan, want->name, t->data, error) != RA_OK)
+        return RA_INVALID;
 
     /* The type: the one that was planned for; float32 is always at hand, but not what travels, and
      * on a device not what is multiplied, either. */

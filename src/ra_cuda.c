@@ -489,6 +489,21 @@ static void take_gradients(struct call *call)
 
 /* ---- The calls. */
 
+/* Can calls be enqueued on this stream? */
+static enum ra_status check_stream(const struct ra_plan *plan, cudaStream_t stream, char *error)
+{
+    int device = plan->cuda->device;
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (cudaStreamGetDevice(stream, &device) == cudaSuccess && device != plan->cuda->device)
+        return ra_refuse(error, "stream is one of device %d: give one of device %d", device,
+                         plan->cuda->device);
+    if (cudaStreamIsCapturing(stream, &capture) == cudaSuccess &&
+        capture != cudaStreamCaptureStatusNone)
+        return ra_refuse(error, "stream is being captured into a graph, which calls cannot be: "
+                                "give one that is not");
+    return RA_OK;
+}
+
 /* Checks what was given, and numbers the call. */
 static enum ra_status begin(struct call *call, struct ra_plan *plan, const struct ra_arrays *given,
                             bool backward, cudaStream_t stream)
@@ -499,6 +514,9 @@ static enum ra_status begin(struct call *call, struct ra_plan *plan, const struc
     enum ra_status status = ra_arrays_read(plan, &call->x, given, &ra_cuda_device, backward);
     if (status != RA_OK)
         return status;
+    char text[RA_ERROR_SIZE];
+    if (check_stream(plan, stream, text) != RA_OK)
+        return ra_plan_give_up(plan, RA_INVALID, text);
     struct ra_cuda *cuda = plan->cuda;
     call->number = cuda->calls = (cuda->calls + 1) % RA_SIGNALS;
     if (backward)
@@ -517,6 +535,7 @@ static enum ra_status end(struct call *call)
 {
     struct ra_plan *plan = call->plan;
     struct ra_cuda *cuda = plan->cuda;
+    cuda->hop = -1;
     RA_DO(plan, cudaEventRecord(cuda->ended, call->stream));
 
     /* If the link passes messages, nothing is left to be waited for. */
@@ -536,6 +555,7 @@ static void forward(struct call *call)
     struct ra_plan *plan = call->plan;
     pack_keys(call);
     for (int step = 0; step < plan->schedule.count && ra_cuda_goes_on(plan); step++) {
+        plan->cuda->hop = plan->schedule.hop[step];
         pass_keys(call, step);
         fold_hop(call, step);
         leave_keys(call, step);
@@ -565,6 +585,7 @@ static void backward(struct call *call)
 
     /* The ring: the keys come by once more, their gradients one step behind them. */
     for (int step = 0; step < plan->schedule.count && ra_cuda_goes_on(plan); step++) {
+        cuda->hop = plan->schedule.hop[step];
         pass_keys(call, step);
         RA_DO(plan, cudaStreamWaitEvent(call->stream, cuda->left[slot(step)], 0));
         if (ra_cuda_has_keys(plan, rank, step))

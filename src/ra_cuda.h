@@ -27,6 +27,7 @@ struct ra_moment {
 struct ra_cuda {
     int device;
     char device_name[64];
+    int capability;              /* compute capability, times ten */
     enum ra_transport transport; /* RA_ANY_TRANSPORT: not agreed upon yet, or no messages */
     char why[200];               /* not a better one */
     bool connected;
@@ -65,8 +66,12 @@ struct ra_cuda {
     struct ra_moment *moments;
     cudaEvent_t now;
 
-    cudaError_t code; /* of the first CUDA call that failed, and which one that was */
+    cudaError_t code; /* of the first CUDA call that failed, which one that was, and at which hop */
     char call[48];
+    int failed_hop;
+
+    int hop;                 /* that is being enqueued; -1: none */
+    bool reaches_all_memory; /* also that of the host which CUDA does not know */
 };
 
 /* ---- ra_cuda_plan.c */

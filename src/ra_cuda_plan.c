@@ -18,8 +18,8 @@ enum { LINE = 256 };
 /* CUDA shares whole pages between processes: with other ranks, memory is a number of such. */
 #define PAGE ((int64_t)2 << 20)
 
-/* The largest head that the kernels have. */
-enum { MOST_DIM = 256 };
+/* The largest head that the kernels have, and the least compute capability, times ten. */
+enum { MOST_DIM = 256, LEAST_CAPABILITY = 80 };
 
 /* Of enum ra_event_kind. */
 enum { EVENT_KINDS = RA_EVENT_GRADIENTS + 1 };
@@ -39,6 +39,7 @@ bool ra_cuda_note(struct ra_plan *plan, cudaError_t code, const char *call)
     struct ra_cuda *cuda = plan->cuda;
     if (code != cudaSuccess && cuda->code == cudaSuccess) {
         cuda->code = code;
+        cuda->failed_hop = cuda->hop;
         snprintf(cuda->call, sizeof cuda->call, "%.*s", (int)strcspn(call, "("), call);
     }
     return ra_cuda_goes_on(plan);
@@ -209,9 +210,11 @@ enum ra_status ra_cuda_end_plan(struct ra_plan *plan, enum ra_status status, con
 
 enum ra_status ra_cuda_end_by_cuda(struct ra_plan *plan)
 {
-    char text[RA_ERROR_SIZE], named[RA_ERROR_SIZE];
+    char text[RA_ERROR_SIZE], named[RA_ERROR_SIZE], hop[24] = "";
     say_error(plan, text);
-    snprintf(named, sizeof named, "rank %d: %.300s", plan->link.rank, text);
+    if (plan->cuda->failed_hop >= 0)
+        snprintf(hop, sizeof hop, "hop %d: ", plan->cuda->failed_hop);
+    snprintf(named, sizeof named, "rank %d: %s%.300s", plan->link.rank, hop, text);
     return ra_cuda_end_plan(plan, RA_DEVICE, plan->link.size > 1 ? named : text);
 }
 
@@ -416,9 +419,27 @@ static void release(struct ra_plan *plan, bool unused)
     free(cuda);
 }
 
+/* What CUDA does not know is the host's. Most devices do not reach that, and an access to it would be
+ * the end of all that this process has on the device. */
+static enum ra_status check_address(const struct ra_plan *plan, const char *array,
+                                    const void *address, char *error)
+{
+    struct cudaPointerAttributes attributes;
+    if (plan->cuda->reaches_all_memory ||
+        cudaPointerGetAttributes(&attributes, address) != cudaSuccess ||
+        attributes.type != cudaMemoryTypeUnregistered)
+        return RA_OK;
+    return ra_refuse(
+        error,
+        "arrays.%s.data is memory of the host: give memory of device %d, as cudaMalloc "
+        "does",
+        array, plan->cuda->device);
+}
+
 const struct ra_device ra_cuda_device = {.calls = "ra_cuda_forward and ra_cuda_backward",
                                          .bytes = bytes_of,
                                          .describe = describe,
+                                         .check_address = check_address,
                                          .leave = leave,
                                          .free = release};
 
@@ -432,8 +453,11 @@ static void begin_device(struct ra_plan *plan)
     int least, greatest;
     if (!RA_DO(plan, cudaGetDevice(&cuda->device)))
         return;
-    if (RA_DO(plan, cudaGetDeviceProperties(&properties, cuda->device)))
+    if (RA_DO(plan, cudaGetDeviceProperties(&properties, cuda->device))) {
         snprintf(cuda->device_name, sizeof cuda->device_name, "%.60s", properties.name);
+        cuda->capability = 10 * properties.major + properties.minor;
+        cuda->reaches_all_memory = properties.pageableMemoryAccess;
+    }
 
     /* A wait is a kernel of one thread: of high priority, so that it gets the next place
      * that is free. */
@@ -472,6 +496,12 @@ static enum ra_status take_device(struct ra_plan *plan, char *error)
     if (!ra_cuda_goes_on(plan)) {
         cudaGetLastError();
         return say_error(plan, error);
+    }
+    if (cuda->capability < LEAST_CAPABILITY) {
+        ra_refuse(error, "device %d, %s, has compute capability %d.%d: %d.%d or newer is needed",
+                  cuda->device, cuda->device_name, cuda->capability / 10, cuda->capability % 10,
+                  LEAST_CAPABILITY / 10, LEAST_CAPABILITY % 10);
+        return RA_DEVICE;
     }
     if (!RA_DO(plan, cudaMalloc((void **)&cuda->memory, (size_t)cuda->device_bytes))) {
         cudaGetLastError();
@@ -523,6 +553,7 @@ enum ra_status ra_cuda_plan_build(struct ra_plan **plan, const struct ra_config 
      * so. */
     if (look_only)
         made->cuda->transport = config->transport;
+    made->cuda->hop = -1;
     bool carries;
     int64_t turns;
     ra_cuda_survey(made, link.rank, made->cuda->launches, &carries, &turns);

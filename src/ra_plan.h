@@ -22,6 +22,10 @@ struct ra_device {
     /* Lines for ra_plan_describe; returns like snprintf. */
     int (*describe)(const struct ra_plan *plan, int rank, char *text, size_t size);
 
+    /* Does the device reach what lies at the address of an array? If not, `error` says so. */
+    enum ra_status (*check_address)(const struct ra_plan *plan, const char *array,
+                                    const void *address, char *error);
+
     /* At the end: before the link is closed, and after. False, and then unused = false: the other
      * ranks, or the link, may still use the memory of the plan, which must stay. */
     bool (*leave)(struct ra_plan *plan);

@@ -23,15 +23,21 @@
  *
  * Memory of the device is taken when a plan is created, with cudaMalloc, and at no other time. A
  * call may be enqueued while earlier ones run, also on another stream: it waits for them. Calls
- * cannot be captured into a graph. Each call leaves the current device as it was.
+ * cannot be captured into a graph. Each call leaves the current device as it was, and that device's
+ * primary context current; an error that cudaGetLastError has not yet told is forgotten.
  *
  * Messages. GPUs that reach each other's memory (config.transport) pass all messages by their copy
  * engines and wait for each other on the device: their calls return once the work is enqueued. If
  * the link passes them, the host is needed between hops, and calls return when the work is done.
  *
- * If ranks of a ring are threads of one process and share a GPU, the link passes all messages:
- * streams of one process may lie in the same queue of the GPU, where a rank would wait in front of
- * what it waits for. Ranks that are processes may share one.
+ * Until all ranks have made a call, its waits keep the GPU busy. What waits for the whole device
+ * (cudaMalloc, cudaFree, cudaDeviceSynchronize, mostly also the first launch of a kernel) waits for
+ * them, too: the other ranks must get on without it. And streams of one process may lie in the same
+ * queue of the GPU, where one waits in front of another. So
+ * - a process that has several such plans for a GPU makes their calls one after the other, and the
+ *   ranks of all these plans make them in the same order: as with collective calls of MPI;
+ * - if ranks of a ring are threads of one process and share a GPU, the link passes all messages.
+ *   Ranks that are processes may share one.
  */
 #ifndef RING_ATTENTION_CUDA_H
 #define RING_ATTENTION_CUDA_H
