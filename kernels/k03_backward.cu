@@ -22,15 +22,23 @@
 #include "ra_device.h"
 
 /* The shape of a tile. Dim: D, rounded up with zeros. Stages: 3, as said above; or 2 where shared
- * memory is smaller: then all warps gather, wait for each other, and weigh. */
-template <class Type_, int Dim_, int Stages_> struct tile_shape {
+ * memory is smaller: then all warps gather, wait for each other, and weigh. Queries: 64, 32 or 16. */
+template <class Type_, int Dim_, int Stages_, int Queries_> struct tile_shape {
     typedef Type_ Type;
     static constexpr int Dim = Dim_, Stages = Stages_, Warps = 8, Threads = 32 * Warps;
-    static constexpr int Queries = Dim <= 128 ? 64 : 32, Keys = 2 * Queries;
+    static constexpr int Queries = Queries_, Keys = 2 * Queries;
 
-    /* The warps' parts of s, dp and of dq: 2 x 4 of them, each Rows x 16 rows by Columns x 8. Those
-     * of dk and dv: 32 keys each. */
-    static constexpr int Rows = Queries / 32, Columns = Keys / 32, Dq_columns = Dim / 32;
+    /* Rows of p and ds: the swizzle wants 8 chunks. */
+    static constexpr int Width = Keys > 64 ? Keys : 64;
+
+    /* The warps' parts of s and dp: 2 x 4 of them, each Rows x 16 rows by Columns x 8. Of 16 queries
+     * there are only 1 x 2 parts, and the other warps weigh nothing. */
+    static constexpr int Row_warps = Queries > 16 ? 2 : 1, Column_warps = Queries > 16 ? 4 : 2;
+    static constexpr int Rows = Queries / 16 / Row_warps, Columns = Keys / 8 / Column_warps;
+    static constexpr int Weighing = Row_warps * Column_warps;
+
+    /* Those of dq: 2 x 4, or 1 x 8. Those of dk and dv: 32 keys each. */
+    static constexpr int Dq_warps = Warps / Row_warps, Dq_columns = Dim / 8 / Dq_warps;
     static constexpr int Key_warps = Keys / 32, Dk_columns = Dim / 8 * Key_warps / Warps;
 };
 
@@ -53,7 +61,7 @@ template <class Shape> struct shared_memory {
         uint16_t q[Shape::Queries][Shape::Dim], d_out[Shape::Queries][Shape::Dim];
     } in[Shape::Stages];
     struct {
-        uint16_t p[Shape::Queries][Shape::Keys], ds[Shape::Queries][Shape::Keys];
+        uint16_t p[Shape::Queries][Shape::Width], ds[Shape::Queries][Shape::Width];
     } out[Shape::Stages - 1];
     float lse[Shape::Stages][Shape::Queries], delta[Shape::Stages][Shape::Queries];
     struct task task;
@@ -249,7 +257,7 @@ RA_DEVICE void weigh_scores(const struct backward &f, float (&s)[Shape::Rows][Sh
                     weight[e] = 0;
                 score = weight[e] * slope;
             }
-            *(uint32_t *)(p + (place ^ 16 * j) + 2 * Shape::Keys * 8 * i) =
+            *(uint32_t *)(p + (place ^ 16 * j) + 2 * Shape::Width * 8 * i) =
                 Shape::Type::pair(weight[0], weight[1]);
         }
     }
@@ -264,7 +272,8 @@ RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward 
     constexpr int Rows = Shape::Rows, Columns = Shape::Columns, Dim = Shape::Dim;
     const struct ra_kernel &x = f.x;
     int stage = j % Shape::Stages, lane = ra_afresh(threadIdx.x) % 32;
-    int row = warp / 4 * 16 * Rows, column = warp % 4 * 8 * Columns;
+    int row = warp / Shape::Column_warps * 16 * Rows;
+    int column = warp % Shape::Column_warps * 8 * Columns;
     uint32_t a = corner<Dim>(lane, row, 0, false), b = corner<Dim>(lane, column, 0, true);
     auto &in = shared.in[stage];
     auto &out = shared.out[j % (Shape::Stages - 1)];
@@ -285,7 +294,7 @@ RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward 
 
     /* Mostly everybody of this warp's rows sees all of its columns. */
     uint32_t place =
-        2 * Shape::Keys * (row + lane / 4) + 16 * ra_swizzle(lane / 4, column / 8) + lane % 4 * 4;
+        2 * Shape::Width * (row + lane / 4) + 16 * ra_swizzle(lane / 4, column / 8) + lane % 4 * 4;
     uint32_t all = 0xffffffff >> (32 - 8 * Columns);
     uint32_t bits = shared.there[column / 32] >> column % 32 & all;
     int64_t a0 = (int64_t)shared.step[stage].tile * Shape::Queries + row;
@@ -310,7 +319,7 @@ RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward 
         int e = i % 2 * 2;
 #pragma unroll
         for (int j = 0; j < Columns; j++)
-            *(uint32_t *)((char *)out.ds + (place ^ 16 * j) + 2 * Shape::Keys * 8 * i) =
+            *(uint32_t *)((char *)out.ds + (place ^ 16 * j) + 2 * Shape::Width * 8 * i) =
                 Type::pair(s[i / 2][j][e] * (dp[i / 2][j][e] - delta),
                            s[i / 2][j][e + 1] * (dp[i / 2][j][e + 1] - delta));
     }
@@ -347,26 +356,27 @@ RA_DEVICE void gather(struct shared_memory<Shape> &shared, const struct backward
                       float (&dv)[2][Shape::Dk_columns][4])
 {
     typedef typename Shape::Type Type;
-    constexpr int Dim = Shape::Dim, Queries = Shape::Queries, Keys = Shape::Keys;
+    constexpr int Dim = Shape::Dim, Queries = Shape::Queries, Width = Shape::Width;
     const struct ra_kernel &x = f.x;
     int stage = j % Shape::Stages, lane = ra_afresh(threadIdx.x) % 32;
     auto &in = shared.in[stage];
     auto &out = shared.out[j % (Shape::Stages - 1)];
 
     /* dv += p^T d_out and dk += ds^T q. */
-    uint32_t a = corner<Keys>(lane, 0, warp % Shape::Key_warps * 32, true);
+    uint32_t a = corner<Width>(lane, 0, warp % Shape::Key_warps * 32, true);
     uint32_t b = corner<Dim>(lane, 0, warp / Shape::Key_warps * 8 * Shape::Dk_columns, false);
-    multiply<Type, 2, Shape::Dk_columns, Queries, true, Keys, true, Dim>(dv, ra_shared(out.p) + a,
-                                                                         ra_shared(in.d_out) + b);
-    multiply<Type, 2, Shape::Dk_columns, Queries, true, Keys, true, Dim>(dk, ra_shared(out.ds) + a,
-                                                                         ra_shared(in.q) + b);
+    multiply<Type, 2, Shape::Dk_columns, Queries, true, Width, true, Dim>(dv, ra_shared(out.p) + a,
+                                                                          ra_shared(in.d_out) + b);
+    multiply<Type, 2, Shape::Dk_columns, Queries, true, Width, true, Dim>(dk, ra_shared(out.ds) + a,
+                                                                          ra_shared(in.q) + b);
 
     /* dq = ds k. */
-    int row = warp / 4 * 16 * Shape::Rows, column = warp % 4 * 8 * Shape::Dq_columns;
+    int row = warp / Shape::Dq_warps * 16 * Shape::Rows;
+    int column = warp % Shape::Dq_warps * 8 * Shape::Dq_columns;
     float dq[Shape::Rows][Shape::Dq_columns][4];
     clear(dq);
-    multiply<Type, Shape::Rows, Shape::Dq_columns, Keys, false, Keys, true, Dim>(
-        dq, ra_shared(out.ds) + corner<Keys>(lane, row, 0, false),
+    multiply<Type, Shape::Rows, Shape::Dq_columns, Shape::Keys, false, Width, true, Dim>(
+        dq, ra_shared(out.ds) + corner<Width>(lane, row, 0, false),
         ra_shared(shared.k) + corner<Dim>(lane, 0, column, false));
 
     struct step step = shared.step[stage];
@@ -480,7 +490,7 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
             }
             copy_queries(shared, f, shared.task, next, (j + 2) % Shape::Stages);
         }
-        if (j + 1 < task.steps)
+        if (j + 1 < task.steps && (Shape::Weighing == Shape::Warps || warp < Shape::Weighing))
             weigh(shared, f, warp, j + 1);
 
         /* Only now, since by now what was added has arrived, and nobody waits for that. */
@@ -530,28 +540,37 @@ template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cuda
     return cudaGetLastError();
 }
 
-/* With three stages where the device has the shared memory for it: 227 KB for D = 128. */
-template <class Type, int Dim>
-static cudaError_t launch_dim(const struct ra_kernel *x, cudaStream_t stream)
+/* The first of these shapes that fits into the device's shared memory: 227 KB on compute capability
+ * 9.0, 163 KB on 8.0, 99 KB on 8.6 and 12.0. GPUs older than 8.0 have less than all of these. */
+template <class Large, class Medium, class Small = Medium>
+static cudaError_t launch_fitting(const struct ra_kernel *x, cudaStream_t stream)
 {
+    constexpr int Least = 99 << 10;
+    static_assert(sizeof(struct shared_memory<Small>) <= Least, "a GPU has not the shared memory");
     int device, most;
     cudaError_t status = cudaGetDevice(&device);
     if (status == cudaSuccess)
         status = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (status != cudaSuccess)
         return status;
-    if (most >= (int)sizeof(struct shared_memory<tile_shape<Type, Dim, 3>>))
-        return launch<tile_shape<Type, Dim, 3>>(x, stream);
-    return launch<tile_shape<Type, Dim, 2>>(x, stream);
+    if (most < Least)
+        return cudaErrorNotSupported;
+    if (most >= (int)sizeof(struct shared_memory<Large>))
+        return launch<Large>(x, stream);
+    if (most >= (int)sizeof(struct shared_memory<Medium>))
+        return launch<Medium>(x, stream);
+    return launch<Small>(x, stream);
 }
 
 template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, cudaStream_t stream)
 {
     if (x->dim <= 64)
-        return launch_dim<Type, 64>(x, stream);
+        return launch_fitting<tile_shape<Type, 64, 3, 64>, tile_shape<Type, 64, 2, 64>>(x, stream);
     if (x->dim <= 128)
-        return launch_dim<Type, 128>(x, stream);
-    return launch_dim<Type, 256>(x, stream);
+        return launch_fitting<tile_shape<Type, 128, 3, 64>, tile_shape<Type, 128, 2, 64>,
+                              tile_shape<Type, 128, 3, 32>>(x, stream);
+    return launch_fitting<tile_shape<Type, 256, 3, 32>, tile_shape<Type, 256, 2, 32>,
+                          tile_shape<Type, 256, 3, 16>>(x, stream);
 }
 
 extern "C" cudaError_t ra_k03_backward(const struct ra_kernel *x, cudaStream_t stream)
@@ -572,7 +591,8 @@ extern "C" cudaError_t ra_k03_backward(const struct ra_kernel *x, cudaStream_t s
 
 extern "C" int64_t ra_kernel_turns(const struct ra_kernel *x)
 {
-    /* One for every warp and tile of queries, and the number that is drawn next. */
-    int64_t rows = x->dim <= 128 ? 64 : 32;
+    /* One for every warp and tile of queries, and the number that is drawn next. Which shape a
+     * device takes is not known here: the smallest has the most tiles. */
+    int64_t rows = x->dim <= 64 ? 64 : x->dim <= 128 ? 32 : 16;
     return x->batch * x->heads * ((x->queries + rows - 1) / rows) * 8 + 1;
 }

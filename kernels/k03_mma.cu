@@ -20,8 +20,8 @@ template <class Type_, int Dim_, int Blocks_, int Keys_, int Warps_ = 4> struct 
     static constexpr int Row_bytes = 2 * Dim, Chunks = Dim / 8;
     static constexpr int Key_bytes = Keys * Row_bytes, Query_bytes = Rows * Row_bytes;
 
-    /* The larger tiles need the shared memory of compute capability 9, and its registers: for older
-     * GPUs they are not compiled. */
+    /* The larger tiles need the shared memory of compute capability 9.0 for two blocks of threads at
+     * once, and its registers: for older GPUs they are not compiled. */
     static constexpr bool Needs_90 = Dim <= 128 && Dim * Keys > 4096;
 
     /* The queries, and twice, one for now and one for next: keys and values. */
@@ -464,6 +464,7 @@ template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cuda
     f.pairs = (!x->last || in_pairs(x->o, x->dim)) &&
               ((x->first && x->last) || in_pairs(x->carry_o, x->dim));
     f.tiles = (int)((x->queries + Shape::Rows - 1) / Shape::Rows);
+    static_assert(Shape::Shared_bytes <= 99 << 10, "a GPU has not the shared memory");
 
     /* As many heads at once as half of an L2 cache of 50 MB holds, but enough of them that the
      * blocks with little work, which come last, can fill what is left by those with much. */
@@ -489,6 +490,8 @@ template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, 
         status = cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device);
     if (status != cudaSuccess)
         return status;
+    if (capability < 8)
+        return cudaErrorNotSupported;
     bool large = capability >= 9;
     if (x->dim <= 64)
         return large ? launch<tile_shape<Type, 64, 2, 128>>(x, stream)

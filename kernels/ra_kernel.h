@@ -50,13 +50,16 @@ struct ra_kernel {
     int *turns;
 };
 
-/* The launchers. cudaErrorNotSupported: a type or a dim (D > 256) that this kernel has not. */
+/* The launchers. cudaErrorNotSupported: a type or a dim (D > 256) that this kernel has not; of k03
+ * also a GPU older than compute capability 8.0, for which no kernel is compiled: there CUDA itself
+ * refuses the other launches. Any newer GPU will do: k03 asks it which shapes of tiles it has room
+ * for. */
 typedef cudaError_t ra_kernel_launch(const struct ra_kernel *kernel, cudaStream_t stream);
 ra_kernel_launch ra_k01_forward, ra_k01_backward;
 ra_kernel_launch ra_k02_forward, ra_k02_backward;
 ra_kernel_launch ra_k03_forward, ra_k03_backward;
 
-/* How many ints `turns` has for these shapes. */
+/* How many ints `turns` has for these shapes, on any GPU. */
 int64_t ra_kernel_turns(const struct ra_kernel *kernel);
 
 /* Writes delta = sum over D of d_out * o, from o and d_out of any type. */
