@@ -106,6 +106,40 @@ static void *zeros(int64_t count, int64_t size)
     return memory;
 }
 
+/* ---- Another GPU than this one: the linker sends launchers' calls through here. */
+
+/* What that has, where it is not 0. */
+static struct {
+    int shared_memory; /* for a block of threads, in bytes */
+    int capability;    /* the major number */
+} pretended;
+
+cudaError_t __real_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr which, int device);
+cudaError_t __real_cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute which,
+                                        int value);
+cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr which, int device);
+cudaError_t __wrap_cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute which,
+                                        int value);
+
+cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr which, int device)
+{
+    cudaError_t code = __real_cudaDeviceGetAttribute(value, which, device);
+    if (which == cudaDevAttrMaxSharedMemoryPerBlockOptin && pretended.shared_memory > 0)
+        *value = pretended.shared_memory;
+    if (which == cudaDevAttrComputeCapabilityMajor && pretended.capability > 0)
+        *value = pretended.capability;
+    return code;
+}
+
+/* It must refuse to give more shared memory than it has. */
+cudaError_t __wrap_cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute which, int value)
+{
+    if (which == cudaFuncAttributeMaxDynamicSharedMemorySize && pretended.shared_memory > 0 &&
+        value > pretended.shared_memory)
+        return cudaErrorInvalidValue;
+    return __real_cudaFuncSetAttribute(kernel, which, value);
+}
+
 /* ---- Random numbers: splitmix64. */
 
 static uint64_t random_bits(uint64_t *state)
@@ -1073,6 +1107,8 @@ static void try(const struct problem *p)
         for (int k = 0; k < KERNELS; k++) {
             if (kernels[k].type != types[t] || !chosen(kernels[k].name, p->name))
                 continue;
+            if (pretended.shared_memory > 0 && types[t] == RA_FLOAT32)
+                continue; /* only k03 makes a difference */
             if (!solved)
                 s = sample_of(p, types[t]);
             solved = true;
@@ -1452,6 +1488,88 @@ static void try_refusals(void)
     }
 }
 
+/* A GPU of compute capability 8.6: k03 has smaller tiles. And one of 7.5, which it must refuse. */
+static void try_small_shared_memory(void)
+{
+    static const int64_t small_lengths[] = {1, 15, 16, 17, 31, 32, 33, 64, 65, 129, 200};
+    static const int64_t small_dims[] = {1, 8, 40, 64, 65, 80, 96, 128, 129, 200, 256};
+    enum { SMALL = sizeof small_dims / sizeof small_dims[0] };
+    const char *name = "small shared memory";
+    struct problem p;
+    pretended.shared_memory = 99 << 10;
+    pretended.capability = 8;
+
+    /* Anything, of every dim, with turns and without. */
+    for (int i = 0; i < 12 * SMALL; i++) {
+        if (quick && i % 4 != 0)
+            continue;
+        p = random_problem((uint64_t)(8000 + i), small_lengths[3 * i % SMALL],
+                           small_lengths[(i + i / SMALL) % SMALL]);
+        p.name = name;
+        p.dim = small_dims[i % SMALL];
+        p.deterministic = i / SMALL % 2;
+        p.repeats = 3;
+        try(&p);
+    }
+
+    /* Offsets of a window around the sizes of tiles. */
+    for (int offset = -40; offset <= 40; offset += quick ? 16 : 4) {
+        p = ordinary(name, 70, 100);
+        p.seed = (uint64_t)(8500 + offset);
+        p.dim = offset % 8 ? 128 : 256;
+        p.deterministic = offset % 3 == 0;
+        p.band = (struct ra_band){offset - 20, offset};
+        p.mask = offset % 5 ? NO_MASK : RANDOM;
+        try(&p);
+    }
+
+    /* Carries, as from hop to hop. */
+    for (int i = 0; i < 12; i++) {
+        p = ordinary(name, 70, 150);
+        p.seed = (uint64_t)(8600 + i);
+        p.dim = i % 3 == 0 ? 64 : i % 3 == 1 ? 128 : 256;
+        p.heads = 2;
+        p.pieces = 2 + i % 4;
+        p.shuffled = i % 2;
+        p.given_carry = i / 2 % 2;
+        p.check_carry = true;
+        p.order = (enum order)(i % ORDERS);
+        p.band.hi = i / 4 == 1 ? 80 : RA_BAND_FAR;
+        try(&p);
+    }
+
+    /* Many blocks of threads that wait for each other: the same bits, run after run. */
+    for (int i = 0; i < 6; i++) {
+        p = ordinary(name, 500, 450);
+        p.seed = 12;
+        p.heads = 4;
+        p.key_heads = 2;
+        p.dim = i % 3 == 0 ? 64 : i % 3 == 1 ? 128 : 256;
+        p.repeats = quick ? 3 : 50;
+        p.deterministic = true;
+        p.band.hi = i < 3 ? RA_BAND_FAR : 0;
+        try(&p);
+    }
+
+    pretended.shared_memory = 64 << 10;
+    pretended.capability = 7;
+    for (int k = 0; k < KERNELS; k++) {
+        if (kernels[k].type == RA_FLOAT32 || !chosen(kernels[k].name, name))
+            continue;
+        struct ra_kernel none = {.batch = 1,
+                                 .queries = 1,
+                                 .keys = 1,
+                                 .heads = 1,
+                                 .key_heads = 1,
+                                 .dim = 8,
+                                 .q.type = kernels[k].type};
+        count((kernels[k].forward(&none, 0) == cudaErrorNotSupported &&
+               kernels[k].backward(&none, 0) == cudaErrorNotSupported) ||
+              wrong(&kernels[k], &p, "compute capability 7.5 is not refused"));
+    }
+    pretended.shared_memory = pretended.capability = 0;
+}
+
 /* ---- delta, copy and add. */
 
 static const enum ra_type float_types[] = {RA_FLOAT32, RA_FLOAT16, RA_BFLOAT16};
@@ -1594,6 +1712,7 @@ int main(int argc, char **argv)
     try_dims();
     try_carries();
     try_repeats();
+    try_small_shared_memory();
     for (int k = 0; k < KERNELS; k++)
         if (worst[k] > 0)
             printf("%s: errors up to %.2f of what is allowed\n", kernels[k].name, worst[k]);
