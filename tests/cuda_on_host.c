@@ -18,7 +18,6 @@
  */
 #define _GNU_SOURCE /* memfd_create */
 #include <fcntl.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,8 +29,9 @@
 #include "ra_kernel.h"
 #include "ra_number.h"
 #include "ra_signal.h"
+#include "ra_tile.h"
 
-enum { MOST_DEVICES = 16, MOST_STREAMS = 256, MOST_DIM = 256 };
+enum { MOST_DEVICES = 16, MOST_STREAMS = 256 };
 
 /* A piece of work, and what it needs. */
 struct work {
@@ -229,24 +229,32 @@ static cudaError_t launch(struct work work, cudaStream_t stream)
     return cudaGetLastError();
 }
 
+/* ---- Calls that always go well. */
+
+#define WELL(call, does)    \
+    cudaError_t call        \
+    {                       \
+        does;               \
+        return cudaSuccess; \
+    }
+
+WELL(cudaSetDevice(int which), device = which)
+WELL(cudaGetDevice(int *which), *which = device)
+WELL(cudaDeviceCanAccessPeer(int *can, int from, int to), *can = from != to)
+WELL(cudaHostGetDevicePointer(void **memory, void *host, unsigned flags), *memory = host)
+WELL(cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind),
+     memcpy(to, from, bytes))
+WELL(cudaMemset(void *to, int value, size_t bytes), memset(to, value, bytes))
+WELL(cudaDeviceGetStreamPriorityRange(int *least, int *greatest), *least = *greatest = 0)
+/* Something may still wait for it: its memory stays. */
+WELL(cudaEventDestroy(cudaEvent_t event), (void)0)
+
 /* ---- Devices, and errors. */
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
     stream_of(NULL);
     *count = (int)setting("ON_HOST_DEVICES", 2);
-    return cudaSuccess;
-}
-
-cudaError_t cudaSetDevice(int which)
-{
-    device = which;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGetDevice(int *which)
-{
-    *which = device;
     return cudaSuccess;
 }
 
@@ -266,12 +274,6 @@ cudaError_t cudaDeviceSynchronize(void)
             i = -1; /* others may be there by now */
         }
     pthread_mutex_unlock(&mutex);
-    return cudaSuccess;
-}
-
-cudaError_t cudaDeviceCanAccessPeer(int *can, int from, int to)
-{
-    *can = from != to;
     return cudaSuccess;
 }
 
@@ -362,24 +364,6 @@ cudaError_t cudaFreeHost(void *memory)
     return cudaFree(memory);
 }
 
-cudaError_t cudaHostGetDevicePointer(void **memory, void *host, unsigned flags)
-{
-    *memory = host;
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
-{
-    memcpy(to, from, bytes);
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemset(void *to, int value, size_t bytes)
-{
-    memset(to, value, bytes);
-    return cudaSuccess;
-}
-
 /* What another process needs to open a block. */
 struct file_of_process {
     int process, file;
@@ -432,12 +416,6 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
     return cudaStreamCreateWithPriority(stream, flags, 0);
-}
-
-cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
-{
-    *least = *greatest = 0;
-    return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
@@ -558,12 +536,6 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
     return create_event(event, !(flags & cudaEventDisableTiming));
 }
 
-/* Something may still wait for it: its memory stays. */
-cudaError_t cudaEventDestroy(cudaEvent_t event)
-{
-    return cudaSuccess;
-}
-
 static bool happen(struct work *work)
 {
     pthread_mutex_lock(&mutex);
@@ -682,158 +654,126 @@ cudaError_t ra_signal_mask(bool *to, struct ra_tensor from, int64_t batch, int64
         stream);
 }
 
-/* ---- Kernels. */
+/* ---- Kernels: the tiles of the library on the host, on copies of one head in float32. */
 
-static char *at(struct ra_tensor x, int64_t batch, int64_t row, int64_t head)
+static float *copies[16];
+static int copy_count;
+
+/* Rows of one head, without gaps; of no array, zeros. */
+static float *copy_of(struct ra_tensor x, int64_t rows, int64_t width, int64_t batch, int64_t head)
 {
-    return (char *)x.data + (batch * x.batch + row * x.row + head * x.head) * ra_type_bytes(x.type);
+    float *to = calloc((size_t)(rows * width) + 1, sizeof *to);
+    const char *from = x.data;
+    for (int64_t row = 0; from && row < rows; row++)
+        ra_number_load(x.type, width,
+                       from +
+                           (batch * x.batch + row * x.row + head * x.head) * ra_type_bytes(x.type),
+                       to + row * width);
+    return copies[copy_count++] = to;
 }
 
-static float *floats(struct ra_tensor x, int64_t batch, int64_t row, int64_t head)
+/* And back. */
+static void put_back(struct ra_tensor x, int64_t rows, int64_t width, int64_t batch, int64_t head,
+                     const float *from)
 {
-    return (float *)(void *)at(x, batch, row, head);
+    char *to = x.data;
+    for (int64_t row = 0; row < rows; row++)
+        ra_number_store(x.type, width, from + row * width,
+                        to + (batch * x.batch + row * x.row + head * x.head) *
+                                 ra_type_bytes(x.type));
 }
 
-/* One row of queries, and one key that it sees. */
-struct pair {
-    int64_t batch, row, head, key_head;
-    float q[MOST_DIM], d_out[MOST_DIM], k[MOST_DIM], v[MOST_DIM];
-    double score, slope; /* the slope is that of the soft cap, times scale */
-};
-
-static void load(struct ra_tensor x, int64_t dim, int64_t batch, int64_t row, int64_t head,
-                 float *to)
+static void free_copies(void)
 {
-    ra_number_load(x.type, dim, at(x, batch, row, head), to);
+    while (copy_count > 0)
+        free(copies[--copy_count]);
 }
 
-static double product(int64_t dim, const float *x, const float *y)
+static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t h, float *workspace)
 {
-    double sum = 0;
-    for (int64_t c = 0; c < dim; c++)
-        sum += (double)x[c] * (double)y[c];
-    return sum;
-}
-
-/* Row number i of all batches and heads. */
-static void open_row(const struct ra_kernel *x, int64_t i, struct pair *p)
-{
-    p->batch = i / x->queries / x->heads;
-    p->head = i / x->queries % x->heads;
-    p->row = i % x->queries;
-    p->key_head = ra_heads_key(x->head_map, x->heads, x->key_heads, p->head);
-}
-
-/* Does the row see key b? Then its score is computed. */
-static bool sees(const struct ra_kernel *x, int64_t b, struct pair *p)
-{
-    double cap = (double)x->score.softcap, scale = (double)x->score.scale;
-    if (b - p->row < x->band.lo || b - p->row > x->band.hi ||
-        (x->mask.data && !*at(x->mask, p->batch, b, 0)))
-        return false;
-    load(x->k, x->dim, p->batch, b, p->key_head, p->k);
-    load(x->v, x->dim, p->batch, b, p->key_head, p->v);
-    p->score = scale * product(x->dim, p->q, p->k);
-    p->slope = scale;
-    if (cap > 0) {
-        p->score = cap * tanh(p->score / cap);
-        p->slope *= 1 - p->score / cap * (p->score / cap);
+    const struct ra_tensor none = RA_NO_TENSOR;
+    int64_t n = x->queries, m = x->keys, D = x->dim;
+    int64_t g = ra_heads_key(x->head_map, x->heads, x->key_heads, h);
+    bool carried = !backward && !x->first;
+    struct ra_queries queries = {.rows = n,
+                                 .stride = {D, D, D, D},
+                                 .q = copy_of(x->q, n, D, b, h),
+                                 .o = copy_of(carried ? x->carry_o : none, n, D, b, h),
+                                 .max = copy_of(carried ? x->carry_max : none, n, 1, b, h),
+                                 .sum = copy_of(carried ? x->carry_sum : none, n, 1, b, h),
+                                 .lse = copy_of(backward ? x->lse : none, n, 1, b, h),
+                                 .d_out = copy_of(x->d_out, n, D, b, h),
+                                 .delta = copy_of(x->delta, n, 1, b, h),
+                                 .dq = copy_of(x->dq, n, D, b, h)};
+    struct ra_keys keys = {.rows = m,
+                           .stride = {D, D, D, D},
+                           .k = copy_of(x->k, m, D, b, g),
+                           .v = copy_of(x->v, m, D, b, g),
+                           .dk = copy_of(x->dk, m, D, b, g),
+                           .dv = copy_of(x->dv, m, D, b, g)};
+    if (x->mask.data) /* the plan's own, without gaps */
+        keys.mask = (const bool *)x->mask.data + b * x->mask.batch;
+    if (backward) {
+        ra_tile_backward(D, x->score, &queries, &keys, x->band, workspace);
+        put_back(x->dq, n, D, b, h, queries.dq);
+        put_back(x->dk, m, D, b, g, keys.dk);
+        put_back(x->dv, m, D, b, g, keys.dv);
+        return;
     }
-    return true;
+    if (x->first)
+        ra_tile_begin(D, &queries);
+    ra_tile_forward(D, x->score, &queries, &keys, x->band, workspace);
+    if (x->last) {
+        ra_tile_finish(D, &queries);
+        put_back(x->o, n, D, b, h, queries.o);
+        put_back(x->lse, n, 1, b, h, queries.lse);
+    } else {
+        put_back(x->carry_o, n, D, b, h, queries.o);
+        put_back(x->carry_max, n, 1, b, h, queries.max);
+        put_back(x->carry_sum, n, 1, b, h, queries.sum);
+    }
 }
 
-static bool forward(struct work *work)
+static bool attend_all(struct work *work)
 {
     const struct ra_kernel *x = &work->kernel;
-    for (int64_t i = 0; i < x->batch * x->heads * x->queries; i++) {
-        struct pair p;
-        open_row(x, i, &p);
-        float o[MOST_DIM] = {0}, max = -INFINITY, sum = 0;
-        load(x->q, x->dim, p.batch, p.row, p.head, p.q);
-        if (!x->first) {
-            load(x->carry_o, x->dim, p.batch, p.row, p.head, o);
-            max = *floats(x->carry_max, p.batch, p.row, p.head);
-            sum = *floats(x->carry_sum, p.batch, p.row, p.head);
-        }
-        for (int64_t b = 0; b < x->keys; b++) {
-            if (!sees(x, b, &p))
-                continue;
-            float score = (float)p.score, larger = score > max ? score : max;
-            float rescale = expf(max - larger), weight = expf(score - larger);
-            sum = sum * rescale + weight;
-            for (int64_t c = 0; c < x->dim; c++)
-                o[c] = o[c] * rescale + weight * p.v[c];
-            max = larger;
-        }
-        if (!x->last) {
-            memcpy(floats(x->carry_o, p.batch, p.row, p.head), o, x->dim * sizeof *o);
-            *floats(x->carry_max, p.batch, p.row, p.head) = max;
-            *floats(x->carry_sum, p.batch, p.row, p.head) = sum;
-            continue;
-        }
-        for (int64_t c = 0; c < x->dim; c++)
-            o[c] = sum > 0 ? o[c] / sum : 0;
-        ra_number_store(x->o.type, x->dim, o, at(x->o, p.batch, p.row, p.head));
-        *floats(x->lse, p.batch, p.row, p.head) = sum > 0 ? max + logf(sum) : -INFINITY;
+    int64_t numbers = ra_tile_workspace(x->queries, x->keys, x->dim);
+    float *workspace = malloc((size_t)numbers * sizeof *workspace + 1);
+    for (int64_t i = 0; i < x->batch * x->heads; i++) {
+        attend(x, work->value, i / x->heads, i % x->heads, workspace);
+        free_copies();
     }
-    return true;
-}
-
-static bool backward(struct work *work)
-{
-    const struct ra_kernel *x = &work->kernel;
-    for (int64_t i = 0; i < x->batch * x->heads * x->queries; i++) {
-        struct pair p;
-        open_row(x, i, &p);
-        load(x->q, x->dim, p.batch, p.row, p.head, p.q);
-        load(x->d_out, x->dim, p.batch, p.row, p.head, p.d_out);
-        double lse = (double)*floats(x->lse, p.batch, p.row, p.head);
-        double delta = (double)*floats(x->delta, p.batch, p.row, p.head);
-        float *dq = floats(x->dq, p.batch, p.row, p.head);
-        for (int64_t b = 0; b < x->keys; b++) {
-            if (!sees(x, b, &p))
-                continue;
-            float *dk = floats(x->dk, p.batch, b, p.key_head);
-            float *dv = floats(x->dv, p.batch, b, p.key_head);
-            double weight = exp(p.score - lse);
-            double ds = weight * (product(x->dim, p.d_out, p.v) - delta) * p.slope;
-            for (int64_t c = 0; c < x->dim; c++) {
-                dq[c] += (float)ds * p.k[c];
-                dk[c] += (float)ds * p.q[c];
-                dv[c] += (float)weight * p.d_out[c];
-            }
-        }
-    }
+    free(workspace);
     return true;
 }
 
 /* As the real ones, each has only types of its own. */
-static cudaError_t launch_kernel(bool (*run)(struct work *), bool narrow,
-                                 const struct ra_kernel *kernel, cudaStream_t stream)
+static cudaError_t launch_kernel(bool narrow, bool backward, const struct ra_kernel *kernel,
+                                 cudaStream_t stream)
 {
     if ((kernel->q.type != RA_FLOAT32) != narrow)
         return fail(cudaErrorNotSupported);
-    return launch((struct work){.run = run, .kernel = *kernel}, stream);
+    return launch((struct work){.run = attend_all, .value = backward, .kernel = *kernel}, stream);
 }
 
 cudaError_t ra_k02_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return launch_kernel(forward, false, kernel, stream);
+    return launch_kernel(false, false, kernel, stream);
 }
 
 cudaError_t ra_k02_backward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return launch_kernel(backward, false, kernel, stream);
+    return launch_kernel(false, true, kernel, stream);
 }
 
 cudaError_t ra_k03_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return launch_kernel(forward, true, kernel, stream);
+    return launch_kernel(true, false, kernel, stream);
 }
 
 cudaError_t ra_k03_backward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return launch_kernel(backward, true, kernel, stream);
+    return launch_kernel(true, true, kernel, stream);
 }
 
 /* Nobody takes turns here; but memory for that is asked for. */
@@ -845,12 +785,17 @@ int64_t ra_kernel_turns(const struct ra_kernel *kernel)
 static bool write_delta(struct work *work)
 {
     const struct ra_kernel *x = &work->kernel;
-    for (int64_t i = 0; i < x->batch * x->heads * x->queries; i++) {
-        struct pair p;
-        open_row(x, i, &p);
-        load(x->o, x->dim, p.batch, p.row, p.head, p.v);
-        load(x->d_out, x->dim, p.batch, p.row, p.head, p.d_out);
-        *floats(x->delta, p.batch, p.row, p.head) = (float)product(x->dim, p.d_out, p.v);
+    int64_t n = x->queries, D = x->dim;
+    for (int64_t i = 0; i < x->batch * x->heads; i++) {
+        int64_t b = i / x->heads, h = i % x->heads;
+        struct ra_queries queries = {.rows = n,
+                                     .stride = {D, D, D, D},
+                                     .o = copy_of(x->o, n, D, b, h),
+                                     .d_out = copy_of(x->d_out, n, D, b, h),
+                                     .delta = copy_of(x->delta, n, 1, b, h)};
+        ra_tile_delta(D, &queries);
+        put_back(x->delta, n, 1, b, h, queries.delta);
+        free_copies();
     }
     return true;
 }
@@ -860,44 +805,37 @@ cudaError_t ra_kernel_delta(const struct ra_kernel *kernel, cudaStream_t stream)
     return launch((struct work){.run = write_delta, .kernel = *kernel}, stream);
 }
 
+/* To `out` out of `in`, or with `value` added to what is there. */
 static bool copy_numbers(struct work *work)
 {
-    for (int64_t i = 0; i < work->batch * work->rows * work->heads; i++) {
-        int64_t b = i / work->heads / work->rows, row = i / work->heads % work->rows;
-        int64_t head = i % work->heads;
-        float from[MOST_DIM], to[MOST_DIM] = {0};
-        load(work->in, work->dim, b, row, head, from);
-        if (work->value)
-            load(work->out, work->dim, b, row, head, to);
-        for (int64_t c = 0; c < work->dim; c++)
-            to[c] += from[c];
-        ra_number_store(work->out.type, work->dim, to, at(work->out, b, row, head));
+    int64_t rows = work->rows, D = work->dim;
+    for (int64_t i = 0; i < work->batch * work->heads; i++) {
+        int64_t b = i / work->heads, h = i % work->heads;
+        float *from = copy_of(work->in, rows, D, b, h);
+        const float *before = work->value ? copy_of(work->out, rows, D, b, h) : NULL;
+        for (int64_t e = 0; before && e < rows * D; e++)
+            from[e] += before[e];
+        put_back(work->out, rows, D, b, h, from);
+        free_copies();
     }
     return true;
-}
-
-static cudaError_t launch_copy(bool adds, struct ra_tensor to, struct ra_tensor from, int64_t batch,
-                               int64_t rows, int64_t heads, int64_t dim, cudaStream_t stream)
-{
-    return launch((struct work){.run = copy_numbers,
-                                .value = adds,
-                                .out = to,
-                                .in = from,
-                                .batch = batch,
-                                .rows = rows,
-                                .heads = heads,
-                                .dim = dim},
-                  stream);
 }
 
 cudaError_t ra_kernel_copy(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
                            int64_t heads, int64_t dim, cudaStream_t stream)
 {
-    return launch_copy(false, to, from, batch, rows, heads, dim, stream);
+    struct work work = {.run = copy_numbers, .out = to, .in = from, .batch = batch, .rows = rows};
+    work.heads = heads;
+    work.dim = dim;
+    return launch(work, stream);
 }
 
 cudaError_t ra_kernel_add(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
                           int64_t heads, int64_t dim, cudaStream_t stream)
 {
-    return launch_copy(true, to, from, batch, rows, heads, dim, stream);
+    struct work work = {.run = copy_numbers, .out = to, .in = from, .batch = batch, .rows = rows};
+    work.heads = heads;
+    work.dim = dim;
+    work.value = true;
+    return launch(work, stream);
 }
