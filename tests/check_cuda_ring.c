@@ -88,7 +88,8 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* ---- Device memory that the library takes: the linker sends its calls through here. */
+/* ---- Device memory that the library takes, and what goes wrong in this thread: the linker sends its
+ * calls through here. */
 
 cudaError_t __real_cudaMalloc(void **pointer, size_t bytes);
 cudaError_t __real_cudaFree(void *pointer);
@@ -98,6 +99,11 @@ cudaError_t __wrap_cudaMalloc(void **pointer, size_t bytes);
 cudaError_t __wrap_cudaFree(void *pointer);
 cudaError_t __wrap_cudaHostAlloc(void **pointer, size_t bytes, unsigned flags);
 cudaError_t __wrap_cudaFreeHost(void *pointer);
+cudaError_t __real_cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags);
+cudaError_t __wrap_cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags);
+ra_kernel_launch __real_ra_k02_forward, __wrap_ra_k02_forward;
+
+static _Thread_local bool no_device_memory, no_host_memory, no_foreign_memory, no_launch;
 
 static struct block {
     void *pointer;
@@ -135,7 +141,8 @@ static int64_t bytes_taken(void)
 
 cudaError_t __wrap_cudaMalloc(void **pointer, size_t bytes)
 {
-    cudaError_t code = __real_cudaMalloc(pointer, bytes);
+    cudaError_t code =
+        no_device_memory ? cudaErrorMemoryAllocation : __real_cudaMalloc(pointer, bytes);
     if (code == cudaSuccess)
         remember(*pointer, bytes);
     return code;
@@ -149,7 +156,10 @@ cudaError_t __wrap_cudaFree(void *pointer)
 
 cudaError_t __wrap_cudaHostAlloc(void **pointer, size_t bytes, unsigned flags)
 {
-    cudaError_t code = __real_cudaHostAlloc(pointer, bytes, flags);
+    /* Not what host and device share, which is mapped, but memory for messages. */
+    bool none = no_host_memory && !(flags & cudaHostAllocMapped);
+    cudaError_t code =
+        none ? cudaErrorMemoryAllocation : __real_cudaHostAlloc(pointer, bytes, flags);
     if (code == cudaSuccess)
         remember(*pointer, bytes);
     return code;
@@ -159,6 +169,17 @@ cudaError_t __wrap_cudaFreeHost(void *pointer)
 {
     forget(pointer);
     return __real_cudaFreeHost(pointer);
+}
+
+cudaError_t __wrap_cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags)
+{
+    return no_foreign_memory ? cudaErrorNotSupported
+                             : __real_cudaIpcOpenMemHandle(memory, handle, flags);
+}
+
+cudaError_t __wrap_ra_k02_forward(const struct ra_kernel *kernel, cudaStream_t stream)
+{
+    return no_launch ? cudaErrorInvalidValue : __real_ra_k02_forward(kernel, stream);
 }
 
 /* ---- Links. */
@@ -270,7 +291,10 @@ struct problem {
     double tolerance;
     float *inputs[INPUTS], *results[RESULTS];
     bool *mask;
-    int late; /* seconds of other work that streams have before the calls */
+    int late;         /* seconds of other work that streams have before the calls */
+    int hops;         /* of the plan; 0: never mind */
+    bool device_link; /* messages pass on one that takes device pointers */
+    bool unreached;   /* rank 1 does not reach the memory of others */
     MPI_Comm comm;
     bool threads; /* the ranks are threads of the first process, on this ring */
     struct thread_ring *ring;
@@ -309,7 +333,10 @@ static void begin_problem(struct problem *p)
     const struct ra_config *c = &p->config;
     int64_t B = c->batch, N = rows_of(c, 0), M = rows_of(c, 1), H = c->heads, D = c->dim;
     int64_t G = heads_of(c, 1);
-    random_state = 1 + (uint64_t)(N * 31 + M * 17 + H * 7 + D);
+
+    /* Every ring has a problem of its own. */
+    int64_t ring = c->ring_size > 0 ? world_rank / c->ring_size : 0;
+    random_state = 1 + (uint64_t)(N * 31 + M * 17 + H * 7 + D + 1000 * ring);
     for (int i = 0; i < INPUTS; i++) {
         int64_t numbers = B * rows_of(c, input_sides[i]) * heads_of(c, input_sides[i]) * D;
         p->inputs[i] = malloc((size_t)numbers * sizeof(float) + 1);
@@ -335,24 +362,33 @@ static void begin_problem(struct problem *p)
     host.bucket = host.ring_size = 0;
     host.transport = RA_ANY_TRANSPORT;
     host.observe = NULL;
+
+    /* With local keys the rows of each rank are a sequence for themselves. */
+    int shards = c->local_keys ? p->ranks : 1;
+    host.local_keys = false;
+    host.queries = N / shards;
+    host.keys = M / shards;
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
-    struct ra_arrays x = RA_ARRAYS_INIT;
-    x.q = ra_tensor_bnhd(p->inputs[Q], RA_FLOAT32, N, H, D);
-    x.k = ra_tensor_bnhd(p->inputs[K], RA_FLOAT32, M, G, D);
-    x.v = ra_tensor_bnhd(p->inputs[V], RA_FLOAT32, M, G, D);
-    x.d_out = ra_tensor_bnhd(p->inputs[D_OUT], RA_FLOAT32, N, H, D);
-    x.mask = ra_tensor_bn(p->mask, M);
-    x.o = ra_tensor_bnhd(p->results[O], RA_FLOAT32, N, H, D);
-    x.lse = (struct ra_tensor){p->results[LSE], RA_FLOAT32, N * H, H, 1};
-    x.dq = ra_tensor_bnhd(p->results[DQ], RA_FLOAT32, N, H, D);
-    x.dk = ra_tensor_bnhd(p->results[DK], RA_FLOAT32, M, G, D);
-    x.dv = ra_tensor_bnhd(p->results[DV], RA_FLOAT32, M, G, D);
     if (!is_well(ra_plan_create(&plan, &host, error), error, -1))
         return;
-    is_well(ra_forward(plan, &x), ra_plan_error(plan), -1);
-    if (!host.forward_only)
-        is_well(ra_backward(plan, &x), ra_plan_error(plan), -1);
+    for (int64_t shard = 0; shard < shards; shard++) {
+        int64_t n = shard * host.queries, m = shard * host.keys;
+        struct ra_arrays x = RA_ARRAYS_INIT;
+        x.q = ra_tensor_bnhd(p->inputs[Q] + n * H * D, RA_FLOAT32, N, H, D);
+        x.k = ra_tensor_bnhd(p->inputs[K] + m * G * D, RA_FLOAT32, M, G, D);
+        x.v = ra_tensor_bnhd(p->inputs[V] + m * G * D, RA_FLOAT32, M, G, D);
+        x.d_out = ra_tensor_bnhd(p->inputs[D_OUT] + n * H * D, RA_FLOAT32, N, H, D);
+        x.mask = ra_tensor_bn(p->mask + m, M);
+        x.o = ra_tensor_bnhd(p->results[O] + n * H * D, RA_FLOAT32, N, H, D);
+        x.lse = (struct ra_tensor){p->results[LSE] + n * H, RA_FLOAT32, N * H, H, 1};
+        x.dq = ra_tensor_bnhd(p->results[DQ] + n * H * D, RA_FLOAT32, N, H, D);
+        x.dk = ra_tensor_bnhd(p->results[DK] + m * G * D, RA_FLOAT32, M, G, D);
+        x.dv = ra_tensor_bnhd(p->results[DV] + m * G * D, RA_FLOAT32, M, G, D);
+        is_well(ra_forward(plan, &x), ra_plan_error(plan), -1);
+        if (!host.forward_only)
+            is_well(ra_backward(plan, &x), ra_plan_error(plan), -1);
+    }
     ra_plan_destroy(plan);
 }
 
@@ -538,15 +574,42 @@ static enum ra_status make_plan(const struct problem *p, struct ra_plan **plan,
     CUDA(cudaSetDevice(rank % devices));
     if (p->threads)
         return ra_cuda_link_plan_create(plan, config, thread_ring_link(p->ring, rank), error);
-    if (p->config.transport != RA_DEVICE_LINK)
+    no_foreign_memory = p->unreached && rank == 1;
+    if (p->config.transport != RA_DEVICE_LINK && !p->device_link)
         return ra_cuda_mpi_plan_create(plan, config, p->comm, error);
     enum ra_status status = ra_mpi_plan_make(plan, config, p->comm, error, build_on_device_link);
     return status == RA_OK ? ra_cuda_plan_connect(*plan, &(*plan)->link, status, error) : status;
 }
 
-static void rest_for(void *seconds_to_rest)
+/* Does the plan say by which transport messages pass, and why that one? */
+static void check_transport(const struct problem *p, struct ra_plan *plan, int rank)
 {
-    nanosleep(&(struct timespec){*(int *)seconds_to_rest, 0}, NULL);
+    char text[4096], wanted[200] = "\ntransport: peer copies\n";
+    enum ra_transport transport = p->config.transport;
+    const char *asked = transport == RA_ANY_TRANSPORT ? "" : ", as config.transport says so";
+    static const char *const names[] = {"peer copies", "peer copies", "device link", "host link"};
+    if (ra_plan_hops(plan) == 1)
+        snprintf(wanted, sizeof wanted, "\ntransport: none needed\n");
+    else if (p->unreached)
+        snprintf(wanted, sizeof wanted,
+                 "\ntransport: %s link, as rank 1 does not reach the memory of rank 0: %s%s\n",
+                 p->device_link ? "device" : "host", cudaGetErrorString(cudaErrorNotSupported),
+                 p->device_link ? "" : "; the link takes no device pointers");
+    else if (p->threads && p->ranks > devices)
+        snprintf(wanted, sizeof wanted, "\ntransport: host link, as ");
+    else
+        snprintf(wanted, sizeof wanted, "\ntransport: %s%s\n", names[transport], asked);
+    int64_t length = ra_plan_describe(plan, ra_plan_rank(plan), text, sizeof text);
+    if (length >= (int64_t)sizeof text || !strstr(text, wanted) || !strstr(text, "\ndevice "))
+        trouble("rank %d: not%s, but %s", rank, wanted, text);
+}
+
+/* Functions of the host run one after the other, also of several streams: so their end is given. */
+static void rest_until(void *end)
+{
+    double left = *(double *)end - seconds();
+    if (left > 0)
+        nanosleep(&(struct timespec){(time_t)left, (long)(1e9 * (left - floor(left)))}, NULL);
 }
 
 static void compute(void *context, int rank)
@@ -556,22 +619,18 @@ static void compute(void *context, int rank)
     char error[RA_ERROR_SIZE];
     if (!is_well(make_plan(p, &plan, &p->config, rank, error), error, rank))
         return;
-
-    /* Threads that share a GPU use the link. */
-    enum ra_transport wanted = p->config.transport;
-    if (p->threads && p->ranks > devices)
-        wanted = RA_HOST_LINK;
-    if (p->ranks > 1 && ra_plan_hops(plan) > 1 && wanted != RA_ANY_TRANSPORT &&
-        plan->cuda->transport != wanted)
-        trouble("rank %d: the transport is number %d", rank, (int)plan->cuda->transport);
+    check_transport(p, plan, rank);
+    if (p->hops > 0 && ra_plan_hops(plan) != p->hops)
+        trouble("rank %d: %d hops, not %d", rank, ra_plan_hops(plan), p->hops);
 
     /* Two sets of arrays, each on its own stream, so that two calls of this plan are under way. */
     struct set sets[2];
     for (int i = 0; i < 2; i++)
         make_set(p, plan, &sets[i], i == 0 ? 1 : -1);
     meet(p);
+    double end = seconds() + p->late;
     for (int i = 0; i < 2 && p->late > 0; i++)
-        CUDA(cudaLaunchHostFunc(sets[i].stream, rest_for, &p->late));
+        CUDA(cudaLaunchHostFunc(sets[i].stream, rest_until, &end));
     for (int round = 0; round < p->rounds; round++) {
         struct set *set = &sets[round % 2];
         is_well(ra_cuda_forward(plan, &set->x, set->stream), ra_plan_error(plan), rank);
@@ -646,6 +705,34 @@ static void test_transports(void)
         }
 }
 
+/* One rank cannot open the memory of others: all of them take another way, and know why. */
+static void test_unreached(void)
+{
+    for (int device_link = 0; device_link < 2; device_link++) {
+        struct problem p = usual(3, RA_BFLOAT16);
+        p.config.causal = false; /* everybody writes to everybody */
+        p.unreached = true;
+        p.device_link = device_link;
+        run(&p);
+        verdict("memory that a rank does not reach, a link that takes %s pointers",
+                device_link ? "device" : "host");
+    }
+}
+
+/* Two rings of two ranks. */
+static void test_rings(void)
+{
+    for (int transport = RA_ANY_TRANSPORT; transport <= RA_HOST_LINK; transport++) {
+        struct problem p = usual(4, RA_FLOAT32);
+        p.config.ring_size = 2;
+        p.config.layout = RA_STRIPED;
+        p.config.transport = transport;
+        p.hops = 2;
+        run(&p);
+        verdict("two rings, transport %s", transport_names[transport]);
+    }
+}
+
 static void test_shapes(void)
 {
     static const struct shape {
@@ -684,6 +771,7 @@ static void test_shapes(void)
         {"forward only, rank 0 only sends", 3, 45, 45, -1, 0, 1, 0, 0, 0, 1, 0, 0, RA_CONTIGUOUS,
          RA_FLOAT32},
         {"local keys", 3, 45, 45, -1, 0, 0, 0, 0, 0, 0, 1, 0, RA_CONTIGUOUS, RA_FLOAT32},
+        {"local keys", 4, 60, 60, 6, 0, 1, 1, 0, 0, 0, 1, 0, RA_CONTIGUOUS, RA_BFLOAT16},
         {"several tiles", 4, 700, 700, -1, 0, 1, 1, 0, 0, 0, 0, 0, RA_STRIPED, RA_BFLOAT16},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -699,16 +787,14 @@ static void test_shapes(void)
         p.config.forward_only = s->forward_only;
         p.config.softcap = s->softcap;
         p.config.layout = s->layout;
+        p.config.local_keys = s->local_keys;
         p.strided = s->strided;
+
+        /* What lies 5 tokens back, the rank has itself or the one before it. */
+        p.hops = s->local_keys ? 1 : s->lookback == 5 && s->layout == RA_CONTIGUOUS ? 2 : 0;
         p.rounds = s->forward_only ? 20 : p.rounds;
         for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++) {
-            /* Local keys are not those of a whole sequence: only that the calls go through. */
             p.config.transport = transport;
-            p.config.local_keys = s->local_keys;
-            if (s->local_keys) {
-                p.config.local_keys = true;
-                p.rounds = 0;
-            }
             run(&p);
             verdict("%s: %s, %s, %d ranks, transport %s", s->name, type_names[s->type],
                     layout_names[s->layout], s->ranks, transport_names[transport]);
@@ -836,10 +922,7 @@ static void check_memory(void *context, int rank)
     if (!(said > taken && said <= taken + 8192))
         trouble("rank %d: the plan says that it has %" PRId64 " bytes; %" PRId64 " were taken",
                 rank, said, taken);
-    char text[4096];
-    int64_t length = ra_plan_describe(plan, rank, text, sizeof text);
-    if (length >= (int64_t)sizeof text || !strstr(text, "transport: ") || !strstr(text, "device "))
-        trouble("rank %d: the description is %s", rank, text);
+    check_transport(p, plan, rank);
     struct set set;
     make_set(p, plan, &set, 1);
     meet(p);
@@ -1008,7 +1091,17 @@ static void test_observer(void)
 /* ---- Errors. */
 
 static int odd_rank; /* which one is different, and what is wrong with it */
-static enum { NO_CALL, NO_ARRAY, OTHER_HEADS, LARGE_DIM, NO_DEVICE_LINK } oddity;
+static enum {
+    NO_CALL,
+    NO_ARRAY,
+    OTHER_HEADS,
+    LARGE_DIM,
+    NO_DEVICE_LINK,
+    NOT_REACHED,
+    NO_DEVICE_MEMORY,
+    NO_HOST_MEMORY,
+    NO_LAUNCH
+} oddity;
 
 /* What that rank gets, what the others get, and a word of all texts. */
 struct expected {
@@ -1031,9 +1124,16 @@ static void err(void *context, int rank)
         config.dim = 300;
     if (oddity == NO_DEVICE_LINK)
         config.transport = RA_DEVICE_LINK;
+    p->unreached = oddity == NOT_REACHED;
+    no_device_memory = odd && oddity == NO_DEVICE_MEMORY;
+    no_host_memory = odd && oddity == NO_HOST_MEMORY;
     status = make_plan(p, &plan, &config, rank, text);
+    no_device_memory = no_host_memory = no_foreign_memory = false;
+    char who[16] = "";
+    if (oddity >= NO_DEVICE_MEMORY)
+        snprintf(who, sizeof who, "rank %d: ", odd_rank);
     if (status != RA_OK) {
-        if (plan || status != wanted || !strstr(text, expected.word))
+        if (plan || status != wanted || !strstr(text, expected.word) || !strstr(text, who))
             trouble("rank %d is odd; rank %d: %s: %s%s", odd_rank, rank, ra_status_text(status),
                     text, plan ? ", and a plan" : "");
         return;
@@ -1043,12 +1143,14 @@ static void err(void *context, int rank)
     meet(p);
     if (odd && oddity == NO_ARRAY)
         set.x.q.data = NULL;
+    no_launch = odd && oddity == NO_LAUNCH;
     if (!odd || oddity != NO_CALL)
         status = ra_cuda_forward(plan, &set.x, set.stream);
+    no_launch = false;
     if (status == RA_OK && (!odd || oddity != NO_CALL))
         status = ra_cuda_wait(plan);
-    bool says_it = strstr(ra_plan_error(plan), expected.word) || (odd && oddity == NO_CALL);
-    if (status != wanted || !says_it)
+    bool says_it = strstr(ra_plan_error(plan), expected.word) && strstr(ra_plan_error(plan), who);
+    if (status != wanted || (!says_it && !(odd && oddity == NO_CALL)))
         trouble("rank %d is odd; rank %d: %s: %s", odd_rank, rank, ra_status_text(status),
                 ra_plan_error(plan));
 
@@ -1088,6 +1190,9 @@ static void test_errors(void)
     struct expected disagree = {RA_DISAGREEMENT, RA_DISAGREEMENT, "config.heads"};
     struct expected large = {RA_INVALID, RA_INVALID, "config.dim = 300"};
     struct expected no_link = {RA_INVALID, RA_INVALID, "RA_DEVICE_LINK"};
+    struct expected not_reached = {RA_INVALID, RA_INVALID, "does not reach the memory of rank"};
+    struct expected no_memory = {RA_OUT_OF_MEMORY, RA_OUT_OF_MEMORY, "no memory: "};
+    struct expected no_kernel = {RA_DEVICE, RA_LOST, "ra_k02_forward: "};
     struct expected sharing = {RA_INVALID, RA_INVALID, "of a process share device"};
     struct expected refused = {RA_INVALID, RA_LOST, "arrays.q.data"};
     struct expected dead = {RA_OK, RA_LOST, "hop "};
@@ -1098,6 +1203,17 @@ static void test_errors(void)
         expect("a config that is refused", threads, RA_ANY_TRANSPORT, 20, large);
         oddity = NO_DEVICE_LINK;
         expect("a transport that cannot be", threads, RA_ANY_TRANSPORT, 20, no_link);
+        oddity = NOT_REACHED;
+        if (!threads)
+            expect("memory that a rank does not reach", threads, RA_PEER_COPIES, 20, not_reached);
+        oddity = NO_DEVICE_MEMORY;
+        expect("a device that is full", threads, RA_ANY_TRANSPORT, 20, no_memory);
+        oddity = NO_HOST_MEMORY;
+        expect("a host that is full", threads, RA_HOST_LINK, 20, no_memory);
+        oddity = NO_LAUNCH;
+        if (!threads)
+            expect("a launch that fails", threads, RA_PEER_COPIES, 20, no_kernel);
+        expect("a launch that fails", threads, RA_HOST_LINK, 20, no_kernel);
         oddity = NO_ARRAY;
         if (threads && devices < 3)
             expect("threads that share a GPU", threads, RA_PEER_COPIES, 20, sharing);
@@ -1158,12 +1274,13 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = {{"layouts", test_layouts},   {"transports", test_transports},
-                 {"shapes", test_shapes},     {"often", test_often},
-                 {"threads", test_threads},   {"created", test_created_often},
-                 {"late", test_late_streams}, {"deterministic", test_deterministic},
-                 {"memory", test_memory},     {"calls", test_wrong_calls},
-                 {"observer", test_observer}, {"errors", test_errors}};
+    } tests[] = {{"layouts", test_layouts},     {"transports", test_transports},
+                 {"unreached", test_unreached}, {"rings", test_rings},
+                 {"shapes", test_shapes},       {"often", test_often},
+                 {"threads", test_threads},     {"created", test_created_often},
+                 {"late", test_late_streams},   {"deterministic", test_deterministic},
+                 {"memory", test_memory},       {"calls", test_wrong_calls},
+                 {"observer", test_observer},   {"errors", test_errors}};
 
     int size, provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
