@@ -1,11 +1,11 @@
 /* check_cuda_ring: rings of GPUs against the library on the host. A rank has GPU number rank modulo
  * the number of GPUs, so one is enough.
  *
- *   mpirun -n 4 build/check-cuda-ring [PART...]
+ *   mpirun -n 4 build/check-cuda-ring [--until-failure] [PART...]
  *
  * A ring of fewer ranks than four has the first ones; the others wait. A test has passed if it has
  * passed on all ranks, and the last line is "N passed, N failed". Without a GPU it says that nothing
- * was run.
+ * was run. build/check-cuda-ring-on-host is the same program without a GPU: see cuda_on_host.c.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -25,6 +25,7 @@
 enum { MOST_RANKS = 4 };
 
 static int passed, failed;
+static bool until_failure;
 static int devices, world_rank;
 
 /* ---- What goes wrong on a rank, in any thread. */
@@ -63,6 +64,14 @@ static bool is_well(enum ra_status status, const char *error, int rank)
     return status == RA_OK;
 }
 
+static _Noreturn void finish(void)
+{
+    if (world_rank == 0)
+        printf("%d passed, %d failed\n", passed, failed);
+    MPI_Finalize();
+    exit(passed > 0 && failed == 0 ? 0 : 1);
+}
+
 /* One test: its name, and whether nothing went wrong on any rank since the last one. */
 __attribute__((format(printf, 1, 2))) static void verdict(const char *format, ...)
 {
@@ -78,6 +87,8 @@ __attribute__((format(printf, 1, 2))) static void verdict(const char *format, ..
     }
     passed += troubles == 0;
     failed += troubles != 0;
+    if (until_failure && failed > 0)
+        finish();
     troubles = 0;
 }
 
@@ -1287,6 +1298,12 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     bool right = size == MOST_RANKS;
+    if (argc > 1 && strcmp(argv[1], "--until-failure") == 0) {
+        until_failure = true;
+        argv[1] = argv[0];
+        argv++;
+        argc--;
+    }
     for (int a = 1; a < argc; a++) {
         bool known = false;
         for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
@@ -1295,7 +1312,8 @@ int main(int argc, char **argv)
     }
     if (!right && world_rank == 0) {
         fprintf(stderr,
-                "usage: mpirun -n %d build/check-cuda-ring [PART...]      PART:", MOST_RANKS);
+                "usage: mpirun -n %d build/check-cuda-ring [--until-failure] [PART...]      PART:",
+                MOST_RANKS);
         for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
             fprintf(stderr, " %s", tests[i].name);
         fprintf(stderr, " (default: all)\n");
@@ -1314,8 +1332,5 @@ int main(int argc, char **argv)
         if (wanted)
             tests[i].run();
     }
-    if (world_rank == 0)
-        printf("%d passed, %d failed\n", passed, failed);
-    MPI_Finalize();
-    return passed > 0 && failed == 0 ? 0 : 1;
+    finish();
 }
