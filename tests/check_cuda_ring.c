@@ -854,9 +854,10 @@ static void test_threads(void)
     }
 }
 
+/* In its first call a plan has room for the first message into each place, and for no other. */
 static void test_created_often(void)
 {
-    struct problem p = usual(3, RA_FLOAT32);
+    struct problem p = usual(4, RA_FLOAT32);
     p.config.layout = RA_STRIPED;
     for (int i = 0; i < 50 && troubles == 0; i++)
         run(&p);

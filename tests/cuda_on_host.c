@@ -4,7 +4,7 @@
  * What it is for: which work may overtake which is said by streams and events alone, and a GPU nearly
  * always takes the same way out of many. Here a thread of each process does the work of all its
  * streams, a piece at a time, and draws by lot whose turn it is. A wait that was forgotten gives wrong
- * numbers, memory begins as NaN, and whoever uses freed memory crashes.
+ * numbers, and memory begins as NaN.
  *
  * What it promises: the work of a stream in its order; events, also with their times; copies that
  * stop half-way; functions of the host one after the other; memory that other processes open; the
@@ -221,6 +221,7 @@ static cudaError_t enqueue(struct work work, cudaStream_t stream)
     return cudaSuccess;
 }
 
+/* A launch hears of the last error of its thread, whatever that was. */
 static cudaError_t launch(struct work work, cudaStream_t stream)
 {
     enqueue(work, stream);
@@ -229,13 +230,20 @@ static cudaError_t launch(struct work work, cudaStream_t stream)
     return cudaGetLastError();
 }
 
-/* ---- Calls that always go well. */
+/* ---- Calls. Those that always go well are shorter with this. */
 
-#define WELL(call, does)    \
+#define WELL(call, ...)     \
     cudaError_t call        \
     {                       \
-        does;               \
+        __VA_ARGS__;        \
         return cudaSuccess; \
+    }
+
+/* And those that say in a word what they do. */
+#define RETURNS(call, ...)  \
+    cudaError_t call        \
+    {                       \
+        return __VA_ARGS__; \
     }
 
 WELL(cudaSetDevice(int which), device = which)
@@ -246,6 +254,7 @@ WELL(cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind ki
      memcpy(to, from, bytes))
 WELL(cudaMemset(void *to, int value, size_t bytes), memset(to, value, bytes))
 WELL(cudaDeviceGetStreamPriorityRange(int *least, int *greatest), *least = *greatest = 0)
+
 /* Something may still wait for it: its memory stays. */
 WELL(cudaEventDestroy(cudaEvent_t event), (void)0)
 
@@ -354,15 +363,8 @@ cudaError_t cudaFree(void *memory)
     return cudaSuccess;
 }
 
-cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned flags)
-{
-    return cudaMalloc(memory, bytes);
-}
-
-cudaError_t cudaFreeHost(void *memory)
-{
-    return cudaFree(memory);
-}
+RETURNS(cudaHostAlloc(void **memory, size_t bytes, unsigned flags), cudaMalloc(memory, bytes))
+RETURNS(cudaFreeHost(void *memory), cudaFree(memory))
 
 /* What another process needs to open a block. */
 struct file_of_process {
@@ -394,10 +396,7 @@ cudaError_t cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsig
     return file < 0 ? fail(cudaErrorInvalidValue) : map_block(memory, name.bytes, file, false);
 }
 
-cudaError_t cudaIpcCloseMemHandle(void *memory)
-{
-    return cudaFree(memory);
-}
+RETURNS(cudaIpcCloseMemHandle(void *memory), cudaFree(memory))
 
 /* ---- Streams. */
 
@@ -413,10 +412,8 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
-{
-    return cudaStreamCreateWithPriority(stream, flags, 0);
-}
+RETURNS(cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags),
+        cudaStreamCreateWithPriority(stream, flags, 0))
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
@@ -465,11 +462,9 @@ static bool copy(struct work *work)
     return work->turns > 0;
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
-                            cudaStream_t stream)
-{
-    return enqueue((struct work){.run = copy, .to = to, .from = from, .bytes = bytes}, stream);
-}
+RETURNS(cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                        cudaStream_t stream),
+        enqueue((struct work){.run = copy, .to = to, .from = from, .bytes = bytes}, stream))
 
 static bool set_bytes(struct work *work)
 {
@@ -477,11 +472,8 @@ static bool set_bytes(struct work *work)
     return true;
 }
 
-cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
-{
-    return enqueue((struct work){.run = set_bytes, .to = to, .value = value, .bytes = bytes},
-                   stream);
-}
+RETURNS(cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream),
+        enqueue((struct work){.run = set_bytes, .to = to, .value = value, .bytes = bytes}, stream))
 
 static void *call_function(void *its_work)
 {
@@ -511,11 +503,8 @@ static bool call_host(struct work *work)
     return done;
 }
 
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *context)
-{
-    return enqueue((struct work){.run = call_host, .function = function, .context = context},
-                   stream);
-}
+RETURNS(cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *context),
+        enqueue((struct work){.run = call_host, .function = function, .context = context}, stream))
 
 /* ---- Events. */
 
@@ -526,15 +515,9 @@ static cudaError_t create_event(cudaEvent_t *event, bool has_time)
     return cudaSuccess;
 }
 
-cudaError_t cudaEventCreate(cudaEvent_t *event)
-{
-    return create_event(event, true);
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
-{
-    return create_event(event, !(flags & cudaEventDisableTiming));
-}
+RETURNS(cudaEventCreate(cudaEvent_t *event), create_event(event, true))
+RETURNS(cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags),
+        create_event(event, !(flags & cudaEventDisableTiming)))
 
 static bool happen(struct work *work)
 {
@@ -633,10 +616,8 @@ static bool await(struct work *work)
     return false;
 }
 
-cudaError_t ra_signal_wait(const struct ra_signal *signal, cudaStream_t stream)
-{
-    return launch((struct work){.run = await, .signal = *signal}, stream);
-}
+RETURNS(ra_signal_wait(const struct ra_signal *signal, cudaStream_t stream),
+        launch((struct work){.run = await, .signal = *signal}, stream))
 
 static bool copy_mask(struct work *work)
 {
@@ -646,13 +627,12 @@ static bool copy_mask(struct work *work)
     return true;
 }
 
-cudaError_t ra_signal_mask(bool *to, struct ra_tensor from, int64_t batch, int64_t rows,
-                           cudaStream_t stream)
-{
-    return launch(
-        (struct work){.run = copy_mask, .to = (char *)to, .in = from, .batch = batch, .rows = rows},
-        stream);
-}
+RETURNS(ra_signal_mask(bool *to, struct ra_tensor from, int64_t batch, int64_t rows,
+                       cudaStream_t stream),
+        launch(
+            (struct work){
+                .run = copy_mask, .to = (char *)to, .in = from, .batch = batch, .rows = rows},
+            stream))
 
 /* ---- Kernels: the tiles of the library on the host, on copies of one head in float32. */
 
@@ -756,25 +736,14 @@ static cudaError_t launch_kernel(bool narrow, bool backward, const struct ra_ker
     return launch((struct work){.run = attend_all, .value = backward, .kernel = *kernel}, stream);
 }
 
-cudaError_t ra_k02_forward(const struct ra_kernel *kernel, cudaStream_t stream)
-{
-    return launch_kernel(false, false, kernel, stream);
-}
-
-cudaError_t ra_k02_backward(const struct ra_kernel *kernel, cudaStream_t stream)
-{
-    return launch_kernel(false, true, kernel, stream);
-}
-
-cudaError_t ra_k03_forward(const struct ra_kernel *kernel, cudaStream_t stream)
-{
-    return launch_kernel(true, false, kernel, stream);
-}
-
-cudaError_t ra_k03_backward(const struct ra_kernel *kernel, cudaStream_t stream)
-{
-    return launch_kernel(true, true, kernel, stream);
-}
+RETURNS(ra_k02_forward(const struct ra_kernel *kernel, cudaStream_t stream),
+        launch_kernel(false, false, kernel, stream))
+RETURNS(ra_k02_backward(const struct ra_kernel *kernel, cudaStream_t stream),
+        launch_kernel(false, true, kernel, stream))
+RETURNS(ra_k03_forward(const struct ra_kernel *kernel, cudaStream_t stream),
+        launch_kernel(true, false, kernel, stream))
+RETURNS(ra_k03_backward(const struct ra_kernel *kernel, cudaStream_t stream),
+        launch_kernel(true, true, kernel, stream))
 
 /* Nobody takes turns here; but memory for that is asked for. */
 int64_t ra_kernel_turns(const struct ra_kernel *kernel)
@@ -800,10 +769,8 @@ static bool write_delta(struct work *work)
     return true;
 }
 
-cudaError_t ra_kernel_delta(const struct ra_kernel *kernel, cudaStream_t stream)
-{
-    return launch((struct work){.run = write_delta, .kernel = *kernel}, stream);
-}
+RETURNS(ra_kernel_delta(const struct ra_kernel *kernel, cudaStream_t stream),
+        launch((struct work){.run = write_delta, .kernel = *kernel}, stream))
 
 /* To `out` out of `in`, or with `value` added to what is there. */
 static bool copy_numbers(struct work *work)
@@ -821,21 +788,24 @@ static bool copy_numbers(struct work *work)
     return true;
 }
 
-cudaError_t ra_kernel_copy(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
-                           int64_t heads, int64_t dim, cudaStream_t stream)
-{
-    struct work work = {.run = copy_numbers, .out = to, .in = from, .batch = batch, .rows = rows};
-    work.heads = heads;
-    work.dim = dim;
-    return launch(work, stream);
-}
-
-cudaError_t ra_kernel_add(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
-                          int64_t heads, int64_t dim, cudaStream_t stream)
-{
-    struct work work = {.run = copy_numbers, .out = to, .in = from, .batch = batch, .rows = rows};
-    work.heads = heads;
-    work.dim = dim;
-    work.value = true;
-    return launch(work, stream);
-}
+RETURNS(ra_kernel_copy(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
+                       int64_t heads, int64_t dim, cudaStream_t stream),
+        launch((struct work){.run = copy_numbers,
+                             .out = to,
+                             .in = from,
+                             .batch = batch,
+                             .rows = rows,
+                             .heads = heads,
+                             .dim = dim},
+               stream))
+RETURNS(ra_kernel_add(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
+                      int64_t heads, int64_t dim, cudaStream_t stream),
+        launch((struct work){.run = copy_numbers,
+                             .value = true,
+                             .out = to,
+                             .in = from,
+                             .batch = batch,
+                             .rows = rows,
+                             .heads = heads,
+                             .dim = dim},
+               stream))
