@@ -607,12 +607,18 @@ static void check_transport(const struct problem *p, struct ra_plan *plan, int r
                  p->device_link ? "device" : "host", cudaGetErrorString(cudaErrorNotSupported),
                  p->device_link ? "" : "; the link takes no device pointers");
     else if (p->threads && p->ranks > devices)
-        snprintf(wanted, sizeof wanted, "\ntransport: host link, as ");
+        snprintf(wanted, sizeof wanted,
+                 "\ntransport: host link, as %d ranks of a process share device 0; "
+                 "the link takes no device pointers\n",
+                 (p->ranks + devices - 1) / devices);
     else
         snprintf(wanted, sizeof wanted, "\ntransport: %s%s\n", names[transport], asked);
     int64_t length = ra_plan_describe(plan, ra_plan_rank(plan), text, sizeof text);
-    if (length >= (int64_t)sizeof text || !strstr(text, wanted) || !strstr(text, "\ndevice "))
-        trouble("rank %d: not%s, but %s", rank, wanted, text);
+    const char *said_it = strstr(text, "\ntransport: ");
+    if (length >= (int64_t)sizeof text || !said_it || !strstr(text, "\ndevice ") ||
+        strncmp(said_it, wanted, strlen(wanted)) != 0)
+        trouble("rank %d: not '%.*s' but '%.*s'", rank, (int)strlen(wanted) - 2, wanted + 1,
+                said_it ? (int)strcspn(said_it + 1, "\n") : 0, said_it ? said_it + 1 : "");
 }
 
 /* Functions of the host run one after the other, also of several streams: so their end is given. */
