@@ -640,27 +640,29 @@ static void compute(void *context, int rank)
     if (p->hops > 0 && ra_plan_hops(plan) != p->hops)
         trouble("rank %d: %d hops, not %d", rank, ra_plan_hops(plan), p->hops);
 
-    /* Two sets of arrays, each on its own stream, so that two calls of this plan are under way. */
-    struct set sets[2];
-    for (int i = 0; i < 2; i++)
-        make_set(p, plan, &sets[i], i == 0 ? 1 : -1);
+    /* Each round has arrays of its own, so that no result is lost, and one of two streams, so that two
+     * calls of this plan are under way. */
+    struct set *sets = calloc((size_t)p->rounds, sizeof *sets);
+    for (int i = 0; i < p->rounds; i++)
+        make_set(p, plan, &sets[i], i % 2 == 0 ? 1 : -1);
     meet(p);
     double end = seconds() + p->late;
     for (int i = 0; i < 2 && p->late > 0; i++)
         CUDA(cudaLaunchHostFunc(sets[i].stream, rest_until, &end));
     for (int round = 0; round < p->rounds; round++) {
-        struct set *set = &sets[round % 2];
-        is_well(ra_cuda_forward(plan, &set->x, set->stream), ra_plan_error(plan), rank);
+        const struct ra_arrays *x = &sets[round].x;
+        cudaStream_t stream = sets[round % 2].stream;
+        is_well(ra_cuda_forward(plan, x, stream), ra_plan_error(plan), rank);
         if (!p->config.forward_only)
-            is_well(ra_cuda_backward(plan, &set->x, set->stream), ra_plan_error(plan), rank);
+            is_well(ra_cuda_backward(plan, x, stream), ra_plan_error(plan), rank);
     }
     is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
     meet(p);
-    for (int i = 0; i < 2; i++) {
-        if (i < p->rounds)
-            check_set(p, plan, &sets[i]);
+    for (int i = 0; i < p->rounds; i++) {
+        check_set(p, plan, &sets[i]);
         free_set(&sets[i]);
     }
+    free(sets);
     ra_plan_destroy(plan);
 }
 
@@ -809,7 +811,9 @@ static void test_shapes(void)
 
         /* What lies 5 tokens back, the rank has itself or the one before it. */
         p.hops = s->local_keys ? 1 : s->lookback == 5 && s->layout == RA_CONTIGUOUS ? 2 : 0;
-        p.rounds = s->forward_only ? 20 : p.rounds;
+
+        /* Who has nothing to receive waits for nobody, and so may be far ahead of the others. */
+        p.rounds = s->forward_only || s->M < s->ranks ? 20 : p.rounds;
         for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++) {
             p.config.transport = transport;
             run(&p);

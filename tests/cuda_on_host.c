@@ -126,17 +126,18 @@ static void remove_stream(cudaStream_t stream)
     free(stream);
 }
 
-/* Draws a stream that has work, NULL if none has. Now and then one runs ahead of the others: this
- * stream gets the next turns, too. */
+/* Draws a stream that has work, NULL if none has. Now and then one runs ahead of the others: it gets
+ * the next turns, too. And one stands still for some milliseconds. */
 static cudaStream_t draw_stream(int *busy)
 {
-    static cudaStream_t ahead;
+    static cudaStream_t ahead, still;
+    static double until;
     static int turns;
     cudaStream_t found[MOST_STREAMS];
+    bool goes_on = false, stands = seconds() < until;
     *busy = 0;
-    bool goes_on = false;
     for (int i = 0; i < stream_count; i++)
-        if (streams[i]->first) {
+        if (streams[i]->first && !(stands && streams[i] == still)) {
             goes_on = goes_on || streams[i] == ahead;
             found[(*busy)++] = streams[i];
         }
@@ -145,6 +146,10 @@ static cudaStream_t draw_stream(int *busy)
     if (!goes_on || turns-- <= 0) {
         ahead = found[draw(*busy)];
         turns = draw(4) == 0 ? draw(20) : 0;
+    }
+    if (!stands && draw(200) == 0) {
+        still = found[draw(*busy)];
+        until = seconds() + 1e-6 * draw(5000);
     }
     return ahead;
 }
@@ -155,7 +160,12 @@ static void *work_for_ever(void *unused)
     for (int busy, in_vain = 0;;) {
         cudaStream_t stream = draw_stream(&busy);
         if (!stream) {
-            pthread_cond_wait(&some_done, &mutex);
+            struct timespec soon;
+            clock_gettime(CLOCK_REALTIME, &soon);
+            soon.tv_nsec += 1000000;
+            soon.tv_sec += soon.tv_nsec / 1000000000;
+            soon.tv_nsec %= 1000000000;
+            pthread_cond_timedwait(&some_done, &mutex, &soon);
             continue;
         }
         struct work *work = stream->first;
