@@ -1291,6 +1291,60 @@ static void test_wrong_calls(void)
     verdict("types and strides that are refused");
 }
 
+/* Arrays and streams that are not of the plan's device. */
+static void test_elsewhere(void)
+{
+    struct problem p = usual(1, RA_FLOAT32);
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE];
+    begin_problem(&p);
+    CUDA(cudaSetDevice(0));
+    if (!is_well(ra_cuda_plan_create(&plan, &p.config, error), error, 0))
+        return;
+    struct set set;
+    make_set(&p, plan, &set, 1);
+
+    /* Some devices reach all memory of the host: then it is as good as any. */
+    struct cudaDeviceProp properties;
+    struct ra_arrays x = set.x;
+    x.k.data = p.inputs[K];
+    CUDA(cudaGetDeviceProperties(&properties, 0));
+    enum ra_status status = ra_cuda_forward(plan, &x, set.stream);
+    if (properties.pageableMemoryAccess
+            ? status != RA_OK
+            : status != RA_INVALID || !strstr(ra_plan_error(plan), "arrays.k.data is memory"))
+        trouble("k on the host: %s: %s", ra_status_text(status), ra_plan_error(plan));
+    is_well(ra_cuda_wait(plan), ra_plan_error(plan), 0);
+
+    cudaGraph_t graph = NULL;
+    CUDA(cudaStreamBeginCapture(set.stream, cudaStreamCaptureModeThreadLocal));
+    status = ra_cuda_forward(plan, &set.x, set.stream);
+    if (status != RA_INVALID || !strstr(ra_plan_error(plan), "stream is being captured"))
+        trouble("a captured stream: %s: %s", ra_status_text(status), ra_plan_error(plan));
+    CUDA(cudaStreamEndCapture(set.stream, &graph));
+
+    if (devices > 1) {
+        cudaStream_t other;
+        CUDA(cudaSetDevice(1));
+        CUDA(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+        CUDA(cudaSetDevice(0));
+        status = ra_cuda_forward(plan, &set.x, other);
+        if (status != RA_INVALID || !strstr(ra_plan_error(plan), "stream is one of device 1"))
+            trouble("another device: %s: %s", ra_status_text(status), ra_plan_error(plan));
+        CUDA(cudaStreamDestroy(other));
+    }
+
+    /* The plan is as good as before. */
+    is_well(ra_cuda_forward(plan, &set.x, set.stream), ra_plan_error(plan), 0);
+    is_well(ra_cuda_backward(plan, &set.x, set.stream), ra_plan_error(plan), 0);
+    is_well(ra_cuda_wait(plan), ra_plan_error(plan), 0);
+    check_set(&p, plan, &set);
+    free_set(&set);
+    ra_plan_destroy(plan);
+    end_problem(&p);
+    verdict("arrays and streams of elsewhere");
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -1302,7 +1356,8 @@ int main(int argc, char **argv)
                  {"threads", test_threads},     {"created", test_created_often},
                  {"late", test_late_streams},   {"deterministic", test_deterministic},
                  {"memory", test_memory},       {"calls", test_wrong_calls},
-                 {"observer", test_observer},   {"errors", test_errors}};
+                 {"elsewhere", test_elsewhere}, {"observer", test_observer},
+                 {"errors", test_errors}};
 
     int size, provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);

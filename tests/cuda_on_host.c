@@ -56,7 +56,7 @@ struct work {
 
 struct CUstream_st {
     int device;
-    bool destroyed;
+    bool destroyed, captured;
     struct work *first, **end;
 };
 
@@ -281,6 +281,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int which
 {
     memset(properties, 0, sizeof *properties);
     strcpy(properties->name, "stand-in on the host");
+    properties->major = 9;
     return cudaSuccess;
 }
 
@@ -373,6 +374,18 @@ cudaError_t cudaFree(void *memory)
     return cudaSuccess;
 }
 
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *address)
+{
+    *attributes = (struct cudaPointerAttributes){.type = cudaMemoryTypeUnregistered};
+    pthread_mutex_lock(&mutex);
+    for (const struct block *block = blocks; block; block = block->next)
+        if ((const char *)address >= (const char *)block->memory &&
+            (const char *)address < (const char *)block->memory + block->bytes)
+            attributes->type = cudaMemoryTypeDevice;
+    pthread_mutex_unlock(&mutex);
+    return cudaSuccess;
+}
+
 RETURNS(cudaHostAlloc(void **memory, size_t bytes, unsigned flags), cudaMalloc(memory, bytes))
 RETURNS(cudaFreeHost(void *memory), cudaFree(memory))
 
@@ -453,6 +466,21 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     while (stream->first)
         pthread_cond_wait(&some_done, &mutex);
     pthread_mutex_unlock(&mutex);
+    return cudaSuccess;
+}
+
+WELL(cudaStreamGetDevice(cudaStream_t stream, int *its_device),
+     *its_device = stream_of(stream)->device)
+
+/* Nothing is captured, but the stream says so. */
+WELL(cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode),
+     stream->captured = true)
+WELL(cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph), stream->captured = false)
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
+{
+    *status =
+        stream_of(stream)->captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
 }
 
