@@ -244,9 +244,9 @@ RA_DEVICE struct place this_place(int64_t heads, int64_t batch)
     return place;
 }
 
-/* The shapes of tiles: 8 M rows stay, 16 N pass. */
-template <int Dim> struct shape {
-    static constexpr int M = Dim == 256 ? 4 : 8, N = Dim == 64 ? 4 : 2;
+/* The shapes of tiles: 8 M rows stay, 16 N pass. Small: for 99 KiB of shared memory. */
+template <int Dim, bool Small> struct shape {
+    static constexpr int M = Dim < 256 ? 8 : Small ? 2 : 4, N = Small ? 1 : Dim == 64 ? 4 : 2;
     static constexpr int Stay = M * LINES, Pass = N * LANES;
 
     /* Numbers of shared memory in each kind of tile. */
@@ -255,11 +255,11 @@ template <int Dim> struct shape {
 };
 
 /* The forward: a tile of query rows stays. */
-template <int Dim>
+template <int Dim, bool Small>
 static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
     forward(const __grid_constant__ struct ra_kernel kernel, bool chunks)
 {
-    typedef struct shape<Dim> shape;
+    typedef struct shape<Dim, Small> shape;
     constexpr int M = shape::M, N = shape::N, Keys = shape::Pass;
     extern __shared__ __align__(16) float memory[];
     float *queries = memory, *keys = queries + shape::Stay_size;
@@ -420,11 +420,11 @@ RA_DEVICE void add_sums(const struct rows &to, int64_t first, const float sums[M
 }
 
 /* dq: a tile of query rows stays. */
-template <int Dim>
+template <int Dim, bool Small>
 static __global__ void __launch_bounds__(THREADS, 2)
     backward_queries(const __grid_constant__ struct ra_kernel kernel, bool chunks)
 {
-    typedef struct shape<Dim> shape;
+    typedef struct shape<Dim, Small> shape;
     constexpr int M = shape::M, N = shape::N, Keys = shape::Pass;
     extern __shared__ __align__(16) float memory[];
     float *queries = memory, *d_outs = queries + shape::Stay_size;
@@ -502,11 +502,11 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 /* dk and dv: a tile of key rows stays. Here the rows of a tile of products are keys, and its
  * columns queries. */
-template <int Dim>
+template <int Dim, bool Small>
 static __global__ void __launch_bounds__(THREADS, 2)
     backward_keys(const __grid_constant__ struct ra_kernel kernel, bool chunks)
 {
-    typedef struct shape<Dim> shape;
+    typedef struct shape<Dim, Small> shape;
     constexpr int M = shape::M, N = shape::N, Queries = shape::Pass;
     extern __shared__ __align__(16) float memory[];
     float *keys = memory, *values = keys + shape::Stay_size;
@@ -607,6 +607,18 @@ static __global__ void __launch_bounds__(THREADS, 2)
     add_sums<Dim, M>(dv, b0, dv_sums);
 }
 
+/* Has this device so much shared memory for a block? On compute capability 8.6 and 12.0 it is 99 KiB,
+ * and never less. */
+static cudaError_t has_room(bool *room, int numbers)
+{
+    int device, most;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    *room = error == cudaSuccess && most >= numbers * (int)sizeof(float);
+    return error;
+}
+
 /* The kernels are launched like this: a block per tile of each of the heads, with so many numbers
  * of shared memory. */
 typedef void tile_kernel(struct ra_kernel kernel, bool chunks);
@@ -628,25 +640,40 @@ static cudaError_t launch(tile_kernel *function, const struct ra_kernel *kernel,
     return cudaGetLastError();
 }
 
-template <int Dim>
+template <int Dim, bool Small = false>
 static cudaError_t launch_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    typedef struct shape<Dim> shape;
-    return launch(forward<Dim>, kernel, kernel->queries, shape::Stay, kernel->heads,
-                  shape::Stay_size + 2 * shape::Pass_size + shape::Weights_size, stream);
-}
-
-template <int Dim>
-static cudaError_t launch_backward(const struct ra_kernel *kernel, cudaStream_t stream)
-{
-    typedef struct shape<Dim> shape;
-    const int numbers = 2 * shape::Stay_size + 2 * shape::Pass_size + shape::Weights_size;
-    cudaError_t error = launch(backward_queries<Dim>, kernel, kernel->queries, shape::Stay,
-                               kernel->heads, numbers, stream);
+    typedef struct shape<Dim, Small> shape;
+    const int numbers = shape::Stay_size + 2 * shape::Pass_size + shape::Weights_size;
+    bool room;
+    cudaError_t error = has_room(&room, numbers);
     if (error != cudaSuccess)
         return error;
-    return launch(backward_keys<Dim>, kernel, kernel->keys, shape::Stay, kernel->key_heads, numbers,
+    if constexpr (Dim == 256 && !Small)
+        if (!room)
+            return launch_forward<Dim, true>(kernel, stream);
+    return launch(forward<Dim, Small>, kernel, kernel->queries, shape::Stay, kernel->heads, numbers,
                   stream);
+}
+
+template <int Dim, bool Small = false>
+static cudaError_t launch_backward(const struct ra_kernel *kernel, cudaStream_t stream)
+{
+    typedef struct shape<Dim, Small> shape;
+    const int numbers = 2 * shape::Stay_size + 2 * shape::Pass_size + shape::Weights_size;
+    bool room;
+    cudaError_t error = has_room(&room, numbers);
+    if (error != cudaSuccess)
+        return error;
+    if constexpr (Dim > 64 && !Small)
+        if (!room)
+            return launch_backward<Dim, true>(kernel, stream);
+    error = launch(backward_queries<Dim, Small>, kernel, kernel->queries, shape::Stay,
+                   kernel->heads, numbers, stream);
+    if (error != cudaSuccess)
+        return error;
+    return launch(backward_keys<Dim, Small>, kernel, kernel->keys, shape::Stay, kernel->key_heads,
+                  numbers, stream);
 }
 
 extern "C" cudaError_t ra_k02_forward(const struct ra_kernel *kernel, cudaStream_t stream)

@@ -1107,8 +1107,6 @@ static void try(const struct problem *p)
         for (int k = 0; k < KERNELS; k++) {
             if (kernels[k].type != types[t] || !chosen(kernels[k].name, p->name))
                 continue;
-            if (pretended.shared_memory > 0 && types[t] == RA_FLOAT32)
-                continue; /* only k03 makes a difference */
             if (!solved)
                 s = sample_of(p, types[t]);
             solved = true;
