@@ -116,8 +116,8 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* ---- Device memory that the library takes, and what goes wrong in this thread: the linker sends its
- * calls through here. */
+/* ---- Device memory that the library takes, and what goes wrong in this thread: the linker sends
+ * its calls through here. */
 
 cudaError_t __real_cudaMalloc(void **pointer, size_t bytes);
 cudaError_t __real_cudaFree(void *pointer);
@@ -660,8 +660,8 @@ static void compute(void *context, int rank)
     if (p->hops > 0 && ra_plan_hops(plan) != p->hops)
         trouble("rank %d: %d hops, not %d", rank, ra_plan_hops(plan), p->hops);
 
-    /* Each round has arrays of its own, so that no result is lost, and one of two streams, so that two
-     * calls of this plan are under way. */
+    /* Each round has arrays of its own, so that no result is lost, and one of two streams, so that
+     * two calls of this plan are under way. */
     struct set *sets = calloc((size_t)p->rounds, sizeof *sets);
     for (int i = 0; i < p->rounds; i++)
         make_set(p, plan, &sets[i], i % 2 == 0 ? 1 : -1);

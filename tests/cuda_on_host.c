@@ -1,19 +1,19 @@
 /* cuda_on_host: a stand-in for the CUDA runtime and for the kernels, on which check_cuda_ring runs
  * without a GPU.
  *
- * What it is for: which work may overtake which is said by streams and events alone, and a GPU nearly
- * always takes the same way out of many. Here a thread of each process does the work of all its
- * streams, a piece at a time, and draws by lot whose turn it is. A wait that was forgotten gives wrong
- * numbers, and memory begins as NaN.
+ * What it is for: streams and events alone say what may overtake what, and a GPU nearly always
+ * takes the same way out of many. Here a thread of each process does the work of all its streams, a piece
+ * at a time, and draws by lot whose turn it is. A wait that was forgotten gives wrong numbers, and
+ * memory begins as NaN.
  *
  * What it promises: the work of a stream in its order; events, also with their times; copies that
  * stop half-way; functions of the host one after the other; memory that other processes open; the
- * last error of a thread, which the next launch returns. What it does not: that kernels run at the
+ * last error of a thread, which the next launch returns. What it does not: kernels that run at the
  * same time and slow each other down, memory that sees writes in another order than they were made,
  * the numbers of the real kernels, or an error for each wrong use.
  *
- * ON_HOST_SEED sets the lots, ON_HOST_DEVICES how many devices there are (2). As with a GPU, streams
- * of a device are one queue if CUDA_DEVICE_MAX_CONNECTIONS is 1, and launches wait for their end
+ * ON_HOST_SEED sets the lots, ON_HOST_DEVICES how many devices there are (2). As with a GPU,
+ * streams of a device are one queue if CUDA_DEVICE_MAX_CONNECTIONS is 1, and launches wait for their end
  * with CUDA_LAUNCH_BLOCKING.
  */
 #define _GNU_SOURCE /* memfd_create */
@@ -126,8 +126,8 @@ static void remove_stream(cudaStream_t stream)
     free(stream);
 }
 
-/* Draws a stream that has work, NULL if none has. Now and then one runs ahead of the others: it gets
- * the next turns, too. And one stands still for some milliseconds. */
+/* Draws a stream that has work, NULL if none has. Now and then one runs ahead of the others: it
+ * gets the next turns, too. And one stands still for some milliseconds. */
 static cudaStream_t draw_stream(int *busy)
 {
     static cudaStream_t ahead, still;
