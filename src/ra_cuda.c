@@ -494,13 +494,13 @@ static enum ra_status check_stream(const struct ra_plan *plan, cudaStream_t stre
 {
     int device = plan->cuda->device;
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    if (cudaStreamGetDevice(stream, &device) == cudaSuccess && device != plan->cuda->device)
-        return ra_refuse(error, "stream is one of device %d: give one of device %d", device,
-                         plan->cuda->device);
     if (cudaStreamIsCapturing(stream, &capture) == cudaSuccess &&
         capture != cudaStreamCaptureStatusNone)
         return ra_refuse(error, "stream is being captured into a graph, which calls cannot be: "
                                 "give one that is not");
+    if (cudaStreamGetDevice(stream, &device) == cudaSuccess && device != plan->cuda->device)
+        return ra_refuse(error, "stream is one of device %d: give one of device %d", device,
+                         plan->cuda->device);
     return RA_OK;
 }
 
