@@ -68,9 +68,8 @@ template <class Shape> struct shared_memory {
     struct step step[Shape::Stages];
     uint32_t there[Shape::Keys / 32]; /* a bit for every key: there, and not hidden by the mask */
     unsigned ticket;
-    struct {
-        int *at, next;
-    } turn[Shape::Warps]; /* each warp's own: which turn it has to pass on, and to whom */
+    struct ra_turn
+        turn[Shape::Warps]; /* each warp's own: which turn it has to pass on, and to whom */
 };
 
 /* What the launcher works out once for all threads. */
@@ -495,7 +494,7 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
 
         /* Only now, since by now what was added has arrived, and nobody waits for that. */
         if (x.deterministic && j >= late)
-            ra_turn_pass(shared.turn[warp].at, shared.turn[warp].next);
+            ra_turn_pass(&shared.turn[warp]);
     }
 
     /* Nobody else adds to these rows. */

@@ -104,8 +104,13 @@ RA_DEVICE void ra_add2(float *to, float first, float second)
 #endif
 }
 
+/* A turn that is to be handed on: its word, and the number of who comes next. */
+struct ra_turn {
+    int *at, next;
+};
+
 /* Waits until *turn == mine, and then what was written before ra_turn_pass can be seen; and hands
- * the turn on. For a whole warp. */
+ * the turn on. For a whole warp, whose first thread alone reads and writes a struct ra_turn. */
 RA_DEVICE void ra_turn_await(const int *turn, int mine)
 {
     if (threadIdx.x % 32 == 0) {
@@ -117,11 +122,12 @@ RA_DEVICE void ra_turn_await(const int *turn, int mine)
     __syncwarp();
 }
 
-RA_DEVICE void ra_turn_pass(int *turn, int next)
+RA_DEVICE void ra_turn_pass(const struct ra_turn *turn)
 {
     __syncwarp();
     if (threadIdx.x % 32 == 0)
-        asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
+        asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn->at), "r"(turn->next)
+                     : "memory");
 }
 
 /* ---- Tensor cores: 16 x 8 numbers of C += A B at a time, by the 32 threads of a warp together. */
