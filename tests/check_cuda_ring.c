@@ -1133,7 +1133,7 @@ static void test_observer(void)
 /* ---- Errors. */
 
 static int odd_rank; /* which one is different, and what is wrong with it */
-static enum {
+static enum oddity {
     NO_CALL,
     NO_ARRAY,
     OTHER_HEADS,
@@ -1226,47 +1226,81 @@ static void expect(const char *name, bool threads, enum ra_transport transport, 
             threads ? "threads" : "processes");
 }
 
+/* Peer copies are for processes: threads that share a GPU are refused them. */
 static void test_errors(void)
 {
+    static const struct {
+        const char *name;
+        enum oddity oddity;
+        enum ra_transport transport;
+        double timeout;
+        struct expected what;
+    } cases[] = {
+        {"ranks that disagree",
+         OTHER_HEADS,
+         RA_ANY_TRANSPORT,
+         20,
+         {RA_DISAGREEMENT, RA_DISAGREEMENT, "config.heads"}},
+        {"a config that is refused",
+         LARGE_DIM,
+         RA_ANY_TRANSPORT,
+         20,
+         {RA_INVALID, RA_INVALID, "config.dim = 300"}},
+        {"a transport that cannot be",
+         NO_DEVICE_LINK,
+         RA_ANY_TRANSPORT,
+         20,
+         {RA_INVALID, RA_INVALID, "RA_DEVICE_LINK"}},
+        {"memory that a rank does not reach",
+         NOT_REACHED,
+         RA_PEER_COPIES,
+         20,
+         {RA_INVALID, RA_INVALID, "does not reach the memory of rank"}},
+        {"a device that is full",
+         NO_DEVICE_MEMORY,
+         RA_ANY_TRANSPORT,
+         20,
+         {RA_OUT_OF_MEMORY, RA_OUT_OF_MEMORY, "no memory: "}},
+        {"a host that is full",
+         NO_HOST_MEMORY,
+         RA_HOST_LINK,
+         20,
+         {RA_OUT_OF_MEMORY, RA_OUT_OF_MEMORY, "no memory: "}},
+        {"a launch that fails",
+         NO_LAUNCH,
+         RA_PEER_COPIES,
+         20,
+         {RA_DEVICE, RA_LOST, "ra_k02_forward: "}},
+        {"a launch that fails",
+         NO_LAUNCH,
+         RA_HOST_LINK,
+         20,
+         {RA_DEVICE, RA_LOST, "ra_k02_forward: "}},
+        {"an array that is refused",
+         NO_ARRAY,
+         RA_PEER_COPIES,
+         20,
+         {RA_INVALID, RA_LOST, "arrays.q.data"}},
+        {"an array that is refused",
+         NO_ARRAY,
+         RA_HOST_LINK,
+         20,
+         {RA_INVALID, RA_LOST, "arrays.q.data"}},
+        {"a rank that is dead", NO_CALL, RA_PEER_COPIES, 2, {RA_OK, RA_LOST, "hop "}},
+        {"a rank that is dead", NO_CALL, RA_HOST_LINK, 2, {RA_OK, RA_LOST, "hop "}},
+    };
+
     /* What a lost ring had stays: who was lost might still write to it. */
-    struct expected disagree = {RA_DISAGREEMENT, RA_DISAGREEMENT, "config.heads"};
-    struct expected large = {RA_INVALID, RA_INVALID, "config.dim = 300"};
-    struct expected no_link = {RA_INVALID, RA_INVALID, "RA_DEVICE_LINK"};
-    struct expected not_reached = {RA_INVALID, RA_INVALID, "does not reach the memory of rank"};
-    struct expected no_memory = {RA_OUT_OF_MEMORY, RA_OUT_OF_MEMORY, "no memory: "};
-    struct expected no_kernel = {RA_DEVICE, RA_LOST, "ra_k02_forward: "};
-    struct expected sharing = {RA_INVALID, RA_INVALID, "of a process share device"};
-    struct expected refused = {RA_INVALID, RA_LOST, "arrays.q.data"};
-    struct expected dead = {RA_OK, RA_LOST, "hop "};
-    for (int threads = 0; threads < 2; threads++) {
-        oddity = OTHER_HEADS;
-        expect("ranks that disagree", threads, RA_ANY_TRANSPORT, 20, disagree);
-        oddity = LARGE_DIM;
-        expect("a config that is refused", threads, RA_ANY_TRANSPORT, 20, large);
-        oddity = NO_DEVICE_LINK;
-        expect("a transport that cannot be", threads, RA_ANY_TRANSPORT, 20, no_link);
-        oddity = NOT_REACHED;
-        if (!threads)
-            expect("memory that a rank does not reach", threads, RA_PEER_COPIES, 20, not_reached);
-        oddity = NO_DEVICE_MEMORY;
-        expect("a device that is full", threads, RA_ANY_TRANSPORT, 20, no_memory);
-        oddity = NO_HOST_MEMORY;
-        expect("a host that is full", threads, RA_HOST_LINK, 20, no_memory);
-        oddity = NO_LAUNCH;
-        if (!threads)
-            expect("a launch that fails", threads, RA_PEER_COPIES, 20, no_kernel);
-        expect("a launch that fails", threads, RA_HOST_LINK, 20, no_kernel);
-        oddity = NO_ARRAY;
-        if (threads && devices < 3)
-            expect("threads that share a GPU", threads, RA_PEER_COPIES, 20, sharing);
-        if (!threads)
-            expect("an array that is refused", threads, RA_PEER_COPIES, 20, refused);
-        expect("an array that is refused", threads, RA_HOST_LINK, 20, refused);
-        oddity = NO_CALL;
-        if (!threads)
-            expect("a rank that is dead", threads, RA_PEER_COPIES, 2, dead);
-        expect("a rank that is dead", threads, RA_HOST_LINK, 2, dead);
-    }
+    for (int threads = 0; threads < 2; threads++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            oddity = cases[i].oddity;
+            if (!threads || cases[i].transport != RA_PEER_COPIES)
+                expect(cases[i].name, threads, cases[i].transport, cases[i].timeout, cases[i].what);
+        }
+    oddity = NO_ARRAY;
+    if (devices < 3)
+        expect("threads that share a GPU", true, RA_PEER_COPIES, 20,
+               (struct expected){RA_INVALID, RA_INVALID, "of a process share device"});
 }
 
 static void test_wrong_calls(void)

@@ -826,24 +826,20 @@ static bool copy_numbers(struct work *work)
     return true;
 }
 
+static cudaError_t launch_copy(bool adds, struct ra_tensor to, struct ra_tensor from, int64_t batch,
+                               int64_t rows, int64_t heads, int64_t dim, cudaStream_t stream)
+{
+    struct work work = {.run = copy_numbers, .value = adds, .out = to, .in = from};
+    work.batch = batch;
+    work.rows = rows;
+    work.heads = heads;
+    work.dim = dim;
+    return launch(work, stream);
+}
+
 RETURNS(ra_kernel_copy(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
                        int64_t heads, int64_t dim, cudaStream_t stream),
-        launch((struct work){.run = copy_numbers,
-                             .out = to,
-                             .in = from,
-                             .batch = batch,
-                             .rows = rows,
-                             .heads = heads,
-                             .dim = dim},
-               stream))
+        launch_copy(false, to, from, batch, rows, heads, dim, stream))
 RETURNS(ra_kernel_add(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
                       int64_t heads, int64_t dim, cudaStream_t stream),
-        launch((struct work){.run = copy_numbers,
-                             .value = true,
-                             .out = to,
-                             .in = from,
-                             .batch = batch,
-                             .rows = rows,
-                             .heads = heads,
-                             .dim = dim},
-               stream))
+        launch_copy(true, to, from, batch, rows, heads, dim, stream))
