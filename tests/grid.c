@@ -342,9 +342,8 @@ static bool has_turn(const struct stage *stage, int64_t one, int64_t other)
     return (one + other + (stage->number + 1) / 2) % 2 == 0;
 }
 
-/* Is this variant of this problem tried on this many ranks? The plain stage tries every problem on
- * few ranks, and either on 5 or on 6 and 8; variants and problems that are new in this stage are
- * tried with all that there is, as is stage 03, where rings are new. */
+/* Is this variant of this problem tried on this many ranks? The plain stage tries every problem;
+ * variants and problems that are new in this stage are tried with all that there is. */
 static bool tries(const struct stage *stage, const struct variant *variant,
                   const struct shape *shape, int ranks)
 {
@@ -354,10 +353,8 @@ static bool tries(const struct stage *stage, const struct variant *variant,
     if (!found || variant->first > stage->number || stage->number > variant->last ||
         (stage->number > 1 && stage->number < shape->from))
         return false;
-    if ((variant == variants && (ranks <= 4 || stage->number == 3)) ||
-        variant->first == stage->number || shape->from == stage->number)
-        return true;
-    return has_turn(stage, variant == variants ? ranks : variant - variants, shape - shapes);
+    return variant == variants || variant->first == stage->number || shape->from == stage->number ||
+           has_turn(stage, variant - variants, shape - shapes);
 }
 
 /* Is this variant of it tried twice? Of the plain stage every other problem, on 01 and 02 all. */
