@@ -132,12 +132,24 @@ RA_DEVICE void store_pair(const struct ra_tensor &x, int64_t at, int c, int dim,
     }
 }
 
-RA_DEVICE float2 load_pair(const struct ra_tensor &x, int64_t at, int c, int dim, bool pairs)
+/* This thread's numbers of a row of the carry, two of every eight columns; 0 beyond column dim. All
+ * are asked for before the first is used: they are on their way together. */
+template <int Columns>
+RA_DEVICE void load_row(float2 to[Columns], const struct ra_tensor &x, int64_t at, int dim,
+                        bool pairs)
 {
     const float *row = (const float *)x.data + at;
-    if (pairs && c < dim)
-        return *(const float2 *)(row + c);
-    return make_float2(c < dim ? row[c] : 0, c + 1 < dim ? row[c + 1] : 0);
+    if (pairs) {
+#pragma unroll
+        for (int c = 0; c < Columns; c++)
+            to[c] = 8 * c < dim ? *(const float2 *)(row + 8 * c) : make_float2(0, 0);
+        return;
+    }
+#pragma unroll
+    for (int c = 0; c < Columns; c++) {
+        to[c].x = 8 * c < dim ? row[8 * c] : 0;
+        to[c].y = 8 * c + 1 < dim ? row[8 * c + 1] : 0;
+    }
 }
 
 /* The largest, and the sum, of the numbers of the four threads that share a row. */
@@ -420,13 +432,13 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
 
             /* And o, in the same way. */
             int64_t at = ra_place(x.o, b, a, h), carry_at = ra_place(x.carry_o, b, a, h);
+            float2 old[Columns] = {};
+            if (!x.first)
+                load_row<Columns>(old, x.carry_o, carry_at + column, dim - column, f.pairs);
 #pragma unroll
             for (int c = 0; c < Columns; c++) {
-                float2 old = make_float2(0, 0);
-                if (!x.first)
-                    old = load_pair(x.carry_o, carry_at, 8 * c + column, dim, f.pairs);
-                o[i][c][2 * r] = o[i][c][2 * r] * here + old.x * before;
-                o[i][c][2 * r + 1] = o[i][c][2 * r + 1] * here + old.y * before;
+                o[i][c][2 * r] = o[i][c][2 * r] * here + old[c].x * before;
+                o[i][c][2 * r + 1] = o[i][c][2 * r + 1] * here + old[c].y * before;
             }
             if (x.last && f.pairs && x.o.type != RA_FLOAT32) {
 #pragma unroll
