@@ -32,7 +32,8 @@ static const char usage[] =
     "  --repeat N     repeats of which the median counts (10)\n"
     "  --csv FILE     the numbers of one GPU, and more, separated by commas\n"
     "  --timeline FILE\n"
-    "                 when each rank of the ring computed and copied, hop by hop\n"
+    "                 when each rank of the ring computed and copied, hop by hop, in the last of\n"
+    "                 N calls\n"
     "  --help         this text\n";
 
 static struct {
@@ -260,14 +261,13 @@ static double median(float *values, int count)
 
 /* Milliseconds of a run: the median, after a warm-up that sees every set. Runs take turns on the
  * sets, and are enqueued all at once, so that the GPU does not wait for the host. */
-static double measure(pass_run *run, struct set *sets, int count)
+static double measure(pass_run *run, struct set *sets, int count, int repeats)
 {
-    size_t repeats = (size_t)options.repeats;
-    float *times = calloc(repeats, sizeof *times);
-    cudaEvent_t *events = calloc(2 * repeats, sizeof *events);
+    float *times = calloc((size_t)repeats, sizeof *times);
+    cudaEvent_t *events = calloc(2 * (size_t)repeats, sizeof *events);
     if (!times || !events)
         stop("a measurement", "out of memory");
-    for (size_t e = 0; e < 2 * repeats; e++)
+    for (int e = 0; e < 2 * repeats; e++)
         must(cudaEventCreate(&events[e]), "cudaEventCreate");
 
     /* A GPU that was idle takes a while to reach its clock. What is enqueued last keeps it busy while
@@ -278,18 +278,18 @@ static double measure(pass_run *run, struct set *sets, int count)
     }
     for (int i = 0; i < count + 2; i++)
         run(&sets[i % count]);
-    for (size_t i = 0; i < repeats; i++) {
+    for (int i = 0; i < repeats; i++) {
         must(cudaEventRecord(events[2 * i], stream), "cudaEventRecord");
-        run(&sets[i % (size_t)count]);
+        run(&sets[i % count]);
         must(cudaEventRecord(events[2 * i + 1], stream), "cudaEventRecord");
     }
     must(cudaStreamSynchronize(stream), "the GPU");
 
-    for (size_t i = 0; i < repeats; i++)
+    for (int i = 0; i < repeats; i++)
         must(cudaEventElapsedTime(&times[i], events[2 * i], events[2 * i + 1]), "an event");
-    for (size_t e = 0; e < 2 * repeats; e++)
+    for (int e = 0; e < 2 * repeats; e++)
         must(cudaEventDestroy(events[e]), "cudaEventDestroy");
-    double ms = median(times, options.repeats);
+    double ms = median(times, repeats);
     free(times);
     free(events);
     return ms;
@@ -354,7 +354,7 @@ static void find_ceiling(void)
     struct set set = {.bytes = INT64_C(1) << 30};
     must(cudaMalloc((void **)&set.memory, (size_t)set.bytes), "memory for a copy");
     must(cudaMemsetAsync(set.memory, 0, (size_t)set.bytes, stream), "cudaMemsetAsync");
-    ceiling.copies = (double)set.bytes / (1e-3 * measure(copy, &set, 1));
+    ceiling.copies = (double)set.bytes / (1e-3 * measure(copy, &set, 1, options.repeats));
     must(cudaFree(set.memory), "cudaFree");
 
     if (rank > 0)
@@ -540,7 +540,7 @@ static void lines(const struct rung *rung, struct shape shape, enum ra_type type
 
             for (int i = 0; i < count; i++)
                 poison(&sets[i], pass);
-            double ms = measure(pass->run, sets, count);
+            double ms = measure(pass->run, sets, count, options.repeats);
             const struct set *set = &sets[count - 1];
             int64_t rows = shape.batch * shape.rows;
             check(set->kernel.lse, rows * shape.heads, "lse");
@@ -609,7 +609,8 @@ static struct spread spread_of(double mine)
 }
 
 /* What each GPU does alone, all of them at once: one causal launch over so many tokens, forward and
- * backward, in TFLOP/s. */
+ * backward, in TFLOP/s. A call of the ring is a launch for each rank; here there are as many, so
+ * that both work equally long: a GPU that has done so for a second is slower than a rested one. */
 static void rates_alone(struct shape shape, struct spread rates[2])
 {
     static const struct rung rung = {"k03", ra_k03_forward, ra_k03_backward, true};
@@ -622,7 +623,7 @@ static void rates_alone(struct shape shape, struct spread rates[2])
     MPI_Barrier(MPI_COMM_WORLD);
     for (int p = 0; p < 2; p++) {
         const struct pass *pass = &passes[2 * p];
-        double ms = measure(pass->run, sets, count);
+        double ms = measure(pass->run, sets, count, options.repeats * ranks);
         struct work work = work_of(shape, RA_BFLOAT16, true, pass);
         rates[p] = spread_of(1e-9 * work.operations / ms);
     }
@@ -744,18 +745,16 @@ static struct ra_plan *make_plan(const struct ra_config *config)
     return plan;
 }
 
-/* Another call, observed, into the file of --timeline. The first one is for getting ready. */
+/* Another row of calls, of which the last is observed, into the file of --timeline. */
 static void write_timeline(const char *name, struct ra_config config,
                            const struct ra_arrays *arrays, bool is_backward)
 {
     config.observe = observe;
     struct ra_plan *plan = make_plan(&config);
-    for (int i = 0; i < 2; i++) {
-        MPI_Barrier(MPI_COMM_WORLD);
-        seen.count = 0;
+    seen.count = 0;
+    for (int i = 0; i < options.repeats; i++)
         call(plan, arrays, is_backward);
-        must_ra(ra_cuda_wait(plan), plan);
-    }
+    must_ra(ra_cuda_wait(plan), plan);
     ra_plan_destroy(plan);
 
     /* All ranks' lines in one file, by the clock of the host, from the first start of all. */

@@ -415,12 +415,14 @@ void draw_tricks(const char *source)
 enum { MOST_INTERVALS = 4096, GPU_PITCH = 62, MOST_GPUS = 16 };
 static const char *const lanes[] = {"work", "keys", "gradients"};
 
-/* The rows of one ring, and what they have in all. */
+/* The rows of one ring, and what they have in all, in milliseconds. */
 struct ring {
     const struct row *rows;
     int count, gpus;
-    double last; /* milliseconds */
-    double work; /* of all GPUs together */
+    double last;
+    struct {
+        double first, last, work;
+    } of[MOST_GPUS];
 };
 
 /* The ring that begins at rows[0], of `count` rows at most. */
@@ -433,9 +435,13 @@ static struct ring ring_of(const char *path, const struct row *rows, int count)
         if (find(row->words[1], 3, lanes) < 0 || gpu >= MOST_GPUS || end < start)
             fail("%s: %s: want work, keys or gradients, rank below %d, start ms <= end ms", path,
                  rows->words[0], MOST_GPUS);
-        ring.gpus = gpu >= ring.gpus ? (int)gpu + 1 : ring.gpus; /* below MOST_GPUS */
+        for (; ring.gpus <= gpu; ring.gpus++)
+            ring.of[ring.gpus].first = INFINITY;
+        int g = (int)gpu; /* below MOST_GPUS */
+        ring.of[g].first = fmin(ring.of[g].first, start);
+        ring.of[g].last = fmax(ring.of[g].last, end);
+        ring.of[g].work += strcmp(row->words[1], lanes[0]) == 0 ? end - start : 0;
         ring.last = fmax(ring.last, end);
-        ring.work += strcmp(row->words[1], lanes[0]) == 0 ? end - start : 0;
     }
     if (ring.last == 0)
         fail("%s: %s: want times above 0", path, rows->words[0]);
@@ -456,8 +462,12 @@ static bool ring_frame(double y, const char *path, const struct ring *ring, stru
     text(20, y, BOLD " font-size=\"14\"", "%s, %s", pass, layout);
     text(20, y + 18, "", "%d GPUs, %s tokens each, %s heads, D = %d, causal; milliseconds",
          ring->gpus, tokens, heads, dim);
-    text(700, y + 18, END, "launches: %.1f %% of the time",
-         100 * ring->work / ring->gpus / ring->last);
+
+    /* The time of a GPU is from its first event to its last. */
+    double share = 0;
+    for (int gpu = 0; gpu < ring->gpus; gpu++)
+        share += ring->of[gpu].work / (ring->of[gpu].last - ring->of[gpu].first) / ring->gpus;
+    text(700, y + 18, END, "launches: %.1f %% of the time", 100 * share);
 
     /* Ticks at 1, 2 or 5 times a power of 10. */
     double step = pow(10, floor(log10(x.high)));
@@ -478,8 +488,26 @@ static bool ring_frame(double y, const char *path, const struct ring *ring, stru
     return is_backward;
 }
 
-/* A launch or a message, with its number in it; beside it where a message has no room. */
-static void draw_interval(double y, const struct row *row, bool is_backward, struct axis x)
+/* The next message in the lane of this one (step 1), or the one before (step -1), if it is so close
+ * that there is no room for a number between them; otherwise NULL. */
+static const struct row *close_by(const struct ring *ring, const struct row *row, int step,
+                                  struct axis x)
+{
+    for (int i = (int)(row - ring->rows) + step; i >= 0 && i < ring->count; i += step) {
+        const struct row *other = &ring->rows[i];
+        if (other->numbers[0] != row->numbers[0] || strcmp(other->words[1], row->words[1]) != 0)
+            continue;
+        double start = (step > 0 ? other : row)->numbers[2];
+        double end = (step > 0 ? row : other)->numbers[3];
+        return place(x, start) - place(x, end) < 10 ? other : NULL;
+    }
+    return NULL;
+}
+
+/* A launch or a message, with its number in it; behind it where a message has no room, and numbers of
+ * messages that are close together behind the last of them. */
+static void draw_interval(double y, const struct ring *ring, const struct row *row,
+                          bool is_backward, struct axis x)
 {
     static const char *const fills[] = {FILL(SKY), FILL(GREEN), FILL(PURPLE)};
     int lane = find(row->words[1], 3, lanes);
@@ -494,11 +522,19 @@ static void draw_interval(double y, const struct row *row, bool is_backward, str
     }
     top += 12 + 13 * lane;
     rect(from, top, fmax(width - 0.5, 0.5), 8, fills[lane]);
+    const struct row *first = row;
+    for (const struct row *r = row; r; r = close_by(ring, r, -1, x))
+        first = r;
     if (width > 14)
         text(from + width / 2, top + 7.5, MIDDLE FILL("#FFFFFF") " font-size=\"10\"", "%.0f",
              row->numbers[1]);
-    else
+    else if (close_by(ring, row, 1, x))
+        return;
+    else if (first == row)
         text(from + width + 2, top + 7.5, " font-size=\"10\"", "%.0f", row->numbers[1]);
+    else
+        text(from + width + 2, top + 7.5, " font-size=\"10\"", "%.0f–%.0f", first->numbers[1],
+             row->numbers[1]);
 }
 
 void draw_gpus(const char *source)
@@ -521,7 +557,7 @@ void draw_gpus(const char *source)
         struct axis x = {0, ring.last, 128, 690};
         bool is_backward = ring_frame(y, source, &ring, x);
         for (int i = 0; i < ring.count; i++)
-            draw_interval(y, &ring.rows[i], is_backward, x);
+            draw_interval(y, &ring, &ring.rows[i], is_backward, x);
         y += 70 + ring.gpus * GPU_PITCH;
         k += ring.count;
     }
