@@ -443,8 +443,9 @@ static struct ring ring_of(const char *path, const struct row *rows, int count)
         ring.of[g].work += strcmp(row->words[1], lanes[0]) == 0 ? end - start : 0;
         ring.last = fmax(ring.last, end);
     }
-    if (ring.last == 0)
-        fail("%s: %s: want times above 0", path, rows->words[0]);
+    for (int g = 0; g < ring.gpus; g++)
+        if (!(ring.of[g].last > ring.of[g].first))
+            fail("%s: %s: want a time above 0 of rank %d", path, rows->words[0], g);
     return ring;
 }
 
