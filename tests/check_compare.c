@@ -4,10 +4,11 @@
  * program, and asserts its exit status and what it says. NaN comes first: checkers of this kind are
  * known to pass outputs that are nan throughout.
  */
+#define _XOPEN_SOURCE 700 /* nftw */
 #include "../src/npy.h"
+#include "scratch.h"
 #include "suite.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -103,30 +104,12 @@ static void resize(int64_t B, int64_t N, int64_t M, int64_t H, int64_t G, int64_
 
 static void set_up(void)
 {
-    snprintf(root, sizeof root, "%s/check_compare.XXXXXX",
-             getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    ck_assert_ptr_nonnull(mkdtemp(root));
-}
-
-/* Removes a folder with all that is in it. */
-static void remove_all(const char *path)
-{
-    DIR *folder = opendir(path);
-    for (struct dirent *entry; folder && (entry = readdir(folder)) != NULL;) {
-        char inner[1024];
-        snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name);
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
-            unlink(inner) != 0)
-            remove_all(inner);
-    }
-    if (folder)
-        closedir(folder);
-    rmdir(path);
+    scratch_make(root, sizeof root, NULL, "check-compare");
 }
 
 static void tear_down(void)
 {
-    remove_all(root);
+    scratch_remove(root);
 }
 
 /* Runs before each test, in its own process: want as the tests expect it, got equal to it. */
@@ -134,7 +117,7 @@ static void start(void)
 {
     const char *const folders[] = {"want", "got", "other"};
     for (int i = 0; i < 3; i++) {
-        remove_all(path_of(folders[i], "", ""));
+        scratch_remove(path_of(folders[i], "", ""));
         ck_assert_int_eq(mkdir(path_of(folders[i], "", ""), 0700), 0);
     }
     resize(2, 7, 5, 4, 2, 3);

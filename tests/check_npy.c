@@ -7,12 +7,12 @@
 #undef _FORTIFY_SOURCE /* its inline pread would clash with the one below */
 #define _GNU_SOURCE    /* unshare, for a disk that is really full */
 #include "npy.h"
+#include "scratch.h"
 #include "suite.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <float.h>
-#include <ftw.h>
 #include <inttypes.h>
 #include <math.h>
 #include <sched.h>
@@ -1244,20 +1244,9 @@ START_TEST(refusals_leave_no_descriptor)
 }
 END_TEST
 
-static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *place)
-{
-    (void)status, (void)kind, (void)place; /* nftw's interface */
-    return remove(path);
-}
-
 int main(void)
 {
-    const char *temporary = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/check_npy.XXXXXX", temporary ? temporary : "/tmp");
-    if (!mkdtemp(folder)) {
-        fprintf(stderr, "check_npy: no folder %s: %s\n", folder, strerror(errno));
-        return 1;
-    }
+    scratch_make(folder, sizeof folder, NULL, "check-npy");
     Suite *suite = suite_create("npy");
     TCase *cases = tcase_create("npy");
     tcase_set_timeout(cases, 60);
@@ -1305,6 +1294,6 @@ int main(void)
     tcase_add_test(cases, close_twice);
     tcase_add_test(cases, refusals_leave_no_descriptor);
     int result = suite_run(suite);
-    nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    scratch_remove(folder);
     return result;
 }

@@ -5,6 +5,8 @@
  * found in the folder that the environment variable BUILD names. The tests run one after the other
  * in a new folder, their current directory.
  */
+#define _XOPEN_SOURCE 700 /* nftw */
+
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -13,6 +15,7 @@
 #include <unistd.h>
 
 #include "npy.h"
+#include "scratch.h"
 #include "suite.h"
 
 static char program[PATH_MAX], folder[PATH_MAX];
@@ -32,21 +35,19 @@ struct problem {
 
 static void enter_folder(void)
 {
-    const char *build = getenv("BUILD"), *place = getenv("TMPDIR");
+    const char *build = getenv("BUILD");
     char here[PATH_MAX / 2];
     ck_assert(getcwd(here, sizeof here) != NULL);
     build = build ? build : "build";
     snprintf(program, sizeof program, "%s/%s/problem", build[0] == '/' ? "" : here, build);
     ck_assert_msg(access(program, X_OK) == 0, "%s is missing: run ninja first", program);
-    snprintf(folder, sizeof folder, "%s/check-problem-XXXXXX", place ? place : "/tmp");
-    ck_assert(mkdtemp(folder) != NULL && chdir(folder) == 0);
+    scratch_make(folder, sizeof folder, NULL, "check-problem");
+    ck_assert_int_eq(chdir(folder), 0);
 }
 
 static void remove_folder(void)
 {
-    char command[PATH_MAX + 20];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    ck_assert_int_eq(system(command), 0);
+    scratch_remove(folder);
 }
 
 /* Runs problem with these flags on `name`; returns its exit code, 128 if it was killed. */

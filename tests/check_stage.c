@@ -10,12 +10,12 @@
 #define _GNU_SOURCE
 
 #include "npy.h"
+#include "scratch.h"
 #include "suite.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <inttypes.h>
 #include <math.h>
 #include <sched.h>
@@ -48,30 +48,14 @@ static rlim_t limit = 1 << 20; /* bytes, for limit_files and limit_memory */
 
 /* ---- Files. */
 
-static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *place)
-{
-    (void)status;
-    (void)kind;
-    (void)place;
-    return remove(path);
-}
-
-/* Removes a file or a folder with all that is in it; one that is not there is fine. */
-static void remove_tree(const char *path)
-{
-    nftw(path, remove_one, 20, FTW_DEPTH | FTW_PHYS);
-}
-
 static void make_scratch(void)
 {
-    const char *place = getenv("TMPDIR");
-    snprintf(scratch, sizeof scratch, "%s/check-stage-XXXXXX", place ? place : "/tmp");
-    ck_assert_msg(mkdtemp(scratch) != NULL, "%s: %s", scratch, strerror(errno));
+    scratch_make(scratch, sizeof scratch, NULL, "check-stage");
 }
 
 static void remove_scratch(void)
 {
-    remove_tree(scratch);
+    scratch_remove(scratch);
 }
 
 /* From here on the test is about this program. */
@@ -87,8 +71,7 @@ static void choose(int which)
 static void begin(int which)
 {
     choose(which);
-    snprintf(folder, sizeof folder, "%s/test-XXXXXX", scratch);
-    ck_assert_msg(mkdtemp(folder) != NULL, "%s: %s", folder, strerror(errno));
+    scratch_make(folder, sizeof folder, scratch, "test");
     snprintf(problem, sizeof problem, "%s/problem", folder);
     snprintf(result, sizeof result, "%s/result", folder);
 }
@@ -217,7 +200,7 @@ static void save(const char *name, enum npy_type type, int dims, const int64_t *
 static void make_problem(enum npy_type type, int64_t B, int64_t N, int64_t M, int64_t H, int64_t G,
                          int64_t D)
 {
-    remove_tree(problem);
+    scratch_remove(problem);
     make_folder(problem);
     save("q", type, 4, (int64_t[]){B, N, H, D}, -1, 0);
     save("do", type, 4, (int64_t[]){B, N, H, D}, -1, 0);
@@ -377,7 +360,7 @@ static void refused_here(void (*prepare)(void), int code, const char *const *wor
 static void refused(void (*prepare)(void), int code, const char *const *words,
                     const char *const *arguments)
 {
-    remove_tree(result);
+    scratch_remove(result);
     refused_here(prepare, code, words, arguments);
     make_earlier_results();
     refused_here(prepare, code, words, arguments);
@@ -694,7 +677,7 @@ START_TEST(result_folder)
     for (int r = 0; r < 5; r++) {
         char name[20];
         snprintf(name, sizeof name, "%s.npy", result_names[r]);
-        remove_tree(result);
+        scratch_remove(result);
         make_earlier_results();
         unlink(path_of(result, name).text);
         make_folder(path_of(result, name).text);
@@ -704,7 +687,7 @@ START_TEST(result_folder)
     /* Root may write anywhere, so this part says nothing to it. */
     if (geteuid() == 0)
         return;
-    remove_tree(result);
+    scratch_remove(result);
     make_earlier_results();
     chmod(result, 0555);
     struct outcome outcome = run(NULL, LIST(problem, result));
@@ -1253,7 +1236,7 @@ START_TEST(killed)
     const int deadly[] = {SIGTERM, SIGINT, SIGHUP};
     for (int s = 0; s < 3; s++)
         for (int earlier = 0; earlier < 2; earlier++) {
-            remove_tree(result);
+            scratch_remove(result);
             if (earlier)
                 make_earlier_results();
             char *before = tree(folder);

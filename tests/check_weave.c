@@ -2,6 +2,8 @@
  *
  * Each test runs the program in a folder of its own, on small sources and chapters made there.
  */
+#define _XOPEN_SOURCE 700 /* nftw */
+
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -13,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "scratch.h"
 #include "suite.h"
 
 static char program[PATH_MAX];    /* absolute, because the tests change the folder */
@@ -20,9 +23,8 @@ static char folder[PATH_MAX / 2]; /* of the whole run: a test that fails leaves 
 
 static void enter_folder(void)
 {
-    char own[] = "test.XXXXXX";
-    ck_assert_int_eq(chdir(folder), 0);
-    ck_assert_ptr_nonnull(mkdtemp(own));
+    char own[PATH_MAX];
+    scratch_make(own, sizeof own, folder, "test");
     ck_assert_int_eq(chdir(own), 0);
     ck_assert_int_eq(mkdir("build", 0777), 0);
 }
@@ -538,14 +540,8 @@ int main(void)
         tcase_add_test(all, tests[i]);
     suite_add_tcase(suite, all);
 
-    const char *parent = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/weave.XXXXXX", parent != NULL ? parent : "/tmp");
-    if (mkdtemp(folder) == NULL) {
-        perror(folder);
-        return 1;
-    }
+    scratch_make(folder, sizeof folder, NULL, "check-weave");
     int status = suite_run(suite);
-    char command[PATH_MAX];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command) != 0 ? 1 : status;
+    scratch_remove(folder);
+    return status;
 }
