@@ -2,7 +2,7 @@
  *
  * Chapter 08. A plan sends and receives through one of these and knows nothing else of its
  * neighbours, so the same plan runs over MPI (ring_attention_mpi.c), over threads of one process
- * (tests/thread_link.c), or over whatever you bring.
+ * (tests/rig/thread_link.c), or over whatever you bring.
  */
 #ifndef RA_LINK_H
 #define RA_LINK_H

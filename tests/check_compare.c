@@ -5,7 +5,7 @@
  * known to pass outputs that are nan throughout.
  */
 #define _XOPEN_SOURCE 700 /* nftw */
-#include "../src/npy.h"
+#include "npy.h"
 #include "scratch.h"
 #include "suite.h"
 

@@ -1,7 +1,7 @@
 /* check_library: the library's API in one process: alone, and in rings whose ranks are threads.
  *
  * What is right is computed here once more, from the definition, in double; layouts, hops, bytes
- * and multiply-adds are counted pair by pair. How far a result may be off is what tests/oracle.py
+ * and multiply-adds are counted pair by pair. How far a result may be off is what tests/rig/oracle.py
  * argues (twice the error of the plainest float32 program, and four roundings of the magnitude),
  * and half a step of the output's type. Outputs begin as NaN, as does all memory around and between
  * rows, which must stay as it was.
@@ -509,7 +509,7 @@ static inline void attend(const struct problem *p, bool single, int64_t b, int64
     free(own_dv);
 }
 
-/* The magnitude of every element (see tests/oracle.py), added to `out`: what roundings are counted
+/* The magnitude of every element (see tests/rig/oracle.py), added to `out`: what roundings are counted
  * in. `exact` and its scores s are what attend found. */
 static void add_magnitudes(const struct problem *p, int64_t b, int64_t h, double *const *exact,
                            const double *s, double *const *out)

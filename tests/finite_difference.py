@@ -8,7 +8,7 @@ dk, dv) is held against the slope of the loss at x, by the five-point formula
 
     slope = (8 (loss(x + h) - loss(x - h)) - (loss(x + 2h) - loss(x - 2h))) / 12h
 
-This needs no second implementation: it trusts the forward (which tests/oracle.py judges) and
+This needs no second implementation: it trusts the forward (which tests/rig/oracle.py judges) and
 nothing else. One run of the program serves a whole configuration, because batches are independent:
 the batch axis holds the problem itself and then a copy of it for every element and every step.
 

@@ -591,7 +591,7 @@ static void make_problems(void)
     }
     if (fclose(file) != 0)
         die("cannot be written", list);
-    const char *oracle = text("%s tests/oracle.py --list %s", settings.python, list);
+    const char *oracle = text("%s tests/rig/oracle.py --list %s", settings.python, list);
     if (run(oracle, text("%s/oracle.log", grid), 600) != 0)
         die(text("failed, see %s/oracle.log", grid), oracle);
 }

@@ -5,7 +5,7 @@
  *
  * Causal, striped, bfloat16, forward and backward. Every number of the inputs is a hash of its
  * place, so any rank makes any row again. Judged are query rows (o, lse, dq) and keys (dk, dv), by
- * kernels/oracle.cu, which is itself judged by the CPU first. A key's gradients need lse and delta
+ * tests/rig/oracle.cu, which is itself judged by the CPU first. A key's gradients need lse and delta
  * of all queries that see it; those are the run's own, whose rows were judged before. Up to 4,096
  * tokens everything is judged, every row and every key, and by the oracle's own lse and delta.
  *
@@ -604,7 +604,7 @@ static bool judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
     good = report("dv", &grade) && good;
     if (rank == 0)
         printf(
-            "allowed: %.0f units of 2^-9 (see kernels/oracle.h), rms %.0f; lse %.0e\n%s; %.1f s\n",
+            "allowed: %.0f units of 2^-9 (see tests/rig/oracle.h), rms %.0f; lse %.0e\n%s; %.1f s\n",
             ALLOWED / ROUNDING, MOST_RMS, LSE_ALLOWED,
             everything ? "every row and key" : "dk and dv by the lse and delta of the run",
             seconds() - start);

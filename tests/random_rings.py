@@ -6,7 +6,7 @@
 A configuration is a stage, a number of ranks, flags and a problem, all drawn at random: lengths do
 not divide, ranks have no rows, masks hide everything. Three judges look at each:
 
-1. tests/oracle.py: every element of o, lse, dq, dk and dv is within the error that it allows.
+1. tests/rig/oracle.py: every element of o, lse, dq, dk and dv is within the error that it allows.
 2. The traffic and the work, counted here from the positions of rows alone: what every rank sends
    and multiplies at every hop must be what the stage prints.
 3. The stage itself, to the bit. Changing later tokens changes nothing earlier in a causal run. A
@@ -179,7 +179,7 @@ def stage_flags(c, result, local_keys):
 
 
 def oracle_flags(c):
-    """The flags of tests/oracle.py."""
+    """The flags of tests/rig/oracle.py."""
     flags = common_flags(c)
     if c.local_keys:
         flags += ["--local-keys", c.ring, "--layout", c.layout]

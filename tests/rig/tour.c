@@ -261,7 +261,7 @@ static void start_oracle(const struct settings *settings)
         return;
     }
     setpgid(0, 0);
-    const char *log = "build/lesson/tour/oracle.txt", *python = "/usr/bin/python3 tests/oracle.py";
+    const char *log = "build/lesson/tour/oracle.txt", *python = "/usr/bin/python3 tests/rig/oracle.py";
     bool right =
         run(log, "%s '%s' build/lesson/tour/oracle", python, settings->problem) &&
         run(log, "%s --causal '%s' build/lesson/tour/oracle-causal", python, settings->problem);
@@ -304,7 +304,7 @@ static void read_command_line(int argc, char **argv, struct settings *settings)
                 "allowed; more than 1 is wrong. Exit code: 0 all right, 1 not, 2 misuse.\n\n"
                 "  --ranks P      ranks of the stages that have ranks (default 4)\n"
                 "  --allowed TOL  allowed is TOL times the largest number of each batch and head,\n"
-                "                 such as 1e-4. Without it tests/oracle.py says what is allowed;\n"
+                "                 such as 1e-4. Without it tests/rig/oracle.py says what is allowed;\n"
                 "                 for long sequences that takes too much time and memory\n");
             exit(flag == 'h' ? 0 : 2);
         }
@@ -343,7 +343,7 @@ int main(int argc, char **argv)
         written[s] = run_stage(&settings, &stops[s]);
     int status = 0;
     if (!settings.allowed)
-        fputs("tour: waiting for tests/oracle.py, which says what is allowed\n", stderr);
+        fputs("tour: waiting for tests/rig/oracle.py, which says what is allowed\n", stderr);
     if (!settings.allowed && (waitpid(oracle, &status, 0) != oracle || status != 0))
         show_and_die("build/lesson/tour/oracle.txt");
     oracle = 0;
@@ -360,7 +360,7 @@ int main(int argc, char **argv)
         "From 04 on causal, from 05 on striped. 04 is held against 03 without the causal mask.\n",
         settings.allowed ? settings.allowed : "about\ntwice the error of the plainest float32",
         settings.allowed ? "\nof the largest number of the same batch and head"
-                         : " program (tests/oracle.py)");
+                         : " program (tests/rig/oracle.py)");
     if (!right)
         printf("WRONG: a difference is larger than allowed.\n");
     return !right;

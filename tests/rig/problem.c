@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../src/npy.h"
+#include "npy.h"
 
 static const char *const help =
     "Usage: problem [flags] PROBLEM\n"

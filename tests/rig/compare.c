@@ -4,7 +4,7 @@
  * NaN, Inf, a short file, another shape and an empty array are all wrong, and every test has the
  * form !(error <= allowed). tests/check_compare.c shows that each of these is caught.
  */
-#include "../src/npy.h"
+#include "npy.h"
 
 #include <float.h>
 #include <getopt.h>

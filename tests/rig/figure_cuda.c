@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../kernels/ra_range.h"
+#include "../../kernels/ra_range.h"
 
 /* ---- 11-fragments */
 
