@@ -28,7 +28,7 @@ static int64_t row(int64_t b, int64_t rows, int64_t i, int64_t heads, int64_t h,
 /* The key/value head that query head h reads. */
 static int64_t key_head(const struct stage *stage, int64_t h)
 {
-    return stage->head_map == RA_INTERLEAVED ? h % stage->G : h / (stage->H / stage->G);
+    return stage->config.head_map == RA_INTERLEAVED ? h % stage->G : h / (stage->H / stage->G);
 }
 
 /* May query i of batch b see key j? */
@@ -36,14 +36,14 @@ static bool visible(const struct stage *stage, const bool *mask, int64_t b, int6
 {
     if (mask && !mask[b * stage->M + j])
         return false;
-    if (!stage->causal)
+    if (!stage->config.causal)
         return true;
 
     /* Causal: the last query stands where the last key stands, and nobody sees the future. */
     int64_t position = i + (stage->M - stage->N);
     if (j > position)
         return false;
-    return position - j <= stage->lookback;
+    return position - j <= stage->config.lookback;
 }
 
 /* The score of one pair of rows: scale * q.k, bent by the soft cap if there is one. */
@@ -52,8 +52,8 @@ static double score(const struct stage *stage, const float *q, const float *k)
     double s = 0;
     for (int64_t c = 0; c < stage->D; c++)
         s += (double)q[c] * k[c];
-    s *= stage->scale;
-    return stage->softcap > 0 ? stage->softcap * tanh(s / stage->softcap) : s;
+    s *= stage->config.scale;
+    return stage->config.softcap > 0 ? stage->config.softcap * tanh(s / stage->config.softcap) : s;
 }
 
 /* The weight of a key: exp(s - lse). A key that is not seen has s = -inf and no weight; asking
@@ -132,14 +132,14 @@ static void backward(const struct stage *stage, struct arrays *x, int64_t b, int
             for (int64_t c = 0; c < D; c++)
                 dp += (double)d_out[c] * v[c];
             double ds = p * (dp - delta);
-            if (stage->softcap > 0)
-                ds *= 1 - (s[j] / stage->softcap) * (s[j] / stage->softcap);
+            if (stage->config.softcap > 0)
+                ds *= 1 - (s[j] / stage->config.softcap) * (s[j] / stage->config.softcap);
 
             /* dv_j += p_ij dO_i; dq_i += scale ds_ij k_j; dk_j += scale ds_ij q_i. */
             for (int64_t c = 0; c < D; c++) {
                 dv[c] += p * d_out[c];
-                dq[c] += stage->scale * ds * k[c];
-                dk[c] += stage->scale * ds * q[c];
+                dq[c] += stage->config.scale * ds * k[c];
+                dk[c] += stage->config.scale * ds * q[c];
             }
         }
     }
@@ -165,7 +165,7 @@ int main(int argc, char **argv)
     };
 
     /* The gradients are sums, so they start at zero. */
-    if (!stage.forward_only) {
+    if (!stage.config.forward_only) {
         x.d_out = stage_input(&stage, STAGE_D_OUT);
         x.dq = stage_zeros(&stage, query_numbers, sizeof(double));
         x.dk = stage_zeros(&stage, key_numbers, sizeof(double));
@@ -179,14 +179,14 @@ int main(int argc, char **argv)
         for (int64_t h = 0; h < stage.H; h++) {
             forward(&stage, &x, b, h);
             stage_lap(&stage, STAGE_FORWARD);
-            if (!stage.forward_only)
+            if (!stage.config.forward_only)
                 backward(&stage, &x, b, h);
             stage_lap(&stage, STAGE_BACKWARD);
         }
 
     stage_write(&stage, STAGE_O, x.o);
     stage_write(&stage, STAGE_LSE, x.lse);
-    if (!stage.forward_only) {
+    if (!stage.config.forward_only) {
         stage_write(&stage, STAGE_DQ, x.dq);
         stage_write(&stage, STAGE_DK, x.dk);
         stage_write(&stage, STAGE_DV, x.dv);
@@ -194,7 +194,7 @@ int main(int argc, char **argv)
 
     /* Products of matrices only: s and o forward; dp, dv, dq and dk backward. */
     stage_count(&stage, "multiply-adds forward", 0, 2 * x.visible_pairs * stage.D);
-    if (!stage.forward_only)
+    if (!stage.config.forward_only)
         stage_count(&stage, "multiply-adds backward", 0, 4 * x.visible_pairs * stage.D);
     return stage_close(&stage);
 }

@@ -21,14 +21,14 @@ static void forward(const struct stage *stage, struct arrays *x, int64_t b, int6
 {
     struct ra_queries queries = ra_queries_head(&x->queries, stage->D, b, h);
     struct ra_keys keys = ra_keys_head(&x->keys, stage->D, b, h);
-    for (int64_t i = 0; i < stage->N; i += stage->tile_queries) {
+    for (int64_t i = 0; i < stage->N; i += stage->config.tile_queries) {
         int64_t row = (b * stage->H + h) * stage->N + i;
         stage_progress(stage, "forward", row, stage->B * stage->H * stage->N);
-        struct ra_queries block = ra_queries_block(&queries, i, stage->tile_queries);
+        struct ra_queries block = ra_queries_block(&queries, i, stage->config.tile_queries);
         ra_tile_begin(stage->D, &block);
 
-        for (int64_t j = 0; j < stage->M; j += stage->tile_keys) {
-            struct ra_keys seen = ra_keys_block(&keys, j, stage->tile_keys);
+        for (int64_t j = 0; j < stage->M; j += stage->config.tile_keys) {
+            struct ra_keys seen = ra_keys_block(&keys, j, stage->config.tile_keys);
             ra_tile_forward(stage->D, stage_score(stage), &block, &seen, RA_ALL_KEYS, x->workspace);
             x->pairs += block.rows * seen.rows;
         }
@@ -41,14 +41,14 @@ static void backward(const struct stage *stage, struct arrays *x, int64_t b, int
 {
     struct ra_queries queries = ra_queries_head(&x->queries, stage->D, b, h);
     struct ra_keys keys = ra_keys_head(&x->keys, stage->D, b, h);
-    for (int64_t i = 0; i < stage->N; i += stage->tile_queries) {
+    for (int64_t i = 0; i < stage->N; i += stage->config.tile_queries) {
         int64_t row = (b * stage->H + h) * stage->N + i;
         stage_progress(stage, "backward", row, stage->B * stage->H * stage->N);
-        struct ra_queries block = ra_queries_block(&queries, i, stage->tile_queries);
+        struct ra_queries block = ra_queries_block(&queries, i, stage->config.tile_queries);
         ra_tile_delta(stage->D, &block);
 
-        for (int64_t j = 0; j < stage->M; j += stage->tile_keys) {
-            struct ra_keys seen = ra_keys_block(&keys, j, stage->tile_keys);
+        for (int64_t j = 0; j < stage->M; j += stage->config.tile_keys) {
+            struct ra_keys seen = ra_keys_block(&keys, j, stage->config.tile_keys);
             ra_tile_backward(stage->D, stage_score(stage), &block, &seen, RA_ALL_KEYS,
                              x->workspace);
         }
@@ -61,7 +61,7 @@ int main(int argc, char **argv)
     stage_open(&stage, argc, argv, 2, "02-flash",
                "Attention from tiles: online softmax, and a backward that recomputes.",
                NPY_FLOAT32);
-    int64_t workspace = ra_tile_workspace(stage.tile_queries, stage.tile_keys, stage.D);
+    int64_t workspace = ra_tile_workspace(stage.config.tile_queries, stage.config.tile_keys, stage.D);
     int64_t width = stage.H * stage.D;
     struct arrays x = {
         .queries = stage_queries(&stage),
@@ -74,7 +74,7 @@ int main(int argc, char **argv)
     };
 
     /* The gradients are sums, so they start at zero. */
-    if (!stage.forward_only) {
+    if (!stage.config.forward_only) {
         int64_t numbers = stage.B * stage.M * width;
         x.keys.dk = stage_zeros(&stage, numbers, sizeof(float));
         x.keys.dv = stage_zeros(&stage, numbers, sizeof(float));
@@ -85,20 +85,20 @@ int main(int argc, char **argv)
         for (int64_t h = 0; h < stage.H; h++) {
             forward(&stage, &x, b, h);
             stage_lap(&stage, STAGE_FORWARD);
-            if (!stage.forward_only)
+            if (!stage.config.forward_only)
                 backward(&stage, &x, b, h);
             stage_lap(&stage, STAGE_BACKWARD);
         }
 
     stage_write_queries(&stage, &x.queries);
-    if (!stage.forward_only) {
+    if (!stage.config.forward_only) {
         stage_write(&stage, STAGE_DK, x.keys.dk);
         stage_write(&stage, STAGE_DV, x.keys.dv);
     }
 
     /* Products of matrices only: s and o forward; s again, dp, dv, dq and dk backward. */
     stage_count(&stage, "multiply-adds forward", 0, 2 * x.pairs * stage.D);
-    if (!stage.forward_only)
+    if (!stage.config.forward_only)
         stage_count(&stage, "multiply-adds backward", 0, 5 * x.pairs * stage.D);
     return stage_close(&stage);
 }

@@ -56,10 +56,10 @@ static int64_t fold_tiles(const struct stage *stage, struct shard *x,
                           bool backward)
 {
     int64_t pairs = 0;
-    for (int64_t a = 0; a < queries->rows; a += stage->tile_queries)
-        for (int64_t c = 0; c < keys->rows; c += stage->tile_keys) {
-            struct ra_queries rows = ra_queries_block(queries, a, stage->tile_queries);
-            struct ra_keys seen = ra_keys_block(keys, c, stage->tile_keys);
+    for (int64_t a = 0; a < queries->rows; a += stage->config.tile_queries)
+        for (int64_t c = 0; c < keys->rows; c += stage->config.tile_keys) {
+            struct ra_queries rows = ra_queries_block(queries, a, stage->config.tile_queries);
+            struct ra_keys seen = ra_keys_block(keys, c, stage->config.tile_keys);
             (backward ? ra_tile_backward : ra_tile_forward)(stage->D, stage_score(stage), &rows,
                                                             &seen, RA_ALL_KEYS, x->workspace);
             pairs += rows.rows * seen.rows;
@@ -154,7 +154,7 @@ int main(int argc, char **argv)
     stage_open_mpi(&stage, argc, argv, 3, "03-ring",
                    "Attention on a ring of ranks: keys and values travel, and their gradients.");
     stage_ring_open(&stage, &x.ring);
-    x.hops = stage.local_keys ? 1 : x.ring.size;
+    x.hops = stage.config.local_keys ? 1 : x.ring.size;
     struct ra_span queries = rows_of(stage.N, &x.ring, x.ring.rank);
     struct ra_span keys = rows_of(stage.M, &x.ring, x.ring.rank);
     stage_shard(&stage, &queries, 1, &keys, 1);
@@ -168,11 +168,11 @@ int main(int argc, char **argv)
     stage_lap(&stage, STAGE_READ);
 
     forward(&stage, &x);
-    if (!stage.forward_only)
+    if (!stage.config.forward_only)
         backward(&stage, &x);
 
     stage_write_queries(&stage, &x.queries);
-    if (!stage.forward_only)
+    if (!stage.config.forward_only)
         stage_write_gradients(&stage, x.gradients[0]);
     ra_ring_close(&x.ring);
     return stage_close(&stage);

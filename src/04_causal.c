@@ -62,7 +62,7 @@ static void fold_hop(struct stage *stage, struct shard *x, int hop, bool backwar
     struct ra_span rows = rows_of(stage->N, &x->ring, x->ring.rank);
     struct ra_span seen = rows_of(stage->M, &x->ring, ra_ring_rank_at(&x->ring, -hop));
     rows.first += stage->M - stage->N;
-    struct ra_band band = stage->causal ? ra_band_causal(rows, seen, RA_BAND_FAR) : RA_ALL_KEYS;
+    struct ra_band band = stage->config.causal ? ra_band_causal(rows, seen, RA_BAND_FAR) : RA_ALL_KEYS;
     for (int64_t b = 0; b < stage->B; b++)
         for (int64_t h = 0; h < stage->H; h++) {
             struct ra_queries queries = ra_queries_head(&x->queries, stage->D, b, h);
@@ -142,7 +142,7 @@ int main(int argc, char **argv)
     stage_open_mpi(&stage, argc, argv, 4, "04-causal",
                    "Causal attention on a ring of ranks: what nobody sees is not computed.");
     stage_ring_open(&stage, &x.ring);
-    x.hops = stage.local_keys ? 1 : x.ring.size;
+    x.hops = stage.config.local_keys ? 1 : x.ring.size;
     struct ra_span queries = rows_of(stage.N, &x.ring, x.ring.rank);
     struct ra_span keys = rows_of(stage.M, &x.ring, x.ring.rank);
     stage_shard(&stage, &queries, 1, &keys, 1);
@@ -156,11 +156,11 @@ int main(int argc, char **argv)
     stage_lap(&stage, STAGE_READ);
 
     forward(&stage, &x);
-    if (!stage.forward_only)
+    if (!stage.config.forward_only)
         backward(&stage, &x);
 
     stage_write_queries(&stage, &x.queries);
-    if (!stage.forward_only)
+    if (!stage.config.forward_only)
         stage_write_gradients(&stage, x.gradients[0]);
     ra_ring_close(&x.ring);
     return stage_close(&stage);

@@ -66,7 +66,7 @@ static void fold_hop(struct stage *stage, struct shard *x, int hop, bool backwar
             struct ra_queries queries = ra_queries_head(&x->queries, stage->D, b, h);
             struct ra_keys keys = ra_keys_head(&visiting, stage->D, b, h);
             ra_layout_fold(&fold, x->query_layout, x->ring.rank, x->key_layout,
-                           ra_ring_rank_at(&x->ring, -hop), stage->causal, RA_BAND_FAR, &queries,
+                           ra_ring_rank_at(&x->ring, -hop), stage->config.causal, RA_BAND_FAR, &queries,
                            &keys);
         }
     stage_ring_work(stage, hop, backward, start, fold.pairs, fold.skipped);
@@ -142,10 +142,10 @@ int main(int argc, char **argv)
     stage_open_mpi(&stage, argc, argv, 5, "05-striped",
                    "Causal attention on a ring of ranks that all have the same to do.");
     stage_ring_open(&stage, &x.ring);
-    x.hops = stage.local_keys ? 1 : x.ring.size;
-    int64_t stripes = ra_layout_stripes(x.ring.size, stage.N, stage.bucket);
-    x.query_layout = (struct ra_layout){stage.layout, x.ring.size, stage.N, stripes};
-    x.key_layout = (struct ra_layout){stage.layout, x.ring.size, stage.M, stripes};
+    x.hops = stage.config.local_keys ? 1 : x.ring.size;
+    int64_t stripes = ra_layout_stripes(x.ring.size, stage.N, stage.config.bucket);
+    x.query_layout = (struct ra_layout){stage.config.layout, x.ring.size, stage.N, stripes};
+    x.key_layout = (struct ra_layout){stage.config.layout, x.ring.size, stage.M, stripes};
     stage_shard(&stage, spans_of(&stage, x.query_layout, x.ring.rank),
                 ra_layout_spans(x.query_layout), spans_of(&stage, x.key_layout, x.ring.rank),
                 ra_layout_spans(x.key_layout));
@@ -157,11 +157,11 @@ int main(int argc, char **argv)
     stage_lap(&stage, STAGE_READ);
 
     forward(&stage, &x);
-    if (!stage.forward_only)
+    if (!stage.config.forward_only)
         backward(&stage, &x);
 
     stage_write_queries(&stage, &x.queries);
-    if (!stage.forward_only)
+    if (!stage.config.forward_only)
         stage_write_gradients(&stage, x.gradients[0]);
     ra_ring_close(&x.ring);
     return stage_close(&stage);

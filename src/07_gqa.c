@@ -78,10 +78,10 @@ static void fold_hop(struct stage *stage, struct shard *x, int step, bool backwa
     for (int64_t b = 0; b < stage->B; b++)
         for (int64_t h = 0; h < stage->H; h++) {
             struct ra_queries queries = ra_queries_head(&x->queries, stage->D, b, h);
-            int64_t g = ra_heads_key(stage->head_map, stage->H, stage->G, h);
+            int64_t g = ra_heads_key(stage->config.head_map, stage->H, stage->G, h);
             struct ra_keys keys = ra_keys_head(&visiting, stage->D, b, g);
             ra_layout_fold(&fold, x->query_layout, x->ring.rank, x->key_layout, origin_at(x, step),
-                           stage->causal, stage->lookback, &queries, &keys);
+                           stage->config.causal, stage->config.lookback, &queries, &keys);
         }
     stage_ring_work(stage, x->schedule.hop[step], backward, start, fold.pairs, fold.skipped);
 }
@@ -170,14 +170,14 @@ int main(int argc, char **argv)
     stage_open_mpi(&stage, argc, argv, 7, "07-gqa",
                    "Attention in which query heads share key/value heads, on a ring of ranks.");
     stage_ring_open(&stage, &x.ring);
-    int64_t stripes = ra_layout_stripes(x.ring.size, stage.N, stage.bucket);
-    x.query_layout = (struct ra_layout){stage.layout, x.ring.size, stage.N, stripes};
-    x.key_layout = (struct ra_layout){stage.layout, x.ring.size, stage.M, stripes};
+    int64_t stripes = ra_layout_stripes(x.ring.size, stage.N, stage.config.bucket);
+    x.query_layout = (struct ra_layout){stage.config.layout, x.ring.size, stage.N, stripes};
+    x.key_layout = (struct ra_layout){stage.config.layout, x.ring.size, stage.M, stripes};
     int *storage = stage_allocate(&stage, ra_schedule_storage(x.ring.size), sizeof *storage);
-    if (stage.causal && !stage.local_keys)
-        x.schedule = ra_schedule_causal(x.query_layout, x.key_layout, stage.lookback, storage);
+    if (stage.config.causal && !stage.config.local_keys)
+        x.schedule = ra_schedule_causal(x.query_layout, x.key_layout, stage.config.lookback, storage);
     else
-        x.schedule = ra_schedule_round(x.ring.size, stage.local_keys ? 1 : x.ring.size, storage);
+        x.schedule = ra_schedule_round(x.ring.size, stage.config.local_keys ? 1 : x.ring.size, storage);
     stage_shard(&stage, spans_of(&stage, x.query_layout, x.ring.rank),
                 ra_layout_spans(x.query_layout), spans_of(&stage, x.key_layout, x.ring.rank),
                 ra_layout_spans(x.key_layout));
@@ -190,11 +190,11 @@ int main(int argc, char **argv)
     stage_lap(&stage, STAGE_READ);
 
     forward(&stage, &x);
-    if (!stage.forward_only)
+    if (!stage.config.forward_only)
         backward(&stage, &x);
 
     stage_write_queries(&stage, &x.queries);
-    if (!stage.forward_only)
+    if (!stage.config.forward_only)
         stage_write_gradients(&stage, x.gradients[0]);
     ra_ring_close(&x.ring);
     return stage_close(&stage);

@@ -18,19 +18,19 @@ static struct ra_config config_of(struct stage *stage)
     config.key_heads = stage->G;
     config.dim = stage->D;
     config.has_mask = stage->has_mask;
-    config.forward_only = stage->forward_only;
-    config.causal = stage->causal;
-    config.local_keys = stage->local_keys;
-    config.lookback = stage->lookback < RA_BAND_FAR ? stage->lookback : RA_NO_LOOKBACK;
-    config.head_map = stage->head_map;
-    config.scale = stage->scale;
-    config.softcap = stage->softcap;
-    config.layout = stage->layout;
-    config.bucket = stage->bucket;
-    config.ring_size = stage->ring_size;
-    config.tile_queries = stage->tile_queries;
-    config.tile_keys = stage->tile_keys;
-    config.timeout = stage->timeout;
+    config.forward_only = stage->config.forward_only;
+    config.causal = stage->config.causal;
+    config.local_keys = stage->config.local_keys;
+    config.lookback = stage->config.lookback;
+    config.head_map = stage->config.head_map;
+    config.scale = stage->config.scale;
+    config.softcap = stage->config.softcap;
+    config.layout = stage->config.layout;
+    config.bucket = stage->config.bucket;
+    config.ring_size = stage->config.ring_size;
+    config.tile_queries = stage->config.tile_queries;
+    config.tile_keys = stage->config.tile_keys;
+    config.timeout = stage->config.timeout;
     return config;
 }
 
@@ -45,7 +45,7 @@ static void observe(void *observer, const struct ra_event *event)
     stage_trace(stage, lanes[event->kind], names[event->kind], event->hop, event->start,
                 event->end);
     if (event->kind == RA_EVENT_WORK) {
-        stage_progress(stage, direction, event->hop + 1, stage->ring_size);
+        stage_progress(stage, direction, event->hop + 1, stage->config.ring_size);
         stage_lap(stage, event->backward ? STAGE_BACKWARD : STAGE_FORWARD);
     } else if (event->kind == RA_EVENT_WAIT)
         stage_lap(stage, STAGE_WAIT);
@@ -127,7 +127,7 @@ int main(int argc, char **argv)
     stage_write(&stage, STAGE_O, x.o.data);
     stage_write(&stage, STAGE_LSE, x.lse.data);
 
-    if (!stage.forward_only) {
+    if (!stage.config.forward_only) {
         x.d_out = ra_tensor_bnhd(stage_input(&stage, STAGE_D_OUT), RA_FLOAT32, n, H, D);
         x.dq = output(&stage, n, H, D);
         x.dk = output(&stage, m, G, D);

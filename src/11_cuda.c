@@ -20,23 +20,23 @@ static struct ra_config config_of(struct stage *stage)
     config.heads = stage->H;
     config.key_heads = stage->G;
     config.dim = stage->D;
-    config.type = ra_type_bytes(stage->type) > 1 ? stage->type : RA_FLOAT32;
+    config.type = ra_type_bytes(stage->config.type) > 1 ? stage->config.type : RA_FLOAT32;
     config.has_mask = stage->has_mask;
-    config.forward_only = stage->forward_only;
-    config.causal = stage->causal;
-    config.local_keys = stage->local_keys;
-    config.lookback = stage->lookback < RA_BAND_FAR ? stage->lookback : RA_NO_LOOKBACK;
-    config.head_map = stage->head_map;
-    config.scale = stage->scale;
-    config.softcap = stage->softcap;
-    config.layout = stage->layout;
-    config.bucket = stage->bucket;
-    config.ring_size = stage->ring_size;
-    config.tile_queries = stage->tile_queries;
-    config.tile_keys = stage->tile_keys;
-    config.timeout = stage->timeout;
-    config.transport = stage->transport;
-    config.deterministic = stage->deterministic;
+    config.forward_only = stage->config.forward_only;
+    config.causal = stage->config.causal;
+    config.local_keys = stage->config.local_keys;
+    config.lookback = stage->config.lookback;
+    config.head_map = stage->config.head_map;
+    config.scale = stage->config.scale;
+    config.softcap = stage->config.softcap;
+    config.layout = stage->config.layout;
+    config.bucket = stage->config.bucket;
+    config.ring_size = stage->config.ring_size;
+    config.tile_queries = stage->config.tile_queries;
+    config.tile_keys = stage->config.tile_keys;
+    config.timeout = stage->config.timeout;
+    config.transport = stage->config.transport;
+    config.deterministic = stage->config.deterministic;
     return config;
 }
 
@@ -199,7 +199,7 @@ int main(int argc, char **argv)
     write_result(&stage, STAGE_O, x.o, n, H, D);
     write_result(&stage, STAGE_LSE, x.lse, n, H, 1);
 
-    if (!stage.forward_only) {
+    if (!stage.config.forward_only) {
         x.d_out = upload(&stage, STAGE_D_OUT, config.type, n, H);
         x.dq = device_array(&stage, RA_FLOAT32, n, H, D);
         x.dk = device_array(&stage, RA_FLOAT32, m, G, D);

@@ -5,12 +5,7 @@
 #ifndef RA_HEADS_H
 #define RA_HEADS_H
 
-#include <stdint.h>
-
-/* Two maps are in use. Grouped: neighbours share, h / (H / G), as in Llama and flash-attention.
- * Interleaved: every G-th shares, h mod G, as in ring-attention-pytorch. Weights that were trained
- * with one are wrong under the other. */
-enum ra_head_map { RA_GROUPED, RA_INTERLEAVED };
+#include "ra_config.h"
 
 /* The key/value head, 0..G-1, that query head h of H reads. G divides H. */
 int64_t ra_heads_key(enum ra_head_map map, int64_t H, int64_t G, int64_t h);

@@ -8,9 +8,8 @@
 #define RA_LAYOUT_H
 
 #include "ra_band.h"
+#include "ra_config.h"
 #include "ra_span.h"
-
-enum ra_layout_kind { RA_CONTIGUOUS, RA_STRIPED, RA_ZIGZAG };
 
 struct ra_layout {
     enum ra_layout_kind kind;

@@ -63,10 +63,10 @@ static struct ra_tensor sum(struct stage *stage, int64_t rows, int64_t heads)
 static struct ra_tensor input(struct stage *stage, enum stage_input which, int64_t rows,
                               int64_t heads)
 {
-    struct ra_tensor tensor = allocate(stage, stage->type, 0xFF, rows, heads, stage->D);
-    int64_t count = stage->B * rows * heads * stage->D, size = ra_type_bytes(stage->type);
+    struct ra_tensor tensor = allocate(stage, stage->config.type, 0xFF, rows, heads, stage->D);
+    int64_t count = stage->B * rows * heads * stage->D, size = ra_type_bytes(stage->config.type);
     void *rounded = stage_allocate(stage, count, size);
-    ra_number_store(stage->type, count, stage_input(stage, which), rounded);
+    ra_number_store(stage->config.type, count, stage_input(stage, which), rounded);
     check(stage, cudaMemcpy(tensor.data, rounded, (size_t)(count * size), cudaMemcpyHostToDevice),
           "to the device");
     return tensor;
@@ -165,8 +165,8 @@ int main(int argc, char **argv)
     struct stage stage;
     stage_open(&stage, argc, argv, STAGE_KERNEL, PROGRAM,
                "Attention on one GPU, by one kernel of the ladder.", NPY_FLOAT32);
-    if (stage.type == RA_BOOL)
-        stage.type = TYPE;
+    if (stage.config.type == RA_BOOL)
+        stage.config.type = TYPE;
     check_device(&stage);
 
     int64_t B = stage.B, N = stage.N, M = stage.M, H = stage.H, G = stage.G, D = stage.D;
@@ -178,10 +178,10 @@ int main(int argc, char **argv)
         .heads = H,
         .key_heads = G,
         .dim = D,
-        .head_map = stage.head_map,
+        .head_map = stage.config.head_map,
         .score = stage_score(&stage),
-        .band = stage.causal ? ra_band_causal(queries, keys, stage.lookback) : RA_ALL_KEYS,
-        .deterministic = stage.deterministic,
+        .band = stage.config.causal ? ra_band_causal(queries, keys, stage.config.lookback) : RA_ALL_KEYS,
+        .deterministic = stage.config.deterministic,
         .q = input(&stage, STAGE_Q, N, H),
         .k = input(&stage, STAGE_K, M, G),
         .v = input(&stage, STAGE_V, M, G),
@@ -203,14 +203,14 @@ int main(int argc, char **argv)
     stage_lap(&stage, STAGE_FORWARD);
     int64_t pairs = pairs_seen(&stage, x.band);
     stage_count(&stage, "multiply-adds forward", 0, 2 * pairs * D);
-    if (!stage.forward_only) {
+    if (!stage.config.forward_only) {
         backward(&stage, &x);
         stage_count(&stage, "multiply-adds backward", 0, 5 * pairs * D);
     }
 
     write_result(&stage, STAGE_O, x.o, B * N * H * D);
     write_result(&stage, STAGE_LSE, x.lse, B * N * H);
-    if (!stage.forward_only) {
+    if (!stage.config.forward_only) {
         write_result(&stage, STAGE_DQ, x.dq, B * N * H * D);
         write_result(&stage, STAGE_DK, x.dk, B * M * G * D);
         write_result(&stage, STAGE_DV, x.dv, B * M * G * D);

@@ -5,7 +5,7 @@
 #ifndef RA_PLAN_H
 #define RA_PLAN_H
 
-#include "ra_config.h"
+#include "ra_config_check.h"
 #include "ra_link.h"
 #include "ra_schedule.h"
 

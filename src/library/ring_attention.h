@@ -38,10 +38,12 @@ extern "C" {
  * (ra_tile_begin, ra_tile_forward, ra_tile_finish, ...) and the fold (ra_band_fold,
  * ra_layout_fold). They trust their arguments. */
 #include "ra_band.h"
+#include "ra_config.h"
 #include "ra_heads.h"
 #include "ra_layout.h"
 #include "ra_schedule.h"
 #include "ra_span.h"
+#include "ra_status.h"
 #include "ra_tile.h"
 
 /* The version of this header: major, minor, patch. */
@@ -53,31 +55,8 @@ extern "C" {
 /* The version of the library that is linked, as text: "0.8.0". */
 const char *ra_version(void);
 
-#ifdef __GNUC__
-#define RA_CHECKED __attribute__((warn_unused_result))
-#else
-#define RA_CHECKED
-#endif
-
-/* What came of a call. */
-enum ra_status {
-    RA_OK,
-    RA_INVALID,       /* an argument is wrong; nothing was done */
-    RA_OUT_OF_MEMORY, /* the plan does not fit */
-    RA_DISAGREEMENT,  /* the ranks were given different configs */
-    RA_LOST,          /* a rank has failed, or a message did not come: the plan is at its end */
-    RA_DEVICE         /* CUDA has reported an error: the plan is at its end */
-};
-
 /* A few words for a status, never NULL. */
 const char *ra_status_text(enum ra_status status);
-
-/* Room for the text of an error, its final 0 included. */
-#define RA_ERROR_SIZE 320
-
-/* Types of numbers. Sums are float32 inside whatever the arrays are, over all hops, and rounded
- * once at the end, to nearest, ties to even. */
-enum ra_type { RA_FLOAT32, RA_FLOAT16, RA_BFLOAT16, RA_BOOL };
 
 /* Bytes of one number of this type; 0 for what is no type. */
 int64_t ra_type_bytes(enum ra_type type);
@@ -93,69 +72,6 @@ struct ra_event {
     int hop;
     double start, end;
 };
-
-/* How the GPUs of a ring pass messages: one writes into the memory of the other, or the link passes
- * pointers to device memory, or to host memory, by way of a copy there. */
-enum ra_transport { RA_ANY_TRANSPORT, RA_PEER_COPIES, RA_DEVICE_LINK, RA_HOST_LINK };
-
-/* What to compute. Always begin with RA_CONFIG_INIT: it sets the size, by which the library knows
- * which fields your header has, and the defaults in brackets. All ranks give the same, but for
- * `batch`, which may differ from ring to ring, and the observer. */
-struct ra_config {
-    size_t size;
-
-    /* The shape of the whole. batch is that of this ring. Any of the first three may be 0. */
-    int64_t batch;     /* B [1] */
-    int64_t queries;   /* N [0] */
-    int64_t keys;      /* M [RA_SAME: as queries] */
-    int64_t heads;     /* H, at least 1 [1] */
-    int64_t key_heads; /* G, divides H [RA_SAME: as heads] */
-    int64_t dim;       /* D, at least 1 [0] */
-
-    /* The arrays: of this type, or of float32. k and v, which travel, are of this type. */
-    enum ra_type type; /* [RA_FLOAT32] */
-    bool has_mask;     /* calls give a key mask [false] */
-    bool forward_only; /* ra_backward will not be called: less memory [false] */
-
-    /* Who sees whom. The last query stands beside the last key: query i is at position i + M - N
-     * of the keys. */
-    bool causal;      /* no query sees keys after its own position [false] */
-    bool local_keys;  /* no ring: each rank sees its own keys only [false] */
-    int64_t lookback; /* causal only: at most so many tokens back [RA_NO_LOOKBACK: no limit] */
-    enum ra_head_map head_map; /* [RA_GROUPED] */
-
-    /* A score is scale * q . k, then, with a soft cap c > 0, c * tanh(score / c). */
-    double scale;   /* [RA_DEFAULT_SCALE: 1 / sqrt(D)] */
-    double softcap; /* [0: none] */
-
-    /* Who has which rows. */
-    enum ra_layout_kind layout; /* [RA_CONTIGUOUS] */
-    int64_t bucket;             /* striped only: query rows of a stripe at most [0: one stripe] */
-    int ring_size;              /* P, divides the number of ranks [0: all ranks] */
-
-    /* How. Tiles change the last bits of results, and speed. */
-    int64_t tile_queries, tile_keys; /* rows of a tile at most [0: 64] */
-    double timeout; /* seconds without a message that is due until its sender counts as lost: more
-                     * than the busiest rank computes at one hop [600]; 0: for ever */
-    void (*observe)(void *observer, const struct ra_event *event); /* may be NULL [NULL] */
-    void *observer;                                                /* its first argument [NULL] */
-
-    /* GPUs only: plans for the host take any value and do nothing with it. */
-    enum ra_transport transport; /* [RA_ANY_TRANSPORT: the best that all ranks can have] */
-    bool deterministic; /* the backward gives equal bits for equal inputs, which on the host it
-                         * always does [false] */
-};
-
-#define RA_SAME (-1)
-#define RA_NO_LOOKBACK (-1)
-#define RA_DEFAULT_SCALE (-1.7976931348623157e308) /* a number that is no scale */
-
-#define RA_CONFIG_INIT                                                                           \
-    {                                                                                            \
-        sizeof(struct ra_config), 1, 0, RA_SAME, 1, RA_SAME, 0, RA_FLOAT32, false, false, false, \
-            false, RA_NO_LOOKBACK, RA_GROUPED, RA_DEFAULT_SCALE, 0, RA_CONTIGUOUS, 0, 0, 0, 0,   \
-            600, NULL, NULL, RA_ANY_TRANSPORT, false                                             \
-    }
 
 /* A plan: layout, schedule and memory for calls of one shape. */
 struct ra_plan;

@@ -148,12 +148,12 @@ static const struct stage_world alone = {0, 1, 1, gather_alone, exit, leave_alon
 /* All ranks meet: each says one number and hears those of the others, in stage->heard. */
 static void meet(const struct stage *stage, int64_t mine)
 {
-    if (stage->world.gather(mine, stage->heard, stage->timeout))
+    if (stage->world.gather(mine, stage->heard, stage->config.timeout))
         return;
     fprintf(stderr,
             "%s: rank %d: waited %g s for all ranks to meet; has one died? If one is only slow, "
             "give a longer --timeout\n",
-            stage->program, stage->world.rank, stage->timeout);
+            stage->program, stage->world.rank, stage->config.timeout);
     remove_unfinished();
     stage->world.stop(1);
 }
@@ -318,21 +318,21 @@ static void read_command_line(struct stage *stage, int argc, char **argv, const 
             stage->world.leave();
             exit(0);
         case FLAG_FORWARD_ONLY:
-            stage->forward_only = true;
+            stage->config.forward_only = true;
             break;
         case FLAG_SCALE:
-            stage->scale = real_number(stage, flag, optarg);
-            if (stage->number != 1 && fabs(stage->scale) > FLT_MAX)
+            stage->config.scale = real_number(stage, flag, optarg);
+            if (stage->number != 1 && fabs(stage->config.scale) > FLT_MAX)
                 fail(stage, 2, "--scale %s: more than a float32 can hold", optarg);
             break;
         case FLAG_TIME:
             stage->time = true;
             break;
         case FLAG_TILE_QUERIES:
-            stage->tile_queries = whole_number(stage, flag, optarg, 1);
+            stage->config.tile_queries = whole_number(stage, flag, optarg, 1);
             break;
         case FLAG_TILE_KEYS:
-            stage->tile_keys = whole_number(stage, flag, optarg, 1);
+            stage->config.tile_keys = whole_number(stage, flag, optarg, 1);
             break;
         case FLAG_RING_SIZE:
             /* Asked before it becomes an int, in which 2^32 + 1 would be 1. */
@@ -340,14 +340,14 @@ static void read_command_line(struct stage *stage, int argc, char **argv, const 
             if (stage->world.ranks % ring_size != 0)
                 fail(stage, 2, "--ring-size %s: does not divide the %d ranks", optarg,
                      stage->world.ranks);
-            stage->ring_size = (int)ring_size;
+            stage->config.ring_size = (int)ring_size;
             break;
         case FLAG_LOCAL_KEYS:
-            stage->local_keys = true;
+            stage->config.local_keys = true;
             break;
         case FLAG_TIMEOUT:
-            stage->timeout = real_number(stage, flag, optarg);
-            if (stage->timeout < 0)
+            stage->config.timeout = real_number(stage, flag, optarg);
+            if (stage->config.timeout < 0)
                 fail(stage, 2, "--timeout %s: give seconds, or 0 to wait for ever", optarg);
             break;
         case FLAG_TRACE:
@@ -357,52 +357,52 @@ static void read_command_line(struct stage *stage, int argc, char **argv, const 
             stage->per_hop = true;
             break;
         case FLAG_CAUSAL:
-            stage->causal = true;
+            stage->config.causal = true;
             break;
         case FLAG_LAYOUT:
-            stage->layout = RA_CONTIGUOUS;
-            while (layout_names[stage->layout] && strcmp(optarg, layout_names[stage->layout]) != 0)
-                stage->layout++;
-            if (!layout_names[stage->layout])
+            stage->config.layout = RA_CONTIGUOUS;
+            while (layout_names[stage->config.layout] && strcmp(optarg, layout_names[stage->config.layout]) != 0)
+                stage->config.layout++;
+            if (!layout_names[stage->config.layout])
                 fail(stage, 2, "--layout %s: give contiguous, striped or zigzag", optarg);
             break;
         case FLAG_BUCKET:
-            stage->bucket = whole_number(stage, flag, optarg, 1);
+            stage->config.bucket = whole_number(stage, flag, optarg, 1);
             break;
         case FLAG_LOOKBACK:
-            stage->lookback = whole_number(stage, flag, optarg, 0);
+            stage->config.lookback = whole_number(stage, flag, optarg, 0);
             has_lookback = true;
             break;
         case FLAG_HEAD_MAP:
-            stage->head_map = strcmp(optarg, "interleaved") == 0 ? RA_INTERLEAVED : RA_GROUPED;
-            if (stage->head_map == RA_GROUPED && strcmp(optarg, "grouped") != 0)
+            stage->config.head_map = strcmp(optarg, "interleaved") == 0 ? RA_INTERLEAVED : RA_GROUPED;
+            if (stage->config.head_map == RA_GROUPED && strcmp(optarg, "grouped") != 0)
                 fail(stage, 2, "--head-map %s: give grouped or interleaved", optarg);
             break;
         case FLAG_SOFTCAP:
-            stage->softcap = real_number(stage, flag, optarg);
-            if (!(stage->softcap > 0))
+            stage->config.softcap = real_number(stage, flag, optarg);
+            if (!(stage->config.softcap > 0))
                 fail(stage, 2, "--softcap %s: give a number above 0", optarg);
-            if (stage->number != 1 && (stage->softcap < FLT_MIN || stage->softcap > FLT_MAX))
+            if (stage->number != 1 && (stage->config.softcap < FLT_MIN || stage->config.softcap > FLT_MAX))
                 fail(stage, 2, "--softcap %s: more or less than a float32 can hold", optarg);
             break;
         case FLAG_TRANSPORT:
-            stage->transport = RA_ANY_TRANSPORT;
-            while (transport_names[stage->transport] &&
-                   strcmp(optarg, transport_names[stage->transport]) != 0)
-                stage->transport++;
-            if (!transport_names[stage->transport])
+            stage->config.transport = RA_ANY_TRANSPORT;
+            while (transport_names[stage->config.transport] &&
+                   strcmp(optarg, transport_names[stage->config.transport]) != 0)
+                stage->config.transport++;
+            if (!transport_names[stage->config.transport])
                 fail(stage, 2, "--transport %s: give any, peer-copies, device-link or host-link",
                      optarg);
             break;
         case FLAG_TYPE:
-            stage->type = RA_FLOAT32;
-            while (type_names[stage->type] && strcmp(optarg, type_names[stage->type]) != 0)
-                stage->type++;
-            if (!type_names[stage->type])
+            stage->config.type = RA_FLOAT32;
+            while (type_names[stage->config.type] && strcmp(optarg, type_names[stage->config.type]) != 0)
+                stage->config.type++;
+            if (!type_names[stage->config.type])
                 fail(stage, 2, "--type %s: give float32, float16 or bfloat16", optarg);
             break;
         case FLAG_DETERMINISTIC:
-            stage->deterministic = true;
+            stage->config.deterministic = true;
             break;
         case FLAG_PIECES:
             stage->pieces = whole_number(stage, flag, optarg, 1);
@@ -417,9 +417,9 @@ static void read_command_line(struct stage *stage, int argc, char **argv, const 
         fail(stage, 2, "give two folders, PROBLEM and RESULT (got %d); see --help", argc - optind);
     *problem = argv[optind];
     stage->result_folder = argv[optind + 1];
-    if (has_lookback && !stage->causal)
+    if (has_lookback && !stage->config.causal)
         fail(stage, 2, "--lookback needs --causal: it counts tokens back from each query");
-    if (stage->bucket > 0 && stage->layout != RA_STRIPED)
+    if (stage->config.bucket > 0 && stage->config.layout != RA_STRIPED)
         fail(stage, 2, "--bucket needs --layout striped: it is the length of a stripe");
 }
 
@@ -488,7 +488,7 @@ static void open_problem(struct stage *stage, const char *folder)
              folder);
     for (int input = STAGE_Q; input <= STAGE_V; input++)
         open_input(stage, folder, input);
-    if (!stage->forward_only)
+    if (!stage->config.forward_only)
         open_input(stage, folder, STAGE_D_OUT);
 
     /* A mask is there or not; a link that leads nowhere is there, and will be refused. A path too
@@ -519,7 +519,7 @@ static void open_problem(struct stage *stage, const char *folder)
     check_axis(stage, STAGE_K, 3, stage->D, "the D of q");
     for (int axis = 0; axis < 4; axis++) {
         check_axis(stage, STAGE_V, axis, k->shape[axis], "as in k");
-        if (!stage->forward_only)
+        if (!stage->config.forward_only)
             check_axis(stage, STAGE_D_OUT, axis, q->shape[axis], "as in q");
     }
     if (stage->has_mask) {
@@ -572,7 +572,7 @@ static void create_results(struct stage *stage, int64_t batches)
             fail(stage, 1, "%s: is a folder; the result needs this name", path);
     }
 
-    for (int r = 0; r < (stage->forward_only ? STAGE_DQ : STAGE_RESULTS); r++) {
+    for (int r = 0; r < (stage->config.forward_only ? STAGE_DQ : STAGE_RESULTS); r++) {
         bool of_keys = r == STAGE_DK || r == STAGE_DV;
         int64_t rows[] = {batches, stage->N, stage->H, stage->D};
         int64_t keys[] = {batches, stage->M, stage->G, stage->D};
@@ -641,7 +641,7 @@ static void open_results(struct stage *stage, int64_t batches)
     meet(stage, unfinished_folder[0] != '\0');
     if (stage->heard[0])
         snprintf(unfinished_folder, sizeof unfinished_folder, "%s", stage->result_folder);
-    int count = stage->forward_only ? STAGE_DQ : STAGE_RESULTS;
+    int count = stage->config.forward_only ? STAGE_DQ : STAGE_RESULTS;
     for (int r = 0; r < count && stage->world.rank > 0; r++) {
         char path[PATH_MAX];
         result_path(stage, r, true, path);
@@ -664,15 +664,14 @@ void stage_open_in(struct stage *stage, const struct stage_world *world, int arg
     *stage = (struct stage){.program = program,
                             .number = number,
                             .world = *world,
-                            .lookback = RA_BAND_FAR,
-                            .scale = NAN,
-                            .tile_queries = 64,
-                            .tile_keys = 64,
-                            .ring_size = world->ranks,
-                            .timeout = 60,
-                            .type = RA_BOOL,
+                            .config = RA_CONFIG_INIT,
                             .pieces = 1,
                             .result_type = result_type};
+    stage->config.scale = NAN;
+    stage->config.tile_queries = stage->config.tile_keys = 64;
+    stage->config.ring_size = world->ranks;
+    stage->config.timeout = 60;
+    stage->config.type = RA_BOOL;
     for (int f = 0; f < STAGE_INPUTS; f++)
         stage->inputs[f].fd = -1;
     for (int r = 0; r < STAGE_RESULTS; r++)
@@ -690,16 +689,16 @@ void stage_open_in(struct stage *stage, const struct stage_world *world, int arg
     open_problem(stage, problem);
     carry_on_if_all_well(stage);
     check_agreement(stage, argc, argv);
-    if (isnan(stage->scale))
-        stage->scale = 1 / sqrt((double)stage->D);
+    if (isnan(stage->config.scale))
+        stage->config.scale = 1 / sqrt((double)stage->D);
 
     /* A tile is no larger than what there is, and no larger than 2^30 rows: no machine holds its
      * scores, and the count of their bytes must not overflow. */
     const int64_t most = 1 << 30;
-    if (stage->tile_queries > (stage->N < most ? stage->N : most))
-        stage->tile_queries = stage->N < most ? stage->N : most;
-    if (stage->tile_keys > (stage->M < most ? stage->M : most))
-        stage->tile_keys = stage->M < most ? stage->M : most;
+    if (stage->config.tile_queries > (stage->N < most ? stage->N : most))
+        stage->config.tile_queries = stage->N < most ? stage->N : most;
+    if (stage->config.tile_keys > (stage->M < most ? stage->M : most))
+        stage->config.tile_keys = stage->M < most ? stage->M : most;
 
     /* From here on there is something to clean up. */
     static bool registered;
@@ -723,7 +722,7 @@ void stage_open_in(struct stage *stage, const struct stage_world *world, int arg
 
     /* The batches are dealt to the rings, and the whole sequence to this rank, until
      * stage_shard. */
-    int rings = world->ranks / stage->ring_size, ring = world->rank / stage->ring_size;
+    int rings = world->ranks / stage->config.ring_size, ring = world->rank / stage->config.ring_size;
     stage->B = (stage->B - ring + rings - 1) / rings;
     stage->all_queries = (struct ra_span){0, 1, stage->N};
     stage->all_keys = (struct ra_span){0, 1, stage->M};
@@ -790,8 +789,8 @@ void *stage_zeros(struct stage *stage, int64_t count, int64_t size)
 /* The batch of the whole problem that is batch b of this ring. */
 static int64_t whole_batch(const struct stage *stage, int64_t b)
 {
-    int rings = stage->world.ranks / stage->ring_size;
-    return b * rings + stage->world.rank / stage->ring_size;
+    int rings = stage->world.ranks / stage->config.ring_size;
+    return b * rings + stage->world.rank / stage->config.ring_size;
 }
 
 /* One NaN or Inf would spread to every result without a word. */
@@ -899,7 +898,7 @@ struct ra_queries stage_queries(struct stage *stage)
                                  .max = stage_allocate(stage, rows, sizeof(float)),
                                  .sum = stage_allocate(stage, rows, sizeof(float)),
                                  .lse = stage_allocate(stage, rows, sizeof(float))};
-    if (!stage->forward_only) {
+    if (!stage->config.forward_only) {
         queries.d_out = stage_input(stage, STAGE_D_OUT);
         queries.delta = stage_allocate(stage, rows, sizeof(float));
         queries.dq = stage_zeros(stage, numbers, sizeof(float));
@@ -909,14 +908,14 @@ struct ra_queries stage_queries(struct stage *stage)
 
 struct ra_score stage_score(const struct stage *stage)
 {
-    return (struct ra_score){(float)stage->scale, (float)stage->softcap};
+    return (struct ra_score){(float)stage->config.scale, (float)stage->config.softcap};
 }
 
 void stage_write_queries(struct stage *stage, const struct ra_queries *queries)
 {
     stage_write(stage, STAGE_O, queries->o);
     stage_write(stage, STAGE_LSE, queries->lse);
-    if (!stage->forward_only)
+    if (!stage->config.forward_only)
         stage_write(stage, STAGE_DQ, queries->dq);
 }
 

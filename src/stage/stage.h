@@ -17,10 +17,9 @@
 #include <stdint.h>
 
 #include "npy.h"
-#include "ra_heads.h"
-#include "ra_layout.h"
+#include "ra_config.h"
+#include "ra_span.h"
 #include "ra_tile.h"
-#include "ring_attention.h"
 
 /* The number of a program that is one kernel: it is no stage, but has their command line. */
 enum { STAGE_KERNEL = 0 };
@@ -48,20 +47,9 @@ struct stage {
     struct stage_world world;
 
     /* The command line. */
-    bool causal, forward_only, time, per_hop, local_keys;
-    int64_t lookback;                /* tokens; RA_BAND_FAR: no limit */
-    double scale;                    /* factor of q.k; 1/sqrt(D) unless given */
-    double softcap;                  /* 0: none */
-    int64_t tile_queries, tile_keys; /* rows of a tile, at most N and M */
-    int ring_size;                   /* ranks of one ring; all of the world unless given */
-    double timeout;                  /* seconds; 0: wait for ever */
-    enum ra_head_map head_map;
-    enum ra_layout_kind layout;
-    int64_t bucket; /* rows of a stripe at most; 0: one stripe per rank */
+    struct ra_config config; /* its shape is that of the problem, below */
+    bool time, per_hop;
     const char *trace_path;
-    enum ra_transport transport;
-    enum ra_type type; /* of the arrays on a GPU; RA_BOOL: not given */
-    bool deterministic;
     int64_t pieces; /* of the keys, one launch each */
 
     /* The problem: q, do (B, N, H, D), k, v (B, M, G, D), mask (B, M) or none. B is how many

@@ -3,7 +3,7 @@
 
 void stage_ring_open(struct stage *stage, struct ra_ring *ring)
 {
-    if (!ra_ring_open(ring, MPI_COMM_WORLD, stage->ring_size, stage->timeout))
+    if (!ra_ring_open(ring, MPI_COMM_WORLD, stage->config.ring_size, stage->config.timeout))
         stage_fail(stage, ring->error);
 }
 
@@ -34,18 +34,18 @@ void stage_ring_memory(struct stage *stage, int64_t most, int hops, float *keys[
         int64_t rows = i == 0 ? stage->m : most;
         keys[i] =
             stage_allocate(stage, ra_message_key_bytes(stage->B, stride, stage->has_mask, rows), 1);
-        if (!stage->forward_only)
+        if (!stage->config.forward_only)
             gradients[i] =
                 stage_allocate(stage, ra_message_gradient_bytes(stage->B, stride, rows), 1);
     }
-    if (hops > 1 && !stage->forward_only)
+    if (hops > 1 && !stage->config.forward_only)
         gradients[3] = stage_allocate(stage, ra_message_gradient_bytes(stage->B, stride, most), 1);
     stage_read_keys(stage, keys[0]);
 }
 
 float *stage_workspace(struct stage *stage)
 {
-    int64_t numbers = ra_tile_workspace(stage->tile_queries, stage->tile_keys, stage->D);
+    int64_t numbers = ra_tile_workspace(stage->config.tile_queries, stage->config.tile_keys, stage->D);
     return stage_allocate(stage, numbers, sizeof(float));
 }
 
@@ -84,8 +84,8 @@ struct ra_fold stage_fold(struct stage *stage, struct ra_ring *ring, bool backwa
     return (struct ra_fold){.D = stage->D,
                             .score = stage_score(stage),
                             .backward = backward,
-                            .tile_queries = stage->tile_queries,
-                            .tile_keys = stage->tile_keys,
+                            .tile_queries = stage->config.tile_queries,
+                            .tile_keys = stage->config.tile_keys,
                             .workspace = workspace,
                             .between = poll_ring,
                             .context = ring};

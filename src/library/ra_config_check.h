@@ -1,9 +1,9 @@
-/* ra_config: what a caller asks for, checked; and whether all ranks ask for the same.
+/* ra_config_check: what a caller asks for, checked; and whether all ranks ask for the same.
  *
  * Chapter 08.
  */
-#ifndef RA_CONFIG_H
-#define RA_CONFIG_H
+#ifndef RA_CONFIG_CHECK_H
+#define RA_CONFIG_CHECK_H
 
 #include "ring_attention.h"
 

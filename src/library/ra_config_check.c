@@ -1,9 +1,9 @@
-/* ra_config: what a caller asks for, checked. See ra_config.h.
+/* ra_config_check: what a caller asks for, checked. See ra_config_check.h.
  *
  * Chapter 08. New here: one table of all fields, by which each is checked, named in errors, and
  * compared between ranks.
  */
-#include "ra_config.h"
+#include "ra_config_check.h"
 #include <float.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -38,7 +38,7 @@ static const struct field {
     {AT(forward_only), FLAG, 0, 1, NULL},
     {AT(causal), FLAG, 0, 1, NULL},
     {AT(local_keys), FLAG, 0, 1, NULL},
-    {AT(lookback), WHOLE, RA_NO_LOOKBACK, INT64_MAX, NULL},
+    {AT(lookback), WHOLE, 0, INT64_MAX, NULL},
     {AT(head_map), INT, RA_GROUPED, RA_INTERLEAVED, "RA_GROUPED or RA_INTERLEAVED"},
     {AT(scale), REAL, 0, 0, NULL},
     {AT(softcap), REAL, 0, 0, NULL},
@@ -200,7 +200,7 @@ enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *
         return status;
     if (config->scale == RA_DEFAULT_SCALE)
         config->scale = 1 / sqrt((double)config->dim);
-    if (config->lookback == RA_NO_LOOKBACK || config->lookback > RA_BAND_FAR)
+    if (config->lookback > RA_BAND_FAR)
         config->lookback = RA_BAND_FAR;
     int64_t *tiles[] = {&config->tile_queries, &config->tile_keys};
     for (int side = 0; side < 2; side++) {

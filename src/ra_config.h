@@ -1,0 +1,94 @@
+/* ra_config: what is to be computed, as one struct. The stage programs fill it from the command line,
+ * callers of the library by hand, and both mean the same by it. Installed with the library, whose
+ * reference is chapters/08-reference.md; each field arrives in the chapter that ra_options.c names.
+ *
+ * Letters: B batches, N query rows, M key rows, H query heads, G key/value heads, D numbers per
+ * head, P ranks of a ring.
+ */
+#ifndef RA_CONFIG_H
+#define RA_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Types of numbers. Sums are float32 inside whatever the arrays are, over all hops, and rounded
+ * once at the end, to nearest, ties to even. */
+enum ra_type { RA_FLOAT32, RA_FLOAT16, RA_BFLOAT16, RA_BOOL };
+
+/* Which rows of the sequence a rank has. Chapter 05. */
+enum ra_layout_kind { RA_CONTIGUOUS, RA_STRIPED, RA_ZIGZAG };
+
+/* Which key/value head query head h reads. Grouped: neighbours share, h / (H / G), as in Llama and
+ * flash-attention. Interleaved: every G-th shares, h mod G, as in ring-attention-pytorch. Weights
+ * that were trained with one are wrong under the other. Chapter 07. */
+enum ra_head_map { RA_GROUPED, RA_INTERLEAVED };
+
+/* How the GPUs of a ring pass messages: one writes into the memory of the other, or the link passes
+ * pointers to device memory, or to host memory, by way of a copy there. Chapter 11. */
+enum ra_transport { RA_ANY_TRANSPORT, RA_PEER_COPIES, RA_DEVICE_LINK, RA_HOST_LINK };
+
+struct ra_event;   /* ra_ring.h: what an observer is told */
+struct ra_backend; /* where a plan computes: ring_attention_cuda.h has one for GPUs */
+
+/* What to compute. Always begin with RA_CONFIG_INIT: it sets the size, by which the library knows
+ * which fields your header has, and the defaults in brackets. All ranks of a ring give the same, but
+ * for the observer. */
+struct ra_config {
+    size_t size;
+
+    /* The shape of the whole. batch is that of this ring. Any of the first three may be 0. */
+    int64_t batch;     /* B [1] */
+    int64_t queries;   /* N [0] */
+    int64_t keys;      /* M [RA_SAME: as queries] */
+    int64_t heads;     /* H, at least 1 [1] */
+    int64_t key_heads; /* G, divides H [RA_SAME: as heads] */
+    int64_t dim;       /* D, at least 1 [0] */
+
+    /* The arrays: of this type, or of float32. k and v, which travel, are of this type. */
+    enum ra_type type; /* [RA_FLOAT32] */
+    bool has_mask;     /* calls give a key mask [false] */
+    bool forward_only; /* ra_backward will not be called: less memory [false] */
+
+    /* Who sees whom. The last query stands beside the last key: query i is at position i + M - N
+     * of the keys. */
+    bool causal;      /* no query sees keys after its own position [false] */
+    bool local_keys;  /* no ring: each rank sees its own keys only [false] */
+    int64_t lookback; /* causal only: at most so many tokens back [RA_NO_LOOKBACK: no limit] */
+    enum ra_head_map head_map; /* [RA_GROUPED] */
+
+    /* A score is scale * q . k, then, with a soft cap c > 0, c * tanh(score / c). */
+    double scale;   /* [RA_DEFAULT_SCALE: 1 / sqrt(D)] */
+    double softcap; /* [0: none] */
+
+    /* Who has which rows. */
+    enum ra_layout_kind layout; /* [RA_CONTIGUOUS] */
+    int64_t bucket;             /* striped only: query rows of a stripe at most [0: one stripe] */
+    int ring_size;              /* P: that of the link, or of a plan to look at [0: the link's, 1] */
+
+    /* How. Tiles change the last bits of results, and speed. */
+    int64_t tile_queries, tile_keys; /* rows of a tile at most [0: 64] */
+    double timeout; /* seconds without a message that is due until its sender counts as lost: more
+                     * than the busiest rank computes at one hop [600]; 0: for ever */
+    void (*observe)(void *observer, const struct ra_event *event); /* may be NULL [NULL] */
+    void *observer;                                                /* its first argument [NULL] */
+
+    /* Where. The next two are for GPUs: plans for the host take any value and do nothing with it. */
+    const struct ra_backend *device; /* [NULL: the host]; ra_cuda(): the current GPU */
+    enum ra_transport transport;     /* [RA_ANY_TRANSPORT: the best that all ranks can have] */
+    bool deterministic; /* the backward gives equal bits for equal inputs, which on the host it
+                         * always does [false] */
+};
+
+#define RA_SAME (-1)
+#define RA_NO_LOOKBACK INT64_MAX
+#define RA_DEFAULT_SCALE (-1.7976931348623157e308) /* a number that is no scale */
+
+#define RA_CONFIG_INIT                                                                           \
+    {                                                                                            \
+        sizeof(struct ra_config), 1, 0, RA_SAME, 1, RA_SAME, 0, RA_FLOAT32, false, false, false, \
+            false, RA_NO_LOOKBACK, RA_GROUPED, RA_DEFAULT_SCALE, 0, RA_CONTIGUOUS, 0, 0, 0, 0,   \
+            600, NULL, NULL, NULL, RA_ANY_TRANSPORT, false                                       \
+    }
+
+#endif
