@@ -30,13 +30,18 @@ struct ra_mpi_link {
     char failure[RA_ERROR_SIZE]; /* the error of another rank, received here */
     MPI_Request opening;         /* what all ranks of comm do together, such as making it */
     bool telling;                /* MPI may still read `error`, to send it */
+    int mine[3], least[3];       /* what the ranks compare at the opening */
 };
 
-/* Cuts `world` into rings of `size` ranks each: ranks 0..size-1 are ring 0, and so on. size divides
- * the number of ranks. All ranks of `world` call this together; one that does not come is an error
- * after `timeout`. RA_OUT_OF_MEMORY or RA_LOST: there is no link, and `error` says why. */
+/* Cuts `world` into rings of `size` ranks each: ranks 0..size-1 are ring 0, and so on; 0: one ring of
+ * all ranks. size divides the number of ranks. All ranks of `world` call this together, with the same
+ * size; one that does not come is an error after `timeout`. If this fails, there is no link, and
+ * `error` says why, on all ranks alike. */
 RA_CHECKED enum ra_status ra_mpi_link_open(struct ra_link *link, MPI_Comm world, int size,
                                            double timeout, char error[RA_ERROR_SIZE]);
+
+/* Is this a link over MPI? Then its self is a struct ra_mpi_link. */
+bool ra_mpi_link_is(const struct ra_link *link);
 
 /* Begins one message, of one element of an MPI type, out of this rank or into it. ra_link's send and
  * receive are this with a type for so many bytes. */
