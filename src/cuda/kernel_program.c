@@ -180,7 +180,8 @@ int main(int argc, char **argv)
         .dim = D,
         .head_map = stage.config.head_map,
         .score = stage_score(&stage),
-        .band = stage.config.causal ? ra_band_causal(queries, keys, stage.config.lookback) : RA_ALL_KEYS,
+        .band = stage.config.causal ? ra_band_causal(queries, keys, stage.config.lookback)
+                                    : RA_ALL_KEYS,
         .deterministic = stage.config.deterministic,
         .q = input(&stage, STAGE_Q, N, H),
         .k = input(&stage, STAGE_K, M, G),
