@@ -40,6 +40,9 @@ struct ra_mpi_link {
 RA_CHECKED enum ra_status ra_mpi_link_open(struct ra_link *link, MPI_Comm world, int size,
                                            double timeout, char error[RA_ERROR_SIZE]);
 
+/* The functions of the link over this state, whose rank, size and communicator are set. */
+struct ra_link ra_mpi_link_table(struct ra_mpi_link *mpi);
+
 /* Is this a link over MPI? Then its self is a struct ra_mpi_link. */
 bool ra_mpi_link_is(const struct ra_link *link);
 

@@ -1,6 +1,6 @@
 /* ra_cuda: what a plan for a GPU is made of, besides struct ra_plan. Internal.
  *
- * Chapter 11. ra_cuda.c enqueues the calls and ra_cuda_fold.c their work, ra_cuda_plan.c has the memory and the life of a plan,
+ * Chapter 11. ra_cuda_calls.c checks the calls, ra_cuda.c enqueues the ring and ra_cuda_fold.c its work, ra_cuda_plan.c has the memory and the life of a plan,
  * ra_cuda_errors.c what goes wrong and the waiting; ra_cuda_connect.c brings the ranks together,
  * ra_cuda_peers.c and ra_cuda_link.c pass messages. Here is what they need of each other.
  */
@@ -124,9 +124,6 @@ static inline cudaStream_t ra_cuda_stream(const struct ra_plan *plan, enum ra_me
 
 /* ---- ra_cuda_plan.c */
 
-/* Host memory for messages, if the host passes them. */
-enum ra_status ra_cuda_take_staging(struct ra_plan *plan, char *error);
-
 /* How many timers there are, if anybody observes. */
 int64_t ra_cuda_timer_count(const struct ra_plan *plan);
 
@@ -168,12 +165,15 @@ enum ra_status ra_cuda_listen(struct ra_plan *plan);
 void ra_cuda_finish_all(struct ra_plan *plan);
 enum ra_status ra_cuda_wait(struct ra_plan *plan);
 
-/* ---- ra_cuda.c */
+/* ---- ra_cuda_calls.c and ra_cuda.c */
 
+/* The calls of the backend; and the loop, whose arrays are checked. */
 enum ra_status ra_cuda_forward_on(struct ra_plan *plan, const struct ra_arrays *arrays,
                                   void *stream);
 enum ra_status ra_cuda_backward_on(struct ra_plan *plan, const struct ra_arrays *arrays,
                                    void *stream);
+void ra_cuda_enqueue_forward(struct ra_cuda_call *call);
+void ra_cuda_enqueue_backward(struct ra_cuda_call *call);
 
 /* ---- ra_cuda_fold.c */
 
@@ -207,5 +207,11 @@ int ra_cuda_sender_of(const struct ra_plan *plan, int rank, int step);
  * call, when what is first in its place has room. `flags` is host memory for that many. */
 int64_t ra_cuda_flag_count(const struct ra_plan *plan);
 void ra_cuda_begin_signals(struct ra_plan *plan, int *flags);
+
+/* ---- ra_cuda_link.c */
+
+/* Host memory for messages, if the host passes them; and how much a rank needs. */
+enum ra_status ra_cuda_take_staging(struct ra_plan *plan, char *error);
+int64_t ra_cuda_staging_bytes(const struct ra_plan *plan, int rank);
 
 #endif

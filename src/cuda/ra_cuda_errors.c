@@ -60,7 +60,7 @@ enum ra_status ra_cuda_end_by_cuda(struct ra_plan *plan)
     ra_cuda_error(plan, text);
     if (ra_cuda_of(plan)->failed_hop >= 0)
         snprintf(hop, sizeof hop, "hop %d: ", ra_cuda_of(plan)->failed_hop);
-    snprintf(named, sizeof named, "rank %d: %s%.300s", plan->link.rank, hop, text);
+    snprintf(named, sizeof named, "rank %d: %s%.260s", plan->link.rank, hop, text);
     return ra_cuda_end_plan(plan, RA_DEVICE, plan->link.size > 1 ? named : text);
 }
 

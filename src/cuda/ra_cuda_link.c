@@ -5,6 +5,56 @@
  * the memory of GPUs is given copies in the host's memory.
  */
 #include "ra_cuda.h"
+#include <inttypes.h>
+#include "ra_config_check.h"
+
+/* Blocks of host memory begin where any access is aligned. */
+enum { LINE = 256 };
+
+/* ---- Memory. */
+
+/* Gives the messages that pass through the host their places; returns how much memory that takes. */
+static int64_t lay_out_staging(const struct ra_plan *plan, int rank, struct ra_cuda *cuda,
+                               char *start)
+{
+    struct ra_arena arena = {start, LINE, 0};
+    const struct ra_ring *ring = &plan->ring;
+    int64_t own = ring->rows[rank], most = ra_layout_most_rows(plan->layouts[RA_KEY_SIDE]);
+    int steps = ring->schedule.count;
+    for (int i = 0; i < 3; i++)
+        cuda->host_keys[i] = ra_arena_take(
+            &arena, steps > 1 && i < steps ? (i == 0 ? own : most) * ring->key_bytes : 0);
+    bool backward = !plan->config.forward_only && steps > 1;
+    cuda->host_home = ra_arena_take(&arena, backward ? own * ring->gradient_bytes : 0);
+    cuda->host_out = ra_arena_take(&arena, backward ? most * ring->gradient_bytes : 0);
+    cuda->host_in = ra_arena_take(&arena, backward ? most * ring->gradient_bytes : 0);
+    return arena.used;
+}
+
+int64_t ra_cuda_staging_bytes(const struct ra_plan *plan, int rank)
+{
+    struct ra_cuda other;
+    return lay_out_staging(plan, rank, &other, NULL);
+}
+
+enum ra_status ra_cuda_take_staging(struct ra_plan *plan, char *error)
+{
+    struct ra_cuda *cuda = plan->own;
+    int64_t bytes = lay_out_staging(plan, plan->link.rank, cuda, NULL);
+    if (cuda->transport != RA_HOST_LINK || bytes == 0)
+        return RA_OK;
+    if (cudaHostAlloc((void **)&cuda->staging, (size_t)bytes, cudaHostAllocPortable) !=
+        cudaSuccess) {
+        cudaGetLastError();
+        cuda->staging = NULL;
+        ra_refuse(error, "no memory: messages need %" PRId64 " bytes of the host's", bytes);
+        return RA_OUT_OF_MEMORY;
+    }
+    lay_out_staging(plan, plan->link.rank, cuda, cuda->staging);
+    return RA_OK;
+}
+
+/* ---- Messages. */
 
 /* A message as the link has it: whose step decides how long it is, and where it lies. */
 struct passed {

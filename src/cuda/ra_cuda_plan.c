@@ -9,7 +9,6 @@
 #include <string.h>
 #include "ra_config_check.h"
 #include "ra_cuda.h"
-#include "ra_message.h"
 #include "ring_attention_cuda.h"
 
 /* Blocks of device memory begin where any access is aligned. */
@@ -65,24 +64,6 @@ static int64_t device_bytes_of(const struct ra_plan *plan, int rank)
     return lay_out(plan, rank, &other, NULL, keys, gradients);
 }
 
-/* The same with host memory for messages that pass through the host. */
-static int64_t lay_out_staging(const struct ra_plan *plan, int rank, struct ra_cuda *cuda,
-                               char *start)
-{
-    struct ra_arena arena = {start, LINE, 0};
-    const struct ra_ring *ring = &plan->ring;
-    int64_t own = ring->rows[rank], most = ra_layout_most_rows(plan->layouts[RA_KEY_SIDE]);
-    int steps = ring->schedule.count;
-    for (int i = 0; i < 3; i++)
-        cuda->host_keys[i] = ra_arena_take(
-            &arena, steps > 1 && i < steps ? (i == 0 ? own : most) * ring->key_bytes : 0);
-    bool backward = !plan->config.forward_only && steps > 1;
-    cuda->host_home = ra_arena_take(&arena, backward ? own * ring->gradient_bytes : 0);
-    cuda->host_out = ra_arena_take(&arena, backward ? most * ring->gradient_bytes : 0);
-    cuda->host_in = ra_arena_take(&arena, backward ? most * ring->gradient_bytes : 0);
-    return arena.used;
-}
-
 int64_t ra_cuda_timer_count(const struct ra_plan *plan)
 {
     return plan->config.observe ? 2 * (RA_EVENT_GRADIENTS + 1) * plan->ring.schedule.count : 0;
@@ -109,30 +90,12 @@ static int64_t lay_out_host(const struct ra_plan *plan, struct ra_cuda *cuda)
     return arena.used;
 }
 
-enum ra_status ra_cuda_take_staging(struct ra_plan *plan, char *error)
-{
-    struct ra_cuda *cuda = plan->own;
-    int64_t bytes = lay_out_staging(plan, plan->link.rank, cuda, NULL);
-    if (cuda->transport != RA_HOST_LINK || bytes == 0)
-        return RA_OK;
-    if (cudaHostAlloc((void **)&cuda->staging, (size_t)bytes, cudaHostAllocPortable) !=
-        cudaSuccess) {
-        cudaGetLastError();
-        cuda->staging = NULL;
-        ra_refuse(error, "no memory: messages need %" PRId64 " bytes of the host's", bytes);
-        return RA_OUT_OF_MEMORY;
-    }
-    lay_out_staging(plan, plan->link.rank, cuda, cuda->staging);
-    return RA_OK;
-}
-
 static int64_t bytes_of(const struct ra_plan *plan, int rank)
 {
-    struct ra_cuda other;
     int64_t bytes = device_bytes_of(plan, rank) + lay_out_host(plan, NULL);
     bytes += plan->ring.schedule.count > 1 ? (int64_t)sizeof(struct ra_trouble) : 0;
     if (ra_cuda_of(plan)->transport == RA_HOST_LINK)
-        bytes += lay_out_staging(plan, rank, &other, NULL);
+        bytes += ra_cuda_staging_bytes(plan, rank);
     return bytes;
 }
 

@@ -79,7 +79,7 @@ static int64_t bytes_of(const struct ra_plan *plan, int rank)
     return lay_out(plan, rank, &other, NULL, keys, gradients);
 }
 
-/* ---- Arrays of any type and order. */
+/* ---- The caller's queries. */
 
 /* The rows of batch b and head h, as float32. */
 static float *rows_of(struct ra_tensor tensor, int64_t b, int64_t h)
@@ -87,25 +87,6 @@ static float *rows_of(struct ra_tensor tensor, int64_t b, int64_t h)
     float *data = tensor.data;
     return data ? data + b * tensor.batch + h * tensor.head : NULL;
 }
-
-/* Copies numbers between an array of the caller's and one of float32 without gaps, (B, rows, heads,
- * width): in, or out. */
-static void convert(bool in, struct ra_tensor theirs, int64_t B, int64_t rows, int64_t heads,
-                    int64_t width, float *ours)
-{
-    for (int64_t b = 0; b < B; b++)
-        for (int64_t a = 0; a < rows; a++)
-            for (int64_t h = 0; h < heads; h++, ours += width) {
-                int64_t element = b * theirs.batch + a * theirs.row + h * theirs.head;
-                char *at = (char *)theirs.data + element * ra_type_bytes(theirs.type);
-                if (in)
-                    ra_number_load(theirs.type, width, at, ours);
-                else
-                    ra_number_store(theirs.type, width, ours, at);
-            }
-}
-
-/* ---- The caller's queries. */
 
 /* An array of queries that can be computed with: the caller's own if it is float32, else the copy,
  * which is filled with it if it is an input. */
@@ -117,7 +98,7 @@ static struct ra_tensor view(const struct ra_plan *plan, struct ra_tensor theirs
     if (theirs.type == RA_FLOAT32)
         return theirs;
     if (input)
-        convert(true, theirs, c->batch, n, c->heads, c->dim, copy);
+        ra_number_load_all(theirs, c->batch, n, c->heads, c->dim, copy);
     return ra_tensor_bnhd(copy, RA_FLOAT32, n, c->heads, c->dim);
 }
 
@@ -126,7 +107,8 @@ static void write_back(const struct ra_plan *plan, struct ra_tensor theirs, stru
 {
     const struct ra_config *c = &plan->config;
     if (theirs.data != ours.data)
-        convert(false, theirs, c->batch, plan->rows[RA_QUERY_SIDE], c->heads, c->dim, ours.data);
+        ra_number_store_all(theirs, c->batch, plan->rows[RA_QUERY_SIDE], c->heads, c->dim,
+                            ours.data);
 }
 
 /* The queries of one batch and head. */
@@ -166,9 +148,8 @@ static void pack_keys(struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
     struct host *host = plan->own;
-    int64_t m = plan->rows[RA_KEY_SIDE], size = ra_type_bytes(c->type);
+    int64_t m = plan->rows[RA_KEY_SIDE];
     const struct ra_tensor *mask = &host->arrays.mask;
-    const struct ra_tensor *both[] = {&host->arrays.k, &host->arrays.v};
     for (int64_t b = 0; b < c->batch && c->has_mask; b++)
         for (int64_t a = 0; a < m; a++)
             host->mask[b * m + a] =
@@ -177,17 +158,12 @@ static void pack_keys(struct ra_plan *plan)
         return;
 
     /* Rows as they are: what travels has the caller's type. */
-    char *to = plan->ring.keys[0];
-    for (int i = 0; i < 2; i++)
-        for (int64_t b = 0; b < c->batch; b++)
-            for (int64_t a = 0; a < m; a++)
-                for (int64_t g = 0; g < c->key_heads; g++, to += c->dim * size) {
-                    int64_t element = b * both[i]->batch + a * both[i]->row + g * both[i]->head;
-                    memcpy(to, (const char *)both[i]->data + element * size,
-                           (size_t)(c->dim * size));
-                }
+    int64_t G = c->key_heads, bytes = c->batch * m * G * c->dim * ra_type_bytes(c->type);
+    char *message = plan->ring.keys[0];
+    ra_number_pack(host->arrays.k, c->batch, m, G, c->dim, message);
+    ra_number_pack(host->arrays.v, c->batch, m, G, c->dim, message + bytes);
     if (c->has_mask)
-        memcpy(to, host->mask, (size_t)(c->batch * m));
+        memcpy(message + 2 * bytes, host->mask, (size_t)(c->batch * m));
 }
 
 /* Makes the keys of this step ready to compute with: float32 ones where they are, others as a
@@ -208,8 +184,8 @@ static void open_keys(struct ra_plan *plan, int step)
     }
     if (c->type == RA_FLOAT32)
         return;
-    convert(true, host->k, c->batch, rows, G, D, host->visitors);
-    convert(true, host->v, c->batch, rows, G, D, host->visitors + numbers);
+    ra_number_load_all(host->k, c->batch, rows, G, D, host->visitors);
+    ra_number_load_all(host->v, c->batch, rows, G, D, host->visitors + numbers);
     host->k = ra_tensor_bnhd(host->visitors, RA_FLOAT32, rows, G, D);
     host->v = ra_tensor_bnhd(host->visitors + numbers, RA_FLOAT32, rows, G, D);
 }
@@ -266,22 +242,16 @@ static void fold_hop(void *context, int step, bool backward)
 
 /* ---- The calls. */
 
-/* Copies lse between the plan, (B, H, n), and the caller's array: out, or in. */
-static void copy_lse(const struct ra_plan *plan, struct ra_tensor theirs, bool out)
+/* The caller's lse with rows and heads in the order of the plan's, (B, H, n). */
+static struct ra_tensor turned(struct ra_tensor lse)
 {
-    int64_t n = plan->rows[RA_QUERY_SIDE], H = plan->config.heads;
-    for (int64_t b = 0; b < plan->config.batch; b++)
-        for (int64_t h = 0; h < H; h++)
-            for (int64_t a = 0; a < n; a++) {
-                float *ours = &((struct host *)plan->own)->lse[(b * H + h) * n + a];
-                float *at = &rows_of(theirs, b, h)[a * theirs.row];
-                *(out ? at : ours) = *(out ? ours : at);
-            }
+    return (struct ra_tensor){lse.data, lse.type, lse.batch, lse.head, lse.row};
 }
 
 static enum ra_status forward(struct ra_plan *plan, const struct ra_arrays *given, void *stream)
 {
     (void)stream;
+    const struct ra_config *c = &plan->config;
     struct host *host = plan->own;
     struct ra_arrays arrays;
     enum ra_status status = ra_arrays_read(plan, &arrays, given, false);
@@ -297,7 +267,8 @@ static enum ra_status forward(struct ra_plan *plan, const struct ra_arrays *give
     each_head(plan, ra_tile_finish);
 
     write_back(plan, arrays.o, host->x.o);
-    copy_lse(plan, arrays.lse, true);
+    ra_number_store_all(turned(arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE], 1,
+                        host->lse);
     return RA_OK;
 }
 
@@ -321,7 +292,8 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
     host->x = (struct views){.q = view(plan, arrays.q, host->q, true),
                              .o = view(plan, arrays.o, host->o, true),
                              .d_out = view(plan, arrays.d_out, host->d_out, true)};
-    copy_lse(plan, arrays.lse, false);
+    ra_number_load_all(turned(arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE], 1,
+                       host->lse);
     pack_keys(plan);
 
     /* o is needed for delta alone; then dq, a sum, may take the place of its copy. */
@@ -334,8 +306,9 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
     /* dk and dv are complete and at home. */
     int64_t m = plan->rows[RA_KEY_SIDE], numbers = c->batch * m * c->key_heads * c->dim;
     write_back(plan, arrays.dq, host->x.dq);
-    convert(false, arrays.dk, c->batch, m, c->key_heads, c->dim, plan->ring.gradients[0]);
-    convert(false, arrays.dv, c->batch, m, c->key_heads, c->dim, plan->ring.gradients[0] + numbers);
+    ra_number_store_all(arrays.dk, c->batch, m, c->key_heads, c->dim, plan->ring.gradients[0]);
+    ra_number_store_all(arrays.dv, c->batch, m, c->key_heads, c->dim,
+                        plan->ring.gradients[0] + numbers);
     return RA_OK;
 }
 
