@@ -440,9 +440,10 @@ static void open_arrays(struct arrays *x, const struct sample *s)
     put(&x->dv, t->before[DV], NULL);
     if (t->x[MASK])
         put(&x->mask, t->x[MASK], NULL);
-    struct array *const outputs[] = {&x->o, &x->lse, &x->carry_o, &x->carry_max, &x->carry_sum};
-    for (int i = 0; i < 5; i++)
-        send(outputs[i]);
+    struct array *const as_made[] = {&x->mask,    &x->o,         &x->lse,
+                                     &x->carry_o, &x->carry_max, &x->carry_sum};
+    for (int i = 0; i < 6; i++)
+        send(as_made[i]);
 
     x->kernel = (struct ra_kernel){.batch = B,
                                    .queries = n,
