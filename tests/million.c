@@ -5,7 +5,7 @@
  *
  * Causal, striped, bfloat16, forward and backward. Every number of the inputs is a hash of its
  * place, so any rank makes any row again. Judged are query rows (o, lse, dq) and keys (dk, dv), by
- * tests/rig/oracle.cu, which is itself judged by the CPU first. A key's gradients need lse and delta
+ * tests/rig/oracle.cu, which is itself judged by tests/rig/truth.c first. A key's gradients need lse and delta
  * of all queries that see it; those are the run's own, whose rows were judged before. Up to 4,096
  * tokens everything is judged, every row and every key, and by the oracle's own lse and delta.
  *
@@ -19,10 +19,11 @@
 #include <string.h>
 #include <time.h>
 
+#include "numbers.h"
 #include "oracle.h"
-#include "ra_number.h"
 #include "rank_device.h"
 #include "ring_attention_cuda_mpi.h"
+#include "truth.h"
 
 static const char usage[] =
     "usage: mpirun -n P million [flags]      one rank per GPU\n"
@@ -132,15 +133,11 @@ static struct grade grade_all(const struct grade *mine)
     return sum;
 }
 
-/* ---- The oracle on the CPU: the definition, for a few hundred tokens. */
+/* ---- The oracle. */
 
 static double cpu_number(enum oracle_stream numbers, int64_t index)
 {
-    float x = oracle_number(numbers, index);
-    uint16_t rounded;
-    ra_number_store(RA_BFLOAT16, 1, &x, &rounded);
-    ra_number_load(RA_BFLOAT16, 1, &rounded, &x);
-    return (double)x;
+    return number_rounded(RA_BFLOAT16, (double)oracle_number(numbers, index));
 }
 
 /* A whole sequence on the GPU. */
@@ -166,7 +163,20 @@ static void forget_sequence(struct oracle oracle)
 }
 
 /* Room on the GPU for answers, and their names, so that they can be gone through in turn. */
-enum { O, O_UNIT, DQ, DQ_UNIT, LSE, DELTA, DELTA_UNIT, DK, DK_UNIT, DV, DV_UNIT, ANSWERS };
+enum {
+    OF_O,
+    O_UNIT,
+    OF_DQ,
+    DQ_UNIT,
+    OF_LSE,
+    OF_DELTA,
+    DELTA_UNIT,
+    OF_DK,
+    DK_UNIT,
+    OF_DV,
+    DV_UNIT,
+    ANSWERS
+};
 
 struct answers {
     double *device[ANSWERS], *host[ANSWERS];
@@ -177,7 +187,7 @@ static struct answers answers_make(int64_t rows, int64_t heads, int64_t dim)
 {
     struct answers answers;
     for (int i = 0; i < ANSWERS; i++) {
-        answers.width[i] = i == LSE || i == DELTA || i == DELTA_UNIT ? heads : heads * dim;
+        answers.width[i] = i == OF_LSE || i == OF_DELTA || i == DELTA_UNIT ? heads : heads * dim;
         answers.host[i] = on_host(rows * answers.width[i], sizeof(double));
         answers.device[i] = on_device(rows * answers.width[i] * 8);
         /* NaN, so that nothing that was not written passes. */
@@ -206,11 +216,11 @@ static void ask_rows(const struct oracle *oracle, struct answers *answers, const
                      int64_t count)
 {
     double **d = answers->device;
-    struct oracle_rows places = {d[O],   d[O_UNIT], d[DQ],        d[DQ_UNIT],
-                                 d[LSE], d[DELTA],  d[DELTA_UNIT]};
+    struct oracle_rows places = {d[OF_O],   d[O_UNIT],   d[OF_DQ],     d[DQ_UNIT],
+                                 d[OF_LSE], d[OF_DELTA], d[DELTA_UNIT]};
     int64_t *there = to_device(rows, count * (int64_t)sizeof *rows);
     must(oracle_rows(oracle, there, count, &places, stream), "the oracle");
-    answers_fetch(answers, O, DK, count);
+    answers_fetch(answers, OF_O, OF_DK, count);
     must(cudaFree(there), "cudaFree");
 }
 
@@ -218,89 +228,61 @@ static void ask_keys(const struct oracle *oracle, struct answers *answers, const
                      int64_t count, const double *const of_queries[3])
 {
     double **d = answers->device;
-    struct oracle_keys places = {d[DK], d[DK_UNIT], d[DV], d[DV_UNIT]};
+    struct oracle_keys places = {d[OF_DK], d[DK_UNIT], d[OF_DV], d[DV_UNIT]};
     int64_t *there = to_device(rows, count * (int64_t)sizeof *rows);
     double *sums[3];
     for (int i = 0; i < 3; i++)
         sums[i] = to_device(of_queries[i], oracle->tokens * oracle->heads * 8);
     must(oracle_keys(oracle, there, count, sums[0], sums[1], sums[2], &places, stream),
          "the oracle");
-    answers_fetch(answers, DK, ANSWERS, count);
+    answers_fetch(answers, OF_DK, ANSWERS, count);
     for (int i = 0; i < 3; i++)
         must(cudaFree(sums[i]), "cudaFree");
     must(cudaFree(there), "cudaFree");
 }
 
-/* One head of the definition, straight from the maths, with all scores kept: adds to want. */
-static void cpu_head(int64_t N, int64_t H, int64_t D, int64_t h, double *want[ANSWERS])
+/* The root of the sum of the squares of a result's own rounding and of what those of the weights make
+ * of it, relative to the largest rounding of a bfloat16. */
+static void units_of(const struct truth *t, enum truth_array a, double *units)
 {
-    double scale = 1 / sqrt((double)D);
-    double *x[4];
+    for (int64_t e = 0; e < truth_count(t, a); e++)
+        units[e] = sqrt(t->x[a][e] * t->x[a][e] + t->rounding[a][e] / pow(2, -16));
+}
+
+/* All answers of the definition for the first N tokens. */
+static void define(int64_t N, int64_t H, int64_t D, double *want[ANSWERS])
+{
+    static const enum truth_array inputs[] = {[ORACLE_Q] = Q, K, V, D_OUT};
+    struct ra_config config = RA_CONFIG_INIT;
+    config.queries = N;
+    config.heads = H;
+    config.dim = D;
+    config.type = RA_BFLOAT16;
+    config.causal = true;
+    struct truth t = truth_of(&config);
+    t.weights = RA_BFLOAT16;
     for (int s = 0; s < 4; s++) {
-        x[s] = on_host(N * D, sizeof(double));
-        for (int64_t e = 0; e < N * D; e++)
-            x[s][e] = cpu_number((enum oracle_stream)s, (e / D * H + h) * D + e % D);
+        t.x[inputs[s]] = truth_numbers(N * H * D);
+        for (int64_t e = 0; e < N * H * D; e++)
+            t.x[inputs[s]][e] = cpu_number((enum oracle_stream)s, e);
     }
-    const double *q = x[0], *k = x[1], *v = x[2], *d_out = x[3];
-    double *p = on_host(N, sizeof(double));
-
-    for (int64_t i = 0; i < N; i++) {
-        /* p = softmax of the scores; lse. */
-        double largest = -INFINITY, sum = 0;
-        for (int64_t j = 0; j <= i; j++) {
-            p[j] = 0;
-            for (int64_t c = 0; c < D; c++)
-                p[j] += scale * q[i * D + c] * k[j * D + c];
-            largest = fmax(largest, p[j]);
-        }
-        for (int64_t j = 0; j <= i; j++)
-            sum += p[j] = exp(p[j] - largest);
-        for (int64_t j = 0; j <= i; j++)
-            p[j] /= sum;
-        int64_t row = i * H + h;
-        want[LSE][row] = largest + log(sum);
-
-        /* o = p v, delta = d_out o, and their units. */
-        double delta = 0, delta_square = 0;
-        for (int64_t c = 0; c < D; c++) {
-            double o = 0, square = 0, g = d_out[i * D + c];
-            for (int64_t j = 0; j <= i; j++) {
-                o += p[j] * v[j * D + c];
-                square += pow(p[j] * v[j * D + c], 2);
-            }
-            want[O][row * D + c] = o;
-            want[O_UNIT][row * D + c] = sqrt(o * o + square);
-            delta += g * o;
-            delta_square += g * g * (o * o + square);
-        }
-        want[DELTA][row] = delta;
-        want[DELTA_UNIT][row] = sqrt(delta_square);
-
-        /* ds = p (dp - delta); what follows from it. Units stay squares, without the result's own,
-         * until all is added up. */
-        double mean[ORACLE_MOST_DIM] = {0};
-        for (int64_t j = 0; j <= i; j++) {
-            double ds = -p[j] * delta;
-            for (int64_t c = 0; c < D; c++)
-                ds += p[j] * d_out[i * D + c] * v[j * D + c];
-            for (int64_t c = 0; c < D; c++) {
-                int64_t a = row * D + c, b = (j * H + h) * D + c;
-                double K = scale * k[j * D + c], Q = scale * q[i * D + c], g = d_out[i * D + c];
-                want[DQ][a] += ds * K;
-                want[DQ_UNIT][a] += ds * ds * K * K;
-                mean[c] += p[j] * K;
-                want[DK][b] += ds * Q;
-                want[DK_UNIT][b] += (ds * ds + p[j] * p[j] * delta_square) * Q * Q;
-                want[DV][b] += p[j] * g;
-                want[DV_UNIT][b] += p[j] * p[j] * g * g;
-            }
-        }
-        for (int64_t c = 0; c < D; c++)
-            want[DQ_UNIT][row * D + c] += delta_square * mean[c] * mean[c];
+    truth_forward(&t);
+    truth_backward(&t, NULL);
+    static const struct {
+        enum truth_array array;
+        int answer, unit;
+    } all[] = {{O, OF_O, O_UNIT},    {DQ, OF_DQ, DQ_UNIT}, {LSE, OF_LSE, -1},
+               {DK, OF_DK, DK_UNIT}, {DV, OF_DV, DV_UNIT}, {DELTA, OF_DELTA, DELTA_UNIT}};
+    for (int i = 0; i < 6; i++) {
+        enum truth_array a = all[i].array;
+        memcpy(want[all[i].answer], t.x[a], (size_t)truth_count(&t, a) * sizeof(double));
+        if (all[i].unit >= 0)
+            units_of(&t, a, want[all[i].unit]);
     }
-    for (int s = 0; s < 4; s++)
-        free(x[s]);
-    free(p);
+    /* No program rounds delta: its unit is that of o alone. */
+    for (int64_t e = 0; e < N * H; e++)
+        want[DELTA_UNIT][e] = sqrt(t.rounding[DELTA][e]) * 256;
+    truth_clear(&t);
 }
 
 /* Judges the oracle: all that it says of 300 tokens, and the inputs that it makes. Returns the
@@ -312,20 +294,14 @@ static double judge_oracle(void)
     struct answers answers = answers_make(N, H, D);
     for (int i = 0; i < ANSWERS; i++)
         want[i] = on_host(N * answers.width[i], sizeof(double));
-    for (int64_t h = 0; h < H; h++)
-        cpu_head(N, H, D, h, want);
-    for (int64_t e = 0; e < numbers; e++) {
-        want[DQ_UNIT][e] = sqrt(want[DQ][e] * want[DQ][e] + want[DQ_UNIT][e]);
-        want[DK_UNIT][e] = sqrt(want[DK][e] * want[DK][e] + want[DK_UNIT][e]);
-        want[DV_UNIT][e] = sqrt(want[DV][e] * want[DV][e] + want[DV_UNIT][e]);
-    }
+    define(N, H, D, want);
 
     struct oracle oracle = whole_sequence(N, H, D);
     int64_t *rows = on_host(N, sizeof *rows);
     for (int64_t i = 0; i < N; i++)
         rows[i] = i;
     ask_rows(&oracle, &answers, rows, N);
-    const double *of_queries[] = {want[LSE], want[DELTA], want[DELTA_UNIT]};
+    const double *of_queries[] = {want[OF_LSE], want[OF_DELTA], want[DELTA_UNIT]};
     ask_keys(&oracle, &answers, rows, N, of_queries);
     struct grade grade = {0};
     for (int i = 0; i < ANSWERS; i++)
@@ -338,15 +314,14 @@ static double judge_oracle(void)
     for (int s = 0; s < 4; s++) {
         to_host(bits, inputs[s], 2 * numbers);
         for (int64_t e = 0; e < numbers; e++) {
-            float x;
-            ra_number_load(RA_BFLOAT16, 1, &bits[e], &x);
-            hold(&grade, (double)x, cpu_number((enum oracle_stream)s, e), 1, 0, e, ANSWERS + s, 0);
+            double x = number_get(RA_BFLOAT16, bits, e);
+            hold(&grade, x, cpu_number((enum oracle_stream)s, e), 1, 0, e, ANSWERS + s, 0);
         }
     }
-    must(oracle_delta(oracle.v, oracle.d_out, N, H, D, answers.device[DELTA],
+    must(oracle_delta(oracle.v, oracle.d_out, N, H, D, answers.device[OF_DELTA],
                       answers.device[DELTA_UNIT], stream),
          "the oracle");
-    answers_fetch(&answers, DELTA, DELTA_UNIT + 1, N);
+    answers_fetch(&answers, OF_DELTA, DELTA_UNIT + 1, N);
     for (int64_t row = 0; row < N * H; row++) {
         double delta = 0, square = 0;
         for (int64_t c = 0; c < D; c++) {
@@ -354,7 +329,7 @@ static double judge_oracle(void)
             delta += o * g;
             square += 2 * o * o * g * g;
         }
-        hold(&grade, answers.host[DELTA][row], delta, 1, 1 + fabs(delta), row, DELTA, 0);
+        hold(&grade, answers.host[OF_DELTA][row], delta, 1, 1 + fabs(delta), row, OF_DELTA, 0);
         hold(&grade, answers.host[DELTA_UNIT][row], sqrt(square), 1, 1 + sqrt(square), row,
              DELTA_UNIT, 0);
     }
@@ -476,18 +451,15 @@ static struct grade judge(struct ra_tensor array, const double *want, const doub
     struct grade grade = {0};
     int64_t width = options.heads * options.dim;
     uint16_t *bits = on_host(width, sizeof *bits);
-    float *got = on_host(width, sizeof *got);
     for (int64_t s = 0; s < count; s++) {
         to_host(bits, (const uint16_t *)array.data + local[s] * width, 2 * width);
-        ra_number_load(RA_BFLOAT16, width, bits, got);
         for (int64_t e = 0; e < width; e++) {
             double unit = units[s * width + e];
-            hold(&grade, (double)got[e], want[s * width + e], ROUNDING * unit, ALLOWED * unit,
-                 positions[s], e / options.dim, e % options.dim);
+            hold(&grade, number_get(RA_BFLOAT16, bits, e), want[s * width + e], ROUNDING * unit,
+                 ALLOWED * unit, positions[s], e / options.dim, e % options.dim);
         }
     }
     free(bits);
-    free(got);
     return grade;
 }
 
@@ -566,11 +538,11 @@ static bool judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
     to_host(lse, arrays->lse.data, n * H * 4);
     ask_rows(&oracle, &answers, positions, count);
     struct grade grade =
-        judge(arrays->o, answers.host[O], answers.host[O_UNIT], positions, local, count);
+        judge(arrays->o, answers.host[OF_O], answers.host[O_UNIT], positions, local, count);
     good = report("o", &grade) && good;
-    grade = judge_lse(lse, answers.host[LSE], positions, local, count);
+    grade = judge_lse(lse, answers.host[OF_LSE], positions, local, count);
     good = report("lse", &grade) && good;
-    grade = judge(arrays->dq, answers.host[DQ], answers.host[DQ_UNIT], positions, local, count);
+    grade = judge(arrays->dq, answers.host[OF_DQ], answers.host[DQ_UNIT], positions, local, count);
     good = report("dq", &grade) && good;
 
     /* lse, delta and its unit of all queries: the oracle's, if it has judged all, or the run's. */
@@ -578,7 +550,7 @@ static bool judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
     for (int i = 0; i < 3; i++) {
         mine[i] = on_host(n * H, sizeof *mine[i]);
         if (everything)
-            memcpy(mine[i], answers.host[LSE + i], (size_t)(n * H) * sizeof *mine[i]);
+            memcpy(mine[i], answers.host[OF_LSE + i], (size_t)(n * H) * sizeof *mine[i]);
     }
     if (!everything) {
         double *delta = on_device(n * H * 8), *unit = on_device(n * H * 8);
@@ -598,16 +570,16 @@ static bool judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
     /* Keys. */
     count = my_sample(layout, true, everything, positions, local);
     ask_keys(&oracle, &answers, positions, count, (const double *const *)whole);
-    grade = judge(arrays->dk, answers.host[DK], answers.host[DK_UNIT], positions, local, count);
+    grade = judge(arrays->dk, answers.host[OF_DK], answers.host[DK_UNIT], positions, local, count);
     good = report("dk", &grade) && good;
-    grade = judge(arrays->dv, answers.host[DV], answers.host[DV_UNIT], positions, local, count);
+    grade = judge(arrays->dv, answers.host[OF_DV], answers.host[DV_UNIT], positions, local, count);
     good = report("dv", &grade) && good;
     if (rank == 0)
-        printf(
-            "allowed: %.0f units of 2^-9 (see tests/rig/oracle.h), rms %.0f; lse %.0e\n%s; %.1f s\n",
-            ALLOWED / ROUNDING, MOST_RMS, LSE_ALLOWED,
-            everything ? "every row and key" : "dk and dv by the lse and delta of the run",
-            seconds() - start);
+        printf("allowed: %.0f units of 2^-9 (see tests/rig/oracle.h), rms %.0f; lse %.0e\n%s; %.1f "
+               "s\n",
+               ALLOWED / ROUNDING, MOST_RMS, LSE_ALLOWED,
+               everything ? "every row and key" : "dk and dv by the lse and delta of the run",
+               seconds() - start);
 
     for (int i = 0; i < 3; i++) {
         free(mine[i]);
