@@ -25,6 +25,7 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+#include "ra_clock.h"
 #include "ra_heads.h"
 #include "ra_kernel.h"
 #include "ra_number.h"
@@ -81,13 +82,6 @@ static cudaError_t fail(cudaError_t code)
     return code;
 }
 
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static int64_t setting(const char *name, int64_t otherwise)
 {
     const char *text = getenv(name);
@@ -134,7 +128,7 @@ static cudaStream_t draw_stream(int *busy)
     static double until;
     static int turns;
     cudaStream_t found[MOST_STREAMS];
-    bool goes_on = false, stands = seconds() < until;
+    bool goes_on = false, stands = ra_seconds() < until;
     *busy = 0;
     for (int i = 0; i < stream_count; i++)
         if (streams[i]->first && !(stands && streams[i] == still)) {
@@ -149,7 +143,7 @@ static cudaStream_t draw_stream(int *busy)
     }
     if (!stands && draw(200) == 0) {
         still = found[draw(*busy)];
-        until = seconds() + 1e-6 * draw(5000);
+        until = ra_seconds() + 1e-6 * draw(5000);
     }
     return ahead;
 }
@@ -562,7 +556,7 @@ static bool happen(struct work *work)
     pthread_mutex_lock(&mutex);
     if (work->event->happened < work->number) {
         work->event->happened = work->number;
-        work->event->time = seconds();
+        work->event->time = ra_seconds();
     }
     pthread_mutex_unlock(&mutex);
     return true;
@@ -638,7 +632,7 @@ static bool fail_signal(const struct ra_signal *signal, int failure)
 static bool await(struct work *work)
 {
     const struct ra_signal *signal = &work->signal;
-    work->began = work->turns == 0 ? seconds() : work->began;
+    work->began = work->turns == 0 ? ra_seconds() : work->began;
     int value = __atomic_load_n(signal->word, __ATOMIC_ACQUIRE);
     if (value == RA_SIGNAL_LOST)
         return fail_signal(signal, RA_SIGNAL_PEER_LOST);
@@ -648,7 +642,7 @@ static bool await(struct work *work)
         return fail_signal(signal, RA_SIGNAL_LATE);
     if (__atomic_load_n(&signal->trouble->stop, __ATOMIC_ACQUIRE) != 0)
         return fail_signal(signal, RA_SIGNAL_STOPPED);
-    double waited = 1e9 * (seconds() - work->began);
+    double waited = 1e9 * (ra_seconds() - work->began);
     if (signal->nanoseconds > 0 && waited > (double)signal->nanoseconds)
         return fail_signal(signal, RA_SIGNAL_LATE);
     return false;
