@@ -35,9 +35,12 @@ verdict() {
 
 # judge STATUS NAME [LOG]: notes a test by its exit status. Of one that failed shows the end of LOG.
 judge() {
-    [ "$1" -eq 0 ] || set -- "exit status $1" "$2" "$3"
-    verdict "$2" "${1#0}"
-    [ "$1" = 0 ] || [ -z "$3" ] || tail -n 20 "$3"
+    if [ "$1" -eq 0 ]; then
+        verdict "$2" ''
+    else
+        verdict "$2" "exit status $1"
+        [ -z "$3" ] || tail -n 20 "$3"
+    fi
 }
 
 # numbers STATUS LOG: sets p and f to what a suite says with its line "N passed, N failed". One that
@@ -49,10 +52,21 @@ numbers() {
     [ "$1" -eq 0 ] || [ "$f" -gt 0 ] || f=1
 }
 
-# finish: ends a script with the sum of its numbers, and with success if some passed and none failed.
+# judge_suite STATUS NAME LOG: notes a whole suite as one test.
+judge_suite() {
+    numbers "$1" "$3"
+    if [ "$p" -gt 0 ] && [ "$f" -eq 0 ]; then
+        verdict "$2" ''
+    else
+        verdict "$2" "$p passed, $f failed: $(grep -m 3 FAILED "$3")"
+    fi
+}
+
+# finish [REASON]: ends a script with the sum of its numbers. It has succeeded if none failed, and
+# some passed; if there was a REASON to skip them, none need have.
 finish() {
-    awk '{ passed += $1; failed += $2 } END { print passed + 0 " passed, " failed + 0 " failed"
-        exit failed > 0 || passed == 0 }' "$work/sums"
+    awk -v reason="$1" '{ passed += $1; failed += $2 } END { print passed + 0 " passed, " failed + 0 " failed"
+        exit failed > 0 || passed == 0 && reason == "" }' "$work/sums"
     exit
 }
 
