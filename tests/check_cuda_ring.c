@@ -3,18 +3,13 @@
  *
  *   mpirun -n 4 build/check-cuda-ring [--until-failure] [PART...]
  *
- * A ring of fewer ranks than four has the first ones; the others wait. A test has passed if it has
- * passed on all ranks, and the last line is "N passed, N failed". Without a GPU it says that nothing
- * was run. build/check-cuda-ring-on-host is the same program without a GPU: see cuda_on_host.c.
+ * A ring of fewer ranks than four has the first ones; the others wait. Without a GPU it says that
+ * nothing was run. build/check-cuda-ring-on-host is the same program without a GPU: see cuda_on_host.c.
  */
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "arrays.h"
 #include "ra_cuda.h"
@@ -23,37 +18,16 @@
 #include "ring_attention_cuda_mpi.h"
 #include "thread_link.h"
 #include "truth.h"
+#include "verdict.h"
 
 enum { MOST_RANKS = 4 };
 
-static int passed, failed;
-static bool until_failure;
 static int devices, world_rank;
-
-/* ---- What goes wrong on a rank, in any thread. */
-
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static int troubles;
-
-__attribute__((format(printf, 1, 2))) static void trouble(const char *format, ...)
-{
-    va_list arguments;
-    pthread_mutex_lock(&mutex);
-    if (troubles++ < 4) {
-        printf("    ");
-        va_start(arguments, format);
-        vprintf(format, arguments);
-        va_end(arguments);
-        putchar('\n');
-        fflush(stdout);
-    }
-    pthread_mutex_unlock(&mutex);
-}
 
 static bool cuda(cudaError_t code, const char *what)
 {
     if (code != cudaSuccess)
-        trouble("%s: %s", what, cudaGetErrorString(code));
+        WRONG("%s: %s", what, cudaGetErrorString(code));
     return code == cudaSuccess;
 }
 
@@ -62,60 +36,8 @@ static bool cuda(cudaError_t code, const char *what)
 static bool is_well(enum ra_status status, const char *error, int rank)
 {
     if (status != RA_OK)
-        trouble("rank %d: %s: %s", rank, ra_status_text(status), error);
+        WRONG("rank %d: %s: %s", rank, ra_status_text(status), error);
     return status == RA_OK;
-}
-
-/* Waits without taking the processor from those that are waited for, as MPI itself would. */
-static void await(MPI_Request request)
-{
-    int done = 0;
-    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
-        nanosleep(&(struct timespec){0, 100000}, NULL);
-}
-
-static int troubles_of_all(void)
-{
-    MPI_Request request;
-    int sum = 0;
-    MPI_Iallreduce(&troubles, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
-    await(request);
-    return sum;
-}
-
-static _Noreturn void finish(void)
-{
-    if (world_rank == 0)
-        printf("%d passed, %d failed\n", passed, failed);
-    MPI_Finalize();
-    exit(passed > 0 && failed == 0 ? 0 : 1);
-}
-
-/* One test: its name, and whether nothing went wrong on any rank since the last one. */
-__attribute__((format(printf, 1, 2))) static void verdict(const char *format, ...)
-{
-    troubles = troubles_of_all();
-    if (world_rank == 0) {
-        va_list arguments;
-        va_start(arguments, format);
-        printf("%s ", troubles == 0 ? "ok  " : "FAIL");
-        vprintf(format, arguments);
-        putchar('\n');
-        fflush(stdout);
-        va_end(arguments);
-    }
-    passed += troubles == 0;
-    failed += troubles != 0;
-    if (until_failure && failed > 0)
-        finish();
-    troubles = 0;
-}
-
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* ---- Device memory that the library takes, and what goes wrong in this thread: the linker sends
@@ -133,6 +55,7 @@ cudaError_t __real_cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle
 cudaError_t __wrap_cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags);
 ra_kernel_launch __real_ra_k02_forward, __wrap_ra_k02_forward;
 
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local bool no_device_memory, no_host_memory, no_foreign_memory, no_launch;
 
 static struct block {
@@ -377,7 +300,7 @@ static void meet(const struct problem *p)
         pthread_barrier_wait(&barrier);
     } else {
         MPI_Ibarrier(p->comm, &request);
-        await(request);
+        verdict_await(request);
     }
 }
 
@@ -490,7 +413,7 @@ static void check_set(const struct problem *p, const struct ra_plan *plan, struc
         for (int64_t e = 0; e < truth_count(&p->truth, a) && (a == O || a == DV); e++)
             got[e] *= set->sign;
         if (!(truth_judge(&p->truth, a, got, text) <= 1))
-            trouble("rank %d: %s", ra_plan_rank(plan), text);
+            WRONG("rank %d: %s", ra_plan_rank(plan), text);
         free(got);
     }
 }
@@ -548,14 +471,14 @@ static void check_transport(const struct problem *p, struct ra_plan *plan, int r
     const char *said_it = strstr(text, "\ntransport: ");
     if (length >= (int64_t)sizeof text || !said_it || !strstr(text, "\ndevice ") ||
         strncmp(said_it, wanted, strlen(wanted)) != 0)
-        trouble("rank %d: not '%.*s' but '%.*s'", rank, (int)strlen(wanted) - 2, wanted + 1,
-                said_it ? (int)strcspn(said_it + 1, "\n") : 0, said_it ? said_it + 1 : "");
+        WRONG("rank %d: not '%.*s' but '%.*s'", rank, (int)strlen(wanted) - 2, wanted + 1,
+              said_it ? (int)strcspn(said_it + 1, "\n") : 0, said_it ? said_it + 1 : "");
 }
 
 /* Functions of the host run one after the other, also of several streams: so their end is given. */
 static void rest_until(void *end)
 {
-    double left = *(double *)end - seconds();
+    double left = *(double *)end - ra_seconds();
     if (left > 0)
         nanosleep(&(struct timespec){(time_t)left, (long)(1e9 * (left - floor(left)))}, NULL);
 }
@@ -569,7 +492,7 @@ static void compute(void *context, int rank)
         return;
     check_transport(p, plan, rank);
     if (p->hops > 0 && ra_plan_hops(plan) != p->hops)
-        trouble("rank %d: %d hops, not %d", rank, ra_plan_hops(plan), p->hops);
+        WRONG("rank %d: %d hops, not %d", rank, ra_plan_hops(plan), p->hops);
 
     /* Each round has arrays of its own, so that no result is lost, and one of two streams, so that
      * two calls of this plan are under way. */
@@ -577,7 +500,7 @@ static void compute(void *context, int rank)
     for (int i = 0; i < p->rounds; i++)
         make_set(p, plan, &sets[i], i % 2 == 0 ? 1 : -1);
     meet(p);
-    double end = seconds() + p->late;
+    double end = ra_seconds() + p->late;
     for (int i = 0; i < 2 && p->late > 0; i++)
         CUDA(cudaLaunchHostFunc(sets[i].stream, rest_until, &end));
     for (int round = 0; round < p->rounds; round++) {
@@ -605,7 +528,7 @@ static void run(struct problem *p)
     run_ranks(p, compute);
     end_problem(p);
     if (bytes_taken() != before)
-        trouble("%" PRId64 " bytes were not freed", bytes_taken() - before);
+        WRONG("%" PRId64 " bytes were not freed", bytes_taken() - before);
 }
 
 /* A small problem with a bit of everything. */
@@ -729,7 +652,7 @@ static void test_shapes(void)
         struct problem p = usual(s->ranks, (enum ra_type)s->type);
         p.config.queries = s->N;
         p.config.keys = s->M;
-        p.config.lookback = s->lookback;
+        p.config.lookback = s->lookback < 0 ? RA_NO_LOOKBACK : s->lookback;
         p.config.bucket = s->bucket;
         p.config.causal = s->causal;
         p.config.has_mask = s->has_mask;
@@ -800,7 +723,7 @@ static void test_created_often(void)
 {
     struct problem p = usual(4, RA_FLOAT32);
     p.config.layout = RA_STRIPED;
-    for (int i = 0; i < 50 && troubles_of_all() == 0; i++)
+    for (int i = 0; i < 50 && verdict_complaints() == 0; i++)
         run(&p);
     verdict("50 plans, one after the other");
 }
@@ -831,7 +754,7 @@ static void compute_twice(void *context, int rank)
         CUDA(cudaMemcpy(one, array->tensor.data, bytes, cudaMemcpyDeviceToHost));
         CUDA(cudaMemcpy(two, sets[1].arrays[a].tensor.data, bytes, cudaMemcpyDeviceToHost));
         if (memcmp(one, two, bytes) != 0)
-            trouble("rank %d: %s differs", rank, truth_names[a]);
+            WRONG("rank %d: %s differs", rank, truth_names[a]);
         free(one);
         free(two);
     }
@@ -873,8 +796,8 @@ static void check_memory(void *context, int rank)
     int64_t taken = bytes_taken() - before;
     said = ra_plan_bytes(plan) - plan->fixed_bytes;
     if (!(said > taken && said <= taken + 8192))
-        trouble("rank %d: the plan says that it has %" PRId64 " bytes; %" PRId64 " were taken",
-                rank, said, taken);
+        WRONG("rank %d: the plan says that it has %" PRId64 " bytes; %" PRId64 " were taken", rank,
+              said, taken);
     check_transport(p, plan, rank);
     struct set set;
     make_set(p, plan, &set, 1);
@@ -884,7 +807,7 @@ static void check_memory(void *context, int rank)
     is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
     meet(p);
     if (bytes_taken() - before != taken)
-        trouble("rank %d: a call has taken memory", rank);
+        WRONG("rank %d: a call has taken memory", rank);
     meet(p);
     free_set(&set);
     ra_plan_destroy(plan);
@@ -901,7 +824,7 @@ static void check_forecast(const struct problem *p)
         return;
     int64_t bytes = ra_plan_bytes(plan) - plan->fixed_bytes;
     if (bytes != said)
-        trouble("to look at, rank 0 has %" PRId64 " bytes, in the ring %" PRId64, bytes, said);
+        WRONG("to look at, rank 0 has %" PRId64 " bytes, in the ring %" PRId64, bytes, said);
     ra_plan_destroy(plan);
 }
 
@@ -932,7 +855,7 @@ static void test_memory(void)
         struct ra_arrays x = RA_ARRAYS_INIT;
         if (ra_plan_bytes(plan) < 3 * 2 * 37 || ra_cuda_forward(plan, &x, NULL) != RA_INVALID ||
             !strstr(ra_plan_error(plan), "to look at") || ra_cuda_wait(plan) != RA_OK)
-            trouble("%" PRId64 " bytes; %s", ra_plan_bytes(plan), ra_plan_error(plan));
+            WRONG("%" PRId64 " bytes; %s", ra_plan_bytes(plan), ra_plan_error(plan));
         ra_plan_destroy(plan);
     }
     verdict("a plan to look at");
@@ -961,7 +884,7 @@ static const struct ra_event *only_event(enum ra_event_kind kind, bool backward,
         if (event->kind != kind || event->backward != backward || event->hop != hop)
             continue;
         if (found)
-            trouble("two events of kind %d at hop %d", (int)kind, hop);
+            WRONG("two events of kind %d at hop %d", (int)kind, hop);
         found = event;
     }
     return found;
@@ -977,19 +900,19 @@ static void check_observer(void *context, int rank)
     struct set set;
     make_set(p, plan, &set, 1);
     meet(p);
-    double began = seconds();
+    double began = ra_seconds();
     heard.count = 0;
     for (int i = 0; i < 2; i++) {
         is_well(ra_cuda_forward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
         is_well(ra_cuda_backward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
     }
     is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
-    double ended = seconds();
+    double ended = ra_seconds();
     for (int i = 0; i < heard.count; i++)
         if (!(heard.events[i].start >= began - 1e-3 && heard.events[i].end <= ended + 1e-3 &&
               heard.events[i].start <= heard.events[i].end))
-            trouble("rank %d: from %g to %g in a call from %g to %g", rank, heard.events[i].start,
-                    heard.events[i].end, began, ended);
+            WRONG("rank %d: from %g to %g in a call from %g to %g", rank, heard.events[i].start,
+                  heard.events[i].end, began, ended);
 
     /* One piece of work at each hop, in their order, and what the schedule sends. */
     int wanted = 0;
@@ -1002,23 +925,23 @@ static void check_observer(void *context, int rank)
             bool gradients = keys || (peer && ra_cuda_sends_home(plan, rank, step));
             const struct ra_event *work = only_event(RA_EVENT_WORK, call == 1, hop);
             if (!work || work->start < last - 1e-6)
-                trouble("rank %d, hop %d: no work, or too early", rank, hop);
+                WRONG("rank %d, hop %d: no work, or too early", rank, hop);
             last = work ? work->end : last;
             if (keys != (only_event(RA_EVENT_KEYS, call == 1, hop) != NULL))
-                trouble("rank %d, hop %d: keys", rank, hop);
+                WRONG("rank %d, hop %d: keys", rank, hop);
             if ((call == 1 && gradients) !=
                 (only_event(RA_EVENT_GRADIENTS, call == 1, hop) != NULL))
-                trouble("rank %d, hop %d: gradients", rank, hop);
+                WRONG("rank %d, hop %d: gradients", rank, hop);
             wanted += 1 + keys + (call == 1 && gradients);
         }
     }
     if (heard.count != wanted)
-        trouble("rank %d: %d events, not %d", rank, heard.count, wanted);
+        WRONG("rank %d: %d events, not %d", rank, heard.count, wanted);
 
     /* Nothing is told twice. */
     is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
     if (heard.count != wanted)
-        trouble("rank %d: something is told twice", rank);
+        WRONG("rank %d: something is told twice", rank);
     meet(p);
     free_set(&set);
     ra_plan_destroy(plan);
@@ -1087,8 +1010,8 @@ static void err(void *context, int rank)
         snprintf(who, sizeof who, "rank %d: ", odd_rank);
     if (status != RA_OK) {
         if (plan || status != wanted || !strstr(text, expected.word) || !strstr(text, who))
-            trouble("rank %d is odd; rank %d: %s: %s%s", odd_rank, rank, ra_status_text(status),
-                    text, plan ? ", and a plan" : "");
+            WRONG("rank %d is odd; rank %d: %s: %s%s", odd_rank, rank, ra_status_text(status), text,
+                  plan ? ", and a plan" : "");
         return;
     }
     struct set set;
@@ -1104,12 +1027,12 @@ static void err(void *context, int rank)
         status = ra_cuda_wait(plan);
     bool says_it = strstr(ra_plan_error(plan), expected.word) && strstr(ra_plan_error(plan), who);
     if (status != wanted || (!says_it && !(odd && oddity == NO_CALL)))
-        trouble("rank %d is odd; rank %d: %s: %s", odd_rank, rank, ra_status_text(status),
-                ra_plan_error(plan));
+        WRONG("rank %d is odd; rank %d: %s: %s", odd_rank, rank, ra_status_text(status),
+              ra_plan_error(plan));
 
     /* Once lost, always lost. */
     if (!odd && status == RA_LOST && ra_cuda_forward(plan, &set.x, set.stream) != RA_LOST)
-        trouble("rank %d: a lost plan computes", rank);
+        WRONG("rank %d: a lost plan computes", rank);
     CUDA(cudaStreamSynchronize(set.stream));
     meet(p);
     ra_plan_destroy(plan);
@@ -1127,10 +1050,10 @@ static void expect(const char *name, bool threads, enum ra_transport transport, 
     expected = what;
     begin_problem(&p);
     for (odd_rank = 0; odd_rank < 3; odd_rank++) {
-        double began = seconds();
+        double began = ra_seconds();
         run_ranks(&p, err);
-        if (seconds() - began > (oddity == NO_CALL ? 2 * timeout + 3 : timeout / 2))
-            trouble("rank %d is odd: that took %.1f seconds", odd_rank, seconds() - began);
+        if (ra_seconds() - began > (oddity == NO_CALL ? 2 * timeout + 3 : timeout / 2))
+            WRONG("rank %d is odd: that took %.1f seconds", odd_rank, ra_seconds() - began);
     }
     end_problem(&p);
     verdict("%s, transport %s, %s", name, transport_names[transport],
@@ -1225,11 +1148,11 @@ static void test_wrong_calls(void)
         if (ra_forward(device, &x) != RA_INVALID ||
             !strstr(ra_plan_error(device), "ra_cuda_forward") ||
             ra_backward(device, &x) != RA_INVALID)
-            trouble("%s", ra_plan_error(device));
+            WRONG("%s", ra_plan_error(device));
         if (ra_cuda_forward(host, &x, NULL) != RA_INVALID ||
             !strstr(ra_plan_error(host), "ra_forward") ||
             ra_cuda_backward(host, &x, NULL) != RA_INVALID || ra_cuda_wait(host) != RA_INVALID)
-            trouble("%s", ra_plan_error(host));
+            WRONG("%s", ra_plan_error(host));
         ra_plan_destroy(device);
         ra_plan_destroy(host);
     }
@@ -1244,12 +1167,12 @@ static void test_wrong_calls(void)
         x.k = x.v = ra_tensor_bnhd(data, RA_BFLOAT16, 37, 2, 16);
         if (ra_cuda_forward(device, &x, NULL) != RA_INVALID ||
             !strstr(ra_plan_error(device), "arrays.q.type = RA_FLOAT32: give RA_BFLOAT16"))
-            trouble("%s", ra_plan_error(device));
+            WRONG("%s", ra_plan_error(device));
         x.q = ra_tensor_bnhd(data, RA_BFLOAT16, 37, 4, 16);
         x.q.row = -x.q.row;
         if (ra_cuda_forward(device, &x, NULL) != RA_INVALID ||
             !strstr(ra_plan_error(device), "below 0"))
-            trouble("%s", ra_plan_error(device));
+            WRONG("%s", ra_plan_error(device));
         CUDA(__real_cudaFree(data));
         ra_plan_destroy(device);
     }
@@ -1278,14 +1201,14 @@ static void test_elsewhere(void)
     if (properties.pageableMemoryAccess
             ? status != RA_OK
             : status != RA_INVALID || !strstr(ra_plan_error(plan), "arrays.k.data is memory"))
-        trouble("k on the host: %s: %s", ra_status_text(status), ra_plan_error(plan));
+        WRONG("k on the host: %s: %s", ra_status_text(status), ra_plan_error(plan));
     is_well(ra_cuda_wait(plan), ra_plan_error(plan), 0);
 
     cudaGraph_t graph = NULL;
     CUDA(cudaStreamBeginCapture(set.stream, cudaStreamCaptureModeThreadLocal));
     status = ra_cuda_forward(plan, &set.x, set.stream);
     if (status != RA_INVALID || !strstr(ra_plan_error(plan), "stream is being captured"))
-        trouble("a captured stream: %s: %s", ra_status_text(status), ra_plan_error(plan));
+        WRONG("a captured stream: %s: %s", ra_status_text(status), ra_plan_error(plan));
 
     /* What has become of the graph is CUDA's business. */
     (void)cudaStreamEndCapture(set.stream, &graph);
@@ -1298,7 +1221,7 @@ static void test_elsewhere(void)
         CUDA(cudaSetDevice(0));
         status = ra_cuda_forward(plan, &set.x, other);
         if (status != RA_INVALID || !strstr(ra_plan_error(plan), "stream is one of device 1"))
-            trouble("another device: %s: %s", ra_status_text(status), ra_plan_error(plan));
+            WRONG("another device: %s: %s", ra_status_text(status), ra_plan_error(plan));
         CUDA(cudaStreamDestroy(other));
     }
 
@@ -1333,7 +1256,7 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     bool right = size == MOST_RANKS;
     if (argc > 1 && strcmp(argv[1], "--until-failure") == 0) {
-        until_failure = true;
+        verdict_state.until_failure = true;
         argv[1] = argv[0];
         argv++;
         argc--;
@@ -1359,12 +1282,17 @@ int main(int argc, char **argv)
         MPI_Finalize();
         return right ? 1 : 2;
     }
+    verdict_state.tells = true;
+    verdict_start(world_rank, 0, "rank %d: ", world_rank);
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
         bool wanted = argc == 1;
         for (int a = 1; a < argc; a++)
             wanted = wanted || strcmp(argv[a], tests[i].name) == 0;
+        verdict_state.test = tests[i].name;
         if (wanted)
             tests[i].run();
     }
-    finish();
+    int code = verdict_end();
+    MPI_Finalize();
+    return code;
 }

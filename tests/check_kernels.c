@@ -8,14 +8,13 @@
  */
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "numbers.h"
 #include "ra_kernel.h"
 #include "truth.h"
+#include "verdict.h"
 
 /* ---- The kernels, and what is asked of them. */
 
@@ -70,7 +69,6 @@ static struct problem ordinary(const char *name, int64_t n, int64_t m)
                             .pieces = 1};
 }
 
-static int passed, failed;
 static double worst[KERNELS];   /* error, as a share of what is allowed */
 static const char *wanted = ""; /* part of the names of the cases to run */
 static bool quick;
@@ -321,23 +319,25 @@ __attribute__((format(printf, 3, 4))) static bool wrong(const struct kernel *ker
                                                         const struct problem *p, const char *format,
                                                         ...)
 {
+    char text[300];
     va_list arguments;
     va_start(arguments, format);
-    printf("FAILED %s %s: ", kernel ? kernel->name : "rows", p->name);
-    vprintf(format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     static const char *const masks[] = {"none", "random", "first hidden", "all hidden",
                                         "batch hidden"};
     static const char *const orders[] = {"plain",  "heads first", "packed",
                                          "padded", "uneven",      "shifted"};
-    printf("\n    B %" PRId64 " n %" PRId64 " m %" PRId64 " H %" PRId64 " G %" PRId64 " D %" PRId64
-           " %s lo %" PRId64 " hi %" PRId64 " scale x %g softcap %g mask %s order %s%s%s pieces %d"
-           "%s%s seed %" PRIu64 "\n",
-           p->batch, p->n, p->m, p->heads, p->key_heads, p->dim,
-           p->map == RA_GROUPED ? "grouped" : "interleaved", p->band.lo, p->band.hi, p->scale_times,
-           p->softcap, masks[p->mask], orders[p->order], p->wide_o ? " float32 o" : "",
-           p->deterministic ? " deterministic" : "", p->pieces, p->shuffled ? " shuffled" : "",
-           p->given_carry ? " carry given" : "", p->seed);
+    verdict_state.test = p->name;
+    WRONG("%s: %s\n    B %" PRId64 " n %" PRId64 " m %" PRId64 " H %" PRId64 " G %" PRId64
+          " D %" PRId64 " %s lo %" PRId64 " hi %" PRId64
+          " scale x %g softcap %g mask %s order %s%s%s pieces %d"
+          "%s%s seed %" PRIu64,
+          kernel ? kernel->name : "rows", text, p->batch, p->n, p->m, p->heads, p->key_heads,
+          p->dim, p->map == RA_GROUPED ? "grouped" : "interleaved", p->band.lo, p->band.hi,
+          p->scale_times, p->softcap, masks[p->mask], orders[p->order],
+          p->wide_o ? " float32 o" : "", p->deterministic ? " deterministic" : "", p->pieces,
+          p->shuffled ? " shuffled" : "", p->given_carry ? " carry given" : "", p->seed);
     return false;
 }
 
@@ -741,12 +741,6 @@ static bool chosen(const char *kernel, const char *name)
     return strstr(both, wanted) != NULL;
 }
 
-static void count(bool good)
-{
-    passed += good;
-    failed += !good;
-}
-
 /* A problem on every kernel that is asked for; what is right is computed once per type. */
 static void try(const struct problem *p)
 {
@@ -760,7 +754,7 @@ static void try(const struct problem *p)
             if (!solved)
                 s = sample_of(p, types[t]);
             solved = true;
-            count(solves(&kernels[k], &s));
+            verdict_count(solves(&kernels[k], &s));
         }
         if (solved)
             forget_sample(&s);
@@ -1094,10 +1088,10 @@ static void try_far_rows(void)
                         launched(kernel, &p, "backward", kernel->backward(of, 0));
             for (int a = 0; a < FAR_ARRAYS; a++)
                 move_rows(arrays[a], far[a], stride, true);
-            count(good && is_right(kernel, &p, &s.truth, O, &x.o) &&
-                  is_right(kernel, &p, &s.truth, DQ, &x.dq) &&
-                  is_right(kernel, &p, &s.truth, DK, &x.dk) &&
-                  is_right(kernel, &p, &s.truth, DV, &x.dv));
+            verdict_count(good && is_right(kernel, &p, &s.truth, O, &x.o) &&
+                          is_right(kernel, &p, &s.truth, DQ, &x.dq) &&
+                          is_right(kernel, &p, &s.truth, DK, &x.dk) &&
+                          is_right(kernel, &p, &s.truth, DV, &x.dv));
         } else {
             cudaGetLastError(); /* forgets that there was no memory */
             printf("skipped %s far rows: the device has not the memory\n", kernel->name);
@@ -1122,17 +1116,17 @@ static void try_refusals(void)
         struct arrays x;
         open_arrays(&x, &s);
         x.kernel.first = x.kernel.last = true;
-        count(kernels[k].forward(&x.kernel, 0) == cudaErrorNotSupported ||
-              wrong(&kernels[k], &p, "forward of dim 257 is not refused"));
-        count(kernels[k].backward(&x.kernel, 0) == cudaErrorNotSupported ||
-              wrong(&kernels[k], &p, "backward of dim 257 is not refused"));
+        verdict_count(kernels[k].forward(&x.kernel, 0) == cudaErrorNotSupported ||
+                      wrong(&kernels[k], &p, "forward of dim 257 is not refused"));
+        verdict_count(kernels[k].backward(&x.kernel, 0) == cudaErrorNotSupported ||
+                      wrong(&kernels[k], &p, "backward of dim 257 is not refused"));
         x.kernel.dim = 8;
         x.kernel.q.type = x.kernel.k.type = x.kernel.v.type = x.kernel.d_out.type =
             is_k03 ? RA_FLOAT32 : RA_FLOAT16;
-        count(kernels[k].forward(&x.kernel, 0) == cudaErrorNotSupported ||
-              wrong(&kernels[k], &p, "forward of a type it has not is not refused"));
-        count(kernels[k].backward(&x.kernel, 0) == cudaErrorNotSupported ||
-              wrong(&kernels[k], &p, "backward of a type it has not is not refused"));
+        verdict_count(kernels[k].forward(&x.kernel, 0) == cudaErrorNotSupported ||
+                      wrong(&kernels[k], &p, "forward of a type it has not is not refused"));
+        verdict_count(kernels[k].backward(&x.kernel, 0) == cudaErrorNotSupported ||
+                      wrong(&kernels[k], &p, "backward of a type it has not is not refused"));
         close_arrays(&x);
         forget_sample(&s);
     }
@@ -1215,9 +1209,9 @@ static void try_small_shared_memory(void)
                                  .key_heads = 1,
                                  .dim = 8,
                                  .q.type = kernels[k].type};
-        count((kernels[k].forward(&none, 0) == cudaErrorNotSupported &&
-               kernels[k].backward(&none, 0) == cudaErrorNotSupported) ||
-              wrong(&kernels[k], &p, "compute capability 7.5 is not refused"));
+        verdict_count((kernels[k].forward(&none, 0) == cudaErrorNotSupported &&
+                       kernels[k].backward(&none, 0) == cudaErrorNotSupported) ||
+                      wrong(&kernels[k], &p, "compute capability 7.5 is not refused"));
     }
     pretended.shared_memory = pretended.capability = 0;
 }
@@ -1261,8 +1255,8 @@ static void try_delta(void)
                                    .o = from_row(&x[0], 0),
                                    .d_out = from_row(&x[1], 0),
                                    .delta = from_row(&x[2], 0)};
-        count(launched(NULL, &p, "delta", ra_kernel_delta(&kernel, 0)) &&
-              is_right(NULL, &p, &truth, DELTA, &x[2]));
+        verdict_count(launched(NULL, &p, "delta", ra_kernel_delta(&kernel, 0)) &&
+                      is_right(NULL, &p, &truth, DELTA, &x[2]));
         truth_clear(&truth);
         free(o);
         for (int a = 0; a < 3; a++)
@@ -1313,7 +1307,7 @@ static void try_copies(bool adds)
                    number_rounded(to_type, adds ? (float)to[same] + (float)from[same] : from[same]))
             same++;
         good = good && (same == numbers || wrong(NULL, &p, "%s of number %" PRId64, name, same));
-        count(good && nothing_beside(NULL, &p, name, &x, image));
+        verdict_count(good && nothing_beside(NULL, &p, name, &x, image));
         free(image);
         free(got);
         free(from);
@@ -1357,6 +1351,5 @@ int main(int argc, char **argv)
     for (int k = 0; k < KERNELS; k++)
         if (worst[k] > 0)
             printf("%s: errors up to %.2f of what is allowed\n", kernels[k].name, worst[k]);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed > 0 || passed == 0;
+    return verdict_end();
 }

@@ -4,8 +4,7 @@
  *   mpirun -n RANKS build/check-library-mpi [RING_SIZE]
  *   mpirun ... build/check-library-mpi RING_SIZE SIGNAL VICTIM CALL HOP FOLDER
  *
- * The first runs every test on every rank; a test has passed if it has passed on all of them, and
- * the last line is "N passed, N failed". A test that finds something wrong says so and goes on, so
+ * The first runs every test on every rank. A test that finds something wrong says so and goes on, so
  * that its ranks stay in step.
  *
  * The second is for tests/library-failures: rank VICTIM sends itself SIGNAL (0: it gets one from
@@ -15,15 +14,13 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
+#include "verdict.h"
 
 #include "arrays.h"
 #include "ring_attention_mpi.h"
@@ -47,15 +44,6 @@ enum { SANITIZED = 0 };
 
 static int world_rank, ranks, ring_size;
 static MPI_Comm ring_comm; /* the ranks of this one's ring in MPI_COMM_WORLD */
-static atomic_int complaints;
-static const char *test_name = "the start";
-
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static void pause_for(double time)
 {
@@ -63,27 +51,7 @@ static void pause_for(double time)
     nanosleep(&pause, NULL);
 }
 
-/* Says in one line what this rank expected and what it found. */
-__attribute__((format(printf, 3, 4))) static void wrong(int line, const char *expected,
-                                                        const char *format, ...)
-{
-    char text[1000];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-
-    /* Whoever has complained three times in a test has been understood. */
-    if (complaints++ < 3)
-        fprintf(stderr, "FAILED %s (check_library_mpi.c:%d): rank %d of %d, rings of %d: %s: %s\n",
-                test_name, line, world_rank, ranks, ring_size, expected, text);
-}
-
-#define EXPECT(condition, ...)                        \
-    do {                                              \
-        if (!(condition))                             \
-            wrong(__LINE__, #condition, __VA_ARGS__); \
-    } while (0)
+#define EXPECT(...) (void)HOLDS(__VA_ARGS__)
 
 /* ---- What the library asks of MPI. MPI lets a program stand in for its functions, under whose
  * second names, PMPI_..., the work is still done. The tests themselves use the second names for
@@ -539,12 +507,12 @@ static void refused(const struct ra_config *config, enum ra_status expected,
 {
     char error[RA_ERROR_SIZE] = "";
     struct ra_plan *plan = (struct ra_plan *)error; /* what must be overwritten */
-    double began = seconds();
+    double began = ra_seconds();
     enum ra_status status = ra_mpi_plan_create(&plan, config, MPI_COMM_WORLD, error);
     EXPECT(status == expected, "%s instead of %s: %s", ra_status_text(status),
            ra_status_text(expected), error);
     EXPECT(status == RA_OK || !plan, "a plan in spite of: %s", error);
-    EXPECT(seconds() - began < grace, "after %g s: %s", seconds() - began, error);
+    EXPECT(ra_seconds() - began < grace, "after %g s: %s", ra_seconds() - began, error);
     expect_same(MPI_COMM_WORLD, status, error);
 
     const char *rest = error;
@@ -945,12 +913,12 @@ static void test_wrong_rows(void)
             int64_t row_bytes = odd ? cases[c % CASES].row_bytes : 4;
             int root = odd ? cases[c % CASES].root : 0;
             void *local = odd && cases[c % CASES].no_local ? NULL : rows[0];
-            double began = seconds();
+            double began = ra_seconds();
             enum ra_status status =
                 scatters
                     ? ra_mpi_scatter(work.plan, RA_KEY_SIDE, outer, row_bytes, root, rows[1], local)
                     : ra_mpi_gather(work.plan, RA_KEY_SIDE, outer, row_bytes, root, local, rows[1]);
-            EXPECT(seconds() - began < grace, "case %d: %g s", c, seconds() - began);
+            EXPECT(ra_seconds() - began < grace, "case %d: %g s", c, ra_seconds() - began);
             EXPECT(status == (odd ? RA_INVALID : RA_LOST) || (!odd && status == RA_OK),
                    "case %d: %s", c, ra_status_text(status));
             EXPECT(status == RA_OK || strstr(ra_plan_error(work.plan), cases[c % CASES].words),
@@ -1003,9 +971,9 @@ static void refuse_arrays(const struct problem *problem, int how, int odd, bool 
     if (world_rank == odd)
         poison_outputs(&work);
     PMPI_Barrier(MPI_COMM_WORLD);
-    double began = seconds();
+    double began = ra_seconds();
     enum ra_status status = backward ? ra_backward(work.plan, given) : ra_forward(work.plan, given);
-    EXPECT(seconds() - began < grace, "%g s", seconds() - began);
+    EXPECT(ra_seconds() - began < grace, "%g s", ra_seconds() - began);
     if (world_rank == odd)
         EXPECT(status == RA_INVALID, "%s", ra_status_text(status));
     else if (work.ring == 0)
@@ -1086,12 +1054,12 @@ static void expect_lost(const struct work *work, double timeout, int missing)
     char first[RA_ERROR_SIZE];
     snprintf(first, sizeof first, "%s", error);
     static char rows[1 << 20];
-    double began = seconds();
+    double began = ra_seconds();
     enum ra_status statuses[] = {ra_forward(work->plan, &work->arrays),
                                  ra_backward(work->plan, &work->arrays),
                                  ra_mpi_scatter(work->plan, RA_KEY_SIDE, 1, 1, 0, rows, rows),
                                  ra_mpi_gather(work->plan, RA_KEY_SIDE, 1, 1, 0, rows, rows)};
-    EXPECT(seconds() - began < timeout, "%g s", seconds() - began);
+    EXPECT(ra_seconds() - began < timeout, "%g s", ra_seconds() - began);
     for (int c = 0; c < 4; c++)
         EXPECT(statuses[c] == RA_LOST, "call %d: %s", c, ra_status_text(statuses[c]));
     EXPECT(strcmp(ra_plan_error(work->plan), first) == 0, "%s: %s", first,
@@ -1113,9 +1081,9 @@ static void test_nobody_plans(void)
             if ((world_rank == odd) == (turn == 1)) {
                 char error[RA_ERROR_SIZE] = "";
                 struct ra_plan *plan = (struct ra_plan *)error;
-                double began = seconds();
+                double began = ra_seconds();
                 enum ra_status status = ra_mpi_plan_create(&plan, &config, comm, error);
-                double took = seconds() - began;
+                double took = ra_seconds() - began;
                 EXPECT(status == RA_LOST && !plan, "%s: %s", ra_status_text(status), error);
                 EXPECT(took >= soon / 3 && took < soon + grace, "after %g s: %s", took, error);
                 EXPECT(strstr(error, "all ranks"), "%s", error);
@@ -1170,10 +1138,10 @@ static void test_nobody_calls(void)
             double began = (double)INFINITY, ended = 0;
             if ((world_rank == odd) == (turn == 1)) {
                 landings = 0;
-                began = seconds();
+                began = ra_seconds();
                 enum ra_status status = backward ? ra_backward(work.plan, &work.arrays)
                                                  : ra_forward(work.plan, &work.arrays);
-                ended = seconds();
+                ended = ra_seconds();
                 EXPECT(status == (work.ring == 0 ? RA_LOST : RA_OK), "%s: %s",
                        ra_status_text(status), ra_plan_error(work.plan));
                 if (work.ring > 0)
@@ -1223,10 +1191,10 @@ static void test_nobody_scatters(void)
     for (int turn = 0; turn < 2; turn++) {
         double began = (double)INFINITY, ended = 0;
         if (odd == (turn == 1)) {
-            began = seconds();
+            began = ra_seconds();
             enum ra_status status =
                 ra_mpi_scatter(work.plan, RA_KEY_SIDE, 1, ROW_BYTES, root, whole, local);
-            ended = seconds();
+            ended = ra_seconds();
             const char *error = ra_plan_error(work.plan);
             EXPECT(work.ring == 0 || status == RA_OK, "%s", error);
             if (work.ring == 0 && !odd) {
@@ -1257,10 +1225,10 @@ static void test_another_call(void)
     compute(&work);
     PMPI_Barrier(MPI_COMM_WORLD);
     bool odd = world_rank == ring_size - 1;
-    double began = seconds();
+    double began = ra_seconds();
     enum ra_status status =
         odd ? ra_backward(work.plan, &work.arrays) : ra_forward(work.plan, &work.arrays);
-    double took = seconds() - began;
+    double took = ra_seconds() - began;
     EXPECT(took < soon + grace, "%g s: %s", took, ra_plan_error(work.plan));
     EXPECT(!odd || status == RA_LOST, "%s", ra_status_text(status));
     EXPECT(work.ring == 0 || status == RA_OK, "%s", ra_plan_error(work.plan));
@@ -1652,7 +1620,7 @@ static void die_at(void *observer, const struct ra_event *event)
         return;
     FILE *file = fopen(death->file, "w");
     if (file) {
-        fprintf(file, "%.9f\n", seconds());
+        fprintf(file, "%.9f\n", ra_seconds());
         fclose(file);
     }
     int signal = death->signal;
@@ -1720,7 +1688,7 @@ static int die(char **argv)
 
     /* Nobody gives up long before its time, nor long after it. Who waited for the victim did so
      * already while it computed. */
-    double ended = seconds(), died = 0;
+    double ended = ra_seconds(), died = 0;
     FILE *file = fopen(death.file, "r");
     if (file && fscanf(file, "%lf", &died) == 1 && in_ring && world_rank != victim)
         EXPECT(ended - died >= timeout / 2 && ended - died < timeout + grace,
@@ -1729,7 +1697,7 @@ static int die(char **argv)
         fclose(file);
     char well[20];
     snprintf(well, sizeof well, "well.%d", world_rank);
-    return complaints == 0 && leave(folder, well) ? 0 : 1;
+    return verdict_state.complaints == 0 && leave(folder, well) ? 0 : 1;
 }
 
 int main(int argc, char **argv)
@@ -1745,28 +1713,23 @@ int main(int argc, char **argv)
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
 
+    verdict_start(world_rank, 0, "rank %d of %d, rings of %d: ", world_rank, ranks, ring_size);
+
     /* MPI_Finalize would wait for the dead. */
     if (argc == 7)
         _exit(die(argv));
 
-    /* The ranks meet after each test, so none is still in the one before. */
     PMPI_Comm_split(MPI_COMM_WORLD, world_rank / ring_size, 0, &ring_comm);
-    int passed = 0, mine = complaints == 0, all;
     for (int t = 0; t < TESTS; t++) {
-        test_name = tests[t].name;
+        verdict_state.test = tests[t].name;
         tests[t].run();
-        mine = mine && complaints == 0;
-        PMPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-        passed += all;
-        mine = 1;
-        complaints = 0;
+        verdict("%s", tests[t].name);
     }
-    if (world_rank == 0)
-        printf("%d passed, %d failed\n", passed, TESTS - passed);
+    int code = verdict_end();
     PMPI_Comm_free(&ring_comm);
     MPI_Finalize();
 
     /* What is wrong now shows in the exit code alone: MPI ends a job with the first that fails. */
     impossible(MPI_COMM_WORLD, "after MPI_Finalize");
-    return passed == TESTS && complaints == 0 ? 0 : 1;
+    return verdict_state.complaints == 0 ? code : 1;
 }

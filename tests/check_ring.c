@@ -3,8 +3,7 @@
  *
  *   mpirun -n RANKS build/check-ring [RING_SIZE]
  *
- * Every rank runs every test, and a test has passed if it has passed on all of them; the last line
- * is "N passed, N failed". Messages are bytes that say who sent them, as what and at which hop, so
+ * Every rank runs every test. Messages are bytes that say who sent them, as what and at which hop, so
  * that a message of another ring, kind or hop is never taken for the right one. Which rank is where
  * is worked out here by single steps round the ring.
  */
@@ -12,9 +11,9 @@
 /* type_of_bytes is static: messages of gibibytes are too large to be sent here. */
 #include "ra_ring.c"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include "verdict.h"
 
 /* Small messages travel with the sender's first word (eager), large ones when both sides are there
  * (rendezvous). Behind every message lies a guard that nothing may be written to. */
@@ -108,25 +107,11 @@ int MPI_Irecv(void *into, int count, MPI_Datatype type, int rank, int tag, MPI_C
     return PMPI_Irecv(into, count, type, rank, tag, comm, request);
 }
 
-/* Says in one line what this rank expected and what it found; returns false. */
-__attribute__((format(printf, 3, 4))) static bool wrong(int line, const char *expected,
-                                                        const char *format, ...)
-{
-    char text[600];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    fprintf(stderr, "FAILED check_ring.c:%d: rank %d of %d, rings of %d: %s: %s\n", line,
-            world_rank, ranks, ring_size, expected, text);
-    return false;
-}
-
 /* Ends a test that does not find what it expects. */
-#define EXPECT(condition, ...)                               \
-    do {                                                     \
-        if (!(condition))                                    \
-            return wrong(__LINE__, #condition, __VA_ARGS__); \
+#define EXPECT(...)              \
+    do {                         \
+        if (!HOLDS(__VA_ARGS__)) \
+            return false;        \
     } while (0)
 
 /* ---- Who is where, and what they say. */
@@ -191,12 +176,11 @@ static bool heard(enum ra_message message, int hop, int distance, int64_t bytes)
     if (memcmp(incoming[message], scrap, (size_t)bytes) != 0) {
         while (incoming[message][same] == scrap[same])
             same++;
-        return wrong(__LINE__, "the sender's bytes",
-                     "hop %d, distance %d, %s: not byte %lld of %lld", hop, distance,
-                     message_names[message], (long long)same, (long long)bytes);
+        return WRONG("hop %d, distance %d, %s: byte %lld of %lld is not the sender's", hop,
+                     distance, message_names[message], (long long)same, (long long)bytes);
     }
     return guard_holds(incoming[message] + bytes) ||
-           wrong(__LINE__, "the guard", "written behind a message of %lld bytes", (long long)bytes);
+           WRONG("written behind a message of %lld bytes", (long long)bytes);
 }
 
 /* ---- The tests. Each opens rings of its own, so that what a failed one leaves is nobody's. */
@@ -1001,32 +985,23 @@ static bool test_all_freed(void)
     return true;
 }
 
-static bool (*const tests[])(void) = {
-    test_open,         test_reversed,    test_rank_at,   test_bytes,          test_keys,
-    test_round,        test_distances,   test_order,     test_both_kinds,     test_home,
-    test_done,         test_counts,      test_idle,      test_late,           test_nobody_sends,
-    test_nobody_takes, test_too_long,    test_one_fails, test_two_fail,       test_shared_errors,
-    test_unheard,      test_half_way,    test_too_late,  test_nobody_listens, test_open_refused,
-    test_opened_late,  test_rings_apart, test_types,     test_seconds,        test_all_freed,
-    test_left_behind};
-enum { TESTS = sizeof tests / sizeof tests[0] };
-
-/* The ranks meet after each test, so none is still in the one before. After a failed one some may
- * wait in it for ever. */
-static bool passed_by_all(int mine)
-{
-    MPI_Request request;
-    double start = ra_ring_seconds();
-    int all, met = 0;
-    MPI_Iallreduce(&mine, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD, &request);
-    while (!met) {
-        if (ra_ring_seconds() - start > patience + 5)
-            MPI_Abort(MPI_COMM_WORLD, 1);
-        sched_yield();
-        MPI_Test(&request, &met, MPI_STATUS_IGNORE);
+#define TEST(name)         \
+    {                      \
+#name, test_##name \
     }
-    return all;
-}
+static const struct {
+    const char *name;
+    bool (*run)(void);
+} tests[] = {TEST(open),         TEST(reversed),    TEST(rank_at),      TEST(bytes),
+             TEST(keys),         TEST(round),       TEST(distances),    TEST(order),
+             TEST(both_kinds),   TEST(home),        TEST(done),         TEST(counts),
+             TEST(idle),         TEST(late),        TEST(nobody_sends), TEST(nobody_takes),
+             TEST(too_long),     TEST(one_fails),   TEST(two_fail),     TEST(shared_errors),
+             TEST(unheard),      TEST(half_way),    TEST(too_late),     TEST(nobody_listens),
+             TEST(open_refused), TEST(opened_late), TEST(rings_apart),  TEST(types),
+             TEST(seconds),      TEST(all_freed),   TEST(left_behind)};
+#undef TEST
+enum { TESTS = sizeof tests / sizeof tests[0] };
 
 int main(int argc, char **argv)
 {
@@ -1047,16 +1022,19 @@ int main(int argc, char **argv)
             MPI_Abort(MPI_COMM_WORLD, 1);
     }
 
-    int passed = 0;
-    for (int t = 0; t < TESTS; t++)
-        passed += passed_by_all(tests[t]());
-    if (world_rank == 0)
-        printf("%d passed, %d failed\n", passed, TESTS - passed);
+    verdict_start(world_rank, patience + 5, "rank %d of %d, rings of %d: ", world_rank, ranks,
+                  ring_size);
+    for (int t = 0; t < TESTS; t++) {
+        verdict_state.test = tests[t].name;
+        verdict_state.complaints += !tests[t].run();
+        verdict("%s", tests[t].name);
+    }
+    int code = verdict_end();
     for (int m = 0; m < RA_TROUBLE; m++) {
         free(outgoing[m]);
         free(incoming[m]);
     }
     free(scrap);
     MPI_Finalize();
-    return passed == TESTS ? 0 : 1;
+    return code;
 }

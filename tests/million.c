@@ -14,16 +14,14 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "numbers.h"
 #include "oracle.h"
 #include "rank_device.h"
 #include "ring_attention_cuda_mpi.h"
 #include "truth.h"
+#include "verdict.h"
 
 static const char usage[] =
     "usage: mpirun -n P million [flags]      one rank per GPU\n"
@@ -345,13 +343,6 @@ static double judge_oracle(void)
 
 /* ---- The run. */
 
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static int ascending(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -384,12 +375,12 @@ static double run(struct ra_plan *plan, const struct ra_arrays *arrays, bool bac
         must(cudaStreamSynchronize(stream), "the GPU");
         MPI_Barrier(MPI_COMM_WORLD);
 
-        double start = seconds();
+        double start = ra_seconds();
         must_ra(backward ? ra_cuda_backward(plan, arrays, stream)
                          : ra_cuda_forward(plan, arrays, stream),
                 plan);
         must_ra(ra_cuda_wait(plan), plan);
-        times[i] = seconds() - start;
+        times[i] = ra_seconds() - start;
         MPI_Allreduce(MPI_IN_PLACE, &times[i], 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     }
     qsort(times + 1, (size_t)options.repeats, sizeof *times, ascending);
@@ -500,12 +491,12 @@ static double *gather(struct ra_layout layout, const double *mine)
     return whole;
 }
 
-/* Prints a grade, on rank 0; true on all ranks if it is good. */
-static bool report(const char *name, const struct grade *mine)
+/* Prints a grade, on rank 0, and counts it. */
+static void report(const char *name, const struct grade *mine)
 {
     struct grade grade = grade_all(mine);
     double rms = sqrt(grade.squares / grade.count);
-    int good = grade.count > 0 && grade.share <= 1 && rms <= MOST_RMS;
+    bool good = grade.count > 0 && grade.share <= 1 && rms <= MOST_RMS;
     char typical[32] = "";
     if (rms > 0)
         snprintf(typical, sizeof typical, "%.2f", rms);
@@ -514,16 +505,16 @@ static bool report(const char *name, const struct grade *mine)
                ", number %" PRId64 "%s\n",
                name, grade.count, grade.error, 100 * grade.share, typical, grade.token, grade.head,
                grade.number, good ? "" : "   FAILED");
-    MPI_Bcast(&good, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    return good;
+    verdict_state.complaints += rank == 0 && !good;
+    verdict("%s", name);
 }
 
-static bool judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
+static void judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
 {
     int64_t N = options.tokens, H = options.heads, D = options.dim;
     int64_t n = ra_layout_rows(layout, rank);
-    bool everything = N <= 4096, good = true;
-    double start = seconds();
+    bool everything = N <= 4096;
+    double start = ra_seconds();
     struct oracle oracle = whole_sequence(N, H, D);
     int64_t most = everything ? n : options.rows;
     int64_t *positions = on_host(most, sizeof *positions), *local = on_host(most, sizeof *local);
@@ -539,11 +530,11 @@ static bool judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
     ask_rows(&oracle, &answers, positions, count);
     struct grade grade =
         judge(arrays->o, answers.host[OF_O], answers.host[O_UNIT], positions, local, count);
-    good = report("o", &grade) && good;
+    report("o", &grade);
     grade = judge_lse(lse, answers.host[OF_LSE], positions, local, count);
-    good = report("lse", &grade) && good;
+    report("lse", &grade);
     grade = judge(arrays->dq, answers.host[OF_DQ], answers.host[DQ_UNIT], positions, local, count);
-    good = report("dq", &grade) && good;
+    report("dq", &grade);
 
     /* lse, delta and its unit of all queries: the oracle's, if it has judged all, or the run's. */
     double *mine[3], *whole[3];
@@ -571,15 +562,15 @@ static bool judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
     count = my_sample(layout, true, everything, positions, local);
     ask_keys(&oracle, &answers, positions, count, (const double *const *)whole);
     grade = judge(arrays->dk, answers.host[OF_DK], answers.host[DK_UNIT], positions, local, count);
-    good = report("dk", &grade) && good;
+    report("dk", &grade);
     grade = judge(arrays->dv, answers.host[OF_DV], answers.host[DV_UNIT], positions, local, count);
-    good = report("dv", &grade) && good;
+    report("dv", &grade);
     if (rank == 0)
         printf("allowed: %.0f units of 2^-9 (see tests/rig/oracle.h), rms %.0f; lse %.0e\n%s; %.1f "
                "s\n",
                ALLOWED / ROUNDING, MOST_RMS, LSE_ALLOWED,
                everything ? "every row and key" : "dk and dv by the lse and delta of the run",
-               seconds() - start);
+               ra_seconds() - start);
 
     for (int i = 0; i < 3; i++) {
         free(mine[i]);
@@ -590,7 +581,6 @@ static bool judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
     free(local);
     answers_free(&answers);
     forget_sequence(oracle);
-    return good;
 }
 
 /* ---- The program. */
@@ -711,13 +701,13 @@ int main(int argc, char **argv)
     }
     ra_plan_destroy(plan);
 
-    bool good = judge_all(&arrays, layout);
-    if (rank == 0)
-        puts(good ? "million: passed" : "million: FAILED");
+    verdict_state.rank = rank;
+    judge_all(&arrays, layout);
+    int code = verdict_end();
     for (int i = 0; i < 8; i++)
         must(cudaFree(tensors[i]->data), "cudaFree");
     must(cudaFree(arrays.lse.data), "cudaFree");
     must(cudaStreamDestroy(stream), "cudaStreamDestroy");
     MPI_Finalize();
-    return good ? 0 : 1;
+    return code;
 }

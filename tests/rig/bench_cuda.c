@@ -13,9 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "oracle.h"
+#include "ra_clock.h"
 #include "ra_number.h"
 #include "rank_device.h"
 #include "ring_attention_cuda_mpi.h"
@@ -61,13 +61,6 @@ static void must(cudaError_t status, const char *what)
 {
     if (status != cudaSuccess)
         stop(what, cudaGetErrorString(status));
-}
-
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* ---- One problem, as often as it takes to keep the L2 cache from helping. */
@@ -272,7 +265,7 @@ static double measure(pass_run *run, struct set *sets, int count, int repeats)
 
     /* A GPU that was idle takes a while to reach its clock. What is enqueued last keeps it busy while
      * the host enqueues what is timed. */
-    for (double start = seconds(); seconds() - start < 0.05;) {
+    for (double start = ra_seconds(); ra_seconds() - start < 0.05;) {
         run(sets);
         must(cudaStreamSynchronize(stream), "the GPU");
     }

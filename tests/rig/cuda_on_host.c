@@ -25,6 +25,7 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+#include "ra_clock.h"
 #include "ra_heads.h"
 #include "ra_kernel.h"
 #include "ra_number.h"
@@ -32,6 +33,11 @@
 #include "ra_tile.h"
 
 enum { MOST_DEVICES = 16, MOST_STREAMS = 256 };
+
+/* For how many turns a stream comes last, at most, and how many seconds nothing else must happen before
+ * it goes on. */
+enum { MOST_TURNS = 200 };
+static const double QUIET = 3e-4;
 
 /* A piece of work, and what it needs. */
 struct work {
@@ -81,13 +87,6 @@ static cudaError_t fail(cudaError_t code)
     return code;
 }
 
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static int64_t setting(const char *name, int64_t otherwise)
 {
     const char *text = getenv(name);
@@ -126,43 +125,39 @@ static void remove_stream(cudaStream_t stream)
     free(stream);
 }
 
-/* Draws a stream that has work, NULL if none has. Now and then one runs ahead of the others: it
- * gets the next turns, too. And one stands still for some milliseconds. */
-static cudaStream_t draw_stream(int *busy)
+/* Draws a stream that may go on now, NULL if none may. For a time one of them, by lot, comes last:
+ * it gets a turn only when all others have waited in vain for a while. So what it does comes as late
+ * as it may, and whoever should have waited for that, and did not, is seen. */
+static cudaStream_t draw_stream(double last_done, int *busy)
 {
-    static cudaStream_t ahead, still;
-    static double until;
+    static cudaStream_t last;
     static int turns;
     cudaStream_t found[MOST_STREAMS];
-    bool goes_on = false, stands = seconds() < until;
-    *busy = 0;
+    int count = 0;
     for (int i = 0; i < stream_count; i++)
-        if (streams[i]->first && !(stands && streams[i] == still)) {
-            goes_on = goes_on || streams[i] == ahead;
-            found[(*busy)++] = streams[i];
-        }
-    if (*busy == 0)
-        return NULL;
-    if (!goes_on || turns-- <= 0) {
-        ahead = found[draw(*busy)];
-        turns = draw(4) == 0 ? draw(20) : 0;
+        if (streams[i]->first)
+            found[count++] = streams[i];
+    if (turns-- <= 0 && count > 0) {
+        last = found[draw(count)];
+        turns = draw(MOST_TURNS);
     }
-    if (!stands && draw(200) == 0) {
-        still = found[draw(*busy)];
-        until = seconds() + 1e-6 * draw(5000);
-    }
-    return ahead;
+    *busy = 0;
+    for (int i = 0; i < count; i++)
+        if (found[i] != last || ra_seconds() - last_done > QUIET)
+            found[(*busy)++] = found[i];
+    return *busy > 0 ? found[draw(*busy)] : NULL;
 }
 
 static void *work_for_ever(void *unused)
 {
     pthread_mutex_lock(&mutex);
+    double last_done = 0;
     for (int busy, in_vain = 0;;) {
-        cudaStream_t stream = draw_stream(&busy);
+        cudaStream_t stream = draw_stream(last_done, &busy);
         if (!stream) {
             struct timespec soon;
             clock_gettime(CLOCK_REALTIME, &soon);
-            soon.tv_nsec += 1000000;
+            soon.tv_nsec += 300000;
             soon.tv_sec += soon.tv_nsec / 1000000000;
             soon.tv_nsec %= 1000000000;
             pthread_cond_timedwait(&some_done, &mutex, &soon);
@@ -182,6 +177,7 @@ static void *work_for_ever(void *unused)
         pthread_mutex_lock(&mutex);
         if (!done)
             continue;
+        last_done = ra_seconds();
         stream->first = work->next;
         if (!stream->first) {
             stream->end = &stream->first;
@@ -562,7 +558,7 @@ static bool happen(struct work *work)
     pthread_mutex_lock(&mutex);
     if (work->event->happened < work->number) {
         work->event->happened = work->number;
-        work->event->time = seconds();
+        work->event->time = ra_seconds();
     }
     pthread_mutex_unlock(&mutex);
     return true;
@@ -638,7 +634,7 @@ static bool fail_signal(const struct ra_signal *signal, int failure)
 static bool await(struct work *work)
 {
     const struct ra_signal *signal = &work->signal;
-    work->began = work->turns == 0 ? seconds() : work->began;
+    work->began = work->turns == 0 ? ra_seconds() : work->began;
     int value = __atomic_load_n(signal->word, __ATOMIC_ACQUIRE);
     if (value == RA_SIGNAL_LOST)
         return fail_signal(signal, RA_SIGNAL_PEER_LOST);
@@ -648,7 +644,7 @@ static bool await(struct work *work)
         return fail_signal(signal, RA_SIGNAL_LATE);
     if (__atomic_load_n(&signal->trouble->stop, __ATOMIC_ACQUIRE) != 0)
         return fail_signal(signal, RA_SIGNAL_STOPPED);
-    double waited = 1e9 * (seconds() - work->began);
+    double waited = 1e9 * (ra_seconds() - work->began);
     if (signal->nanoseconds > 0 && waited > (double)signal->nanoseconds)
         return fail_signal(signal, RA_SIGNAL_LATE);
     return false;

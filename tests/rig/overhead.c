@@ -6,20 +6,13 @@
  * Both ways take turns, a hundred calls each, and the quickest turn of each counts.
  */
 #include <stdio.h>
-#include <time.h>
+#include "ra_clock.h"
 #include "ring_attention.h"
 
 enum { N = 128, D = 64, CALLS = 100, TURNS = 200 };
 
 static float q[N * D], k[N * D], v[N * D], o[N * D], max[N], sum[N], lse[N];
 static float workspace[64 * 64 * 2 + D * 64];
-
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* The same as ra_forward, from the modules. */
 static void bare(void)
@@ -61,14 +54,14 @@ int main(void)
     /* The quickest turn of each way is the one that was disturbed least. */
     double quickest[2] = {1e9, 1e9};
     for (int turn = 0; turn < 2 * TURNS; turn++) {
-        double start = seconds();
+        double start = ra_seconds();
         for (int call = 0; call < CALLS; call++) {
             if (turn % 2 == 0)
                 bare();
             else if (ra_forward(plan, &arrays) != RA_OK)
                 return 1;
         }
-        double spent = (seconds() - start) / CALLS;
+        double spent = (ra_seconds() - start) / CALLS;
         if (spent < quickest[turn % 2])
             quickest[turn % 2] = spent;
     }

@@ -1,0 +1,91 @@
+# lib.sh: what the scripts of tests/ share. They begin with `. "$(dirname "$0")/rig/lib.sh"`.
+
+# Paths are from the root of the repository.
+[ -f build.ninja ] || { echo "run this from the root of the repository" >&2; exit 2; }
+
+# The python that has NumPy. Open MPI asks root to insist twice.
+python=/usr/bin/python3
+$python -c 'import numpy' 2>/dev/null || python=python3
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+mpirun='mpirun --oversubscribe --bind-to none'
+
+# begin FOLDER: makes it anew, as $work, for all that a script leaves and for its numbers.
+begin() {
+    work=$1
+    rm -rf "$work"
+    mkdir -p "$work"
+    : >"$work/sums"
+}
+
+# count PASSED FAILED: notes numbers of tests. Tests may run at the same time: a line this short is
+# written in one piece.
+count() {
+    echo "$1 $2" >>"$work/sums"
+}
+
+# verdict NAME PROBLEM: notes that a test has passed (no PROBLEM) or failed.
+verdict() {
+    if [ -z "$2" ]; then
+        count 1 0
+    else
+        count 0 1
+        echo "FAILED $1: $2"
+    fi
+}
+
+# judge STATUS NAME [LOG]: notes a test by its exit status. Of one that failed shows the end of LOG.
+judge() {
+    if [ "$1" -eq 0 ]; then
+        verdict "$2" ''
+    else
+        verdict "$2" "exit status $1"
+        [ -z "$3" ] || tail -n 20 "$3"
+    fi
+}
+
+# numbers STATUS LOG: sets p and f to what a suite says with its line "N passed, N failed". One that
+# fails without such a line, or crashes after it, has failed once.
+numbers() {
+    p=$(sed -n 's/^\([0-9]*\) passed, [0-9]* failed$/\1/p' "$2" | tail -n 1)
+    f=$(sed -n 's/^[0-9]* passed, \([0-9]*\) failed$/\1/p' "$2" | tail -n 1)
+    p=${p:-0} f=${f:-0}
+    [ "$1" -eq 0 ] || [ "$f" -gt 0 ] || f=1
+}
+
+# judge_suite STATUS NAME LOG: notes a whole suite as one test.
+judge_suite() {
+    numbers "$1" "$3"
+    if [ "$p" -gt 0 ] && [ "$f" -eq 0 ]; then
+        verdict "$2" ''
+    else
+        verdict "$2" "$p passed, $f failed: $(grep -m 3 FAILED "$3")"
+    fi
+}
+
+# finish [REASON]: ends a script with the sum of its numbers. It has succeeded if none failed, and
+# some passed; if there was a REASON to skip them, none need have.
+finish() {
+    awk -v reason="$1" '{ passed += $1; failed += $2 } END { print passed + 0 " passed, " failed + 0 " failed"
+        exit failed > 0 || passed == 0 && reason == "" }' "$work/sums"
+    exit
+}
+
+# runs PID: whether this process runs. One that has ended and that nobody has asked about does not.
+runs() {
+    case $(ps -o stat= -p "$1") in '' | Z*) return 1 ;; esac
+}
+
+# copy_tree FOLDER [BUILD]: the tree as it is, with the objects and ninja's log of a build, so that
+# only what changes is compiled again; but without the large programs for GPUs.
+copy_tree() {
+    rm -rf "$1"
+    mkdir -p "$1/build"
+    cp -R -p build.ninja src kernels tests chapters "$1"
+    find "${2:-build}" -maxdepth 1 -type f -size -8M -exec cp -p -t "$1/build" {} +
+    [ ! -d "${2:-build}/cuda" ] || cp -R -p "${2:-build}/cuda" "$1/build"
+}
+
+# plant FOLDER FILE FUNCTION TEXT INSTEAD: changes the copy of a file in FOLDER, see plant.py.
+plant() {
+    $python tests/rig/plant.py "$@"
+}

@@ -1,0 +1,49 @@
+"""plant: changes one place of a program, in a copy of the tree.
+
+    python3 tests/rig/plant.py FOLDER FILE FUNCTION TEXT INSTEAD
+
+Replaces TEXT by INSTEAD in this function of FILE ("-": anywhere in it), and writes the file into FOLDER.
+TEXT is compared word by word: blanks and line breaks between words and signs do not count, so that
+only who changes the code at this place has to change the test. It must stand there exactly once.
+\\0 in INSTEAD is the text that was found.
+"""
+import re
+import sys
+
+
+def region(code, function):
+    """From the name in the function's head to its last brace. Its braces stand in column 0."""
+    if function == '-':
+        return 0, len(code)
+    heads = list(re.finditer(r'\b%s\([^;{}]*\)\n\{$' % function, code, re.M))
+    if len(heads) != 1:
+        sys.exit('%s has %d functions %s' % (sys.argv[2], len(heads), function))
+    return heads[0].start(), code.index('\n}', heads[0].end())
+
+
+def pattern(text):
+    """A word is matched whole; between two words there must be a blank."""
+    words = re.findall(r'\w+|[^\w\s]', text)
+    result = ''
+    for before, word in zip([''] + words, words):
+        between = r'\s+' if re.match(r'\w', before) and re.match(r'\w', word) else r'\s*'
+        edges = r'\b%s\b' if re.match(r'\w', word) else '%s'
+        result += (between if before else '') + edges % re.escape(word)
+    return result
+
+
+def main():
+    folder, path, function, text, instead = sys.argv[1:]
+    with open(path) as file:
+        code = file.read()
+    begin, end = region(code, function)
+    places = list(re.finditer(pattern(text), code[begin:end]))
+    if len(places) != 1:
+        sys.exit('this stands %d times in %s of %s: %s' % (len(places), function, path, text))
+    found = places[0]
+    new = instead.replace('\\0', found.group())
+    with open(folder + '/' + path, 'w') as file:
+        file.write(code[:begin + found.start()] + new + code[begin + found.end():])
+
+
+main()

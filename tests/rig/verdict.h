@@ -1,0 +1,133 @@
+/* verdict: counts the tests of a suite that libcheck, which runs each in a process of its own, cannot
+ * run: those of ranks of MPI, and those on a GPU. A test has passed if no rank complained since the
+ * test before, and the last line is "N passed, N failed".
+ *
+ * A suite of ranks includes mpi.h before this. It may count calls of MPI, so none is made here under
+ * its first name.
+ */
+#ifndef VERDICT_H
+#define VERDICT_H
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include "ra_clock.h"
+
+static struct {
+    const char *test;   /* the one that runs, for complaints */
+    char process[60];   /* so that one knows whose they are */
+    bool until_failure; /* end the program with the first test that fails */
+    bool tells;         /* name tests that pass, too */
+    double patience;    /* seconds for which a rank waits for the others; 0: for ever */
+    int rank, passed, failed;
+    atomic_int complaints; /* of all threads of this process, since the last test */
+} verdict_state = {.test = "the start"};
+
+/* Says which rank this is, and how complaints name it. */
+__attribute__((format(printf, 3, 4))) static inline void verdict_start(int rank, double patience,
+                                                                       const char *format, ...)
+{
+    va_list arguments;
+    verdict_state.rank = rank;
+    verdict_state.patience = patience;
+    va_start(arguments, format);
+    vsnprintf(verdict_state.process, sizeof verdict_state.process, format, arguments);
+    va_end(arguments);
+}
+
+/* Complains in one line, if something was expected, of that, too; false, so that a test can return it.
+ * More than three complaints about one test say nothing new: they are only counted. */
+__attribute__((format(printf, 4, 5))) static inline bool verdict_complain(const char *file,
+                                                                          int line,
+                                                                          const char *expected,
+                                                                          const char *format, ...)
+{
+    char text[1000];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (atomic_fetch_add(&verdict_state.complaints, 1) < 3)
+        fprintf(stderr, "FAILED %s (%s:%d): %s%s%s%s\n", verdict_state.test, file, line,
+                verdict_state.process, expected ? expected : "", expected ? ": " : "", text);
+    return false;
+}
+
+#define WRONG(...) verdict_complain(__FILE__, __LINE__, NULL, __VA_ARGS__)
+
+/* Does this condition hold? Complains if it does not. */
+#define HOLDS(condition, ...) \
+    ((condition) || verdict_complain(__FILE__, __LINE__, #condition, __VA_ARGS__))
+
+#ifdef MPI_VERSION
+/* Waits, but not for ever for a rank that hangs in its test, and without taking the processor from
+ * those that still work, as MPI itself would. */
+static inline void verdict_await(MPI_Request request)
+{
+    double start = ra_seconds();
+    int done = 0;
+    while (PMPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) {
+        if (verdict_state.patience > 0 && ra_seconds() - start > verdict_state.patience)
+            PMPI_Abort(MPI_COMM_WORLD, 1);
+        nanosleep(&(struct timespec){0, 100000}, NULL);
+    }
+}
+#endif
+
+/* The complaints of all ranks since the last test. */
+static inline int verdict_complaints(void)
+{
+    int mine = verdict_state.complaints, all = mine;
+#ifdef MPI_VERSION
+    MPI_Request request;
+    PMPI_Iallreduce(&mine, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
+    verdict_await(request);
+#endif
+    return all;
+}
+
+/* Prints the last line. Returns the exit code: a suite that has run nothing has shown nothing. */
+static inline int verdict_end(void)
+{
+    if (verdict_state.rank == 0)
+        printf("%d passed, %d failed\n", verdict_state.passed, verdict_state.failed);
+    fflush(stdout);
+    return verdict_state.passed > 0 && verdict_state.failed == 0 ? 0 : 1;
+}
+
+/* Counts a test. */
+static inline void verdict_count(bool good)
+{
+    verdict_state.passed += good;
+    verdict_state.failed += !good;
+    verdict_state.complaints = 0;
+}
+
+/* Ends a test, on all ranks, with its name; whether it has passed. */
+__attribute__((format(printf, 1, 2))) static inline bool verdict(const char *format, ...)
+{
+    bool good = verdict_complaints() == 0;
+    verdict_count(good);
+    if (verdict_state.rank == 0 && (!good || verdict_state.tells)) {
+        va_list arguments;
+        va_start(arguments, format);
+        fputs(good ? "ok     " : "FAILED ", stdout);
+        vprintf(format, arguments);
+        putchar('\n');
+        fflush(stdout);
+        va_end(arguments);
+    }
+    if (!good && verdict_state.until_failure) {
+        int code = verdict_end();
+#ifdef MPI_VERSION
+        PMPI_Finalize();
+#endif
+        exit(code);
+    }
+    return good;
+}
+
+#endif
