@@ -1,5 +1,4 @@
-/* ra_threads: links between threads of one process. See ring_attention_threads.h, and the contract in
- * ra_link.h.
+/* ra_threads: links between threads of one process. See ring_attention_threads.h and ra_link.h.
  *
  * Chapter 08. New here: a message is only two notes, where the sender has it and where the receiver
  * wants it. Once both are there, the receiver copies.
@@ -49,12 +48,6 @@ struct ring {
     struct rank rank[];
 };
 
-static void wake_all(struct ring *ring)
-{
-    for (int r = 0; r < ring->ranks; r++)
-        pthread_cond_signal(&ring->rank[r].changed);
-}
-
 /* ---- Errors, under the mutex. */
 
 /* Fails for this reason, and makes all other ranks fail. */
@@ -64,7 +57,8 @@ static void fail_for(struct rank *self, const char *reason)
     snprintf(self->error, sizeof self->error, "%s", reason);
     if (!ring->failure[0])
         memcpy(ring->failure, self->error, sizeof ring->failure);
-    wake_all(ring);
+    for (int r = 0; r < ring->ranks; r++)
+        pthread_cond_signal(&ring->rank[r].changed);
 }
 
 /* The same, with the rank and this hop in front of the reason. */
@@ -87,7 +81,7 @@ static bool can_go_on(struct rank *self)
     return !self->error[0];
 }
 
-/* ---- Messages. */
+/* ---- Messages. These two, too, are called under the mutex: copy and take_messages. */
 
 /* Gradients that go on and gradients that go home share the way out. */
 static struct passage *way_out(struct rank *self, enum ra_message message)
@@ -131,8 +125,7 @@ static bool receive(void *self, enum ra_message message, int hop, int distance, 
     return begin(self, false, message, hop, distance, into, bytes);
 }
 
-/* Copies one message that has been sent to this rank. Without the mutex, since others may have
- * messages to copy as well: neither rank touches its memory before the other's note is gone. */
+/* Copies a message, without the mutex: others have messages to copy, too. */
 static void copy(struct rank *self, struct passage *in, struct passage *out)
 {
     out->copying = true;
@@ -145,8 +138,7 @@ static void copy(struct rank *self, struct passage *in, struct passage *out)
 }
 
 /* Takes whatever has been sent to this rank, of all kinds: the sender of one may wait for it while
- * this rank waits for another. Returns whether there was anything. Under the mutex; fails if another
- * rank has. */
+ * this rank waits for another. Returns whether there was anything. Fails if another rank has. */
 static bool take_messages(struct rank *self)
 {
     bool taken = false;
@@ -159,9 +151,8 @@ static bool take_messages(struct rank *self)
         if (in->bytes == out->bytes)
             copy(self, in, out);
         else
-            fail_at(self, in->hop,
-                    "expects %" PRId64 " bytes of %s, but rank %d sends %" PRId64 " at hop %d",
-                    in->bytes, message_names[m], in->peer, out->bytes, out->hop);
+            fail_at(self, in->hop, "expects %" PRId64 " bytes of %s, rank %d sends %" PRId64,
+                    in->bytes, message_names[m], in->peer, out->bytes);
         taken = true;
     }
     return taken;
@@ -272,7 +263,8 @@ static bool close_link(void *link)
 
     /* Ranks that wait for this one will wait in vain. */
     self->closed = true;
-    wake_all(ring);
+    for (int r = 0; r < ring->ranks; r++)
+        pthread_cond_signal(&ring->rank[r].changed);
     bool last = --ring->open == 0;
     pthread_mutex_unlock(&ring->mutex);
     if (last)
@@ -304,15 +296,15 @@ static struct ring *new_ring(int ranks, size_t bytes)
 
 enum ra_status ra_thread_links(struct ra_link *links, int ranks, char error[RA_ERROR_SIZE])
 {
-    size_t room = error ? RA_ERROR_SIZE : 0;
     if (!links || ranks < 1) {
-        snprintf(error, room, "links is NULL, or ranks = %d is less than 1", ranks);
+        snprintf(error, error ? RA_ERROR_SIZE : 0, "links is NULL, or ranks = %d is less than 1",
+                 ranks);
         return RA_INVALID;
     }
     size_t bytes = sizeof(struct ring) + (size_t)ranks * sizeof(struct rank);
     struct ring *ring = new_ring(ranks, bytes);
     if (!ring) {
-        snprintf(error, room, "no memory for links between %d threads: %zu bytes", ranks, bytes);
+        snprintf(error, error ? RA_ERROR_SIZE : 0, "no memory for the links of %d threads", ranks);
         return RA_OUT_OF_MEMORY;
     }
     ring->open = ranks;
