@@ -105,10 +105,13 @@ static inline bool in_pairs(struct ra_tensor x, int64_t dim)
                        x.row % 2 == 0 && x.head % 2 == 0);
 }
 
-/* Calls launch with a value of the type that the inputs have, if it is one of the two. */
+/* Calls `launch` with a number type that tensor cores have, if the inputs are of one, and if D is not
+ * too large. */
 template <class Launch>
 static cudaError_t launch_for_type(const struct ra_kernel *x, const Launch &launch)
 {
+    if (x->dim > RA_MOST_DIM)
+        return cudaErrorNotSupported;
     switch (x->q.type) {
     case RA_FLOAT16:
         return launch(ra_float16());

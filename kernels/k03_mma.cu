@@ -118,8 +118,7 @@ RA_DEVICE void multiply_keys(typename Shape::Scores &s, uint32_t q, uint32_t k)
 
 /* A soft cap, or a scale that is not positive: turns products q . k into powers of two, so that the
  * factor is 1. */
-template <class Shape>
-RA_DEVICE void cap_scores(typename Shape::Scores &s, const struct forward &f)
+template <class Shape> RA_DEVICE void cap_scores(typename Shape::Scores &s, const struct forward &f)
 {
     constexpr int Keys = Shape::Keys;
     float cap = f.x.score.softcap;
@@ -525,21 +524,14 @@ template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cuda
     int64_t at_once = ra_most(ra_most(1, fit), 1024 / f.tiles);
     f.heads_at_once = (int)ra_least(at_once, heads);
 
-    cudaError_t status = cudaFuncSetAttribute(
-        forward_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::Shared_bytes);
-    if (status != cudaSuccess)
-        return status;
-    forward_kernel<Shape>
-        <<<(unsigned)(heads * f.tiles), Shape::Threads, Shape::Shared_bytes, stream>>>(f);
-    return cudaGetLastError();
+    return ra_launch(forward_kernel<Shape>, heads * f.tiles, Shape::Threads, Shape::Shared_bytes,
+                     stream, f);
 }
 
 template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, cudaStream_t stream)
 {
-    int device, capability;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device);
+    int capability;
+    cudaError_t status = ra_ask_device(&capability, cudaDevAttrComputeCapabilityMajor);
     if (status != cudaSuccess)
         return status;
     if (capability < 8)
@@ -558,14 +550,5 @@ extern "C" cudaError_t ra_k03_forward(const struct ra_kernel *x, cudaStream_t st
 {
     if (x->batch * x->heads * x->queries == 0)
         return cudaSuccess;
-    if (x->dim > 256)
-        return cudaErrorNotSupported;
-    switch (x->q.type) {
-    case RA_FLOAT16:
-        return launch_type<ra_float16>(x, stream);
-    case RA_BFLOAT16:
-        return launch_type<ra_bfloat16>(x, stream);
-    default:
-        return cudaErrorNotSupported;
-    }
+    return launch_for_type(x, [=](auto type) { return launch_type<decltype(type)>(x, stream); });
 }
