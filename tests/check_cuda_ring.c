@@ -15,7 +15,8 @@
 #include "ra_cuda.h"
 #include "ra_kernel.h"
 #include "ra_mpi.h"
-#include "ring_attention_cuda_mpi.h"
+#include "ring_attention_cuda.h"
+#include "ring_attention_mpi.h"
 #include "thread_link.h"
 #include "truth.h"
 #include "verdict.h"
@@ -510,7 +511,7 @@ static void compute(void *context, int rank)
         if (!p->config.forward_only)
             is_well(ra_cuda_backward(plan, x, stream), ra_plan_error(plan), rank);
     }
-    is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
+    is_well(ra_wait(plan), ra_plan_error(plan), rank);
     meet(p);
     for (int i = 0; i < p->rounds; i++) {
         check_set(p, plan, &sets[i]);
@@ -744,7 +745,7 @@ static void compute_twice(void *context, int rank)
     for (int i = 0; i < 2; i++) {
         is_well(ra_cuda_forward(plan, &sets[i].x, sets[i].stream), ra_plan_error(plan), rank);
         is_well(ra_cuda_backward(plan, &sets[i].x, sets[i].stream), ra_plan_error(plan), rank);
-        is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
+        is_well(ra_wait(plan), ra_plan_error(plan), rank);
     }
     meet(p);
     for (int a = O; a < ARRAYS; a++) {
@@ -804,7 +805,7 @@ static void check_memory(void *context, int rank)
     meet(p);
     is_well(ra_cuda_forward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
     is_well(ra_cuda_backward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
-    is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
+    is_well(ra_wait(plan), ra_plan_error(plan), rank);
     meet(p);
     if (bytes_taken() - before != taken)
         WRONG("rank %d: a call has taken memory", rank);
@@ -854,7 +855,7 @@ static void test_memory(void)
     if (is_well(ra_cuda_plan_create(&plan, &p.config, error), error, 0)) {
         struct ra_arrays x = RA_ARRAYS_INIT;
         if (ra_plan_bytes(plan) < 3 * 2 * 37 || ra_cuda_forward(plan, &x, NULL) != RA_INVALID ||
-            !strstr(ra_plan_error(plan), "to look at") || ra_cuda_wait(plan) != RA_OK)
+            !strstr(ra_plan_error(plan), "to look at") || ra_wait(plan) != RA_OK)
             WRONG("%" PRId64 " bytes; %s", ra_plan_bytes(plan), ra_plan_error(plan));
         ra_plan_destroy(plan);
     }
@@ -906,7 +907,7 @@ static void check_observer(void *context, int rank)
         is_well(ra_cuda_forward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
         is_well(ra_cuda_backward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
     }
-    is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
+    is_well(ra_wait(plan), ra_plan_error(plan), rank);
     double ended = ra_seconds();
     for (int i = 0; i < heard.count; i++)
         if (!(heard.events[i].start >= began - 1e-3 && heard.events[i].end <= ended + 1e-3 &&
@@ -939,7 +940,7 @@ static void check_observer(void *context, int rank)
         WRONG("rank %d: %d events, not %d", rank, heard.count, wanted);
 
     /* Nothing is told twice. */
-    is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
+    is_well(ra_wait(plan), ra_plan_error(plan), rank);
     if (heard.count != wanted)
         WRONG("rank %d: something is told twice", rank);
     meet(p);
@@ -1024,7 +1025,7 @@ static void err(void *context, int rank)
         status = ra_cuda_forward(plan, &set.x, set.stream);
     no_launch = false;
     if (status == RA_OK && (!odd || oddity != NO_CALL))
-        status = ra_cuda_wait(plan);
+        status = ra_wait(plan);
     bool says_it = strstr(ra_plan_error(plan), expected.word) && strstr(ra_plan_error(plan), who);
     if (status != wanted || (!says_it && !(odd && oddity == NO_CALL)))
         WRONG("rank %d is odd; rank %d: %s: %s", odd_rank, rank, ra_status_text(status),
@@ -1151,7 +1152,7 @@ static void test_wrong_calls(void)
             WRONG("%s", ra_plan_error(device));
         if (ra_cuda_forward(host, &x, NULL) != RA_INVALID ||
             !strstr(ra_plan_error(host), "ra_forward") ||
-            ra_cuda_backward(host, &x, NULL) != RA_INVALID || ra_cuda_wait(host) != RA_INVALID)
+            ra_cuda_backward(host, &x, NULL) != RA_INVALID || ra_wait(host) != RA_INVALID)
             WRONG("%s", ra_plan_error(host));
         ra_plan_destroy(device);
         ra_plan_destroy(host);
@@ -1202,7 +1203,7 @@ static void test_elsewhere(void)
             ? status != RA_OK
             : status != RA_INVALID || !strstr(ra_plan_error(plan), "arrays.k.data is memory"))
         WRONG("k on the host: %s: %s", ra_status_text(status), ra_plan_error(plan));
-    is_well(ra_cuda_wait(plan), ra_plan_error(plan), 0);
+    is_well(ra_wait(plan), ra_plan_error(plan), 0);
 
     cudaGraph_t graph = NULL;
     CUDA(cudaStreamBeginCapture(set.stream, cudaStreamCaptureModeThreadLocal));
@@ -1228,7 +1229,7 @@ static void test_elsewhere(void)
     /* The plan is as good as before. */
     is_well(ra_cuda_forward(plan, &set.x, set.stream), ra_plan_error(plan), 0);
     is_well(ra_cuda_backward(plan, &set.x, set.stream), ra_plan_error(plan), 0);
-    is_well(ra_cuda_wait(plan), ra_plan_error(plan), 0);
+    is_well(ra_wait(plan), ra_plan_error(plan), 0);
     check_set(&p, plan, &set);
     free_set(&set);
     ra_plan_destroy(plan);

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "numbers.h"
-#include "ra_kernel.h"
+#include "ra_ladder.h"
 #include "truth.h"
 #include "verdict.h"
 
@@ -21,12 +21,12 @@
 static const struct kernel {
     const char *name;
     enum ra_type type;
-    ra_kernel_launch *forward, *backward;
+    const struct ra_rung *rung;
 } kernels[] = {
-    {"k01", RA_FLOAT32, ra_k01_forward, ra_k01_backward},
-    {"k02", RA_FLOAT32, ra_k02_forward, ra_k02_backward},
-    {"k03-bfloat16", RA_BFLOAT16, ra_k03_forward, ra_k03_backward},
-    {"k03-float16", RA_FLOAT16, ra_k03_forward, ra_k03_backward},
+    {"k01", RA_FLOAT32, &ra_ladder[RA_K01]},
+    {"k02", RA_FLOAT32, &ra_ladder[RA_K02]},
+    {"k03-bfloat16", RA_BFLOAT16, &ra_ladder[RA_K03]},
+    {"k03-float16", RA_FLOAT16, &ra_ladder[RA_K03]},
 };
 enum { KERNELS = sizeof kernels / sizeof kernels[0] };
 
@@ -275,8 +275,8 @@ static unsigned char *fetch(const struct array *x)
 static struct ra_tensor from_row(const struct array *x, int64_t row)
 {
     struct ra_tensor tensor = x->at;
-    tensor.data = x->device + (x->first + row * x->at.row) * ra_type_bytes(x->at.type);
-    return tensor;
+    tensor.data = x->device + x->first * ra_type_bytes(x->at.type);
+    return ra_tensor_from_row(tensor, row);
 }
 
 /* The byte of the image where row (b, a, h) begins. */
@@ -637,7 +637,7 @@ static bool run_forward(const struct kernel *kernel, struct arrays *x, const str
         put_carry(x, s, &pieces);
     for (int step = p->given_carry; step < p->pieces; step++) {
         struct ra_kernel piece = piece_of(x, &pieces, step, p->pieces);
-        if (!launched(kernel, p, "forward", kernel->forward(&piece, 0)))
+        if (!launched(kernel, p, "forward", kernel->rung->forward(&piece, 0)))
             return false;
         if (p->check_carry && !piece.last && !carry_is_right(kernel, x, s, &pieces, step + 1))
             return false;
@@ -650,7 +650,7 @@ static bool run_backward(const struct kernel *kernel, struct arrays *x, const st
     struct pieces pieces = cut(s->p);
     for (int step = 0; step < s->p->pieces; step++) {
         struct ra_kernel piece = piece_of(x, &pieces, step, s->p->pieces);
-        if (!launched(kernel, s->p, "backward", kernel->backward(&piece, 0)))
+        if (!launched(kernel, s->p, "backward", kernel->rung->backward(&piece, 0)))
             return false;
     }
 
@@ -1084,8 +1084,8 @@ static void try_far_rows(void)
         of->first = of->last = true;
         if (room) {
             put(&x.lse, s.truth.x[LSE], NULL);
-            bool good = launched(kernel, &p, "forward", kernel->forward(of, 0)) &&
-                        launched(kernel, &p, "backward", kernel->backward(of, 0));
+            bool good = launched(kernel, &p, "forward", kernel->rung->forward(of, 0)) &&
+                        launched(kernel, &p, "backward", kernel->rung->backward(of, 0));
             for (int a = 0; a < FAR_ARRAYS; a++)
                 move_rows(arrays[a], far[a], stride, true);
             verdict_count(good && is_right(kernel, &p, &s.truth, O, &x.o) &&
@@ -1111,21 +1111,21 @@ static void try_refusals(void)
             continue;
         bool is_k03 = kernels[k].type != RA_FLOAT32;
         struct problem p = ordinary("refusals", 3, 3);
-        p.dim = 257;
+        p.dim = RA_MOST_DIM + 1;
         struct sample s = sample_of(&p, kernels[k].type);
         struct arrays x;
         open_arrays(&x, &s);
         x.kernel.first = x.kernel.last = true;
-        verdict_count(kernels[k].forward(&x.kernel, 0) == cudaErrorNotSupported ||
+        verdict_count(kernels[k].rung->forward(&x.kernel, 0) == cudaErrorNotSupported ||
                       wrong(&kernels[k], &p, "forward of dim 257 is not refused"));
-        verdict_count(kernels[k].backward(&x.kernel, 0) == cudaErrorNotSupported ||
+        verdict_count(kernels[k].rung->backward(&x.kernel, 0) == cudaErrorNotSupported ||
                       wrong(&kernels[k], &p, "backward of dim 257 is not refused"));
         x.kernel.dim = 8;
         x.kernel.q.type = x.kernel.k.type = x.kernel.v.type = x.kernel.d_out.type =
             is_k03 ? RA_FLOAT32 : RA_FLOAT16;
-        verdict_count(kernels[k].forward(&x.kernel, 0) == cudaErrorNotSupported ||
+        verdict_count(kernels[k].rung->forward(&x.kernel, 0) == cudaErrorNotSupported ||
                       wrong(&kernels[k], &p, "forward of a type it has not is not refused"));
-        verdict_count(kernels[k].backward(&x.kernel, 0) == cudaErrorNotSupported ||
+        verdict_count(kernels[k].rung->backward(&x.kernel, 0) == cudaErrorNotSupported ||
                       wrong(&kernels[k], &p, "backward of a type it has not is not refused"));
         close_arrays(&x);
         forget_sample(&s);
@@ -1209,8 +1209,8 @@ static void try_small_shared_memory(void)
                                  .key_heads = 1,
                                  .dim = 8,
                                  .q.type = kernels[k].type};
-        verdict_count((kernels[k].forward(&none, 0) == cudaErrorNotSupported &&
-                       kernels[k].backward(&none, 0) == cudaErrorNotSupported) ||
+        verdict_count((kernels[k].rung->forward(&none, 0) == cudaErrorNotSupported &&
+                       kernels[k].rung->backward(&none, 0) == cudaErrorNotSupported) ||
                       wrong(&kernels[k], &p, "compute capability 7.5 is not refused"));
     }
     pretended.shared_memory = pretended.capability = 0;
