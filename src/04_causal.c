@@ -35,7 +35,7 @@ static int slot(int hop)
 static struct ra_keys keys_at(const struct stage *stage, const struct shard *x, int hop)
 {
     int64_t rows = rows_of(stage->M, &x->ring, ra_ring_rank_at(&x->ring, -hop)).count;
-    return ra_message_keys(stage->B, x->stride, stage->has_mask, rows, x->keys[slot(hop)],
+    return ra_message_keys(stage->B, x->stride, stage->config.has_mask, rows, x->keys[slot(hop)],
                            x->gradients[slot(hop)]);
 }
 
@@ -80,9 +80,9 @@ static void pass_keys(struct stage *stage, struct shard *x, int hop)
         return;
     int64_t here = keys_at(stage, x, hop).rows, next = keys_at(stage, x, hop + 1).rows;
     ra_ring_receive(&x->ring, RA_KEYS, hop, -1, x->keys[slot(hop + 1)],
-                    ra_message_key_bytes(stage->B, x->stride, stage->has_mask, next));
+                    ra_message_key_bytes(stage->B, x->stride, stage->config.has_mask, next));
     ra_ring_send(&x->ring, RA_KEYS, hop, 1, x->keys[slot(hop)],
-                 ra_message_key_bytes(stage->B, x->stride, stage->has_mask, here));
+                 ra_message_key_bytes(stage->B, x->stride, stage->config.has_mask, here));
 }
 
 /* The same with the gradients of these keys. From the last hop they go straight home. */

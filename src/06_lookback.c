@@ -46,7 +46,7 @@ static struct ra_keys keys_at(const struct stage *stage, const struct shard *x, 
     int origin = origin_at(x, step);
     bool here = x->schedule.hop[step] <= x->schedule.last[origin];
     int64_t rows = here ? ra_layout_rows(x->key_layout, origin) : 0;
-    return ra_message_keys(stage->B, x->stride, stage->has_mask, rows, x->keys[slot(step)],
+    return ra_message_keys(stage->B, x->stride, stage->config.has_mask, rows, x->keys[slot(step)],
                            x->gradients[slot(step)]);
 }
 
@@ -93,10 +93,10 @@ static void pass_keys(struct stage *stage, struct shard *x, int step)
     int hop = x->schedule.hop[step], jump = x->schedule.hop[step + 1] - hop;
     int64_t here = keys_at(stage, x, step).rows, next = keys_at(stage, x, step + 1).rows;
     ra_ring_receive(&x->ring, RA_KEYS, hop, -jump, x->keys[slot(step + 1)],
-                    ra_message_key_bytes(stage->B, x->stride, stage->has_mask, next));
+                    ra_message_key_bytes(stage->B, x->stride, stage->config.has_mask, next));
     if (travel_on(x, step))
         ra_ring_send(&x->ring, RA_KEYS, hop, jump, x->keys[slot(step)],
-                     ra_message_key_bytes(stage->B, x->stride, stage->has_mask, here));
+                     ra_message_key_bytes(stage->B, x->stride, stage->config.has_mask, here));
 }
 
 /* The same with the gradients of these keys. Where a journey ends they go straight home. */

@@ -5,6 +5,7 @@
 #ifndef RA_CONFIG_CHECK_H
 #define RA_CONFIG_CHECK_H
 
+#include "ra_options.h"
 #include "ring_attention.h"
 
 /* Copies the caller's config, whose size may be that of an older or newer header, with all defaults
@@ -18,9 +19,8 @@ __attribute__((format(printf, 2, 3))) enum ra_status ra_refuse(char *error, cons
                                                                ...);
 
 /* What a rank tells the others when a plan is created: its config, or why it has none. */
-enum { RA_CONFIG_FIELDS = 23 };
 struct ra_record {
-    int64_t status, fields[RA_CONFIG_FIELDS];
+    int64_t status, values[RA_OPTIONS]; /* 0 for an option that is no field */
     char error[RA_ERROR_SIZE];
 };
 

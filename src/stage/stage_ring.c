@@ -4,7 +4,7 @@
 void stage_ring_open(struct stage *stage, struct ra_ring *ring)
 {
     if (!ra_ring_open(ring, MPI_COMM_WORLD, stage->config.ring_size, stage->config.timeout))
-        stage_fail(stage, ring->error);
+        stage_fail(stage, "%s", ring->error);
 }
 
 void stage_ring_wait(struct stage *stage, struct ra_ring *ring, enum ra_message message)
@@ -12,7 +12,7 @@ void stage_ring_wait(struct stage *stage, struct ra_ring *ring, enum ra_message 
     struct ra_passage *in = &ring->in[message], *out = &ring->out[message];
     double start = ra_ring_seconds();
     if (!ra_ring_wait(ring, message))
-        stage_fail(stage, ring->error);
+        stage_fail(stage, "%s", ring->error);
 
     /* What has been waited for and traced before is not traced again. One of the two may be
      * missing, with a hop of long ago. */
@@ -32,8 +32,8 @@ void stage_ring_memory(struct stage *stage, int64_t most, int hops, float *keys[
     int64_t stride = stage->G * stage->D;
     for (int i = 0; i < 3 && i < hops; i++) {
         int64_t rows = i == 0 ? stage->m : most;
-        keys[i] =
-            stage_allocate(stage, ra_message_key_bytes(stage->B, stride, stage->has_mask, rows), 1);
+        keys[i] = stage_allocate(
+            stage, ra_message_key_bytes(stage->B, stride, stage->config.has_mask, rows), 1);
         if (!stage->config.forward_only)
             gradients[i] =
                 stage_allocate(stage, ra_message_gradient_bytes(stage->B, stride, rows), 1);
@@ -45,7 +45,8 @@ void stage_ring_memory(struct stage *stage, int64_t most, int hops, float *keys[
 
 float *stage_workspace(struct stage *stage)
 {
-    int64_t numbers = ra_tile_workspace(stage->config.tile_queries, stage->config.tile_keys, stage->D);
+    int64_t numbers =
+        ra_tile_workspace(stage->config.tile_queries, stage->config.tile_keys, stage->D);
     return stage_allocate(stage, numbers, sizeof(float));
 }
 

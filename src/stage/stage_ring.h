@@ -9,6 +9,7 @@
 #include "ra_band.h"
 #include "ra_ring.h"
 #include "stage_mpi.h"
+#include "stage_tile.h"
 
 /* ra_ring_open with the command line's ring size and timeout; an error ends the program. */
 void stage_ring_open(struct stage *stage, struct ra_ring *ring);
