@@ -17,7 +17,12 @@ int main(int argc, char **argv)
     stage.config.observer = &stage;
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
-    stage_check(&stage, ra_mpi_plan_create(&plan, &stage.config, MPI_COMM_WORLD, error), error);
+    struct ra_link link;
+    stage_check(
+        &stage,
+        ra_mpi_link(&link, MPI_COMM_WORLD, stage.config.ring_size, stage.config.timeout, error),
+        error);
+    stage_check(&stage, ra_plan_create(&plan, &stage.config, &link, error), error);
     stage_use_plan(&stage, plan);
     int64_t n = stage.n, m = stage.m, H = stage.H, G = stage.G, D = stage.D;
     struct ra_arrays x = RA_ARRAYS_INIT;

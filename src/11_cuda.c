@@ -34,7 +34,7 @@ static void take_device(struct stage *stage)
 /* What the library tells goes into the timeline: this rank's work, and what it sent. */
 static void observe(void *observer, const struct ra_event *event)
 {
-    stage_trace_event(observer, event, "send");
+    stage_observe_trace(observer, event, "send");
 }
 
 /* Memory on the device for an array (B, rows, heads, dim); every byte 0xFF, so that what nobody

@@ -53,6 +53,7 @@ static const struct ra_choice transports[] = {
  * default depends on. */
 const struct ra_option ra_options[RA_OPTIONS] = {
     /* The shape, which programs read from the problem. */
+    {FIELD(batch), WHOLE, .most = MOST},
     {FIELD(queries), WHOLE, .most = MOST},
     {FIELD(keys), WHOLE, .most = MOST, .unset = "RA_SAME"},
     {FIELD(heads), WHOLE, .least = 1, .most = MOST},
@@ -126,9 +127,6 @@ const struct ra_option ra_options[RA_OPTIONS] = {
      .programs = RA_KERNELS,
      .value = "P",
      .help = "fold the keys in P pieces, one launch each (default 1)"},
-
-    /* Last, because rings may differ in it: to compare it, ring_size must be known to agree. */
-    {FIELD(batch), WHOLE, .most = MOST},
 };
 
 int64_t ra_option_load(const struct ra_option *option, const struct ra_config *config)

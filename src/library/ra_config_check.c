@@ -159,43 +159,21 @@ enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *
     return RA_OK;
 }
 
-struct ra_record ra_config_record(const struct ra_config *config, enum ra_status status,
-                                  const char *error)
+void ra_config_values(const struct ra_config *config, int64_t values[RA_OPTIONS])
 {
-    struct ra_record record = {.status = status};
-    for (int o = 0; o < RA_OPTIONS && status == RA_OK; o++)
-        if (ra_options[o].field)
-            record.values[o] = ra_option_load(&ra_options[o], config);
-    if (status != RA_OK)
-        snprintf(record.error, sizeof record.error, "%s", error);
-    return record;
+    for (int o = 0; o < RA_OPTIONS; o++)
+        values[o] = ra_options[o].field ? ra_option_load(&ra_options[o], config) : 0;
 }
 
-enum ra_status ra_config_compare(const struct ra_record *records, int ranks, int ring_size,
-                                 char *error)
+enum ra_status ra_config_compare(const int64_t first[RA_OPTIONS], const int64_t other[RA_OPTIONS],
+                                 int rank, char *error)
 {
-    /* The first rank in trouble speaks for all. */
-    for (int r = 0; r < ranks; r++)
-        if (records[r].status != RA_OK) {
-            ra_refuse(error, "rank %d: %.300s", r, records[r].error);
-            return (enum ra_status)records[r].status;
-        }
-
+    char a[40], b[40];
     for (int o = 0; o < RA_OPTIONS; o++)
-        for (int r = 0; r < ranks; r++) {
-            const struct ra_option *option = &ra_options[o];
-            if (!option->field)
-                continue;
-
-            /* Rings may have batches of their own. */
-            int other = strcmp(option->field, "batch") == 0 ? r - r % ring_size : 0;
-            int64_t mine = records[r].values[o], theirs = records[other].values[o];
-            char a[40], b[40];
-            if (mine == theirs)
-                continue;
-            ra_refuse(error, "ranks disagree about config.%s: rank %d has %s, rank %d has %s",
-                      option->field, other, value_text(option, theirs, 17, a), r,
-                      value_text(option, mine, 17, b));
+        if (first[o] != other[o]) {
+            ra_refuse(error, "ranks disagree about config.%s: rank 0 has %s, rank %d has %s",
+                      ra_options[o].field, value_text(&ra_options[o], first[o], 17, a), rank,
+                      value_text(&ra_options[o], other[o], 17, b));
             return RA_DISAGREEMENT;
         }
     return RA_OK;

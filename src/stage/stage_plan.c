@@ -8,32 +8,6 @@ void stage_check(const struct stage *stage, enum ra_status status, const char *e
         stage_fail(stage, "%s", error);
 }
 
-void stage_trace_event(struct stage *stage, const struct ra_event *event, const char *passage)
-{
-    static const enum stage_lane lanes[] = {[RA_EVENT_WORK] = STAGE_LANE_WORK,
-                                            [RA_EVENT_WAIT] = STAGE_LANE_WORK,
-                                            [RA_EVENT_KEYS] = STAGE_LANE_KEYS,
-                                            [RA_EVENT_GRADIENTS] = STAGE_LANE_GRADIENTS};
-    const char *const names[] = {[RA_EVENT_WORK] = event->backward ? "backward" : "forward",
-                                 [RA_EVENT_WAIT] = "wait",
-                                 [RA_EVENT_KEYS] = passage,
-                                 [RA_EVENT_GRADIENTS] = passage};
-    stage_trace(stage, lanes[event->kind], names[event->kind], event->hop, event->start,
-                event->end);
-}
-
-void stage_observe(void *observer, const struct ra_event *event)
-{
-    struct stage *stage = observer;
-    stage_trace_event(stage, event, "receive");
-    if (event->kind == RA_EVENT_WORK) {
-        stage_progress(stage, event->backward ? "backward" : "forward", event->hop + 1,
-                       stage->config.ring_size);
-        stage_lap(stage, event->backward ? STAGE_BACKWARD : STAGE_FORWARD);
-    } else if (event->kind == RA_EVENT_WAIT)
-        stage_lap(stage, STAGE_WAIT);
-}
-
 void stage_use_plan(struct stage *stage, const struct ra_plan *plan)
 {
     stage->peak_bytes += ra_plan_bytes(plan);

@@ -6,17 +6,10 @@
 #define STAGE_PLAN_H
 
 #include "ring_attention.h"
-#include "stage.h"
+#include "stage_observe.h"
 
 /* An error of the library ends the program: this text is printed unless the status is RA_OK. */
 void stage_check(const struct stage *stage, enum ra_status status, const char *error);
-
-/* For config.observe, with the stage as the observer: progress, laps and the trace are made of what
- * the library does. */
-void stage_observe(void *observer, const struct ra_event *event);
-
-/* The trace alone. `passage` is what it calls a message's way: "receive", or "send". */
-void stage_trace_event(struct stage *stage, const struct ra_event *event, const char *passage);
 
 /* Shards the files as the plan does, and counts the plan's memory into the peak. */
 void stage_use_plan(struct stage *stage, const struct ra_plan *plan);
