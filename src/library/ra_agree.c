@@ -16,7 +16,7 @@ struct record {
     int64_t fields[RA_OPTIONS];
 };
 
-bool ra_agree_gather(const struct ra_link *link, void *all, int64_t bytes)
+bool ra_agree_allgather(const struct ra_link *link, void *all, int64_t bytes)
 {
     /* Each record goes round the ring, as keys do. */
     int P = link->size;
@@ -74,7 +74,7 @@ enum ra_status ra_agree_config(const struct ra_link *link, const struct ra_confi
         snprintf(mine->place, sizeof mine->place, "%s", place);
         ra_config_values(config, mine->fields);
     }
-    if (ra_agree_gather(link, records, sizeof *records)) {
+    if (ra_agree_allgather(link, records, sizeof *records)) {
         status = compare(records, link->size, config != NULL, error);
         free(records);
         return status;

@@ -10,7 +10,7 @@
 
 /* Every rank gets the records of all, of `bytes` bytes each; its own is in its place. False: the
  * link has failed. */
-bool ra_agree_gather(const struct ra_link *link, void *all, int64_t bytes);
+bool ra_agree_allgather(const struct ra_link *link, void *all, int64_t bytes);
 
 /* Does every rank come with RA_OK? If not, all get the status and the text of the first that does not,
  * which the text names. */
