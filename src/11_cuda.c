@@ -6,7 +6,8 @@
 #include <cuda_runtime_api.h>
 #include <mpi.h>
 #include "ra_kernel.h"
-#include "ring_attention_cuda_mpi.h"
+#include "ring_attention_cuda.h"
+#include "ring_attention_mpi.h"
 #include "stage_mpi.h"
 #include "stage_plan.h"
 
@@ -72,6 +73,19 @@ static struct ra_tensor upload(struct stage *stage, enum stage_input input, int6
     return rounded;
 }
 
+/* The key mask on the device, or none. */
+static struct ra_tensor upload_mask(struct stage *stage, int64_t rows)
+{
+    if (!stage->config.has_mask)
+        return (struct ra_tensor)RA_NO_TENSOR;
+    void *mask = device_array(stage, RA_BOOL, rows, 1, 1).data;
+    check_cuda(
+        stage,
+        cudaMemcpy(mask, stage_mask(stage), (size_t)(stage->B * rows), cudaMemcpyHostToDevice),
+        "the mask's way to the GPU");
+    return ra_tensor_bn(mask, rows);
+}
+
 /* Writes a result, float32 on the device. */
 static void write_result(struct stage *stage, enum stage_result result, struct ra_tensor array,
                          int64_t rows, int64_t heads, int64_t dim)
@@ -90,26 +104,24 @@ int main(int argc, char **argv)
     struct stage stage;
     stage_open_mpi(&stage, argc, argv, 11, "11-cuda", "The same attention, on GPUs.");
     take_device(&stage);
+    stage.config.device = ra_cuda();
     stage.config.observe = observe;
     stage.config.observer = &stage;
+    struct ra_link link;
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
-    stage_check(&stage, ra_cuda_mpi_plan_create(&plan, &stage.config, MPI_COMM_WORLD, error),
-                error);
+    stage_check(
+        &stage,
+        ra_mpi_link(&link, MPI_COMM_WORLD, stage.config.ring_size, stage.config.timeout, error),
+        error);
+    stage_check(&stage, ra_plan_create(&plan, &stage.config, &link, error), error);
     stage_use_plan(&stage, plan);
     int64_t n = stage.n, m = stage.m, H = stage.H, G = stage.G, D = stage.D;
     struct ra_arrays x = RA_ARRAYS_INIT;
     x.q = upload(&stage, STAGE_Q, n, H);
     x.k = upload(&stage, STAGE_K, m, G);
     x.v = upload(&stage, STAGE_V, m, G);
-    if (stage.config.has_mask) {
-        void *mask = device_array(&stage, RA_BOOL, m, 1, 1).data;
-        check_cuda(
-            &stage,
-            cudaMemcpy(mask, stage_mask(&stage), (size_t)(stage.B * m), cudaMemcpyHostToDevice),
-            "the mask's way to the GPU");
-        x.mask = ra_tensor_bn(mask, m);
-    }
+    x.mask = upload_mask(&stage, m);
     x.o = device_array(&stage, RA_FLOAT32, n, H, D);
     x.lse = ra_tensor_bhn(device_array(&stage, RA_FLOAT32, n, H, 1).data, n, H);
     check_cuda(&stage, cudaDeviceSynchronize(), "the inputs");
@@ -117,7 +129,7 @@ int main(int argc, char **argv)
 
     /* The calls return at once; the time that they take is over when the wait is. */
     stage_check(&stage, ra_cuda_forward(plan, &x, NULL), ra_plan_error(plan));
-    stage_check(&stage, ra_cuda_wait(plan), ra_plan_error(plan));
+    stage_check(&stage, ra_wait(plan), ra_plan_error(plan));
     stage_lap(&stage, STAGE_FORWARD);
     stage_count_hops(&stage, plan, false);
     write_result(&stage, STAGE_O, x.o, n, H, D);
@@ -131,7 +143,7 @@ int main(int argc, char **argv)
         check_cuda(&stage, cudaDeviceSynchronize(), "the inputs");
         stage_lap(&stage, STAGE_READ);
         stage_check(&stage, ra_cuda_backward(plan, &x, NULL), ra_plan_error(plan));
-        stage_check(&stage, ra_cuda_wait(plan), ra_plan_error(plan));
+        stage_check(&stage, ra_wait(plan), ra_plan_error(plan));
         stage_lap(&stage, STAGE_BACKWARD);
         stage_count_hops(&stage, plan, true);
         write_result(&stage, STAGE_DQ, x.dq, n, H, D);
