@@ -42,90 +42,77 @@ static const struct ra_choice transports[] = {
     {0},
 };
 
+/* The columns of the table: a field; a flag, or a flag with a value of some kind; the first stage
+ * that has it, and the other programs; the range of good values. */
 #define FIELD(name) .field = #name, .offset = offsetof(struct ra_config, name)
 #define FLAG(name) .flag = name, .kind = RA_OPTION_FLAG
-#define WHOLE .kind = RA_OPTION_WHOLE
-#define REAL .kind = RA_OPTION_REAL
-#define CHOOSE .kind = RA_OPTION_CHOICE
+#define TAKES(name, what) .flag = name, .kind = RA_OPTION_##what
+#define FROM(number, who) .chapter = number, .programs = who
+#define RANGE(low, high) .least = low, .most = high
+
 #define ALL (RA_STAGES | RA_JUDGE | RA_KERNELS)
 
 /* In the order of --help, and of comparisons between ranks: a field stands behind those that its
  * default depends on. */
 const struct ra_option ra_options[RA_OPTIONS] = {
     /* The shape, which programs read from the problem. */
-    {FIELD(batch), WHOLE, .most = MOST},
-    {FIELD(queries), WHOLE, .most = MOST},
-    {FIELD(keys), WHOLE, .most = MOST, .unset = "RA_SAME"},
-    {FIELD(heads), WHOLE, .least = 1, .most = MOST},
-    {FIELD(key_heads), WHOLE, .least = 1, .most = MOST, .unset = "RA_SAME"},
-    {FIELD(dim), WHOLE, .least = 1, .most = MOST},
+    {FIELD(batch), .kind = RA_OPTION_WHOLE, RANGE(0, MOST)},
+    {FIELD(queries), .kind = RA_OPTION_WHOLE, RANGE(0, MOST)},
+    {FIELD(keys), .kind = RA_OPTION_WHOLE, RANGE(0, MOST), .unset = "RA_SAME"},
+    {FIELD(heads), .kind = RA_OPTION_WHOLE, RANGE(1, MOST)},
+    {FIELD(key_heads), .kind = RA_OPTION_WHOLE, RANGE(1, MOST), .unset = "RA_SAME"},
+    {FIELD(dim), .kind = RA_OPTION_WHOLE, RANGE(1, MOST)},
     {FIELD(has_mask), .kind = RA_OPTION_FLAG},
 
-    {FLAG("help"), .chapter = 1, .programs = ALL, .help = "show this text"},
-    {FIELD(forward_only), FLAG("forward-only"), .chapter = 1, .programs = ALL,
+    {FLAG("help"), FROM(1, ALL), .help = "show this text"},
+    {FIELD(forward_only), FLAG("forward-only"), FROM(1, ALL),
      .help = "o and lse only; do.npy is not needed"},
-    {FIELD(scale), .flag = "scale", REAL, .least = -FLT_MAX, .most = FLT_MAX,
-     .good = "a finite number of float32", .unset = "RA_DEFAULT_SCALE", .chapter = 1,
-     .programs = ALL, .value = "S", .help = "factor of every score (default 1/sqrt(D))"},
-    {FLAG("time"), .chapter = 1, .programs = ALL, .help = "print seconds on stderr"},
+    {FIELD(scale), TAKES("scale", REAL), FROM(1, ALL), RANGE(-FLT_MAX, FLT_MAX),
+     .good = "a finite number of float32", .unset = "RA_DEFAULT_SCALE", .value = "S",
+     .help = "factor of every score (default 1/sqrt(D))"},
+    {FLAG("time"), FROM(1, ALL), .help = "print seconds on stderr"},
 
-    {FIELD(tile_queries), .flag = "tile-queries", WHOLE, .least = 1, .most = MOST, .unset = "0",
-     .chapter = 2, .programs = RA_STAGES, .value = "ROWS",
-     .help = "query rows of a tile (default 64)"},
-    {FIELD(tile_keys), .flag = "tile-keys", WHOLE, .least = 1, .most = MOST, .unset = "0",
-     .chapter = 2, .programs = RA_STAGES, .value = "ROWS",
-     .help = "key rows of a tile (default 64)"},
+    {FIELD(tile_queries), TAKES("tile-queries", WHOLE), FROM(2, RA_STAGES), RANGE(1, MOST),
+     .unset = "0", .value = "ROWS", .help = "query rows of a tile (default 64)"},
+    {FIELD(tile_keys), TAKES("tile-keys", WHOLE), FROM(2, RA_STAGES), RANGE(1, MOST), .unset = "0",
+     .value = "ROWS", .help = "key rows of a tile (default 64)"},
 
-    {FIELD(ring_size), .flag = "ring-size", .kind = RA_OPTION_INT, .least = 1, .most = INT_MAX,
-     .unset = "0", .chapter = 3, .programs = RA_STAGES, .value = "P",
-     .help = "ranks of one ring (default: all)"},
-    {FIELD(local_keys), FLAG("local-keys"), .chapter = 3, .programs = RA_STAGES,
+    {FIELD(ring_size), TAKES("ring-size", INT), FROM(3, RA_STAGES), RANGE(1, INT_MAX), .unset = "0",
+     .value = "P", .help = "ranks of one ring (default: all)"},
+    {FIELD(local_keys), FLAG("local-keys"), FROM(3, RA_STAGES),
      .help = "no ring: each rank sees its own keys only"},
-    {FIELD(timeout), .flag = "timeout", REAL, .most = INFINITY,
-     .good = "seconds, or 0 to wait for ever", .chapter = 3, .programs = RA_STAGES, .value = "S",
+    {FIELD(timeout), TAKES("timeout", REAL), FROM(3, RA_STAGES), RANGE(0, INFINITY),
+     .good = "seconds, or 0 to wait for ever", .value = "S",
      .help = "seconds until a silent rank is an error (default 60; 0: never)"},
-    {.flag = "trace",
-     .kind = RA_OPTION_PATH,
-     .chapter = 3,
-     .programs = RA_STAGES,
-     .value = "FILE",
+    {TAKES("trace", PATH), FROM(3, RA_STAGES), .value = "FILE",
      .help = "write a timeline as Chrome trace JSON"},
-    {FLAG("per-hop"), .chapter = 3, .programs = RA_STAGES,
-     .help = "print the counts of every rank and hop, too"},
+    {FLAG("per-hop"), FROM(3, RA_STAGES), .help = "print the counts of every rank and hop, too"},
 
-    {FIELD(causal), FLAG("causal"), .chapter = 4, .programs = ALL,
-     .help = "nobody sees the future"},
+    {FIELD(causal), FLAG("causal"), FROM(4, ALL), .help = "nobody sees the future"},
 
-    {FIELD(layout), .flag = "layout", CHOOSE, .choices = ra_option_layouts, .chapter = 5,
-     .programs = RA_STAGES, .value = "NAME", .help = "rows of each rank (default contiguous)"},
-    {FIELD(bucket), .flag = "bucket", WHOLE, .least = 1, .most = MOST, .unset = "0", .chapter = 5,
-     .programs = RA_STAGES, .value = "ROWS",
+    {FIELD(layout), TAKES("layout", CHOICE), FROM(5, RA_STAGES), .choices = ra_option_layouts,
+     .value = "NAME", .help = "rows of each rank (default contiguous)"},
+    {FIELD(bucket), TAKES("bucket", WHOLE), FROM(5, RA_STAGES), RANGE(1, MOST), .unset = "0",
+     .value = "ROWS",
      .help = "with --layout striped: rows of a stripe at most (default: one stripe a rank)"},
 
-    {FIELD(lookback), .flag = "lookback", WHOLE, .most = (double)RA_NO_LOOKBACK,
-     .unset = "RA_NO_LOOKBACK", .chapter = 6, .programs = ALL, .value = "L",
-     .help = "with --causal: at most L tokens back"},
+    {FIELD(lookback), TAKES("lookback", WHOLE), FROM(6, ALL), RANGE(0, (double)RA_NO_LOOKBACK),
+     .unset = "RA_NO_LOOKBACK", .value = "L", .help = "with --causal: at most L tokens back"},
 
-    {FIELD(head_map), .flag = "head-map", CHOOSE, .choices = head_maps, .chapter = 7,
-     .programs = ALL, .value = "MAP", .help = "query heads that share keys (default grouped)"},
+    {FIELD(head_map), TAKES("head-map", CHOICE), FROM(7, ALL), .choices = head_maps, .value = "MAP",
+     .help = "query heads that share keys (default grouped)"},
 
-    {FIELD(softcap), .flag = "softcap", REAL, .least = FLT_MIN, .most = FLT_MAX,
-     .good = "a finite number of float32 above 0", .unset = "0", .chapter = 8, .programs = ALL,
-     .value = "C", .help = "scores become C * tanh(score / C)"},
+    {FIELD(softcap), TAKES("softcap", REAL), FROM(8, ALL), RANGE(FLT_MIN, FLT_MAX),
+     .good = "a finite number of float32 above 0", .unset = "0", .value = "C",
+     .help = "scores become C * tanh(score / C)"},
 
-    {FIELD(transport), .flag = "transport", CHOOSE, .choices = transports, .chapter = 11,
-     .programs = RA_STAGES, .value = "NAME", .help = "messages between GPUs (default any)"},
-    {FIELD(type), .flag = "type", CHOOSE, .choices = ra_option_types, .chapter = 11,
-     .programs = RA_STAGES | RA_KERNELS, .value = "TYPE", .help = "numbers on the GPU"},
-    {FIELD(deterministic), FLAG("deterministic"), .chapter = 11, .programs = RA_STAGES | RA_KERNELS,
+    {FIELD(transport), TAKES("transport", CHOICE), FROM(11, RA_STAGES), .choices = transports,
+     .value = "NAME", .help = "messages between GPUs (default any)"},
+    {FIELD(type), TAKES("type", CHOICE), FROM(11, RA_STAGES | RA_KERNELS),
+     .choices = ra_option_types, .value = "TYPE", .help = "numbers on the GPU"},
+    {FIELD(deterministic), FLAG("deterministic"), FROM(11, RA_STAGES | RA_KERNELS),
      .help = "the same bits, run after run"},
-    {.flag = "pieces",
-     WHOLE,
-     .least = 1,
-     .most = MOST,
-     .chapter = 11,
-     .programs = RA_KERNELS,
-     .value = "P",
+    {TAKES("pieces", WHOLE), FROM(11, RA_KERNELS), RANGE(1, MOST), .value = "P",
      .help = "fold the keys in P pieces, one launch each (default 1)"},
 };
 
