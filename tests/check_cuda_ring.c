@@ -14,7 +14,6 @@
 #include "arrays.h"
 #include "ra_cuda.h"
 #include "ra_kernel.h"
-#include "ra_mpi.h"
 #include "ring_attention_cuda.h"
 #include "ring_attention_mpi.h"
 #include "thread_link.h"
@@ -426,25 +425,37 @@ static void free_set(struct set *set)
     CUDA(cudaStreamDestroy(set->stream));
 }
 
-/* In place of MPI's own link, one that takes device pointers. */
-static enum ra_status build_on_device_link(struct ra_plan **plan, const struct ra_config *config,
-                                           struct ra_link link, bool look_only, char *error)
-{
-    return ra_cuda_plan_build(plan, config, device_link_over(link), look_only, error);
-}
-
 /* This rank's part of a plan, which some configs of the problem ask for. */
 static enum ra_status make_plan(const struct problem *p, struct ra_plan **plan,
                                 const struct ra_config *config, int rank, char *error)
 {
+    struct ra_link link;
+    struct ra_config on_gpu = *config;
+    on_gpu.device = ra_cuda();
+    *plan = NULL;
     CUDA(cudaSetDevice(rank % devices));
-    if (p->threads)
-        return ra_cuda_link_plan_create(plan, config, thread_ring_link(p->ring, rank), error);
+    if (p->threads) {
+        link = thread_ring_link(p->ring, rank);
+        return ra_plan_create(plan, &on_gpu, &link, error);
+    }
     no_foreign_memory = p->unreached && rank == 1;
-    if (p->config.transport != RA_DEVICE_LINK && !p->device_link)
-        return ra_cuda_mpi_plan_create(plan, config, p->comm, error);
-    enum ra_status status = ra_mpi_plan_make(plan, config, p->comm, error, build_on_device_link);
-    return status == RA_OK ? ra_cuda_plan_connect(*plan, &(*plan)->link, status, error) : status;
+    enum ra_status status = ra_mpi_link(&link, p->comm, config->ring_size, config->timeout, error);
+    if (status != RA_OK)
+        return status;
+
+    /* In place of MPI's own link, one that takes device pointers. */
+    if (p->config.transport == RA_DEVICE_LINK || p->device_link)
+        link = device_link_over(link);
+    return ra_plan_create(plan, &on_gpu, &link, error);
+}
+
+/* A plan of one process, or one to look at. */
+static bool make_plan_alone(struct ra_plan **plan, const struct ra_config *config)
+{
+    char error[RA_ERROR_SIZE];
+    struct ra_config on_gpu = *config;
+    on_gpu.device = ra_cuda();
+    return is_well(ra_plan_create(plan, &on_gpu, NULL, error), error, 0);
 }
 
 /* Does the plan say by which transport messages pass, and why that one? */
@@ -819,9 +830,8 @@ static void check_forecast(const struct problem *p)
 {
     struct ra_config config = p->config;
     struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
     config.ring_size = p->ranks;
-    if (!is_well(ra_cuda_plan_create(&plan, &config, error), error, 0))
+    if (!make_plan_alone(&plan, &config))
         return;
     int64_t bytes = ra_plan_bytes(plan) - plan->fixed_bytes;
     if (bytes != said)
@@ -849,10 +859,9 @@ static void test_memory(void)
     /* A plan to look at says what each rank is going to have, without a device. */
     struct problem p = usual(3, RA_BFLOAT16);
     struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
     p.config.ring_size = 3;
     p.config.transport = RA_PEER_COPIES;
-    if (is_well(ra_cuda_plan_create(&plan, &p.config, error), error, 0)) {
+    if (make_plan_alone(&plan, &p.config)) {
         struct ra_arrays x = RA_ARRAYS_INIT;
         if (ra_plan_bytes(plan) < 3 * 2 * 37 || ra_cuda_forward(plan, &x, NULL) != RA_INVALID ||
             !strstr(ra_plan_error(plan), "to look at") || ra_wait(plan) != RA_OK)
@@ -917,13 +926,13 @@ static void check_observer(void *context, int rank)
 
     /* One piece of work at each hop, in their order, and what the schedule sends. */
     int wanted = 0;
-    bool peer = plan->cuda->transport == RA_PEER_COPIES;
+    bool peer = ra_cuda_of(plan)->transport == RA_PEER_COPIES;
     for (int call = 0; call < 2; call++) {
         double last = began - 1e-3;
-        for (int step = 0; step < plan->schedule.count; step++) {
-            int hop = plan->schedule.hop[step];
-            bool keys = peer && ra_cuda_sends(plan, rank, step);
-            bool gradients = keys || (peer && ra_cuda_sends_home(plan, rank, step));
+        for (int step = 0; step < plan->ring.schedule.count; step++) {
+            int hop = plan->ring.schedule.hop[step];
+            bool keys = peer && ra_ring_sends(&plan->ring, rank, step);
+            bool gradients = keys || (peer && ra_ring_sends_home(&plan->ring, rank, step));
             const struct ra_event *work = only_event(RA_EVENT_WORK, call == 1, hop);
             if (!work || work->start < last - 1e-6)
                 WRONG("rank %d, hop %d: no work, or too early", rank, hop);
@@ -1144,24 +1153,25 @@ static void test_wrong_calls(void)
     struct ra_arrays x = RA_ARRAYS_INIT;
     struct ra_plan *device, *host;
     char error[RA_ERROR_SIZE];
-    if (is_well(ra_cuda_plan_create(&device, &p.config, error), error, 0) &&
-        is_well(ra_plan_create(&host, &p.config, error), error, 0)) {
-        if (ra_forward(device, &x) != RA_INVALID ||
-            !strstr(ra_plan_error(device), "ra_cuda_forward") ||
+    if (make_plan_alone(&device, &p.config) &&
+        is_well(ra_plan_create(&host, &p.config, NULL, error), error, 0)) {
+        if (ra_forward(device, &x) != RA_INVALID || !strstr(ra_plan_error(device), "arrays.q") ||
             ra_backward(device, &x) != RA_INVALID)
             WRONG("%s", ra_plan_error(device));
         if (ra_cuda_forward(host, &x, NULL) != RA_INVALID ||
-            !strstr(ra_plan_error(host), "ra_forward") ||
-            ra_cuda_backward(host, &x, NULL) != RA_INVALID || ra_wait(host) != RA_INVALID)
+            !strstr(ra_plan_error(host), "computes on the host: call ra_forward") ||
+            ra_cuda_backward(host, &x, NULL) != RA_INVALID || ra_wait(host) != RA_OK)
             WRONG("%s", ra_plan_error(host));
+        if (ra_wait(NULL) != RA_INVALID || ra_cuda_forward(NULL, &x, NULL) != RA_INVALID)
+            WRONG("a plan that is NULL");
         ra_plan_destroy(device);
         ra_plan_destroy(host);
     }
-    verdict("calls of the other library");
+    verdict("calls of the other backend");
 
     /* Types: what is multiplied is of the plan's type, results may be float32. */
     p = usual(1, RA_BFLOAT16);
-    if (is_well(ra_cuda_plan_create(&device, &p.config, error), error, 0)) {
+    if (make_plan_alone(&device, &p.config)) {
         void *data;
         CUDA(__real_cudaMalloc(&data, 1 << 16));
         x.q = ra_tensor_bnhd(data, RA_FLOAT32, 37, 4, 16);
@@ -1185,10 +1195,9 @@ static void test_elsewhere(void)
 {
     struct problem p = usual(1, RA_FLOAT32);
     struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
     begin_problem(&p);
     CUDA(cudaSetDevice(0));
-    if (!is_well(ra_cuda_plan_create(&plan, &p.config, error), error, 0))
+    if (!make_plan_alone(&plan, &p.config))
         return;
     struct set set;
     make_set(&p, plan, &set, 1);
@@ -1231,10 +1240,19 @@ static void test_elsewhere(void)
     is_well(ra_cuda_backward(plan, &set.x, set.stream), ra_plan_error(plan), 0);
     is_well(ra_wait(plan), ra_plan_error(plan), 0);
     check_set(&p, plan, &set);
+    verdict("arrays and streams of elsewhere");
+
+    /* Without a stream the calls return when they are done. */
+    for (enum truth_array a = O; a < ARRAYS; a++)
+        if (truth_is_output(a))
+            CUDA(cudaMemset(set.arrays[a].tensor.data, 0xFF, (size_t)set.arrays[a].bytes));
+    is_well(ra_forward(plan, &set.x), ra_plan_error(plan), 0);
+    is_well(ra_backward(plan, &set.x), ra_plan_error(plan), 0);
+    check_set(&p, plan, &set);
     free_set(&set);
     ra_plan_destroy(plan);
     end_problem(&p);
-    verdict("arrays and streams of elsewhere");
+    verdict("calls that wait");
 }
 
 int main(int argc, char **argv)
