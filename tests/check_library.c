@@ -21,12 +21,10 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "numbers.h"
+#include "arrays.h"
 #include "ra_link.h"
-#include "ring_attention.h"
 #include "suite.h"
 #include "thread_link.h"
-#include "truth.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
@@ -132,23 +130,6 @@ void __wrap_free(void *block)
 }
 
 /* ---- Problems. ---- */
-
-static const size_t offsets[ARRAYS] = {
-    offsetof(struct ra_arrays, q),     offsetof(struct ra_arrays, k),
-    offsetof(struct ra_arrays, v),     offsetof(struct ra_arrays, mask),
-    offsetof(struct ra_arrays, o),     offsetof(struct ra_arrays, lse),
-    offsetof(struct ra_arrays, d_out), offsetof(struct ra_arrays, dq),
-    offsetof(struct ra_arrays, dk),    offsetof(struct ra_arrays, dv)};
-
-static struct ra_tensor *tensor_in(struct ra_arrays *arrays, enum truth_array t)
-{
-    return (struct ra_tensor *)(void *)((char *)arrays + offsets[t]);
-}
-
-static enum ra_side side_of(enum truth_array t)
-{
-    return truth_is_of_keys(t) ? RA_KEY_SIDE : RA_QUERY_SIDE;
-}
 
 enum masking { NO_MASK, ALL_SEEN, RANDOM_MASK, BATCH_HIDDEN, FIRST_HIDDEN, LAST_SEEN };
 
@@ -417,19 +398,19 @@ static void fill_shard(const struct problem *p, struct shard *x, enum order orde
     for (int t = 0; t < ARRAYS; t++) {
         struct ra_tensor *tensor = tensor_in(&x->arrays, t);
         *tensor = place(p, x, t, order);
-        signed char *owner = x->block_of[t]->owner;
-        int64_t size = ra_type_bytes(tensor->type);
-        owner += (unsigned char *)tensor->data - x->block_of[t]->data;
-        for (int64_t b = 0; b < p->truth.B; b++)
-            for (int64_t a = 0; a < x->rows[side_of(t)]; a++)
-                for (int64_t h = 0; h < truth_heads(&p->truth, t); h++)
-                    for (int64_t c = 0; c < truth_width(&p->truth, t); c++) {
-                        int64_t at = b * tensor->batch + a * tensor->row + h * tensor->head + c;
-                        if (!truth_is_output(t))
-                            number_put(tensor->type, tensor->data, at,
-                                       input_row(p, t, b, x->positions[side_of(t)][a], h)[c]);
-                        memset(owner + at * size, t, (size_t)size);
-                    }
+        int64_t rows = x->rows[side_of(t)], *positions = x->positions[side_of(t)];
+        if (!truth_is_output(t))
+            arrays_put(&p->truth, t, *tensor, rows, positions, p->truth.x[t]);
+
+        /* Whose bytes these are is an array, too. */
+        struct ra_tensor owner = *tensor;
+        int64_t size = ra_type_bytes(tensor->type), width = truth_width(&p->truth, t);
+        owner.data = x->block_of[t]->owner + ((unsigned char *)tensor->data - x->block_of[t]->data);
+        for (int64_t e = 0; e < p->truth.B * rows * truth_heads(&p->truth, t); e++) {
+            int64_t heads = truth_heads(&p->truth, t), at = e / heads / rows * owner.batch;
+            at += e / heads % rows * owner.row + e % heads * owner.head;
+            memset((char *)owner.data + at * size, t, (size_t)(width * size));
+        }
     }
     for (int t = 0; t < ARRAYS; t++)
         if (x->blocks[t].data)
@@ -468,18 +449,13 @@ static bool only_outputs_changed(struct shard *x, bool backward, char *trouble)
     return true;
 }
 
-/* Copies an array of a rank into the whole. */
-static void collect(const struct problem *p, struct shard *x, enum truth_array t,
-                    double *const *got)
+/* Copies a rank's outputs into the whole ones. */
+static void collect(const struct problem *p, struct shard *x, double *const *got)
 {
-    struct ra_tensor tensor = *tensor_in(&x->arrays, t);
-    for (int64_t b = 0; b < p->truth.B; b++)
-        for (int64_t a = 0; a < x->rows[side_of(t)]; a++)
-            for (int64_t h = 0; h < truth_heads(&p->truth, t); h++)
-                for (int64_t c = 0; c < truth_width(&p->truth, t); c++)
-                    truth_row(&p->truth, got, t, b, x->positions[side_of(t)][a], h)[c] =
-                        number_get(tensor.type, tensor.data,
-                                   b * tensor.batch + a * tensor.row + h * tensor.head + c);
+    for (enum truth_array t = O; t < ARRAYS; t++)
+        if (truth_is_output(t))
+            arrays_get(&p->truth, t, *tensor_in(&x->arrays, t), x->rows[side_of(t)],
+                       x->positions[side_of(t)], got[t]);
 }
 
 /* ---- Runs. ---- */
@@ -493,15 +469,24 @@ struct run {
     char trouble[MOST_RANKS][TEXT]; /* by rank; "": none */
 };
 
+/* Makes a plan on a link; NULL: none. */
+static enum ra_status create(struct ra_plan **plan, const struct ra_config *config,
+                             const struct ra_link *link, char *error)
+{
+    return link ? ra_link_plan_create(plan, config, *link, error)
+                : ra_plan_create(plan, config, error);
+}
+
 /* Makes a rank's plan. NULL: not, and says why. */
 static struct ra_plan *new_plan(const struct ra_config *config, struct thread_ring *ring, int rank,
                                 char *trouble)
 {
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE] = "";
-    enum ra_status status =
-        ring ? ra_link_plan_create(&plan, config, thread_ring_link(ring, rank), error)
-             : ra_plan_create(&plan, config, error);
+    struct ra_link link = {0};
+    if (ring)
+        link = thread_ring_link(ring, rank);
+    enum ra_status status = create(&plan, config, ring ? &link : NULL, error);
     if (status != RA_OK)
         snprintf(trouble, TEXT, "plan: %s: %s", ra_status_text(status), error);
     return status == RA_OK ? plan : NULL;
@@ -577,9 +562,8 @@ static void run_rank(void *context, int rank)
         right = right && only_outputs_changed(&x, backward, trouble) &&
                 (!run->ring || check_traffic(plan, run->ring, backward, trouble));
     }
-    for (int t = 0; right && t < ARRAYS; t++)
-        if (truth_is_output(t))
-            collect(p, &x, t, run->got);
+    if (right)
+        collect(p, &x, run->got);
     clear_shard(&x);
     ra_plan_destroy(plan);
 }
@@ -597,9 +581,7 @@ static struct run new_run(const struct problem *p, enum order order)
 static struct run run_of(const struct problem *p, struct shard *x)
 {
     struct run run = new_run(p, ROWS_FIRST);
-    for (int t = 0; t < ARRAYS; t++)
-        if (truth_is_output(t))
-            collect(p, x, t, run.got);
+    collect(p, x, run.got);
     return run;
 }
 
@@ -1535,13 +1517,13 @@ static void refused(const struct ra_config *config, const char *name, const char
     struct ra_plan *plan = (struct ra_plan *)(void *)&plan;
     char error[RA_ERROR_SIZE];
     memset(error, 'x', sizeof error);
-    ck_assert_msg(ra_plan_create(&plan, config, error) == RA_INVALID, "%s %s", name, got);
+    ck_assert_msg(create(&plan, config, NULL, error) == RA_INVALID, "%s %s", name, got);
     ck_assert_ptr_null(plan);
     ck_assert_ptr_nonnull(memchr(error, 0, sizeof error));
     ck_assert_msg(strstr(error, name) && strstr(error, got) && strstr(error, right),
                   "\"%s\" has no \"%s\", \"%s\" or \"%s\"", error, name, got, right);
     plan = (struct ra_plan *)(void *)&plan;
-    ck_assert_int_eq(ra_plan_create(&plan, config, NULL), RA_INVALID);
+    ck_assert_int_eq(create(&plan, config, NULL, NULL), RA_INVALID);
     ck_assert_ptr_null(plan);
 }
 
@@ -1562,9 +1544,9 @@ START_TEST(wrong_configs)
 
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
-    ck_assert_int_eq(ra_plan_create(NULL, &striped, error), RA_INVALID);
+    ck_assert_int_eq(create(NULL, &striped, NULL, error), RA_INVALID);
     ck_assert_ptr_nonnull(strstr(error, "plan is NULL"));
-    ck_assert_int_eq(ra_plan_create(&plan, NULL, error), RA_INVALID);
+    ck_assert_int_eq(create(&plan, NULL, NULL, error), RA_INVALID);
     ck_assert_ptr_nonnull(strstr(error, "config is NULL"));
     ck_assert_ptr_null(plan);
     ra_plan_destroy(NULL);
@@ -1747,8 +1729,22 @@ START_TEST(wrong_calls)
     }
     struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE), after = run_of(&p, &x);
     same_bits(&p, &run, &after);
+    ra_plan_destroy(plan);
+    clear_run(&run);
+    clear_run(&after);
+    clear_shard(&x);
+    clear(&p);
+}
+END_TEST
 
-    /* No arrays, and arrays of other sizes. */
+/* No arrays, arrays of other sizes, and a plan without a backward. */
+START_TEST(sizes_of_arrays)
+{
+    struct problem p = {.config = shape(2, 5, 5, 4, 2, 3)};
+    prepare(&p);
+    struct ra_plan *plan = plan_for(&p.config);
+    struct shard x;
+    fill_shard(&p, &x, ROWS_FIRST, plan);
     struct {
         struct ra_arrays arrays;
         int64_t more;
@@ -1780,8 +1776,6 @@ START_TEST(wrong_calls)
     ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_INVALID);
     ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "forward_only"));
     ra_plan_destroy(plan);
-    clear_run(&run);
-    clear_run(&after);
     clear_shard(&x);
     clear(&p);
 }
@@ -1854,22 +1848,17 @@ START_TEST(links_of_no_plan)
 {
     struct thread_ring *ring = thread_ring_open(3, 1, THREAD_LATE);
     struct ra_config config = shape(1, 8, 8, 1, 1, 4);
-    struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
+    static const char *const words[] = {"ring_size = 2", "dim = 0", "plan is NULL"};
     config.ring_size = 2;
-    ck_assert_int_eq(ra_link_plan_create(&plan, &config, thread_ring_link(ring, 0), error),
-                     RA_INVALID);
-    ck_assert_ptr_nonnull(strstr(error, "ring_size = 2"));
-    ck_assert_int_eq(thread_ring_closed(ring), 1);
-    config.dim = 0;
-    ck_assert_int_eq(ra_link_plan_create(&plan, &config, thread_ring_link(ring, 1), NULL),
-                     RA_INVALID);
-    ck_assert_ptr_null(plan);
-    ck_assert_int_eq(thread_ring_closed(ring), 2);
-    ck_assert_int_eq(ra_link_plan_create(NULL, &config, thread_ring_link(ring, 2), error),
-                     RA_INVALID);
-    ck_assert_ptr_nonnull(strstr(error, "plan is NULL"));
-    ck_assert_int_eq(thread_ring_closed(ring), 3);
+    for (int rank = 0; rank < 3; rank++) {
+        struct ra_plan *plan = NULL;
+        struct ra_link link = thread_ring_link(ring, rank);
+        char error[RA_ERROR_SIZE];
+        enum ra_status status = create(rank < 2 ? &plan : NULL, &config, &link, error);
+        ck_assert_msg(status == RA_INVALID && !plan && strstr(error, words[rank]), "%s", error);
+        ck_assert_int_eq(thread_ring_closed(ring), rank + 1);
+        config.dim = 0;
+    }
     thread_ring_close(ring);
 }
 END_TEST
@@ -2010,6 +1999,25 @@ END_TEST
 
 /* ---- Memory. ---- */
 
+/* Without any one of its blocks there is no plan. */
+static void refuse_each(const struct ra_config *config, int64_t calls, int64_t bytes)
+{
+    for (int64_t refuse = 1; refuse <= calls; refuse++) {
+        char error[RA_ERROR_SIZE], wanted[32];
+        struct ra_plan *plan = (struct ra_plan *)(void *)&plan;
+        watch_memory();
+        memory.refuse = refuse;
+        enum ra_status status = create(&plan, config, NULL, error);
+        stop_watching();
+        ck_assert_int_eq(status, RA_OUT_OF_MEMORY);
+        ck_assert_ptr_null(plan);
+        ck_assert_int_eq(memory.held, 0);
+        snprintf(wanted, sizeof wanted, "%" PRId64 " bytes", bytes);
+        ck_assert_msg(refuse == 1 || strstr(error, wanted), "%s; not %s", error, wanted);
+        ck_assert_ptr_nonnull(strstr(error, "memory"));
+    }
+}
+
 START_TEST(memory_of_a_plan)
 {
     uint64_t state = 9;
@@ -2029,8 +2037,7 @@ START_TEST(memory_of_a_plan)
                 link.bytes = 1000;
             }
             watch_memory();
-            enum ra_status status = ring ? ra_link_plan_create(&plan, &p.config, link, NULL)
-                                         : ra_plan_create(&plan, &p.config, NULL);
+            enum ra_status status = create(&plan, &p.config, ring ? &link : NULL, NULL);
             int64_t calls = memory.calls, taken = memory.bytes, bytes = ra_plan_bytes(plan);
             int live = memory.held;
             ra_plan_destroy(plan);
@@ -2041,26 +2048,17 @@ START_TEST(memory_of_a_plan)
             ck_assert_int_eq(memory.calls, calls);
             ck_assert_int_eq(memory.held, 0);
 
-            /* Without any one of its blocks there is no plan. */
-            for (int64_t refuse = 1; refuse <= calls && !ring; refuse++) {
-                char error[RA_ERROR_SIZE], wanted[32];
-                watch_memory();
-                memory.refuse = refuse;
-                plan = (struct ra_plan *)(void *)&plan;
-                status = ra_plan_create(&plan, &p.config, error);
-                stop_watching();
-                ck_assert_int_eq(status, RA_OUT_OF_MEMORY);
-                ck_assert_ptr_null(plan);
-                ck_assert_int_eq(memory.held, 0);
-                snprintf(wanted, sizeof wanted, "%" PRId64 " bytes", bytes);
-                ck_assert_msg(refuse == 1 || strstr(error, wanted), "%s; not %s", error, wanted);
-                ck_assert_ptr_nonnull(strstr(error, "memory"));
-            }
+            if (!ring)
+                refuse_each(&p.config, calls, bytes);
         }
         if (ring)
             thread_ring_close(ring);
     }
+}
+END_TEST
 
+START_TEST(memory_of_large_plans)
+{
     /* A plan to look at takes little, whatever it says of the real one's. */
     struct ra_config large = shape(8, 1 << 20, RA_SAME, 64, 8, 128);
     large.ring_size = 64;
@@ -2084,7 +2082,7 @@ START_TEST(memory_of_a_plan)
     large.type = RA_FLOAT16;
     watch_memory();
     memory.most = 1 << 30;
-    enum ra_status status = ra_plan_create(&plan, &large, error);
+    enum ra_status status = create(&plan, &large, NULL, error);
     stop_watching();
     ck_assert_int_eq(status, RA_OUT_OF_MEMORY);
     ck_assert_int_eq(memory.held, 0);
@@ -2157,7 +2155,7 @@ START_TEST(memory_in_use)
     struct ra_link link = {.rank = 0, .size = 1, .self = &config, .close = stay_open};
     struct ra_plan *plan;
     watch_memory();
-    enum ra_status status = ra_link_plan_create(&plan, &config, link, NULL);
+    enum ra_status status = create(&plan, &config, &link, NULL);
     stop_watching();
     ck_assert_int_eq(status, RA_OK);
     ck_assert_int_eq(memory.held, 2);
@@ -2251,16 +2249,11 @@ static bool runs_well(struct ra_plan *plan, const struct ra_config *config, uint
     if (!config->forward_only)
         well = well && ra_backward(plan, &x.arrays) == RA_OK &&
                only_outputs_changed(&x, true, trouble);
-    for (int t = 0; t < ARRAYS && well; t++) {
-        if (!truth_is_output(t) || (t >= DQ && config->forward_only))
-            continue;
-        double *got[ARRAYS] = {NULL};
-        got[t] = truth_numbers(truth_count(&p.truth, t));
-        collect(&p, &x, t, got);
-        for (int64_t e = 0; e < truth_count(&p.truth, t); e++)
-            well = well && (isfinite(got[t][e]) || (t == LSE && got[t][e] == -INFINITY));
-        free(got[t]);
-    }
+    struct run run = run_of(&p, &x);
+    for (enum truth_array t = O; t < (config->forward_only ? D_OUT : ARRAYS) && well; t++)
+        for (int64_t e = 0; truth_is_output(t) && e < truth_count(&p.truth, t); e++)
+            well = well && (isfinite(run.got[t][e]) || (t == LSE && run.got[t][e] == -INFINITY));
+    clear_run(&run);
     clear_shard(&x);
     clear(&p);
     return well;
@@ -2277,7 +2270,7 @@ START_TEST(fuzz_configs)
         char error[RA_ERROR_SIZE] = "";
         watch_memory();
         memory.most = 1 << 26;
-        enum ra_status status = ra_plan_create(&plan, &config, error);
+        enum ra_status status = create(&plan, &config, NULL, error);
         stop_watching();
         if (status != RA_OK) {
             if ((status != RA_INVALID && status != RA_OUT_OF_MEMORY) || plan || !error[0] ||
@@ -2331,14 +2324,38 @@ static bool collides(struct ra_tensor t, int64_t B, int64_t rows, int64_t heads,
     return twice;
 }
 
+/* Makes up to three things of some arrays odd. */
+static void spoil_by_chance(struct ra_arrays *arrays, uint64_t *state)
+{
+    static const int64_t odd_strides[] = {0,  1,  -1, 2,  3,         -3,        4,
+                                          6,  7,  9,  12, 17,        18,        -18,
+                                          24, 36, 40, 64, INT64_MAX, INT64_MIN, (int64_t)1 << 57};
+    for (int64_t changes = random_below(state, 4); changes > 0; changes--) {
+        struct ra_tensor *tensor = tensor_in(arrays, (int)random_below(state, ARRAYS));
+        int64_t *strides[] = {&tensor->batch, &tensor->row, &tensor->head};
+        switch (random_below(state, 8)) {
+        case 0:
+            tensor->type = (enum ra_type)(random_below(state, 6) - 1);
+            break;
+        case 1:
+            tensor->data = tensor->data ? (char *)tensor->data + random_below(state, 5) : NULL;
+            break;
+        case 2:
+            tensor->data = random_below(state, 4)
+                               ? tensor_in(arrays, (int)random_below(state, ARRAYS))->data
+                               : NULL;
+            break;
+        default:
+            *ONE_OF(state, strides) = ONE_OF(state, odd_strides);
+        }
+    }
+}
+
 /* Whatever arrays hold, a call is done or refused; if done, no output lies upon itself. */
 START_TEST(fuzz_arrays)
 {
     enum { B = 2, N = 3, M = 4, H = 2, G = 1, D = 3, ROOM = 4096 };
     static float room[ARRAYS][ROOM];
-    static const int64_t odd_strides[] = {0,  1,  -1, 2,  3,         -3,        4,
-                                          6,  7,  9,  12, 17,        18,        -18,
-                                          24, 36, 40, 64, INT64_MAX, INT64_MIN, (int64_t)1 << 57};
     struct ra_config config = shape(B, N, M, H, G, D);
     config.has_mask = true;
     struct ra_plan *plans[3];
@@ -2362,25 +2379,7 @@ START_TEST(fuzz_arrays)
             if (t == MASK)
                 *tensor = ra_tensor_bn(room[t] + ROOM / 2, rows);
         }
-        for (int64_t changes = random_below(&state, 4); changes > 0; changes--) {
-            struct ra_tensor *tensor = tensor_in(&arrays, (int)random_below(&state, ARRAYS));
-            int64_t *strides[] = {&tensor->batch, &tensor->row, &tensor->head};
-            switch (random_below(&state, 8)) {
-            case 0:
-                tensor->type = (enum ra_type)(random_below(&state, 6) - 1);
-                break;
-            case 1:
-                tensor->data = tensor->data ? (char *)tensor->data + random_below(&state, 5) : NULL;
-                break;
-            case 2:
-                tensor->data = random_below(&state, 4)
-                                   ? tensor_in(&arrays, (int)random_below(&state, ARRAYS))->data
-                                   : NULL;
-                break;
-            default:
-                *ONE_OF(&state, strides) = ONE_OF(&state, odd_strides);
-            }
-        }
+        spoil_by_chance(&arrays, &state);
         bool backward = random_below(&state, 2);
         memset(room, 0, sizeof room);
         enum ra_status status = (backward ? ra_backward : ra_forward)(plan, &arrays);
@@ -2613,6 +2612,7 @@ int main(int argc, char **argv)
     tcase_add_test(cases, wrong_configs);
     tcase_add_test(cases, config_sizes);
     tcase_add_loop_test(cases, wrong_calls, 0, 2);
+    tcase_add_test(cases, sizes_of_arrays);
     tcase_add_test(cases, types_of_arrays);
     tcase_add_test(cases, wrong_shards);
     tcase_add_test(cases, links_of_no_plan);
@@ -2621,6 +2621,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(cases, one_rank_is_absent, 0, 3);
     cases = add_cases(suite, "memory");
     tcase_add_test(cases, memory_of_a_plan);
+    tcase_add_test(cases, memory_of_large_plans);
     tcase_add_loop_test(cases, memory_of_calls, 0, 4);
     tcase_add_test(cases, memory_in_use);
     cases = add_cases(suite, "fuzz");
