@@ -1228,6 +1228,47 @@ static void check_hops(const struct problem *p, struct ra_plan *plan)
             }
 }
 
+/* Every row of this rank has one place there, and the layout knows it. Counts the rows of the whole. */
+static void check_rows(const struct problem *p, const struct ra_plan *plan, enum ra_side side,
+                       int *times)
+{
+    char trouble[TEXT] = "";
+    struct ra_layout layout = ra_plan_layout(plan, side);
+    int64_t *at = calloc((size_t)ra_plan_rows(plan, side) + 1, sizeof *at);
+    ra_plan_positions(plan, side, at);
+    ck_assert_msg(check_positions(p, plan, side, at, trouble), "%s", trouble);
+    for (int64_t a = 0; a < ra_plan_rows(plan, side); a++) {
+        int64_t row;
+        times[at[a]]++;
+        ck_assert_int_eq(ra_layout_find(layout, at[a], &row), ra_plan_rank(plan));
+        ck_assert_int_eq(row, a);
+    }
+    free(at);
+}
+
+/* Does a rank's plan say of all ranks what the one to look at says? */
+static void compare_plans(struct ra_plan *plan, struct ra_plan *look)
+{
+    char mine[4096], theirs[4096];
+    for (int about = 0; about < ra_plan_ranks(plan); about++) {
+        int64_t size = ra_plan_describe(plan, about, mine, sizeof mine);
+        ck_assert_int_eq(size, ra_plan_describe(look, about, theirs, sizeof theirs));
+        ck_assert_str_eq(mine, theirs);
+        ck_assert_int_eq(size, (int64_t)strlen(mine));
+    }
+    if (ra_plan_rank(plan) == 0)
+        ck_assert_int_eq(ra_plan_bytes(plan), ra_plan_bytes(look));
+}
+
+/* It computes nothing. */
+static void expect_no_call(struct ra_plan *look)
+{
+    struct ra_arrays arrays = RA_ARRAYS_INIT;
+    ck_assert_int_eq(ra_forward(look, &arrays), RA_INVALID);
+    ck_assert_ptr_nonnull(strstr(ra_plan_error(look), "ring_size"));
+    ck_assert_int_eq(ra_backward(look, &arrays), RA_INVALID);
+}
+
 /* A plan to look at answers for every rank as the real ones do, and both are right. */
 START_TEST(plans_to_look_at)
 {
@@ -1248,35 +1289,15 @@ START_TEST(plans_to_look_at)
         struct thread_ring *ring = thread_ring_open(p.ranks, 1, THREAD_LATE);
         int *times[] = {calloc((size_t)N + 1, sizeof(int)), calloc((size_t)M + 1, sizeof(int))};
         for (int rank = 0; rank < p.ranks; rank++) {
-            char trouble[TEXT] = "", mine[4096], theirs[4096];
+            char trouble[TEXT] = "";
             struct ra_plan *plan = new_plan(&p.config, ring, rank, trouble);
             ck_assert_msg(plan != NULL, "%s", trouble);
             ck_assert_int_eq(ra_plan_rank(plan), rank);
             if (rank == p.ranks - 1)
                 check_hops(&p, plan);
-            for (int about = 0; about < p.ranks; about++) {
-                int64_t size = ra_plan_describe(plan, about, mine, sizeof mine);
-                ck_assert_int_eq(size, ra_plan_describe(look, about, theirs, sizeof theirs));
-                ck_assert_str_eq(mine, theirs);
-                ck_assert_int_eq(size, (int64_t)strlen(mine));
-            }
-            if (rank == 0)
-                ck_assert_int_eq(ra_plan_bytes(plan), ra_plan_bytes(look));
-
-            /* Every row of the whole has one place on one rank, and the layout knows it. */
-            for (int side = 0; side < 2; side++) {
-                struct ra_layout layout = ra_plan_layout(plan, side);
-                int64_t *at = calloc((size_t)ra_plan_rows(plan, side) + 1, sizeof *at);
-                ra_plan_positions(plan, side, at);
-                ck_assert_msg(check_positions(&p, plan, side, at, trouble), "%s", trouble);
-                for (int64_t a = 0; a < ra_plan_rows(plan, side); a++) {
-                    int64_t row;
-                    times[side][at[a]]++;
-                    ck_assert_int_eq(ra_layout_find(layout, at[a], &row), rank);
-                    ck_assert_int_eq(row, a);
-                }
-                free(at);
-            }
+            compare_plans(plan, look);
+            for (int side = 0; side < 2; side++)
+                check_rows(&p, plan, side, times[side]);
             ra_plan_destroy(plan);
         }
         for (int side = 0; side < 2; side++) {
@@ -1285,14 +1306,8 @@ START_TEST(plans_to_look_at)
             free(times[side]);
         }
         thread_ring_close(ring);
-
-        /* It computes nothing. */
-        struct ra_arrays arrays = RA_ARRAYS_INIT;
-        if (p.ranks > 1) {
-            ck_assert_int_eq(ra_forward(look, &arrays), RA_INVALID);
-            ck_assert_ptr_nonnull(strstr(ra_plan_error(look), "ring_size"));
-            ck_assert_int_eq(ra_backward(look, &arrays), RA_INVALID);
-        }
+        if (p.ranks > 1)
+            expect_no_call(look);
         ra_plan_destroy(look);
         clear(&p);
     }
@@ -2403,66 +2418,68 @@ END_TEST
 
 /* ---- A loop of one's own. ---- */
 
-/* The modules below the plan, as a caller would use them: key blocks come in another order, each
- * with its own band. */
-START_TEST(own_loop)
+/* All keys, forward or backward, in blocks that come from the last to the first, each with its own
+ * band. */
+static void fold_blocks(struct ra_fold *fold, const struct ra_queries *queries,
+                        const struct ra_keys *keys, int64_t lookback)
 {
     enum { BLOCK = 11 };
+    struct ra_span query_span = {keys->rows - queries->rows, 1, queries->rows};
+    (fold->backward ? ra_tile_delta : ra_tile_begin)(fold->D, queries);
+    for (int64_t first = (keys->rows - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
+        struct ra_keys block = ra_keys_block(keys, first, BLOCK);
+        struct ra_span key_span = {first, 1, block.rows};
+        ra_band_fold(fold, queries, &block, ra_band_causal(query_span, key_span, lookback));
+    }
+    if (!fold->backward)
+        ra_tile_finish(fold->D, queries);
+}
+
+/* The modules below the plan, as a caller would use them. */
+START_TEST(own_loop)
+{
     struct problem p = {.config = shape(2, 60, 70, 2, 1, 16)};
     p.config.causal = true;
     p.config.lookback = _i ? 25 : RA_NO_LOOKBACK;
     prepare(&p);
-    int64_t N = 60, M = 70, D = 16;
+    enum { N = 60, M = 70, D = 16 };
     struct ra_plan *plan = plan_for(&p.config);
     struct shard x;
     fill_shard(&p, &x, HEADS_FIRST, plan);
     struct ra_arrays *arrays = &x.arrays;
-    float *max = calloc((size_t)N, sizeof *max), *sum = calloc((size_t)N, sizeof *sum);
-    float *delta = calloc((size_t)N, sizeof *delta);
+    float max[2 * 2 * N], sum[2 * 2 * N], delta[2 * 2 * N];
     float *workspace = calloc((size_t)ra_tile_workspace(16, 8, D), sizeof *workspace);
     struct ra_fold fold = {.D = D,
                            .score = {(float)p.truth.scale, 0},
                            .tile_queries = 16,
                            .tile_keys = 8,
                            .workspace = workspace};
-    for (int64_t e = 0; e < 2 * 2 * N * D; e++)
-        ((float *)arrays->dq.data)[e] = 0;
-    for (int64_t e = 0; e < 2 * M * D; e++)
-        ((float *)arrays->dk.data)[e] = ((float *)arrays->dv.data)[e] = 0;
-    for (int64_t b = 0; b < 2; b++)
-        for (int64_t h = 0; h < 2; h++) {
-            int64_t mine = (b * 2 + h) * N * D, theirs = b * M * D;
-            struct ra_queries queries = {.rows = N,
-                                         .stride = {D, D, D, D},
-                                         .q = (float *)arrays->q.data + mine,
-                                         .o = (float *)arrays->o.data + mine,
-                                         .max = max,
-                                         .sum = sum,
-                                         .lse = (float *)arrays->lse.data + (b * 2 + h) * N,
-                                         .d_out = (float *)arrays->d_out.data + mine,
-                                         .delta = delta,
-                                         .dq = (float *)arrays->dq.data + mine};
-            struct ra_keys keys = {.rows = M,
-                                   .stride = {D, D, D, D},
-                                   .k = (float *)arrays->k.data + theirs,
-                                   .v = (float *)arrays->v.data + theirs,
-                                   .dk = (float *)arrays->dk.data + theirs,
-                                   .dv = (float *)arrays->dv.data + theirs};
-            struct ra_span query_span = {M - N, 1, N};
-            for (int backward = 0; backward < 2; backward++) {
-                fold.backward = backward;
-                (backward ? ra_tile_delta : ra_tile_begin)(D, &queries);
-                for (int64_t first = (M - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
-                    struct ra_keys block = ra_keys_block(&keys, first, BLOCK);
-                    struct ra_span key_span = {first, 1, block.rows};
-                    int64_t lookback = _i ? p.config.lookback : RA_BAND_FAR;
-                    ra_band_fold(&fold, &queries, &block,
-                                 ra_band_causal(query_span, key_span, lookback));
-                }
-                if (!backward)
-                    ra_tile_finish(D, &queries);
-            }
+    memset(arrays->dq.data, 0, sizeof(float[2 * 2 * N * D]));
+    memset(arrays->dk.data, 0, sizeof(float[2 * M * D]));
+    memset(arrays->dv.data, 0, sizeof(float[2 * M * D]));
+    for (int64_t head = 0; head < 2 * 2; head++) {
+        int64_t mine = head * N, theirs = head / 2 * M * D;
+        struct ra_queries queries = {.rows = N,
+                                     .stride = {D, D, D, D},
+                                     .q = (float *)arrays->q.data + mine * D,
+                                     .o = (float *)arrays->o.data + mine * D,
+                                     .max = max + mine,
+                                     .sum = sum + mine,
+                                     .lse = (float *)arrays->lse.data + mine,
+                                     .d_out = (float *)arrays->d_out.data + mine * D,
+                                     .delta = delta + mine,
+                                     .dq = (float *)arrays->dq.data + mine * D};
+        struct ra_keys keys = {.rows = M,
+                               .stride = {D, D, D, D},
+                               .k = (float *)arrays->k.data + theirs,
+                               .v = (float *)arrays->v.data + theirs,
+                               .dk = (float *)arrays->dk.data + theirs,
+                               .dv = (float *)arrays->dv.data + theirs};
+        for (int backward = 0; backward < 2; backward++) {
+            fold.backward = backward;
+            fold_blocks(&fold, &queries, &keys, _i ? p.config.lookback : RA_BAND_FAR);
         }
+    }
     struct run own = run_of(&p, &x), planned = run_as(&p, ROWS_FIRST, THREAD_LATE);
     judge_run(&p, &own);
     judge_run(&p, &planned);
@@ -2471,9 +2488,6 @@ START_TEST(own_loop)
     clear_run(&planned);
     clear_shard(&x);
     clear(&p);
-    free(max);
-    free(sum);
-    free(delta);
     free(workspace);
 }
 END_TEST

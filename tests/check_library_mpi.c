@@ -342,6 +342,12 @@ static int64_t local_bytes(const struct work *work, enum truth_array array)
     return bytes_of(&work->problem, array, work->rows[form_of(&work->problem, array).side]);
 }
 
+static enum ra_status create(struct ra_plan **plan, const struct ra_config *config, MPI_Comm comm,
+                             char *error)
+{
+    return ra_mpi_plan_create(plan, config, comm, error);
+}
+
 /* Makes a plan on `comm`, and the arrays of this rank, empty. False: there is no plan. */
 static bool begin(struct work *work, const struct problem *problem, MPI_Comm comm)
 {
@@ -355,7 +361,7 @@ static bool begin(struct work *work, const struct problem *problem, MPI_Comm com
     work->rank = rank % P;
     config->batch += work->ring;
     char error[RA_ERROR_SIZE] = "";
-    enum ra_status status = ra_mpi_plan_create(&work->plan, config, comm, error);
+    enum ra_status status = create(&work->plan, config, comm, error);
     EXPECT(status == RA_OK, "%s: %s", ra_status_text(status), error);
     if (status != RA_OK)
         return false;
@@ -540,7 +546,7 @@ static void refused(const struct ra_config *config, enum ra_status expected,
     char error[RA_ERROR_SIZE] = "";
     struct ra_plan *plan = (struct ra_plan *)error; /* what must be overwritten */
     double began = seconds();
-    enum ra_status status = ra_mpi_plan_create(&plan, config, MPI_COMM_WORLD, error);
+    enum ra_status status = create(&plan, config, MPI_COMM_WORLD, error);
     EXPECT(status == expected, "%s instead of %s: %s", ra_status_text(status),
            ra_status_text(expected), error);
     EXPECT(status == RA_OK || !plan, "a plan in spite of: %s", error);
@@ -691,7 +697,7 @@ static void test_wrong_config(void)
 
     /* Whoever does not want the text may give none. */
     struct ra_plan *plan;
-    enum ra_status status = ra_mpi_plan_create(&plan, &config, MPI_COMM_WORLD, NULL);
+    enum ra_status status = create(&plan, &config, MPI_COMM_WORLD, NULL);
     EXPECT(status == RA_INVALID && !plan, "%s", ra_status_text(status));
 }
 
@@ -789,8 +795,11 @@ static void test_results(void)
             p.config.layout = t == 1 ? RA_CONTIGUOUS : RA_STRIPED;
             solve(&p, MPI_COMM_WORLD, 1);
         }
+}
 
-    p = usual(40, 40);
+static void test_other_results(void)
+{
+    struct problem p = usual(40, 40);
     p.config.softcap = 3;
     p.config.scale = 1;
     solve(&p, MPI_COMM_WORLD, 1);
@@ -1114,7 +1123,7 @@ static void test_nobody_plans(void)
                 char error[RA_ERROR_SIZE] = "";
                 struct ra_plan *plan = (struct ra_plan *)error;
                 double began = seconds();
-                enum ra_status status = ra_mpi_plan_create(&plan, &config, comm, error);
+                enum ra_status status = create(&plan, &config, comm, error);
                 double took = seconds() - began;
                 EXPECT(status == RA_LOST && !plan, "%s: %s", ra_status_text(status), error);
                 EXPECT(took >= soon / 3 && took < soon + grace, "after %g s: %s", took, error);
@@ -1383,7 +1392,7 @@ static void test_many_plans(void)
         if (i == 20)
             before = footprint();
         struct ra_plan *plan;
-        enum ra_status status = ra_mpi_plan_create(&plan, &config, MPI_COMM_WORLD, NULL);
+        enum ra_status status = create(&plan, &config, MPI_COMM_WORLD, NULL);
         EXPECT(status != RA_OK, "a plan");
     }
     expect_no_growth(before, 512);
@@ -1541,7 +1550,7 @@ static void impossible(MPI_Comm comm, const char *when)
     struct ra_plan *plan = (struct ra_plan *)error;
     struct ra_config config = RA_CONFIG_INIT;
     config.queries = config.dim = 8;
-    enum ra_status status = ra_mpi_plan_create(&plan, &config, comm, error);
+    enum ra_status status = create(&plan, &config, comm, error);
     EXPECT(status == RA_INVALID && !plan && error[0], "%s: %s: %s", when, ra_status_text(status),
            error);
 }
@@ -1616,6 +1625,7 @@ static const struct {
     {"wrong config", test_wrong_config},
     {"memory", test_memory},
     {"results", test_results},
+    {"other results", test_other_results},
     {"local keys", test_local_keys},
     {"round trips", test_round_trips},
     {"wrong rows", test_wrong_rows},
@@ -1693,7 +1703,7 @@ static int die(char **argv)
             raise(death.signal);
         char error[RA_ERROR_SIZE] = "";
         struct ra_plan *plan;
-        enum ra_status status = ra_mpi_plan_create(&plan, &problem.config, MPI_COMM_WORLD, error);
+        enum ra_status status = create(&plan, &problem.config, MPI_COMM_WORLD, error);
         EXPECT(status == RA_LOST && !plan, "%s: %s", ra_status_text(status), error);
         EXPECT(strstr(error, "all ranks"), "%s", error);
     } else {
