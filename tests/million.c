@@ -518,6 +518,35 @@ static bool report(const char *name, const struct grade *mine)
     return good;
 }
 
+/* lse, delta and its unit of all queries: the oracle's, if it has judged all, or the run's. */
+static void gather_sums(const struct ra_arrays *arrays, struct ra_layout layout, const float *lse,
+                        double *const *judged, double *whole[3])
+{
+    int64_t H = options.heads, D = options.dim, n = ra_layout_rows(layout, rank);
+    double *mine[3];
+    for (int i = 0; i < 3; i++) {
+        mine[i] = on_host(n * H, sizeof *mine[i]);
+        if (judged)
+            memcpy(mine[i], judged[i], (size_t)(n * H) * sizeof *mine[i]);
+    }
+    if (!judged) {
+        double *delta = on_device(n * H * 8), *unit = on_device(n * H * 8);
+        must(oracle_delta(arrays->o.data, arrays->d_out.data, n, H, D, delta, unit, stream),
+             "delta");
+        must(cudaStreamSynchronize(stream), "delta");
+        to_host(mine[1], delta, n * H * 8);
+        to_host(mine[2], unit, n * H * 8);
+        must(cudaFree(delta), "cudaFree");
+        must(cudaFree(unit), "cudaFree");
+        for (int64_t e = 0; e < n * H; e++)
+            mine[0][e] = (double)lse[e];
+    }
+    for (int i = 0; i < 3; i++) {
+        whole[i] = gather(layout, mine[i]);
+        free(mine[i]);
+    }
+}
+
 static bool judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
 {
     int64_t N = options.tokens, H = options.heads, D = options.dim;
@@ -545,27 +574,8 @@ static bool judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
     grade = judge(arrays->dq, answers.host[OF_DQ], answers.host[DQ_UNIT], positions, local, count);
     good = report("dq", &grade) && good;
 
-    /* lse, delta and its unit of all queries: the oracle's, if it has judged all, or the run's. */
-    double *mine[3], *whole[3];
-    for (int i = 0; i < 3; i++) {
-        mine[i] = on_host(n * H, sizeof *mine[i]);
-        if (everything)
-            memcpy(mine[i], answers.host[OF_LSE + i], (size_t)(n * H) * sizeof *mine[i]);
-    }
-    if (!everything) {
-        double *delta = on_device(n * H * 8), *unit = on_device(n * H * 8);
-        must(oracle_delta(arrays->o.data, arrays->d_out.data, n, H, D, delta, unit, stream),
-             "delta");
-        must(cudaStreamSynchronize(stream), "delta");
-        to_host(mine[1], delta, n * H * 8);
-        to_host(mine[2], unit, n * H * 8);
-        must(cudaFree(delta), "cudaFree");
-        must(cudaFree(unit), "cudaFree");
-        for (int64_t e = 0; e < n * H; e++)
-            mine[0][e] = (double)lse[e];
-    }
-    for (int i = 0; i < 3; i++)
-        whole[i] = gather(layout, mine[i]);
+    double *whole[3];
+    gather_sums(arrays, layout, lse, everything ? &answers.host[OF_LSE] : NULL, whole);
 
     /* Keys. */
     count = my_sample(layout, true, everything, positions, local);
@@ -581,10 +591,8 @@ static bool judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
                everything ? "every row and key" : "dk and dv by the lse and delta of the run",
                seconds() - start);
 
-    for (int i = 0; i < 3; i++) {
-        free(mine[i]);
+    for (int i = 0; i < 3; i++)
         free(whole[i]);
-    }
     free(lse);
     free(positions);
     free(local);
@@ -648,6 +656,29 @@ static void read_options(int argc, char **argv)
     }
 }
 
+/* Forward and backward, and what they took. */
+static void measure(struct ra_plan *plan, const struct ra_arrays *arrays)
+{
+    int64_t N = options.tokens, H = options.heads, D = options.dim;
+    int64_t n = ra_plan_rows(plan, RA_QUERY_SIDE);
+    double forward = run(plan, arrays, false), backward = run(plan, arrays, true);
+    size_t free_bytes, all_bytes;
+    must(cudaMemGetInfo(&free_bytes, &all_bytes), "cudaMemGetInfo");
+    double operations = 2 * (double)N * (double)N * (double)(H * D);
+    if (rank == 0) {
+        printf("%" PRId64 " tokens, %" PRId64 " heads x %" PRId64
+               ", causal, bfloat16, striped over %d ranks\n",
+               N, H, D, ranks);
+        printf("forward  %10.4f s %8.1f TFLOP/s per rank\n", forward,
+               1e-12 * operations / forward / ranks);
+        printf("backward %10.4f s %8.1f TFLOP/s per rank\n", backward,
+               2.5e-12 * operations / backward / ranks);
+        printf("memory per rank: arrays %.2f GB, library %.2f GB; in use on the GPU %.2f GB\n",
+               1e-9 * (double)(16 * n * H * D + 4 * n * H), 1e-9 * (double)ra_plan_bytes(plan),
+               1e-9 * (double)(all_bytes - free_bytes));
+    }
+}
+
 int main(int argc, char **argv)
 {
     read_options(argc, argv);
@@ -692,23 +723,7 @@ int main(int argc, char **argv)
                          (enum oracle_stream)i, stream),
              "the inputs");
 
-    /* Forward and backward, and what they took. */
-    double forward = run(plan, &arrays, false), backward = run(plan, &arrays, true);
-    size_t free_bytes, all_bytes;
-    must(cudaMemGetInfo(&free_bytes, &all_bytes), "cudaMemGetInfo");
-    double operations = 2 * (double)N * (double)N * (double)(H * D);
-    if (rank == 0) {
-        printf("%" PRId64 " tokens, %" PRId64 " heads x %" PRId64
-               ", causal, bfloat16, striped over %d ranks\n",
-               N, H, D, ranks);
-        printf("forward  %10.4f s %8.1f TFLOP/s per rank\n", forward,
-               1e-12 * operations / forward / ranks);
-        printf("backward %10.4f s %8.1f TFLOP/s per rank\n", backward,
-               2.5e-12 * operations / backward / ranks);
-        printf("memory per rank: arrays %.2f GB, library %.2f GB; in use on the GPU %.2f GB\n",
-               1e-9 * (double)(16 * n * H * D + 4 * n * H), 1e-9 * (double)ra_plan_bytes(plan),
-               1e-9 * (double)(all_bytes - free_bytes));
-    }
+    measure(plan, &arrays);
     ra_plan_destroy(plan);
 
     bool good = judge_all(&arrays, layout);
