@@ -458,6 +458,12 @@ static bool make_plan_alone(struct ra_plan **plan, const struct ra_config *confi
     return is_well(ra_plan_create(plan, &on_gpu, NULL, error), error, 0);
 }
 
+static bool begin_plan(const struct problem *p, struct ra_plan **plan, int rank)
+{
+    char error[RA_ERROR_SIZE];
+    return is_well(make_plan(p, plan, &p->config, rank, error), error, rank);
+}
+
 /* Does the plan say by which transport messages pass, and why that one? */
 static void check_transport(const struct problem *p, struct ra_plan *plan, int rank)
 {
@@ -487,6 +493,20 @@ static void check_transport(const struct problem *p, struct ra_plan *plan, int r
               said_it ? (int)strcspn(said_it + 1, "\n") : 0, said_it ? said_it + 1 : "");
 }
 
+/* Enqueues both calls of a set on a stream. */
+static void call(const struct problem *p, struct ra_plan *plan, const struct set *set,
+                 cudaStream_t stream)
+{
+    is_well(ra_cuda_forward(plan, &set->x, stream), ra_plan_error(plan), ra_plan_rank(plan));
+    if (!p->config.forward_only)
+        is_well(ra_cuda_backward(plan, &set->x, stream), ra_plan_error(plan), ra_plan_rank(plan));
+}
+
+static void wait_for(struct ra_plan *plan)
+{
+    is_well(ra_wait(plan), ra_plan_error(plan), ra_plan_rank(plan));
+}
+
 /* Functions of the host run one after the other, also of several streams: so their end is given. */
 static void rest_until(void *end)
 {
@@ -499,8 +519,7 @@ static void compute(void *context, int rank)
 {
     struct problem *p = context;
     struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
-    if (!is_well(make_plan(p, &plan, &p->config, rank, error), error, rank))
+    if (!begin_plan(p, &plan, rank))
         return;
     check_transport(p, plan, rank);
     if (p->hops > 0 && ra_plan_hops(plan) != p->hops)
@@ -515,14 +534,9 @@ static void compute(void *context, int rank)
     double end = ra_seconds() + p->late;
     for (int i = 0; i < 2 && p->late > 0; i++)
         CUDA(cudaLaunchHostFunc(sets[i].stream, rest_until, &end));
-    for (int round = 0; round < p->rounds; round++) {
-        const struct ra_arrays *x = &sets[round].x;
-        cudaStream_t stream = sets[round % 2].stream;
-        is_well(ra_cuda_forward(plan, x, stream), ra_plan_error(plan), rank);
-        if (!p->config.forward_only)
-            is_well(ra_cuda_backward(plan, x, stream), ra_plan_error(plan), rank);
-    }
-    is_well(ra_wait(plan), ra_plan_error(plan), rank);
+    for (int round = 0; round < p->rounds; round++)
+        call(p, plan, &sets[round], sets[round % 2].stream);
+    wait_for(plan);
     meet(p);
     for (int i = 0; i < p->rounds; i++) {
         check_set(p, plan, &sets[i]);
@@ -617,48 +631,49 @@ static void test_rings(void)
     }
 }
 
+#define ALL RA_NO_LOOKBACK
+static const struct shape {
+    const char *name;
+    int ranks;
+    int64_t N, M, lookback, bucket;
+    bool causal, has_mask, strided, interleaved, forward_only, local_keys;
+    double softcap;
+    enum ra_layout_kind layout;
+    int type;
+} shapes[] = {
+    {"not causal", 3, 40, 40, ALL, 0, 0, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_FLOAT32},
+    {"buckets", 3, 61, 61, ALL, 4, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
+    {"buckets", 4, 61, 61, 7, 3, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_BFLOAT16},
+    {"lookback skips hops", 4, 64, 64, 5, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_FLOAT32},
+    {"lookback skips hops", 4, 64, 64, 5, 0, 1, 0, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT16},
+    {"lookback 0", 4, 64, 64, 0, 0, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
+    {"interleaved heads", 2, 33, 33, ALL, 0, 1, 0, 0, 1, 0, 0, 0, RA_ZIGZAG, RA_BFLOAT16},
+    {"soft cap", 3, 33, 33, ALL, 0, 1, 0, 0, 0, 0, 0, 3, RA_STRIPED, RA_FLOAT32},
+    {"key mask", 4, 45, 45, ALL, 0, 1, 1, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT32},
+    {"key mask", 3, 45, 45, ALL, 0, 0, 1, 1, 0, 0, 0, 0, RA_CONTIGUOUS, RA_BFLOAT16},
+    {"strided arrays", 3, 45, 45, ALL, 0, 1, 0, 1, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
+    {"strided arrays", 2, 45, 45, ALL, 0, 1, 1, 1, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT16},
+    {"more ranks than rows", 4, 3, 3, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
+    {"more ranks than rows", 4, 3, 3, ALL, 0, 0, 1, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_BFLOAT16},
+    {"more ranks than rows", 4, 5, 5, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT32},
+    {"fewer keys, some see none", 3, 40, 11, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS,
+     RA_FLOAT32},
+    {"fewer keys, some see none", 4, 40, 11, ALL, 0, 1, 1, 0, 0, 0, 0, 0, RA_STRIPED, RA_BFLOAT16},
+    {"more keys", 3, 11, 50, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
+    {"more keys", 4, 11, 50, ALL, 0, 0, 0, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT16},
+    {"no keys", 3, 11, 0, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_FLOAT32},
+    {"no queries", 3, 0, 11, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_FLOAT32},
+    {"forward only", 4, 45, 45, ALL, 0, 1, 0, 0, 0, 1, 0, 0, RA_STRIPED, RA_BFLOAT16},
+    {"forward only, rank 0 only sends", 3, 45, 45, ALL, 0, 1, 0, 0, 0, 1, 0, 0, RA_CONTIGUOUS,
+     RA_FLOAT32},
+    {"local keys", 3, 45, 45, ALL, 0, 0, 0, 0, 0, 0, 1, 0, RA_CONTIGUOUS, RA_FLOAT32},
+    {"local keys", 4, 60, 60, 6, 0, 1, 1, 0, 0, 0, 1, 0, RA_CONTIGUOUS, RA_BFLOAT16},
+    {"several tiles", 4, 700, 700, ALL, 0, 1, 1, 0, 0, 0, 0, 0, RA_STRIPED, RA_BFLOAT16},
+};
+#undef ALL
+
 static void test_shapes(void)
 {
-    static const int64_t ALL = RA_NO_LOOKBACK;
-    static const struct shape {
-        const char *name;
-        int ranks;
-        int64_t N, M, lookback, bucket;
-        bool causal, has_mask, strided, interleaved, forward_only, local_keys;
-        double softcap;
-        enum ra_layout_kind layout;
-        int type;
-    } shapes[] = {
-        {"not causal", 3, 40, 40, ALL, 0, 0, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_FLOAT32},
-        {"buckets", 3, 61, 61, ALL, 4, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
-        {"buckets", 4, 61, 61, 7, 3, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_BFLOAT16},
-        {"lookback skips hops", 4, 64, 64, 5, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_FLOAT32},
-        {"lookback skips hops", 4, 64, 64, 5, 0, 1, 0, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT16},
-        {"lookback 0", 4, 64, 64, 0, 0, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
-        {"interleaved heads", 2, 33, 33, ALL, 0, 1, 0, 0, 1, 0, 0, 0, RA_ZIGZAG, RA_BFLOAT16},
-        {"soft cap", 3, 33, 33, ALL, 0, 1, 0, 0, 0, 0, 0, 3, RA_STRIPED, RA_FLOAT32},
-        {"key mask", 4, 45, 45, ALL, 0, 1, 1, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT32},
-        {"key mask", 3, 45, 45, ALL, 0, 0, 1, 1, 0, 0, 0, 0, RA_CONTIGUOUS, RA_BFLOAT16},
-        {"strided arrays", 3, 45, 45, ALL, 0, 1, 0, 1, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
-        {"strided arrays", 2, 45, 45, ALL, 0, 1, 1, 1, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT16},
-        {"more ranks than rows", 4, 3, 3, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
-        {"more ranks than rows", 4, 3, 3, ALL, 0, 0, 1, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_BFLOAT16},
-        {"more ranks than rows", 4, 5, 5, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT32},
-        {"fewer keys, some see none", 3, 40, 11, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS,
-         RA_FLOAT32},
-        {"fewer keys, some see none", 4, 40, 11, ALL, 0, 1, 1, 0, 0, 0, 0, 0, RA_STRIPED,
-         RA_BFLOAT16},
-        {"more keys", 3, 11, 50, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
-        {"more keys", 4, 11, 50, ALL, 0, 0, 0, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT16},
-        {"no keys", 3, 11, 0, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_FLOAT32},
-        {"no queries", 3, 0, 11, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_FLOAT32},
-        {"forward only", 4, 45, 45, ALL, 0, 1, 0, 0, 0, 1, 0, 0, RA_STRIPED, RA_BFLOAT16},
-        {"forward only, rank 0 only sends", 3, 45, 45, ALL, 0, 1, 0, 0, 0, 1, 0, 0, RA_CONTIGUOUS,
-         RA_FLOAT32},
-        {"local keys", 3, 45, 45, ALL, 0, 0, 0, 0, 0, 0, 1, 0, RA_CONTIGUOUS, RA_FLOAT32},
-        {"local keys", 4, 60, 60, 6, 0, 1, 1, 0, 0, 0, 1, 0, RA_CONTIGUOUS, RA_BFLOAT16},
-        {"several tiles", 4, 700, 700, ALL, 0, 1, 1, 0, 0, 0, 0, 0, RA_STRIPED, RA_BFLOAT16},
-    };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const struct shape *s = &shapes[i];
         struct problem p = usual(s->ranks, (enum ra_type)s->type);
@@ -746,17 +761,15 @@ static void compute_twice(void *context, int rank)
 {
     struct problem *p = context;
     struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
-    if (!is_well(make_plan(p, &plan, &p->config, rank, error), error, rank))
+    if (!begin_plan(p, &plan, rank))
         return;
     struct set sets[2];
     for (int i = 0; i < 2; i++)
         make_set(p, plan, &sets[i], 1);
     meet(p);
     for (int i = 0; i < 2; i++) {
-        is_well(ra_cuda_forward(plan, &sets[i].x, sets[i].stream), ra_plan_error(plan), rank);
-        is_well(ra_cuda_backward(plan, &sets[i].x, sets[i].stream), ra_plan_error(plan), rank);
-        is_well(ra_wait(plan), ra_plan_error(plan), rank);
+        call(p, plan, &sets[i], sets[i].stream);
+        wait_for(plan);
     }
     meet(p);
     for (int a = O; a < ARRAYS; a++) {
@@ -799,9 +812,8 @@ static void check_memory(void *context, int rank)
 {
     struct problem *p = context;
     struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
     int64_t before = bytes_taken();
-    if (!is_well(make_plan(p, &plan, &p->config, rank, error), error, rank))
+    if (!begin_plan(p, &plan, rank))
         return;
 
     /* What the plan has is what was taken, but for struct ra_cuda and its arrays. */
@@ -814,9 +826,8 @@ static void check_memory(void *context, int rank)
     struct set set;
     make_set(p, plan, &set, 1);
     meet(p);
-    is_well(ra_cuda_forward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
-    is_well(ra_cuda_backward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
-    is_well(ra_wait(plan), ra_plan_error(plan), rank);
+    call(p, plan, &set, set.stream);
+    wait_for(plan);
     meet(p);
     if (bytes_taken() - before != taken)
         WRONG("rank %d: a call has taken memory", rank);
@@ -904,19 +915,16 @@ static void check_observer(void *context, int rank)
 {
     struct problem *p = context;
     struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
-    if (!is_well(make_plan(p, &plan, &p->config, rank, error), error, rank))
+    if (!begin_plan(p, &plan, rank))
         return;
     struct set set;
     make_set(p, plan, &set, 1);
     meet(p);
     double began = ra_seconds();
     heard.count = 0;
-    for (int i = 0; i < 2; i++) {
-        is_well(ra_cuda_forward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
-        is_well(ra_cuda_backward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
-    }
-    is_well(ra_wait(plan), ra_plan_error(plan), rank);
+    for (int i = 0; i < 2; i++)
+        call(p, plan, &set, set.stream);
+    wait_for(plan);
     double ended = ra_seconds();
     for (int i = 0; i < heard.count; i++)
         if (!(heard.events[i].start >= began - 1e-3 && heard.events[i].end <= ended + 1e-3 &&
@@ -949,7 +957,7 @@ static void check_observer(void *context, int rank)
         WRONG("rank %d: %d events, not %d", rank, heard.count, wanted);
 
     /* Nothing is told twice. */
-    is_well(ra_wait(plan), ra_plan_error(plan), rank);
+    wait_for(plan);
     if (heard.count != wanted)
         WRONG("rank %d: something is told twice", rank);
     meet(p);
@@ -991,7 +999,7 @@ static enum oddity {
 
 /* What that rank gets, what the others get, and a word of all texts. */
 struct expected {
-    enum ra_status odd, other;
+    int odd, other; /* enum ra_status */
     const char *word;
 };
 static struct expected expected;
@@ -1003,7 +1011,7 @@ static void err(void *context, int rank)
     struct ra_plan *plan;
     char text[RA_ERROR_SIZE] = "";
     bool odd = rank == odd_rank;
-    enum ra_status wanted = odd ? expected.odd : expected.other, status;
+    enum ra_status wanted = (enum ra_status)(odd ? expected.odd : expected.other), status;
     if (odd && oddity == OTHER_HEADS)
         config.heads *= 2;
     if (odd && oddity == LARGE_DIM)
@@ -1073,78 +1081,46 @@ static void expect(const char *name, bool threads, enum ra_transport transport, 
 /* Peer copies are for processes: threads that share a GPU are refused them. */
 static void test_errors(void)
 {
+    enum { ANY = RA_ANY_TRANSPORT, PEER = RA_PEER_COPIES, HOST = RA_HOST_LINK };
+    enum {
+        INVALID = RA_INVALID,
+        NO_MEMORY = RA_OUT_OF_MEMORY,
+        LOST = RA_LOST,
+        DISAGREE = RA_DISAGREEMENT
+    };
     static const struct {
         const char *name;
         enum oddity oddity;
-        enum ra_transport transport;
+        int transport;
         double timeout;
         struct expected what;
     } cases[] = {
-        {"ranks that disagree",
-         OTHER_HEADS,
-         RA_ANY_TRANSPORT,
-         20,
-         {RA_DISAGREEMENT, RA_DISAGREEMENT, "config.heads"}},
-        {"a config that is refused",
-         LARGE_DIM,
-         RA_ANY_TRANSPORT,
-         20,
-         {RA_INVALID, RA_INVALID, "config.dim = 300"}},
-        {"a transport that cannot be",
-         NO_DEVICE_LINK,
-         RA_ANY_TRANSPORT,
-         20,
-         {RA_INVALID, RA_INVALID, "RA_DEVICE_LINK"}},
-        {"memory that a rank does not reach",
-         NOT_REACHED,
-         RA_PEER_COPIES,
-         20,
-         {RA_INVALID, RA_INVALID, "does not reach the memory of rank"}},
-        {"a device that is full",
-         NO_DEVICE_MEMORY,
-         RA_ANY_TRANSPORT,
-         20,
-         {RA_OUT_OF_MEMORY, RA_OUT_OF_MEMORY, "no memory: "}},
-        {"a host that is full",
-         NO_HOST_MEMORY,
-         RA_HOST_LINK,
-         20,
-         {RA_OUT_OF_MEMORY, RA_OUT_OF_MEMORY, "no memory: "}},
-        {"a launch that fails",
-         NO_LAUNCH,
-         RA_PEER_COPIES,
-         20,
-         {RA_DEVICE, RA_LOST, "hop 0: ra_k02_forward: "}},
-        {"a launch that fails",
-         NO_LAUNCH,
-         RA_HOST_LINK,
-         20,
-         {RA_DEVICE, RA_LOST, "hop 0: ra_k02_forward: "}},
-        {"an array that is refused",
-         NO_ARRAY,
-         RA_PEER_COPIES,
-         20,
-         {RA_INVALID, RA_LOST, "arrays.q.data"}},
-        {"an array that is refused",
-         NO_ARRAY,
-         RA_HOST_LINK,
-         20,
-         {RA_INVALID, RA_LOST, "arrays.q.data"}},
-        {"a rank that is dead", NO_CALL, RA_PEER_COPIES, 2, {RA_OK, RA_LOST, "hop "}},
-        {"a rank that is dead", NO_CALL, RA_HOST_LINK, 2, {RA_OK, RA_LOST, "hop "}},
+        {"a config that is refused", LARGE_DIM, ANY, 20, {INVALID, INVALID, "config.dim = 300"}},
+        {"a link that takes none", NO_DEVICE_LINK, ANY, 20, {INVALID, INVALID, "DEVICE_LINK"}},
+        {"a device that is full", NO_DEVICE_MEMORY, ANY, 20, {NO_MEMORY, NO_MEMORY, "no memory: "}},
+        {"a host that is full", NO_HOST_MEMORY, HOST, 20, {NO_MEMORY, NO_MEMORY, "no memory: "}},
+        {"a launch that fails", NO_LAUNCH, PEER, 20, {RA_DEVICE, LOST, "hop 0: ra_k02_forward: "}},
+        {"a launch that fails", NO_LAUNCH, HOST, 20, {RA_DEVICE, LOST, "hop 0: ra_k02_forward: "}},
+        {"an array that is refused", NO_ARRAY, PEER, 20, {INVALID, LOST, "arrays.q.data"}},
+        {"an array that is refused", NO_ARRAY, HOST, 20, {INVALID, LOST, "arrays.q.data"}},
+        {"a rank that is dead", NO_CALL, PEER, 2, {RA_OK, LOST, "hop "}},
+        {"a rank that is dead", NO_CALL, HOST, 2, {RA_OK, LOST, "hop "}},
+        {"ranks that disagree", OTHER_HEADS, ANY, 20, {DISAGREE, DISAGREE, "config.heads"}},
+        {"memory out of reach", NOT_REACHED, PEER, 20, {INVALID, INVALID, "not reach the memory"}},
     };
 
     /* What a lost ring had stays: who was lost might still write to it. */
     for (int threads = 0; threads < 2; threads++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             oddity = cases[i].oddity;
-            if (!threads || cases[i].transport != RA_PEER_COPIES)
-                expect(cases[i].name, threads, cases[i].transport, cases[i].timeout, cases[i].what);
+            if (!threads || cases[i].transport != PEER)
+                expect(cases[i].name, threads, (enum ra_transport)cases[i].transport,
+                       cases[i].timeout, cases[i].what);
         }
     oddity = NO_ARRAY;
     if (devices < 3)
         expect("threads that share a GPU", true, RA_PEER_COPIES, 20,
-               (struct expected){RA_INVALID, RA_INVALID, "of a process share device"});
+               (struct expected){INVALID, INVALID, "of a process share device"});
 }
 
 static void test_wrong_calls(void)
@@ -1212,7 +1188,7 @@ static void test_elsewhere(void)
             ? status != RA_OK
             : status != RA_INVALID || !strstr(ra_plan_error(plan), "arrays.k.data is memory"))
         WRONG("k on the host: %s: %s", ra_status_text(status), ra_plan_error(plan));
-    is_well(ra_wait(plan), ra_plan_error(plan), 0);
+    wait_for(plan);
 
     cudaGraph_t graph = NULL;
     CUDA(cudaStreamBeginCapture(set.stream, cudaStreamCaptureModeThreadLocal));
@@ -1236,18 +1212,8 @@ static void test_elsewhere(void)
     }
 
     /* The plan is as good as before. */
-    is_well(ra_cuda_forward(plan, &set.x, set.stream), ra_plan_error(plan), 0);
-    is_well(ra_cuda_backward(plan, &set.x, set.stream), ra_plan_error(plan), 0);
-    is_well(ra_wait(plan), ra_plan_error(plan), 0);
-    check_set(&p, plan, &set);
-    verdict("arrays and streams of elsewhere");
-
-    /* Without a stream the calls return when they are done. */
-    for (enum truth_array a = O; a < ARRAYS; a++)
-        if (truth_is_output(a))
-            CUDA(cudaMemset(set.arrays[a].tensor.data, 0xFF, (size_t)set.arrays[a].bytes));
-    is_well(ra_forward(plan, &set.x), ra_plan_error(plan), 0);
-    is_well(ra_backward(plan, &set.x), ra_plan_error(plan), 0);
+    call(&p, plan, &set, set.stream);
+    wait_for(plan);
     check_set(&p, plan, &set);
     free_set(&set);
     ra_plan_destroy(plan);

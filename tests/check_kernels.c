@@ -406,6 +406,42 @@ static struct array *array_number(struct arrays *x, int i)
     return all[i];
 }
 
+/* What a kernel is told of the whole problem. */
+static void describe_arrays(struct arrays *x, const struct sample *s)
+{
+    const struct problem *p = s->p;
+    x->kernel = (struct ra_kernel){.batch = p->batch,
+                                   .queries = p->n,
+                                   .keys = p->m,
+                                   .heads = p->heads,
+                                   .key_heads = p->key_heads,
+                                   .dim = p->dim,
+                                   .head_map = p->map,
+                                   .score = {(float)s->truth.scale, (float)p->softcap},
+                                   .band = p->band,
+                                   .q = from_row(&x->q, 0),
+                                   .k = from_row(&x->k, 0),
+                                   .v = from_row(&x->v, 0),
+                                   .d_out = from_row(&x->d_out, 0),
+                                   .o = from_row(&x->o, 0),
+                                   .lse = from_row(&x->lse, 0),
+                                   .carry_o = from_row(&x->carry_o, 0),
+                                   .carry_max = from_row(&x->carry_max, 0),
+                                   .carry_sum = from_row(&x->carry_sum, 0),
+                                   .delta = from_row(&x->delta, 0),
+                                   .dq = from_row(&x->dq, 0),
+                                   .dk = from_row(&x->dk, 0),
+                                   .dv = from_row(&x->dv, 0),
+                                   .deterministic = p->deterministic};
+    if (s->truth.x[MASK])
+        x->kernel.mask = from_row(&x->mask, 0);
+
+    /* Who folds all keys at once may give no carry at all. */
+    if (p->pieces == 1 && p->seed % 2 == 0)
+        x->kernel.carry_o = x->kernel.carry_max = x->kernel.carry_sum =
+            (struct ra_tensor)RA_NO_TENSOR;
+}
+
 /* Puts the sample on the device. Outputs are NaN, gradients what they are added to. */
 static void open_arrays(struct arrays *x, const struct sample *s)
 {
@@ -445,43 +481,13 @@ static void open_arrays(struct arrays *x, const struct sample *s)
     for (int i = 0; i < 6; i++)
         send(as_made[i]);
 
-    x->kernel = (struct ra_kernel){.batch = B,
-                                   .queries = n,
-                                   .keys = m,
-                                   .heads = H,
-                                   .key_heads = G,
-                                   .dim = D,
-                                   .head_map = p->map,
-                                   .score = {(float)t->scale, (float)p->softcap},
-                                   .band = p->band,
-                                   .q = from_row(&x->q, 0),
-                                   .k = from_row(&x->k, 0),
-                                   .v = from_row(&x->v, 0),
-                                   .d_out = from_row(&x->d_out, 0),
-                                   .o = from_row(&x->o, 0),
-                                   .lse = from_row(&x->lse, 0),
-                                   .carry_o = from_row(&x->carry_o, 0),
-                                   .carry_max = from_row(&x->carry_max, 0),
-                                   .carry_sum = from_row(&x->carry_sum, 0),
-                                   .delta = from_row(&x->delta, 0),
-                                   .dq = from_row(&x->dq, 0),
-                                   .dk = from_row(&x->dk, 0),
-                                   .dv = from_row(&x->dv, 0),
-                                   .deterministic = p->deterministic};
-    if (t->x[MASK])
-        x->kernel.mask = from_row(&x->mask, 0);
-
-    /* Who folds all keys at once may give no carry at all. */
-    if (p->pieces == 1 && p->seed % 2 == 0)
-        x->kernel.carry_o = x->kernel.carry_max = x->kernel.carry_sum =
-            (struct ra_tensor)RA_NO_TENSOR;
+    describe_arrays(x, s);
     x->turn_count = ra_kernel_turns(&x->kernel);
     size_t bytes = (size_t)x->turn_count * sizeof(int) + 1;
     check(cudaMalloc((void **)&x->turns, bytes), "memory on the device");
     check(cudaMemset(x->turns, 0, bytes), "memory on the device");
     x->kernel.turns = x->turns;
 }
-
 static void close_arrays(struct arrays *x)
 {
     for (int i = 0; i < DEVICE_ARRAYS; i++)
@@ -1132,33 +1138,12 @@ static void try_refusals(void)
     }
 }
 
-/* A GPU of compute capability 8.6, or 8.0: k03 has smaller tiles, or fewer stages. And one of 7.5,
- * which it must refuse. */
-static void try_small_shared_memory(void)
+/* What depends on the sizes of tiles, on such a GPU. */
+static void try_small_tiles(const char *name)
 {
-    static const int64_t small_lengths[] = {1, 15, 16, 17, 31, 32, 33, 64, 65, 129, 200};
-    static const int64_t small_dims[] = {1, 8, 40, 64, 65, 80, 96, 128, 129, 200, 256};
-    enum { SMALL = sizeof small_dims / sizeof small_dims[0] };
-    const char *name = "small shared memory";
     struct problem p;
-    pretended.capability = 8;
-
-    /* Anything, of every dim, with turns and without; two of three on 8.6. */
-    for (int i = 0; i < 12 * SMALL; i++) {
-        if (quick && i % 4 != 0)
-            continue;
-        p = random_problem((uint64_t)(8000 + i), small_lengths[3 * i % SMALL],
-                           small_lengths[(i + i / SMALL) % SMALL]);
-        p.name = name;
-        p.dim = small_dims[i % SMALL];
-        p.deterministic = i / SMALL % 2;
-        p.repeats = 3;
-        pretended.shared_memory = (i / SMALL / 2 % 3 < 2 ? 99 : 163) << 10;
-        try(&p);
-    }
 
     /* Offsets of a window around the sizes of tiles. */
-    pretended.shared_memory = 99 << 10;
     for (int offset = -40; offset <= 40; offset += quick ? 12 : 4) {
         p = ordinary(name, 70, 100);
         p.seed = (uint64_t)(8500 + offset);
@@ -1196,9 +1181,12 @@ static void try_small_shared_memory(void)
         p.band.hi = i < 3 ? RA_BAND_FAR : 0;
         try(&p);
     }
+}
 
-    pretended.shared_memory = 64 << 10;
-    pretended.capability = 7;
+/* k03 on a GPU that has no such tensor cores. */
+static void refuse_old_device(const char *name)
+{
+    const struct problem p = ordinary(name, 1, 1);
     for (int k = 0; k < KERNELS; k++) {
         if (kernels[k].type == RA_FLOAT32 || !chosen(kernels[k].name, name))
             continue;
@@ -1213,6 +1201,38 @@ static void try_small_shared_memory(void)
                        kernels[k].rung->backward(&none, 0) == cudaErrorNotSupported) ||
                       wrong(&kernels[k], &p, "compute capability 7.5 is not refused"));
     }
+}
+
+/* A GPU of compute capability 8.6, or 8.0: k03 has smaller tiles, or fewer stages. And one of 7.5,
+ * which it must refuse. */
+static void try_small_shared_memory(void)
+{
+    static const int64_t small_lengths[] = {1, 15, 16, 17, 31, 32, 33, 64, 65, 129, 200};
+    static const int64_t small_dims[] = {1, 8, 40, 64, 65, 80, 96, 128, 129, 200, 256};
+    enum { SMALL = sizeof small_dims / sizeof small_dims[0] };
+    const char *name = "small shared memory";
+    struct problem p;
+    pretended.capability = 8;
+
+    /* Anything, of every dim, with turns and without; two of three on 8.6. */
+    for (int i = 0; i < 12 * SMALL; i++) {
+        if (quick && i % 4 != 0)
+            continue;
+        p = random_problem((uint64_t)(8000 + i), small_lengths[3 * i % SMALL],
+                           small_lengths[(i + i / SMALL) % SMALL]);
+        p.name = name;
+        p.dim = small_dims[i % SMALL];
+        p.deterministic = i / SMALL % 2;
+        p.repeats = 3;
+        pretended.shared_memory = (i / SMALL / 2 % 3 < 2 ? 99 : 163) << 10;
+        try(&p);
+    }
+
+    pretended.shared_memory = 99 << 10;
+    try_small_tiles(name);
+    pretended.shared_memory = 64 << 10;
+    pretended.capability = 7;
+    refuse_old_device(name);
     pretended.shared_memory = pretended.capability = 0;
 }
 

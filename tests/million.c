@@ -470,8 +470,37 @@ static void report(const char *name, const struct grade *mine)
                ", number %" PRId64 "%s\n",
                name, grade.count, grade.error, 100 * grade.share, typical, grade.token, grade.head,
                grade.number, good ? "" : "   FAILED");
-    verdict_state.complaints += rank == 0 && !good;
+    verdict_state.complaints += rig.rank == 0 && !good;
     verdict("%s", name);
+}
+
+/* lse, delta and its unit of all queries: the oracle's, if it has judged all, or the run's. */
+static void gather_sums(const struct ra_arrays *arrays, struct ra_layout layout, const float *lse,
+                        double *const *judged, double *whole[3])
+{
+    int64_t H = options.heads, D = options.dim, n = ra_layout_rows(layout, rig.rank);
+    double *mine[3];
+    for (int i = 0; i < 3; i++) {
+        mine[i] = on_host(n * H, sizeof *mine[i]);
+        if (judged)
+            memcpy(mine[i], judged[i], (size_t)(n * H) * sizeof *mine[i]);
+    }
+    if (!judged) {
+        double *delta = on_device(n * H * 8), *unit = on_device(n * H * 8);
+        must(oracle_delta(arrays->o.data, arrays->d_out.data, n, H, D, delta, unit, rig.stream),
+             "delta");
+        must(cudaStreamSynchronize(rig.stream), "delta");
+        to_host(mine[1], delta, n * H * 8);
+        to_host(mine[2], unit, n * H * 8);
+        must(cudaFree(delta), "cudaFree");
+        must(cudaFree(unit), "cudaFree");
+        for (int64_t e = 0; e < n * H; e++)
+            mine[0][e] = (double)lse[e];
+    }
+    for (int i = 0; i < 3; i++) {
+        whole[i] = gather(layout, mine[i]);
+        free(mine[i]);
+    }
 }
 
 static void judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
@@ -501,27 +530,8 @@ static void judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
     grade = judge(arrays->dq, answers.host[OF_DQ], answers.host[DQ_UNIT], positions, local, count);
     report("dq", &grade);
 
-    /* lse, delta and its unit of all queries: the oracle's, if it has judged all, or the run's. */
-    double *mine[3], *whole[3];
-    for (int i = 0; i < 3; i++) {
-        mine[i] = on_host(n * H, sizeof *mine[i]);
-        if (everything)
-            memcpy(mine[i], answers.host[OF_LSE + i], (size_t)(n * H) * sizeof *mine[i]);
-    }
-    if (!everything) {
-        double *delta = on_device(n * H * 8), *unit = on_device(n * H * 8);
-        must(oracle_delta(arrays->o.data, arrays->d_out.data, n, H, D, delta, unit, rig.stream),
-             "delta");
-        must(cudaStreamSynchronize(rig.stream), "delta");
-        to_host(mine[1], delta, n * H * 8);
-        to_host(mine[2], unit, n * H * 8);
-        must(cudaFree(delta), "cudaFree");
-        must(cudaFree(unit), "cudaFree");
-        for (int64_t e = 0; e < n * H; e++)
-            mine[0][e] = (double)lse[e];
-    }
-    for (int i = 0; i < 3; i++)
-        whole[i] = gather(layout, mine[i]);
+    double *whole[3];
+    gather_sums(arrays, layout, lse, everything ? &answers.host[OF_LSE] : NULL, whole);
 
     /* Keys. */
     count = my_sample(layout, true, everything, positions, local);
@@ -537,10 +547,8 @@ static void judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
                everything ? "every row and key" : "dk and dv by the lse and delta of the run",
                ra_seconds() - start);
 
-    for (int i = 0; i < 3; i++) {
-        free(mine[i]);
+    for (int i = 0; i < 3; i++)
         free(whole[i]);
-    }
     free(lse);
     free(positions);
     free(local);
@@ -603,6 +611,29 @@ static void read_options(int argc, char **argv)
     }
 }
 
+/* Forward and backward, and what they took. */
+static void measure(struct ra_plan *plan, const struct ra_arrays *arrays)
+{
+    int64_t N = options.tokens, H = options.heads, D = options.dim;
+    int64_t n = ra_plan_rows(plan, RA_QUERY_SIDE);
+    double forward = run(plan, arrays, false), backward = run(plan, arrays, true);
+    size_t free_bytes, all_bytes;
+    must(cudaMemGetInfo(&free_bytes, &all_bytes), "cudaMemGetInfo");
+    double operations = 2 * (double)N * (double)N * (double)(H * D);
+    if (rig.rank == 0) {
+        printf("%" PRId64 " tokens, %" PRId64 " heads x %" PRId64
+               ", causal, bfloat16, striped over %d ranks\n",
+               N, H, D, rig.ranks);
+        printf("forward  %10.4f s %8.1f TFLOP/s per rank\n", forward,
+               1e-12 * operations / forward / rig.ranks);
+        printf("backward %10.4f s %8.1f TFLOP/s per rank\n", backward,
+               2.5e-12 * operations / backward / rig.ranks);
+        printf("memory per rank: arrays %.2f GB, library %.2f GB; in use on the GPU %.2f GB\n",
+               1e-9 * (double)(16 * n * H * D + 4 * n * H), 1e-9 * (double)ra_plan_bytes(plan),
+               1e-9 * (double)(all_bytes - free_bytes));
+    }
+}
+
 int main(int argc, char **argv)
 {
     read_options(argc, argv);
@@ -640,23 +671,7 @@ int main(int argc, char **argv)
                          (enum oracle_stream)i, rig.stream),
              "the inputs");
 
-    /* Forward and backward, and what they took. */
-    double forward = run(plan, &arrays, false), backward = run(plan, &arrays, true);
-    size_t free_bytes, all_bytes;
-    must(cudaMemGetInfo(&free_bytes, &all_bytes), "cudaMemGetInfo");
-    double operations = 2 * (double)N * (double)N * (double)(H * D);
-    if (rig.rank == 0) {
-        printf("%" PRId64 " tokens, %" PRId64 " heads x %" PRId64
-               ", causal, bfloat16, striped over %d ranks\n",
-               N, H, D, rig.ranks);
-        printf("forward  %10.4f s %8.1f TFLOP/s per rank\n", forward,
-               1e-12 * operations / forward / rig.ranks);
-        printf("backward %10.4f s %8.1f TFLOP/s per rank\n", backward,
-               2.5e-12 * operations / backward / rig.ranks);
-        printf("memory per rank: arrays %.2f GB, library %.2f GB; in use on the GPU %.2f GB\n",
-               1e-9 * (double)(16 * n * H * D + 4 * n * H), 1e-9 * (double)ra_plan_bytes(plan),
-               1e-9 * (double)(all_bytes - free_bytes));
-    }
+    measure(plan, &arrays);
     ra_plan_destroy(plan);
 
     verdict_state.rank = rig.rank;
