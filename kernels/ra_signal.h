@@ -24,7 +24,7 @@ extern "C" {
 #define RA_SIGNALS 64
 #define RA_SIGNAL_LOST (-1)
 
-enum ra_failure { RA_SIGNAL_WELL, RA_SIGNAL_LATE, RA_SIGNAL_PEER_LOST, RA_SIGNAL_STOPPED };
+enum ra_failure { RA_SIGNAL_NONE, RA_SIGNAL_LATE, RA_SIGNAL_PEER_LOST, RA_SIGNAL_STOPPED };
 
 /* What host and device say to each other, in host memory that both reach. */
 struct ra_trouble {

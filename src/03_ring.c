@@ -1,65 +1,22 @@
 /* 03-ring: the same attention on P ranks, each with its own part of the sequence.
  * Chapter 03. New here: keys and values travel from rank to rank and are folded wherever they are.
- * In the backward their gradients travel one hop behind them, and at last go home.
+ * In the backward their gradients travel one hop behind them, and at last go home. The loop is that
+ * of ra_ring.c; this program says what it folds.
  */
-#include <string.h>
+#include "ra_span.h"
 #include "stage_ring.h"
-
-/* What one rank has: n query rows and m key rows of its own, and room for visiting keys. */
-struct shard {
-    struct ra_queries queries; /* q, o, d_out, dq (B, n, H, D); max, sum, lse, delta (B, H, n) */
-    float *keys[3];            /* own keys; visiting ones take turns in two buffers, see slot() */
-    float *gradients[4];       /* of those keys: this rank's share; [3]: that of the ranks before */
-    float *workspace;          /* ra_tile_workspace */
-    int64_t stride;            /* of keys: H * D */
-    struct ra_ring ring;
-    int hops; /* P, or 1 if nothing travels */
-};
-
-/* The rows of a rank: as many for each, rounded up, and for the last ones what is left. */
-static struct ra_span rows_of(int64_t length, const struct ra_ring *ring, int rank)
-{
-    int64_t rows = (length + ring->size - 1) / ring->size;
-    int64_t first = rank * rows < length ? rank * rows : length;
-    return (struct ra_span){first, 1, rows < length - first ? rows : length - first};
-}
-
-/* Which buffer the keys of this hop are in, and their gradients. */
-static int slot(int hop)
-{
-    return hop == 0 ? 0 : 2 - hop % 2;
-}
-
-/* The keys that are here at this hop: those of the rank `hop` to the left. */
-static struct ra_keys keys_at(const struct stage *stage, const struct shard *x, int hop)
-{
-    int64_t rows = rows_of(stage->M, &x->ring, ra_ring_rank_at(&x->ring, -hop)).count;
-    return ra_message_keys(stage->B, x->stride, stage->has_mask, rows, x->keys[slot(hop)],
-                           x->gradients[slot(hop)]);
-}
-
-/* Calls a function of ra_tile for the queries of every batch and head. */
-static void each_head(const struct stage *stage, const struct shard *x,
-                      void (*function)(int64_t D, const struct ra_queries *queries))
-{
-    for (int64_t b = 0; b < stage->B; b++)
-        for (int64_t h = 0; h < stage->H; h++) {
-            struct ra_queries queries = ra_queries_head(&x->queries, stage->D, b, h);
-            function(stage->D, &queries);
-        }
-}
 
 /* Every block of these queries meets every block of these keys; the messages move on between the
  * tiles. Returns how many pairs were computed. */
-static int64_t fold_tiles(const struct stage *stage, struct shard *x,
-                          const struct ra_queries *queries, const struct ra_keys *keys,
-                          bool backward)
+static int64_t fold_tiles(struct stage_ring *x, const struct ra_queries *queries,
+                          const struct ra_keys *keys, bool backward)
 {
-    int64_t pairs = 0;
-    for (int64_t a = 0; a < queries->rows; a += stage->config.tile_queries)
-        for (int64_t c = 0; c < keys->rows; c += stage->config.tile_keys) {
-            struct ra_queries rows = ra_queries_block(queries, a, stage->config.tile_queries);
-            struct ra_keys seen = ra_keys_block(keys, c, stage->config.tile_keys);
+    const struct stage *stage = x->stage;
+    int64_t pairs = 0, tile_queries = stage->config.tile_queries;
+    for (int64_t a = 0; a < queries->rows; a += tile_queries)
+        for (int64_t b = 0; b < keys->rows; b += stage->config.tile_keys) {
+            struct ra_queries rows = ra_queries_block(queries, a, tile_queries);
+            struct ra_keys seen = ra_keys_block(keys, b, stage->config.tile_keys);
             (backward ? ra_tile_backward : ra_tile_forward)(stage->D, stage_score(stage), &rows,
                                                             &seen, RA_ALL_KEYS, x->workspace);
             pairs += rows.rows * seen.rows;
@@ -68,112 +25,36 @@ static int64_t fold_tiles(const struct stage *stage, struct shard *x,
     return pairs;
 }
 
-/* Folds the keys of this hop into the carries of all queries; backward, adds to dq and to the
+/* Folds the keys of this step into the carries of all queries; backward, adds to dq and to the
  * gradients of these keys. */
-static void fold_hop(struct stage *stage, struct shard *x, int hop, bool backward)
+static void fold_hop(void *context, int step, bool backward)
 {
-    struct ra_keys visiting = keys_at(stage, x, hop);
-    double start = ra_ring_seconds();
-    int64_t pairs = 0;
-    for (int64_t b = 0; b < stage->B; b++)
-        for (int64_t h = 0; h < stage->H; h++) {
-            struct ra_queries queries = ra_queries_head(&x->queries, stage->D, b, h);
-            struct ra_keys keys = ra_keys_head(&visiting, stage->D, b, h);
-            pairs += fold_tiles(stage, x, &queries, &keys, backward);
+    struct stage_ring *x = context;
+    struct ra_keys visiting = stage_ring_keys(x, step);
+    int64_t pairs = 0, D = x->stage->D;
+    for (int64_t b = 0; b < x->stage->B; b++)
+        for (int64_t h = 0; h < x->stage->H; h++) {
+            struct ra_queries queries = ra_queries_head(&x->queries, D, b, h);
+            struct ra_keys keys = ra_keys_head(&visiting, D, b, h);
+            pairs += fold_tiles(x, &queries, &keys, backward);
         }
-    stage_ring_work(stage, hop, backward, start, pairs, 0);
-}
-
-/* Begins to send the keys of this hop on to the right, and to receive the next ones from the
- * left. */
-static void pass_keys(struct stage *stage, struct shard *x, int hop)
-{
-    if (hop + 1 == x->hops)
-        return;
-    int64_t here = keys_at(stage, x, hop).rows, next = keys_at(stage, x, hop + 1).rows;
-    ra_ring_receive(&x->ring, RA_KEYS, hop, -1, x->keys[slot(hop + 1)],
-                    ra_message_key_bytes(stage->B, x->stride, stage->has_mask, next));
-    ra_ring_send(&x->ring, RA_KEYS, hop, 1, x->keys[slot(hop)],
-                 ra_message_key_bytes(stage->B, x->stride, stage->has_mask, here));
-}
-
-/* The same with the gradients of these keys. From the last hop they go straight home. */
-static void pass_gradients(struct stage *stage, struct shard *x, int hop)
-{
-    if (x->hops == 1)
-        return;
-    bool home = hop + 1 == x->hops;
-    int64_t here = keys_at(stage, x, hop).rows;
-    int64_t next = home ? stage->m : keys_at(stage, x, hop + 1).rows;
-    ra_ring_receive(&x->ring, RA_GRADIENTS, hop, home ? hop : -1, x->gradients[home ? 0 : 3],
-                    ra_message_gradient_bytes(stage->B, x->stride, next));
-    ra_ring_send(&x->ring, RA_GRADIENTS, hop, home ? -hop : 1, x->gradients[slot(hop)],
-                 ra_message_gradient_bytes(stage->B, x->stride, here));
-}
-
-/* o and lse: folds the keys of one hop while those of the next are on their way. */
-static void forward(struct stage *stage, struct shard *x)
-{
-    each_head(stage, x, ra_tile_begin);
-    for (int hop = 0; hop < x->hops; hop++) {
-        pass_keys(stage, x, hop);
-        fold_hop(stage, x, hop, false);
-        stage_ring_wait(stage, &x->ring, RA_KEYS);
-        stage_ring_count(stage, &x->ring, hop, false);
-    }
-    each_head(stage, x, ra_tile_finish);
-}
-
-/* dq, dk and dv: the keys come by once more, their gradients one hop behind them. */
-static void backward(struct stage *stage, struct shard *x)
-{
-    each_head(stage, x, ra_tile_delta);
-    for (int hop = 0; hop < x->hops; hop++) {
-        pass_keys(stage, x, hop);
-        float *share = x->gradients[slot(hop)], *arrived = x->gradients[3];
-        int64_t bytes = ra_message_gradient_bytes(stage->B, x->stride, keys_at(stage, x, hop).rows);
-        memset(share, 0, (size_t)bytes);
-        fold_hop(stage, x, hop, true);
-
-        /* While this rank computed its share, the sum of the ranks before arrived; hop 0 has none
-         * before it. The two together go on. */
-        stage_ring_wait(stage, &x->ring, RA_GRADIENTS);
-        for (int64_t e = 0; hop > 0 && e < bytes / (int64_t)sizeof(float); e++)
-            share[e] += arrived[e];
-        pass_gradients(stage, x, hop);
-        stage_ring_wait(stage, &x->ring, RA_KEYS);
-        stage_ring_count(stage, &x->ring, hop, true);
-    }
-    stage_ring_wait(stage, &x->ring, RA_GRADIENTS);
+    stage_ring_work(x, step, backward, pairs, 0);
 }
 
 int main(int argc, char **argv)
 {
     struct stage stage;
-    struct shard x = {0};
+    struct stage_ring x;
     stage_open_mpi(&stage, argc, argv, 3, "03-ring",
                    "Attention on a ring of ranks: keys and values travel, and their gradients.");
-    stage_ring_open(&stage, &x.ring);
-    x.hops = stage.config.local_keys ? 1 : x.ring.size;
-    struct ra_span queries = rows_of(stage.N, &x.ring, x.ring.rank);
-    struct ra_span keys = rows_of(stage.M, &x.ring, x.ring.rank);
+    stage_ring_open(&x, &stage, fold_hop);
+
+    /* The rows of a rank: as many for each, rounded up, and for the last ones what is left. */
+    int P = x.link.size;
+    struct ra_span queries = ra_span_chunk(stage.N, P, x.link.rank);
+    struct ra_span keys = ra_span_chunk(stage.M, P, x.link.rank);
     stage_shard(&stage, &queries, 1, &keys, 1);
-
-    x.stride = stage.H * stage.D;
-    x.workspace = stage_workspace(&stage);
-    x.queries = stage_queries(&stage);
-
-    /* Visitors may have more rows than this rank; rank 0 has the most. */
-    stage_ring_memory(&stage, rows_of(stage.M, &x.ring, 0).count, x.hops, x.keys, x.gradients);
-    stage_lap(&stage, STAGE_READ);
-
-    forward(&stage, &x);
-    if (!stage.config.forward_only)
-        backward(&stage, &x);
-
-    stage_write_queries(&stage, &x.queries);
-    if (!stage.config.forward_only)
-        stage_write_gradients(&stage, x.gradients[0]);
-    ra_ring_close(&x.ring);
-    return stage_close(&stage);
+    for (int r = 0; r < P; r++)
+        x.rows[r] = ra_span_chunk(stage.M, P, r).count;
+    return stage_ring_run(&x);
 }

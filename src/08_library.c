@@ -104,7 +104,9 @@ int main(int argc, char **argv)
     config.observer = &stage;
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
-    check(&stage, ra_mpi_plan_create(&plan, &config, MPI_COMM_WORLD, error), error);
+    struct ra_link link;
+    check(&stage, ra_mpi_link(&link, MPI_COMM_WORLD, config.ring_size, config.timeout, error), error);
+    check(&stage, ra_plan_create(&plan, &config, &link, error), error);
     stage.peak_bytes += ra_plan_bytes(plan);
 
     /* The rows of the files that the plan gives to this rank. */

@@ -7,7 +7,8 @@
 #include <mpi.h>
 #include <stdio.h>
 #include "ra_kernel.h"
-#include "ring_attention_cuda_mpi.h"
+#include "ring_attention_cuda.h"
+#include "ring_attention_mpi.h"
 #include "stage_mpi.h"
 
 /* What the command line asks for, in the words of the library. */
@@ -193,7 +194,7 @@ int main(int argc, char **argv)
 
     /* The calls return at once; the time that they take is over when the wait is. */
     check(&stage, ra_cuda_forward(plan, &x, NULL), ra_plan_error(plan));
-    check(&stage, ra_cuda_wait(plan), ra_plan_error(plan));
+    check(&stage, ra_wait(plan), ra_plan_error(plan));
     stage_lap(&stage, STAGE_FORWARD);
     count_hops(&stage, plan, false);
     write_result(&stage, STAGE_O, x.o, n, H, D);
@@ -207,7 +208,7 @@ int main(int argc, char **argv)
         check_cuda(&stage, cudaDeviceSynchronize(), "the inputs");
         stage_lap(&stage, STAGE_READ);
         check(&stage, ra_cuda_backward(plan, &x, NULL), ra_plan_error(plan));
-        check(&stage, ra_cuda_wait(plan), ra_plan_error(plan));
+        check(&stage, ra_wait(plan), ra_plan_error(plan));
         stage_lap(&stage, STAGE_BACKWARD);
         count_hops(&stage, plan, true);
         write_result(&stage, STAGE_DQ, x.dq, n, H, D);

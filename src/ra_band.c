@@ -47,9 +47,9 @@ void ra_band_fold(struct ra_fold *fold, const struct ra_queries *queries,
 {
     for (int64_t a = 0; a < queries->rows; a += fold->tile_queries) {
         struct ra_queries rows = ra_queries_block(queries, a, fold->tile_queries);
-        for (int64_t c = 0; c < keys->rows; c += fold->tile_keys) {
-            struct ra_keys seen = ra_keys_block(keys, c, fold->tile_keys);
-            struct ra_band tile = ra_band_from(band, a, c);
+        for (int64_t b = 0; b < keys->rows; b += fold->tile_keys) {
+            struct ra_keys seen = ra_keys_block(keys, b, fold->tile_keys);
+            struct ra_band tile = ra_band_from(band, a, b);
             if (ra_band_is_empty(tile, rows.rows, seen.rows)) {
                 fold->skipped++;
                 continue;

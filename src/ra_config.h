@@ -64,7 +64,7 @@ struct ra_config {
     /* Who has which rows. */
     enum ra_layout_kind layout; /* [RA_CONTIGUOUS] */
     int64_t bucket;             /* striped only: query rows of a stripe at most [0: one stripe] */
-    int ring_size;              /* P: that of the link, or of a plan to look at [0: the link's, 1] */
+    int ring_size; /* P: that of the link, or of a plan to look at [0: the link's, 1] */
 
     /* How. Tiles change the last bits of results, and speed. */
     int64_t tile_queries, tile_keys; /* rows of a tile at most [0: 64] */

@@ -5,22 +5,10 @@
 #include "ra_layout.h"
 #include <string.h>
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* n / d rounded up, for n >= 0 and d > 0. */
 static int64_t quotient_up(int64_t n, int64_t d)
 {
     return n / d + (n % d > 0);
-}
-
-/* Chunk c of a sequence cut into chunks of equal length; the last ones get what is left. */
-static struct ra_span chunk(int64_t length, int64_t chunks, int64_t c)
-{
-    int64_t rows = quotient_up(length, chunks), first = smaller(c * rows, length);
-    return (struct ra_span){first, 1, smaller(rows, length - first)};
 }
 
 int64_t ra_layout_stripes(int ranks, int64_t length, int64_t bucket)
@@ -52,9 +40,9 @@ struct ra_span ra_layout_span(struct ra_layout layout, int rank, int64_t s)
     }
     case RA_ZIGZAG:
         /* An early chunk, which sees little, and the late one that makes up for it. */
-        return chunk(length, 2 * P, s == 0 ? rank : 2 * P - 1 - rank);
+        return ra_span_chunk(length, 2 * P, s == 0 ? rank : 2 * P - 1 - rank);
     default:
-        return chunk(length, P, rank);
+        return ra_span_chunk(length, P, rank);
     }
 }
 
@@ -141,16 +129,16 @@ void ra_layout_fold(struct ra_fold *fold, struct ra_layout query_layout, int ran
 {
     int64_t a = 0;
     for (int64_t s = 0; s < ra_layout_spans(query_layout); s++) {
-        int64_t rows = ra_layout_span(query_layout, rank, s).count, c = 0;
+        int64_t rows = ra_layout_span(query_layout, rank, s).count, b = 0;
         struct ra_queries block = ra_queries_block(queries, a, rows);
         for (int64_t t = 0; t < ra_layout_spans(key_layout); t++) {
             int64_t visitors = ra_layout_span(key_layout, origin, t).count;
-            struct ra_keys seen = ra_keys_block(keys, c, visitors);
+            struct ra_keys seen = ra_keys_block(keys, b, visitors);
             struct ra_band band = RA_ALL_KEYS;
             if (causal)
                 band = ra_layout_band(query_layout, rank, s, key_layout, origin, t, lookback);
             ra_band_fold(fold, &block, &seen, band);
-            c += visitors;
+            b += visitors;
         }
         a += rows;
     }

@@ -1,23 +1,53 @@
 /* ra_link: how the ranks of a ring reach each other, as a table of functions.
  *
- * Chapter 08. A plan sends and receives through one of these and knows nothing else of its
- * neighbours, so the same plan runs over MPI (ring_attention_mpi.c), over threads of one process
- * (tests/rig/thread_link.c), or over whatever you bring.
+ * Chapter 03. The ring sends and receives through one of these and knows nothing else of its
+ * neighbours. So the same ring runs over MPI (ra_mpi_link.h; ring_attention_mpi.h for users of the
+ * library), over threads of one process (ring_attention_threads.h), or over a link of your own. This
+ * header needs neither MPI nor the rest of the library.
+ *
+ * The contract.
+ *
+ * 1. A ring has `size` ranks, 0..size-1, in a circle. A distance counts ranks to the right (negative:
+ *    to the left): what rank r sends to distance +1 arrives at rank r + 1, and rank size - 1 sends to
+ *    rank 0. The receiver gives the distance to the sender: -1 for a message from its left.
+ *
+ * 2. send and receive begin a message and return at once. What is sent must not change, and what is
+ *    received means nothing, until wait has returned for this kind of message. Both sides give the
+ *    same number of bytes, more than 0. Messages of one kind between two ranks arrive in the order in
+ *    which they were sent.
+ *
+ * 3. Of each kind, one message may be under way out of a rank and one into it. wait(kind) returns when
+ *    both are done; if none is under way, at once.
+ *
+ * 4. RA_GRADIENTS and RA_HOME are received apart, but share one way out, which belongs to
+ *    wait(RA_GRADIENTS): a rank sends the gradients of a block either on or home, never both. An
+ *    example with three ranks, at the end of hop 1. Rank 2 holds the keys of rank 1, which go on to
+ *    rank 0, and their gradients follow them: send(RA_GRADIENTS, distance +1). Had the keys ended
+ *    their journey here, it would send the gradients home: send(RA_HOME, distance -1). Rank 1 has
+ *    called receive(RA_HOME) at hop 1 already. It waits for this message only at its very end, and
+ *    meanwhile sends and receives RA_GRADIENTS of other ranks' keys.
+ *
+ * 5. Messages may be moved only inside poll and wait. A caller that computes for long calls poll now
+ *    and then.
+ *
+ * 6. A function that returns false has failed for good: all later ones return false as well and do
+ *    nothing, and `error` says why. So a caller may leave send, receive and poll unchecked, and look
+ *    at wait alone before it uses what has arrived. `fail` makes all other ranks of the ring fail with
+ *    the same text, at the latest when they next poll or wait for a message. A message that does not
+ *    come within the timeout is a failure, too.
  */
 #ifndef RA_LINK_H
 #define RA_LINK_H
 
-#include "ring_attention.h"
+#include <stdbool.h>
+#include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+/* The kinds of message. Keys travel on; gradients follow them, and at last go home. Rows are what
+ * ranks exchange outside of the ring's loop. A failure is the text of a rank that cannot go on. */
+enum ra_message { RA_KEYS, RA_GRADIENTS, RA_HOME, RA_ROWS, RA_FAILURE, RA_MESSAGES };
 
-#include "ra_message.h"
-
-/* Functions mean what those of the same name in ra_ring.h mean; `self` is their first argument.
- * A function that returns false has failed for good: all later ones return false as well, and
- * `error` says why. A link of one rank needs no functions. */
+/* `self` is the first argument of each function. `hop` is for error texts and timelines. A link of
+ * one rank needs no functions. */
 struct ra_link {
     int rank, size;
     int64_t bytes;      /* of memory that the link itself holds, for ra_plan_bytes */
@@ -30,26 +60,22 @@ struct ra_link {
     bool (*poll)(void *self);
     bool (*wait)(void *self, enum ra_message message);
 
-    /* This rank cannot go on, for this reason: makes all other ranks of the ring fail with it. */
+    /* This rank cannot go on, for this reason, which is not "". After another error it does
+     * nothing. */
     void (*fail)(void *self, const char *reason);
-    const char *(*error)(void *self);
+    const char *(*error)(void *self); /* one line; "": none */
 
-    /* When message number `message` that came in was begun and was seen to have arrived, in
-     * seconds; false: none since the last time. May be NULL. */
+    /* When the message of this kind that came in was begun and was seen to have arrived, in seconds
+     * on CLOCK_MONOTONIC; false: none since the last time. May be NULL. */
     bool (*arrival)(void *self, enum ra_message message, int *hop, double *start, double *end);
 
-    /* Frees the link. False: memory that was given to send or receive is still in use, and must
-     * not be freed. */
+    /* From now on a message that is due fails after so many seconds; 0: it may take for ever. May be
+     * NULL, if the link knows better. */
+    void (*set_timeout)(void *self, double seconds);
+
+    /* Ends the link. Without an error nothing may be under way, and all ranks call this together.
+     * False: memory that was given to send or receive is still in use, and must not be freed. */
     bool (*close)(void *self);
 };
-
-/* Makes this rank's part of a plan over a link, which from then on belongs to the plan (also if
- * this fails). Nothing is said to the other ranks: comparing configs is up to the caller. */
-RA_CHECKED enum ra_status ra_link_plan_create(struct ra_plan **plan, const struct ra_config *config,
-                                              struct ra_link link, char error[RA_ERROR_SIZE]);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

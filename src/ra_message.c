@@ -4,14 +4,14 @@
  */
 #include "ra_message.h"
 
-int64_t ra_message_gradient_bytes(int64_t B, int64_t stride, int64_t rows)
+int64_t ra_message_key_bytes(int64_t B, int64_t stride, int64_t number_bytes, bool has_mask)
 {
-    return 2 * B * rows * stride * (int64_t)sizeof(float);
+    return B * (2 * stride * number_bytes + has_mask);
 }
 
-int64_t ra_message_key_bytes(int64_t B, int64_t stride, bool has_mask, int64_t rows)
+int64_t ra_message_gradient_bytes(int64_t B, int64_t stride)
 {
-    return ra_message_gradient_bytes(B, stride, rows) + (has_mask ? B * rows : 0);
+    return B * 2 * stride * (int64_t)sizeof(float);
 }
 
 struct ra_keys ra_message_keys(int64_t B, int64_t stride, bool has_mask, int64_t rows,

@@ -1,253 +1,240 @@
-/* ra_ring: messages between the ranks of a ring, over MPI, in flight while the caller computes.
- * See ra_ring.h.
- * Chapter 03. New here: nonblocking sends and receives that are driven by the caller's own loop,
- * and a wait that does not last for ever.
+/* ra_ring: the loop of the ring. See ra_ring.h.
+ *
+ * Chapter 03. New here: keys that are passed on while they are folded, and gradients that follow them
+ * one step behind.
  */
 #include "ra_ring.h"
-#include <sched.h>
-#include <stdio.h>
-#include <time.h>
+#include <string.h>
+#include "ra_clock.h"
 
-static const char *const message_names[RA_MESSAGES] = {"keys", "gradients", "gradients coming home",
-                                                       "rows of a shard", "word of an error"};
+/* Seconds between two polls of the link. A poll of MPI may give the processor away, which costs
+ * microseconds, and a tile may take less than one. */
+#define POLL_EVERY 50e-6
 
-double ra_ring_seconds(void)
+int64_t ra_schedule_storage(int ranks)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    return 2 * (int64_t)ranks;
 }
 
-void ra_ring_fail(struct ra_ring *ring, const char *reason)
+struct ra_schedule ra_schedule_round(int ranks, int hops, int *storage)
 {
-    if (ring->error[0])
-        return;
-    snprintf(ring->error, sizeof ring->error, "%s", reason);
-
-    /* So short a message leaves at once, or as soon as MPI has found the way, whether or not its
-     * receiver listens. Longer than a second we do not stay for it. */
-    double began = ra_ring_seconds();
-    for (int r = 0; r < ring->size; r++) {
-        MPI_Request request = MPI_REQUEST_NULL;
-        int gone = 0;
-        if (r != ring->rank)
-            MPI_Isend(ring->error, sizeof ring->error, MPI_CHAR, ring->first + r, RA_TROUBLE,
-                      ring->comm, &request);
-        do
-            MPI_Test(&request, &gone, MPI_STATUS_IGNORE);
-        while (!gone && ra_ring_seconds() - began < 1);
-        if (!gone) {
-            MPI_Request_free(&request);
-            ring->telling = true;
-        }
-    }
+    struct ra_schedule schedule = {hops, storage, storage + ranks};
+    for (int hop = 0; hop < hops; hop++)
+        schedule.hop[hop] = hop;
+    for (int origin = 0; origin < ranks; origin++)
+        schedule.last[origin] = hops - 1;
+    return schedule;
 }
 
-/* Fails with what MPI says about an error code; returns whether there is none. */
-static bool succeeded(struct ra_ring *ring, int code, bool outgoing,
-                      const struct ra_passage *passage)
+/* ---- What happens at a step. */
+
+int ra_ring_slot(int step)
 {
-    if (code == MPI_SUCCESS)
-        return true;
-    char reason[MPI_MAX_ERROR_STRING] = "", text[RA_RING_ERROR];
-    int length;
-    MPI_Error_string(code, reason, &length);
-    snprintf(text, sizeof text, "ring rank %d, hop %d: %s %s %s rank %d: %.120s", ring->rank,
-             passage->hop, outgoing ? "sending" : "receiving", message_names[passage->message],
-             outgoing ? "to" : "from", passage->peer, reason);
-    ra_ring_fail(ring, text);
-    return false;
+    return step == 0 ? 0 : 2 - step % 2;
 }
 
-/* Duplicates `world`. Not by MPI_Comm_dup, which would wait for ever for a rank that does not
- * come. */
-static bool duplicate(struct ra_ring *ring, MPI_Comm world)
+int ra_ring_rank_at(const struct ra_ring *ring, int rank, int distance)
 {
-    double began = ra_ring_seconds();
-    int done = 0, code = MPI_Comm_idup(world, &ring->comm, &ring->opening);
-    while (code == MPI_SUCCESS && !done) {
-        double waited = ra_ring_seconds() - began;
-        if (ring->timeout > 0 && waited > ring->timeout) {
-            snprintf(ring->error, sizeof ring->error,
-                     "waited %g s for all ranks to open the ring; has one died?", ring->timeout);
-            return false;
-        }
-        sched_yield();
-        code = MPI_Test(&ring->opening, &done, MPI_STATUS_IGNORE);
-    }
-    if (code != MPI_SUCCESS)
-        snprintf(ring->error, sizeof ring->error, "MPI cannot duplicate the communicator");
-    return code == MPI_SUCCESS;
+    int P = ring->link->size;
+    return ((rank + distance) % P + P) % P;
 }
 
-bool ra_ring_open(struct ra_ring *ring, MPI_Comm world, int size, double timeout)
+int ra_ring_origin(const struct ra_ring *ring, int rank, int step)
 {
-    *ring = (struct ra_ring){
-        .comm = MPI_COMM_NULL, .size = size, .timeout = timeout, .opening = MPI_REQUEST_NULL};
-    for (int m = 0; m < RA_MESSAGES; m++)
-        ring->in[m].request = ring->out[m].request = MPI_REQUEST_NULL;
-    if (!duplicate(ring, world))
-        return false;
-
-    /* Neighbours in the world make a ring. */
-    int rank;
-    MPI_Comm_rank(ring->comm, &rank);
-    ring->rank = rank % size;
-    ring->first = rank - ring->rank;
-
-    /* By default MPI ends the program at any error; we want to name rank, hop and peer first. */
-    MPI_Comm_set_errhandler(ring->comm, MPI_ERRORS_RETURN);
-
-    /* Another rank may fail at any time: its word is always expected. */
-    struct ra_passage *news = &ring->in[RA_TROUBLE];
-    news->message = RA_TROUBLE;
-    int code = MPI_Irecv(ring->trouble, sizeof ring->trouble, MPI_CHAR, MPI_ANY_SOURCE, RA_TROUBLE,
-                         ring->comm, &news->request);
-    return succeeded(ring, code, false, news);
+    return ra_ring_rank_at(ring, rank, -ring->schedule.hop[step]);
 }
 
-int ra_ring_rank_at(const struct ra_ring *ring, int distance)
+int64_t ra_ring_rows(const struct ra_ring *ring, int rank, int step)
 {
-    return ((ring->rank + distance) % ring->size + ring->size) % ring->size;
+    int origin = ra_ring_origin(ring, rank, step);
+    return ring->schedule.hop[step] <= ring->schedule.last[origin] ? ring->rows[origin] : 0;
 }
 
-/* A type for this many bytes. MPI counts in int, which ends at 2 GiB: so whole GiB are counted as
- * one element each, and the rest as bytes. */
-static int type_of_bytes(int64_t bytes, MPI_Datatype *type)
+/* Do the keys of this step travel further? */
+static bool travel_on(const struct ra_ring *ring, int rank, int step)
 {
-    const int64_t gibibyte = 1 << 30;
-    MPI_Datatype large;
-    int code = MPI_Type_contiguous((int)gibibyte, MPI_BYTE, &large);
-    if (code != MPI_SUCCESS)
-        return code;
-    int counts[] = {(int)(bytes / gibibyte), (int)(bytes % gibibyte)};
-    MPI_Aint places[] = {0, bytes / gibibyte * gibibyte};
-    code = MPI_Type_create_struct(2, counts, places, (MPI_Datatype[]){large, MPI_BYTE}, type);
-    MPI_Type_free(&large);
-    return code == MPI_SUCCESS ? MPI_Type_commit(type) : code;
+    return ring->schedule.hop[step] < ring->schedule.last[ra_ring_origin(ring, rank, step)];
 }
 
-bool ra_ring_send(struct ra_ring *ring, enum ra_message message, int hop, int distance,
-                  const void *from, int64_t bytes)
+/* Is there anything to send of the keys of this step? */
+static bool has_keys(const struct ra_ring *ring, int rank, int step)
 {
-    struct ra_passage *passage = &ring->out[message == RA_HOME ? RA_GRADIENTS : message];
-    *passage = (struct ra_passage){MPI_REQUEST_NULL,  message, hop, ra_ring_rank_at(ring, distance),
-                                   ra_ring_seconds(), 0};
-    if (bytes == 0 || ring->error[0])
-        return !ring->error[0];
-    ring->bytes_sent += bytes;
+    return ring->key_bytes > 0 && ra_ring_rows(ring, rank, step) > 0;
+}
+
+bool ra_ring_receives(const struct ra_ring *ring, int rank, int step)
+{
+    return step > 0 && has_keys(ring, rank, step);
+}
+
+bool ra_ring_sends(const struct ra_ring *ring, int rank, int step)
+{
+    return has_keys(ring, rank, step) && travel_on(ring, rank, step);
+}
+
+bool ra_ring_sends_home(const struct ra_ring *ring, int rank, int step)
+{
+    return ra_ring_receives(ring, rank, step) && !travel_on(ring, rank, step);
+}
+
+int ra_ring_jump(const struct ra_ring *ring, int step)
+{
+    return ring->schedule.hop[step + 1] - ring->schedule.hop[step];
+}
+
+/* ---- Messages. */
+
+/* Begins to send `bytes` bytes from the hop of this step to a rank at some distance. */
+static void send(struct ra_ring *ring, enum ra_message message, int step, int distance,
+                 const void *from, int64_t bytes)
+{
     ring->messages_sent++;
-
-    /* The kind is the tag. MPI keeps the order of messages with the same tag. */
-    MPI_Datatype type;
-    int code = type_of_bytes(bytes, &type);
-    if (code == MPI_SUCCESS) {
-        code = MPI_Isend(from, 1, type, ring->first + passage->peer, message, ring->comm,
-                         &passage->request);
-        MPI_Type_free(&type);
-    }
-    return succeeded(ring, code, true, passage);
+    ring->bytes_sent += bytes;
+    ring->link->send(ring->link->self, message, ring->schedule.hop[step], distance, from, bytes);
 }
 
-bool ra_ring_receive(struct ra_ring *ring, enum ra_message message, int hop, int distance,
-                     void *into, int64_t bytes)
+static void receive(struct ra_ring *ring, enum ra_message message, int hop, int distance,
+                    void *into, int64_t bytes)
 {
-    struct ra_passage *passage = &ring->in[message];
-    *passage = (struct ra_passage){MPI_REQUEST_NULL,  message, hop, ra_ring_rank_at(ring, distance),
-                                   ra_ring_seconds(), 0};
-    if (bytes == 0 || ring->error[0])
-        return !ring->error[0];
-    MPI_Datatype type;
-    int code = type_of_bytes(bytes, &type);
-    if (code == MPI_SUCCESS) {
-        code = MPI_Irecv(into, 1, type, ring->first + passage->peer, message, ring->comm,
-                         &passage->request);
-        MPI_Type_free(&type);
-    }
-    return succeeded(ring, code, false, passage);
+    ring->link->receive(ring->link->self, message, hop, distance, into, bytes);
 }
 
-/* Is it done? Every call lets MPI move all messages, not only this one. */
-static bool test(struct ra_ring *ring, struct ra_passage *passage, bool outgoing)
+/* Begins to send the keys of this step to where they are needed next, and to receive the next
+ * ones. */
+static void pass_keys(struct ra_ring *ring, int step)
 {
-    int done = passage->request == MPI_REQUEST_NULL;
-    if (done)
+    int rank = ring->link->rank, next = step + 1;
+    if (next == ring->schedule.count)
+        return;
+    int jump = ra_ring_jump(ring, step);
+    if (ra_ring_receives(ring, rank, next))
+        receive(ring, RA_KEYS, ring->schedule.hop[step], -jump, ring->keys[ra_ring_slot(next)],
+                ra_ring_rows(ring, rank, next) * ring->key_bytes);
+    if (ra_ring_sends(ring, rank, step))
+        send(ring, RA_KEYS, step, jump, ring->keys[ra_ring_slot(step)],
+             ra_ring_rows(ring, rank, step) * ring->key_bytes);
+}
+
+/* The same with the gradients of these keys. Where their keys' journey ends they go straight home. */
+static void pass_gradients(struct ra_ring *ring, int step)
+{
+    int rank = ring->link->rank, next = step + 1, last = ring->schedule.last[rank];
+    int hop = ring->schedule.hop[step];
+    int64_t bytes = ra_ring_rows(ring, rank, step) * ring->gradient_bytes;
+    const float *share = ring->gradients[ra_ring_slot(step)];
+
+    /* This rank's own gradients left at step 0 and may come home at any time from step 1 on. They are
+     * expected from then on, not at the end: the rank that sends them may wait for somebody to take
+     * them before it goes on. */
+    if (step == 1 && ra_ring_sends(ring, rank, 0))
+        receive(ring, RA_HOME, last, last, ring->gradients[0],
+                ring->rows[rank] * ring->gradient_bytes);
+    if (next < ring->schedule.count && ra_ring_receives(ring, rank, next))
+        receive(ring, RA_GRADIENTS, hop, -ra_ring_jump(ring, step), ring->gradients[3],
+                ra_ring_rows(ring, rank, next) * ring->gradient_bytes);
+    if (ra_ring_sends(ring, rank, step))
+        send(ring, RA_GRADIENTS, step, ra_ring_jump(ring, step), share, bytes);
+    else if (ra_ring_sends_home(ring, rank, step))
+        send(ring, RA_HOME, step, -hop, share, bytes);
+}
+
+/* Tells the observer what happened at this hop. */
+static void tell(const struct ra_ring *ring, enum ra_event_kind kind, bool backward, int hop,
+                 double start, double end)
+{
+    if (ring->observe)
+        ring->observe(ring->observer, &(struct ra_event){kind, backward, hop, start, end});
+}
+
+/* Waits for the messages of a kind, out and in. False: they will not come. */
+static bool wait_for(struct ra_ring *ring, enum ra_message message, int step, bool backward)
+{
+    const struct ra_link *link = ring->link;
+    int hop = ring->schedule.hop[step];
+    double start = ra_seconds(), arrived;
+    if (!link->wait)
         return true;
-    int code = MPI_Test(&passage->request, &done, MPI_STATUS_IGNORE);
-    if (done)
-        passage->finished = ra_ring_seconds();
-    return succeeded(ring, code, outgoing, passage);
+    if (!link->wait(link->self, message))
+        return false;
+    tell(ring, RA_EVENT_WAIT, backward, hop, start, ra_seconds());
+    if (link->arrival && link->arrival(link->self, message, &hop, &start, &arrived))
+        tell(ring, message == RA_KEYS ? RA_EVENT_KEYS : RA_EVENT_GRADIENTS, backward, hop, start,
+             arrived);
+    return true;
 }
 
-bool ra_ring_poll(struct ra_ring *ring)
+void ra_ring_poll(void *its_ring)
 {
-    for (int m = 0; m < RA_MESSAGES && !ring->error[0]; m++)
-        if (!test(ring, &ring->out[m], true) || !test(ring, &ring->in[m], false))
-            return false;
-
-    /* Word has come that another rank has failed: this one fails with it. */
-    if (!ring->error[0] && ring->in[RA_TROUBLE].request == MPI_REQUEST_NULL)
-        snprintf(ring->error, sizeof ring->error, "%s", ring->trouble);
-    return !ring->error[0];
+    struct ra_ring *ring = its_ring;
+    double now = ra_seconds();
+    if (now < ring->next_poll || !ring->link->poll)
+        return;
+    ring->next_poll = now + POLL_EVERY;
+    ring->link->poll(ring->link->self);
 }
 
-bool ra_ring_wait(struct ra_ring *ring, enum ra_message message)
+/* ---- The loop. */
+
+/* Has no other rank failed since the last call? The next poll comes after the first tile. */
+static bool begin(struct ra_ring *ring)
 {
-    const struct ra_passage *out = &ring->out[message], *in = &ring->in[message];
-    double began = ra_ring_seconds();
-    while (in->request != MPI_REQUEST_NULL || out->request != MPI_REQUEST_NULL) {
-        if (!ra_ring_poll(ring))
-            return false;
+    ring->next_poll = 0;
+    return !ring->link->poll || ring->link->poll(ring->link->self);
+}
 
-        /* A peer that died or stalls must not take us with it. */
-        double waited = ra_ring_seconds() - began;
-        if (ring->timeout > 0 && waited > ring->timeout) {
-            bool incoming = in->request != MPI_REQUEST_NULL;
-            const struct ra_passage *late = incoming ? in : out;
-            char text[RA_RING_ERROR];
-            snprintf(text, sizeof text,
-                     "ring rank %d, hop %d: waited %g s for rank %d to %s %s; has it died? If it"
-                     " is only slow, wait longer",
-                     ring->rank, late->hop, ring->timeout, late->peer, incoming ? "send" : "take",
-                     message_names[late->message]);
-            ra_ring_fail(ring, text);
-            return false;
-        }
+/* The work of this rank at one step. */
+static void fold_hop(struct ra_ring *ring, int step, bool backward)
+{
+    double start = ra_seconds();
+    ring->fold(ring->context, step, backward);
+    tell(ring, RA_EVENT_WORK, backward, ring->schedule.hop[step], start, ra_seconds());
+}
 
-        /* Somebody else may need this processor to send what we wait for. */
-        sched_yield();
+bool ra_ring_forward(struct ra_ring *ring)
+{
+    if (!begin(ring))
+        return false;
+    for (int step = 0; step < ring->schedule.count; step++) {
+        pass_keys(ring, step);
+        fold_hop(ring, step, false);
+        if (!wait_for(ring, RA_KEYS, step, false))
+            return false;
     }
-    return !ring->error[0];
+    return true;
 }
 
-/* Tries to have nothing under way any more; returns whether that is so. MPI can call off a receive
- * that nothing has come for; of other messages one can only wait for the end, which may never
- * be. */
-static bool call_off(struct ra_ring *ring)
+/* Sets this rank's share of the gradients of this step's keys to 0. */
+static void clear_gradients(struct ra_ring *ring, int step)
 {
-    /* First all of them: a test lets messages arrive, for any receive that is still there. */
-    for (int m = 0; m < RA_MESSAGES; m++)
-        if (ring->in[m].request != MPI_REQUEST_NULL)
-            MPI_Cancel(&ring->in[m].request);
+    int64_t bytes = ra_ring_rows(ring, ring->link->rank, step) * ring->gradient_bytes;
+    memset(ring->gradients[ra_ring_slot(step)], 0, (size_t)bytes);
+}
 
-    int opened = 0;
-    MPI_Test(&ring->opening, &opened, MPI_STATUS_IGNORE);
-    bool quiet = opened && !ring->telling;
-    for (int m = 0; m < RA_MESSAGES; m++) {
-        int received = 0, sent = 0;
-        MPI_Test(&ring->in[m].request, &received, MPI_STATUS_IGNORE);
-        MPI_Test(&ring->out[m].request, &sent, MPI_STATUS_IGNORE);
-        quiet = quiet && received && sent;
+/* While this rank computed its share, the sum of the ranks before it arrived; at step 0 there are
+ * none. Adds the two, which go on together. */
+static void add_gradients(struct ra_ring *ring, int step)
+{
+    float *share = ring->gradients[ra_ring_slot(step)], *arrived = ring->gradients[3];
+    int64_t bytes = ra_ring_rows(ring, ring->link->rank, step) * ring->gradient_bytes;
+    for (int64_t e = 0; step > 0 && e < bytes / (int64_t)sizeof(float); e++)
+        share[e] += arrived[e];
+}
+
+bool ra_ring_backward(struct ra_ring *ring)
+{
+    if (!begin(ring))
+        return false;
+    int last = ring->schedule.count - 1;
+    for (int step = 0; step <= last; step++) {
+        pass_keys(ring, step);
+        clear_gradients(ring, step);
+        fold_hop(ring, step, true);
+        if (!wait_for(ring, RA_GRADIENTS, step, true))
+            return false;
+        add_gradients(ring, step);
+        pass_gradients(ring, step);
+        if (!wait_for(ring, RA_KEYS, step, true))
+            return false;
     }
-    return quiet;
-}
-
-bool ra_ring_close(struct ra_ring *ring)
-{
-    /* Without an error this ends the one receive that is always under way. If it has just brought
-     * the error of another rank after all, that rank will not free the communicator with us. */
-    bool quiet = call_off(ring);
-    if (quiet && !ring->error[0] && !ring->trouble[0])
-        MPI_Comm_free(&ring->comm);
-    return quiet;
+    return wait_for(ring, RA_GRADIENTS, last, true) && wait_for(ring, RA_HOME, last, true);
 }

@@ -1,82 +1,98 @@
-/* ra_ring: messages between the ranks of a ring, over MPI, in flight while the caller computes.
- * Chapter 03. A ring is `size` ranks of a communicator; what rank r sends to distance +1 arrives
- * at rank r + 1, and rank size - 1 sends to rank 0. Nothing here blocks but ra_ring_open and
- * ra_ring_wait, and they give up after `timeout` seconds.
- * A function that returns false has put one line into `error`: which rank, which hop, which peer,
- * what went wrong. After that the ring does nothing more, and all its functions return false; so a
- * caller may leave the others unchecked and look at ra_ring_wait alone, before it uses what has
- * arrived. The other ranks of the ring fail with the same line when they next poll, or wait for a
- * message.
+/* ra_ring: the loop of the ring. Keys travel from rank to rank and are folded wherever they are; in
+ * the backward their gradients travel one step behind them, and at last go home.
+ *
+ * Chapter 03. Written once: the programs from 03-ring on and the library run this loop, and the GPUs'
+ * ring, which cannot wait between its steps, asks the same questions in the same order. The loop knows
+ * neither what a fold computes nor how messages are sent: the caller brings both.
  */
 #ifndef RA_RING_H
 #define RA_RING_H
 
-#include <mpi.h>
-#include <stdbool.h>
-#include <stdint.h>
+#include "ra_link.h"
 
-#include "ra_message.h"
-
-/* One message in one direction, while it is under way and after. */
-struct ra_passage {
-    MPI_Request request;     /* MPI_REQUEST_NULL: not under way */
-    enum ra_message message; /* what it is */
-    int hop, peer;
-    double started, finished; /* seconds on the clock of ra_ring_seconds; finished: seen to be so */
+/* Which hops are taken. At hop t a rank works on the keys of the rank t to its left. Hops at which
+ * nobody sees anything may be left out, so a ring goes in steps: step 0, 1, ... takes hop[0],
+ * hop[1], .... */
+struct ra_schedule {
+    int count,
+        *hop;  /* how many steps, 1..ranks, and their hops, ascending; the first is 0, at home */
+    int *last; /* (ranks) up to which hop each rank's keys travel; 0: they stay at home */
 };
 
-#define RA_RING_ERROR 400
+/* Ints of storage that a schedule for this many ranks needs. */
+int64_t ra_schedule_storage(int ranks);
 
+/* Every block goes through the hops 0, 1, ... hops - 1: all the way round if hops = ranks, nowhere
+ * if hops = 1. storage belongs to the caller and must live as long as the schedule. */
+struct ra_schedule ra_schedule_round(int ranks, int hops, int *storage);
+
+/* What an observer is told: that this rank has computed from start to end, or waited for
+ * messages, or that a message was on its way to it (seen to have arrived at `end`). Seconds on
+ * CLOCK_MONOTONIC. On GPUs it is told other things: see ring_attention_cuda.h. */
+enum ra_event_kind { RA_EVENT_WORK, RA_EVENT_WAIT, RA_EVENT_KEYS, RA_EVENT_GRADIENTS };
+
+struct ra_event {
+    enum ra_event_kind kind;
+    bool backward;
+    int hop;
+    double start, end;
+};
+
+/* One rank's part of a ring. All memory belongs to the caller. */
 struct ra_ring {
-    MPI_Comm comm; /* a copy of the caller's: nobody else's messages come here */
-    int rank, size;
-    int first;      /* in comm, this ring is ranks first .. first + size - 1 */
-    double timeout; /* seconds; 0: wait for ever */
-    struct ra_passage out[RA_MESSAGES], in[RA_MESSAGES];
-    int64_t bytes_sent, messages_sent;
-    char error[RA_RING_ERROR];   /* "": none */
-    char trouble[RA_RING_ERROR]; /* the error of another rank, received here */
-    MPI_Request opening;         /* what all ranks of comm do together, such as making it */
-    bool telling;                /* MPI may still read `error`, to send it */
+    const struct ra_link *link;
+    struct ra_schedule schedule;
+    const int64_t *rows; /* (ranks) of keys that each rank has */
+
+    /* Messages. [0] holds this rank's own keys, and visitors take turns in [1] and [2], see
+     * ra_ring_slot. The gradients of the same number are this rank's share for those keys; [3]
+     * receives the sum of the ranks before. Forward only: gradients are NULL. */
+    void *keys[3];
+    float *gradients[4];
+    int64_t key_bytes, gradient_bytes; /* that one row adds to a message; 0: nothing travels */
+
+    /* Folds the keys of this step into the carries of all queries; backward, adds to dq and to the
+     * gradients of these keys, which are 0 before. */
+    void (*fold)(void *context, int step, bool backward);
+    void *context;
+    void (*observe)(void *observer, const struct ra_event *event); /* may be NULL */
+    void *observer;
+
+    int64_t messages_sent, bytes_sent; /* added to */
+    double next_poll;                  /* not before this time: see ra_ring_poll */
 };
 
-/* Cuts `world` into rings of `size` ranks each: ranks 0..size-1 are ring 0, and so on. size divides
- * the number of ranks. All ranks of `world` call this together; one that does not come is an error
- * after `timeout`. The ring must stay where it is in memory until it is closed. */
-bool ra_ring_open(struct ra_ring *ring, MPI_Comm world, int size, double timeout);
+/* ---- What happens at a step, on any rank of the ring. Pure arithmetic. */
 
-/* The rank at this distance to the right (negative: to the left). */
-int ra_ring_rank_at(const struct ra_ring *ring, int distance);
+/* Which of the keys' places are those of this step in, and their gradients? */
+int ra_ring_slot(int step);
 
-/* Begins to send `bytes` bytes to the rank at this distance; they must not change until
- * ra_ring_wait. Begins to receive bytes from there; they mean nothing until ra_ring_wait. Messages
- * of one kind between two ranks arrive in the order in which they were sent. No bytes: no message.
- * Both sides give the same number of bytes; MPI may write a longer message past the room for it
- * before it reports the error. `hop` is for error texts and traces. The message of this kind
- * before has been waited for. */
-bool ra_ring_send(struct ra_ring *ring, enum ra_message message, int hop, int distance,
-                  const void *from, int64_t bytes);
-bool ra_ring_receive(struct ra_ring *ring, enum ra_message message, int hop, int distance,
-                     void *into, int64_t bytes);
+/* The rank at this distance from another. */
+int ra_ring_rank_at(const struct ra_ring *ring, int rank, int distance);
 
-/* Lets the messages make progress. MPI moves large messages only inside its own calls, so who
- * computes for long calls this now and then. */
-bool ra_ring_poll(struct ra_ring *ring);
+/* Whose keys are due at this step; and how many rows of them come, 0 if they do not travel so far. */
+int ra_ring_origin(const struct ra_ring *ring, int rank, int step);
+int64_t ra_ring_rows(const struct ra_ring *ring, int rank, int step);
 
-/* Returns when both messages of this kind, the one out and the one in, are done. */
-bool ra_ring_wait(struct ra_ring *ring, enum ra_message message);
+/* Did keys come to this rank by a message? Do they go on from here? Or do their gradients go home
+ * from here? */
+bool ra_ring_receives(const struct ra_ring *ring, int rank, int step);
+bool ra_ring_sends(const struct ra_ring *ring, int rank, int step);
+bool ra_ring_sends_home(const struct ra_ring *ring, int rank, int step);
 
-/* This rank cannot go on, for this reason (not ""): an error, as above, of this rank and of all
- * others. After another error it does nothing. */
-void ra_ring_fail(struct ra_ring *ring, const char *reason);
+/* How far messages go from this step, which is not the last, to the next. */
+int ra_ring_jump(const struct ra_ring *ring, int step);
 
-/* Ends the ring. Without an error nothing may be under way, and all ranks call this together. After
- * an error, also one of ra_ring_open, what is under way is called off as far as MPI can, and the
- * communicator, which only all ranks together could free, is left to MPI. False: MPI may still use
- * the ring and memory that was given to ra_ring_send or ra_ring_receive; both must stay. */
-bool ra_ring_close(struct ra_ring *ring);
+/* ---- The loop. */
 
-/* Seconds on a clock that only goes forward. */
-double ra_ring_seconds(void);
+/* Folds the keys of every step, while those of the next are on their way. With the backward, the
+ * gradients of this rank's keys end up complete in gradients[0]. All ranks call it together. False:
+ * the link has failed, and says why. */
+bool ra_ring_forward(struct ra_ring *ring);
+bool ra_ring_backward(struct ra_ring *ring);
+
+/* Lets the messages make progress. For a fold to call between its tiles, as often as it likes: the
+ * link is polled at a bounded rate. */
+void ra_ring_poll(void *ring);
 
 #endif

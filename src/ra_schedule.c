@@ -21,21 +21,6 @@ static bool sees(struct ra_layout queries, int rank, struct ra_layout keys, int 
     return false;
 }
 
-int64_t ra_schedule_storage(int ranks)
-{
-    return 2 * (int64_t)ranks;
-}
-
-struct ra_schedule ra_schedule_round(int ranks, int hops, int *storage)
-{
-    struct ra_schedule schedule = {hops, storage, storage + ranks};
-    for (int hop = 0; hop < hops; hop++)
-        schedule.hop[hop] = hop;
-    for (int origin = 0; origin < ranks; origin++)
-        schedule.last[origin] = hops - 1;
-    return schedule;
-}
-
 struct ra_schedule ra_schedule_causal(struct ra_layout queries, struct ra_layout keys,
                                       int64_t lookback, int *storage)
 {

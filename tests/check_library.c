@@ -1,10 +1,8 @@
 /* check_library: the library's API in one process: alone, and in rings whose ranks are threads.
  *
- * What is right is computed here once more, from the definition, in double; layouts, hops, bytes
- * and multiply-adds are counted pair by pair. How far a result may be off is what tests/rig/oracle.py
- * argues (twice the error of the plainest float32 program, and four roundings of the magnitude),
- * and half a step of the output's type. Outputs begin as NaN, as does all memory around and between
- * rows, which must stay as it was.
+ * What is right, and how far a result may be off, is what tests/rig/truth.h says; layouts, hops, bytes
+ * and multiply-adds are counted pair by pair. Outputs begin as NaN, as does all memory around and
+ * between rows, which must stay as it was.
  *
  * Linked with --wrap of malloc, calloc, realloc, aligned_alloc, posix_memalign and free, so that
  * memory can be counted, and refused.
@@ -23,10 +21,12 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "ring_attention.h"
+#include "numbers.h"
 #include "ra_link.h"
+#include "ring_attention.h"
 #include "suite.h"
 #include "thread_link.h"
+#include "truth.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
@@ -131,197 +131,58 @@ void __wrap_free(void *block)
     __real_free(block);
 }
 
-/* ---- Numbers of all types, by their definition. ---- */
-
-/* The number of this type that is nearest; ties go to the even one. */
-static double rounded(enum ra_type type, double x)
-{
-    if (!isfinite(x) || x == 0)
-        return x;
-    static const int digits[] = {24, 11, 8}, least[] = {-149, -24, -133};
-    static const double largest[] = {FLT_MAX, 65504, 0x1.FEp127};
-    int exponent;
-    frexp(x, &exponent);
-    int step = exponent - digits[type] > least[type] ? exponent - digits[type] : least[type];
-    double nearest = ldexp(nearbyint(ldexp(x, -step)), step);
-    return fabs(nearest) > largest[type] ? copysign(INFINITY, x) : nearest;
-}
-
-/* Half a step of the type near x: how far rounding may move it. */
-static double half_step(enum ra_type type, double x)
-{
-    static const double unit[] = {0x1p-24, 0x1p-11, 0x1p-8};
-    static const double least[] = {0x1p-150, 0x1p-25, 0x1p-134};
-    return fmax(unit[type] * fabs(x), least[type]);
-}
-
-static uint32_t float_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static float float_of(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-/* A number of 16 bits by its bits, and back; x is one of the type. */
-static double narrow_value(enum ra_type type, uint16_t bits)
-{
-    if (type == RA_BFLOAT16)
-        return (double)float_of((uint32_t)bits << 16);
-    int exponent = bits >> 10 & 31, fraction = bits & 1023;
-    double size = exponent == 31 ? (fraction ? NAN : INFINITY)
-                  : exponent > 0 ? ldexp(1024 + fraction, exponent - 25)
-                                 : ldexp(fraction, -24);
-    return bits & 0x8000 ? -size : size;
-}
-
-static uint16_t narrow_bits(enum ra_type type, double x)
-{
-    if (type == RA_BFLOAT16)
-        return (uint16_t)(float_bits((float)x) >> 16);
-    uint16_t sign = signbit(x) ? 0x8000 : 0;
-    int exponent = 0;
-    frexp(x, &exponent);
-    if (x == 0 || exponent < -13)
-        return (uint16_t)(sign | (int)ldexp(fabs(x), 24));
-    return (uint16_t)(sign | (exponent + 14) << 10 | ((int)ldexp(fabs(x), 11 - exponent) - 1024));
-}
-
-/* Number `at` of an array of the caller's. */
-static double get(struct ra_tensor tensor, int64_t at)
-{
-    switch (tensor.type) {
-    case RA_FLOAT32:
-        return (double)((const float *)tensor.data)[at];
-    case RA_BOOL:
-        return ((const unsigned char *)tensor.data)[at];
-    default:
-        return narrow_value(tensor.type, ((const uint16_t *)tensor.data)[at]);
-    }
-}
-
-static void put(struct ra_tensor tensor, int64_t at, double x)
-{
-    switch (tensor.type) {
-    case RA_FLOAT32:
-        ((float *)tensor.data)[at] = (float)x;
-        break;
-    case RA_BOOL:
-        ((unsigned char *)tensor.data)[at] = (unsigned char)x;
-        break;
-    default:
-        ((uint16_t *)tensor.data)[at] = narrow_bits(tensor.type, x);
-    }
-}
-
-/* Between -0.9 and 1.1: a mean that is not 0 shows lost terms. */
-static double random_number(uint64_t *state)
-{
-    /* The high bits of a linear congruence are random enough for test data. */
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (double)(*state >> 40) / (1 << 23) - 0.9;
-}
-
-static int64_t random_below(uint64_t *state, int64_t count)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (int64_t)(*state >> 33) % count;
-}
-
 /* ---- Problems. ---- */
 
-enum tensor { Q, K, V, MASK, O, LSE, D_OUT, DQ, DK, DV, TENSORS };
-
-static const char *const names[TENSORS] = {"q",   "k",     "v",  "mask", "o",
-                                           "lse", "d_out", "dq", "dk",   "dv"};
-
-static const size_t offsets[TENSORS] = {
+static const size_t offsets[ARRAYS] = {
     offsetof(struct ra_arrays, q),     offsetof(struct ra_arrays, k),
     offsetof(struct ra_arrays, v),     offsetof(struct ra_arrays, mask),
     offsetof(struct ra_arrays, o),     offsetof(struct ra_arrays, lse),
     offsetof(struct ra_arrays, d_out), offsetof(struct ra_arrays, dq),
     offsetof(struct ra_arrays, dk),    offsetof(struct ra_arrays, dv)};
 
-static struct ra_tensor *tensor_in(struct ra_arrays *arrays, enum tensor t)
+static struct ra_tensor *tensor_in(struct ra_arrays *arrays, enum truth_array t)
 {
     return (struct ra_tensor *)(void *)((char *)arrays + offsets[t]);
 }
 
-static bool is_output(enum tensor t)
+static enum ra_side side_of(enum truth_array t)
 {
-    return t == O || t == LSE || t >= DQ;
-}
-
-static enum ra_side side_of(enum tensor t)
-{
-    return t == K || t == V || t == MASK || t == DK || t == DV ? RA_KEY_SIDE : RA_QUERY_SIDE;
+    return truth_is_of_keys(t) ? RA_KEY_SIDE : RA_QUERY_SIDE;
 }
 
 enum masking { NO_MASK, ALL_SEEN, RANDOM_MASK, BATCH_HIDDEN, FIRST_HIDDEN, LAST_SEEN };
 
-/* A whole problem and what is right. All whole arrays are (B, rows, heads, width), without gaps. */
+/* A whole problem and what is right. */
 struct problem {
     struct ra_config config;
-    int ranks;          /* of a ring of threads; 0: one process, without a link */
-    double size;        /* of q, and so of scores; 0 counts as 1 */
-    bool wide[TENSORS]; /* this array is float32 whatever config.type is */
-    bool same;          /* k, v and mask are the same in all batches, d_out in all rows */
+    int ranks;         /* of a ring of threads; 0: one process, without a link */
+    double size;       /* of q, and so of scores; 0 counts as 1 */
+    bool wide[ARRAYS]; /* this array is float32 whatever config.type is */
+    bool same;         /* k, v and mask are the same in all batches, d_out in all rows */
     enum masking masking;
     unsigned seed;
 
     /* Filled in by prepare. */
-    int64_t B, rows[2], H, G, D, stripes, tile[2];
-    double scale;
-    int *home[2];             /* by side: which rank has a row */
-    double *whole[TENSORS];   /* inputs */
-    double *want[TENSORS];    /* outputs */
-    double *allowed[TENSORS]; /* (B, heads) */
+    struct truth truth;
+    int64_t stripes, tile[2];
+    int *home[2]; /* by side: which rank has a row */
 };
 
-static int64_t heads_of(const struct problem *p, enum tensor t)
+static int64_t length_of(const struct problem *p, enum ra_side side)
 {
-    return t == MASK ? 1 : side_of(t) == RA_KEY_SIDE ? p->G : p->H;
+    return side == RA_KEY_SIDE ? p->truth.M : p->truth.N;
 }
 
-static int64_t width_of(const struct problem *p, enum tensor t)
-{
-    return t == MASK || t == LSE ? 1 : p->D;
-}
-
-static int64_t rows_of(const struct problem *p, enum tensor t)
-{
-    return p->rows[side_of(t)];
-}
-
-static int64_t numbers_of(const struct problem *p, enum tensor t)
-{
-    return p->B * rows_of(p, t) * heads_of(p, t) * width_of(p, t);
-}
-
-static enum ra_type type_of(const struct problem *p, enum tensor t)
+static enum ra_type type_of(const struct problem *p, enum truth_array t)
 {
     return t == MASK ? RA_BOOL : t == LSE || p->wide[t] ? RA_FLOAT32 : p->config.type;
 }
 
-/* A row of one head in such an array. */
-static double *row_at(const struct problem *p, double *const *arrays, enum tensor t, int64_t b,
-                      int64_t a, int64_t h)
+/* A row of one head of an input. */
+static double *input_row(const struct problem *p, enum truth_array t, int64_t b, int64_t a,
+                         int64_t h)
 {
-    return arrays[t] + ((b * rows_of(p, t) + a) * heads_of(p, t) + h) * width_of(p, t);
-}
-
-/* An array of doubles, all 0. */
-static double *new_numbers(int64_t count)
-{
-    double *numbers = calloc((size_t)count + 1, sizeof *numbers);
-    ck_assert_ptr_nonnull(numbers);
-    return numbers;
+    return truth_row(&p->truth, p->truth.x, t, b, a, h);
 }
 
 static int ranks_of(const struct problem *p)
@@ -333,7 +194,7 @@ static int ranks_of(const struct problem *p)
  * and the late one that makes up for it. Returns how many. */
 static int spans_of(const struct problem *p, enum ra_side side, int rank, struct ra_span *spans)
 {
-    int64_t length = p->rows[side], P = ranks_of(p), J = P * p->stripes;
+    int64_t length = length_of(p, side), P = ranks_of(p), J = P * p->stripes;
     if (p->config.layout == RA_STRIPED) {
         for (int s = 0; s < p->stripes; s++) {
             int64_t first = rank * p->stripes + s;
@@ -356,26 +217,6 @@ static int spans_of(const struct problem *p, enum ra_side side, int rank, struct
 
 enum { MOST_SPANS = 256 };
 
-/* Does query row i see key row j, as far as their places say? */
-static bool place_sees(const struct problem *p, int64_t i, int64_t j)
-{
-    const struct ra_config *c = &p->config;
-    int64_t back = i + p->rows[RA_KEY_SIDE] - p->rows[RA_QUERY_SIDE] - j;
-    if (c->local_keys && p->home[RA_QUERY_SIDE][i] != p->home[RA_KEY_SIDE][j])
-        return false;
-    return !c->causal || (back >= 0 && (c->lookback == RA_NO_LOOKBACK || back <= c->lookback));
-}
-
-static bool sees(const struct problem *p, int64_t b, int64_t i, int64_t j)
-{
-    return (!p->config.has_mask || *row_at(p, p->whole, MASK, b, j, 0) != 0) && place_sees(p, i, j);
-}
-
-static int64_t key_head(const struct problem *p, int64_t h)
-{
-    return p->config.head_map == RA_GROUPED ? h / (p->H / p->G) : h % p->G;
-}
-
 static bool key_masked(enum masking masking, int64_t b, int64_t j, int64_t M, uint64_t *state)
 {
     switch (masking) {
@@ -392,254 +233,53 @@ static bool key_masked(enum masking masking, int64_t b, int64_t j, int64_t M, ui
     }
 }
 
-/* Random inputs, as numbers of their arrays' types. */
+/* The shape, and random inputs as numbers of their arrays' types. */
 static void make_inputs(struct problem *p)
 {
-    uint64_t state = p->seed * 7919u + 17;
-    static const enum tensor inputs[] = {Q, K, V, D_OUT};
-    for (int i = 0; i < COUNT(inputs); i++) {
-        enum tensor t = inputs[i];
-        p->whole[t] = new_numbers(numbers_of(p, t));
-        double size = t == Q && p->size > 0 ? p->size : 1;
-        for (int64_t e = 0; e < numbers_of(p, t); e++)
-            p->whole[t][e] = rounded(type_of(p, t), size * random_number(&state));
-    }
-    p->whole[MASK] = new_numbers(numbers_of(p, MASK));
-    for (int64_t b = 0; b < p->B; b++)
-        for (int64_t j = 0; j < p->rows[RA_KEY_SIDE]; j++)
-            *row_at(p, p->whole, MASK, b, j, 0) =
-                !key_masked(p->masking, b, j, p->rows[RA_KEY_SIDE], &state);
+    uint64_t state = p->seed;
+    p->truth = truth_of(&p->config);
+    for (int t = 0; t < ARRAYS; t++)
+        p->truth.type[t] = type_of(p, t);
+    truth_make_inputs(&p->truth, random_number, p->size > 0 ? p->size : 1, &state);
+    double **x = p->truth.x;
+    int64_t M = p->truth.M;
+    x[MASK] = truth_numbers(p->truth.B * M);
+    for (int64_t e = 0; e < p->truth.B * M; e++)
+        x[MASK][e] = !key_masked(p->masking, e / M, e % M, M, &state);
 
     /* Batch 0 for all batches; of d_out, row 0 for all rows. */
-    for (int t = 0; p->same && t < TENSORS; t++)
-        for (int64_t e = 0; p->whole[t] && t != Q && e < numbers_of(p, t); e++) {
-            int64_t row = heads_of(p, t) * width_of(p, t), batch = row * rows_of(p, t);
-            p->whole[t][e] = p->whole[t][t == D_OUT ? e / batch * batch + e % row : e % batch];
+    for (int t = 0; p->same && t < ARRAYS; t++)
+        for (int64_t e = 0; x[t] && t != Q && e < truth_count(&p->truth, t); e++) {
+            int64_t row = truth_heads(&p->truth, t) * truth_width(&p->truth, t);
+            int64_t batch = row * truth_rows(&p->truth, t);
+            x[t][e] = x[t][t == D_OUT ? e / batch * batch + e % row : e % batch];
         }
 }
 
-/* ---- What is right. ---- */
-
-/* x as a float32 if so wanted. */
-static inline double as(bool single, double x)
+/* Finds what is right. Of a 16-bit o, what is right in the backward depends on the o that is given. */
+static void solve(struct problem *p)
 {
-    return single ? (double)(float)x : x;
-}
-
-static inline double dot(bool single, int64_t D, const double *a, const double *b)
-{
-    double sum = 0;
-    for (int64_t c = 0; c < D; c++)
-        sum = as(single, sum + as(single, a[c] * b[c]));
-    return sum;
-}
-
-/* The definition for one query head, every step in double or in float32. o, lse and dq are written
- * into `out`, dk and dv added. s is room for (N, M) scores, -inf where hidden. The backward takes o
- * as given; NULL: its own. */
-static inline void attend(const struct problem *p, bool single, int64_t b, int64_t h,
-                          double *const *given, double *const *out, double *s)
-{
-    int64_t N = p->rows[RA_QUERY_SIDE], M = p->rows[RA_KEY_SIDE], D = p->D, g = key_head(p, h);
-    double scale = as(single, p->scale), cap = as(single, p->config.softcap);
-    double *own_dk = new_numbers(M * D), *own_dv = new_numbers(M * D);
-    for (int64_t i = 0; i < N; i++) {
-        /* s = scale q.k, capped; and the largest. */
-        const double *q = row_at(p, p->whole, Q, b, i, h);
-        double *o = row_at(p, out, O, b, i, h), *lse = row_at(p, out, LSE, b, i, h);
-        double *score = s + i * M, top = -INFINITY, total = 0;
-        for (int64_t j = 0; j < M; j++) {
-            score[j] = -INFINITY;
-            if (!sees(p, b, i, j))
-                continue;
-            score[j] = as(single, scale * dot(single, D, q, row_at(p, p->whole, K, b, j, g)));
-            if (cap > 0)
-                score[j] = as(single, cap * as(single, tanh(as(single, score[j] / cap))));
-            top = fmax(top, score[j]);
-        }
-        *lse = top;
-        if (top == -INFINITY)
-            continue;
-
-        /* o = sum of p v, p = exp(s - top) / total. */
-        for (int64_t j = 0; j < M; j++)
-            total = as(single, total + as(single, exp(as(single, score[j] - top))));
-        for (int64_t j = 0; j < M; j++) {
-            if (score[j] == -INFINITY)
-                continue;
-            double weight = as(single, as(single, exp(as(single, score[j] - top))) / total);
-            const double *v = row_at(p, p->whole, V, b, j, g);
-            for (int64_t c = 0; c < D; c++)
-                o[c] = as(single, o[c] + as(single, weight * v[c]));
-        }
-        *lse = as(single, top + as(single, log(total)));
-        if (p->config.forward_only)
-            continue;
-
-        /* ds = p (dO.v - delta), times the slope of the cap. */
-        const double *d_out = row_at(p, p->whole, D_OUT, b, i, h);
-        double *dq = row_at(p, out, DQ, b, i, h);
-        double delta = dot(single, D, d_out, given ? row_at(p, given, O, b, i, h) : o);
-        for (int64_t j = 0; j < M; j++) {
-            if (score[j] == -INFINITY)
-                continue;
-            const double *k = row_at(p, p->whole, K, b, j, g), *v = row_at(p, p->whole, V, b, j, g);
-            double weight = as(single, exp(as(single, score[j] - *lse)));
-            double ds = as(single, weight * as(single, dot(single, D, d_out, v) - delta));
-            if (cap > 0) {
-                double ratio = as(single, score[j] / cap);
-                ds = as(single, ds * as(single, 1 - as(single, ratio * ratio)));
-            }
-            for (int64_t c = 0; c < D; c++) {
-                own_dv[j * D + c] = as(single, own_dv[j * D + c] + as(single, weight * d_out[c]));
-                own_dk[j * D + c] = as(single, own_dk[j * D + c] + as(single, ds * q[c]));
-                dq[c] = as(single, dq[c] + as(single, ds * k[c]));
-            }
-        }
-        for (int64_t c = 0; c < D; c++)
-            dq[c] = as(single, scale * dq[c]);
-    }
-    for (int64_t j = 0; j < M && !p->config.forward_only; j++)
-        for (int64_t c = 0; c < D; c++) {
-            double *dk = row_at(p, out, DK, b, j, g) + c, *dv = row_at(p, out, DV, b, j, g) + c;
-            *dk = as(single, *dk + as(single, scale * own_dk[j * D + c]));
-            *dv = as(single, *dv + own_dv[j * D + c]);
-        }
-    free(own_dk);
-    free(own_dv);
-}
-
-/* The magnitude of every element (see tests/rig/oracle.py), added to `out`: what roundings are counted
- * in. `exact` and its scores s are what attend found. */
-static void add_magnitudes(const struct problem *p, int64_t b, int64_t h, double *const *exact,
-                           const double *s, double *const *out)
-{
-    int64_t N = p->rows[RA_QUERY_SIDE], M = p->rows[RA_KEY_SIDE], D = p->D, g = key_head(p, h);
-    double scale = fabs(p->scale), cap = p->config.softcap, *e = new_numbers(M);
-    for (int64_t i = 0; i < N; i++) {
-        const double *q = row_at(p, p->whole, Q, b, i, h), *o = row_at(p, exact, O, b, i, h);
-        const double *d_out = row_at(p, p->whole, D_OUT, b, i, h), *score = s + i * M;
-        double lse = *row_at(p, exact, LSE, b, i, h), *of_o = row_at(p, out, O, b, i, h);
-        double *of_lse = row_at(p, out, LSE, b, i, h), *of_dq = row_at(p, out, DQ, b, i, h);
-        double of_delta = 0, delta = 0;
-        if (lse == -INFINITY)
-            continue;
-
-        /* The error of a score; of o, by how far values lie from the mean; of lse. */
-        *of_lse = 1 + fabs(lse);
-        for (int64_t j = 0; j < M; j++) {
-            if (score[j] == -INFINITY)
-                continue;
-            const double *k = row_at(p, p->whole, K, b, j, g), *v = row_at(p, p->whole, V, b, j, g);
-            double sum = 0, ratio = cap > 0 ? score[j] / cap : 0, weight = exp(score[j] - lse);
-            for (int64_t c = 0; c < D; c++)
-                sum += fabs(q[c] * k[c]);
-            e[j] = 1 + scale * sum;
-            if (cap > 0)
-                e[j] = 1 + (1 - ratio * ratio) * e[j] + fabs(score[j]);
-            *of_lse += weight * e[j];
-            for (int64_t c = 0; c < D; c++)
-                of_o[c] += weight * (fabs(v[c]) + e[j] * fabs(v[c] - o[c]));
-        }
-        if (p->config.forward_only)
-            continue;
-        for (int64_t c = 0; c < D; c++) {
-            of_delta += fabs(d_out[c]) * (fabs(o[c]) + of_o[c]);
-            delta += d_out[c] * o[c];
-        }
-
-        /* dp - delta is exact here; the sums of absolute terms are what rounding sees of it. */
-        for (int64_t j = 0; j < M; j++) {
-            if (score[j] == -INFINITY)
-                continue;
-            const double *k = row_at(p, p->whole, K, b, j, g), *v = row_at(p, p->whole, V, b, j, g);
-            double weight = exp(score[j] - lse), dp = 0, of_dp = of_delta;
-            for (int64_t c = 0; c < D; c++) {
-                dp += d_out[c] * v[c];
-                of_dp += fabs(d_out[c] * v[c]);
-            }
-            double ratio = cap > 0 ? fabs(score[j]) / cap : 0, difference = fabs(dp - delta);
-            double error = e[j] + *of_lse, ds = weight * (error * difference + of_dp);
-            if (cap > 0)
-                ds = ds * (1 - ratio * ratio) +
-                     weight * difference * (1 + ratio * ratio + 2 * ratio * e[j] / cap);
-            double *of_dk = row_at(p, out, DK, b, j, g), *of_dv = row_at(p, out, DV, b, j, g);
-            for (int64_t c = 0; c < D; c++) {
-                of_dq[c] += scale * ds * fabs(k[c]);
-                of_dk[c] += scale * ds * fabs(q[c]);
-                of_dv[c] += weight * error * fabs(d_out[c]);
-            }
-        }
-    }
-    free(e);
-}
-
-/* Fills in want and allowed. The backward is that of the o that is given; NULL: of the right one.
- * (A 16-bit o is far from the right one, but the backward has no other.) */
-static void solve(struct problem *p, double *const *given)
-{
-    double *plain[TENSORS] = {NULL}, *magnitude[TENSORS] = {NULL};
-    double *s = new_numbers(p->rows[RA_QUERY_SIDE] * p->rows[RA_KEY_SIDE]);
-    for (int t = 0; t < TENSORS; t++)
-        if (is_output(t)) {
-            free(p->want[t]);
-            free(p->allowed[t]);
-            p->want[t] = new_numbers(numbers_of(p, t));
-            plain[t] = new_numbers(numbers_of(p, t));
-            magnitude[t] = new_numbers(numbers_of(p, t));
-            p->allowed[t] = new_numbers(p->B * heads_of(p, t));
-        }
-    for (int64_t b = 0; b < p->B; b++)
-        for (int64_t h = 0; h < p->H; h++) {
-            attend(p, true, b, h, given, plain, s);
-            attend(p, false, b, h, given, p->want, s);
-            add_magnitudes(p, b, h, p->want, s, magnitude);
-        }
-
-    /* allowed = 2 max |plain - exact| + 4 u max magnitude, over each head of each batch. */
-    for (int t = 0; t < TENSORS; t++) {
-        int64_t heads = heads_of(p, t), width = width_of(p, t),
-                batch = rows_of(p, t) * heads * width;
-        for (int64_t head = 0; is_output(t) && head < p->B * heads; head++) {
-            double error = 0, most = 0;
-            for (int64_t e = head / heads * batch; e < (head / heads + 1) * batch; e++)
-                if (e / width % heads == head % heads && isfinite(p->want[t][e])) {
-                    if (!isfinite(plain[t][e]))
-                        ck_abort_msg("%s overflows in float32", names[t]);
-                    error = fmax(error, fabs(plain[t][e] - p->want[t][e]));
-                    most = fmax(most, magnitude[t][e]);
-                }
-            p->allowed[t][head] = 2 * error + 4 * 0x1p-24 * most;
-        }
-        free(plain[t]);
-        free(magnitude[t]);
-    }
-    free(s);
+    truth_forward(&p->truth);
+    if (!p->config.forward_only && type_of(p, O) == RA_FLOAT32)
+        truth_backward(&p->truth, NULL);
 }
 
 /* Makes inputs, and finds what is right. */
 static void prepare(struct problem *p)
 {
     struct ra_config *c = &p->config;
-    int64_t N = c->queries, M = c->keys == RA_SAME ? N : c->keys;
-    p->B = c->batch;
-    p->rows[RA_QUERY_SIDE] = N;
-    p->rows[RA_KEY_SIDE] = M;
-    p->H = c->heads;
-    p->G = c->key_heads == RA_SAME ? p->H : c->key_heads;
-    p->D = c->dim;
-    p->scale = c->scale == RA_DEFAULT_SCALE ? 1 / sqrt((double)p->D) : c->scale;
+    c->has_mask = p->masking != NO_MASK;
     p->tile[RA_QUERY_SIDE] = c->tile_queries > 0 ? c->tile_queries : 64;
     p->tile[RA_KEY_SIDE] = c->tile_keys > 0 ? c->tile_keys : 64;
-    c->has_mask = p->masking != NO_MASK;
+    make_inputs(p);
 
     /* As few stripes as keep each of the queries within the bucket. */
     p->stripes = 1;
-    while (c->bucket > 0 && N > c->bucket * ranks_of(p) * p->stripes)
+    while (c->bucket > 0 && p->truth.N > c->bucket * ranks_of(p) * p->stripes)
         p->stripes++;
     ck_assert_int_le(p->stripes, MOST_SPANS);
     for (int side = 0; side < 2; side++) {
-        p->home[side] = calloc((size_t)p->rows[side] + 1, sizeof *p->home[side]);
+        p->home[side] = calloc((size_t)length_of(p, side) + 1, sizeof *p->home[side]);
         for (int rank = 0; rank < ranks_of(p); rank++) {
             struct ra_span spans[MOST_SPANS];
             int count = spans_of(p, side, rank, spans);
@@ -647,52 +287,29 @@ static void prepare(struct problem *p)
                 for (int64_t a = 0; a < spans[s].count; a++)
                     p->home[side][spans[s].first + a * spans[s].stride] = rank;
         }
+        p->truth.home[side] = c->local_keys ? p->home[side] : NULL;
     }
-    make_inputs(p);
-    solve(p, NULL);
+    solve(p);
 }
 
 static void clear(struct problem *p)
 {
-    for (int t = 0; t < TENSORS; t++) {
-        free(p->whole[t]);
-        free(p->want[t]);
-        free(p->allowed[t]);
-    }
+    truth_clear(&p->truth);
     free(p->home[0]);
     free(p->home[1]);
 }
 
 /* Fails the test if an array is not right. */
-static void judge(const struct problem *p, enum tensor t, double *const *got)
+static void judge(const struct problem *p, enum truth_array t, double *const *got)
 {
-    int64_t heads = heads_of(p, t), width = width_of(p, t), row = heads * width;
-    double worst = 0;
-    int64_t at = -1;
-    for (int64_t e = 0; e < numbers_of(p, t); e++) {
-        double want = p->want[t][e], x = got[t][e];
-        double allowed = p->allowed[t][e / (rows_of(p, t) * row) * heads + e / width % heads];
-        if (type_of(p, t) != RA_FLOAT32)
-            allowed += half_step(type_of(p, t), fabs(want) + allowed);
-
-        /* Written so that NaN is worse than anything; -inf must be met by -inf. */
-        double share = want == x ? 0 : fabs(want - x) / allowed;
-        if (!(share <= 1) && !(share <= worst)) {
-            worst = share;
-            at = e;
-        }
-    }
-    if (at < 0)
-        return;
     const struct ra_config *c = &p->config;
-    ck_abort_msg("%s of batch %d row %d head %d dim %d: want %.9g got %.9g, %.3g of what is allowed"
-                 " (B %d N %d M %d H %d G %d D %d type %d causal %d lookback %d masking %d layout "
-                 "%d bucket %d ranks %d local_keys %d seed %u)",
-                 names[t], (int)(at / (rows_of(p, t) * row)), (int)(at / row % rows_of(p, t)),
-                 (int)(at / width % heads), (int)(at % width), p->want[t][at], got[t][at], worst,
-                 (int)p->B, (int)p->rows[0], (int)p->rows[1], (int)p->H, (int)p->G, (int)p->D,
-                 c->type, c->causal, (int)c->lookback, p->masking, c->layout, (int)c->bucket,
-                 p->ranks, c->local_keys, p->seed);
+    char text[TRUTH_TEXT];
+    if (!(truth_judge(&p->truth, t, got[t], text) <= 1))
+        ck_abort_msg("%s (B %d N %d M %d H %d G %d D %d type %d causal %d lookback %d masking %d "
+                     "layout %d bucket %d ranks %d local_keys %d seed %u)",
+                     text, (int)p->truth.B, (int)p->truth.N, (int)p->truth.M, (int)p->truth.H,
+                     (int)p->truth.G, (int)p->truth.D, c->type, c->causal, (int)c->lookback,
+                     p->masking, c->layout, (int)c->bucket, p->ranks, c->local_keys, p->seed);
 }
 
 /* ---- A rank's arrays. ---- */
@@ -717,7 +334,7 @@ struct block {
 
 struct shard {
     struct ra_arrays arrays;
-    struct block blocks[TENSORS], *block_of[TENSORS];
+    struct block blocks[ARRAYS], *block_of[ARRAYS];
     int64_t rows[2], *positions[2]; /* by side: which rows of the whole it has */
 };
 
@@ -740,11 +357,12 @@ static struct ra_tensor tensor_from(void *data, int64_t first, enum ra_type type
 }
 
 /* Where a tensor lies. */
-static struct ra_tensor place(const struct problem *p, struct shard *x, enum tensor t,
+static struct ra_tensor place(const struct problem *p, struct shard *x, enum truth_array t,
                               enum order order)
 {
-    int64_t rows = x->rows[side_of(t)], heads = heads_of(p, t), width = width_of(p, t);
-    int64_t row = heads * width, numbers = p->B * rows * row;
+    int64_t rows = x->rows[side_of(t)], heads = truth_heads(&p->truth, t),
+            width = truth_width(&p->truth, t);
+    int64_t row = heads * width, numbers = p->truth.B * rows * row;
     enum ra_type type = type_of(p, t);
     int64_t size = ra_type_bytes(type);
     struct block *block = &x->blocks[t];
@@ -752,17 +370,18 @@ static struct ra_tensor place(const struct problem *p, struct shard *x, enum ten
     bool together = x->rows[0] == x->rows[1], is_query = t == Q || t == DQ;
     if (order == PACKED && (t <= V || t >= DQ) && (together || !is_query)) {
         /* One row has H heads of q, if there are as many of them, G of k and G of v. */
-        enum tensor first = t >= DQ ? DQ : Q, owner = together ? first : first + 1;
-        int64_t ahead = together ? p->H * p->D : 0, all = ahead + 2 * p->G * p->D;
-        int64_t before = is_query ? 0 : ahead + (t == K || t == DK ? 0 : p->G * p->D);
+        enum truth_array first = t >= DQ ? DQ : Q, owner = together ? first : first + 1;
+        int64_t ahead = together ? p->truth.H * p->truth.D : 0,
+                all = ahead + 2 * p->truth.G * p->truth.D;
+        int64_t before = is_query ? 0 : ahead + (t == K || t == DK ? 0 : p->truth.G * p->truth.D);
         x->block_of[t] = &x->blocks[owner];
         if (t == owner)
-            new_block(block, p->B * rows * all, size);
+            new_block(block, p->truth.B * rows * all, size);
         return tensor_from(x->blocks[owner].data, before, type, rows * all, all, width);
     }
     if (order == GAPS) {
         int64_t head = width + 1, gap_row = heads * head + 3, batch = rows * gap_row + 5;
-        new_block(block, p->B * batch + 4, size);
+        new_block(block, p->truth.B * batch + 4, size);
         return tensor_from(block->data, 2, type, batch, gap_row, head);
     }
     if (order == BROADCAST && (t == K || t == V || t == MASK)) {
@@ -770,7 +389,7 @@ static struct ra_tensor place(const struct problem *p, struct shard *x, enum ten
         return tensor_from(block->data, 0, type, 0, row, width);
     }
     if (order == BROADCAST && t == D_OUT) {
-        new_block(block, p->B * row, size);
+        new_block(block, p->truth.B * row, size);
         return tensor_from(block->data, 0, type, row, 0, width);
     }
     new_block(block, numbers, size);
@@ -795,31 +414,31 @@ static void fill_shard(const struct problem *p, struct shard *x, enum order orde
         x->positions[side] = calloc((size_t)x->rows[side] + 1, sizeof *x->positions[side]);
         ra_plan_positions(plan, side, x->positions[side]);
     }
-    for (int t = 0; t < TENSORS; t++) {
+    for (int t = 0; t < ARRAYS; t++) {
         struct ra_tensor *tensor = tensor_in(&x->arrays, t);
         *tensor = place(p, x, t, order);
         signed char *owner = x->block_of[t]->owner;
         int64_t size = ra_type_bytes(tensor->type);
         owner += (unsigned char *)tensor->data - x->block_of[t]->data;
-        for (int64_t b = 0; b < p->B; b++)
+        for (int64_t b = 0; b < p->truth.B; b++)
             for (int64_t a = 0; a < x->rows[side_of(t)]; a++)
-                for (int64_t h = 0; h < heads_of(p, t); h++)
-                    for (int64_t c = 0; c < width_of(p, t); c++) {
+                for (int64_t h = 0; h < truth_heads(&p->truth, t); h++)
+                    for (int64_t c = 0; c < truth_width(&p->truth, t); c++) {
                         int64_t at = b * tensor->batch + a * tensor->row + h * tensor->head + c;
-                        if (!is_output(t))
-                            put(*tensor, at,
-                                row_at(p, p->whole, t, b, x->positions[side_of(t)][a], h)[c]);
+                        if (!truth_is_output(t))
+                            number_put(tensor->type, tensor->data, at,
+                                       input_row(p, t, b, x->positions[side_of(t)][a], h)[c]);
                         memset(owner + at * size, t, (size_t)size);
                     }
     }
-    for (int t = 0; t < TENSORS; t++)
+    for (int t = 0; t < ARRAYS; t++)
         if (x->blocks[t].data)
             memcpy(x->blocks[t].before, x->blocks[t].data, (size_t)x->blocks[t].bytes);
 }
 
 static void clear_shard(struct shard *x)
 {
-    for (int t = 0; t < TENSORS; t++) {
+    for (int t = 0; t < ARRAYS; t++) {
         free(x->blocks[t].data);
         free(x->blocks[t].before);
         free(x->blocks[t].owner);
@@ -832,15 +451,15 @@ static void clear_shard(struct shard *x)
  * name of what it wrote into `trouble`. */
 static bool only_outputs_changed(struct shard *x, bool backward, char *trouble)
 {
-    for (int t = 0; t < TENSORS; t++) {
+    for (int t = 0; t < ARRAYS; t++) {
         struct block *block = &x->blocks[t];
         for (int64_t i = 0; i < block->bytes; i++) {
             int owner = block->owner[i];
             bool may = backward ? owner >= DQ : owner == O || owner == LSE;
             if (!may && block->data[i] != block->before[i]) {
                 snprintf(trouble, TEXT, "%s has written to %s, byte %d of its memory",
-                         backward ? "backward" : "forward", owner < 0 ? "a gap" : names[owner],
-                         (int)i);
+                         backward ? "backward" : "forward",
+                         owner < 0 ? "a gap" : truth_names[owner], (int)i);
                 return false;
             }
             block->before[i] = block->data[i];
@@ -850,15 +469,17 @@ static bool only_outputs_changed(struct shard *x, bool backward, char *trouble)
 }
 
 /* Copies an array of a rank into the whole. */
-static void collect(const struct problem *p, struct shard *x, enum tensor t, double *const *got)
+static void collect(const struct problem *p, struct shard *x, enum truth_array t,
+                    double *const *got)
 {
     struct ra_tensor tensor = *tensor_in(&x->arrays, t);
-    for (int64_t b = 0; b < p->B; b++)
+    for (int64_t b = 0; b < p->truth.B; b++)
         for (int64_t a = 0; a < x->rows[side_of(t)]; a++)
-            for (int64_t h = 0; h < heads_of(p, t); h++)
-                for (int64_t c = 0; c < width_of(p, t); c++)
-                    row_at(p, got, t, b, x->positions[side_of(t)][a], h)[c] =
-                        get(tensor, b * tensor.batch + a * tensor.row + h * tensor.head + c);
+            for (int64_t h = 0; h < truth_heads(&p->truth, t); h++)
+                for (int64_t c = 0; c < truth_width(&p->truth, t); c++)
+                    truth_row(&p->truth, got, t, b, x->positions[side_of(t)][a], h)[c] =
+                        number_get(tensor.type, tensor.data,
+                                   b * tensor.batch + a * tensor.row + h * tensor.head + c);
 }
 
 /* ---- Runs. ---- */
@@ -867,7 +488,7 @@ static void collect(const struct problem *p, struct shard *x, enum tensor t, dou
 struct run {
     const struct problem *p;
     enum order order;
-    double *got[TENSORS];
+    double *got[ARRAYS];
     struct thread_ring *ring;
     char trouble[MOST_RANKS][TEXT]; /* by rank; "": none */
 };
@@ -879,8 +500,8 @@ static struct ra_plan *new_plan(const struct ra_config *config, struct thread_ri
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE] = "";
     enum ra_status status =
-        ring ? ra_link_plan_create(&plan, config, thread_ring_link(ring, rank), error)
-             : ra_plan_create(&plan, config, error);
+        ring ? ra_plan_create(&plan, config, &(struct ra_link[]){thread_ring_link(ring, rank)}[0], error)
+             : ra_plan_create(&plan, config, NULL, error);
     if (status != RA_OK)
         snprintf(trouble, TEXT, "plan: %s: %s", ra_status_text(status), error);
     return status == RA_OK ? plan : NULL;
@@ -956,8 +577,8 @@ static void run_rank(void *context, int rank)
         right = right && only_outputs_changed(&x, backward, trouble) &&
                 (!run->ring || check_traffic(plan, run->ring, backward, trouble));
     }
-    for (int t = 0; right && t < TENSORS; t++)
-        if (is_output(t))
+    for (int t = 0; right && t < ARRAYS; t++)
+        if (truth_is_output(t))
             collect(p, &x, t, run->got);
     clear_shard(&x);
     ra_plan_destroy(plan);
@@ -966,9 +587,9 @@ static void run_rank(void *context, int rank)
 static struct run new_run(const struct problem *p, enum order order)
 {
     struct run run = {.p = p, .order = order};
-    for (int t = 0; t < TENSORS; t++)
-        if (is_output(t))
-            run.got[t] = new_numbers(numbers_of(p, t));
+    for (int t = 0; t < ARRAYS; t++)
+        if (truth_is_output(t))
+            run.got[t] = truth_numbers(truth_count(&p->truth, t));
     return run;
 }
 
@@ -976,8 +597,8 @@ static struct run new_run(const struct problem *p, enum order order)
 static struct run run_of(const struct problem *p, struct shard *x)
 {
     struct run run = new_run(p, ROWS_FIRST);
-    for (int t = 0; t < TENSORS; t++)
-        if (is_output(t))
+    for (int t = 0; t < ARRAYS; t++)
+        if (truth_is_output(t))
             collect(p, x, t, run.got);
     return run;
 }
@@ -996,14 +617,14 @@ static struct run run_as(const struct problem *p, enum order order, enum thread_
     }
     for (int rank = 0; rank < ranks_of(p); rank++)
         ck_assert_msg(run.trouble[rank][0] == 0, "rank %d of %d: %s (layout %d, N %d, M %d)", rank,
-                      p->ranks, run.trouble[rank], p->config.layout, (int)p->rows[0],
-                      (int)p->rows[1]);
+                      p->ranks, run.trouble[rank], p->config.layout, (int)p->truth.N,
+                      (int)p->truth.M);
     return run;
 }
 
 static void clear_run(struct run *run)
 {
-    for (int t = 0; t < TENSORS; t++)
+    for (int t = 0; t < ARRAYS; t++)
         free(run->got[t]);
 }
 
@@ -1015,19 +636,19 @@ static void judge_run(struct problem *p, const struct run *run)
     if (p->config.forward_only)
         return;
     if (type_of(p, O) != RA_FLOAT32)
-        solve(p, run->got);
-    for (int t = DQ; t < TENSORS; t++)
+        truth_backward(&p->truth, run->got[O]);
+    for (int t = DQ; t < ARRAYS; t++)
         judge(p, t, run->got);
 }
 
 /* Do two runs give the same bits? */
 static void same_bits(const struct problem *p, const struct run *a, const struct run *b)
 {
-    for (int t = 0; t < TENSORS; t++)
-        if (is_output(t) && (t < DQ || !p->config.forward_only))
-            ck_assert_msg(
-                memcmp(a->got[t], b->got[t], (size_t)numbers_of(p, t) * sizeof *a->got[t]) == 0,
-                "%s: other bits, order %d and %d", names[t], a->order, b->order);
+    for (int t = 0; t < ARRAYS; t++)
+        if (truth_is_output(t) && (t < DQ || !p->config.forward_only))
+            ck_assert_msg(memcmp(a->got[t], b->got[t],
+                                 (size_t)truth_count(&p->truth, t) * sizeof *a->got[t]) == 0,
+                          "%s: other bits, order %d and %d", truth_names[t], a->order, b->order);
 }
 
 /* Prepares, runs, judges, clears. */
@@ -1102,7 +723,7 @@ static enum order random_order(uint64_t *state, struct problem *p)
 {
     enum order order = (enum order)random_below(state, ORDERS);
     p->same = order == BROADCAST;
-    for (int t = 0; order != PACKED && t < TENSORS; t++)
+    for (int t = 0; order != PACKED && t < ARRAYS; t++)
         p->wide[t] = t != K && t != V && random_below(state, 4) == 0;
     return order;
 }
@@ -1182,12 +803,12 @@ START_TEST(numbers_of_16_bits)
      * beside the ties. */
     for (int64_t e = 0; e < WIDTH; e++) {
         uint16_t bits = (uint16_t)e;
-        double low = narrow_value(type, bits), high = narrow_value(type, (uint16_t)(bits + 1));
+        double low = number_widened(type, bits), high = number_widened(type, (uint16_t)(bits + 1));
         bool pair = isfinite(low) && isfinite(high) && (bits & 0x7FFF) != 0x7FFF;
         float tie = pair ? (float)((low + high) / 2) : (float)low;
         d_out[e] = (float)low;
         d_out[WIDTH + e] = pair ? tie : 65519.996f;
-        d_out[2 * WIDTH + e] = pair ? float_of(float_bits(tie) + (e % 2 ? 1 : -1)) : 65520;
+        d_out[2 * WIDTH + e] = pair ? number_of_bits(number_bits(tie) + (e % 2 ? 1 : -1)) : 65520;
     }
     struct ra_arrays arrays = RA_ARRAYS_INIT;
     arrays.q = ra_tensor_bnhd(zeros, type, 1, 1, WIDTH);
@@ -1203,8 +824,8 @@ START_TEST(numbers_of_16_bits)
     ck_assert_int_eq(ra_backward(plan, &arrays), RA_OK);
 
     for (int64_t e = 0; e < numbers; e++) {
-        double in = narrow_value(type, v[e]), out = narrow_value(type, gradients[2][e]);
-        double want = rounded(type, (double)d_out[e]);
+        double in = number_widened(type, v[e]), out = number_widened(type, gradients[2][e]);
+        double want = number_rounded(type, (double)d_out[e]);
         if (!(in == (double)o[e] || (isnan(in) && isnan(o[e]))))
             ck_abort_msg("bits %04x: are %g, came in as %g", v[e], in, (double)o[e]);
         if (!(out == want || (isnan(out) && isnan(d_out[e]))))
@@ -1285,7 +906,7 @@ END_TEST
 /* Rounding happens once, at the end: the 16-bit outputs are those of float32, rounded. */
 START_TEST(rounded_once)
 {
-    static const enum tensor outputs[] = {O, DQ, DK, DV};
+    static const enum truth_array outputs[] = {O, DQ, DK, DV};
     struct problem narrow = {.config = shape(2, 70, 90, 4, 2, 16), .masking = RANDOM_MASK}, wide;
     narrow.config.type = _i ? RA_BFLOAT16 : RA_FLOAT16;
     narrow.config.tile_keys = 16;
@@ -1296,10 +917,10 @@ START_TEST(rounded_once)
     struct run a = run_as(&narrow, ROWS_FIRST, THREAD_LATE),
                b = run_as(&wide, ROWS_FIRST, THREAD_LATE);
     for (int i = 0; i < COUNT(outputs); i++) {
-        enum tensor t = outputs[i];
-        for (int64_t e = 0; e < numbers_of(&narrow, t); e++)
-            if (a.got[t][e] != rounded(narrow.config.type, b.got[t][e]))
-                ck_abort_msg("%s: %g became %g", names[t], b.got[t][e], a.got[t][e]);
+        enum truth_array t = outputs[i];
+        for (int64_t e = 0; e < truth_count(&narrow.truth, t); e++)
+            if (a.got[t][e] != number_rounded(narrow.config.type, b.got[t][e]))
+                ck_abort_msg("%s: %g became %g", truth_names[t], b.got[t][e], a.got[t][e]);
 
         /* The backwards begin with the same o. */
         if (t == O) {
@@ -1322,8 +943,8 @@ START_TEST(inputs_may_be_one)
     prepare(&p);
     for (int t = K; t <= D_OUT; t++)
         if (t == K || t == V || t == D_OUT)
-            memcpy(p.whole[t], p.whole[Q], (size_t)numbers_of(&p, Q) * sizeof(double));
-    solve(&p, NULL);
+            memcpy(p.truth.x[t], p.truth.x[Q], (size_t)truth_count(&p.truth, Q) * sizeof(double));
+    solve(&p);
     struct run apart = run_as(&p, ROWS_FIRST, THREAD_LATE);
     judge_run(&p, &apart);
 
@@ -1480,8 +1101,8 @@ START_TEST(masked_ranks)
         p.config.type = rank;
         prepare(&p);
         for (int64_t j = 0; j < 24; j++)
-            *row_at(&p, p.whole, MASK, 1, j, 0) = (p.home[RA_KEY_SIDE][j] == rank) != (_i < 6);
-        solve(&p, NULL);
+            *input_row(&p, MASK, 1, j, 0) = (p.home[RA_KEY_SIDE][j] == rank) != (_i < 6);
+        solve(&p);
         struct run run = run_as(&p, GAPS, THREAD_LATE);
         judge_run(&p, &run);
         clear_run(&run);
@@ -1516,10 +1137,10 @@ static bool rank_needs(const struct problem *p, int rank, int origin)
 {
     if (!p->config.causal || p->config.local_keys)
         return !p->config.local_keys;
-    for (int64_t i = 0; i < p->rows[RA_QUERY_SIDE]; i++)
-        for (int64_t j = 0; j < p->rows[RA_KEY_SIDE]; j++)
+    for (int64_t i = 0; i < p->truth.N; i++)
+        for (int64_t j = 0; j < p->truth.M; j++)
             if (p->home[RA_QUERY_SIDE][i] == rank && p->home[RA_KEY_SIDE][j] == origin &&
-                place_sees(p, i, j))
+                truth_sees(&p->truth, i, j))
                 return true;
     return false;
 }
@@ -1554,7 +1175,7 @@ static void count_tiles(const struct problem *p, struct ra_span queries, struct 
             bool seen = false;
             for (int64_t i = a; i < a_end && !seen; i++)
                 for (int64_t j = c; j < c_end && !seen; j++)
-                    seen = place_sees(p, queries.first + i * queries.stride,
+                    seen = truth_sees(&p->truth, queries.first + i * queries.stride,
                                       keys.first + j * keys.stride);
             *pairs += seen ? (a_end - a) * (c_end - c) : 0;
             *skipped += !seen;
@@ -1578,15 +1199,15 @@ static struct ra_hop want_hop(const struct problem *p, int rank, int step, bool 
     for (int s = 0; s < my_spans; s++)
         for (int t = 0; t < their_spans; t++)
             count_tiles(p, mine[s], theirs[t], &pairs, &skipped);
-    hop.multiply_adds = (backward ? 5 : 2) * p->B * p->H * pairs * p->D;
-    hop.tiles_skipped = p->B * p->H * skipped;
+    hop.multiply_adds = (backward ? 5 : 2) * p->truth.B * p->truth.H * pairs * p->truth.D;
+    hop.tiles_skipped = p->truth.B * p->truth.H * skipped;
 
     /* The messages: keys and gradients go on, or gradients home. */
     for (int t = 0; t < their_spans; t++)
         rows += theirs[t].count;
-    int64_t numbers = 2 * p->B * rows * p->G * p->D;
-    int64_t keys =
-        numbers * (p->config.type == RA_FLOAT32 ? 4 : 2) + (p->config.has_mask ? p->B * rows : 0);
+    int64_t numbers = 2 * p->truth.B * rows * p->truth.G * p->truth.D;
+    int64_t keys = numbers * (p->config.type == RA_FLOAT32 ? 4 : 2) +
+                   (p->config.has_mask ? p->truth.B * rows : 0);
     if (goes > hop.distance && keys > 0) {
         hop.messages++;
         hop.bytes += keys;
@@ -1617,7 +1238,7 @@ static void check_hops(const struct problem *p, struct ra_plan *plan)
                                  "%d, backward %d: distance %d %d origin %d %d multiply_adds %d %d "
                                  "skipped %d %d messages %d %d bytes %d %d",
                                  p->config.layout, (int)p->config.bucket, (int)p->config.lookback,
-                                 (int)p->rows[0], (int)p->rows[1], rank, P, step, backward,
+                                 (int)p->truth.N, (int)p->truth.M, rank, P, step, backward,
                                  got.distance, want.distance, got.origin, want.origin,
                                  (int)got.multiply_adds, (int)want.multiply_adds,
                                  (int)got.tiles_skipped, (int)want.tiles_skipped, (int)got.messages,
@@ -1677,7 +1298,7 @@ START_TEST(plans_to_look_at)
             ra_plan_destroy(plan);
         }
         for (int side = 0; side < 2; side++) {
-            for (int64_t row = 0; row < p.rows[side]; row++)
+            for (int64_t row = 0; row < length_of(&p, side); row++)
                 ck_assert_int_eq(times[side][row], 1);
             free(times[side]);
         }
@@ -1781,7 +1402,7 @@ START_TEST(shard_and_unshard)
         prepare(&p);
         for (int side = 0; side < 2; side++) {
             struct thread_ring *ring = thread_ring_open(p.ranks, 1, THREAD_LATE);
-            int64_t rows = p.rows[side];
+            int64_t rows = length_of(&p, side);
             size_t size = (size_t)(OUTER * rows * BYTES);
             unsigned char *whole = malloc(size + 1), *back = malloc(size + 1);
             for (size_t byte = 0; byte < size; byte++)
@@ -1858,7 +1479,7 @@ static const struct wrong_field {
     {FIELD(forward_only), BYTE, 255, "255", "0 to 1"},
     {FIELD(causal), BYTE, 2, "2", "0 to 1"},
     {FIELD(local_keys), BYTE, 3, "3", "0 to 1"},
-    {FIELD(lookback), WHOLE, -2, "-2", "at least -1"},
+    {FIELD(lookback), WHOLE, -2, "-2", "at least 0"},
     {FIELD(lookback), WHOLE, 0, "0", "causal = true"},
     {FIELD(lookback), WHOLE, 100, "100", "causal = true"},
     {FIELD(head_map), INT, 2, "2", "RA_INTERLEAVED"},
@@ -1914,13 +1535,13 @@ static void refused(const struct ra_config *config, const char *name, const char
     struct ra_plan *plan = (struct ra_plan *)(void *)&plan;
     char error[RA_ERROR_SIZE];
     memset(error, 'x', sizeof error);
-    ck_assert_msg(ra_plan_create(&plan, config, error) == RA_INVALID, "%s %s", name, got);
+    ck_assert_msg(ra_plan_create(&plan, config, NULL, error) == RA_INVALID, "%s %s", name, got);
     ck_assert_ptr_null(plan);
     ck_assert_ptr_nonnull(memchr(error, 0, sizeof error));
     ck_assert_msg(strstr(error, name) && strstr(error, got) && strstr(error, right),
                   "\"%s\" has no \"%s\", \"%s\" or \"%s\"", error, name, got, right);
     plan = (struct ra_plan *)(void *)&plan;
-    ck_assert_int_eq(ra_plan_create(&plan, config, NULL), RA_INVALID);
+    ck_assert_int_eq(ra_plan_create(&plan, config, NULL, NULL), RA_INVALID);
     ck_assert_ptr_null(plan);
 }
 
@@ -1941,9 +1562,9 @@ START_TEST(wrong_configs)
 
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
-    ck_assert_int_eq(ra_plan_create(NULL, &striped, error), RA_INVALID);
+    ck_assert_int_eq(ra_plan_create(NULL, &striped, NULL, error), RA_INVALID);
     ck_assert_ptr_nonnull(strstr(error, "plan is NULL"));
-    ck_assert_int_eq(ra_plan_create(&plan, NULL, error), RA_INVALID);
+    ck_assert_int_eq(ra_plan_create(&plan, NULL, NULL, error), RA_INVALID);
     ck_assert_ptr_nonnull(strstr(error, "config is NULL"));
     ck_assert_ptr_null(plan);
     ra_plan_destroy(NULL);
@@ -1991,7 +1612,7 @@ END_TEST
 enum fault { NO_DATA, ODD_DATA, TYPE, BATCH, ROW, HEAD, SAME_AS };
 
 static const struct wrong_array {
-    enum tensor tensor;
+    enum truth_array tensor;
     enum fault fault;
     int64_t value;
 } wrong_arrays[] = {
@@ -2089,7 +1710,7 @@ static void spoil(struct ra_arrays *arrays, const struct wrong_array *wrong)
         tensor->head = wrong->value;
         break;
     case SAME_AS:
-        tensor->data = tensor_in(arrays, (enum tensor)wrong->value)->data;
+        tensor->data = tensor_in(arrays, (enum truth_array)wrong->value)->data;
     }
 }
 
@@ -2110,12 +1731,12 @@ START_TEST(wrong_calls)
                 continue;
             enum ra_status status = (backward ? ra_backward : ra_forward)(plan, &spoilt);
             const char *text = ra_plan_error(plan);
-            snprintf(name, sizeof name, "arrays.%s", names[wrong_arrays[i].tensor]);
+            snprintf(name, sizeof name, "arrays.%s", truth_names[wrong_arrays[i].tensor]);
             ck_assert_msg(status == RA_INVALID && strstr(text, name), "%s, fault %d %d: \"%s\"",
                           name, wrong_arrays[i].fault, (int)wrong_arrays[i].value, text);
 
             /* Nothing was done. */
-            for (int t = 0; t < TENSORS; t++)
+            for (int t = 0; t < ARRAYS; t++)
                 ck_assert_mem_eq(x.blocks[t].data, x.blocks[t].before, x.blocks[t].bytes);
         }
 
@@ -2172,12 +1793,12 @@ START_TEST(types_of_arrays)
     struct problem p = {.config = shape(1, 3, 3, 1, 1, 2)};
     prepare(&p);
     for (int type = RA_FLOAT16; type <= RA_BFLOAT16; type++)
-        for (int t = 0; t < TENSORS; t++)
+        for (int t = 0; t < ARRAYS; t++)
             for (int given = RA_FLOAT32; given <= RA_BFLOAT16; given++) {
                 p.config.type = type;
                 struct ra_plan *plan = plan_for(&p.config);
                 struct shard x;
-                for (int other = 0; other < TENSORS; other++)
+                for (int other = 0; other < ARRAYS; other++)
                     p.wide[other] = false;
                 fill_shard(&p, &x, ROWS_FIRST, plan);
                 float room[6] = {0}; /* for any type */
@@ -2236,16 +1857,16 @@ START_TEST(links_of_no_plan)
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
     config.ring_size = 2;
-    ck_assert_int_eq(ra_link_plan_create(&plan, &config, thread_ring_link(ring, 0), error),
+    ck_assert_int_eq(ra_plan_create(&plan, &config, &links[0], error),
                      RA_INVALID);
     ck_assert_ptr_nonnull(strstr(error, "ring_size = 2"));
     ck_assert_int_eq(thread_ring_closed(ring), 1);
     config.dim = 0;
-    ck_assert_int_eq(ra_link_plan_create(&plan, &config, thread_ring_link(ring, 1), NULL),
+    ck_assert_int_eq(ra_plan_create(&plan, &config, &links[1], NULL),
                      RA_INVALID);
     ck_assert_ptr_null(plan);
     ck_assert_int_eq(thread_ring_closed(ring), 2);
-    ck_assert_int_eq(ra_link_plan_create(NULL, &config, thread_ring_link(ring, 2), error),
+    ck_assert_int_eq(ra_plan_create(NULL, &config, &links[2], error),
                      RA_INVALID);
     ck_assert_ptr_nonnull(strstr(error, "plan is NULL"));
     ck_assert_int_eq(thread_ring_closed(ring), 3);
@@ -2408,8 +2029,8 @@ START_TEST(memory_of_a_plan)
                 link.bytes = 1000;
             }
             watch_memory();
-            enum ra_status status = ring ? ra_link_plan_create(&plan, &p.config, link, NULL)
-                                         : ra_plan_create(&plan, &p.config, NULL);
+            enum ra_status status = ring ? ra_plan_create(&plan, &p.config, &link, NULL)
+                                         : ra_plan_create(&plan, &p.config, NULL, NULL);
             int64_t calls = memory.calls, taken = memory.bytes, bytes = ra_plan_bytes(plan);
             int live = memory.held;
             ra_plan_destroy(plan);
@@ -2426,7 +2047,7 @@ START_TEST(memory_of_a_plan)
                 watch_memory();
                 memory.refuse = refuse;
                 plan = (struct ra_plan *)(void *)&plan;
-                status = ra_plan_create(&plan, &p.config, error);
+                status = ra_plan_create(&plan, &p.config, NULL, error);
                 stop_watching();
                 ck_assert_int_eq(status, RA_OUT_OF_MEMORY);
                 ck_assert_ptr_null(plan);
@@ -2463,7 +2084,7 @@ START_TEST(memory_of_a_plan)
     large.type = RA_FLOAT16;
     watch_memory();
     memory.most = 1 << 30;
-    enum ra_status status = ra_plan_create(&plan, &large, error);
+    enum ra_status status = ra_plan_create(&plan, &large, NULL, error);
     stop_watching();
     ck_assert_int_eq(status, RA_OUT_OF_MEMORY);
     ck_assert_int_eq(memory.held, 0);
@@ -2536,7 +2157,7 @@ START_TEST(memory_in_use)
     struct ra_link link = {.rank = 0, .size = 1, .self = &config, .close = stay_open};
     struct ra_plan *plan;
     watch_memory();
-    enum ra_status status = ra_link_plan_create(&plan, &config, link, NULL);
+    enum ra_status status = ra_plan_create(&plan, &config, &link, NULL);
     stop_watching();
     ck_assert_int_eq(status, RA_OK);
     ck_assert_int_eq(memory.held, 2);
@@ -2622,12 +2243,6 @@ static bool runs_well(struct ra_plan *plan, const struct ra_config *config, uint
 {
     struct problem p = {.config = *config, .size = 1, .seed = (unsigned)*state};
     p.masking = config->has_mask ? RANDOM_MASK : NO_MASK;
-    p.B = config->batch;
-    p.rows[0] = config->queries;
-    p.rows[1] = config->keys == RA_SAME ? config->queries : config->keys;
-    p.H = config->heads;
-    p.G = config->key_heads == RA_SAME ? p.H : config->key_heads;
-    p.D = config->dim;
     make_inputs(&p);
     struct shard x;
     fill_shard(&p, &x, (enum order)random_below(state, BROADCAST), plan);
@@ -2636,13 +2251,13 @@ static bool runs_well(struct ra_plan *plan, const struct ra_config *config, uint
     if (!config->forward_only)
         well = well && ra_backward(plan, &x.arrays) == RA_OK &&
                only_outputs_changed(&x, true, trouble);
-    for (int t = 0; t < TENSORS && well; t++) {
-        if (!is_output(t) || (t >= DQ && config->forward_only))
+    for (int t = 0; t < ARRAYS && well; t++) {
+        if (!truth_is_output(t) || (t >= DQ && config->forward_only))
             continue;
-        double *got[TENSORS] = {NULL};
-        got[t] = new_numbers(numbers_of(&p, t));
+        double *got[ARRAYS] = {NULL};
+        got[t] = truth_numbers(truth_count(&p.truth, t));
         collect(&p, &x, t, got);
-        for (int64_t e = 0; e < numbers_of(&p, t); e++)
+        for (int64_t e = 0; e < truth_count(&p.truth, t); e++)
             well = well && (isfinite(got[t][e]) || (t == LSE && got[t][e] == -INFINITY));
         free(got[t]);
     }
@@ -2662,7 +2277,7 @@ START_TEST(fuzz_configs)
         char error[RA_ERROR_SIZE] = "";
         watch_memory();
         memory.most = 1 << 26;
-        enum ra_status status = ra_plan_create(&plan, &config, error);
+        enum ra_status status = ra_plan_create(&plan, &config, NULL, error);
         stop_watching();
         if (status != RA_OK) {
             if ((status != RA_INVALID && status != RA_OUT_OF_MEMORY) || plan || !error[0] ||
@@ -2720,7 +2335,7 @@ static bool collides(struct ra_tensor t, int64_t B, int64_t rows, int64_t heads,
 START_TEST(fuzz_arrays)
 {
     enum { B = 2, N = 3, M = 4, H = 2, G = 1, D = 3, ROOM = 4096 };
-    static float room[TENSORS][ROOM];
+    static float room[ARRAYS][ROOM];
     static const int64_t odd_strides[] = {0,  1,  -1, 2,  3,         -3,        4,
                                           6,  7,  9,  12, 17,        18,        -18,
                                           24, 36, 40, 64, INT64_MAX, INT64_MIN, (int64_t)1 << 57};
@@ -2736,7 +2351,7 @@ START_TEST(fuzz_arrays)
         uint64_t state = seed * 1000033;
         struct ra_arrays arrays = RA_ARRAYS_INIT;
         struct ra_plan *plan = plans[random_below(&state, 3)];
-        for (int t = 0; t < TENSORS; t++) {
+        for (int t = 0; t < ARRAYS; t++) {
             int64_t rows = side_of(t) == RA_KEY_SIDE ? M : N;
             int64_t heads = t == MASK ? 1 : side_of(t) == RA_KEY_SIDE ? G : H;
             struct ra_tensor *tensor = tensor_in(&arrays, t);
@@ -2748,7 +2363,7 @@ START_TEST(fuzz_arrays)
                 *tensor = ra_tensor_bn(room[t] + ROOM / 2, rows);
         }
         for (int64_t changes = random_below(&state, 4); changes > 0; changes--) {
-            struct ra_tensor *tensor = tensor_in(&arrays, (int)random_below(&state, TENSORS));
+            struct ra_tensor *tensor = tensor_in(&arrays, (int)random_below(&state, ARRAYS));
             int64_t *strides[] = {&tensor->batch, &tensor->row, &tensor->head};
             switch (random_below(&state, 8)) {
             case 0:
@@ -2759,7 +2374,7 @@ START_TEST(fuzz_arrays)
                 break;
             case 2:
                 tensor->data = random_below(&state, 4)
-                                   ? tensor_in(&arrays, (int)random_below(&state, TENSORS))->data
+                                   ? tensor_in(&arrays, (int)random_below(&state, ARRAYS))->data
                                    : NULL;
                 break;
             default:
@@ -2773,11 +2388,11 @@ START_TEST(fuzz_arrays)
         refused_calls += status == RA_INVALID;
         if (status != RA_OK && (status != RA_INVALID || !ra_plan_error(plan)[0]))
             ck_abort_msg("seed %" PRIu64 ": status %d", seed, status);
-        for (int t = 0; t < TENSORS && status == RA_OK; t++) {
+        for (int t = 0; t < ARRAYS && status == RA_OK; t++) {
             bool wide = t != LSE, keys = side_of(t) == RA_KEY_SIDE;
             if ((backward ? t >= DQ : t == O || t == LSE) &&
                 collides(*tensor_in(&arrays, t), B, keys ? M : N, keys ? G : H, wide ? D : 1))
-                ck_abort_msg("seed %" PRIu64 ": %s lies upon itself", seed, names[t]);
+                ck_abort_msg("seed %" PRIu64 ": %s lies upon itself", seed, truth_names[t]);
         }
     }
     ck_assert_int_gt(done, 2000);
@@ -2807,7 +2422,7 @@ START_TEST(own_loop)
     float *delta = calloc((size_t)N, sizeof *delta);
     float *workspace = calloc((size_t)ra_tile_workspace(16, 8, D), sizeof *workspace);
     struct ra_fold fold = {.D = D,
-                           .score = {(float)p.scale, 0},
+                           .score = {(float)p.truth.scale, 0},
                            .tile_queries = 16,
                            .tile_keys = 8,
                            .workspace = workspace};

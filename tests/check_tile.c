@@ -1,20 +1,20 @@
-/* check_tile: the tile functions against the definition, on random tiles.
+/* check_tile: the tile functions against the definition (tests/rig/truth.h), on random tiles.
  *
- * The reference here is written once more, in double, pair by pair; it shares nothing with
- * ra_tile.c or 01_naive.c. Outputs start as NaN, or as known numbers where a function adds to them,
- * and rows lie further apart than D, with NaN between them, so that a write or a read in the wrong
- * place shows.
+ * Outputs start as NaN, or as known numbers where a function adds to them, and rows lie further apart
+ * than D, with NaN between them, so that a write or a read in the wrong place shows.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "numbers.h"
 #include "ra_tile.h"
 #include "suite.h"
+#include "truth.h"
 
 enum { ROWS = 24, DIM = 9, STRIDE = DIM + 3, SIZE = ROWS * STRIDE };
 
-/* One problem: N queries, M keys, its results by ra_tile and by the reference. */
+/* One problem of N queries and M keys, and its results. */
 struct tiles {
     int64_t N, M;
     struct ra_score score;
@@ -22,30 +22,18 @@ struct tiles {
     bool mask[ROWS];
     struct ra_band band;
     float o[SIZE], max[ROWS], sum[ROWS], lse[ROWS], delta[ROWS], dq[SIZE], dk[SIZE], dv[SIZE];
-    double want_o[ROWS][DIM], want_lse[ROWS], want_delta[ROWS];
-    double want_dq[ROWS][DIM], want_dk[ROWS][DIM], want_dv[ROWS][DIM];
-
-    /* With a soft cap: the largest share that a pair would have in dq or dk with a slope of 1. */
-    double straight;
 };
-
-static float random_number(uint64_t *state)
-{
-    /* The high bits of a linear congruence are random enough for test data. */
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (float)(int64_t)(*state >> 40) / (1 << 23) - 0.9f;
-}
 
 /* Rows of D numbers with NaN between them. */
 static void fill(float *rows, float size, uint64_t *state)
 {
     for (int e = 0; e < SIZE; e++)
-        rows[e] = e % STRIDE < DIM ? size * random_number(state) : NAN;
+        rows[e] = e % STRIDE < DIM ? size * (float)random_number(state) : NAN;
 }
 
 static void make(struct tiles *t, int64_t N, int64_t M, float score_scale, uint64_t seed)
 {
-    uint64_t state = seed * 977 + 13;
+    uint64_t state = seed;
     memset(t, 0xFF, sizeof *t);
     t->N = N;
     t->M = M;
@@ -59,55 +47,35 @@ static void make(struct tiles *t, int64_t N, int64_t M, float score_scale, uint6
     t->band = RA_ALL_KEYS;
 }
 
-/* The definition, pair by pair, in double. */
-static void reference(struct tiles *t)
+/* The numbers of these rows of `width`, which lie `stride` apart, side by side. */
+static double *dense(const float *rows, int64_t count, int64_t width, int64_t stride)
 {
-    double s[ROWS][ROWS], slope[ROWS][ROWS], cap = t->score.softcap;
-    t->straight = 0;
-    memset(t->want_dk, 0, sizeof t->want_dk);
-    memset(t->want_dv, 0, sizeof t->want_dv);
-    for (int64_t a = 0; a < t->N; a++) {
-        double total = 0, top = -INFINITY;
-        for (int64_t b = 0; b < t->M; b++) {
-            s[a][b] = 0;
-            for (int c = 0; c < DIM; c++)
-                s[a][b] += (double)t->score.scale * t->q[a * STRIDE + c] * t->k[b * STRIDE + c];
-            slope[a][b] = cap > 0 ? 1 / (cosh(s[a][b] / cap) * cosh(s[a][b] / cap)) : 1;
-            s[a][b] = cap > 0 ? cap * tanh(s[a][b] / cap) : s[a][b];
-            if (!t->mask[b] || b < a + t->band.lo || b > a + t->band.hi)
-                s[a][b] = -INFINITY;
-            top = fmax(top, s[a][b]);
-        }
-        for (int64_t b = 0; b < t->M; b++)
-            total += s[a][b] > -INFINITY ? exp(s[a][b] - top) : 0;
-        t->want_lse[a] = top + log(total);
+    double *numbers = truth_numbers(count * width);
+    for (int64_t e = 0; e < count * width; e++)
+        numbers[e] = rows[e / width * stride + e % width];
+    return numbers;
+}
 
-        t->want_delta[a] = 0;
-        for (int c = 0; c < DIM; c++) {
-            t->want_o[a][c] = t->want_dq[a][c] = 0;
-            for (int64_t b = 0; b < t->M; b++)
-                if (s[a][b] > -INFINITY)
-                    t->want_o[a][c] += exp(s[a][b] - t->want_lse[a]) * t->v[b * STRIDE + c];
-            t->want_delta[a] += t->d_out[a * STRIDE + c] * t->want_o[a][c];
-        }
-        for (int64_t b = 0; b < t->M; b++) {
-            if (s[a][b] == -INFINITY)
-                continue;
-            double p = exp(s[a][b] - t->want_lse[a]), dp = 0;
-            for (int c = 0; c < DIM; c++)
-                dp += (double)t->d_out[a * STRIDE + c] * t->v[b * STRIDE + c];
-            for (int c = 0; c < DIM; c++) {
-                double ds = p * (dp - t->want_delta[a]) * t->score.scale * slope[a][b];
-                double q = t->q[a * STRIDE + c], k = t->k[b * STRIDE + c];
-                t->want_dv[b][c] += p * t->d_out[a * STRIDE + c];
-                t->want_dq[a][c] += ds * k;
-                t->want_dk[b][c] += ds * q;
-                if (cap > 0)
-                    t->straight = fmax(t->straight, fabs(p * (dp - t->want_delta[a]) *
-                                                         t->score.scale * fmax(fabs(q), fabs(k))));
-            }
-        }
-    }
+/* What is asked. */
+static struct truth truth_of_tiles(const struct tiles *t)
+{
+    struct truth truth = {.B = 1,
+                          .N = t->N,
+                          .M = t->M,
+                          .H = 1,
+                          .G = 1,
+                          .D = DIM,
+                          .scale = t->score.scale,
+                          .softcap = t->score.softcap,
+                          .band = t->band};
+    truth.x[Q] = dense(t->q, t->N, DIM, STRIDE);
+    truth.x[K] = dense(t->k, t->M, DIM, STRIDE);
+    truth.x[V] = dense(t->v, t->M, DIM, STRIDE);
+    truth.x[D_OUT] = dense(t->d_out, t->N, DIM, STRIDE);
+    truth.x[MASK] = truth_numbers(t->M);
+    for (int64_t b = 0; b < t->M; b++)
+        truth.x[MASK][b] = t->mask[b];
+    return truth;
 }
 
 /* The whole problem as the tile functions take it. */
@@ -175,45 +143,39 @@ static void compute(struct tiles *t, int64_t query_rows, int64_t key_rows, bool 
     run_tiles(t->score, queries_of(t), keys_of(t), t->band, query_rows, key_rows, descending);
 }
 
-static void near(double want, double got, double allowed, const char *what, int64_t row)
+static void judge(const struct truth *truth, enum truth_array array, const float *rows)
 {
-    /* Written so that NaN fails; -inf must be met by -inf. Unlike ck_assert, which writes to a file
-     * each time, it costs nothing when all is well. */
-    if (!(want == got || fabs(want - got) <= allowed))
-        ck_abort_msg("%s row %d: want %.9g got %.9g", what, (int)row, want, got);
+    int64_t count = truth_rows(truth, array), width = truth_width(truth, array);
+    int64_t stride = width == DIM ? STRIDE : 1;
+    char text[TRUTH_TEXT];
+    double *got = dense(rows, count, width, stride);
+
+    /* Unlike ck_assert, which writes to a file each time, this costs nothing when all is well. */
+    if (!(truth_judge(truth, array, got, text) <= 1))
+        ck_abort_msg("%s", text);
+    for (int64_t e = 0; e < count * stride; e++)
+        if (e % stride >= width && !isnan(rows[e]))
+            ck_abort_msg("%s row %d: written past D", truth_names[array], (int)(e / stride));
+    free(got);
 }
 
-/* Allowed is a share of the largest number wanted, or of `least` if that is larger. */
-static void all_near(const char *what, int64_t rows, double want[ROWS][DIM], const float *got,
-                     double allowed, double least)
+static void judge_gradients(const struct truth *truth, const struct tiles *t)
 {
-    double largest = least;
-    for (int64_t a = 0; a < rows; a++)
-        for (int c = 0; c < DIM; c++)
-            largest = fmax(largest, fabs(want[a][c]));
-    for (int64_t a = 0; a < rows; a++)
-        for (int c = 0; c < STRIDE; c++) {
-            if (c < DIM)
-                near(want[a][c], got[a * STRIDE + c], allowed * largest, what, a);
-            else if (!isnan(got[a * STRIDE + c]))
-                ck_abort_msg("%s row %d: written past D", what, (int)a);
-        }
+    judge(truth, DQ, t->dq);
+    judge(truth, DK, t->dk);
+    judge(truth, DV, t->dv);
 }
 
-/* Allowed: a hundred roundings of float32 per unit of the largest score. The slope of a soft cap, 1
- * minus nearly 1, has the roundings of 1 however small it is. */
-static void grade(struct tiles *t, double largest_score)
+static void grade(const struct tiles *t)
 {
-    double allowed = 100 * 6e-8 * (1 + largest_score);
-    reference(t);
-    for (int64_t a = 0; a < t->N; a++) {
-        near(t->want_lse[a], t->lse[a], allowed, "lse", a);
-        near(t->want_delta[a], t->delta[a], 10 * allowed, "delta", a);
-    }
-    all_near("o", t->N, t->want_o, t->o, allowed, 0);
-    all_near("dq", t->N, t->want_dq, t->dq, allowed, t->straight);
-    all_near("dk", t->M, t->want_dk, t->dk, allowed, t->straight);
-    all_near("dv", t->M, t->want_dv, t->dv, allowed, 0);
+    struct truth truth = truth_of_tiles(t);
+    truth_forward(&truth);
+    truth_backward(&truth, NULL);
+    judge(&truth, O, t->o);
+    judge(&truth, LSE, t->lse);
+    judge(&truth, DELTA, t->delta);
+    judge_gradients(&truth, t);
+    truth_clear(&truth);
 }
 
 static const int64_t tile_rows[] = {1, 2, 3, 7, 8, 16, ROWS, 100};
@@ -228,7 +190,7 @@ START_TEST(tiles_of_any_size)
             for (int r = 0; r < TILE_ROWS; r++) {
                 make(&t, lengths[n], lengths[m], 1, (uint64_t)(n * 6 + m));
                 compute(&t, tile_rows[_i], tile_rows[r], r % 2);
-                grade(&t, 5);
+                grade(&t);
             }
 }
 END_TEST
@@ -243,7 +205,7 @@ START_TEST(large_scores)
             for (int64_t b = 0; b < t.M; b++)
                 t.k[b * STRIDE] = 0.3f * (float)b;
             compute(&t, 4, tile_rows[r], descending);
-            grade(&t, 150);
+            grade(&t);
         }
 }
 END_TEST
@@ -257,7 +219,7 @@ START_TEST(bands)
             make(&t, 7, 8, 1, 5);
             t.band = (struct ra_band){lo, hi};
             compute(&t, tile_rows[_i], tile_rows[(_i + 1) % TILE_ROWS], false);
-            grade(&t, 5);
+            grade(&t);
         }
 }
 END_TEST
@@ -270,7 +232,7 @@ START_TEST(half_open_bands)
         make(&t, 12, 17, 1, 6);
         t.band = _i ? (struct ra_band){edge, RA_BAND_FAR} : (struct ra_band){-RA_BAND_FAR, edge};
         compute(&t, 5, 4, false);
-        grade(&t, 5);
+        grade(&t);
     }
 }
 END_TEST
@@ -286,7 +248,7 @@ START_TEST(masks)
         if (_i)
             t.band = (struct ra_band){-RA_BAND_FAR, 2};
         compute(&t, 2, 4, false);
-        grade(&t, 5);
+        grade(&t);
     }
 }
 END_TEST
@@ -298,7 +260,7 @@ START_TEST(rows_that_see_nothing)
     make(&t, 6, 6, 1, 8);
     t.band = (struct ra_band){-RA_BAND_FAR, -3};
     compute(&t, 4, 4, false);
-    grade(&t, 5);
+    grade(&t);
     for (int64_t a = 0; a < 3; a++) {
         ck_assert(t.lse[a] == -INFINITY);
         for (int c = 0; c < DIM; c++)
@@ -348,26 +310,26 @@ START_TEST(no_mask)
 }
 END_TEST
 
-/* The backward adds: run twice without clearing, every gradient doubles. */
+/* The backward adds to what is there. */
 START_TEST(gradients_are_added)
 {
     struct tiles t;
     float workspace[6 * 9 * 2 + 9 * DIM];
     make(&t, 6, 9, 1, 10);
     compute(&t, 6, 9, false);
+    struct truth truth = truth_of_tiles(&t);
+    truth.before[DQ] = dense(t.dq, t.N, DIM, STRIDE);
+    truth.before[DK] = dense(t.dk, t.M, DIM, STRIDE);
+    truth.before[DV] = dense(t.dv, t.M, DIM, STRIDE);
     struct ra_queries queries = queries_of(&t);
     struct ra_keys keys = keys_of(&t);
     ra_tile_backward(DIM, t.score, &queries, &keys, RA_ALL_KEYS, workspace);
-    reference(&t);
-    for (int a = 0; a < 9; a++)
-        for (int c = 0; c < DIM; c++) {
-            t.want_dq[a][c] *= 2;
-            t.want_dk[a][c] *= 2;
-            t.want_dv[a][c] *= 2;
-        }
-    all_near("dq", 6, t.want_dq, t.dq, 4e-5, 0);
-    all_near("dk", 9, t.want_dk, t.dk, 4e-5, 0);
-    all_near("dv", 9, t.want_dv, t.dv, 4e-5, 0);
+    truth_forward(&truth);
+    truth_backward(&truth, NULL);
+    judge_gradients(&truth, &t);
+    for (int array = DQ; array <= DV; array++)
+        free(truth.before[array]);
+    truth_clear(&truth);
 }
 END_TEST
 
@@ -389,36 +351,40 @@ START_TEST(soft_caps)
                 for (int b = 0; b < ROWS; b++)
                     t.mask[b] = way / 2 == 0 || b % 3 != 1;
                 compute(&t, tile_rows[_i], tile_rows[TILE_ROWS - 1 - _i], way % 2);
-                grade(&t, 5 * score_scales[n]);
+                grade(&t);
             }
 }
 END_TEST
 
-/* The sum of o * d_out, by the reference. */
-static double loss(struct tiles *t)
+/* The sum of o * d_out. */
+static double loss(struct truth *truth)
 {
     double sum = 0;
-    reference(t);
-    for (int64_t a = 0; a < t->N; a++)
-        for (int c = 0; c < DIM; c++)
-            sum += t->want_o[a][c] * t->d_out[a * STRIDE + c];
+    truth_forward(truth);
+    for (int64_t e = 0; e < truth->N * DIM; e++)
+        sum += truth->x[O][e] * truth->x[D_OUT][e];
     return sum;
 }
 
-/* The slope of the loss as one of the numbers in `rows` moves, for each of them. */
-static void differences(struct tiles *t, int64_t count, float *rows, double slopes[ROWS][DIM])
+/* Holds gradients against the slope of the loss as one of the numbers of `array` moves. Taken from
+ * both sides, a difference errs by the square of the step, 2^-20, times a third derivative, which is
+ * up to 100 times the slope here. */
+static void check_differences(struct truth *truth, enum truth_array array, const float *got)
 {
-    for (int64_t a = 0; a < count; a++)
-        for (int c = 0; c < DIM; c++) {
-            float *number = &rows[a * STRIDE + c], kept = *number;
-            float more = kept + 0x1p-10f, less = kept - 0x1p-10f;
-            *number = more;
-            double rise = loss(t);
-            *number = less;
-            rise -= loss(t);
-            *number = kept;
-            slopes[a][c] = rise / ((double)more - less);
-        }
+    double *slopes = truth_numbers(truth_count(truth, array)), largest = 0;
+    for (int64_t e = 0; e < truth_count(truth, array); e++) {
+        double *number = &truth->x[array][e], kept = *number;
+        *number = kept + 0x1p-10;
+        slopes[e] = loss(truth);
+        *number = kept - 0x1p-10;
+        slopes[e] = (slopes[e] - loss(truth)) / 0x1p-9;
+        *number = kept;
+        largest = fmax(largest, fabs(slopes[e]));
+    }
+    for (int64_t e = 0; e < truth_count(truth, array); e++)
+        if (!(fabs(slopes[e] - got[e / DIM * STRIDE + e % DIM]) <= 1e-4 * largest))
+            ck_abort_msg("number %d of gradient of %s", (int)e, truth_names[array]);
+    free(slopes);
 }
 
 /* No derivation of the slope enters here: gradients are what the loss does when a number moves. */
@@ -426,14 +392,13 @@ START_TEST(soft_cap_against_differences)
 {
     static const float softcaps[] = {0.5f, 1, 3, 20};
     struct tiles t;
-    double dq[ROWS][DIM], dk[ROWS][DIM];
     make(&t, 4, 6, 2, 12);
     t.score.softcap = softcaps[_i];
     compute(&t, 3, 4, false);
-    differences(&t, t.N, t.q, dq);
-    differences(&t, t.M, t.k, dk);
-    all_near("dq", t.N, dq, t.dq, 1e-4, 0);
-    all_near("dk", t.M, dk, t.dk, 1e-4, 0);
+    struct truth truth = truth_of_tiles(&t);
+    check_differences(&truth, Q, t.dq);
+    check_differences(&truth, K, t.dk);
+    truth_clear(&truth);
 }
 END_TEST
 
@@ -452,11 +417,7 @@ START_TEST(saturated_scores)
     t.band = (struct ra_band){-RA_BAND_FAR, -1};
     compute(&t, 2, 4, false);
 
-    reference(&t);
-    all_near("o", 5, t.want_o, t.o, 1e-5, 0);
-    all_near("dv", 9, t.want_dv, t.dv, 1e-5, 0);
-    for (int a = 0; a < 5; a++)
-        near(t.want_lse[a], t.lse[a], 1e-5, "lse", a);
+    grade(&t);
     for (int c = 0; c < DIM; c++) {
         for (int a = 0; a < 5; a++)
             ck_assert(t.dq[a * STRIDE + c] == 0);
@@ -483,7 +444,8 @@ START_TEST(no_soft_cap)
         }
         t.score = (struct ra_score){-0.5f, _i ? 1e30f : 0};
         compute(&t, 1, 1, false);
-        near(-0.5f * product, t.lse[0], _i ? 1e-5 * fabsf(product) : 0, "lse", n);
+        /* The cap costs a few roundings. */
+        ck_assert_float_le(fabsf(t.lse[0] + 0.5f * product), _i ? 4e-7f * fabsf(product) : 0);
 
         /* dp is 4; had delta been 3, ds were the scale. */
         struct ra_queries queries = queries_of(&t);
@@ -491,8 +453,8 @@ START_TEST(no_soft_cap)
         t.delta[0] = 3;
         ra_tile_backward(DIM, t.score, &queries, &keys, RA_ALL_KEYS, workspace);
         for (int c = 0; c < DIM; c++) {
-            near(-0.5f * t.k[c], t.dq[c], 0, "dq", n);
-            near(-0.5f * t.q[c], t.dk[c], 0, "dk", n);
+            ck_assert(t.dq[c] == -0.5f * t.k[c]);
+            ck_assert(t.dk[c] == -0.5f * t.q[c]);
         }
     }
 }
@@ -503,7 +465,7 @@ END_TEST
 /* Places for the arrays (rows, D): in which room, how many numbers from its beginning, and how far
  * apart the rows are. q, k and v as a projection leaves them, all three in one row, and their
  * gradients in another; then each array with a stride of its own. */
-enum { Q, K, V, D_OUT, O, DQ, DK, DV, ARRAYS, ROOM = ROWS * 29 };
+enum { ROOM = ROWS * 29 };
 static const struct {
     int room, offset, stride;
 } places[2][ARRAYS] = {
@@ -515,7 +477,14 @@ static const struct {
      [DQ] = {3, 2 * DIM, 28},
      [DK] = {3, 0, 28},
      [DV] = {3, DIM, 28}},
-    {{0, 0, 16}, {1, 0, 9}, {2, 0, 11}, {3, 0, 10}, {4, 0, 13}, {5, 0, 12}, {6, 0, 15}, {7, 0, 14}},
+    {[Q] = {0, 0, 16},
+     [K] = {1, 0, 9},
+     [V] = {2, 0, 11},
+     [D_OUT] = {3, 0, 10},
+     [O] = {4, 0, 13},
+     [DQ] = {5, 0, 12},
+     [DK] = {6, 0, 15},
+     [DV] = {7, 0, 14}},
 };
 
 /* Copies rows that are STRIDE apart to their place. */
@@ -561,9 +530,10 @@ START_TEST(strides)
     keys.stride.dv = places[_i][DV].stride;
     run_tiles(t.score, queries, keys, t.band, 4, 5, false);
 
-    const float *arrays[ARRAYS] = {t.q, t.k, t.v, t.d_out, t.o, t.dq, t.dk, t.dv};
+    const float *arrays[ARRAYS] = {t.q, t.k, t.v, NULL, t.o, NULL, t.d_out, t.dq, t.dk, t.dv};
     for (int n = 0; n < ARRAYS; n++)
-        place(want, _i, n, n == K || n == V || n == DK || n == DV ? t.M : t.N, arrays[n]);
+        if (arrays[n])
+            place(want, _i, n, truth_is_of_keys(n) ? t.M : t.N, arrays[n]);
     for (int room = 0; room < ARRAYS; room++)
         ck_assert_msg(memcmp(want[room], got[room], sizeof want[room]) == 0, "room %d", room);
 }

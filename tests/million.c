@@ -5,7 +5,7 @@
  *
  * Causal, striped, bfloat16, forward and backward. Every number of the inputs is a hash of its
  * place, so any rank makes any row again. Judged are query rows (o, lse, dq) and keys (dk, dv), by
- * tests/rig/oracle.cu, which is itself judged by the CPU first. A key's gradients need lse and delta
+ * tests/rig/oracle.cu, which is itself judged by tests/rig/truth.c first. A key's gradients need lse and delta
  * of all queries that see it; those are the run's own, whose rows were judged before. Up to 4,096
  * tokens everything is judged, every row and every key, and by the oracle's own lse and delta.
  *
@@ -16,10 +16,13 @@
 #include <math.h>
 #include <string.h>
 
+#include "cuda_rig.h"
+#include "numbers.h"
 #include "oracle.h"
-#include "ra_number.h"
-#include "rank_device.h"
-#include "ring_attention_cuda_mpi.h"
+#include "ra_clock.h"
+#include "ring_attention_cuda.h"
+#include "ring_attention_mpi.h"
+#include "truth.h"
 #include "verdict.h"
 
 static const char usage[] =
@@ -36,31 +39,6 @@ static struct {
     int64_t tokens, heads, dim, rows;
     int repeats;
 } options = {1 << 20, 8, 128, 1000, 3};
-
-static int rank, ranks;
-static cudaStream_t stream;
-
-/* Ends the program, on all ranks. */
-static _Noreturn void stop(const char *what, const char *why)
-{
-    fprintf(stderr, "million: rank %d: %s: %s\n", rank, what, why);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-    exit(1);
-}
-
-static void must(cudaError_t status, const char *what)
-{
-    if (status != cudaSuccess)
-        stop(what, cudaGetErrorString(status));
-}
-
-static void *on_host(int64_t count, size_t size)
-{
-    void *memory = calloc((size_t)(count > 0 ? count : 1), size);
-    if (!memory)
-        stop("memory", "the host has none left");
-    return memory;
-}
 
 static void *on_device(int64_t bytes)
 {
@@ -114,10 +92,10 @@ static void hold(struct grade *grade, double got, double want, double unit, doub
 /* The grades of all ranks in one, on rank 0. */
 static struct grade grade_all(const struct grade *mine)
 {
-    struct grade *all = on_host(ranks, sizeof *all), sum;
+    struct grade *all = on_host(rig.ranks, sizeof *all), sum;
     MPI_Gather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE, 0, MPI_COMM_WORLD);
     sum = all[0];
-    for (int r = 1; r < ranks; r++) {
+    for (int r = 1; r < rig.ranks; r++) {
         double error = fmax(sum.error, all[r].error);
         double squares = sum.squares + all[r].squares, count = sum.count + all[r].count;
         if (all[r].share > sum.share)
@@ -130,15 +108,11 @@ static struct grade grade_all(const struct grade *mine)
     return sum;
 }
 
-/* ---- The oracle on the CPU: the definition, for a few hundred tokens. */
+/* ---- The oracle. */
 
 static double cpu_number(enum oracle_stream numbers, int64_t index)
 {
-    float x = oracle_number(numbers, index);
-    uint16_t rounded;
-    ra_number_store(RA_BFLOAT16, 1, &x, &rounded);
-    ra_number_load(RA_BFLOAT16, 1, &rounded, &x);
-    return (double)x;
+    return number_rounded(RA_BFLOAT16, (double)oracle_number(numbers, index));
 }
 
 /* A whole sequence on the GPU. */
@@ -150,7 +124,8 @@ static struct oracle whole_sequence(int64_t tokens, int64_t heads, int64_t dim)
         void *data = on_device(2 * tokens * heads * dim);
         struct ra_tensor array = ra_tensor_bnhd(data, RA_BFLOAT16, tokens, heads, dim);
         struct ra_span all = {0, 1, tokens};
-        must(oracle_fill(array, 0, all, heads, dim, (enum oracle_stream)i, stream), "the inputs");
+        must(oracle_fill(array, 0, all, heads, dim, (enum oracle_stream)i, rig.stream),
+             "the inputs");
         *arrays[i] = data;
     }
     return oracle;
@@ -164,7 +139,20 @@ static void forget_sequence(struct oracle oracle)
 }
 
 /* Room on the GPU for answers, and their names, so that they can be gone through in turn. */
-enum { O, O_UNIT, DQ, DQ_UNIT, LSE, DELTA, DELTA_UNIT, DK, DK_UNIT, DV, DV_UNIT, ANSWERS };
+enum {
+    OF_O,
+    O_UNIT,
+    OF_DQ,
+    DQ_UNIT,
+    OF_LSE,
+    OF_DELTA,
+    DELTA_UNIT,
+    OF_DK,
+    DK_UNIT,
+    OF_DV,
+    DV_UNIT,
+    ANSWERS
+};
 
 struct answers {
     double *device[ANSWERS], *host[ANSWERS];
@@ -175,7 +163,7 @@ static struct answers answers_make(int64_t rows, int64_t heads, int64_t dim)
 {
     struct answers answers;
     for (int i = 0; i < ANSWERS; i++) {
-        answers.width[i] = i == LSE || i == DELTA || i == DELTA_UNIT ? heads : heads * dim;
+        answers.width[i] = i == OF_LSE || i == OF_DELTA || i == DELTA_UNIT ? heads : heads * dim;
         answers.host[i] = on_host(rows * answers.width[i], sizeof(double));
         answers.device[i] = on_device(rows * answers.width[i] * 8);
         /* NaN, so that nothing that was not written passes. */
@@ -194,7 +182,7 @@ static void answers_free(struct answers *answers)
 
 static void answers_fetch(struct answers *answers, int first, int end, int64_t rows)
 {
-    must(cudaStreamSynchronize(stream), "the oracle");
+    must(cudaStreamSynchronize(rig.stream), "the oracle");
     for (int i = first; i < end; i++)
         to_host(answers->host[i], answers->device[i], rows * answers->width[i] * 8);
 }
@@ -204,11 +192,11 @@ static void ask_rows(const struct oracle *oracle, struct answers *answers, const
                      int64_t count)
 {
     double **d = answers->device;
-    struct oracle_rows places = {d[O],   d[O_UNIT], d[DQ],        d[DQ_UNIT],
-                                 d[LSE], d[DELTA],  d[DELTA_UNIT]};
+    struct oracle_rows places = {d[OF_O],   d[O_UNIT],   d[OF_DQ],     d[DQ_UNIT],
+                                 d[OF_LSE], d[OF_DELTA], d[DELTA_UNIT]};
     int64_t *there = to_device(rows, count * (int64_t)sizeof *rows);
-    must(oracle_rows(oracle, there, count, &places, stream), "the oracle");
-    answers_fetch(answers, O, DK, count);
+    must(oracle_rows(oracle, there, count, &places, rig.stream), "the oracle");
+    answers_fetch(answers, OF_O, OF_DK, count);
     must(cudaFree(there), "cudaFree");
 }
 
@@ -216,89 +204,61 @@ static void ask_keys(const struct oracle *oracle, struct answers *answers, const
                      int64_t count, const double *const of_queries[3])
 {
     double **d = answers->device;
-    struct oracle_keys places = {d[DK], d[DK_UNIT], d[DV], d[DV_UNIT]};
+    struct oracle_keys places = {d[OF_DK], d[DK_UNIT], d[OF_DV], d[DV_UNIT]};
     int64_t *there = to_device(rows, count * (int64_t)sizeof *rows);
     double *sums[3];
     for (int i = 0; i < 3; i++)
         sums[i] = to_device(of_queries[i], oracle->tokens * oracle->heads * 8);
-    must(oracle_keys(oracle, there, count, sums[0], sums[1], sums[2], &places, stream),
+    must(oracle_keys(oracle, there, count, sums[0], sums[1], sums[2], &places, rig.stream),
          "the oracle");
-    answers_fetch(answers, DK, ANSWERS, count);
+    answers_fetch(answers, OF_DK, ANSWERS, count);
     for (int i = 0; i < 3; i++)
         must(cudaFree(sums[i]), "cudaFree");
     must(cudaFree(there), "cudaFree");
 }
 
-/* One head of the definition, straight from the maths, with all scores kept: adds to want. */
-static void cpu_head(int64_t N, int64_t H, int64_t D, int64_t h, double *want[ANSWERS])
+/* The root of the sum of the squares of a result's own rounding and of what those of the weights make
+ * of it, relative to the largest rounding of a bfloat16. */
+static void units_of(const struct truth *t, enum truth_array a, double *units)
 {
-    double scale = 1 / sqrt((double)D);
-    double *x[4];
+    for (int64_t e = 0; e < truth_count(t, a); e++)
+        units[e] = sqrt(t->x[a][e] * t->x[a][e] + t->rounding[a][e] / pow(2, -16));
+}
+
+/* All answers of the definition for the first N tokens. */
+static void define(int64_t N, int64_t H, int64_t D, double *want[ANSWERS])
+{
+    static const enum truth_array inputs[] = {[ORACLE_Q] = Q, K, V, D_OUT};
+    struct ra_config config = RA_CONFIG_INIT;
+    config.queries = N;
+    config.heads = H;
+    config.dim = D;
+    config.type = RA_BFLOAT16;
+    config.causal = true;
+    struct truth t = truth_of(&config);
+    t.weights = RA_BFLOAT16;
     for (int s = 0; s < 4; s++) {
-        x[s] = on_host(N * D, sizeof(double));
-        for (int64_t e = 0; e < N * D; e++)
-            x[s][e] = cpu_number((enum oracle_stream)s, (e / D * H + h) * D + e % D);
+        t.x[inputs[s]] = truth_numbers(N * H * D);
+        for (int64_t e = 0; e < N * H * D; e++)
+            t.x[inputs[s]][e] = cpu_number((enum oracle_stream)s, e);
     }
-    const double *q = x[0], *k = x[1], *v = x[2], *d_out = x[3];
-    double *p = on_host(N, sizeof(double));
-
-    for (int64_t i = 0; i < N; i++) {
-        /* p = softmax of the scores; lse. */
-        double largest = -INFINITY, sum = 0;
-        for (int64_t j = 0; j <= i; j++) {
-            p[j] = 0;
-            for (int64_t c = 0; c < D; c++)
-                p[j] += scale * q[i * D + c] * k[j * D + c];
-            largest = fmax(largest, p[j]);
-        }
-        for (int64_t j = 0; j <= i; j++)
-            sum += p[j] = exp(p[j] - largest);
-        for (int64_t j = 0; j <= i; j++)
-            p[j] /= sum;
-        int64_t row = i * H + h;
-        want[LSE][row] = largest + log(sum);
-
-        /* o = p v, delta = d_out o, and their units. */
-        double delta = 0, delta_square = 0;
-        for (int64_t c = 0; c < D; c++) {
-            double o = 0, square = 0, g = d_out[i * D + c];
-            for (int64_t j = 0; j <= i; j++) {
-                o += p[j] * v[j * D + c];
-                square += pow(p[j] * v[j * D + c], 2);
-            }
-            want[O][row * D + c] = o;
-            want[O_UNIT][row * D + c] = sqrt(o * o + square);
-            delta += g * o;
-            delta_square += g * g * (o * o + square);
-        }
-        want[DELTA][row] = delta;
-        want[DELTA_UNIT][row] = sqrt(delta_square);
-
-        /* ds = p (dp - delta); what follows from it. Units stay squares, without the result's own,
-         * until all is added up. */
-        double mean[ORACLE_MOST_DIM] = {0};
-        for (int64_t j = 0; j <= i; j++) {
-            double ds = -p[j] * delta;
-            for (int64_t c = 0; c < D; c++)
-                ds += p[j] * d_out[i * D + c] * v[j * D + c];
-            for (int64_t c = 0; c < D; c++) {
-                int64_t a = row * D + c, b = (j * H + h) * D + c;
-                double K = scale * k[j * D + c], Q = scale * q[i * D + c], g = d_out[i * D + c];
-                want[DQ][a] += ds * K;
-                want[DQ_UNIT][a] += ds * ds * K * K;
-                mean[c] += p[j] * K;
-                want[DK][b] += ds * Q;
-                want[DK_UNIT][b] += (ds * ds + p[j] * p[j] * delta_square) * Q * Q;
-                want[DV][b] += p[j] * g;
-                want[DV_UNIT][b] += p[j] * p[j] * g * g;
-            }
-        }
-        for (int64_t c = 0; c < D; c++)
-            want[DQ_UNIT][row * D + c] += delta_square * mean[c] * mean[c];
+    truth_forward(&t);
+    truth_backward(&t, NULL);
+    static const struct {
+        enum truth_array array;
+        int answer, unit;
+    } all[] = {{O, OF_O, O_UNIT},    {DQ, OF_DQ, DQ_UNIT}, {LSE, OF_LSE, -1},
+               {DK, OF_DK, DK_UNIT}, {DV, OF_DV, DV_UNIT}, {DELTA, OF_DELTA, DELTA_UNIT}};
+    for (int i = 0; i < 6; i++) {
+        enum truth_array a = all[i].array;
+        memcpy(want[all[i].answer], t.x[a], (size_t)truth_count(&t, a) * sizeof(double));
+        if (all[i].unit >= 0)
+            units_of(&t, a, want[all[i].unit]);
     }
-    for (int s = 0; s < 4; s++)
-        free(x[s]);
-    free(p);
+    /* No program rounds delta: its unit is that of o alone. */
+    for (int64_t e = 0; e < N * H; e++)
+        want[DELTA_UNIT][e] = sqrt(t.rounding[DELTA][e]) * 256;
+    truth_clear(&t);
 }
 
 /* Judges the oracle: all that it says of 300 tokens, and the inputs that it makes. Returns the
@@ -310,20 +270,14 @@ static double judge_oracle(void)
     struct answers answers = answers_make(N, H, D);
     for (int i = 0; i < ANSWERS; i++)
         want[i] = on_host(N * answers.width[i], sizeof(double));
-    for (int64_t h = 0; h < H; h++)
-        cpu_head(N, H, D, h, want);
-    for (int64_t e = 0; e < numbers; e++) {
-        want[DQ_UNIT][e] = sqrt(want[DQ][e] * want[DQ][e] + want[DQ_UNIT][e]);
-        want[DK_UNIT][e] = sqrt(want[DK][e] * want[DK][e] + want[DK_UNIT][e]);
-        want[DV_UNIT][e] = sqrt(want[DV][e] * want[DV][e] + want[DV_UNIT][e]);
-    }
+    define(N, H, D, want);
 
     struct oracle oracle = whole_sequence(N, H, D);
     int64_t *rows = on_host(N, sizeof *rows);
     for (int64_t i = 0; i < N; i++)
         rows[i] = i;
     ask_rows(&oracle, &answers, rows, N);
-    const double *of_queries[] = {want[LSE], want[DELTA], want[DELTA_UNIT]};
+    const double *of_queries[] = {want[OF_LSE], want[OF_DELTA], want[DELTA_UNIT]};
     ask_keys(&oracle, &answers, rows, N, of_queries);
     struct grade grade = {0};
     for (int i = 0; i < ANSWERS; i++)
@@ -336,15 +290,14 @@ static double judge_oracle(void)
     for (int s = 0; s < 4; s++) {
         to_host(bits, inputs[s], 2 * numbers);
         for (int64_t e = 0; e < numbers; e++) {
-            float x;
-            ra_number_load(RA_BFLOAT16, 1, &bits[e], &x);
-            hold(&grade, (double)x, cpu_number((enum oracle_stream)s, e), 1, 0, e, ANSWERS + s, 0);
+            double x = number_get(RA_BFLOAT16, bits, e);
+            hold(&grade, x, cpu_number((enum oracle_stream)s, e), 1, 0, e, ANSWERS + s, 0);
         }
     }
-    must(oracle_delta(oracle.v, oracle.d_out, N, H, D, answers.device[DELTA],
-                      answers.device[DELTA_UNIT], stream),
+    must(oracle_delta(oracle.v, oracle.d_out, N, H, D, answers.device[OF_DELTA],
+                      answers.device[DELTA_UNIT], rig.stream),
          "the oracle");
-    answers_fetch(&answers, DELTA, DELTA_UNIT + 1, N);
+    answers_fetch(&answers, OF_DELTA, DELTA_UNIT + 1, N);
     for (int64_t row = 0; row < N * H; row++) {
         double delta = 0, square = 0;
         for (int64_t c = 0; c < D; c++) {
@@ -352,7 +305,7 @@ static double judge_oracle(void)
             delta += o * g;
             square += 2 * o * o * g * g;
         }
-        hold(&grade, answers.host[DELTA][row], delta, 1, 1 + fabs(delta), row, DELTA, 0);
+        hold(&grade, answers.host[OF_DELTA][row], delta, 1, 1 + fabs(delta), row, OF_DELTA, 0);
         hold(&grade, answers.host[DELTA_UNIT][row], sqrt(square), 1, 1 + sqrt(square), row,
              DELTA_UNIT, 0);
     }
@@ -368,18 +321,6 @@ static double judge_oracle(void)
 
 /* ---- The run. */
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static void must_ra(enum ra_status status, const struct ra_plan *plan)
-{
-    if (status != RA_OK)
-        stop(ra_status_text(status), ra_plan_error(plan));
-}
-
 /* Seconds of one pass, from when all ranks are ready until the last one is done; the median. One
  * run more goes before, to warm up. Results are NaN before each. */
 static double run(struct ra_plan *plan, const struct ra_arrays *arrays, bool backward)
@@ -389,29 +330,28 @@ static double run(struct ra_plan *plan, const struct ra_arrays *arrays, bool bac
     double *times = on_host(options.repeats + 1, sizeof *times);
     for (int i = 0; i <= options.repeats; i++) {
         if (backward) {
-            must(cudaMemsetAsync(arrays->dq.data, 0xff, bytes, stream), "memset");
-            must(cudaMemsetAsync(arrays->dk.data, 0xff, bytes, stream), "memset");
-            must(cudaMemsetAsync(arrays->dv.data, 0xff, bytes, stream), "memset");
+            must(cudaMemsetAsync(arrays->dq.data, 0xff, bytes, rig.stream), "memset");
+            must(cudaMemsetAsync(arrays->dk.data, 0xff, bytes, rig.stream), "memset");
+            must(cudaMemsetAsync(arrays->dv.data, 0xff, bytes, rig.stream), "memset");
         } else {
-            must(cudaMemsetAsync(arrays->o.data, 0xff, bytes, stream), "memset");
-            must(cudaMemsetAsync(arrays->lse.data, 0xff, (size_t)(4 * n * heads), stream),
+            must(cudaMemsetAsync(arrays->o.data, 0xff, bytes, rig.stream), "memset");
+            must(cudaMemsetAsync(arrays->lse.data, 0xff, (size_t)(4 * n * heads), rig.stream),
                  "memset");
         }
-        must(cudaStreamSynchronize(stream), "the GPU");
+        must(cudaStreamSynchronize(rig.stream), "the GPU");
         MPI_Barrier(MPI_COMM_WORLD);
 
         double start = ra_seconds();
-        must_ra(backward ? ra_cuda_backward(plan, arrays, stream)
-                         : ra_cuda_forward(plan, arrays, stream),
+        must_ra(backward ? ra_cuda_backward(plan, arrays, rig.stream)
+                         : ra_cuda_forward(plan, arrays, rig.stream),
                 plan);
-        must_ra(ra_cuda_wait(plan), plan);
+        must_ra(ra_wait(plan), plan);
         times[i] = ra_seconds() - start;
         MPI_Allreduce(MPI_IN_PLACE, &times[i], 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     }
-    qsort(times + 1, (size_t)options.repeats, sizeof *times, ascending);
-    double median = times[1 + options.repeats / 2];
+    double middle = median(times + 1, options.repeats);
     free(times);
-    return median;
+    return middle;
 }
 
 /* ---- The judgement. */
@@ -452,7 +392,7 @@ static int64_t my_sample(struct ra_layout layout, bool keys, bool everything, in
         int64_t position = everything ? s : sample(s, N), row;
         if (keys)
             position = N - 1 - position;
-        if (ra_layout_find(layout, position, &row) == rank) {
+        if (ra_layout_find(layout, position, &row) == rig.rank) {
             positions[count] = position;
             local[count++] = row;
         }
@@ -467,18 +407,15 @@ static struct grade judge(struct ra_tensor array, const double *want, const doub
     struct grade grade = {0};
     int64_t width = options.heads * options.dim;
     uint16_t *bits = on_host(width, sizeof *bits);
-    float *got = on_host(width, sizeof *got);
     for (int64_t s = 0; s < count; s++) {
         to_host(bits, (const uint16_t *)array.data + local[s] * width, 2 * width);
-        ra_number_load(RA_BFLOAT16, width, bits, got);
         for (int64_t e = 0; e < width; e++) {
             double unit = units[s * width + e];
-            hold(&grade, (double)got[e], want[s * width + e], ROUNDING * unit, ALLOWED * unit,
-                 positions[s], e / options.dim, e % options.dim);
+            hold(&grade, number_get(RA_BFLOAT16, bits, e), want[s * width + e], ROUNDING * unit,
+                 ALLOWED * unit, positions[s], e / options.dim, e % options.dim);
         }
     }
     free(bits);
-    free(got);
     return grade;
 }
 
@@ -499,9 +436,9 @@ static struct grade judge_lse(const float *lse, const double *want, const int64_
  * ranks. */
 static double *gather(struct ra_layout layout, const double *mine)
 {
-    int64_t H = options.heads, rows = ra_layout_rows(layout, rank);
-    int *counts = on_host(ranks, sizeof *counts), *starts = on_host(ranks, sizeof *starts);
-    for (int r = 0; r < ranks; r++) {
+    int64_t H = options.heads, rows = ra_layout_rows(layout, rig.rank);
+    int *counts = on_host(rig.ranks, sizeof *counts), *starts = on_host(rig.ranks, sizeof *starts);
+    for (int r = 0; r < rig.ranks; r++) {
         counts[r] = (int)(ra_layout_rows(layout, r) * H);
         starts[r] = r ? starts[r - 1] + counts[r - 1] : 0;
     }
@@ -509,7 +446,7 @@ static double *gather(struct ra_layout layout, const double *mine)
     double *whole = on_host(options.tokens * H, sizeof *whole);
     MPI_Allgatherv(mine, (int)(rows * H), MPI_DOUBLE, together, counts, starts, MPI_DOUBLE,
                    MPI_COMM_WORLD);
-    for (int r = 0; r < ranks; r++)
+    for (int r = 0; r < rig.ranks; r++)
         for (int64_t a = 0; a < counts[r] / H; a++)
             memcpy(whole + ra_layout_position(layout, r, a) * H, together + starts[r] + a * H,
                    (size_t)H * sizeof *whole);
@@ -528,7 +465,7 @@ static void report(const char *name, const struct grade *mine)
     char typical[32] = "";
     if (rms > 0)
         snprintf(typical, sizeof typical, "%.2f", rms);
-    if (rank == 0)
+    if (rig.rank == 0)
         printf("%-5s %11.0f %14.3e %11.1f %% %9s   token %" PRId64 ", head %" PRId64
                ", number %" PRId64 "%s\n",
                name, grade.count, grade.error, 100 * grade.share, typical, grade.token, grade.head,
@@ -540,14 +477,14 @@ static void report(const char *name, const struct grade *mine)
 static void judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
 {
     int64_t N = options.tokens, H = options.heads, D = options.dim;
-    int64_t n = ra_layout_rows(layout, rank);
+    int64_t n = ra_layout_rows(layout, rig.rank);
     bool everything = N <= 4096;
     double start = ra_seconds();
     struct oracle oracle = whole_sequence(N, H, D);
     int64_t most = everything ? n : options.rows;
     int64_t *positions = on_host(most, sizeof *positions), *local = on_host(most, sizeof *local);
     struct answers answers = answers_make(most, H, D);
-    if (rank == 0)
+    if (rig.rank == 0)
         printf("\n%-5s %11s %14s %13s %9s   %s\n", "", "numbers", "largest error", "of allowed",
                "rms/2^-9", "worst at");
 
@@ -557,11 +494,11 @@ static void judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
     to_host(lse, arrays->lse.data, n * H * 4);
     ask_rows(&oracle, &answers, positions, count);
     struct grade grade =
-        judge(arrays->o, answers.host[O], answers.host[O_UNIT], positions, local, count);
+        judge(arrays->o, answers.host[OF_O], answers.host[O_UNIT], positions, local, count);
     report("o", &grade);
-    grade = judge_lse(lse, answers.host[LSE], positions, local, count);
+    grade = judge_lse(lse, answers.host[OF_LSE], positions, local, count);
     report("lse", &grade);
-    grade = judge(arrays->dq, answers.host[DQ], answers.host[DQ_UNIT], positions, local, count);
+    grade = judge(arrays->dq, answers.host[OF_DQ], answers.host[DQ_UNIT], positions, local, count);
     report("dq", &grade);
 
     /* lse, delta and its unit of all queries: the oracle's, if it has judged all, or the run's. */
@@ -569,13 +506,13 @@ static void judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
     for (int i = 0; i < 3; i++) {
         mine[i] = on_host(n * H, sizeof *mine[i]);
         if (everything)
-            memcpy(mine[i], answers.host[LSE + i], (size_t)(n * H) * sizeof *mine[i]);
+            memcpy(mine[i], answers.host[OF_LSE + i], (size_t)(n * H) * sizeof *mine[i]);
     }
     if (!everything) {
         double *delta = on_device(n * H * 8), *unit = on_device(n * H * 8);
-        must(oracle_delta(arrays->o.data, arrays->d_out.data, n, H, D, delta, unit, stream),
+        must(oracle_delta(arrays->o.data, arrays->d_out.data, n, H, D, delta, unit, rig.stream),
              "delta");
-        must(cudaStreamSynchronize(stream), "delta");
+        must(cudaStreamSynchronize(rig.stream), "delta");
         to_host(mine[1], delta, n * H * 8);
         to_host(mine[2], unit, n * H * 8);
         must(cudaFree(delta), "cudaFree");
@@ -589,11 +526,11 @@ static void judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
     /* Keys. */
     count = my_sample(layout, true, everything, positions, local);
     ask_keys(&oracle, &answers, positions, count, (const double *const *)whole);
-    grade = judge(arrays->dk, answers.host[DK], answers.host[DK_UNIT], positions, local, count);
+    grade = judge(arrays->dk, answers.host[OF_DK], answers.host[DK_UNIT], positions, local, count);
     report("dk", &grade);
-    grade = judge(arrays->dv, answers.host[DV], answers.host[DV_UNIT], positions, local, count);
+    grade = judge(arrays->dv, answers.host[OF_DV], answers.host[DV_UNIT], positions, local, count);
     report("dv", &grade);
-    if (rank == 0)
+    if (rig.rank == 0)
         printf("allowed: %.0f units of 2^-9 (see tests/rig/oracle.h), rms %.0f; lse %.0e\n%s; %.1f "
                "s\n",
                ALLOWED / ROUNDING, MOST_RMS, LSE_ALLOWED,
@@ -669,16 +606,13 @@ static void read_options(int argc, char **argv)
 int main(int argc, char **argv)
 {
     read_options(argc, argv);
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    rank_device_choose("million", "times mean nothing");
-    must(cudaStreamCreate(&stream), "cudaStreamCreate");
+    rig_begin("million", &argc, &argv);
+    rig_choose_device("times mean nothing");
 
     double difference = judge_oracle();
     if (!(difference < 1e-11))
         stop("the oracle", "differs from the CPU");
-    if (rank == 0)
+    if (rig.rank == 0)
         printf("oracle on the GPU and on the CPU, 300 tokens: differ by %.1e at most\n",
                difference);
 
@@ -690,11 +624,7 @@ int main(int argc, char **argv)
     config.type = RA_BFLOAT16;
     config.causal = true;
     config.layout = RA_STRIPED;
-    struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
-    enum ra_status status = ra_cuda_mpi_plan_create(&plan, &config, MPI_COMM_WORLD, error);
-    if (status != RA_OK)
-        stop(ra_status_text(status), error);
+    struct ra_plan *plan = rig_plan(&config);
 
     /* This rank's rows of all arrays. lse is (n, heads), as delta is in the oracle. */
     struct ra_layout layout = ra_plan_layout(plan, RA_QUERY_SIDE);
@@ -706,8 +636,8 @@ int main(int argc, char **argv)
         *tensors[i] = ra_tensor_bnhd(on_device(2 * n * H * D), RA_BFLOAT16, n, H, D);
     arrays.lse = ra_tensor_bnhd(on_device(4 * n * H), RA_FLOAT32, n, H, 1);
     for (int i = 0; i < 4; i++)
-        must(oracle_fill(*tensors[i], 0, ra_layout_span(layout, rank, 0), H, D,
-                         (enum oracle_stream)i, stream),
+        must(oracle_fill(*tensors[i], 0, ra_layout_span(layout, rig.rank, 0), H, D,
+                         (enum oracle_stream)i, rig.stream),
              "the inputs");
 
     /* Forward and backward, and what they took. */
@@ -715,27 +645,26 @@ int main(int argc, char **argv)
     size_t free_bytes, all_bytes;
     must(cudaMemGetInfo(&free_bytes, &all_bytes), "cudaMemGetInfo");
     double operations = 2 * (double)N * (double)N * (double)(H * D);
-    if (rank == 0) {
+    if (rig.rank == 0) {
         printf("%" PRId64 " tokens, %" PRId64 " heads x %" PRId64
                ", causal, bfloat16, striped over %d ranks\n",
-               N, H, D, ranks);
+               N, H, D, rig.ranks);
         printf("forward  %10.4f s %8.1f TFLOP/s per rank\n", forward,
-               1e-12 * operations / forward / ranks);
+               1e-12 * operations / forward / rig.ranks);
         printf("backward %10.4f s %8.1f TFLOP/s per rank\n", backward,
-               2.5e-12 * operations / backward / ranks);
+               2.5e-12 * operations / backward / rig.ranks);
         printf("memory per rank: arrays %.2f GB, library %.2f GB; in use on the GPU %.2f GB\n",
                1e-9 * (double)(16 * n * H * D + 4 * n * H), 1e-9 * (double)ra_plan_bytes(plan),
                1e-9 * (double)(all_bytes - free_bytes));
     }
     ra_plan_destroy(plan);
 
-    verdict_state.rank = rank;
+    verdict_state.rank = rig.rank;
     judge_all(&arrays, layout);
     int code = verdict_end();
     for (int i = 0; i < 8; i++)
         must(cudaFree(tensors[i]->data), "cudaFree");
     must(cudaFree(arrays.lse.data), "cudaFree");
-    must(cudaStreamDestroy(stream), "cudaStreamDestroy");
-    MPI_Finalize();
+    rig_end();
     return code;
 }

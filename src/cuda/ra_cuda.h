@@ -1,13 +1,17 @@
 /* ra_cuda: what a plan for a GPU is made of, besides struct ra_plan. Internal.
  *
- * Chapter 11. ra_cuda.c enqueues the calls, ra_cuda_plan.c has the life of a plan and its errors,
- * ra_cuda_peers.c what passes between ranks. Here is what they need of each other.
+ * Chapter 11. ra_cuda_calls.c checks the calls, ra_cuda.c enqueues the ring and ra_cuda_fold.c its work, ra_cuda_plan.c has the memory and the life of a plan,
+ * ra_cuda_errors.c what goes wrong and the waiting; ra_cuda_connect.c brings the ranks together,
+ * ra_cuda_peers.c and ra_cuda_link.c pass messages. Here is what they need of each other.
  */
 #ifndef RA_CUDA_H
 #define RA_CUDA_H
 
+#include "ra_kernel.h"
 #include "ra_plan.h"
 #include "ra_signal.h"
+
+/* ---- How messages pass. */
 
 /* Another rank's memory, as this one writes to it. */
 struct ra_peer {
@@ -15,41 +19,73 @@ struct ra_peer {
     bool opened;          /* by cudaIpcOpenMemHandle */
     int64_t keys[3];      /* offsets: of the places for visitors, 1 and 2 */
     int64_t gradients[4]; /* of 0, where gradients come home, and 3, where they arrive */
-    int64_t words;        /* of the signals */
+    int64_t flags;        /* of the signals */
 };
 
-/* When a part of a step began and ended on its stream. */
-struct ra_moment {
+/* Events around a part of a step on its stream, for the observer. */
+struct ra_cuda_timer {
     cudaEvent_t began, ended;
-    bool happened; /* and the observer does not know it yet */
+    bool recorded; /* and the observer does not know it yet */
 };
+
+/* One forward or backward: what its parts need. */
+struct ra_cuda_call {
+    struct ra_plan *plan;
+    struct ra_arrays x;
+    cudaStream_t stream; /* the caller's */
+    bool backward;
+    int number, backward_number; /* of this call, and of this backward */
+};
+
+/* A table for each transport. A message is named by its kind and by the step in which it is used by
+ * its receiver; of gradients that come home, by the step in which they are sent. All functions enqueue
+ * on the stream of this kind of message (ra_cuda_stream), or wait for it. */
+struct ra_cuda_transport {
+    const char *name;
+
+    /* This rank's place for the message is free: it may come from now on. */
+    void (*expect)(struct ra_cuda_call *call, enum ra_message message, int step);
+
+    /* Sends the message from where the ring has it. `timer` is that of the copy; may be NULL. */
+    void (*push)(struct ra_cuda_call *call, enum ra_message message, int step,
+                 struct ra_cuda_timer *timer);
+
+    /* Holds the stream until the message of this step, if there is one, has come. */
+    void (*await)(struct ra_cuda_call *call, enum ra_message message, int step);
+
+    /* Tells the sender of the next message into the same place that there is room. */
+    void (*room)(struct ra_cuda_call *call, enum ra_message message, int step);
+};
+
+extern const struct ra_cuda_transport ra_cuda_peer_copies, ra_cuda_device_link, ra_cuda_host_link;
+
+/* ---- The plan's own part. */
 
 struct ra_cuda {
     int device;
     char device_name[64];
     int capability;              /* compute capability, times ten */
     enum ra_transport transport; /* RA_ANY_TRANSPORT: not agreed upon yet, or no messages */
-    char why[200];               /* not a better one */
+    const struct ra_cuda_transport *pass;
+    char why[200]; /* not a better transport */
     bool connected;
 
-    /* Memory of the device, one allocation. */
+    /* Memory of the device, one allocation. The messages are those of plan->ring. */
     char *memory;
     int64_t device_bytes;
     float *wide;              /* (B, n, H, D): the carry's o, and in the backward dq */
     float *max, *sum, *delta; /* (B, H, n) */
-    void *keys[3];            /* messages, as in struct ra_plan */
-    float *gradients[4];
     bool *mask;
     int *turns;
     int *table; /* RA_SIGNALS and one more */
-    int *words; /* signals that this rank waits for: by kind of message, message or room, step */
+    int *flags; /* signals that this rank waits for: by kind of message, message or room, step */
 
-    /* Host memory that the device reaches: one allocation, but for the messages that pass through
-     * the host. */
+    /* Host memory that the device reaches: what host and device tell each other, and messages that
+     * pass through the host: keys as in the ring; gradients that come home, leave and arrive. */
     struct ra_trouble *trouble, *device_trouble;
     char *staging;
     void *host_keys[3];
-    void *host_home, *host_out, *host_in; /* gradients */
+    void *host_home, *host_out, *host_in;
 
     cudaStream_t keys_stream, gradients_stream;
     cudaEvent_t packed, keys_left, keys_arrived, computed, summed, gradients_arrived, ended;
@@ -59,11 +95,11 @@ struct ra_cuda {
     int64_t *launches;    /* of the forward, by span of queries; and how many of them so far */
     int64_t *launched;
     struct ra_peer *peers;
-    char *met; /* one byte per rank: all have come to the end */
+    char *arrived_at_end; /* one byte per rank, for the last exchange */
 
     /* For config.observe, else NULL: of the last forward and the last backward, by step and
      * ra_event_kind. The event `now` is there to be compared with. */
-    struct ra_moment *moments;
+    struct ra_cuda_timer *timers;
     cudaEvent_t now;
 
     cudaError_t code; /* of the first CUDA call that failed, which one that was, and at which hop */
@@ -74,20 +110,30 @@ struct ra_cuda {
     bool reaches_all_memory; /* also that of the host which CUDA does not know */
 };
 
+static inline struct ra_cuda *ra_cuda_of(const struct ra_plan *plan)
+{
+    return plan->own;
+}
+
+/* The stream of a kind of message. */
+static inline cudaStream_t ra_cuda_stream(const struct ra_plan *plan, enum ra_message message)
+{
+    const struct ra_cuda *cuda = plan->own;
+    return message == RA_KEYS ? cuda->keys_stream : cuda->gradients_stream;
+}
+
 /* ---- ra_cuda_plan.c */
 
-/* What makes a plan one for a GPU: plan->device is its address. */
-extern const struct ra_device ra_cuda_device;
+/* How many timers there are, if anybody observes. */
+int64_t ra_cuda_timer_count(const struct ra_plan *plan);
 
-/* Makes a plan on the current device out of a config that has been read, up to the point where the
- * other ranks are needed. */
-ra_plan_builder ra_cuda_plan_build;
+/* Makes the plan's device the current one; returns which was. */
+int ra_cuda_enter(const struct ra_plan *plan);
 
-/* Host memory for messages, if the host passes them. */
-enum ra_status ra_cuda_take_staging(struct ra_plan *plan, char *error);
+/* ---- ra_cuda_errors.c */
 
 /* CUDA calls go through RA_DO: after the first that fails, or once the plan is lost, nothing more
- * is done. It is true as long as all is well. */
+ * is done. It is true as long as nothing has failed. */
 #define RA_DO(plan, call) ra_cuda_note(plan, ra_cuda_goes_on(plan) ? (call) : cudaSuccess, #call)
 
 bool ra_cuda_goes_on(const struct ra_plan *plan);
@@ -96,12 +142,15 @@ bool ra_cuda_goes_on(const struct ra_plan *plan);
  * ra_cuda_goes_on. */
 bool ra_cuda_note(struct ra_plan *plan, cudaError_t code, const char *call);
 
-/* The moment of a part of a step; NULL if nobody observes. And what marks it on a stream, in front
- * of the work and behind it; without a moment they do nothing. */
-struct ra_moment *ra_cuda_moment(const struct ra_plan *plan, bool backward, int step,
-                                 enum ra_event_kind kind);
-void ra_cuda_begins(struct ra_plan *plan, struct ra_moment *moment, cudaStream_t stream);
-void ra_cuda_ends(struct ra_plan *plan, struct ra_moment *moment, cudaStream_t stream);
+/* The text of the error that was noted. Returns RA_DEVICE. */
+enum ra_status ra_cuda_error(const struct ra_plan *plan, char *error);
+
+/* The timer of a part of a step; NULL if nobody observes. And what marks it on a stream, in front
+ * of the work and behind it; without a timer they do nothing. */
+struct ra_cuda_timer *ra_cuda_timer(const struct ra_plan *plan, bool backward, int step,
+                                    enum ra_event_kind kind);
+void ra_cuda_begins(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream);
+void ra_cuda_ends(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream);
 
 /* The plan is at its end, for this reason or for the error that was noted: nothing on the device
  * waits any more, and the other ranks hear of it. Both return its status. */
@@ -112,60 +161,57 @@ enum ra_status ra_cuda_end_by_cuda(struct ra_plan *plan);
  * was enqueued. */
 enum ra_status ra_cuda_listen(struct ra_plan *plan);
 
-/* ---- ra_cuda.c */
+/* Waits until all is done that was enqueued. The second also says how it went. */
+void ra_cuda_finish_all(struct ra_plan *plan);
+enum ra_status ra_cuda_wait(struct ra_plan *plan);
+
+/* ---- ra_cuda_calls.c and ra_cuda.c */
+
+/* The calls of the backend; and the loop, whose arrays are checked. */
+enum ra_status ra_cuda_forward_on(struct ra_plan *plan, const struct ra_arrays *arrays,
+                                  void *stream);
+enum ra_status ra_cuda_backward_on(struct ra_plan *plan, const struct ra_arrays *arrays,
+                                   void *stream);
+void ra_cuda_enqueue_forward(struct ra_cuda_call *call);
+void ra_cuda_enqueue_backward(struct ra_cuda_call *call);
+
+/* ---- ra_cuda_fold.c */
+
+/* The part of a kernel that all launches of a plan have in common. */
+struct ra_kernel ra_cuda_kernel(const struct ra_plan *plan);
+
+/* Folds the keys of this step: every span of the queries against every span of the keys, but for those
+ * of which nobody sees anything. */
+void ra_cuda_fold(struct ra_cuda_call *call, int step);
 
 /* Counts the launches of a rank by span of queries (launches may be NULL); says whether one span
  * has several, between which there is a carry, and how many turns the backward needs. */
-void ra_cuda_survey(const struct ra_plan *plan, int rank, int64_t *launches, bool *carries,
-                    int64_t *turns);
+void ra_cuda_count_launches(const struct ra_plan *plan, int rank, int64_t *launches, bool *carries,
+                            int64_t *turns);
 
-/* ---- ra_cuda_peers.c */
+/* ---- ra_cuda_connect.c */
 
-/* The rest, together with all other ranks of the link. A rank that has no plan, for this status and
- * error, takes part with plan = NULL. All ranks get the same status and text. */
-enum ra_status ra_cuda_plan_connect(struct ra_plan *plan, const struct ra_link *link,
-                                    enum ra_status status, char *error);
+/* What the ranks do together once they all have a plan. All get the same status and text. */
+enum ra_status ra_cuda_connect(struct ra_plan *plan, char *error);
 
 /* At the end of a plan, when nothing is under way here: lets go of the others' memory and waits
  * until all ranks have come here. False: they have not, and may still write to this one's. */
-bool ra_cuda_part(struct ra_plan *plan);
+bool ra_cuda_disconnect(struct ra_plan *plan);
 
-/* The rank that is `distance` places further on round the ring. */
-int ra_cuda_rank_at(const struct ra_plan *plan, int rank, int distance);
+/* ---- ra_cuda_peers.c */
 
-/* What the schedule says of a rank at a step. Are there keys? Did they come by a message, and do
- * they go on? Or do their gradients go home from here? */
-bool ra_cuda_has_keys(const struct ra_plan *plan, int rank, int step);
-bool ra_cuda_receives(const struct ra_plan *plan, int rank, int step);
-bool ra_cuda_sends(const struct ra_plan *plan, int rank, int step);
-bool ra_cuda_sends_home(const struct ra_plan *plan, int rank, int step);
-
-/* How far messages go at this step, which is not the last; and who sent those of this one, which is
- * not the first. */
-int ra_cuda_jump(const struct ra_plan *plan, int step);
+/* The rank that sent the message of this step, which is not the first. */
 int ra_cuda_sender_of(const struct ra_plan *plan, int rank, int step);
 
 /* How many signals a rank waits for; and writes them to the device as they are before the first
- * call, when what is first in its place has room. `words` is host memory for that many. */
-int64_t ra_cuda_word_count(const struct ra_plan *plan);
-void ra_cuda_begin_signals(struct ra_plan *plan, int *words);
+ * call, when what is first in its place has room. `flags` is host memory for that many. */
+int64_t ra_cuda_flag_count(const struct ra_plan *plan);
+void ra_cuda_begin_signals(struct ra_plan *plan, int *flags);
 
-/* The rest is enqueued, with `number` that of the call, or for gradients that of the backward.
- *
- * await holds the stream until another rank's message of this step has come or, with is_room, until
- * that rank has room for one. */
-void ra_cuda_await(struct ra_plan *plan, int from, enum ra_message message, bool is_room, int step,
-                   int number, cudaStream_t stream);
+/* ---- ra_cuda_link.c */
 
-/* Tells whoever sends the next message into the place of this one that there is room. */
-void ra_cuda_tell_of_room(struct ra_plan *plan, enum ra_message message, int step, int number,
-                          cudaStream_t stream);
-
-/* Sends a message to a place in another rank's memory, `offset` bytes from its beginning, once
- * there is room, and says so. Gradients that come home always have room. `moment` is that of the
- * copy. */
-void ra_cuda_push(struct ra_plan *plan, int to, enum ra_message message, int step, int number,
-                  int64_t offset, const void *from, int64_t bytes, struct ra_moment *moment,
-                  cudaStream_t stream);
+/* Host memory for messages, if the host passes them; and how much a rank needs. */
+enum ra_status ra_cuda_take_staging(struct ra_plan *plan, char *error);
+int64_t ra_cuda_staging_bytes(const struct ra_plan *plan, int rank);
 
 #endif

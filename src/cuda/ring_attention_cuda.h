@@ -1,13 +1,13 @@
 /* ring_attention_cuda: the plan of ring_attention.h on GPUs.
  *
- * Chapter 11. In a library of its own, libringattn_cuda, so that libringattn needs no CUDA. The
- * config, the arrays and all questions about a plan are those of ring_attention.h; ra_forward and
- * ra_backward have their counterparts here. ring_attention_cuda_mpi.h makes a plan on the ranks of
- * a communicator.
+ * Chapter 11. In a library of its own, libringattn_cuda, so that libringattn needs no CUDA. A plan
+ * computes on a GPU if its config says so; it is made, asked and destroyed like any other, over any
+ * link or none.
  *
- *     ra_cuda_plan_create(&plan, &config, error);     on the current device,
+ *     config.device = ra_cuda();                      the current device, when the plan is made
+ *     ra_plan_create(&plan, &config, NULL, error);
  *     ra_cuda_forward(plan, &arrays, stream);         enqueue as often as you like,
- *     ra_cuda_wait(plan);                             and hear what came of it,
+ *     ra_wait(plan);                                  and hear what came of it,
  *     ra_plan_destroy(plan);
  *
  * Arrays lie in memory that the device can reach. q, k, v and d_out have config.type; o, dq, dk and
@@ -15,7 +15,7 @@
  * without tensor cores, 16-bit types with them; sums are float32 in both. config.tile_queries and
  * tile_keys are only used to count work.
  *
- * ra_cuda_wait tells config.observe of the last forward and the last backward before it: with
+ * ra_wait tells config.observe of the last forward and the last backward before it: with
  * RA_EVENT_WORK for each hop, from its first launch to the end of its last; and if GPUs write to
  * each other's memory, with RA_EVENT_KEYS and RA_EVENT_GRADIENTS for what this rank sent at a hop,
  * while the copy engine was at it. RA_EVENT_WAIT does not come. Times are those of the host's clock,
@@ -50,32 +50,20 @@
 extern "C" {
 #endif
 
-#include "ra_link.h"
-
-/* ra_plan_create, on the current device. A plan to look at (ring_size above 1) needs no device. */
-RA_CHECKED enum ra_status ra_cuda_plan_create(struct ra_plan **plan, const struct ra_config *config,
-                                              char error[RA_ERROR_SIZE]);
-
-/* Makes this rank's part of a plan over a link, on the current device. The link belongs to the plan
- * from then on, also if this fails. All ranks of the link call it together: they compare what they
- * were given, tell each other where their memory is, and agree how to pass messages. If one cannot,
- * all fail and get the same text, which names that rank. */
-RA_CHECKED enum ra_status ra_cuda_link_plan_create(struct ra_plan **plan,
-                                                   const struct ra_config *config,
-                                                   struct ra_link link, char error[RA_ERROR_SIZE]);
+/* For config.device: the plan computes on the GPU that is the current device when it is created. A
+ * plan to look at (ring_size above 1, no link) needs no device. The ranks of a link also tell each
+ * other where their memory is, and agree how to pass messages. */
+const struct ra_backend *ra_cuda(void);
 
 /* ra_forward and ra_backward, in the order of `stream`. RA_OK says that the work is enqueued; what
- * came of it is told by the next call or by ra_cuda_wait. RA_LOST, here or there: results since the
- * last ra_cuda_wait that was well are not to be used. */
+ * came of it is told by the next call or by ra_wait. RA_LOST, here or there: results since the last
+ * ra_wait that returned RA_OK are not to be used. While ra_wait waits it hears of ranks that have
+ * failed, which cudaStreamSynchronize does not: that takes config.timeout. ra_forward and ra_backward
+ * themselves use the default stream, and wait. */
 RA_CHECKED enum ra_status ra_cuda_forward(struct ra_plan *plan, const struct ra_arrays *arrays,
                                           cudaStream_t stream);
 RA_CHECKED enum ra_status ra_cuda_backward(struct ra_plan *plan, const struct ra_arrays *arrays,
                                            cudaStream_t stream);
-
-/* Returns when all that was enqueued with this plan is done, and says how it went. While it waits
- * it hears of ranks that have failed, which cudaStreamSynchronize does not: that takes
- * config.timeout. */
-RA_CHECKED enum ra_status ra_cuda_wait(struct ra_plan *plan);
 
 #ifdef __cplusplus
 }

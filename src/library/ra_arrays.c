@@ -2,10 +2,10 @@
  *
  * Chapter 08. New here: one table of all arrays; and a rank that refuses tells the others.
  */
+#include "ra_arrays.h"
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
-#include "ra_plan.h"
+#include "ra_config_check.h"
 
 /* What an array must be like, and who uses it. */
 static const struct wanted {
@@ -84,14 +84,15 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
                          "arrays.%s.data is NULL: give the first of %" PRId64 " batches, %" PRId64
                          " rows, %" PRId64 " heads of %" PRId64,
                          want->name, counts[0], counts[1], counts[2], width);
-    if (plan->device && plan->device->check_address(plan, want->name, t->data, error) != RA_OK)
+    const struct ra_backend *backend = plan->backend;
+    if (backend->check_address && backend->check_address(plan, want->name, t->data, error) != RA_OK)
         return RA_INVALID;
 
     /* The type: the one that was planned for; float32 is always at hand, but not what travels, and
      * on a device not what is multiplied, either. */
     enum ra_type type = want->form == MASK ? RA_BOOL : want->form == LSE ? RA_FLOAT32 : c->type;
     bool is_result = is_output || want->out_of_forward;
-    bool may_be_wider = want->form == WIDE && (!plan->device || is_result);
+    bool may_be_wider = want->form == WIDE && (backend->converts_inputs || is_result);
     if (t->type != type && !(may_be_wider && t->type == RA_FLOAT32))
         return ra_refuse(error, "arrays.%s.type = %s: give %s%s", want->name, type_name(t->type),
                          type_name(type),
@@ -109,11 +110,11 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
                          "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
                          " lead out of memory",
                          want->name, t->batch, t->row, t->head);
-    if (plan->device && (t->batch < 0 || t->row < 0 || t->head < 0))
+    if (!backend->negative_strides && (t->batch < 0 || t->row < 0 || t->head < 0))
         return ra_refuse(error,
                          "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
-                         ": give none below 0 to a plan for a GPU",
-                         want->name, t->batch, t->row, t->head);
+                         ": give none below 0 to a plan on %s",
+                         want->name, t->batch, t->row, t->head, backend->place);
     if (is_output && !is_free_of_collisions(t, counts, width))
         return ra_refuse(error,
                          "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
@@ -159,38 +160,19 @@ static enum ra_status copy(struct ra_arrays *arrays, const struct ra_arrays *giv
     return RA_OK;
 }
 
-enum ra_status ra_plan_give_up(struct ra_plan *plan, enum ra_status status, const char *text)
-{
-    if (plan->link.size == 1) {
-        snprintf(plan->error, sizeof plan->error, "%s", text);
-        return status;
-    }
-
-    /* The others must not wait for this rank. That ends the plan, on all. */
-    snprintf(plan->error, sizeof plan->error, "rank %d: %.300s", plan->link.rank, text);
-    plan->link.fail(plan->link.self, plan->error);
-    plan->lost = RA_LOST;
-    return status;
-}
-
 enum ra_status ra_arrays_read(struct ra_plan *plan, struct ra_arrays *arrays,
-                              const struct ra_arrays *given, const struct ra_device *device,
-                              bool backward)
+                              const struct ra_arrays *given, bool backward)
 {
     char text[RA_ERROR_SIZE];
     if (!plan)
         return RA_INVALID;
     if (plan->lost != RA_OK)
         return plan->lost;
-    if (plan->device != device)
-        return ra_refuse(plan->error, "this plan computes on %s: call %s",
-                         plan->device ? "a GPU" : "the host",
-                         plan->device ? plan->device->calls : "ra_forward and ra_backward");
     if (plan->look_only)
         return ra_refuse(
             plan->error,
             "this plan is one to look at, of %d ranks: it cannot compute; for one that "
-            "can leave ring_size at 0, or use ra_mpi_plan_create",
+            "can leave ring_size at 0, or give ra_plan_create a link",
             plan->link.size);
     enum ra_status status = copy(arrays, given, text);
     if (status == RA_OK && backward && plan->config.forward_only)

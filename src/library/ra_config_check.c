@@ -51,7 +51,7 @@ static const struct field {
     {AT(transport), INT, RA_ANY_TRANSPORT, RA_HOST_LINK,
      "RA_ANY_TRANSPORT, RA_PEER_COPIES, RA_DEVICE_LINK or RA_HOST_LINK"},
     {AT(deterministic), FLAG, 0, 1, NULL},
-    {AT(batch), WHOLE, 0, MOST, NULL}, /* last: to compare it, ring_size must be known to agree */
+    {AT(batch), WHOLE, 0, MOST, NULL},
 #undef AT
 };
 
@@ -215,15 +215,10 @@ enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *
     return RA_OK;
 }
 
-struct ra_record ra_config_record(const struct ra_config *config, enum ra_status status,
-                                  const char *error)
+void ra_config_values(const struct ra_config *config, int64_t values[RA_CONFIG_FIELDS])
 {
-    struct ra_record record = {.status = status};
-    for (int f = 0; f < RA_CONFIG_FIELDS && status == RA_OK; f++)
-        record.fields[f] = value_of(config, &table[f]);
-    if (status != RA_OK)
-        snprintf(record.error, sizeof record.error, "%s", error);
-    return record;
+    for (int f = 0; f < RA_CONFIG_FIELDS; f++)
+        values[f] = value_of(config, &table[f]);
 }
 
 /* The value of a field as text. */
@@ -238,27 +233,15 @@ static const char *value_text(const struct field *field, int64_t value, char tex
     return text;
 }
 
-enum ra_status ra_config_compare(const struct ra_record *records, int ranks, int ring_size,
-                                 char *error)
+enum ra_status ra_config_compare(const int64_t first[RA_CONFIG_FIELDS],
+                                 const int64_t other[RA_CONFIG_FIELDS], int rank, char *error)
 {
-    /* The first rank in trouble speaks for all. */
-    for (int r = 0; r < ranks; r++)
-        if (records[r].status != RA_OK) {
-            ra_refuse(error, "rank %d: %.300s", r, records[r].error);
-            return (enum ra_status)records[r].status;
-        }
-
+    char a[40], b[40];
     for (int f = 0; f < RA_CONFIG_FIELDS; f++)
-        for (int r = 0; r < ranks; r++) {
-            /* Rings may have batches of their own. */
-            int other = strcmp(table[f].name, "batch") == 0 ? r - r % ring_size : 0;
-            int64_t mine = records[r].fields[f], theirs = records[other].fields[f];
-            char a[40], b[40];
-            if (mine == theirs)
-                continue;
-            ra_refuse(error, "ranks disagree about config.%s: rank %d has %s, rank %d has %s",
-                      table[f].name, other, value_text(&table[f], theirs, a), r,
-                      value_text(&table[f], mine, b));
+        if (first[f] != other[f]) {
+            ra_refuse(error, "ranks disagree about config.%s: rank 0 has %s, rank %d has %s",
+                      table[f].name, value_text(&table[f], first[f], a), rank,
+                      value_text(&table[f], other[f], b));
             return RA_DISAGREEMENT;
         }
     return RA_OK;

@@ -17,19 +17,13 @@ enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *
 __attribute__((format(printf, 2, 3))) enum ra_status ra_refuse(char *error, const char *format,
                                                                ...);
 
-/* What a rank tells the others when a plan is created: its config, or why it has none. */
+/* The values of all fields that ranks compare. */
 enum { RA_CONFIG_FIELDS = 23 };
-struct ra_record {
-    int64_t status, fields[RA_CONFIG_FIELDS];
-    char error[RA_ERROR_SIZE];
-};
+void ra_config_values(const struct ra_config *config, int64_t values[RA_CONFIG_FIELDS]);
 
-struct ra_record ra_config_record(const struct ra_config *config, enum ra_status status,
-                                  const char *error);
-
-/* Compares the records of all ranks, rings of ring_size. Every rank gets the same status and text
- * from the same records. */
-enum ra_status ra_config_compare(const struct ra_record *records, int ranks, int ring_size,
-                                 char *error);
+/* Are the values of rank 0 and of rank `rank` the same? If not, RA_DISAGREEMENT, and the text names
+ * the field. */
+enum ra_status ra_config_compare(const int64_t first[RA_CONFIG_FIELDS],
+                                 const int64_t other[RA_CONFIG_FIELDS], int rank, char *error);
 
 #endif

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include "ra_config_check.h"
 #include "ra_plan.h"
 
 enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backward,
@@ -13,7 +14,7 @@ enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backwa
 {
     if (!plan)
         return RA_INVALID;
-    int P = plan->link.size, hops = plan->schedule.count;
+    int P = plan->link.size, hops = plan->ring.schedule.count;
     const struct ra_config *c = &plan->config;
     if (rank < 0 || rank >= P)
         return ra_refuse(plan->error, "rank = %d: give 0 to %d", rank, P - 1);
@@ -23,30 +24,27 @@ enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backwa
         return ra_refuse(plan->error, "step = %d: give 0 to %d", step, hops - 1);
 
     /* The work: the fold itself, told to count and not to compute; one head stands for all. */
-    int origin = ra_plan_origin(plan, rank, step);
+    int origin = ra_ring_origin(&plan->ring, rank, step);
     struct ra_fold fold = ra_plan_fold(plan, backward);
     fold.count_only = true;
     struct ra_layout layout = plan->layouts[RA_QUERY_SIDE];
     struct ra_queries queries = {.rows = ra_layout_rows(layout, rank)};
-    struct ra_keys keys = {.rows = ra_plan_visitors(plan, rank, step)};
+    struct ra_keys keys = {.rows = ra_ring_rows(&plan->ring, rank, step)};
     if (keys.rows > 0)
         ra_layout_fold(&fold, layout, rank, plan->layouts[RA_KEY_SIDE], origin, c->causal,
                        c->lookback, &queries, &keys);
     int64_t heads = c->batch * c->heads;
-    *hop = (struct ra_hop){.distance = plan->schedule.hop[step],
+    *hop = (struct ra_hop){.distance = plan->ring.schedule.hop[step],
                            .origin = origin,
                            .multiply_adds = (backward ? 5 : 2) * heads * fold.pairs * c->dim,
                            .tiles_skipped = heads * fold.skipped};
 
     /* The messages: keys go on, if they do; their gradients go with them, or home. */
-    bool onward = ra_plan_travel_on(plan, rank, step);
-    int64_t key_bytes = onward ? ra_plan_key_bytes(plan, keys.rows) : 0;
-    int64_t gradient_bytes =
-        backward && (onward || hop->distance > 0)
-            ? ra_message_gradient_bytes(c->batch, c->key_heads * c->dim, keys.rows)
-            : 0;
-    hop->messages = (key_bytes > 0) + (gradient_bytes > 0);
-    hop->bytes = key_bytes + gradient_bytes;
+    const struct ra_ring *ring = &plan->ring;
+    bool onward = ra_ring_sends(ring, rank, step);
+    bool gradients = backward && (onward || ra_ring_sends_home(ring, rank, step));
+    hop->messages = onward + gradients;
+    hop->bytes = keys.rows * (onward * ring->key_bytes + gradients * ring->gradient_bytes);
     return RA_OK;
 }
 
@@ -119,7 +117,7 @@ static void say_hops(struct page *page, struct ra_plan *plan, int rank, bool bac
     struct ra_hop hop = {0}, all = {0};
     say(page, "%s\n  hop  keys of  multiply-adds  tiles skipped  messages  bytes sent\n",
         backward ? "backward" : "forward");
-    for (int step = 0; step < plan->schedule.count; step++) {
+    for (int step = 0; step < plan->ring.schedule.count; step++) {
         if (ra_plan_hop(plan, rank, step, backward, &hop) != RA_OK)
             return;
         say(page, "%5d %8d %14" PRId64 " %14" PRId64 " %9" PRId64 " %11" PRId64 "\n", hop.distance,
@@ -144,12 +142,12 @@ int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size
     say_rows(&page, "query", plan->layouts[RA_QUERY_SIDE], rank);
     say(&page, "; ");
     say_rows(&page, "key", plan->layouts[RA_KEY_SIDE], rank);
-    say(&page, "\n%d of %d hops", plan->schedule.count, P);
-    if (plan->schedule.count < P && !plan->config.local_keys)
+    say(&page, "\n%d of %d hops", plan->ring.schedule.count, P);
+    if (plan->ring.schedule.count < P && !plan->config.local_keys)
         say(&page, ": at the others nobody sees anything");
     say(&page, "; %" PRId64 " bytes of memory in the plan\n", ra_plan_bytes_of(plan, rank));
     char lines[1024];
-    if (plan->device && plan->device->describe(plan, rank, lines, sizeof lines) > 0)
+    if (plan->backend->describe && plan->backend->describe(plan, rank, lines, sizeof lines) > 0)
         say(&page, "%s", lines);
     say_hops(&page, plan, rank, false);
     if (!plan->config.forward_only)

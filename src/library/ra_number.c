@@ -87,3 +87,39 @@ void ra_number_store(enum ra_type type, int64_t count, const float *from, void *
         for (int64_t e = 0; e < count; e++)
             numbers[e] = bfloat_of_float(from[e]);
 }
+
+/* Where the numbers of row a, head h of batch b begin. */
+static void *place(struct ra_tensor tensor, int64_t b, int64_t a, int64_t h)
+{
+    int64_t element = b * tensor.batch + a * tensor.row + h * tensor.head;
+    return (char *)tensor.data + element * ra_type_bytes(tensor.type);
+}
+
+void ra_number_pack(struct ra_tensor from, int64_t B, int64_t rows, int64_t heads, int64_t width,
+                    void *to)
+{
+    int64_t bytes = width * ra_type_bytes(from.type);
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t a = 0; a < rows; a++)
+            for (int64_t h = 0; h < heads; h++)
+                memcpy((char *)to + ((b * rows + a) * heads + h) * bytes, place(from, b, a, h),
+                       (size_t)bytes);
+}
+
+void ra_number_load_all(struct ra_tensor from, int64_t B, int64_t rows, int64_t heads,
+                        int64_t width, float *to)
+{
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t a = 0; a < rows; a++)
+            for (int64_t h = 0; h < heads; h++, to += width)
+                ra_number_load(from.type, width, place(from, b, a, h), to);
+}
+
+void ra_number_store_all(struct ra_tensor to, int64_t B, int64_t rows, int64_t heads, int64_t width,
+                         const float *from)
+{
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t a = 0; a < rows; a++)
+            for (int64_t h = 0; h < heads; h++, from += width)
+                ra_number_store(to.type, width, from, place(to, b, a, h));
+}

@@ -1,11 +1,11 @@
 /* ring_attention: exact attention over a sequence that is cut into shards, forward and backward.
  *
  * Chapter 08; chapters/08-reference.md lists every function. This header needs neither MPI nor
- * CUDA: with it alone, one process computes a whole sequence. ring_attention_mpi.h makes the same
- * plan on the ranks of a communicator.
+ * CUDA: with it alone, one process computes a whole sequence. Several ranks share one through a link:
+ * over MPI (ring_attention_mpi.h), over threads (ring_attention_threads.h) or your own (ra_link.h).
  *
  *     struct ra_config config = RA_CONFIG_INIT;       say what is to be computed,
- *     ra_plan_create(&plan, &config, error);          plan it: checks, layout, schedule, memory,
+ *     ra_plan_create(&plan, &config, NULL, error);    plan it: checks, layout, schedule, memory,
  *     ra_forward(plan, &arrays);                      compute, as often as you like,
  *     ra_plan_destroy(plan);
  *
@@ -18,10 +18,9 @@
  * right. A plan is used by one thread at a time; different plans may be used by different threads
  * at once. A `plan` is not NULL where a function returns no status.
  *
- * Devices. Arrays lie in the memory in which their plan computes, for all plans of this header in
- * the host's. ring_attention_cuda.h makes plans for GPUs out of the same config; its calls take the
- * same struct ra_arrays, with pointers to device memory. Questions about a plan, and ra_shard, which
- * copies in the host's memory, are the same for both.
+ * Devices. A plan computes on the host, or where config.device says: ring_attention_cuda.h has GPUs.
+ * Arrays lie in the memory in which their plan computes. All functions here are the same for both;
+ * ra_shard copies in the host's memory.
  */
 #ifndef RING_ATTENTION_H
 #define RING_ATTENTION_H
@@ -35,12 +34,14 @@ extern "C" {
 #endif
 
 /* The modules of the earlier chapters: layouts and head maps, and for a loop of your own the carry
- * (ra_tile_begin, ra_tile_forward, ra_tile_finish, ...) and the fold (ra_band_fold,
- * ra_layout_fold). They trust their arguments. */
+ * (ra_tile_begin, ra_tile_forward, ra_tile_finish, ...), the fold (ra_band_fold, ra_layout_fold) and
+ * the ring (ra_ring_forward). They trust their arguments. */
 #include "ra_band.h"
 #include "ra_config.h"
 #include "ra_heads.h"
 #include "ra_layout.h"
+#include "ra_link.h"
+#include "ra_ring.h"
 #include "ra_schedule.h"
 #include "ra_span.h"
 #include "ra_status.h"
@@ -61,32 +62,28 @@ const char *ra_status_text(enum ra_status status);
 /* Bytes of one number of this type; 0 for what is no type. */
 int64_t ra_type_bytes(enum ra_type type);
 
-/* What an observer is told: that this rank has computed from start to end, or waited for
- * messages, or that a message was on its way to it (seen to have arrived at `end`). Seconds on
- * CLOCK_MONOTONIC. On GPUs it is told other things: see ring_attention_cuda.h. */
-enum ra_event_kind { RA_EVENT_WORK, RA_EVENT_WAIT, RA_EVENT_KEYS, RA_EVENT_GRADIENTS };
-
-struct ra_event {
-    enum ra_event_kind kind;
-    bool backward;
-    int hop;
-    double start, end;
-};
-
 /* A plan: layout, schedule and memory for calls of one shape. */
 struct ra_plan;
 
-/* Checks the config and makes a plan for one process that has all rows. If this fails, *plan is
- * NULL and error, unless it is NULL, has the reason.
+/* Checks the config and makes a plan. If this fails, *plan is NULL and error, unless it is NULL, has
+ * the reason.
  *
- * With a ring_size P above 1 the plan is one to look at, as rank 0 of P ranks would have it:
- * nothing can be computed with it and no memory for that is allocated, but every question about
- * shards, hops, bytes and work is answered, for every rank. */
+ * Without a link (NULL) the plan is for one process that has all rows. With a ring_size P above 1 it
+ * is then a plan to look at, as rank 0 of P ranks would have it: nothing can be computed with it and
+ * no memory for that is allocated, but every question about shards, hops, bytes and work is answered,
+ * for every rank.
+ *
+ * With a link this is the rank's part of a plan of all ranks of the link, which all call it together.
+ * The link belongs to the plan from then on, also if this fails. The ranks compare what they were
+ * given: if one has a config that is wrong, or one that differs, or no memory, all fail and get the
+ * same text, which names that rank and the field. A rank that does not come is RA_LOST after
+ * config.timeout. */
 RA_CHECKED enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *config,
-                                         char error[RA_ERROR_SIZE]);
+                                         const struct ra_link *link, char error[RA_ERROR_SIZE]);
 
-/* Frees a plan; NULL is none. A plan of several ranks is destroyed by all of them together, before
- * MPI_Finalize. After RA_LOST it frees nothing that MPI may still write to: that stays, once. */
+/* Frees a plan and its link; NULL is none. A plan of several ranks is destroyed by all of them
+ * together, with a link over MPI before MPI_Finalize. After RA_LOST it frees nothing that the link may
+ * still write to: that stays, once. */
 void ra_plan_destroy(struct ra_plan *plan);
 
 /* The text of the last error of a call with this plan; "" if there was none. It belongs to the
@@ -195,6 +192,10 @@ RA_CHECKED enum ra_status ra_forward(struct ra_plan *plan, const struct ra_array
  * scores after scale and soft cap; delta = sum of d_out * o, the D of other texts, is computed
  * inside, from the o that is given. A gradient of lse is not taken. */
 RA_CHECKED enum ra_status ra_backward(struct ra_plan *plan, const struct ra_arrays *arrays);
+
+/* Returns when all calls of this plan are done, and says how they went. ra_forward and ra_backward
+ * return when they are done; this is for calls that only enqueue (ring_attention_cuda.h). */
+RA_CHECKED enum ra_status ra_wait(struct ra_plan *plan);
 
 /* Copies this rank's rows out of a whole array, and back to their places in it. Arrays are
  * (outer, rows, row_bytes) without gaps: for (B, N, H, D) outer is B and a row H * D numbers; for

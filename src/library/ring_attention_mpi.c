@@ -1,112 +1,22 @@
-/* ring_attention_mpi: the plan on the ranks of a communicator. See ring_attention_mpi.h.
+/* ring_attention_mpi: a link over MPI, and a sequence that is handed out and collected. See
+ * ring_attention_mpi.h.
  *
- * Chapter 08. New here: ra_ring as a link; ranks that compare what they were given; a sequence that
- * is handed out and collected.
+ * Chapter 08. New here: the link of chapter 03 for callers who may give anything; rows of a shard as
+ * types of MPI.
  */
 #include "ring_attention_mpi.h"
 #include <inttypes.h>
 #include <limits.h>
-#include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include "ra_mpi.h"
-#include "ra_ring.h"
+#include "ra_config_check.h"
+#include "ra_mpi_link.h"
+#include "ra_plan.h"
 
-/* Some MPIs say here whether they can reach the memory of GPUs. */
-#ifdef __has_include
-#if __has_include(<mpi-ext.h>)
-#include <mpi-ext.h>
-#endif
-#endif
+/* ---- The link. */
 
-/* ---- The link: each function is that of ra_ring with the same name. */
-
-static bool link_send(void *ring, enum ra_message message, int hop, int distance, const void *from,
-                      int64_t bytes)
-{
-    return ra_ring_send(ring, message, hop, distance, from, bytes);
-}
-
-static bool link_receive(void *ring, enum ra_message message, int hop, int distance, void *into,
-                         int64_t bytes)
-{
-    return ra_ring_receive(ring, message, hop, distance, into, bytes);
-}
-
-static bool link_poll(void *ring)
-{
-    return ra_ring_poll(ring);
-}
-
-static bool link_wait(void *ring, enum ra_message message)
-{
-    return ra_ring_wait(ring, message);
-}
-
-static void link_fail(void *ring, const char *reason)
-{
-    ra_ring_fail(ring, reason);
-}
-
-static const char *link_error(void *ring)
-{
-    return ((struct ra_ring *)ring)->error;
-}
-
-static bool link_arrival(void *ring, enum ra_message message, int *hop, double *start, double *end)
-{
-    struct ra_passage *passage = &((struct ra_ring *)ring)->in[message];
-    if (passage->finished == 0)
-        return false;
-    *hop = passage->hop;
-    *start = passage->started;
-    *end = passage->finished;
-    passage->finished = 0;
-    return true;
-}
-
-/* After MPI_Finalize nothing of MPI's may be touched, and nothing of it is left. */
-static bool link_close(void *ring)
-{
-    int finalized;
-    MPI_Finalized(&finalized);
-    if (!finalized && !ra_ring_close(ring))
-        return false;
-    free(ring);
-    return true;
-}
-
-static bool reaches_devices(void)
-{
-#if defined(MPIX_CUDA_AWARE_SUPPORT) && MPIX_CUDA_AWARE_SUPPORT
-    return MPIX_Query_cuda_support() == 1;
-#else
-    return false;
-#endif
-}
-
-static struct ra_link link_over(struct ra_ring *ring)
-{
-    return (struct ra_link){.rank = ring->rank,
-                            .size = ring->size,
-                            .bytes = sizeof *ring,
-                            .device_memory = reaches_devices(),
-                            .self = ring,
-                            .send = link_send,
-                            .receive = link_receive,
-                            .poll = link_poll,
-                            .wait = link_wait,
-                            .fail = link_fail,
-                            .error = link_error,
-                            .arrival = link_arrival,
-                            .close = link_close};
-}
-
-/* ---- Creating a plan together. */
-
-/* Is there an MPI to speak to, a libringattn of this version, and a communicator of one group? */
-static enum ra_status check_communicator(MPI_Comm comm, int *ranks, char *error)
+/* Is MPI running, is libringattn of this version, and is this a communicator of one group? */
+static enum ra_status check_communicator(MPI_Comm comm, char *error)
 {
     int initialized, finalized, between_groups;
     MPI_Initialized(&initialized);
@@ -121,102 +31,21 @@ static enum ra_status check_communicator(MPI_Comm comm, int *ranks, char *error)
     MPI_Comm_test_inter(comm, &between_groups);
     if (between_groups)
         return ra_refuse(error, "comm is an intercommunicator: give one of a single group");
-    MPI_Comm_size(comm, ranks);
     return RA_OK;
 }
 
-/* Every rank gets the records of all. False: not all came in time. */
-static bool exchange(struct ra_ring *ring, const struct ra_record *mine, struct ra_record *all)
+enum ra_status ra_mpi_link(struct ra_link *link, MPI_Comm comm, int ring_size, double timeout,
+                           char error[RA_ERROR_SIZE])
 {
-    int done = 0, bytes = sizeof *mine;
-    double began = ra_ring_seconds();
-    int code =
-        MPI_Iallgather(mine, bytes, MPI_BYTE, all, bytes, MPI_BYTE, ring->comm, &ring->opening);
-    while (code == MPI_SUCCESS && !done) {
-        if (ring->timeout > 0 && ra_ring_seconds() - began > ring->timeout)
-            return false;
-        sched_yield();
-        code = MPI_Test(&ring->opening, &done, MPI_STATUS_IGNORE);
-    }
-    return code == MPI_SUCCESS;
-}
-
-/* Compares the configs of all ranks; this one's status so far becomes that of all. */
-static enum ra_status agree(struct ra_ring *ring, const struct ra_config *config,
-                            enum ra_status status, int ranks, struct ra_record *records,
-                            char *error)
-{
-    /* The last record is for this rank, behind those of all. */
-    records[ranks] = ra_config_record(config, status, error);
-    if (!exchange(ring, &records[ranks], records)) {
-        ra_refuse(error, "not all ranks said what they plan, within %g s; has one died?",
-                  ring->timeout);
-        ra_ring_fail(ring, error);
-
-        /* The records stay: MPI may still write them, when the missing rank comes after all. */
-        return RA_LOST;
-    }
-    status = ra_config_compare(records, ranks, config->ring_size, error);
-    free(records);
-    return status;
-}
-
-enum ra_status ra_mpi_plan_make(struct ra_plan **plan, const struct ra_config *config,
-                                MPI_Comm comm, char *error, ra_plan_builder *build)
-{
-    char own[RA_ERROR_SIZE], *text = error ? error : own;
-    int ranks;
-    if (!plan)
-        return ra_refuse(text, "plan is NULL: give the address of a pointer");
-    *plan = NULL;
-    enum ra_status status = check_communicator(comm, &ranks, text);
-    if (status != RA_OK)
-        return status;
-
-    /* A config that is wrong is no reason to leave: the others would wait for this rank. */
-    struct ra_config checked = RA_CONFIG_INIT;
-    status = ra_config_read(&checked, config, text);
-    if (checked.ring_size == 0)
-        checked.ring_size = ranks;
-    if (status == RA_OK && ranks % checked.ring_size != 0)
-        status = ra_refuse(text, "config.ring_size = %d: does not divide the %d ranks",
-                           checked.ring_size, ranks);
-    if (status != RA_OK)
-        checked = (struct ra_config){.ring_size = 1, .timeout = 600};
-
-    struct ra_ring *ring = malloc(sizeof *ring);
-    struct ra_record *records = malloc(((size_t)ranks + 1) * sizeof *records);
-    if (!ring || !records) {
-        free(ring);
-        free(records);
-        ra_refuse(text, "no memory to compare what %d ranks plan", ranks);
-        return RA_OUT_OF_MEMORY;
-    }
-    if (!ra_ring_open(ring, comm, checked.ring_size, checked.timeout)) {
-        snprintf(text, RA_ERROR_SIZE, "%.300s", ring->error);
-        free(records);
-        link_close(ring);
-        return RA_LOST;
-    }
-
-    /* Whatever comes of it, the ranks meet once more; a plan that is not wanted is taken back. */
+    char text[RA_ERROR_SIZE];
+    enum ra_status status = check_communicator(comm, text);
+    if (!link)
+        status = ra_refuse(text, "link is NULL: give the address of a struct ra_link");
     if (status == RA_OK)
-        status = build(plan, &checked, link_over(ring), false, text);
-    status = agree(ring, &checked, status, ranks, records, text);
-    if (status == RA_OK)
-        return RA_OK;
-    if (*plan)
-        ra_plan_destroy(*plan);
-    else
-        link_close(ring);
-    *plan = NULL;
+        status = ra_mpi_link_open(link, comm, ring_size, timeout, text);
+    if (error && status != RA_OK)
+        snprintf(error, RA_ERROR_SIZE, "%s", text);
     return status;
-}
-
-enum ra_status ra_mpi_plan_create(struct ra_plan **plan, const struct ra_config *config,
-                                  MPI_Comm comm, char error[RA_ERROR_SIZE])
-{
-    return ra_mpi_plan_make(plan, config, comm, error, ra_plan_build);
 }
 
 /* ---- Handing out and collecting. */
@@ -238,35 +67,30 @@ static int type_of_rows(struct ra_span span, int64_t outer, int64_t rows, int64_
 
 /* Sends the rows of a span to another rank of the ring, or receives them, and waits. `array` is
  * (outer, rows, row_bytes). */
-static bool pass_rows(struct ra_ring *ring, bool sends, int peer, struct ra_span span,
+static bool pass_rows(const struct ra_link *link, bool sends, int peer, struct ra_span span,
                       int64_t outer, int64_t rows, int64_t row_bytes, void *array)
 {
-    struct ra_passage *passage = sends ? &ring->out[RA_ROWS] : &ring->in[RA_ROWS];
-    *passage = (struct ra_passage){MPI_REQUEST_NULL, RA_ROWS, 0, peer, ra_ring_seconds(), 0};
+    struct ra_mpi_link *mpi = link->self;
     if (span.count == 0 || outer == 0)
         return true;
     MPI_Datatype type = MPI_DATATYPE_NULL;
     char *first = (char *)array + span.first * row_bytes;
-    int code = type_of_rows(span, outer, rows, row_bytes, &type);
-    if (code == MPI_SUCCESS && sends)
-        code =
-            MPI_Isend(first, 1, type, ring->first + peer, RA_ROWS, ring->comm, &passage->request);
-    else if (code == MPI_SUCCESS)
-        code =
-            MPI_Irecv(first, 1, type, ring->first + peer, RA_ROWS, ring->comm, &passage->request);
-    if (code != MPI_SUCCESS)
-        ra_ring_fail(ring, "MPI cannot pass the rows of a shard");
+    if (type_of_rows(span, outer, rows, row_bytes, &type) == MPI_SUCCESS)
+        ra_mpi_link_begin(mpi, sends, RA_ROWS, 0, peer, first, type);
+    else
+        link->fail(mpi, "MPI cannot pass the rows of a shard");
     if (type != MPI_DATATYPE_NULL)
         MPI_Type_free(&type);
-    bool well = ra_ring_wait(ring, RA_ROWS);
+    bool arrived = link->wait(mpi, RA_ROWS);
 
     /* The array is the caller's, who may use it for something else from now on. */
     int done;
-    if (!well && !sends && passage->request != MPI_REQUEST_NULL) {
-        MPI_Cancel(&passage->request);
-        MPI_Test(&passage->request, &done, MPI_STATUS_IGNORE);
+    struct ra_passage *in = &mpi->in[RA_ROWS];
+    if (!arrived && !sends && in->request != MPI_REQUEST_NULL) {
+        MPI_Cancel(&in->request);
+        MPI_Test(&in->request, &done, MPI_STATUS_IGNORE);
     }
-    return well;
+    return arrived;
 }
 
 /* Both directions: the root and every other rank pass each other the other's rows, span by span.
@@ -274,26 +98,23 @@ static bool pass_rows(struct ra_ring *ring, bool sends, int peer, struct ra_span
 static enum ra_status move_rows(struct ra_plan *plan, enum ra_side side, int64_t outer,
                                 int64_t row_bytes, int root, bool scatter, void *whole, void *local)
 {
-    struct ra_ring *ring = plan->link.self;
+    const struct ra_link *link = &plan->link;
     struct ra_layout layout = ra_plan_layout(plan, side);
-    bool well = true;
-    for (int rank = 0; rank < ring->size && well; rank++) {
-        bool with_root = rank != root && (ring->rank == root || ring->rank == rank);
+    bool moved = true;
+    for (int rank = 0; rank < link->size && moved; rank++) {
+        bool with_root = rank != root && (link->rank == root || link->rank == rank);
         int64_t own_rows = ra_layout_rows(layout, rank), a = 0;
-        for (int64_t s = 0; s < ra_layout_spans(layout) && with_root && well; s++) {
+        for (int64_t s = 0; s < ra_layout_spans(layout) && with_root && moved; s++) {
             struct ra_span span = ra_layout_span(layout, rank, s), here = {a, 1, span.count};
             a += span.count;
-            if (ring->rank == root)
-                well = pass_rows(ring, scatter, rank, span, outer, layout.length, row_bytes, whole);
+            if (link->rank == root)
+                moved =
+                    pass_rows(link, scatter, rank, span, outer, layout.length, row_bytes, whole);
             else
-                well = pass_rows(ring, !scatter, root, here, outer, own_rows, row_bytes, local);
+                moved = pass_rows(link, !scatter, root, here, outer, own_rows, row_bytes, local);
         }
     }
-    if (well)
-        return RA_OK;
-    plan->lost = RA_LOST;
-    snprintf(plan->error, sizeof plan->error, "%.300s", ring->error);
-    return RA_LOST;
+    return moved ? RA_OK : ra_plan_lose(plan);
 }
 
 /* Checks the arguments of both; an error is one of all ranks. */
@@ -305,8 +126,8 @@ static enum ra_status check_move(struct ra_plan *plan, enum ra_side side, int64_
         return RA_INVALID;
     if (plan->lost != RA_OK)
         return plan->lost;
-    if (plan->link.close != link_close)
-        return ra_refuse(plan->error, "the plan is not one of ra_mpi_plan_create");
+    if (!ra_mpi_link_is(&plan->link))
+        return ra_refuse(plan->error, "the plan's link is not one of ra_mpi_link");
     int P = plan->link.size;
     enum ra_status status = ra_plan_check_rows(plan, side, outer, row_bytes, whole,
                                                root == plan->link.rank, local, text);

@@ -1,4 +1,4 @@
-/* ring_attention_mpi: the plan of ring_attention.h on the ranks of an MPI communicator.
+/* ring_attention_mpi: a plan of ring_attention.h on the ranks of an MPI communicator.
  *
  * Chapter 08. In a library of its own, libringattn_mpi, so that libringattn needs no MPI. All
  * functions here are collective: every rank of the communicator, or of the ring, calls them
@@ -19,14 +19,13 @@
 extern "C" {
 #endif
 
-/* Makes a plan on all ranks of `comm`, which stays the caller's: it is duplicated, once. Ranks
- * 0..P-1 of it are one ring, the next P another, P = config->ring_size. Rings are independent.
- *
- * The ranks compare what they were given. If one has a config that is wrong, or one that differs,
- * all fail and all get the same text, which names that rank and the field. A rank that does not
- * come at all is RA_LOST after config->timeout. */
-RA_CHECKED enum ra_status ra_mpi_plan_create(struct ra_plan **plan, const struct ra_config *config,
-                                             MPI_Comm comm, char error[RA_ERROR_SIZE]);
+/* Makes a link between the ranks of `comm`, for ra_plan_create. `comm` stays the caller's: it is
+ * duplicated, once. Ranks 0..P-1 of it are one ring, the next P another, P = ring_size (0: all ranks
+ * are one ring). Rings are independent. All ranks of `comm` call this together and give the same ring
+ * size; if they do not, or one does not come within `timeout` seconds (0: they wait for ever), all
+ * fail. A plan passes its config.timeout to the link. */
+RA_CHECKED enum ra_status ra_mpi_link(struct ra_link *link, MPI_Comm comm, int ring_size,
+                                      double timeout, char error[RA_ERROR_SIZE]);
 
 /* ra_shard when one rank has the whole: rank `root` of each ring gives every other one its rows.
  * `whole` is read there alone. Arguments as in ra_shard, the same on all ranks of the ring. After

@@ -1,92 +1,124 @@
-/* stage_ring: a stage program and its ring. See stage_ring.h. */
+/* stage_ring: a stage program on a ring. See stage_ring.h. */
 #include "stage_ring.h"
+#include "ra_mpi_link.h"
+#include "stage_observe.h"
 
-void stage_ring_open(struct stage *stage, struct ra_ring *ring)
+/* The loop says what it does; counts, progress, --time and --trace are made of that. */
+static void observe(void *observer, const struct ra_event *event)
 {
-    if (!ra_ring_open(ring, MPI_COMM_WORLD, stage->config.ring_size, stage->config.timeout))
-        stage_fail(stage, ring->error);
-}
-
-void stage_ring_wait(struct stage *stage, struct ra_ring *ring, enum ra_message message)
-{
-    struct ra_passage *in = &ring->in[message], *out = &ring->out[message];
-    double start = ra_ring_seconds();
-    if (!ra_ring_wait(ring, message))
-        stage_fail(stage, ring->error);
-
-    /* What has been waited for and traced before is not traced again. One of the two may be
-     * missing, with a hop of long ago. */
-    if (in->finished > 0 || out->finished > 0)
-        stage_trace(stage, STAGE_LANE_WORK, "wait", in->finished > 0 ? in->hop : out->hop, start,
-                    ra_ring_seconds());
-    if (in->finished > 0)
-        stage_trace(stage, message == RA_KEYS ? STAGE_LANE_KEYS : STAGE_LANE_GRADIENTS, "receive",
-                    in->hop, in->started, in->finished);
-    in->finished = out->finished = 0;
-    stage_lap(stage, STAGE_WAIT);
-}
-
-void stage_ring_memory(struct stage *stage, int64_t most, int hops, float *keys[3],
-                       float *gradients[4])
-{
-    int64_t stride = stage->G * stage->D;
-    for (int i = 0; i < 3 && i < hops; i++) {
-        int64_t rows = i == 0 ? stage->m : most;
-        keys[i] =
-            stage_allocate(stage, ra_message_key_bytes(stage->B, stride, stage->has_mask, rows), 1);
-        if (!stage->config.forward_only)
-            gradients[i] =
-                stage_allocate(stage, ra_message_gradient_bytes(stage->B, stride, rows), 1);
-    }
-    if (hops > 1 && !stage->config.forward_only)
-        gradients[3] = stage_allocate(stage, ra_message_gradient_bytes(stage->B, stride, most), 1);
-    stage_read_keys(stage, keys[0]);
-}
-
-float *stage_workspace(struct stage *stage)
-{
-    int64_t numbers = ra_tile_workspace(stage->config.tile_queries, stage->config.tile_keys, stage->D);
-    return stage_allocate(stage, numbers, sizeof(float));
-}
-
-void stage_ring_count(struct stage *stage, struct ra_ring *ring, int hop, bool backward)
-{
-    stage_count(stage, backward ? "messages sent backward" : "messages sent forward", hop,
-                ring->messages_sent);
-    stage_count(stage, backward ? "bytes sent backward" : "bytes sent forward", hop,
-                ring->bytes_sent);
+    struct stage_ring *x = observer;
+    struct ra_ring *ring = &x->ring;
+    stage_observe(x->stage, event);
+    if (event->kind != RA_EVENT_WAIT)
+        return;
+    stage_count(x->stage, event->backward ? "messages sent backward" : "messages sent forward",
+                event->hop, ring->messages_sent);
+    stage_count(x->stage, event->backward ? "bytes sent backward" : "bytes sent forward",
+                event->hop, ring->bytes_sent);
     ring->messages_sent = ring->bytes_sent = 0;
-    stage_progress(stage, backward ? "backward" : "forward", hop + 1, ring->size);
 }
 
-void stage_ring_work(struct stage *stage, int hop, bool backward, double start, int64_t pairs,
-                     int64_t skipped)
+void stage_ring_open(struct stage_ring *x, struct stage *stage,
+                     void (*fold)(void *context, int step, bool backward))
+{
+    char error[RA_ERROR_SIZE];
+    *x = (struct stage_ring){.stage = stage};
+    if (ra_mpi_link_open(&x->link, MPI_COMM_WORLD, stage->config.ring_size, stage->config.timeout,
+                         error) != RA_OK)
+        stage_fail(stage, error);
+
+    int P = x->link.size, hops = stage->config.local_keys ? 1 : P;
+    int *storage = stage_allocate(stage, ra_schedule_storage(P), sizeof *storage);
+    x->rows = stage_allocate(stage, P, sizeof *x->rows);
+    x->ring = (struct ra_ring){.link = &x->link,
+                               .schedule = ra_schedule_round(P, hops, storage),
+                               .rows = x->rows,
+                               .fold = fold,
+                               .context = x,
+                               .observe = observe,
+                               .observer = x};
+}
+
+struct ra_keys stage_ring_keys(const struct stage_ring *x, int step)
+{
+    const struct stage *stage = x->stage;
+    int slot = ra_ring_slot(step);
+    return ra_message_keys(stage->B, stage->G * stage->D, stage->has_mask,
+                           ra_ring_rows(&x->ring, x->link.rank, step), x->ring.keys[slot],
+                           x->ring.gradients[slot]);
+}
+
+void stage_ring_work(struct stage_ring *x, int step, bool backward, int64_t pairs, int64_t skipped)
 {
     /* Products of matrices only: s and o forward; s again, dp, dv, dq and dk backward. */
-    stage_count(stage, backward ? "multiply-adds backward" : "multiply-adds forward", hop,
-                (backward ? 5 : 2) * pairs * stage->D);
-    if (stage->number >= 4)
-        stage_count(stage, backward ? "tiles skipped backward" : "tiles skipped forward", hop,
+    int hop = x->ring.schedule.hop[step];
+    stage_count(x->stage, backward ? "multiply-adds backward" : "multiply-adds forward", hop,
+                (backward ? 5 : 2) * pairs * x->stage->D);
+    if (x->stage->number >= 4)
+        stage_count(x->stage, backward ? "tiles skipped backward" : "tiles skipped forward", hop,
                     skipped);
-    stage_trace(stage, STAGE_LANE_WORK, backward ? "backward" : "forward", hop, start,
-                ra_ring_seconds());
-    stage_lap(stage, backward ? STAGE_BACKWARD : STAGE_FORWARD);
 }
 
-static void poll_ring(void *ring)
+/* Memory for the messages. Visitors may have more rows than this rank. */
+static void take_memory(struct stage_ring *x)
 {
-    ra_ring_poll(ring);
+    struct stage *stage = x->stage;
+    struct ra_ring *ring = &x->ring;
+    int hops = ring->schedule.count;
+    bool backward = !stage->config.forward_only;
+    int64_t stride = stage->G * stage->D, most = 0;
+    ring->key_bytes =
+        ra_message_key_bytes(stage->B, stride, (int64_t)sizeof(float), stage->has_mask);
+    ring->gradient_bytes = ra_message_gradient_bytes(stage->B, stride);
+    for (int r = 0; r < x->link.size; r++)
+        most = ring->rows[r] > most ? ring->rows[r] : most;
+    for (int i = 0; i < 3 && i < hops; i++) {
+        int64_t rows = i == 0 ? stage->m : most;
+        ring->keys[i] = stage_allocate(stage, rows * ring->key_bytes, 1);
+        if (backward)
+            ring->gradients[i] = stage_allocate(stage, rows * ring->gradient_bytes, 1);
+    }
+    if (hops > 1 && backward)
+        ring->gradients[3] = stage_allocate(stage, most * ring->gradient_bytes, 1);
 }
 
-struct ra_fold stage_fold(struct stage *stage, struct ra_ring *ring, bool backward,
-                          float *workspace)
+/* Calls a function of ra_tile for the queries of every batch and head. */
+static void each_head(const struct stage_ring *x,
+                      void (*function)(int64_t D, const struct ra_queries *queries))
 {
-    return (struct ra_fold){.D = stage->D,
-                            .score = stage_score(stage),
-                            .backward = backward,
-                            .tile_queries = stage->config.tile_queries,
-                            .tile_keys = stage->config.tile_keys,
-                            .workspace = workspace,
-                            .between = poll_ring,
-                            .context = ring};
+    for (int64_t b = 0; b < x->stage->B; b++)
+        for (int64_t h = 0; h < x->stage->H; h++) {
+            struct ra_queries queries = ra_queries_head(&x->queries, x->stage->D, b, h);
+            function(x->stage->D, &queries);
+        }
+}
+
+int stage_ring_run(struct stage_ring *x)
+{
+    struct stage *stage = x->stage;
+    struct ra_ring *ring = &x->ring;
+    bool backward = !stage->config.forward_only;
+    int64_t tile = ra_tile_workspace(stage->config.tile_queries, stage->config.tile_keys, stage->D);
+    x->workspace = stage_allocate(stage, tile, sizeof(float));
+    x->queries = stage_queries(stage);
+    take_memory(x);
+    stage_read_keys(stage, ring->keys[0]);
+    stage_lap(stage, STAGE_READ);
+
+    /* o and lse. Then dq, which is zero here, dk and dv. */
+    each_head(x, ra_tile_begin);
+    if (!ra_ring_forward(ring))
+        stage_fail(stage, x->link.error(x->link.self));
+    each_head(x, ra_tile_finish);
+    if (backward) {
+        each_head(x, ra_tile_delta);
+        if (!ra_ring_backward(ring))
+            stage_fail(stage, x->link.error(x->link.self));
+    }
+
+    stage_write_queries(stage, &x->queries);
+    if (backward)
+        stage_write_gradients(stage, ring->gradients[0]);
+    x->link.close(x->link.self);
+    return stage_close(stage);
 }

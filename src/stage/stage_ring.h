@@ -1,42 +1,40 @@
-/* stage_ring: what a stage program does with its ring besides attention: waits that are booked and
- * traced, memory, counts.
+/* stage_ring: a stage program on a ring: its link, its memory, its counts and its timeline.
  *
- * Scaffolding, like stage: no chapter teaches it.
+ * Scaffolding, like stage: no chapter teaches it. A program says which rows each rank has and how a
+ * hop is folded; the rest, which is the same in all of them, is here.
  */
 #ifndef STAGE_RING_H
 #define STAGE_RING_H
 
-#include "ra_band.h"
+#include "ra_message.h"
 #include "ra_ring.h"
 #include "stage_mpi.h"
 
-/* ra_ring_open with the command line's ring size and timeout; an error ends the program. */
-void stage_ring_open(struct stage *stage, struct ra_ring *ring);
+/* What one rank has: n query rows and m key rows of its own, and room for visiting keys. */
+struct stage_ring {
+    struct stage *stage;
+    struct ra_link link;
+    struct ra_ring ring;
+    int64_t *rows;             /* (ranks) of keys of each rank: the program's to fill in */
+    struct ra_queries queries; /* q, o, d_out, dq (B, n, H, D); max, sum, lse, delta (B, H, n) */
+    float *workspace;          /* ra_tile_workspace */
+};
 
-/* ra_ring_wait, and an error ends all ranks. Books the time as STAGE_WAIT and traces it. */
-void stage_ring_wait(struct stage *stage, struct ra_ring *ring, enum ra_message message);
+/* Opens the ring that the command line asks for, of `fold`, whose context is x. Its keys go all the
+ * way round, unless they stay at home: a program may set another schedule. An error ends all
+ * ranks. */
+void stage_ring_open(struct stage_ring *x, struct stage *stage,
+                     void (*fold)(void *context, int step, bool backward));
 
-/* Allocates keys and gradients for a ring of this many hops, and reads this rank's own keys into
- * keys[0]. keys[1] and [2] are for visitors of at most `most` rows; gradients[0] to [2] are as
- * large as those keys, gradients[3] is for those that arrive. What so few hops do not need stays
- * NULL. */
-void stage_ring_memory(struct stage *stage, int64_t most, int hops, float *keys[3],
-                       float *gradients[4]);
+/* The keys of this step, of all batches and heads. */
+struct ra_keys stage_ring_keys(const struct stage_ring *x, int step);
 
-/* Memory for ra_tile_workspace, for tiles of the size that was asked for. */
-float *stage_workspace(struct stage *stage);
+/* Counts the work of a step: the pairs of all tiles, and the tiles that were skipped (from stage 04
+ * on). */
+void stage_ring_work(struct stage_ring *x, int step, bool backward, int64_t pairs, int64_t skipped);
 
-/* Counts what was sent since the last call under this hop. */
-void stage_ring_count(struct stage *stage, struct ra_ring *ring, int hop, bool backward);
-
-/* Counts, books and traces one hop's work, which began at `start` (ra_ring_seconds): the pairs of
- * all tiles, and the tiles that were skipped (from stage 04 on). */
-void stage_ring_work(struct stage *stage, int hop, bool backward, double start, int64_t pairs,
-                     int64_t skipped);
-
-/* How the tiles of a hop are folded, as the command line has it, with the ring polled between
- * them. */
-struct ra_fold stage_fold(struct stage *stage, struct ra_ring *ring, bool backward,
-                          float *workspace);
+/* Takes memory, reads, goes round the ring, forward and backward, and writes. x->rows and the rows of
+ * stage_shard are set before. Returns the exit code. */
+int stage_ring_run(struct stage_ring *x);
 
 #endif

@@ -1,0 +1,130 @@
+/* ra_cuda_calls: forward and backward of a plan on GPUs, as they are called. See
+ * ring_attention_cuda.h.
+ *
+ * Chapter 11. New here: calls that return before they are done, on a stream that is the caller's.
+ */
+#include <string.h>
+#include "ra_arrays.h"
+#include "ra_config_check.h"
+#include "ra_cuda.h"
+#include "ring_attention_cuda.h"
+
+/* Can calls be enqueued on this stream? */
+static enum ra_status check_stream(const struct ra_plan *plan, cudaStream_t stream, char *error)
+{
+    int device = ra_cuda_of(plan)->device;
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(stream, &capture) == cudaSuccess &&
+        capture != cudaStreamCaptureStatusNone)
+        return ra_refuse(error, "stream is being captured into a graph, which calls cannot be: "
+                                "give one that is not");
+    if (cudaStreamGetDevice(stream, &device) == cudaSuccess && device != ra_cuda_of(plan)->device)
+        return ra_refuse(error, "stream is one of device %d: give one of device %d", device,
+                         ra_cuda_of(plan)->device);
+    return RA_OK;
+}
+
+/* Checks what was given, and numbers the call. */
+static enum ra_status begin(struct ra_cuda_call *call, struct ra_plan *plan,
+                            const struct ra_arrays *given, bool backward, cudaStream_t stream)
+{
+    *call = (struct ra_cuda_call){.plan = plan, .stream = stream, .backward = backward};
+    if (!plan->look_only)
+        (void)ra_cuda_listen(plan);
+    enum ra_status status = ra_arrays_read(plan, &call->x, given, backward);
+    if (status != RA_OK)
+        return status;
+    char text[RA_ERROR_SIZE];
+    if (check_stream(plan, stream, text) != RA_OK)
+        return ra_plan_give_up(plan, RA_INVALID, text);
+    struct ra_cuda *cuda = plan->own;
+    call->number = cuda->calls = (cuda->calls + 1) % RA_SIGNALS;
+    if (backward)
+        cuda->backwards = (cuda->backwards + 1) % RA_SIGNALS;
+    call->backward_number = cuda->backwards;
+    memset(cuda->launched, 0,
+           (size_t)ra_layout_spans(plan->layouts[RA_QUERY_SIDE]) * sizeof *cuda->launched);
+
+    /* The memory of the plan is that of the call before until it has ended. */
+    RA_DO(plan, cudaStreamWaitEvent(stream, cuda->ended, 0));
+    return RA_OK;
+}
+
+/* What came of it. */
+static enum ra_status end(struct ra_cuda_call *call)
+{
+    struct ra_plan *plan = call->plan;
+    struct ra_cuda *cuda = plan->own;
+    cuda->hop = -1;
+    RA_DO(plan, cudaEventRecord(cuda->ended, call->stream));
+
+    /* If the link passes messages, nothing is left to be waited for. */
+    if (plan->ring.schedule.count > 1 && cuda->transport != RA_PEER_COPIES)
+        ra_cuda_note(plan, cudaStreamSynchronize(call->stream), "cudaStreamSynchronize");
+    if (plan->lost == RA_OK && cuda->code != cudaSuccess)
+        ra_cuda_end_by_cuda(plan);
+
+    /* Nor are the arrays of a call that has failed used any longer. */
+    if (plan->lost != RA_OK)
+        cudaStreamSynchronize(call->stream);
+    return plan->lost;
+}
+
+/* Either call, on the device of the plan. */
+static enum ra_status enqueue(struct ra_plan *plan, const struct ra_arrays *given, bool is_backward,
+                              void *stream)
+{
+    struct ra_cuda_call call;
+    int before = 0;
+    if (!plan->look_only) {
+        before = ra_cuda_enter(plan);
+
+        /* Launches report the last error of this thread: what failed before is none of this call. */
+        cudaGetLastError();
+    }
+    enum ra_status status = begin(&call, plan, given, is_backward, stream);
+    if (status == RA_OK) {
+        (is_backward ? ra_cuda_enqueue_backward : ra_cuda_enqueue_forward)(&call);
+        status = end(&call);
+    }
+    if (!plan->look_only)
+        cudaSetDevice(before);
+    return status;
+}
+
+enum ra_status ra_cuda_forward_on(struct ra_plan *plan, const struct ra_arrays *arrays,
+                                  void *stream)
+{
+    return enqueue(plan, arrays, false, stream);
+}
+
+enum ra_status ra_cuda_backward_on(struct ra_plan *plan, const struct ra_arrays *arrays,
+                                   void *stream)
+{
+    return enqueue(plan, arrays, true, stream);
+}
+
+/* Is this a plan for a GPU? */
+static enum ra_status check_backend(struct ra_plan *plan)
+{
+    if (!plan)
+        return RA_INVALID;
+    if (plan->backend != ra_cuda())
+        return ra_refuse(plan->error, "this plan computes on %s: call ra_forward and ra_backward",
+                         plan->backend->place);
+    return RA_OK;
+}
+
+enum ra_status ra_cuda_forward(struct ra_plan *plan, const struct ra_arrays *arrays,
+                               cudaStream_t stream)
+{
+    enum ra_status status = check_backend(plan);
+    return status == RA_OK ? enqueue(plan, arrays, false, stream) : status;
+}
+
+enum ra_status ra_cuda_backward(struct ra_plan *plan, const struct ra_arrays *arrays,
+                                cudaStream_t stream)
+{
+    enum ra_status status = check_backend(plan);
+    return status == RA_OK ? enqueue(plan, arrays, true, stream) : status;
+}

@@ -1,0 +1,249 @@
+/* ra_cuda_connect: how the ranks of a plan on GPUs find each other's memory, and agree how messages
+ * pass. See ra_cuda.h.
+ *
+ * Chapter 11. New here: a handshake, after which a rank can write to another's memory without that
+ * rank's help.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "ra_agree.h"
+#include "ra_config_check.h"
+#include "ra_cuda.h"
+
+/* What a rank says of itself: where its memory is. */
+struct address {
+    char host[128]; /* the same in all processes that can name each other */
+    int64_t process;
+    int device;
+    bool exported, device_memory;
+    cudaIpcMemHandle_t handle;
+    struct ra_peer peer; /* with its address in its own process */
+};
+
+/* And then: does it reach all ranks that it writes to? If not, why. */
+struct reach {
+    bool all;
+    char why[160];
+};
+
+/* Does this rank write to the memory of rank `other`: a message, or the signal that there is room? */
+static bool writes_to(const struct ra_plan *plan, int other)
+{
+    const struct ra_ring *ring = &plan->ring;
+    int rank = plan->link.rank;
+    for (int step = 0; step < ring->schedule.count; step++) {
+        bool sends = ra_ring_sends(ring, rank, step);
+        bool home = !plan->config.forward_only && ra_ring_sends_home(ring, rank, step);
+        if ((sends && ra_ring_rank_at(ring, rank, ra_ring_jump(ring, step)) == other) ||
+            (ra_ring_receives(ring, rank, step) && ra_cuda_sender_of(plan, rank, step) == other) ||
+            (home && ra_ring_origin(ring, rank, step) == other))
+            return true;
+    }
+    return false;
+}
+
+/* Reads the first line of a file, or nothing. */
+static void read_line(const char *path, char *line, int size)
+{
+    FILE *file = fopen(path, "r");
+    line[0] = '\0';
+    if (file && !fgets(line, size, file))
+        line[0] = '\0';
+    line[strcspn(line, "\n")] = '\0';
+    if (file)
+        fclose(file);
+}
+
+static void write_address(const struct ra_plan *plan, struct address *address)
+{
+    /* Each boot of a host has its own id, and each container its own names for processes. */
+    char boot[64], space[60] = "";
+    read_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot);
+    if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0)
+        space[0] = '\0';
+    snprintf(address->host, sizeof address->host, "%s %s", boot, space);
+    address->process = getpid();
+    struct ra_cuda *cuda = plan->own;
+    address->device = cuda->device;
+    address->device_memory = plan->link.device_memory;
+    struct ra_peer *peer = &address->peer;
+    peer->memory = cuda->memory;
+    if (plan->ring.schedule.count == 1)
+        return;
+    for (int i = 1; i < 3; i++)
+        peer->keys[i] = (char *)plan->ring.keys[i] - cuda->memory;
+    for (int i = 0; i < 4; i++)
+        peer->gradients[i] = (char *)plan->ring.gradients[i] - cuda->memory;
+    peer->flags = (char *)cuda->flags - cuda->memory;
+    address->exported = cudaIpcGetMemHandle(&address->handle, cuda->memory) == cudaSuccess;
+
+    /* If the memory cannot be exported, `exported` says so. The error must not show in later calls. */
+    cudaGetLastError();
+}
+
+/* Makes the memory of rank `other` one that this rank can write to. */
+static bool reach(struct ra_plan *plan, const struct address *addresses, int other, char why[160])
+{
+    const struct address *mine = &addresses[plan->link.rank], *theirs = &addresses[other];
+    struct ra_peer *peer = &ra_cuda_of(plan)->peers[other];
+    *peer = theirs->peer;
+    peer->memory = NULL;
+    int sharing = 0, can = 0, rank = plan->link.rank;
+    for (int r = 0; r < plan->link.size; r++)
+        sharing += strcmp(mine->host, addresses[r].host) == 0 &&
+                   mine->process == addresses[r].process && mine->device == addresses[r].device;
+    if (sharing > 1) {
+        /* Their streams may lie in one queue, even if they do not write to each other. */
+        snprintf(why, 160, "%d ranks of a process share device %d", sharing, mine->device);
+    } else if (strcmp(mine->host, theirs->host) != 0) {
+        snprintf(why, 160, "rank %d is not on the host of rank %d", other, rank);
+    } else if (mine->process != theirs->process) {
+        void *memory = NULL;
+        cudaError_t code = cudaErrorNotSupported;
+        if (theirs->exported)
+            code = cudaIpcOpenMemHandle(&memory, theirs->handle, cudaIpcMemLazyEnablePeerAccess);
+        if (code == cudaSuccess)
+            peer->memory = memory;
+        else
+            snprintf(why, 160, "rank %d does not reach the memory of rank %d: %.80s", rank, other,
+                     cudaGetErrorString(code));
+        peer->opened = code == cudaSuccess;
+    } else {
+        cudaError_t code = cudaDeviceCanAccessPeer(&can, mine->device, theirs->device);
+        if (code == cudaSuccess && can)
+            code = cudaDeviceEnablePeerAccess(theirs->device, 0);
+        if (can && (code == cudaSuccess || code == cudaErrorPeerAccessAlreadyEnabled))
+            peer->memory = theirs->peer.memory;
+        else
+            snprintf(why, 160, "device %d does not reach the memory of device %d", mine->device,
+                     theirs->device);
+    }
+
+    /* A failed attempt must not show as the error of a later call. */
+    cudaGetLastError();
+    return peer->memory != NULL;
+}
+
+static void close_peers(struct ra_plan *plan)
+{
+    for (int r = 0; r < plan->link.size; r++) {
+        struct ra_peer *peer = &ra_cuda_of(plan)->peers[r];
+        if (peer->opened)
+            cudaIpcCloseMemHandle(peer->memory);
+        peer->opened = false;
+        peer->memory = NULL;
+    }
+}
+
+/* The transport of all ranks, from what all of them say. */
+static enum ra_status choose(const struct ra_plan *plan, const struct address *addresses,
+                             const struct reach *reach, enum ra_transport *transport, char *why,
+                             char *error)
+{
+    const struct ra_config *c = &plan->config;
+    bool device_link = true;
+    const char *reason = "";
+    for (int r = plan->link.size - 1; r >= 0; r--) {
+        device_link = device_link && addresses[r].device_memory;
+        reason = reach[r].all ? reason : reach[r].why;
+    }
+    *transport = c->transport;
+    if (c->transport == RA_ANY_TRANSPORT)
+        *transport = !reason[0] ? RA_PEER_COPIES : device_link ? RA_DEVICE_LINK : RA_HOST_LINK;
+    if (c->transport == RA_PEER_COPIES && reason[0])
+        return ra_refuse(error, "config.transport = RA_PEER_COPIES: %s", reason);
+    if (c->transport == RA_DEVICE_LINK && !device_link)
+        return ra_refuse(error,
+                         "config.transport = RA_DEVICE_LINK: the link takes no device pointers");
+    why[0] = '\0';
+    if (c->transport != RA_ANY_TRANSPORT)
+        snprintf(why, 200, "config.transport says so");
+    else if (reason[0])
+        snprintf(why, 200, "%s%s", reason,
+                 device_link ? "" : "; the link takes no device pointers");
+    return RA_OK;
+}
+
+/* The handshake, with memory for what every rank says. */
+static enum ra_status shake_hands(struct ra_plan *plan, struct address *addresses,
+                                  struct reach *reached, char *error)
+{
+    static const struct ra_cuda_transport *const transports[] = {
+        [RA_PEER_COPIES] = &ra_cuda_peer_copies,
+        [RA_DEVICE_LINK] = &ra_cuda_device_link,
+        [RA_HOST_LINK] = &ra_cuda_host_link};
+    const struct ra_link *link = &plan->link;
+    struct ra_cuda *cuda = plan->own;
+    int P = link->size, rank = link->rank;
+
+    /* First every rank says where its memory is. */
+    write_address(plan, &addresses[rank]);
+    bool heard = ra_agree_allgather(link, addresses, sizeof *addresses);
+
+    /* Then each tries to reach those it writes to. From here on close_peers is needed. */
+    struct reach *mine = &reached[rank];
+    mine->all = plan->config.transport <= RA_PEER_COPIES;
+    for (int r = 0; r < P && heard && mine->all; r++)
+        if (r != rank && writes_to(plan, r))
+            mine->all = reach(plan, addresses, r, mine->why);
+    heard = heard && ra_agree_allgather(link, reached, sizeof *reached);
+    if (!heard) {
+        snprintf(error, RA_ERROR_SIZE, "%s", link->error(link->self));
+        close_peers(plan);
+        return RA_LOST;
+    }
+
+    /* From what all said, all come to the same choice. */
+    enum ra_status chosen = choose(plan, addresses, reached, &cuda->transport, cuda->why, error);
+    if (chosen != RA_OK || cuda->transport != RA_PEER_COPIES)
+        close_peers(plan);
+    if (chosen == RA_OK)
+        cuda->pass = transports[cuda->transport];
+
+    /* Memory may still be missing on one of them. And nobody may free what another has open, so all
+     * end this together. */
+    char text[RA_ERROR_SIZE] = "";
+    enum ra_status status = chosen == RA_OK ? ra_cuda_take_staging(plan, text) : RA_OK;
+    status = ra_agree(link, status, text);
+    if (status != RA_OK)
+        snprintf(error, RA_ERROR_SIZE, "%s", text);
+    cuda->connected = status == RA_OK && chosen == RA_OK;
+    return status != RA_OK ? status : chosen;
+}
+
+enum ra_status ra_cuda_connect(struct ra_plan *plan, char *error)
+{
+    const struct ra_link *link = &plan->link;
+    size_t P = (size_t)link->size;
+    if (P == 1)
+        return RA_OK;
+    struct address *addresses = calloc(P, sizeof *addresses);
+    struct reach *reached = calloc(P, sizeof *reached);
+    enum ra_status status = RA_OUT_OF_MEMORY;
+    if (addresses && reached) {
+        status = shake_hands(plan, addresses, reached, error);
+    } else {
+        ra_refuse(error, "rank %d: no memory to connect %d ranks", link->rank, link->size);
+        link->fail(link->self, error);
+    }
+
+    /* If the link has failed, it may still write them, so they stay. */
+    if (status != RA_LOST) {
+        free(addresses);
+        free(reached);
+    }
+    return status;
+}
+
+bool ra_cuda_disconnect(struct ra_plan *plan)
+{
+    struct ra_cuda *cuda = plan->own;
+    if (!cuda->connected || plan->ring.schedule.count == 1 || cuda->transport != RA_PEER_COPIES)
+        return true;
+
+    /* Once all have come here, nobody writes to another's memory any more. */
+    close_peers(plan);
+    return plan->lost == RA_OK && ra_agree_allgather(&plan->link, cuda->arrived_at_end, 1);
+}

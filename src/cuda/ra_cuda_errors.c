@@ -1,0 +1,199 @@
+/* ra_cuda_errors: what goes wrong on a GPU, how a rank hears of it, and the waiting. See ra_cuda.h.
+ *
+ * Chapter 11. New here: a host that hears of errors while the device works, and tells an observer
+ * afterwards when each part of a call was.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "ra_clock.h"
+#include "ra_config_check.h"
+#include "ra_cuda.h"
+
+/* Of enum ra_event_kind. */
+enum { EVENT_KINDS = RA_EVENT_GRADIENTS + 1 };
+
+static const char *const message_names[] = {"keys", "gradients", "gradients coming home"};
+
+/* ---- CUDA calls. */
+
+bool ra_cuda_goes_on(const struct ra_plan *plan)
+{
+    return ra_cuda_of(plan)->code == cudaSuccess && plan->lost == RA_OK;
+}
+
+bool ra_cuda_note(struct ra_plan *plan, cudaError_t code, const char *call)
+{
+    struct ra_cuda *cuda = plan->own;
+    if (code != cudaSuccess && cuda->code == cudaSuccess) {
+        cuda->code = code;
+        cuda->failed_hop = cuda->hop;
+        snprintf(cuda->call, sizeof cuda->call, "%.*s", (int)strcspn(call, "("), call);
+    }
+    return ra_cuda_goes_on(plan);
+}
+
+enum ra_status ra_cuda_error(const struct ra_plan *plan, char *error)
+{
+    snprintf(error, RA_ERROR_SIZE, "%s: %s", ra_cuda_of(plan)->call,
+             cudaGetErrorString(ra_cuda_of(plan)->code));
+    return RA_DEVICE;
+}
+
+/* ---- The end of a plan by an error, and waiting. */
+
+enum ra_status ra_cuda_end_plan(struct ra_plan *plan, enum ra_status status, const char *text)
+{
+    struct ra_cuda *cuda = plan->own;
+    snprintf(plan->error, sizeof plan->error, "%s", text);
+    plan->lost = status;
+    if (cuda->trouble)
+        __atomic_store_n(&cuda->trouble->stop, 1, __ATOMIC_RELEASE);
+    if (plan->link.fail)
+        plan->link.fail(plan->link.self, plan->error);
+    return status;
+}
+
+enum ra_status ra_cuda_end_by_cuda(struct ra_plan *plan)
+{
+    char text[RA_ERROR_SIZE], named[RA_ERROR_SIZE], hop[24] = "";
+    ra_cuda_error(plan, text);
+    if (ra_cuda_of(plan)->failed_hop >= 0)
+        snprintf(hop, sizeof hop, "hop %d: ", ra_cuda_of(plan)->failed_hop);
+    snprintf(named, sizeof named, "rank %d: %s%.260s", plan->link.rank, hop, text);
+    return ra_cuda_end_plan(plan, RA_DEVICE, plan->link.size > 1 ? named : text);
+}
+
+/* Lets go of the processor for a moment, which others need to send what is waited for. */
+static void rest(void)
+{
+    nanosleep(&(struct timespec){0, 20000}, NULL);
+}
+
+enum ra_status ra_cuda_listen(struct ra_plan *plan)
+{
+    const struct ra_link *link = &plan->link;
+    struct ra_trouble *trouble = ra_cuda_of(plan)->trouble;
+    if (link->size == 1)
+        return plan->lost;
+
+    /* A refused call has ended the plan, too: what earlier ones wait for may never come. */
+    if (plan->lost != RA_OK) {
+        if (trouble)
+            __atomic_store_n(&trouble->stop, 1, __ATOMIC_RELEASE);
+        return plan->lost;
+    }
+    int failure = trouble ? __atomic_load_n(&trouble->failure, __ATOMIC_ACQUIRE) : 0;
+
+    /* The rank that failed first knows why, and is about to say so. */
+    bool sound = !link->poll || link->poll(link->self);
+    double began = ra_seconds();
+    while (sound && failure == RA_SIGNAL_PEER_LOST && ra_seconds() - began < 1) {
+        rest();
+        sound = !link->poll || link->poll(link->self);
+    }
+    if (!sound)
+        return ra_cuda_end_plan(plan, RA_LOST, link->error(link->self));
+    if (failure == RA_SIGNAL_NONE)
+        return RA_OK;
+    char text[RA_ERROR_SIZE];
+    const char *name = message_names[trouble->message];
+    if (failure == RA_SIGNAL_PEER_LOST)
+        snprintf(text, sizeof text, "rank %d: hop %d: rank %d has failed", link->rank, trouble->hop,
+                 trouble->peer);
+    else if (trouble->is_room)
+        snprintf(text, sizeof text, "rank %d: hop %d: rank %d took no %s in %g seconds", link->rank,
+                 trouble->hop, trouble->peer, name, plan->config.timeout);
+    else
+        snprintf(text, sizeof text, "rank %d: hop %d: no %s from rank %d in %g seconds", link->rank,
+                 trouble->hop, name, trouble->peer, plan->config.timeout);
+    return ra_cuda_end_plan(plan, RA_LOST, text);
+}
+
+/* Is this done? An error counts as done, and is noted. */
+static bool is_done(struct ra_plan *plan, cudaError_t code, const char *call)
+{
+    return code != cudaErrorNotReady && (ra_cuda_note(plan, code, call), true);
+}
+
+void ra_cuda_finish_all(struct ra_plan *plan)
+{
+    struct ra_cuda *cuda = plan->own;
+    while (!is_done(plan, cudaEventQuery(cuda->ended), "cudaEventQuery") ||
+           !is_done(plan, cudaStreamQuery(cuda->keys_stream), "cudaStreamQuery") ||
+           !is_done(plan, cudaStreamQuery(cuda->gradients_stream), "cudaStreamQuery")) {
+        /* What cannot be helped shows in plan->lost, and what waits on the device is let go. */
+        (void)ra_cuda_listen(plan);
+        if (plan->link.size > 1)
+            rest();
+    }
+}
+
+/* ---- The observer, and the wait that tells it. */
+
+struct ra_cuda_timer *ra_cuda_timer(const struct ra_plan *plan, bool backward, int step,
+                                    enum ra_event_kind kind)
+{
+    if (!ra_cuda_of(plan)->timers)
+        return NULL;
+    return &ra_cuda_of(plan)
+                ->timers[(backward * plan->ring.schedule.count + step) * EVENT_KINDS + (int)kind];
+}
+
+void ra_cuda_begins(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream)
+{
+    if (timer)
+        RA_DO(plan, cudaEventRecord(timer->began, stream));
+}
+
+void ra_cuda_ends(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream)
+{
+    if (timer)
+        timer->recorded = RA_DO(plan, cudaEventRecord(timer->ended, stream));
+}
+
+/* Tells the observer what has happened since the last time. */
+static void tell_observer(struct ra_plan *plan)
+{
+    const struct ra_config *c = &plan->config;
+    struct ra_cuda *cuda = plan->own;
+    if (!cuda->timers)
+        return;
+
+    /* Events have no clock, but know how long ago they were. */
+    RA_DO(plan, cudaEventRecord(cuda->now, cuda->keys_stream));
+    RA_DO(plan, cudaEventSynchronize(cuda->now));
+    double now = ra_seconds();
+    for (int64_t i = 0; i < ra_cuda_timer_count(plan); i++) {
+        struct ra_cuda_timer *timer = &cuda->timers[i];
+        float began = 0, ended = 0; /* milliseconds ago */
+        if (!timer->recorded)
+            continue;
+        timer->recorded = false;
+        RA_DO(plan, cudaEventElapsedTime(&began, timer->began, cuda->now));
+        if (!RA_DO(plan, cudaEventElapsedTime(&ended, timer->ended, cuda->now)))
+            return;
+        int64_t step = i / EVENT_KINDS;
+        struct ra_event event = {.kind = (enum ra_event_kind)(i % EVENT_KINDS),
+                                 .backward = step >= plan->ring.schedule.count,
+                                 .hop = plan->ring.schedule.hop[step % plan->ring.schedule.count],
+                                 .start = now - 1e-3 * (double)began,
+                                 .end = now - 1e-3 * (double)ended};
+        c->observe(c->observer, &event);
+    }
+}
+
+enum ra_status ra_cuda_wait(struct ra_plan *plan)
+{
+    if (plan->look_only)
+        return RA_OK;
+    int before = ra_cuda_enter(plan);
+    ra_cuda_finish_all(plan);
+    enum ra_status status = ra_cuda_listen(plan);
+    if (status == RA_OK)
+        tell_observer(plan);
+    if (status == RA_OK && ra_cuda_of(plan)->code != cudaSuccess)
+        status = ra_cuda_end_by_cuda(plan);
+    cudaSetDevice(before);
+    return status;
+}

@@ -1,0 +1,24 @@
+/* ra_agree: what the ranks of a link tell each other outside of the ring's loop. Internal.
+ *
+ * Chapter 08.
+ */
+#ifndef RA_AGREE_H
+#define RA_AGREE_H
+
+#include "ra_link.h"
+#include "ring_attention.h"
+
+/* Every rank gets the records of all, of `bytes` bytes each; its own is in its place. False: the
+ * link has failed. */
+bool ra_agree_allgather(const struct ra_link *link, void *all, int64_t bytes);
+
+/* Does every rank come with RA_OK? If not, all get the status and the text of the first that does not,
+ * which the text names. */
+enum ra_status ra_agree(const struct ra_link *link, enum ra_status status, char *error);
+
+/* The same; and if all are well, were all given this config, to compute in this place? With another
+ * status than RA_OK config may be anything. */
+enum ra_status ra_agree_config(const struct ra_link *link, const struct ra_config *config,
+                               const char *place, enum ra_status status, char *error);
+
+#endif

@@ -1,0 +1,330 @@
+/* ra_threads: links between threads of one process. See ring_attention_threads.h and ra_link.h.
+ *
+ * Chapter 08. New here: a message is only two notes, where the sender has it and where the receiver
+ * wants it. Once both are there, the receiver copies.
+ */
+#include "ring_attention_threads.h"
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "ra_clock.h"
+
+static const char *const message_names[RA_MESSAGES] = {"keys", "gradients", "gradients coming home",
+                                                       "rows", "a failure"};
+
+/* One message in one direction, while it is under way and after. */
+struct passage {
+    bool under_way;
+    bool copying; /* its receiver reads it at this moment; of messages out */
+    enum ra_message message;
+    int hop, peer;
+    void *data; /* where it is, or is to go */
+    int64_t bytes;
+    double started, finished; /* finished: 0 until it is, and again once that was asked about */
+};
+
+/* One rank: `self` of its link. */
+struct rank {
+    struct ring *ring;
+    int rank;
+    double timeout; /* seconds; 0: wait for ever */
+    char error[RA_ERROR_SIZE];
+    struct passage in[RA_MESSAGES];
+
+    /* Other ranks look at these, under the ring's mutex. */
+    struct passage out[RA_MESSAGES];
+    bool closed;
+    pthread_cond_t changed; /* something that this rank may wait for */
+};
+
+/* What all ranks share. */
+struct ring {
+    pthread_mutex_t mutex;
+    int ranks, open;             /* how many, and how many of them have not closed their link */
+    char failure[RA_ERROR_SIZE]; /* the first error of any rank */
+    struct rank rank[];
+};
+
+/* ---- Errors, under the mutex. */
+
+/* Fails for this reason, and makes all other ranks fail. */
+static void fail_for(struct rank *self, const char *reason)
+{
+    struct ring *ring = self->ring;
+    snprintf(self->error, sizeof self->error, "%s", reason);
+    if (!ring->failure[0])
+        memcpy(ring->failure, self->error, sizeof ring->failure);
+    for (int r = 0; r < ring->ranks; r++)
+        pthread_cond_signal(&ring->rank[r].changed);
+}
+
+/* The same, with the rank and this hop in front of the reason. */
+static void fail_at(struct rank *self, int hop, const char *format, ...)
+{
+    char text[RA_ERROR_SIZE];
+    int used = snprintf(text, sizeof text, "ring rank %d, hop %d: ", self->rank, hop);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + used, sizeof text - (size_t)used, format, arguments);
+    va_end(arguments);
+    fail_for(self, text);
+}
+
+/* Fails if another rank has; returns whether this one can go on. */
+static bool can_go_on(struct rank *self)
+{
+    if (!self->error[0])
+        memcpy(self->error, self->ring->failure, sizeof self->error);
+    return !self->error[0];
+}
+
+/* ---- Messages. These two, too, are called under the mutex: copy and take_messages. */
+
+/* Gradients that go on and gradients that go home share the way out. */
+static struct passage *way_out(struct rank *self, enum ra_message message)
+{
+    return &self->out[message == RA_HOME ? RA_GRADIENTS : message];
+}
+
+/* Begins a message in either direction. */
+static bool begin(struct rank *self, bool outgoing, enum ra_message message, int hop, int distance,
+                  void *data, int64_t bytes)
+{
+    struct ring *ring = self->ring;
+    struct passage *passage = outgoing ? way_out(self, message) : &self->in[message];
+    int peer = (self->rank + distance % ring->ranks + ring->ranks) % ring->ranks;
+    const char *verb = outgoing ? "sends" : "receives", *name = message_names[message];
+    pthread_mutex_lock(&ring->mutex);
+    if (can_go_on(self) && passage->under_way)
+        fail_at(self, hop, "%s %s without having waited for %s of hop %d", verb, name,
+                message_names[passage->message], passage->hop);
+    if (can_go_on(self) && (!data || bytes <= 0))
+        fail_at(self, hop, "%s %" PRId64 " bytes of %s at %p", verb, bytes, name, data);
+    if (can_go_on(self)) {
+        *passage = (struct passage){true, false, message, hop, peer, data, bytes, ra_seconds(), 0};
+        if (outgoing)
+            pthread_cond_signal(&ring->rank[peer].changed);
+    }
+    pthread_mutex_unlock(&ring->mutex);
+    return !self->error[0];
+}
+
+static bool send(void *self, enum ra_message message, int hop, int distance, const void *from,
+                 int64_t bytes)
+{
+    /* The cast is safe: what is sent is only read. */
+    return begin(self, true, message, hop, distance, (void *)(uintptr_t)from, bytes);
+}
+
+static bool receive(void *self, enum ra_message message, int hop, int distance, void *into,
+                    int64_t bytes)
+{
+    return begin(self, false, message, hop, distance, into, bytes);
+}
+
+/* Copies a message, without the mutex: others have messages to copy, too. */
+static void copy(struct rank *self, struct passage *in, struct passage *out)
+{
+    out->copying = true;
+    pthread_mutex_unlock(&self->ring->mutex);
+    memcpy(in->data, out->data, (size_t)in->bytes);
+    pthread_mutex_lock(&self->ring->mutex);
+    in->under_way = out->under_way = out->copying = false;
+    in->finished = ra_seconds();
+    pthread_cond_signal(&self->ring->rank[in->peer].changed);
+}
+
+/* Takes whatever has been sent to this rank, of all kinds: the sender of one may wait for it while
+ * this rank waits for another. Returns whether there was anything. Fails if another rank has. */
+static bool take_messages(struct rank *self)
+{
+    bool taken = false;
+    for (int m = 0; m < RA_MESSAGES && can_go_on(self); m++) {
+        struct passage *in = &self->in[m];
+        struct passage *out = way_out(&self->ring->rank[in->peer], (enum ra_message)m);
+        if (!in->under_way || !out->under_way || out->peer != self->rank ||
+            out->message != in->message)
+            continue;
+        if (in->bytes == out->bytes)
+            copy(self, in, out);
+        else
+            fail_at(self, in->hop, "expects %" PRId64 " bytes of %s, rank %d sends %" PRId64,
+                    in->bytes, message_names[m], in->peer, out->bytes);
+        taken = true;
+    }
+    return taken;
+}
+
+static bool poll(void *link)
+{
+    struct rank *self = link;
+    pthread_mutex_lock(&self->ring->mutex);
+    take_messages(self);
+    pthread_mutex_unlock(&self->ring->mutex);
+    return !self->error[0];
+}
+
+/* Sleeps until something may have changed, under the mutex. Fails if this message cannot come any
+ * more, or has not come by the timeout. */
+static void wait_for_change(struct rank *self, const struct passage *due, bool incoming,
+                            double began)
+{
+    const double longest = 3600; /* seconds, that a timespec can hold whatever the timeout is */
+    const char *name = message_names[due->message], *verb = incoming ? "send" : "take";
+    double now = ra_seconds(), left = self->timeout > 0 ? began + self->timeout - now : longest;
+    if (self->ring->rank[due->peer].closed) {
+        fail_at(self, due->hop, "rank %d has closed its link and did not %s %s", due->peer, verb,
+                name);
+    } else if (left <= 0) {
+        fail_at(self, due->hop,
+                "waited %g s for rank %d to %s %s; has it died? If it is only slow, wait longer",
+                self->timeout, due->peer, verb, name);
+    } else {
+        double until = now + (left < longest ? left : longest);
+        struct timespec when = {(time_t)until, (long)(1e9 * (until - (double)(time_t)until))};
+        pthread_cond_timedwait(&self->changed, &self->ring->mutex, &when);
+    }
+}
+
+static bool wait(void *link, enum ra_message message)
+{
+    struct rank *self = link;
+    const struct passage *in = &self->in[message], *out = &self->out[message];
+    double began = ra_seconds();
+    pthread_mutex_lock(&self->ring->mutex);
+    while (!self->error[0] && (in->under_way || out->under_way))
+        /* While one message was copied another may have come, without waking anybody. */
+        if (!take_messages(self) && !self->error[0])
+            wait_for_change(self, in->under_way ? in : out, in->under_way, began);
+    pthread_mutex_unlock(&self->ring->mutex);
+    return !self->error[0];
+}
+
+static bool arrival(void *link, enum ra_message message, int *hop, double *start, double *end)
+{
+    struct passage *in = &((struct rank *)link)->in[message];
+    if (in->finished == 0)
+        return false;
+    *hop = in->hop;
+    *start = in->started;
+    *end = in->finished;
+    in->finished = 0;
+    return true;
+}
+
+static void set_timeout(void *link, double seconds)
+{
+    ((struct rank *)link)->timeout = seconds;
+}
+
+static void fail(void *link, const char *reason)
+{
+    struct rank *self = link;
+    pthread_mutex_lock(&self->ring->mutex);
+    if (!self->error[0])
+        fail_for(self, reason);
+    pthread_mutex_unlock(&self->ring->mutex);
+}
+
+static const char *error_of(void *link)
+{
+    return ((struct rank *)link)->error;
+}
+
+/* ---- The end, and the beginning. */
+
+static void free_ring(struct ring *ring)
+{
+    for (int r = 0; r < ring->ranks; r++)
+        pthread_cond_destroy(&ring->rank[r].changed);
+    pthread_mutex_destroy(&ring->mutex);
+    free(ring);
+}
+
+static bool close_link(void *link)
+{
+    struct rank *self = link;
+    struct ring *ring = self->ring;
+    pthread_mutex_lock(&ring->mutex);
+    for (int m = 0; m < RA_MESSAGES; m++) {
+        struct passage *in = &self->in[m], *out = &self->out[m];
+        if (!self->error[0] && (in->under_way || out->under_way))
+            fail_at(self, in->under_way ? in->hop : out->hop,
+                    "closes its link without having waited for %s", message_names[m]);
+
+        /* Call it off. Of a message that is being copied the end can be waited for: it is near. */
+        while (out->copying)
+            pthread_cond_wait(&self->changed, &ring->mutex);
+        in->under_way = out->under_way = false;
+    }
+
+    /* Ranks that wait for this one will wait in vain. */
+    self->closed = true;
+    for (int r = 0; r < ring->ranks; r++)
+        pthread_cond_signal(&ring->rank[r].changed);
+    bool last = --ring->open == 0;
+    pthread_mutex_unlock(&ring->mutex);
+    if (last)
+        free_ring(ring);
+    return true;
+}
+
+/* Makes all that the ranks share. NULL: out of memory. */
+static struct ring *new_ring(int ranks, size_t bytes)
+{
+    struct ring *ring = calloc(1, bytes);
+    if (!ring || pthread_mutex_init(&ring->mutex, NULL) != 0) {
+        free(ring);
+        return NULL;
+    }
+
+    /* Timeouts are counted on ra_clock's clock, which nobody sets. */
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    while (ring->ranks < ranks && pthread_cond_init(&ring->rank[ring->ranks].changed, &clock) == 0)
+        ring->ranks++;
+    pthread_condattr_destroy(&clock);
+    if (ring->ranks == ranks)
+        return ring;
+    free_ring(ring);
+    return NULL;
+}
+
+enum ra_status ra_thread_links(struct ra_link *links, int ranks, char error[RA_ERROR_SIZE])
+{
+    if (!links || ranks < 1) {
+        snprintf(error, error ? RA_ERROR_SIZE : 0, "links is NULL, or ranks = %d is less than 1",
+                 ranks);
+        return RA_INVALID;
+    }
+    size_t bytes = sizeof(struct ring) + (size_t)ranks * sizeof(struct rank);
+    struct ring *ring = new_ring(ranks, bytes);
+    if (!ring) {
+        snprintf(error, error ? RA_ERROR_SIZE : 0, "no memory for the links of %d threads", ranks);
+        return RA_OUT_OF_MEMORY;
+    }
+    ring->open = ranks;
+    for (int r = 0; r < ranks; r++) {
+        ring->rank[r].ring = ring;
+        ring->rank[r].rank = r;
+        ring->rank[r].timeout = 600;
+        links[r] = (struct ra_link){.rank = r,
+                                    .size = ranks,
+                                    .bytes = (int64_t)bytes / ranks,
+                                    .self = &ring->rank[r],
+                                    .send = send,
+                                    .receive = receive,
+                                    .poll = poll,
+                                    .wait = wait,
+                                    .fail = fail,
+                                    .error = error_of,
+                                    .arrival = arrival,
+                                    .set_timeout = set_timeout,
+                                    .close = close_link};
+    }
+    return RA_OK;
+}

@@ -1,0 +1,278 @@
+/* ra_mpi_link: a link over MPI. See ra_mpi_link.h and the contract in ra_link.h.
+ *
+ * Chapter 03. New here: nonblocking sends and receives that are driven by the caller's own loop,
+ * and a wait that does not last for ever.
+ */
+#include "ra_mpi_link.h"
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "ra_clock.h"
+
+/* Some MPIs say here whether they can reach the memory of GPUs. */
+#ifdef __has_include
+#if __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
+#endif
+
+static const char *const message_names[RA_MESSAGES] = {"keys", "gradients", "gradients coming home",
+                                                       "rows", "a failure"};
+
+/* ---- Errors. */
+
+static void fail(void *self, const char *reason)
+{
+    struct ra_mpi_link *mpi = self;
+    if (mpi->error[0])
+        return;
+    snprintf(mpi->error, sizeof mpi->error, "%s", reason);
+
+    /* A message this short leaves at once, or as soon as MPI has found the way, whether or not its
+     * receiver listens. This rank does not stay for it longer than a second. */
+    double began = ra_seconds();
+    for (int r = 0; r < mpi->size; r++) {
+        MPI_Request request = MPI_REQUEST_NULL;
+        int gone = 0;
+        if (r != mpi->rank)
+            MPI_Isend(mpi->error, sizeof mpi->error, MPI_CHAR, mpi->first + r, RA_FAILURE,
+                      mpi->comm, &request);
+        do
+            MPI_Test(&request, &gone, MPI_STATUS_IGNORE);
+        while (!gone && ra_seconds() - began < 1);
+        if (!gone) {
+            MPI_Request_free(&request);
+            mpi->telling = true;
+        }
+    }
+}
+
+static const char *error_of(void *self)
+{
+    return ((struct ra_mpi_link *)self)->error;
+}
+
+/* Fails with what MPI says about an error code; returns whether there is none. */
+static bool succeeded(struct ra_mpi_link *mpi, int code, bool outgoing,
+                      const struct ra_passage *passage)
+{
+    if (code == MPI_SUCCESS)
+        return true;
+    char reason[MPI_MAX_ERROR_STRING] = "", text[RA_ERROR_SIZE];
+    int length;
+    MPI_Error_string(code, reason, &length);
+    snprintf(text, sizeof text, "ring rank %d, hop %d: %s %s %s rank %d: %.120s", mpi->rank,
+             passage->hop, outgoing ? "sending" : "receiving", message_names[passage->message],
+             outgoing ? "to" : "from", passage->peer, reason);
+    fail(mpi, text);
+    return false;
+}
+
+/* ---- Messages. */
+
+/* A type for this many bytes. MPI counts in int, which ends at 2 GiB: so whole GiB are counted as
+ * one element each, and the rest as bytes. */
+static int type_of_bytes(int64_t bytes, MPI_Datatype *type)
+{
+    const int64_t gibibyte = 1 << 30;
+    MPI_Datatype large;
+    int code = MPI_Type_contiguous((int)gibibyte, MPI_BYTE, &large);
+    if (code != MPI_SUCCESS)
+        return code;
+    int counts[] = {(int)(bytes / gibibyte), (int)(bytes % gibibyte)};
+    MPI_Aint places[] = {0, bytes / gibibyte * gibibyte};
+    code = MPI_Type_create_struct(2, counts, places, (MPI_Datatype[]){large, MPI_BYTE}, type);
+    MPI_Type_free(&large);
+    return code == MPI_SUCCESS ? MPI_Type_commit(type) : code;
+}
+
+bool ra_mpi_link_begin(struct ra_mpi_link *mpi, bool outgoing, enum ra_message message, int hop,
+                       int peer, void *data, MPI_Datatype type)
+{
+    /* Gradients that go on and gradients that go home share the way out. */
+    struct ra_passage *passage =
+        outgoing ? &mpi->out[message == RA_HOME ? RA_GRADIENTS : message] : &mpi->in[message];
+    if (mpi->error[0])
+        return false;
+    *passage = (struct ra_passage){MPI_REQUEST_NULL, message, hop, peer, ra_seconds(), 0};
+
+    /* The kind is the tag. MPI keeps the order of messages with the same tag. */
+    int rank = mpi->first + peer, tag = (int)message;
+    int code = outgoing ? MPI_Isend(data, 1, type, rank, tag, mpi->comm, &passage->request)
+                        : MPI_Irecv(data, 1, type, rank, tag, mpi->comm, &passage->request);
+    return succeeded(mpi, code, outgoing, passage);
+}
+
+/* The same for so many bytes, to or from the rank at this distance. */
+static bool begin_bytes(struct ra_mpi_link *mpi, bool outgoing, enum ra_message message, int hop,
+                        int distance, void *data, int64_t bytes)
+{
+    int peer = ((mpi->rank + distance) % mpi->size + mpi->size) % mpi->size;
+    struct ra_passage here = {.message = message, .hop = hop, .peer = peer};
+    MPI_Datatype type;
+    if (mpi->error[0] || !succeeded(mpi, type_of_bytes(bytes, &type), outgoing, &here))
+        return false;
+    bool begun = ra_mpi_link_begin(mpi, outgoing, message, hop, peer, data, type);
+    MPI_Type_free(&type);
+    return begun;
+}
+
+static bool send_bytes(void *self, enum ra_message message, int hop, int distance, const void *from,
+                       int64_t bytes)
+{
+    /* The cast is safe: what is sent is only read. */
+    return begin_bytes(self, true, message, hop, distance, (void *)(uintptr_t)from, bytes);
+}
+
+static bool receive_bytes(void *self, enum ra_message message, int hop, int distance, void *into,
+                          int64_t bytes)
+{
+    return begin_bytes(self, false, message, hop, distance, into, bytes);
+}
+
+/* Is it done? Every call lets MPI move all messages, not only this one. */
+static bool test(struct ra_mpi_link *mpi, struct ra_passage *passage, bool outgoing)
+{
+    int done = passage->request == MPI_REQUEST_NULL;
+    if (done)
+        return true;
+    int code = MPI_Test(&passage->request, &done, MPI_STATUS_IGNORE);
+    if (done)
+        passage->finished = ra_seconds();
+    return succeeded(mpi, code, outgoing, passage);
+}
+
+static bool poll(void *self)
+{
+    struct ra_mpi_link *mpi = self;
+    for (int m = 0; m < RA_MESSAGES && !mpi->error[0]; m++)
+        if (!test(mpi, &mpi->out[m], true) || !test(mpi, &mpi->in[m], false))
+            return false;
+
+    /* Another rank has failed: this one fails with it. */
+    if (!mpi->error[0] && mpi->in[RA_FAILURE].request == MPI_REQUEST_NULL)
+        snprintf(mpi->error, sizeof mpi->error, "%s", mpi->failure);
+    return !mpi->error[0];
+}
+
+static bool wait(void *self, enum ra_message message)
+{
+    struct ra_mpi_link *mpi = self;
+    const struct ra_passage *out = &mpi->out[message], *in = &mpi->in[message];
+    double began = ra_seconds();
+    while (in->request != MPI_REQUEST_NULL || out->request != MPI_REQUEST_NULL) {
+        if (!poll(mpi))
+            return false;
+
+        /* A peer that died or stalls must not take this rank with it. */
+        double waited = ra_seconds() - began;
+        if (mpi->timeout > 0 && waited > mpi->timeout) {
+            bool incoming = in->request != MPI_REQUEST_NULL;
+            const struct ra_passage *late = incoming ? in : out;
+            char text[RA_ERROR_SIZE];
+            snprintf(text, sizeof text,
+                     "ring rank %d, hop %d: waited %g s for rank %d to %s %s; has it died? If it"
+                     " is only slow, wait longer",
+                     mpi->rank, late->hop, mpi->timeout, late->peer, incoming ? "send" : "take",
+                     message_names[late->message]);
+            fail(mpi, text);
+            return false;
+        }
+
+        /* Another rank may need this processor to send what this one waits for. */
+        sched_yield();
+    }
+    return !mpi->error[0];
+}
+
+static bool arrival(void *self, enum ra_message message, int *hop, double *start, double *end)
+{
+    struct ra_passage *passage = &((struct ra_mpi_link *)self)->in[message];
+    if (passage->finished == 0)
+        return false;
+    *hop = passage->hop;
+    *start = passage->started;
+    *end = passage->finished;
+    passage->finished = 0;
+    return true;
+}
+
+static void set_timeout(void *self, double seconds)
+{
+    ((struct ra_mpi_link *)self)->timeout = seconds;
+}
+
+/* ---- The end, and the table. */
+
+/* Tries to have nothing under way any more; returns whether that is so. MPI can call off a receive
+ * that nothing has come for; of other messages one can only wait for the end, which may never
+ * be. */
+static bool call_off(struct ra_mpi_link *mpi)
+{
+    /* First all of them: a test lets messages arrive, for any receive that is still there. */
+    for (int m = 0; m < RA_MESSAGES; m++)
+        if (mpi->in[m].request != MPI_REQUEST_NULL)
+            MPI_Cancel(&mpi->in[m].request);
+
+    int opened = 0;
+    MPI_Test(&mpi->opening, &opened, MPI_STATUS_IGNORE);
+    bool quiet = opened && !mpi->telling;
+    for (int m = 0; m < RA_MESSAGES; m++) {
+        int received = 0, sent = 0;
+        MPI_Test(&mpi->in[m].request, &received, MPI_STATUS_IGNORE);
+        MPI_Test(&mpi->out[m].request, &sent, MPI_STATUS_IGNORE);
+        quiet = quiet && received && sent;
+    }
+    return quiet;
+}
+
+static bool close_link(void *self)
+{
+    /* After MPI_Finalize nothing of MPI's may be touched, and nothing of it is left. */
+    struct ra_mpi_link *mpi = self;
+    int finalized;
+    MPI_Finalized(&finalized);
+    if (!finalized) {
+        /* Without an error this ends the one receive that is always under way. If it has just
+         * brought the error of another rank after all, that rank will not free the communicator
+         * together with this one. */
+        if (!call_off(mpi))
+            return false;
+        if (mpi->comm != MPI_COMM_NULL && !mpi->error[0] && !mpi->failure[0])
+            MPI_Comm_free(&mpi->comm);
+    }
+    free(mpi);
+    return true;
+}
+
+static bool reaches_devices(void)
+{
+#if defined(MPIX_CUDA_AWARE_SUPPORT) && MPIX_CUDA_AWARE_SUPPORT
+    return MPIX_Query_cuda_support() == 1;
+#else
+    return false;
+#endif
+}
+
+struct ra_link ra_mpi_link_table(struct ra_mpi_link *mpi)
+{
+    return (struct ra_link){.rank = mpi->rank,
+                            .size = mpi->size,
+                            .bytes = sizeof *mpi,
+                            .device_memory = reaches_devices(),
+                            .self = mpi,
+                            .send = send_bytes,
+                            .receive = receive_bytes,
+                            .poll = poll,
+                            .wait = wait,
+                            .fail = fail,
+                            .error = error_of,
+                            .arrival = arrival,
+                            .set_timeout = set_timeout,
+                            .close = close_link};
+}
+
+bool ra_mpi_link_is(const struct ra_link *link)
+{
+    return link->close == close_link;
+}

@@ -1,0 +1,54 @@
+/* ra_mpi_link: a link over MPI. Its messages are in flight while the caller computes.
+ *
+ * Chapter 03. A ring is `size` neighbouring ranks of a communicator. Nothing here blocks but opening
+ * and waiting, and both give up after `timeout` seconds.
+ */
+#ifndef RA_MPI_LINK_H
+#define RA_MPI_LINK_H
+
+#include <mpi.h>
+
+#include "ra_link.h"
+#include "ra_status.h"
+
+/* One message in one direction, while it is under way and after. */
+struct ra_passage {
+    MPI_Request request;     /* MPI_REQUEST_NULL: not under way */
+    enum ra_message message; /* what it is */
+    int hop, peer;
+    double started, finished; /* ra_seconds; finished: seen to be so */
+};
+
+/* The link's own state: `self` of its functions. */
+struct ra_mpi_link {
+    MPI_Comm comm; /* a copy of the caller's: nobody else's messages come here */
+    int rank, size;
+    int first;      /* in comm, this ring is ranks first .. first + size - 1 */
+    double timeout; /* seconds; 0: wait for ever */
+    struct ra_passage out[RA_MESSAGES], in[RA_MESSAGES];
+    char error[RA_ERROR_SIZE];   /* "": none */
+    char failure[RA_ERROR_SIZE]; /* the error of another rank, received here */
+    MPI_Request opening;         /* what all ranks of comm do together, such as making it */
+    bool telling;                /* MPI may still read `error`, to send it */
+    int mine[3], least[3];       /* what the ranks compare at the opening */
+};
+
+/* Cuts `world` into rings of `size` ranks each: ranks 0..size-1 are ring 0, and so on; 0: one ring of
+ * all ranks. size divides the number of ranks. All ranks of `world` call this together, with the same
+ * size; one that does not come is an error after `timeout`. If this fails, there is no link, and
+ * `error` says why, on all ranks alike. */
+RA_CHECKED enum ra_status ra_mpi_link_open(struct ra_link *link, MPI_Comm world, int size,
+                                           double timeout, char error[RA_ERROR_SIZE]);
+
+/* The functions of the link over this state, whose rank, size and communicator are set. */
+struct ra_link ra_mpi_link_table(struct ra_mpi_link *mpi);
+
+/* Is this a link over MPI? Then its self is a struct ra_mpi_link. */
+bool ra_mpi_link_is(const struct ra_link *link);
+
+/* Begins one message, of one element of an MPI type, out of this rank or into it. ra_link's send and
+ * receive are this with a type for so many bytes. */
+bool ra_mpi_link_begin(struct ra_mpi_link *mpi, bool outgoing, enum ra_message message, int hop,
+                       int peer, void *data, MPI_Datatype type);
+
+#endif

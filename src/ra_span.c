@@ -1,0 +1,16 @@
+/* ra_span: which rows of the whole sequence lie side by side in a rank's memory. See ra_span.h.
+ *
+ * Chapter 03. New here: a sequence that is cut into runs, whether or not its length divides.
+ */
+#include "ra_span.h"
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+struct ra_span ra_span_chunk(int64_t length, int64_t chunks, int64_t chunk)
+{
+    int64_t rows = (length + chunks - 1) / chunks, first = smaller(chunk * rows, length);
+    return (struct ra_span){first, 1, smaller(rows, length - first)};
+}

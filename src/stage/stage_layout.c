@@ -1,0 +1,28 @@
+/* stage_layout: the rows of a stage program. See stage_layout.h. */
+#include "stage_layout.h"
+
+struct ra_layout stage_layout(const struct stage *stage, int64_t length)
+{
+    /* Queries and keys have the same number of stripes, that of the queries. */
+    int P = stage->config.ring_size;
+    int64_t stripes = ra_layout_stripes(P, stage->N, stage->config.bucket);
+    return (struct ra_layout){stage->config.layout, P, length, stripes};
+}
+
+/* All spans of a rank, in memory of the stage's. */
+static struct ra_span *spans_of(struct stage *stage, struct ra_layout layout, int rank)
+{
+    int64_t count = ra_layout_spans(layout);
+    struct ra_span *spans = stage_allocate(stage, count, sizeof *spans);
+    for (int64_t s = 0; s < count; s++)
+        spans[s] = ra_layout_span(layout, rank, s);
+    return spans;
+}
+
+void stage_shard_layouts(struct stage *stage, struct ra_layout queries, struct ra_layout keys,
+                         int rank)
+{
+    const struct ra_span *query_spans = spans_of(stage, queries, rank);
+    const struct ra_span *key_spans = spans_of(stage, keys, rank);
+    stage_shard(stage, query_spans, ra_layout_spans(queries), key_spans, ra_layout_spans(keys));
+}

@@ -1,0 +1,18 @@
+/* stage_layout: the rows of a stage program, from stage 05 on.
+ *
+ * Scaffolding, like stage: no chapter teaches it.
+ */
+#ifndef STAGE_LAYOUT_H
+#define STAGE_LAYOUT_H
+
+#include "ra_layout.h"
+#include "stage.h"
+
+/* How the command line deals a sequence of this length to the ranks of a ring. */
+struct ra_layout stage_layout(const struct stage *stage, int64_t length);
+
+/* stage_shard with the rows that this rank of the ring has by these layouts. */
+void stage_shard_layouts(struct stage *stage, struct ra_layout queries, struct ra_layout keys,
+                         int rank);
+
+#endif

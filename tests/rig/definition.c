@@ -1,0 +1,265 @@
+/* definition: attention, pair by pair, as the maths has it. See definition.h. */
+#include "definition.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "numbers.h"
+
+/* ---- Who sees whom. */
+
+bool truth_sees(const struct truth *t, int64_t i, int64_t j)
+{
+    int64_t back = i + t->M - t->N - j;
+    if (t->home[0] && t->home[0][i] != t->home[1][j])
+        return false;
+    if (j - i < t->band.lo || j - i > t->band.hi)
+        return false;
+    return !t->causal || (back >= 0 && back <= t->lookback);
+}
+
+static bool is_visible(const struct truth *t, int64_t b, int64_t i, int64_t j)
+{
+    return truth_sees(t, i, j) && (!t->x[MASK] || t->x[MASK][b * t->M + j] != 0);
+}
+
+static int64_t key_head(const struct truth *t, int64_t h)
+{
+    return t->head_map == RA_GROUPED ? h / (t->H / t->G) : h % t->G;
+}
+
+/* ---- The definition. */
+
+/* x as this pass has it. */
+static double as(const struct definition *d, double x)
+{
+    return d->single ? (double)(float)x : x;
+}
+
+/* x as a factor of a product on tensor cores. */
+static double narrow(const struct definition *d, double x)
+{
+    return d->single ? number_rounded(d->t->weights, x) : x;
+}
+
+/* What rounding to 16 bits may move a weight by; 0 if none is rounded. */
+static double half_step_of_weight(const struct truth *t, double x)
+{
+    return t->weights == RA_FLOAT32 ? 0 : number_half_step(t->weights, x);
+}
+
+static double dot(const struct definition *d, const double *a, const double *b)
+{
+    int64_t D = d->t->D;
+    float plain = 0;
+    double exact = 0;
+    if (d->single)
+        for (int64_t c = 0; c < D; c++)
+            plain += (float)a[c] * (float)b[c];
+    else
+        for (int64_t c = 0; c < D; c++)
+            exact += a[c] * b[c];
+    return d->single ? (double)plain : exact;
+}
+
+static double absolute_dot(const struct truth *t, const double *a, const double *b)
+{
+    double sum = 0;
+    for (int64_t c = 0; c < t->D; c++)
+        sum += fabs(a[c] * b[c]);
+    return sum;
+}
+
+/* Adds factor * row to row number `at` of an output; of that, `error` (in u) and `rounding` are what
+ * the factor may err by. */
+static void add_row(const struct definition *d, enum truth_array a, int64_t at, double factor,
+                    const double *row, double error, double rounding)
+{
+    int64_t D = d->t->D;
+    double *out = d->out[a] + at * D;
+    if (d->single) {
+        for (int64_t c = 0; c < D; c++)
+            out[c] = (double)((float)out[c] + (float)factor * (float)row[c]);
+        return;
+    }
+    double *magnitude = d->t->magnitude[a] + at * D, *square = d->t->rounding[a] + at * D;
+    for (int64_t c = 0; c < D; c++) {
+        out[c] += factor * row[c];
+        magnitude[c] += error * fabs(row[c]);
+        square[c] += rounding * rounding * row[c] * row[c];
+    }
+}
+
+/* The score of a visible pair, and by how many u it errs. */
+static double score_of(const struct definition *d, const double *q, const double *k, double *error)
+{
+    const struct truth *t = d->t;
+    double scale = as(d, t->scale), cap = as(d, t->softcap);
+    double score = as(d, scale * dot(d, q, k));
+    *error = d->single ? 0 : 1 + fabs(scale) * absolute_dot(t, q, k);
+    if (cap > 0) {
+        double ratio = as(d, tanh(as(d, score / cap)));
+        score = as(d, cap * ratio);
+        *error = 1 + (1 - ratio * ratio) * *error + (t->tanh_of_exp ? cap : fabs(score));
+    }
+    return score;
+}
+
+/* The scores of query row number `at` of (B, N, H) and all keys, -inf where it may not see one.
+ * Returns the largest. */
+static double scores_of(const struct definition *d, int64_t at, double *score, double *error)
+{
+    const struct truth *t = d->t;
+    int64_t h = at % t->H, i = at / t->H % t->N, b = at / t->H / t->N;
+    double top = -INFINITY;
+    for (int64_t j = 0; j < t->M; j++) {
+        const double *k = truth_row(t, t->x, K, b, j, key_head(t, h));
+        score[j] =
+            is_visible(t, b, i, j) ? score_of(d, t->x[Q] + at * t->D, k, &error[j]) : -INFINITY;
+        top = fmax(top, score[j]);
+    }
+    return top;
+}
+
+/* o = (sum of e^(s - top) v) / total, and lse, of a query row that sees something. */
+static void weigh(const struct definition *d, int64_t at, const double *score, const double *error,
+                  double top)
+{
+    struct truth *t = d->t;
+    int64_t M = t->M, D = t->D, row = t->G * D;
+    const double *v = truth_row(t, t->x, V, at / t->H / t->N, 0, key_head(t, at % t->H));
+    double *o = d->out[O] + at * D, *magnitude = t->magnitude[O] + at * D, total = 0, mean = 0;
+    for (int64_t j = 0; j < M; j++) {
+        double weight = as(d, exp(as(d, score[j] - top)));
+        total = as(d, total + weight);
+        if (weight > 0)
+            add_row(d, O, at, narrow(d, weight), v + j * row, weight,
+                    half_step_of_weight(t, weight));
+    }
+    for (int64_t c = 0; c < D; c++)
+        o[c] = as(d, o[c] / total);
+    d->out[LSE][at] = as(d, top + as(d, log(total)));
+    if (d->single)
+        return;
+
+    /* If all weights err alike, o stays as it is: the error of one counts by how far its value lies
+     * from the mean. */
+    for (int64_t j = 0; j < M; j++) {
+        double weight = exp(score[j] - top);
+        mean += weight > 0 ? weight * error[j] / total : 0;
+        for (int64_t c = 0; c < D && weight > 0; c++)
+            magnitude[c] += weight * error[j] * fabs(v[j * row + c] - o[c]);
+    }
+    t->magnitude[LSE][at] = 1 + fabs(d->out[LSE][at]) + mean;
+    for (int64_t c = 0; c < D; c++) {
+        magnitude[c] /= total;
+        t->rounding[O][at * D + c] /= total * total;
+    }
+}
+
+void definition_forward(const struct definition *d, int64_t at)
+{
+    double *score = truth_numbers(2 * d->t->M);
+    double top = scores_of(d, at, score, score + d->t->M);
+    d->out[LSE][at] = top;
+    if (top > -INFINITY)
+        weigh(d, at, score, score + d->t->M, top);
+    free(score);
+}
+
+void definition_delta(const struct definition *d, int64_t at)
+{
+    struct truth *t = d->t;
+    const double *o = d->given_o ? d->given_o : d->out[O], *d_out = t->x[D_OUT] + at * t->D;
+    double *kept = truth_numbers(t->D);
+    for (int64_t c = 0; c < t->D; c++) {
+        bool rounds = d->single && !d->given_o;
+        kept[c] = rounds ? number_rounded(t->type[O], o[at * t->D + c]) : o[at * t->D + c];
+    }
+    d->out[DELTA][at] = dot(d, d_out, kept);
+    for (int64_t c = 0; c < t->D && !d->single; c++) {
+        double error = d->given_o ? 0 : t->magnitude[O][at * t->D + c], square = 0;
+        if (!d->given_o && t->type[O] != RA_FLOAT32)
+            square = pow(number_half_step(t->type[O], kept[c]), 2) + t->rounding[O][at * t->D + c];
+        t->magnitude[DELTA][at] += fabs(d_out[c]) * (fabs(kept[c]) + error);
+        t->rounding[DELTA][at] += d_out[c] * d_out[c] * square;
+    }
+    free(kept);
+}
+
+/* The weight of a pair and the gradient of its score; what these may err by. */
+struct pair {
+    double weight, ds, weight_error, ds_error;
+};
+
+/* Of query row number `at` and a key that it may not see: then all is 0. */
+static struct pair pair_of(const struct definition *d, int64_t at, int64_t j)
+{
+    const struct truth *t = d->t;
+    int64_t h = at % t->H, i = at / t->H % t->N, b = at / t->H / t->N;
+    struct pair pair = {0, 0, 0, 0};
+    if (!is_visible(t, b, i, j))
+        return pair;
+    const double *k = truth_row(t, t->x, K, b, j, key_head(t, h));
+    const double *v = truth_row(t, t->x, V, b, j, key_head(t, h)), *d_out = t->x[D_OUT] + at * t->D;
+    double error, score = score_of(d, t->x[Q] + at * t->D, k, &error);
+    double ratio = t->softcap > 0 ? as(d, score / as(d, t->softcap)) : 0;
+    double slope = as(d, 1 - as(d, ratio * ratio));
+    double difference = as(d, dot(d, d_out, v) - d->out[DELTA][at]);
+    pair.weight = as(d, exp(as(d, score - d->out[LSE][at])));
+    pair.ds = as(d, as(d, pair.weight * difference) * slope);
+    if (d->single)
+        return pair;
+
+    /* The difference is exact here; the sums of absolute terms are what rounding sees of it. */
+    error += t->magnitude[LSE][at];
+    double of_dp = absolute_dot(t, d_out, v) + t->magnitude[DELTA][at];
+    pair.weight_error = pair.weight * error;
+    pair.ds_error = pair.weight * (error * fabs(difference) + of_dp) * slope;
+    if (t->softcap > 0)
+        pair.ds_error +=
+            pair.weight * fabs(difference) *
+            (1 + ratio * ratio + 2 * fabs(ratio) * (error - t->magnitude[LSE][at]) / t->softcap);
+    return pair;
+}
+
+/* What is wrong with delta is wrong in all pairs alike. */
+void definition_query(const struct definition *d, int64_t at)
+{
+    struct truth *t = d->t;
+    int64_t D = t->D, h = at % t->H, b = at / t->H / t->N;
+    double scale = as(d, t->scale), *mean = truth_numbers(D);
+    for (int64_t j = 0; j < t->M; j++) {
+        const double *k = truth_row(t, t->x, K, b, j, key_head(t, h));
+        struct pair pair = pair_of(d, at, j);
+        if (pair.weight == 0)
+            continue;
+        add_row(d, DQ, at, as(d, scale * narrow(d, pair.ds)), k, fabs(scale) * pair.ds_error,
+                scale * half_step_of_weight(t, pair.ds));
+        for (int64_t c = 0; c < D; c++)
+            mean[c] += scale * pair.weight * k[c];
+    }
+    for (int64_t c = 0; c < D && !d->single; c++)
+        t->rounding[DQ][at * D + c] += t->rounding[DELTA][at] * mean[c] * mean[c];
+    free(mean);
+}
+
+void definition_key(const struct definition *d, int64_t at)
+{
+    struct truth *t = d->t;
+    int64_t g = at % t->G, j = at / t->G % t->M, b = at / t->G / t->M;
+    double scale = as(d, t->scale);
+    for (int64_t h = 0; h < t->H; h++)
+        for (int64_t i = 0; i < t->N && key_head(t, h) == g; i++) {
+            int64_t query = (b * t->N + i) * t->H + h;
+            struct pair pair = pair_of(d, query, j);
+            if (pair.weight == 0)
+                continue;
+            add_row(d, DV, at, narrow(d, pair.weight), t->x[D_OUT] + query * t->D,
+                    pair.weight_error, half_step_of_weight(t, pair.weight));
+            double step = half_step_of_weight(t, pair.ds), of_delta = t->rounding[DELTA][query];
+            add_row(d, DK, at, as(d, scale * narrow(d, pair.ds)), t->x[Q] + query * t->D,
+                    fabs(scale) * pair.ds_error,
+                    scale * sqrt(step * step + of_delta * pair.weight * pair.weight));
+        }
+}

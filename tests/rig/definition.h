@@ -1,0 +1,27 @@
+/* definition: attention, pair by pair, as the maths has it: for tests/rig/truth.c, which says what it is
+ * for. Nothing is skipped, nothing is kept from one row to the next, so rows may be computed side by
+ * side, in any order.
+ */
+#ifndef DEFINITION_H
+#define DEFINITION_H
+
+#include "truth.h"
+
+/* One of the two computations: `single`, every step in float32; or in double, and with it the
+ * magnitude and the rounding of every number. */
+struct definition {
+    struct truth *t;
+    bool single;
+    double **out;          /* plain or x of the truth */
+    const double *given_o; /* the o of which the backward is; NULL: that of `out` */
+};
+
+/* o and lse, and then delta, and then dq, of one query row, number `at` of (B, N, H). */
+void definition_forward(const struct definition *d, int64_t at);
+void definition_delta(const struct definition *d, int64_t at);
+void definition_query(const struct definition *d, int64_t at);
+
+/* After delta of all rows: dk and dv of one key row, number `at` of (B, M, G). */
+void definition_key(const struct definition *d, int64_t at);
+
+#endif
