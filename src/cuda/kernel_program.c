@@ -9,31 +9,27 @@
 #include "ra_band.h"
 #include "ra_ladder.h"
 #include "ra_number.h"
-#include "stage.h"
+#include "stage_tile.h"
 
 /* An error of CUDA, or of a launcher, is one of this program. */
 static void check(struct stage *stage, cudaError_t error, const char *what)
 {
-    char text[300];
-    snprintf(text, sizeof text, "%s: %s%s", what, cudaGetErrorString(error),
-             error == cudaErrorNotSupported ? " (a --type or a D that this kernel has not?)" : "");
     if (error != cudaSuccess)
-        stage_fail(stage, text);
+        stage_fail(stage, "%s: %s%s", what, cudaGetErrorString(error),
+                   error == cudaErrorNotSupported ? " (a --type or a D that this kernel has not?)"
+                                                  : "");
 }
 
 /* Fails unless there is a GPU that can be used. */
 static void check_device(struct stage *stage)
 {
     int devices = 0;
-    char text[300];
     cudaError_t error = cudaGetDeviceCount(&devices);
-    snprintf(
-        text, sizeof text,
-        "no CUDA device: %s (this program needs an NVIDIA GPU and its driver; nvidia-smi shows "
-        "what there is)",
-        error == cudaSuccess ? "none found" : cudaGetErrorString(error));
     if (error != cudaSuccess || devices == 0)
-        stage_fail(stage, text);
+        stage_fail(stage,
+                   "no CUDA device: %s (this program needs an NVIDIA GPU and its driver; "
+                   "nvidia-smi shows what there is)",
+                   error == cudaSuccess ? "none found" : cudaGetErrorString(error));
 }
 
 /* Memory on the device for an array (B, rows, heads, dim), every byte this one. */
@@ -75,7 +71,7 @@ static struct ra_tensor input(struct stage *stage, enum stage_input which, int64
 /* The key mask on the device, or none. */
 static struct ra_tensor mask(struct stage *stage)
 {
-    if (!stage->has_mask)
+    if (!stage->config.has_mask)
         return (struct ra_tensor)RA_NO_TENSOR;
     struct ra_tensor tensor = allocate(stage, RA_BOOL, 0xFF, stage->M, 1, 1);
     check(stage,
@@ -174,10 +170,9 @@ int main(int argc, char **argv)
     }
 
     struct stage stage;
-    stage_open(&stage, argc, argv, STAGE_KERNEL, rung->program,
-               "Attention on one GPU, by one kernel of the ladder.", NPY_FLOAT32);
-    if (stage.config.type == RA_BOOL)
-        stage.config.type = rung->tensor_cores ? RA_BFLOAT16 : RA_FLOAT32;
+    stage_open_kernel(&stage, argc, argv, rung->program,
+                      "Attention on one GPU, by one kernel of the ladder.",
+                      rung->tensor_cores ? RA_BFLOAT16 : RA_FLOAT32);
     check_device(&stage);
 
     int64_t B = stage.B, N = stage.N, M = stage.M, H = stage.H, G = stage.G, D = stage.D;
