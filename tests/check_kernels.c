@@ -482,17 +482,17 @@ static void open_arrays(struct arrays *x, const struct sample *s)
         send(as_made[i]);
 
     describe_arrays(x, s);
-    x->turn_count = ra_kernel_turns(&x->kernel);
+    x->turn_count = ra_kernel_semaphores(&x->kernel);
     size_t bytes = (size_t)x->turn_count * sizeof(int) + 1;
-    check(cudaMalloc((void **)&x->turns, bytes), "memory on the device");
-    check(cudaMemset(x->turns, 0, bytes), "memory on the device");
-    x->kernel.turns = x->turns;
+    check(cudaMalloc((void **)&x->semaphores, bytes), "memory on the device");
+    check(cudaMemset(x->semaphores, 0, bytes), "memory on the device");
+    x->kernel.turns = x->semaphores;
 }
 static void close_arrays(struct arrays *x)
 {
     for (int i = 0; i < DEVICE_ARRAYS; i++)
         free_array(array_number(x, i));
-    check(cudaFree(x->turns), "free");
+    check(cudaFree(x->semaphores), "free");
 }
 
 /* The pieces of the keys: piece number `step` is first .. end - 1. Cuts are random: some pieces
@@ -663,7 +663,7 @@ static bool run_backward(const struct kernel *kernel, struct arrays *x, const st
     /* The turns are for the next launch again. */
     int *turns = zeros(x->turn_count, sizeof *turns);
     check(
-        cudaMemcpy(turns, x->turns, (size_t)x->turn_count * sizeof *turns, cudaMemcpyDeviceToHost),
+        cudaMemcpy(turns, x->semaphores, (size_t)x->turn_count * sizeof *turns, cudaMemcpyDeviceToHost),
         "fetch");
     int64_t t = 0;
     while (t < x->turn_count && turns[t] == 0)

@@ -779,8 +779,8 @@ RETURNS(ra_k03_forward(const struct ra_kernel *kernel, cudaStream_t stream),
 RETURNS(ra_k03_backward(const struct ra_kernel *kernel, cudaStream_t stream),
         launch_kernel(true, true, kernel, stream))
 
-/* Nobody takes turns here; but memory for that is asked for. */
-int64_t ra_kernel_turns(const struct ra_kernel *kernel)
+/* The stand-in needs no semaphores; but memory for them is asked for. */
+int64_t ra_kernel_semaphores(const struct ra_kernel *kernel)
 {
     return kernel->keys / 64 + 1;
 }
