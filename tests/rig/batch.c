@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "ra_clock.h"
-#include "ra_message.h"
+#include "ra_link.h"
 
 enum { LONGEST_LINE = 4096, MOST_WORDS = 100 };
 
@@ -32,7 +32,7 @@ static MPI_Request *receive;
 int MPI_Irecv(void *into, int count, MPI_Datatype type, int rank, int tag, MPI_Comm comm,
               MPI_Request *request)
 {
-    receive = tag == RA_TROUBLE ? NULL : request;
+    receive = tag == RA_FAILURE ? NULL : request;
     return PMPI_Irecv(into, count, type, rank, tag, comm, request);
 }
 
