@@ -1,0 +1,629 @@
+/* check_ring: the loop of the ring, and what its messages hold; without MPI.
+ *
+ * The reference here moves every rank's keys round the ring, one rank at a time, and notes where they
+ * are at each step. What the ring says of a step is held against that, for schedules of all kinds; and
+ * so is what a fold finds when the loop itself runs, on ranks that are threads.
+ */
+#include "ra_clock.h"
+#include "ra_message.h"
+#include "ra_ring.h"
+#include "ring_attention_threads.h"
+#include "suite.h"
+#include "thread_link.h"
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A macro of libcheck's, and a function of a link. */
+#undef fail
+
+enum { MOST_RANKS = 8, NOWHERE = -1 };
+
+/* ---- Rings, and where their keys are. ---- */
+
+/* Who has how many rows, how far they travel, and which rank has them at each step. */
+struct shape {
+    int ranks, storage[2 * MOST_RANKS];
+    struct ra_schedule schedule;
+    int64_t rows[MOST_RANKS];
+    int at[MOST_RANKS][MOST_RANKS]; /* [step][origin]; NOWHERE: nobody needs them any more */
+};
+
+static uint32_t seed = 1;
+
+/* A random number, 0..below-1. */
+static int draw(int below)
+{
+    seed = seed * 1664525 + 1013904223;
+    return (int)((seed >> 8) % (uint32_t)below);
+}
+
+/* The rank at this distance from another, one rank at a time. */
+static int walk(int rank, int distance, int ranks)
+{
+    for (; distance > 0; distance--)
+        rank = rank == ranks - 1 ? 0 : rank + 1;
+    for (; distance < 0; distance++)
+        rank = rank == 0 ? ranks - 1 : rank - 1;
+    return rank;
+}
+
+/* Goes round with the keys of this origin. */
+static void travel(struct shape *shape, int origin)
+{
+    const struct ra_schedule *schedule = &shape->schedule;
+    int at = origin;
+    for (int step = 0; step < schedule->count; step++) {
+        if (step > 0)
+            at = walk(at, schedule->hop[step] - schedule->hop[step - 1], shape->ranks);
+        shape->at[step][origin] = schedule->hop[step] <= schedule->last[origin] ? at : NOWHERE;
+    }
+}
+
+/* Number 0: keys go all the way round. 1: they stay at home. The others: home is always in the
+ * schedule, other hops by chance; each rank's keys go as far as some hop that is in it. Some ranks have
+ * no rows. */
+static void make_shape(struct shape *shape, int ranks, int number)
+{
+    struct ra_schedule *schedule = &shape->schedule;
+    shape->ranks = ranks;
+    *schedule = ra_schedule_round(ranks, number == 1 ? 1 : ranks, shape->storage);
+    if (number > 1) {
+        schedule->count = 1;
+        for (int hop = 1; hop < ranks; hop++)
+            if (draw(3) > 0)
+                schedule->hop[schedule->count++] = hop;
+        for (int origin = 0; origin < ranks; origin++)
+            schedule->last[origin] = schedule->hop[draw(schedule->count)];
+    }
+    for (int origin = 0; origin < ranks; origin++) {
+        shape->rows[origin] = number < 2 || draw(4) > 0 ? 1 + draw(5) : 0;
+        travel(shape, origin);
+    }
+}
+
+/* What a rank does at a step. */
+struct part {
+    int origin;   /* whose keys are due */
+    int64_t rows; /* of them that have come */
+    bool receives, sends, sends_home;
+};
+
+static struct part part_of(const struct shape *shape, int64_t key_bytes, int rank, int step)
+{
+    struct part part = {.origin = walk(rank, -shape->schedule.hop[step], shape->ranks)};
+    if (shape->at[step][part.origin] != rank)
+        return part;
+    part.rows = shape->rows[part.origin];
+    bool travels = part.rows > 0 && key_bytes > 0;
+    bool goes_on = step + 1 < shape->schedule.count && shape->at[step + 1][part.origin] != NOWHERE;
+    part.receives = travels && step > 0;
+    part.sends = travels && goes_on;
+    part.sends_home = travels && step > 0 && !goes_on;
+    return part;
+}
+
+/* ---- The questions of a step. ---- */
+
+static void judge_step(const struct shape *shape, const struct ra_ring *ring, int rank, int step)
+{
+    struct part part = part_of(shape, ring->key_bytes, rank, step);
+    ck_assert_int_eq(ra_ring_origin(ring, rank, step), part.origin);
+    ck_assert_int_eq(ra_ring_rows(ring, rank, step), part.rows);
+    ck_assert_int_eq(ra_ring_receives(ring, rank, step), part.receives);
+    ck_assert_int_eq(ra_ring_sends(ring, rank, step), part.sends);
+    ck_assert_int_eq(ra_ring_sends_home(ring, rank, step), part.sends_home);
+    if (step + 1 < shape->schedule.count)
+        ck_assert_int_eq(walk(rank, ra_ring_jump(ring, step), shape->ranks),
+                         walk(part.origin, shape->schedule.hop[step + 1], shape->ranks));
+}
+
+/* Whatever rank the link is of: all can say it of all. */
+START_TEST(steps)
+{
+    for (int number = 0; number < 300; number++) {
+        struct shape shape;
+        make_shape(&shape, _i, number);
+        struct ra_link link = {.rank = draw(_i), .size = _i};
+        struct ra_ring ring = {.link = &link,
+                               .schedule = shape.schedule,
+                               .rows = shape.rows,
+                               .key_bytes = number % 5 == 4 ? 0 : 7};
+        for (int rank = 0; rank < _i; rank++) {
+            for (int step = 0; step < shape.schedule.count; step++)
+                judge_step(&shape, &ring, rank, step);
+            for (int distance = -3 * _i; distance <= 3 * _i; distance++)
+                ck_assert_int_eq(ra_ring_rank_at(&ring, rank, distance), walk(rank, distance, _i));
+        }
+    }
+}
+END_TEST
+
+/* This rank's own keys stay in place 0; the next visitors never arrive on top of these. */
+START_TEST(slots)
+{
+    ck_assert_int_eq(ra_ring_slot(0), 0);
+    for (int step = 1; step < 20; step++) {
+        ck_assert(ra_ring_slot(step) == 1 || ra_ring_slot(step) == 2);
+        ck_assert_int_ne(ra_ring_slot(step), ra_ring_slot(step + 1));
+    }
+    ck_assert_int_eq(ra_ring_slot(1), 1); /* a ring of two steps has no third place */
+}
+END_TEST
+
+/* ---- The loop, on threads. ---- */
+
+enum { MOST_EVENTS = 6 * MOST_RANKS, FLOATS = 3 };
+
+/* What all ranks of a test share, and each rank's own. */
+static struct {
+    struct shape shape;
+    struct thread_ring *threads;
+    bool arrivals; /* the link tells of them */
+} world;
+
+static struct rank {
+    struct ra_link link;
+    struct ra_ring ring;
+    int call, steps;
+    struct ra_event events[MOST_EVENTS];
+    int event_count;
+    char wrong[200]; /* the first thing; libcheck's assertions are for one thread */
+} ranks[MOST_RANKS];
+
+__attribute__((format(printf, 3, 4))) static void expect(struct rank *self, bool so,
+                                                         const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    if (!so && !self->wrong[0])
+        vsnprintf(self->wrong, sizeof self->wrong, format, arguments);
+    va_end(arguments);
+}
+
+/* Byte i of the keys of a rank at a call. */
+static unsigned char key_byte(int origin, int call, int64_t i)
+{
+    return (unsigned char)(31 * origin + 7 * call + 13 * i);
+}
+
+/* Number e of a rank's share of gradients. In a sum of shares every rank can be told from every
+ * other, and how often it is in it; all sums are exact. */
+static float share_of(int rank, int call, int64_t e)
+{
+    return (float)(((int64_t)1 << 2 * rank) * (1 + (e + call) % 3));
+}
+
+/* Are these the right keys, and is this rank's share for them 0? Then adds the share. */
+static void fold(void *context, int step, bool backward)
+{
+    struct rank *self = context;
+    const struct ra_ring *ring = &self->ring;
+    int rank = self->link.rank, slot = ra_ring_slot(step);
+    struct part part = part_of(&world.shape, ring->key_bytes, rank, step);
+    expect(self, step == self->steps++, "step %d", step);
+    const unsigned char *keys = ring->keys[slot];
+    for (int64_t i = 0; i < part.rows * ring->key_bytes; i++)
+        expect(self, keys[i] == key_byte(part.origin, self->call, i),
+               "call %d, step %d: byte %" PRId64 " is not of rank %d", self->call, step, i,
+               part.origin);
+    for (int64_t e = 0; backward && e < part.rows * ring->gradient_bytes / 4; e++) {
+        expect(self, ring->gradients[slot][e] == 0, "step %d: not cleared", step);
+        ring->gradients[slot][e] += share_of(rank, self->call, e);
+        ra_ring_poll(&self->ring);
+    }
+}
+
+static void observe(void *observer, const struct ra_event *event)
+{
+    struct rank *self = observer;
+    expect(self, self->event_count < MOST_EVENTS, "too many events");
+    if (self->event_count < MOST_EVENTS)
+        self->events[self->event_count++] = *event;
+}
+
+/* The next event must be this one. What is told of messages is told if the link knows it. */
+static void next_event(struct rank *self, int *at, enum ra_event_kind kind, bool backward, int hop)
+{
+    bool arrival = kind == RA_EVENT_KEYS || kind == RA_EVENT_GRADIENTS;
+    if (arrival && !world.arrivals)
+        return;
+    const struct ra_event *event = &self->events[*at];
+    expect(self,
+           *at < self->event_count && event->kind == kind && event->backward == backward &&
+               event->hop == hop && event->start <= event->end,
+           "event %d of %d is of kind %d, hop %d; not %d, hop %d", *at, self->event_count,
+           event->kind, event->hop, kind, hop);
+    expect(self, *at == 0 || arrival || self->events[*at - 1].end <= event->end, "event %d", *at);
+    ++*at;
+}
+
+/* Work and waits in their order, each wait before what it waited for. */
+static void judge_events(struct rank *self, bool backward)
+{
+    const struct shape *shape = &world.shape;
+    const int *hop = shape->schedule.hop;
+    int rank = self->link.rank, at = 0, last = shape->schedule.count - 1;
+    int64_t bytes = self->ring.key_bytes;
+    for (int step = 0; step <= last; step++) {
+        next_event(self, &at, RA_EVENT_WORK, backward, hop[step]);
+        if (backward)
+            next_event(self, &at, RA_EVENT_WAIT, true, hop[step]);
+        if (backward && part_of(shape, bytes, rank, step).receives)
+            next_event(self, &at, RA_EVENT_GRADIENTS, true, hop[step - 1]);
+        next_event(self, &at, RA_EVENT_WAIT, backward, hop[step]);
+        if (step < last && part_of(shape, bytes, rank, step + 1).receives)
+            next_event(self, &at, RA_EVENT_KEYS, backward, hop[step]);
+    }
+    if (backward) {
+        next_event(self, &at, RA_EVENT_WAIT, true, hop[last]);
+        next_event(self, &at, RA_EVENT_WAIT, true, hop[last]);
+        if (part_of(shape, bytes, rank, 0).sends)
+            next_event(self, &at, RA_EVENT_GRADIENTS, true, shape->schedule.last[rank]);
+    }
+    expect(self, at == self->event_count, "%d events instead of %d", self->event_count, at);
+}
+
+/* What was sent at each hop, as the link saw it, and what the ring has counted since the call
+ * before. */
+static void judge_traffic(struct rank *self, bool backward)
+{
+    struct ra_ring *ring = &self->ring;
+    int64_t messages = 0, bytes = 0;
+    for (int step = 0; step < world.shape.schedule.count; step++) {
+        struct part part = part_of(&world.shape, ring->key_bytes, self->link.rank, step);
+        struct thread_traffic sent =
+            thread_ring_sent(world.threads, self->link.rank, world.shape.schedule.hop[step]);
+        bool gradients = backward && (part.sends || part.sends_home);
+        int64_t sizes = part.sends * ring->key_bytes + gradients * ring->gradient_bytes;
+        expect(self, sent.messages == part.sends + gradients && sent.bytes == part.rows * sizes,
+               "step %d: %" PRId64 " messages, %" PRId64 " bytes", step, sent.messages, sent.bytes);
+        messages += sent.messages;
+        bytes += sent.bytes;
+    }
+    expect(self, ring->messages_sent == messages && ring->bytes_sent == bytes,
+           "counted %" PRId64 " messages, %" PRId64 " bytes", ring->messages_sent,
+           ring->bytes_sent);
+    ring->messages_sent = ring->bytes_sent = 0;
+}
+
+/* This rank's gradients are home: the shares of all ranks that had its keys, each once. */
+static void judge_gradients(struct rank *self)
+{
+    const struct shape *shape = &world.shape;
+    int rank = self->link.rank;
+    for (int64_t e = 0; e < shape->rows[rank] * self->ring.gradient_bytes / 4; e++) {
+        float sum = 0;
+        for (int step = 0; step < shape->schedule.count; step++)
+            if (shape->at[step][rank] != NOWHERE)
+                sum += share_of(shape->at[step][rank], self->call, e);
+        expect(self, self->ring.gradients[0][e] == sum,
+               "call %d: gradient %" PRId64 " is %g, not %g", self->call, e,
+               self->ring.gradients[0][e], sum);
+    }
+}
+
+/* Memory for just as many rows as may come, and no place that is not needed. */
+static void take_memory(struct ra_ring *ring)
+{
+    const struct shape *shape = &world.shape;
+    int64_t most = 0;
+    for (int r = 0; r < shape->ranks; r++)
+        most = shape->rows[r] > most ? shape->rows[r] : most;
+    for (int i = 0; i < 4; i++) {
+        int64_t rows = i == 0 ? shape->rows[ring->link->rank] : most;
+        bool needed = i == 3 ? shape->schedule.count > 1 : i < shape->schedule.count;
+        if (needed && i < 3)
+            ring->keys[i] = malloc((size_t)(rows * ring->key_bytes) + 1);
+        if (needed)
+            ring->gradients[i] = malloc((size_t)(rows * ring->gradient_bytes) + 1);
+    }
+}
+
+/* One rank's thread: forward and backward, several times. */
+static void run_rank(void *key_bytes, int rank)
+{
+    static const bool backward[] = {false, true, true, false, false, true};
+    struct rank *self = &ranks[rank];
+    struct ra_ring *ring = &self->ring;
+    *self = (struct rank){.link = thread_ring_link(world.threads, rank)};
+    *ring = (struct ra_ring){.link = &self->link,
+                             .schedule = world.shape.schedule,
+                             .rows = world.shape.rows,
+                             .key_bytes = *(int64_t *)key_bytes,
+                             .gradient_bytes = *(int64_t *)key_bytes ? 4 * FLOATS : 0,
+                             .fold = fold,
+                             .context = self,
+                             .observe = observe,
+                             .observer = self};
+    take_memory(ring);
+    for (int call = 0; call < 6; call++) {
+        self->call = call;
+        self->steps = self->event_count = 0;
+        for (int64_t i = 0; i < ring->rows[rank] * ring->key_bytes; i++)
+            ((unsigned char *)ring->keys[0])[i] = key_byte(rank, call, i);
+        bool good = (backward[call] ? ra_ring_backward : ra_ring_forward)(ring);
+        expect(self, good, "call %d: %s", call, self->link.error(self->link.self));
+        expect(self, self->steps == ring->schedule.count, "folded %d steps", self->steps);
+        judge_events(self, backward[call]);
+        judge_traffic(self, backward[call]);
+        if (backward[call])
+            judge_gradients(self);
+    }
+    self->link.close(self->link.self);
+    for (int i = 0; i < 4; i++) {
+        free(i < 3 ? ring->keys[i] : NULL);
+        free(ring->gradients[i]);
+    }
+}
+
+START_TEST(loop)
+{
+    for (int number = 0; number < 30; number++) {
+        int64_t key_bytes = number % 6 == 5 ? 0 : 5;
+        world.arrivals = number / 2 % 2;
+        make_shape(&world.shape, _i, number);
+        world.threads = thread_ring_open(_i, 20, world.arrivals ? THREAD_LATE : THREAD_EARLY);
+        thread_ring_run(_i, run_rank, &key_bytes);
+        for (int rank = 0; rank < _i; rank++)
+            ck_assert_msg(!ranks[rank].wrong[0], "ring %d, rank %d of %d: %s", number, rank, _i,
+                          ranks[rank].wrong);
+        thread_ring_close(world.threads);
+    }
+}
+END_TEST
+
+/* ---- A link that does nothing, and fails at some call. ---- */
+
+static struct {
+    int calls, polls, folds;
+    int fails_at; /* this call and all after it; 0: none */
+    int folds_then;
+    bool told;       /* a wait has said so */
+    int calls_after; /* that */
+} stub;
+
+static bool stub_call(void)
+{
+    stub.calls_after += stub.told;
+    if (++stub.calls == stub.fails_at)
+        stub.folds_then = stub.folds;
+    return stub.fails_at == 0 || stub.calls < stub.fails_at;
+}
+
+static bool stub_send(void *self, enum ra_message message, int hop, int distance, const void *from,
+                      int64_t bytes)
+{
+    (void)self, (void)message, (void)hop, (void)distance, (void)from, (void)bytes;
+    return stub_call();
+}
+
+static bool stub_receive(void *self, enum ra_message message, int hop, int distance, void *into,
+                         int64_t bytes)
+{
+    return stub_send(self, message, hop, distance, into, bytes);
+}
+
+static bool stub_poll(void *self)
+{
+    (void)self;
+    stub.polls++;
+    return stub_call();
+}
+
+static bool stub_wait(void *self, enum ra_message message)
+{
+    (void)self, (void)message;
+    bool good = stub_call();
+    stub.told = stub.told || !good;
+    return good;
+}
+
+static void stub_fold(void *context, int step, bool backward)
+{
+    (void)context, (void)step, (void)backward;
+    stub.folds++;
+}
+
+static const struct ra_link stub_link = {.rank = 1,
+                                         .size = 3,
+                                         .send = stub_send,
+                                         .receive = stub_receive,
+                                         .poll = stub_poll,
+                                         .wait = stub_wait};
+
+/* A ring of ranks with one row each, of one float, over this link. Nobody observes. */
+static struct ra_ring small_ring(const struct ra_link *link, int hops,
+                                 void (*its_fold)(void *context, int step, bool backward))
+{
+    static float memory[7];
+    static int storage[2 * MOST_RANKS];
+    static const int64_t rows[] = {1, 1, 1};
+    memset(&stub, 0, sizeof stub);
+    return (struct ra_ring){
+        .link = link,
+        .schedule = ra_schedule_round(link->size, hops, storage),
+        .rows = rows,
+        .keys = {&memory[0], &memory[1], &memory[2]},
+        .gradients = {&memory[3], &memory[4], &memory[5], &memory[6]},
+        .key_bytes = 4,
+        .gradient_bytes = 4,
+        .fold = its_fold,
+    };
+}
+
+/* Whichever call of the link fails, the ring notices before it uses what has not come: nothing more is
+ * folded than the keys that are here already, and after a wait in vain the link is left alone. */
+START_TEST(failing_link)
+{
+    bool (*const call)(struct ra_ring *) = _i ? ra_ring_backward : ra_ring_forward;
+    struct ra_ring ring = small_ring(&stub_link, 3, stub_fold);
+    ck_assert(call(&ring));
+    ck_assert_int_eq(stub.folds, 3);
+
+    /* A poll, 2 messages of keys in and 2 out, 3 waits; backward 3 of gradients in and 3 out, and
+     * 5 waits more. */
+    int calls = stub.calls;
+    ck_assert_int_eq(calls, _i ? 19 : 8);
+    for (int n = 1; n <= calls; n++) {
+        ring = small_ring(&stub_link, 3, stub_fold);
+        stub.fails_at = n;
+        ck_assert_msg(!call(&ring), "call %d of %d failed, and the ring went on", n, calls);
+        ck_assert_int_le(stub.folds, n == 1 ? 0 : stub.folds_then + 1);
+        ck_assert_int_eq(stub.calls_after, 0);
+
+        /* The next call does not even begin. */
+        stub.folds = 0;
+        ck_assert(!call(&ring));
+        ck_assert_int_eq(stub.folds, 0);
+    }
+}
+END_TEST
+
+/* Another rank has failed since the last call. */
+START_TEST(other_rank_has_failed)
+{
+    struct ra_link links[2];
+    ck_assert_int_eq(ra_thread_links(links, 2, NULL), RA_OK);
+    struct ra_ring ring = small_ring(&links[0], 2, stub_fold);
+    links[1].fail(links[1].self, "over");
+    ck_assert(!ra_ring_forward(&ring) && !ra_ring_backward(&ring));
+    ck_assert_int_eq(stub.folds, 0);
+    ck_assert_str_eq(links[0].error(links[0].self), "over");
+    ck_assert(links[0].close(links[0].self) && links[1].close(links[1].self));
+}
+END_TEST
+
+/* ---- Polls. ---- */
+
+/* A call begins with a poll, and the first tile is followed by one. */
+static void fold_one_tile(void *ring, int step, bool backward)
+{
+    stub_fold(ring, step, backward);
+    ra_ring_poll(ring);
+}
+
+START_TEST(first_polls)
+{
+    struct ra_ring ring = small_ring(&stub_link, 1, fold_one_tile);
+    ring.context = &ring;
+    for (int call = 0; call < 20; call++) {
+        ck_assert((call % 2 ? ra_ring_backward : ra_ring_forward)(&ring));
+        ck_assert_int_eq(stub.folds, call + 1);
+        ck_assert_int_eq(stub.polls, 2 * (call + 1));
+    }
+}
+END_TEST
+
+/* However many tiles there are, at most 20,000 polls a second; and polls until the end. */
+static void fold_many_tiles(void *ring, int step, bool backward)
+{
+    stub_fold(ring, step, backward);
+    int before = stub.polls;
+    double start = ra_seconds();
+    for (int tile = 0; tile < 200000; tile++)
+        ra_ring_poll(ring);
+    double most = 1 + 20000 * (ra_seconds() - start);
+    ck_assert_msg(stub.polls - before <= most, "%d polls, %g are many", stub.polls - before, most);
+
+    for (before = stub.polls; stub.polls < before + 5 && ra_seconds() - start < 20;)
+        ra_ring_poll(ring);
+    ck_assert_int_eq(stub.polls, before + 5);
+}
+
+START_TEST(bounded_polls)
+{
+    struct ra_ring ring = small_ring(&stub_link, 2, fold_many_tiles);
+    ring.context = &ring;
+    ck_assert(ra_ring_forward(&ring));
+    ck_assert_int_eq(stub.folds, 2);
+}
+END_TEST
+
+/* ---- Alone. ---- */
+
+static void count_work(void *observer, const struct ra_event *event)
+{
+    ck_assert_int_eq(event->kind, RA_EVENT_WORK);
+    ck_assert(event->hop == 0 && event->start <= event->end);
+    ++*(int *)observer;
+}
+
+/* The link of one rank has no functions, and nothing is waited for. */
+START_TEST(alone)
+{
+    const struct ra_link link = {.size = 1};
+    int events = 0;
+    struct ra_ring ring = small_ring(&link, 1, fold_one_tile);
+    ring.context = &ring;
+    ring.observe = count_work;
+    ring.observer = &events;
+    ck_assert(ra_ring_forward(&ring) && ra_ring_backward(&ring));
+    ck_assert_int_eq(stub.folds, 2);
+    ck_assert_int_eq(events, 2);
+    ck_assert(ring.messages_sent == 0 && ring.bytes_sent == 0);
+}
+END_TEST
+
+/* ---- What messages hold. ---- */
+
+/* A row of B = 2 batches of 6 numbers has 12 numbers, 48 bytes, for k and for v; and 2 bytes of the
+ * mask. */
+START_TEST(message_bytes)
+{
+    ck_assert_int_eq(ra_message_gradient_bytes(2, 6), 96);
+    ck_assert_int_eq(ra_message_key_bytes(2, 6, 4, false), 96);
+    ck_assert_int_eq(ra_message_key_bytes(2, 6, 4, true), 98);
+    ck_assert_int_eq(ra_message_key_bytes(2, 6, 2, true), 50);
+    ck_assert(ra_message_gradient_bytes(0, 6) == 0 && ra_message_key_bytes(0, 6, 4, true) == 0);
+
+    /* 32 GiB: no int holds that. */
+    ck_assert_int_eq(ra_message_gradient_bytes(1 << 20, 4096), (int64_t)1 << 35);
+    ck_assert_int_eq(ra_message_key_bytes(3 << 20, 4096, 4, true),
+                     3 * (((int64_t)1 << 35) + (1 << 20)));
+}
+END_TEST
+
+START_TEST(message_keys)
+{
+    float message[200], gradients[200];
+    struct ra_keys keys = ra_message_keys(2, 6, true, 5, message, gradients);
+    ck_assert(keys.rows == 5 && keys.stride.k == 6 && keys.stride.v == 6);
+    ck_assert(keys.stride.dk == 6 && keys.stride.dv == 6);
+    ck_assert(keys.k == message && keys.v == message + 60);
+    ck_assert(keys.dk == gradients && keys.dv == gradients + 60);
+    ck_assert_ptr_eq(keys.mask, (const bool *)message + 480);
+
+    /* The mask ends where the message does, and dv where the gradients do. */
+    ck_assert_ptr_eq(keys.mask + 10,
+                     (const bool *)message + 5 * ra_message_key_bytes(2, 6, 4, true));
+    ck_assert_ptr_eq(keys.dv + 60, gradients + 5 * ra_message_gradient_bytes(2, 6) / 4);
+
+    /* What is not there is NULL. */
+    keys = ra_message_keys(2, 6, false, 5, message, NULL);
+    ck_assert(keys.k == message && keys.v == message + 60);
+    ck_assert(!keys.mask && !keys.dk && !keys.dv);
+    keys = ra_message_keys(2, 6, true, 5, message, NULL);
+    ck_assert(keys.mask && !keys.dk && !keys.dv);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("ring");
+    TCase *cases = tcase_create("ring");
+    tcase_set_timeout(cases, 60);
+    tcase_add_loop_test(cases, steps, 1, MOST_RANKS + 1);
+    tcase_add_test(cases, slots);
+    tcase_add_loop_test(cases, loop, 1, 7);
+    tcase_add_loop_test(cases, failing_link, 0, 2);
+    tcase_add_test(cases, other_rank_has_failed);
+    tcase_add_test(cases, first_polls);
+    tcase_add_test(cases, bounded_polls);
+    tcase_add_test(cases, alone);
+    tcase_add_test(cases, message_bytes);
+    tcase_add_test(cases, message_keys);
+    suite_add_tcase(suite, cases);
+    return suite_run(suite);
+}
