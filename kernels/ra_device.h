@@ -250,4 +250,27 @@ RA_DEVICE void ra_store(void *data, enum ra_type type, int64_t i, float x)
     }
 }
 
+/* ---- Launching, for the host. */
+
+/* What the current device says of itself. */
+static inline cudaError_t ra_ask_device(int *value, enum cudaDeviceAttr attribute)
+{
+    int device;
+    cudaError_t error = cudaGetDevice(&device);
+    return error != cudaSuccess ? error : cudaDeviceGetAttribute(value, attribute, device);
+}
+
+/* Launches a kernel with so many bytes of shared memory: more than 48 KiB have to be asked for. */
+template <class... Parameters>
+static cudaError_t ra_launch(void (*kernel)(Parameters...), int64_t blocks, int threads,
+                             size_t bytes, cudaStream_t stream, Parameters... parameters)
+{
+    cudaError_t error = cudaFuncSetAttribute(
+        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (error != cudaSuccess)
+        return error;
+    kernel<<<(unsigned)blocks, threads, bytes, stream>>>(parameters...);
+    return cudaGetLastError();
+}
+
 #endif

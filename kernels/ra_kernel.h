@@ -50,7 +50,10 @@ struct ra_kernel {
     int *turns;
 };
 
-/* The launchers. cudaErrorNotSupported: a type or a dim (D > 256) that this kernel has not; of k03
+/* The largest D that a kernel takes. */
+enum { RA_MOST_DIM = 256 };
+
+/* The launchers. cudaErrorNotSupported: a type that this kernel has not, or D > RA_MOST_DIM; of k03
  * also a GPU older than compute capability 8.0, for which no kernel is compiled: there CUDA itself
  * refuses the other launches. Any newer GPU will do: k03 asks it which shapes of tiles it has room
  * for. */
@@ -71,6 +74,14 @@ cudaError_t ra_kernel_copy(struct ra_tensor to, struct ra_tensor from, int64_t b
                            int64_t heads, int64_t dim, cudaStream_t stream);
 cudaError_t ra_kernel_add(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
                           int64_t heads, int64_t dim, cudaStream_t stream);
+
+/* The part of an array that begins at this row; an array that is not there stays so. */
+static inline struct ra_tensor ra_tensor_from_row(struct ra_tensor tensor, int64_t row)
+{
+    if (tensor.data)
+        tensor.data = (char *)tensor.data + row * tensor.row * ra_type_bytes(tensor.type);
+    return tensor;
+}
 
 #ifdef __cplusplus
 }

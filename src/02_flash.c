@@ -5,8 +5,7 @@
  * M, not with their product.
  */
 #include <stddef.h>
-#include "ra_tile.h"
-#include "stage.h"
+#include "stage_tile.h"
 
 /* The problem and the results, whole. */
 struct arrays {
@@ -61,7 +60,8 @@ int main(int argc, char **argv)
     stage_open(&stage, argc, argv, 2, "02-flash",
                "Attention from tiles: online softmax, and a backward that recomputes.",
                NPY_FLOAT32);
-    int64_t workspace = ra_tile_workspace(stage.config.tile_queries, stage.config.tile_keys, stage.D);
+    int64_t workspace =
+        ra_tile_workspace(stage.config.tile_queries, stage.config.tile_keys, stage.D);
     int64_t width = stage.H * stage.D;
     struct arrays x = {
         .queries = stage_queries(&stage),

@@ -500,8 +500,8 @@ static struct ra_plan *new_plan(const struct ra_config *config, struct thread_ri
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE] = "";
     enum ra_status status =
-        ring ? ra_link_plan_create(&plan, config, thread_ring_link(ring, rank), error)
-             : ra_plan_create(&plan, config, error);
+        ring ? ra_plan_create(&plan, config, &(struct ra_link[]){thread_ring_link(ring, rank)}[0], error)
+             : ra_plan_create(&plan, config, NULL, error);
     if (status != RA_OK)
         snprintf(trouble, TEXT, "plan: %s: %s", ra_status_text(status), error);
     return status == RA_OK ? plan : NULL;
@@ -1456,7 +1456,7 @@ static const struct wrong_field {
     {FIELD(queries), WHOLE, -1, "-1", "at least 0"},
     {FIELD(queries), WHOLE, 0x1p62, "4611686018427387904", "at most"},
     {FIELD(queries), WHOLE, 0x1p49, "562949953421312", "at most"},
-    {FIELD(keys), WHOLE, -2, "-2", "at least -1"},
+    {FIELD(keys), WHOLE, -2, "-2", "at least 0, or RA_SAME"},
     {FIELD(keys), WHOLE, 0x1p62, "4611686018427387904", "at most"},
     {FIELD(keys), WHOLE, 0x1p49, "562949953421312", "at most"},
     {FIELD(heads), WHOLE, 0, "0", "at least 1"},
@@ -1464,8 +1464,8 @@ static const struct wrong_field {
     {FIELD(heads), WHOLE, 3, "3", "divides"},
     {FIELD(heads), WHOLE, 0x1p62, "4611686018427387904", "at most"},
     {FIELD(heads), WHOLE, 0x1p49, "562949953421312", "at most"},
-    {FIELD(key_heads), WHOLE, 0, "0", "divides heads = 4"},
-    {FIELD(key_heads), WHOLE, -2, "-2", "at least -1"},
+    {FIELD(key_heads), WHOLE, 0, "0", "at least 1, or RA_SAME"},
+    {FIELD(key_heads), WHOLE, -2, "-2", "at least 1, or RA_SAME"},
     {FIELD(key_heads), WHOLE, 3, "3", "divides heads = 4"},
     {FIELD(key_heads), WHOLE, 8, "8", "divides heads = 4"},
     {FIELD(dim), WHOLE, 0, "0", "at least 1"},
@@ -1475,11 +1475,11 @@ static const struct wrong_field {
     {FIELD(type), INT, RA_BOOL, "3", "RA_BFLOAT16"},
     {FIELD(type), INT, -1, "-1", "RA_BFLOAT16"},
     {FIELD(type), INT, 99, "99", "RA_BFLOAT16"},
-    {FIELD(has_mask), BYTE, 2, "2", "0 to 1"},
-    {FIELD(forward_only), BYTE, 255, "255", "0 to 1"},
-    {FIELD(causal), BYTE, 2, "2", "0 to 1"},
-    {FIELD(local_keys), BYTE, 3, "3", "0 to 1"},
-    {FIELD(lookback), WHOLE, -2, "-2", "at least 0"},
+    {FIELD(has_mask), BYTE, 2, "2", "true or false"},
+    {FIELD(forward_only), BYTE, 255, "255", "true or false"},
+    {FIELD(causal), BYTE, 2, "2", "true or false"},
+    {FIELD(local_keys), BYTE, 3, "3", "true or false"},
+    {FIELD(lookback), WHOLE, -2, "-2", "at least 0, or RA_NO_LOOKBACK"},
     {FIELD(lookback), WHOLE, 0, "0", "causal = true"},
     {FIELD(lookback), WHOLE, 100, "100", "causal = true"},
     {FIELD(head_map), INT, 2, "2", "RA_INTERLEAVED"},
@@ -1495,15 +1495,19 @@ static const struct wrong_field {
     {FIELD(softcap), REAL, 1e-46, "1e-46", "float32"},
     {FIELD(layout), INT, 3, "3", "RA_ZIGZAG"},
     {FIELD(layout), INT, -1, "-1", "RA_ZIGZAG"},
-    {FIELD(bucket), WHOLE, -1, "-1", "at least 0"},
+    {FIELD(bucket), WHOLE, -1, "-1", "at least 1, or 0"},
     {FIELD(bucket), WHOLE, 4, "4", "RA_STRIPED"},
-    {FIELD(ring_size), INT, -1, "-1", "at least 0"},
-    {FIELD(ring_size), INT, INT_MIN, "-2147483648", "at least 0"},
+    {FIELD(ring_size), INT, -1, "-1", "at least 1, or 0"},
+    {FIELD(ring_size), INT, INT_MIN, "-2147483648", "at least 1, or 0"},
     {FIELD(ring_size), INT, INT_MAX, "2147483647", "at most"},
-    {FIELD(tile_queries), WHOLE, -1, "-1", "at least 0"},
+    {FIELD(tile_queries), WHOLE, -1, "-1", "at least 1, or 0"},
     {FIELD(tile_queries), WHOLE, 0x1p62, "4611686018427387904", "at most"},
-    {FIELD(tile_keys), WHOLE, -7, "-7", "at least 0"},
+    {FIELD(tile_keys), WHOLE, -7, "-7", "at least 1, or 0"},
     {FIELD(tile_keys), WHOLE, 0x1p62, "4611686018427387904", "at most"},
+    {FIELD(transport), INT, 4, "4",
+     "RA_ANY_TRANSPORT, RA_PEER_COPIES, RA_DEVICE_LINK or RA_HOST_LINK"},
+    {FIELD(transport), INT, -1, "-1", "RA_HOST_LINK"},
+    {FIELD(deterministic), BYTE, 2, "2", "true or false"},
     {FIELD(timeout), REAL, -1, "-1", "seconds"},
     {FIELD(timeout), REAL, NAN, "nan", "seconds"},
 };
@@ -1535,13 +1539,13 @@ static void refused(const struct ra_config *config, const char *name, const char
     struct ra_plan *plan = (struct ra_plan *)(void *)&plan;
     char error[RA_ERROR_SIZE];
     memset(error, 'x', sizeof error);
-    ck_assert_msg(ra_plan_create(&plan, config, error) == RA_INVALID, "%s %s", name, got);
+    ck_assert_msg(ra_plan_create(&plan, config, NULL, error) == RA_INVALID, "%s %s", name, got);
     ck_assert_ptr_null(plan);
     ck_assert_ptr_nonnull(memchr(error, 0, sizeof error));
     ck_assert_msg(strstr(error, name) && strstr(error, got) && strstr(error, right),
                   "\"%s\" has no \"%s\", \"%s\" or \"%s\"", error, name, got, right);
     plan = (struct ra_plan *)(void *)&plan;
-    ck_assert_int_eq(ra_plan_create(&plan, config, NULL), RA_INVALID);
+    ck_assert_int_eq(ra_plan_create(&plan, config, NULL, NULL), RA_INVALID);
     ck_assert_ptr_null(plan);
 }
 
@@ -1562,9 +1566,9 @@ START_TEST(wrong_configs)
 
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
-    ck_assert_int_eq(ra_plan_create(NULL, &striped, error), RA_INVALID);
+    ck_assert_int_eq(ra_plan_create(NULL, &striped, NULL, error), RA_INVALID);
     ck_assert_ptr_nonnull(strstr(error, "plan is NULL"));
-    ck_assert_int_eq(ra_plan_create(&plan, NULL, error), RA_INVALID);
+    ck_assert_int_eq(ra_plan_create(&plan, NULL, NULL, error), RA_INVALID);
     ck_assert_ptr_nonnull(strstr(error, "config is NULL"));
     ck_assert_ptr_null(plan);
     ra_plan_destroy(NULL);
@@ -1857,16 +1861,16 @@ START_TEST(links_of_no_plan)
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
     config.ring_size = 2;
-    ck_assert_int_eq(ra_link_plan_create(&plan, &config, thread_ring_link(ring, 0), error),
+    ck_assert_int_eq(ra_plan_create(&plan, &config, &links[0], error),
                      RA_INVALID);
     ck_assert_ptr_nonnull(strstr(error, "ring_size = 2"));
     ck_assert_int_eq(thread_ring_closed(ring), 1);
     config.dim = 0;
-    ck_assert_int_eq(ra_link_plan_create(&plan, &config, thread_ring_link(ring, 1), NULL),
+    ck_assert_int_eq(ra_plan_create(&plan, &config, &links[1], NULL),
                      RA_INVALID);
     ck_assert_ptr_null(plan);
     ck_assert_int_eq(thread_ring_closed(ring), 2);
-    ck_assert_int_eq(ra_link_plan_create(NULL, &config, thread_ring_link(ring, 2), error),
+    ck_assert_int_eq(ra_plan_create(NULL, &config, &links[2], error),
                      RA_INVALID);
     ck_assert_ptr_nonnull(strstr(error, "plan is NULL"));
     ck_assert_int_eq(thread_ring_closed(ring), 3);
@@ -2029,8 +2033,8 @@ START_TEST(memory_of_a_plan)
                 link.bytes = 1000;
             }
             watch_memory();
-            enum ra_status status = ring ? ra_link_plan_create(&plan, &p.config, link, NULL)
-                                         : ra_plan_create(&plan, &p.config, NULL);
+            enum ra_status status = ring ? ra_plan_create(&plan, &p.config, &link, NULL)
+                                         : ra_plan_create(&plan, &p.config, NULL, NULL);
             int64_t calls = memory.calls, taken = memory.bytes, bytes = ra_plan_bytes(plan);
             int live = memory.held;
             ra_plan_destroy(plan);
@@ -2047,7 +2051,7 @@ START_TEST(memory_of_a_plan)
                 watch_memory();
                 memory.refuse = refuse;
                 plan = (struct ra_plan *)(void *)&plan;
-                status = ra_plan_create(&plan, &p.config, error);
+                status = ra_plan_create(&plan, &p.config, NULL, error);
                 stop_watching();
                 ck_assert_int_eq(status, RA_OUT_OF_MEMORY);
                 ck_assert_ptr_null(plan);
@@ -2084,7 +2088,7 @@ START_TEST(memory_of_a_plan)
     large.type = RA_FLOAT16;
     watch_memory();
     memory.most = 1 << 30;
-    enum ra_status status = ra_plan_create(&plan, &large, error);
+    enum ra_status status = ra_plan_create(&plan, &large, NULL, error);
     stop_watching();
     ck_assert_int_eq(status, RA_OUT_OF_MEMORY);
     ck_assert_int_eq(memory.held, 0);
@@ -2157,7 +2161,7 @@ START_TEST(memory_in_use)
     struct ra_link link = {.rank = 0, .size = 1, .self = &config, .close = stay_open};
     struct ra_plan *plan;
     watch_memory();
-    enum ra_status status = ra_link_plan_create(&plan, &config, link, NULL);
+    enum ra_status status = ra_plan_create(&plan, &config, &link, NULL);
     stop_watching();
     ck_assert_int_eq(status, RA_OK);
     ck_assert_int_eq(memory.held, 2);
@@ -2277,7 +2281,7 @@ START_TEST(fuzz_configs)
         char error[RA_ERROR_SIZE] = "";
         watch_memory();
         memory.most = 1 << 26;
-        enum ra_status status = ra_plan_create(&plan, &config, error);
+        enum ra_status status = ra_plan_create(&plan, &config, NULL, error);
         stop_watching();
         if (status != RA_OK) {
             if ((status != RA_INVALID && status != RA_OUT_OF_MEMORY) || plan || !error[0] ||

@@ -347,7 +347,7 @@ static struct ra_plan *plan_of(enum ra_type type, int P)
     config.ring_size = P;
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
-    if (ra_plan_create(&plan, &config, error) != RA_OK)
+    if (ra_plan_create(&plan, &config, NULL, error) != RA_OK)
         fail("08-plan: %s", error);
     return plan;
 }

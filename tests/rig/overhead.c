@@ -40,7 +40,7 @@ int main(void)
     config.forward_only = true;
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
-    if (ra_plan_create(&plan, &config, error) != RA_OK) {
+    if (ra_plan_create(&plan, &config, NULL, error) != RA_OK) {
         fprintf(stderr, "overhead: %s\n", error);
         return 1;
     }
