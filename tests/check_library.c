@@ -1220,10 +1220,10 @@ START_TEST(masked_ranks)
 END_TEST
 
 /* While the tiles of a hop are folded, the keys of the next one are on their way, and are looked
- * after. */
+ * after: here a hop takes longer than the time between two polls. */
 START_TEST(messages_move_meanwhile)
 {
-    struct problem p = {.config = shape(1, 60, 60, 1, 1, 4), .ranks = 3};
+    struct problem p = {.config = shape(1, 600, 600, 1, 1, 64), .ranks = 3};
     prepare(&p);
     struct run run = new_run(&p, ROWS_FIRST);
     run.ring = thread_ring_open(3, 30, THREAD_LATE);
