@@ -415,7 +415,7 @@ START_TEST(finds_names_that_no_chapter_names)
         "static int own(void);\nstatic inline int small(void)\n{\n    return 0;\n}\n"
         "struct later;\nextern int variable, table[2];\ntypedef struct {\n    int a;\n} alias;\n"
         "typedef int (*callback)(int);\nenum { LOOSE = 1 };\n");
-    put("a.md", "ff, f2, _f and xanswer are other words.\n");
+    put("a.md", "ff, f2, _f, xanswer and answ are other words.\n");
     put("b.md", "Nothing.\n");
     ck_assert_int_eq(weave("--check", "--cover", "a.h", "a.md", "b.md", NULL), 1);
     ck_assert_str_eq(get("err"), "a.h:3: no chapter names f\n"
