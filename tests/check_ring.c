@@ -364,7 +364,7 @@ START_TEST(loop)
         int64_t key_bytes = number % 6 == 5 ? 0 : 5;
         world.arrivals = number / 2 % 2;
         make_shape(&world.shape, _i, number);
-        world.threads = thread_ring_open(_i, 20, world.arrivals ? THREAD_LATE : THREAD_EARLY);
+        world.threads = thread_ring_open(_i, 6, world.arrivals ? THREAD_LATE : THREAD_EARLY);
         thread_ring_run(_i, run_rank, &key_bytes);
         for (int rank = 0; rank < _i; rank++)
             ck_assert_msg(!ranks[rank].wrong[0], "ring %d, rank %d of %d: %s", number, rank, _i,
