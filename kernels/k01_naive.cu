@@ -8,7 +8,7 @@
  */
 #include "ra_device.h"
 
-enum { THREADS = 128, MOST_DIM = 256 };
+enum { THREADS = 128 };
 
 /* Which row of (batch, heads, rows) this thread has, neighbours in a block being neighbours in the
  * array: they read the same keys at the same time. Threads beyond the last row get b = batch. */
@@ -56,7 +56,7 @@ static __global__ void forward(struct ra_kernel kernel)
     const float *q = ra_floats(kernel.q, b, a, h);
 
     /* The carry of the keys before these. */
-    float o[MOST_DIM], max = -CUDART_INF_F, sum = 0;
+    float o[RA_MOST_DIM], max = -CUDART_INF_F, sum = 0;
     for (int c = 0; c < D; c++)
         o[c] = kernel.first ? 0 : ra_floats(kernel.carry_o, b, a, h)[c];
     if (!kernel.first) {
@@ -137,7 +137,7 @@ static __global__ void backward_queries(const __grid_constant__ struct ra_kernel
     if (*ra_floats(kernel.lse, b, a, h) == -CUDART_INF_F)
         return;
 
-    float dq[MOST_DIM];
+    float dq[RA_MOST_DIM];
     for (int c = 0; c < D; c++)
         dq[c] = 0;
     struct ra_range seen = ra_keys_seen(kernel.band, a, 1, kernel.keys);
@@ -161,7 +161,7 @@ static __global__ void backward_keys(const __grid_constant__ struct ra_kernel ke
     int64_t b = own.b, key = own.row;
     int D = (int)kernel.dim, H = (int)kernel.heads, G = (int)kernel.key_heads, g = own.head;
 
-    float dk[MOST_DIM], dv[MOST_DIM];
+    float dk[RA_MOST_DIM], dv[RA_MOST_DIM];
     for (int c = 0; c < D; c++)
         dk[c] = dv[c] = 0;
     struct ra_range seeing = ra_queries_seeing(kernel.band, key, 1, kernel.queries);
@@ -193,7 +193,7 @@ static unsigned blocks(int64_t rows)
 
 extern "C" cudaError_t ra_k01_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    if (kernel->q.type != RA_FLOAT32 || kernel->dim > MOST_DIM)
+    if (kernel->q.type != RA_FLOAT32 || kernel->dim > RA_MOST_DIM)
         return cudaErrorNotSupported;
     int64_t rows = kernel->batch * kernel->heads * kernel->queries;
     if (rows == 0)
@@ -204,7 +204,7 @@ extern "C" cudaError_t ra_k01_forward(const struct ra_kernel *kernel, cudaStream
 
 extern "C" cudaError_t ra_k01_backward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    if (kernel->q.type != RA_FLOAT32 || kernel->dim > MOST_DIM)
+    if (kernel->q.type != RA_FLOAT32 || kernel->dim > RA_MOST_DIM)
         return cudaErrorNotSupported;
     int64_t rows = kernel->batch * kernel->heads * kernel->queries;
     int64_t key_rows = kernel->batch * kernel->key_heads * kernel->keys;

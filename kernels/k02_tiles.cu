@@ -16,7 +16,7 @@
  * y + LINES, ..., and lane x of it columns x, x + LANES, ...: then the numbers of neighbouring
  * lanes lie in different banks. Of a tile of sums, D wide, lane x has columns 4 x .. 4 x + 3 of
  * every 64. */
-enum { LINES = 8, LANES = 16, THREADS = LINES * LANES, MOST_DIM = 256 };
+enum { LINES = 8, LANES = 16, THREADS = LINES * LANES };
 
 /* Rows of shared memory are this many numbers longer than they must be: 8 neighbouring rows, 16
  * bytes of each, then lie in all 32 banks. */
@@ -611,10 +611,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
  * and never less. */
 static cudaError_t has_room(bool *room, int numbers)
 {
-    int device, most;
-    cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess)
-        error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    int most;
+    cudaError_t error = ra_ask_device(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin);
     *room = error == cudaSuccess && most >= numbers * (int)sizeof(float);
     return error;
 }
@@ -629,15 +627,7 @@ static cudaError_t launch(tile_kernel *function, const struct ra_kernel *kernel,
     bool chunks = ra_in_chunks(kernel->q, kernel->dim) && ra_in_chunks(kernel->k, kernel->dim) &&
                   ra_in_chunks(kernel->v, kernel->dim) && ra_in_chunks(kernel->d_out, kernel->dim);
     int64_t blocks = (rows + stay - 1) / stay * heads * kernel->batch;
-    size_t bytes = numbers * sizeof(float);
-
-    /* More than 48 KiB of shared memory have to be asked for. */
-    cudaError_t error = cudaFuncSetAttribute(
-        (const void *)function, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (error != cudaSuccess)
-        return error;
-    function<<<(unsigned)blocks, THREADS, bytes, stream>>>(*kernel, chunks);
-    return cudaGetLastError();
+    return ra_launch(function, blocks, THREADS, numbers * sizeof(float), stream, *kernel, chunks);
 }
 
 template <int Dim, bool Small = false>
@@ -678,7 +668,7 @@ static cudaError_t launch_backward(const struct ra_kernel *kernel, cudaStream_t 
 
 extern "C" cudaError_t ra_k02_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    if (kernel->q.type != RA_FLOAT32 || kernel->dim > MOST_DIM)
+    if (kernel->q.type != RA_FLOAT32 || kernel->dim > RA_MOST_DIM)
         return cudaErrorNotSupported;
     if (kernel->batch == 0 || kernel->queries == 0)
         return cudaSuccess;
@@ -689,7 +679,7 @@ extern "C" cudaError_t ra_k02_forward(const struct ra_kernel *kernel, cudaStream
 
 extern "C" cudaError_t ra_k02_backward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    if (kernel->q.type != RA_FLOAT32 || kernel->dim > MOST_DIM)
+    if (kernel->q.type != RA_FLOAT32 || kernel->dim > RA_MOST_DIM)
         return cudaErrorNotSupported;
     if (kernel->batch == 0 || kernel->queries == 0 || kernel->keys == 0)
         return cudaSuccess;

@@ -5,7 +5,7 @@
  *
  * A block of threads has a tile of keys of one key/value head, and steps through the tiles of
  * queries that see it, of all query heads that read this head. So dk and dv stay in registers until
- * the end, and nobody else adds to these rows; dq is added to in global memory at every step.
+ * the end, and no other block adds to these rows; dq is added to in global memory at every step.
  *
  * A step has two halves, a barrier between them. `weigh` computes s and dp and leaves p and ds in
  * shared memory, as 16-bit numbers; `gather` multiplies them by what was written by all warps. The
@@ -19,14 +19,13 @@
  * That takes one barrier a step, two places for p and ds, and three for the queries: of this step,
  * of the next, and those that are being copied.
  */
-#include "ra_device.h"
+#include "k03.h"
 
-/* The shape of a tile. Dim: D, rounded up with zeros. Stages: 3, as said above; or 2 where shared
- * memory is smaller: then all warps gather, wait for each other, and weigh. Queries: 64, 32 or 16. */
-template <class Type_, int Dim_, int Stages_, int Queries_> struct tile_shape {
-    typedef Type_ Type;
-    static constexpr int Dim = Dim_, Stages = Stages_, Warps = 8, Threads = 32 * Warps;
-    static constexpr int Queries = Queries_, Keys = 2 * Queries;
+/* The shape of a tile. Stages: 3, as said above; or 2 where shared memory is smaller: then all warps
+ * gather, wait for each other, and weigh. Queries: 64, 32 or 16. */
+template <class Type_, int Dim_, int Stages_, int Queries_>
+struct tile_shape : tile<Type_, Dim_, 8> {
+    static constexpr int Stages = Stages_, Queries = Queries_, Keys = 2 * Queries;
 
     /* Rows of p and ds: the swizzle wants 8 chunks. */
     static constexpr int Width = Keys > 64 ? Keys : 64;
@@ -38,8 +37,8 @@ template <class Type_, int Dim_, int Stages_, int Queries_> struct tile_shape {
     static constexpr int Weighing = Row_warps * Column_warps;
 
     /* Those of dq: 2 x 4, or 1 x 8. Those of dk and dv: 32 keys each. */
-    static constexpr int Dq_warps = Warps / Row_warps, Dq_columns = Dim / 8 / Dq_warps;
-    static constexpr int Key_warps = Keys / 32, Dk_columns = Dim / 8 * Key_warps / Warps;
+    static constexpr int Dq_warps = 8 / Row_warps, Dq_columns = Dim_ / 8 / Dq_warps;
+    static constexpr int Key_warps = Keys / 32, Dk_columns = Dim_ / 8 * Key_warps / 8;
 };
 
 /* What a block of threads has to do: its keys, and the tiles of queries that see them, from the last
@@ -68,8 +67,8 @@ template <class Shape> struct shared_memory {
     struct step step[Shape::Stages];
     uint32_t there[Shape::Keys / 32]; /* a bit for every key: there, and not hidden by the mask */
     unsigned ticket;
-    struct ra_turn
-        turn[Shape::Warps]; /* each warp's own: which turn it has to pass on, and to whom */
+    struct ra_semaphore
+        semaphore[Shape::Warps]; /* each warp's own: which one it has to release, and to whom */
 };
 
 /* What the launcher works out once for all threads. */
@@ -85,35 +84,6 @@ struct backward {
 
 /* ---- Into shared memory. */
 
-/* Begins to copy a tile of rows; zeros for a row that is not there and for columns from D on. There:
- * the first `rows`, and of these, if there is a mask, those that it allows. */
-template <class Shape, int Rows>
-RA_DEVICE void copy_rows(uint16_t to[Rows][Shape::Dim], const struct backward &f,
-                         const struct ra_tensor &x, int64_t first, int rows, const bool *mask,
-                         int64_t mask_row)
-{
-    /* Step is a multiple of 8: row and row + Step are swizzled alike. */
-    constexpr int Chunks = Shape::Dim / 8, Step = Shape::Threads / Chunks;
-    unsigned thread = ra_afresh(threadIdx.x);
-    int row = thread / Chunks, column = thread % Chunks * 8, dim = (int)f.x.dim;
-    const uint16_t *from = (const uint16_t *)x.data + first + row * x.row + column;
-    uint16_t *place = &to[row][8 * ra_swizzle(row, column / 8)];
-    if (f.chunks) {
-        rows = column < dim ? rows : 0;
-#pragma unroll
-        for (int i = 0; i < Rows; i += Step, from += Step * x.row)
-            ra_copy16(ra_shared(place + i * Shape::Dim), from,
-                      row + i < rows && (!mask || mask[(row + i) * mask_row]));
-        return;
-    }
-#pragma unroll 1
-    for (int i = 0; i < Rows; i += Step, from += Step * x.row) {
-        bool there = row + i < rows && (!mask || mask[(row + i) * mask_row]);
-        for (int c = 0; c < 8; c++)
-            place[i * Shape::Dim + c] = there && column + c < dim ? from[c] : 0;
-    }
-}
-
 /* Begins to copy the queries of a step. What lies beyond the last query is 0, delta and lse too: p =
  * 1 there, times d_out = 0; ds = 1 * (0 - 0). */
 template <class Shape>
@@ -123,10 +93,14 @@ RA_DEVICE void copy_queries(struct shared_memory<Shape> &shared, const struct ba
     const struct ra_kernel &x = f.x;
     int64_t a0 = (int64_t)step.tile * Shape::Queries;
     int rows = (int)ra_least(Shape::Queries, x.queries - a0);
-    copy_rows<Shape, Shape::Queries>(shared.in[stage].q, f, x.q, ra_place(x.q, task.b, a0, step.h),
-                                     rows, NULL, 0);
-    copy_rows<Shape, Shape::Queries>(shared.in[stage].d_out, f, x.d_out,
-                                     ra_place(x.d_out, task.b, a0, step.h), rows, NULL, 0);
+    uint32_t there[(Shape::Queries + 31) / 32];
+    const struct ra_tensor no_mask = {};
+    rows_there<Shape::Queries>(there, no_mask, task.b, a0, x.queries);
+    copy_rows<Shape, Shape::Queries>(shared.in[stage].q[0], row_at(x.q, task.b, a0, step.h),
+                                     x.q.row, there, (int)x.dim, f.chunks, ra_afresh(threadIdx.x));
+    copy_rows<Shape, Shape::Queries>(shared.in[stage].d_out[0], row_at(x.d_out, task.b, a0, step.h),
+                                     x.d_out.row, there, (int)x.dim, f.chunks,
+                                     ra_afresh(threadIdx.x));
 
     int row = threadIdx.x % Shape::Queries;
     if (threadIdx.x < Shape::Queries)
@@ -142,17 +116,6 @@ RA_DEVICE void copy_queries(struct shared_memory<Shape> &shared, const struct ba
 }
 
 /* ---- Products of matrices in shared memory. */
-
-/* Where this thread's row of 16 bytes is for ldmatrix, in bytes from the beginning of a matrix with
- * rows of `Width` numbers: of the 16 x 16 numbers from (row, column) on, whose quarters come upper
- * left, lower left, upper right, lower right; or, `across`, upper left, upper right, lower left,
- * lower right. */
-template <int Width> RA_DEVICE uint32_t corner(int lane, int row, int column, bool across)
-{
-    int second = lane / 8 % 2, third = lane / 16;
-    row += lane % 8 + 8 * (across ? third : second);
-    return 2 * Width * row + 16 * ra_swizzle(row, column / 8 + (across ? second : third));
-}
 
 /* Loads 16 x 16 numbers so many rows and columns, multiples of 16, after a corner. The swizzle stays
  * within 8 chunks, 64 numbers: ^ moves along there, since the bits of the column are apart from those
@@ -190,13 +153,6 @@ RA_DEVICE void multiply(float (&c)[Rows][Columns][4], uint32_t a, uint32_t b)
             for (int j = 0; j < Columns; j++)
                 Type::multiply(c[i][j], x[i], y[j / 2][j % 2 * 2], y[j / 2][j % 2 * 2 + 1]);
     }
-}
-
-template <int Rows, int Columns> RA_DEVICE void clear(float (&c)[Rows][Columns][4])
-{
-#pragma unroll
-    for (int e = 0; e < Rows * Columns * 4; e++)
-        c[e / 4 / Columns][e / 4 % Columns][e % 4] = 0;
 }
 
 /* To the rows of x that begin at number `first`: += scale * c, of which only (rows, columns) are
@@ -263,7 +219,7 @@ RA_DEVICE void weigh_scores(const struct backward &f, float (&s)[Shape::Rows][Sh
 }
 
 /* The first half of step j: p and ds. In float16 ds, without the scale, must stay below 65504, and is
- * coarse below 6e-5: who trains in float16 scales the loss, as for every kernel. */
+ * coarse below 6e-5: training in float16 scales the loss, as for every kernel. */
 template <class Shape>
 RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward &f, int warp, int j)
 {
@@ -324,12 +280,12 @@ RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward 
     }
 }
 
-/* Waits until it is this warp's turn to add to dq. In every block of threads the same warp adds to
- * the same part of a tile of queries: so it is the warps that take turns, each among its likes, in
- * the order of the tiles of keys. All go through the queries from the last one down, so that where
+/* Waits until this warp may add to dq. In every block of threads the same warp adds to the same part
+ * of a tile of queries: so a semaphore orders the warps of one number, in the order of the
+ * tiles of keys. All go through the queries from the last one down, so that where
  * they begin at the same one, each is soon a step behind its predecessor and waits no more. */
 template <class Shape>
-RA_DEVICE void await_turn(struct shared_memory<Shape> &shared, const struct backward &f, int warp,
+RA_DEVICE void await_semaphore(struct shared_memory<Shape> &shared, const struct backward &f, int warp,
                           struct step step)
 {
     const struct ra_kernel &x = f.x;
@@ -340,11 +296,11 @@ RA_DEVICE void await_turn(struct shared_memory<Shape> &shared, const struct back
 
     /* The last one leaves 0 behind. */
     int mine = (int)(key_tile - seen.first / Shape::Keys),
-        *at = x.turns + tile * Shape::Warps + warp;
-    ra_turn_await(at, mine);
+        *at = x.semaphores + tile * Shape::Warps + warp;
+    ra_semaphore_wait(at, mine);
     if (threadIdx.x % 32 == 0) {
-        shared.turn[warp].at = at;
-        shared.turn[warp].next = key_tile == (seen.end - 1) / Shape::Keys ? 0 : mine + 1;
+        shared.semaphore[warp].at = at;
+        shared.semaphore[warp].next = key_tile == (seen.end - 1) / Shape::Keys ? 0 : mine + 1;
     }
 }
 
@@ -381,7 +337,7 @@ RA_DEVICE void gather(struct shared_memory<Shape> &shared, const struct backward
     struct step step = shared.step[stage];
     int64_t a0 = (int64_t)step.tile * Queries;
     if (x.deterministic)
-        await_turn(shared, f, warp, step);
+        await_semaphore(shared, f, warp, step);
     add_to(x.dq, ra_place(x.dq, shared.task.b, a0 + row, step.h) + column, x.queries - a0 - row,
            (int)x.dim - column, f.pairs, x.score.scale, dq);
 }
@@ -404,13 +360,13 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     /* The same for all threads of a warp, so that the compiler knows it, too. */
     int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
 
-    /* To wait for a turn is safe if those whose turn is earlier have begun: so the blocks of threads
+    /* A wait is safe if the warps that come earlier have begun: so the blocks of threads
      * draw their numbers when they begin. The last number drawn leaves 0 behind. */
     unsigned number = blockIdx.x;
     if (x.deterministic) {
         if (threadIdx.x == 0) {
-            int64_t turns = x.batch * x.heads * f.query_tiles * Shape::Warps;
-            shared.ticket = atomicInc((unsigned *)x.turns + turns, gridDim.x - 1);
+            int64_t semaphores = x.batch * x.heads * f.query_tiles * Shape::Warps;
+            shared.ticket = atomicInc((unsigned *)x.semaphores + semaphores, gridDim.x - 1);
         }
         __syncthreads();
         number = shared.ticket;
@@ -427,7 +383,7 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     task.g = head % (int)x.key_heads;
     task.key_tile = place / heads;
 
-    /* Who sees these keys? */
+    /* The queries that see these keys. */
     int64_t b0 = (int64_t)task.key_tile * Keys;
     int keys = (int)ra_least(Keys, x.keys - b0);
     struct ra_range range = ra_queries_seeing(x.band, b0, keys, x.queries);
@@ -438,20 +394,16 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     task.steps = (task.last_tile - task.first_tile + 1) * f.group;
 
     /* The keys, and the queries of the first step. */
-    const bool *mask = NULL;
-    if (x.mask.data)
-        mask = (const bool *)x.mask.data + task.b * x.mask.batch + b0 * x.mask.row;
-    if (warp < Keys / 32) {
-        int key = threadIdx.x;
-        bool there = key < keys && (!mask || mask[key * x.mask.row]);
-        uint32_t bits = __ballot_sync(0xffffffff, there);
-        if (key % 32 == 0)
-            shared.there[warp] = bits;
-    }
-    copy_rows<Shape, Keys>(shared.k, f, x.k, ra_place(x.k, task.b, b0, task.g), keys, mask,
-                           x.mask.row);
-    copy_rows<Shape, Keys>(shared.v, f, x.v, ra_place(x.v, task.b, b0, task.g), keys, mask,
-                           x.mask.row);
+    uint32_t there[Keys / 32];
+    rows_there<Keys>(there, x.mask, task.b, b0, x.keys);
+    if (threadIdx.x == 0)
+#pragma unroll
+        for (int w = 0; w < Keys / 32; w++)
+            shared.there[w] = there[w];
+    copy_rows<Shape, Keys>(shared.k[0], row_at(x.k, task.b, b0, task.g), x.k.row, there, (int)x.dim,
+                           f.chunks, ra_afresh(threadIdx.x));
+    copy_rows<Shape, Keys>(shared.v[0], row_at(x.v, task.b, b0, task.g), x.v.row, there, (int)x.dim,
+                           f.chunks, ra_afresh(threadIdx.x));
     struct step first = {task.last_tile,
                          ra_query_head(x.head_map, (int)x.heads, (int)x.key_heads, task.g, 0)};
     copy_queries(shared, f, task, first, 0);
@@ -492,12 +444,12 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
         if (j + 1 < task.steps && (Shape::Weighing == Shape::Warps || warp < Shape::Weighing))
             weigh(shared, f, warp, j + 1);
 
-        /* Only now, since by now what was added has arrived, and nobody waits for that. */
+        /* Only here, where what was added has arrived without a wait for it. */
         if (x.deterministic && j >= late)
-            ra_turn_pass(&shared.turn[warp]);
+            ra_semaphore_release(&shared.semaphore[warp]);
     }
 
-    /* Nobody else adds to these rows. */
+    /* No other block adds to these rows. */
     b0 = (int64_t)shared.task.key_tile * Keys;
     int row = warp % Shape::Key_warps * 32;
     int column = warp / Shape::Key_warps * 8 * Shape::Dk_columns;
@@ -505,13 +457,6 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
            (int)x.dim - column, f.pairs, x.score.scale, dk);
     add_to(x.dv, ra_place(x.dv, shared.task.b, b0 + row, shared.task.g) + column, x.keys - b0 - row,
            (int)x.dim - column, f.pairs, 1, dv);
-}
-
-/* May rows of x be added to two numbers at a time? */
-static bool in_pairs(struct ra_tensor x, int64_t dim)
-{
-    return (uintptr_t)x.data % 8 == 0 && dim % 2 == 0 && x.batch % 2 == 0 && x.row % 2 == 0 &&
-           x.head % 2 == 0;
 }
 
 template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cudaStream_t stream)
@@ -529,14 +474,8 @@ template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cuda
     f.key_tiles = (int)((x->keys + Shape::Keys - 1) / Shape::Keys);
     f.query_tiles = (int)((x->queries + Shape::Queries - 1) / Shape::Queries);
 
-    int bytes = (int)sizeof(struct shared_memory<Shape>);
-    cudaError_t status = cudaFuncSetAttribute(backward_kernel<Shape>,
-                                              cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (status != cudaSuccess)
-        return status;
-    unsigned blocks = (unsigned)(x->batch * x->key_heads * f.key_tiles);
-    backward_kernel<Shape><<<blocks, Shape::Threads, bytes, stream>>>(f);
-    return cudaGetLastError();
+    return ra_launch(backward_kernel<Shape>, x->batch * x->key_heads * f.key_tiles, Shape::Threads,
+                     sizeof(struct shared_memory<Shape>), stream, f);
 }
 
 /* The first of these shapes that fits into the device's shared memory: 227 KB on compute capability
@@ -546,10 +485,8 @@ static cudaError_t launch_fitting(const struct ra_kernel *x, cudaStream_t stream
 {
     constexpr int Least = 99 << 10;
     static_assert(sizeof(struct shared_memory<Small>) <= Least, "a GPU has not the shared memory");
-    int device, most;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    int most;
+    cudaError_t status = ra_ask_device(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin);
     if (status != cudaSuccess)
         return status;
     if (most < Least)
@@ -574,21 +511,12 @@ template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, 
 
 extern "C" cudaError_t ra_k03_backward(const struct ra_kernel *x, cudaStream_t stream)
 {
-    if (x->dim > 256)
-        return cudaErrorNotSupported;
     if (x->batch * x->queries * x->keys == 0 || x->band.lo > x->band.hi)
         return cudaSuccess;
-    switch (x->q.type) {
-    case RA_FLOAT16:
-        return launch_type<ra_float16>(x, stream);
-    case RA_BFLOAT16:
-        return launch_type<ra_bfloat16>(x, stream);
-    default:
-        return cudaErrorNotSupported;
-    }
+    return launch_for_type(x, [=](auto type) { return launch_type<decltype(type)>(x, stream); });
 }
 
-extern "C" int64_t ra_kernel_turns(const struct ra_kernel *x)
+extern "C" int64_t ra_kernel_semaphores(const struct ra_kernel *x)
 {
     /* One for every warp and tile of queries, and the number that is drawn next. Which shape a
      * device takes is not known here: the smallest has the most tiles. */

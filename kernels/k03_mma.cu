@@ -8,24 +8,26 @@
  * them, whole rows, and folds one tile of keys after the other into them: ra_tile_forward, 32
  * threads wide.
  */
-#include "ra_device.h"
+#include "k03.h"
 
-/* The shape of a tile. Dim: D, rounded up with zeros. Blocks: of 16 query rows, for each of Warps
- * warps. Keys: of a tile. All of these are known to the compiler, so that every loop over registers
- * unrolls. */
-template <class Type_, int Dim_, int Blocks_, int Keys_, int Warps_ = 4> struct tile_shape {
-    typedef Type_ Type;
-    static constexpr int Dim = Dim_, Blocks = Blocks_, Keys = Keys_;
-    static constexpr int Warps = Warps_, Threads = 32 * Warps, Rows = Warps * 16 * Blocks;
-    static constexpr int Row_bytes = 2 * Dim, Chunks = Dim / 8;
-    static constexpr int Key_bytes = Keys * Row_bytes, Query_bytes = Rows * Row_bytes;
+/* The shape of a tile. Blocks: of 16 query rows, for each warp. Keys: of a tile. */
+template <class Type_, int Dim_, int Blocks_, int Keys_, int Warps_ = 4>
+struct tile_shape : tile<Type_, Dim_, Warps_> {
+    static constexpr int Blocks = Blocks_, Keys = Keys_, Rows = Warps_ * 16 * Blocks;
+
+    /* Numbers of a tile of queries, and of one of keys or values. */
+    static constexpr int Query_size = Rows * Dim_, Key_size = Keys * Dim_;
+
+    /* The queries, and twice, one for now and one for next: keys and values. */
+    static constexpr int Shared_bytes = 2 * (Query_size + 4 * Key_size);
 
     /* The larger tiles need the shared memory of compute capability 9.0 for two blocks of threads at
      * once, and its registers: for older GPUs they are not compiled. */
-    static constexpr bool Needs_90 = Dim <= 128 && Dim * Keys > 4096;
+    static constexpr bool Needs_90 = Dim_ <= 128 && Dim_ * Keys > 4096;
 
-    /* The queries, and twice, one for now and one for next: keys and values. */
-    static constexpr int Shared_bytes = Query_bytes + 4 * Key_bytes;
+    /* What a thread has of its warp's rows of s, and of o. Number [i][c][2 r + e] is of row 16 i +
+     * 8 r + lane / 4 of the warp, and of column 8 c + 2 (lane % 4) + e. */
+    typedef float Scores[Blocks][Keys / 8][4], Outputs[Blocks][Dim_ / 8][4];
 };
 
 /* What the launcher works out once for all threads. */
@@ -40,70 +42,281 @@ struct forward {
     int heads_at_once; /* a set of heads that go together: see launch */
 };
 
-/* One row of an array (B, rows, heads, D) of 16-bit numbers. */
-RA_DEVICE const char *row_at(const struct ra_tensor &x, int64_t b, int64_t row, int64_t h)
+/* What a block of threads has to do: the tile of query rows from a0 on, of one head. */
+struct task {
+    int b, h, g;
+    int64_t a0;
+};
+
+/* A thread's carry, of the keys of this launch: o, before it is divided; and of row 16 i + 8 r + lane
+ * / 4 the largest score and the sum of the weights. Of the sum, each of the four threads that share
+ * the row has a part, until the end. */
+template <class Shape> struct carry {
+    typename Shape::Outputs o;
+    float most[Shape::Blocks][2], sum[Shape::Blocks][2];
+};
+
+/* ---- Which rows, and which keys. */
+
+/* Tiles of the last rows come first: under a causal mask they have the most work. Heads come in sets
+ * whose keys and values stay in the L2 cache, and query heads that read the same keys side by side. */
+template <class Shape> RA_DEVICE struct task task_of(const struct forward &f, int block)
 {
-    return (const char *)x.data + 2 * ra_place(x, b, row, h);
+    int H = (int)f.x.heads, G = (int)f.x.key_heads, all = (int)f.x.batch * H;
+    int set = block / (f.heads_at_once * f.tiles) * f.heads_at_once;
+    int place = block - set * f.tiles, heads = min(f.heads_at_once, all - set);
+    int head = set + place % heads;
+    struct task task;
+    task.b = head / H;
+    task.g = head % H / (H / G);
+    task.h = ra_query_head(f.x.head_map, H, G, task.g, head % H % (H / G));
+    task.a0 = (int64_t)(f.tiles - 1 - place / heads) * Shape::Rows;
+    return task;
 }
 
-/* One number of an array (B, rows, heads) of float32. */
-RA_DEVICE float *float_at(const struct ra_tensor &x, int64_t b, int64_t row, int64_t h)
+/* Begins to copy a tile of keys and their values, as one group. */
+template <class Shape>
+RA_DEVICE void copy_keys(uint16_t *shared, const struct forward &f, const uint16_t *k,
+                         const uint16_t *v, const uint32_t there[Shape::Keys / 32])
 {
-    return (float *)x.data + ra_place(x, b, row, h);
+    const struct ra_kernel &x = f.x;
+    int dim = (int)x.dim;
+    copy_rows<Shape, Shape::Keys>(shared, k, x.k.row, there, dim, f.chunks, threadIdx.x);
+    copy_rows<Shape, Shape::Keys>(shared + Shape::Key_size, v, x.v.row, there, dim, f.chunks,
+                                  threadIdx.x);
+    ra_copies_end();
 }
 
-/* Begins to copy rows into shared memory, swizzled: `Count` rows from `from` on, `stride` bytes
- * apart; zeros for a row whose bit in `there` is not set, and for columns from `dim` on. */
-template <class Shape, int Count>
-RA_DEVICE void copy_rows(char *shared, const char *from, int64_t stride,
-                         const uint32_t there[Count / 32], int dim, bool chunks)
-{
-    /* All threads together copy Step rows at a time. Step divides 32, so which word a bit is in does
-     * not depend on the thread. */
-    constexpr int Step = Shape::Threads / Shape::Chunks, Steps = Count / Step;
-    int chunk = threadIdx.x % Shape::Chunks, row = threadIdx.x / Shape::Chunks;
-    char *to = shared + row * Shape::Row_bytes;
-    from += row * stride + 16 * chunk;
-    if (chunks) {
-#pragma unroll
-        for (int i = 0; i < Steps; i++, from += Step * stride) {
-            bool copied = there[i * Step / 32] >> row >> i * Step % 32 & 1 && 8 * chunk < dim;
-            ra_copy16(ra_shared(to) + i * Step * Shape::Row_bytes +
-                          16 * ra_swizzle(row + i * Step, chunk),
-                      from, copied);
-        }
-        return;
-    }
+/* ---- One tile of keys. */
 
-    /* Number by number: rows that do not lie at multiples of 16 bytes. */
+/* s = q k^T. From the corners q and k on, chunk 2 d of a row is reached by ^ 32 d, since a row begins
+ * at a multiple of its length. Of the 16 steps of D = 256 half are unrolled: for all of them there
+ * are not enough registers. */
+template <class Shape>
+RA_DEVICE void multiply_keys(typename Shape::Scores &s, uint32_t q, uint32_t k)
+{
+    constexpr int Blocks = Shape::Blocks, Row_bytes = 2 * Shape::Dim;
+    clear(s);
+#pragma unroll 8
+    for (int d = 0; d < Shape::Dim / 16; d++) {
+        uint32_t a[Blocks][4];
 #pragma unroll
-    for (int w = 0; w < Count / 32; w++)
-#pragma unroll 1
-        for (int r = 32 * w + row; r < 32 * w + 32; r += Step, from += Step * stride) {
-            unsigned short *place =
-                (unsigned short *)(shared + r * Shape::Row_bytes + 16 * ra_swizzle(r, chunk));
-#pragma unroll 1
-            for (int c = 0; c < 8; c++) {
-                bool copied = there[w] >> r % 32 & 1 && 8 * chunk + c < dim;
-                place[c] = copied ? ((const unsigned short *)from)[c] : 0;
+        for (int i = 0; i < Blocks; i++)
+            ra_load_matrices(a[i], (q ^ 32 * d) + 16 * i * Row_bytes);
+#pragma unroll
+        for (int c = 0; c < Shape::Keys / 16; c++) {
+            uint32_t y[4];
+            ra_load_matrices(y, (k ^ 32 * d) + 16 * c * Row_bytes);
+#pragma unroll
+            for (int i = 0; i < Blocks; i++) {
+                Shape::Type::multiply(s[i][2 * c], a[i], y[0], y[1]);
+                Shape::Type::multiply(s[i][2 * c + 1], a[i], y[2], y[3]);
             }
         }
+    }
 }
 
-/* Which of the `Count` keys from b0 on are there: before `end`, and not hidden by the mask. Every
- * warp finds out for itself, 32 keys at a time. */
-template <int Count>
-RA_DEVICE void keys_there(uint32_t there[Count / 32], const struct ra_tensor &mask, int64_t b,
-                          int64_t b0, int64_t end)
+/* A soft cap, or a scale that is not positive: turns products q . k into powers of two, so that the
+ * factor is 1. */
+template <class Shape> RA_DEVICE void cap_scores(typename Shape::Scores &s, const struct forward &f)
 {
-    int lane = threadIdx.x % 32;
+    constexpr int Keys = Shape::Keys;
+    float cap = f.x.score.softcap;
 #pragma unroll
-    for (int w = 0; w < Count / 32; w++) {
-        int64_t key = b0 + 32 * w + lane;
-        bool seen = key < end;
-        if (mask.data && seen)
-            seen = ((const bool *)mask.data)[b * mask.batch + key * mask.row];
-        there[w] = __ballot_sync(0xffffffff, seen);
+    for (int e = 0; e < Shape::Blocks * Keys / 2; e++) {
+        float &score = s[e / (Keys / 2)][e % (Keys / 2) / 4][e % 4];
+        score *= f.x.score.scale;
+        score = RA_LOG2E * (cap > 0 ? cap * ra_tanh(score * f.over_cap) : score);
+    }
+}
+
+/* Does every row of the block of threads see every key of this tile? Most tiles are inside the band,
+ * and all of their keys are there. */
+template <class Shape>
+RA_DEVICE bool all_visible(struct ra_band band, int64_t a0, int64_t b0,
+                           const uint32_t there[Shape::Keys / 32])
+{
+    bool whole = ra_all_seen(band, a0, Shape::Rows, b0, Shape::Keys);
+#pragma unroll
+    for (int w = 0; w < Shape::Keys / 32; w++)
+        whole = whole && there[w] == 0xffffffff;
+    return whole;
+}
+
+/* Sets the score of every key that a row does not see to -inf. `from`: how far this thread's first row
+ * is behind the first key of the tile. */
+template <class Shape>
+RA_DEVICE void hide_scores(typename Shape::Scores &s, struct ra_band band, int64_t from,
+                           const uint32_t there[Shape::Keys / 32])
+{
+    constexpr int Keys = Shape::Keys;
+    int column = 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int i = 0; i < Shape::Blocks; i++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            /* Column 8 c + e of the tile is seen from lo to hi, counted from this thread's first
+             * column. */
+            int64_t row = from + 16 * i + 8 * r - column;
+            int lo = (int)ra_most(-Keys, ra_least(Keys, row + band.lo));
+            int hi = (int)ra_most(-Keys, ra_least(Keys, row + band.hi));
+#pragma unroll
+            for (int c = 0; c < Keys / 8; c++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    bool seen = there[c / 4] >> (8 * (c % 4) + e + column) & 1;
+                    seen = seen && lo <= 8 * c + e && 8 * c + e <= hi;
+                    float &score = s[i][c][2 * r + e];
+                    score = seen ? score : -CUDART_INF_F;
+                }
+        }
+}
+
+/* The largest, and the sum, of the numbers of the four threads that share a row. */
+RA_DEVICE float most_of_row(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+
+RA_DEVICE float sum_of_row(float x)
+{
+    x += __shfl_xor_sync(0xffffffff, x, 1);
+    return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+/* The largest score of each row, this tile's and the carry's: of the numbers of this thread alone. */
+template <class Shape>
+RA_DEVICE void find_largest(float (&largest)[Shape::Blocks][2], const typename Shape::Scores &s,
+                            const struct carry<Shape> &carry)
+{
+#pragma unroll
+    for (int i = 0; i < Shape::Blocks; i++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            largest[i][r] = carry.most[i][r];
+#pragma unroll
+            for (int c = 0; c < Shape::Keys / 8; c++)
+                largest[i][r] = fmaxf(largest[i][r], fmaxf(s[i][c][2 * r], s[i][c][2 * r + 1]));
+        }
+}
+
+/* Turns scores into weights under the largest score so far, and rescales the carry to it. */
+template <class Shape>
+RA_DEVICE void weigh(typename Shape::Scores &s, struct carry<Shape> &carry, float factor)
+{
+    constexpr int Blocks = Shape::Blocks;
+    float largest[Blocks][2], base[Blocks][2], before[Blocks][2];
+    find_largest<Shape>(largest, s, carry);
+    bool grown = false;
+#pragma unroll
+    for (int i = 0; i < Blocks; i++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            /* A row that has seen nothing has no largest score: -inf - -inf would be NaN. */
+            float now = most_of_row(largest[i][r]);
+            base[i][r] = now == -CUDART_INF_F ? 0 : __fmul_rn(now, factor);
+
+            /* Where nothing has grown this must be 2^0. A product and a difference that are rounded
+             * as one would make it 1 + 10^-7, and of 10,000 tiles 1.001. */
+            before[i][r] = ra_exp2(__fmul_rn(carry.most[i][r], factor) - base[i][r]);
+            grown = grown || now > carry.most[i][r];
+            carry.most[i][r] = now;
+            carry.sum[i][r] *= before[i][r];
+        }
+
+#pragma unroll
+    for (int i = 0; i < Blocks; i++)
+#pragma unroll
+        for (int c = 0; c < Shape::Keys / 8; c++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float &weight = s[i][c][e];
+                weight = ra_exp2(weight * factor - base[i][e / 2]);
+                carry.sum[i][e / 2] += weight;
+            }
+
+    /* Once a row has seen many keys its largest score stays the same, mostly. */
+    if (__any_sync(0xffffffff, grown)) {
+#pragma unroll
+        for (int i = 0; i < Blocks; i++)
+#pragma unroll
+            for (int c = 0; c < Shape::Dim / 8; c++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    carry.o[i][c][e] *= before[i][e / 2];
+    }
+}
+
+/* o += weights v. What a thread has of two products side by side is just what it has to bring of the
+ * next one's left matrix. */
+template <class Shape>
+RA_DEVICE void add_values(typename Shape::Outputs &o, const typename Shape::Scores &weights,
+                          uint32_t v)
+{
+    constexpr int Blocks = Shape::Blocks;
+    typedef typename Shape::Type Type;
+#pragma unroll
+    for (int c = 0; c < Shape::Keys / 16; c++) {
+        uint32_t a[Blocks][4];
+#pragma unroll
+        for (int i = 0; i < Blocks; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                a[i][e] = Type::pair(weights[i][2 * c + e / 2][e % 2 * 2],
+                                     weights[i][2 * c + e / 2][e % 2 * 2 + 1]);
+#pragma unroll
+        for (int d = 0; d < Shape::Dim / 16; d++) {
+            uint32_t y[4];
+            ra_load_transposed(y, (v ^ 32 * d) + 16 * c * 2 * Shape::Dim);
+#pragma unroll
+            for (int i = 0; i < Blocks; i++) {
+                Type::multiply(o[i][2 * d], a[i], y[0], y[1]);
+                Type::multiply(o[i][2 * d + 1], a[i], y[2], y[3]);
+            }
+        }
+    }
+}
+
+/* ---- The end: the keys of this launch and those of the carry in memory, together. */
+
+/* What o of this launch and o in memory have to be multiplied by, before they are added up; and the
+ * largest score, times log2(e), and the sum of both. */
+struct merged {
+    float here, before, largest, sum;
+};
+
+/* For one row, of which this launch found a largest score, times log2(e), and a sum. At the end of all
+ * keys the factors divide by the sum, too. */
+RA_DEVICE struct merged merge(const struct ra_kernel &x, const struct task &task, int64_t a,
+                              float sum, float largest)
+{
+    struct merged m = {1, 0, largest, sum};
+    if (!x.first && a < x.queries) {
+        float old = *ra_floats(x.carry_max, task.b, a, task.h) * RA_LOG2E;
+        m.largest = fmaxf(old, largest);
+        m.before = old == -CUDART_INF_F ? 0 : ra_exp2(old - m.largest);
+        m.here = largest == -CUDART_INF_F ? 0 : ra_exp2(largest - m.largest);
+        m.sum = sum * m.here + *ra_floats(x.carry_sum, task.b, a, task.h) * m.before;
+    }
+    if (x.last) {
+        float over = m.sum > 0 ? 1 / m.sum : 0;
+        m.here *= over;
+        m.before *= over;
+    }
+    return m;
+}
+
+/* Writes lse of a row, or the largest score and the sum for the next launch. */
+RA_DEVICE void store_sums(const struct ra_kernel &x, const struct task &task, int64_t a,
+                          const struct merged &m)
+{
+    if (x.last) {
+        *ra_floats(x.lse, task.b, a, task.h) =
+            m.sum > 0 ? RA_LN2 * m.largest + logf(m.sum) : -CUDART_INF_F;
+    } else {
+        *ra_floats(x.carry_max, task.b, a, task.h) = RA_LN2 * m.largest;
+        *ra_floats(x.carry_sum, task.b, a, task.h) = m.sum;
     }
 }
 
@@ -152,20 +365,65 @@ RA_DEVICE void load_row(float2 to[Columns], const struct ra_tensor &x, int64_t a
     }
 }
 
-/* The largest, and the sum, of the numbers of the four threads that share a row. */
-RA_DEVICE float most_of_row(float x)
+/* Writes this thread's numbers of a row of o, or of the carry: numbers [2 r] and [2 r + 1] of `o`. */
+template <class Shape>
+RA_DEVICE void store_outputs(const struct forward &f, const struct task &task, int64_t a, int r,
+                             float (&o)[Shape::Dim / 8][4], const struct merged &m)
 {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+    constexpr int Columns = Shape::Dim / 8;
+    typedef typename Shape::Type Type;
+    const struct ra_kernel &x = f.x;
+    int column = 2 * (threadIdx.x % 4), dim = (int)x.dim;
+    int64_t at = ra_place(x.o, task.b, a, task.h);
+    int64_t carry_at = ra_place(x.carry_o, task.b, a, task.h);
+    float2 old[Columns] = {};
+    if (!x.first)
+        load_row<Columns>(old, x.carry_o, carry_at + column, dim - column, f.pairs);
+#pragma unroll
+    for (int c = 0; c < Columns; c++) {
+        o[c][2 * r] = o[c][2 * r] * m.here + old[c].x * m.before;
+        o[c][2 * r + 1] = o[c][2 * r + 1] * m.here + old[c].y * m.before;
+    }
+    if (x.last && f.pairs && x.o.type != RA_FLOAT32) {
+#pragma unroll
+        for (int c = 0; c < Columns; c++)
+            if (8 * c + column < dim)
+                *(uint32_t *)((uint16_t *)x.o.data + at + 8 * c + column) =
+                    Type::pair(o[c][2 * r], o[c][2 * r + 1]);
+        return;
+    }
+    const struct ra_tensor &to = x.last ? x.o : x.carry_o;
+#pragma unroll
+    for (int c = 0; c < Columns; c++)
+        store_pair<Type>(to, x.last ? at : carry_at, 8 * c + column, dim, f.pairs, o[c][2 * r],
+                         o[c][2 * r + 1]);
 }
 
-RA_DEVICE float sum_of_row(float x)
+/* Writes all rows of this thread, the first of which is row0. */
+template <class Shape>
+RA_DEVICE void finish(const struct forward &f, const struct task &task, int64_t row0,
+                      struct carry<Shape> &carry)
 {
-    x += __shfl_xor_sync(0xffffffff, x, 1);
-    return x + __shfl_xor_sync(0xffffffff, x, 2);
+#pragma unroll
+    for (int i = 0; i < Shape::Blocks; i++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int64_t a = row0 + 16 * i + 8 * r;
+            float sum = sum_of_row(carry.sum[i][r]);
+            struct merged m = merge(f.x, task, a, sum, carry.most[i][r] * f.factor);
+
+            /* All four threads of the row have read the carry before one of them writes it. */
+            __syncwarp();
+            if (a >= f.x.queries)
+                continue;
+            if (threadIdx.x % 4 == 0)
+                store_sums(f.x, task, a, m);
+            store_outputs<Shape>(f, task, a, r, carry.o[i], m);
+        }
 }
 
-/* One tile of query rows of one head, against all the keys that it sees. */
+/* ---- The kernel: one tile of query rows of one head, against all the keys that it sees. */
+
 template <class Shape>
 __global__ void __launch_bounds__(Shape::Threads, 2)
     forward_kernel(const __grid_constant__ struct forward f)
@@ -174,294 +432,75 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
     if constexpr (Shape::Needs_90)
         return;
 #endif
-    typedef typename Shape::Type Type;
-    constexpr int Blocks = Shape::Blocks, Keys = Shape::Keys, Row_bytes = Shape::Row_bytes;
-    constexpr int Columns = Shape::Dim / 8; /* of 8 numbers, in o */
-    extern __shared__ __align__(1024) char shared[];
+    constexpr int Rows = Shape::Rows, Keys = Shape::Keys, Dim = Shape::Dim;
+    extern __shared__ __align__(1024) uint16_t shared[];
     const struct ra_kernel &x = f.x;
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, dim = (int)x.dim;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-    /* Which tile is this? Tiles of the last rows come first: under a causal mask they have the most
-     * work. Heads come in sets whose keys and values stay in the L2 cache, and query heads that
-     * read the same keys side by side. */
-    int H = (int)x.heads, G = (int)x.key_heads, all = (int)x.batch * H;
-    int set = blockIdx.x / (f.heads_at_once * f.tiles) * f.heads_at_once;
-    int place = blockIdx.x - set * f.tiles, heads = min(f.heads_at_once, all - set);
-    int head = set + place % heads, b = head / H;
-    int g = head % H / (H / G), h = ra_query_head(x.head_map, H, G, g, head % H % (H / G));
-    int64_t a0 = (int64_t)(f.tiles - 1 - place / heads) * Shape::Rows;
-
-    /* Which keys does it see? */
-    struct ra_range range = ra_keys_seen(x.band, a0, ra_least(Shape::Rows, x.queries - a0), x.keys);
+    struct task task = task_of<Shape>(f, blockIdx.x);
+    struct ra_range range =
+        ra_keys_seen(x.band, task.a0, ra_least(Rows, x.queries - task.a0), x.keys);
     int count = range.end > range.first ? (int)((range.end - range.first + Keys - 1) / Keys) : 0;
     if (count == 0 && !x.first && !x.last)
         return;
 
     /* The queries, and the first keys. */
-    char *queries = shared, *stages = shared + Shape::Query_bytes;
-    const char *k = row_at(x.k, b, range.first, g), *v = row_at(x.v, b, range.first, g);
-    uint32_t there[Keys / 32], next[Keys / 32], rows_there[Shape::Rows / 32];
+    uint16_t *queries = shared, *stages = shared + Shape::Query_size;
+    const uint16_t *k = row_at(x.k, task.b, range.first, task.g);
+    const uint16_t *v = row_at(x.v, task.b, range.first, task.g);
+    uint32_t there[Keys / 32], next[Keys / 32], queries_there[Rows / 32];
     const struct ra_tensor no_mask = {};
-    keys_there<Shape::Rows>(rows_there, no_mask, b, a0, x.queries);
-    keys_there<Keys>(next, x.mask, b, range.first, range.end);
+    rows_there<Rows>(queries_there, no_mask, task.b, task.a0, x.queries);
+    rows_there<Keys>(next, x.mask, task.b, range.first, range.end);
     if (count > 0) {
-        copy_rows<Shape, Shape::Rows>(queries, row_at(x.q, b, a0, h), 2 * x.q.row, rows_there, dim,
-                                      f.chunks);
-        copy_rows<Shape, Keys>(stages, k, 2 * x.k.row, next, dim, f.chunks);
-        copy_rows<Shape, Keys>(stages + Shape::Key_bytes, v, 2 * x.v.row, next, dim, f.chunks);
-        ra_copies_end();
+        copy_rows<Shape, Rows>(queries, row_at(x.q, task.b, task.a0, task.h), x.q.row,
+                               queries_there, (int)x.dim, f.chunks, threadIdx.x);
+        copy_keys<Shape>(stages, f, k, v, next);
     }
 
-    /* Where this thread's rows of 16 bytes are, for ldmatrix, in chunk 0 of block 0: matrices one
-     * below the other and then side by side, for q and v; side by side first for k. Chunk 2 i is
-     * reached by ^ 32 i, since a row begins at a multiple of its length. */
-    int below = lane % 16, beside = lane / 16, below_k = lane % 8 + lane / 16 * 8;
-    uint32_t at_q = ra_shared(queries) + (warp * 16 * Blocks + below) * Row_bytes +
-                    16 * ra_swizzle(below, beside);
-    uint32_t at_k =
-        ra_shared(stages) + below_k * Row_bytes + 16 * ra_swizzle(below_k, lane / 8 % 2);
-    uint32_t at_v =
-        ra_shared(stages) + Shape::Key_bytes + below * Row_bytes + 16 * ra_swizzle(below, beside);
+    /* Where this thread's rows are for ldmatrix: matrices one below the other and then side by side,
+     * for q and v; side by side first for k. */
+    int row = warp * 16 * Shape::Blocks;
+    uint32_t at_q = ra_shared(queries) + corner<Dim>(lane, row, 0, false);
+    uint32_t at_k = ra_shared(stages) + corner<Dim>(lane, 0, 0, true);
+    uint32_t at_v = ra_shared(stages + Shape::Key_size) + corner<Dim>(lane, 0, 0, false);
+    int64_t row0 = task.a0 + row + lane / 4;
 
-    /* The carry. Number [i][r] is of row 16 i + 8 r + lane / 4 of the warp; o has columns 8 c + 2
-     * (lane % 4) and the next. Sums are this thread's part of the row, until the end. */
-    float o[Blocks][Columns][4], most[Blocks][2], sum[Blocks][2];
+    struct carry<Shape> carry;
+    clear(carry.o);
 #pragma unroll
-    for (int i = 0; i < Blocks; i++) {
-#pragma unroll
-        for (int c = 0; c < Columns; c++)
-            o[i][c][0] = o[i][c][1] = o[i][c][2] = o[i][c][3] = 0;
-        most[i][0] = most[i][1] = -CUDART_INF_F;
-        sum[i][0] = sum[i][1] = 0;
+    for (int i = 0; i < Shape::Blocks; i++) {
+        carry.most[i][0] = carry.most[i][1] = -CUDART_INF_F;
+        carry.sum[i][0] = carry.sum[i][1] = 0;
     }
-    int64_t row0 = a0 + warp * 16 * Blocks + lane / 4;
-    int column = 2 * (lane % 4);
 
     /* One tile of keys after the other. Behind the barrier this tile is there, and all threads are
      * through with the one before: its place is free for the next. */
     for (int tile = 0; tile < count; tile++) {
         int64_t b0 = range.first + (int64_t)tile * Keys;
-        uint32_t stage = tile % 2 * 2 * Shape::Key_bytes;
+        uint32_t stage = tile % 2 * 2 * Shape::Key_size;
         ra_copies_wait<0>();
         __syncthreads();
 #pragma unroll
         for (int w = 0; w < Keys / 32; w++)
             there[w] = next[w];
         if (tile + 1 < count) {
-            char *to = stages + (2 * Shape::Key_bytes - stage);
-            k += Keys * 2 * x.k.row;
-            v += Keys * 2 * x.v.row;
-            keys_there<Keys>(next, x.mask, b, b0 + Keys, range.end);
-            copy_rows<Shape, Keys>(to, k, 2 * x.k.row, next, dim, f.chunks);
-            copy_rows<Shape, Keys>(to + Shape::Key_bytes, v, 2 * x.v.row, next, dim, f.chunks);
-            ra_copies_end();
+            k += Keys * x.k.row;
+            v += Keys * x.v.row;
+            rows_there<Keys>(next, x.mask, task.b, b0 + Keys, range.end);
+            copy_keys<Shape>(stages + (2 * Shape::Key_size - stage), f, k, v, next);
         }
 
-        /* Scores: s = q k^T. Of the 16 steps of D = 256 half are unrolled: for all of them there
-         * are not enough registers. */
-        float s[Blocks][Keys / 8][4];
-#pragma unroll
-        for (int i = 0; i < Blocks; i++)
-#pragma unroll
-            for (int c = 0; c < Keys / 8; c++)
-                s[i][c][0] = s[i][c][1] = s[i][c][2] = s[i][c][3] = 0;
-#pragma unroll 8
-        for (int d = 0; d < Shape::Dim / 16; d++) {
-            uint32_t a[Blocks][4];
-#pragma unroll
-            for (int i = 0; i < Blocks; i++)
-                ra_load_matrices(a[i], (at_q ^ 32 * d) + 16 * i * Row_bytes);
-#pragma unroll
-            for (int c = 0; c < Keys / 16; c++) {
-                uint32_t y[4];
-                ra_load_matrices(y, ((at_k + stage) ^ 32 * d) + 16 * c * Row_bytes);
-#pragma unroll
-                for (int i = 0; i < Blocks; i++) {
-                    Type::multiply(s[i][2 * c], a[i], y[0], y[1]);
-                    Type::multiply(s[i][2 * c + 1], a[i], y[2], y[3]);
-                }
-            }
-        }
-
-        /* A soft cap, or a scale that is not positive: the power of two itself, factor is 1. */
-        if (!f.plain) {
-            float cap = x.score.softcap;
-#pragma unroll
-            for (int e = 0; e < Blocks * Keys / 2; e++) {
-                float &score = s[e / (Keys / 2)][e % (Keys / 2) / 4][e % 4];
-                score *= x.score.scale;
-                score = RA_LOG2E * (cap > 0 ? cap * ra_tanh(score * f.over_cap) : score);
-            }
-        }
-
-        /* Who sees nothing of whom: -inf. Most tiles are inside the band, and all keys there. */
-        bool whole = ra_all_seen(x.band, a0, Shape::Rows, b0, Keys);
-#pragma unroll
-        for (int w = 0; w < Keys / 32; w++)
-            whole = whole && there[w] == 0xffffffff;
-        if (!whole) {
-#pragma unroll
-            for (int i = 0; i < Blocks; i++)
-#pragma unroll
-                for (int r = 0; r < 2; r++) {
-                    /* Column 8 c + e of the tile is seen from lo to hi, counted from this thread's
-                     * first column. */
-                    int64_t from = row0 + 16 * i + 8 * r - b0 - column;
-                    int lo = (int)ra_most(-Keys, ra_least(Keys, from + x.band.lo));
-                    int hi = (int)ra_most(-Keys, ra_least(Keys, from + x.band.hi));
-#pragma unroll
-                    for (int c = 0; c < Keys / 8; c++)
-#pragma unroll
-                        for (int e = 0; e < 2; e++) {
-                            uint32_t bit = there[c / 4] >> (8 * (c % 4) + e + column) & 1;
-                            if (!bit || 8 * c + e < lo || 8 * c + e > hi)
-                                s[i][c][2 * r + e] = -CUDART_INF_F;
-                        }
-                }
-        }
-
-        /* The largest score of each row so far. */
-        float largest[Blocks][2], base[Blocks][2], before[Blocks][2];
-#pragma unroll
-        for (int i = 0; i < Blocks; i++)
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                largest[i][r] = most[i][r];
-#pragma unroll
-                for (int c = 0; c < Keys / 8; c++)
-                    largest[i][r] = fmaxf(largest[i][r], fmaxf(s[i][c][2 * r], s[i][c][2 * r + 1]));
-            }
-        bool grown = false;
-#pragma unroll
-        for (int i = 0; i < Blocks; i++)
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                /* A row that has seen nothing has no largest score: -inf - -inf would be NaN. */
-                float now = most_of_row(largest[i][r]);
-                base[i][r] = now == -CUDART_INF_F ? 0 : __fmul_rn(now, f.factor);
-
-                /* Where nothing has grown this must be 2^0. A product and a difference that are
-                 * rounded as one would make it 1 + 10^-7, and of 10,000 tiles 1.001. */
-                before[i][r] = ra_exp2(__fmul_rn(most[i][r], f.factor) - base[i][r]);
-                grown = grown || now > most[i][r];
-                most[i][r] = now;
-                sum[i][r] *= before[i][r];
-            }
-
-            /* Weights, and their sum. */
-#pragma unroll
-        for (int i = 0; i < Blocks; i++)
-#pragma unroll
-            for (int c = 0; c < Keys / 8; c++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    float &weight = s[i][c][e];
-                    weight = ra_exp2(weight * f.factor - base[i][e / 2]);
-                    sum[i][e / 2] += weight;
-                }
-
-        /* Once a row has seen many keys its largest score stays the same, mostly. */
-        if (__any_sync(0xffffffff, grown)) {
-#pragma unroll
-            for (int i = 0; i < Blocks; i++)
-#pragma unroll
-                for (int c = 0; c < Columns; c++)
-#pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        o[i][c][e] *= before[i][e / 2];
-        }
-
-        /* o += weights v. What a thread has of two products side by side is just what it has to
-         * bring of the next one's left matrix. */
-#pragma unroll
-        for (int c = 0; c < Keys / 16; c++) {
-            uint32_t a[Blocks][4];
-#pragma unroll
-            for (int i = 0; i < Blocks; i++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    a[i][e] = Type::pair(s[i][2 * c + e / 2][e % 2 * 2],
-                                         s[i][2 * c + e / 2][e % 2 * 2 + 1]);
-#pragma unroll
-            for (int d = 0; d < Shape::Dim / 16; d++) {
-                uint32_t y[4];
-                ra_load_transposed(y, ((at_v + stage) ^ 32 * d) + 16 * c * Row_bytes);
-#pragma unroll
-                for (int i = 0; i < Blocks; i++) {
-                    Type::multiply(o[i][2 * d], a[i], y[0], y[1]);
-                    Type::multiply(o[i][2 * d + 1], a[i], y[2], y[3]);
-                }
-            }
-        }
+        typename Shape::Scores s;
+        multiply_keys<Shape>(s, at_q, at_k + 2 * stage);
+        if (!f.plain)
+            cap_scores<Shape>(s, f);
+        if (!all_visible<Shape>(x.band, task.a0, b0, there))
+            hide_scores<Shape>(s, x.band, row0 - b0, there);
+        weigh<Shape>(s, carry, f.factor);
+        add_values<Shape>(carry.o, s, at_v + 2 * stage);
     }
-
-    /* The keys of this launch and those of the carry, together; and, at the end, the results. */
-#pragma unroll
-    for (int i = 0; i < Blocks; i++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            int64_t a = row0 + 16 * i + 8 * r;
-            bool there = a < x.queries;
-            float sums = sum_of_row(sum[i][r]), largest = most[i][r] * f.factor;
-            float here = 1, before = 0;
-            if (!x.first && there) {
-                float old = *float_at(x.carry_max, b, a, h) * RA_LOG2E;
-                float both = fmaxf(old, largest);
-                before = old == -CUDART_INF_F ? 0 : ra_exp2(old - both);
-                here = largest == -CUDART_INF_F ? 0 : ra_exp2(largest - both);
-                sums = sums * here + *float_at(x.carry_sum, b, a, h) * before;
-                largest = both;
-            }
-            if (x.last) {
-                float over = sums > 0 ? 1 / sums : 0;
-                here *= over;
-                before *= over;
-            }
-
-            /* All four threads of the row have read the carry before one of them writes it. */
-            __syncwarp();
-            if (!there)
-                continue;
-            if (lane % 4 == 0 && x.last) {
-                *float_at(x.lse, b, a, h) =
-                    sums > 0 ? RA_LN2 * largest + logf(sums) : -CUDART_INF_F;
-            } else if (lane % 4 == 0) {
-                *float_at(x.carry_max, b, a, h) = RA_LN2 * largest;
-                *float_at(x.carry_sum, b, a, h) = sums;
-            }
-
-            /* And o, in the same way. */
-            int64_t at = ra_place(x.o, b, a, h), carry_at = ra_place(x.carry_o, b, a, h);
-            float2 old[Columns] = {};
-            if (!x.first)
-                load_row<Columns>(old, x.carry_o, carry_at + column, dim - column, f.pairs);
-#pragma unroll
-            for (int c = 0; c < Columns; c++) {
-                o[i][c][2 * r] = o[i][c][2 * r] * here + old[c].x * before;
-                o[i][c][2 * r + 1] = o[i][c][2 * r + 1] * here + old[c].y * before;
-            }
-            if (x.last && f.pairs && x.o.type != RA_FLOAT32) {
-#pragma unroll
-                for (int c = 0; c < Columns; c++)
-                    if (8 * c + column < dim)
-                        *(uint32_t *)((uint16_t *)x.o.data + at + 8 * c + column) =
-                            Type::pair(o[i][c][2 * r], o[i][c][2 * r + 1]);
-            } else {
-                const struct ra_tensor &to = x.last ? x.o : x.carry_o;
-#pragma unroll
-                for (int c = 0; c < Columns; c++)
-                    store_pair<Type>(to, x.last ? at : carry_at, 8 * c + column, dim, f.pairs,
-                                     o[i][c][2 * r], o[i][c][2 * r + 1]);
-            }
-        }
-}
-
-/* May rows of x be read and written two numbers at a time? */
-static bool in_pairs(struct ra_tensor x, int64_t dim)
-{
-    uintptr_t pair = 2 * (uintptr_t)ra_type_bytes(x.type);
-    return !x.data || ((uintptr_t)x.data % pair == 0 && dim % 2 == 0 && x.batch % 2 == 0 &&
-                       x.row % 2 == 0 && x.head % 2 == 0);
+    finish(f, task, row0, carry);
 }
 
 template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cudaStream_t stream)
@@ -485,21 +524,14 @@ template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cuda
     int64_t at_once = ra_most(ra_most(1, fit), 1024 / f.tiles);
     f.heads_at_once = (int)ra_least(at_once, heads);
 
-    cudaError_t status = cudaFuncSetAttribute(
-        forward_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::Shared_bytes);
-    if (status != cudaSuccess)
-        return status;
-    forward_kernel<Shape>
-        <<<(unsigned)(heads * f.tiles), Shape::Threads, Shape::Shared_bytes, stream>>>(f);
-    return cudaGetLastError();
+    return ra_launch(forward_kernel<Shape>, heads * f.tiles, Shape::Threads, Shape::Shared_bytes,
+                     stream, f);
 }
 
 template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, cudaStream_t stream)
 {
-    int device, capability;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device);
+    int capability;
+    cudaError_t status = ra_ask_device(&capability, cudaDevAttrComputeCapabilityMajor);
     if (status != cudaSuccess)
         return status;
     if (capability < 8)
@@ -518,14 +550,5 @@ extern "C" cudaError_t ra_k03_forward(const struct ra_kernel *x, cudaStream_t st
 {
     if (x->batch * x->heads * x->queries == 0)
         return cudaSuccess;
-    if (x->dim > 256)
-        return cudaErrorNotSupported;
-    switch (x->q.type) {
-    case RA_FLOAT16:
-        return launch_type<ra_float16>(x, stream);
-    case RA_BFLOAT16:
-        return launch_type<ra_bfloat16>(x, stream);
-    default:
-        return cudaErrorNotSupported;
-    }
+    return launch_for_type(x, [=](auto type) { return launch_type<decltype(type)>(x, stream); });
 }

@@ -42,15 +42,18 @@ struct ra_kernel {
     struct ra_tensor carry_o, carry_max, carry_sum, o, lse;
 
     /* Backward: reads lse and delta (B, n, H) float32, adds to dq (B, n, H, D), dk and dv (B, m, G,
-     * D), all float32. With `deterministic` equal inputs give equal bits, run after run. `turns`:
-     * ra_kernel_turns ints that k03 needs for that, all 0 before the first launch; it leaves them
+     * D), all float32. With `deterministic` equal inputs give equal bits, run after run. `semaphores`:
+     * ra_kernel_semaphores ints that k03 needs for that, all 0 before the first launch; it leaves them
      * so. */
     bool deterministic;
     struct ra_tensor delta, dq, dk, dv;
-    int *turns;
+    int *semaphores;
 };
 
-/* The launchers. cudaErrorNotSupported: a type or a dim (D > 256) that this kernel has not; of k03
+/* The largest D that a kernel takes. */
+enum { RA_MOST_DIM = 256 };
+
+/* The launchers. cudaErrorNotSupported: a type that this kernel has not, or D > RA_MOST_DIM; of k03
  * also a GPU older than compute capability 8.0, for which no kernel is compiled: there CUDA itself
  * refuses the other launches. Any newer GPU will do: k03 asks it which shapes of tiles it has room
  * for. */
@@ -59,8 +62,8 @@ ra_kernel_launch ra_k01_forward, ra_k01_backward;
 ra_kernel_launch ra_k02_forward, ra_k02_backward;
 ra_kernel_launch ra_k03_forward, ra_k03_backward;
 
-/* How many ints `turns` has for these shapes, on any GPU. */
-int64_t ra_kernel_turns(const struct ra_kernel *kernel);
+/* How many ints `semaphores` has for these shapes, on any GPU. */
+int64_t ra_kernel_semaphores(const struct ra_kernel *kernel);
 
 /* Writes delta = sum over D of d_out * o, from o and d_out of any type. */
 ra_kernel_launch ra_kernel_delta;
@@ -71,6 +74,14 @@ cudaError_t ra_kernel_copy(struct ra_tensor to, struct ra_tensor from, int64_t b
                            int64_t heads, int64_t dim, cudaStream_t stream);
 cudaError_t ra_kernel_add(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
                           int64_t heads, int64_t dim, cudaStream_t stream);
+
+/* The part of an array that begins at this row; an array that is not there stays so. */
+static inline struct ra_tensor ra_tensor_from_row(struct ra_tensor tensor, int64_t row)
+{
+    if (tensor.data)
+        tensor.data = (char *)tensor.data + row * tensor.row * ra_type_bytes(tensor.type);
+    return tensor;
+}
 
 #ifdef __cplusplus
 }

@@ -43,12 +43,6 @@ RA_DEVICE void store(const struct ra_tensor &to, int64_t i, const float x[Count]
     }
 }
 
-/* Which number of an array is the first of a row of a head. */
-RA_DEVICE int64_t index_of(const struct ra_tensor &x, int64_t b, int64_t row, int64_t head)
-{
-    return b * x.batch + row * x.row + head * x.head;
-}
-
 /* Can both be read by chunks of 8 numbers? */
 static bool in_chunks(struct ra_tensor x, struct ra_tensor y, int64_t dim)
 {
@@ -67,7 +61,7 @@ static __global__ void __launch_bounds__(THREADS)
     /* A row that is not there is summed up as 0: the lanes of a warp stay together. */
     float sum = 0;
     if (b < kernel.batch) {
-        int64_t o = index_of(kernel.o, b, a, head), d_out = index_of(kernel.d_out, b, a, head);
+        int64_t o = ra_place(kernel.o, b, a, head), d_out = ra_place(kernel.d_out, b, a, head);
         for (int c = threadIdx.x % LANES * Count; c < kernel.dim; c += LANES * Count) {
             __align__(16) float x[Count], y[Count];
             load<Count>(x, kernel.o, o + c);
@@ -115,9 +109,9 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     for (int c = threadIdx.x; c < move.heads * move.chunks; c += blockDim.x) {
         int head = c / move.chunks, first = c % move.chunks * Count;
-        int64_t to = index_of(move.to, b, row, head) + first;
+        int64_t to = ra_place(move.to, b, row, head) + first;
         __align__(16) float x[Count], y[Count];
-        load<Count>(x, move.from, index_of(move.from, b, row, head) + first);
+        load<Count>(x, move.from, ra_place(move.from, b, row, head) + first);
         if (move.add) {
             load<Count>(y, move.to, to);
 #pragma unroll

@@ -5,8 +5,7 @@
  * M, not with their product.
  */
 #include <stddef.h>
-#include "ra_tile.h"
-#include "stage.h"
+#include "stage_tile.h"
 
 /* The problem and the results, whole. */
 struct arrays {
@@ -16,7 +15,7 @@ struct arrays {
     int64_t pairs;             /* query-key pairs of all tiles, forward */
 };
 
-/* o and lse of head h of batch b: every block of queries meets every block of keys. */
+/* o and lse of head h of batch b: every block of keys is folded into every block of queries. */
 static void forward(const struct stage *stage, struct arrays *x, int64_t b, int64_t h)
 {
     struct ra_queries queries = ra_queries_head(&x->queries, stage->D, b, h);
@@ -61,7 +60,8 @@ int main(int argc, char **argv)
     stage_open(&stage, argc, argv, 2, "02-flash",
                "Attention from tiles: online softmax, and a backward that recomputes.",
                NPY_FLOAT32);
-    int64_t workspace = ra_tile_workspace(stage.config.tile_queries, stage.config.tile_keys, stage.D);
+    int64_t workspace =
+        ra_tile_workspace(stage.config.tile_queries, stage.config.tile_keys, stage.D);
     int64_t width = stage.H * stage.D;
     struct arrays x = {
         .queries = stage_queries(&stage),

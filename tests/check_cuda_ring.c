@@ -14,8 +14,8 @@
 #include "arrays.h"
 #include "ra_cuda.h"
 #include "ra_kernel.h"
-#include "ra_mpi.h"
-#include "ring_attention_cuda_mpi.h"
+#include "ring_attention_cuda.h"
+#include "ring_attention_mpi.h"
 #include "thread_link.h"
 #include "truth.h"
 #include "verdict.h"
@@ -425,25 +425,43 @@ static void free_set(struct set *set)
     CUDA(cudaStreamDestroy(set->stream));
 }
 
-/* In place of MPI's own link, one that takes device pointers. */
-static enum ra_status build_on_device_link(struct ra_plan **plan, const struct ra_config *config,
-                                           struct ra_link link, bool look_only, char *error)
-{
-    return ra_cuda_plan_build(plan, config, device_link_over(link), look_only, error);
-}
-
 /* This rank's part of a plan, which some configs of the problem ask for. */
 static enum ra_status make_plan(const struct problem *p, struct ra_plan **plan,
                                 const struct ra_config *config, int rank, char *error)
 {
+    struct ra_link link;
+    struct ra_config on_gpu = *config;
+    on_gpu.device = ra_cuda();
+    *plan = NULL;
     CUDA(cudaSetDevice(rank % devices));
-    if (p->threads)
-        return ra_cuda_link_plan_create(plan, config, thread_ring_link(p->ring, rank), error);
+    if (p->threads) {
+        link = thread_ring_link(p->ring, rank);
+        return ra_plan_create(plan, &on_gpu, &link, error);
+    }
     no_foreign_memory = p->unreached && rank == 1;
-    if (p->config.transport != RA_DEVICE_LINK && !p->device_link)
-        return ra_cuda_mpi_plan_create(plan, config, p->comm, error);
-    enum ra_status status = ra_mpi_plan_make(plan, config, p->comm, error, build_on_device_link);
-    return status == RA_OK ? ra_cuda_plan_connect(*plan, &(*plan)->link, status, error) : status;
+    enum ra_status status = ra_mpi_link(&link, p->comm, config->ring_size, config->timeout, error);
+    if (status != RA_OK)
+        return status;
+
+    /* In place of MPI's own link, one that takes device pointers. */
+    if (p->config.transport == RA_DEVICE_LINK || p->device_link)
+        link = device_link_over(link);
+    return ra_plan_create(plan, &on_gpu, &link, error);
+}
+
+/* A plan of one process, or one to look at. */
+static bool make_plan_alone(struct ra_plan **plan, const struct ra_config *config)
+{
+    char error[RA_ERROR_SIZE];
+    struct ra_config on_gpu = *config;
+    on_gpu.device = ra_cuda();
+    return is_well(ra_plan_create(plan, &on_gpu, NULL, error), error, 0);
+}
+
+static bool begin_plan(const struct problem *p, struct ra_plan **plan, int rank)
+{
+    char error[RA_ERROR_SIZE];
+    return is_well(make_plan(p, plan, &p->config, rank, error), error, rank);
 }
 
 /* Does the plan say by which transport messages pass, and why that one? */
@@ -475,6 +493,20 @@ static void check_transport(const struct problem *p, struct ra_plan *plan, int r
               said_it ? (int)strcspn(said_it + 1, "\n") : 0, said_it ? said_it + 1 : "");
 }
 
+/* Enqueues both calls of a set on a stream. */
+static void call(const struct problem *p, struct ra_plan *plan, const struct set *set,
+                 cudaStream_t stream)
+{
+    is_well(ra_cuda_forward(plan, &set->x, stream), ra_plan_error(plan), ra_plan_rank(plan));
+    if (!p->config.forward_only)
+        is_well(ra_cuda_backward(plan, &set->x, stream), ra_plan_error(plan), ra_plan_rank(plan));
+}
+
+static void wait_for(struct ra_plan *plan)
+{
+    is_well(ra_wait(plan), ra_plan_error(plan), ra_plan_rank(plan));
+}
+
 /* Functions of the host run one after the other, also of several streams: so their end is given. */
 static void rest_until(void *end)
 {
@@ -487,8 +519,7 @@ static void compute(void *context, int rank)
 {
     struct problem *p = context;
     struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
-    if (!is_well(make_plan(p, &plan, &p->config, rank, error), error, rank))
+    if (!begin_plan(p, &plan, rank))
         return;
     check_transport(p, plan, rank);
     if (p->hops > 0 && ra_plan_hops(plan) != p->hops)
@@ -503,14 +534,9 @@ static void compute(void *context, int rank)
     double end = ra_seconds() + p->late;
     for (int i = 0; i < 2 && p->late > 0; i++)
         CUDA(cudaLaunchHostFunc(sets[i].stream, rest_until, &end));
-    for (int round = 0; round < p->rounds; round++) {
-        const struct ra_arrays *x = &sets[round].x;
-        cudaStream_t stream = sets[round % 2].stream;
-        is_well(ra_cuda_forward(plan, x, stream), ra_plan_error(plan), rank);
-        if (!p->config.forward_only)
-            is_well(ra_cuda_backward(plan, x, stream), ra_plan_error(plan), rank);
-    }
-    is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
+    for (int round = 0; round < p->rounds; round++)
+        call(p, plan, &sets[round], sets[round % 2].stream);
+    wait_for(plan);
     meet(p);
     for (int i = 0; i < p->rounds; i++) {
         check_set(p, plan, &sets[i]);
@@ -605,48 +631,49 @@ static void test_rings(void)
     }
 }
 
+#define ALL RA_NO_LOOKBACK
+static const struct shape {
+    const char *name;
+    int ranks;
+    int64_t N, M, lookback, bucket;
+    bool causal, has_mask, strided, interleaved, forward_only, local_keys;
+    double softcap;
+    enum ra_layout_kind layout;
+    int type;
+} shapes[] = {
+    {"not causal", 3, 40, 40, ALL, 0, 0, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_FLOAT32},
+    {"buckets", 3, 61, 61, ALL, 4, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
+    {"buckets", 4, 61, 61, 7, 3, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_BFLOAT16},
+    {"lookback skips hops", 4, 64, 64, 5, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_FLOAT32},
+    {"lookback skips hops", 4, 64, 64, 5, 0, 1, 0, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT16},
+    {"lookback 0", 4, 64, 64, 0, 0, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
+    {"interleaved heads", 2, 33, 33, ALL, 0, 1, 0, 0, 1, 0, 0, 0, RA_ZIGZAG, RA_BFLOAT16},
+    {"soft cap", 3, 33, 33, ALL, 0, 1, 0, 0, 0, 0, 0, 3, RA_STRIPED, RA_FLOAT32},
+    {"key mask", 4, 45, 45, ALL, 0, 1, 1, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT32},
+    {"key mask", 3, 45, 45, ALL, 0, 0, 1, 1, 0, 0, 0, 0, RA_CONTIGUOUS, RA_BFLOAT16},
+    {"strided arrays", 3, 45, 45, ALL, 0, 1, 0, 1, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
+    {"strided arrays", 2, 45, 45, ALL, 0, 1, 1, 1, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT16},
+    {"more ranks than rows", 4, 3, 3, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
+    {"more ranks than rows", 4, 3, 3, ALL, 0, 0, 1, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_BFLOAT16},
+    {"more ranks than rows", 4, 5, 5, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT32},
+    {"fewer keys, some see none", 3, 40, 11, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS,
+     RA_FLOAT32},
+    {"fewer keys, some see none", 4, 40, 11, ALL, 0, 1, 1, 0, 0, 0, 0, 0, RA_STRIPED, RA_BFLOAT16},
+    {"more keys", 3, 11, 50, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
+    {"more keys", 4, 11, 50, ALL, 0, 0, 0, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT16},
+    {"no keys", 3, 11, 0, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_FLOAT32},
+    {"no queries", 3, 0, 11, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_FLOAT32},
+    {"forward only", 4, 45, 45, ALL, 0, 1, 0, 0, 0, 1, 0, 0, RA_STRIPED, RA_BFLOAT16},
+    {"forward only, rank 0 only sends", 3, 45, 45, ALL, 0, 1, 0, 0, 0, 1, 0, 0, RA_CONTIGUOUS,
+     RA_FLOAT32},
+    {"local keys", 3, 45, 45, ALL, 0, 0, 0, 0, 0, 0, 1, 0, RA_CONTIGUOUS, RA_FLOAT32},
+    {"local keys", 4, 60, 60, 6, 0, 1, 1, 0, 0, 0, 1, 0, RA_CONTIGUOUS, RA_BFLOAT16},
+    {"several tiles", 4, 700, 700, ALL, 0, 1, 1, 0, 0, 0, 0, 0, RA_STRIPED, RA_BFLOAT16},
+};
+#undef ALL
+
 static void test_shapes(void)
 {
-    static const int64_t ALL = RA_NO_LOOKBACK;
-    static const struct shape {
-        const char *name;
-        int ranks;
-        int64_t N, M, lookback, bucket;
-        bool causal, has_mask, strided, interleaved, forward_only, local_keys;
-        double softcap;
-        enum ra_layout_kind layout;
-        int type;
-    } shapes[] = {
-        {"not causal", 3, 40, 40, ALL, 0, 0, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_FLOAT32},
-        {"buckets", 3, 61, 61, ALL, 4, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
-        {"buckets", 4, 61, 61, 7, 3, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_BFLOAT16},
-        {"lookback skips hops", 4, 64, 64, 5, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_FLOAT32},
-        {"lookback skips hops", 4, 64, 64, 5, 0, 1, 0, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT16},
-        {"lookback 0", 4, 64, 64, 0, 0, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
-        {"interleaved heads", 2, 33, 33, ALL, 0, 1, 0, 0, 1, 0, 0, 0, RA_ZIGZAG, RA_BFLOAT16},
-        {"soft cap", 3, 33, 33, ALL, 0, 1, 0, 0, 0, 0, 0, 3, RA_STRIPED, RA_FLOAT32},
-        {"key mask", 4, 45, 45, ALL, 0, 1, 1, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT32},
-        {"key mask", 3, 45, 45, ALL, 0, 0, 1, 1, 0, 0, 0, 0, RA_CONTIGUOUS, RA_BFLOAT16},
-        {"strided arrays", 3, 45, 45, ALL, 0, 1, 0, 1, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
-        {"strided arrays", 2, 45, 45, ALL, 0, 1, 1, 1, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT16},
-        {"more ranks than rows", 4, 3, 3, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
-        {"more ranks than rows", 4, 3, 3, ALL, 0, 0, 1, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_BFLOAT16},
-        {"more ranks than rows", 4, 5, 5, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT32},
-        {"fewer keys, some see none", 3, 40, 11, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS,
-         RA_FLOAT32},
-        {"fewer keys, some see none", 4, 40, 11, ALL, 0, 1, 1, 0, 0, 0, 0, 0, RA_STRIPED,
-         RA_BFLOAT16},
-        {"more keys", 3, 11, 50, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
-        {"more keys", 4, 11, 50, ALL, 0, 0, 0, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT16},
-        {"no keys", 3, 11, 0, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_FLOAT32},
-        {"no queries", 3, 0, 11, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_FLOAT32},
-        {"forward only", 4, 45, 45, ALL, 0, 1, 0, 0, 0, 1, 0, 0, RA_STRIPED, RA_BFLOAT16},
-        {"forward only, rank 0 only sends", 3, 45, 45, ALL, 0, 1, 0, 0, 0, 1, 0, 0, RA_CONTIGUOUS,
-         RA_FLOAT32},
-        {"local keys", 3, 45, 45, ALL, 0, 0, 0, 0, 0, 0, 1, 0, RA_CONTIGUOUS, RA_FLOAT32},
-        {"local keys", 4, 60, 60, 6, 0, 1, 1, 0, 0, 0, 1, 0, RA_CONTIGUOUS, RA_BFLOAT16},
-        {"several tiles", 4, 700, 700, ALL, 0, 1, 1, 0, 0, 0, 0, 0, RA_STRIPED, RA_BFLOAT16},
-    };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const struct shape *s = &shapes[i];
         struct problem p = usual(s->ranks, (enum ra_type)s->type);
@@ -734,17 +761,15 @@ static void compute_twice(void *context, int rank)
 {
     struct problem *p = context;
     struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
-    if (!is_well(make_plan(p, &plan, &p->config, rank, error), error, rank))
+    if (!begin_plan(p, &plan, rank))
         return;
     struct set sets[2];
     for (int i = 0; i < 2; i++)
         make_set(p, plan, &sets[i], 1);
     meet(p);
     for (int i = 0; i < 2; i++) {
-        is_well(ra_cuda_forward(plan, &sets[i].x, sets[i].stream), ra_plan_error(plan), rank);
-        is_well(ra_cuda_backward(plan, &sets[i].x, sets[i].stream), ra_plan_error(plan), rank);
-        is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
+        call(p, plan, &sets[i], sets[i].stream);
+        wait_for(plan);
     }
     meet(p);
     for (int a = O; a < ARRAYS; a++) {
@@ -787,9 +812,8 @@ static void check_memory(void *context, int rank)
 {
     struct problem *p = context;
     struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
     int64_t before = bytes_taken();
-    if (!is_well(make_plan(p, &plan, &p->config, rank, error), error, rank))
+    if (!begin_plan(p, &plan, rank))
         return;
 
     /* What the plan has is what was taken, but for struct ra_cuda and its arrays. */
@@ -802,9 +826,8 @@ static void check_memory(void *context, int rank)
     struct set set;
     make_set(p, plan, &set, 1);
     meet(p);
-    is_well(ra_cuda_forward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
-    is_well(ra_cuda_backward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
-    is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
+    call(p, plan, &set, set.stream);
+    wait_for(plan);
     meet(p);
     if (bytes_taken() - before != taken)
         WRONG("rank %d: a call has taken memory", rank);
@@ -818,9 +841,8 @@ static void check_forecast(const struct problem *p)
 {
     struct ra_config config = p->config;
     struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
     config.ring_size = p->ranks;
-    if (!is_well(ra_cuda_plan_create(&plan, &config, error), error, 0))
+    if (!make_plan_alone(&plan, &config))
         return;
     int64_t bytes = ra_plan_bytes(plan) - plan->fixed_bytes;
     if (bytes != said)
@@ -848,13 +870,12 @@ static void test_memory(void)
     /* A plan to look at says what each rank is going to have, without a device. */
     struct problem p = usual(3, RA_BFLOAT16);
     struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
     p.config.ring_size = 3;
     p.config.transport = RA_PEER_COPIES;
-    if (is_well(ra_cuda_plan_create(&plan, &p.config, error), error, 0)) {
+    if (make_plan_alone(&plan, &p.config)) {
         struct ra_arrays x = RA_ARRAYS_INIT;
         if (ra_plan_bytes(plan) < 3 * 2 * 37 || ra_cuda_forward(plan, &x, NULL) != RA_INVALID ||
-            !strstr(ra_plan_error(plan), "to look at") || ra_cuda_wait(plan) != RA_OK)
+            !strstr(ra_plan_error(plan), "to look at") || ra_wait(plan) != RA_OK)
             WRONG("%" PRId64 " bytes; %s", ra_plan_bytes(plan), ra_plan_error(plan));
         ra_plan_destroy(plan);
     }
@@ -894,19 +915,16 @@ static void check_observer(void *context, int rank)
 {
     struct problem *p = context;
     struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
-    if (!is_well(make_plan(p, &plan, &p->config, rank, error), error, rank))
+    if (!begin_plan(p, &plan, rank))
         return;
     struct set set;
     make_set(p, plan, &set, 1);
     meet(p);
     double began = ra_seconds();
     heard.count = 0;
-    for (int i = 0; i < 2; i++) {
-        is_well(ra_cuda_forward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
-        is_well(ra_cuda_backward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
-    }
-    is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
+    for (int i = 0; i < 2; i++)
+        call(p, plan, &set, set.stream);
+    wait_for(plan);
     double ended = ra_seconds();
     for (int i = 0; i < heard.count; i++)
         if (!(heard.events[i].start >= began - 1e-3 && heard.events[i].end <= ended + 1e-3 &&
@@ -916,13 +934,13 @@ static void check_observer(void *context, int rank)
 
     /* One piece of work at each hop, in their order, and what the schedule sends. */
     int wanted = 0;
-    bool peer = plan->cuda->transport == RA_PEER_COPIES;
+    bool peer = ra_cuda_of(plan)->transport == RA_PEER_COPIES;
     for (int call = 0; call < 2; call++) {
         double last = began - 1e-3;
-        for (int step = 0; step < plan->schedule.count; step++) {
-            int hop = plan->schedule.hop[step];
-            bool keys = peer && ra_cuda_sends(plan, rank, step);
-            bool gradients = keys || (peer && ra_cuda_sends_home(plan, rank, step));
+        for (int step = 0; step < plan->ring.schedule.count; step++) {
+            int hop = plan->ring.schedule.hop[step];
+            bool keys = peer && ra_ring_sends(&plan->ring, rank, step);
+            bool gradients = keys || (peer && ra_ring_sends_home(&plan->ring, rank, step));
             const struct ra_event *work = only_event(RA_EVENT_WORK, call == 1, hop);
             if (!work || work->start < last - 1e-6)
                 WRONG("rank %d, hop %d: no work, or too early", rank, hop);
@@ -939,7 +957,7 @@ static void check_observer(void *context, int rank)
         WRONG("rank %d: %d events, not %d", rank, heard.count, wanted);
 
     /* Nothing is told twice. */
-    is_well(ra_cuda_wait(plan), ra_plan_error(plan), rank);
+    wait_for(plan);
     if (heard.count != wanted)
         WRONG("rank %d: something is told twice", rank);
     meet(p);
@@ -981,7 +999,7 @@ static enum oddity {
 
 /* What that rank gets, what the others get, and a word of all texts. */
 struct expected {
-    enum ra_status odd, other;
+    int odd, other; /* enum ra_status */
     const char *word;
 };
 static struct expected expected;
@@ -993,7 +1011,7 @@ static void err(void *context, int rank)
     struct ra_plan *plan;
     char text[RA_ERROR_SIZE] = "";
     bool odd = rank == odd_rank;
-    enum ra_status wanted = odd ? expected.odd : expected.other, status;
+    enum ra_status wanted = (enum ra_status)(odd ? expected.odd : expected.other), status;
     if (odd && oddity == OTHER_HEADS)
         config.heads *= 2;
     if (odd && oddity == LARGE_DIM)
@@ -1024,7 +1042,7 @@ static void err(void *context, int rank)
         status = ra_cuda_forward(plan, &set.x, set.stream);
     no_launch = false;
     if (status == RA_OK && (!odd || oddity != NO_CALL))
-        status = ra_cuda_wait(plan);
+        status = ra_wait(plan);
     bool says_it = strstr(ra_plan_error(plan), expected.word) && strstr(ra_plan_error(plan), who);
     if (status != wanted || (!says_it && !(odd && oddity == NO_CALL)))
         WRONG("rank %d is odd; rank %d: %s: %s", odd_rank, rank, ra_status_text(status),
@@ -1063,78 +1081,46 @@ static void expect(const char *name, bool threads, enum ra_transport transport, 
 /* Peer copies are for processes: threads that share a GPU are refused them. */
 static void test_errors(void)
 {
+    enum { ANY = RA_ANY_TRANSPORT, PEER = RA_PEER_COPIES, HOST = RA_HOST_LINK };
+    enum {
+        INVALID = RA_INVALID,
+        NO_MEMORY = RA_OUT_OF_MEMORY,
+        LOST = RA_LOST,
+        DISAGREE = RA_DISAGREEMENT
+    };
     static const struct {
         const char *name;
         enum oddity oddity;
-        enum ra_transport transport;
+        int transport;
         double timeout;
         struct expected what;
     } cases[] = {
-        {"ranks that disagree",
-         OTHER_HEADS,
-         RA_ANY_TRANSPORT,
-         20,
-         {RA_DISAGREEMENT, RA_DISAGREEMENT, "config.heads"}},
-        {"a config that is refused",
-         LARGE_DIM,
-         RA_ANY_TRANSPORT,
-         20,
-         {RA_INVALID, RA_INVALID, "config.dim = 300"}},
-        {"a transport that cannot be",
-         NO_DEVICE_LINK,
-         RA_ANY_TRANSPORT,
-         20,
-         {RA_INVALID, RA_INVALID, "RA_DEVICE_LINK"}},
-        {"memory that a rank does not reach",
-         NOT_REACHED,
-         RA_PEER_COPIES,
-         20,
-         {RA_INVALID, RA_INVALID, "does not reach the memory of rank"}},
-        {"a device that is full",
-         NO_DEVICE_MEMORY,
-         RA_ANY_TRANSPORT,
-         20,
-         {RA_OUT_OF_MEMORY, RA_OUT_OF_MEMORY, "no memory: "}},
-        {"a host that is full",
-         NO_HOST_MEMORY,
-         RA_HOST_LINK,
-         20,
-         {RA_OUT_OF_MEMORY, RA_OUT_OF_MEMORY, "no memory: "}},
-        {"a launch that fails",
-         NO_LAUNCH,
-         RA_PEER_COPIES,
-         20,
-         {RA_DEVICE, RA_LOST, "hop 0: ra_k02_forward: "}},
-        {"a launch that fails",
-         NO_LAUNCH,
-         RA_HOST_LINK,
-         20,
-         {RA_DEVICE, RA_LOST, "hop 0: ra_k02_forward: "}},
-        {"an array that is refused",
-         NO_ARRAY,
-         RA_PEER_COPIES,
-         20,
-         {RA_INVALID, RA_LOST, "arrays.q.data"}},
-        {"an array that is refused",
-         NO_ARRAY,
-         RA_HOST_LINK,
-         20,
-         {RA_INVALID, RA_LOST, "arrays.q.data"}},
-        {"a rank that is dead", NO_CALL, RA_PEER_COPIES, 2, {RA_OK, RA_LOST, "hop "}},
-        {"a rank that is dead", NO_CALL, RA_HOST_LINK, 2, {RA_OK, RA_LOST, "hop "}},
+        {"a config that is refused", LARGE_DIM, ANY, 20, {INVALID, INVALID, "config.dim = 300"}},
+        {"a link that takes none", NO_DEVICE_LINK, ANY, 20, {INVALID, INVALID, "DEVICE_LINK"}},
+        {"a device that is full", NO_DEVICE_MEMORY, ANY, 20, {NO_MEMORY, NO_MEMORY, "no memory: "}},
+        {"a host that is full", NO_HOST_MEMORY, HOST, 20, {NO_MEMORY, NO_MEMORY, "no memory: "}},
+        {"a launch that fails", NO_LAUNCH, PEER, 20, {RA_DEVICE, LOST, "hop 0: ra_k02_forward: "}},
+        {"a launch that fails", NO_LAUNCH, HOST, 20, {RA_DEVICE, LOST, "hop 0: ra_k02_forward: "}},
+        {"an array that is refused", NO_ARRAY, PEER, 20, {INVALID, LOST, "arrays.q.data"}},
+        {"an array that is refused", NO_ARRAY, HOST, 20, {INVALID, LOST, "arrays.q.data"}},
+        {"a rank that is dead", NO_CALL, PEER, 2, {RA_OK, LOST, "hop "}},
+        {"a rank that is dead", NO_CALL, HOST, 2, {RA_OK, LOST, "hop "}},
+        {"ranks that disagree", OTHER_HEADS, ANY, 20, {DISAGREE, DISAGREE, "config.heads"}},
+        {"memory out of reach", NOT_REACHED, PEER, 20, {INVALID, INVALID, "not reach the memory"}},
     };
 
     /* What a lost ring had stays: who was lost might still write to it. */
     for (int threads = 0; threads < 2; threads++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             oddity = cases[i].oddity;
-            if (!threads || cases[i].transport != RA_PEER_COPIES)
-                expect(cases[i].name, threads, cases[i].transport, cases[i].timeout, cases[i].what);
+            if (!threads || cases[i].transport != PEER)
+                expect(cases[i].name, threads, (enum ra_transport)cases[i].transport,
+                       cases[i].timeout, cases[i].what);
         }
     oddity = NO_ARRAY;
     if (devices < 3)
         expect("threads that share a GPU", true, RA_PEER_COPIES, 20,
-               (struct expected){RA_INVALID, RA_INVALID, "of a process share device"});
+               (struct expected){INVALID, INVALID, "of a process share device"});
 }
 
 static void test_wrong_calls(void)
@@ -1143,24 +1129,25 @@ static void test_wrong_calls(void)
     struct ra_arrays x = RA_ARRAYS_INIT;
     struct ra_plan *device, *host;
     char error[RA_ERROR_SIZE];
-    if (is_well(ra_cuda_plan_create(&device, &p.config, error), error, 0) &&
-        is_well(ra_plan_create(&host, &p.config, error), error, 0)) {
-        if (ra_forward(device, &x) != RA_INVALID ||
-            !strstr(ra_plan_error(device), "ra_cuda_forward") ||
+    if (make_plan_alone(&device, &p.config) &&
+        is_well(ra_plan_create(&host, &p.config, NULL, error), error, 0)) {
+        if (ra_forward(device, &x) != RA_INVALID || !strstr(ra_plan_error(device), "arrays.q") ||
             ra_backward(device, &x) != RA_INVALID)
             WRONG("%s", ra_plan_error(device));
         if (ra_cuda_forward(host, &x, NULL) != RA_INVALID ||
-            !strstr(ra_plan_error(host), "ra_forward") ||
-            ra_cuda_backward(host, &x, NULL) != RA_INVALID || ra_cuda_wait(host) != RA_INVALID)
+            !strstr(ra_plan_error(host), "computes on the host: call ra_forward") ||
+            ra_cuda_backward(host, &x, NULL) != RA_INVALID || ra_wait(host) != RA_OK)
             WRONG("%s", ra_plan_error(host));
+        if (ra_wait(NULL) != RA_INVALID || ra_cuda_forward(NULL, &x, NULL) != RA_INVALID)
+            WRONG("a plan that is NULL");
         ra_plan_destroy(device);
         ra_plan_destroy(host);
     }
-    verdict("calls of the other library");
+    verdict("calls of the other backend");
 
     /* Types: what is multiplied is of the plan's type, results may be float32. */
     p = usual(1, RA_BFLOAT16);
-    if (is_well(ra_cuda_plan_create(&device, &p.config, error), error, 0)) {
+    if (make_plan_alone(&device, &p.config)) {
         void *data;
         CUDA(__real_cudaMalloc(&data, 1 << 16));
         x.q = ra_tensor_bnhd(data, RA_FLOAT32, 37, 4, 16);
@@ -1184,10 +1171,9 @@ static void test_elsewhere(void)
 {
     struct problem p = usual(1, RA_FLOAT32);
     struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
     begin_problem(&p);
     CUDA(cudaSetDevice(0));
-    if (!is_well(ra_cuda_plan_create(&plan, &p.config, error), error, 0))
+    if (!make_plan_alone(&plan, &p.config))
         return;
     struct set set;
     make_set(&p, plan, &set, 1);
@@ -1202,7 +1188,7 @@ static void test_elsewhere(void)
             ? status != RA_OK
             : status != RA_INVALID || !strstr(ra_plan_error(plan), "arrays.k.data is memory"))
         WRONG("k on the host: %s: %s", ra_status_text(status), ra_plan_error(plan));
-    is_well(ra_cuda_wait(plan), ra_plan_error(plan), 0);
+    wait_for(plan);
 
     cudaGraph_t graph = NULL;
     CUDA(cudaStreamBeginCapture(set.stream, cudaStreamCaptureModeThreadLocal));
@@ -1226,14 +1212,13 @@ static void test_elsewhere(void)
     }
 
     /* The plan is as good as before. */
-    is_well(ra_cuda_forward(plan, &set.x, set.stream), ra_plan_error(plan), 0);
-    is_well(ra_cuda_backward(plan, &set.x, set.stream), ra_plan_error(plan), 0);
-    is_well(ra_cuda_wait(plan), ra_plan_error(plan), 0);
+    call(&p, plan, &set, set.stream);
+    wait_for(plan);
     check_set(&p, plan, &set);
     free_set(&set);
     ra_plan_destroy(plan);
     end_problem(&p);
-    verdict("arrays and streams of elsewhere");
+    verdict("calls that wait");
 }
 
 int main(int argc, char **argv)

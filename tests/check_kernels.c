@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "numbers.h"
-#include "ra_kernel.h"
+#include "ra_ladder.h"
 #include "truth.h"
 #include "verdict.h"
 
@@ -21,12 +21,12 @@
 static const struct kernel {
     const char *name;
     enum ra_type type;
-    ra_kernel_launch *forward, *backward;
+    const struct ra_rung *rung;
 } kernels[] = {
-    {"k01", RA_FLOAT32, ra_k01_forward, ra_k01_backward},
-    {"k02", RA_FLOAT32, ra_k02_forward, ra_k02_backward},
-    {"k03-bfloat16", RA_BFLOAT16, ra_k03_forward, ra_k03_backward},
-    {"k03-float16", RA_FLOAT16, ra_k03_forward, ra_k03_backward},
+    {"k01", RA_FLOAT32, &ra_ladder[RA_K01]},
+    {"k02", RA_FLOAT32, &ra_ladder[RA_K02]},
+    {"k03-bfloat16", RA_BFLOAT16, &ra_ladder[RA_K03]},
+    {"k03-float16", RA_FLOAT16, &ra_ladder[RA_K03]},
 };
 enum { KERNELS = sizeof kernels / sizeof kernels[0] };
 
@@ -275,8 +275,8 @@ static unsigned char *fetch(const struct array *x)
 static struct ra_tensor from_row(const struct array *x, int64_t row)
 {
     struct ra_tensor tensor = x->at;
-    tensor.data = x->device + (x->first + row * x->at.row) * ra_type_bytes(x->at.type);
-    return tensor;
+    tensor.data = x->device + x->first * ra_type_bytes(x->at.type);
+    return ra_tensor_from_row(tensor, row);
 }
 
 /* The byte of the image where row (b, a, h) begins. */
@@ -406,6 +406,42 @@ static struct array *array_number(struct arrays *x, int i)
     return all[i];
 }
 
+/* What a kernel is told of the whole problem. */
+static void describe_arrays(struct arrays *x, const struct sample *s)
+{
+    const struct problem *p = s->p;
+    x->kernel = (struct ra_kernel){.batch = p->batch,
+                                   .queries = p->n,
+                                   .keys = p->m,
+                                   .heads = p->heads,
+                                   .key_heads = p->key_heads,
+                                   .dim = p->dim,
+                                   .head_map = p->map,
+                                   .score = {(float)s->truth.scale, (float)p->softcap},
+                                   .band = p->band,
+                                   .q = from_row(&x->q, 0),
+                                   .k = from_row(&x->k, 0),
+                                   .v = from_row(&x->v, 0),
+                                   .d_out = from_row(&x->d_out, 0),
+                                   .o = from_row(&x->o, 0),
+                                   .lse = from_row(&x->lse, 0),
+                                   .carry_o = from_row(&x->carry_o, 0),
+                                   .carry_max = from_row(&x->carry_max, 0),
+                                   .carry_sum = from_row(&x->carry_sum, 0),
+                                   .delta = from_row(&x->delta, 0),
+                                   .dq = from_row(&x->dq, 0),
+                                   .dk = from_row(&x->dk, 0),
+                                   .dv = from_row(&x->dv, 0),
+                                   .deterministic = p->deterministic};
+    if (s->truth.x[MASK])
+        x->kernel.mask = from_row(&x->mask, 0);
+
+    /* Who folds all keys at once may give no carry at all. */
+    if (p->pieces == 1 && p->seed % 2 == 0)
+        x->kernel.carry_o = x->kernel.carry_max = x->kernel.carry_sum =
+            (struct ra_tensor)RA_NO_TENSOR;
+}
+
 /* Puts the sample on the device. Outputs are NaN, gradients what they are added to. */
 static void open_arrays(struct arrays *x, const struct sample *s)
 {
@@ -445,48 +481,18 @@ static void open_arrays(struct arrays *x, const struct sample *s)
     for (int i = 0; i < 6; i++)
         send(as_made[i]);
 
-    x->kernel = (struct ra_kernel){.batch = B,
-                                   .queries = n,
-                                   .keys = m,
-                                   .heads = H,
-                                   .key_heads = G,
-                                   .dim = D,
-                                   .head_map = p->map,
-                                   .score = {(float)t->scale, (float)p->softcap},
-                                   .band = p->band,
-                                   .q = from_row(&x->q, 0),
-                                   .k = from_row(&x->k, 0),
-                                   .v = from_row(&x->v, 0),
-                                   .d_out = from_row(&x->d_out, 0),
-                                   .o = from_row(&x->o, 0),
-                                   .lse = from_row(&x->lse, 0),
-                                   .carry_o = from_row(&x->carry_o, 0),
-                                   .carry_max = from_row(&x->carry_max, 0),
-                                   .carry_sum = from_row(&x->carry_sum, 0),
-                                   .delta = from_row(&x->delta, 0),
-                                   .dq = from_row(&x->dq, 0),
-                                   .dk = from_row(&x->dk, 0),
-                                   .dv = from_row(&x->dv, 0),
-                                   .deterministic = p->deterministic};
-    if (t->x[MASK])
-        x->kernel.mask = from_row(&x->mask, 0);
-
-    /* Who folds all keys at once may give no carry at all. */
-    if (p->pieces == 1 && p->seed % 2 == 0)
-        x->kernel.carry_o = x->kernel.carry_max = x->kernel.carry_sum =
-            (struct ra_tensor)RA_NO_TENSOR;
-    x->turn_count = ra_kernel_turns(&x->kernel);
+    describe_arrays(x, s);
+    x->turn_count = ra_kernel_semaphores(&x->kernel);
     size_t bytes = (size_t)x->turn_count * sizeof(int) + 1;
-    check(cudaMalloc((void **)&x->turns, bytes), "memory on the device");
-    check(cudaMemset(x->turns, 0, bytes), "memory on the device");
-    x->kernel.turns = x->turns;
+    check(cudaMalloc((void **)&x->semaphores, bytes), "memory on the device");
+    check(cudaMemset(x->semaphores, 0, bytes), "memory on the device");
+    x->kernel.turns = x->semaphores;
 }
-
 static void close_arrays(struct arrays *x)
 {
     for (int i = 0; i < DEVICE_ARRAYS; i++)
         free_array(array_number(x, i));
-    check(cudaFree(x->turns), "free");
+    check(cudaFree(x->semaphores), "free");
 }
 
 /* The pieces of the keys: piece number `step` is first .. end - 1. Cuts are random: some pieces
@@ -637,7 +643,7 @@ static bool run_forward(const struct kernel *kernel, struct arrays *x, const str
         put_carry(x, s, &pieces);
     for (int step = p->given_carry; step < p->pieces; step++) {
         struct ra_kernel piece = piece_of(x, &pieces, step, p->pieces);
-        if (!launched(kernel, p, "forward", kernel->forward(&piece, 0)))
+        if (!launched(kernel, p, "forward", kernel->rung->forward(&piece, 0)))
             return false;
         if (p->check_carry && !piece.last && !carry_is_right(kernel, x, s, &pieces, step + 1))
             return false;
@@ -650,14 +656,14 @@ static bool run_backward(const struct kernel *kernel, struct arrays *x, const st
     struct pieces pieces = cut(s->p);
     for (int step = 0; step < s->p->pieces; step++) {
         struct ra_kernel piece = piece_of(x, &pieces, step, s->p->pieces);
-        if (!launched(kernel, s->p, "backward", kernel->backward(&piece, 0)))
+        if (!launched(kernel, s->p, "backward", kernel->rung->backward(&piece, 0)))
             return false;
     }
 
     /* The turns are for the next launch again. */
     int *turns = zeros(x->turn_count, sizeof *turns);
     check(
-        cudaMemcpy(turns, x->turns, (size_t)x->turn_count * sizeof *turns, cudaMemcpyDeviceToHost),
+        cudaMemcpy(turns, x->semaphores, (size_t)x->turn_count * sizeof *turns, cudaMemcpyDeviceToHost),
         "fetch");
     int64_t t = 0;
     while (t < x->turn_count && turns[t] == 0)
@@ -1084,8 +1090,8 @@ static void try_far_rows(void)
         of->first = of->last = true;
         if (room) {
             put(&x.lse, s.truth.x[LSE], NULL);
-            bool good = launched(kernel, &p, "forward", kernel->forward(of, 0)) &&
-                        launched(kernel, &p, "backward", kernel->backward(of, 0));
+            bool good = launched(kernel, &p, "forward", kernel->rung->forward(of, 0)) &&
+                        launched(kernel, &p, "backward", kernel->rung->backward(of, 0));
             for (int a = 0; a < FAR_ARRAYS; a++)
                 move_rows(arrays[a], far[a], stride, true);
             verdict_count(good && is_right(kernel, &p, &s.truth, O, &x.o) &&
@@ -1111,54 +1117,33 @@ static void try_refusals(void)
             continue;
         bool is_k03 = kernels[k].type != RA_FLOAT32;
         struct problem p = ordinary("refusals", 3, 3);
-        p.dim = 257;
+        p.dim = RA_MOST_DIM + 1;
         struct sample s = sample_of(&p, kernels[k].type);
         struct arrays x;
         open_arrays(&x, &s);
         x.kernel.first = x.kernel.last = true;
-        verdict_count(kernels[k].forward(&x.kernel, 0) == cudaErrorNotSupported ||
+        verdict_count(kernels[k].rung->forward(&x.kernel, 0) == cudaErrorNotSupported ||
                       wrong(&kernels[k], &p, "forward of dim 257 is not refused"));
-        verdict_count(kernels[k].backward(&x.kernel, 0) == cudaErrorNotSupported ||
+        verdict_count(kernels[k].rung->backward(&x.kernel, 0) == cudaErrorNotSupported ||
                       wrong(&kernels[k], &p, "backward of dim 257 is not refused"));
         x.kernel.dim = 8;
         x.kernel.q.type = x.kernel.k.type = x.kernel.v.type = x.kernel.d_out.type =
             is_k03 ? RA_FLOAT32 : RA_FLOAT16;
-        verdict_count(kernels[k].forward(&x.kernel, 0) == cudaErrorNotSupported ||
+        verdict_count(kernels[k].rung->forward(&x.kernel, 0) == cudaErrorNotSupported ||
                       wrong(&kernels[k], &p, "forward of a type it has not is not refused"));
-        verdict_count(kernels[k].backward(&x.kernel, 0) == cudaErrorNotSupported ||
+        verdict_count(kernels[k].rung->backward(&x.kernel, 0) == cudaErrorNotSupported ||
                       wrong(&kernels[k], &p, "backward of a type it has not is not refused"));
         close_arrays(&x);
         forget_sample(&s);
     }
 }
 
-/* A GPU of compute capability 8.6, or 8.0: k03 has smaller tiles, or fewer stages. And one of 7.5,
- * which it must refuse. */
-static void try_small_shared_memory(void)
+/* What depends on the sizes of tiles, on such a GPU. */
+static void try_small_tiles(const char *name)
 {
-    static const int64_t small_lengths[] = {1, 15, 16, 17, 31, 32, 33, 64, 65, 129, 200};
-    static const int64_t small_dims[] = {1, 8, 40, 64, 65, 80, 96, 128, 129, 200, 256};
-    enum { SMALL = sizeof small_dims / sizeof small_dims[0] };
-    const char *name = "small shared memory";
     struct problem p;
-    pretended.capability = 8;
-
-    /* Anything, of every dim, with turns and without; two of three on 8.6. */
-    for (int i = 0; i < 12 * SMALL; i++) {
-        if (quick && i % 4 != 0)
-            continue;
-        p = random_problem((uint64_t)(8000 + i), small_lengths[3 * i % SMALL],
-                           small_lengths[(i + i / SMALL) % SMALL]);
-        p.name = name;
-        p.dim = small_dims[i % SMALL];
-        p.deterministic = i / SMALL % 2;
-        p.repeats = 3;
-        pretended.shared_memory = (i / SMALL / 2 % 3 < 2 ? 99 : 163) << 10;
-        try(&p);
-    }
 
     /* Offsets of a window around the sizes of tiles. */
-    pretended.shared_memory = 99 << 10;
     for (int offset = -40; offset <= 40; offset += quick ? 12 : 4) {
         p = ordinary(name, 70, 100);
         p.seed = (uint64_t)(8500 + offset);
@@ -1196,9 +1181,12 @@ static void try_small_shared_memory(void)
         p.band.hi = i < 3 ? RA_BAND_FAR : 0;
         try(&p);
     }
+}
 
-    pretended.shared_memory = 64 << 10;
-    pretended.capability = 7;
+/* k03 on a GPU that has no such tensor cores. */
+static void refuse_old_device(const char *name)
+{
+    const struct problem p = ordinary(name, 1, 1);
     for (int k = 0; k < KERNELS; k++) {
         if (kernels[k].type == RA_FLOAT32 || !chosen(kernels[k].name, name))
             continue;
@@ -1209,10 +1197,42 @@ static void try_small_shared_memory(void)
                                  .key_heads = 1,
                                  .dim = 8,
                                  .q.type = kernels[k].type};
-        verdict_count((kernels[k].forward(&none, 0) == cudaErrorNotSupported &&
-                       kernels[k].backward(&none, 0) == cudaErrorNotSupported) ||
+        verdict_count((kernels[k].rung->forward(&none, 0) == cudaErrorNotSupported &&
+                       kernels[k].rung->backward(&none, 0) == cudaErrorNotSupported) ||
                       wrong(&kernels[k], &p, "compute capability 7.5 is not refused"));
     }
+}
+
+/* A GPU of compute capability 8.6, or 8.0: k03 has smaller tiles, or fewer stages. And one of 7.5,
+ * which it must refuse. */
+static void try_small_shared_memory(void)
+{
+    static const int64_t small_lengths[] = {1, 15, 16, 17, 31, 32, 33, 64, 65, 129, 200};
+    static const int64_t small_dims[] = {1, 8, 40, 64, 65, 80, 96, 128, 129, 200, 256};
+    enum { SMALL = sizeof small_dims / sizeof small_dims[0] };
+    const char *name = "small shared memory";
+    struct problem p;
+    pretended.capability = 8;
+
+    /* Anything, of every dim, with turns and without; two of three on 8.6. */
+    for (int i = 0; i < 12 * SMALL; i++) {
+        if (quick && i % 4 != 0)
+            continue;
+        p = random_problem((uint64_t)(8000 + i), small_lengths[3 * i % SMALL],
+                           small_lengths[(i + i / SMALL) % SMALL]);
+        p.name = name;
+        p.dim = small_dims[i % SMALL];
+        p.deterministic = i / SMALL % 2;
+        p.repeats = 3;
+        pretended.shared_memory = (i / SMALL / 2 % 3 < 2 ? 99 : 163) << 10;
+        try(&p);
+    }
+
+    pretended.shared_memory = 99 << 10;
+    try_small_tiles(name);
+    pretended.shared_memory = 64 << 10;
+    pretended.capability = 7;
+    refuse_old_device(name);
     pretended.shared_memory = pretended.capability = 0;
 }
 

@@ -16,10 +16,12 @@
 #include <math.h>
 #include <string.h>
 
+#include "cuda_rig.h"
 #include "numbers.h"
 #include "oracle.h"
-#include "rank_device.h"
-#include "ring_attention_cuda_mpi.h"
+#include "ra_clock.h"
+#include "ring_attention_cuda.h"
+#include "ring_attention_mpi.h"
 #include "truth.h"
 #include "verdict.h"
 
@@ -37,31 +39,6 @@ static struct {
     int64_t tokens, heads, dim, rows;
     int repeats;
 } options = {1 << 20, 8, 128, 1000, 3};
-
-static int rank, ranks;
-static cudaStream_t stream;
-
-/* Ends the program, on all ranks. */
-static _Noreturn void stop(const char *what, const char *why)
-{
-    fprintf(stderr, "million: rank %d: %s: %s\n", rank, what, why);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-    exit(1);
-}
-
-static void must(cudaError_t status, const char *what)
-{
-    if (status != cudaSuccess)
-        stop(what, cudaGetErrorString(status));
-}
-
-static void *on_host(int64_t count, size_t size)
-{
-    void *memory = calloc((size_t)(count > 0 ? count : 1), size);
-    if (!memory)
-        stop("memory", "the host has none left");
-    return memory;
-}
 
 static void *on_device(int64_t bytes)
 {
@@ -115,10 +92,10 @@ static void hold(struct grade *grade, double got, double want, double unit, doub
 /* The grades of all ranks in one, on rank 0. */
 static struct grade grade_all(const struct grade *mine)
 {
-    struct grade *all = on_host(ranks, sizeof *all), sum;
+    struct grade *all = on_host(rig.ranks, sizeof *all), sum;
     MPI_Gather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE, 0, MPI_COMM_WORLD);
     sum = all[0];
-    for (int r = 1; r < ranks; r++) {
+    for (int r = 1; r < rig.ranks; r++) {
         double error = fmax(sum.error, all[r].error);
         double squares = sum.squares + all[r].squares, count = sum.count + all[r].count;
         if (all[r].share > sum.share)
@@ -147,7 +124,8 @@ static struct oracle whole_sequence(int64_t tokens, int64_t heads, int64_t dim)
         void *data = on_device(2 * tokens * heads * dim);
         struct ra_tensor array = ra_tensor_bnhd(data, RA_BFLOAT16, tokens, heads, dim);
         struct ra_span all = {0, 1, tokens};
-        must(oracle_fill(array, 0, all, heads, dim, (enum oracle_stream)i, stream), "the inputs");
+        must(oracle_fill(array, 0, all, heads, dim, (enum oracle_stream)i, rig.stream),
+             "the inputs");
         *arrays[i] = data;
     }
     return oracle;
@@ -204,7 +182,7 @@ static void answers_free(struct answers *answers)
 
 static void answers_fetch(struct answers *answers, int first, int end, int64_t rows)
 {
-    must(cudaStreamSynchronize(stream), "the oracle");
+    must(cudaStreamSynchronize(rig.stream), "the oracle");
     for (int i = first; i < end; i++)
         to_host(answers->host[i], answers->device[i], rows * answers->width[i] * 8);
 }
@@ -217,7 +195,7 @@ static void ask_rows(const struct oracle *oracle, struct answers *answers, const
     struct oracle_rows places = {d[OF_O],   d[O_UNIT],   d[OF_DQ],     d[DQ_UNIT],
                                  d[OF_LSE], d[OF_DELTA], d[DELTA_UNIT]};
     int64_t *there = to_device(rows, count * (int64_t)sizeof *rows);
-    must(oracle_rows(oracle, there, count, &places, stream), "the oracle");
+    must(oracle_rows(oracle, there, count, &places, rig.stream), "the oracle");
     answers_fetch(answers, OF_O, OF_DK, count);
     must(cudaFree(there), "cudaFree");
 }
@@ -231,7 +209,7 @@ static void ask_keys(const struct oracle *oracle, struct answers *answers, const
     double *sums[3];
     for (int i = 0; i < 3; i++)
         sums[i] = to_device(of_queries[i], oracle->tokens * oracle->heads * 8);
-    must(oracle_keys(oracle, there, count, sums[0], sums[1], sums[2], &places, stream),
+    must(oracle_keys(oracle, there, count, sums[0], sums[1], sums[2], &places, rig.stream),
          "the oracle");
     answers_fetch(answers, OF_DK, ANSWERS, count);
     for (int i = 0; i < 3; i++)
@@ -317,7 +295,7 @@ static double judge_oracle(void)
         }
     }
     must(oracle_delta(oracle.v, oracle.d_out, N, H, D, answers.device[OF_DELTA],
-                      answers.device[DELTA_UNIT], stream),
+                      answers.device[DELTA_UNIT], rig.stream),
          "the oracle");
     answers_fetch(&answers, OF_DELTA, DELTA_UNIT + 1, N);
     for (int64_t row = 0; row < N * H; row++) {
@@ -343,18 +321,6 @@ static double judge_oracle(void)
 
 /* ---- The run. */
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static void must_ra(enum ra_status status, const struct ra_plan *plan)
-{
-    if (status != RA_OK)
-        stop(ra_status_text(status), ra_plan_error(plan));
-}
-
 /* Seconds of one pass, from when all ranks are ready until the last one is done; the median. One
  * run more goes before, to warm up. Results are NaN before each. */
 static double run(struct ra_plan *plan, const struct ra_arrays *arrays, bool backward)
@@ -364,29 +330,28 @@ static double run(struct ra_plan *plan, const struct ra_arrays *arrays, bool bac
     double *times = on_host(options.repeats + 1, sizeof *times);
     for (int i = 0; i <= options.repeats; i++) {
         if (backward) {
-            must(cudaMemsetAsync(arrays->dq.data, 0xff, bytes, stream), "memset");
-            must(cudaMemsetAsync(arrays->dk.data, 0xff, bytes, stream), "memset");
-            must(cudaMemsetAsync(arrays->dv.data, 0xff, bytes, stream), "memset");
+            must(cudaMemsetAsync(arrays->dq.data, 0xff, bytes, rig.stream), "memset");
+            must(cudaMemsetAsync(arrays->dk.data, 0xff, bytes, rig.stream), "memset");
+            must(cudaMemsetAsync(arrays->dv.data, 0xff, bytes, rig.stream), "memset");
         } else {
-            must(cudaMemsetAsync(arrays->o.data, 0xff, bytes, stream), "memset");
-            must(cudaMemsetAsync(arrays->lse.data, 0xff, (size_t)(4 * n * heads), stream),
+            must(cudaMemsetAsync(arrays->o.data, 0xff, bytes, rig.stream), "memset");
+            must(cudaMemsetAsync(arrays->lse.data, 0xff, (size_t)(4 * n * heads), rig.stream),
                  "memset");
         }
-        must(cudaStreamSynchronize(stream), "the GPU");
+        must(cudaStreamSynchronize(rig.stream), "the GPU");
         MPI_Barrier(MPI_COMM_WORLD);
 
         double start = ra_seconds();
-        must_ra(backward ? ra_cuda_backward(plan, arrays, stream)
-                         : ra_cuda_forward(plan, arrays, stream),
+        must_ra(backward ? ra_cuda_backward(plan, arrays, rig.stream)
+                         : ra_cuda_forward(plan, arrays, rig.stream),
                 plan);
-        must_ra(ra_cuda_wait(plan), plan);
+        must_ra(ra_wait(plan), plan);
         times[i] = ra_seconds() - start;
         MPI_Allreduce(MPI_IN_PLACE, &times[i], 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     }
-    qsort(times + 1, (size_t)options.repeats, sizeof *times, ascending);
-    double median = times[1 + options.repeats / 2];
+    double middle = median(times + 1, options.repeats);
     free(times);
-    return median;
+    return middle;
 }
 
 /* ---- The judgement. */
@@ -427,7 +392,7 @@ static int64_t my_sample(struct ra_layout layout, bool keys, bool everything, in
         int64_t position = everything ? s : sample(s, N), row;
         if (keys)
             position = N - 1 - position;
-        if (ra_layout_find(layout, position, &row) == rank) {
+        if (ra_layout_find(layout, position, &row) == rig.rank) {
             positions[count] = position;
             local[count++] = row;
         }
@@ -471,9 +436,9 @@ static struct grade judge_lse(const float *lse, const double *want, const int64_
  * ranks. */
 static double *gather(struct ra_layout layout, const double *mine)
 {
-    int64_t H = options.heads, rows = ra_layout_rows(layout, rank);
-    int *counts = on_host(ranks, sizeof *counts), *starts = on_host(ranks, sizeof *starts);
-    for (int r = 0; r < ranks; r++) {
+    int64_t H = options.heads, rows = ra_layout_rows(layout, rig.rank);
+    int *counts = on_host(rig.ranks, sizeof *counts), *starts = on_host(rig.ranks, sizeof *starts);
+    for (int r = 0; r < rig.ranks; r++) {
         counts[r] = (int)(ra_layout_rows(layout, r) * H);
         starts[r] = r ? starts[r - 1] + counts[r - 1] : 0;
     }
@@ -481,7 +446,7 @@ static double *gather(struct ra_layout layout, const double *mine)
     double *whole = on_host(options.tokens * H, sizeof *whole);
     MPI_Allgatherv(mine, (int)(rows * H), MPI_DOUBLE, together, counts, starts, MPI_DOUBLE,
                    MPI_COMM_WORLD);
-    for (int r = 0; r < ranks; r++)
+    for (int r = 0; r < rig.ranks; r++)
         for (int64_t a = 0; a < counts[r] / H; a++)
             memcpy(whole + ra_layout_position(layout, r, a) * H, together + starts[r] + a * H,
                    (size_t)H * sizeof *whole);
@@ -500,26 +465,55 @@ static void report(const char *name, const struct grade *mine)
     char typical[32] = "";
     if (rms > 0)
         snprintf(typical, sizeof typical, "%.2f", rms);
-    if (rank == 0)
+    if (rig.rank == 0)
         printf("%-5s %11.0f %14.3e %11.1f %% %9s   token %" PRId64 ", head %" PRId64
                ", number %" PRId64 "%s\n",
                name, grade.count, grade.error, 100 * grade.share, typical, grade.token, grade.head,
                grade.number, good ? "" : "   FAILED");
-    verdict_state.complaints += rank == 0 && !good;
+    verdict_state.complaints += rig.rank == 0 && !good;
     verdict("%s", name);
+}
+
+/* lse, delta and its unit of all queries: the oracle's, if it has judged all, or the run's. */
+static void gather_sums(const struct ra_arrays *arrays, struct ra_layout layout, const float *lse,
+                        double *const *judged, double *whole[3])
+{
+    int64_t H = options.heads, D = options.dim, n = ra_layout_rows(layout, rig.rank);
+    double *mine[3];
+    for (int i = 0; i < 3; i++) {
+        mine[i] = on_host(n * H, sizeof *mine[i]);
+        if (judged)
+            memcpy(mine[i], judged[i], (size_t)(n * H) * sizeof *mine[i]);
+    }
+    if (!judged) {
+        double *delta = on_device(n * H * 8), *unit = on_device(n * H * 8);
+        must(oracle_delta(arrays->o.data, arrays->d_out.data, n, H, D, delta, unit, rig.stream),
+             "delta");
+        must(cudaStreamSynchronize(rig.stream), "delta");
+        to_host(mine[1], delta, n * H * 8);
+        to_host(mine[2], unit, n * H * 8);
+        must(cudaFree(delta), "cudaFree");
+        must(cudaFree(unit), "cudaFree");
+        for (int64_t e = 0; e < n * H; e++)
+            mine[0][e] = (double)lse[e];
+    }
+    for (int i = 0; i < 3; i++) {
+        whole[i] = gather(layout, mine[i]);
+        free(mine[i]);
+    }
 }
 
 static void judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
 {
     int64_t N = options.tokens, H = options.heads, D = options.dim;
-    int64_t n = ra_layout_rows(layout, rank);
+    int64_t n = ra_layout_rows(layout, rig.rank);
     bool everything = N <= 4096;
     double start = ra_seconds();
     struct oracle oracle = whole_sequence(N, H, D);
     int64_t most = everything ? n : options.rows;
     int64_t *positions = on_host(most, sizeof *positions), *local = on_host(most, sizeof *local);
     struct answers answers = answers_make(most, H, D);
-    if (rank == 0)
+    if (rig.rank == 0)
         printf("\n%-5s %11s %14s %13s %9s   %s\n", "", "numbers", "largest error", "of allowed",
                "rms/2^-9", "worst at");
 
@@ -536,27 +530,8 @@ static void judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
     grade = judge(arrays->dq, answers.host[OF_DQ], answers.host[DQ_UNIT], positions, local, count);
     report("dq", &grade);
 
-    /* lse, delta and its unit of all queries: the oracle's, if it has judged all, or the run's. */
-    double *mine[3], *whole[3];
-    for (int i = 0; i < 3; i++) {
-        mine[i] = on_host(n * H, sizeof *mine[i]);
-        if (everything)
-            memcpy(mine[i], answers.host[OF_LSE + i], (size_t)(n * H) * sizeof *mine[i]);
-    }
-    if (!everything) {
-        double *delta = on_device(n * H * 8), *unit = on_device(n * H * 8);
-        must(oracle_delta(arrays->o.data, arrays->d_out.data, n, H, D, delta, unit, stream),
-             "delta");
-        must(cudaStreamSynchronize(stream), "delta");
-        to_host(mine[1], delta, n * H * 8);
-        to_host(mine[2], unit, n * H * 8);
-        must(cudaFree(delta), "cudaFree");
-        must(cudaFree(unit), "cudaFree");
-        for (int64_t e = 0; e < n * H; e++)
-            mine[0][e] = (double)lse[e];
-    }
-    for (int i = 0; i < 3; i++)
-        whole[i] = gather(layout, mine[i]);
+    double *whole[3];
+    gather_sums(arrays, layout, lse, everything ? &answers.host[OF_LSE] : NULL, whole);
 
     /* Keys. */
     count = my_sample(layout, true, everything, positions, local);
@@ -565,17 +540,15 @@ static void judge_all(const struct ra_arrays *arrays, struct ra_layout layout)
     report("dk", &grade);
     grade = judge(arrays->dv, answers.host[OF_DV], answers.host[DV_UNIT], positions, local, count);
     report("dv", &grade);
-    if (rank == 0)
+    if (rig.rank == 0)
         printf("allowed: %.0f units of 2^-9 (see tests/rig/oracle.h), rms %.0f; lse %.0e\n%s; %.1f "
                "s\n",
                ALLOWED / ROUNDING, MOST_RMS, LSE_ALLOWED,
                everything ? "every row and key" : "dk and dv by the lse and delta of the run",
                ra_seconds() - start);
 
-    for (int i = 0; i < 3; i++) {
-        free(mine[i]);
+    for (int i = 0; i < 3; i++)
         free(whole[i]);
-    }
     free(lse);
     free(positions);
     free(local);
@@ -638,19 +611,39 @@ static void read_options(int argc, char **argv)
     }
 }
 
+/* Forward and backward, and what they took. */
+static void measure(struct ra_plan *plan, const struct ra_arrays *arrays)
+{
+    int64_t N = options.tokens, H = options.heads, D = options.dim;
+    int64_t n = ra_plan_rows(plan, RA_QUERY_SIDE);
+    double forward = run(plan, arrays, false), backward = run(plan, arrays, true);
+    size_t free_bytes, all_bytes;
+    must(cudaMemGetInfo(&free_bytes, &all_bytes), "cudaMemGetInfo");
+    double operations = 2 * (double)N * (double)N * (double)(H * D);
+    if (rig.rank == 0) {
+        printf("%" PRId64 " tokens, %" PRId64 " heads x %" PRId64
+               ", causal, bfloat16, striped over %d ranks\n",
+               N, H, D, rig.ranks);
+        printf("forward  %10.4f s %8.1f TFLOP/s per rank\n", forward,
+               1e-12 * operations / forward / rig.ranks);
+        printf("backward %10.4f s %8.1f TFLOP/s per rank\n", backward,
+               2.5e-12 * operations / backward / rig.ranks);
+        printf("memory per rank: arrays %.2f GB, library %.2f GB; in use on the GPU %.2f GB\n",
+               1e-9 * (double)(16 * n * H * D + 4 * n * H), 1e-9 * (double)ra_plan_bytes(plan),
+               1e-9 * (double)(all_bytes - free_bytes));
+    }
+}
+
 int main(int argc, char **argv)
 {
     read_options(argc, argv);
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    rank_device_choose("million", "times mean nothing");
-    must(cudaStreamCreate(&stream), "cudaStreamCreate");
+    rig_begin("million", &argc, &argv);
+    rig_choose_device("times mean nothing");
 
     double difference = judge_oracle();
     if (!(difference < 1e-11))
         stop("the oracle", "differs from the CPU");
-    if (rank == 0)
+    if (rig.rank == 0)
         printf("oracle on the GPU and on the CPU, 300 tokens: differ by %.1e at most\n",
                difference);
 
@@ -662,11 +655,7 @@ int main(int argc, char **argv)
     config.type = RA_BFLOAT16;
     config.causal = true;
     config.layout = RA_STRIPED;
-    struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
-    enum ra_status status = ra_cuda_mpi_plan_create(&plan, &config, MPI_COMM_WORLD, error);
-    if (status != RA_OK)
-        stop(ra_status_text(status), error);
+    struct ra_plan *plan = rig_plan(&config);
 
     /* This rank's rows of all arrays. lse is (n, heads), as delta is in the oracle. */
     struct ra_layout layout = ra_plan_layout(plan, RA_QUERY_SIDE);
@@ -678,36 +667,19 @@ int main(int argc, char **argv)
         *tensors[i] = ra_tensor_bnhd(on_device(2 * n * H * D), RA_BFLOAT16, n, H, D);
     arrays.lse = ra_tensor_bnhd(on_device(4 * n * H), RA_FLOAT32, n, H, 1);
     for (int i = 0; i < 4; i++)
-        must(oracle_fill(*tensors[i], 0, ra_layout_span(layout, rank, 0), H, D,
-                         (enum oracle_stream)i, stream),
+        must(oracle_fill(*tensors[i], 0, ra_layout_span(layout, rig.rank, 0), H, D,
+                         (enum oracle_stream)i, rig.stream),
              "the inputs");
 
-    /* Forward and backward, and what they took. */
-    double forward = run(plan, &arrays, false), backward = run(plan, &arrays, true);
-    size_t free_bytes, all_bytes;
-    must(cudaMemGetInfo(&free_bytes, &all_bytes), "cudaMemGetInfo");
-    double operations = 2 * (double)N * (double)N * (double)(H * D);
-    if (rank == 0) {
-        printf("%" PRId64 " tokens, %" PRId64 " heads x %" PRId64
-               ", causal, bfloat16, striped over %d ranks\n",
-               N, H, D, ranks);
-        printf("forward  %10.4f s %8.1f TFLOP/s per rank\n", forward,
-               1e-12 * operations / forward / ranks);
-        printf("backward %10.4f s %8.1f TFLOP/s per rank\n", backward,
-               2.5e-12 * operations / backward / ranks);
-        printf("memory per rank: arrays %.2f GB, library %.2f GB; in use on the GPU %.2f GB\n",
-               1e-9 * (double)(16 * n * H * D + 4 * n * H), 1e-9 * (double)ra_plan_bytes(plan),
-               1e-9 * (double)(all_bytes - free_bytes));
-    }
+    measure(plan, &arrays);
     ra_plan_destroy(plan);
 
-    verdict_state.rank = rank;
+    verdict_state.rank = rig.rank;
     judge_all(&arrays, layout);
     int code = verdict_end();
     for (int i = 0; i < 8; i++)
         must(cudaFree(tensors[i]->data), "cudaFree");
     must(cudaFree(arrays.lse.data), "cudaFree");
-    must(cudaStreamDestroy(stream), "cudaStreamDestroy");
-    MPI_Finalize();
+    rig_end();
     return code;
 }

@@ -31,6 +31,7 @@ import types
 import numpy as np
 
 sys.dont_write_bytecode = True  # nothing that is built lies outside BUILD
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "rig"))
 import oracle
 
 PROGRAMS = {3: "03-ring", 4: "04-causal", 5: "05-striped", 6: "06-lookback", 7: "07-gqa",

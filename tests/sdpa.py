@@ -14,7 +14,7 @@ import statistics
 import sys
 import time
 
-# Batches, query heads, key/value heads, tokens, numbers per head: those of tests/rig/bench_cuda.c.
+# Batches, query heads, key/value heads, tokens, numbers per head: those of tests/rig/bench_kernels.c.
 SHAPES = (
     (4, 16, 16, 4096, 128), (4, 32, 32, 4096, 64), (16, 16, 16, 1024, 128),
     (1, 16, 16, 16384, 128), (1, 4, 4, 65536, 128), (1, 32, 8, 16384, 128),

@@ -1,39 +1,35 @@
 /* program: one kernel as a program with the command line and the files of the stages.
  *
- * Chapter 11. Compiled once per kernel, which kernels.ninja names: FORWARD and BACKWARD are its
- * launchers, TURNS counts the turns if it needs some, PROGRAM is its name, TYPE the type of its
- * arrays unless --type says otherwise. The numbers are rounded to that type here, and the results
- * come back as float32.
+ * Chapter 11. The program's own name, k01-naive, k02-tiles or k03-mma, says which kernel it runs. The
+ * numbers are rounded to float32 or, for tensor cores, to bfloat16, unless --type says otherwise, and
+ * the results come back as float32.
  */
 #include <stdio.h>
+#include <string.h>
 #include "ra_band.h"
-#include "ra_kernel.h"
+#include "ra_ladder.h"
 #include "ra_number.h"
-#include "stage.h"
+#include "stage_tile.h"
 
 /* An error of CUDA, or of a launcher, is one of this program. */
 static void check(struct stage *stage, cudaError_t error, const char *what)
 {
-    char text[300];
-    snprintf(text, sizeof text, "%s: %s%s", what, cudaGetErrorString(error),
-             error == cudaErrorNotSupported ? " (a --type or a D that this kernel has not?)" : "");
     if (error != cudaSuccess)
-        stage_fail(stage, text);
+        stage_fail(stage, "%s: %s%s", what, cudaGetErrorString(error),
+                   error == cudaErrorNotSupported ? " (a --type or a D that this kernel has not?)"
+                                                  : "");
 }
 
 /* Fails unless there is a GPU that can be used. */
 static void check_device(struct stage *stage)
 {
     int devices = 0;
-    char text[300];
     cudaError_t error = cudaGetDeviceCount(&devices);
-    snprintf(
-        text, sizeof text,
-        "no CUDA device: %s (this program needs an NVIDIA GPU and its driver; nvidia-smi shows "
-        "what there is)",
-        error == cudaSuccess ? "none found" : cudaGetErrorString(error));
     if (error != cudaSuccess || devices == 0)
-        stage_fail(stage, text);
+        stage_fail(stage,
+                   "no CUDA device: %s (this program needs an NVIDIA GPU and its driver; "
+                   "nvidia-smi shows what there is)",
+                   error == cudaSuccess ? "none found" : cudaGetErrorString(error));
 }
 
 /* Memory on the device for an array (B, rows, heads, dim), every byte this one. */
@@ -48,7 +44,7 @@ static struct ra_tensor allocate(struct stage *stage, enum ra_type type, int byt
     return ra_tensor_bnhd(data, type, rows, heads, dim);
 }
 
-/* The same for an output: NaN where nobody writes. And for a sum: 0. */
+/* The same for an output: NaN where no kernel writes. And for a sum: 0. */
 static struct ra_tensor output(struct stage *stage, int64_t rows, int64_t heads, int64_t dim)
 {
     return allocate(stage, RA_FLOAT32, 0xFF, rows, heads, dim);
@@ -75,7 +71,7 @@ static struct ra_tensor input(struct stage *stage, enum stage_input which, int64
 /* The key mask on the device, or none. */
 static struct ra_tensor mask(struct stage *stage)
 {
-    if (!stage->has_mask)
+    if (!stage->config.has_mask)
         return (struct ra_tensor)RA_NO_TENSOR;
     struct ra_tensor tensor = allocate(stage, RA_BOOL, 0xFF, stage->M, 1, 1);
     check(stage,
@@ -96,14 +92,6 @@ static void write_result(struct stage *stage, enum stage_result which, struct ra
     stage_write(stage, which, numbers);
 }
 
-/* The part of an array that begins at this row. */
-static struct ra_tensor from_row(struct ra_tensor tensor, int64_t row)
-{
-    if (tensor.data)
-        tensor.data = (char *)tensor.data + row * tensor.row * ra_type_bytes(tensor.type);
-    return tensor;
-}
-
 /* Launches once for each piece of the keys, and waits for the last. */
 static void run(struct stage *stage, const struct ra_kernel *whole, ra_kernel_launch *launch,
                 const char *what)
@@ -113,11 +101,11 @@ static void run(struct stage *stage, const struct ra_kernel *whole, ra_kernel_la
         struct ra_kernel piece = *whole;
         piece.keys = end - begin;
         piece.band = ra_band_from(whole->band, 0, begin);
-        piece.k = from_row(whole->k, begin);
-        piece.v = from_row(whole->v, begin);
-        piece.mask = from_row(whole->mask, begin);
-        piece.dk = from_row(whole->dk, begin);
-        piece.dv = from_row(whole->dv, begin);
+        piece.k = ra_tensor_from_row(whole->k, begin);
+        piece.v = ra_tensor_from_row(whole->v, begin);
+        piece.mask = ra_tensor_from_row(whole->mask, begin);
+        piece.dk = ra_tensor_from_row(whole->dk, begin);
+        piece.dv = ra_tensor_from_row(whole->dv, begin);
         piece.first = p == 0;
         piece.last = p == stage->pieces - 1;
         check(stage, launch(&piece, 0), what);
@@ -138,7 +126,7 @@ static int64_t pairs_seen(const struct stage *stage, struct ra_band band)
 }
 
 /* Gradients, of what the forward has left in x. */
-static void backward(struct stage *stage, struct ra_kernel *x)
+static void backward(struct stage *stage, const struct ra_rung *rung, struct ra_kernel *x)
 {
     int64_t N = stage->N, M = stage->M, H = stage->H, G = stage->G;
     x->d_out = input(stage, STAGE_D_OUT, N, H);
@@ -146,27 +134,45 @@ static void backward(struct stage *stage, struct ra_kernel *x)
     x->dq = sum(stage, N, H);
     x->dk = sum(stage, M, G);
     x->dv = sum(stage, M, G);
-#ifdef TURNS
-    size_t bytes = (size_t)TURNS(x) * sizeof *x->turns;
-    void *turns;
-    check(stage, cudaMalloc(&turns, bytes + 1), "memory on the device");
-    check(stage, cudaMemset(turns, 0, bytes), "memory on the device");
-    x->turns = turns;
-#endif
+    if (rung->semaphores) {
+        size_t bytes = (size_t)rung->semaphores(x) * sizeof *x->semaphores;
+        void *semaphores;
+        check(stage, cudaMalloc(&semaphores, bytes + 1), "memory on the device");
+        check(stage, cudaMemset(semaphores, 0, bytes), "memory on the device");
+        x->semaphores = semaphores;
+    }
     stage_lap(stage, STAGE_READ);
 
     check(stage, ra_kernel_delta(x, 0), "delta");
-    run(stage, x, BACKWARD, "backward");
+    run(stage, x, rung->backward, "backward");
     stage_lap(stage, STAGE_BACKWARD);
+}
+
+static void write_results(struct stage *stage, const struct ra_kernel *x)
+{
+    int64_t rows = x->batch * x->queries * x->heads, key_rows = x->batch * x->keys * x->key_heads;
+    write_result(stage, STAGE_O, x->o, rows * x->dim);
+    write_result(stage, STAGE_LSE, x->lse, rows);
+    if (stage->config.forward_only)
+        return;
+    write_result(stage, STAGE_DQ, x->dq, rows * x->dim);
+    write_result(stage, STAGE_DK, x->dk, key_rows * x->dim);
+    write_result(stage, STAGE_DV, x->dv, key_rows * x->dim);
 }
 
 int main(int argc, char **argv)
 {
+    const char *slash = strrchr(argv[0], '/'), *program = slash ? slash + 1 : argv[0];
+    const struct ra_rung *rung = ra_ladder_find(program);
+    if (!rung) {
+        fprintf(stderr, "%s: no kernel has this name\n", program);
+        return 2;
+    }
+
     struct stage stage;
-    stage_open(&stage, argc, argv, STAGE_KERNEL, PROGRAM,
-               "Attention on one GPU, by one kernel of the ladder.", NPY_FLOAT32);
-    if (stage.config.type == RA_BOOL)
-        stage.config.type = TYPE;
+    stage_open_kernel(&stage, argc, argv, rung->program,
+                      "Attention on one GPU, by one kernel of the ladder.",
+                      rung->tensor_cores ? RA_BFLOAT16 : RA_FLOAT32);
     check_device(&stage);
 
     int64_t B = stage.B, N = stage.N, M = stage.M, H = stage.H, G = stage.G, D = stage.D;
@@ -200,21 +206,14 @@ int main(int argc, char **argv)
     }
     stage_lap(&stage, STAGE_READ);
 
-    run(&stage, &x, FORWARD, "forward");
+    run(&stage, &x, rung->forward, "forward");
     stage_lap(&stage, STAGE_FORWARD);
     int64_t pairs = pairs_seen(&stage, x.band);
     stage_count(&stage, "multiply-adds forward", 0, 2 * pairs * D);
     if (!stage.config.forward_only) {
-        backward(&stage, &x);
+        backward(&stage, rung, &x);
         stage_count(&stage, "multiply-adds backward", 0, 5 * pairs * D);
     }
-
-    write_result(&stage, STAGE_O, x.o, B * N * H * D);
-    write_result(&stage, STAGE_LSE, x.lse, B * N * H);
-    if (!stage.config.forward_only) {
-        write_result(&stage, STAGE_DQ, x.dq, B * N * H * D);
-        write_result(&stage, STAGE_DK, x.dk, B * M * G * D);
-        write_result(&stage, STAGE_DV, x.dv, B * M * G * D);
-    }
+    write_results(&stage, &x);
     return stage_close(&stage);
 }

@@ -13,7 +13,7 @@
 struct record {
     int64_t status;
     char error[RA_ERROR_SIZE], place[16];
-    int64_t fields[RA_CONFIG_FIELDS];
+    int64_t fields[RA_OPTIONS];
 };
 
 bool ra_agree_allgather(const struct ra_link *link, void *all, int64_t bytes)

@@ -1,12 +1,10 @@
 /* ra_config_check: what a caller asks for, checked. See ra_config_check.h.
  *
- * Chapter 08. New here: one table of all fields, by which each is checked, named in errors, and
- * compared between ranks.
+ * Chapter 08. New here: each field is checked, named in errors, and compared between ranks by its
+ * row in the table of options.
  */
 #include "ra_config_check.h"
-#include <float.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,43 +16,6 @@
 /* A layout with more stripes is a mistake: work grows with the square of a rank's stripes. */
 #define MOST_STRIPES 16384
 
-enum kind { WHOLE, INT, FLAG, REAL };
-
-static const struct field {
-    const char *name;
-    size_t offset;
-    enum kind kind;
-    int64_t least, most;
-    const char *choices; /* of an enum, for error texts */
-} table[RA_CONFIG_FIELDS] = {
-#define AT(name) #name, offsetof(struct ra_config, name)
-    {AT(queries), WHOLE, 0, MOST, NULL},
-    {AT(keys), WHOLE, RA_SAME, MOST, NULL},
-    {AT(heads), WHOLE, 1, MOST, NULL},
-    {AT(key_heads), WHOLE, RA_SAME, MOST, NULL},
-    {AT(dim), WHOLE, 1, MOST, NULL},
-    {AT(type), INT, RA_FLOAT32, RA_BFLOAT16, "RA_FLOAT32, RA_FLOAT16 or RA_BFLOAT16"},
-    {AT(has_mask), FLAG, 0, 1, NULL},
-    {AT(forward_only), FLAG, 0, 1, NULL},
-    {AT(causal), FLAG, 0, 1, NULL},
-    {AT(local_keys), FLAG, 0, 1, NULL},
-    {AT(lookback), WHOLE, 0, INT64_MAX, NULL},
-    {AT(head_map), INT, RA_GROUPED, RA_INTERLEAVED, "RA_GROUPED or RA_INTERLEAVED"},
-    {AT(scale), REAL, 0, 0, NULL},
-    {AT(softcap), REAL, 0, 0, NULL},
-    {AT(layout), INT, RA_CONTIGUOUS, RA_ZIGZAG, "RA_CONTIGUOUS, RA_STRIPED or RA_ZIGZAG"},
-    {AT(bucket), WHOLE, 0, MOST, NULL},
-    {AT(ring_size), INT, 0, INT_MAX, NULL},
-    {AT(tile_queries), WHOLE, 0, MOST, NULL},
-    {AT(tile_keys), WHOLE, 0, MOST, NULL},
-    {AT(timeout), REAL, 0, 0, NULL},
-    {AT(transport), INT, RA_ANY_TRANSPORT, RA_HOST_LINK,
-     "RA_ANY_TRANSPORT, RA_PEER_COPIES, RA_DEVICE_LINK or RA_HOST_LINK"},
-    {AT(deterministic), FLAG, 0, 1, NULL},
-    {AT(batch), WHOLE, 0, MOST, NULL},
-#undef AT
-};
-
 enum ra_status ra_refuse(char *error, const char *format, ...)
 {
     va_list arguments;
@@ -62,25 +23,6 @@ enum ra_status ra_refuse(char *error, const char *format, ...)
     vsnprintf(error, RA_ERROR_SIZE, format, arguments);
     va_end(arguments);
     return RA_INVALID;
-}
-
-/* The value of a field; of a real one its bits. A flag is read as a byte, since a bool that holds
- * neither 0 nor 1 may not be read at all. */
-static int64_t value_of(const struct ra_config *config, const struct field *field)
-{
-    const char *at = (const char *)config + field->offset;
-    int64_t whole;
-    int narrow;
-    switch (field->kind) {
-    case INT:
-        memcpy(&narrow, at, sizeof narrow);
-        return narrow;
-    case FLAG:
-        return *(const unsigned char *)at;
-    default:
-        memcpy(&whole, at, sizeof whole);
-        return whole;
-    }
 }
 
 /* Copies the config whatever size it has: an older header's lacks fields, which get their defaults;
@@ -150,19 +92,34 @@ static enum ra_status check_together(const struct ra_config *c, char *error)
     return RA_OK;
 }
 
-/* The real numbers. Inside, scores are float32. */
-static enum ra_status check_reals(const struct ra_config *c, char *error)
+/* The value of a field as text, a real number with so many digits. */
+static const char *value_text(const struct ra_option *option, int64_t value, int digits,
+                              char text[40])
 {
-    if (c->scale != RA_DEFAULT_SCALE && !(fabs(c->scale) <= FLT_MAX))
-        return ra_refuse(error, "config.scale = %g: give a finite float32, or RA_DEFAULT_SCALE",
-                         c->scale);
-    if (!(c->softcap >= 0 && c->softcap <= FLT_MAX) ||
-        (c->softcap > 0 && c->softcap < (double)FLT_MIN))
-        return ra_refuse(error, "config.softcap = %g: give a float32 above 0, or 0 for none",
-                         c->softcap);
-    if (!(c->timeout >= 0))
-        return ra_refuse(error, "config.timeout = %g: give seconds, or 0 to wait for ever",
-                         c->timeout);
+    if (option->kind == RA_OPTION_REAL)
+        snprintf(text, 40, "%.*g", digits, ra_option_real(value));
+    else
+        snprintf(text, 40, "%" PRId64, value);
+    return text;
+}
+
+/* Every field by itself: its value is in range, or left to the default. */
+static enum ra_status check_fields(const struct ra_config *config, char *error)
+{
+    static const struct ra_config defaults = RA_CONFIG_INIT;
+    for (const struct ra_option *option = ra_options; option < ra_options + RA_OPTIONS; option++) {
+        char text[40], advice[RA_OPTION_TEXT];
+        if (!option->field)
+            continue;
+        int64_t value = ra_option_load(option, config);
+        if (ra_option_in_range(option, value) ||
+            (option->unset && value == ra_option_load(option, &defaults)))
+            continue;
+        return ra_refuse(error, "config.%s = %s: give %s%s%s", option->field,
+                         value_text(option, value, 6, text),
+                         ra_option_advice(option, value, true, advice),
+                         option->unset ? ", or " : "", option->unset ? option->unset : "");
+    }
     return RA_OK;
 }
 
@@ -173,20 +130,9 @@ enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *
     enum ra_status status = copy(config, given, error);
     if (status != RA_OK)
         return status;
-    for (const struct field *field = table; field < table + RA_CONFIG_FIELDS; field++) {
-        int64_t value = value_of(config, field);
-        if (field->kind == REAL || (value >= field->least && value <= field->most))
-            continue;
-        if (field->choices)
-            return ra_refuse(error, "config.%s = %" PRId64 ": give %s", field->name, value,
-                             field->choices);
-        if (field->most < INT_MAX)
-            return ra_refuse(error, "config.%s = %" PRId64 ": give %" PRId64 " to %" PRId64,
-                             field->name, value, field->least, field->most);
-        return ra_refuse(error, "config.%s = %" PRId64 ": give at %s %" PRId64, field->name, value,
-                         value < field->least ? "least" : "most",
-                         value < field->least ? field->least : field->most);
-    }
+    status = check_fields(config, error);
+    if (status != RA_OK)
+        return status;
 
     /* What was left open. Tiles are never larger than the whole, or memory would be. */
     if (config->keys == RA_SAME)
@@ -194,8 +140,6 @@ enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *
     if (config->key_heads == RA_SAME)
         config->key_heads = config->heads;
     status = check_together(config, error);
-    if (status == RA_OK)
-        status = check_reals(config, error);
     if (status != RA_OK)
         return status;
     if (config->scale == RA_DEFAULT_SCALE)
@@ -215,33 +159,21 @@ enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *
     return RA_OK;
 }
 
-void ra_config_values(const struct ra_config *config, int64_t values[RA_CONFIG_FIELDS])
+void ra_config_values(const struct ra_config *config, int64_t values[RA_OPTIONS])
 {
-    for (int f = 0; f < RA_CONFIG_FIELDS; f++)
-        values[f] = value_of(config, &table[f]);
+    for (int o = 0; o < RA_OPTIONS; o++)
+        values[o] = ra_options[o].field ? ra_option_load(&ra_options[o], config) : 0;
 }
 
-/* The value of a field as text. */
-static const char *value_text(const struct field *field, int64_t value, char text[40])
-{
-    double real;
-    memcpy(&real, &value, sizeof real);
-    if (field->kind == REAL)
-        snprintf(text, 40, "%.17g", real);
-    else
-        snprintf(text, 40, "%" PRId64, value);
-    return text;
-}
-
-enum ra_status ra_config_compare(const int64_t first[RA_CONFIG_FIELDS],
-                                 const int64_t other[RA_CONFIG_FIELDS], int rank, char *error)
+enum ra_status ra_config_compare(const int64_t first[RA_OPTIONS], const int64_t other[RA_OPTIONS],
+                                 int rank, char *error)
 {
     char a[40], b[40];
-    for (int f = 0; f < RA_CONFIG_FIELDS; f++)
-        if (first[f] != other[f]) {
+    for (int o = 0; o < RA_OPTIONS; o++)
+        if (first[o] != other[o]) {
             ra_refuse(error, "ranks disagree about config.%s: rank 0 has %s, rank %d has %s",
-                      table[f].name, value_text(&table[f], first[f], a), rank,
-                      value_text(&table[f], other[f], b));
+                      ra_options[o].field, value_text(&ra_options[o], first[o], 17, a), rank,
+                      value_text(&ra_options[o], other[o], 17, b));
             return RA_DISAGREEMENT;
         }
     return RA_OK;

@@ -5,6 +5,7 @@
 #ifndef RA_CONFIG_CHECK_H
 #define RA_CONFIG_CHECK_H
 
+#include "ra_options.h"
 #include "ring_attention.h"
 
 /* Copies the caller's config, whose size may be that of an older or newer header, with all defaults
@@ -17,13 +18,12 @@ enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *
 __attribute__((format(printf, 2, 3))) enum ra_status ra_refuse(char *error, const char *format,
                                                                ...);
 
-/* The values of all fields that ranks compare. */
-enum { RA_CONFIG_FIELDS = 23 };
-void ra_config_values(const struct ra_config *config, int64_t values[RA_CONFIG_FIELDS]);
+/* The values of all fields that ranks compare; 0 for an option that is no field. */
+void ra_config_values(const struct ra_config *config, int64_t values[RA_OPTIONS]);
 
 /* Are the values of rank 0 and of rank `rank` the same? If not, RA_DISAGREEMENT, and the text names
  * the field. */
-enum ra_status ra_config_compare(const int64_t first[RA_CONFIG_FIELDS],
-                                 const int64_t other[RA_CONFIG_FIELDS], int rank, char *error);
+enum ra_status ra_config_compare(const int64_t first[RA_OPTIONS], const int64_t other[RA_OPTIONS],
+                                 int rank, char *error);
 
 #endif

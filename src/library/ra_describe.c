@@ -69,14 +69,12 @@ __attribute__((format(printf, 2, 3))) static void say(struct page *page, const c
 /* Shapes and rules. */
 static void say_config(struct page *page, const struct ra_plan *plan)
 {
-    static const char *const types[] = {"float32", "float16", "bfloat16"};
-    static const char *const kinds[] = {"contiguous", "striped", "zigzag"};
     const struct ra_config *c = &plan->config;
     say(page,
         "ring attention " RA_VERSION ": batch %" PRId64 ", queries %" PRId64 ", keys %" PRId64
         ", heads %" PRId64 " on %" PRId64 "%s, dim %" PRId64 ", %s\n",
         c->batch, c->queries, c->keys, c->heads, c->key_heads,
-        c->head_map == RA_INTERLEAVED ? " interleaved" : "", c->dim, types[c->type]);
+        c->head_map == RA_INTERLEAVED ? " interleaved" : "", c->dim, ra_option_types[c->type].word);
     say(page, "scale %g, tiles %" PRId64 " x %" PRId64 ", %s", c->scale, c->tile_queries,
         c->tile_keys, c->causal ? "causal" : "not causal");
     if (c->lookback < RA_BAND_FAR)
@@ -89,7 +87,7 @@ static void say_config(struct page *page, const struct ra_plan *plan)
         say(page, ", local keys only");
     if (c->forward_only)
         say(page, ", forward only");
-    say(page, ", %s", kinds[c->layout]);
+    say(page, ", %s", ra_option_layouts[c->layout].word);
     if (c->layout == RA_STRIPED && plan->layouts[RA_QUERY_SIDE].stripes > 1)
         say(page, " in %" PRId64 " stripes a rank", plan->layouts[RA_QUERY_SIDE].stripes);
     say(page, "\n");

@@ -255,10 +255,9 @@ static bool close_link(void *link)
             fail_at(self, in->under_way ? in->hop : out->hop,
                     "closes its link without having waited for %s", message_names[m]);
 
-        /* Call it off. Of a message that is being copied the end can be waited for: it is near. */
+        /* After an error nobody begins to copy any more. The end of what has begun is near. */
         while (out->copying)
             pthread_cond_wait(&self->changed, &ring->mutex);
-        in->under_way = out->under_way = false;
     }
 
     /* Ranks that wait for this one will wait in vain. */

@@ -19,7 +19,6 @@
 #include "npy.h"
 #include "ra_config.h"
 #include "ra_span.h"
-#include "ra_tile.h"
 
 /* The number of a program that is one kernel: it is no stage, but has their command line. */
 enum { STAGE_KERNEL = 0 };
@@ -44,18 +43,19 @@ struct stage_world {
 struct stage {
     const char *program; /* "02-flash" */
     int number;          /* 2, or STAGE_KERNEL */
+    const char *about;   /* the first line of --help */
     struct stage_world world;
 
     /* The command line. */
-    struct ra_config config; /* its shape is that of the problem, below */
+    struct ra_config config; /* complete: the shape is the problem's */
     bool time, per_hop;
     const char *trace_path;
     int64_t pieces; /* of the keys, one launch each */
 
     /* The problem: q, do (B, N, H, D), k, v (B, M, G, D), mask (B, M) or none. B is how many
-     * batches this ring has: the batches are dealt to the rings, one after the other. */
+     * batches this ring has: the batches are dealt to the rings, one after the other. The config
+     * has the same numbers, by their long names. */
     int64_t B, N, M, H, G, D;
-    bool has_mask;
     struct npy inputs[STAGE_INPUTS];
 
     /* This rank's rows: n query rows and m key rows in each batch (all, until stage_shard). */
@@ -76,18 +76,23 @@ struct stage {
     struct stage_event *events;
     int64_t counter_count, event_count;
     double seconds[STAGE_LAPS], lap_start, trace_start;
-    int64_t *heard; /* (ranks) what every rank said when they last met */
-    bool opened;    /* from here on an error is of one rank; before, it was of all */
+    int64_t *gathered; /* (ranks) what every rank gave the last time */
+    bool opened;       /* from here on an error is of one rank; before, it was of all */
 };
 
 /* Reads the command line of stage `number`, opens and checks the problem, and reserves the results
- * as files of result_type. `about` is the first line of --help. */
+ * as files of result_type. */
 void stage_open(struct stage *stage, int argc, char **argv, int number, const char *program,
                 const char *about, enum npy_type result_type);
 
-/* The same on every rank of a world. */
-void stage_open_in(struct stage *stage, const struct stage_world *world, int argc, char **argv,
-                   int number, const char *program, const char *about, enum npy_type result_type);
+/* The same for a program that is one kernel, whose numbers are of this type unless the command line
+ * says otherwise. Results are float32. */
+void stage_open_kernel(struct stage *stage, int argc, char **argv, const char *program,
+                       const char *about, enum ra_type type);
+
+/* The same on every rank of a world. The caller has filled program, number, about, world, config,
+ * with the defaults of this program, and result_type; all else is zero. */
+void stage_open_in(struct stage *stage, int argc, char **argv);
 
 /* Says which rows of the sequence this rank has: the spans, one after the other. They must live
  * until stage_close. Together the ranks of a ring have every row once. */
@@ -109,19 +114,9 @@ void stage_read(struct stage *stage, enum stage_input input, void *rows);
 float *stage_input(struct stage *stage, enum stage_input input);
 bool *stage_mask(struct stage *stage);
 
-/* This rank's queries of all batches and heads, in float32: q, o, max, sum and lse; unless this is
- * forward only, d_out, delta and dq, which is zero. Only q and d_out have a meaning yet. */
-struct ra_queries stage_queries(struct stage *stage);
-
 /* Reads this rank's keys into one message of the ring: k (B, m, G, D), v, then the mask (B, m) if
  * there is one. */
 void stage_read_keys(struct stage *stage, float *message);
-
-/* The scores that the command line asks for. */
-struct ra_score stage_score(const struct stage *stage);
-
-/* Writes o and lse of this rank's queries, and unless this is forward only dq. */
-void stage_write_queries(struct stage *stage, const struct ra_queries *queries);
 
 /* Writes the gradients of this rank's keys, dk (B, m, G, D) and dv behind it. */
 void stage_write_gradients(struct stage *stage, const float *gradients);
@@ -148,8 +143,9 @@ void stage_progress(const struct stage *stage, const char *phase, int64_t done, 
  * --time. */
 void stage_lap(struct stage *stage, enum stage_lap lap);
 
-/* Prints "program: rank R: text" on stderr and ends all ranks with exit code 1. */
-__attribute__((noreturn)) void stage_fail(struct stage *stage, const char *text);
+/* Prints "program: rank R: message" on stderr and ends all ranks with exit code 1. */
+__attribute__((noreturn, format(printf, 2, 3))) void stage_fail(const struct stage *stage,
+                                                                const char *format, ...);
 
 /* Gives the results their names, all of them, prints the counts and peak_bytes and, with --time,
  * the laps on stderr (of the slowest rank). Returns the exit code 0. */

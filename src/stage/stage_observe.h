@@ -1,4 +1,4 @@
-/* stage_observe: progress, --time and --trace of a stage program, from what its ring says of itself.
+/* stage_observe: progress, --time and --trace of a stage program, from the events of its ring.
  *
  * Scaffolding, like stage: no chapter teaches it.
  */
@@ -9,6 +9,9 @@
 #include "stage.h"
 
 /* For struct ra_ring and struct ra_config: the observer is the struct stage. */
-void stage_observe(void *stage, const struct ra_event *event);
+void stage_observe(void *observer, const struct ra_event *event);
+
+/* The trace alone. `passage` is what it calls a message on its way: "receive", or "send". */
+void stage_observe_trace(struct stage *stage, const struct ra_event *event, const char *passage);
 
 #endif

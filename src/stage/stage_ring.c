@@ -25,7 +25,7 @@ void stage_ring_open(struct stage_ring *x, struct stage *stage,
     *x = (struct stage_ring){.stage = stage};
     if (ra_mpi_link_open(&x->link, MPI_COMM_WORLD, stage->config.ring_size, stage->config.timeout,
                          error) != RA_OK)
-        stage_fail(stage, error);
+        stage_fail(stage, "%s", error);
 
     int P = x->link.size, hops = stage->config.local_keys ? 1 : P;
     int *storage = stage_allocate(stage, ra_schedule_storage(P), sizeof *storage);
@@ -43,7 +43,7 @@ struct ra_keys stage_ring_keys(const struct stage_ring *x, int step)
 {
     const struct stage *stage = x->stage;
     int slot = ra_ring_slot(step);
-    return ra_message_keys(stage->B, stage->G * stage->D, stage->has_mask,
+    return ra_message_keys(stage->B, stage->G * stage->D, stage->config.has_mask,
                            ra_ring_rows(&x->ring, x->link.rank, step), x->ring.keys[slot],
                            x->ring.gradients[slot]);
 }
@@ -68,7 +68,7 @@ static void take_memory(struct stage_ring *x)
     bool backward = !stage->config.forward_only;
     int64_t stride = stage->G * stage->D, most = 0;
     ring->key_bytes =
-        ra_message_key_bytes(stage->B, stride, (int64_t)sizeof(float), stage->has_mask);
+        ra_message_key_bytes(stage->B, stride, (int64_t)sizeof(float), stage->config.has_mask);
     ring->gradient_bytes = ra_message_gradient_bytes(stage->B, stride);
     for (int r = 0; r < x->link.size; r++)
         most = ring->rows[r] > most ? ring->rows[r] : most;
@@ -108,12 +108,12 @@ int stage_ring_run(struct stage_ring *x)
     /* o and lse. Then dq, which is zero here, dk and dv. */
     each_head(x, ra_tile_begin);
     if (!ra_ring_forward(ring))
-        stage_fail(stage, x->link.error(x->link.self));
+        stage_fail(stage, "%s", x->link.error(x->link.self));
     each_head(x, ra_tile_finish);
     if (backward) {
         each_head(x, ra_tile_delta);
         if (!ra_ring_backward(ring))
-            stage_fail(stage, x->link.error(x->link.self));
+            stage_fail(stage, "%s", x->link.error(x->link.self));
     }
 
     stage_write_queries(stage, &x->queries);

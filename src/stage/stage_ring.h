@@ -9,6 +9,7 @@
 #include "ra_message.h"
 #include "ra_ring.h"
 #include "stage_mpi.h"
+#include "stage_tile.h"
 
 /* What one rank has: n query rows and m key rows of its own, and room for visiting keys. */
 struct stage_ring {

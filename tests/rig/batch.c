@@ -8,7 +8,7 @@
  * SECONDS, ends the job.
  *
  * With BATCH_EARLY in the environment messages come as early as they can. Otherwise a small one
- * nearly always comes when the rank waits for it, and then no work shows that it was received into a
+ * nearly always comes when the rank waits for it, and no work shows that it was received into a
  * place that was still in use.
  */
 #include <getopt.h>
@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "ra_clock.h"
-#include "ra_message.h"
+#include "ra_link.h"
 
 enum { LONGEST_LINE = 4096, MOST_WORDS = 100 };
 
@@ -32,12 +32,12 @@ static MPI_Request *receive;
 int MPI_Irecv(void *into, int count, MPI_Datatype type, int rank, int tag, MPI_Comm comm,
               MPI_Request *request)
 {
-    receive = tag == RA_TROUBLE ? NULL : request;
+    receive = tag == RA_FAILURE ? NULL : request;
     return PMPI_Irecv(into, count, type, rank, tag, comm, request);
 }
 
-/* A rank receives before it sends, so nobody waits for a message that waits for this one. But one
- * that comes home is not sent yet: it is waited for in vain, for a moment. */
+/* A rank begins to receive before it sends, so all have sent when they wait here. But gradients that
+ * come home are sent later: a rank waits for those in vain, for a moment. */
 int MPI_Isend(const void *from, int count, MPI_Datatype type, int rank, int tag, MPI_Comm comm,
               MPI_Request *request)
 {

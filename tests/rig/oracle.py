@@ -46,6 +46,21 @@ units of u:
     dq, dk   |scale| times the sums of these times |k| and |q|
 
 The maxima run over one head of one batch, the unit within which all elements have like sizes.
+
+With --weights TYPE the program multiplies on tensor cores: it rounds weights and ds to 16 bits, keeps
+its o in them, and may round all results. plain then does so, too, and
+
+    allowed = 2 * max |plain - exact|  +  8 * u * max magnitude  +  2 * max rounding  +  half a step
+
+where rounding is what independent roundings of at most half a step h(x) make of a result, the root of
+the sum of the squares, and half a step is that of the largest result. tests/rig/truth.h argues the
+factors, and tests/rig/oracle.h derives the squares:
+
+    o        sum_j h(p_ij)^2 v_jc^2
+    D        sum_c dO_ic^2 (h(o_ic)^2 + o's)
+    dq       scale^2 (sum_j h(ds_ij)^2 k_jc^2 + D's (sum_j p_ij k_jc)^2)
+    dk       scale^2 sum_i (h(ds_ij)^2 + D's p_ij^2) q_ic^2
+    dv       sum_i h(p_ij)^2 dO_ic^2
 """
 import argparse
 import math
@@ -59,8 +74,33 @@ U = 2.0**-24  # the unit roundoff of float32: one rounding to nearest errs by at
 NAMES = ("o", "lse", "dq", "dk", "dv")
 
 
+# The digits of the 16-bit types, and half of their smallest step.
+NARROW = {"float16": (11, 2.0**-25), "bfloat16": (8, 2.0**-134)}
+
+
 class Misuse(Exception):
     """The arguments or the problem are wrong; the text says what would be right."""
+
+
+# ---- Numbers of 16 bits ----
+
+
+def half_step(x, weights):
+    """How far rounding to this type moves a number at most; None: to none."""
+    if weights is None:
+        return np.zeros_like(x)
+    digits, least = NARROW[weights]
+    return np.maximum(2.0**-digits * np.abs(x), least)
+
+
+def narrow(x, weights):
+    """x rounded to this type, to nearest, ties to even, and back; None: x. No x here overflows."""
+    if weights is None:
+        return x
+    digits, least = NARROW[weights]
+    exponent = np.frexp(x.astype(np.float64))[1]
+    step = np.maximum(np.ldexp(1.0, exponent - digits), 2 * least)
+    return (np.rint(x / step) * step).astype(x.dtype)
 
 
 # ---- The definition ----
@@ -126,11 +166,12 @@ def product(a, b):
     return out
 
 
-def attention(q, k, v, d_out, visible, scale, softcap, number):
-    """One query head, forward and backward, with every step in the type `number`.
+def attention(q, k, v, d_out, visible, scale, softcap, number, weights=None):
+    """One query head, forward and backward, with every step in the type `number`, and what tensor cores
+    multiply in the type `weights`.
 
     q, d_out (N,D), k, v (M,D), visible (N,M); d_out None: forward only. Returns o, lse, dq, dk, dv
-    by name, and the scores s (N,M) and weights p (N,M) for those who look closer.
+    by name, and scores s, weights p and ds, all (N,M), for those who look closer.
     """
     q, k, v = (array.astype(number) for array in (q, k, v))
     scale = number(scale)
@@ -149,12 +190,13 @@ def attention(q, k, v, d_out, visible, scale, softcap, number):
     largest = np.where(empty, number(0), largest)
     weight = np.exp(hidden - largest[:, None])
     total = product(weight, np.ones((len(k), 1), number))[:, 0]
-    p = weight / np.where(empty, number(1), total)[:, None]
+    total = np.where(empty, number(1), total)[:, None]
+    p = weight / total
 
     # o_i = sum_j p_ij v_j;  lse_i = log sum_j exp s_ij. log 0 = -inf is meant, so it is no warning.
-    o = product(p, v)
+    o = product(p, v) if weights is None else product(narrow(weight, weights), v) / total
     with np.errstate(divide="ignore"):
-        lse = largest + np.log(total)
+        lse = largest + np.log(np.where(empty, number(0), total[:, 0]))
     result = {"o": o, "lse": lse, "s": s, "p": p}
     if d_out is None:
         return result
@@ -162,8 +204,8 @@ def attention(q, k, v, d_out, visible, scale, softcap, number):
     # Backward: p = exp(s - lse);  D_i = sum_c dO_ic o_ic;  dv_j = sum_i p_ij dO_i.
     d_out = d_out.astype(number)
     p = np.exp(hidden - np.where(empty, number(0), lse)[:, None])
-    D = (d_out * o).sum(axis=1)
-    dv = product(p.T, d_out)
+    D = (d_out * narrow(o, weights)).sum(axis=1)
+    dv = product(narrow(p, weights).T, d_out)
 
     # dp_ij = dO_i.v_j;  ds = p (dp - D), soft cap: times 1 - (s/c)^2.
     dp = product(d_out, v.T)
@@ -172,7 +214,8 @@ def attention(q, k, v, d_out, visible, scale, softcap, number):
         ds = ds * (1 - (s / c) ** 2)
 
     # dq_i = scale sum_j ds_ij k_j;  dk_j = scale sum_i ds_ij q_i.
-    result.update(dq=scale * product(ds, k), dk=scale * product(ds.T, q), dv=dv)
+    ds = narrow(ds, weights)
+    result.update(dq=scale * product(ds, k), dk=scale * product(ds.T, q), dv=dv, ds=ds)
     return result
 
 
@@ -212,6 +255,23 @@ def magnitudes(q, k, v, d_out, visible, scale, softcap, exact):
         ds = ds * slope + p * difference * (1 + tanh**2 + 2 * tanh * e / softcap)
     result.update(dq=abs(scale) * (ds @ np.abs(k)), dk=abs(scale) * (ds.T @ np.abs(q)),
                   dv=(p * b).T @ np.abs(d_out))
+    return result
+
+
+def roundings(q, k, v, d_out, scale, exact, weights):
+    """The squares of the rounding of every array (see the head of this file) for one query head."""
+    q, k, v = (array.astype(np.float64) for array in (q, k, v))
+    p, o = exact["p"], exact["o"]
+    of_p = half_step(p, weights)**2 * (p > 0)
+    of_o = of_p @ v**2
+    result = {"o": of_o, "lse": np.zeros(len(q))}
+    if d_out is None:
+        return result
+    d_out = d_out.astype(np.float64)
+    of_ds = half_step(exact["ds"], weights)**2 * (p > 0)
+    of_D = (d_out**2 * (half_step(o, weights)**2 + of_o)).sum(axis=1)[:, None]
+    result.update(dq=scale**2 * (of_ds @ k**2 + of_D * (p @ k)**2),
+                  dk=scale**2 * ((of_ds + of_D * p**2).T @ q**2), dv=of_p.T @ d_out**2)
     return result
 
 
@@ -270,10 +330,10 @@ def worst(array):
 
 
 def solve(q, k, v, d_out, mask, causal=False, lookback=None, head_map="grouped", softcap=None,
-          scale=None, forward_only=False, allowed_pairs=None):
+          scale=None, forward_only=False, allowed_pairs=None, weights=None):
     """The exact results and the allowed errors of a problem, as two dictionaries by array name.
 
-    allowed_pairs (N,M) of bool hides all other pairs; None hides none.
+    allowed_pairs (N,M) of bool hides all other pairs; None hides none. weights is None or one of NARROW.
     """
     B, N, H, D = q.shape
     M, G = k.shape[1:3]
@@ -284,6 +344,7 @@ def solve(q, k, v, d_out, mask, causal=False, lookback=None, head_map="grouped",
     exact = {name: np.zeros(shapes[name]) for name in names}
     plain = {name: np.zeros(shapes[name], np.float32) for name in names}
     magnitude = {name: np.zeros(shapes[name]) for name in names}
+    rounding = {name: np.zeros(shapes[name]) for name in names}
 
     # Head by head. Query heads that share a key/value head add up in its dk and dv.
     for b in range(B):
@@ -298,14 +359,17 @@ def solve(q, k, v, d_out, mask, causal=False, lookback=None, head_map="grouped",
             check_weights(head, visible)
             # float32 may overflow where float64 does not; that is looked for at the end.
             with np.errstate(over="ignore", invalid="ignore"):
-                head_plain = attention(*inputs, np.float32)
+                head_plain = attention(*inputs, np.float32, weights)
             head_magnitude = magnitudes(*inputs, head)
-            for all_heads, one in ((exact, head), (plain, head_plain), (magnitude, head_magnitude)):
+            head_rounding = roundings(*inputs[:4], scale, head, weights)
+            for all_heads, one in ((exact, head), (plain, head_plain), (magnitude, head_magnitude),
+                                   (rounding, head_rounding)):
                 for name in names:
                     all_heads[name][place(name, b, g if name in ("dk", "dv") else h)] += one[name]
 
-    # allowed = 2 max |plain - exact| + 4 u max magnitude, over each head of each batch. Where lse
-    # is -inf it is exact and has no error.
+    # The formula of the head of this file, over each head of each batch. Where lse is -inf it is exact
+    # and has no error.
+    ulps = 4 if weights is None else 8
     allowed = {}
     for name in names:
         heads = shapes[name][1 if name == "lse" else 2]
@@ -318,7 +382,10 @@ def solve(q, k, v, d_out, mask, causal=False, lookback=None, head_map="grouped",
                     raise Misuse(f"{name} of batch {b}, head {h} overflows in float32: no float32 "
                                  f"program can be held against it; make the numbers smaller")
                 error = worst(plain[name][rows][finite] - exact[name][rows][finite])
-                allowed[name][b, h] = 2 * error + 4 * U * worst(magnitude[name][rows][finite])
+                allowed[name][b, h] = (2 * error + ulps * U * worst(magnitude[name][rows][finite]) +
+                                       2 * math.sqrt(worst(rounding[name][rows])))
+                if name != "lse":
+                    allowed[name][b, h] += half_step(worst(exact[name][rows]), weights)
     return exact, allowed
 
 
@@ -352,6 +419,8 @@ def make_parser():
     parser.add_argument("--softcap", type=float, metavar="C", help="scores become C tanh(s/C)")
     parser.add_argument("--scale", type=float, metavar="S", help="scores are S q.k (1/sqrt(D))")
     parser.add_argument("--forward-only", action="store_true", help="o and lse only, no do.npy")
+    parser.add_argument("--weights", choices=tuple(NARROW), metavar="TYPE",
+                        help="what is allowed to a program that multiplies float16 or bfloat16")
     parser.add_argument("--local-keys", type=int, metavar="P",
                         help="a query sees only the keys on its own rank, of P in the ring")
     parser.add_argument("--layout", choices=("contiguous", "striped", "zigzag"),
@@ -392,7 +461,7 @@ def run(arguments):
         allowed_pairs = same_rank(N, M, arguments.local_keys, arguments.layout, arguments.bucket)
     exact, allowed = solve(*problem, arguments.causal, arguments.lookback, arguments.head_map,
                            arguments.softcap, arguments.scale, arguments.forward_only,
-                           allowed_pairs)
+                           allowed_pairs, arguments.weights)
 
     # Gradients of an earlier run do not outlive it.
     os.makedirs(result, exist_ok=True)

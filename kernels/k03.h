@@ -1,0 +1,125 @@
+/* k03: what its forward and its backward share: tiles of 16-bit numbers in shared memory, how rows are
+ * copied into them and matrices loaded out of them, and how both are launched.
+ *
+ * Chapter 11.
+ */
+#ifndef K03_H
+#define K03_H
+
+#include "ra_device.h"
+
+/* What every shape of a tile has. Dim: D, rounded up with zeros. All of it is known to the compiler,
+ * so that every loop over registers unrolls. */
+template <class Type_, int Dim_, int Warps_> struct tile {
+    typedef Type_ Type;
+    static constexpr int Dim = Dim_, Chunks = Dim / 8; /* of 16 bytes, in a row */
+    static constexpr int Warps = Warps_, Threads = 32 * Warps;
+};
+
+/* ---- Into shared memory. */
+
+/* One row of an array (B, rows, heads, D) of 16-bit numbers. */
+RA_DEVICE const uint16_t *row_at(const struct ra_tensor &x, int64_t b, int64_t row, int64_t h)
+{
+    return (const uint16_t *)x.data + ra_place(x, b, row, h);
+}
+
+/* Which of the `Count` rows from `first` on are there: before `end`, and not hidden by the mask. A
+ * bit for each. Every warp finds out for itself, 32 rows at a time. */
+template <int Count>
+RA_DEVICE void rows_there(uint32_t there[(Count + 31) / 32], const struct ra_tensor &mask,
+                          int64_t b, int64_t first, int64_t end)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int w = 0; w < (Count + 31) / 32; w++) {
+        int64_t row = first + 32 * w + lane;
+        there[w] = __ballot_sync(0xffffffff, row < end && ra_allowed(mask, b, row));
+    }
+}
+
+/* Begins to copy `Count` rows into shared memory, swizzled: those from `from` on, `stride` numbers
+ * apart; zeros for a row whose bit in `there` is not set, and for columns from `dim` on. `chunks`:
+ * they can be read 16 bytes at a time. `thread` is threadIdx.x. */
+template <class Shape, int Count>
+RA_DEVICE void copy_rows(uint16_t *shared, const uint16_t *from, int64_t stride,
+                         const uint32_t there[(Count + 31) / 32], int dim, bool chunks,
+                         unsigned thread)
+{
+    /* All threads together copy Step rows at a time. Step divides 32, so which word a bit is in does
+     * not depend on the thread. */
+    constexpr int Step = Shape::Threads / Shape::Chunks;
+    int chunk = thread % Shape::Chunks, row = thread / Shape::Chunks;
+    from += row * stride + 8 * chunk;
+    if (chunks) {
+        uint32_t to = ra_shared(shared + row * Shape::Dim);
+#pragma unroll
+        for (int i = 0; i < Count; i += Step, from += Step * stride) {
+            bool copied = there[i / 32] >> row >> i % 32 & 1 && 8 * chunk < dim;
+            ra_copy16(to + 2 * i * Shape::Dim + 16 * ra_swizzle(row + i, chunk), from, copied);
+        }
+        return;
+    }
+
+    /* Number by number: rows that do not lie at multiples of 16 bytes. */
+#pragma unroll
+    for (int first = 0; first < Count; first += 32)
+#pragma unroll 1
+        for (int r = row; r < (Count < 32 ? Count : 32); r += Step, from += Step * stride) {
+            uint16_t *to = shared + (first + r) * Shape::Dim + 8 * ra_swizzle(r, chunk);
+#pragma unroll 1
+            for (int c = 0; c < 8; c++) {
+                bool copied = there[first / 32] >> r & 1 && 8 * chunk + c < dim;
+                to[c] = copied ? from[c] : 0;
+            }
+        }
+}
+
+/* ---- Matrices out of shared memory. */
+
+/* Where this thread's row of 16 bytes is for ldmatrix, in bytes from the beginning of a matrix with
+ * rows of `Width` numbers: of the 16 x 16 numbers from (row, column) on, whose quarters come upper
+ * left, lower left, upper right, lower right; or, `across`, upper left, upper right, lower left,
+ * lower right. */
+template <int Width> RA_DEVICE uint32_t corner(int lane, int row, int column, bool across)
+{
+    int second = lane / 8 % 2, third = lane / 16;
+    row += lane % 8 + 8 * (across ? third : second);
+    return 2 * Width * row + 16 * ra_swizzle(row, column / 8 + (across ? second : third));
+}
+
+template <int Rows, int Columns> RA_DEVICE void clear(float (&c)[Rows][Columns][4])
+{
+#pragma unroll
+    for (int e = 0; e < Rows * Columns * 4; e++)
+        c[e / 4 / Columns][e / 4 % Columns][e % 4] = 0;
+}
+
+/* ---- For the host. */
+
+/* May rows of x be read and written two numbers at a time? */
+static inline bool in_pairs(struct ra_tensor x, int64_t dim)
+{
+    uintptr_t pair = 2 * (uintptr_t)ra_type_bytes(x.type);
+    return !x.data || ((uintptr_t)x.data % pair == 0 && dim % 2 == 0 && x.batch % 2 == 0 &&
+                       x.row % 2 == 0 && x.head % 2 == 0);
+}
+
+/* Calls `launch` with a number type that tensor cores have, if the inputs are of one, and if D is not
+ * too large. */
+template <class Launch>
+static cudaError_t launch_for_type(const struct ra_kernel *x, const Launch &launch)
+{
+    if (x->dim > RA_MOST_DIM)
+        return cudaErrorNotSupported;
+    switch (x->q.type) {
+    case RA_FLOAT16:
+        return launch(ra_float16());
+    case RA_BFLOAT16:
+        return launch(ra_bfloat16());
+    default:
+        return cudaErrorNotSupported;
+    }
+}
+
+#endif

@@ -1,0 +1,210 @@
+/* inputs: the problem: its files, their shapes, and this rank's rows of them. */
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "stage_parts.h"
+
+static const char *const input_names[STAGE_INPUTS] = {"q", "k", "v", "do", "mask"};
+
+/* The shape of an open file as "(1, 64, 4, 16)". */
+static const char *shape_text(const struct npy *file, char text[200])
+{
+    int used = snprintf(text, 200, "(");
+    for (int d = 0; d < file->dims; d++)
+        used += snprintf(text + used, (size_t)(200 - used), d ? ", %" PRId64 : "%" PRId64,
+                         file->shape[d]);
+    snprintf(text + used, (size_t)(200 - used), ")");
+    return text;
+}
+
+/* Opens PROBLEM/NAME.npy and checks its type and its number of axes. */
+static void open_input(struct stage *stage, const char *folder, enum stage_input input)
+{
+    struct npy *file = &stage->inputs[input];
+    char path[PATH_MAX], shape[200];
+    if (snprintf(path, sizeof path, "%s/%s.npy", folder, input_names[input]) >= (int)sizeof path)
+        stage_fail(stage, "%.60s...: the path is too long", folder);
+
+    bool missing = access(path, F_OK) != 0 && errno == ENOENT;
+    if (!npy_open(file, path))
+        stage_fail(stage, "%s%s", file->error,
+                   missing && input == STAGE_D_OUT ? " (without do, run with --forward-only)"
+                   : missing ? " (build/problem makes problems; --help says what one holds)"
+                   : input == STAGE_MASK ? " (and a mask as array.astype('bool'))"
+                                         : "");
+
+    bool is_mask = input == STAGE_MASK, is_bool = file->type == NPY_BOOL;
+    if (is_mask != is_bool || file->type == NPY_FLOAT64)
+        stage_fail(stage, "%s: %s; %s", path, npy_type_name(file->type),
+                   is_mask ? "a mask is bool: save array.astype('bool')"
+                           : "a stage reads float32 or float16: save array.astype('float32')");
+
+    /* Bytes of several such arrays are added up later: their sum must not overflow. */
+    if (npy_elements(file) > INT64_C(1) << 56)
+        stage_fail(stage, "%s: shape %s; more than 2^56 numbers are refused", path,
+                   shape_text(file, shape));
+    if (file->dims != (is_mask ? 2 : 4))
+        stage_fail(stage, "%s: shape %s; %s", path, shape_text(file, shape),
+                   is_mask ? "a mask has two axes, (B, M)"
+                           : "four axes are needed, (batch, position, head, dim)");
+}
+
+/* Takes the letters: q gives B, N, H, D; k gives M and G. None may be 0. */
+static void take_shape(struct stage *stage)
+{
+    const struct npy *q = &stage->inputs[STAGE_Q], *k = &stage->inputs[STAGE_K];
+    char shape[200];
+    stage->B = q->shape[0];
+    stage->N = q->shape[1];
+    stage->H = q->shape[2];
+    stage->D = q->shape[3];
+    stage->M = k->shape[1];
+    stage->G = k->shape[2];
+    for (int axis = 0; axis < 4; axis++) {
+        const struct npy *empty = q->shape[axis] == 0 ? q : k->shape[axis] == 0 ? k : NULL;
+        if (empty)
+            stage_fail(
+                stage, "%s: shape %s: %s = 0; every axis needs at least 1", empty->path,
+                shape_text(empty, shape),
+                (const char *[]){"B", empty == q ? "N" : "M", empty == q ? "H" : "G", "D"}[axis]);
+    }
+}
+
+/* Fails unless the axis of the file has this length, which `where` explains. */
+static void check_axis(const struct stage *stage, enum stage_input input, int axis, int64_t length,
+                       const char *where)
+{
+    const struct npy *file = &stage->inputs[input];
+    char shape[200];
+    if (file->shape[axis] != length)
+        stage_fail(stage, "%s: shape %s: axis %d must be %" PRId64 ", %s", file->path,
+                   shape_text(file, shape), axis, length, where);
+}
+
+/* Fails unless the other files agree with q, and the heads with each other. */
+static void check_shapes(const struct stage *stage)
+{
+    const struct npy *q = &stage->inputs[STAGE_Q], *k = &stage->inputs[STAGE_K];
+    check_axis(stage, STAGE_K, 0, stage->B, "the B of q");
+    check_axis(stage, STAGE_K, 3, stage->D, "the D of q");
+    for (int axis = 0; axis < 4; axis++) {
+        check_axis(stage, STAGE_V, axis, k->shape[axis], "as in k");
+        if (!stage->config.forward_only)
+            check_axis(stage, STAGE_D_OUT, axis, q->shape[axis], "as in q");
+    }
+    if (stage->config.has_mask) {
+        check_axis(stage, STAGE_MASK, 0, stage->B, "the B of q");
+        check_axis(stage, STAGE_MASK, 1, stage->M, "the M of k");
+    }
+    if (stage->H % stage->G != 0)
+        stage_fail(stage,
+                   "%s: G = %" PRId64 " key/value heads do not divide the H = %" PRId64
+                   " query heads of q",
+                   k->path, stage->G, stage->H);
+    if (stage->G != stage->H && stage->number > 1 && stage->number < 7)
+        stage_end(stage, 2,
+                  "G = %" PRId64 " key/value heads for H = %" PRId64
+                  " query heads: grouped heads arrive in stage 07",
+                  stage->G, stage->H);
+}
+
+void stage_open_inputs(struct stage *stage, const char *folder)
+{
+    char path[PATH_MAX];
+    struct stat status;
+    if (stat(folder, &status) != 0)
+        stage_fail(stage, "%s: %s (build/problem makes problems)", folder, strerror(errno));
+    if (!S_ISDIR(status.st_mode))
+        stage_fail(stage, "%s: not a folder; PROBLEM is the folder that holds q.npy, k.npy, v.npy",
+                   folder);
+    for (int input = STAGE_Q; input <= STAGE_V; input++)
+        open_input(stage, folder, input);
+    if (!stage->config.forward_only)
+        open_input(stage, folder, STAGE_D_OUT);
+
+    /* A mask is there or not; a link that leads nowhere is there, and will be refused. A path too
+     * long has been refused above. */
+    snprintf(path, sizeof path, "%s/mask.npy", folder);
+    stage->config.has_mask = lstat(path, &status) == 0;
+    if (stage->config.has_mask)
+        open_input(stage, folder, STAGE_MASK);
+    take_shape(stage);
+    check_shapes(stage);
+}
+
+int64_t stage_whole_batch(const struct stage *stage, int64_t b)
+{
+    int rings = stage->world.ranks / stage->config.ring_size;
+    return b * rings + stage->world.rank / stage->config.ring_size;
+}
+
+/* One NaN or Inf would spread to every result without a word. */
+static void check_finite(struct stage *stage, enum stage_input input, int64_t outer,
+                         struct ra_span span, const float *rows)
+{
+    struct npy *file = &stage->inputs[input];
+    int64_t width = npy_row_elements(file, 1);
+    for (int64_t e = 0; e < span.count * width; e++)
+        if (!isfinite(rows[e])) {
+            int64_t row = outer * file->shape[1] + span.first + e / width * span.stride;
+            char index[200];
+            npy_index_text(file, row * width + e % width, index, sizeof index);
+            stage_fail(stage, "%s: %g at %s; every number must be finite", file->path, rows[e],
+                       index);
+        }
+}
+
+void stage_read(struct stage *stage, enum stage_input input, void *rows)
+{
+    struct npy *file = &stage->inputs[input];
+    bool of_queries = input == STAGE_Q || input == STAGE_D_OUT, is_mask = input == STAGE_MASK;
+    const struct ra_span *spans = of_queries ? stage->query_spans : stage->key_spans;
+    int64_t count = of_queries ? stage->query_span_count : stage->key_span_count;
+    int64_t row_bytes =
+        npy_row_elements(file, 1) * (int64_t)(is_mask ? sizeof(bool) : sizeof(float));
+
+    /* The rows of a batch lie side by side: span after span. */
+    char *at = rows;
+    for (int64_t b = 0; b < stage->B; b++)
+        for (int64_t s = 0; s < count; s++) {
+            struct npy_slice slice = {1, stage_whole_batch(stage, b), spans[s].first,
+                                      spans[s].stride, spans[s].count};
+            if (!npy_read(file, slice, is_mask ? NPY_BOOL : NPY_FLOAT32, at))
+                stage_fail(stage, "%s", file->error);
+            if (!is_mask)
+                check_finite(stage, input, slice.outer, spans[s], (const float *)(void *)at);
+            at += spans[s].count * row_bytes;
+        }
+}
+
+float *stage_input(struct stage *stage, enum stage_input input)
+{
+    int64_t rows = input == STAGE_Q || input == STAGE_D_OUT ? stage->n : stage->m;
+    int64_t width = npy_row_elements(&stage->inputs[input], 1);
+    float *memory = stage_allocate(stage, stage->B * rows * width, sizeof(float));
+    stage_read(stage, input, memory);
+    return memory;
+}
+
+bool *stage_mask(struct stage *stage)
+{
+    if (!stage->config.has_mask)
+        return NULL;
+    bool *mask = stage_allocate(stage, stage->B * stage->m, sizeof(bool));
+    stage_read(stage, STAGE_MASK, mask);
+    return mask;
+}
+
+void stage_read_keys(struct stage *stage, float *message)
+{
+    int64_t numbers = stage->B * stage->m * stage->G * stage->D;
+    stage_read(stage, STAGE_K, message);
+    stage_read(stage, STAGE_V, message + numbers);
+    if (stage->config.has_mask)
+        stage_read(stage, STAGE_MASK, message + 2 * numbers);
+}

@@ -1,0 +1,177 @@
+/* options: the command line of the programs, from the table of ra_options.h. */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "ra_options.h"
+#include "stage_parts.h"
+
+/* Does this program have the flag? A stage has those that chapters up to its own have taught;
+ * 01-naive, which judges the stages, also those that say who sees whom. */
+static bool has_flag(const struct stage *stage, const struct ra_option *option)
+{
+    if (!option->flag)
+        return false;
+    if (stage->number == STAGE_KERNEL)
+        return option->programs & RA_KERNELS;
+    return (option->programs & RA_STAGES && option->chapter <= stage->number) ||
+           (option->programs & RA_JUDGE && stage->number == 1);
+}
+
+static void print_help(const struct stage *stage)
+{
+    printf("Usage: %s%s [FLAGS] PROBLEM RESULT\n\n%s\n\n",
+           stage->number > 2 ? "mpirun -n RANKS " : "", stage->program, stage->about);
+    printf(
+        "PROBLEM is a folder of arrays saved by NumPy, float32 or float16:\n"
+        "  q.npy, do.npy (B, N, H, D); k.npy, v.npy (B, M, G, D); maybe mask.npy (B, M) of bool\n"
+        "RESULT is a folder, created if missing, that gets\n"
+        "  o.npy, dq.npy (B, N, H, D); lse.npy (B, H, N); dk.npy, dv.npy (B, M, G, D)\n"
+        "Counts go to stdout, errors to stderr. Exit code: 0 written, 1 failed, 2 misuse.\n\n"
+        "Flags:\n");
+    for (int o = 0; o < RA_OPTIONS; o++) {
+        const struct ra_option *option = &ra_options[o];
+        char choices[RA_OPTION_TEXT];
+        if (!has_flag(stage, option))
+            continue;
+        printf("  --%-13s %-5s %s", option->flag, option->value ? option->value : "", option->help);
+        if (option->choices)
+            printf(": %s", ra_option_advice(option, 0, false, choices));
+        putchar('\n');
+    }
+    printf("\nMake a problem with build/problem, grade a result with build/compare.\n");
+}
+
+/* Prints the help once, and ends the program. */
+__attribute__((noreturn)) static void help(const struct stage *stage)
+{
+    if (stage->world.rank == 0)
+        print_help(stage);
+    stage_flush(stage);
+    stage_check_all(stage);
+    stage->world.leave();
+    exit(0);
+}
+
+/* The value that the text gives to the option, as ra_option_load would; 0 for a path. */
+static int64_t parse(const struct stage *stage, const struct ra_option *option, const char *text)
+{
+    char *end = NULL, advice[RA_OPTION_TEXT];
+    const char *also = "";
+    int64_t value = INT64_MIN;
+    bool good = true;
+    errno = 0;
+    switch (option->kind) {
+    case RA_OPTION_FLAG:
+        return true;
+    case RA_OPTION_PATH:
+        return 0;
+    case RA_OPTION_CHOICE:
+        for (value = 0; option->choices[value].word; value++)
+            if (strcmp(text, option->choices[value].word) == 0)
+                return value;
+        break;
+    case RA_OPTION_REAL:
+        value = ra_option_bits(strtod(text, &end));
+        good = end != text && !*end && isfinite(ra_option_real(value));
+
+        /* 01-naive computes in double: only the sign of such a number can be wrong. */
+        if (good && stage->number == 1 && (option->least < 0 || ra_option_real(value) > 0))
+            return value;
+        break;
+    default:
+        value = strtoll(text, &end, 10);
+        good = end != text && !*end && !errno;
+        value = good ? value : INT64_MIN;
+        also = "a whole number, ";
+
+        /* More rows than any array has are as good as the most. */
+        if (option->kind == RA_OPTION_WHOLE && (double)value > option->most)
+            value = (int64_t)option->most;
+    }
+    if (!good || !ra_option_in_range(option, value))
+        stage_end(stage, 2, "--%s %s: give %s%s", option->flag, text, also,
+                  ra_option_advice(option, value, false, advice));
+    return value;
+}
+
+/* What the command line says once, for one flag. */
+static void take(struct stage *stage, const struct ra_option *option, const char *text)
+{
+    int64_t value = parse(stage, option, text);
+    if (option->field)
+        ra_option_store(option, &stage->config, value);
+    else if (strcmp(option->flag, "help") == 0)
+        help(stage);
+    else if (strcmp(option->flag, "time") == 0)
+        stage->time = true;
+    else if (strcmp(option->flag, "trace") == 0)
+        stage->trace_path = text;
+    else if (strcmp(option->flag, "per-hop") == 0)
+        stage->per_hop = true;
+    else if (strcmp(option->flag, "pieces") == 0)
+        stage->pieces = value;
+}
+
+/* Ends the program unless it has this flag. */
+static void check_flag(const struct stage *stage, const struct ra_option *option)
+{
+    if (has_flag(stage, option))
+        return;
+    if (stage->number == STAGE_KERNEL)
+        stage_end(stage, 2, "--%s is a flag of stages, not of a kernel; see --help", option->flag);
+    if (!(option->programs & RA_STAGES))
+        stage_end(stage, 2, "--%s is a flag of the kernels' programs", option->flag);
+    stage_end(stage, 2, "--%s arrives in stage %02d", option->flag, option->chapter);
+}
+
+/* What no flag says alone. */
+static void check_together(const struct stage *stage)
+{
+    const struct ra_config *c = &stage->config;
+    if (c->ring_size > 0 && stage->world.ranks % c->ring_size != 0)
+        stage_end(stage, 2, "--ring-size %d: does not divide the %d ranks", c->ring_size,
+                  stage->world.ranks);
+    if (c->lookback != RA_NO_LOOKBACK && !c->causal)
+        stage_end(stage, 2, "--lookback needs --causal: it counts tokens back from each query");
+    if (c->bucket > 0 && c->layout != RA_STRIPED)
+        stage_end(stage, 2, "--bucket needs --layout striped: it is the length of a stripe");
+}
+
+const char *stage_read_options(struct stage *stage, int argc, char **argv)
+{
+    /* getopt_long returns 1 + the row of the table: it keeps 0 for a name that it does not know. */
+    struct option flags[RA_OPTIONS + 1] = {{0}};
+    for (int o = 0, used = 0; o < RA_OPTIONS; o++)
+        if (ra_options[o].flag)
+            flags[used++] =
+                (struct option){ra_options[o].flag,
+                                ra_options[o].value ? required_argument : no_argument, NULL, o + 1};
+
+    /* getopt's own messages start with argv[0]; ours start with the stage's name. */
+    opterr = 0;
+    for (int found; (found = getopt_long(argc, argv, ":", flags, NULL)) != -1;) {
+        /* optopt tells a flag of ours that is used wrongly from a letter, and 0 from a name. The
+         * flag has just been passed, wherever it stood among the folders. */
+        if (found == ':')
+            stage_end(stage, 2, "--%s needs a value; see --help", ra_options[optopt - 1].flag);
+        if (found == '?' && optopt >= 1 && optopt <= RA_OPTIONS)
+            stage_end(stage, 2, "--%s takes no value; see --help", ra_options[optopt - 1].flag);
+        if (found == '?' && optopt)
+            stage_end(stage, 2, "-%c is not a flag of any stage; see --help", optopt);
+        if (found == '?')
+            stage_end(stage, 2, "%s is not a flag of any stage; see --help", argv[optind - 1]);
+        check_flag(stage, &ra_options[found - 1]);
+        take(stage, &ra_options[found - 1], optarg);
+    }
+
+    if (argc - optind != 2)
+        stage_end(stage, 2, "give two folders, PROBLEM and RESULT (got %d); see --help",
+                  argc - optind);
+    check_together(stage);
+    stage->result_folder = argv[optind + 1];
+    return argv[optind];
+}

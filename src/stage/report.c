@@ -1,0 +1,218 @@
+/* report: what a program counts, the timeline that it traces, and the seconds that it took. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "ra_clock.h"
+#include "stage_parts.h"
+
+static const char *const lap_names[STAGE_LAPS] = {"read", "forward", "backward", "wait", "write"};
+static const char *const lane_names[STAGE_LANES] = {"work", "keys", "gradients"};
+
+struct stage_counter {
+    const char *name;
+    int hop;
+    int64_t value;
+};
+
+struct stage_event {
+    enum stage_lane lane;
+    const char *name;
+    int hop;
+    double start, end;
+};
+
+/* Room for one more element in a growing array; the number of elements is doubled at powers of
+ * two. */
+static void *grow(struct stage *stage, void *array, int64_t count, size_t size)
+{
+    if ((count & (count - 1)) != 0)
+        return array;
+    array = realloc(array, (size_t)(count > 0 ? 2 * count : 1) * size);
+    if (!array)
+        stage_fail(stage, "out of memory");
+    return array;
+}
+
+/* The largest of what all ranks give. */
+static int64_t largest(const struct stage *stage, int64_t mine)
+{
+    int64_t most = 0;
+    stage_gather(stage, mine);
+    for (int r = 0; r < stage->world.ranks; r++)
+        most = stage->gathered[r] > most ? stage->gathered[r] : most;
+    return most;
+}
+
+/* ---- Counts. */
+
+void stage_count(struct stage *stage, const char *name, int hop, int64_t value)
+{
+    for (int64_t c = 0; c < stage->counter_count; c++)
+        if (stage->counters[c].hop == hop && strcmp(stage->counters[c].name, name) == 0) {
+            stage->counters[c].value += value;
+            return;
+        }
+    stage->counters = grow(stage, stage->counters, stage->counter_count, sizeof *stage->counters);
+    stage->counters[stage->counter_count++] = (struct stage_counter){name, hop, value};
+}
+
+/* What this rank counted under this name, over all hops. */
+static int64_t sum_of(const struct stage *stage, const char *name)
+{
+    int64_t sum = 0;
+    for (int64_t c = 0; c < stage->counter_count; c++)
+        if (strcmp(stage->counters[c].name, name) == 0)
+            sum += stage->counters[c].value;
+    return sum;
+}
+
+/* Is this the first counter of its name? */
+static bool is_first(const struct stage *stage, int64_t counter)
+{
+    for (int64_t c = 0; c < counter; c++)
+        if (strcmp(stage->counters[c].name, stage->counters[counter].name) == 0)
+            return false;
+    return true;
+}
+
+/* Prints every number, by rank and hop. */
+static void print_hops(const struct stage *stage)
+{
+    for (int64_t c = 0; c < stage->counter_count; c++) {
+        const struct stage_counter *counter = &stage->counters[c];
+        stage_gather(stage, counter->value);
+        for (int r = 0; r < stage->world.ranks && stage->world.rank == 0; r++)
+            printf("rank %d hop %d %s %" PRId64 "\n", r, counter->hop, counter->name,
+                   stage->gathered[r]);
+    }
+}
+
+/* On rank 0, prints what all ranks counted: with --per-hop every number; of each name the total
+ * and, if there are several ranks, the busiest rank's share of it. */
+void stage_print_counts(struct stage *stage)
+{
+    bool prints = stage->world.rank == 0;
+    if (stage->per_hop)
+        print_hops(stage);
+    for (int64_t c = 0; c < stage->counter_count; c++) {
+        const char *name = stage->counters[c].name;
+        if (!is_first(stage, c))
+            continue;
+        int64_t total = 0, most = largest(stage, sum_of(stage, name));
+        for (int r = 0; r < stage->world.ranks; r++)
+            total += stage->gathered[r];
+        if (prints)
+            printf("%s %" PRId64 "\n", name, total);
+        if (prints && stage->world.ranks > 1)
+            printf("%s, busiest rank %" PRId64 "\n", name, most);
+    }
+    int64_t peak = largest(stage, stage->peak_bytes);
+    if (prints)
+        printf("peak bytes%s %" PRId64 "\n", stage->number > 2 ? " per rank" : "", peak);
+}
+
+/* ---- The trace. */
+
+/* Creates the file or empties it before the work, to find out then that it cannot be written. */
+void stage_create_trace(const struct stage *stage)
+{
+    if (!stage->trace_path)
+        return;
+    /* O_NONBLOCK, as opening a pipe would wait for its reader. */
+    int file = open(stage->trace_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (file < 0 || pwrite(file, "[\n", 2, 0) != 2 || close(file) != 0)
+        stage_fail(stage, "--trace %s: %s", stage->trace_path, strerror(errno));
+}
+
+void stage_trace(struct stage *stage, enum stage_lane lane, const char *name, int hop, double start,
+                 double end)
+{
+    if (!stage->trace_path)
+        return;
+    stage->events = grow(stage, stage->events, stage->event_count, sizeof *stage->events);
+    stage->events[stage->event_count++] = (struct stage_event){lane, name, hop, start, end};
+}
+
+/* The events of this rank as Chrome trace JSON: one object a line, each ended by a comma. The
+ * ranks are the processes, their lanes the threads. Returns memory to free. */
+static char *trace_text(struct stage *stage, size_t *length)
+{
+    char *text = NULL;
+    FILE *out = open_memstream(&text, length);
+    if (!out)
+        stage_fail(stage, "%s: %s", stage->trace_path, strerror(errno));
+    int rank = stage->world.rank;
+    for (int lane = 0; lane < STAGE_LANES; lane++)
+        fprintf(out,
+                "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
+                "\"args\":{\"name\":\"%s\"}},\n",
+                rank, lane, lane_names[lane]);
+    for (int64_t e = 0; e < stage->event_count; e++) {
+        const struct stage_event *event = &stage->events[e];
+        fprintf(out,
+                "{\"name\":\"%s\",\"ph\":\"X\",\"ts\":%.1f,\"dur\":%.1f,\"pid\":%d,\"tid\":%d,"
+                "\"args\":{\"hop\":%d}},\n",
+                event->name, 1e6 * (event->start - stage->trace_start),
+                1e6 * (event->end - event->start), rank, (int)event->lane, event->hop);
+    }
+    fprintf(out,
+            "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}%s",
+            rank, rank, rank == stage->world.ranks - 1 ? "\n]\n" : ",\n");
+    if (fclose(out) != 0)
+        stage_fail(stage, "out of memory");
+    return text;
+}
+
+/* Writes the trace: every rank its own part of one file, behind those of the ranks before it. */
+void stage_write_trace(struct stage *stage)
+{
+    if (!stage->trace_path)
+        return;
+    size_t length;
+    char *text = trace_text(stage, &length);
+    stage_gather(stage, (int64_t)length);
+    int64_t at = 2; /* behind the "[\n" of stage_create_trace */
+    for (int r = 0; r < stage->world.rank; r++)
+        at += stage->gathered[r];
+
+    int file = open(stage->trace_path, O_WRONLY | O_CLOEXEC);
+    bool written = file >= 0;
+    for (size_t done = 0; written && done < length;) {
+        ssize_t step = pwrite(file, text + done, length - done, at + (off_t)done);
+        written = step > 0 || (step < 0 && errno == EINTR);
+        done += step > 0 ? (size_t)step : 0;
+    }
+    if (!written || close(file) != 0)
+        stage_fail(stage, "--trace %s: %s", stage->trace_path, strerror(errno));
+    free(text);
+}
+
+/* ---- Laps. */
+
+void stage_lap(struct stage *stage, enum stage_lap lap)
+{
+    double now = ra_seconds();
+    stage->seconds[lap] += now - stage->lap_start;
+    stage->lap_start = now;
+}
+
+/* The seconds of each lap, of the rank that took longest. */
+void stage_print_laps(struct stage *stage)
+{
+    bool prints = stage->world.rank == 0;
+    if (prints)
+        fputs("seconds", stderr);
+    for (int l = 0; l < STAGE_LAPS; l++) {
+        if (l == STAGE_WAIT && stage->number < 3)
+            continue;
+        int64_t longest = largest(stage, (int64_t)(1e9 * stage->seconds[l]));
+        if (prints)
+            fprintf(stderr, " %s %.6f", lap_names[l], 1e-9 * (double)longest);
+    }
+    if (prints)
+        fputc('\n', stderr);
+}

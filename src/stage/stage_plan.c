@@ -1,0 +1,39 @@
+/* stage_plan: a stage program whose attention is the library's. See stage_plan.h. */
+#include "stage_plan.h"
+#include "stage_layout.h"
+
+void stage_check(const struct stage *stage, enum ra_status status, const char *error)
+{
+    if (status != RA_OK)
+        stage_fail(stage, "%s", error);
+}
+
+void stage_use_plan(struct stage *stage, const struct ra_plan *plan)
+{
+    stage->peak_bytes += ra_plan_bytes(plan);
+    stage_shard_layouts(stage, ra_plan_layout(plan, RA_QUERY_SIDE),
+                        ra_plan_layout(plan, RA_KEY_SIDE), ra_plan_rank(plan));
+}
+
+void stage_count_hops(struct stage *stage, struct ra_plan *plan, bool backward)
+{
+    for (int step = 0; step < ra_plan_hops(plan); step++) {
+        struct ra_hop hop;
+        stage_check(stage, ra_plan_hop(plan, ra_plan_rank(plan), step, backward, &hop),
+                    ra_plan_error(plan));
+        stage_count(stage, backward ? "multiply-adds backward" : "multiply-adds forward",
+                    hop.distance, hop.multiply_adds);
+        stage_count(stage, backward ? "tiles skipped backward" : "tiles skipped forward",
+                    hop.distance, hop.tiles_skipped);
+        stage_count(stage, backward ? "messages sent backward" : "messages sent forward",
+                    hop.distance, hop.messages);
+        stage_count(stage, backward ? "bytes sent backward" : "bytes sent forward", hop.distance,
+                    hop.bytes);
+    }
+}
+
+struct ra_tensor stage_output(struct stage *stage, int64_t rows, int64_t heads, int64_t dim)
+{
+    float *data = stage_allocate(stage, stage->B * rows * heads * dim, sizeof(float));
+    return ra_tensor_bnhd(data, RA_FLOAT32, rows, heads, dim);
+}

@@ -1,0 +1,23 @@
+/* stage_plan: a stage program whose attention is the library's.
+ *
+ * Scaffolding, like stage: no chapter teaches it.
+ */
+#ifndef STAGE_PLAN_H
+#define STAGE_PLAN_H
+
+#include "ring_attention.h"
+#include "stage_observe.h"
+
+/* An error of the library ends the program: this text is printed unless the status is RA_OK. */
+void stage_check(const struct stage *stage, enum ra_status status, const char *error);
+
+/* Shards the files as the plan does, and counts the plan's memory into the peak. */
+void stage_use_plan(struct stage *stage, const struct ra_plan *plan);
+
+/* Counts what the plan says of every hop of one direction. */
+void stage_count_hops(struct stage *stage, struct ra_plan *plan, bool backward);
+
+/* Memory for an array of float32 (B, rows, heads, dim), which the library fills. */
+struct ra_tensor stage_output(struct stage *stage, int64_t rows, int64_t heads, int64_t dim);
+
+#endif

@@ -1,0 +1,130 @@
+/* world: the ranks of a program: what they agree on, how one that fails ends them all, and what
+ * they tell the user on the terminal.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "ra_clock.h"
+#include "stage_parts.h"
+
+/* When progress was last shown, and whether its line is still open on the terminal. */
+static double last_progress;
+static bool progress_shown;
+
+static bool gather_alone(int64_t mine, int64_t *all, double timeout)
+{
+    (void)timeout;
+    all[0] = mine;
+    return true;
+}
+
+static void leave_alone(void)
+{
+}
+
+const struct stage_world stage_alone = {0, 1, 1, gather_alone, exit, leave_alone};
+
+void stage_gather(const struct stage *stage, int64_t mine)
+{
+    if (stage->world.gather(mine, stage->gathered, stage->config.timeout))
+        return;
+    fprintf(stderr,
+            "%s: rank %d: waited %g s for all ranks to report; has one died? If one is only slow, "
+            "give a longer --timeout\n",
+            stage->program, stage->world.rank, stage->config.timeout);
+    stage_unfinished_remove();
+    stage->world.stop(1);
+}
+
+/* Gathers the exit codes of all ranks, 0 from those that go on. Returns the first rank in trouble,
+ * which speaks for all, or the number of ranks if there is none. */
+static int first_in_trouble(const struct stage *stage, int exit_code)
+{
+    int first = 0;
+    stage_gather(stage, exit_code);
+    while (first < stage->world.ranks && stage->gathered[first] == 0)
+        first++;
+    return first;
+}
+
+void stage_check_all(const struct stage *stage)
+{
+    int first = first_in_trouble(stage, 0);
+    if (first == stage->world.ranks)
+        return;
+    int exit_code = (int)stage->gathered[first];
+    stage->world.leave();
+    exit(exit_code);
+}
+
+/* Prints the message and ends this rank, and with it all others. */
+__attribute__((noreturn, format(printf, 3, 0))) static void end(const struct stage *stage,
+                                                                int exit_code, const char *format,
+                                                                va_list arguments)
+{
+    char message[3 * PATH_MAX];
+    vsnprintf(message, sizeof message, format, arguments);
+
+    /* A path or a flag may hold line ends: the message must stay one line. */
+    for (char *at = message; *at != '\0'; at++)
+        if ((unsigned char)*at < ' ' || *at == '\x7f')
+            *at = '?';
+    char who[40] = "";
+    if (stage->opened && stage->world.ranks > 1)
+        snprintf(who, sizeof who, "rank %d: ", stage->world.rank);
+
+    /* What goes wrong before all is open goes wrong on all ranks alike, most of the time: the first
+     * of them prints it. */
+    if (stage->opened || first_in_trouble(stage, exit_code) == stage->world.rank)
+        fprintf(stderr, "%s%s: %s%s\n", progress_shown ? "\n" : "", stage->program, who, message);
+
+    stage_unfinished_remove();
+    if (stage->opened)
+        stage->world.stop(exit_code);
+    stage->world.leave();
+    exit(exit_code);
+}
+
+void stage_end(const struct stage *stage, int exit_code, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    end(stage, exit_code, format, arguments);
+}
+
+void stage_fail(const struct stage *stage, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    end(stage, 1, format, arguments);
+}
+
+void stage_progress(const struct stage *stage, const char *phase, int64_t done, int64_t total)
+{
+    /* Once a second, from the second second on, and only where somebody may be looking. */
+    double now = ra_seconds();
+    if (last_progress == 0)
+        last_progress = now;
+    if (now - last_progress < 1 || stage->world.rank > 0 || !isatty(STDERR_FILENO))
+        return;
+    last_progress = now;
+    progress_shown = true;
+    fprintf(stderr, "\r%s: %s %3.0f %%", stage->program, phase, 100 * (double)done / (double)total);
+}
+
+void stage_progress_end(void)
+{
+    if (progress_shown)
+        fputc('\n', stderr);
+    progress_shown = false;
+}
+
+void stage_flush(const struct stage *stage)
+{
+    if (fflush(stdout) != 0 || ferror(stdout))
+        stage_fail(stage, "cannot write to stdout: %s", strerror(errno));
+}

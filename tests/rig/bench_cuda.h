@@ -1,0 +1,93 @@
+/* bench_cuda: what the parts of bench-cuda share.
+ *
+ * Scaffolding, like stage: no chapter teaches it.
+ */
+#ifndef BENCH_CUDA_H
+#define BENCH_CUDA_H
+
+#include <stdio.h>
+
+#include "cuda_rig.h"
+#include "ra_ladder.h"
+
+/* What was asked for. */
+extern struct bench {
+    const char *only;
+    bool quick;
+    int repeats;
+    FILE *csv, *timeline; /* rank 0's */
+    bool has_timeline;
+} bench;
+
+extern int64_t cache_bytes; /* of the L2 cache */
+
+/* ---- One problem, as often as it takes to keep the L2 cache from helping. */
+
+struct shape {
+    int64_t batch, rows, heads, key_heads, dim; /* B, n = m, H, G, D */
+};
+
+/* All arrays of a problem, in one piece of device memory. */
+struct set {
+    const struct ra_rung *rung;
+    struct ra_kernel kernel;
+    struct ra_tensor dq, dk, dv; /* what a caller gets, of the inputs' type */
+    char *memory;
+    int64_t bytes;
+};
+
+enum { MOST_SETS = 16 };
+
+/* Makes sets, as many as it takes to be four times the cache; returns how many. Outputs are NaN. */
+int sets_make(struct set sets[MOST_SETS], const struct ra_rung *rung, struct shape shape,
+              enum ra_type type);
+void sets_free(struct set *sets, int count);
+
+/* The same byte everywhere in so many numbers. */
+void set_bytes(struct ra_tensor x, int byte, int64_t numbers);
+
+/* Results are NaN until a kernel writes them. Looks at the end of an array, where kernels that stop
+ * too early leave that. */
+void check(struct ra_tensor x, int64_t numbers, const char *name);
+
+/* "1x32/8x16k": batches, heads/key heads, tokens. */
+void shape_name(struct shape shape, char *name, size_t size);
+
+/* ---- What is timed. */
+
+typedef void pass_run(struct set *set);
+
+struct pass {
+    const char *name;
+    pass_run *run;
+    bool is_backward, carries;
+};
+
+enum { PASSES = 4 };
+extern const struct pass passes[PASSES];
+void forward(struct set *set);
+
+/* Between two events. */
+double milliseconds(cudaEvent_t start, cudaEvent_t end);
+
+/* Milliseconds of a run: the median, after a warm-up that sees every set. Runs take turns on the
+ * sets, and are enqueued all at once, so that the GPU does not wait for the host. */
+double measure(pass_run *run, struct set *sets, int count, int repeats);
+
+/* What has to be done, whoever does it. */
+struct work {
+    double operations, exponentials, bytes;
+};
+
+struct work work_of(struct shape shape, enum ra_type type, bool causal, const struct pass *pass);
+
+/* ---- The parts. */
+
+/* Finds out what the GPU can do at best, and on rank 0 says so. */
+void find_ceiling(void);
+
+/* Measures the kernels on one GPU; the ring, which is for all ranks together. */
+void bench_kernels(void);
+void bench_rings(void);
+
+#endif

@@ -1,0 +1,264 @@
+/* bench_kernels: every kernel on one GPU, and what the GPU could do at best. See bench_cuda.h. */
+#include "bench_cuda.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+int64_t cache_bytes;
+
+/* ---- What the GPU can do at best. */
+
+static struct {
+    double products;       /* floating-point operations a second of 16-bit matrix products */
+    double float_products; /* the same in float32, without tensor cores */
+    double exponentials;   /* a second */
+    double copies;         /* bytes a second, measured; bytes read and bytes written both count */
+} ceiling;
+
+/* From the first half of the set's memory to the second. */
+static void copy(struct set *set)
+{
+    size_t half = (size_t)set->bytes / 2;
+    must(cudaMemcpyAsync(set->memory + half, set->memory, half, cudaMemcpyDeviceToDevice,
+                         rig.stream),
+         "a copy");
+}
+
+static int attribute(enum cudaDeviceAttr which)
+{
+    int device, value;
+    must(cudaGetDevice(&device), "cudaGetDevice");
+    must(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+    return value;
+}
+
+/* From the clock at its highest and what a multiprocessor does in a clock; 0 where that is not
+ * known to this program. */
+void find_ceiling(void)
+{
+    struct cudaDeviceProp device;
+    int id, driver, runtime;
+    must(cudaGetDevice(&id), "cudaGetDevice");
+    must(cudaGetDeviceProperties(&device, id), "cudaGetDeviceProperties");
+    must(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+    must(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
+    cache_bytes = device.l2CacheSize;
+
+    double clock = 1e3 * attribute(cudaDevAttrClockRate);
+    double clocks = clock * device.multiProcessorCount;
+    double in_a_clock = device.major == 9                        ? 4096
+                        : device.major == 8 && device.minor == 0 ? 2048
+                                                                 : 0;
+    ceiling.products = clocks * in_a_clock;
+    ceiling.float_products = clocks * 2 * (device.major == 8 && device.minor == 0 ? 64 : 128);
+    ceiling.exponentials = clocks * 16;
+
+    /* Copies, of twice 512 MiB: far more than the cache. */
+    struct set set = {.bytes = INT64_C(1) << 30};
+    must(cudaMalloc((void **)&set.memory, (size_t)set.bytes), "memory for a copy");
+    must(cudaMemsetAsync(set.memory, 0, (size_t)set.bytes, rig.stream), "cudaMemsetAsync");
+    ceiling.copies = (double)set.bytes / (1e-3 * measure(copy, &set, 1, bench.repeats));
+    must(cudaFree(set.memory), "cudaFree");
+
+    if (rig.rank > 0)
+        return;
+    printf("%s, %d multiprocessors at up to %.0f MHz, L2 cache %.0f MiB, compute capability %d.%d, "
+           "CUDA %d.%d, driver for %d.%d\n",
+           device.name, device.multiProcessorCount, 1e-6 * clock, (double)cache_bytes / (1 << 20),
+           device.major, device.minor, runtime / 1000, runtime % 1000 / 10, driver / 1000,
+           driver % 1000 / 10);
+    printf(
+        "ceilings: 16-bit products %.0f TFLOP/s, float32 %.0f TFLOP/s, exponentials %.2f T/s (at "
+        "that clock);\n          copies %.0f GB/s (measured, read and written bytes counted)\n",
+        1e-12 * ceiling.products, 1e-12 * ceiling.float_products, 1e-12 * ceiling.exponentials,
+        1e-9 * ceiling.copies);
+    printf(
+        "rates: forward 4 B H n m D operations, backward 2.5 times that, causal half; medians of "
+        "%d\nfloor: the least time that its (p)roducts, (e)xponentials or (b)ytes could take\n",
+        bench.repeats);
+}
+
+/* ---- The table of one GPU. */
+
+struct work work_of(struct shape shape, enum ra_type type, bool causal, const struct pass *pass)
+{
+    double rows = (double)shape.batch * (double)shape.rows, dim = (double)shape.dim;
+    double pairs = rows * (double)shape.heads * (double)shape.rows * (causal ? 0.5 : 1);
+    double numbers = rows * (double)shape.heads * dim;
+    double key_numbers = rows * (double)shape.key_heads * dim;
+    double size = (double)ra_type_bytes(type), row_floats = 4 * rows * (double)shape.heads;
+
+    /* Every input is read once and every result written once. Forward: q, k, v; o and lse, or the
+     * carry twice. Backward: q, k, v, o, d_out, lse; dq, dk, dv. */
+    struct work work = {4 * pairs * dim, pairs, size * (numbers + 2 * key_numbers)};
+    if (pass->is_backward) {
+        work.operations *= 2.5;
+        work.bytes += size * (3 * numbers + 2 * key_numbers) + row_floats;
+    } else if (pass->carries) {
+        work.bytes += 2 * (4 * numbers + 2 * row_floats);
+    } else {
+        work.bytes += size * numbers + row_floats;
+    }
+    return work;
+}
+
+static const char *type_name(enum ra_type type)
+{
+    return type == RA_FLOAT32 ? "fp32" : type == RA_FLOAT16 ? "fp16" : "bf16";
+}
+
+void shape_name(struct shape shape, char *name, size_t size)
+{
+    char heads[48], rows[24];
+    if (shape.heads == shape.key_heads)
+        snprintf(heads, sizeof heads, "%" PRId64, shape.heads);
+    else
+        snprintf(heads, sizeof heads, "%" PRId64 "/%" PRId64, shape.heads, shape.key_heads);
+    if (shape.rows % 1024 == 0)
+        snprintf(rows, sizeof rows, "%" PRId64 "k", shape.rows / 1024);
+    else
+        snprintf(rows, sizeof rows, "%" PRId64, shape.rows);
+    snprintf(name, size, "%" PRId64 "x%sx%s", shape.batch, heads, rows);
+}
+
+/* What a line is about. */
+struct line {
+    const struct ra_rung *rung;
+    struct shape shape;
+    enum ra_type type;
+    bool causal;
+    const struct pass *pass;
+};
+
+/* Is this the text of --only, or part of the line's name, its columns with one space between? */
+static bool wanted(const struct line *line)
+{
+    char shape[128], name[256];
+    shape_name(line->shape, shape, sizeof shape);
+    snprintf(name, sizeof name, "%s %s %s d%" PRId64 " %s %s", line->rung->name, line->pass->name,
+             shape, line->shape.dim, line->causal ? "causal" : "full", type_name(line->type));
+    return !bench.only || strstr(name, bench.only);
+}
+
+/* The title of the lines that follow, until it is printed: if there are any. */
+static const char *title;
+
+static void print_title(void)
+{
+    if (!title)
+        return;
+    printf("\n%s\n%-6s %-25s %-11s %-4s %-6s %-4s %9s %7s %9s %6s\n", title, "kernel", "pass",
+           "shape", "dim", "mask", "type", "ms", "TFLOP/s", "floor ms", "of it");
+    title = NULL;
+}
+
+static void print_line(const struct line *line, double ms)
+{
+    print_title();
+    /* The floor, and which of the three it is. */
+    struct work work = work_of(line->shape, line->type, line->causal, line->pass);
+    double products = line->rung->tensor_cores ? ceiling.products : ceiling.float_products;
+    double floors[] = {products > 0 ? 1e3 * work.operations / products : 0,
+                       1e3 * work.exponentials / ceiling.exponentials,
+                       1e3 * work.bytes / ceiling.copies};
+    int highest = 0;
+    for (int i = 1; i < 3; i++)
+        if (floors[i] > floors[highest])
+            highest = i;
+
+    char shape[128];
+    shape_name(line->shape, shape, sizeof shape);
+    const char *mask = line->causal ? "causal" : "full", *type = type_name(line->type);
+    double rate = 1e-9 * work.operations / ms;
+    printf("%-6s %-25s %-11s d%-4" PRId64 "%-6s %-4s %9.3f %7.1f %7.3f %c %4.0f %%\n",
+           line->rung->name, line->pass->name, shape, line->shape.dim, mask, type, ms, rate,
+           floors[highest], "peb"[highest], 100 * floors[highest] / ms);
+    fflush(stdout);
+    if (bench.csv)
+        fprintf(bench.csv,
+                "%s,\"%s\",%s,%" PRId64 ",%s,%s,%.6f,%.3f,%.6g,%.6g,%.6g,%.6f,%.6f,%.6f\n",
+                line->rung->name, line->pass->name, shape, line->shape.dim, mask, type, ms, rate,
+                work.operations, work.exponentials, work.bytes, floors[0], floors[1], floors[2]);
+}
+
+/* Makes NaN of what a pass is to write; not of a carry, which it also reads. */
+static void poison(struct set *set, const struct pass *pass)
+{
+    int64_t rows = set->kernel.batch * set->kernel.queries, dim = set->kernel.dim;
+    int64_t heads = set->kernel.heads, key_heads = set->kernel.key_heads;
+    if (pass->is_backward) {
+        set_bytes(set->dq, 0xff, rows * heads * dim);
+        set_bytes(set->dk, 0xff, rows * key_heads * dim);
+        set_bytes(set->dv, 0xff, rows * key_heads * dim);
+    } else if (!pass->carries) {
+        set_bytes(set->kernel.o, 0xff, rows * heads * dim);
+        set_bytes(set->kernel.lse, 0xff, rows * heads);
+    }
+}
+
+/* All lines of one problem. The arrays are made when the first one is wanted. */
+static void lines(const struct ra_rung *rung, struct shape shape, enum ra_type type)
+{
+    struct set sets[MOST_SETS];
+    int count = 0;
+    for (int causal = 0; causal < 2; causal++) {
+        bool prepared = false;
+        for (int p = 0; p < PASSES; p++) {
+            const struct pass *pass = &passes[p];
+            struct line line = {rung, shape, type, causal, pass};
+            if (!wanted(&line) || (!rung->tensor_cores && strchr(pass->name, ',')))
+                continue;
+            if (count == 0)
+                count = sets_make(sets, rung, shape, type);
+
+            /* A carry for the forward, o and lse for the backward. */
+            for (int i = 0; i < count && !prepared; i++) {
+                sets[i].kernel.band = causal ? (struct ra_band){-RA_BAND_FAR, 0} : RA_ALL_KEYS;
+                struct ra_kernel begin = sets[i].kernel;
+                begin.last = false;
+                must(rung->forward(&begin, rig.stream), "a first forward launch");
+                forward(&sets[i]);
+            }
+            prepared = true;
+
+            for (int i = 0; i < count; i++)
+                poison(&sets[i], pass);
+            double ms = measure(pass->run, sets, count, bench.repeats);
+            const struct set *set = &sets[count - 1];
+            int64_t rows = shape.batch * shape.rows;
+            check(set->kernel.lse, rows * shape.heads, "lse");
+            check(set->kernel.o, rows * shape.heads * shape.dim, "o");
+            check(set->kernel.carry_o, rows * shape.heads * shape.dim, "carry_o");
+            if (pass->is_backward) {
+                check(set->dq, rows * shape.heads * shape.dim, "dq");
+                check(set->dk, rows * shape.key_heads * shape.dim, "dk");
+                check(set->dv, rows * shape.key_heads * shape.dim, "dv");
+            }
+            print_line(&line, ms);
+        }
+    }
+    sets_free(sets, count);
+}
+
+void bench_kernels(void)
+{
+    /* The ladder, on a problem that its first rung can do in a moment. */
+    const struct ra_rung *last = &ra_ladder[RA_K03];
+    title = "the ladder";
+    for (int i = 0; i < RA_RUNGS; i++)
+        lines(&ra_ladder[i], (struct shape){1, 2048, 16, 16, 128},
+              ra_ladder[i].tensor_cores ? RA_BFLOAT16 : RA_FLOAT32);
+
+    /* Its last rung, on problems that fill the GPU. */
+    static const struct shape shapes[] = {
+        {4, 4096, 16, 16, 128},  {4, 4096, 32, 32, 64},  {16, 1024, 16, 16, 128},
+        {1, 16384, 16, 16, 128}, {1, 65536, 4, 4, 128},  {1, 16384, 32, 8, 128},
+        {16, 1024, 32, 32, 64},  {1, 16384, 32, 32, 64},
+    };
+    int all = sizeof shapes / sizeof *shapes;
+    title = "the last rung";
+    for (int i = 0; i < (bench.quick ? 2 : all); i++)
+        lines(last, shapes[i], RA_BFLOAT16);
+    if (!bench.quick)
+        lines(last, shapes[0], RA_FLOAT16);
+}

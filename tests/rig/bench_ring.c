@@ -1,0 +1,358 @@
+/* bench_ring: the ring of all ranks, a GPU for each. See bench_cuda.h. */
+#include <inttypes.h>
+#include <math.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench_cuda.h"
+#include "oracle.h"
+#include "ring_attention_cuda.h"
+#include "ring_attention_mpi.h"
+
+/* The mean, the least and the largest of all ranks' numbers. */
+struct spread {
+    double mean, least, largest;
+};
+
+static struct spread spread_of(double mine)
+{
+    struct spread spread;
+    MPI_Allreduce(&mine, &spread.mean, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    MPI_Allreduce(&mine, &spread.least, 1, MPI_DOUBLE, MPI_MIN, MPI_COMM_WORLD);
+    MPI_Allreduce(&mine, &spread.largest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    spread.mean /= rig.ranks;
+    return spread;
+}
+
+/* What each GPU does alone, all of them at once: one causal launch over so many tokens, forward and
+ * backward, in TFLOP/s. A call of the ring is a launch for each rank; here there are as many, so
+ * that both work equally long: a GPU that has done so for a second is slower than a rested one. */
+static void rates_alone(struct shape shape, struct spread rates[2])
+{
+    struct set sets[MOST_SETS];
+    int count = sets_make(sets, &ra_ladder[RA_K03], shape, RA_BFLOAT16);
+    for (int i = 0; i < count; i++) {
+        sets[i].kernel.band = (struct ra_band){-RA_BAND_FAR, 0};
+        forward(&sets[i]);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (int p = 0; p < 2; p++) {
+        const struct pass *pass = &passes[2 * p];
+        double ms = measure(pass->run, sets, count, bench.repeats * rig.ranks);
+        struct work work = work_of(shape, RA_BFLOAT16, true, pass);
+        rates[p] = spread_of(1e-9 * work.operations / ms);
+    }
+    sets_free(sets, count);
+}
+
+/* GB/s of one message from every rank to its right neighbour at once, with nothing else to do: from
+ * each rank's memory into the other's, by copy engine. 0 if that is not possible. */
+static double transfer_rate(int64_t bytes)
+{
+    /* The first half is sent from, the second is where the left neighbour writes. */
+    char *memory;
+    must(cudaMalloc((void **)&memory, 2 * (size_t)bytes), "memory for messages");
+    cudaIpcMemHandle_t mine, right;
+    cudaError_t status = cudaIpcGetMemHandle(&mine, memory);
+    int to = (rig.rank + 1) % rig.ranks, from = (rig.rank + rig.ranks - 1) % rig.ranks;
+    MPI_Sendrecv(&mine, sizeof mine, MPI_BYTE, from, 0, &right, sizeof right, MPI_BYTE, to, 0,
+                 MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    void *there = NULL;
+    if (status == cudaSuccess)
+        status = cudaIpcOpenMemHandle(&there, right, cudaIpcMemLazyEnablePeerAccess);
+    int possible = status == cudaSuccess;
+    MPI_Allreduce(MPI_IN_PLACE, &possible, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    /* The error has been dealt with; later calls are not to find it. */
+    (void)cudaGetLastError();
+
+    double rate = 0;
+    if (possible) {
+        double *times = on_host(bench.repeats, sizeof *times);
+        cudaEvent_t start, end;
+        must(cudaEventCreate(&start), "cudaEventCreate");
+        must(cudaEventCreate(&end), "cudaEventCreate");
+        for (int i = -2; i < bench.repeats; i++) {
+            MPI_Barrier(MPI_COMM_WORLD);
+            must(cudaEventRecord(start, rig.stream), "cudaEventRecord");
+            must(cudaMemcpyAsync((char *)there + bytes, memory, (size_t)bytes, cudaMemcpyDefault,
+                                 rig.stream),
+                 "a message");
+            must(cudaEventRecord(end, rig.stream), "cudaEventRecord");
+            must(cudaStreamSynchronize(rig.stream), "a message");
+            if (i >= 0)
+                times[i] = milliseconds(start, end);
+        }
+        rate = spread_of(1e-6 * (double)bytes / median(times, bench.repeats)).mean;
+        must(cudaEventDestroy(start), "cudaEventDestroy");
+        must(cudaEventDestroy(end), "cudaEventDestroy");
+        free(times);
+    }
+    if (there)
+        must(cudaIpcCloseMemHandle(there), "cudaIpcCloseMemHandle");
+    /* Nobody's memory goes while another still has it open. */
+    MPI_Barrier(MPI_COMM_WORLD);
+    must(cudaFree(memory), "cudaFree");
+    return rate;
+}
+
+static void call(struct ra_plan *plan, const struct ra_arrays *arrays, bool is_backward)
+{
+    must_ra(is_backward ? ra_cuda_backward(plan, arrays, rig.stream)
+                        : ra_cuda_forward(plan, arrays, rig.stream),
+            plan);
+}
+
+/* Milliseconds of a call in a row of calls: the median of each rank, of which the largest. */
+static double measure_ring(struct ra_plan *plan, const struct ra_arrays *arrays, bool is_backward)
+{
+    int repeats = bench.repeats;
+    double *times = on_host(repeats, sizeof *times);
+    cudaEvent_t *events = on_host(repeats + 1, sizeof *events);
+    for (int i = 0; i <= repeats; i++)
+        must(cudaEventCreate(&events[i]), "cudaEventCreate");
+    call(plan, arrays, is_backward);
+    call(plan, arrays, is_backward);
+    must_ra(ra_wait(plan), plan);
+    MPI_Barrier(MPI_COMM_WORLD);
+
+    must(cudaEventRecord(events[0], rig.stream), "cudaEventRecord");
+    for (int i = 0; i < repeats; i++) {
+        call(plan, arrays, is_backward);
+        must(cudaEventRecord(events[i + 1], rig.stream), "cudaEventRecord");
+    }
+    must_ra(ra_wait(plan), plan);
+    must(cudaStreamSynchronize(rig.stream), "the GPU");
+
+    for (int i = 0; i < repeats; i++)
+        times[i] = milliseconds(events[i], events[i + 1]);
+    for (int i = 0; i <= repeats; i++)
+        must(cudaEventDestroy(events[i]), "cudaEventDestroy");
+    double ms = spread_of(median(times, bench.repeats)).largest;
+    free(times);
+    free(events);
+    return ms;
+}
+
+/* What the library tells of the last call. */
+static struct {
+    int count;
+    struct ra_event events[256];
+} seen;
+
+static void observe(void *observer, const struct ra_event *event)
+{
+    (void)observer;
+    if (seen.count < (int)(sizeof seen.events / sizeof *seen.events))
+        seen.events[seen.count++] = *event;
+}
+
+/* Another row of calls, of which the last is observed, into the file of --timeline. */
+static void write_timeline(const char *name, struct ra_config config,
+                           const struct ra_arrays *arrays, bool is_backward)
+{
+    config.observe = observe;
+    struct ra_plan *plan = rig_plan(&config);
+    seen.count = 0;
+    for (int i = 0; i < bench.repeats; i++)
+        call(plan, arrays, is_backward);
+    must_ra(ra_wait(plan), plan);
+    ra_plan_destroy(plan);
+
+    /* All ranks' lines in one file, by the clock of the host, from the first start of all. */
+    double first = INFINITY;
+    for (int i = 0; i < seen.count; i++)
+        first = fmin(first, seen.events[i].start);
+    MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_DOUBLE, MPI_MIN, MPI_COMM_WORLD);
+    static const char *const words[] = {"work", "wait", "keys", "gradients"};
+    for (int r = 0; r < rig.ranks; r++) {
+        if (r > 0 && rig.rank == r)
+            MPI_Send(&seen, sizeof seen, MPI_BYTE, 0, 0, MPI_COMM_WORLD);
+        if (rig.rank > 0)
+            continue;
+        if (r > 0)
+            MPI_Recv(&seen, sizeof seen, MPI_BYTE, r, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        for (int i = 0; i < seen.count; i++) {
+            struct ra_event x = seen.events[i];
+            fprintf(bench.timeline, "%s,%d,%s,%d,%.4f,%.4f\n", name, r, words[x.kind], x.hop,
+                    1e3 * (x.start - first), 1e3 * (x.end - first));
+        }
+    }
+}
+
+static const char *const layout_names[] = {"contiguous", "striped", "zigzag"};
+
+/* The arrays of a rank, filled; all in one piece of memory, which is returned. */
+static void *ring_arrays(struct ra_plan *plan, const struct ra_config *config,
+                         struct ra_arrays *arrays)
+{
+    int64_t n = ra_plan_rows(plan, RA_QUERY_SIDE), H = config->heads, G = config->key_heads;
+    int64_t D = config->dim, numbers = n * D * (4 * H + 4 * G), lse = n * H;
+    char *memory;
+    must(cudaMalloc((void **)&memory, (size_t)(2 * numbers + 4 * lse)), "memory for a ring");
+    must(cudaMemsetAsync(memory, 0xff, (size_t)(2 * numbers + 4 * lse), rig.stream), "memset");
+
+    struct place {
+        struct ra_tensor *tensor;
+        int64_t heads;
+    } places[] = {{&arrays->q, H}, {&arrays->k, G},  {&arrays->v, G},  {&arrays->d_out, H},
+                  {&arrays->o, H}, {&arrays->dq, H}, {&arrays->dk, G}, {&arrays->dv, G}};
+    char *next = memory + 4 * lse;
+    *arrays = (struct ra_arrays)RA_ARRAYS_INIT;
+    arrays->lse = ra_tensor_bhn(memory, n, H);
+    for (int i = 0; i < 8; i++) {
+        *places[i].tensor = ra_tensor_bnhd(next, RA_BFLOAT16, n, places[i].heads, D);
+        next += 2 * n * places[i].heads * D;
+        if (i >= 4)
+            continue;
+        /* Which tokens these are matters to nobody here, as long as ranks have different ones. */
+        struct ra_span span = {rig.rank * n, 1, n};
+        must(oracle_fill(*places[i].tensor, 0, span, places[i].heads, D, (enum oracle_stream)i,
+                         rig.stream),
+             "the inputs of a ring");
+    }
+    return memory;
+}
+
+/* Before the lines of a shape: how messages pass, and what they are compared with. */
+static void print_alone(struct ra_plan *plan, struct shape shape, struct shape larger,
+                        const struct spread alone[2], const struct spread same_work[2],
+                        int64_t message, double link)
+{
+    static char text[16384];
+    char rows[128], more_rows[128];
+    shape_name(shape, rows, sizeof rows);
+    shape_name(larger, more_rows, sizeof more_rows);
+    printf("\nring of %d, %s per GPU, d%" PRId64 ", causal, bf16\n", rig.ranks, rows, shape.dim);
+
+    /* The plan says how messages pass. */
+    ra_plan_describe(plan, 0, text, sizeof text);
+    const char *transport = strstr(text, "transport: ");
+    if (transport)
+        printf("%.*s\n", (int)strcspn(transport, "\n"), transport);
+    if (link > 0)
+        printf("a message of keys, %.1f MB, alone: %.0f GB/s, %.3f ms\n", 1e-6 * (double)message,
+               link, 1e-6 * (double)message / link);
+    else if (rig.ranks > 1)
+        puts("the GPUs do not reach each other's memory");
+
+    /* A hop of a striped ring is a launch over n x n, causal or causal but for the diagonal. */
+    printf(
+        "own rate: what each GPU does alone, all at once, in one causal launch over the tokens of "
+        "its share,\n          %s: forward %.1f TFLOP/s (%.1f to %.1f), backward %.1f (%.1f to "
+        "%.1f)\n",
+        rows, alone[0].mean, alone[0].least, alone[0].largest, alone[1].mean, alone[1].least,
+        alone[1].largest);
+    printf("          over as many tokens as make the multiply-adds of its part of the ring, %s:\n"
+           "          forward %.1f, backward %.1f\n",
+           more_rows, same_work[0].mean, same_work[1].mean);
+    printf("%-8s %-11s %-4s %-10s %10s %8s %10s %10s\n", "pass", "shape/GPU", "dim", "layout", "ms",
+           "TFLOP/s", "own rate", "efficiency");
+}
+
+/* No result is left out. */
+static void check_ring(struct ra_plan *plan, const struct ra_arrays *arrays,
+                       const struct ra_config *config, bool is_backward)
+{
+    int64_t n = ra_plan_rows(plan, RA_QUERY_SIDE);
+    int64_t queries = n * config->heads * config->dim, keys = n * config->key_heads * config->dim;
+    check(arrays->lse, n * config->heads, "lse of a ring");
+    check(arrays->o, queries, "o of a ring");
+    if (is_backward) {
+        check(arrays->dq, queries, "dq of a ring");
+        check(arrays->dk, keys, "dk of a ring");
+        check(arrays->dv, keys, "dv of a ring");
+    }
+}
+
+/* What a GPU does alone, and what the links do alone, before the lines of a shape. */
+static void measure_alone(struct ra_plan *plan, struct shape shape, struct spread alone[2])
+{
+    struct spread same_work[2];
+    struct shape larger = shape;
+    larger.rows = (int64_t)((double)shape.rows * sqrt(rig.ranks) / 128 + 0.5) * 128;
+    rates_alone(shape, alone);
+    rates_alone(larger, same_work);
+    int64_t message = 4 * shape.rows * shape.key_heads * shape.dim;
+    double link = rig.ranks > 1 ? transfer_rate(message) : 0;
+    if (rig.rank == 0)
+        print_alone(plan, shape, larger, alone, same_work, message, link);
+}
+
+/* One line, of a pass that took so many milliseconds. */
+static void print_ring(struct shape shape, const char *layout, int pass, double ms,
+                       double rate_alone)
+{
+    char shapes[128];
+    shape_name(shape, shapes, sizeof shapes);
+    double N = (double)shape.rows * rig.ranks;
+    double operations = 2 * N * N * (double)(shape.heads * shape.dim) / rig.ranks;
+    operations *= pass ? 2.5 : 1;
+    double rate = 1e-9 * operations / ms;
+    const char *name = passes[2 * pass].name;
+    if (rig.rank == 0)
+        printf("%-8s %-11s d%-4" PRId64 "%-10s %10.3f %8.1f %10.1f %8.1f %%\n", name, shapes,
+               shape.dim, layout, ms, rate, rate_alone, 100 * rate / rate_alone);
+    if (bench.csv)
+        fprintf(bench.csv, "ring of %d %s,%s,%s,%" PRId64 ",causal,bf16,%.6f,%.3f,%.6g,,,,,\n",
+                rig.ranks, layout, name, shapes, shape.dim, ms, rate, operations);
+    fflush(stdout);
+}
+
+/* All lines of one shape, of so many rows per rank. */
+static void ring_lines(struct shape shape)
+{
+    static const enum ra_layout_kind layouts[] = {RA_STRIPED, RA_ZIGZAG, RA_CONTIGUOUS};
+    struct spread alone[2];
+    bool begun = false;
+    char shapes[128];
+    shape_name(shape, shapes, sizeof shapes);
+    for (int l = 0; l < (bench.quick ? 1 : 3); l++) {
+        /* The names of both passes decide; the backward needs the forward anyway. */
+        const char *layout = layout_names[layouts[l]];
+        char names[2][256];
+        bool asked[2];
+        for (int p = 0; p < 2; p++) {
+            snprintf(names[p], sizeof names[p], "ring %s %s d%" PRId64 " %s", passes[2 * p].name,
+                     shapes, shape.dim, layout);
+            asked[p] = !bench.only || strstr(names[p], bench.only);
+        }
+        if (!asked[0] && !asked[1])
+            continue;
+
+        struct ra_config config = RA_CONFIG_INIT;
+        config.queries = shape.rows * rig.ranks;
+        config.heads = shape.heads;
+        config.key_heads = shape.key_heads;
+        config.dim = shape.dim;
+        config.type = RA_BFLOAT16;
+        config.causal = true;
+        config.layout = layouts[l];
+        struct ra_plan *plan = rig_plan(&config);
+        if (!begun)
+            measure_alone(plan, shape, alone);
+        begun = true;
+
+        struct ra_arrays arrays;
+        void *memory = ring_arrays(plan, &config, &arrays);
+        call(plan, &arrays, false);
+        for (int p = 0; p < 2; p++) {
+            if (!asked[p])
+                continue;
+            double ms = measure_ring(plan, &arrays, p == 1);
+            check_ring(plan, &arrays, &config, p == 1);
+            print_ring(shape, layout, p, ms, alone[p].mean);
+            if (bench.has_timeline)
+                write_timeline(names[p], config, &arrays, p == 1);
+        }
+        ra_plan_destroy(plan);
+        must(cudaFree(memory), "cudaFree");
+    }
+}
+
+void bench_rings(void)
+{
+    ring_lines((struct shape){1, 32768, 16, 16, 128});
+    ring_lines((struct shape){1, 8192, 32, 8, 128});
+}
