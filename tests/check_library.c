@@ -513,7 +513,7 @@ struct making {
 /* All ranks of a ring make their plans at the same time. */
 struct makers {
     int ranks;
-    bool plain; /* over ra_thread_links alone, which take the config's timeout */
+    bool plain; /* over ra_thread_links alone, whose timeout plans may change */
     struct thread_ring *ring;
     struct ra_link links[MOST_RANKS];
     struct making rank[MOST_RANKS];
@@ -562,6 +562,8 @@ static void make_all(struct makers *makers, double timeout)
         ck_assert_int_eq(ra_thread_links(makers->links, makers->ranks, NULL), RA_OK);
     else
         makers->ring = thread_ring_open(makers->ranks, timeout, THREAD_LATE);
+    for (int rank = 0; makers->plain && rank < makers->ranks; rank++)
+        makers->links[rank].set_timeout(makers->links[rank].self, timeout);
     thread_ring_run(makers->ranks, make, makers);
 }
 
@@ -1041,6 +1043,37 @@ START_TEST(inputs_may_be_one)
     clear_run(&one);
     clear_shard(&x);
     clear(&p);
+    ra_plan_destroy(plan);
+}
+END_TEST
+
+/* A plan keeps nothing of a call for the next one: a backward is that of the arrays it is given,
+ * whatever was computed since their forward. */
+START_TEST(calls_in_any_order)
+{
+    struct problem p[2];
+    struct shard x[2];
+    struct run apart[2];
+    struct ra_plan *plan = NULL;
+    for (int i = 0; i < 2; i++) {
+        p[i] = (struct problem){
+            .config = shape(2, 20, 24, 2, 1, 8), .masking = RANDOM_MASK, .seed = (unsigned)i};
+        p[i].config.type = _i ? RA_BFLOAT16 : RA_FLOAT32;
+        prepare(&p[i]);
+        apart[i] = run_as(&p[i], ROWS_FIRST, THREAD_LATE);
+        plan = plan ? plan : plan_for(&p[i].config);
+        fill_shard(&p[i], &x[i], ROWS_FIRST, plan);
+        ck_assert_int_eq(ra_forward(plan, &x[i].arrays), RA_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(ra_backward(plan, &x[i].arrays), RA_OK);
+        struct run together = run_of(&p[i], &x[i]);
+        same_bits(&p[i], &apart[i], &together);
+        clear_run(&together);
+        clear_run(&apart[i]);
+        clear_shard(&x[i]);
+        clear(&p[i]);
+    }
     ra_plan_destroy(plan);
 }
 END_TEST
@@ -2178,7 +2211,7 @@ START_TEST(one_rank_makes_no_plan)
     struct makers makers = makers_of(&config, 3);
     makers.rank[_i].absent = true;
     makers.plain = true;
-    make_all(&makers, 0);
+    make_all(&makers, 10);
     for (int rank = 0; rank < 3; rank++) {
         const struct making *mine = &makers.rank[rank];
         if (mine->absent)
@@ -3123,6 +3156,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(cases, sizes_of_scores, 0, 2);
     tcase_add_loop_test(cases, rounded_once, 0, 2);
     tcase_add_test(cases, inputs_may_be_one);
+    tcase_add_loop_test(cases, calls_in_any_order, 0, 2);
     tcase_add_test(cases, empty_arrays);
     tcase_add_test(cases, any_byte_is_true);
     cases = add_cases(suite, "rings");
