@@ -20,14 +20,12 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "numbers.h"
+#include "arrays.h"
 #include "ra_clock.h"
 #include "ra_host.h"
-#include "ring_attention.h"
 #include "ring_attention_threads.h"
 #include "suite.h"
 #include "thread_link.h"
-#include "truth.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
@@ -139,23 +137,6 @@ void __wrap_free(void *block)
 }
 
 /* ---- Problems. ---- */
-
-static const size_t offsets[ARRAYS] = {
-    offsetof(struct ra_arrays, q),     offsetof(struct ra_arrays, k),
-    offsetof(struct ra_arrays, v),     offsetof(struct ra_arrays, mask),
-    offsetof(struct ra_arrays, o),     offsetof(struct ra_arrays, lse),
-    offsetof(struct ra_arrays, d_out), offsetof(struct ra_arrays, dq),
-    offsetof(struct ra_arrays, dk),    offsetof(struct ra_arrays, dv)};
-
-static struct ra_tensor *tensor_in(struct ra_arrays *arrays, enum truth_array t)
-{
-    return (struct ra_tensor *)(void *)((char *)arrays + offsets[t]);
-}
-
-static enum ra_side side_of(enum truth_array t)
-{
-    return truth_is_of_keys(t) ? RA_KEY_SIDE : RA_QUERY_SIDE;
-}
 
 enum masking { NO_MASK, ALL_SEEN, RANDOM_MASK, BATCH_HIDDEN, FIRST_HIDDEN, LAST_SEEN };
 
@@ -424,19 +405,19 @@ static void fill_shard(const struct problem *p, struct shard *x, enum order orde
     for (int t = 0; t < ARRAYS; t++) {
         struct ra_tensor *tensor = tensor_in(&x->arrays, t);
         *tensor = place(p, x, t, order);
-        signed char *owner = x->block_of[t]->owner;
-        int64_t size = ra_type_bytes(tensor->type);
-        owner += (unsigned char *)tensor->data - x->block_of[t]->data;
-        for (int64_t b = 0; b < p->truth.B; b++)
-            for (int64_t a = 0; a < x->rows[side_of(t)]; a++)
-                for (int64_t h = 0; h < truth_heads(&p->truth, t); h++)
-                    for (int64_t c = 0; c < truth_width(&p->truth, t); c++) {
-                        int64_t at = b * tensor->batch + a * tensor->row + h * tensor->head + c;
-                        if (!truth_is_output(t))
-                            number_put(tensor->type, tensor->data, at,
-                                       input_row(p, t, b, x->positions[side_of(t)][a], h)[c]);
-                        memset(owner + at * size, t, (size_t)size);
-                    }
+        int64_t rows = x->rows[side_of(t)], *positions = x->positions[side_of(t)];
+        if (!truth_is_output(t))
+            arrays_put(&p->truth, t, *tensor, rows, positions, p->truth.x[t]);
+
+        /* Whose bytes these are is an array, too. */
+        struct ra_tensor owner = *tensor;
+        int64_t size = ra_type_bytes(tensor->type), width = truth_width(&p->truth, t);
+        owner.data = x->block_of[t]->owner + ((unsigned char *)tensor->data - x->block_of[t]->data);
+        for (int64_t e = 0; e < p->truth.B * rows * truth_heads(&p->truth, t); e++) {
+            int64_t heads = truth_heads(&p->truth, t), at = e / heads / rows * owner.batch;
+            at += e / heads % rows * owner.row + e % heads * owner.head;
+            memset((char *)owner.data + at * size, t, (size_t)(width * size));
+        }
     }
     for (int t = 0; t < ARRAYS; t++)
         if (x->blocks[t].data)
@@ -475,18 +456,13 @@ static bool only_outputs_changed(struct shard *x, bool backward, char *trouble)
     return true;
 }
 
-/* Copies an array of a rank into the whole. */
-static void collect(const struct problem *p, struct shard *x, enum truth_array t,
-                    double *const *got)
+/* Copies a rank's outputs into the whole ones. */
+static void collect(const struct problem *p, struct shard *x, double *const *got)
 {
-    struct ra_tensor tensor = *tensor_in(&x->arrays, t);
-    for (int64_t b = 0; b < p->truth.B; b++)
-        for (int64_t a = 0; a < x->rows[side_of(t)]; a++)
-            for (int64_t h = 0; h < truth_heads(&p->truth, t); h++)
-                for (int64_t c = 0; c < truth_width(&p->truth, t); c++)
-                    truth_row(&p->truth, got, t, b, x->positions[side_of(t)][a], h)[c] =
-                        number_get(tensor.type, tensor.data,
-                                   b * tensor.batch + a * tensor.row + h * tensor.head + c);
+    for (enum truth_array t = O; t < ARRAYS; t++)
+        if (truth_is_output(t))
+            arrays_get(&p->truth, t, *tensor_in(&x->arrays, t), x->rows[side_of(t)],
+                       x->positions[side_of(t)], got[t]);
 }
 
 /* ---- Runs. ---- */
@@ -537,7 +513,7 @@ struct making {
 /* All ranks of a ring make their plans at the same time. */
 struct makers {
     int ranks;
-    bool plain; /* over ra_thread_links alone, which take the config's timeout */
+    bool plain; /* over ra_thread_links alone, whose timeout plans may change */
     struct thread_ring *ring;
     struct ra_link links[MOST_RANKS];
     struct making rank[MOST_RANKS];
@@ -586,6 +562,8 @@ static void make_all(struct makers *makers, double timeout)
         ck_assert_int_eq(ra_thread_links(makers->links, makers->ranks, NULL), RA_OK);
     else
         makers->ring = thread_ring_open(makers->ranks, timeout, THREAD_LATE);
+    for (int rank = 0; makers->plain && rank < makers->ranks; rank++)
+        makers->links[rank].set_timeout(makers->links[rank].self, timeout);
     thread_ring_run(makers->ranks, make, makers);
 }
 
@@ -684,9 +662,8 @@ static void run_rank(void *context, int rank)
         right = right && only_outputs_changed(&x, backward, trouble) &&
                 (!run->ring || check_traffic(plan, run->ring, backward, trouble));
     }
-    for (int t = 0; right && t < ARRAYS; t++)
-        if (truth_is_output(t))
-            collect(p, &x, t, run->got);
+    if (right)
+        collect(p, &x, run->got);
     clear_shard(&x);
     ra_plan_destroy(plan);
 }
@@ -704,9 +681,7 @@ static struct run new_run(const struct problem *p, enum order order)
 static struct run run_of(const struct problem *p, struct shard *x)
 {
     struct run run = new_run(p, ROWS_FIRST);
-    for (int t = 0; t < ARRAYS; t++)
-        if (truth_is_output(t))
-            collect(p, x, t, run.got);
+    collect(p, x, run.got);
     return run;
 }
 
@@ -1072,6 +1047,37 @@ START_TEST(inputs_may_be_one)
 }
 END_TEST
 
+/* A plan keeps nothing of a call for the next one: a backward is that of the arrays it is given,
+ * whatever was computed since their forward. */
+START_TEST(calls_in_any_order)
+{
+    struct problem p[2];
+    struct shard x[2];
+    struct run apart[2];
+    struct ra_plan *plan = NULL;
+    for (int i = 0; i < 2; i++) {
+        p[i] = (struct problem){
+            .config = shape(2, 20, 24, 2, 1, 8), .masking = RANDOM_MASK, .seed = (unsigned)i};
+        p[i].config.type = _i ? RA_BFLOAT16 : RA_FLOAT32;
+        prepare(&p[i]);
+        apart[i] = run_as(&p[i], ROWS_FIRST, THREAD_LATE);
+        plan = plan ? plan : plan_for(&p[i].config);
+        fill_shard(&p[i], &x[i], ROWS_FIRST, plan);
+        ck_assert_int_eq(ra_forward(plan, &x[i].arrays), RA_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(ra_backward(plan, &x[i].arrays), RA_OK);
+        struct run together = run_of(&p[i], &x[i]);
+        same_bits(&p[i], &apart[i], &together);
+        clear_run(&together);
+        clear_run(&apart[i]);
+        clear_shard(&x[i]);
+        clear(&p[i]);
+    }
+    ra_plan_destroy(plan);
+}
+END_TEST
+
 /* Arrays without numbers need not be there, nor be apart. */
 START_TEST(empty_arrays)
 {
@@ -1354,6 +1360,47 @@ static void check_hops(const struct problem *p, struct ra_plan *plan)
             }
 }
 
+/* Every row of this rank has one place there, and the layout knows it. Counts the rows of the whole. */
+static void check_rows(const struct problem *p, const struct ra_plan *plan, enum ra_side side,
+                       int *times)
+{
+    char trouble[TEXT] = "";
+    struct ra_layout layout = ra_plan_layout(plan, side);
+    int64_t *at = calloc((size_t)ra_plan_rows(plan, side) + 1, sizeof *at);
+    ra_plan_positions(plan, side, at);
+    ck_assert_msg(check_positions(p, plan, side, at, trouble), "%s", trouble);
+    for (int64_t a = 0; a < ra_plan_rows(plan, side); a++) {
+        int64_t row;
+        times[at[a]]++;
+        ck_assert_int_eq(ra_layout_find(layout, at[a], &row), ra_plan_rank(plan));
+        ck_assert_int_eq(row, a);
+    }
+    free(at);
+}
+
+/* Does a rank's plan say of all ranks what the one to look at says? */
+static void compare_plans(struct ra_plan *plan, struct ra_plan *look)
+{
+    char mine[4096], theirs[4096];
+    for (int about = 0; about < ra_plan_ranks(plan); about++) {
+        int64_t size = ra_plan_describe(plan, about, mine, sizeof mine);
+        ck_assert_int_eq(size, ra_plan_describe(look, about, theirs, sizeof theirs));
+        ck_assert_str_eq(mine, theirs);
+        ck_assert_int_eq(size, (int64_t)strlen(mine));
+    }
+    if (ra_plan_rank(plan) == 0)
+        ck_assert_int_eq(ra_plan_bytes(plan), ra_plan_bytes(look));
+}
+
+/* It computes nothing. */
+static void expect_no_call(struct ra_plan *look)
+{
+    struct ra_arrays arrays = RA_ARRAYS_INIT;
+    ck_assert_int_eq(ra_forward(look, &arrays), RA_INVALID);
+    ck_assert_ptr_nonnull(strstr(ra_plan_error(look), "ring_size"));
+    ck_assert_int_eq(ra_backward(look, &arrays), RA_INVALID);
+}
+
 /* A plan to look at answers for every rank as the real ones do, and both are right. */
 START_TEST(plans_to_look_at)
 {
@@ -1374,34 +1421,13 @@ START_TEST(plans_to_look_at)
         struct makers makers = plans_of_ring(&p.config, p.ranks);
         int *times[] = {calloc((size_t)N + 1, sizeof(int)), calloc((size_t)M + 1, sizeof(int))};
         for (int rank = 0; rank < p.ranks; rank++) {
-            char trouble[TEXT] = "", mine[4096], theirs[4096];
             struct ra_plan *plan = makers.rank[rank].plan;
             ck_assert_int_eq(ra_plan_rank(plan), rank);
             if (rank == p.ranks - 1)
                 check_hops(&p, plan);
-            for (int about = 0; about < p.ranks; about++) {
-                int64_t size = ra_plan_describe(plan, about, mine, sizeof mine);
-                ck_assert_int_eq(size, ra_plan_describe(look, about, theirs, sizeof theirs));
-                ck_assert_str_eq(mine, theirs);
-                ck_assert_int_eq(size, (int64_t)strlen(mine));
-            }
-            if (rank == 0)
-                ck_assert_int_eq(ra_plan_bytes(plan), ra_plan_bytes(look));
-
-            /* Every row of the whole has one place on one rank, and the layout knows it. */
-            for (int side = 0; side < 2; side++) {
-                struct ra_layout layout = ra_plan_layout(plan, side);
-                int64_t *at = calloc((size_t)ra_plan_rows(plan, side) + 1, sizeof *at);
-                ra_plan_positions(plan, side, at);
-                ck_assert_msg(check_positions(&p, plan, side, at, trouble), "%s", trouble);
-                for (int64_t a = 0; a < ra_plan_rows(plan, side); a++) {
-                    int64_t row;
-                    times[side][at[a]]++;
-                    ck_assert_int_eq(ra_layout_find(layout, at[a], &row), rank);
-                    ck_assert_int_eq(row, a);
-                }
-                free(at);
-            }
+            compare_plans(plan, look);
+            for (int side = 0; side < 2; side++)
+                check_rows(&p, plan, side, times[side]);
         }
         for (int side = 0; side < 2; side++) {
             for (int64_t row = 0; row < length_of(&p, side); row++)
@@ -1409,14 +1435,8 @@ START_TEST(plans_to_look_at)
             free(times[side]);
         }
         unmake_all(&makers);
-
-        /* It computes nothing. */
-        struct ra_arrays arrays = RA_ARRAYS_INIT;
-        if (p.ranks > 1) {
-            ck_assert_int_eq(ra_forward(look, &arrays), RA_INVALID);
-            ck_assert_ptr_nonnull(strstr(ra_plan_error(look), "ring_size"));
-            ck_assert_int_eq(ra_backward(look, &arrays), RA_INVALID);
-        }
+        if (p.ranks > 1)
+            expect_no_call(look);
         ck_assert_int_eq(ra_wait(look), RA_OK);
         ra_plan_destroy(look);
         clear(&p);
@@ -1856,8 +1876,22 @@ START_TEST(wrong_calls)
     }
     struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE), after = run_of(&p, &x);
     same_bits(&p, &run, &after);
+    ra_plan_destroy(plan);
+    clear_run(&run);
+    clear_run(&after);
+    clear_shard(&x);
+    clear(&p);
+}
+END_TEST
 
-    /* No arrays, and arrays of other sizes. */
+/* No arrays, arrays of other sizes, and a plan without a backward. */
+START_TEST(sizes_of_arrays)
+{
+    struct problem p = {.config = shape(2, 5, 5, 4, 2, 3)};
+    prepare(&p);
+    struct ra_plan *plan = plan_for(&p.config);
+    struct shard x;
+    fill_shard(&p, &x, ROWS_FIRST, plan);
     struct {
         struct ra_arrays arrays;
         int64_t more;
@@ -1889,8 +1923,6 @@ START_TEST(wrong_calls)
     ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_INVALID);
     ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "forward_only"));
     ra_plan_destroy(plan);
-    clear_run(&run);
-    clear_run(&after);
     clear_shard(&x);
     clear(&p);
 }
@@ -2179,7 +2211,7 @@ START_TEST(one_rank_makes_no_plan)
     struct makers makers = makers_of(&config, 3);
     makers.rank[_i].absent = true;
     makers.plain = true;
-    make_all(&makers, 0);
+    make_all(&makers, 10);
     for (int rank = 0; rank < 3; rank++) {
         const struct making *mine = &makers.rank[rank];
         if (mine->absent)
@@ -2581,7 +2613,11 @@ START_TEST(memory_of_a_plan)
         else
             memory_of_ring(&p.config, i % 4);
     }
+}
+END_TEST
 
+START_TEST(memory_of_large_plans)
+{
     /* A plan to look at takes little, whatever it says of the real one's. */
     struct ra_config large = shape(8, 1 << 20, RA_SAME, 64, 8, 128);
     large.ring_size = 64;
@@ -2774,16 +2810,11 @@ static bool runs_well(struct ra_plan *plan, const struct ra_config *config, uint
     if (!config->forward_only)
         well = well && ra_backward(plan, &x.arrays) == RA_OK &&
                only_outputs_changed(&x, true, trouble);
-    for (int t = 0; t < ARRAYS && well; t++) {
-        if (!truth_is_output(t) || (t >= DQ && config->forward_only))
-            continue;
-        double *got[ARRAYS] = {NULL};
-        got[t] = truth_numbers(truth_count(&p.truth, t));
-        collect(&p, &x, t, got);
-        for (int64_t e = 0; e < truth_count(&p.truth, t); e++)
-            well = well && (isfinite(got[t][e]) || (t == LSE && got[t][e] == -INFINITY));
-        free(got[t]);
-    }
+    struct run run = run_of(&p, &x);
+    for (enum truth_array t = O; t < (config->forward_only ? D_OUT : ARRAYS) && well; t++)
+        for (int64_t e = 0; truth_is_output(t) && e < truth_count(&p.truth, t); e++)
+            well = well && (isfinite(run.got[t][e]) || (t == LSE && run.got[t][e] == -INFINITY));
+    clear_run(&run);
     clear_shard(&x);
     clear(&p);
     return well;
@@ -2854,14 +2885,38 @@ static bool collides(struct ra_tensor t, int64_t B, int64_t rows, int64_t heads,
     return twice;
 }
 
+/* Makes up to three things of some arrays odd. */
+static void spoil_by_chance(struct ra_arrays *arrays, uint64_t *state)
+{
+    static const int64_t odd_strides[] = {0,  1,  -1, 2,  3,         -3,        4,
+                                          6,  7,  9,  12, 17,        18,        -18,
+                                          24, 36, 40, 64, INT64_MAX, INT64_MIN, (int64_t)1 << 57};
+    for (int64_t changes = random_below(state, 4); changes > 0; changes--) {
+        struct ra_tensor *tensor = tensor_in(arrays, (int)random_below(state, ARRAYS));
+        int64_t *strides[] = {&tensor->batch, &tensor->row, &tensor->head};
+        switch (random_below(state, 8)) {
+        case 0:
+            tensor->type = (enum ra_type)(random_below(state, 6) - 1);
+            break;
+        case 1:
+            tensor->data = tensor->data ? (char *)tensor->data + random_below(state, 5) : NULL;
+            break;
+        case 2:
+            tensor->data = random_below(state, 4)
+                               ? tensor_in(arrays, (int)random_below(state, ARRAYS))->data
+                               : NULL;
+            break;
+        default:
+            *ONE_OF(state, strides) = ONE_OF(state, odd_strides);
+        }
+    }
+}
+
 /* Whatever arrays hold, a call is done or refused; if done, no output lies upon itself. */
 START_TEST(fuzz_arrays)
 {
     enum { B = 2, N = 3, M = 4, H = 2, G = 1, D = 3, ROOM = 4096 };
     static float room[ARRAYS][ROOM];
-    static const int64_t odd_strides[] = {0,  1,  -1, 2,  3,         -3,        4,
-                                          6,  7,  9,  12, 17,        18,        -18,
-                                          24, 36, 40, 64, INT64_MAX, INT64_MIN, (int64_t)1 << 57};
     struct ra_config config = shape(B, N, M, H, G, D);
     config.has_mask = true;
     struct ra_plan *plans[3];
@@ -2885,25 +2940,7 @@ START_TEST(fuzz_arrays)
             if (t == MASK)
                 *tensor = ra_tensor_bn(room[t] + ROOM / 2, rows);
         }
-        for (int64_t changes = random_below(&state, 4); changes > 0; changes--) {
-            struct ra_tensor *tensor = tensor_in(&arrays, (int)random_below(&state, ARRAYS));
-            int64_t *strides[] = {&tensor->batch, &tensor->row, &tensor->head};
-            switch (random_below(&state, 8)) {
-            case 0:
-                tensor->type = (enum ra_type)(random_below(&state, 6) - 1);
-                break;
-            case 1:
-                tensor->data = tensor->data ? (char *)tensor->data + random_below(&state, 5) : NULL;
-                break;
-            case 2:
-                tensor->data = random_below(&state, 4)
-                                   ? tensor_in(&arrays, (int)random_below(&state, ARRAYS))->data
-                                   : NULL;
-                break;
-            default:
-                *ONE_OF(&state, strides) = ONE_OF(&state, odd_strides);
-            }
-        }
+        spoil_by_chance(&arrays, &state);
         bool backward = random_below(&state, 2);
         memset(room, 0, sizeof room);
         enum ra_status status = (backward ? ra_backward : ra_forward)(plan, &arrays);
@@ -2927,66 +2964,68 @@ END_TEST
 
 /* ---- A loop of one's own. ---- */
 
-/* The modules below the plan, as a caller would use them: key blocks come in another order, each
- * with its own band. */
-START_TEST(own_loop)
+/* All keys, forward or backward, in blocks that come from the last to the first, each with its own
+ * band. */
+static void fold_blocks(struct ra_fold *fold, const struct ra_queries *queries,
+                        const struct ra_keys *keys, int64_t lookback)
 {
     enum { BLOCK = 11 };
+    struct ra_span query_span = {keys->rows - queries->rows, 1, queries->rows};
+    (fold->backward ? ra_tile_delta : ra_tile_begin)(fold->D, queries);
+    for (int64_t first = (keys->rows - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
+        struct ra_keys block = ra_keys_block(keys, first, BLOCK);
+        struct ra_span key_span = {first, 1, block.rows};
+        ra_band_fold(fold, queries, &block, ra_band_causal(query_span, key_span, lookback));
+    }
+    if (!fold->backward)
+        ra_tile_finish(fold->D, queries);
+}
+
+/* The modules below the plan, as a caller would use them. */
+START_TEST(own_loop)
+{
     struct problem p = {.config = shape(2, 60, 70, 2, 1, 16)};
     p.config.causal = true;
     p.config.lookback = _i ? 25 : RA_NO_LOOKBACK;
     prepare(&p);
-    int64_t N = 60, M = 70, D = 16;
+    enum { N = 60, M = 70, D = 16 };
     struct ra_plan *plan = plan_for(&p.config);
     struct shard x;
     fill_shard(&p, &x, HEADS_FIRST, plan);
     struct ra_arrays *arrays = &x.arrays;
-    float *max = calloc((size_t)N, sizeof *max), *sum = calloc((size_t)N, sizeof *sum);
-    float *delta = calloc((size_t)N, sizeof *delta);
+    float max[2 * 2 * N], sum[2 * 2 * N], delta[2 * 2 * N];
     float *workspace = calloc((size_t)ra_tile_workspace(16, 8, D), sizeof *workspace);
     struct ra_fold fold = {.D = D,
                            .score = {(float)p.truth.scale, 0},
                            .tile_queries = 16,
                            .tile_keys = 8,
                            .workspace = workspace};
-    for (int64_t e = 0; e < 2 * 2 * N * D; e++)
-        ((float *)arrays->dq.data)[e] = 0;
-    for (int64_t e = 0; e < 2 * M * D; e++)
-        ((float *)arrays->dk.data)[e] = ((float *)arrays->dv.data)[e] = 0;
-    for (int64_t b = 0; b < 2; b++)
-        for (int64_t h = 0; h < 2; h++) {
-            int64_t mine = (b * 2 + h) * N * D, theirs = b * M * D;
-            struct ra_queries queries = {.rows = N,
-                                         .stride = {D, D, D, D},
-                                         .q = (float *)arrays->q.data + mine,
-                                         .o = (float *)arrays->o.data + mine,
-                                         .max = max,
-                                         .sum = sum,
-                                         .lse = (float *)arrays->lse.data + (b * 2 + h) * N,
-                                         .d_out = (float *)arrays->d_out.data + mine,
-                                         .delta = delta,
-                                         .dq = (float *)arrays->dq.data + mine};
-            struct ra_keys keys = {.rows = M,
-                                   .stride = {D, D, D, D},
-                                   .k = (float *)arrays->k.data + theirs,
-                                   .v = (float *)arrays->v.data + theirs,
-                                   .dk = (float *)arrays->dk.data + theirs,
-                                   .dv = (float *)arrays->dv.data + theirs};
-            struct ra_span query_span = {M - N, 1, N};
-            for (int backward = 0; backward < 2; backward++) {
-                fold.backward = backward;
-                (backward ? ra_tile_delta : ra_tile_begin)(D, &queries);
-                for (int64_t first = (M - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
-                    struct ra_keys block = ra_keys_block(&keys, first, BLOCK);
-                    struct ra_span key_span = {first, 1, block.rows};
-                    int64_t lookback = _i ? p.config.lookback : RA_BAND_FAR;
-                    ra_band_fold(&fold, &queries, &block,
-                                 ra_band_causal(query_span, key_span, lookback));
-                }
-                if (!backward)
-                    ra_tile_finish(D, &queries);
-            }
+    memset(arrays->dq.data, 0, sizeof(float[2 * 2 * N * D]));
+    memset(arrays->dk.data, 0, sizeof(float[2 * M * D]));
+    memset(arrays->dv.data, 0, sizeof(float[2 * M * D]));
+    for (int64_t head = 0; head < 2 * 2; head++) {
+        int64_t mine = head * N, theirs = head / 2 * M * D;
+        struct ra_queries queries = {.rows = N,
+                                     .stride = {D, D, D, D},
+                                     .q = (float *)arrays->q.data + mine * D,
+                                     .o = (float *)arrays->o.data + mine * D,
+                                     .max = max + mine,
+                                     .sum = sum + mine,
+                                     .lse = (float *)arrays->lse.data + mine,
+                                     .d_out = (float *)arrays->d_out.data + mine * D,
+                                     .delta = delta + mine,
+                                     .dq = (float *)arrays->dq.data + mine * D};
+        struct ra_keys keys = {.rows = M,
+                               .stride = {D, D, D, D},
+                               .k = (float *)arrays->k.data + theirs,
+                               .v = (float *)arrays->v.data + theirs,
+                               .dk = (float *)arrays->dk.data + theirs,
+                               .dv = (float *)arrays->dv.data + theirs};
+        for (int backward = 0; backward < 2; backward++) {
+            fold.backward = backward;
+            fold_blocks(&fold, &queries, &keys, _i ? p.config.lookback : RA_BAND_FAR);
         }
+    }
     struct run own = run_of(&p, &x), planned = run_as(&p, ROWS_FIRST, THREAD_LATE);
     judge_run(&p, &own);
     judge_run(&p, &planned);
@@ -2995,9 +3034,6 @@ START_TEST(own_loop)
     clear_run(&planned);
     clear_shard(&x);
     clear(&p);
-    free(max);
-    free(sum);
-    free(delta);
     free(workspace);
 }
 END_TEST
@@ -3120,6 +3156,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(cases, sizes_of_scores, 0, 2);
     tcase_add_loop_test(cases, rounded_once, 0, 2);
     tcase_add_test(cases, inputs_may_be_one);
+    tcase_add_loop_test(cases, calls_in_any_order, 0, 2);
     tcase_add_test(cases, empty_arrays);
     tcase_add_test(cases, any_byte_is_true);
     cases = add_cases(suite, "rings");
@@ -3136,6 +3173,7 @@ int main(int argc, char **argv)
     tcase_add_test(cases, wrong_configs);
     tcase_add_test(cases, config_sizes);
     tcase_add_loop_test(cases, wrong_calls, 0, 2);
+    tcase_add_test(cases, sizes_of_arrays);
     tcase_add_test(cases, types_of_arrays);
     tcase_add_test(cases, wrong_shards);
     cases = add_cases(suite, "links");
@@ -3155,6 +3193,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(cases, one_rank_is_absent, 0, 3);
     cases = add_cases(suite, "memory");
     tcase_add_test(cases, memory_of_a_plan);
+    tcase_add_test(cases, memory_of_large_plans);
     tcase_add_loop_test(cases, memory_of_calls, 0, 4);
     tcase_add_test(cases, memory_in_use);
     cases = add_cases(suite, "fuzz");
