@@ -1,10 +1,9 @@
-/* gpu: a program of somebody else's on the libraries for GPUs, as C and as C++; with MPI if WITH_MPI
- * is defined. It needs no GPU: the plan is one to look at.
+/* gpu: a program of somebody else's on the library for GPUs, as C and as C++; over MPI if WITH_MPI is
+ * defined. It needs no GPU: the plan is one to look at.
  */
-#ifdef WITH_MPI
-#include <ring_attention_cuda_mpi.h>
-#else
 #include <ring_attention_cuda.h>
+#ifdef WITH_MPI
+#include <ring_attention_mpi.h>
 #endif
 #include <stdio.h>
 
@@ -17,16 +16,19 @@ int main(int argc, char **argv)
     cudaStream_t stream = NULL;
     if (argc > 1 && cudaStreamCreate(&stream) != cudaSuccess)
         return 1;
-#ifdef WITH_MPI
-    if (argc > 1 && ra_cuda_mpi_plan_create(&plan, &config, MPI_COMM_WORLD, error) != RA_OK)
-        return 1;
-#endif
     config.queries = 64;
     config.dim = 32;
+    config.device = ra_cuda();
+#ifdef WITH_MPI
+    struct ra_link link;
+    if (argc > 1 && (ra_mpi_link(&link, MPI_COMM_WORLD, 0, 60, error) != RA_OK ||
+                     ra_plan_create(&plan, &config, &link, error) != RA_OK))
+        return 1;
+#endif
     config.ring_size = 2;
-    enum ra_status status = ra_cuda_plan_create(&plan, &config, error);
+    enum ra_status status = ra_plan_create(&plan, &config, NULL, error);
     if (status == RA_OK && ra_cuda_forward(plan, NULL, stream) == RA_INVALID &&
-        ra_cuda_wait(plan) == RA_OK)
+        ra_wait(plan) == RA_OK)
         printf("%s on %d ranks\n", ra_version(), ra_plan_ranks(plan));
     else
         fprintf(stderr, "%s: %s\n", argv[0], error);
