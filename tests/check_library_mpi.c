@@ -528,7 +528,9 @@ static void expect_words(const char *text, const char *const *words)
 /* What texts say before the reason of a rank of the ring; alone a rank need not say which it is. */
 static const char *speaker(int rank, char text[20])
 {
-    snprintf(text, 20, ring_size > 1 ? "rank %d: " : "", rank);
+    text[0] = '\0';
+    if (ring_size > 1)
+        snprintf(text, 20, "rank %d: ", rank);
     return text;
 }
 
