@@ -11,7 +11,7 @@
 static int64_t fold_tiles(struct stage_ring *x, const struct ra_queries *queries,
                           const struct ra_keys *keys, bool backward)
 {
-    const struct stage *stage = x->stage;
+    const struct stage *stage = &x->stage;
     int64_t pairs = 0, tile_queries = stage->config.tile_queries;
     for (int64_t a = 0; a < queries->rows; a += tile_queries)
         for (int64_t b = 0; b < keys->rows; b += stage->config.tile_keys) {
@@ -31,9 +31,9 @@ static void fold_hop(void *context, int step, bool backward)
 {
     struct stage_ring *x = context;
     struct ra_keys visiting = stage_ring_keys(x, step);
-    int64_t pairs = 0, D = x->stage->D;
-    for (int64_t b = 0; b < x->stage->B; b++)
-        for (int64_t h = 0; h < x->stage->H; h++) {
+    int64_t pairs = 0, D = x->stage.D;
+    for (int64_t b = 0; b < x->stage.B; b++)
+        for (int64_t h = 0; h < x->stage.H; h++) {
             struct ra_queries queries = ra_queries_head(&x->queries, D, b, h);
             struct ra_keys keys = ra_keys_head(&visiting, D, b, h);
             pairs += fold_tiles(x, &queries, &keys, backward);
@@ -43,18 +43,10 @@ static void fold_hop(void *context, int step, bool backward)
 
 int main(int argc, char **argv)
 {
-    struct stage stage;
     struct stage_ring x;
-    stage_open_mpi(&stage, argc, argv, 3, "03-ring",
-                   "Attention on a ring of ranks: keys and values travel, and their gradients.");
-    stage_ring_open(&x, &stage, fold_hop);
-
-    /* The rows of a rank: as many for each, rounded up, and for the last ones what is left. */
-    int P = x.link.size;
-    struct ra_span queries = ra_span_chunk(stage.N, P, x.link.rank);
-    struct ra_span keys = ra_span_chunk(stage.M, P, x.link.rank);
-    stage_shard(&stage, &queries, 1, &keys, 1);
-    for (int r = 0; r < P; r++)
-        x.rows[r] = ra_span_chunk(stage.M, P, r).count;
+    stage_ring_open(&x, argc, argv, 3, "03-ring",
+                    "Attention on a ring of ranks: keys and values travel, and their gradients.",
+                    fold_hop);
+    stage_ring_chunks(&x);
     return stage_ring_run(&x);
 }

@@ -7,40 +7,33 @@
 #include "stage_fold.h"
 #include "stage_layout.h"
 
-/* Folds the keys of this step into the carries of all queries; backward, adds to dq and to the
- * gradients of these keys. */
-static void fold_hop(void *context, int step, bool backward)
+/* The key/value head that query head h reads. */
+static int64_t key_head(const struct stage *stage, int64_t h)
 {
-    struct stage_ring *x = context;
-    const struct stage *stage = x->stage;
-    struct ra_keys visiting = stage_ring_keys(x, step);
-    struct ra_fold fold = stage_fold(x, backward);
-    int rank = x->link.rank, origin = ra_ring_origin(&x->ring, rank, step);
-    for (int64_t b = 0; b < stage->B; b++)
-        for (int64_t h = 0; h < stage->H; h++) {
-            struct ra_queries queries = ra_queries_head(&x->queries, stage->D, b, h);
-            int64_t g = ra_heads_key(stage->config.head_map, stage->H, stage->G, h);
-            struct ra_keys keys = ra_keys_head(&visiting, stage->D, b, g);
-            ra_layout_fold(&fold, stage_layout(stage, stage->N), rank,
-                           stage_layout(stage, stage->M), origin, stage->config.causal,
-                           stage->config.lookback, &queries, &keys);
-        }
-    stage_ring_work(x, step, backward, fold.pairs, fold.skipped);
+    return ra_heads_key(stage->config.head_map, stage->H, stage->G, h);
+}
+
+static void fold_head(struct stage_ring *x, struct ra_fold *fold, int origin,
+                      const struct ra_queries *queries, const struct ra_keys *keys)
+{
+    const struct ra_config *config = &x->stage.config;
+    ra_layout_fold(fold, stage_layout(&x->stage, config->queries), x->link.rank,
+                   stage_layout(&x->stage, config->keys), origin, config->causal, config->lookback,
+                   queries, keys);
 }
 
 int main(int argc, char **argv)
 {
-    struct stage stage;
     struct stage_ring x;
-    stage_open_mpi(&stage, argc, argv, 7, "07-gqa",
-                   "Attention in which query heads share key/value heads, on a ring of ranks.");
-    stage_ring_open(&x, &stage, fold_hop);
-    struct ra_layout queries = stage_layout(&stage, stage.N), keys = stage_layout(&stage, stage.M);
-    stage_shard_layouts(&stage, queries, keys, x.link.rank);
-    for (int r = 0; r < x.link.size; r++)
-        x.rows[r] = ra_layout_rows(keys, r);
-    if (stage.config.causal && !stage.config.local_keys)
-        x.ring.schedule =
-            ra_schedule_causal(queries, keys, stage.config.lookback, x.ring.schedule.hop);
+    stage_fold_open(&x, argc, argv, 7, "07-gqa",
+                    "Attention in which query heads share key/value heads, on a ring of ranks.",
+                    fold_head);
+    stage_layout_deal(&x);
+    x.key_head = key_head;
+    const struct ra_config *config = &x.stage.config;
+    if (config->causal && !config->local_keys)
+        x.ring.schedule = ra_schedule_causal(stage_layout(&x.stage, config->queries),
+                                             stage_layout(&x.stage, config->keys), config->lookback,
+                                             x.ring.schedule.hop);
     return stage_ring_run(&x);
 }

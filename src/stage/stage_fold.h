@@ -1,4 +1,4 @@
-/* stage_fold: how a stage program folds the tiles of a hop, from stage 04 on.
+/* stage_fold: how a stage program folds the tiles of a hop, from stage 04 on: head by head.
  *
  * Scaffolding, like stage: no chapter teaches it.
  */
@@ -8,7 +8,12 @@
 #include "ra_band.h"
 #include "stage_ring.h"
 
-/* As the command line has it, with the ring polled between the tiles. */
-struct ra_fold stage_fold(struct stage_ring *x, bool backward);
+/* stage_ring_open, of a program that folds one head at a time: fold_head folds the keys of rank
+ * `origin`, of one batch and head, into this rank's queries, and counts in `fold`. */
+void stage_fold_open(struct stage_ring *x, int argc, char **argv, int number, const char *program,
+                     const char *about,
+                     void (*fold_head)(struct stage_ring *x, struct ra_fold *fold, int origin,
+                                       const struct ra_queries *queries,
+                                       const struct ra_keys *keys));
 
 #endif

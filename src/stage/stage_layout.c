@@ -26,3 +26,12 @@ void stage_shard_layouts(struct stage *stage, struct ra_layout queries, struct r
     const struct ra_span *key_spans = spans_of(stage, keys, rank);
     stage_shard(stage, query_spans, ra_layout_spans(queries), key_spans, ra_layout_spans(keys));
 }
+
+void stage_layout_deal(struct stage_ring *x)
+{
+    const struct ra_config *config = &x->stage.config;
+    struct ra_layout keys = stage_layout(&x->stage, config->keys);
+    stage_shard_layouts(&x->stage, stage_layout(&x->stage, config->queries), keys, x->link.rank);
+    for (int r = 0; r < x->link.size; r++)
+        x->rows[r] = ra_layout_rows(keys, r);
+}

@@ -6,7 +6,7 @@
 #define STAGE_LAYOUT_H
 
 #include "ra_layout.h"
-#include "stage.h"
+#include "stage_ring.h"
 
 /* How the command line deals a sequence of this length to the ranks of a ring. */
 struct ra_layout stage_layout(const struct stage *stage, int64_t length);
@@ -14,5 +14,8 @@ struct ra_layout stage_layout(const struct stage *stage, int64_t length);
 /* stage_shard with the rows that this rank of the ring has by these layouts. */
 void stage_shard_layouts(struct stage *stage, struct ra_layout queries, struct ra_layout keys,
                          int rank);
+
+/* The rows of a program on a ring: every rank's, as the command line deals them. */
+void stage_layout_deal(struct stage_ring *x);
 
 #endif

@@ -1,6 +1,7 @@
 /* stage_ring: a stage program on a ring. See stage_ring.h. */
 #include "stage_ring.h"
 #include "ra_mpi_link.h"
+#include "ra_span.h"
 #include "stage_observe.h"
 
 /* The loop says what it does; counts, progress, --time and --trace are made of that. */
@@ -8,21 +9,23 @@ static void observe(void *observer, const struct ra_event *event)
 {
     struct stage_ring *x = observer;
     struct ra_ring *ring = &x->ring;
-    stage_observe(x->stage, event);
+    stage_observe(&x->stage, event);
     if (event->kind != RA_EVENT_WAIT)
         return;
-    stage_count(x->stage, event->backward ? "messages sent backward" : "messages sent forward",
+    stage_count(&x->stage, event->backward ? "messages sent backward" : "messages sent forward",
                 event->hop, ring->messages_sent);
-    stage_count(x->stage, event->backward ? "bytes sent backward" : "bytes sent forward",
+    stage_count(&x->stage, event->backward ? "bytes sent backward" : "bytes sent forward",
                 event->hop, ring->bytes_sent);
     ring->messages_sent = ring->bytes_sent = 0;
 }
 
-void stage_ring_open(struct stage_ring *x, struct stage *stage,
-                     void (*fold)(void *context, int step, bool backward))
+void stage_ring_open(struct stage_ring *x, int argc, char **argv, int number, const char *program,
+                     const char *about, void (*fold)(void *context, int step, bool backward))
 {
     char error[RA_ERROR_SIZE];
-    *x = (struct stage_ring){.stage = stage};
+    *x = (struct stage_ring){.rows = NULL};
+    struct stage *stage = &x->stage;
+    stage_open_mpi(stage, argc, argv, number, program, about);
     if (ra_mpi_link_open(&x->link, MPI_COMM_WORLD, stage->config.ring_size, stage->config.timeout,
                          error) != RA_OK)
         stage_fail(stage, "%s", error);
@@ -39,9 +42,20 @@ void stage_ring_open(struct stage_ring *x, struct stage *stage,
                                .observer = x};
 }
 
+void stage_ring_chunks(struct stage_ring *x)
+{
+    struct stage *stage = &x->stage;
+    int P = x->link.size, rank = x->link.rank;
+    x->chunks[0] = ra_span_chunk(stage->N, P, rank);
+    x->chunks[1] = ra_span_chunk(stage->M, P, rank);
+    stage_shard(stage, &x->chunks[0], 1, &x->chunks[1], 1);
+    for (int r = 0; r < P; r++)
+        x->rows[r] = ra_span_chunk(stage->M, P, r).count;
+}
+
 struct ra_keys stage_ring_keys(const struct stage_ring *x, int step)
 {
-    const struct stage *stage = x->stage;
+    const struct stage *stage = &x->stage;
     int slot = ra_ring_slot(step);
     return ra_message_keys(stage->B, stage->G * stage->D, stage->config.has_mask,
                            ra_ring_rows(&x->ring, x->link.rank, step), x->ring.keys[slot],
@@ -52,17 +66,17 @@ void stage_ring_work(struct stage_ring *x, int step, bool backward, int64_t pair
 {
     /* Products of matrices only: s and o forward; s again, dp, dv, dq and dk backward. */
     int hop = x->ring.schedule.hop[step];
-    stage_count(x->stage, backward ? "multiply-adds backward" : "multiply-adds forward", hop,
-                (backward ? 5 : 2) * pairs * x->stage->D);
-    if (x->stage->number >= 4)
-        stage_count(x->stage, backward ? "tiles skipped backward" : "tiles skipped forward", hop,
+    stage_count(&x->stage, backward ? "multiply-adds backward" : "multiply-adds forward", hop,
+                (backward ? 5 : 2) * pairs * x->stage.D);
+    if (x->stage.number >= 4)
+        stage_count(&x->stage, backward ? "tiles skipped backward" : "tiles skipped forward", hop,
                     skipped);
 }
 
 /* Memory for the messages. Visitors may have more rows than this rank. */
 static void take_memory(struct stage_ring *x)
 {
-    struct stage *stage = x->stage;
+    struct stage *stage = &x->stage;
     struct ra_ring *ring = &x->ring;
     int hops = ring->schedule.count;
     bool backward = !stage->config.forward_only;
@@ -86,16 +100,16 @@ static void take_memory(struct stage_ring *x)
 static void each_head(const struct stage_ring *x,
                       void (*function)(int64_t D, const struct ra_queries *queries))
 {
-    for (int64_t b = 0; b < x->stage->B; b++)
-        for (int64_t h = 0; h < x->stage->H; h++) {
-            struct ra_queries queries = ra_queries_head(&x->queries, x->stage->D, b, h);
-            function(x->stage->D, &queries);
+    for (int64_t b = 0; b < x->stage.B; b++)
+        for (int64_t h = 0; h < x->stage.H; h++) {
+            struct ra_queries queries = ra_queries_head(&x->queries, x->stage.D, b, h);
+            function(x->stage.D, &queries);
         }
 }
 
 int stage_ring_run(struct stage_ring *x)
 {
-    struct stage *stage = x->stage;
+    struct stage *stage = &x->stage;
     struct ra_ring *ring = &x->ring;
     bool backward = !stage->config.forward_only;
     int64_t tile = ra_tile_workspace(stage->config.tile_queries, stage->config.tile_keys, stage->D);

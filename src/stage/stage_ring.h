@@ -11,21 +11,33 @@
 #include "stage_mpi.h"
 #include "stage_tile.h"
 
+struct ra_fold; /* ra_band.h */
+
 /* What one rank has: n query rows and m key rows of its own, and room for visiting keys. */
 struct stage_ring {
-    struct stage *stage;
+    struct stage stage;
     struct ra_link link;
     struct ra_ring ring;
+    struct ra_span chunks[2];  /* this rank's rows in stages 03 and 04: of queries, of keys */
     int64_t *rows;             /* (ranks) of keys of each rank: the program's to fill in */
     struct ra_queries queries; /* q, o, d_out, dq (B, n, H, D); max, sum, lse, delta (B, H, n) */
     float *workspace;          /* ra_tile_workspace */
+
+    /* From stage 04 on (stage_fold.h): how a head is folded, and which key/value head a query head
+     * reads; NULL: its own. */
+    void (*fold_head)(struct stage_ring *x, struct ra_fold *fold, int origin,
+                      const struct ra_queries *queries, const struct ra_keys *keys);
+    int64_t (*key_head)(const struct stage *stage, int64_t h);
 };
 
-/* Opens the ring that the command line asks for, of `fold`, whose context is x. Its keys go all the
- * way round, unless they stay at home: a program may set another schedule. An error ends all
+/* stage_open_mpi, and a ring as the command line asks for, of `fold`, whose context is x. Its keys go
+ * all the way round, unless they stay at home: a program may set another schedule. An error ends all
  * ranks. */
-void stage_ring_open(struct stage_ring *x, struct stage *stage,
-                     void (*fold)(void *context, int step, bool backward));
+void stage_ring_open(struct stage_ring *x, int argc, char **argv, int number, const char *program,
+                     const char *about, void (*fold)(void *context, int step, bool backward));
+
+/* Cuts the sequence into one run of rows for each rank, as equal as can be. */
+void stage_ring_chunks(struct stage_ring *x);
 
 /* The keys of this step, of all batches and heads. */
 struct ra_keys stage_ring_keys(const struct stage_ring *x, int step);
