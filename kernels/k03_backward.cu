@@ -5,7 +5,7 @@
  *
  * A block of threads has a tile of keys of one key/value head, and steps through the tiles of
  * queries that see it, of all query heads that read this head. So dk and dv stay in registers until
- * the end, and nobody else adds to these rows; dq is added to in global memory at every step.
+ * the end, and no other block adds to these rows; dq is added to in global memory at every step.
  *
  * A step has two halves, a barrier between them. `weigh` computes s and dp and leaves p and ds in
  * shared memory, as 16-bit numbers; `gather` multiplies them by what was written by all warps. The
@@ -67,8 +67,8 @@ template <class Shape> struct shared_memory {
     struct step step[Shape::Stages];
     uint32_t there[Shape::Keys / 32]; /* a bit for every key: there, and not hidden by the mask */
     unsigned ticket;
-    struct ra_turn
-        turn[Shape::Warps]; /* each warp's own: which turn it has to pass on, and to whom */
+    struct ra_semaphore
+        semaphore[Shape::Warps]; /* each warp's own: which one it has to release, and to whom */
 };
 
 /* What the launcher works out once for all threads. */
@@ -219,7 +219,7 @@ RA_DEVICE void weigh_scores(const struct backward &f, float (&s)[Shape::Rows][Sh
 }
 
 /* The first half of step j: p and ds. In float16 ds, without the scale, must stay below 65504, and is
- * coarse below 6e-5: who trains in float16 scales the loss, as for every kernel. */
+ * coarse below 6e-5: training in float16 scales the loss, as for every kernel. */
 template <class Shape>
 RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward &f, int warp, int j)
 {
@@ -280,12 +280,12 @@ RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward 
     }
 }
 
-/* Waits until it is this warp's turn to add to dq. In every block of threads the same warp adds to
- * the same part of a tile of queries: so it is the warps that take turns, each among its likes, in
- * the order of the tiles of keys. All go through the queries from the last one down, so that where
+/* Waits until this warp may add to dq. In every block of threads the same warp adds to the same part
+ * of a tile of queries: so a semaphore orders the warps of one number, in the order of the
+ * tiles of keys. All go through the queries from the last one down, so that where
  * they begin at the same one, each is soon a step behind its predecessor and waits no more. */
 template <class Shape>
-RA_DEVICE void await_turn(struct shared_memory<Shape> &shared, const struct backward &f, int warp,
+RA_DEVICE void await_semaphore(struct shared_memory<Shape> &shared, const struct backward &f, int warp,
                           struct step step)
 {
     const struct ra_kernel &x = f.x;
@@ -296,11 +296,11 @@ RA_DEVICE void await_turn(struct shared_memory<Shape> &shared, const struct back
 
     /* The last one leaves 0 behind. */
     int mine = (int)(key_tile - seen.first / Shape::Keys),
-        *at = x.turns + tile * Shape::Warps + warp;
-    ra_turn_await(at, mine);
+        *at = x.semaphores + tile * Shape::Warps + warp;
+    ra_semaphore_wait(at, mine);
     if (threadIdx.x % 32 == 0) {
-        shared.turn[warp].at = at;
-        shared.turn[warp].next = key_tile == (seen.end - 1) / Shape::Keys ? 0 : mine + 1;
+        shared.semaphore[warp].at = at;
+        shared.semaphore[warp].next = key_tile == (seen.end - 1) / Shape::Keys ? 0 : mine + 1;
     }
 }
 
@@ -337,7 +337,7 @@ RA_DEVICE void gather(struct shared_memory<Shape> &shared, const struct backward
     struct step step = shared.step[stage];
     int64_t a0 = (int64_t)step.tile * Queries;
     if (x.deterministic)
-        await_turn(shared, f, warp, step);
+        await_semaphore(shared, f, warp, step);
     add_to(x.dq, ra_place(x.dq, shared.task.b, a0 + row, step.h) + column, x.queries - a0 - row,
            (int)x.dim - column, f.pairs, x.score.scale, dq);
 }
@@ -360,13 +360,13 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     /* The same for all threads of a warp, so that the compiler knows it, too. */
     int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
 
-    /* To wait for a turn is safe if those whose turn is earlier have begun: so the blocks of threads
+    /* A wait is safe if the warps that come earlier have begun: so the blocks of threads
      * draw their numbers when they begin. The last number drawn leaves 0 behind. */
     unsigned number = blockIdx.x;
     if (x.deterministic) {
         if (threadIdx.x == 0) {
-            int64_t turns = x.batch * x.heads * f.query_tiles * Shape::Warps;
-            shared.ticket = atomicInc((unsigned *)x.turns + turns, gridDim.x - 1);
+            int64_t semaphores = x.batch * x.heads * f.query_tiles * Shape::Warps;
+            shared.ticket = atomicInc((unsigned *)x.semaphores + semaphores, gridDim.x - 1);
         }
         __syncthreads();
         number = shared.ticket;
@@ -383,7 +383,7 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     task.g = head % (int)x.key_heads;
     task.key_tile = place / heads;
 
-    /* Who sees these keys? */
+    /* The queries that see these keys. */
     int64_t b0 = (int64_t)task.key_tile * Keys;
     int keys = (int)ra_least(Keys, x.keys - b0);
     struct ra_range range = ra_queries_seeing(x.band, b0, keys, x.queries);
@@ -444,12 +444,12 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
         if (j + 1 < task.steps && (Shape::Weighing == Shape::Warps || warp < Shape::Weighing))
             weigh(shared, f, warp, j + 1);
 
-        /* Only now, since by now what was added has arrived, and nobody waits for that. */
+        /* Only here, where what was added has arrived without a wait for it. */
         if (x.deterministic && j >= late)
-            ra_turn_pass(&shared.turn[warp]);
+            ra_semaphore_release(&shared.semaphore[warp]);
     }
 
-    /* Nobody else adds to these rows. */
+    /* No other block adds to these rows. */
     b0 = (int64_t)shared.task.key_tile * Keys;
     int row = warp % Shape::Key_warps * 32;
     int column = warp / Shape::Key_warps * 8 * Shape::Dk_columns;
@@ -516,7 +516,7 @@ extern "C" cudaError_t ra_k03_backward(const struct ra_kernel *x, cudaStream_t s
     return launch_for_type(x, [=](auto type) { return launch_type<decltype(type)>(x, stream); });
 }
 
-extern "C" int64_t ra_kernel_turns(const struct ra_kernel *x)
+extern "C" int64_t ra_kernel_semaphores(const struct ra_kernel *x)
 {
     /* One for every warp and tile of queries, and the number that is drawn next. Which shape a
      * device takes is not known here: the smallest has the most tiles. */

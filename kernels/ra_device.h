@@ -85,7 +85,7 @@ RA_DEVICE void ra_meet(void)
     asm volatile("bar.sync 0;" ::: "memory");
 }
 
-/* ---- Sums in global memory, to which other threads add, too. Nobody waits for them. */
+/* ---- Sums in global memory, to which other threads add, too. No thread waits for them. */
 
 RA_DEVICE void ra_add1(float *to, float x)
 {
@@ -104,29 +104,34 @@ RA_DEVICE void ra_add2(float *to, float first, float second)
 #endif
 }
 
-/* A turn that is to be handed on: its word, and the number of who comes next. */
-struct ra_turn {
+/* A semaphore that is to be released: where it is, and the number of the warp that comes next. */
+struct ra_semaphore {
     int *at, next;
 };
 
-/* Waits until *turn == mine, and then what was written before ra_turn_pass can be seen; and hands
- * the turn on. For a whole warp, whose first thread alone reads and writes a struct ra_turn. */
-RA_DEVICE void ra_turn_await(const int *turn, int mine)
+/* Waits until *semaphore == mine, and then what was written before ra_semaphore_release can be seen; and
+ * lets the next warp go on. For a whole warp, whose first thread alone reads and writes a struct
+ * ra_semaphore. */
+RA_DEVICE void ra_semaphore_wait(const int *semaphore, int mine)
 {
     if (threadIdx.x % 32 == 0) {
         int now;
         do
-            asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+            asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+                         : "=r"(now)
+                         : "l"(semaphore)
+                         : "memory");
         while (now != mine);
     }
     __syncwarp();
 }
 
-RA_DEVICE void ra_turn_pass(const struct ra_turn *turn)
+RA_DEVICE void ra_semaphore_release(const struct ra_semaphore *semaphore)
 {
     __syncwarp();
     if (threadIdx.x % 32 == 0)
-        asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn->at), "r"(turn->next)
+        asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(semaphore->at),
+                     "r"(semaphore->next)
                      : "memory");
 }
 

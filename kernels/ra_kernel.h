@@ -42,12 +42,12 @@ struct ra_kernel {
     struct ra_tensor carry_o, carry_max, carry_sum, o, lse;
 
     /* Backward: reads lse and delta (B, n, H) float32, adds to dq (B, n, H, D), dk and dv (B, m, G,
-     * D), all float32. With `deterministic` equal inputs give equal bits, run after run. `turns`:
-     * ra_kernel_turns ints that k03 needs for that, all 0 before the first launch; it leaves them
+     * D), all float32. With `deterministic` equal inputs give equal bits, run after run. `semaphores`:
+     * ra_kernel_semaphores ints that k03 needs for that, all 0 before the first launch; it leaves them
      * so. */
     bool deterministic;
     struct ra_tensor delta, dq, dk, dv;
-    int *turns;
+    int *semaphores;
 };
 
 /* The largest D that a kernel takes. */
@@ -62,8 +62,8 @@ ra_kernel_launch ra_k01_forward, ra_k01_backward;
 ra_kernel_launch ra_k02_forward, ra_k02_backward;
 ra_kernel_launch ra_k03_forward, ra_k03_backward;
 
-/* How many ints `turns` has for these shapes, on any GPU. */
-int64_t ra_kernel_turns(const struct ra_kernel *kernel);
+/* How many ints `semaphores` has for these shapes, on any GPU. */
+int64_t ra_kernel_semaphores(const struct ra_kernel *kernel);
 
 /* Writes delta = sum over D of d_out * o, from o and d_out of any type. */
 ra_kernel_launch ra_kernel_delta;

@@ -12,7 +12,7 @@ struct ra_rung {
     const char *name, *program; /* "k03", and the program that runs it alone, "k03-mma" */
     bool tensor_cores;          /* takes float16 and bfloat16; other kernels take float32 */
     ra_kernel_launch *forward, *backward;
-    int64_t (*turns)(const struct ra_kernel *kernel); /* ints of `turns`; NULL: needs none */
+    int64_t (*semaphores)(const struct ra_kernel *kernel); /* how many ints; NULL: none */
 };
 
 /* From the plainest to the fastest. */

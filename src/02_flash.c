@@ -15,7 +15,7 @@ struct arrays {
     int64_t pairs;             /* query-key pairs of all tiles, forward */
 };
 
-/* o and lse of head h of batch b: every block of queries meets every block of keys. */
+/* o and lse of head h of batch b: every block of keys is folded into every block of queries. */
 static void forward(const struct stage *stage, struct arrays *x, int64_t b, int64_t h)
 {
     struct ra_queries queries = ra_queries_head(&x->queries, stage->D, b, h);

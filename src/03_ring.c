@@ -6,8 +6,8 @@
 #include "ra_span.h"
 #include "stage_ring.h"
 
-/* Every block of these queries meets every block of these keys; the messages move on between the
- * tiles. Returns how many pairs were computed. */
+/* Folds every block of these keys into every block of these queries; the messages move on between
+ * the tiles. Returns how many pairs were computed. */
 static int64_t fold_tiles(struct stage_ring *x, const struct ra_queries *queries,
                           const struct ra_keys *keys, bool backward)
 {

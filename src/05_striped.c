@@ -20,8 +20,8 @@ static void fold_hop(void *context, int step, bool backward)
             struct ra_queries queries = ra_queries_head(&x->queries, stage->D, b, h);
             struct ra_keys keys = ra_keys_head(&visiting, stage->D, b, h);
             ra_layout_fold(&fold, stage_layout(stage, stage->N), rank,
-                           stage_layout(stage, stage->M), origin, stage->config.causal,
-                           RA_BAND_FAR, &queries, &keys);
+                           stage_layout(stage, stage->M), origin, stage->config.causal, RA_BAND_FAR,
+                           &queries, &keys);
         }
     stage_ring_work(x, step, backward, fold.pairs, fold.skipped);
 }

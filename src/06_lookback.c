@@ -1,6 +1,6 @@
 /* 06-lookback: an exact window of tokens, and no message that nobody needs.
  * Chapter 06. New here: the window, and the schedule: which hops are taken, and how far the keys
- * of each rank travel. Gradients go straight home from where the journey of their keys ends.
+ * of each rank travel. Gradients go straight home from where their keys are seen last.
  */
 #include "ra_schedule.h"
 #include "stage_fold.h"
@@ -38,7 +38,7 @@ int main(int argc, char **argv)
     for (int r = 0; r < x.link.size; r++)
         x.rows[r] = ra_layout_rows(keys, r);
     if (stage.config.causal && !stage.config.local_keys)
-        x.ring.schedule = ra_schedule_causal(queries, keys, stage.config.lookback,
-                                             x.ring.schedule.hop);
+        x.ring.schedule =
+            ra_schedule_causal(queries, keys, stage.config.lookback, x.ring.schedule.hop);
     return stage_ring_run(&x);
 }

@@ -40,7 +40,7 @@ int main(int argc, char **argv)
     for (int r = 0; r < x.link.size; r++)
         x.rows[r] = ra_layout_rows(keys, r);
     if (stage.config.causal && !stage.config.local_keys)
-        x.ring.schedule = ra_schedule_causal(queries, keys, stage.config.lookback,
-                                             x.ring.schedule.hop);
+        x.ring.schedule =
+            ra_schedule_causal(queries, keys, stage.config.lookback, x.ring.schedule.hop);
     return stage_ring_run(&x);
 }

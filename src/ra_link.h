@@ -22,8 +22,8 @@
  * 4. RA_GRADIENTS and RA_HOME are received apart, but share one way out, which belongs to
  *    wait(RA_GRADIENTS): a rank sends the gradients of a block either on or home, never both. An
  *    example with three ranks, at the end of hop 1. Rank 2 holds the keys of rank 1, which go on to
- *    rank 0, and their gradients follow them: send(RA_GRADIENTS, distance +1). Had the keys ended
- *    their journey here, it would send the gradients home: send(RA_HOME, distance -1). Rank 1 has
+ *    rank 0, and their gradients follow them: send(RA_GRADIENTS, distance +1). Had the keys gone
+ *    no further, it would send the gradients home: send(RA_HOME, distance -1). Rank 1 has
  *    called receive(RA_HOME) at hop 1 already. It waits for this message only at its very end, and
  *    meanwhile sends and receives RA_GRADIENTS of other ranks' keys.
  *

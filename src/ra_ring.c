@@ -115,7 +115,7 @@ static void pass_keys(struct ra_ring *ring, int step)
              ra_ring_rows(ring, rank, step) * ring->key_bytes);
 }
 
-/* The same with the gradients of these keys. Where their keys' journey ends they go straight home. */
+/* The same with the gradients of these keys. Where the keys go no further, they go straight home. */
 static void pass_gradients(struct ra_ring *ring, int step)
 {
     int rank = ring->link->rank, next = step + 1, last = ring->schedule.last[rank];

@@ -392,8 +392,8 @@ static bool is_right(const struct kernel *kernel, const struct problem *p,
 /* All arrays of a problem, on the device. */
 struct arrays {
     struct array q, k, v, d_out, mask, o, lse, carry_o, carry_max, carry_sum, delta, dq, dk, dv;
-    int *turns;
-    int64_t turn_count;
+    int *semaphores;
+    int64_t semaphore_count;
     struct ra_kernel kernel; /* of the whole problem */
 };
 enum { DEVICE_ARRAYS = 14 };
@@ -482,17 +482,17 @@ static void open_arrays(struct arrays *x, const struct sample *s)
         send(as_made[i]);
 
     describe_arrays(x, s);
-    x->turn_count = ra_kernel_turns(&x->kernel);
-    size_t bytes = (size_t)x->turn_count * sizeof(int) + 1;
-    check(cudaMalloc((void **)&x->turns, bytes), "memory on the device");
-    check(cudaMemset(x->turns, 0, bytes), "memory on the device");
-    x->kernel.turns = x->turns;
+    x->semaphore_count = ra_kernel_semaphores(&x->kernel);
+    size_t bytes = (size_t)x->semaphore_count * sizeof(int) + 1;
+    check(cudaMalloc((void **)&x->semaphores, bytes), "memory on the device");
+    check(cudaMemset(x->semaphores, 0, bytes), "memory on the device");
+    x->kernel.semaphores = x->semaphores;
 }
 static void close_arrays(struct arrays *x)
 {
     for (int i = 0; i < DEVICE_ARRAYS; i++)
         free_array(array_number(x, i));
-    check(cudaFree(x->turns), "free");
+    check(cudaFree(x->semaphores), "free");
 }
 
 /* The pieces of the keys: piece number `step` is first .. end - 1. Cuts are random: some pieces
@@ -660,18 +660,18 @@ static bool run_backward(const struct kernel *kernel, struct arrays *x, const st
             return false;
     }
 
-    /* The turns are for the next launch again. */
-    int *turns = zeros(x->turn_count, sizeof *turns);
-    check(
-        cudaMemcpy(turns, x->turns, (size_t)x->turn_count * sizeof *turns, cudaMemcpyDeviceToHost),
-        "fetch");
+    /* The semaphores must be ready for the next launch. */
+    int *semaphores = zeros(x->semaphore_count, sizeof *semaphores);
+    check(cudaMemcpy(semaphores, x->semaphores, (size_t)x->semaphore_count * sizeof *semaphores,
+                     cudaMemcpyDeviceToHost),
+          "fetch");
     int64_t t = 0;
-    while (t < x->turn_count && turns[t] == 0)
+    while (t < x->semaphore_count && semaphores[t] == 0)
         t++;
-    bool zero = t == x->turn_count;
+    bool zero = t == x->semaphore_count;
     if (!zero)
-        wrong(kernel, s->p, "turns[%" PRId64 "] is %d after the launch", t, turns[t]);
-    free(turns);
+        wrong(kernel, s->p, "semaphores[%" PRId64 "] is %d after the launch", t, semaphores[t]);
+    free(semaphores);
     return zero;
 }
 
@@ -1214,7 +1214,7 @@ static void try_small_shared_memory(void)
     struct problem p;
     pretended.capability = 8;
 
-    /* Anything, of every dim, with turns and without; two of three on 8.6. */
+    /* Anything, of every dim, with semaphores and without; two of three on 8.6. */
     for (int i = 0; i < 12 * SMALL; i++) {
         if (quick && i % 4 != 0)
             continue;

@@ -19,14 +19,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
-#include "numbers.h"
-#include "ra_link.h"
-#include "ring_attention.h"
+#include "arrays.h"
+#include "ra_clock.h"
+#include "ra_host.h"
+#include "ring_attention_threads.h"
 #include "suite.h"
 #include "thread_link.h"
-#include "truth.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
@@ -52,10 +51,14 @@ void __wrap_free(void *block);
 static _Thread_local struct {
     bool watching;
     int64_t calls, bytes;
-    int64_t refuse; /* this call from now on gets nothing; 0: none */
-    size_t most;    /* larger ones get nothing; 0: no limit */
-    int held;       /* blocks that were given and not freed */
-    void *live[64]; /* these */
+    int64_t refuse;     /* this call from now on gets nothing; 0: none */
+    size_t most;        /* larger ones get nothing; 0: no limit */
+    int held;           /* blocks that were given and not freed */
+    int64_t held_bytes; /* in them */
+    struct {
+        void *block;
+        int64_t bytes;
+    } live[64]; /* these */
 } memory;
 
 static void watch_memory(void)
@@ -82,15 +85,17 @@ static bool asked(size_t size)
     return !refused;
 }
 
-/* Takes note of a new block in the place of an old one; NULL is none. */
-static void *replace(void *old, void *new)
+/* Takes note of a new block of this size in the place of an old one; NULL is none. */
+static void *replace(void *old, void *new, size_t size)
 {
     if (!memory.watching && (!old || memory.held == 0))
         return new;
     for (int i = 0; i < COUNT(memory.live); i++)
-        if (memory.live[i] == old) {
-            memory.live[i] = new;
+        if (memory.live[i].block == old) {
             memory.held += (new != NULL) - (old != NULL);
+            memory.held_bytes += (int64_t)size - memory.live[i].bytes;
+            memory.live[i].block = new;
+            memory.live[i].bytes = (int64_t)size;
             break;
         }
     return new;
@@ -98,57 +103,40 @@ static void *replace(void *old, void *new)
 
 void *__wrap_malloc(size_t size)
 {
-    return asked(size) ? replace(NULL, __real_malloc(size)) : NULL;
+    return asked(size) ? replace(NULL, __real_malloc(size), size) : NULL;
 }
 
 void *__wrap_calloc(size_t count, size_t size)
 {
-    return asked(count * size) ? replace(NULL, __real_calloc(count, size)) : NULL;
+    return asked(count * size) ? replace(NULL, __real_calloc(count, size), count * size) : NULL;
 }
 
 void *__wrap_aligned_alloc(size_t alignment, size_t size)
 {
-    return asked(size) ? replace(NULL, __real_aligned_alloc(alignment, size)) : NULL;
+    return asked(size) ? replace(NULL, __real_aligned_alloc(alignment, size), size) : NULL;
 }
 
 int __wrap_posix_memalign(void **block, size_t alignment, size_t size)
 {
     int error = asked(size) ? __real_posix_memalign(block, alignment, size) : ENOMEM;
     if (error == 0)
-        replace(NULL, *block);
+        replace(NULL, *block, size);
     return error;
 }
 
 void *__wrap_realloc(void *block, size_t size)
 {
-    return asked(size) ? replace(block, __real_realloc(block, size)) : NULL;
+    return asked(size) ? replace(block, __real_realloc(block, size), size) : NULL;
 }
 
 void __wrap_free(void *block)
 {
     if (block)
-        replace(block, NULL);
+        replace(block, NULL, 0);
     __real_free(block);
 }
 
 /* ---- Problems. ---- */
-
-static const size_t offsets[ARRAYS] = {
-    offsetof(struct ra_arrays, q),     offsetof(struct ra_arrays, k),
-    offsetof(struct ra_arrays, v),     offsetof(struct ra_arrays, mask),
-    offsetof(struct ra_arrays, o),     offsetof(struct ra_arrays, lse),
-    offsetof(struct ra_arrays, d_out), offsetof(struct ra_arrays, dq),
-    offsetof(struct ra_arrays, dk),    offsetof(struct ra_arrays, dv)};
-
-static struct ra_tensor *tensor_in(struct ra_arrays *arrays, enum truth_array t)
-{
-    return (struct ra_tensor *)(void *)((char *)arrays + offsets[t]);
-}
-
-static enum ra_side side_of(enum truth_array t)
-{
-    return truth_is_of_keys(t) ? RA_KEY_SIDE : RA_QUERY_SIDE;
-}
 
 enum masking { NO_MASK, ALL_SEEN, RANDOM_MASK, BATCH_HIDDEN, FIRST_HIDDEN, LAST_SEEN };
 
@@ -417,19 +405,19 @@ static void fill_shard(const struct problem *p, struct shard *x, enum order orde
     for (int t = 0; t < ARRAYS; t++) {
         struct ra_tensor *tensor = tensor_in(&x->arrays, t);
         *tensor = place(p, x, t, order);
-        signed char *owner = x->block_of[t]->owner;
-        int64_t size = ra_type_bytes(tensor->type);
-        owner += (unsigned char *)tensor->data - x->block_of[t]->data;
-        for (int64_t b = 0; b < p->truth.B; b++)
-            for (int64_t a = 0; a < x->rows[side_of(t)]; a++)
-                for (int64_t h = 0; h < truth_heads(&p->truth, t); h++)
-                    for (int64_t c = 0; c < truth_width(&p->truth, t); c++) {
-                        int64_t at = b * tensor->batch + a * tensor->row + h * tensor->head + c;
-                        if (!truth_is_output(t))
-                            number_put(tensor->type, tensor->data, at,
-                                       input_row(p, t, b, x->positions[side_of(t)][a], h)[c]);
-                        memset(owner + at * size, t, (size_t)size);
-                    }
+        int64_t rows = x->rows[side_of(t)], *positions = x->positions[side_of(t)];
+        if (!truth_is_output(t))
+            arrays_put(&p->truth, t, *tensor, rows, positions, p->truth.x[t]);
+
+        /* Whose bytes these are is an array, too. */
+        struct ra_tensor owner = *tensor;
+        int64_t size = ra_type_bytes(tensor->type), width = truth_width(&p->truth, t);
+        owner.data = x->block_of[t]->owner + ((unsigned char *)tensor->data - x->block_of[t]->data);
+        for (int64_t e = 0; e < p->truth.B * rows * truth_heads(&p->truth, t); e++) {
+            int64_t heads = truth_heads(&p->truth, t), at = e / heads / rows * owner.batch;
+            at += e / heads % rows * owner.row + e % heads * owner.head;
+            memset((char *)owner.data + at * size, t, (size_t)(width * size));
+        }
     }
     for (int t = 0; t < ARRAYS; t++)
         if (x->blocks[t].data)
@@ -468,18 +456,13 @@ static bool only_outputs_changed(struct shard *x, bool backward, char *trouble)
     return true;
 }
 
-/* Copies an array of a rank into the whole. */
-static void collect(const struct problem *p, struct shard *x, enum truth_array t,
-                    double *const *got)
+/* Copies a rank's outputs into the whole ones. */
+static void collect(const struct problem *p, struct shard *x, double *const *got)
 {
-    struct ra_tensor tensor = *tensor_in(&x->arrays, t);
-    for (int64_t b = 0; b < p->truth.B; b++)
-        for (int64_t a = 0; a < x->rows[side_of(t)]; a++)
-            for (int64_t h = 0; h < truth_heads(&p->truth, t); h++)
-                for (int64_t c = 0; c < truth_width(&p->truth, t); c++)
-                    truth_row(&p->truth, got, t, b, x->positions[side_of(t)][a], h)[c] =
-                        number_get(tensor.type, tensor.data,
-                                   b * tensor.batch + a * tensor.row + h * tensor.head + c);
+    for (enum truth_array t = O; t < ARRAYS; t++)
+        if (truth_is_output(t))
+            arrays_get(&p->truth, t, *tensor_in(&x->arrays, t), x->rows[side_of(t)],
+                       x->positions[side_of(t)], got[t]);
 }
 
 /* ---- Runs. ---- */
@@ -493,18 +476,120 @@ struct run {
     char trouble[MOST_RANKS][TEXT]; /* by rank; "": none */
 };
 
-/* Makes a rank's plan. NULL: not, and says why. */
+/* Makes a rank's plan, together with all other ranks of the ring. NULL: not, and says why. */
 static struct ra_plan *new_plan(const struct ra_config *config, struct thread_ring *ring, int rank,
                                 char *trouble)
 {
     struct ra_plan *plan;
+    struct ra_link link;
     char error[RA_ERROR_SIZE] = "";
-    enum ra_status status =
-        ring ? ra_plan_create(&plan, config, &(struct ra_link[]){thread_ring_link(ring, rank)}[0], error)
-             : ra_plan_create(&plan, config, NULL, error);
+    if (ring)
+        link = thread_ring_link(ring, rank);
+    enum ra_status status = ra_plan_create(&plan, config, ring ? &link : NULL, error);
     if (status != RA_OK)
         snprintf(trouble, TEXT, "plan: %s: %s", ra_status_text(status), error);
+
+    /* What was sent to compare configs belongs to no call. */
+    for (int hop = 0; ring && hop < link.size; hop++)
+        thread_ring_sent(ring, rank, hop);
     return status == RA_OK ? plan : NULL;
+}
+
+/* How one rank of a ring makes its plan, and what comes of it. */
+struct making {
+    struct ra_config config;
+    bool no_config, no_plan, no_text; /* gives NULL in the place of these */
+    bool absent;                      /* does not come */
+    int64_t refuse;     /* gets nothing for this block of memory; 0: for all something */
+    int64_t more_bytes; /* says that the link holds so many */
+
+    struct ra_plan *plan;
+    enum ra_status status;
+    char text[RA_ERROR_SIZE];
+    double seconds;
+    int64_t calls, held, held_bytes; /* for memory, and of memory */
+};
+
+/* All ranks of a ring make their plans at the same time. */
+struct makers {
+    int ranks;
+    bool plain; /* over ra_thread_links alone, whose timeout plans may change */
+    struct thread_ring *ring;
+    struct ra_link links[MOST_RANKS];
+    struct making rank[MOST_RANKS];
+};
+
+static void make(void *context, int rank)
+{
+    struct makers *makers = context;
+    struct making *mine = &makers->rank[rank];
+    if (mine->absent)
+        return;
+    struct ra_link link =
+        makers->plain ? makers->links[rank] : thread_ring_link(makers->ring, rank);
+    link.bytes = mine->more_bytes;
+    mine->plan = (struct ra_plan *)(void *)mine; /* what must be overwritten */
+    double start = ra_seconds();
+    watch_memory();
+    memory.refuse = mine->refuse;
+    mine->status =
+        ra_plan_create(mine->no_plan ? NULL : &mine->plan, mine->no_config ? NULL : &mine->config,
+                       &link, mine->no_text ? NULL : mine->text);
+    mine->calls = memory.calls;
+    mine->held = memory.held;
+    mine->held_bytes = memory.held_bytes;
+    stop_watching();
+    mine->seconds = ra_seconds() - start;
+
+    /* What a plan that there is not has left to its link, which is closed by now. */
+    for (int i = 0; i < COUNT(memory.live) && mine->status != RA_OK; i++)
+        __real_free(memory.live[i].block);
+}
+
+/* Ranks that all have this config. */
+static struct makers makers_of(const struct ra_config *config, int ranks)
+{
+    struct makers makers = {.ranks = ranks};
+    for (int rank = 0; rank < ranks; rank++)
+        makers.rank[rank].config = *config;
+    return makers;
+}
+
+/* All of them make their plans, on a new ring. */
+static void make_all(struct makers *makers, double timeout)
+{
+    if (makers->plain)
+        ck_assert_int_eq(ra_thread_links(makers->links, makers->ranks, NULL), RA_OK);
+    else
+        makers->ring = thread_ring_open(makers->ranks, timeout, THREAD_LATE);
+    for (int rank = 0; makers->plain && rank < makers->ranks; rank++)
+        makers->links[rank].set_timeout(makers->links[rank].self, timeout);
+    thread_ring_run(makers->ranks, make, makers);
+}
+
+/* Frees the plans, if there are any, and the ring. */
+static void unmake_all(struct makers *makers)
+{
+    for (int rank = 0; rank < makers->ranks; rank++) {
+        struct ra_link *link = &makers->links[rank];
+        if (makers->rank[rank].absent && makers->plain)
+            link->close(link->self);
+        else if (makers->rank[rank].status == RA_OK)
+            ra_plan_destroy(makers->rank[rank].plan);
+    }
+    if (!makers->plain)
+        thread_ring_close(makers->ring);
+}
+
+/* Plans of all ranks, which must come to be. */
+static struct makers plans_of_ring(const struct ra_config *config, int ranks)
+{
+    struct makers makers = makers_of(config, ranks);
+    make_all(&makers, 60);
+    for (int rank = 0; rank < ranks; rank++)
+        ck_assert_msg(makers.rank[rank].status == RA_OK, "rank %d of %d: %s", rank, ranks,
+                      makers.rank[rank].text);
+    return makers;
 }
 
 /* Are these, which the plan gave, the positions that the layout gives its rank? */
@@ -577,9 +662,8 @@ static void run_rank(void *context, int rank)
         right = right && only_outputs_changed(&x, backward, trouble) &&
                 (!run->ring || check_traffic(plan, run->ring, backward, trouble));
     }
-    for (int t = 0; right && t < ARRAYS; t++)
-        if (truth_is_output(t))
-            collect(p, &x, t, run->got);
+    if (right)
+        collect(p, &x, run->got);
     clear_shard(&x);
     ra_plan_destroy(plan);
 }
@@ -597,9 +681,7 @@ static struct run new_run(const struct problem *p, enum order order)
 static struct run run_of(const struct problem *p, struct shard *x)
 {
     struct run run = new_run(p, ROWS_FIRST);
-    for (int t = 0; t < ARRAYS; t++)
-        if (truth_is_output(t))
-            collect(p, x, t, run.got);
+    collect(p, x, run.got);
     return run;
 }
 
@@ -739,12 +821,13 @@ START_TEST(small_functions)
     ck_assert_str_eq(ra_version(), version);
 
     /* Every status has words of its own, and what is none has some, too. */
-    for (int a = RA_OK; a <= RA_LOST; a++) {
+    ck_assert_str_eq(ra_status_text(RA_OK), "success");
+    for (int a = RA_OK; a <= RA_DEVICE; a++) {
         ck_assert(ra_status_text(a) && ra_status_text(a)[0]);
         for (int b = RA_OK; b < a; b++)
             ck_assert_str_ne(ra_status_text(a), ra_status_text(b));
     }
-    for (int none = -1; none < 99; none += 99 - RA_LOST)
+    for (int none = -1; none < 99; none += 99 - RA_DEVICE)
         ck_assert(ra_status_text(none) && ra_status_text(none)[0]);
     ck_assert(ra_status_text(INT_MAX) && ra_status_text(INT_MIN));
 
@@ -964,6 +1047,37 @@ START_TEST(inputs_may_be_one)
 }
 END_TEST
 
+/* A plan keeps nothing of a call for the next one: a backward is that of the arrays it is given,
+ * whatever was computed since their forward. */
+START_TEST(calls_in_any_order)
+{
+    struct problem p[2];
+    struct shard x[2];
+    struct run apart[2];
+    struct ra_plan *plan = NULL;
+    for (int i = 0; i < 2; i++) {
+        p[i] = (struct problem){
+            .config = shape(2, 20, 24, 2, 1, 8), .masking = RANDOM_MASK, .seed = (unsigned)i};
+        p[i].config.type = _i ? RA_BFLOAT16 : RA_FLOAT32;
+        prepare(&p[i]);
+        apart[i] = run_as(&p[i], ROWS_FIRST, THREAD_LATE);
+        plan = plan ? plan : plan_for(&p[i].config);
+        fill_shard(&p[i], &x[i], ROWS_FIRST, plan);
+        ck_assert_int_eq(ra_forward(plan, &x[i].arrays), RA_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(ra_backward(plan, &x[i].arrays), RA_OK);
+        struct run together = run_of(&p[i], &x[i]);
+        same_bits(&p[i], &apart[i], &together);
+        clear_run(&together);
+        clear_run(&apart[i]);
+        clear_shard(&x[i]);
+        clear(&p[i]);
+    }
+    ra_plan_destroy(plan);
+}
+END_TEST
+
 /* Arrays without numbers need not be there, nor be apart. */
 START_TEST(empty_arrays)
 {
@@ -1112,10 +1226,10 @@ START_TEST(masked_ranks)
 END_TEST
 
 /* While the tiles of a hop are folded, the keys of the next one are on their way, and are looked
- * after. */
+ * after: here a hop takes longer than the time between two polls. */
 START_TEST(messages_move_meanwhile)
 {
-    struct problem p = {.config = shape(1, 60, 60, 1, 1, 4), .ranks = 3};
+    struct problem p = {.config = shape(1, 600, 600, 1, 1, 64), .ranks = 3};
     prepare(&p);
     struct run run = new_run(&p, ROWS_FIRST);
     run.ring = thread_ring_open(3, 30, THREAD_LATE);
@@ -1246,6 +1360,47 @@ static void check_hops(const struct problem *p, struct ra_plan *plan)
             }
 }
 
+/* Every row of this rank has one place there, and the layout knows it. Counts the rows of the whole. */
+static void check_rows(const struct problem *p, const struct ra_plan *plan, enum ra_side side,
+                       int *times)
+{
+    char trouble[TEXT] = "";
+    struct ra_layout layout = ra_plan_layout(plan, side);
+    int64_t *at = calloc((size_t)ra_plan_rows(plan, side) + 1, sizeof *at);
+    ra_plan_positions(plan, side, at);
+    ck_assert_msg(check_positions(p, plan, side, at, trouble), "%s", trouble);
+    for (int64_t a = 0; a < ra_plan_rows(plan, side); a++) {
+        int64_t row;
+        times[at[a]]++;
+        ck_assert_int_eq(ra_layout_find(layout, at[a], &row), ra_plan_rank(plan));
+        ck_assert_int_eq(row, a);
+    }
+    free(at);
+}
+
+/* Does a rank's plan say of all ranks what the one to look at says? */
+static void compare_plans(struct ra_plan *plan, struct ra_plan *look)
+{
+    char mine[4096], theirs[4096];
+    for (int about = 0; about < ra_plan_ranks(plan); about++) {
+        int64_t size = ra_plan_describe(plan, about, mine, sizeof mine);
+        ck_assert_int_eq(size, ra_plan_describe(look, about, theirs, sizeof theirs));
+        ck_assert_str_eq(mine, theirs);
+        ck_assert_int_eq(size, (int64_t)strlen(mine));
+    }
+    if (ra_plan_rank(plan) == 0)
+        ck_assert_int_eq(ra_plan_bytes(plan), ra_plan_bytes(look));
+}
+
+/* It computes nothing. */
+static void expect_no_call(struct ra_plan *look)
+{
+    struct ra_arrays arrays = RA_ARRAYS_INIT;
+    ck_assert_int_eq(ra_forward(look, &arrays), RA_INVALID);
+    ck_assert_ptr_nonnull(strstr(ra_plan_error(look), "ring_size"));
+    ck_assert_int_eq(ra_backward(look, &arrays), RA_INVALID);
+}
+
 /* A plan to look at answers for every rank as the real ones do, and both are right. */
 START_TEST(plans_to_look_at)
 {
@@ -1263,54 +1418,26 @@ START_TEST(plans_to_look_at)
         ck_assert_int_eq(ra_plan_rank(look), 0);
         check_hops(&p, look);
 
-        struct thread_ring *ring = thread_ring_open(p.ranks, 1, THREAD_LATE);
+        struct makers makers = plans_of_ring(&p.config, p.ranks);
         int *times[] = {calloc((size_t)N + 1, sizeof(int)), calloc((size_t)M + 1, sizeof(int))};
         for (int rank = 0; rank < p.ranks; rank++) {
-            char trouble[TEXT] = "", mine[4096], theirs[4096];
-            struct ra_plan *plan = new_plan(&p.config, ring, rank, trouble);
-            ck_assert_msg(plan != NULL, "%s", trouble);
+            struct ra_plan *plan = makers.rank[rank].plan;
             ck_assert_int_eq(ra_plan_rank(plan), rank);
             if (rank == p.ranks - 1)
                 check_hops(&p, plan);
-            for (int about = 0; about < p.ranks; about++) {
-                int64_t size = ra_plan_describe(plan, about, mine, sizeof mine);
-                ck_assert_int_eq(size, ra_plan_describe(look, about, theirs, sizeof theirs));
-                ck_assert_str_eq(mine, theirs);
-                ck_assert_int_eq(size, (int64_t)strlen(mine));
-            }
-            if (rank == 0)
-                ck_assert_int_eq(ra_plan_bytes(plan), ra_plan_bytes(look));
-
-            /* Every row of the whole has one place on one rank, and the layout knows it. */
-            for (int side = 0; side < 2; side++) {
-                struct ra_layout layout = ra_plan_layout(plan, side);
-                int64_t *at = calloc((size_t)ra_plan_rows(plan, side) + 1, sizeof *at);
-                ra_plan_positions(plan, side, at);
-                ck_assert_msg(check_positions(&p, plan, side, at, trouble), "%s", trouble);
-                for (int64_t a = 0; a < ra_plan_rows(plan, side); a++) {
-                    int64_t row;
-                    times[side][at[a]]++;
-                    ck_assert_int_eq(ra_layout_find(layout, at[a], &row), rank);
-                    ck_assert_int_eq(row, a);
-                }
-                free(at);
-            }
-            ra_plan_destroy(plan);
+            compare_plans(plan, look);
+            for (int side = 0; side < 2; side++)
+                check_rows(&p, plan, side, times[side]);
         }
         for (int side = 0; side < 2; side++) {
             for (int64_t row = 0; row < length_of(&p, side); row++)
                 ck_assert_int_eq(times[side][row], 1);
             free(times[side]);
         }
-        thread_ring_close(ring);
-
-        /* It computes nothing. */
-        struct ra_arrays arrays = RA_ARRAYS_INIT;
-        if (p.ranks > 1) {
-            ck_assert_int_eq(ra_forward(look, &arrays), RA_INVALID);
-            ck_assert_ptr_nonnull(strstr(ra_plan_error(look), "ring_size"));
-            ck_assert_int_eq(ra_backward(look, &arrays), RA_INVALID);
-        }
+        unmake_all(&makers);
+        if (p.ranks > 1)
+            expect_no_call(look);
+        ck_assert_int_eq(ra_wait(look), RA_OK);
         ra_plan_destroy(look);
         clear(&p);
     }
@@ -1401,7 +1528,7 @@ START_TEST(shard_and_unshard)
         p.config.bucket = p.config.layout == RA_STRIPED ? i / 3 : 0;
         prepare(&p);
         for (int side = 0; side < 2; side++) {
-            struct thread_ring *ring = thread_ring_open(p.ranks, 1, THREAD_LATE);
+            struct makers makers = plans_of_ring(&p.config, p.ranks);
             int64_t rows = length_of(&p, side);
             size_t size = (size_t)(OUTER * rows * BYTES);
             unsigned char *whole = malloc(size + 1), *back = malloc(size + 1);
@@ -1409,9 +1536,7 @@ START_TEST(shard_and_unshard)
                 whole[byte] = (unsigned char)random_below(&state, 256);
             memset(back, 0, size);
             for (int rank = 0; rank < p.ranks; rank++) {
-                char trouble[TEXT] = "";
-                struct ra_plan *plan = new_plan(&p.config, ring, rank, trouble);
-                ck_assert_msg(plan != NULL, "%s", trouble);
+                struct ra_plan *plan = makers.rank[rank].plan;
                 int64_t local_rows = ra_plan_rows(plan, side);
                 unsigned char *local = malloc((size_t)(OUTER * local_rows * BYTES));
                 ck_assert_int_eq(ra_shard(plan, side, OUTER, BYTES, whole, local), RA_OK);
@@ -1423,12 +1548,11 @@ START_TEST(shard_and_unshard)
                             ck_abort_msg("rank %d of %d, row %d", rank, p.ranks, (int)a);
                 ck_assert_int_eq(ra_unshard(plan, side, OUTER, BYTES, local, back), RA_OK);
                 free(local);
-                ra_plan_destroy(plan);
             }
             ck_assert_mem_eq(back, whole, size);
             free(whole);
             free(back);
-            thread_ring_close(ring);
+            unmake_all(&makers);
         }
         clear(&p);
     }
@@ -1479,6 +1603,7 @@ static const struct wrong_field {
     {FIELD(forward_only), BYTE, 255, "255", "true or false"},
     {FIELD(causal), BYTE, 2, "2", "true or false"},
     {FIELD(local_keys), BYTE, 3, "3", "true or false"},
+    {FIELD(lookback), WHOLE, -1, "-1", "at least 0, or RA_NO_LOOKBACK"},
     {FIELD(lookback), WHOLE, -2, "-2", "at least 0, or RA_NO_LOOKBACK"},
     {FIELD(lookback), WHOLE, 0, "0", "causal = true"},
     {FIELD(lookback), WHOLE, 100, "100", "causal = true"},
@@ -1751,8 +1876,22 @@ START_TEST(wrong_calls)
     }
     struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE), after = run_of(&p, &x);
     same_bits(&p, &run, &after);
+    ra_plan_destroy(plan);
+    clear_run(&run);
+    clear_run(&after);
+    clear_shard(&x);
+    clear(&p);
+}
+END_TEST
 
-    /* No arrays, and arrays of other sizes. */
+/* No arrays, arrays of other sizes, and a plan without a backward. */
+START_TEST(sizes_of_arrays)
+{
+    struct problem p = {.config = shape(2, 5, 5, 4, 2, 3)};
+    prepare(&p);
+    struct ra_plan *plan = plan_for(&p.config);
+    struct shard x;
+    fill_shard(&p, &x, ROWS_FIRST, plan);
     struct {
         struct ra_arrays arrays;
         int64_t more;
@@ -1784,8 +1923,6 @@ START_TEST(wrong_calls)
     ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_INVALID);
     ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "forward_only"));
     ra_plan_destroy(plan);
-    clear_run(&run);
-    clear_run(&after);
     clear_shard(&x);
     clear(&p);
 }
@@ -1824,10 +1961,9 @@ END_TEST
 START_TEST(wrong_shards)
 {
     struct ra_config config = shape(1, 3, 3, 1, 1, 1);
-    struct thread_ring *ring = thread_ring_open(5, 1, THREAD_LATE);
-    char trouble[TEXT], whole[8], local[8];
-    struct ra_plan *plans[] = {new_plan(&config, ring, 0, trouble),
-                               new_plan(&config, ring, 4, trouble)};
+    struct makers makers = plans_of_ring(&config, 5);
+    char whole[8], local[8];
+    struct ra_plan *plans[] = {makers.rank[0].plan, makers.rank[4].plan};
     enum ra_status (*const calls[])(struct ra_plan *, enum ra_side, int64_t, int64_t, const void *,
                                     void *) = {ra_shard, ra_unshard};
     for (int i = 0; i < 2; i++) {
@@ -1847,45 +1983,431 @@ START_TEST(wrong_shards)
         ck_assert_int_eq(calls[i](plans[1], 0, 1, 1, i ? NULL : whole, i ? whole : NULL), RA_OK);
         ck_assert_int_eq(calls[i](plans[0], 0, 0, 1, NULL, NULL), RA_OK);
     }
-    ra_plan_destroy(plans[0]);
-    ra_plan_destroy(plans[1]);
-    thread_ring_close(ring);
+    unmake_all(&makers);
 }
 END_TEST
+
+/* ---- What the ranks of a ring were given. ---- */
+
+/* Does every rank that came have this status and the same text, with all of these words in it? None
+ * has a plan, and all links are closed. */
+static void all_refused(struct makers *makers, enum ra_status status, const char *const *words)
+{
+    const struct making *first = NULL;
+    make_all(makers, 60);
+    ck_assert_int_eq(thread_ring_closed(makers->ring), makers->ranks);
+    for (int rank = 0; rank < makers->ranks; rank++) {
+        const struct making *mine = &makers->rank[rank];
+        ck_assert_msg(mine->status == status, "rank %d: %s: %s", rank, ra_status_text(mine->status),
+                      mine->text);
+        ck_assert(mine->no_plan || !mine->plan);
+        ck_assert_int_eq(mine->held, 0);
+        first = first || mine->no_text ? first : mine;
+        ck_assert(mine->no_text || strcmp(mine->text, first->text) == 0);
+    }
+    for (int w = 0; first && words[w]; w++)
+        ck_assert_msg(strstr(first->text, words[w]), "no \"%s\" in: %s", words[w], first->text);
+    unmake_all(makers);
+}
 
 /* A link belongs to the plan also if there is none. */
 START_TEST(links_of_no_plan)
 {
-    struct thread_ring *ring = thread_ring_open(3, 1, THREAD_LATE);
+    struct ra_config config = shape(1, 8, 8, 1, 1, 4);
+    struct makers makers = makers_of(&config, 3);
+    makers.rank[0].config.ring_size = 2;
+    makers.rank[1].config.dim = 0;
+    makers.rank[1].no_text = true;
+    makers.rank[2].no_plan = true;
+    const char *const words[] = {"rank 0: config.ring_size = 2: the link has 3 ranks", NULL};
+    all_refused(&makers, RA_INVALID, words);
+}
+END_TEST
+
+/* Every field that ranks compare, and two good values of it. */
+static const struct {
+    const char *name;
+    size_t offset;
+    enum kind kind;
+    double values[2];
+} compared[] = {
+    {FIELD(batch), WHOLE, {2, 7}},
+    {FIELD(queries), WHOLE, {24, 25}},
+    {FIELD(keys), WHOLE, {24, 27}},
+    {FIELD(heads), WHOLE, {4, 6}},
+    {FIELD(key_heads), WHOLE, {2, 1}},
+    {FIELD(dim), WHOLE, {8, 9}},
+    {FIELD(type), INT, {RA_FLOAT32, RA_BFLOAT16}},
+    {FIELD(has_mask), BYTE, {0, 1}},
+    {FIELD(forward_only), BYTE, {0, 1}},
+    {FIELD(causal), BYTE, {1, 0}},
+    {FIELD(local_keys), BYTE, {0, 1}},
+    {FIELD(lookback), WHOLE, {10, 11}},
+    {FIELD(head_map), INT, {RA_GROUPED, RA_INTERLEAVED}},
+    {FIELD(scale), REAL, {0.5, 0.25}},
+    {FIELD(softcap), REAL, {20, 30}},
+    {FIELD(layout), INT, {RA_STRIPED, RA_ZIGZAG}},
+    {FIELD(bucket), WHOLE, {3, 4}},
+    {FIELD(tile_queries), WHOLE, {16, 17}},
+    {FIELD(tile_keys), WHOLE, {16, 18}},
+    {FIELD(timeout), REAL, {60, 61}},
+    {FIELD(transport), INT, {RA_ANY_TRANSPORT, RA_HOST_LINK}},
+    {FIELD(deterministic), BYTE, {0, 1}},
+};
+
+/* One rank has another value of one field: all are told which field, and which ranks have what. */
+START_TEST(ranks_disagree)
+{
+    struct ra_config config = shape(2, 24, 24, 4, 2, 8);
+    config.causal = true;
+    config.layout = RA_STRIPED;
+    for (int f = 0; f < COUNT(compared); f++)
+        for (int odd = 0; odd < 3; odd++) {
+            struct makers makers = makers_of(&config, 3);
+            for (int rank = 0; rank < 3; rank++)
+                set_field(&makers.rank[rank].config, compared[f].offset, compared[f].kind,
+                          compared[f].values[rank == odd]);
+
+            /* Each is compared with rank 0. */
+            char text[TEXT];
+            snprintf(text, sizeof text,
+                     "ranks disagree about config.%s: rank 0 has %.17g, rank %d has %.17g",
+                     compared[f].name, compared[f].values[odd == 0], odd == 0 ? 1 : odd,
+                     compared[f].values[odd != 0]);
+            const char *const words[] = {text, NULL};
+            all_refused(&makers, RA_DISAGREEMENT, words);
+        }
+}
+END_TEST
+
+/* Two backends that differ in nothing but where they say that they compute. */
+static struct ra_backend elsewhere_with(void)
+{
+    struct ra_backend elsewhere = ra_host;
+    elsewhere.place = "another device";
+    return elsewhere;
+}
+
+START_TEST(ranks_compute_elsewhere)
+{
+    struct ra_config config = shape(1, 24, 24, 1, 1, 8);
+    const struct ra_backend elsewhere = elsewhere_with(), same = elsewhere;
+    for (int odd = 0; odd < 3; odd++) {
+        struct makers makers = makers_of(&config, 3);
+        makers.rank[odd].config.device = &elsewhere;
+        char text[TEXT];
+        snprintf(text, sizeof text,
+                 "ranks disagree about config.device: rank 0 computes on %s, rank %d on %s",
+                 odd == 0 ? "another device" : "the host", odd == 0 ? 1 : odd,
+                 odd == 0 ? "the host" : "another device");
+        const char *const words[] = {text, NULL};
+        all_refused(&makers, RA_DISAGREEMENT, words);
+    }
+
+    /* The same place, whatever the table's address. */
+    config.device = &elsewhere;
+    struct makers makers = makers_of(&config, 2);
+    makers.rank[1].config.device = &same;
+    make_all(&makers, 60);
+    for (int rank = 0; rank < 2; rank++)
+        ck_assert_msg(makers.rank[rank].status == RA_OK, "%s", makers.rank[rank].text);
+    unmake_all(&makers);
+}
+END_TEST
+
+/* What ranks may say in different words, or have to themselves. */
+START_TEST(ranks_agree)
+{
+    struct ra_config config = shape(1, 24, 24, 2, 2, 4);
+    config.scale = 0.5;
+    config.tile_queries = config.tile_keys = 24;
+    struct makers makers = makers_of(&config, 3);
+    makers.rank[1].config.scale = RA_DEFAULT_SCALE;
+    makers.rank[1].config.keys = makers.rank[1].config.key_heads = RA_SAME;
+    makers.rank[1].config.tile_queries = 0;
+    makers.rank[2].config.ring_size = 3;
+    makers.rank[2].config.tile_keys = 1000;
+    makers.rank[2].config.observer = &makers;
+    makers.rank[2].config.size = offsetof(struct ra_config, device);
+    make_all(&makers, 60);
+    for (int rank = 0; rank < 3; rank++)
+        ck_assert_msg(makers.rank[rank].status == RA_OK, "%s", makers.rank[rank].text);
+    unmake_all(&makers);
+}
+END_TEST
+
+/* One rank cannot have a plan: none has, for the same reason. */
+START_TEST(one_rank_cannot)
+{
+    static const struct {
+        const char *text;
+        enum ra_status status;
+    } ways[] = {{"config is NULL", RA_INVALID},
+                {"plan is NULL", RA_INVALID},
+                {"config.size = 3", RA_INVALID},
+                {"config.heads = 0", RA_INVALID},
+                {"config.ring_size = 2: the link has 3 ranks", RA_INVALID},
+                {"no memory: the plan needs", RA_OUT_OF_MEMORY},
+                {"no memory: the plan needs", RA_OUT_OF_MEMORY}};
+    struct ra_config config = shape(1, 24, 24, 2, 2, 4);
+    char rank_text[32];
+    for (int way = 0; way < COUNT(ways); way++)
+        for (int odd = 0; odd < 3; odd++) {
+            struct makers makers = makers_of(&config, 3);
+            struct making *mine = &makers.rank[odd];
+            mine->no_config = way == 0;
+            mine->no_plan = way == 1;
+            mine->config.size = way == 2 ? 3 : mine->config.size;
+            mine->config.heads = way == 3 ? 0 : mine->config.heads;
+            mine->config.ring_size = way == 4 ? 2 : 0;
+            mine->refuse = way >= 5 ? way - 4 : 0;
+
+            /* What is wrong comes before what differs. */
+            makers.rank[(odd + 1) % 3].config.queries = 25;
+            snprintf(rank_text, sizeof rank_text, "rank %d: ", odd);
+            const char *const words[] = {rank_text, ways[way].text, NULL};
+            all_refused(&makers, ways[way].status, words);
+        }
+
+    /* Of two, the first speaks. */
+    struct makers makers = makers_of(&config, 3);
+    makers.rank[1].no_config = true;
+    makers.rank[2].config.dim = 0;
+    const char *const words[] = {"rank 1: config is NULL", NULL};
+    all_refused(&makers, RA_INVALID, words);
+}
+END_TEST
+
+/* A rank without memory for what the others say of themselves cannot hear them: it ends the ring. */
+START_TEST(one_rank_cannot_listen)
+{
+    struct ra_config config = shape(1, 24, 24, 2, 2, 4);
+    for (int odd = 0; odd < 3; odd++) {
+        struct makers makers = makers_of(&config, 3);
+        makers.rank[odd].refuse = 3;
+        make_all(&makers, 60);
+        for (int rank = 0; rank < 3; rank++) {
+            const struct making *mine = &makers.rank[rank];
+            ck_assert_int_eq(mine->status, rank == odd ? RA_OUT_OF_MEMORY : RA_LOST);
+            ck_assert_ptr_null(mine->plan);
+            ck_assert_str_eq(mine->text, makers.rank[odd].text);
+
+            /* What the link may still write to stays; the plan does not. */
+            ck_assert_int_eq(mine->held, rank == odd ? 0 : 1);
+        }
+        char text[TEXT];
+        snprintf(text, sizeof text, "rank %d: no memory to compare", odd);
+        ck_assert_msg(strstr(makers.rank[odd].text, text), "%s", makers.rank[odd].text);
+        unmake_all(&makers);
+    }
+}
+END_TEST
+
+/* A rank that does not come is waited for as long as the config says. */
+START_TEST(one_rank_makes_no_plan)
+{
+    struct ra_config config = shape(1, 24, 24, 2, 2, 4);
+    config.timeout = 0.3;
+    struct makers makers = makers_of(&config, 3);
+    makers.rank[_i].absent = true;
+    makers.plain = true;
+    make_all(&makers, 10);
+    for (int rank = 0; rank < 3; rank++) {
+        const struct making *mine = &makers.rank[rank];
+        if (mine->absent)
+            continue;
+        ck_assert_int_eq(mine->status, RA_LOST);
+        ck_assert_ptr_null(mine->plan);
+        ck_assert(mine->seconds < 20);
+        ck_assert_msg(strstr(mine->text, "waited 0.3 s for rank") && strstr(mine->text, "rows"),
+                      "%s", mine->text);
+    }
+    unmake_all(&makers);
+}
+END_TEST
+
+/* ---- One link, and one backend. ---- */
+
+/* What was done with a link of one rank. */
+struct told {
+    double timeout; /* NAN: none was set */
+    int closed;
+};
+
+static void note_timeout(void *self, double seconds)
+{
+    ((struct told *)self)->timeout = seconds;
+}
+
+static bool note_close(void *self)
+{
+    ((struct told *)self)->closed++;
+    return true;
+}
+
+/* The link is told the config's timeout, and nothing if the config is wrong. */
+START_TEST(timeouts_of_links)
+{
+    static const double timeouts[] = {0, 0.25, 600};
+    struct told told;
+    struct ra_link link = {
+        .size = 1, .self = &told, .set_timeout = note_timeout, .close = note_close};
     struct ra_config config = shape(1, 8, 8, 1, 1, 4);
     struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
-    config.ring_size = 2;
-    ck_assert_int_eq(ra_plan_create(&plan, &config, &links[0], error),
-                     RA_INVALID);
-    ck_assert_ptr_nonnull(strstr(error, "ring_size = 2"));
-    ck_assert_int_eq(thread_ring_closed(ring), 1);
-    config.dim = 0;
-    ck_assert_int_eq(ra_plan_create(&plan, &config, &links[1], NULL),
-                     RA_INVALID);
-    ck_assert_ptr_null(plan);
-    ck_assert_int_eq(thread_ring_closed(ring), 2);
-    ck_assert_int_eq(ra_plan_create(NULL, &config, &links[2], error),
-                     RA_INVALID);
-    ck_assert_ptr_nonnull(strstr(error, "plan is NULL"));
-    ck_assert_int_eq(thread_ring_closed(ring), 3);
-    thread_ring_close(ring);
+    for (int i = 0; i < COUNT(timeouts); i++) {
+        told = (struct told){NAN, 0};
+        config.timeout = timeouts[i];
+        ck_assert_int_eq(ra_plan_create(&plan, &config, &link, NULL), RA_OK);
+        ck_assert_double_eq(told.timeout, timeouts[i]);
+        ck_assert_int_eq(told.closed, 0);
+        ra_plan_destroy(plan);
+        ck_assert_int_eq(told.closed, 1);
+    }
+    told = (struct told){NAN, 0};
+    config.timeout = -1;
+    ck_assert_int_eq(ra_plan_create(&plan, &config, &link, NULL), RA_INVALID);
+    ck_assert(isnan(told.timeout) && told.closed == 1);
+}
+END_TEST
+
+/* A ring of one rank over a link without functions, over one of threads, and without a link: the same
+ * bits, and the same answers. */
+START_TEST(links_of_one)
+{
+    struct problem p = {.config = shape(2, 20, 24, 2, 1, 8), .masking = RANDOM_MASK};
+    p.config.causal = true;
+    prepare(&p);
+    struct run alone = run_as(&p, ROWS_FIRST, THREAD_LATE);
+    judge_run(&p, &alone);
+    for (int with = 0; with < 2; with++) {
+        struct ra_link link = {.size = 1};
+        struct ra_plan *plan;
+        char error[RA_ERROR_SIZE] = "";
+        if (with)
+            ck_assert_int_eq(ra_thread_links(&link, 1, NULL), RA_OK);
+        ck_assert_msg(ra_plan_create(&plan, &p.config, &link, error) == RA_OK, "%s", error);
+        ck_assert(ra_plan_rank(plan) == 0 && ra_plan_ranks(plan) == 1 && ra_plan_hops(plan) == 1);
+        struct shard x;
+        fill_shard(&p, &x, ROWS_FIRST, plan);
+        ck_assert_int_eq(ra_forward(plan, NULL), RA_INVALID);
+        ck_assert_str_eq(ra_plan_error(plan), "arrays is NULL");
+        ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
+        ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_OK);
+        ck_assert_int_eq(ra_wait(plan), RA_OK);
+        struct run run = run_of(&p, &x);
+        same_bits(&p, &alone, &run);
+        clear_run(&run);
+        clear_shard(&x);
+        ra_plan_destroy(plan);
+    }
+    clear_run(&alone);
+    clear(&p);
+
+    /* Their errors are those of a plan without a link. */
+    struct ra_link link = {.size = 1};
+    struct ra_config wrong = shape(1, 8, 8, 1, 1, 0);
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE] = "";
+    ck_assert_int_eq(ra_plan_create(&plan, &wrong, &link, error), RA_INVALID);
+    ck_assert_str_eq(error, "config.dim = 0: give at least 1");
+    wrong.dim = 4;
+    wrong.ring_size = 2;
+    ck_assert_int_eq(ra_plan_create(&plan, &wrong, &link, error), RA_INVALID);
+    ck_assert_str_eq(error, "config.ring_size = 2: the link has 1 ranks");
+}
+END_TEST
+
+/* A device whose calls only enqueue, and what came of them. */
+static enum ra_status enqueued, waited;
+static int waits;
+
+static enum ra_status enqueue(struct ra_plan *plan, const struct ra_arrays *arrays, void *stream)
+{
+    (void)plan, (void)arrays, (void)stream;
+    return enqueued;
+}
+
+static enum ra_status wait_on_device(struct ra_plan *plan)
+{
+    (void)plan;
+    waits++;
+    return waited;
+}
+
+/* On the host there is nothing to wait for; what a device says is said by the call and by ra_wait. */
+START_TEST(waits_of_plans)
+{
+    static const enum ra_status all[] = {RA_OK, RA_INVALID, RA_LOST, RA_DEVICE};
+    ck_assert_int_eq(ra_wait(NULL), RA_INVALID);
+    struct ra_config config = shape(1, 8, 8, 1, 1, 4);
+    struct ra_plan *plan = plan_for(&config);
+    struct ra_arrays arrays = RA_ARRAYS_INIT;
+    ck_assert_int_eq(ra_wait(plan), RA_OK);
+    ck_assert_int_eq(ra_forward(plan, &arrays), RA_INVALID);
+    ck_assert_int_eq(ra_wait(plan), RA_OK);
+    ra_plan_destroy(plan);
+
+    struct ra_backend device = elsewhere_with();
+    device.forward = device.backward = enqueue;
+    device.wait = wait_on_device;
+    config.device = &device;
+    plan = plan_for(&config);
+    for (int e = 0; e < COUNT(all); e++)
+        for (int w = 0; w < COUNT(all); w++)
+            for (int backward = 0; backward < 2; backward++) {
+                enqueued = all[e];
+                waited = all[w];
+                waits = 0;
+                ck_assert_int_eq((backward ? ra_backward : ra_forward)(plan, &arrays),
+                                 enqueued == RA_OK ? waited : enqueued);
+                ck_assert_int_eq(waits, enqueued == RA_OK);
+                ck_assert_int_eq(ra_wait(plan), waited);
+            }
+    ra_plan_destroy(plan);
+}
+END_TEST
+
+static enum ra_status connect_in_vain(struct ra_plan *plan, char *error)
+{
+    (void)plan;
+    snprintf(error, RA_ERROR_SIZE, "no way to the other devices");
+    return RA_DEVICE;
+}
+
+static bool leave_behind(struct ra_plan *plan)
+{
+    (void)plan;
+    return false;
+}
+
+/* A device that does not reach those of the other ranks, and one whose memory others still use. */
+START_TEST(ends_of_plans)
+{
+    struct ra_config config = shape(1, 8, 8, 1, 1, 4);
+    struct ra_backend device = elsewhere_with();
+    device.connect = connect_in_vain;
+    config.device = &device;
+    struct makers makers = makers_of(&config, 2);
+    const char *const words[] = {"no way to the other devices", NULL};
+    all_refused(&makers, RA_DEVICE, words);
+
+    /* Alone there is nobody to reach. */
+    ra_plan_destroy(plan_for(&config));
+
+    device.connect = NULL;
+    device.leave = leave_behind;
+    watch_memory();
+    struct ra_plan *plan = plan_for(&config);
+    stop_watching();
+    ck_assert_int_eq(memory.held, 2);
+    ra_plan_destroy(plan);
+    ck_assert_int_eq(memory.held, 1);
+    for (int i = 0; i < COUNT(memory.live); i++)
+        __real_free(memory.live[i].block);
 }
 END_TEST
 
 /* ---- Trouble in a ring. ---- */
-
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* Calls of several ranks, one of which is in trouble. */
 struct scene {
@@ -1912,18 +2434,21 @@ static void play(void *context, int rank)
     struct shard x;
     fill_shard(p, &x, ROWS_FIRST, plan);
     struct block *o = &x.blocks[O];
+
+    /* A rank that refuses before the others have their plans leaves them without. */
+    pthread_barrier_wait(&scene->barrier);
     for (int call = 0; call < 3; call++) {
         struct ra_arrays arrays = x.arrays;
         bool wrong = rank == scene->culprit && call == scene->backward;
         if (call == 2)
             memset(o->data, 0xAB, (size_t)o->bytes);
-        double start = seconds();
+        double start = ra_seconds();
         if (wrong)
             arrays.q.data = NULL;
         if (!(scene->absent && wrong))
             scene->rank[rank].status[call] = (call == 1 ? ra_backward : ra_forward)(plan, &arrays);
         snprintf(scene->rank[rank].text[call], RA_ERROR_SIZE, "%s", ra_plan_error(plan));
-        scene->rank[rank].seconds[call] = seconds() - start;
+        scene->rank[rank].seconds[call] = ra_seconds() - start;
 
         /* A rank that is ahead would be taken for one that computes the same. */
         pthread_barrier_wait(&scene->barrier);
@@ -1982,7 +2507,20 @@ START_TEST(one_rank_refuses)
 }
 END_TEST
 
-/* One rank does not come: whoever waits for it gives up in time, and says for whom it waited. */
+/* Does the text say that a rank other than this one waited at a hop for a neighbour? */
+static bool waited_for_neighbour(const char *text, int ranks, int absent)
+{
+    int who, hop, peer;
+    char verb[8];
+    if (sscanf(text, "ring rank %d, hop %d: waited 0.5 s for rank %d to %7s", &who, &hop, &peer,
+               verb) != 4)
+        return false;
+    int from = strcmp(verb, "send") == 0 ? who - 1 : who + 1;
+    return who != absent && hop >= 0 && hop < ranks && peer == (from + ranks) % ranks;
+}
+
+/* One rank does not come: all others give up in time, with the text of the first that has waited too
+ * long. That waited for the absent rank, or for one that waited for it. */
 START_TEST(one_rank_is_absent)
 {
     struct problem p = {.config = shape(1, 12, 12, 1, 1, 4), .ranks = 3};
@@ -1995,12 +2533,9 @@ START_TEST(one_rank_is_absent)
         if (rank == _i)
             continue;
         const char *text = scene.rank[rank].text[backward];
-        char sender[32], taker[32];
-        snprintf(sender, sizeof sender, "for rank %d to send", (rank + 2) % 3);
-        snprintf(taker, sizeof taker, "for rank %d to take", (rank + 1) % 3);
         ck_assert_int_eq(scene.rank[rank].status[backward], RA_LOST);
-        ck_assert_msg(strstr(text, "hop ") && (strstr(text, sender) || strstr(text, taker)), "%s",
-                      text);
+        ck_assert_msg(waited_for_neighbour(text, 3, _i), "%s", text);
+        ck_assert_str_eq(text, scene.rank[_i == 0].text[backward]);
         ck_assert(scene.rank[rank].seconds[backward] > 0.4 &&
                   scene.rank[rank].seconds[backward] < 20);
 
@@ -2014,6 +2549,57 @@ END_TEST
 
 /* ---- Memory. ---- */
 
+/* It counts what it takes, and keeps nothing. Without any one of its blocks there is no plan. */
+static void memory_alone(const struct ra_config *config)
+{
+    struct ra_plan *plan;
+    watch_memory();
+    enum ra_status status = ra_plan_create(&plan, config, NULL, NULL);
+    int64_t calls = memory.calls, bytes = ra_plan_bytes(plan);
+    int64_t held = memory.held, held_bytes = memory.held_bytes;
+    ra_plan_destroy(plan);
+    stop_watching();
+    ck_assert_int_eq(status, RA_OK);
+    ck_assert_int_eq(calls, 2);
+    ck_assert_int_eq(held, calls);
+    ck_assert_int_eq(held_bytes, bytes);
+    ck_assert_int_eq(memory.calls, calls);
+    ck_assert_int_eq(memory.held, 0);
+    for (int64_t refuse = 1; refuse <= calls; refuse++) {
+        char error[RA_ERROR_SIZE], wanted[32];
+        watch_memory();
+        memory.refuse = refuse;
+        plan = (struct ra_plan *)(void *)&plan;
+        status = ra_plan_create(&plan, config, NULL, error);
+        stop_watching();
+        ck_assert_int_eq(status, RA_OUT_OF_MEMORY);
+        ck_assert_ptr_null(plan);
+        ck_assert_int_eq(memory.held, 0);
+        snprintf(wanted, sizeof wanted, "%" PRId64 " bytes", bytes);
+        ck_assert_msg(refuse == 1 || strstr(error, wanted), "%s; not %s", error, wanted);
+        ck_assert_ptr_nonnull(strstr(error, "memory"));
+    }
+}
+
+/* The same over a link, whose memory counts, too. While the ranks compare their configs they need a
+ * third block. */
+static void memory_of_ring(const struct ra_config *config, int ranks)
+{
+    enum { LINK = 1000 };
+    struct makers makers = makers_of(config, ranks);
+    for (int rank = 0; rank < ranks; rank++)
+        makers.rank[rank].more_bytes = LINK;
+    make_all(&makers, 60);
+    for (int rank = 0; rank < ranks; rank++) {
+        const struct making *mine = &makers.rank[rank];
+        ck_assert_msg(mine->status == RA_OK, "%s", mine->text);
+        ck_assert_int_eq(mine->calls, ranks > 1 ? 3 : 2);
+        ck_assert_int_eq(mine->held, 2);
+        ck_assert_int_eq(mine->held_bytes + LINK, ra_plan_bytes(mine->plan));
+    }
+    unmake_all(&makers);
+}
+
 START_TEST(memory_of_a_plan)
 {
     uint64_t state = 9;
@@ -2021,50 +2607,17 @@ START_TEST(memory_of_a_plan)
         struct problem p =
             random_problem(&state, random_below(&state, 40), random_below(&state, 40));
         p.config.has_mask = p.masking != NO_MASK;
-        p.ranks = i % 4;
         p.config.local_keys = i % 7 == 0;
-        struct thread_ring *ring = p.ranks ? thread_ring_open(p.ranks, 1, THREAD_LATE) : NULL;
-        for (int rank = 0; rank < ranks_of(&p); rank++) {
-            /* It counts what it takes, and keeps nothing. */
-            struct ra_link link = {0};
-            struct ra_plan *plan;
-            if (ring) {
-                link = thread_ring_link(ring, rank);
-                link.bytes = 1000;
-            }
-            watch_memory();
-            enum ra_status status = ring ? ra_plan_create(&plan, &p.config, &link, NULL)
-                                         : ra_plan_create(&plan, &p.config, NULL, NULL);
-            int64_t calls = memory.calls, taken = memory.bytes, bytes = ra_plan_bytes(plan);
-            int live = memory.held;
-            ra_plan_destroy(plan);
-            stop_watching();
-            ck_assert_int_eq(status, RA_OK);
-            ck_assert_int_eq(taken + link.bytes, bytes);
-            ck_assert_int_eq(live, calls);
-            ck_assert_int_eq(memory.calls, calls);
-            ck_assert_int_eq(memory.held, 0);
-
-            /* Without any one of its blocks there is no plan. */
-            for (int64_t refuse = 1; refuse <= calls && !ring; refuse++) {
-                char error[RA_ERROR_SIZE], wanted[32];
-                watch_memory();
-                memory.refuse = refuse;
-                plan = (struct ra_plan *)(void *)&plan;
-                status = ra_plan_create(&plan, &p.config, NULL, error);
-                stop_watching();
-                ck_assert_int_eq(status, RA_OUT_OF_MEMORY);
-                ck_assert_ptr_null(plan);
-                ck_assert_int_eq(memory.held, 0);
-                snprintf(wanted, sizeof wanted, "%" PRId64 " bytes", bytes);
-                ck_assert_msg(refuse == 1 || strstr(error, wanted), "%s; not %s", error, wanted);
-                ck_assert_ptr_nonnull(strstr(error, "memory"));
-            }
-        }
-        if (ring)
-            thread_ring_close(ring);
+        if (i % 4 == 0)
+            memory_alone(&p.config);
+        else
+            memory_of_ring(&p.config, i % 4);
     }
+}
+END_TEST
 
+START_TEST(memory_of_large_plans)
+{
     /* A plan to look at takes little, whatever it says of the real one's. */
     struct ra_config large = shape(8, 1 << 20, RA_SAME, 64, 8, 128);
     large.ring_size = 64;
@@ -2168,7 +2721,7 @@ START_TEST(memory_in_use)
     ra_plan_destroy(plan);
     ck_assert_int_eq(memory.held, 1);
     for (int i = 0; i < COUNT(memory.live); i++)
-        __real_free(memory.live[i]);
+        __real_free(memory.live[i].block);
 }
 END_TEST
 
@@ -2209,6 +2762,8 @@ static const struct {
     {offsetof(struct ra_config, tile_queries), WHOLE},
     {offsetof(struct ra_config, tile_keys), WHOLE},
     {offsetof(struct ra_config, timeout), REAL},
+    {offsetof(struct ra_config, transport), INT},
+    {offsetof(struct ra_config, deterministic), BYTE},
     {offsetof(struct ra_config, size), WHOLE},
 };
 
@@ -2255,16 +2810,11 @@ static bool runs_well(struct ra_plan *plan, const struct ra_config *config, uint
     if (!config->forward_only)
         well = well && ra_backward(plan, &x.arrays) == RA_OK &&
                only_outputs_changed(&x, true, trouble);
-    for (int t = 0; t < ARRAYS && well; t++) {
-        if (!truth_is_output(t) || (t >= DQ && config->forward_only))
-            continue;
-        double *got[ARRAYS] = {NULL};
-        got[t] = truth_numbers(truth_count(&p.truth, t));
-        collect(&p, &x, t, got);
-        for (int64_t e = 0; e < truth_count(&p.truth, t); e++)
-            well = well && (isfinite(got[t][e]) || (t == LSE && got[t][e] == -INFINITY));
-        free(got[t]);
-    }
+    struct run run = run_of(&p, &x);
+    for (enum truth_array t = O; t < (config->forward_only ? D_OUT : ARRAYS) && well; t++)
+        for (int64_t e = 0; truth_is_output(t) && e < truth_count(&p.truth, t); e++)
+            well = well && (isfinite(run.got[t][e]) || (t == LSE && run.got[t][e] == -INFINITY));
+    clear_run(&run);
     clear_shard(&x);
     clear(&p);
     return well;
@@ -2335,14 +2885,38 @@ static bool collides(struct ra_tensor t, int64_t B, int64_t rows, int64_t heads,
     return twice;
 }
 
+/* Makes up to three things of some arrays odd. */
+static void spoil_by_chance(struct ra_arrays *arrays, uint64_t *state)
+{
+    static const int64_t odd_strides[] = {0,  1,  -1, 2,  3,         -3,        4,
+                                          6,  7,  9,  12, 17,        18,        -18,
+                                          24, 36, 40, 64, INT64_MAX, INT64_MIN, (int64_t)1 << 57};
+    for (int64_t changes = random_below(state, 4); changes > 0; changes--) {
+        struct ra_tensor *tensor = tensor_in(arrays, (int)random_below(state, ARRAYS));
+        int64_t *strides[] = {&tensor->batch, &tensor->row, &tensor->head};
+        switch (random_below(state, 8)) {
+        case 0:
+            tensor->type = (enum ra_type)(random_below(state, 6) - 1);
+            break;
+        case 1:
+            tensor->data = tensor->data ? (char *)tensor->data + random_below(state, 5) : NULL;
+            break;
+        case 2:
+            tensor->data = random_below(state, 4)
+                               ? tensor_in(arrays, (int)random_below(state, ARRAYS))->data
+                               : NULL;
+            break;
+        default:
+            *ONE_OF(state, strides) = ONE_OF(state, odd_strides);
+        }
+    }
+}
+
 /* Whatever arrays hold, a call is done or refused; if done, no output lies upon itself. */
 START_TEST(fuzz_arrays)
 {
     enum { B = 2, N = 3, M = 4, H = 2, G = 1, D = 3, ROOM = 4096 };
     static float room[ARRAYS][ROOM];
-    static const int64_t odd_strides[] = {0,  1,  -1, 2,  3,         -3,        4,
-                                          6,  7,  9,  12, 17,        18,        -18,
-                                          24, 36, 40, 64, INT64_MAX, INT64_MIN, (int64_t)1 << 57};
     struct ra_config config = shape(B, N, M, H, G, D);
     config.has_mask = true;
     struct ra_plan *plans[3];
@@ -2366,25 +2940,7 @@ START_TEST(fuzz_arrays)
             if (t == MASK)
                 *tensor = ra_tensor_bn(room[t] + ROOM / 2, rows);
         }
-        for (int64_t changes = random_below(&state, 4); changes > 0; changes--) {
-            struct ra_tensor *tensor = tensor_in(&arrays, (int)random_below(&state, ARRAYS));
-            int64_t *strides[] = {&tensor->batch, &tensor->row, &tensor->head};
-            switch (random_below(&state, 8)) {
-            case 0:
-                tensor->type = (enum ra_type)(random_below(&state, 6) - 1);
-                break;
-            case 1:
-                tensor->data = tensor->data ? (char *)tensor->data + random_below(&state, 5) : NULL;
-                break;
-            case 2:
-                tensor->data = random_below(&state, 4)
-                                   ? tensor_in(&arrays, (int)random_below(&state, ARRAYS))->data
-                                   : NULL;
-                break;
-            default:
-                *ONE_OF(&state, strides) = ONE_OF(&state, odd_strides);
-            }
-        }
+        spoil_by_chance(&arrays, &state);
         bool backward = random_below(&state, 2);
         memset(room, 0, sizeof room);
         enum ra_status status = (backward ? ra_backward : ra_forward)(plan, &arrays);
@@ -2408,66 +2964,68 @@ END_TEST
 
 /* ---- A loop of one's own. ---- */
 
-/* The modules below the plan, as a caller would use them: key blocks come in another order, each
- * with its own band. */
-START_TEST(own_loop)
+/* All keys, forward or backward, in blocks that come from the last to the first, each with its own
+ * band. */
+static void fold_blocks(struct ra_fold *fold, const struct ra_queries *queries,
+                        const struct ra_keys *keys, int64_t lookback)
 {
     enum { BLOCK = 11 };
+    struct ra_span query_span = {keys->rows - queries->rows, 1, queries->rows};
+    (fold->backward ? ra_tile_delta : ra_tile_begin)(fold->D, queries);
+    for (int64_t first = (keys->rows - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
+        struct ra_keys block = ra_keys_block(keys, first, BLOCK);
+        struct ra_span key_span = {first, 1, block.rows};
+        ra_band_fold(fold, queries, &block, ra_band_causal(query_span, key_span, lookback));
+    }
+    if (!fold->backward)
+        ra_tile_finish(fold->D, queries);
+}
+
+/* The modules below the plan, as a caller would use them. */
+START_TEST(own_loop)
+{
     struct problem p = {.config = shape(2, 60, 70, 2, 1, 16)};
     p.config.causal = true;
     p.config.lookback = _i ? 25 : RA_NO_LOOKBACK;
     prepare(&p);
-    int64_t N = 60, M = 70, D = 16;
+    enum { N = 60, M = 70, D = 16 };
     struct ra_plan *plan = plan_for(&p.config);
     struct shard x;
     fill_shard(&p, &x, HEADS_FIRST, plan);
     struct ra_arrays *arrays = &x.arrays;
-    float *max = calloc((size_t)N, sizeof *max), *sum = calloc((size_t)N, sizeof *sum);
-    float *delta = calloc((size_t)N, sizeof *delta);
+    float max[2 * 2 * N], sum[2 * 2 * N], delta[2 * 2 * N];
     float *workspace = calloc((size_t)ra_tile_workspace(16, 8, D), sizeof *workspace);
     struct ra_fold fold = {.D = D,
                            .score = {(float)p.truth.scale, 0},
                            .tile_queries = 16,
                            .tile_keys = 8,
                            .workspace = workspace};
-    for (int64_t e = 0; e < 2 * 2 * N * D; e++)
-        ((float *)arrays->dq.data)[e] = 0;
-    for (int64_t e = 0; e < 2 * M * D; e++)
-        ((float *)arrays->dk.data)[e] = ((float *)arrays->dv.data)[e] = 0;
-    for (int64_t b = 0; b < 2; b++)
-        for (int64_t h = 0; h < 2; h++) {
-            int64_t mine = (b * 2 + h) * N * D, theirs = b * M * D;
-            struct ra_queries queries = {.rows = N,
-                                         .stride = {D, D, D, D},
-                                         .q = (float *)arrays->q.data + mine,
-                                         .o = (float *)arrays->o.data + mine,
-                                         .max = max,
-                                         .sum = sum,
-                                         .lse = (float *)arrays->lse.data + (b * 2 + h) * N,
-                                         .d_out = (float *)arrays->d_out.data + mine,
-                                         .delta = delta,
-                                         .dq = (float *)arrays->dq.data + mine};
-            struct ra_keys keys = {.rows = M,
-                                   .stride = {D, D, D, D},
-                                   .k = (float *)arrays->k.data + theirs,
-                                   .v = (float *)arrays->v.data + theirs,
-                                   .dk = (float *)arrays->dk.data + theirs,
-                                   .dv = (float *)arrays->dv.data + theirs};
-            struct ra_span query_span = {M - N, 1, N};
-            for (int backward = 0; backward < 2; backward++) {
-                fold.backward = backward;
-                (backward ? ra_tile_delta : ra_tile_begin)(D, &queries);
-                for (int64_t first = (M - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
-                    struct ra_keys block = ra_keys_block(&keys, first, BLOCK);
-                    struct ra_span key_span = {first, 1, block.rows};
-                    int64_t lookback = _i ? p.config.lookback : RA_BAND_FAR;
-                    ra_band_fold(&fold, &queries, &block,
-                                 ra_band_causal(query_span, key_span, lookback));
-                }
-                if (!backward)
-                    ra_tile_finish(D, &queries);
-            }
+    memset(arrays->dq.data, 0, sizeof(float[2 * 2 * N * D]));
+    memset(arrays->dk.data, 0, sizeof(float[2 * M * D]));
+    memset(arrays->dv.data, 0, sizeof(float[2 * M * D]));
+    for (int64_t head = 0; head < 2 * 2; head++) {
+        int64_t mine = head * N, theirs = head / 2 * M * D;
+        struct ra_queries queries = {.rows = N,
+                                     .stride = {D, D, D, D},
+                                     .q = (float *)arrays->q.data + mine * D,
+                                     .o = (float *)arrays->o.data + mine * D,
+                                     .max = max + mine,
+                                     .sum = sum + mine,
+                                     .lse = (float *)arrays->lse.data + mine,
+                                     .d_out = (float *)arrays->d_out.data + mine * D,
+                                     .delta = delta + mine,
+                                     .dq = (float *)arrays->dq.data + mine * D};
+        struct ra_keys keys = {.rows = M,
+                               .stride = {D, D, D, D},
+                               .k = (float *)arrays->k.data + theirs,
+                               .v = (float *)arrays->v.data + theirs,
+                               .dk = (float *)arrays->dk.data + theirs,
+                               .dv = (float *)arrays->dv.data + theirs};
+        for (int backward = 0; backward < 2; backward++) {
+            fold.backward = backward;
+            fold_blocks(&fold, &queries, &keys, _i ? p.config.lookback : RA_BAND_FAR);
         }
+    }
     struct run own = run_of(&p, &x), planned = run_as(&p, ROWS_FIRST, THREAD_LATE);
     judge_run(&p, &own);
     judge_run(&p, &planned);
@@ -2476,9 +3034,6 @@ START_TEST(own_loop)
     clear_run(&planned);
     clear_shard(&x);
     clear(&p);
-    free(max);
-    free(sum);
-    free(delta);
     free(workspace);
 }
 END_TEST
@@ -2520,13 +3075,13 @@ static void observe_rank(void *context, int rank)
     struct ra_plan *plan = new_plan(&config, log->ring, rank, trouble);
     struct shard x;
     fill_shard(log->p, &x, ROWS_FIRST, plan);
-    log->calls[rank][0] = seconds();
+    log->calls[rank][0] = ra_seconds();
     if (ra_forward(plan, &x.arrays) != RA_OK)
         log->count[rank] = -1;
-    log->calls[rank][1] = seconds();
+    log->calls[rank][1] = ra_seconds();
     if (ra_backward(plan, &x.arrays) != RA_OK)
         log->count[rank] = -1;
-    log->calls[rank][2] = seconds();
+    log->calls[rank][2] = ra_seconds();
     clear_shard(&x);
     ra_plan_destroy(plan);
 }
@@ -2601,6 +3156,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(cases, sizes_of_scores, 0, 2);
     tcase_add_loop_test(cases, rounded_once, 0, 2);
     tcase_add_test(cases, inputs_may_be_one);
+    tcase_add_loop_test(cases, calls_in_any_order, 0, 2);
     tcase_add_test(cases, empty_arrays);
     tcase_add_test(cases, any_byte_is_true);
     cases = add_cases(suite, "rings");
@@ -2617,14 +3173,27 @@ int main(int argc, char **argv)
     tcase_add_test(cases, wrong_configs);
     tcase_add_test(cases, config_sizes);
     tcase_add_loop_test(cases, wrong_calls, 0, 2);
+    tcase_add_test(cases, sizes_of_arrays);
     tcase_add_test(cases, types_of_arrays);
     tcase_add_test(cases, wrong_shards);
+    cases = add_cases(suite, "links");
     tcase_add_test(cases, links_of_no_plan);
+    tcase_add_test(cases, ranks_disagree);
+    tcase_add_test(cases, ranks_compute_elsewhere);
+    tcase_add_test(cases, ranks_agree);
+    tcase_add_test(cases, one_rank_cannot);
+    tcase_add_test(cases, one_rank_cannot_listen);
+    tcase_add_loop_test(cases, one_rank_makes_no_plan, 0, 3);
+    tcase_add_test(cases, timeouts_of_links);
+    tcase_add_test(cases, links_of_one);
+    tcase_add_test(cases, waits_of_plans);
+    tcase_add_test(cases, ends_of_plans);
     cases = add_cases(suite, "trouble");
     tcase_add_test(cases, one_rank_refuses);
     tcase_add_loop_test(cases, one_rank_is_absent, 0, 3);
     cases = add_cases(suite, "memory");
     tcase_add_test(cases, memory_of_a_plan);
+    tcase_add_test(cases, memory_of_large_plans);
     tcase_add_loop_test(cases, memory_of_calls, 0, 4);
     tcase_add_test(cases, memory_in_use);
     cases = add_cases(suite, "fuzz");

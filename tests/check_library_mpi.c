@@ -131,11 +131,11 @@ int MPI_Irecv(void *into, int count, MPI_Datatype type, int from, int tag, MPI_C
     return PMPI_Irecv(into, count, type, from, tag, comm, request);
 }
 
-int MPI_Iallgather(const void *from, int count, MPI_Datatype type, void *into, int in_count,
-                   MPI_Datatype in_type, MPI_Comm comm, MPI_Request *request)
+int MPI_Iallreduce(const void *from, void *into, int count, MPI_Datatype type, MPI_Op operation,
+                   MPI_Comm comm, MPI_Request *request)
 {
     requests++;
-    return PMPI_Iallgather(from, count, type, into, in_count, in_type, comm, request);
+    return PMPI_Iallreduce(from, into, count, type, operation, comm, request);
 }
 
 int MPI_Test(MPI_Request *request, int *done, MPI_Status *status)
@@ -310,6 +310,18 @@ static int64_t local_bytes(const struct work *work, enum truth_array array)
     return bytes_of(&work->problem, array, work->rows[form_of(&work->problem, array).side]);
 }
 
+/* Makes a link over rings of so many ranks of `comm`, and a plan on it. */
+static enum ra_status create(struct ra_plan **plan, const struct ra_config *config, MPI_Comm comm,
+                             int size, double timeout, char *error)
+{
+    struct ra_link link;
+    enum ra_status status = ra_mpi_link(&link, comm, size, timeout, error);
+    if (status == RA_OK)
+        return ra_plan_create(plan, config, &link, error);
+    *plan = NULL;
+    return status;
+}
+
 /* Makes a plan on `comm`, and the arrays of this rank, empty. False: there is no plan. */
 static bool begin(struct work *work, const struct problem *problem, MPI_Comm comm)
 {
@@ -323,7 +335,8 @@ static bool begin(struct work *work, const struct problem *problem, MPI_Comm com
     work->rank = rank % P;
     config->batch += work->ring;
     char error[RA_ERROR_SIZE] = "";
-    enum ra_status status = ra_mpi_plan_create(&work->plan, config, comm, error);
+    enum ra_status status =
+        create(&work->plan, config, comm, config->ring_size, config->timeout, error);
     EXPECT(status == RA_OK, "%s: %s", ra_status_text(status), error);
     if (status != RA_OK)
         return false;
@@ -407,7 +420,7 @@ static void expect_bits_of_one(const struct problem *problem, void *const data[A
         arrays_of(problem, alone, (const int64_t[]){config.queries, config.keys});
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE] = "";
-    enum ra_status status = ra_plan_create(&plan, &config, error);
+    enum ra_status status = ra_plan_create(&plan, &config, NULL, error);
     EXPECT(status == RA_OK, "%s", error);
     if (status != RA_OK)
         return;
@@ -500,28 +513,42 @@ static void expect_same(MPI_Comm comm, enum ra_status status, const char *text)
     EXPECT(strcmp(first.text, text) == 0, "'%s', but on the first rank '%s'", text, first.text);
 }
 
-/* Makes a plan that must come to nothing: on all ranks with this status and the same text, in
- * which all of these words are found, in this order. */
+/* Are all of these words in the text, in this order? */
+static void expect_words(const char *text, const char *const *words)
+{
+    const char *rest = text;
+    for (int w = 0; words[w] && rest; w++) {
+        rest = strstr(rest, words[w]);
+        EXPECT(rest, "no '%s', or not there, in: %s", words[w], text);
+        if (rest)
+            rest += strlen(words[w]);
+    }
+}
+
+/* What texts say before the reason of a rank of the ring; alone a rank need not say which it is. */
+static const char *speaker(int rank, char text[20])
+{
+    text[0] = '\0';
+    if (ring_size > 1)
+        snprintf(text, 20, "rank %d: ", rank);
+    return text;
+}
+
+/* Makes a plan that must come to nothing: on all ranks of the ring with this status and the same
+ * text, in which all of these words are found, in this order. */
 static void refused(const struct ra_config *config, enum ra_status expected,
                     const char *const *words)
 {
     char error[RA_ERROR_SIZE] = "";
     struct ra_plan *plan = (struct ra_plan *)error; /* what must be overwritten */
     double began = ra_seconds();
-    enum ra_status status = ra_mpi_plan_create(&plan, config, MPI_COMM_WORLD, error);
+    enum ra_status status = create(&plan, config, MPI_COMM_WORLD, ring_size, patience, error);
     EXPECT(status == expected, "%s instead of %s: %s", ra_status_text(status),
            ra_status_text(expected), error);
     EXPECT(status == RA_OK || !plan, "a plan in spite of: %s", error);
     EXPECT(ra_seconds() - began < grace, "after %g s: %s", ra_seconds() - began, error);
-    expect_same(MPI_COMM_WORLD, status, error);
-
-    const char *rest = error;
-    for (int w = 0; words[w] && rest; w++) {
-        rest = strstr(rest, words[w]);
-        EXPECT(rest, "no '%s', or not there, in: %s", words[w], error);
-        if (rest)
-            rest += strlen(words[w]);
-    }
+    expect_same(ring_comm, status, error);
+    expect_words(error, words);
     if (status == RA_OK)
         ra_plan_destroy(plan);
 }
@@ -534,37 +561,20 @@ static const struct field {
     double values[2];
 } fields[] = {
 #define AT(name) #name, offsetof(struct ra_config, name)
-    {AT(batch), WHOLE, {2, 7}},
-    {AT(queries), WHOLE, {24, 25}},
-    {AT(keys), WHOLE, {24, 27}},
-    {AT(heads), WHOLE, {4, 6}},
-    {AT(key_heads), WHOLE, {2, 1}},
-    {AT(dim), WHOLE, {8, 9}},
-    {AT(type), INT, {0, 2}},
-    {AT(has_mask), FLAG, {0, 1}},
-    {AT(forward_only), FLAG, {0, 1}},
-    {AT(causal), FLAG, {1, 0}},
-    {AT(local_keys), FLAG, {0, 1}},
-    {AT(lookback), WHOLE, {10, 11}},
-    {AT(head_map), INT, {0, 1}},
-    {AT(scale), REAL, {0.5, 0.25}},
-    {AT(softcap), REAL, {20, 30}},
-    {AT(layout), INT, {1, 2}},
-    {AT(bucket), WHOLE, {3, 4}},
-    {AT(ring_size), INT, {0, 1}},
-    {AT(tile_queries), WHOLE, {16, 17}},
-    {AT(tile_keys), WHOLE, {16, 18}},
-    {AT(timeout), REAL, {60, 61}},
+    {AT(batch), WHOLE, {2, 7}},       {AT(queries), WHOLE, {24, 25}},
+    {AT(keys), WHOLE, {24, 27}},      {AT(heads), WHOLE, {4, 6}},
+    {AT(key_heads), WHOLE, {2, 1}},   {AT(dim), WHOLE, {8, 9}},
+    {AT(type), INT, {0, 2}},          {AT(has_mask), FLAG, {0, 1}},
+    {AT(forward_only), FLAG, {0, 1}}, {AT(causal), FLAG, {1, 0}},
+    {AT(local_keys), FLAG, {0, 1}},   {AT(lookback), WHOLE, {10, 11}},
+    {AT(head_map), INT, {0, 1}},      {AT(scale), REAL, {0.5, 0.25}},
+    {AT(softcap), REAL, {20, 30}},    {AT(layout), INT, {1, 2}},
+    {AT(bucket), WHOLE, {3, 4}},      {AT(tile_queries), WHOLE, {16, 17}},
+    {AT(tile_keys), WHOLE, {16, 18}}, {AT(timeout), REAL, {60, 61}},
+    {AT(transport), INT, {0, 3}},     {AT(deterministic), FLAG, {0, 1}},
 #undef AT
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };
-
-/* The first value of ring_size is the number of ranks, which 1 always divides. */
-static double value_of(const struct field *field, bool other)
-{
-    bool is_size = strcmp(field->name, "ring_size") == 0;
-    return is_size && !other ? ranks : field->values[other];
-}
 
 /* What ranks are told: with one value of this field, or the other. */
 static struct ra_config told(const struct field *field, bool other)
@@ -579,7 +589,7 @@ static struct ra_config told(const struct field *field, bool other)
     config.layout = RA_STRIPED;
     config.ring_size = ring_size;
     config.timeout = patience;
-    double value = value_of(field, other);
+    double value = field->values[other];
     char *at = (char *)&config + field->offset;
     if (field->kind == WHOLE)
         *(int64_t *)(void *)at = (int64_t)value;
@@ -592,33 +602,74 @@ static struct ra_config told(const struct field *field, bool other)
     return config;
 }
 
+/* One rank of one ring has another value: its ring has no plan, all others have. */
 static void test_disagreement(void)
 {
     for (const struct field *field = fields; field < fields + FIELDS; field++)
         for (int odd = 0; odd < ranks; odd++) {
-            bool of_ring = strcmp(field->name, "batch") == 0;
-            int first = of_ring ? odd / ring_size * ring_size : 0;
-            int last = of_ring ? first + ring_size : ranks;
             struct ra_config config = told(field, world_rank == odd);
-
-            /* Alone, a rank has nobody to disagree with. */
-            if (last - first < 2) {
+            if (ring_size == 1 || odd / ring_size != world_rank / ring_size) {
                 refused(&config, RA_OK, (const char *[]){NULL});
                 continue;
             }
 
             /* Every rank is compared with the first one: if that is the odd one, the second is
              * named. */
-            char name[40], one[60], two[60];
-            snprintf(name, sizeof name, "config.%s:", field->name);
-            snprintf(one, sizeof one, "rank %d has %.17g,", first, value_of(field, odd == first));
-            snprintf(two, sizeof two, "rank %d has %.17g", odd == first ? first + 1 : odd,
-                     value_of(field, odd != first));
-            refused(&config, RA_DISAGREEMENT, (const char *[]){name, one, two, NULL});
+            int place = odd % ring_size;
+            char text[120];
+            snprintf(text, sizeof text, "config.%s: rank 0 has %.17g, rank %d has %.17g",
+                     field->name, field->values[place == 0], place == 0 ? 1 : place,
+                     field->values[place != 0]);
+            refused(&config, RA_DISAGREEMENT,
+                    (const char *[]){"ranks disagree about ", text, NULL});
         }
 }
 
-/* A config that is wrong by itself, on one rank: all get its reason. */
+/* Makes a link that must come to nothing, on all ranks with this status and these words. */
+static void no_link(int size, double timeout, enum ra_status expected, bool same_text,
+                    const char *const *words)
+{
+    struct ra_link link;
+    char error[RA_ERROR_SIZE] = "";
+    double began = ra_seconds();
+    enum ra_status status = ra_mpi_link(&link, MPI_COMM_WORLD, size, timeout, error);
+    EXPECT(status == expected, "%s instead of %s: %s", ra_status_text(status),
+           ra_status_text(expected), error);
+    EXPECT(ra_seconds() - began < grace, "after %g s: %s", ra_seconds() - began, error);
+    expect_same(MPI_COMM_WORLD, status, same_text ? error : "");
+    expect_words(error, words);
+    EXPECT(status != RA_OK || link.close(link.self), "a link that does not close");
+}
+
+/* What ranks must agree about before there are rings. */
+static void test_ring_sizes(void)
+{
+    char text[120];
+    for (int odd = 0; odd < ranks && ranks > 1; odd++) {
+        /* Of two sizes, each of which would do. */
+        snprintf(text, sizeof text, "ring_size: one gives 1, another %d", ranks);
+        no_link(world_rank == odd ? 1 : ranks, patience, RA_DISAGREEMENT, true,
+                (const char *[]){"ranks disagree about ", text, NULL});
+        no_link(1, world_rank == odd ? -1 : patience, RA_INVALID, false,
+                (const char *[]){"timeout", NULL});
+    }
+
+    /* Of sizes that all give, and that do not divide the ranks. */
+    const int wrong[] = {-1, -ranks, ranks + 1, 2 * ranks};
+    for (int w = 0; w < 4; w++) {
+        snprintf(text, sizeof text, "ring_size = %d: does not divide the %d ranks", wrong[w],
+                 ranks);
+        no_link(wrong[w], patience, RA_INVALID, true, (const char *[]){text, NULL});
+    }
+    no_link(1, (double)NAN, RA_INVALID, true, (const char *[]){"timeout = ", "nan", NULL});
+    EXPECT(ra_mpi_link(NULL, MPI_COMM_WORLD, 1, patience, NULL) == RA_INVALID, "NULL");
+
+    /* Links that are closed unused. */
+    for (int size = 0; size <= 1; size++)
+        no_link(size, patience, RA_OK, true, (const char *[]){NULL});
+}
+
+/* A config that is wrong by itself, on one rank: all of its ring get its reason. */
 static void test_wrong_config(void)
 {
     static const char *const words[] = {"config is NULL", "config.size",     "config.heads = 0",
@@ -635,31 +686,34 @@ static void test_wrong_config(void)
     bad[5].scale = (double)NAN;
     bad[6].timeout = -1;
     bad[7].ring_size = ranks + 1;
+    char who[20];
     for (int w = 0; w < WORDS; w++)
         for (int odd = 0; odd < ranks; odd++) {
-            char rank[20];
-            snprintf(rank, sizeof rank, "rank %d:", odd);
             const struct ra_config *mine = world_rank != odd ? &config : w == 0 ? NULL : &bad[w];
-            refused(mine, RA_INVALID, (const char *[]){rank, words[w], NULL});
+            if (odd / ring_size == world_rank / ring_size)
+                refused(mine, RA_INVALID,
+                        (const char *[]){speaker(odd % ring_size, who), words[w], NULL});
+            else
+                refused(mine, RA_OK, (const char *[]){NULL});
         }
 
-    /* On all ranks, the first one's; and the last two ranks have two reasons. Wrong comes before
-     * different. */
+    /* On all ranks, the first one's; and the last two ranks of a ring have two reasons. Wrong comes
+     * before different. */
     config.heads = 0;
-    refused(&config, RA_INVALID, (const char *[]){"rank 0:", "config.heads = 0", NULL});
-    if (ranks < 2)
-        return;
-    config = usual(24, 24).config;
-    config.queries += world_rank == 0;
-    config.heads -= world_rank == ranks - 2 ? 2 : 0;
-    config.dim -= world_rank == ranks - 1 ? 8 : 0;
-    char rank[20];
-    snprintf(rank, sizeof rank, "rank %d:", ranks - 2);
-    refused(&config, RA_INVALID, (const char *[]){rank, "config.heads = 0", NULL});
+    refused(&config, RA_INVALID, (const char *[]){speaker(0, who), "config.heads = 0", NULL});
+    if (ring_size > 1) {
+        int rank = world_rank % ring_size;
+        config = usual(24, 24).config;
+        config.queries += rank == 0;
+        config.heads -= rank == ring_size - 2 ? 2 : 0;
+        config.dim -= rank == ring_size - 1 ? 8 : 0;
+        refused(&config, RA_INVALID,
+                (const char *[]){speaker(ring_size - 2, who), "config.heads = 0", NULL});
+    }
 
     /* Whoever does not want the text may give none. */
     struct ra_plan *plan;
-    enum ra_status status = ra_mpi_plan_create(&plan, &config, MPI_COMM_WORLD, NULL);
+    enum ra_status status = create(&plan, &config, MPI_COMM_WORLD, ring_size, patience, NULL);
     EXPECT(status == RA_INVALID && !plan, "%s", ra_status_text(status));
 }
 
@@ -691,10 +745,12 @@ static void test_agreement(void)
  * only little more than it does now. */
 static void test_memory(void)
 {
+    char who[20];
     struct problem problem = usual(1 << 20, 1 << 20);
     problem.config.batch = 1 << 12;
     problem.config.dim = 1 << 15;
-    refused(&problem.config, RA_OUT_OF_MEMORY, (const char *[]){"rank 0:", "memory", NULL});
+    refused(&problem.config, RA_OUT_OF_MEMORY,
+            (const char *[]){speaker(0, who), "no memory", NULL});
 
     for (int odd = 0; odd < ranks && !SANITIZED; odd++) {
         struct rlimit before, now;
@@ -712,9 +768,11 @@ static void test_memory(void)
         /* Rows for 200 MB and more on each rank. */
         problem = usual(ring_size << 15, ring_size << 15);
         problem.config.dim = 128;
-        char rank[20];
-        snprintf(rank, sizeof rank, "rank %d:", odd);
-        refused(&problem.config, RA_OUT_OF_MEMORY, (const char *[]){rank, "memory", NULL});
+        if (odd / ring_size == world_rank / ring_size)
+            refused(&problem.config, RA_OUT_OF_MEMORY,
+                    (const char *[]){speaker(odd % ring_size, who), "no memory", NULL});
+        else
+            refused(&problem.config, RA_OK, (const char *[]){NULL});
         setrlimit(RLIMIT_AS, &before);
     }
     problem = usual(9, 9);
@@ -907,6 +965,9 @@ static void test_wrong_rows(void)
             struct work work;
             if (!begin(&work, &problem, MPI_COMM_WORLD))
                 return;
+
+            /* A rank that gives up before the others have their plans leaves them without. */
+            PMPI_Barrier(MPI_COMM_WORLD);
             static char rows[2][12 * 4];
             bool odd = who < 0 || work.rank == who, scatters = c < CASES;
             int64_t outer = odd ? cases[c % CASES].outer : 1;
@@ -1066,31 +1127,62 @@ static void expect_lost(const struct work *work, double timeout, int missing)
            ra_plan_error(work->plan));
 }
 
-/* A rank that makes no plan: the others wait for it until their time is up. When it comes at last,
- * it waits for them, in vain. */
+/* Makes a plan that one rank does not make at the same time: for the others it is lost after the
+ * config's timeout, for that one, which comes too late, at the latest then. */
+static void expect_no_plan(bool late, MPI_Comm comm, const struct ra_link *link,
+                           const char *const *words)
+{
+    char error[RA_ERROR_SIZE] = "";
+    struct ra_plan *plan = (struct ra_plan *)error;
+    struct ra_config config = usual(24, 24).config;
+    config.timeout = soon / 3;
+    double began = ra_seconds();
+    enum ra_status status = link ? ra_plan_create(&plan, &config, link, error)
+                                 : create(&plan, &config, comm, ring_size, soon / 3, error);
+    double took = ra_seconds() - began;
+    EXPECT(status == RA_LOST && !plan, "%s: %s", ra_status_text(status), error);
+    EXPECT((link && late) || took >= soon / 3, "after %g s: %s", took, error);
+    EXPECT(took < soon + grace, "after %g s: %s", took, error);
+    expect_words(error, words);
+}
+
+/* A rank that makes no link, or a link but no plan on it: the others wait for it until their time is
+ * up. When it comes at last, it waits for them, in vain. */
 static void test_nobody_plans(void)
 {
+    static const char *const no_link_words[] = {"all ranks", NULL};
+    static const char *const no_plan_words[] = {"ring rank ", ", hop 0: waited ", " s for rank ",
+                                                "rows", NULL};
     for (int odd = 0; odd<ranks; odd += ranks> 1 ? ranks - 1 : 1) {
         if (ranks == 1)
             break;
         MPI_Comm comm;
         PMPI_Comm_dup(MPI_COMM_WORLD, &comm);
-        struct ra_config config = usual(24, 24).config;
-        config.timeout = soon / 3;
         for (int turn = 0; turn < 2; turn++) {
-            if ((world_rank == odd) == (turn == 1)) {
-                char error[RA_ERROR_SIZE] = "";
-                struct ra_plan *plan = (struct ra_plan *)error;
-                double began = ra_seconds();
-                enum ra_status status = ra_mpi_plan_create(&plan, &config, comm, error);
-                double took = ra_seconds() - began;
-                EXPECT(status == RA_LOST && !plan, "%s: %s", ra_status_text(status), error);
-                EXPECT(took >= soon / 3 && took < soon + grace, "after %g s: %s", took, error);
-                EXPECT(strstr(error, "all ranks"), "%s", error);
-            }
+            if ((world_rank == odd) == (turn == 1))
+                expect_no_plan(turn == 1, comm, NULL, no_link_words);
             PMPI_Barrier(MPI_COMM_WORLD);
         }
         PMPI_Comm_free(&comm);
+    }
+
+    /* The other rings have their plans. */
+    for (int odd = 0; odd < ring_size && ring_size > 1; odd += ring_size - 1) {
+        struct ra_link link;
+        enum ra_status status = ra_mpi_link(&link, MPI_COMM_WORLD, ring_size, patience, NULL);
+        EXPECT(status == RA_OK, "%s", ra_status_text(status));
+        for (int turn = 0; turn < 2 && status == RA_OK; turn++) {
+            struct ra_config config = usual(24, 24).config;
+            struct ra_plan *plan;
+            if (world_rank >= ring_size && turn == 0) {
+                status = ra_plan_create(&plan, &config, &link, NULL);
+                EXPECT(status == RA_OK, "%s", ra_status_text(status));
+                ra_plan_destroy(plan);
+            } else if (world_rank < ring_size && (world_rank == odd) == (turn == 1)) {
+                expect_no_plan(turn == 1, MPI_COMM_WORLD, &link, no_plan_words);
+            }
+            PMPI_Barrier(MPI_COMM_WORLD);
+        }
     }
     struct problem problem = usual(24, 24);
     solve(&problem, MPI_COMM_WORLD, 1);
@@ -1199,7 +1291,7 @@ static void test_nobody_scatters(void)
             EXPECT(work.ring == 0 || status == RA_OK, "%s", error);
             if (work.ring == 0 && !odd) {
                 EXPECT(status == RA_LOST && strstr(error, "for rank") &&
-                           strstr(error, "to send rows of a shard"),
+                           strstr(error, "to send rows;"),
                        "%s: %s", ra_status_text(status), error);
                 memset(local, POISON, (size_t)bytes);
             }
@@ -1346,12 +1438,12 @@ static void test_many_plans(void)
     /* Nor one that never came to be. */
     struct ra_config config = problem.config;
     config.queries += world_rank;
-    config.heads = ranks == 1 ? 0 : config.heads;
+    config.heads = ring_size == 1 ? 0 : config.heads;
     for (int i = 0; i < (SANITIZED ? 40 : 120); i++) {
         if (i == 20)
             before = footprint();
         struct ra_plan *plan;
-        enum ra_status status = ra_mpi_plan_create(&plan, &config, MPI_COMM_WORLD, NULL);
+        enum ra_status status = create(&plan, &config, MPI_COMM_WORLD, ring_size, patience, NULL);
         EXPECT(status != RA_OK, "a plan");
     }
     expect_no_growth(before, 512);
@@ -1502,16 +1594,13 @@ static void test_communicators(void)
     end(&second);
 }
 
-/* Makes a plan where none can be made; whoever is asked can tell at once. */
+/* Makes a link where none can be made; whoever is asked can tell at once. */
 static void impossible(MPI_Comm comm, const char *when)
 {
     char error[RA_ERROR_SIZE] = "";
-    struct ra_plan *plan = (struct ra_plan *)error;
-    struct ra_config config = RA_CONFIG_INIT;
-    config.queries = config.dim = 8;
-    enum ra_status status = ra_mpi_plan_create(&plan, &config, comm, error);
-    EXPECT(status == RA_INVALID && !plan && error[0], "%s: %s: %s", when, ra_status_text(status),
-           error);
+    struct ra_link link;
+    enum ra_status status = ra_mpi_link(&link, comm, 0, patience, error);
+    EXPECT(status == RA_INVALID && error[0], "%s: %s: %s", when, ra_status_text(status), error);
 }
 
 static void test_no_communicator(void)
@@ -1581,6 +1670,7 @@ static const struct {
     {"no communicator", test_no_communicator},
     {"agreement", test_agreement},
     {"disagreement", test_disagreement},
+    {"ring sizes", test_ring_sizes},
     {"wrong config", test_wrong_config},
     {"memory", test_memory},
     {"results", test_results},
@@ -1661,7 +1751,8 @@ static int die(char **argv)
             raise(death.signal);
         char error[RA_ERROR_SIZE] = "";
         struct ra_plan *plan;
-        enum ra_status status = ra_mpi_plan_create(&plan, &problem.config, MPI_COMM_WORLD, error);
+        enum ra_status status =
+            create(&plan, &problem.config, MPI_COMM_WORLD, ring_size, timeout, error);
         EXPECT(status == RA_LOST && !plan, "%s: %s", ra_status_text(status), error);
         EXPECT(strstr(error, "all ranks"), "%s", error);
     } else {

@@ -409,6 +409,7 @@ static const char reason[] = "ring rank 2: no more";
 static void fail_together(int rank)
 {
     char data[8] = "before";
+    double began = ra_seconds();
     if (rank == 2) {
         sleep_for(0.1);
         fails(rank, reason);
@@ -420,10 +421,10 @@ static void fail_together(int rank)
         EXPECT(rank, sends(rank, RA_ROWS, 1, 1, data, 8));
         EXPECT(rank, !waits(rank, RA_ROWS));
     } else {
-        double began = ra_seconds();
         while (polls(rank) && ra_seconds() - began < 10)
             sleep_for(1e-3);
     }
+    EXPECT(rank, ra_seconds() - began < 10);
     EXPECT(rank, strcmp(error_of(rank), reason) == 0);
 
     /* For good. */

@@ -588,6 +588,44 @@ START_TEST(null_stays_null)
 }
 END_TEST
 
+/* ---- The judge itself. */
+
+/* What is right is right; a number that is not one, -inf where something is seen and a little more
+ * than is allowed are wrong, in every array; a little less is right. Row 0 sees nothing. */
+START_TEST(the_judge)
+{
+    struct tiles t;
+    make(&t, 4, 6, 1, 18);
+    t.band = (struct ra_band){-RA_BAND_FAR, -1};
+    struct truth truth = truth_of_tiles(&t);
+    truth.weights = _i ? RA_BFLOAT16 : RA_FLOAT32;
+    truth_forward(&truth);
+    truth_backward(&truth, NULL);
+    ck_assert(truth.x[LSE][0] == -INFINITY && truth.x[LSE][1] > -INFINITY);
+    for (enum truth_array a = O; a <= DELTA; a++) {
+        if (!truth_is_output(a))
+            continue;
+        char text[TRUTH_TEXT];
+        int64_t at = truth_width(&truth, a); /* row 1 */
+        double right = truth.x[a][at];
+        double *copy = truth_numbers(truth_count(&truth, a)), allowed = truth.allowed[a][0];
+        memcpy(copy, truth.x[a], (size_t)truth_count(&truth, a) * sizeof *copy);
+        ck_assert(allowed > 0 && truth_judge(&truth, a, copy, text) == 0);
+        const double wrong[] = {NAN, INFINITY, -INFINITY, right + 1.01 * allowed,
+                                right - 1.01 * allowed};
+        for (int i = 0; i < 5; i++) {
+            copy[at] = wrong[i];
+            ck_assert_msg(truth_judge(&truth, a, copy, text) > 1, "%s: %g", truth_names[a],
+                          wrong[i]);
+        }
+        copy[at] = right + 0.99 * allowed;
+        ck_assert(truth_judge(&truth, a, copy, text) <= 1);
+        free(copy);
+    }
+    truth_clear(&truth);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("tile");
@@ -609,6 +647,7 @@ int main(void)
     tcase_add_loop_test(cases, strides, 0, 2);
     tcase_add_test(cases, blocks_and_heads);
     tcase_add_test(cases, null_stays_null);
+    tcase_add_loop_test(cases, the_judge, 0, 2);
     suite_add_tcase(suite, cases);
     return suite_run(suite);
 }

@@ -1,4 +1,4 @@
-/* check_weave: weave renews what chapters quote, and notices what drifted or is not quoted.
+/* check_weave: weave renews what chapters quote, and notices what drifted or is not named.
  *
  * Each test runs the program in a folder of its own, on small sources and chapters made there.
  */
@@ -405,44 +405,61 @@ START_TEST(leaves_other_fences_alone)
 }
 END_TEST
 
-START_TEST(finds_lines_that_no_chapter_quotes)
+START_TEST(finds_names_that_no_chapter_names)
 {
-    put("a.c",
-        "/* Head. */\n#include <a.h>\n\nint a;\n\nint f(void)\n{\n    /* One. */\n    a();\n\n"
-        "    /* Two. */\n    b();\n}\n \nint z;\n");
-    put("a.md", "```c a.c a\n```\n```c a.c f / one\n```\n");
-    put("b.md", "```c a.c a\n```\n```c a.c f / two\n```\n");
-    ck_assert_int_eq(weave("--cover", "a.c", "a.md", "b.md", NULL), 0);
-    ck_assert_str_eq(get("out"), "a.md\nb.md\n");
-
-    /* Gaps in the head, in the middle (one line and several), and in the last line. */
-    ck_assert_int_eq(weave("--check", "--cover", "a.c", "a.md", "b.md", NULL), 1);
-    ck_assert_str_eq(get("err"), "a.c:1-2 stands in no chapter: /* Head. */\n"
-                                 "a.c:6-7 stands in no chapter: int f(void)\n"
-                                 "a.c:15 stands in no chapter: int z;\n" MEND("3"));
+    /* Prototypes, definitions and tags count; what is static, has no tag or no body does not. */
+    put("a.h",
+        "/* f is named here. */\n#define MACRO(x) (x)\nint f(int a);\nenum answer { YES, NO };\n"
+        "struct pair {\n    int (*call)(void);\n};\nunion both {\n    int a;\n};\n"
+        "__attribute__((noreturn)) struct pair *\ng(void);\nint h(void)\n{\n    return 0;\n}\n"
+        "static int own(void);\nstatic inline int small(void)\n{\n    return 0;\n}\n"
+        "struct later;\nextern int variable, table[2];\ntypedef struct {\n    int a;\n} alias;\n"
+        "typedef int (*callback)(int);\nenum { LOOSE = 1 };\n");
+    put("a.md", "ff, f2, _f, xanswer and answ are other words.\n");
+    put("b.md", "Nothing.\n");
+    ck_assert_int_eq(weave("--check", "--cover", "a.h", "a.md", "b.md", NULL), 1);
+    ck_assert_str_eq(get("err"), "a.h:3: no chapter names f\n"
+                                 "a.h:4: no chapter names answer\n"
+                                 "a.h:5: no chapter names pair\n"
+                                 "a.h:8: no chapter names both\n"
+                                 "a.h:11: no chapter names g\n"
+                                 "a.h:13: no chapter names h\n" MEND("6"));
     ck_assert_str_eq(get("out"), "");
-    ck_assert_int_eq(weave("--check", "--cover", "a.c", "a.md", NULL), 1);
-    expect("err", "a.c:11-15 stands in no chapter:     /* Two. */\n");
 
-    /* The whole function and the two ends close the gaps; blank lines do not count. */
-    put("c.md", "```c a.c f\n```\n```c a.c / head\n```\n```c a.c z\n```\n");
-    ck_assert_int_eq(weave("c.md", NULL), 0);
-    ck_assert_int_eq(weave("--check", "--cover", "a.c", "a.md", "c.md", NULL), 0);
-    ck_assert_str_eq(get("out"), "weave: 2 chapters, 5 quotes, 11 of 11 lines covered\n");
-    ck_assert_int_eq(weave("--check", "--cover", "none.c", "a.md", NULL), 1);
-    expect("err", "none.c:1: none.c: No such file");
+    /* A name may stand in the text of any chapter, or in a quote of any file. */
+    put("a.c", "int main(void)\n{\n    return f(YES) + g()->call();\n}\n");
+    put("a.md", "The `struct pair`, an answer.\n\n```c a.c main\n```\n");
+    put("b.md", "h (of both).");
+    ck_assert_int_eq(weave("--cover", "a.h", "a.md", "b.md", NULL), 0);
+    ck_assert_int_eq(weave("--check", "--cover", "a.h", "a.md", "b.md", NULL), 0);
+    ck_assert_str_eq(get("out"), "weave: 2 chapters, 1 quotes, 6 names covered\n");
+    ck_assert_int_eq(weave("--check", "--cover", "a.h", "a.md", NULL), 1);
+    ck_assert_str_eq(get("err"), "a.h:8: no chapter names both\n"
+                                 "a.h:13: no chapter names h\n" MEND("2"));
 }
 END_TEST
 
-START_TEST(counts_the_new_file_of_a_difference_as_quoted)
+START_TEST(does_not_ask_for_every_line)
 {
-    put("a.c", "zero\n1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\nold\n");
-    put("b.c", "first\n1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\nnew\nend\n");
-    put("a.md", "```diff a.c b.c\n```\n");
+    put("a.c", "/* Head. */\n#include <a.h>\n\nstatic int a;\n\nint f(void)\n{\n    /* One. */\n"
+               "    a();\n\n    /* Two. */\n    b();\n}\n");
+    put("a.md", "```c a.c / head\n```\n");
     ck_assert_int_eq(weave("a.md", NULL), 0);
-    ck_assert_int_eq(weave("--check", "--cover", "b.c", "a.md", NULL), 0);
     ck_assert_int_eq(weave("--check", "--cover", "a.c", "a.md", NULL), 1);
-    ck_assert_str_eq(get("err"), "a.c:1-14 stands in no chapter: zero\n" MEND("1"));
+    ck_assert_str_eq(get("err"), "a.c:6: no chapter names f\n" MEND("1"));
+    put("b.md", "f\n");
+    ck_assert_int_eq(weave("--check", "--cover", "a.c", "a.md", "b.md", NULL), 0);
+}
+END_TEST
+
+START_TEST(refuses_to_cover_what_it_cannot_read)
+{
+    put("a.md", "f\n");
+    ck_assert_int_eq(weave("--check", "--cover", "none.h", "a.md", NULL), 1);
+    expect("err", "none.h:1: none.h: No such file");
+    put("a.h", "int f(int a);\nstruct s {\n    int a;\n");
+    ck_assert_int_eq(weave("--check", "--cover", "a.h", "a.md", NULL), 1);
+    expect("err", "a.h:2: this bracket is never closed\n");
 }
 END_TEST
 
@@ -527,8 +544,9 @@ int main(void)
                                   refuses_wrong_fences,
                                   fits_the_fence_to_the_text,
                                   leaves_other_fences_alone,
-                                  finds_lines_that_no_chapter_quotes,
-                                  counts_the_new_file_of_a_difference_as_quoted,
+                                  finds_names_that_no_chapter_names,
+                                  does_not_ask_for_every_line,
+                                  refuses_to_cover_what_it_cannot_read,
                                   prints_the_commands,
                                   explains_itself,
                                   leaves_no_file_behind};

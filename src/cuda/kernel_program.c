@@ -44,7 +44,7 @@ static struct ra_tensor allocate(struct stage *stage, enum ra_type type, int byt
     return ra_tensor_bnhd(data, type, rows, heads, dim);
 }
 
-/* The same for an output: NaN where nobody writes. And for a sum: 0. */
+/* The same for an output: NaN where no kernel writes. And for a sum: 0. */
 static struct ra_tensor output(struct stage *stage, int64_t rows, int64_t heads, int64_t dim)
 {
     return allocate(stage, RA_FLOAT32, 0xFF, rows, heads, dim);
@@ -134,12 +134,12 @@ static void backward(struct stage *stage, const struct ra_rung *rung, struct ra_
     x->dq = sum(stage, N, H);
     x->dk = sum(stage, M, G);
     x->dv = sum(stage, M, G);
-    if (rung->turns) {
-        size_t bytes = (size_t)rung->turns(x) * sizeof *x->turns;
-        void *turns;
-        check(stage, cudaMalloc(&turns, bytes + 1), "memory on the device");
-        check(stage, cudaMemset(turns, 0, bytes), "memory on the device");
-        x->turns = turns;
+    if (rung->semaphores) {
+        size_t bytes = (size_t)rung->semaphores(x) * sizeof *x->semaphores;
+        void *semaphores;
+        check(stage, cudaMalloc(&semaphores, bytes + 1), "memory on the device");
+        check(stage, cudaMemset(semaphores, 0, bytes), "memory on the device");
+        x->semaphores = semaphores;
     }
     stage_lap(stage, STAGE_READ);
 

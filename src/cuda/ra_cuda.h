@@ -76,7 +76,7 @@ struct ra_cuda {
     float *wide;              /* (B, n, H, D): the carry's o, and in the backward dq */
     float *max, *sum, *delta; /* (B, H, n) */
     bool *mask;
-    int *turns;
+    int *semaphores;
     int *table; /* RA_SIGNALS and one more */
     int *flags; /* signals that this rank waits for: by kind of message, message or room, step */
 
@@ -185,9 +185,9 @@ struct ra_kernel ra_cuda_kernel(const struct ra_plan *plan);
 void ra_cuda_fold(struct ra_cuda_call *call, int step);
 
 /* Counts the launches of a rank by span of queries (launches may be NULL); says whether one span
- * has several, between which there is a carry, and how many turns the backward needs. */
+ * has several, between which there is a carry, and how many semaphores the backward needs. */
 void ra_cuda_count_launches(const struct ra_plan *plan, int rank, int64_t *launches, bool *carries,
-                            int64_t *turns);
+                            int64_t *semaphores);
 
 /* ---- ra_cuda_connect.c */
 

@@ -18,7 +18,7 @@ struct ra_kernel ra_cuda_kernel(const struct ra_plan *plan)
                               .head_map = c->head_map,
                               .score = plan->score,
                               .deterministic = c->deterministic,
-                              .turns = ra_cuda_of(plan)->turns};
+                              .semaphores = ra_cuda_of(plan)->semaphores};
 }
 
 /* Sets shape and band for span s of the queries of `rank` and span t of the keys of this step; does
@@ -40,13 +40,13 @@ static bool is_seen(const struct ra_plan *plan, int rank, int64_t s, int step, i
 }
 
 void ra_cuda_count_launches(const struct ra_plan *plan, int rank, int64_t *launches, bool *carries,
-                            int64_t *turns)
+                            int64_t *semaphores)
 {
     const struct ra_config *c = &plan->config;
-    bool takes_turns = c->deterministic && !c->forward_only && c->type != RA_FLOAT32;
+    bool deterministic = c->deterministic && !c->forward_only && c->type != RA_FLOAT32;
     struct ra_kernel kernel = ra_cuda_kernel(plan);
     *carries = false;
-    *turns = 0;
+    *semaphores = 0;
     for (int64_t s = 0; s < ra_layout_spans(plan->layouts[RA_QUERY_SIDE]); s++) {
         int64_t count = 0;
         for (int step = 0; step < plan->ring.schedule.count; step++)
@@ -54,8 +54,8 @@ void ra_cuda_count_launches(const struct ra_plan *plan, int rank, int64_t *launc
                 if (!is_seen(plan, rank, s, step, t, &kernel))
                     continue;
                 count++;
-                int64_t needed = takes_turns ? ra_kernel_turns(&kernel) : 0;
-                *turns = needed > *turns ? needed : *turns;
+                int64_t needed = deterministic ? ra_kernel_semaphores(&kernel) : 0;
+                *semaphores = needed > *semaphores ? needed : *semaphores;
             }
         *carries = *carries || count > 1;
         if (launches)

@@ -36,15 +36,15 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, struct ra_cuda *cud
 {
     const struct ra_config *c = &plan->config;
     struct ra_arena arena = {start, LINE, 0};
-    int64_t n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank), turns;
+    int64_t n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank), semaphores;
     int64_t row_bytes = c->batch * n * c->heads * (int64_t)sizeof(float);
     bool backward = !c->forward_only, several = plan->ring.schedule.count > 1, carries;
-    ra_cuda_count_launches(plan, rank, NULL, &carries, &turns);
+    ra_cuda_count_launches(plan, rank, NULL, &carries, &semaphores);
     cuda->wide = ra_arena_take(&arena, carries || backward ? row_bytes * c->dim : 0);
     cuda->max = ra_arena_take(&arena, carries ? row_bytes : 0);
     cuda->sum = ra_arena_take(&arena, carries ? row_bytes : 0);
     cuda->delta = ra_arena_take(&arena, backward ? row_bytes : 0);
-    cuda->turns = ra_arena_take(&arena, turns * (int64_t)sizeof *cuda->turns);
+    cuda->semaphores = ra_arena_take(&arena, semaphores * (int64_t)sizeof *cuda->semaphores);
     cuda->mask = ra_arena_take(&arena, c->has_mask ? c->batch * plan->ring.rows[rank] : 0);
     ra_plan_place_messages(plan, rank, &arena, keys, gradients);
     cuda->table = ra_arena_take(&arena, several ? (RA_SIGNALS + 1) * sizeof *cuda->table : 0);
@@ -249,7 +249,7 @@ static enum ra_status take_device(struct ra_plan *plan, char *error)
     }
     lay_out(plan, plan->link.rank, cuda, cuda->memory, plan->ring.keys, plan->ring.gradients);
 
-    /* The turns of the deterministic backward begin at 0. */
+    /* The semaphores of the deterministic backward begin at 0. */
     RA_DO(plan, cudaMemset(cuda->memory, 0, (size_t)cuda->device_bytes));
     int *flags = NULL;
     if (plan->ring.schedule.count > 1) {
@@ -279,14 +279,14 @@ static enum ra_status create(struct ra_plan *plan, char *error)
     }
     lay_out_host(plan, cuda);
 
-    /* A plan to look at asks nobody: that the host passes messages is known only if config says
-     * so. */
+    /* A plan to look at asks no other rank: that the host passes messages is known only if the config
+     * says so. */
     if (plan->look_only)
         cuda->transport = c->transport;
     cuda->hop = -1;
     bool carries;
-    int64_t turns;
-    ra_cuda_count_launches(plan, plan->link.rank, cuda->launches, &carries, &turns);
+    int64_t semaphores;
+    ra_cuda_count_launches(plan, plan->link.rank, cuda->launches, &carries, &semaphores);
     cuda->device_bytes = device_bytes_of(plan, plan->link.rank);
     enum ra_status status = plan->look_only ? RA_OK : take_device(plan, error);
     if (status != RA_OK)

@@ -1,7 +1,7 @@
 /* ring_attention_mpi: a link over MPI, and a sequence that is handed out and collected. See
  * ring_attention_mpi.h.
  *
- * Chapter 08. New here: the link of chapter 03 for callers who may give anything; rows of a shard as
+ * Chapter 08. New here: the link of chapter 03 for callers that may give anything; rows of a shard as
  * types of MPI.
  */
 #include "ring_attention_mpi.h"
@@ -83,7 +83,7 @@ static bool pass_rows(const struct ra_link *link, bool sends, int peer, struct r
         MPI_Type_free(&type);
     bool arrived = link->wait(mpi, RA_ROWS);
 
-    /* The array is the caller's, who may use it for something else from now on. */
+    /* The array is the caller's, which may use it for something else from now on. */
     int done;
     struct ra_passage *in = &mpi->in[RA_ROWS];
     if (!arrived && !sends && in->request != MPI_REQUEST_NULL) {

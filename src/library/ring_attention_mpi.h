@@ -7,7 +7,7 @@
 #ifndef RING_ATTENTION_MPI_H
 #define RING_ATTENTION_MPI_H
 
-/* MPI's old classes for C++ would have to be linked, too; who wants them includes mpi.h before. */
+/* MPI's old classes for C++ would have to be linked, too; include mpi.h before this to have them. */
 #ifndef OMPI_SKIP_MPICXX
 #define OMPI_SKIP_MPICXX 1
 #endif

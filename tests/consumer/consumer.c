@@ -1,5 +1,5 @@
 /* consumer: a program of somebody else's, which knows only what is installed. tests/installcheck
- * builds it, as C and as C++; with MPI if WITH_MPI is defined.
+ * builds it, as C and as C++; with MPI if WITH_MPI is defined, else with a ring of one thread.
  *
  * Computes a forward and a backward, holds all of it against the definition, in double, and prints
  * one line if all is well.
@@ -8,6 +8,7 @@
 #include <ring_attention_mpi.h>
 #else
 #include <ring_attention.h>
+#include <ring_attention_threads.h>
 #endif
 #include <math.h>
 #include <stdio.h>
@@ -161,12 +162,14 @@ int main(void)
     config.causal = true;
     config.layout = RA_STRIPED;
     struct ra_plan *plan;
+    struct ra_link link;
 #ifdef WITH_MPI
     MPI_Init(NULL, NULL);
-    succeed(ra_mpi_plan_create(&plan, &config, MPI_COMM_WORLD, error), error);
+    succeed(ra_mpi_link(&link, MPI_COMM_WORLD, 0, config.timeout, error), error);
 #else
-    succeed(ra_plan_create(&plan, &config, error), error);
+    succeed(ra_thread_links(&link, 1, error), error);
 #endif
+    succeed(ra_plan_create(&plan, &config, &link, error), error);
     compute(plan);
     int64_t rows = compare_all(plan);
     int rank = ra_plan_rank(plan), ranks = ra_plan_ranks(plan);

@@ -1,5 +1,5 @@
-/* gpu: a program of somebody else's on the library for GPUs, as C and as C++; over MPI if WITH_MPI is
- * defined. It needs no GPU: the plan is one to look at.
+/* gpu: a program of somebody else's on the library for GPUs, as C and as C++; together with that for
+ * MPI if WITH_MPI is defined. It needs no GPU: the plan is one to look at.
  */
 #include <ring_attention_cuda.h>
 #ifdef WITH_MPI
@@ -16,16 +16,15 @@ int main(int argc, char **argv)
     cudaStream_t stream = NULL;
     if (argc > 1 && cudaStreamCreate(&stream) != cudaSuccess)
         return 1;
-    config.queries = 64;
-    config.dim = 32;
-    config.device = ra_cuda();
 #ifdef WITH_MPI
     struct ra_link link;
-    if (argc > 1 && (ra_mpi_link(&link, MPI_COMM_WORLD, 0, 60, error) != RA_OK ||
-                     ra_plan_create(&plan, &config, &link, error) != RA_OK))
+    if (argc > 1 && ra_mpi_link(&link, MPI_COMM_WORLD, 0, config.timeout, error) != RA_OK)
         return 1;
 #endif
+    config.queries = 64;
+    config.dim = 32;
     config.ring_size = 2;
+    config.device = ra_cuda();
     enum ra_status status = ra_plan_create(&plan, &config, NULL, error);
     if (status == RA_OK && ra_cuda_forward(plan, NULL, stream) == RA_INVALID &&
         ra_wait(plan) == RA_OK)

@@ -8,7 +8,7 @@
  * SECONDS, ends the job.
  *
  * With BATCH_EARLY in the environment messages come as early as they can. Otherwise a small one
- * nearly always comes when the rank waits for it, and then no work shows that it was received into a
+ * nearly always comes when the rank waits for it, and no work shows that it was received into a
  * place that was still in use.
  */
 #include <getopt.h>
@@ -36,8 +36,8 @@ int MPI_Irecv(void *into, int count, MPI_Datatype type, int rank, int tag, MPI_C
     return PMPI_Irecv(into, count, type, rank, tag, comm, request);
 }
 
-/* A rank receives before it sends, so nobody waits for a message that waits for this one. But one
- * that comes home is not sent yet: it is waited for in vain, for a moment. */
+/* A rank begins to receive before it sends, so all have sent when they wait here. But gradients that
+ * come home are sent later: a rank waits for those in vain, for a moment. */
 int MPI_Isend(const void *from, int count, MPI_Datatype type, int rank, int tag, MPI_Comm comm,
               MPI_Request *request)
 {

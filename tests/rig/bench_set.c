@@ -41,7 +41,7 @@ static void place(struct set *set, enum ra_type type)
     kernel->dq = take_rows(set, RA_FLOAT32, H, D);
     kernel->dk = take_rows(set, RA_FLOAT32, G, D);
     kernel->dv = take_rows(set, RA_FLOAT32, G, D);
-    kernel->turns = take(set, ra_kernel_turns(kernel) * (int64_t)sizeof *kernel->turns);
+    kernel->semaphores = take(set, ra_kernel_semaphores(kernel) * (int64_t)sizeof *kernel->semaphores);
 
     /* Gradients of float32 inputs are finished where they are added up. */
     bool rounded = type != RA_FLOAT32;
@@ -84,8 +84,8 @@ int sets_make(struct set sets[MOST_SETS], const struct ra_rung *rung, struct sha
         fill(kernel, kernel->k, shape.key_heads, i, ORACLE_K);
         fill(kernel, kernel->v, shape.key_heads, i, ORACLE_V);
         fill(kernel, kernel->d_out, shape.heads, i, ORACLE_D_OUT);
-        size_t turns = (size_t)ra_kernel_turns(kernel) * sizeof *kernel->turns;
-        must(cudaMemsetAsync(kernel->turns, 0, turns, rig.stream), "cudaMemsetAsync");
+        size_t semaphores = (size_t)ra_kernel_semaphores(kernel) * sizeof *kernel->semaphores;
+        must(cudaMemsetAsync(kernel->semaphores, 0, semaphores, rig.stream), "cudaMemsetAsync");
         while (count < MOST_SETS && count * set->bytes < 4 * cache_bytes)
             count++;
     }

@@ -34,8 +34,8 @@
 
 enum { MOST_DEVICES = 16, MOST_STREAMS = 256 };
 
-/* For how many turns a stream comes last, at most, and how many seconds nothing else must happen before
- * it goes on. */
+/* For how many turns a stream comes last, at most, and for how many seconds nothing else must happen
+ * before it goes on. */
 enum { MOST_TURNS = 200 };
 static const double QUIET = 3e-4;
 
@@ -126,8 +126,8 @@ static void remove_stream(cudaStream_t stream)
 }
 
 /* Draws a stream that may go on now, NULL if none may. For a time one of them, by lot, comes last:
- * it gets a turn only when all others have waited in vain for a while. So what it does comes as late
- * as it may, and whoever should have waited for that, and did not, is seen. */
+ * it gets a turn only when all others have waited in vain for a while. So its work is done as late
+ * as it may be, and a stream that should have waited for that work, and did not, is seen. */
 static cudaStream_t draw_stream(double last_done, int *busy)
 {
     static cudaStream_t last;
@@ -779,8 +779,8 @@ RETURNS(ra_k03_forward(const struct ra_kernel *kernel, cudaStream_t stream),
 RETURNS(ra_k03_backward(const struct ra_kernel *kernel, cudaStream_t stream),
         launch_kernel(true, true, kernel, stream))
 
-/* Nobody takes turns here; but memory for that is asked for. */
-int64_t ra_kernel_turns(const struct ra_kernel *kernel)
+/* The stand-in needs no semaphores; but memory for them is asked for. */
+int64_t ra_kernel_semaphores(const struct ra_kernel *kernel)
 {
     return kernel->keys / 64 + 1;
 }

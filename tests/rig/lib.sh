@@ -65,7 +65,8 @@ judge_suite() {
 # finish [REASON]: ends a script with the sum of its numbers. It has succeeded if none failed, and
 # some passed; if there was a REASON to skip them, none need have.
 finish() {
-    awk -v reason="$1" '{ passed += $1; failed += $2 } END { print passed + 0 " passed, " failed + 0 " failed"
+    awk -v reason="$1" '{ passed += $1; failed += $2 } END {
+        print passed + 0 " passed, " failed + 0 " failed"
         exit failed > 0 || passed == 0 && reason == "" }' "$work/sums"
     exit
 }

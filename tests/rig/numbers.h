@@ -12,18 +12,32 @@
 
 /* ---- Types. */
 
-/* The number of this type that is nearest; ties go to the even one. */
+/* 2^exponent. */
+static inline double number_power(int exponent)
+{
+    uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* The number of this type that is nearest; ties go to the even one. A number has 24, 11 or 8 digits,
+ * and the last one is not below the type's least. */
 static inline double number_rounded(enum ra_type type, double x)
 {
-    if (!isfinite(x) || x == 0)
-        return x;
     static const int digits[] = {24, 11, 8}, least[] = {-149, -24, -133};
     static const double largest[] = {(double)FLT_MAX, 65504, 0x1.FEp127};
-    int exponent;
-    frexp(x, &exponent);
-    int step = exponent - digits[type] > least[type] ? exponent - digits[type] : least[type];
-    double nearest = ldexp(nearbyint(ldexp(x, -step)), step);
-    return fabs(nearest) > largest[type] ? copysign((double)INFINITY, x) : nearest;
+    if (!isfinite(x) || fabs(x) >= 2 * largest[type])
+        return isnan(x) ? x : copysign((double)INFINITY, x);
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    int exponent = (int)(bits >> 52 & 2047) - 1022 - digits[type];
+    double step = number_power(exponent > least[type] ? exponent : least[type]);
+
+    /* Numbers of 2^52 have no digits behind the point: what is added to them is rounded to a whole
+     * number, ties to even. */
+    double nearest = (fabs(x) / step + 0x1p52) - 0x1p52;
+    return copysign(nearest * step > largest[type] ? (double)INFINITY : nearest * step, x);
 }
 
 /* Half a step of the type near x: how far rounding moves it at most. */

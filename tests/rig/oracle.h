@@ -1,7 +1,7 @@
 /* oracle: numbers for large tests, made where they are needed, and the exact answer for a few rows
  * of attention over them, in float64 on the GPU.
  *
- * Chapter 11. For tests/million.c and tests/rig/bench_cuda.c. Shares nothing with the kernels that it
+ * Chapter 11. For tests/million.c and the parts of bench-cuda. Shares nothing with the kernels that it
  * judges but the types of ra_kernel.h.
  */
 #ifndef ORACLE_H

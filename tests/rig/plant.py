@@ -2,10 +2,9 @@
 
     python3 tests/rig/plant.py FOLDER FILE FUNCTION TEXT INSTEAD
 
-Replaces TEXT by INSTEAD in this function of FILE ("-": anywhere in it), and writes the file into FOLDER.
-TEXT is compared word by word: blanks and line breaks between words and signs do not count, so that
-only who changes the code at this place has to change the test. It must stand there exactly once.
-\\0 in INSTEAD is the text that was found.
+Replaces TEXT by INSTEAD in this function of FILE ("-": anywhere in it), and writes the file into
+FOLDER. TEXT is compared word by word: blanks and line breaks between words and signs do not count.
+It must stand there exactly once. \\0 in INSTEAD is the text that was found.
 """
 import re
 import sys

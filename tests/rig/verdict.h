@@ -1,9 +1,9 @@
-/* verdict: counts the tests of a suite that libcheck, which runs each in a process of its own, cannot
- * run: those of ranks of MPI, and those on a GPU. A test has passed if no rank complained since the
+/* verdict: counts the tests of suites that libcheck cannot run, as it runs each test in a process of
+ * its own: suites on ranks of MPI and on a GPU. A test has passed if no rank complained since the
  * test before, and the last line is "N passed, N failed".
  *
- * A suite of ranks includes mpi.h before this. It may count calls of MPI, so none is made here under
- * its first name.
+ * A suite of ranks includes mpi.h before this. It may count its calls of MPI, so MPI is called here
+ * by its second names, PMPI_....
  */
 #ifndef VERDICT_H
 #define VERDICT_H
@@ -38,8 +38,8 @@ __attribute__((format(printf, 3, 4))) static inline void verdict_start(int rank,
     va_end(arguments);
 }
 
-/* Complains in one line, if something was expected, of that, too; false, so that a test can return it.
- * More than three complaints about one test say nothing new: they are only counted. */
+/* Complains in one line, which names what was expected, if that is not NULL; false, so that a test
+ * can return it. More than three complaints about one test say nothing new: they are only counted. */
 __attribute__((format(printf, 4, 5))) static inline bool verdict_complain(const char *file,
                                                                           int line,
                                                                           const char *expected,
@@ -63,8 +63,8 @@ __attribute__((format(printf, 4, 5))) static inline bool verdict_complain(const 
     ((condition) || verdict_complain(__FILE__, __LINE__, #condition, __VA_ARGS__))
 
 #ifdef MPI_VERSION
-/* Waits, but not for ever for a rank that hangs in its test, and without taking the processor from
- * those that still work, as MPI itself would. */
+/* Waits, but not for ever, as a rank may hang in its test; and gives the processor to ranks that still
+ * work, which MPI itself would not. */
 static inline void verdict_await(MPI_Request request)
 {
     double start = ra_seconds();

@@ -10,7 +10,8 @@
  *   c FILE / words          a paragraph at file level; a definition in it is quoted whole
  *   diff OLD NEW            what `diff -u` says
  *
- * Other fences are the author's own. To find a definition, a file is masked (comments and strings
+ * Other fences are the author's own. A chapter need not quote every line, but of a covered file it
+ * must name all that other files can use. To find a definition, a file is masked (comments and strings
  * are painted over, so that brackets and words in them mean nothing) and then scanned.
  */
 #include <ctype.h>
@@ -34,7 +35,8 @@
 static const char usage[] =
     "usage: weave [--cover FILE]... CHAPTER...          renew the quotes in the chapters\n"
     "       weave --check [--cover FILE]... CHAPTER...  change nothing; fail, with a diff, on a\n"
-    "                  quote that drifted, and on a line of FILE that no chapter quotes\n"
+    "                  quote that drifted, and on an extern function of FILE, or a struct, union\n"
+    "                  or enum with a tag, that no chapter names\n"
     "       weave --commands CHAPTER...                 print the contents of all sh fences\n"
     "If a quote cannot be renewed, no chapter is changed. Prints the names of changed chapters.\n"
     "Exit status: 0 all is well, 1 something drifted or is missing, 2 misuse.\n";
@@ -60,6 +62,7 @@ struct definition {
     struct range lines;   /* with the comment above */
     int64_t start, brace; /* the line behind that comment; that of the first brace, or -1 */
     bool complete;        /* has a body or a value: is no prototype */
+    bool shared;          /* an extern function, or a struct, union or enum with a tag */
 };
 
 struct source {
@@ -68,8 +71,8 @@ struct source {
     size_t *starts;        /* lines + 1 of them */
     int64_t lines, count;
     struct definition *definitions;
-    int64_t unclosed;    /* the line of a bracket that is never closed, or -1 */
-    bool cover, *quoted; /* whether every line must be quoted, and which lines are */
+    int64_t unclosed; /* the line of a bracket that is never closed, or -1 */
+    bool cover;       /* some chapter must name what it shares */
     struct source *next;
 };
 
@@ -170,8 +173,6 @@ static struct source *source_of(const char *path)
     for (size_t i = 0; i < raw.size; i++)
         if (raw.bytes[i] == '\n')
             source->starts[++source->lines] = i + 1;
-    source->quoted = grow(NULL, (size_t)source->lines + 1);
-    memset(source->quoted, 0, (size_t)source->lines + 1);
     return source;
 }
 
@@ -223,18 +224,19 @@ static void mask(struct source *source, bool hash)
     }
 }
 
-/* Records a definition, with the comment lines directly above it. */
-static void define(struct source *source, struct word name, struct range lines, int64_t brace,
-                   bool complete)
+/* Records a definition, with the comment lines directly above it. Returns the record. */
+static struct definition *define(struct source *source, struct word name, struct range lines,
+                                 int64_t brace, bool complete)
 {
-    struct definition definition = {name, lines, lines.first, brace, complete};
+    struct definition definition = {name, lines, lines.first, brace, complete, false};
     for (int64_t *above = &definition.lines.first; *above > 0; --*above)
         if (line_is(source, &source->bare, *above - 1, BLANK) ||
             !line_is(source, &source->bare, *above - 1, SPACE))
             break;
     source->definitions =
         grow(source->definitions, (source->count + 1) * sizeof *source->definitions);
-    source->definitions[source->count++] = definition;
+    source->definitions[source->count] = definition;
+    return &source->definitions[source->count++];
 }
 
 static bool word_is(struct word word, const char *text)
@@ -284,6 +286,7 @@ static size_t scan_directive(struct source *source, size_t start)
 /* What is known of the top-level declaration that is being read. */
 struct declaration {
     bool begun, alias, call, value; /* alias: a typedef; call: has parentheses; value: has a = */
+    bool local, function, tagged;   /* local: static; what the name is of */
     bool attribute;                 /* the last word was one whose parentheses hold no parameters */
     size_t start;
     int64_t brace;
@@ -316,6 +319,7 @@ static void scan_c(struct source *source)
             now.attribute = strncmp(word.at, "__", 2) == 0 || word_is(word, "alignas") ||
                             word_is(word, "_Alignas") || word_is(word, "_Atomic");
             now.alias = now.alias || word_is(word, "typedef");
+            now.local = now.local || word_is(word, "static");
             now.first = now.first.at == NULL ? word : now.first;
             now.last = now.attribute ? now.last : word;
             if (word_is(word, "END_TEST") && source->count > 0) {
@@ -350,18 +354,22 @@ static void scan_c(struct source *source)
                    !word_is(now.last, "union");
         bool inside = mark == '(' && (bare[i + 1 + strspn(bare + i + 1, SPACE)] == '*' ||
                                       word_is(now.last, "START_TEST"));
-        if (now.name.at == NULL && (tag || strchr("([=,;", mark) != NULL))
-            now.name =
-                inside || (tag && word_is(now.last, "enum")) ? last_word(bare + i + 1) : now.last;
+        if (now.name.at == NULL && (tag || strchr("([=,;", mark) != NULL)) {
+            bool constant = tag && word_is(now.last, "enum");
+            now.name = inside || constant ? last_word(bare + i + 1) : now.last;
+            now.function = mark == '(' && !inside && !now.alias;
+            now.tagged = tag && !constant;
+        }
         now.brace = now.brace < 0 && mark == '{' ? line_of(source, i) : now.brace;
         now.call = now.call || mark == '(';
         now.value = now.value || mark == '=';
 
         /* A declaration ends with a semicolon, or with the body of a function. */
         if (mark == ';' || (mark == '{' && now.call && !now.value)) {
-            define(source, now.name,
-                   (struct range){line_of(source, now.start), line_of(source, end - 1)}, now.brace,
-                   now.brace >= 0 || now.value);
+            struct range lines = {line_of(source, now.start), line_of(source, end - 1)};
+            struct definition *made =
+                define(source, now.name, lines, now.brace, now.brace >= 0 || now.value);
+            made->shared = (now.function && !now.local) || now.tagged;
             now = fresh;
         }
     }
@@ -514,7 +522,7 @@ static bool pick_paragraph(const struct source *source, const struct definition 
     return match_one(source, &matches, "paragraph", name);
 }
 
-/* Adds the lines that a NAME and words choose (all lines if both are NULL), and marks them. */
+/* Adds the lines that a NAME and words choose: all lines if both are NULL. */
 static bool quote_lines(struct source *source, const struct language *language, const char *name,
                         const char *words, struct text *wanted)
 {
@@ -536,8 +544,6 @@ static bool quote_lines(struct source *source, const struct language *language, 
         return false;
     size_t start = source->starts[lines.first];
     text_add(wanted, source->raw.bytes + start, source->starts[lines.last + 1] - start);
-    for (int64_t line = lines.first; line <= lines.last; line++)
-        source->quoted[line] = true;
     return true;
 }
 
@@ -570,17 +576,6 @@ static bool add_diff(const char *old_label, const struct text *old, const char *
     if (status != 0 && status != 1 << 8)
         problem("cannot run diff on %s and %s", old_label, new_label);
     return status == 0 || status == 1 << 8;
-}
-
-/* Adds the difference of two files. Then every line of the new one stands in the book: here, or,
- * being as before, where the old one is quoted. */
-static bool quote_diff(const struct source *old, struct source *new, struct text *wanted)
-{
-    if (!add_diff(old->path, &old->raw, new->path, &new->raw, wanted))
-        return false;
-    for (int64_t line = 0; line < new->lines; line++)
-        new->quoted[line] = true;
-    return true;
 }
 
 /* The number of backticks of a fence at the start of a line, 0 if there is none. */
@@ -645,7 +640,7 @@ static bool quote(char *info, size_t indent, struct text *wanted)
     struct source *new = language->least == 2 ? source_of(operands[1]) : source;
     if (source == NULL || new == NULL)
         return false;
-    return language->least == 2 ? quote_diff(source, new, wanted)
+    return language->least == 2 ? add_diff(source->path, &source->raw, new->path, &new->raw, wanted)
                                 : quote_lines(source, language, operands[1], words, wanted);
 }
 
@@ -735,28 +730,42 @@ static void chapter_write(const struct chapter *chapter)
     free(aside.bytes);
 }
 
-/* Reports the lines of a file that no chapter quotes; a gap goes on across blank lines, which are
- * neither missed nor counted. */
-static void report_gaps(const struct source *source, int64_t *quoted, int64_t *all)
+/* Does this word stand in some chapter, in its text or in a quote? */
+static bool chapters_name(struct word word, int count)
 {
-    struct range gap = {-1, -1};
-    for (int64_t line = 0; line < source->lines; line++) {
-        bool blank = line_is(source, &source->raw, line, BLANK);
-        *all += !blank;
-        *quoted += !blank && source->quoted[line];
-        if (!blank && !source->quoted[line])
-            gap = (struct range){gap.first < 0 ? line : gap.first, line};
-        if (gap.first < 0 || !(source->quoted[line] || line + 1 == source->lines))
-            continue;
-
-        const char *text = source->raw.bytes + source->starts[gap.first];
-        fprintf(stderr, "%s:%" PRId64, source->path, gap.first + 1);
-        if (gap.last > gap.first)
-            fprintf(stderr, "-%" PRId64, gap.last + 1);
-        fprintf(stderr, " stands in no chapter: %.*s\n", (int)strcspn(text, "\n"), text);
-        weave.problems++;
-        gap.first = -1;
+    for (int i = 0; i < count; i++) {
+        const char *page = weave.chapters[i].new.bytes;
+        for (const char *at = page + strcspn(page, WORD); *at != 0; at += strcspn(at, WORD)) {
+            size_t size = strspn(at, WORD);
+            if (size == word.size && memcmp(at, word.at, size) == 0)
+                return true;
+            at += size;
+        }
     }
+    return false;
+}
+
+/* Reports what a file shares and no chapter names. Returns how many names were looked for. */
+static int64_t report_unnamed(struct source *source, int count)
+{
+    int64_t names = 0;
+    if (source->bare.bytes == NULL)
+        scan_c(source);
+    weave.path = source->path;
+    if (source->unclosed >= 0) {
+        weave.line = source->unclosed + 1;
+        problem("this bracket is never closed");
+    }
+    for (int64_t i = 0; i < source->count; i++) {
+        const struct definition *definition = &source->definitions[i];
+        if (!definition->shared)
+            continue;
+        names++;
+        weave.line = definition->start + 1;
+        if (!chapters_name(definition->name, count))
+            problem("no chapter names %.*s", (int)definition->name.size, definition->name.at);
+    }
+    return names;
 }
 
 /* Runs over all chapters; nothing is written before all of them are known to be well. */
@@ -773,13 +782,10 @@ static void weave_all(char **paths, int count)
     if (!weave.check)
         return;
 
-    int64_t quoted = 0, all = 0;
-    bool cover = false;
-    for (const struct source *source = weave.sources; source != NULL; source = source->next)
-        if (source->cover) {
-            report_gaps(source, &quoted, &all);
-            cover = true;
-        }
+    int64_t names = 0;
+    for (struct source *source = weave.sources; source != NULL; source = source->next)
+        if (source->cover)
+            names += report_unnamed(source, count);
     if (weave.problems > 0) {
         fprintf(stderr,
                 "weave: %" PRId64 " to mend; where the source is right, ninja weave quotes it\n",
@@ -787,8 +793,8 @@ static void weave_all(char **paths, int count)
         return;
     }
     printf("weave: %d chapters, %" PRId64 " quotes", count, weave.quotes);
-    if (cover)
-        printf(", %" PRId64 " of %" PRId64 " lines covered", quoted, all);
+    if (names > 0)
+        printf(", %" PRId64 " names covered", names);
     printf("\n");
 }
 
