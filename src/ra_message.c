@@ -4,6 +4,13 @@
  */
 #include "ra_message.h"
 
+const char *ra_message_name(enum ra_message message)
+{
+    static const char *const names[RA_MESSAGES] = {"keys", "gradients", "gradients coming home",
+                                                   "rows", "a failure"};
+    return names[message];
+}
+
 int64_t ra_message_key_bytes(int64_t B, int64_t stride, int64_t number_bytes, bool has_mask)
 {
     return B * (2 * stride * number_bytes + has_mask);

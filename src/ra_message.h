@@ -4,7 +4,11 @@
 #ifndef RA_MESSAGE_H
 #define RA_MESSAGE_H
 
+#include "ra_link.h"
 #include "ra_tile.h"
+
+/* What a kind of message is called in error texts: "gradients coming home". */
+const char *ra_message_name(enum ra_message message);
 
 /* Keys travel as one message: k (B, rows, heads, D), behind it v, behind it the mask (B, rows) if
  * there is one. Their gradients do, too: dk, behind it dv, always float32. How many bytes a row adds

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "ra_clock.h"
+#include "ra_message.h"
 
 /* Some MPIs say here whether they can reach the memory of GPUs. */
 #ifdef __has_include
@@ -15,9 +16,6 @@
 #include <mpi-ext.h>
 #endif
 #endif
-
-static const char *const message_names[RA_MESSAGES] = {"keys", "gradients", "gradients coming home",
-                                                       "rows", "a failure"};
 
 /* ---- Errors. */
 
@@ -62,7 +60,7 @@ static bool succeeded(struct ra_mpi_link *mpi, int code, bool outgoing,
     int length;
     MPI_Error_string(code, reason, &length);
     snprintf(text, sizeof text, "ring rank %d, hop %d: %s %s %s rank %d: %.120s", mpi->rank,
-             passage->hop, outgoing ? "sending" : "receiving", message_names[passage->message],
+             passage->hop, outgoing ? "sending" : "receiving", ra_message_name(passage->message),
              outgoing ? "to" : "from", passage->peer, reason);
     fail(mpi, text);
     return false;
@@ -174,7 +172,7 @@ static bool wait(void *self, enum ra_message message)
                      "ring rank %d, hop %d: waited %g s for rank %d to %s %s; has it died? If it"
                      " is only slow, wait longer",
                      mpi->rank, late->hop, mpi->timeout, late->peer, incoming ? "send" : "take",
-                     message_names[late->message]);
+                     ra_message_name(late->message));
             fail(mpi, text);
             return false;
         }

@@ -2,6 +2,7 @@
  *
  * Chapter 03. New here: rings as groups of neighbouring ranks, which all of them open together.
  */
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 
 /* Waits for what all ranks of the communicator do together, which MPI's blocking calls would do for
  * ever if a rank does not come. */
-static enum ra_status finish_opening(struct ra_mpi_link *mpi, int code)
+static enum ra_status finish_opening(struct ra_mpi_link *mpi, int code, const char *what)
 {
     double began = ra_seconds();
     for (int done = 0; code == MPI_SUCCESS && !done;) {
@@ -23,7 +24,7 @@ static enum ra_status finish_opening(struct ra_mpi_link *mpi, int code)
         code = MPI_Test(&mpi->opening, &done, MPI_STATUS_IGNORE);
     }
     if (code != MPI_SUCCESS)
-        snprintf(mpi->error, sizeof mpi->error, "MPI cannot duplicate the communicator");
+        snprintf(mpi->error, sizeof mpi->error, "MPI cannot %s", what);
     return code == MPI_SUCCESS ? RA_OK : RA_LOST;
 }
 
@@ -35,10 +36,11 @@ static enum ra_status agree_on_size(struct ra_mpi_link *mpi, int size, double ti
     int ranks, *mine = mpi->mine, *least = mpi->least;
     MPI_Comm_size(mpi->comm, &ranks);
     mine[0] = size;
-    mine[1] = -size;
+    mine[1] = size == INT_MIN ? INT_MAX : -size;
     mine[2] = timeout >= 0 ? 0 : -1;
     enum ra_status status = finish_opening(
-        mpi, MPI_Iallreduce(mine, least, 3, MPI_INT, MPI_MIN, mpi->comm, &mpi->opening));
+        mpi, MPI_Iallreduce(mine, least, 3, MPI_INT, MPI_MIN, mpi->comm, &mpi->opening),
+        "compare the ring sizes");
     if (status != RA_OK)
         return status;
     if (least[0] != -least[1]) {
@@ -48,11 +50,11 @@ static enum ra_status agree_on_size(struct ra_mpi_link *mpi, int size, double ti
     }
     if (least[2] < 0)
         snprintf(error, RA_ERROR_SIZE,
-                 "timeout = %g, here or on another rank: give seconds, or 0 "
-                 "to wait for ever",
-                 timeout);
+                 "timeout, on one of the ranks: give seconds, or 0 to wait for ever");
     else if (size < 0 || (size > 0 && ranks % size != 0))
-        snprintf(error, RA_ERROR_SIZE, "ring_size = %d: does not divide the %d ranks", size, ranks);
+        snprintf(error, RA_ERROR_SIZE,
+                 "ring_size = %d: give a number that divides the %d ranks, or 0 for all of them",
+                 size, ranks);
     else
         mpi->size = size > 0 ? size : ranks;
     return mpi->size > 0 ? RA_OK : RA_INVALID;
@@ -93,7 +95,8 @@ enum ra_status ra_mpi_link_open(struct ra_link *link, MPI_Comm world, int size, 
     for (int m = 0; m < RA_MESSAGES; m++)
         mpi->in[m].request = mpi->out[m].request = MPI_REQUEST_NULL;
     error[0] = '\0';
-    enum ra_status status = finish_opening(mpi, MPI_Comm_idup(world, &mpi->comm, &mpi->opening));
+    enum ra_status status = finish_opening(mpi, MPI_Comm_idup(world, &mpi->comm, &mpi->opening),
+                                           "duplicate the communicator");
     if (status == RA_OK)
         status = agree_on_size(mpi, size, timeout, error);
     if (status == RA_OK)

@@ -2019,7 +2019,7 @@ START_TEST(links_of_no_plan)
     makers.rank[1].config.dim = 0;
     makers.rank[1].no_text = true;
     makers.rank[2].no_plan = true;
-    const char *const words[] = {"rank 0: config.ring_size = 2: the link has 3 ranks", NULL};
+    const char *const words[] = {"rank 0: config.ring_size = 2: give 0, or the 3 of the link", NULL};
     all_refused(&makers, RA_INVALID, words);
 }
 END_TEST
@@ -2146,7 +2146,7 @@ START_TEST(one_rank_cannot)
                 {"plan is NULL", RA_INVALID},
                 {"config.size = 3", RA_INVALID},
                 {"config.heads = 0", RA_INVALID},
-                {"config.ring_size = 2: the link has 3 ranks", RA_INVALID},
+                {"config.ring_size = 2: give 0, or the 3 of the link", RA_INVALID},
                 {"no memory: the plan needs", RA_OUT_OF_MEMORY},
                 {"no memory: the plan needs", RA_OUT_OF_MEMORY}};
     struct ra_config config = shape(1, 24, 24, 2, 2, 4);
@@ -2313,7 +2313,7 @@ START_TEST(links_of_one)
     wrong.dim = 4;
     wrong.ring_size = 2;
     ck_assert_int_eq(ra_plan_create(&plan, &wrong, &link, error), RA_INVALID);
-    ck_assert_str_eq(error, "config.ring_size = 2: the link has 1 ranks");
+    ck_assert_str_eq(error, "config.ring_size = 2: give 0, or the 1 of the link");
 }
 END_TEST
 

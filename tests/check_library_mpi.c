@@ -657,7 +657,7 @@ static void test_ring_sizes(void)
     /* Of sizes that all give, and that do not divide the ranks. */
     const int wrong[] = {-1, -ranks, ranks + 1, 2 * ranks};
     for (int w = 0; w < 4; w++) {
-        snprintf(text, sizeof text, "ring_size = %d: does not divide the %d ranks", wrong[w],
+        snprintf(text, sizeof text, "ring_size = %d: give a number that divides the %d ranks", wrong[w],
                  ranks);
         no_link(wrong[w], patience, RA_INVALID, true, (const char *[]){text, NULL});
     }

@@ -260,7 +260,7 @@ static bool heard(enum ra_message message, int hop, int distance, int64_t bytes)
         while (incoming[message][same] == scrap[same])
             same++;
         return WRONG("hop %d, distance %d, %s: byte %lld of %lld is not the sender's", hop,
-                     distance, message_names[message], (long long)same, (long long)bytes);
+                     distance, ra_message_name(message), (long long)same, (long long)bytes);
     }
     return guard_holds(incoming[message] + bytes) ||
            WRONG("written behind a message of %lld bytes", (long long)bytes);
@@ -517,7 +517,7 @@ static bool is_dead(struct ra_link *link, enum ra_message idle)
     EXPECT(!receives(link, idle, 9, -1, incoming[idle], 3), "receive goes on");
     EXPECT(!polls(link), "poll goes on");
     for (int m = 0; m < RA_FAILURE; m++)
-        EXPECT(!waits(link, m), "wait goes on with %s", message_names[m]);
+        EXPECT(!waits(link, m), "wait goes on with %s", ra_message_name(m));
     EXPECT(mpi->out[idle].request == MPI_REQUEST_NULL, "sends after the error");
     EXPECT(mpi->in[idle].request == MPI_REQUEST_NULL, "receives after the error");
     EXPECT(strcmp(said(link), first) == 0, "the first error was overwritten by: %s", said(link));
@@ -911,8 +911,8 @@ static bool test_sizes(void)
     char words[100];
     const int wrong[] = {ranks + 1, 2 * ranks, -1, -ranks, INT_MAX};
     for (int i = 0; i < 5; i++) {
-        snprintf(words, sizeof words, "ring_size = %d: does not divide the %d ranks", wrong[i],
-                 ranks);
+        snprintf(words, sizeof words, "ring_size = %d: give a number that divides the %d ranks",
+                 wrong[i], ranks);
         if (!is_refused(wrong[i], patience, RA_INVALID, words))
             return false;
     }
@@ -946,7 +946,7 @@ static bool test_timeouts(void)
     for (int i = 0; i < 4; i++)
         for (int who = 0; who < ranks; who++)
             if (!is_refused(ring_size, world_rank == who ? wrong[i] : patience, RA_INVALID,
-                            world_rank == who ? "timeout = " : "timeout = 10, here or on another"))
+                            "timeout, on one of the ranks"))
                 return false;
     return true;
 }

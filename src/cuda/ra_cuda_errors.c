@@ -9,11 +9,10 @@
 #include "ra_clock.h"
 #include "ra_config_check.h"
 #include "ra_cuda.h"
+#include "ra_message.h"
 
 /* Of enum ra_event_kind. */
 enum { EVENT_KINDS = RA_EVENT_GRADIENTS + 1 };
-
-static const char *const message_names[] = {"keys", "gradients", "gradients coming home"};
 
 /* ---- CUDA calls. */
 
@@ -97,7 +96,7 @@ enum ra_status ra_cuda_listen(struct ra_plan *plan)
     if (failure == RA_SIGNAL_NONE)
         return RA_OK;
     char text[RA_ERROR_SIZE];
-    const char *name = message_names[trouble->message];
+    const char *name = ra_message_name((enum ra_message)trouble->message);
     if (failure == RA_SIGNAL_PEER_LOST)
         snprintf(text, sizeof text, "rank %d: hop %d: rank %d has failed", link->rank, trouble->hop,
                  trouble->peer);

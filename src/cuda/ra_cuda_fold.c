@@ -63,14 +63,6 @@ void ra_cuda_count_launches(const struct ra_plan *plan, int rank, int64_t *launc
     }
 }
 
-/* The rows of a tensor from this one on. */
-static struct ra_tensor from_row(struct ra_tensor tensor, int64_t row)
-{
-    if (tensor.data)
-        tensor.data = (char *)tensor.data + row * tensor.row * ra_type_bytes(tensor.type);
-    return tensor;
-}
-
 /* Keys, values and mask of a step: the caller's own, or those of a message. */
 static void open_keys(const struct ra_cuda_call *call, int step, struct ra_tensor *k,
                       struct ra_tensor *v, struct ra_tensor *mask)
@@ -101,27 +93,27 @@ static void launch(struct ra_cuda_call *call, struct ra_kernel *kernel, int64_t 
     bool narrow = c->type != RA_FLOAT32;
     int64_t n = plan->rows[RA_QUERY_SIDE], H = c->heads;
     struct ra_tensor wide = ra_tensor_bnhd(cuda->wide, RA_FLOAT32, n, H, c->dim);
-    kernel->q = from_row(x->q, a);
-    kernel->k = from_row(k, b);
-    kernel->v = from_row(v, b);
-    kernel->mask = from_row(mask, b);
-    kernel->lse = from_row(x->lse, a);
+    kernel->q = ra_tensor_from_row(x->q, a);
+    kernel->k = ra_tensor_from_row(k, b);
+    kernel->v = ra_tensor_from_row(v, b);
+    kernel->mask = ra_tensor_from_row(mask, b);
+    kernel->lse = ra_tensor_from_row(x->lse, a);
     if (call->backward) {
-        kernel->d_out = from_row(x->d_out, a);
-        kernel->delta = from_row(ra_tensor_bhn(cuda->delta, n, H), a);
-        kernel->dq = from_row(wide, a);
-        kernel->dk = from_row(dk, b);
-        kernel->dv = from_row(dv, b);
+        kernel->d_out = ra_tensor_from_row(x->d_out, a);
+        kernel->delta = ra_tensor_from_row(ra_tensor_bhn(cuda->delta, n, H), a);
+        kernel->dq = ra_tensor_from_row(wide, a);
+        kernel->dk = ra_tensor_from_row(dk, b);
+        kernel->dv = ra_tensor_from_row(dv, b);
         if (narrow)
             RA_DO(plan, ra_k03_backward(kernel, call->stream));
         else
             RA_DO(plan, ra_k02_backward(kernel, call->stream));
         return;
     }
-    kernel->o = from_row(x->o, a);
-    kernel->carry_o = from_row(wide, a);
-    kernel->carry_max = from_row(ra_tensor_bhn(cuda->max, n, H), a);
-    kernel->carry_sum = from_row(ra_tensor_bhn(cuda->sum, n, H), a);
+    kernel->o = ra_tensor_from_row(x->o, a);
+    kernel->carry_o = ra_tensor_from_row(wide, a);
+    kernel->carry_max = ra_tensor_from_row(ra_tensor_bhn(cuda->max, n, H), a);
+    kernel->carry_sum = ra_tensor_from_row(ra_tensor_bhn(cuda->sum, n, H), a);
     kernel->first = cuda->launched[s] == 0;
     cuda->launched[s]++;
     kernel->last = cuda->launched[s] >= cuda->launches[s];

@@ -11,9 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "ra_clock.h"
-
-static const char *const message_names[RA_MESSAGES] = {"keys", "gradients", "gradients coming home",
-                                                       "rows", "a failure"};
+#include "ra_message.h"
 
 /* One message in one direction, while it is under way and after. */
 struct passage {
@@ -96,11 +94,11 @@ static bool begin(struct rank *self, bool outgoing, enum ra_message message, int
     struct ring *ring = self->ring;
     struct passage *passage = outgoing ? way_out(self, message) : &self->in[message];
     int peer = (self->rank + distance % ring->ranks + ring->ranks) % ring->ranks;
-    const char *verb = outgoing ? "sends" : "receives", *name = message_names[message];
+    const char *verb = outgoing ? "sends" : "receives", *name = ra_message_name(message);
     pthread_mutex_lock(&ring->mutex);
     if (can_go_on(self) && passage->under_way)
         fail_at(self, hop, "%s %s without having waited for %s of hop %d", verb, name,
-                message_names[passage->message], passage->hop);
+                ra_message_name(passage->message), passage->hop);
     if (can_go_on(self) && (!data || bytes <= 0))
         fail_at(self, hop, "%s %" PRId64 " bytes of %s at %p", verb, bytes, name, data);
     if (can_go_on(self)) {
@@ -152,7 +150,7 @@ static bool take_messages(struct rank *self)
             copy(self, in, out);
         else
             fail_at(self, in->hop, "expects %" PRId64 " bytes of %s, rank %d sends %" PRId64,
-                    in->bytes, message_names[m], in->peer, out->bytes);
+                    in->bytes, ra_message_name(m), in->peer, out->bytes);
         taken = true;
     }
     return taken;
@@ -173,7 +171,7 @@ static void wait_for_change(struct rank *self, const struct passage *due, bool i
                             double began)
 {
     const double longest = 3600; /* seconds, that a timespec can hold whatever the timeout is */
-    const char *name = message_names[due->message], *verb = incoming ? "send" : "take";
+    const char *name = ra_message_name(due->message), *verb = incoming ? "send" : "take";
     double now = ra_seconds(), left = self->timeout > 0 ? began + self->timeout - now : longest;
     if (self->ring->rank[due->peer].closed) {
         fail_at(self, due->hop, "rank %d has closed its link and did not %s %s", due->peer, verb,
@@ -253,7 +251,7 @@ static bool close_link(void *link)
         struct passage *in = &self->in[m], *out = &self->out[m];
         if (!self->error[0] && (in->under_way || out->under_way))
             fail_at(self, in->under_way ? in->hop : out->hop,
-                    "closes its link without having waited for %s", message_names[m]);
+                    "closes its link without having waited for %s", ra_message_name(m));
 
         /* After an error nobody begins to copy any more. The end of what has begun is near. */
         while (out->copying)

@@ -85,8 +85,8 @@ static enum ra_status read_config(struct ra_config *config, const struct ra_conf
         return ra_refuse(error, "config.ring_size = %d: a plan to look at has at most %d ranks",
                          config->ring_size, MOST_RANKS);
     if (link && config->ring_size > 0 && config->ring_size != link->size)
-        return ra_refuse(error, "config.ring_size = %d: the link has %d ranks", config->ring_size,
-                         link->size);
+        return ra_refuse(error, "config.ring_size = %d: give 0, or the %d of the link",
+                         config->ring_size, link->size);
     if (config->ring_size == 0)
         config->ring_size = link ? link->size : 1;
     return RA_OK;
