@@ -661,7 +661,7 @@ static void test_ring_sizes(void)
                  ranks);
         no_link(wrong[w], patience, RA_INVALID, true, (const char *[]){text, NULL});
     }
-    no_link(1, (double)NAN, RA_INVALID, true, (const char *[]){"timeout = ", "nan", NULL});
+    no_link(1, (double)NAN, RA_INVALID, true, (const char *[]){"timeout, on one of the ranks", "0 to wait for ever", NULL});
     EXPECT(ra_mpi_link(NULL, MPI_COMM_WORLD, 1, patience, NULL) == RA_INVALID, "NULL");
 
     /* Links that are closed unused. */
