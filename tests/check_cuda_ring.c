@@ -293,7 +293,7 @@ static void end_problem(struct problem *p)
  * ranks begin together, and free together. */
 static pthread_barrier_t barrier;
 
-static void barrier(const struct problem *p)
+static void synchronize(const struct problem *p)
 {
     MPI_Request request;
     if (p->threads) {
@@ -530,14 +530,14 @@ static void compute(void *context, int rank)
     struct set *sets = calloc((size_t)p->rounds, sizeof *sets);
     for (int i = 0; i < p->rounds; i++)
         make_set(p, plan, &sets[i], i % 2 == 0 ? 1 : -1);
-    barrier(p);
+    synchronize(p);
     double end = ra_seconds() + p->late;
     for (int i = 0; i < 2 && p->late > 0; i++)
         CUDA(cudaLaunchHostFunc(sets[i].stream, rest_until, &end));
     for (int round = 0; round < p->rounds; round++)
         call(p, plan, &sets[round], sets[round % 2].stream);
     wait_for(plan);
-    barrier(p);
+    synchronize(p);
     for (int i = 0; i < p->rounds; i++) {
         check_set(p, plan, &sets[i]);
         free_set(&sets[i]);
@@ -766,12 +766,12 @@ static void compute_twice(void *context, int rank)
     struct set sets[2];
     for (int i = 0; i < 2; i++)
         make_set(p, plan, &sets[i], 1);
-    barrier(p);
+    synchronize(p);
     for (int i = 0; i < 2; i++) {
         call(p, plan, &sets[i], sets[i].stream);
         wait_for(plan);
     }
-    barrier(p);
+    synchronize(p);
     for (int a = O; a < ARRAYS; a++) {
         const struct array *array = &sets[0].arrays[a];
         size_t bytes = (size_t)array->bytes;
@@ -825,13 +825,13 @@ static void check_memory(void *context, int rank)
     check_transport(p, plan, rank);
     struct set set;
     make_set(p, plan, &set, 1);
-    barrier(p);
+    synchronize(p);
     call(p, plan, &set, set.stream);
     wait_for(plan);
-    barrier(p);
+    synchronize(p);
     if (bytes_taken() - before != taken)
         WRONG("rank %d: a call has taken memory", rank);
-    barrier(p);
+    synchronize(p);
     free_set(&set);
     ra_plan_destroy(plan);
 }
@@ -919,7 +919,7 @@ static void check_observer(void *context, int rank)
         return;
     struct set set;
     make_set(p, plan, &set, 1);
-    barrier(p);
+    synchronize(p);
     double began = ra_seconds();
     heard.count = 0;
     for (int i = 0; i < 2; i++)
@@ -960,7 +960,7 @@ static void check_observer(void *context, int rank)
     wait_for(plan);
     if (heard.count != wanted)
         WRONG("rank %d: something is told twice", rank);
-    barrier(p);
+    synchronize(p);
     free_set(&set);
     ra_plan_destroy(plan);
 }
@@ -1034,7 +1034,7 @@ static void err(void *context, int rank)
     }
     struct set set;
     make_set(p, plan, &set, 1);
-    barrier(p);
+    synchronize(p);
     if (odd && oddity == NO_ARRAY)
         set.x.q.data = NULL;
     no_launch = odd && oddity == NO_LAUNCH;
@@ -1052,7 +1052,7 @@ static void err(void *context, int rank)
     if (!odd && status == RA_LOST && ra_cuda_forward(plan, &set.x, set.stream) != RA_LOST)
         WRONG("rank %d: a lost plan computes", rank);
     CUDA(cudaStreamSynchronize(set.stream));
-    barrier(p);
+    synchronize(p);
     ra_plan_destroy(plan);
 }
 
