@@ -1,7 +1,7 @@
 /* check_cuda_ring: rings of GPUs against tests/rig/truth.h. A rank has GPU number rank modulo the number
  * of GPUs, so one is enough.
  *
- *   mpirun -n 4 build/check-cuda-ring [--until-failure] [PART...]
+ *   mpirun -n 4 build/check-cuda-ring [PART...]
  *
  * A ring of fewer ranks than four has the first ones; the others wait. Without a GPU it says that
  * nothing was run. build/check-cuda-ring-on-host is the same program without a GPU: see cuda_on_host.c.
@@ -1240,12 +1240,6 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     bool right = size == MOST_RANKS;
-    if (argc > 1 && strcmp(argv[1], "--until-failure") == 0) {
-        verdict_state.until_failure = true;
-        argv[1] = argv[0];
-        argv++;
-        argc--;
-    }
     for (int a = 1; a < argc; a++) {
         bool known = false;
         for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
@@ -1253,9 +1247,7 @@ int main(int argc, char **argv)
         right = right && known;
     }
     if (!right && world_rank == 0) {
-        fprintf(stderr,
-                "usage: mpirun -n %d build/check-cuda-ring [--until-failure] [PART...]      PART:",
-                MOST_RANKS);
+        fprintf(stderr, "usage: mpirun -n %d build/check-cuda-ring [PART...]      PART:", MOST_RANKS);
         for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
             fprintf(stderr, " %s", tests[i].name);
         fprintf(stderr, " (default: all)\n");

@@ -19,20 +19,22 @@
 static struct {
     const char *test;   /* the one that runs, for complaints */
     char process[60];   /* so that one knows whose they are */
-    bool until_failure; /* end the program with the first test that fails */
+    bool until_failure; /* end with the first test that fails */
     bool tells;         /* name tests that pass, too */
     double patience;    /* seconds for which a rank waits for the others; 0: for ever */
     int rank, passed, failed;
     atomic_int complaints; /* of all threads of this process, since the last test */
 } verdict_state = {.test = "the start"};
 
-/* Says which rank this is, and how complaints name it. */
+/* Says which rank this is, and how complaints name it. With UNTIL_FAILURE in the environment the
+ * suite ends with the first test that fails. */
 __attribute__((format(printf, 3, 4))) static inline void verdict_start(int rank, double patience,
                                                                        const char *format, ...)
 {
     va_list arguments;
     verdict_state.rank = rank;
     verdict_state.patience = patience;
+    verdict_state.until_failure = getenv("UNTIL_FAILURE") != NULL;
     va_start(arguments, format);
     vsnprintf(verdict_state.process, sizeof verdict_state.process, format, arguments);
     va_end(arguments);
