@@ -1171,6 +1171,7 @@ static void test_nobody_plans(void)
             double began = common_start();
             if ((world_rank == odd) == (turn == 1))
                 expect_no_plan(turn == 1, began, comm, NULL, no_link_words);
+            PMPI_Barrier(MPI_COMM_WORLD);
         }
         PMPI_Comm_free(&comm);
     }
@@ -1191,6 +1192,7 @@ static void test_nobody_plans(void)
             } else if (world_rank < ring_size && (world_rank == odd) == (turn == 1)) {
                 expect_no_plan(turn == 1, began, MPI_COMM_WORLD, &link, no_plan_words);
             }
+            PMPI_Barrier(MPI_COMM_WORLD);
         }
     }
     struct problem problem = usual(24, 24);
