@@ -38,20 +38,6 @@ const char *ra_status_text(enum ra_status status)
     return "no status of this library";
 }
 
-int64_t ra_type_bytes(enum ra_type type)
-{
-    switch (type) {
-    case RA_FLOAT32:
-        return 4;
-    case RA_FLOAT16:
-    case RA_BFLOAT16:
-        return 2;
-    case RA_BOOL:
-        return 1;
-    }
-    return 0;
-}
-
 struct ra_tensor ra_tensor_bnhd(void *data, enum ra_type type, int64_t rows, int64_t heads,
                                 int64_t dim)
 {
