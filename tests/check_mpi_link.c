@@ -648,7 +648,9 @@ static bool test_too_long(void)
         if (!names(&link, 5, "receiving keys from", -1, ": MPI_ERR_TRUNCATE") ||
             !is_dead(&link, RA_GRADIENTS))
             return false;
-        closes(&link);
+
+        /* The large one may still be on its way: who failed with another has not received it. */
+        living -= !closes(&link);
         communicators--;
         drain(link.self);
     }
