@@ -336,7 +336,7 @@ static bool begin(struct work *work, const struct problem *problem, MPI_Comm com
     config->batch += work->ring;
     char error[RA_ERROR_SIZE] = "";
     enum ra_status status =
-        create(&work->plan, config, comm, config->ring_size, config->timeout, error);
+        create(&work->plan, config, comm, config->ring_size, patience, error);
     EXPECT(status == RA_OK, "%s: %s", ra_status_text(status), error);
     if (status != RA_OK)
         return false;
