@@ -35,3 +35,12 @@ void stage_layout_deal(struct stage_ring *x)
     for (int r = 0; r < x->link.size; r++)
         x->rows[r] = ra_layout_rows(keys, r);
 }
+
+void stage_layout_fold(struct stage_ring *x, struct ra_fold *fold, int origin,
+                       const struct ra_queries *queries, const struct ra_keys *keys)
+{
+    const struct ra_config *config = &x->stage.config;
+    ra_layout_fold(fold, stage_layout(&x->stage, config->queries), x->link.rank,
+                   stage_layout(&x->stage, config->keys), origin, config->causal, config->lookback,
+                   queries, keys);
+}

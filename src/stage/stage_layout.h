@@ -15,6 +15,10 @@ struct ra_layout stage_layout(const struct stage *stage, int64_t length);
 void stage_shard_layouts(struct stage *stage, struct ra_layout queries, struct ra_layout keys,
                          int rank);
 
+/* The fold of one head (stage_fold.h) by these layouts, masks and window. */
+void stage_layout_fold(struct stage_ring *x, struct ra_fold *fold, int origin,
+                       const struct ra_queries *queries, const struct ra_keys *keys);
+
 /* The rows of a program on a ring: every rank's, as the command line deals them. */
 void stage_layout_deal(struct stage_ring *x);
 

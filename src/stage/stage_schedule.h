@@ -1,0 +1,13 @@
+/* stage_schedule: the schedule of a stage program, from stage 06 on.
+ *
+ * Scaffolding, like stage: no chapter teaches it.
+ */
+#ifndef STAGE_SCHEDULE_H
+#define STAGE_SCHEDULE_H
+
+#include "stage_ring.h"
+
+/* Leaves out of a causal ring the hops that nobody needs. Any other goes all the way round. */
+void stage_schedule(struct stage_ring *x);
+
+#endif
