@@ -88,7 +88,7 @@ struct run {
 };
 
 static struct settings {
-    const char *build, *python, *only;
+    const char *build, *results, *python, *only;
     const char *ranks; /* ",1,3,"; NULL: all */
     int workers, seconds;
     bool until_failure;
@@ -211,7 +211,7 @@ static bool done(void)
 /* The folder of a problem and of a result, and the words of a command line. */
 static const char *home(const struct shape *shape)
 {
-    return text("%s/shapes/%s", settings.build, shape->name);
+    return text("%s/%s", settings.results, shape->name);
 }
 
 static const char *result(const struct run *r)
@@ -438,7 +438,7 @@ static void work_on_stage(int item)
         (settings.only && !judge && strcmp(settings.only, stage->program) != 0) ||
         (settings.ranks && !judge && !strstr(settings.ranks, text(",%d,", ranks))))
         return;
-    const char *list = text("%s/shapes/%s.%d", settings.build, stage->program, ranks);
+    const char *list = text("%s/%s.%d", settings.results, stage->program, ranks);
     struct run *lines = calloc((size_t)(shape_count * (VARIANTS + 1)), sizeof *lines);
     int count = lines ? list_lines(stage, ranks, lines, list) : 0;
     if (count == 0)
@@ -572,9 +572,13 @@ static void share_out(void (*work_on)(int item), int count)
 /* Makes every problem, and lets one run of the oracle solve them all. */
 static void make_problems(void)
 {
-    const char *grid = text("%s/shapes", settings.build), *list = text("%s/oracle.list", grid);
-    if (run(text("rm -rf %s", grid), "/dev/null", 60) != 0 || mkdir(grid, 0777) != 0)
-        die("cannot be made anew", grid);
+    bool given = settings.results != NULL;
+    if (!given)
+        settings.results = text("%s/shapes", settings.build);
+    if ((!given && run(text("rm -rf %s", settings.results), "/dev/null", 60) != 0) ||
+        mkdir(settings.results, 0777) != 0)
+        die("cannot be made anew", settings.results);
+    const char *list = text("%s/oracle.list", settings.results);
     FILE *file = fopen(list, "w");
     if (!file)
         die("cannot be written", list);
@@ -592,8 +596,9 @@ static void make_problems(void)
     if (fclose(file) != 0)
         die("cannot be written", list);
     const char *oracle = text("%s tests/rig/oracle.py --list %s", settings.python, list);
-    if (run(oracle, text("%s/oracle.log", grid), 600) != 0)
-        die(text("failed, see %s/oracle.log", grid), oracle);
+    const char *log = text("%s/oracle.log", settings.results);
+    if (run(oracle, log, 600) != 0)
+        die(text("failed, see %s", log), oracle);
 }
 
 static void read_command_line(int argc, char **argv)
@@ -601,8 +606,9 @@ static void read_command_line(int argc, char **argv)
     static const struct option options[] = {
         {"help", no_argument, NULL, 'h'},          {"jobs", required_argument, NULL, 'j'},
         {"only", required_argument, NULL, 'o'},    {"python", required_argument, NULL, 'p'},
-        {"ranks", required_argument, NULL, 'r'},   {"seconds", required_argument, NULL, 's'},
-        {"until-failure", no_argument, NULL, 'u'}, {0}};
+        {"ranks", required_argument, NULL, 'r'},   {"results", required_argument, NULL, 'R'},
+        {"seconds", required_argument, NULL, 's'}, {"until-failure", no_argument, NULL, 'u'},
+        {0}};
     settings.workers = (int)sysconf(_SC_NPROCESSORS_ONLN);
     for (int flag; (flag = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (flag == 'j')
@@ -613,6 +619,8 @@ static void read_command_line(int argc, char **argv)
             settings.python = optarg;
         else if (flag == 'r')
             settings.ranks = text(",%s,", optarg);
+        else if (flag == 'R')
+            settings.results = optarg;
         else if (flag == 's')
             settings.seconds = number(optarg, "--seconds");
         else if (flag == 'u')
@@ -626,6 +634,7 @@ static void read_command_line(int argc, char **argv)
                 "  --only PROGRAM   this stage only, and 01-naive and 02-flash, which judge it\n"
                 "  --python PATH    a Python with NumPy (default /usr/bin/python3)\n"
                 "  --ranks P,P,...  MPI stages on these numbers of ranks only\n"
+                "  --results FOLDER where problems and results go: a new folder (default BUILD/shapes)\n"
                 "  --seconds S      time limit of each run (default 30)\n"
                 "  --until-failure  stop at the first failure\n");
             exit(flag == 'h' ? 0 : 2);
