@@ -1,6 +1,6 @@
 /* stage_fold: how a stage program folds the tiles of a hop, from stage 04 on: head by head.
  *
- * Scaffolding, like stage: no chapter teaches it.
+ * Common ground, which chapter 04 shows where it is first needed.
  */
 #ifndef STAGE_FOLD_H
 #define STAGE_FOLD_H

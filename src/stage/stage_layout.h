@@ -1,6 +1,6 @@
 /* stage_layout: the rows of a stage program, from stage 05 on.
  *
- * Scaffolding, like stage: no chapter teaches it.
+ * Common ground, which chapter 05 shows where it is first needed.
  */
 #ifndef STAGE_LAYOUT_H
 #define STAGE_LAYOUT_H

@@ -1,6 +1,6 @@
 /* stage_schedule: the schedule of a stage program, from stage 06 on.
  *
- * Scaffolding, like stage: no chapter teaches it.
+ * Common ground, which chapter 06 shows where it is first needed.
  */
 #ifndef STAGE_SCHEDULE_H
 #define STAGE_SCHEDULE_H
