@@ -9,8 +9,8 @@
 
 /* The problem and the results, whole. */
 struct arrays {
-    struct ra_queries queries; /* q, o, d_out, dq (B, N, H, D); max, sum, lse, delta (B, H, N) */
-    struct ra_keys keys;       /* k, v, dk, dv (B, M, H, D); mask (B, M), or NULL */
+    struct ra_queries queries; /* q, o, d_out, dq, lost (B, N, H, D); the others (B, H, N) */
+    struct ra_keys keys;       /* k, v, dk, dv and theirs (B, M, H, D); mask (B, M), or NULL */
     float *workspace;          /* ra_tile_workspace */
     int64_t pairs;             /* query-key pairs of all tiles, forward */
 };
@@ -35,7 +35,7 @@ static void forward(const struct stage *stage, struct arrays *x, int64_t b, int6
     }
 }
 
-/* dq, dk and dv of head h of batch b, which must be zero before. */
+/* dq, dk and dv of head h of batch b. dk and dv must be zero before. */
 static void backward(const struct stage *stage, struct arrays *x, int64_t b, int64_t h)
 {
     struct ra_queries queries = ra_queries_head(&x->queries, stage->D, b, h);
@@ -44,7 +44,7 @@ static void backward(const struct stage *stage, struct arrays *x, int64_t b, int
         int64_t row = (b * stage->H + h) * stage->N + i;
         stage_progress(stage, "backward", row, stage->B * stage->H * stage->N);
         struct ra_queries block = ra_queries_block(&queries, i, stage->config.tile_queries);
-        ra_tile_delta(stage->D, &block);
+        ra_tile_begin_backward(stage->D, &block);
 
         for (int64_t j = 0; j < stage->M; j += stage->config.tile_keys) {
             struct ra_keys seen = ra_keys_block(&keys, j, stage->config.tile_keys);
@@ -78,6 +78,8 @@ int main(int argc, char **argv)
         int64_t numbers = stage.B * stage.M * width;
         x.keys.dk = stage_zeros(&stage, numbers, sizeof(float));
         x.keys.dv = stage_zeros(&stage, numbers, sizeof(float));
+        x.keys.dk_lost = stage_zeros(&stage, numbers, sizeof(float));
+        x.keys.dv_lost = stage_zeros(&stage, numbers, sizeof(float));
     }
     stage_lap(&stage, STAGE_READ);
 

@@ -1,8 +1,8 @@
 /* ra_tile: attention on one tile, a block of query rows against a block of key rows of one head.
  *
- * Chapter 02. New here: the carry (o, max, sum), folded block by block; the backward recomputes its
- * scores from q, k and lse instead of keeping them. All products of matrices go through one
- * function, multiply_add.
+ * Chapter 02. New here: the carry (o, max, sum), folded block by block, whose error does not grow
+ * with the number of keys; the backward recomputes its scores from q, k and lse instead of keeping
+ * them.
  */
 #include "ra_tile.h"
 #include <math.h>
@@ -20,6 +20,7 @@ static struct ra_queries queries_from(struct ra_queries queries, int64_t rows, i
     MOVE(queries.o, rows * queries.stride.o + element);
     MOVE(queries.d_out, rows * queries.stride.d_out + element);
     MOVE(queries.dq, rows * queries.stride.dq + element);
+    MOVE(queries.lost, rows * queries.stride.lost + element);
     MOVE(queries.max, row);
     MOVE(queries.sum, row);
     MOVE(queries.lse, row);
@@ -33,6 +34,8 @@ static struct ra_keys keys_from(struct ra_keys keys, int64_t rows, int64_t eleme
     MOVE(keys.v, rows * keys.stride.v + element);
     MOVE(keys.dk, rows * keys.stride.dk + element);
     MOVE(keys.dv, rows * keys.stride.dv + element);
+    MOVE(keys.dk_lost, rows * keys.stride.dk + element);
+    MOVE(keys.dv_lost, rows * keys.stride.dv + element);
     MOVE(keys.mask, row);
     return keys;
 }
@@ -62,25 +65,84 @@ struct ra_keys ra_keys_block(const struct ra_keys *keys, int64_t first, int64_t 
     return block;
 }
 
-/* out (rows, cols) += left (rows, inner) times right (inner, cols). Element (a, c) of left is at
- * a * left_row + c * left_col, so a transposed left costs nothing. Columns run innermost: each out
- * element is a sum of its own, so the compiler may compute several at once without changing the
- * order of any sum. */
-static void multiply_add(int64_t rows, int64_t inner, int64_t cols, const float *restrict left,
-                         int64_t left_row, int64_t left_col, const float *restrict right,
-                         int64_t right_row, float *restrict out, int64_t out_row)
+/* How many products are added up in float32 before their sum goes where rounding is made good. */
+enum { SHORT_SUM = 64 };
+
+/* Stands for the weight of a key that is not seen: minus zero, which exp never gives. */
+#define HIDDEN (-0.0f)
+
+static bool is_hidden(float weight)
 {
-    for (int64_t a = 0; a < rows; a++)
-        for (int64_t c = 0; c < inner; c++) {
-            float factor = left[a * left_row + c * left_col];
+    return weight == 0 && signbit(weight);
+}
+
+/* out (cols) += sum over c of factors[c * step] times row c of `rows`. Columns run innermost: each number
+ * of out is a sum of its own, so the compiler may compute several at once without changing the order
+ * of any sum. */
+static void add_products(int64_t inner, int64_t cols, const float *restrict factors, int64_t step,
+                         const float *restrict rows, int64_t row, float *restrict out)
+{
+    for (int64_t c = 0; c < inner; c++)
+        for (int64_t b = 0; b < cols; b++)
+            out[b] += factors[c * step] * rows[c * row + b];
+}
+
+/* out += more. What rounding cuts off the sum is kept in lost and added next time: so the error stays
+ * that of one rounding, however many times something is added (Kahan, 1965). What is lost of a + b
+ * is exactly (a - (sum - part)) + (b - part), where part = sum - a (Knuth). It is NaN where the sum
+ * is infinite: there nothing can be made good. */
+static void add_compensated(int64_t cols, const float *restrict more, float *restrict out,
+                            float *restrict lost)
+{
+    for (int64_t c = 0; c < cols; c++) {
+        float a = out[c], b = more[c] + lost[c], sum = a + b, part = sum - a;
+        float error = (a - (sum - part)) + (b - part);
+        lost[c] = isnan(error) ? 0 : error;
+        out[c] = sum;
+    }
+}
+
+/* A matrix of weights: element (a, c) is at first[a * row + c * col], so a transposed one costs nothing.
+ * It is whole if nothing in it is hidden. */
+struct weights {
+    const float *first;
+    int64_t row, col;
+    bool whole;
+};
+
+/* Rows of sums, and what rounding has lost of them. */
+struct sums {
+    float *out, *lost;
+    int64_t out_row, lost_row;
+};
+
+/* sums (rows, cols) += weights (rows, inner) times right (inner, cols). What is hidden is left out: 0
+ * times NaN would be NaN. `partial` is room for cols numbers. */
+static void add_weighted(int64_t rows, int64_t inner, int64_t cols, struct weights weights,
+                         const float *right, int64_t right_row, struct sums sums, float *partial)
+{
+    for (int64_t a = 0; a < rows; a++) {
+        const float *weight = weights.first + a * weights.row;
+        for (int64_t first = 0, last; first < inner; first = last) {
+            last = inner - first < SHORT_SUM ? inner : first + SHORT_SUM;
             for (int64_t b = 0; b < cols; b++)
-                out[a * out_row + b] += factor * right[c * right_row + b];
+                partial[b] = 0;
+            for (int64_t c = first, end; c < last; c = end + 1) {
+                end = weights.whole ? last : c;
+                while (end < last && !is_hidden(weight[end * weights.col]))
+                    end++;
+                add_products(end - c, cols, weight + c * weights.col, weights.col,
+                             right + c * right_row, right_row, partial);
+            }
+            add_compensated(cols, partial, sums.out + a * sums.out_row,
+                            sums.lost + a * sums.lost_row);
         }
+    }
 }
 
 /* out (rows, cols) = left (rows, D) times the transpose of right (cols, D), whose rows are
- * right_stride apart. right is first copied on its side, into turned (D, cols), because in
- * multiply_add the innermost index must step through neighbours in memory. */
+ * right_stride apart. right is first copied on its side, into turned (D, cols), because in add_products
+ * neighbours must be neighbours in memory. */
 static void multiply_transposed(int64_t rows, int64_t D, int64_t cols, const float *left,
                                 int64_t left_stride, const float *right, int64_t right_stride,
                                 float *restrict turned, float *restrict out)
@@ -91,46 +153,50 @@ static void multiply_transposed(int64_t rows, int64_t D, int64_t cols, const flo
 
     for (int64_t e = 0; e < rows * cols; e++)
         out[e] = 0;
-    multiply_add(rows, D, cols, left, left_stride, 1, turned, cols, out, cols);
+    for (int64_t a = 0; a < rows; a++)
+        add_products(D, cols, left + a * left_stride, 1, turned, cols, out + a * cols);
 }
 
-/* The score that belongs to a product q . k. */
+/* The score that belongs to a product q . k. That of a key that is seen is never -inf: what is too
+ * small for float32 has no value here, and becomes NaN. */
 static float score_value(struct ra_score rule, float product)
 {
     float score = rule.scale * product;
-    return rule.softcap > 0 ? rule.softcap * tanhf(score / rule.softcap) : score;
+    if (rule.softcap > 0)
+        return rule.softcap * tanhf(score / rule.softcap);
+    return score == -INFINITY ? NAN : score;
 }
 
-/* Its derivative by scale * q . k, from the score itself: without a soft cap 1. A hidden key's -inf
- * is no value of the tanh; its weight is 0, and 0 times the slope must be 0, not NaN. */
+/* Its derivative by scale * q . k, from the score itself: without a soft cap 1. */
 static float score_slope(struct ra_score rule, float score)
 {
-    if (!(rule.softcap > 0) || score == -INFINITY)
-        return 1;
     float bent = score / rule.softcap;
-    return 1 - bent * bent;
+    return rule.softcap > 0 ? 1 - bent * bent : 1;
 }
 
 /* scores (queries, keys): the score of q_a and k_b where row a may see key b, -inf where it may
- * not. */
-static void tile_scores(int64_t D, struct ra_score rule, const struct ra_queries *queries,
+ * not. Returns whether all rows see all keys. */
+static bool tile_scores(int64_t D, struct ra_score rule, const struct ra_queries *queries,
                         const struct ra_keys *keys, struct ra_band band, float *turned,
                         float *scores)
 {
+    bool whole = !keys->mask && band.lo <= 1 - queries->rows && band.hi >= keys->rows - 1;
     multiply_transposed(queries->rows, D, keys->rows, queries->q, queries->stride.q, keys->k,
                         keys->stride.k, turned, scores);
 
     for (int64_t a = 0; a < queries->rows; a++)
         for (int64_t b = 0; b < keys->rows; b++) {
-            bool visible = b - a >= band.lo && b - a <= band.hi && (!keys->mask || keys->mask[b]);
+            bool inside = b - a >= band.lo && b - a <= band.hi;
+            bool visible = whole || (inside && (!keys->mask || keys->mask[b]));
             float *score = &scores[a * keys->rows + b];
             *score = visible ? score_value(rule, *score) : -INFINITY;
         }
+    return whole;
 }
 
 int64_t ra_tile_workspace(int64_t query_rows, int64_t key_rows, int64_t D)
 {
-    return 2 * query_rows * key_rows + D * key_rows;
+    return 2 * query_rows * key_rows + D * key_rows + D;
 }
 
 void ra_tile_begin(int64_t D, const struct ra_queries *queries)
@@ -139,7 +205,7 @@ void ra_tile_begin(int64_t D, const struct ra_queries *queries)
         queries->max[a] = -INFINITY;
         queries->sum[a] = 0;
         for (int64_t c = 0; c < D; c++)
-            queries->o[a * queries->stride.o + c] = 0;
+            queries->o[a * queries->stride.o + c] = queries->lost[a * queries->stride.lost + c] = 0;
     }
 }
 
@@ -147,33 +213,34 @@ void ra_tile_forward(int64_t D, struct ra_score score, const struct ra_queries *
                      const struct ra_keys *keys, struct ra_band band, float *workspace)
 {
     float *weights = workspace, *turned = weights + queries->rows * keys->rows;
-    tile_scores(D, score, queries, keys, band, turned, weights);
+    float *partial = turned + D * keys->rows;
+    bool whole = tile_scores(D, score, queries, keys, band, turned, weights);
 
     for (int64_t a = 0; a < queries->rows; a++) {
-        float *weight = weights + a * keys->rows, *o = queries->o + a * queries->stride.o;
+        float *weight = weights + a * keys->rows;
+        float *o = queries->o + a * queries->stride.o;
+        float *lost = queries->lost + a * queries->stride.lost;
 
-        /* The largest score so far, old keys and new. */
+        /* The largest score so far, old keys and new. A NaN is not larger than anything: it comes in
+         * by its weight. */
         float old_max = queries->max[a], max = old_max;
         for (int64_t b = 0; b < keys->rows; b++)
             if (weight[b] > max)
                 max = weight[b];
 
-        /* A row that has seen no key at all keeps its empty carry: -inf - -inf would be NaN. The
-         * product below still reads its weights, so they must be 0. */
-        if (max == -INFINITY) {
-            for (int64_t b = 0; b < keys->rows; b++)
-                weight[b] = 0;
-            continue;
-        }
-
-        /* Rescale the old carry to the new max. An empty carry has old_max = -inf: exp gives 0. */
-        float rescale = expf(old_max - max), sum = queries->sum[a] * rescale;
-        for (int64_t c = 0; c < D; c++)
+        /* Rescale the old carry to the new max. An empty carry has old_max = -inf: exp gives 0. A row
+         * that has still seen no number keeps max = -inf, and -inf - -inf would be NaN: any other
+         * reference will do for it. */
+        float reference = max == -INFINITY ? 0 : max, rescale = expf(old_max - reference);
+        double sum = queries->sum[a] * rescale;
+        for (int64_t c = 0; c < D; c++) {
             o[c] *= rescale;
+            lost[c] *= rescale;
+        }
 
         /* Turn the new scores into weights under the new max, and sum them. */
         for (int64_t b = 0; b < keys->rows; b++) {
-            weight[b] = expf(weight[b] - max);
+            weight[b] = weight[b] == -INFINITY ? HIDDEN : expf(weight[b] - reference);
             sum += weight[b];
         }
         queries->max[a] = max;
@@ -181,31 +248,38 @@ void ra_tile_forward(int64_t D, struct ra_score score, const struct ra_queries *
     }
 
     /* o_a += sum over b of weight_ab v_b. */
-    multiply_add(queries->rows, keys->rows, D, weights, keys->rows, 1, keys->v, keys->stride.v,
-                 queries->o, queries->stride.o);
+    struct sums o = {queries->o, queries->lost, queries->stride.o, queries->stride.lost};
+    add_weighted(queries->rows, keys->rows, D, (struct weights){weights, keys->rows, 1, whole},
+                 keys->v, keys->stride.v, o, partial);
 }
 
 void ra_tile_finish(int64_t D, const struct ra_queries *queries)
 {
     for (int64_t a = 0; a < queries->rows; a++) {
-        float sum = queries->sum[a], *o = queries->o + a * queries->stride.o;
-        queries->lse[a] = queries->max[a] + logf(sum);
+        double sum = queries->sum[a];
+        float *o = queries->o + a * queries->stride.o;
+        const float *lost = queries->lost + a * queries->stride.lost;
+        queries->lse[a] = (float)(queries->max[a] + log(sum));
 
         /* A row that has seen nothing has sum = 0: log 0 is the -inf we want, 0 / 0 would be
          * NaN. */
         for (int64_t c = 0; c < D; c++)
-            o[c] = sum == 0 ? 0 : o[c] / sum;
+            o[c] = sum == 0 ? 0 : (float)(((double)o[c] + lost[c]) / sum);
     }
 }
 
-void ra_tile_delta(int64_t D, const struct ra_queries *queries)
+void ra_tile_begin_backward(int64_t D, const struct ra_queries *queries)
 {
     for (int64_t a = 0; a < queries->rows; a++) {
         const float *d_out = queries->d_out + a * queries->stride.d_out;
         const float *o = queries->o + a * queries->stride.o;
-        queries->delta[a] = 0;
+        float delta = 0;
         for (int64_t c = 0; c < D; c++)
-            queries->delta[a] += d_out[c] * o[c];
+            delta += d_out[c] * o[c];
+        queries->delta[a] = delta;
+        for (int64_t c = 0; c < D; c++)
+            queries->dq[a * queries->stride.dq + c] = queries->lost[a * queries->stride.lost + c] =
+                0;
     }
 }
 
@@ -213,31 +287,39 @@ void ra_tile_backward(int64_t D, struct ra_score score, const struct ra_queries 
                       const struct ra_keys *keys, struct ra_band band, float *workspace)
 {
     float *p = workspace, *ds = p + queries->rows * keys->rows;
-    float *turned = ds + queries->rows * keys->rows;
+    float *turned = ds + queries->rows * keys->rows, *partial = turned + D * keys->rows;
 
     /* The scores again, and dp_ab = d_out_a . v_b. */
-    tile_scores(D, score, queries, keys, band, turned, p);
+    bool whole = tile_scores(D, score, queries, keys, band, turned, p);
     multiply_transposed(queries->rows, D, keys->rows, queries->d_out, queries->stride.d_out,
                         keys->v, keys->stride.v, turned, ds);
 
     /* p_ab = exp(s_ab - lse_a), and ds_ab = scale * p_ab (dp_ab - delta_a), times the slope. The
-     * score goes where p goes, so the slope is taken first. A row that saw nothing has lse = -inf,
-     * and -inf - -inf would be NaN: its weights are 0. */
+     * score goes where p goes, so the slope is taken first. */
     for (int64_t a = 0; a < queries->rows; a++)
         for (int64_t b = 0; b < keys->rows; b++) {
             int64_t e = a * keys->rows + b;
+            if (p[e] == -INFINITY) {
+                p[e] = ds[e] = HIDDEN;
+                continue;
+            }
             float slope = score_slope(score, p[e]);
-            p[e] = queries->lse[a] == -INFINITY ? 0 : expf(p[e] - queries->lse[a]);
+            p[e] = expf(p[e] - queries->lse[a]);
             ds[e] = score.scale * p[e] * (ds[e] - queries->delta[a]) * slope;
         }
 
     /* dv_b += sum over a of p_ab d_out_a. */
-    multiply_add(keys->rows, queries->rows, D, p, 1, keys->rows, queries->d_out,
-                 queries->stride.d_out, keys->dv, keys->stride.dv);
+    struct sums dv = {keys->dv, keys->dv_lost, keys->stride.dv, keys->stride.dv};
+    add_weighted(keys->rows, queries->rows, D, (struct weights){p, 1, keys->rows, whole},
+                 queries->d_out, queries->stride.d_out, dv, partial);
 
-    /* dq_a += sum over b of ds_ab k_b, and dk_b += sum over a of ds_ab q_a. */
-    multiply_add(queries->rows, keys->rows, D, ds, keys->rows, 1, keys->k, keys->stride.k,
-                 queries->dq, queries->stride.dq);
-    multiply_add(keys->rows, queries->rows, D, ds, 1, keys->rows, queries->q, queries->stride.q,
-                 keys->dk, keys->stride.dk);
+    /* dq_a += sum over b of ds_ab k_b. */
+    struct sums dq = {queries->dq, queries->lost, queries->stride.dq, queries->stride.lost};
+    add_weighted(queries->rows, keys->rows, D, (struct weights){ds, keys->rows, 1, whole}, keys->k,
+                 keys->stride.k, dq, partial);
+
+    /* dk_b += sum over a of ds_ab q_a. */
+    struct sums dk = {keys->dk, keys->dk_lost, keys->stride.dk, keys->stride.dk};
+    add_weighted(keys->rows, queries->rows, D, (struct weights){ds, 1, keys->rows, whole},
+                 queries->q, queries->stride.q, dk, partial);
 }

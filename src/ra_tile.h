@@ -13,32 +13,38 @@
 /* A block of query rows. Row a of q starts at q + a * stride.q, and so on; D numbers each. The
  * carry is what a row keeps of all keys folded so far: in o the sum of exp(score - max) * v, in
  * max the largest score, in sum the sum of exp(score - max). Nothing seen yet: o = 0, max = -inf,
- * sum = 0. */
+ * sum = 0. o and dq are sums over any number of keys: what rounding cuts off them is kept in lost,
+ * and added with the next block. */
 struct ra_queries {
     int64_t rows;
     struct {
-        int64_t q, o, d_out, dq;
+        int64_t q, o, d_out, dq, lost;
     } stride;
     const float *q;
-    float *o, *max, *sum; /* forward: the carry, o (rows, D), max and sum (rows) */
-    float *lse;           /* (rows) */
-    const float *d_out;   /* backward: (rows, D) */
-    float *delta, *dq;    /* backward: delta (rows); dq (rows, D) is added to */
+    float *o, *max;     /* forward: the carry, o (rows, D), max (rows) */
+    double *sum;        /* forward: the carry, (rows) */
+    float *lost;        /* (rows, D), of o, backward of dq */
+    float *lse;         /* (rows) */
+    const float *d_out; /* backward: (rows, D) */
+    float *delta, *dq;  /* backward: delta (rows); dq (rows, D) */
 };
 
-/* A block of key rows. Row b of k starts at k + b * stride.k, and so on. */
+/* A block of key rows. Row b of k starts at k + b * stride.k, and so on; rows of dk_lost and dv_lost,
+ * which are to dk and dv what lost is to dq, as those of dk and dv. */
 struct ra_keys {
     int64_t rows;
     struct {
         int64_t k, v, dk, dv;
     } stride;
-    const float *k, *v; /* (rows, D) */
-    const bool *mask;   /* (rows), true: this key may be seen; NULL: all may */
-    float *dk, *dv;     /* backward: added to, (rows, D) */
+    const float *k, *v;       /* (rows, D) */
+    const bool *mask;         /* (rows), true: this key may be seen; NULL: all may */
+    float *dk, *dv;           /* backward: added to, (rows, D) */
+    float *dk_lost, *dv_lost; /* backward: (rows, D), 0 where dk and dv begin */
 };
 
 /* Which keys of the block a query row may see: row a sees key b when lo <= b - a <= hi and the mask
- * allows b. A bound of RA_BAND_FAR in size, or more, is none. */
+ * allows b. A bound of RA_BAND_FAR in size, or more, is none. Nothing of a key reaches a query that
+ * does not see it, and nothing of a query such a key: not a NaN either. */
 struct ra_band {
     int64_t lo, hi;
 };
@@ -47,7 +53,8 @@ struct ra_band {
 #define RA_ALL_KEYS ((struct ra_band){-RA_BAND_FAR, RA_BAND_FAR})
 
 /* How a score follows from a query and a key: scale * q . k and then, if there is a soft cap c > 0,
- * c * tanh(score / c), which is never larger than c in size. */
+ * c * tanh(score / c), which is never larger than c in size. A score that is NaN, or beyond the range
+ * of float32, makes o and lse of its query NaN. */
 struct ra_score {
     float scale, softcap; /* softcap 0: none */
 };
@@ -66,7 +73,7 @@ struct ra_keys ra_keys_block(const struct ra_keys *keys, int64_t first, int64_t 
  * in it is kept from one call to the next. */
 int64_t ra_tile_workspace(int64_t query_rows, int64_t key_rows, int64_t D);
 
-/* Empties the carry: o = 0, max = -inf, sum = 0. */
+/* Empties the carry: o = 0, max = -inf, sum = 0, nothing lost. */
 void ra_tile_begin(int64_t D, const struct ra_queries *queries);
 
 /* Folds one block of keys into the carry of the queries. */
@@ -77,8 +84,9 @@ void ra_tile_forward(int64_t D, struct ra_score score, const struct ra_queries *
  * seen nothing gets o = 0 and lse = -inf. */
 void ra_tile_finish(int64_t D, const struct ra_queries *queries);
 
-/* Writes delta: each row's sum of d_out * o, for a finished o. */
-void ra_tile_delta(int64_t D, const struct ra_queries *queries);
+/* Begins the backward: writes delta, each row's sum of d_out * o, for a finished o; dq = 0, nothing
+ * lost. dq may be where o is. */
+void ra_tile_begin_backward(int64_t D, const struct ra_queries *queries);
 
 /* Adds this tile's share to dq, dk and dv. */
 void ra_tile_backward(int64_t D, struct ra_score score, const struct ra_queries *queries,

@@ -2971,7 +2971,7 @@ static void fold_blocks(struct ra_fold *fold, const struct ra_queries *queries,
 {
     enum { BLOCK = 11 };
     struct ra_span query_span = {keys->rows - queries->rows, 1, queries->rows};
-    (fold->backward ? ra_tile_delta : ra_tile_begin)(fold->D, queries);
+    (fold->backward ? ra_tile_begin_backward : ra_tile_begin)(fold->D, queries);
     for (int64_t first = (keys->rows - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
         struct ra_keys block = ra_keys_block(keys, first, BLOCK);
         struct ra_span key_span = {first, 1, block.rows};
@@ -2993,24 +2993,26 @@ START_TEST(own_loop)
     struct shard x;
     fill_shard(&p, &x, HEADS_FIRST, plan);
     struct ra_arrays *arrays = &x.arrays;
-    float max[2 * 2 * N], sum[2 * 2 * N], delta[2 * 2 * N];
+    float max[2 * 2 * N], delta[2 * 2 * N], lost[N * D];
+    float *keys_lost = calloc(2 * 2 * M * D, sizeof *keys_lost);
+    double sum[2 * 2 * N];
     float *workspace = calloc((size_t)ra_tile_workspace(16, 8, D), sizeof *workspace);
     struct ra_fold fold = {.D = D,
                            .score = {(float)p.truth.scale, 0},
                            .tile_queries = 16,
                            .tile_keys = 8,
                            .workspace = workspace};
-    memset(arrays->dq.data, 0, sizeof(float[2 * 2 * N * D]));
     memset(arrays->dk.data, 0, sizeof(float[2 * M * D]));
     memset(arrays->dv.data, 0, sizeof(float[2 * M * D]));
     for (int64_t head = 0; head < 2 * 2; head++) {
         int64_t mine = head * N, theirs = head / 2 * M * D;
         struct ra_queries queries = {.rows = N,
-                                     .stride = {D, D, D, D},
+                                     .stride = {D, D, D, D, D},
                                      .q = (float *)arrays->q.data + mine * D,
                                      .o = (float *)arrays->o.data + mine * D,
                                      .max = max + mine,
                                      .sum = sum + mine,
+                                     .lost = lost,
                                      .lse = (float *)arrays->lse.data + mine,
                                      .d_out = (float *)arrays->d_out.data + mine * D,
                                      .delta = delta + mine,
@@ -3020,7 +3022,9 @@ START_TEST(own_loop)
                                .k = (float *)arrays->k.data + theirs,
                                .v = (float *)arrays->v.data + theirs,
                                .dk = (float *)arrays->dk.data + theirs,
-                               .dv = (float *)arrays->dv.data + theirs};
+                               .dv = (float *)arrays->dv.data + theirs,
+                               .dk_lost = keys_lost + theirs,
+                               .dv_lost = keys_lost + 2 * M * D + theirs};
         for (int backward = 0; backward < 2; backward++) {
             fold.backward = backward;
             fold_blocks(&fold, &queries, &keys, _i ? p.config.lookback : RA_BAND_FAR);
@@ -3034,6 +3038,7 @@ START_TEST(own_loop)
     clear_run(&planned);
     clear_shard(&x);
     clear(&p);
+    free(keys_lost);
     free(workspace);
 }
 END_TEST

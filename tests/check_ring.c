@@ -195,7 +195,8 @@ static float share_of(int rank, int call, int64_t e)
     return (float)(((int64_t)1 << 2 * rank) * (1 + (e + call) % 3));
 }
 
-/* Are these the right keys, and is this rank's share for them 0? Then adds the share. */
+/* Are these the right keys, and is this rank's share for them 0, with nothing lost? Then adds the
+ * share, of visitors a part as if it had been lost. */
 static void fold(void *context, int step, bool backward)
 {
     struct rank *self = context;
@@ -209,8 +210,11 @@ static void fold(void *context, int step, bool backward)
                "call %d, step %d: byte %" PRId64 " is not of rank %d", self->call, step, i,
                part.origin);
     for (int64_t e = 0; backward && e < part.rows * ring->gradient_bytes / 4; e++) {
-        expect(self, ring->gradients[slot][e] == 0, "step %d: not cleared", step);
-        ring->gradients[slot][e] += share_of(rank, self->call, e);
+        float lost = step > 0 ? 0.5f : 0;
+        expect(self, ring->gradients[slot][e] == 0 && ring->lost[e] == 0, "step %d: not cleared",
+               step);
+        ring->gradients[slot][e] += share_of(rank, self->call, e) - lost;
+        ring->lost[e] += lost;
         ra_ring_poll(&self->ring);
     }
 }
@@ -319,6 +323,7 @@ static void take_memory(struct ra_ring *ring)
         if (needed)
             ring->gradients[i] = malloc((size_t)(rows * ring->gradient_bytes) + 1);
     }
+    ring->lost = malloc((size_t)(most * ring->gradient_bytes) + 1);
 }
 
 /* One rank's thread: forward and backward, several times. */
@@ -356,6 +361,7 @@ static void run_rank(void *key_bytes, int rank)
         free(i < 3 ? ring->keys[i] : NULL);
         free(ring->gradients[i]);
     }
+    free(ring->lost);
 }
 
 START_TEST(loop)
@@ -437,7 +443,7 @@ static const struct ra_link stub_link = {.rank = 1,
 static struct ra_ring small_ring(const struct ra_link *link, int hops,
                                  void (*its_fold)(void *context, int step, bool backward))
 {
-    static float memory[7];
+    static float memory[8];
     static int storage[2 * MOST_RANKS];
     static const int64_t rows[] = {1, 1, 1};
     memset(&stub, 0, sizeof stub);
@@ -447,6 +453,7 @@ static struct ra_ring small_ring(const struct ra_link *link, int hops,
         .rows = rows,
         .keys = {&memory[0], &memory[1], &memory[2]},
         .gradients = {&memory[3], &memory[4], &memory[5], &memory[6]},
+        .lost = &memory[7],
         .key_bytes = 4,
         .gradient_bytes = 4,
         .fold = its_fold,
@@ -587,12 +594,13 @@ END_TEST
 
 START_TEST(message_keys)
 {
-    float message[200], gradients[200];
-    struct ra_keys keys = ra_message_keys(2, 6, true, 5, message, gradients);
+    float message[200], gradients[200], lost[200];
+    struct ra_keys keys = ra_message_keys(2, 6, true, 5, message, gradients, lost);
     ck_assert(keys.rows == 5 && keys.stride.k == 6 && keys.stride.v == 6);
     ck_assert(keys.stride.dk == 6 && keys.stride.dv == 6);
     ck_assert(keys.k == message && keys.v == message + 60);
     ck_assert(keys.dk == gradients && keys.dv == gradients + 60);
+    ck_assert(keys.dk_lost == lost && keys.dv_lost == lost + 60);
     ck_assert_ptr_eq(keys.mask, (const bool *)message + 480);
 
     /* The mask ends where the message does, and dv where the gradients do. */
@@ -601,11 +609,11 @@ START_TEST(message_keys)
     ck_assert_ptr_eq(keys.dv + 60, gradients + 5 * ra_message_gradient_bytes(2, 6) / 4);
 
     /* What is not there is NULL. */
-    keys = ra_message_keys(2, 6, false, 5, message, NULL);
+    keys = ra_message_keys(2, 6, false, 5, message, NULL, NULL);
     ck_assert(keys.k == message && keys.v == message + 60);
     ck_assert(!keys.mask && !keys.dk && !keys.dv);
-    keys = ra_message_keys(2, 6, true, 5, message, NULL);
-    ck_assert(keys.mask && !keys.dk && !keys.dv);
+    keys = ra_message_keys(2, 6, true, 5, message, NULL, NULL);
+    ck_assert(keys.mask && !keys.dk && !keys.dv && !keys.dk_lost && !keys.dv_lost);
 }
 END_TEST
 

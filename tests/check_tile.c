@@ -21,7 +21,9 @@ struct tiles {
     float q[SIZE], k[SIZE], v[SIZE], d_out[SIZE];
     bool mask[ROWS];
     struct ra_band band;
-    float o[SIZE], max[ROWS], sum[ROWS], lse[ROWS], delta[ROWS], dq[SIZE], dk[SIZE], dv[SIZE];
+    float o[SIZE], max[ROWS], lse[ROWS], delta[ROWS], dq[SIZE], dk[SIZE], dv[SIZE];
+    float lost[SIZE], dk_lost[SIZE], dv_lost[SIZE];
+    double sum[ROWS];
 };
 
 /* Rows of D numbers with NaN between them. */
@@ -82,11 +84,12 @@ static struct truth truth_of_tiles(const struct tiles *t)
 static struct ra_queries queries_of(struct tiles *t)
 {
     return (struct ra_queries){.rows = t->N,
-                               .stride = {STRIDE, STRIDE, STRIDE, STRIDE},
+                               .stride = {STRIDE, STRIDE, STRIDE, STRIDE, STRIDE},
                                .q = t->q,
                                .o = t->o,
                                .max = t->max,
                                .sum = t->sum,
+                               .lost = t->lost,
                                .lse = t->lse,
                                .d_out = t->d_out,
                                .delta = t->delta,
@@ -101,7 +104,9 @@ static struct ra_keys keys_of(struct tiles *t)
                             .v = t->v,
                             .mask = t->mask,
                             .dk = t->dk,
-                            .dv = t->dv};
+                            .dv = t->dv,
+                            .dk_lost = t->dk_lost,
+                            .dv_lost = t->dv_lost};
 }
 
 /* Cuts the rows into tiles of this many and runs the tile functions, forward and backward. Keys are
@@ -117,10 +122,7 @@ static void run_tiles(struct ra_score score, struct ra_queries queries, struct r
     for (int backward = 0; backward < 2; backward++)
         for (int64_t i = 0; i < queries.rows; i += query_rows) {
             struct ra_queries rows = ra_queries_block(&queries, i, query_rows);
-            if (backward)
-                ra_tile_delta(DIM, &rows);
-            else
-                ra_tile_begin(DIM, &rows);
+            (backward ? ra_tile_begin_backward : ra_tile_begin)(DIM, &rows);
             for (int64_t n = 0; n < key_tiles; n++) {
                 int64_t j = (descending ? key_tiles - 1 - n : n) * key_rows;
                 struct ra_keys seen = ra_keys_block(&keys, j, key_rows);
@@ -139,7 +141,7 @@ static void run_tiles(struct ra_score score, struct ra_queries queries, struct r
 static void compute(struct tiles *t, int64_t query_rows, int64_t key_rows, bool descending)
 {
     for (int e = 0; e < SIZE; e++)
-        t->dq[e] = t->dk[e] = t->dv[e] = e % STRIDE < DIM ? 0 : NAN;
+        t->dk[e] = t->dv[e] = t->dk_lost[e] = t->dv_lost[e] = e % STRIDE < DIM ? 0 : NAN;
     run_tiles(t->score, queries_of(t), keys_of(t), t->band, query_rows, key_rows, descending);
 }
 
@@ -273,7 +275,7 @@ END_TEST
 START_TEST(empty_carry)
 {
     struct tiles t;
-    float workspace[6 * 9 * 2 + 9 * DIM];
+    float workspace[6 * 9 * 2 + 9 * DIM + DIM];
     make(&t, 6, 9, 1, 11);
     struct ra_queries queries = queries_of(&t);
     struct ra_keys keys = keys_of(&t);
@@ -297,8 +299,8 @@ START_TEST(no_mask)
     make(&u, 6, 9, 1, 9);
     compute(&t, 3, 9, false);
 
-    float workspace[6 * 9 * 2 + 9 * DIM];
-    ck_assert_int_eq(ra_tile_workspace(6, 9, DIM), 6 * 9 * 2 + 9 * DIM);
+    float workspace[6 * 9 * 2 + 9 * DIM + DIM];
+    ck_assert_int_eq(ra_tile_workspace(6, 9, DIM), 6 * 9 * 2 + 9 * DIM + DIM);
     struct ra_queries queries = queries_of(&u);
     struct ra_keys keys = keys_of(&u);
     keys.mask = NULL;
@@ -314,7 +316,7 @@ END_TEST
 START_TEST(gradients_are_added)
 {
     struct tiles t;
-    float workspace[6 * 9 * 2 + 9 * DIM];
+    float workspace[6 * 9 * 2 + 9 * DIM + DIM];
     make(&t, 6, 9, 1, 10);
     compute(&t, 6, 9, false);
     struct truth truth = truth_of_tiles(&t);
@@ -432,7 +434,7 @@ END_TEST
 START_TEST(no_soft_cap)
 {
     struct tiles t;
-    float workspace[2 + DIM];
+    float workspace[2 + DIM + DIM];
     for (int n = 0; n < 20; n++) {
         make(&t, 1, 1, 1, 15);
         float product = 0;
@@ -456,6 +458,165 @@ START_TEST(no_soft_cap)
             ck_assert(t.dq[c] == -0.5f * t.k[c]);
             ck_assert(t.dk[c] == -0.5f * t.q[c]);
         }
+    }
+}
+END_TEST
+
+/* ---- Numbers that are none. */
+
+static bool sees(const struct tiles *t, int64_t a, int64_t b)
+{
+    return t->mask[b] && b - a >= t->band.lo && b - a <= t->band.hi;
+}
+
+/* Puts this value into number c of a row of an input. What depends on it by a pair of rows that see
+ * each other must not be finite; the rest must keep its bits. */
+static void judge_value(const struct tiles *clean, enum truth_array array, int64_t row, int c,
+                        float value, int64_t tile)
+{
+    struct tiles t = *clean;
+    (array == Q ? t.q : array == K ? t.k : array == V ? t.v : t.d_out)[row * STRIDE + c] = value;
+    compute(&t, tile, tile, false);
+
+    /* Queries with a score or a weight that is none, and keys that such a query sees. */
+    bool hit[ROWS] = {false}, seen[ROWS] = {false};
+    for (int64_t a = 0; a < t.N; a++)
+        for (int64_t b = 0; b < t.M; b++)
+            hit[a] = hit[a] || ((truth_is_of_keys(array) ? b : a) == row && sees(&t, a, b));
+    for (int64_t a = 0; a < t.N; a++)
+        for (int64_t b = 0; b < t.M; b++)
+            seen[b] = seen[b] || (hit[a] && sees(&t, a, b));
+
+    /* v and d_out enter o and dv column by column, o does not depend on d_out, nor dv on v. */
+    bool scores = array == Q || array == K;
+    const struct {
+        const float *got, *want;
+        const bool *rows;
+        int64_t count, width;
+        bool depends, whole;
+    } outputs[] = {{t.o, clean->o, hit, t.N, DIM, array != D_OUT, scores},
+                   {t.lse, clean->lse, hit, t.N, 1, scores, true},
+                   {t.dq, clean->dq, hit, t.N, DIM, true, true},
+                   {t.dk, clean->dk, seen, t.M, DIM, true, true},
+                   {t.dv, clean->dv, seen, t.M, DIM, array != V, scores}};
+    for (int o = 0; o < 5; o++)
+        for (int64_t e = 0; e < outputs[o].count * outputs[o].width; e++) {
+            int64_t of = e / outputs[o].width, column = e % outputs[o].width;
+            int64_t at = outputs[o].width == 1 ? e : of * STRIDE + column;
+            bool touched = outputs[o].depends && outputs[o].rows[of] &&
+                           (outputs[o].whole || column == c);
+            if (touched ? isfinite(outputs[o].got[at])
+                        : memcmp(&outputs[o].got[at], &outputs[o].want[at], sizeof(float)) != 0)
+                ck_abort_msg("%s row %d = %g, output %d, row %d, column %d: %g, before %g",
+                             truth_names[array], (int)row, value, o, (int)of, (int)column,
+                             outputs[o].got[at], outputs[o].want[at]);
+        }
+}
+
+/* Every value that is no number, in every row of every input; keys are hidden by a band and by a
+ * mask, and one query sees nothing. */
+START_TEST(no_numbers)
+{
+    static const enum truth_array inputs[] = {Q, K, V, D_OUT};
+    static const float values[] = {NAN, INFINITY, -INFINITY};
+    struct tiles clean;
+    make(&clean, 9, 11, 1, 19);
+    clean.mask[0] = clean.mask[5] = false;
+    clean.band = (struct ra_band){-4, _i ? 0 : 2};
+    compute(&clean, tile_rows[_i], tile_rows[_i], false);
+    for (int i = 0; i < 4; i++)
+        for (int64_t row = 0; row < (truth_is_of_keys(inputs[i]) ? clean.M : clean.N); row++)
+            for (int n = 0; n < 3; n++)
+                judge_value(&clean, inputs[i], row, 3, values[n], tile_rows[_i]);
+}
+END_TEST
+
+/* Scores beyond the range of float32, whichever key they are of and whatever the others are: o and lse
+ * are NaN, and not those of the other keys, or of none. */
+START_TEST(overflowing_scores)
+{
+    struct tiles t;
+    for (int tile = 1; tile <= 4; tile++)
+        for (int way = 0; way < 8; way++) {
+            make(&t, 1, 4, 1, 20);
+            t.q[0] = 1e20f;
+            for (int b = 0; b < 4; b++)
+                t.k[b * STRIDE] = way >= 4 || b == way ? (_i ? 1e20f : -1e20f) : 1e-20f;
+            compute(&t, 1, tile, way % 2);
+            ck_assert(isnan(t.lse[0]) && isnan(t.o[0]) && isnan(t.dq[0]) && isnan(t.dk[0]));
+        }
+}
+END_TEST
+
+/* ---- Many rows. */
+
+/* One query folds a tile of equal keys so often that it has seen `count` of them; the first tile has a
+ * key with a larger score, so that the others' weights are no powers of two. Backward, one key is
+ * seen by as many queries. All must be right to 1e-5, as if nothing were added up. */
+START_TEST(many_rows)
+{
+    static const double counts[] = {1e5, 1e6, 4e6, 2e7};
+    enum { MOST = 4096, D = 2 };
+    static float ones[MOST * D], v[MOST * D], d_out[MOST * D], first[D], sums[D], lost_sums[D];
+    static float lse[MOST], delta[MOST], workspace[2 * MOST + D * MOST + D];
+    const int64_t tile = _i % 2 ? MOST : 64, times = (int64_t)(counts[_i / 2] / (double)tile);
+    const double count = (double)(times * tile);
+    for (int e = 0; e < MOST * D; e++) {
+        ones[e] = 1;
+        v[e] = e % D ? -0.7f : 0.1f;
+        d_out[e] = e % D ? 0.3f : 0.1f;
+    }
+    first[0] = first[1] = 1.1f;
+
+    /* Scores are 1, and 1.1 once. */
+    struct ra_score score = {0.5f, 0};
+    float o[D], lost[D], max[1], dq[D], dk[D] = {0}, dv[D] = {0}, dk_lost[D] = {0}, dv_lost[D] = {0};
+    double sum[1];
+    struct ra_queries query = {.rows = 1, .stride = {D, D, D, D, D}, .q = ones, .o = o, .max = max,
+                               .sum = sum, .lost = lost, .lse = lse, .d_out = d_out,
+                               .delta = delta, .dq = dq};
+    struct ra_keys keys = {.rows = tile, .stride = {D, D, 0, 0}, .k = ones, .v = v, .dk = sums,
+                           .dv = sums, .dk_lost = lost_sums, .dv_lost = lost_sums};
+    struct ra_keys larger = keys;
+    larger.k = first;
+    larger.rows = 1;
+    ra_tile_begin(D, &query);
+    ra_tile_forward(D, score, &query, &larger, RA_ALL_KEYS, workspace);
+    for (int64_t n = 0; n < times; n++)
+        ra_tile_forward(D, score, &query, &keys, RA_ALL_KEYS, workspace);
+    ra_tile_finish(D, &query);
+    double want = log(exp(1.1) + count * exp(1));
+    ck_assert_double_le(fabs(lse[0] - want), 1e-5 * want);
+    for (int c = 0; c < D; c++)
+        ck_assert_double_le(fabs(o[c] - (double)v[c]), 1e-5 * fabs(v[c]));
+
+    /* p = exp(1 - lse), and delta makes ds = scale p. */
+    double p = exp(1 - (double)lse[0]);
+    float dp = d_out[0] * v[0] + d_out[1] * v[1];
+    ra_tile_begin_backward(D, &query);
+    delta[0] = dp - 1;
+    for (int64_t n = 0; n < times; n++)
+        ra_tile_backward(D, score, &query, &keys, RA_ALL_KEYS, workspace);
+    for (int c = 0; c < D; c++)
+        ck_assert_double_le(fabs(dq[c] - 0.5 * p * count), 0.5e-5 * p * count);
+
+    struct ra_queries queries = query;
+    struct ra_keys key = keys;
+    queries.rows = tile;
+    queries.stride.dq = queries.stride.lost = 0;
+    queries.dq = sums;
+    queries.lost = lost_sums;
+    key.rows = 1;
+    key.dk = dk, key.dv = dv, key.dk_lost = dk_lost, key.dv_lost = dv_lost;
+    for (int64_t a = 0; a < tile; a++) {
+        lse[a] = lse[0];
+        delta[a] = delta[0];
+    }
+    for (int64_t n = 0; n < times; n++)
+        ra_tile_backward(D, score, &queries, &key, RA_ALL_KEYS, workspace);
+    for (int c = 0; c < D; c++) {
+        ck_assert_double_le(fabs(dk[c] - 0.5 * p * count), 0.5e-5 * p * count);
+        ck_assert_double_le(fabs(dv[c] - p * count * d_out[c]), 1e-5 * p * count * d_out[c]);
     }
 }
 END_TEST
@@ -500,7 +661,7 @@ static float *place(float rooms[ARRAYS][ROOM], int way, int array, int64_t count
  * rooms are compared. */
 START_TEST(strides)
 {
-    static float want[ARRAYS][ROOM], got[ARRAYS][ROOM];
+    static float want[ARRAYS][ROOM], got[ARRAYS][ROOM], dk_lost[ROOM], dv_lost[ROOM];
     static const float zeros[SIZE];
     struct tiles t;
     make(&t, 10, 13, 1, 16);
@@ -524,6 +685,8 @@ START_TEST(strides)
     queries.stride.o = places[_i][O].stride;
     queries.stride.d_out = places[_i][D_OUT].stride;
     queries.stride.dq = places[_i][DQ].stride;
+    keys.dk_lost = dk_lost;
+    keys.dv_lost = dv_lost;
     keys.stride.k = places[_i][K].stride;
     keys.stride.v = places[_i][V].stride;
     keys.stride.dk = places[_i][DK].stride;
@@ -547,15 +710,17 @@ START_TEST(blocks_and_heads)
     make(&t, 5, 7, 1, 17);
     struct ra_queries queries = queries_of(&t), block, head;
     struct ra_keys keys = keys_of(&t), some, one;
-    queries.stride.o = 1, queries.stride.d_out = 2, queries.stride.dq = 3;
+    queries.stride.o = 1, queries.stride.d_out = 2, queries.stride.dq = 3, queries.stride.lost = 7;
     keys.stride.v = 4, keys.stride.dk = 5, keys.stride.dv = 6;
     block = ra_queries_block(&queries, 2, 3);
     ck_assert(block.rows == 3 && block.q == t.q + 2 * STRIDE && block.o == t.o + 2);
     ck_assert(block.d_out == t.d_out + 4 && block.dq == t.dq + 6 && block.max == t.max + 2);
+    ck_assert(block.lost == t.lost + 14);
     ck_assert(block.sum == t.sum + 2 && block.lse == t.lse + 2 && block.delta == t.delta + 2);
     some = ra_keys_block(&keys, 2, 4);
     ck_assert(some.rows == 4 && some.k == t.k + 2 * STRIDE && some.v == t.v + 8);
     ck_assert(some.dk == t.dk + 10 && some.dv == t.dv + 12 && some.mask == t.mask + 2);
+    ck_assert(some.dk_lost == t.dk_lost + 10 && some.dv_lost == t.dv_lost + 12);
     ck_assert(ra_queries_block(&queries, 3, 3).rows == 2 && ra_keys_block(&keys, 4, 4).rows == 3);
 
     /* Head 2 of 4, of three numbers each; 3 and 7 rows of 12 numbers lie before batch 1. */
@@ -564,17 +729,19 @@ START_TEST(blocks_and_heads)
     head = ra_queries_head(&queries, 3, 1, 2);
     ck_assert(head.q == t.q + 42 && head.o == t.o + 42 && head.d_out == t.d_out + 42);
     ck_assert(head.dq == t.dq + 42 && head.rows == 3 && head.max == t.max + 18);
+    ck_assert(head.lost == t.lost + 42);
     ck_assert(head.sum == t.sum + 18 && head.lse == t.lse + 18 && head.delta == t.delta + 18);
     one = ra_keys_head(&keys, 3, 1, 2);
     ck_assert(one.k == t.k + 90 && one.v == t.v + 90 && one.dk == t.dk + 90);
     ck_assert(one.dv == t.dv + 90 && one.rows == 7 && one.mask == t.mask + 7);
+    ck_assert(one.dk_lost == t.dk_lost + 90 && one.dv_lost == t.dv_lost + 90);
 }
 END_TEST
 
 /* Arrays that are not there do not appear when a block or a head is taken. */
 START_TEST(null_stays_null)
 {
-    struct ra_queries none = {.rows = 5, .stride = {12, 12, 12, 12}}, rows[2];
+    struct ra_queries none = {.rows = 5, .stride = {12, 12, 12, 12, 12}}, rows[2];
     struct ra_keys no_keys = {.rows = 5, .stride = {12, 12, 12, 12}}, seen[2];
     rows[0] = ra_queries_block(&none, 2, 2);
     rows[1] = ra_queries_head(&none, 3, 1, 2);
@@ -582,8 +749,9 @@ START_TEST(null_stays_null)
     seen[1] = ra_keys_head(&no_keys, 3, 1, 2);
     for (int n = 0; n < 2; n++) {
         ck_assert(!rows[n].q && !rows[n].o && !rows[n].max && !rows[n].sum && !rows[n].lse);
-        ck_assert(!rows[n].d_out && !rows[n].delta && !rows[n].dq);
+        ck_assert(!rows[n].d_out && !rows[n].delta && !rows[n].dq && !rows[n].lost);
         ck_assert(!seen[n].k && !seen[n].v && !seen[n].mask && !seen[n].dk && !seen[n].dv);
+        ck_assert(!seen[n].dk_lost && !seen[n].dv_lost);
     }
 }
 END_TEST
@@ -644,6 +812,9 @@ int main(void)
     tcase_add_loop_test(cases, soft_cap_against_differences, 0, 4);
     tcase_add_loop_test(cases, saturated_scores, 0, 3);
     tcase_add_loop_test(cases, no_soft_cap, 0, 2);
+    tcase_add_loop_test(cases, no_numbers, 0, TILE_ROWS);
+    tcase_add_loop_test(cases, overflowing_scores, 0, 2);
+    tcase_add_loop_test(cases, many_rows, 0, 8);
     tcase_add_loop_test(cases, strides, 0, 2);
     tcase_add_test(cases, blocks_and_heads);
     tcase_add_test(cases, null_stays_null);

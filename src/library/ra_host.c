@@ -25,8 +25,10 @@ struct host {
      * place once delta is known. */
     float *q, *o, *d_out;
 
-    /* What the tiles keep of each query row, (B, H, n). */
-    float *max, *sum, *lse, *delta;
+    /* What the tiles keep of each query row, (B, H, n), and of each number of o or dq, (B, n, H, D);
+     * and what they lose of the share of a hop. */
+    float *max, *lse, *delta, *lost, *share_lost;
+    double *sum;
 
     bool *mask;      /* of this rank's keys, (B, m) */
     float *visitors; /* k and v of one hop as float32, if they are not float32: 2 (B, m, G, D) */
@@ -60,9 +62,12 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, struct host *host, 
     host->o = narrow ? ra_arena_take(&arena, query_bytes) : NULL;
     host->d_out = narrow && backward ? ra_arena_take(&arena, query_bytes) : NULL;
     host->max = ra_arena_take(&arena, row_bytes);
-    host->sum = ra_arena_take(&arena, row_bytes);
+    host->sum = ra_arena_take(&arena, 2 * row_bytes);
     host->lse = ra_arena_take(&arena, row_bytes);
     host->delta = backward ? ra_arena_take(&arena, row_bytes) : NULL;
+    host->lost = ra_arena_take(&arena, query_bytes);
+    host->share_lost =
+        backward ? ra_arena_take(&arena, visitors * plan->ring.gradient_bytes) : NULL;
     host->mask = ra_arena_take(&arena, c->has_mask ? c->batch * m : 0);
     ra_plan_place_messages(plan, rank, &arena, keys, gradients);
     host->visitors = ra_arena_take(&arena, narrow ? visitors * plan->ring.gradient_bytes : 0);
@@ -116,15 +121,17 @@ static struct ra_queries queries_of(const struct ra_plan *plan, int64_t b, int64
 {
     const struct host *host = plan->own;
     const struct views *x = &host->x;
-    int64_t n = plan->rows[RA_QUERY_SIDE], row = (b * plan->config.heads + h) * n;
+    int64_t n = plan->rows[RA_QUERY_SIDE], H = plan->config.heads, D = plan->config.dim;
+    int64_t row = (b * H + h) * n;
     return (struct ra_queries){.rows = n,
-                               .stride = {x->q.row, x->o.row, x->d_out.row, x->dq.row},
+                               .stride = {x->q.row, x->o.row, x->d_out.row, x->dq.row, H * D},
                                .q = rows_of(x->q, b, h),
                                .o = rows_of(x->o, b, h),
                                .d_out = rows_of(x->d_out, b, h),
                                .dq = rows_of(x->dq, b, h),
                                .max = host->max + row,
                                .sum = host->sum + row,
+                               .lost = host->lost + (b * n * H + h) * D,
                                .lse = host->lse + row,
                                .delta = host->delta ? host->delta + row : NULL};
 }
@@ -213,6 +220,8 @@ static struct ra_keys keys_of(const struct ra_plan *plan, int step, bool backwar
     if (backward) {
         keys.dk = plan->ring.gradients[slot] + b * rows * stride + g * c->dim;
         keys.dv = keys.dk + numbers;
+        keys.dk_lost = plan->ring.lost + b * rows * stride + g * c->dim;
+        keys.dv_lost = keys.dk_lost + numbers;
     }
     return keys;
 }
@@ -272,13 +281,6 @@ static enum ra_status forward(struct ra_plan *plan, const struct ra_arrays *give
     return RA_OK;
 }
 
-/* Sets dq of these rows to 0. */
-static void clear_dq(int64_t D, const struct ra_queries *queries)
-{
-    for (int64_t a = 0; a < queries->rows; a++)
-        memset(queries->dq + a * queries->stride.dq, 0, (size_t)D * sizeof(float));
-}
-
 static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *given, void *stream)
 {
     (void)stream;
@@ -291,15 +293,14 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
     host->arrays = arrays;
     host->x = (struct views){.q = view(plan, arrays.q, host->q, true),
                              .o = view(plan, arrays.o, host->o, true),
-                             .d_out = view(plan, arrays.d_out, host->d_out, true)};
+                             .d_out = view(plan, arrays.d_out, host->d_out, true),
+                             .dq = view(plan, arrays.dq, host->o, false)};
     ra_number_load_all(turned(arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE], 1,
                        host->lse);
     pack_keys(plan);
 
-    /* o is needed for delta alone; then dq, a sum, may take the place of its copy. */
-    each_head(plan, ra_tile_delta);
-    host->x.dq = view(plan, arrays.dq, host->o, false);
-    each_head(plan, clear_dq);
+    /* o is needed for delta alone: dq takes the place of its copy. */
+    each_head(plan, ra_tile_begin_backward);
     if (!ra_ring_backward(&plan->ring))
         return ra_plan_lose(plan);
 
@@ -327,6 +328,7 @@ static enum ra_status create(struct ra_plan *plan, char *error)
         return RA_OUT_OF_MEMORY;
     }
     lay_out(plan, plan->link.rank, plan->own, plan->own, ring->keys, ring->gradients);
+    ring->lost = ((struct host *)plan->own)->share_lost;
     return RA_OK;
 }
 

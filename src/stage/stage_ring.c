@@ -59,7 +59,7 @@ struct ra_keys stage_ring_keys(const struct stage_ring *x, int step)
     int slot = ra_ring_slot(step);
     return ra_message_keys(stage->B, stage->G * stage->D, stage->config.has_mask,
                            ra_ring_rows(&x->ring, x->link.rank, step), x->ring.keys[slot],
-                           x->ring.gradients[slot]);
+                           x->ring.gradients[slot], x->ring.lost);
 }
 
 void stage_ring_work(struct stage_ring *x, int step, bool backward, int64_t pairs, int64_t skipped)
@@ -92,6 +92,8 @@ static void take_memory(struct stage_ring *x)
         if (backward)
             ring->gradients[i] = stage_allocate(stage, rows * ring->gradient_bytes, 1);
     }
+    if (backward)
+        ring->lost = stage_allocate(stage, (hops > 1 ? most : stage->m) * ring->gradient_bytes, 1);
     if (hops > 1 && backward)
         ring->gradients[3] = stage_allocate(stage, most * ring->gradient_bytes, 1);
 }
@@ -119,13 +121,13 @@ int stage_ring_run(struct stage_ring *x)
     stage_read_keys(stage, ring->keys[0]);
     stage_lap(stage, STAGE_READ);
 
-    /* o and lse. Then dq, which is zero here, dk and dv. */
+    /* o and lse. Then dq, dk and dv. */
     each_head(x, ra_tile_begin);
     if (!ra_ring_forward(ring))
         stage_fail(stage, "%s", x->link.error(x->link.self));
     each_head(x, ra_tile_finish);
     if (backward) {
-        each_head(x, ra_tile_delta);
+        each_head(x, ra_tile_begin_backward);
         if (!ra_ring_backward(ring))
             stage_fail(stage, "%s", x->link.error(x->link.self));
     }

@@ -11,16 +11,17 @@ struct ra_queries stage_queries(struct stage *stage)
     int64_t numbers = stage->B * stage->n * stage->H * stage->D;
     int64_t rows = stage->B * stage->H * stage->n, width = stage->H * stage->D;
     struct ra_queries queries = {.rows = stage->n,
-                                 .stride = {width, width, width, width},
+                                 .stride = {width, width, width, width, width},
                                  .q = stage_input(stage, STAGE_Q),
                                  .o = stage_allocate(stage, numbers, sizeof(float)),
                                  .max = stage_allocate(stage, rows, sizeof(float)),
-                                 .sum = stage_allocate(stage, rows, sizeof(float)),
+                                 .sum = stage_allocate(stage, rows, sizeof(double)),
+                                 .lost = stage_allocate(stage, numbers, sizeof(float)),
                                  .lse = stage_allocate(stage, rows, sizeof(float))};
     if (!stage->config.forward_only) {
         queries.d_out = stage_input(stage, STAGE_D_OUT);
         queries.delta = stage_allocate(stage, rows, sizeof(float));
-        queries.dq = stage_zeros(stage, numbers, sizeof(float));
+        queries.dq = stage_allocate(stage, numbers, sizeof(float));
     }
     return queries;
 }

@@ -670,7 +670,7 @@ RETURNS(ra_signal_mask(bool *to, struct ra_tensor from, int64_t batch, int64_t r
 
 /* ---- Kernels: the tiles of the library on the host, on copies of one head in float32. */
 
-static float *copies[16];
+static void *copies[24];
 static int copy_count;
 
 /* Rows of one head, without gaps; of no array, zeros. */
@@ -683,7 +683,8 @@ static float *copy_of(struct ra_tensor x, int64_t rows, int64_t width, int64_t b
                        from +
                            (batch * x.batch + row * x.row + head * x.head) * ra_type_bytes(x.type),
                        to + row * width);
-    return copies[copy_count++] = to;
+    copies[copy_count++] = to;
+    return to;
 }
 
 /* And back. */
@@ -709,12 +710,17 @@ static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t 
     int64_t n = x->queries, m = x->keys, D = x->dim;
     int64_t g = ra_heads_key(x->head_map, x->heads, x->key_heads, h);
     bool carried = !backward && !x->first;
+    const float *before = copy_of(carried ? x->carry_sum : none, n, 1, b, h);
+    double *sum = copies[copy_count++] = calloc((size_t)n + 1, sizeof *sum);
+    for (int64_t a = 0; a < n; a++)
+        sum[a] = before[a];
     struct ra_queries queries = {.rows = n,
-                                 .stride = {D, D, D, D},
+                                 .stride = {D, D, D, D, D},
                                  .q = copy_of(x->q, n, D, b, h),
                                  .o = copy_of(carried ? x->carry_o : none, n, D, b, h),
                                  .max = copy_of(carried ? x->carry_max : none, n, 1, b, h),
-                                 .sum = copy_of(carried ? x->carry_sum : none, n, 1, b, h),
+                                 .sum = sum,
+                                 .lost = copy_of(none, n, D, b, h),
                                  .lse = copy_of(backward ? x->lse : none, n, 1, b, h),
                                  .d_out = copy_of(x->d_out, n, D, b, h),
                                  .delta = copy_of(x->delta, n, 1, b, h),
@@ -724,7 +730,9 @@ static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t 
                            .k = copy_of(x->k, m, D, b, g),
                            .v = copy_of(x->v, m, D, b, g),
                            .dk = copy_of(x->dk, m, D, b, g),
-                           .dv = copy_of(x->dv, m, D, b, g)};
+                           .dv = copy_of(x->dv, m, D, b, g),
+                           .dk_lost = copy_of(none, m, D, b, g),
+                           .dv_lost = copy_of(none, m, D, b, g)};
     if (x->mask.data) /* the plan's own, without gaps */
         keys.mask = (const bool *)x->mask.data + b * x->mask.batch;
     if (backward) {
@@ -744,7 +752,10 @@ static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t 
     } else {
         put_back(x->carry_o, n, D, b, h, queries.o);
         put_back(x->carry_max, n, 1, b, h, queries.max);
-        put_back(x->carry_sum, n, 1, b, h, queries.sum);
+        float *rounded = copy_of(none, n, 1, b, h);
+        for (int64_t a = 0; a < n; a++)
+            rounded[a] = (float)sum[a];
+        put_back(x->carry_sum, n, 1, b, h, rounded);
     }
 }
 
@@ -792,11 +803,13 @@ static bool write_delta(struct work *work)
     for (int64_t i = 0; i < x->batch * x->heads; i++) {
         int64_t b = i / x->heads, h = i % x->heads;
         struct ra_queries queries = {.rows = n,
-                                     .stride = {D, D, D, D},
+                                     .stride = {D, D, D, D, D},
                                      .o = copy_of(x->o, n, D, b, h),
                                      .d_out = copy_of(x->d_out, n, D, b, h),
-                                     .delta = copy_of(x->delta, n, 1, b, h)};
-        ra_tile_delta(D, &queries);
+                                     .delta = copy_of(x->delta, n, 1, b, h),
+                                     .dq = copy_of((struct ra_tensor)RA_NO_TENSOR, n, D, b, h),
+                                     .lost = copy_of((struct ra_tensor)RA_NO_TENSOR, n, D, b, h)};
+        ra_tile_begin_backward(D, &queries);
         put_back(x->delta, n, 1, b, h, queries.delta);
         free_copies();
     }

@@ -11,14 +11,21 @@
 
 enum { N = 128, D = 64, CALLS = 100, TURNS = 200 };
 
-static float q[N * D], k[N * D], v[N * D], o[N * D], max[N], sum[N], lse[N];
-static float workspace[64 * 64 * 2 + D * 64];
+static float q[N * D], k[N * D], v[N * D], o[N * D], lost[N * D], max[N], lse[N];
+static double sum[N];
+static float workspace[64 * 64 * 2 + D * 64 + D];
 
 /* The same as ra_forward, from the modules. */
 static void bare(void)
 {
-    struct ra_queries queries = {
-        .rows = N, .stride = {D, D, D, D}, .q = q, .o = o, .max = max, .sum = sum, .lse = lse};
+    struct ra_queries queries = {.rows = N,
+                                 .stride = {D, D, D, D, D},
+                                 .q = q,
+                                 .o = o,
+                                 .lost = lost,
+                                 .max = max,
+                                 .sum = sum,
+                                 .lse = lse};
     struct ra_keys keys = {.rows = N, .stride = {D, D, D, D}, .k = k, .v = v};
     struct ra_fold fold = {
         .D = D, .score = {0.125f, 0}, .tile_queries = 64, .tile_keys = 64, .workspace = workspace};
