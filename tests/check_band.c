@@ -239,7 +239,7 @@ static void equal(const char *what, const float *want, const float *got, int64_t
 static void judge_counts(int64_t N, int64_t M, struct ra_band band, const struct ra_fold *fold,
                          int64_t pairs, int64_t skipped)
 {
-    struct ra_queries queries = {.rows = N, .stride = {DIM, DIM, DIM, DIM}};
+    struct ra_queries queries = {.rows = N, .stride = {DIM, DIM, DIM, DIM, DIM}};
     struct ra_keys keys = {.rows = M, .stride = {DIM, DIM, DIM, DIM}};
     int64_t calls = 0;
     struct ra_fold count = *fold;
