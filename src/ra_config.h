@@ -31,9 +31,10 @@ enum ra_transport { RA_ANY_TRANSPORT, RA_PEER_COPIES, RA_DEVICE_LINK, RA_HOST_LI
 struct ra_event;   /* ra_ring.h: what an observer is told */
 struct ra_backend; /* where a plan computes: ring_attention_cuda.h has one for GPUs */
 
-/* What to compute. Always begin with RA_CONFIG_INIT: it sets the size, by which the library knows
- * which fields your header has, and the defaults in brackets. All ranks of a ring give the same, but
- * for the observer. */
+/* What to compute. Always begin with RA_CONFIG_INIT, or with ra_config_init where there are no macros:
+ * it sets the size, by which the library knows which fields your header has, and the defaults in
+ * brackets. A config that began otherwise is refused, as 0 is a value of most fields and not their
+ * default. All ranks of a ring give the same, but for the observer. */
 struct ra_config {
     size_t size;
 
@@ -78,6 +79,7 @@ struct ra_config {
     enum ra_transport transport;     /* [RA_ANY_TRANSPORT: the best that all ranks can have] */
     bool deterministic; /* the backward gives equal bits for equal inputs, which on the host it
                          * always does [false] */
+    int begun; /* [1]: this config began with its defaults */
 };
 
 #define RA_SAME (-1)
@@ -88,7 +90,7 @@ struct ra_config {
     {                                                                                            \
         sizeof(struct ra_config), 1, 0, RA_SAME, 1, RA_SAME, 0, RA_FLOAT32, false, false, false, \
             false, RA_NO_LOOKBACK, RA_GROUPED, RA_DEFAULT_SCALE, 0, RA_CONTIGUOUS, 0, 0, 0, 0,   \
-            600, NULL, NULL, NULL, RA_ANY_TRANSPORT, false                                       \
+            600, NULL, NULL, NULL, RA_ANY_TRANSPORT, false, 1                                    \
     }
 
 #endif

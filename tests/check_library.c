@@ -419,6 +419,8 @@ static void fill_shard(const struct problem *p, struct shard *x, enum order orde
             memset((char *)owner.data + at * size, t, (size_t)(width * size));
         }
     }
+    if (!p->config.has_mask)
+        x->arrays.mask = (struct ra_tensor)RA_NO_TENSOR;
     for (int t = 0; t < ARRAYS; t++)
         if (x->blocks[t].data)
             memcpy(x->blocks[t].before, x->blocks[t].data, (size_t)x->blocks[t].bytes);
@@ -1718,13 +1720,23 @@ START_TEST(config_sizes)
     newer.more[1] = 1;
     refused(&newer.config, "config", "field", "newer");
 
-    static const size_t sizes[] = {0, 1, 8, 15, (size_t)1 << 20, SIZE_MAX};
-    for (int i = 0; i < COUNT(sizes); i++) {
-        struct ra_config config = shape(2, 8, 8, 4, 2, 8);
+    /* Of all other sizes, those that end between two fields are taken. */
+    newer.more[1] = 0;
+    for (size_t size = 0; size <= sizeof newer; size++) {
         char got[32];
-        config.size = sizes[i];
-        snprintf(got, sizeof got, "%zu", sizes[i]);
-        refused(&config, "size", got, "RA_CONFIG_INIT");
+        newer.config.size = size;
+        snprintf(got, sizeof got, "%zu", size);
+        if (size > offsetof(struct ra_config, dim) && size % 8 == 0)
+            ra_plan_destroy(plan_for(&newer.config));
+        else if (size >= 16 && size % 8 == 0)
+            refused(&newer.config, "dim", "0", "at least 1");
+        else
+            refused(&newer.config, "size", got, "RA_CONFIG_INIT");
+    }
+    static const size_t sizes[] = {(size_t)1 << 20, SIZE_MAX};
+    for (int i = 0; i < COUNT(sizes); i++) {
+        newer.config.size = sizes[i];
+        refused(&newer.config, "size", "config", "RA_CONFIG_INIT");
     }
 
     /* What lies behind an older header's last field is not looked at. */
@@ -1734,6 +1746,63 @@ START_TEST(config_sizes)
     older.layout = 77;
     older.tile_keys = -5;
     ra_plan_destroy(plan_for(&older));
+}
+END_TEST
+
+/* A config of zeros is none, whatever was set in it; ra_config_init sets what RA_CONFIG_INIT does, in a
+ * struct of any version's size. */
+START_TEST(config_beginnings)
+{
+    struct ra_config zeros = {.size = sizeof zeros, .batch = 1, .queries = 4, .heads = 1,
+                              .key_heads = 1, .dim = 2};
+    refused(&zeros, "begun", "0", "RA_CONFIG_INIT");
+
+    struct ra_config macro;
+    memset(&macro, 0, sizeof macro);
+    macro = (struct ra_config)RA_CONFIG_INIT;
+    struct {
+        struct ra_config config;
+        int64_t more;
+    } made;
+    for (size_t size = 0; size <= sizeof made; size++) {
+        memset(&made, 0x77, sizeof made);
+        ra_config_init(&made.config, size);
+        size_t known = size < sizeof macro ? size : sizeof macro;
+        if (size >= sizeof made.config.size) {
+            ck_assert_uint_eq(made.config.size, size);
+            made.config.size = macro.size;
+            ck_assert_int_eq(made.config.batch, size < 16 ? made.config.batch : 1);
+        }
+        for (size_t byte = known; byte < sizeof made; byte++)
+            ck_assert_int_eq(((unsigned char *)&made)[byte], byte < size ? 0 : 0x77);
+    }
+    ra_config_init(&made.config, sizeof made.config);
+    ck_assert(made.config.scale == macro.scale && made.config.keys == macro.keys);
+    ck_assert(made.config.lookback == macro.lookback && made.config.timeout == macro.timeout);
+    made.config.dim = 2;
+    ra_plan_destroy(plan_for(&made.config));
+    ra_config_init(NULL, 8);
+}
+END_TEST
+
+/* No plan is no error of memory anywhere. */
+START_TEST(no_plan)
+{
+    struct ra_hop hop;
+    char text[4];
+    int64_t positions[1] = {7};
+    ck_assert(ra_plan_rank(NULL) == -1 && ra_plan_ranks(NULL) == 0 && ra_plan_bytes(NULL) == 0);
+    ck_assert(ra_plan_rows(NULL, RA_KEY_SIDE) == 0 && ra_plan_hops(NULL) == 0);
+    ck_assert(ra_plan_position(NULL, RA_KEY_SIDE, 0) == -1);
+    ck_assert(ra_plan_layout(NULL, RA_QUERY_SIDE).length == 0);
+    ra_plan_positions(NULL, RA_KEY_SIDE, positions);
+    ck_assert_int_eq(positions[0], 7);
+    ck_assert_int_eq(ra_plan_describe(NULL, 0, text, sizeof text), -1);
+    ck_assert_int_eq(ra_plan_hop(NULL, 0, 0, false, &hop), RA_INVALID);
+    ck_assert_int_eq(ra_wait(NULL), RA_INVALID);
+    ck_assert_int_eq(ra_shard(NULL, RA_KEY_SIDE, 1, 1, text, text + 1), RA_INVALID);
+    ck_assert_int_eq(ra_unshard(NULL, RA_KEY_SIDE, 1, 1, text, text + 1), RA_INVALID);
+    ck_assert_ptr_nonnull(strstr(ra_plan_error(NULL), "NULL"));
 }
 END_TEST
 
@@ -1901,12 +1970,17 @@ START_TEST(sizes_of_arrays)
     ck_assert_int_eq(ra_forward(NULL, &x.arrays), RA_INVALID);
     ck_assert_int_eq(ra_backward(NULL, &x.arrays), RA_INVALID);
     ck_assert_ptr_nonnull(ra_plan_error(NULL));
-    static const size_t sizes[] = {0, 8, sizeof(size_t) + sizeof(struct ra_tensor), SIZE_MAX};
-    for (int i = 0; i < COUNT(sizes); i++) {
-        newer.arrays.size = sizes[i];
-        ck_assert_int_eq(ra_forward(plan, &newer.arrays), RA_INVALID);
-        ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "RA_ARRAYS_INIT"));
+    for (size_t size = 0; size <= sizeof newer; size++) {
+        newer.arrays.size = size;
+        bool whole = size >= sizeof newer.arrays ? size % 8 == 0
+                                                 : size % sizeof(struct ra_tensor) == sizeof(size_t);
+        bool enough = size >= offsetof(struct ra_arrays, d_out);
+        ck_assert_int_eq(ra_forward(plan, &newer.arrays), whole && enough ? RA_OK : RA_INVALID);
+        if (!whole || !enough)
+            ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "RA_ARRAYS_INIT"));
     }
+    newer.arrays.size = SIZE_MAX;
+    ck_assert_int_eq(ra_forward(plan, &newer.arrays), RA_INVALID);
     newer.arrays.size = sizeof newer;
     ck_assert_int_eq(ra_forward(plan, &newer.arrays), RA_OK);
     newer.more = 1;
@@ -1917,6 +1991,16 @@ START_TEST(sizes_of_arrays)
     ck_assert_int_eq(ra_backward(plan, &newer.arrays), RA_INVALID);
     ra_plan_destroy(plan);
 
+    /* A mask that was not planned for would be left out. */
+    plan = plan_for(&p.config);
+    bool mask[10] = {false};
+    x.arrays.mask = ra_tensor_bn(mask, 5);
+    ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_INVALID);
+    ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "has_mask = false"));
+    x.arrays.mask.data = NULL;
+    ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
+    ra_plan_destroy(plan);
+
     p.config.forward_only = true;
     plan = plan_for(&p.config);
     ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
@@ -1925,6 +2009,56 @@ START_TEST(sizes_of_arrays)
     ra_plan_destroy(plan);
     clear_shard(&x);
     clear(&p);
+}
+END_TEST
+
+/* Sizes whose product no int64_t holds give strides that are refused. */
+START_TEST(huge_tensors)
+{
+    const int64_t huge = (int64_t)1 << 40;
+    struct problem p = {.config = shape(2, 5, 5, 4, 2, 3)};
+    prepare(&p);
+    struct ra_plan *plan = plan_for(&p.config);
+    struct shard x;
+    fill_shard(&p, &x, ROWS_FIRST, plan);
+    void *data = x.arrays.q.data;
+    const struct ra_tensor wrong[] = {ra_tensor_bnhd(data, RA_FLOAT32, huge, huge, 3),
+                                      ra_tensor_bhnd(data, RA_FLOAT32, huge, 4, huge),
+                                      ra_tensor_bnhd(data, RA_FLOAT32, -huge, huge, huge)};
+    for (int i = 0; i < COUNT(wrong); i++) {
+        x.arrays.q = wrong[i];
+        ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_INVALID);
+        ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "lead out of memory"));
+    }
+    ck_assert_int_gt(ra_tensor_bhn(data, huge, huge).batch, (int64_t)1 << 56);
+    ra_plan_destroy(plan);
+    clear_shard(&x);
+    clear(&p);
+}
+END_TEST
+
+/* Rows are not copied between arrays that overlap, nor of a side that is none. */
+START_TEST(shards_that_overlap)
+{
+    enum { N = 8, BYTES = 4 };
+    char room[4 * N * BYTES];
+    struct ra_config config = shape(1, N, N, 1, 1, 1);
+    config.ring_size = 2;
+    struct ra_plan *plan = plan_for(&config);
+    char *whole = room + N * BYTES;
+    for (int64_t at = 0; at + N / 2 * BYTES <= (int64_t)sizeof room; at++) {
+        char *local = room + at;
+        bool apart = local + N / 2 * BYTES <= whole || local >= whole + N * BYTES;
+        ck_assert_int_eq(ra_shard(plan, RA_KEY_SIDE, 1, BYTES, whole, local),
+                         apart ? RA_OK : RA_INVALID);
+        ck_assert_int_eq(ra_unshard(plan, RA_KEY_SIDE, 1, BYTES, local, whole),
+                         apart ? RA_OK : RA_INVALID);
+        if (!apart)
+            ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "overlap"));
+    }
+    ck_assert_int_eq(ra_shard(plan, (enum ra_side)2, 1, BYTES, whole, room), RA_INVALID);
+    ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "side = 2"));
+    ra_plan_destroy(plan);
 }
 END_TEST
 
@@ -3137,6 +3271,91 @@ START_TEST(observers)
 }
 END_TEST
 
+/* A call within a call. */
+struct nested {
+    struct ra_plan *plan;
+    const struct ra_arrays *arrays;
+    int refused, seen;
+};
+
+static void *call_again(void *context)
+{
+    struct nested *nested = context;
+    nested->seen++;
+    nested->refused += ra_forward(nested->plan, nested->arrays) == RA_INVALID &&
+                       ra_backward(nested->plan, nested->arrays) == RA_INVALID &&
+                       strstr(ra_plan_error(nested->plan), "not over") != NULL;
+    return NULL;
+}
+
+/* The same from this thread and from another. */
+static void call_again_twice(void *context, const struct ra_event *event)
+{
+    pthread_t thread;
+    (void)event;
+    call_again(context);
+    ck_assert_int_eq(pthread_create(&thread, NULL, call_again, context), 0);
+    pthread_join(thread, NULL);
+}
+
+/* While a call is under way neither begins, from whichever thread, and that one goes on to its right
+ * end. */
+START_TEST(calls_within_calls)
+{
+    struct problem p = {.config = shape(1, 20, 20, 2, 1, 4)};
+    prepare(&p);
+    struct nested nested = {0};
+    p.config.observe = call_again_twice;
+    p.config.observer = &nested;
+    struct ra_plan *plan = nested.plan = plan_for(&p.config);
+    struct shard x;
+    fill_shard(&p, &x, ROWS_FIRST, plan);
+    nested.arrays = &x.arrays;
+    ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
+    ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_OK);
+    ck_assert(nested.seen > 0 && nested.refused == nested.seen);
+    struct run run = run_of(&p, &x);
+    judge_run(&p, &run);
+    clear_run(&run);
+    ra_plan_destroy(plan);
+    clear_shard(&x);
+    clear(&p);
+}
+END_TEST
+
+/* ---- Numbers that are none. ---- */
+
+/* A key that is NaN, on whichever rank and in whichever tile: o, lse and dq of the queries that see it
+ * are NaN, those of the others keep every bit. */
+START_TEST(not_a_number)
+{
+    for (int layout = RA_CONTIGUOUS; layout <= RA_ZIGZAG; layout++)
+        for (int64_t key = 0; key < 18; key += 5) {
+            struct problem p = {.config = shape(1, 18, 18, 2, 1, 4), .ranks = _i};
+            p.config.causal = true;
+            p.config.lookback = 11;
+            p.config.layout = layout;
+            p.config.tile_queries = 3, p.config.tile_keys = 2;
+            prepare(&p);
+            struct run clean = run_as(&p, ROWS_FIRST, THREAD_LATE);
+            input_row(&p, K, 0, key, 0)[2] = NAN;
+            struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE);
+            static const enum truth_array outputs[] = {O, LSE, DQ};
+            for (int n = 0; n < 3; n++)
+                for (int64_t e = 0; e < truth_count(&p.truth, outputs[n]); e++) {
+                    int64_t i = e / truth_width(&p.truth, outputs[n]) / 2;
+                    double got = run.got[outputs[n]][e], before = clean.got[outputs[n]][e];
+                    bool sees = i >= key && i - key <= 11;
+                    ck_assert_msg(sees ? isnan(got) : got == before, "%s row %d: %g, before %g",
+                                  truth_names[outputs[n]], (int)i, got, before);
+                }
+            clear_run(&clean);
+            clear_run(&run);
+            clear(&p);
+        }
+}
+END_TEST
+
 /* CK_RUN_CASE=NAME runs one of these alone. */
 static TCase *add_cases(Suite *suite, const char *name)
 {
@@ -3177,6 +3396,10 @@ int main(int argc, char **argv)
     cases = add_cases(suite, "errors");
     tcase_add_test(cases, wrong_configs);
     tcase_add_test(cases, config_sizes);
+    tcase_add_test(cases, config_beginnings);
+    tcase_add_test(cases, no_plan);
+    tcase_add_test(cases, huge_tensors);
+    tcase_add_test(cases, shards_that_overlap);
     tcase_add_loop_test(cases, wrong_calls, 0, 2);
     tcase_add_test(cases, sizes_of_arrays);
     tcase_add_test(cases, types_of_arrays);
@@ -3207,5 +3430,7 @@ int main(int argc, char **argv)
     cases = add_cases(suite, "others");
     tcase_add_loop_test(cases, own_loop, 0, 2);
     tcase_add_loop_test(cases, observers, 0, 3);
+    tcase_add_test(cases, calls_within_calls);
+    tcase_add_loop_test(cases, not_a_number, 0, 4);
     return suite_run(suite);
 }

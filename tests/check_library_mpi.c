@@ -989,6 +989,34 @@ static void test_wrong_rows(void)
         }
 }
 
+/* Arguments that are each right, but not the same on the root and on another rank. Whoever differs from
+ * the root says so. */
+static void test_different_rows(void)
+{
+    for (int way = 0; way < 8 && ring_size > 1; way++)
+        for (int who = 0; who < ring_size; who++) {
+            struct problem problem = usual(12, 12);
+            struct work work;
+            if (!begin(&work, &problem, MPI_COMM_WORLD))
+                return;
+            PMPI_Barrier(MPI_COMM_WORLD);
+            static char rows[2][2 * 12 * 8];
+            bool odd = work.rank == who, scatters = (way < 4) != (odd && way % 4 == 3);
+            enum ra_side side = odd && way % 4 == 0 ? RA_KEY_SIDE : RA_QUERY_SIDE;
+            int64_t outer = odd && way % 4 == 1 ? 2 : 1, row_bytes = odd && way % 4 == 2 ? 8 : 4;
+            enum ra_status status =
+                scatters ? ra_mpi_scatter(work.plan, side, outer, row_bytes, 0, rows[0], rows[1])
+                         : ra_mpi_gather(work.plan, side, outer, row_bytes, 0, rows[1], rows[0]);
+            bool differs = odd ? work.rank > 0 : who == 0;
+            EXPECT(status == RA_LOST || (!differs && status == RA_OK), "way %d, odd %d: %s", way, who,
+                   ra_status_text(status));
+            EXPECT(status == RA_OK || strstr(ra_plan_error(work.plan), "give the same"),
+                   "way %d, odd %d: %s", way, who, ra_plan_error(work.plan));
+            PMPI_Barrier(MPI_COMM_WORLD);
+            end(&work);
+        }
+}
+
 /* ---- Calls with wrong arrays. */
 
 /* Makes one array of a call wrong; returns what must be said about it. */
@@ -1688,6 +1716,7 @@ static const struct {
     {"local keys", test_local_keys},
     {"round trips", test_round_trips},
     {"wrong rows", test_wrong_rows},
+    {"different rows", test_different_rows},
     {"wrong arrays", test_wrong_arrays},
     {"bytes", test_bytes},
     {"apart", test_apart},

@@ -104,27 +104,30 @@ enum ra_status ra_cuda_backward_on(struct ra_plan *plan, const struct ra_arrays 
     return enqueue(plan, arrays, true, stream);
 }
 
-/* Is this a plan for a GPU? */
-static enum ra_status check_backend(struct ra_plan *plan)
+/* Either call, if this is a plan for a GPU. */
+static enum ra_status call(struct ra_plan *plan, const struct ra_arrays *arrays, bool is_backward,
+                           void *stream)
 {
-    if (!plan)
+    if (!ra_plan_enter(plan))
         return RA_INVALID;
-    if (plan->backend != ra_cuda())
-        return ra_refuse(plan->error, "this plan computes on %s: call ra_forward and ra_backward",
-                         plan->backend->place);
-    return RA_OK;
+    enum ra_status status;
+    if (plan->backend == ra_cuda())
+        status = enqueue(plan, arrays, is_backward, stream);
+    else
+        status = ra_refuse(plan->error, "this plan computes on %s: call ra_forward and ra_backward",
+                           plan->backend->place);
+    ra_plan_leave(plan);
+    return status;
 }
 
 enum ra_status ra_cuda_forward(struct ra_plan *plan, const struct ra_arrays *arrays,
                                cudaStream_t stream)
 {
-    enum ra_status status = check_backend(plan);
-    return status == RA_OK ? enqueue(plan, arrays, false, stream) : status;
+    return call(plan, arrays, false, stream);
 }
 
 enum ra_status ra_cuda_backward(struct ra_plan *plan, const struct ra_arrays *arrays,
                                 cudaStream_t stream)
 {
-    enum ra_status status = check_backend(plan);
-    return status == RA_OK ? enqueue(plan, arrays, true, stream) : status;
+    return call(plan, arrays, true, stream);
 }

@@ -148,7 +148,8 @@ static enum ra_status copy(struct ra_arrays *arrays, const struct ra_arrays *giv
     if (!given)
         return ra_refuse(error, "arrays is NULL");
     size_t size = given->size, least = offsetof(struct ra_arrays, d_out);
-    if (size < least || size > 16 * sizeof *arrays)
+    if (size < least || size > 16 * sizeof *arrays || size % _Alignof(struct ra_arrays) != 0 ||
+        (size < sizeof *arrays && (size - least) % sizeof arrays->q != 0))
         return ra_refuse(error,
                          "arrays.size = %zu: begin with RA_ARRAYS_INIT, which sets it to %zu", size,
                          sizeof *arrays);
@@ -188,6 +189,9 @@ enum ra_status ra_arrays_read(struct ra_plan *plan, struct ra_arrays *arrays,
         if (used[i])
             status = check(plan, arrays, &table[i], is_output[i], text);
     }
+    if (status == RA_OK && arrays->mask.data && !plan->config.has_mask)
+        status = ra_refuse(text, "arrays.mask is given, but the plan has config.has_mask = false, "
+                                 "and would do without it");
     if (status == RA_OK)
         status = check_overlap(arrays, used, is_output, text);
     if (status == RA_OK)

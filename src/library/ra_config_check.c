@@ -31,7 +31,7 @@ static enum ra_status copy(struct ra_config *config, const struct ra_config *giv
 {
     *config = (struct ra_config)RA_CONFIG_INIT;
     size_t first = offsetof(struct ra_config, batch) + sizeof config->batch, size = given->size;
-    if (size < first || size > 16 * sizeof *config)
+    if (size < first || size > 16 * sizeof *config || size % _Alignof(struct ra_config) != 0)
         return ra_refuse(error,
                          "config.size = %zu: begin with RA_CONFIG_INIT, which sets it to %zu", size,
                          sizeof *config);
@@ -41,6 +41,10 @@ static enum ra_status copy(struct ra_config *config, const struct ra_config *giv
                                     ", does not know: link a newer library");
     memcpy(config, given, size < sizeof *config ? size : sizeof *config);
     config->size = sizeof *config;
+    if (config->begun != 1)
+        return ra_refuse(error, "config.begun = %d: begin with RA_CONFIG_INIT or ra_config_init; a field "
+                                "that is left at 0 has not its default",
+                         config->begun);
     return RA_OK;
 }
 

@@ -132,7 +132,7 @@ static void say_hops(struct page *page, struct ra_plan *plan, int rank, bool bac
 int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size)
 {
     struct page page = {text, size, 0};
-    int P = plan->link.size;
+    int P = ra_plan_ranks(plan);
     if (rank < 0 || rank >= P)
         return -1;
     say_config(&page, plan);

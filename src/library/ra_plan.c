@@ -92,6 +92,7 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
                              .link = *link,
                              .look_only = look_only,
                              .backend = backend,
+                             .busy = ATOMIC_FLAG_INIT,
                              .fixed_bytes = arena.used + link->bytes};
     made->score = (struct ra_score){(float)config->scale, (float)config->softcap};
     arrange(made, storage, key_rows);
@@ -103,6 +104,20 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
     else
         free(made);
     return status;
+}
+
+bool ra_plan_enter(struct ra_plan *plan)
+{
+    if (!plan)
+        return false;
+    bool free = !atomic_flag_test_and_set(&plan->busy);
+    atomic_store(&plan->disturbed, !free);
+    return free;
+}
+
+void ra_plan_leave(struct ra_plan *plan)
+{
+    atomic_flag_clear(&plan->busy);
 }
 
 enum ra_status ra_plan_give_up(struct ra_plan *plan, enum ra_status status, const char *text)
@@ -128,27 +143,29 @@ enum ra_status ra_plan_lose(struct ra_plan *plan)
 
 const char *ra_plan_error(const struct ra_plan *plan)
 {
-    return plan ? plan->error : "plan is NULL";
+    if (!plan)
+        return "plan is NULL";
+    return atomic_load(&plan->disturbed) ? "another call of this plan is not over" : plan->error;
 }
 
 int ra_plan_rank(const struct ra_plan *plan)
 {
-    return plan->link.rank;
+    return plan ? plan->link.rank : -1;
 }
 
 int ra_plan_ranks(const struct ra_plan *plan)
 {
-    return plan->link.size;
+    return plan ? plan->link.size : 0;
 }
 
 struct ra_layout ra_plan_layout(const struct ra_plan *plan, enum ra_side side)
 {
-    return plan->layouts[side == RA_KEY_SIDE];
+    return plan ? plan->layouts[side == RA_KEY_SIDE] : (struct ra_layout){0};
 }
 
 int64_t ra_plan_rows(const struct ra_plan *plan, enum ra_side side)
 {
-    return plan->rows[side == RA_KEY_SIDE];
+    return plan ? plan->rows[side == RA_KEY_SIDE] : 0;
 }
 
 int64_t ra_plan_position(const struct ra_plan *plan, enum ra_side side, int64_t row)
@@ -161,7 +178,7 @@ int64_t ra_plan_position(const struct ra_plan *plan, enum ra_side side, int64_t 
 void ra_plan_positions(const struct ra_plan *plan, enum ra_side side, int64_t *positions)
 {
     struct ra_layout layout = ra_plan_layout(plan, side);
-    for (int64_t s = 0; s < ra_layout_spans(layout); s++) {
+    for (int64_t s = 0; plan && s < ra_layout_spans(layout); s++) {
         struct ra_span span = ra_layout_span(layout, plan->link.rank, s);
         for (int64_t a = 0; a < span.count; a++)
             *positions++ = span.first + a * span.stride;
@@ -175,18 +192,20 @@ int64_t ra_plan_bytes_of(const struct ra_plan *plan, int rank)
 
 int64_t ra_plan_bytes(const struct ra_plan *plan)
 {
-    return ra_plan_bytes_of(plan, plan->link.rank);
+    return plan ? ra_plan_bytes_of(plan, plan->link.rank) : 0;
 }
 
 int ra_plan_hops(const struct ra_plan *plan)
 {
-    return plan->ring.schedule.count;
+    return plan ? plan->ring.schedule.count : 0;
 }
 
 enum ra_status ra_plan_check_rows(const struct ra_plan *plan, enum ra_side side, int64_t outer,
                                   int64_t row_bytes, const void *whole, bool needs_whole,
                                   const void *local, char *error)
 {
+    if (side != RA_QUERY_SIDE && side != RA_KEY_SIDE)
+        return ra_refuse(error, "side = %d: give RA_QUERY_SIDE or RA_KEY_SIDE", (int)side);
     if (outer < 0)
         return ra_refuse(error, "outer = %" PRId64 ": give at least 0", outer);
     if (row_bytes < 1)
@@ -200,6 +219,13 @@ enum ra_status ra_plan_check_rows(const struct ra_plan *plan, enum ra_side side,
         return ra_refuse(error, "whole is NULL");
     if (!local && bytes > 0 && plan->rows[side == RA_KEY_SIDE] > 0)
         return ra_refuse(error, "local is NULL");
+
+    /* Rows would be copied over others that are still to be copied. */
+    uintptr_t a = (uintptr_t)whole, b = (uintptr_t)local;
+    double between = a < b ? (double)(b - a) : (double)(a - b);
+    double own = (double)outer * (double)plan->rows[side] * (double)row_bytes;
+    if (needs_whole && own > 0 && between < (a < b ? bytes : own))
+        return ra_refuse(error, "whole and local overlap: give local an array of its own");
     return RA_OK;
 }
 

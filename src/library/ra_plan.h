@@ -6,6 +6,7 @@
 #ifndef RA_PLAN_H
 #define RA_PLAN_H
 
+#include <stdatomic.h>
 #include "ra_arena.h"
 #include "ring_attention.h"
 
@@ -21,6 +22,8 @@ struct ra_plan {
     void *own;           /* the backend's part of the plan */
     int64_t fixed_bytes; /* of the plan itself, its schedule and its link */
     enum ra_status lost; /* not RA_OK: the plan is at its end */
+    atomic_flag busy;    /* in a call */
+    atomic_bool disturbed; /* another call came meanwhile */
     char error[RA_ERROR_SIZE];
 };
 
@@ -75,6 +78,11 @@ struct ra_fold ra_plan_fold(const struct ra_plan *plan, bool backward);
 
 /* All the memory of the plan on a rank of the ring. */
 int64_t ra_plan_bytes_of(const struct ra_plan *plan, int rank);
+
+/* Begins a call and ends it. False, and the call must not go on: there is no plan, or it is in a call
+ * already. */
+bool ra_plan_enter(struct ra_plan *plan);
+void ra_plan_leave(struct ra_plan *plan);
 
 /* This rank cannot take part in a call, for this reason: ends the call on all ranks of the ring.
  * Returns the status. */

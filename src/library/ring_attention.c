@@ -6,6 +6,7 @@
 #include "ring_attention.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "ra_agree.h"
 #include "ra_config_check.h"
 #include "ra_host.h"
@@ -38,21 +39,41 @@ const char *ra_status_text(enum ra_status status)
     return "no status of this library";
 }
 
+void ra_config_init(struct ra_config *config, size_t size)
+{
+    struct ra_config defaults = RA_CONFIG_INIT;
+    if (!config)
+        return;
+    memset(config, 0, size);
+    memcpy(config, &defaults, size < sizeof defaults ? size : sizeof defaults);
+    if (size >= sizeof config->size)
+        config->size = size;
+}
+
+/* A product of sizes. What is more than any memory is so here, too, and will be refused. */
+static int64_t product(int64_t a, int64_t b)
+{
+    double exact = (double)a * (double)b;
+    return exact > -0x1p62 && exact < 0x1p62 ? a * b : exact > 0 ? INT64_MAX / 2 : -INT64_MAX / 2;
+}
+
 struct ra_tensor ra_tensor_bnhd(void *data, enum ra_type type, int64_t rows, int64_t heads,
                                 int64_t dim)
 {
-    return (struct ra_tensor){data, type, rows * heads * dim, heads * dim, dim};
+    return (struct ra_tensor){data, type, product(product(rows, heads), dim), product(heads, dim),
+                              dim};
 }
 
 struct ra_tensor ra_tensor_bhnd(void *data, enum ra_type type, int64_t rows, int64_t heads,
                                 int64_t dim)
 {
-    return (struct ra_tensor){data, type, heads * rows * dim, dim, rows * dim};
+    return (struct ra_tensor){data, type, product(product(heads, rows), dim), dim,
+                              product(rows, dim)};
 }
 
 struct ra_tensor ra_tensor_bhn(void *data, int64_t rows, int64_t heads)
 {
-    return (struct ra_tensor){data, RA_FLOAT32, heads * rows, 1, rows};
+    return (struct ra_tensor){data, RA_FLOAT32, product(heads, rows), 1, rows};
 }
 
 struct ra_tensor ra_tensor_bn(void *data, int64_t rows)
@@ -147,14 +168,25 @@ enum ra_status ra_wait(struct ra_plan *plan)
     return plan->backend->wait ? plan->backend->wait(plan) : plan->lost;
 }
 
+/* Either call, and its end. */
+static enum ra_status call(struct ra_plan *plan, const struct ra_arrays *arrays, bool backward)
+{
+    if (!ra_plan_enter(plan))
+        return RA_INVALID;
+    enum ra_status status =
+        (backward ? plan->backend->backward : plan->backend->forward)(plan, arrays, NULL);
+    if (status == RA_OK)
+        status = ra_wait(plan);
+    ra_plan_leave(plan);
+    return status;
+}
+
 enum ra_status ra_forward(struct ra_plan *plan, const struct ra_arrays *arrays)
 {
-    enum ra_status status = plan ? plan->backend->forward(plan, arrays, NULL) : RA_INVALID;
-    return status == RA_OK ? ra_wait(plan) : status;
+    return call(plan, arrays, false);
 }
 
 enum ra_status ra_backward(struct ra_plan *plan, const struct ra_arrays *arrays)
 {
-    enum ra_status status = plan ? plan->backend->backward(plan, arrays, NULL) : RA_INVALID;
-    return status == RA_OK ? ra_wait(plan) : status;
+    return call(plan, arrays, true);
 }

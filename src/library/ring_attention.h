@@ -16,7 +16,7 @@
  * Memory is allocated when a plan is created and at no other time. Every function that can fail
  * returns a status, and the text of the error names the argument, what it was and what would be
  * right. A plan is used by one thread at a time; different plans may be used by different threads
- * at once. A `plan` is not NULL where a function returns no status.
+ * at once. NULL is no plan: functions that return a status say RA_INVALID, others 0, -1 or nothing.
  *
  * Devices. A plan computes on the host, or where config.device says: ring_attention_cuda.h has GPUs.
  * Arrays lie in the memory in which their plan computes. All functions here are the same for both;
@@ -61,6 +61,9 @@ const char *ra_status_text(enum ra_status status);
 
 /* Bytes of one number of this type; 0 for what is no type. */
 int64_t ra_type_bytes(enum ra_type type);
+
+/* RA_CONFIG_INIT for other languages, which know the size of their struct ra_config and give it. */
+void ra_config_init(struct ra_config *config, size_t size);
 
 /* A plan: layout, schedule and memory for calls of one shape. */
 struct ra_plan;
@@ -177,10 +180,12 @@ struct ra_arrays {
     }
 
 /* o = softmax over the keys that each query sees, of their scores, times v; lse = log of the sum
- * of exp(score). A query that sees nothing gets o = 0 and lse = -inf. All ranks of a ring call it
- * together. Reads q, k, v and mask, writes o and lse.
+ * of exp(score). A query that sees nothing gets o = 0 and lse = -inf; one that sees a key with a score
+ * that is NaN, or beyond the range of float32, gets NaN. Nothing of a key reaches a query that does
+ * not see it. All ranks of a ring call it together. Reads q, k, v and mask, writes o and lse.
  *
- * RA_INVALID: an array is wrong, and nothing was written. If the plan has other ranks, they get
+ * RA_INVALID: an array is wrong, and nothing was written; or another call of this plan is not over,
+ * in another thread, or as this one comes from its observer, and that call goes on. If the plan has other ranks, they get
  * RA_LOST and the same text, at the latest in their next call, and the plan is at its end on all of
  * them. RA_LOST: outputs may be half written. All ranks make the same calls in the same order: one
  * that calls another function is not noticed, but by a message that does not come. */
@@ -197,7 +202,8 @@ RA_CHECKED enum ra_status ra_backward(struct ra_plan *plan, const struct ra_arra
  * return when they are done; this is for calls that only enqueue (ring_attention_cuda.h). */
 RA_CHECKED enum ra_status ra_wait(struct ra_plan *plan);
 
-/* Copies this rank's rows out of a whole array, and back to their places in it. Arrays are
+/* Copies this rank's rows out of a whole array, and back to their places in it. The two arrays do not
+ * overlap. Arrays are
  * (outer, rows, row_bytes) without gaps: for (B, N, H, D) outer is B and a row H * D numbers; for
  * (B, H, N) outer is B * H and a row one number. whole has N or M rows, local n or m. Anything that
  * has a row per token can be sharded: labels, too. No other rank is involved. */

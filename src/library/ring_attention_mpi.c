@@ -93,6 +93,31 @@ static bool pass_rows(const struct ra_link *link, bool sends, int peer, struct r
     return arrived;
 }
 
+/* The root tells another rank what it was asked for, which must be the same there: rows of other sizes
+ * would be cut, or left out. */
+static bool agree_on_rows(struct ra_plan *plan, enum ra_side side, int64_t outer, int64_t row_bytes,
+                          int root, bool scatter, int peer)
+{
+    const struct ra_link *link = &plan->link;
+    int64_t own[] = {scatter, side, outer, row_bytes}, theirs[] = {scatter, side, outer, row_bytes};
+    const struct ra_span all = {0, 1, 4};
+    bool is_root = link->rank == root;
+    if (!pass_rows(link, is_root, is_root ? peer : root, all, 1, 4, sizeof *own, theirs))
+        return false;
+    if (memcmp(own, theirs, sizeof own) == 0)
+        return true;
+    char text[RA_ERROR_SIZE];
+    const char *const calls[] = {"ra_mpi_gather", "ra_mpi_scatter"};
+    const char *const sides[] = {"RA_QUERY_SIDE", "RA_KEY_SIDE"};
+    ra_refuse(text,
+              "rank %d calls %s with %s, outer %" PRId64 ", row_bytes %" PRId64 ", the root, rank %d, "
+              "%s with %s, %" PRId64 ", %" PRId64 ": give the same",
+              link->rank, calls[own[0]], sides[own[1]], own[2], own[3], root, calls[theirs[0]],
+              sides[theirs[1]], theirs[2], theirs[3]);
+    link->fail(link->self, text);
+    return false;
+}
+
 /* Both directions: the root and every other rank pass each other the other's rows, span by span.
  * `local` is in the order of the spans, (outer, own rows, row_bytes). */
 static enum ra_status move_rows(struct ra_plan *plan, enum ra_side side, int64_t outer,
@@ -104,6 +129,8 @@ static enum ra_status move_rows(struct ra_plan *plan, enum ra_side side, int64_t
     for (int rank = 0; rank < link->size && moved; rank++) {
         bool with_root = rank != root && (link->rank == root || link->rank == rank);
         int64_t own_rows = ra_layout_rows(layout, rank), a = 0;
+        if (with_root)
+            moved = agree_on_rows(plan, side, outer, row_bytes, root, scatter, rank);
         for (int64_t s = 0; s < ra_layout_spans(layout) && with_root && moved; s++) {
             struct ra_span span = ra_layout_span(layout, rank, s), here = {a, 1, span.count};
             a += span.count;
@@ -122,8 +149,6 @@ static enum ra_status check_move(struct ra_plan *plan, enum ra_side side, int64_
                                  int64_t row_bytes, int root, const void *whole, const void *local)
 {
     char text[RA_ERROR_SIZE];
-    if (!plan)
-        return RA_INVALID;
     if (plan->lost != RA_OK)
         return plan->lost;
     if (!ra_mpi_link_is(&plan->link))
@@ -145,6 +170,8 @@ static enum ra_status check_move(struct ra_plan *plan, enum ra_side side, int64_
 enum ra_status ra_mpi_scatter(struct ra_plan *plan, enum ra_side side, int64_t outer,
                               int64_t row_bytes, int root, const void *whole, void *local)
 {
+    if (!ra_plan_enter(plan))
+        return RA_INVALID;
     enum ra_status status = check_move(plan, side, outer, row_bytes, root, whole, local);
     if (status == RA_OK && plan->link.rank == root)
         status = ra_shard(plan, side, outer, row_bytes, whole, local);
@@ -153,12 +180,15 @@ enum ra_status ra_mpi_scatter(struct ra_plan *plan, enum ra_side side, int64_t o
     if (status == RA_OK)
         status =
             move_rows(plan, side, outer, row_bytes, root, true, (void *)(uintptr_t)whole, local);
+    ra_plan_leave(plan);
     return status;
 }
 
 enum ra_status ra_mpi_gather(struct ra_plan *plan, enum ra_side side, int64_t outer,
                              int64_t row_bytes, int root, const void *local, void *whole)
 {
+    if (!ra_plan_enter(plan))
+        return RA_INVALID;
     enum ra_status status = check_move(plan, side, outer, row_bytes, root, whole, local);
     if (status == RA_OK && plan->link.rank == root)
         status = ra_unshard(plan, side, outer, row_bytes, local, whole);
@@ -167,5 +197,6 @@ enum ra_status ra_mpi_gather(struct ra_plan *plan, enum ra_side side, int64_t ou
     if (status == RA_OK)
         status =
             move_rows(plan, side, outer, row_bytes, root, false, whole, (void *)(uintptr_t)local);
+    ra_plan_leave(plan);
     return status;
 }

@@ -131,6 +131,8 @@ void stage_open_inputs(struct stage *stage, const char *folder)
      * long has been refused above. */
     snprintf(path, sizeof path, "%s/mask.npy", folder);
     stage->config.has_mask = lstat(path, &status) == 0;
+    if (!stage->config.has_mask && errno != ENOENT)
+        stage_fail(stage, "%s: %s", path, strerror(errno));
     if (stage->config.has_mask)
         open_input(stage, folder, STAGE_MASK);
     take_shape(stage);
