@@ -397,6 +397,8 @@ static void make_set(const struct problem *p, const struct ra_plan *plan, struct
         move_array(p, plan, a, &set->arrays[a], whole, true);
         free(whole);
     }
+    if (!p->config.has_mask)
+        set->x.mask = (struct ra_tensor)RA_NO_TENSOR;
     CUDA(cudaStreamCreateWithFlags(&set->stream, cudaStreamNonBlocking));
     CUDA(cudaDeviceSynchronize());
 }
