@@ -4,7 +4,8 @@
  *
  * First everything runs. What an MPI stage does on one number of ranks is one job of
  * build/batch-STAGE, because to start a job takes longer than to run a small problem. Then each
- * problem is graded. A problem that a stage has not learnt must be refused, with exit code 2 and
+ * problem is graded. Problems are made and graded by the programs beside the grid itself, whichever
+ * build the stages are of. A problem that a stage has not learnt must be refused, with exit code 2 and
  * the stage that teaches it. Every run has a time limit, because the likeliest bug of a ring is to
  * hang. What failed is left in BUILD/shapes/PROBLEM/, and each failure prints the commands that
  * show it again.
@@ -12,6 +13,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <libgen.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -88,7 +90,9 @@ struct run {
 };
 
 static struct settings {
-    const char *build, *results, *python, *only;
+    const char *build; /* of the stages */
+    const char *tools; /* where problem and compare are: where the grid itself is */
+    const char *results, *python, *only;
     const char *ranks; /* ",1,3,"; NULL: all */
     int workers, seconds;
     bool until_failure;
@@ -473,7 +477,7 @@ static void grade(const char *flags, const char *want, const struct run *got, in
 {
     const struct shape *shape = got->shape; /* set even if count is 0 */
     const char *compare =
-        text("%s/compare %s %s/oracle %s", settings.build, flags, home(shape), want);
+        text("%s/compare %s %s/oracle %s", settings.tools, flags, home(shape), want);
     const char *log = text("%s/compare.log", home(shape)), *all = compare;
     for (int g = 0; g < count; g++)
         all = text("%s %s", all, result(&got[g]));
@@ -588,7 +592,7 @@ static void make_problems(void)
         if (mkdir(home(shape), 0777) != 0)
             die("cannot be made (is its name in shapes.txt twice?)", home(shape));
         const char *make =
-            text("%s/problem %s %s/problem", settings.build, shape->problem_flags, home(shape));
+            text("%s/problem %s %s/problem", settings.tools, shape->problem_flags, home(shape));
         if (run(make, log, settings.seconds) != 0)
             die(text("failed, see %s", log), make);
         fprintf(file, "%s %s/problem %s/oracle\n", shape->stage_flags, home(shape), home(shape));
@@ -673,6 +677,8 @@ int main(int argc, char **argv)
 {
     read_command_line(argc, argv);
     settings.build = argv[optind];
+    char *self = text("%s", argv[0]);
+    settings.tools = dirname(self);
     set_environment();
     read_shapes(argv[optind + 1]);
     make_problems();

@@ -182,13 +182,15 @@ struct ra_arrays {
 /* o = softmax over the keys that each query sees, of their scores, times v; lse = log of the sum
  * of exp(score). A query that sees nothing gets o = 0 and lse = -inf; one that sees a key with a score
  * that is NaN, or beyond the range of float32, gets NaN. Nothing of a key reaches a query that does
- * not see it. All ranks of a ring call it together. Reads q, k, v and mask, writes o and lse.
+ * not see it. (On GPUs neither is sure yet: see Limits in the reference.) All ranks of a ring call it
+ * together. Reads q, k, v and mask, writes o and lse.
  *
- * RA_INVALID: an array is wrong, and nothing was written; or another call of this plan is not over,
- * in another thread, or as this one comes from its observer, and that call goes on. If the plan has other ranks, they get
+ * RA_INVALID: an array is wrong, and nothing was written. If the plan has other ranks, they get
  * RA_LOST and the same text, at the latest in their next call, and the plan is at its end on all of
- * them. RA_LOST: outputs may be half written. All ranks make the same calls in the same order: one
- * that calls another function is not noticed, but by a message that does not come. */
+ * them. Or another call of this plan is not over, in another thread or because this one comes from
+ * its observer: that call goes on, and this one has done nothing. RA_LOST: outputs may be half
+ * written. All ranks make the same calls in the same order: one that calls another function is not
+ * noticed, but by a message that does not come. */
 RA_CHECKED enum ra_status ra_forward(struct ra_plan *plan, const struct ra_arrays *arrays);
 
 /* Gradients of q, k and v, given that of o, for the o and lse that ra_forward wrote for the same
@@ -202,11 +204,10 @@ RA_CHECKED enum ra_status ra_backward(struct ra_plan *plan, const struct ra_arra
  * return when they are done; this is for calls that only enqueue (ring_attention_cuda.h). */
 RA_CHECKED enum ra_status ra_wait(struct ra_plan *plan);
 
-/* Copies this rank's rows out of a whole array, and back to their places in it. The two arrays do not
- * overlap. Arrays are
- * (outer, rows, row_bytes) without gaps: for (B, N, H, D) outer is B and a row H * D numbers; for
- * (B, H, N) outer is B * H and a row one number. whole has N or M rows, local n or m. Anything that
- * has a row per token can be sharded: labels, too. No other rank is involved. */
+/* Copies this rank's rows out of a whole array, and back to their places in it. Arrays are (outer,
+ * rows, row_bytes) without gaps, and do not overlap: for (B, N, H, D) outer is B and a row H * D
+ * numbers; for (B, H, N) outer is B * H and a row one number. whole has N or M rows, local n or m.
+ * Anything that has a row per token can be sharded: labels, too. No other rank is involved. */
 RA_CHECKED enum ra_status ra_shard(struct ra_plan *plan, enum ra_side side, int64_t outer,
                                    int64_t row_bytes, const void *whole, void *local);
 RA_CHECKED enum ra_status ra_unshard(struct ra_plan *plan, enum ra_side side, int64_t outer,
