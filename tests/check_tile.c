@@ -816,11 +816,16 @@ int main(void)
     tcase_add_loop_test(cases, no_soft_cap, 0, 2);
     tcase_add_loop_test(cases, no_numbers, 0, TILE_ROWS);
     tcase_add_loop_test(cases, overflowing_scores, 0, 2);
-    tcase_add_loop_test(cases, many_rows, 0, 7);
     tcase_add_loop_test(cases, strides, 0, 2);
     tcase_add_test(cases, blocks_and_heads);
     tcase_add_test(cases, null_stays_null);
     tcase_add_loop_test(cases, the_judge, 0, 2);
+    suite_add_tcase(suite, cases);
+
+    /* By itself, as it takes longer than all the others. */
+    cases = tcase_create("many");
+    tcase_set_timeout(cases, 60);
+    tcase_add_loop_test(cases, many_rows, 0, 7);
     suite_add_tcase(suite, cases);
     return suite_run(suite);
 }
