@@ -2,7 +2,8 @@
  *
  * Chapter 11. The plainest that a GPU can do: a thread per query row reads every key that its row
  * sees, one after the other, and keeps its carry to itself; in the backward a thread per query row
- * sums up dq, then a thread per key row dk and dv. Nothing is shared and nobody adds to what is
+ * sums up dq, then a thread per key row dk and dv. Sums are double, as one number after the other is
+ * added to them: in float32 a million keys would cost five of seven digits. Nothing is shared and nobody adds to what is
  * another's, so equal inputs give equal bits. Every number is read from memory as often as it is
  * used: k02 cures that.
  */
@@ -32,11 +33,14 @@ RA_DEVICE float dot(const float *x, const float *y, int D)
     return sum;
 }
 
-/* The score that belongs to a product q . k, and its derivative by scale * q . k. */
+/* The score that belongs to a product q . k, and its derivative by scale * q . k. What is too small
+ * for float32 has no value here and becomes NaN: -inf would weigh nothing. */
 RA_DEVICE float score_value(struct ra_score rule, float product)
 {
     float score = rule.scale * product;
-    return rule.softcap > 0 ? rule.softcap * tanhf(score / rule.softcap) : score;
+    if (rule.softcap > 0)
+        return rule.softcap * tanhf(score / rule.softcap);
+    return score == -CUDART_INF_F ? CUDART_NAN_F : score;
 }
 
 RA_DEVICE float score_slope(struct ra_score rule, float score)
@@ -45,7 +49,30 @@ RA_DEVICE float score_slope(struct ra_score rule, float score)
     return 1 - bent * bent;
 }
 
-static __global__ void forward(struct ra_kernel kernel)
+/* Number c of a sum in memory, with what rounding lost of it; writes both; and adds to them. */
+RA_DEVICE double kept(struct ra_tensor sum, struct ra_tensor lost, int64_t b, int64_t a, int h,
+                      int c)
+{
+    double number = ra_floats(sum, b, a, h)[c];
+    return lost.data ? number + ra_floats(lost, b, a, h)[c] : number;
+}
+
+RA_DEVICE void keep(struct ra_tensor sum, struct ra_tensor lost, int64_t b, int64_t a, int h, int c,
+                    double number)
+{
+    float rounded = (float)number;
+    ra_floats(sum, b, a, h)[c] = rounded;
+    if (lost.data)
+        ra_floats(lost, b, a, h)[c] = isfinite(rounded) ? (float)(number - rounded) : 0;
+}
+
+RA_DEVICE void add(struct ra_tensor sum, struct ra_tensor lost, int64_t b, int64_t a, int h, int c,
+                   double more)
+{
+    keep(sum, lost, b, a, h, c, kept(sum, lost, b, a, h, c) + more);
+}
+
+static __global__ void forward(const __grid_constant__ struct ra_kernel kernel)
 {
     struct row own = this_row(kernel.queries, kernel.heads);
     if (own.b >= kernel.batch)
@@ -56,12 +83,13 @@ static __global__ void forward(struct ra_kernel kernel)
     const float *q = ra_floats(kernel.q, b, a, h);
 
     /* The carry of the keys before these. */
-    float o[RA_MOST_DIM], max = -CUDART_INF_F, sum = 0;
+    double o[RA_MOST_DIM], sum = 0;
+    float max = -CUDART_INF_F;
     for (int c = 0; c < D; c++)
-        o[c] = kernel.first ? 0 : ra_floats(kernel.carry_o, b, a, h)[c];
+        o[c] = kernel.first ? 0 : kept(kernel.carry_o, kernel.o_lost, b, a, h, c);
     if (!kernel.first) {
         max = *ra_floats(kernel.carry_max, b, a, h);
-        sum = *ra_floats(kernel.carry_sum, b, a, h);
+        sum = kept(kernel.carry_sum, kernel.sum_lost, b, a, h, 0);
     }
 
     struct ra_range seen = ra_keys_seen(kernel.band, a, 1, kernel.keys);
@@ -69,13 +97,9 @@ static __global__ void forward(struct ra_kernel kernel)
         if (!ra_allowed(kernel.mask, b, key))
             continue;
 
-        /* A score of -inf, from numbers too large, weighs nothing; under a max of -inf its weight
-         * would be NaN. */
+        /* A new largest score: rescale the carry to it. exp(-inf) is 0: an empty carry stays so. A NaN
+         * is not larger than anything: it comes in by its weight. */
         float score = score_value(kernel.score, dot(q, ra_floats(kernel.k, b, key, g), D));
-        if (score == -CUDART_INF_F)
-            continue;
-
-        /* A new largest score: rescale the carry to it. exp(-inf) is 0: an empty carry stays so. */
         if (score > max) {
             float rescale = expf(max - score);
             for (int c = 0; c < D; c++)
@@ -95,13 +119,13 @@ static __global__ void forward(struct ra_kernel kernel)
      * NaN, where log 0 is the -inf we want. */
     if (kernel.last) {
         for (int c = 0; c < D; c++)
-            ra_floats(kernel.o, b, a, h)[c] = sum == 0 ? 0 : o[c] / sum;
-        *ra_floats(kernel.lse, b, a, h) = max + logf(sum);
+            ra_floats(kernel.o, b, a, h)[c] = sum == 0 ? 0 : (float)(o[c] / sum);
+        *ra_floats(kernel.lse, b, a, h) = (float)(max + log(sum));
     } else {
         for (int c = 0; c < D; c++)
-            ra_floats(kernel.carry_o, b, a, h)[c] = o[c];
+            keep(kernel.carry_o, kernel.o_lost, b, a, h, c, o[c]);
         *ra_floats(kernel.carry_max, b, a, h) = max;
-        *ra_floats(kernel.carry_sum, b, a, h) = sum;
+        keep(kernel.carry_sum, kernel.sum_lost, b, a, h, 0, sum);
     }
 }
 
@@ -137,7 +161,7 @@ static __global__ void backward_queries(const __grid_constant__ struct ra_kernel
     if (*ra_floats(kernel.lse, b, a, h) == -CUDART_INF_F)
         return;
 
-    float dq[RA_MOST_DIM];
+    double dq[RA_MOST_DIM];
     for (int c = 0; c < D; c++)
         dq[c] = 0;
     struct ra_range seen = ra_keys_seen(kernel.band, a, 1, kernel.keys);
@@ -150,7 +174,7 @@ static __global__ void backward_queries(const __grid_constant__ struct ra_kernel
             dq[c] += pair.ds * k[c];
     }
     for (int c = 0; c < D; c++)
-        ra_floats(kernel.dq, b, a, h)[c] += kernel.score.scale * dq[c];
+        add(kernel.dq, kernel.dq_lost, b, a, h, c, kernel.score.scale * dq[c]);
 }
 
 static __global__ void backward_keys(const __grid_constant__ struct ra_kernel kernel)
@@ -161,7 +185,7 @@ static __global__ void backward_keys(const __grid_constant__ struct ra_kernel ke
     int64_t b = own.b, key = own.row;
     int D = (int)kernel.dim, H = (int)kernel.heads, G = (int)kernel.key_heads, g = own.head;
 
-    float dk[RA_MOST_DIM], dv[RA_MOST_DIM];
+    double dk[RA_MOST_DIM], dv[RA_MOST_DIM];
     for (int c = 0; c < D; c++)
         dk[c] = dv[c] = 0;
     struct ra_range seeing = ra_queries_seeing(kernel.band, key, 1, kernel.queries);
@@ -180,8 +204,8 @@ static __global__ void backward_keys(const __grid_constant__ struct ra_kernel ke
         }
     }
     for (int c = 0; c < D; c++) {
-        ra_floats(kernel.dk, b, key, g)[c] += kernel.score.scale * dk[c];
-        ra_floats(kernel.dv, b, key, g)[c] += dv[c];
+        add(kernel.dk, kernel.dk_lost, b, key, g, c, kernel.score.scale * dk[c]);
+        add(kernel.dv, kernel.dv_lost, b, key, g, c, dv[c]);
     }
 }
 

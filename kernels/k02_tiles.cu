@@ -121,28 +121,39 @@ RA_DEVICE void multiply_transposed(float products[M][N], const float *left, cons
     }
 }
 
-/* sums (8 M rows, Dim columns) += weights (8 M, 16 N) times rows (16 N, Dim). */
-template <int Dim, int M, int N>
+/* sums (8 M rows, Dim columns) += weights (8 M, 16 N) times rows (16 N, Dim). The tile is summed up
+ * by itself first: the larger a sum is, the more a number that is added to it loses. So many columns
+ * at a time: fewer take fewer registers, and read the weights more often. */
+template <int Dim, int M, int N, int Columns = Dim>
 RA_DEVICE void multiply_add(float sums[M][Dim / LANES], const float *weights, const float *rows)
 {
+#pragma unroll
+    for (int first = 0; first < Dim; first += Columns) {
+        float tile[M][Columns / LANES] = {};
 #pragma unroll 1
-    for (int b = 0; b < N * LANES; b += 4) {
-        float weight[M][4];
+        for (int b = 0; b < N * LANES; b += 4) {
+            float weight[M][4];
+#pragma unroll
+            for (int i = 0; i < M; i++)
+                load4(weight[i], &weights[(line() + i * LINES) * (N * LANES + PAD) + b]);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+#pragma unroll
+                for (int c = 0; c < Columns; c += 64) {
+                    float x[4];
+                    load4(x, &rows[(b + e) * (Dim + PAD) + first + c + 4 * lane()]);
+#pragma unroll
+                    for (int i = 0; i < M; i++)
+#pragma unroll
+                        for (int u = 0; u < 4; u++)
+                            tile[i][c / LANES + u] += weight[i][e] * x[u];
+                }
+        }
 #pragma unroll
         for (int i = 0; i < M; i++)
-            load4(weight[i], &weights[(line() + i * LINES) * (N * LANES + PAD) + b]);
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-#pragma unroll
-            for (int c = 0; c < Dim; c += 64) {
-                float x[4];
-                load4(x, &rows[(b + e) * (Dim + PAD) + c + 4 * lane()]);
-#pragma unroll
-                for (int i = 0; i < M; i++)
-#pragma unroll
-                    for (int u = 0; u < 4; u++)
-                        sums[i][c / LANES + u] += weight[i][e] * x[u];
-            }
+            for (int c = 0; c < Columns / LANES; c++)
+                sums[i][first / LANES + c] += tile[i][c];
     }
 }
 
@@ -167,7 +178,8 @@ template <int M, int N> RA_DEVICE void write_weights(float *weights, const float
 /* Which pairs of a tile see each other: row i, counted from a, and key j, counted from b, when
  * lo <= j - i <= hi and j is allowed. */
 struct view {
-    bool whole; /* all do */
+    bool whole;  /* all do */
+    bool inside; /* all do, as far as the band goes */
     int lo, hi;
 };
 
@@ -178,8 +190,8 @@ RA_DEVICE struct view tile_view(const struct ra_kernel &kernel, int64_t a, int r
 {
     /* So near that they fit into ints, and so far that no pair of a tile is between. */
     const int64_t far = 1024;
-    struct view view = {ra_all_seen(kernel.band, a, rows, b, keys) && b + keys <= kernel.keys &&
-                            !kernel.mask.data,
+    bool inside = ra_all_seen(kernel.band, a, rows, b, keys);
+    struct view view = {inside && b + keys <= kernel.keys && !kernel.mask.data, inside,
                         (int)ra_most(-far, ra_least(far, kernel.band.lo - (b - a))),
                         (int)ra_most(-far, ra_least(far, kernel.band.hi - (b - a)))};
     return view;
@@ -190,8 +202,9 @@ RA_DEVICE bool sees(struct view view, int i, int j)
     return view.lo <= j - i && j - i <= view.hi;
 }
 
-/* Products q . k become scores. One question for all of them: a branch for each would keep the
- * compiler from computing them side by side. */
+/* Products q . k become scores. What is too small for float32 has no value here and becomes NaN: -inf
+ * would weigh nothing. One question for all of them: a branch for each would keep the compiler from
+ * computing them side by side. */
 template <int M, int N> RA_DEVICE void score_values(float x[M][N], struct ra_score rule)
 {
 #pragma unroll
@@ -199,13 +212,14 @@ template <int M, int N> RA_DEVICE void score_values(float x[M][N], struct ra_sco
 #pragma unroll
         for (int j = 0; j < N; j++)
             x[i][j] *= rule.scale;
-    if (rule.softcap > 0) {
 #pragma unroll
-        for (int i = 0; i < M; i++)
+    for (int i = 0; i < M; i++)
 #pragma unroll
-            for (int j = 0; j < N; j++)
+        for (int j = 0; j < N; j++)
+            if (rule.softcap > 0)
                 x[i][j] = rule.softcap * ra_tanh(__fdividef(x[i][j], rule.softcap));
-    }
+            else if (x[i][j] == -CUDART_INF_F)
+                x[i][j] = CUDART_NAN_F;
 }
 
 /* The derivative of a score by scale * q . k. */
@@ -228,6 +242,28 @@ RA_DEVICE float line_sum(float x)
     for (int lanes = LANES / 2; lanes > 0; lanes /= 2)
         x += __shfl_xor_sync(0xffffffff, x, lanes);
     return x;
+}
+
+/* Takes the rows out of a tile of shared memory whose numbers are not all finite: they become 0, and
+ * spoiled[row] says so. A query that sees such a key gets NaN by that; of the others, whose weights
+ * for it are 0, the row must be taken away, as 0 times NaN is NaN. True: there are such rows. For all
+ * threads of the block together, once the tile is there; when it returns they all see the same. */
+template <int Dim, int Rows> RA_DEVICE bool take_out_spoiled(float *shared, bool spoiled[Rows])
+{
+    int lane = threadIdx.x % 32, any = 0;
+    for (int r = threadIdx.x / 32; r < Rows; r += THREADS / 32) {
+        float *row = shared + r * (Dim + PAD);
+        bool finite = true;
+        for (int c = lane; c < Dim; c += 32)
+            finite = finite && isfinite(row[c]);
+        finite = __all_sync(0xffffffff, finite);
+        for (int c = lane; c < Dim && !finite; c += 32)
+            row[c] = 0;
+        if (lane == 0)
+            spoiled[r] = !finite;
+        any = any || !finite;
+    }
+    return __syncthreads_or(any);
 }
 
 /* Which tile a block has: block 0 the first or the last tile of the first head of the first batch,
@@ -254,6 +290,63 @@ template <int Dim, bool Small> struct shape {
     static constexpr int Weights_size = Stay * (Pass + PAD);
 };
 
+/* Adds the carry of the keys before, and passes the sums on; or finishes: a row that has seen nothing
+ * has a sum of 0, and 0 / 0 would be NaN, where log 0 is the -inf we want. max is that of all keys. */
+template <int Dim, int M>
+RA_DEVICE void finish(const struct ra_kernel &kernel, int64_t b, int64_t a0, int h,
+                      float o[M][Dim / LANES], const float max[M], const float sum[M])
+{
+    int dim = (int)kernel.dim;
+    bool keeps = kernel.o_lost.data, keeps_sum = kernel.sum_lost.data;
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+        int64_t a = a0 + line() + i * LINES;
+        float all = line_sum(sum[i]), all_lost = 0, rescale = 0;
+        bool carried = !kernel.first && a < kernel.queries;
+        if (carried) {
+            float base = max[i] == -CUDART_INF_F ? 0 : max[i];
+            rescale = ra_exp2(RA_LOG2E * (*ra_floats(kernel.carry_max, b, a, h) - base));
+            float before = rescale * *ra_floats(kernel.carry_sum, b, a, h);
+            all_lost = keeps_sum ? rescale * *ra_floats(kernel.sum_lost, b, a, h) : 0;
+            ra_add_kept(&before, &all_lost, all);
+            all = before;
+        }
+
+        /* All lanes of the row have read the sums before one of them writes. */
+        __syncwarp();
+        if (a >= kernel.queries)
+            continue;
+        float factor = all == 0 ? 0 : 1 / all;
+#pragma unroll
+        for (int c = 0; c < Dim / LANES; c++) {
+            if (column(c) >= dim)
+                continue;
+            float number = o[i][c], lost = 0;
+            if (carried) {
+                number = rescale * ra_floats(kernel.carry_o, b, a, h)[column(c)];
+                lost = keeps ? rescale * ra_floats(kernel.o_lost, b, a, h)[column(c)] : 0;
+                ra_add_kept(&number, &lost, o[i][c]);
+            }
+            if (kernel.last)
+                ra_floats(kernel.o, b, a, h)[column(c)] = factor * number;
+            else
+                ra_floats(kernel.carry_o, b, a, h)[column(c)] = number;
+            if (!kernel.last && keeps)
+                ra_floats(kernel.o_lost, b, a, h)[column(c)] = lost;
+        }
+        if (lane() > 0)
+            continue;
+        if (kernel.last) {
+            *ra_floats(kernel.lse, b, a, h) = max[i] + logf(all);
+            continue;
+        }
+        *ra_floats(kernel.carry_max, b, a, h) = max[i];
+        *ra_floats(kernel.carry_sum, b, a, h) = all;
+        if (keeps_sum)
+            *ra_floats(kernel.sum_lost, b, a, h) = all_lost;
+    }
+}
+
 /* The forward: a tile of query rows stays. */
 template <int Dim, bool Small>
 static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
@@ -264,6 +357,7 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
     extern __shared__ __align__(16) float memory[];
     float *queries = memory, *keys = queries + shape::Stay_size;
     float *values = keys + shape::Pass_size, *weights = values + shape::Pass_size;
+    __shared__ bool spoiled[Keys];
 
     /* The last rows first: under a causal band they see the most keys. */
     struct place place = this_place(kernel.heads, kernel.batch);
@@ -280,18 +374,14 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
     const struct rows k = {kernel.k, kernel.mask, b, seen.end, g, dim, chunks};
     const struct rows v = {kernel.v, kernel.mask, b, seen.end, g, dim, chunks};
 
-    /* The carry of the keys before these. Of the sum every lane has a part, until the end. */
-    float o[M][Dim / LANES], max[M], sum[M];
+    /* The carry of these keys; of those before, their max already. Of the sum every lane has a part,
+     * until the end. */
+    float o[M][Dim / LANES] = {}, max[M], sum[M] = {};
 #pragma unroll
     for (int i = 0; i < M; i++) {
         int64_t a = a0 + line() + i * LINES;
         bool carried = !kernel.first && a < kernel.queries;
         max[i] = carried ? *ra_floats(kernel.carry_max, b, a, h) : -CUDART_INF_F;
-        sum[i] = carried && lane() == 0 ? *ra_floats(kernel.carry_sum, b, a, h) : 0;
-#pragma unroll
-        for (int c = 0; c < Dim / LANES; c++)
-            o[i][c] =
-                carried && column(c) < dim ? ra_floats(kernel.carry_o, b, a, h)[column(c)] : 0;
     }
 
     /* What the first round of the loop waits for, in two groups. */
@@ -352,6 +442,17 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
         write_weights<M, N>(weights, scores);
         ra_copies_wait<1>();
         __syncthreads();
+        if (!view.inside && take_out_spoiled<Dim, Keys>(values, spoiled)) {
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                int64_t key = b0 + lane() + j * LANES;
+                bool reaches = spoiled[lane() + j * LANES] && key < seen.end;
+#pragma unroll
+                for (int i = 0; i < M; i++)
+                    if (reaches && sees(view, line() + i * LINES, lane() + j * LANES))
+                        sum[i] = CUDART_NAN_F;
+            }
+        }
         multiply_add<Dim, M, N>(o, weights, values);
         __syncthreads();
         copy_rows<Dim, Keys>(values, v, b0 + Keys);
@@ -359,30 +460,7 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
     }
     ra_copies_wait<0>();
 
-    /* Pass the carry on; or finish: a row that has seen nothing has sum = 0, and 0 / 0 would be
-     * NaN, where log 0 is the -inf we want. */
-    const struct ra_tensor &results = kernel.last ? kernel.o : kernel.carry_o;
-#pragma unroll
-    for (int i = 0; i < M; i++) {
-        int64_t a = a0 + line() + i * LINES;
-        float total = line_sum(sum[i]);
-        if (a >= kernel.queries)
-            continue;
-        float factor = !kernel.last ? 1 : total == 0 ? 0 : 1 / total;
-        float *to = ra_floats(results, b, a, h);
-#pragma unroll
-        for (int c = 0; c < Dim / LANES; c++)
-            if (column(c) < dim)
-                to[column(c)] = factor * o[i][c];
-        if (lane() > 0)
-            continue;
-        if (kernel.last) {
-            *ra_floats(kernel.lse, b, a, h) = max[i] + logf(total);
-        } else {
-            *ra_floats(kernel.carry_max, b, a, h) = max[i];
-            *ra_floats(kernel.carry_sum, b, a, h) = total;
-        }
-    }
+    finish<Dim, M>(kernel, b, a0, h, o, max, sum);
 }
 
 /* lse and delta of a query row. One that saw nothing contributes nothing: under an lse of inf every
@@ -402,20 +480,23 @@ RA_DEVICE struct known known_of(const struct ra_kernel &kernel, int64_t b, int64
     return known;
 }
 
-/* to (rows from `first` on, D) += sums, as far as there are rows. */
+/* to (rows from `first` on, D) += sums, as far as there are rows that the mask allows; what rounding
+ * loses goes to `lost`, if it is given. */
 template <int Dim, int M>
-RA_DEVICE void add_sums(const struct rows &to, int64_t first, const float sums[M][Dim / LANES])
+RA_DEVICE void add_sums(const struct rows &to, const struct ra_tensor &lost, int64_t first,
+                        const float sums[M][Dim / LANES])
 {
 #pragma unroll
     for (int i = 0; i < M; i++) {
         int64_t row = first + line() + i * LINES;
-        if (row >= to.end)
+        if (row >= to.end || !ra_allowed(to.mask, to.b, row))
             continue;
         float *number = ra_floats(to.array, to.b, row, to.head);
+        float *error = lost.data ? ra_floats(lost, to.b, row, to.head) : NULL;
 #pragma unroll
         for (int c = 0; c < Dim / LANES; c++)
             if (column(c) < to.dim)
-                number[column(c)] += sums[i][c];
+                ra_add_kept(&number[column(c)], error ? &error[column(c)] : NULL, sums[i][c]);
     }
 }
 
@@ -430,6 +511,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     float *queries = memory, *d_outs = queries + shape::Stay_size;
     float *keys = d_outs + shape::Stay_size, *values = keys + shape::Pass_size;
     float *weights = values + shape::Pass_size;
+    __shared__ bool spoiled[2][Keys];
 
     struct place place = this_place(kernel.heads, kernel.batch);
     int64_t tiles = (kernel.queries + shape::Stay - 1) / shape::Stay;
@@ -468,20 +550,28 @@ static __global__ void __launch_bounds__(THREADS, 2)
         float scores[M][N], ds[M][N];
         ra_copies_wait<0>();
         __syncthreads();
+        struct view view = tile_view(kernel, a0, shape::Stay, b0, Keys);
+        bool any_spoiled = false;
+        if (!view.inside) {
+            any_spoiled = take_out_spoiled<Dim, Keys>(keys, spoiled[0]);
+            any_spoiled |= take_out_spoiled<Dim, Keys>(values, spoiled[1]);
+        }
         multiply_transposed<Dim, M, N>(scores, queries, keys);
         multiply_transposed<Dim, M, N>(ds, d_outs, values);
 
         /* p = exp(score - lse), and ds = scale * p (dp - delta), times the slope. */
         score_values<M, N>(scores, kernel.score);
-        struct view view = tile_view(kernel, a0, shape::Stay, b0, Keys);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             int64_t key = b0 + lane() + j * LANES;
+            int place = lane() + j * LANES;
             bool allowed = view.whole || (key < seen.end && ra_allowed(kernel.mask, b, key));
+            bool reaches = any_spoiled && (spoiled[0][place] || spoiled[1][place]);
 #pragma unroll
             for (int i = 0; i < M; i++) {
-                bool visible = allowed && sees(view, line() + i * LINES, lane() + j * LANES);
+                bool visible = allowed && sees(view, line() + i * LINES, place);
                 float p = visible ? ra_exp2(RA_LOG2E * (scores[i][j] - known[i].lse)) : 0;
+                p = visible && reaches ? CUDART_NAN_F : p;
                 ds[i][j] = kernel.score.scale * p * (ds[i][j] - known[i].delta) *
                            score_slope(kernel.score, scores[i][j]);
             }
@@ -497,7 +587,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         ra_copies_end();
     }
     ra_copies_wait<0>();
-    add_sums<Dim, M>(dq, a0, sums);
+    add_sums<Dim, M>(dq, kernel.dq_lost, a0, sums);
 }
 
 /* dk and dv: a tile of key rows stays. Here the rows of a tile of products are keys, and its
@@ -512,6 +602,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     float *keys = memory, *values = keys + shape::Stay_size;
     float *queries = values + shape::Stay_size, *d_outs = queries + shape::Pass_size;
     float *weights = d_outs + shape::Pass_size;
+    __shared__ bool spoiled[2][shape::Stay];
 
     /* The first keys first: under a causal band most queries see them. */
     struct place place = this_place(kernel.key_heads, kernel.batch);
@@ -525,21 +616,17 @@ static __global__ void __launch_bounds__(THREADS, 2)
     const struct ra_tensor none = {};
     const struct rows k = {kernel.k, kernel.mask, b, kernel.keys, g, dim, chunks};
     const struct rows v = {kernel.v, kernel.mask, b, kernel.keys, g, dim, chunks};
-    const struct rows dk = {kernel.dk, none, b, kernel.keys, g, dim, false};
-    const struct rows dv = {kernel.dv, none, b, kernel.keys, g, dim, false};
+    const struct rows dk = {kernel.dk, kernel.mask, b, kernel.keys, g, dim, false};
+    const struct rows dv = {kernel.dv, kernel.mask, b, kernel.keys, g, dim, false};
     struct rows q = {kernel.q, none, b, seeing.end, 0, dim, chunks};
     struct rows d_out = {kernel.d_out, none, b, seeing.end, 0, dim, chunks};
 
     float dk_sums[M][Dim / LANES], dv_sums[M][Dim / LANES];
-    bool allowed[M];
 #pragma unroll
-    for (int i = 0; i < M; i++) {
-        int64_t key = b0 + line() + i * LINES;
-        allowed[i] = key < kernel.keys && ra_allowed(kernel.mask, b, key);
+    for (int i = 0; i < M; i++)
 #pragma unroll
         for (int c = 0; c < Dim / LANES; c++)
             dk_sums[i][c] = dv_sums[i][c] = 0;
-    }
 
     q.head = d_out.head = ra_query_head(kernel.head_map, H, G, g, 0);
     copy_rows<Dim, shape::Stay>(keys, k, b0);
@@ -547,6 +634,10 @@ static __global__ void __launch_bounds__(THREADS, 2)
     copy_rows<Dim, Queries>(queries, q, seeing.first);
     copy_rows<Dim, Queries>(d_outs, d_out, seeing.first);
     ra_copies_end();
+    ra_copies_wait<0>();
+    __syncthreads();
+    bool any_spoiled = take_out_spoiled<Dim, shape::Stay>(keys, spoiled[0]);
+    any_spoiled |= take_out_spoiled<Dim, shape::Stay>(values, spoiled[1]);
 
     /* The tiles of queries that see these keys, of all heads that read them. After the last tile
      * there are no rows to copy, only zeros. */
@@ -572,19 +663,23 @@ static __global__ void __launch_bounds__(THREADS, 2)
         score_values<M, N>(products, kernel.score);
         struct view view = tile_view(kernel, a0, Queries, b0, shape::Stay);
 #pragma unroll
-        for (int i = 0; i < M; i++)
+        for (int i = 0; i < M; i++) {
+            int place = line() + i * LINES;
+            bool reaches = any_spoiled && (spoiled[0][place] || spoiled[1][place]);
 #pragma unroll
             for (int j = 0; j < N; j++) {
-                bool visible = allowed[i] && sees(view, lane() + j * LANES, line() + i * LINES);
+                bool visible = sees(view, lane() + j * LANES, place);
                 float score = products[i][j];
                 float p = visible ? ra_exp2(RA_LOG2E * (score - known[j].lse)) : 0;
+                p = visible && reaches ? CUDART_NAN_F : p;
                 products[i][j] = p;
                 factors[i][j] = kernel.score.scale * p * score_slope(kernel.score, score);
             }
+        }
 
         /* dv += p d_out, with p turned on its side. */
         write_weights<M, N>(weights, products);
-        multiply_add<Dim, M, N>(dv_sums, weights, d_outs);
+        multiply_add<Dim, M, N, 64>(dv_sums, weights, d_outs);
 
         /* dk += ds q. The weights p are read, and so are these rows of d_out, once all threads are
          * here. */
@@ -597,14 +692,14 @@ static __global__ void __launch_bounds__(THREADS, 2)
             for (int j = 0; j < N; j++)
                 products[i][j] = factors[i][j] * (products[i][j] - known[j].delta);
         write_weights<M, N>(weights, products);
-        multiply_add<Dim, M, N>(dk_sums, weights, queries);
+        multiply_add<Dim, M, N, 64>(dk_sums, weights, queries);
         __syncthreads();
         copy_rows<Dim, Queries>(queries, q, next);
         ra_copies_end();
     }
     ra_copies_wait<0>();
-    add_sums<Dim, M>(dk, b0, dk_sums);
-    add_sums<Dim, M>(dv, b0, dv_sums);
+    add_sums<Dim, M>(dk, kernel.dk_lost, b0, dk_sums);
+    add_sums<Dim, M>(dv, kernel.dv_lost, b0, dv_sums);
 }
 
 /* Has this device so much shared memory for a block? On compute capability 8.6 and 12.0 it is 99 KiB,
@@ -658,12 +753,21 @@ static cudaError_t launch_backward(const struct ra_kernel *kernel, cudaStream_t 
     if constexpr (Dim > 64 && !Small)
         if (!room)
             return launch_backward<Dim, true>(kernel, stream);
-    error = launch(backward_queries<Dim, Small>, kernel, kernel->queries, shape::Stay,
-                   kernel->heads, numbers, stream);
-    if (error != cudaSuccess)
-        return error;
-    return launch(backward_keys<Dim, Small>, kernel, kernel->keys, shape::Stay, kernel->key_heads,
-                  numbers, stream);
+
+    /* No launch adds up more rows than it can well. */
+    int64_t most = ra_kernel_most_keys(RA_FLOAT32);
+    for (int64_t b = 0; b < kernel->keys && error == cudaSuccess; b += most) {
+        struct ra_kernel piece = ra_kernel_keys(*kernel, b, most);
+        error = launch(backward_queries<Dim, Small>, &piece, piece.queries, shape::Stay,
+                       piece.heads, numbers, stream);
+    }
+    most = ra_most(1, most / (kernel->heads / kernel->key_heads));
+    for (int64_t a = 0; a < kernel->queries && error == cudaSuccess; a += most) {
+        struct ra_kernel piece = ra_kernel_queries(*kernel, a, most);
+        error = launch(backward_keys<Dim, Small>, &piece, piece.keys, shape::Stay, piece.key_heads,
+                       numbers, stream);
+    }
+    return error;
 }
 
 extern "C" cudaError_t ra_k02_forward(const struct ra_kernel *kernel, cudaStream_t stream)

@@ -75,6 +75,41 @@ RA_DEVICE void copy_rows(uint16_t *shared, const uint16_t *from, int64_t stride,
         }
 }
 
+/* Is one of the 8 numbers of a chunk infinite or NaN? To exponents all of whose bits are set one more
+ * carries into the sign's place, which is cleared. */
+template <class Type> RA_DEVICE bool is_spoiled(uint4 chunk)
+{
+    constexpr uint32_t Exponents = Type::Exponents, One = Exponents & -Exponents & 0xffff;
+    uint32_t pairs[] = {chunk.x, chunk.y, chunk.z, chunk.w}, carries = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        carries |= (pairs[i] & Exponents) + (One << 16 | One);
+    return carries & 0x80008000;
+}
+
+/* Takes chunks with numbers that are infinite or NaN out of so many rows of shared memory: they become
+ * 0, and mark(row) is called for each. A query that sees such a key must get NaN by that mark; of the
+ * others, whose weights for it are 0, the chunk must be taken away, as 0 times NaN is NaN. For all
+ * threads of the block together, once the rows are there; when it returns they all see the same. */
+template <class Shape, class Mark>
+RA_DEVICE void take_out_spoiled(uint16_t *rows, int count, const Mark &mark)
+{
+    uint4 *chunks = (uint4 *)rows;
+    bool any = false;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < count * Shape::Chunks; i += Shape::Threads)
+        any = any || is_spoiled<typename Shape::Type>(chunks[i]);
+    if (!__syncthreads_or(any))
+        return;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < count * Shape::Chunks; i += Shape::Threads)
+        if (is_spoiled<typename Shape::Type>(chunks[i])) {
+            chunks[i] = make_uint4(0, 0, 0, 0);
+            mark(i / Shape::Chunks);
+        }
+    __syncthreads();
+}
+
 /* ---- Matrices out of shared memory. */
 
 /* Where this thread's row of 16 bytes is for ldmatrix, in bytes from the beginning of a matrix with

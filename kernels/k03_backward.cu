@@ -65,7 +65,8 @@ template <class Shape> struct shared_memory {
     float lse[Shape::Stages][Shape::Queries], delta[Shape::Stages][Shape::Queries];
     struct task task;
     struct step step[Shape::Stages];
-    uint32_t there[Shape::Keys / 32]; /* a bit for every key: there, and not hidden by the mask */
+    uint32_t there[Shape::Keys / 32];   /* a bit for every key: there, and not hidden by the mask */
+    uint32_t spoiled[Shape::Keys / 32]; /* with a number that is not finite */
     unsigned ticket;
     struct ra_semaphore
         semaphore[Shape::Warps]; /* each warp's own: which one it has to release, and to whom */
@@ -186,11 +187,11 @@ RA_DEVICE void add_to(const struct ra_tensor &x, int64_t first, int64_t rows, in
 /* Turns q . k into weights p, which go to shared memory as 16-bit numbers, and leaves in s what dp -
  * delta is to be multiplied by: p, times the slope of the soft cap if there is one. Whole: there is
  * none, and every query sees every key. Otherwise this thread's first row sees those columns from lo
- * to hi whose bit is set, counted from its first one. */
+ * to hi whose bit is set, counted from its first one; in spoiled ones it sees NaN. */
 template <class Shape, bool Whole>
 RA_DEVICE void weigh_scores(const struct backward &f, float (&s)[Shape::Rows][Shape::Columns][4],
                             const float lse[Shape::Rows * 2], char *p, uint32_t place, int lo,
-                            int hi, uint32_t bits)
+                            int hi, uint32_t bits, uint32_t spoiled)
 {
 #pragma unroll
     for (int i = 0; i < 2 * Shape::Rows; i++) {
@@ -210,6 +211,8 @@ RA_DEVICE void weigh_scores(const struct backward &f, float (&s)[Shape::Rows][Sh
                 int column = 8 * j + e;
                 if (!Whole && (!(bits >> column & 1) || column < lo + 8 * i || column > hi + 8 * i))
                     weight[e] = 0;
+                else if (!Whole && spoiled >> column & 1)
+                    weight[e] = CUDART_NAN_F;
                 score = weight[e] * slope;
             }
             *(uint32_t *)(p + (place ^ 16 * j) + 2 * Shape::Width * 8 * i) =
@@ -252,16 +255,18 @@ RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward 
         2 * Shape::Width * (row + lane / 4) + 16 * ra_swizzle(lane / 4, column / 8) + lane % 4 * 4;
     uint32_t all = 0xffffffff >> (32 - 8 * Columns);
     uint32_t bits = shared.there[column / 32] >> column % 32 & all;
+    uint32_t spoiled = shared.spoiled[column / 32] >> column % 32 & all;
     int64_t a0 = (int64_t)shared.step[stage].tile * Shape::Queries + row;
     int64_t b0 = (int64_t)shared.task.key_tile * Shape::Keys + column;
-    if (bits == all && x.score.softcap <= 0 &&
+    if (bits == all && spoiled == 0 && x.score.softcap <= 0 &&
         ra_all_seen(x.band, a0, 16 * Rows, b0, 8 * Columns)) {
-        weigh_scores<Shape, true>(f, s, lse, (char *)out.p, place, 0, 0, 0);
+        weigh_scores<Shape, true>(f, s, lse, (char *)out.p, place, 0, 0, 0, 0);
     } else {
         int64_t from = a0 + lane / 4 - b0 - lane % 4 * 2, far = 1 << 20;
         int lo = (int)ra_most(-far, ra_least(far, from + x.band.lo));
         int hi = (int)ra_most(-far, ra_least(far, from + x.band.hi));
-        weigh_scores<Shape, false>(f, s, lse, (char *)out.p, place, lo, hi, bits >> lane % 4 * 2);
+        weigh_scores<Shape, false>(f, s, lse, (char *)out.p, place, lo, hi, bits >> lane % 4 * 2,
+                                   spoiled >> lane % 4 * 2);
     }
 
     float dp[Rows][Columns][4];
@@ -285,8 +290,8 @@ RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward 
  * tiles of keys. All go through the queries from the last one down, so that where
  * they begin at the same one, each is soon a step behind its predecessor and waits no more. */
 template <class Shape>
-RA_DEVICE void await_semaphore(struct shared_memory<Shape> &shared, const struct backward &f, int warp,
-                          struct step step)
+RA_DEVICE void await_semaphore(struct shared_memory<Shape> &shared, const struct backward &f,
+                               int warp, struct step step)
 {
     const struct ra_kernel &x = f.x;
     int64_t a0 = (int64_t)step.tile * Shape::Queries, key_tile = shared.task.key_tile;
@@ -398,8 +403,10 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     rows_there<Keys>(there, x.mask, task.b, b0, x.keys);
     if (threadIdx.x == 0)
 #pragma unroll
-        for (int w = 0; w < Keys / 32; w++)
+        for (int w = 0; w < Keys / 32; w++) {
             shared.there[w] = there[w];
+            shared.spoiled[w] = 0;
+        }
     copy_rows<Shape, Keys>(shared.k[0], row_at(x.k, task.b, b0, task.g), x.k.row, there, (int)x.dim,
                            f.chunks, ra_afresh(threadIdx.x));
     copy_rows<Shape, Keys>(shared.v[0], row_at(x.v, task.b, b0, task.g), x.v.row, there, (int)x.dim,
@@ -411,6 +418,13 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     /* After the next barrier the task is in shared memory, too: registers are scarce. */
     if (threadIdx.x == 0)
         shared.task = task;
+
+    /* Keys that some of the queries do not see must be finite: v lies behind k. */
+    ra_copies_wait<0>();
+    __syncthreads();
+    take_out_spoiled<Shape>(shared.k[0], 2 * Keys, [&](int row) {
+        atomicOr(&shared.spoiled[row % Keys / 32], 1u << row % 32);
+    });
 
     /* These stay in registers until the end. */
     float dk[2][Shape::Dk_columns][4], dv[2][Shape::Dk_columns][4];
@@ -513,7 +527,16 @@ extern "C" cudaError_t ra_k03_backward(const struct ra_kernel *x, cudaStream_t s
 {
     if (x->batch * x->queries * x->keys == 0 || x->band.lo > x->band.hi)
         return cudaSuccess;
-    return launch_for_type(x, [=](auto type) { return launch_type<decltype(type)>(x, stream); });
+
+    /* No launch adds up more rows than it can well: dk and dv are sums over queries of H / G heads. */
+    int64_t most = ra_most(1, ra_kernel_most_keys(x->q.type) / (x->heads / x->key_heads));
+    cudaError_t error = cudaSuccess;
+    for (int64_t a = 0; a < x->queries && error == cudaSuccess; a += most) {
+        struct ra_kernel piece = ra_kernel_queries(*x, a, most);
+        error = launch_for_type(
+            x, [&](auto type) { return launch_type<decltype(type)>(&piece, stream); });
+    }
+    return error;
 }
 
 extern "C" int64_t ra_kernel_semaphores(const struct ra_kernel *x)

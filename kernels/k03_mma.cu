@@ -56,6 +56,10 @@ template <class Shape> struct carry {
     float most[Shape::Blocks][2], sum[Shape::Blocks][2];
 };
 
+/* The largest score of a row that has seen keys, but no number that float32 can hold: all were -inf. A
+ * row that has seen no key has -inf itself. */
+#define LEAST (-CUDART_MAX_NORMAL_F)
+
 /* ---- Which rows, and which keys. */
 
 /* Tiles of the last rows come first: under a causal mask they have the most work. Heads come in sets
@@ -146,7 +150,8 @@ RA_DEVICE bool all_visible(struct ra_band band, int64_t a0, int64_t b0,
 /* Sets the score of every key that a row does not see to -inf. `from`: how far this thread's first row
  * is behind the first key of the tile. */
 template <class Shape>
-RA_DEVICE void hide_scores(typename Shape::Scores &s, struct ra_band band, int64_t from,
+RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry,
+                           struct ra_band band, int64_t from,
                            const uint32_t there[Shape::Keys / 32])
 {
     constexpr int Keys = Shape::Keys;
@@ -160,6 +165,7 @@ RA_DEVICE void hide_scores(typename Shape::Scores &s, struct ra_band band, int64
             int64_t row = from + 16 * i + 8 * r - column;
             int lo = (int)ra_most(-Keys, ra_least(Keys, row + band.lo));
             int hi = (int)ra_most(-Keys, ra_least(Keys, row + band.hi));
+            bool any = false;
 #pragma unroll
             for (int c = 0; c < Keys / 8; c++)
 #pragma unroll
@@ -168,8 +174,21 @@ RA_DEVICE void hide_scores(typename Shape::Scores &s, struct ra_band band, int64
                     seen = seen && lo <= 8 * c + e && 8 * c + e <= hi;
                     float &score = s[i][c][2 * r + e];
                     score = seen ? score : -CUDART_INF_F;
+                    any = any || seen;
                 }
+            if (any)
+                carry.most[i][r] = fmaxf(carry.most[i][r], LEAST);
         }
+}
+
+/* Where every row sees every key. */
+template <class Shape> RA_DEVICE void note_seen(struct carry<Shape> &carry)
+{
+#pragma unroll
+    for (int i = 0; i < Shape::Blocks; i++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            carry.most[i][r] = fmaxf(carry.most[i][r], LEAST);
 }
 
 /* The largest, and the sum, of the numbers of the four threads that share a row. */
@@ -300,7 +319,7 @@ RA_DEVICE struct merged merge(const struct ra_kernel &x, const struct task &task
         m.sum = sum * m.here + *ra_floats(x.carry_sum, task.b, a, task.h) * m.before;
     }
     if (x.last) {
-        float over = m.sum > 0 ? 1 / m.sum : 0;
+        float over = m.sum == 0 ? 0 : 1 / m.sum;
         m.here *= over;
         m.before *= over;
     }
@@ -313,7 +332,7 @@ RA_DEVICE void store_sums(const struct ra_kernel &x, const struct task &task, in
 {
     if (x.last) {
         *ra_floats(x.lse, task.b, a, task.h) =
-            m.sum > 0 ? RA_LN2 * m.largest + logf(m.sum) : -CUDART_INF_F;
+            m.sum == 0 ? -CUDART_INF_F : RA_LN2 * m.largest + logf(m.sum);
     } else {
         *ra_floats(x.carry_max, task.b, a, task.h) = RA_LN2 * m.largest;
         *ra_floats(x.carry_sum, task.b, a, task.h) = m.sum;
@@ -410,6 +429,8 @@ RA_DEVICE void finish(const struct forward &f, const struct task &task, int64_t 
         for (int r = 0; r < 2; r++) {
             int64_t a = row0 + 16 * i + 8 * r;
             float sum = sum_of_row(carry.sum[i][r]);
+            if (carry.most[i][r] == LEAST)
+                sum = CUDART_NAN_F;
             struct merged m = merge(f.x, task, a, sum, carry.most[i][r] * f.factor);
 
             /* All four threads of the row have read the carry before one of them writes it. */
@@ -491,12 +512,21 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
             copy_keys<Shape>(stages + (2 * Shape::Key_size - stage), f, k, v, next);
         }
 
+        /* Values that some of these rows do not see must be finite: their keys become NaN instead. */
+        if (!ra_all_seen(x.band, task.a0, Rows, b0, Keys)) {
+            uint16_t *keys = stages + stage;
+            take_out_spoiled<Shape>(keys + Shape::Key_size, Keys,
+                                    [=](int key) { keys[key * Dim] = 0x7fff; });
+        }
+
         typename Shape::Scores s;
         multiply_keys<Shape>(s, at_q, at_k + 2 * stage);
         if (!f.plain)
             cap_scores<Shape>(s, f);
-        if (!all_visible<Shape>(x.band, task.a0, b0, there))
-            hide_scores<Shape>(s, x.band, row0 - b0, there);
+        if (all_visible<Shape>(x.band, task.a0, b0, there))
+            note_seen<Shape>(carry);
+        else
+            hide_scores<Shape>(s, carry, x.band, row0 - b0, there);
         weigh<Shape>(s, carry, f.factor);
         add_values<Shape>(carry.o, s, at_v + 2 * stage);
     }

@@ -159,6 +159,7 @@ RA_DEVICE void ra_load_transposed(uint32_t x[4], uint32_t shared)
 /* The two 16-bit types: pairs of numbers in 32 bits, the first in the low half. */
 struct ra_bfloat16 {
     typedef __nv_bfloat16 number;
+    static constexpr uint32_t Exponents = 0x7f807f80; /* of a pair; all of their bits: inf or NaN */
 
     static __device__ __forceinline__ uint32_t pair(float first, float second)
     {
@@ -182,6 +183,7 @@ struct ra_bfloat16 {
 
 struct ra_float16 {
     typedef __half number;
+    static constexpr uint32_t Exponents = 0x7c007c00;
 
     static __device__ __forceinline__ uint32_t pair(float first, float second)
     {
@@ -252,6 +254,20 @@ RA_DEVICE void ra_store(void *data, enum ra_type type, int64_t i, float x)
         break;
     default:
         ((float *)data)[i] = x;
+    }
+}
+
+/* *sum += more. What rounding cuts off is kept in *lost, if it is given, and added next time: so the
+ * error stays that of one rounding, however many times something is added. See add_compensated in
+ * src/ra_tile.c; every step is rounded by itself, so that nvcc makes no fused ones of them. */
+RA_DEVICE void ra_add_kept(float *sum, float *lost, float more)
+{
+    float a = *sum, b = lost ? __fadd_rn(more, *lost) : more;
+    float all = __fadd_rn(a, b), part = __fsub_rn(all, a);
+    *sum = all;
+    if (lost) {
+        float error = __fadd_rn(__fsub_rn(a, __fsub_rn(all, part)), __fsub_rn(b, part));
+        *lost = isnan(error) ? 0 : error;
     }
 }
 

@@ -37,21 +37,35 @@ struct ra_kernel {
     /* Forward. The carry of the keys seen before, as in struct ra_queries, in float32: carry_o (B,
      * n, H, D), carry_max and carry_sum (B, n, H), of scores after scale and soft cap. With `first`
      * nothing was seen before and the carry is not read; with `last` nothing comes after: it is not
-     * written, but o (B, n, H, D), of the inputs' type or float32, and lse (B, n, H), float32. */
+     * written, but o (B, n, H, D), of the inputs' type or float32, and lse (B, n, H), float32. One
+     * launch adds up to ra_kernel_most_keys() keys well; more of them want several launches. */
     bool first, last;
     struct ra_tensor carry_o, carry_max, carry_sum, o, lse;
 
     /* Backward: reads lse and delta (B, n, H) float32, adds to dq (B, n, H, D), dk and dv (B, m, G,
-     * D), all float32. With `deterministic` equal inputs give equal bits, run after run. `semaphores`:
+     * D), all float32, any number of rows. With `deterministic` equal inputs give equal bits, run after run. `semaphores`:
      * ra_kernel_semaphores ints that k03 needs for that, all 0 before the first launch; it leaves them
      * so. */
     bool deterministic;
     struct ra_tensor delta, dq, dk, dv;
     int *semaphores;
+
+    /* What rounding has lost of sums in memory: in the forward of carry_o and carry_sum, in the
+     * backward of dq, dk and dv; of their shapes and strides, float32, all 0 before the first launch.
+     * Only k01 and k02 use them, and only those that are given: from some hundred launches on float32
+     * wants them. */
+    struct ra_tensor o_lost, sum_lost, dq_lost, dk_lost, dv_lost;
 };
 
 /* The largest D that a kernel takes. */
 enum { RA_MOST_DIM = 256 };
+
+/* How many keys a forward adds up with an error below one rounding of the output: of float32 10^-5 is
+ * wanted. */
+static inline int64_t ra_kernel_most_keys(enum ra_type type)
+{
+    return type == RA_FLOAT32 ? 1 << 13 : 1 << 17;
+}
 
 /* The launchers. cudaErrorNotSupported: a type that this kernel has not, or D > RA_MOST_DIM; of k03
  * also a GPU older than compute capability 8.0, for which no kernel is compiled: there CUDA itself
@@ -81,6 +95,36 @@ static inline struct ra_tensor ra_tensor_from_row(struct ra_tensor tensor, int64
     if (tensor.data)
         tensor.data = (char *)tensor.data + row * tensor.row * ra_type_bytes(tensor.type);
     return tensor;
+}
+
+/* The same launch for up to `most` of its keys, from row b on; for some of its queries, from row a
+ * on. */
+static inline struct ra_kernel ra_kernel_keys(struct ra_kernel x, int64_t b, int64_t most)
+{
+    x.keys = x.keys - b < most ? x.keys - b : most;
+    x.band = ra_band_from(x.band, 0, b);
+    x.k = ra_tensor_from_row(x.k, b);
+    x.v = ra_tensor_from_row(x.v, b);
+    x.mask = ra_tensor_from_row(x.mask, b);
+    x.dk = ra_tensor_from_row(x.dk, b);
+    x.dv = ra_tensor_from_row(x.dv, b);
+    x.dk_lost = ra_tensor_from_row(x.dk_lost, b);
+    x.dv_lost = ra_tensor_from_row(x.dv_lost, b);
+    return x;
+}
+
+static inline struct ra_kernel ra_kernel_queries(struct ra_kernel x, int64_t a, int64_t most)
+{
+    x.queries = x.queries - a < most ? x.queries - a : most;
+    x.band = ra_band_from(x.band, a, 0);
+    x.q = ra_tensor_from_row(x.q, a);
+    x.d_out = ra_tensor_from_row(x.d_out, a);
+    x.o = ra_tensor_from_row(x.o, a);
+    x.lse = ra_tensor_from_row(x.lse, a);
+    x.delta = ra_tensor_from_row(x.delta, a);
+    x.dq = ra_tensor_from_row(x.dq, a);
+    x.dq_lost = ra_tensor_from_row(x.dq_lost, a);
+    return x;
 }
 
 #ifdef __cplusplus

@@ -113,7 +113,7 @@ const struct ra_option ra_options[RA_OPTIONS] = {
     {FIELD(deterministic), FLAG("deterministic"), FROM(11, RA_STAGES | RA_KERNELS),
      .help = "the same bits, run after run"},
     {TAKES("pieces", WHOLE), FROM(11, RA_KERNELS), RANGE(1, MOST), .value = "P",
-     .help = "fold the keys in P pieces, one launch each (default 1)"},
+     .help = "fold the keys in P pieces, one launch each, or in more if sums want it (default 1)"},
 };
 
 int64_t ra_option_load(const struct ra_option *option, const struct ra_config *config)

@@ -92,22 +92,23 @@ static void write_result(struct stage *stage, enum stage_result which, struct ra
     stage_write(stage, which, numbers);
 }
 
+/* In how many pieces to fold the keys: as many as were asked for, and enough of them that each is
+ * added up well. */
+static int64_t pieces_of(const struct stage *stage)
+{
+    int64_t most = ra_kernel_most_keys(stage->config.type), least = (stage->M + most - 1) / most;
+    return stage->pieces > least ? stage->pieces : least;
+}
+
 /* Launches once for each piece of the keys, and waits for the last. */
 static void run(struct stage *stage, const struct ra_kernel *whole, ra_kernel_launch *launch,
                 const char *what)
 {
-    for (int64_t p = 0; p < stage->pieces; p++) {
-        int64_t begin = stage->M * p / stage->pieces, end = stage->M * (p + 1) / stage->pieces;
-        struct ra_kernel piece = *whole;
-        piece.keys = end - begin;
-        piece.band = ra_band_from(whole->band, 0, begin);
-        piece.k = ra_tensor_from_row(whole->k, begin);
-        piece.v = ra_tensor_from_row(whole->v, begin);
-        piece.mask = ra_tensor_from_row(whole->mask, begin);
-        piece.dk = ra_tensor_from_row(whole->dk, begin);
-        piece.dv = ra_tensor_from_row(whole->dv, begin);
+    for (int64_t p = 0, pieces = pieces_of(stage); p < pieces; p++) {
+        int64_t begin = stage->M * p / pieces, end = stage->M * (p + 1) / pieces;
+        struct ra_kernel piece = ra_kernel_keys(*whole, begin, end - begin);
         piece.first = p == 0;
-        piece.last = p == stage->pieces - 1;
+        piece.last = p == pieces - 1;
         check(stage, launch(&piece, 0), what);
     }
     check(stage, cudaStreamSynchronize(0), what);
@@ -199,7 +200,7 @@ int main(int argc, char **argv)
 
     /* The files have lse as (B, H, N). A single piece needs no carry. */
     x.lse = ra_tensor_bhn(x.lse.data, N, H);
-    if (stage.pieces > 1) {
+    if (pieces_of(&stage) > 1) {
         x.carry_o = output(&stage, N, H, D);
         x.carry_max = output(&stage, N, H, 1);
         x.carry_sum = output(&stage, N, H, 1);

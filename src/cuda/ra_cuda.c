@@ -99,9 +99,27 @@ static void clear_gradients(struct ra_cuda_call *call, int step)
     const struct ra_ring *ring = &plan->ring;
     int slot = ra_ring_slot(step);
     int64_t bytes = ra_ring_rows(ring, plan->link.rank, step) * ring->gradient_bytes;
+    float *lost = ra_cuda_of(plan)->share_lost;
     RA_DO(plan, cudaStreamWaitEvent(call->stream, ra_cuda_of(plan)->left[slot], 0));
     if (bytes > 0)
         RA_DO(plan, cudaMemsetAsync(ring->gradients[slot], 0, (size_t)bytes, call->stream));
+    if (bytes > 0 && lost)
+        RA_DO(plan, cudaMemsetAsync(lost, 0, (size_t)bytes, call->stream));
+}
+
+/* Adds to this rank's share what rounding has lost of it. */
+static void add_lost(struct ra_cuda_call *call, int step)
+{
+    struct ra_plan *plan = call->plan;
+    const struct ra_ring *ring = &plan->ring;
+    const struct ra_config *c = &plan->config;
+    int64_t all = 2 * c->batch * ra_ring_rows(ring, plan->link.rank, step), G = c->key_heads;
+    float *lost = ra_cuda_of(plan)->share_lost;
+    if (lost)
+        RA_DO(plan, ra_kernel_add(ra_tensor_bnhd(ring->gradients[ra_ring_slot(step)], RA_FLOAT32,
+                                                 all, G, c->dim),
+                                  ra_tensor_bnhd(lost, RA_FLOAT32, all, G, c->dim), 1, all, G,
+                                  c->dim, call->stream));
 }
 
 /* Adds the sum of the ranks before, which arrives meanwhile, to this rank's share. */
@@ -210,6 +228,9 @@ static void begin_queries(struct ra_cuda_call *call)
     kernel.delta = ra_tensor_bhn(cuda->delta, n, c->heads);
     RA_DO(plan, ra_kernel_delta(&kernel, call->stream));
     RA_DO(plan, cudaMemsetAsync(cuda->wide, 0, (size_t)numbers * sizeof(float), call->stream));
+    if (cuda->wide_lost)
+        RA_DO(plan,
+              cudaMemsetAsync(cuda->wide_lost, 0, (size_t)numbers * sizeof(float), call->stream));
 }
 
 /* Writes dq, dk and dv to the caller's arrays. Sums are rounded here, once. */
@@ -222,6 +243,10 @@ static void write_gradients(struct ra_cuda_call *call)
     struct ra_tensor dq = ra_tensor_bnhd(ra_cuda_of(plan)->wide, RA_FLOAT32, n, H, D);
     struct ra_tensor dk = ra_tensor_bnhd(plan->ring.gradients[0], RA_FLOAT32, m, G, D);
     struct ra_tensor dv = ra_tensor_bnhd(plan->ring.gradients[0] + numbers, RA_FLOAT32, m, G, D);
+    float *lost = ra_cuda_of(plan)->wide_lost;
+    if (c->batch * n > 0 && lost)
+        RA_DO(plan, ra_kernel_add(dq, ra_tensor_bnhd(lost, RA_FLOAT32, n, H, D), c->batch, n, H, D,
+                                  call->stream));
     if (c->batch * n > 0)
         RA_DO(plan, ra_kernel_copy(call->x.dq, dq, c->batch, n, H, D, call->stream));
     if (numbers > 0) {
@@ -240,6 +265,7 @@ void ra_cuda_enqueue_backward(struct ra_cuda_call *call)
         pass_keys(call, step);
         clear_gradients(call, step);
         ra_cuda_fold(call, step);
+        add_lost(call, step);
         leave_keys(call, step);
         add_gradients(call, step);
         pass_gradients(call, step);

@@ -75,6 +75,10 @@ struct ra_cuda {
     int64_t device_bytes;
     float *wide;              /* (B, n, H, D): the carry's o, and in the backward dq */
     float *max, *sum, *delta; /* (B, H, n) */
+
+    /* What rounding loses of sums over very many rows: of `wide`, of `sum`, and of this rank's share of
+     * dk and dv at one hop; else NULL. */
+    float *wide_lost, *sum_lost, *share_lost;
     bool *mask;
     int *semaphores;
     int *table; /* RA_SIGNALS and one more */

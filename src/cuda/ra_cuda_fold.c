@@ -45,6 +45,7 @@ void ra_cuda_count_launches(const struct ra_plan *plan, int rank, int64_t *launc
     const struct ra_config *c = &plan->config;
     bool deterministic = c->deterministic && !c->forward_only && c->type != RA_FLOAT32;
     struct ra_kernel kernel = ra_cuda_kernel(plan);
+    int64_t most = ra_kernel_most_keys(c->type);
     *carries = false;
     *semaphores = 0;
     for (int64_t s = 0; s < ra_layout_spans(plan->layouts[RA_QUERY_SIDE]); s++) {
@@ -53,7 +54,7 @@ void ra_cuda_count_launches(const struct ra_plan *plan, int rank, int64_t *launc
             for (int64_t t = 0; t < ra_layout_spans(plan->layouts[RA_KEY_SIDE]); t++) {
                 if (!is_seen(plan, rank, s, step, t, &kernel))
                     continue;
-                count++;
+                count += (kernel.keys + most - 1) / most;
                 int64_t needed = deterministic ? ra_kernel_semaphores(&kernel) : 0;
                 *semaphores = needed > *semaphores ? needed : *semaphores;
             }
@@ -80,71 +81,114 @@ static void open_keys(const struct ra_cuda_call *call, int step, struct ra_tenso
         *mask = ra_tensor_bn(own ? (void *)ra_cuda_of(plan)->mask : message + 2 * bytes, rows);
 }
 
-/* One launch: span s of the queries, from row a on, and a span of the keys, from row b on, of k, v,
- * mask, and backward dk and dv. */
+/* An array (B, n, H, D), or (B, n, H) for width 1, that has what rounding lost of another, if it is
+ * there. */
+static struct ra_tensor lost_of(const struct ra_cuda_call *call, float *lost, int64_t width)
+{
+    const struct ra_plan *plan = call->plan;
+    int64_t n = plan->rows[RA_QUERY_SIDE], H = plan->config.heads;
+    if (!lost)
+        return (struct ra_tensor)RA_NO_TENSOR;
+    return width == 1 ? ra_tensor_bhn(lost, n, H) : ra_tensor_bnhd(lost, RA_FLOAT32, n, H, width);
+}
+
+/* Launches the forward of these queries and keys, in pieces of the keys that are added up well. */
+static void launch_forward(struct ra_cuda_call *call, const struct ra_kernel *whole, int64_t s)
+{
+    struct ra_plan *plan = call->plan;
+    struct ra_cuda *cuda = plan->own;
+    enum ra_type type = plan->config.type;
+    int64_t most = ra_kernel_most_keys(type), b = 0;
+    do {
+        struct ra_kernel piece = ra_kernel_keys(*whole, b, most);
+        piece.first = cuda->launched[s] == 0;
+        cuda->launched[s]++;
+        piece.last = cuda->launched[s] >= cuda->launches[s];
+        if (type != RA_FLOAT32)
+            RA_DO(plan, ra_k03_forward(&piece, call->stream));
+        else
+            RA_DO(plan, ra_k02_forward(&piece, call->stream));
+        b += most;
+    } while (b < whole->keys);
+}
+
+/* The keys of a step, and backward their gradients. */
+struct key_arrays {
+    struct ra_tensor k, v, mask, dk, dv, dk_lost, dv_lost;
+};
+
+/* Span s of the queries, from row a on, and a span of the keys, from row b on. */
 static void launch(struct ra_cuda_call *call, struct ra_kernel *kernel, int64_t s, int64_t a,
-                   int64_t b, struct ra_tensor k, struct ra_tensor v, struct ra_tensor mask,
-                   struct ra_tensor dk, struct ra_tensor dv)
+                   int64_t b, const struct key_arrays *keys)
 {
     struct ra_plan *plan = call->plan;
     struct ra_cuda *cuda = plan->own;
     const struct ra_config *c = &plan->config;
     const struct ra_arrays *x = &call->x;
-    bool narrow = c->type != RA_FLOAT32;
     int64_t n = plan->rows[RA_QUERY_SIDE], H = c->heads;
     struct ra_tensor wide = ra_tensor_bnhd(cuda->wide, RA_FLOAT32, n, H, c->dim);
+    struct ra_tensor wide_lost = lost_of(call, cuda->wide_lost, c->dim);
     kernel->q = ra_tensor_from_row(x->q, a);
-    kernel->k = ra_tensor_from_row(k, b);
-    kernel->v = ra_tensor_from_row(v, b);
-    kernel->mask = ra_tensor_from_row(mask, b);
+    kernel->k = ra_tensor_from_row(keys->k, b);
+    kernel->v = ra_tensor_from_row(keys->v, b);
+    kernel->mask = ra_tensor_from_row(keys->mask, b);
     kernel->lse = ra_tensor_from_row(x->lse, a);
-    if (call->backward) {
-        kernel->d_out = ra_tensor_from_row(x->d_out, a);
-        kernel->delta = ra_tensor_from_row(ra_tensor_bhn(cuda->delta, n, H), a);
-        kernel->dq = ra_tensor_from_row(wide, a);
-        kernel->dk = ra_tensor_from_row(dk, b);
-        kernel->dv = ra_tensor_from_row(dv, b);
-        if (narrow)
-            RA_DO(plan, ra_k03_backward(kernel, call->stream));
-        else
-            RA_DO(plan, ra_k02_backward(kernel, call->stream));
+    if (!call->backward) {
+        kernel->o = ra_tensor_from_row(x->o, a);
+        kernel->carry_o = ra_tensor_from_row(wide, a);
+        kernel->carry_max = ra_tensor_from_row(ra_tensor_bhn(cuda->max, n, H), a);
+        kernel->carry_sum = ra_tensor_from_row(ra_tensor_bhn(cuda->sum, n, H), a);
+        kernel->o_lost = ra_tensor_from_row(wide_lost, a);
+        kernel->sum_lost = ra_tensor_from_row(lost_of(call, cuda->sum_lost, 1), a);
+        launch_forward(call, kernel, s);
         return;
     }
-    kernel->o = ra_tensor_from_row(x->o, a);
-    kernel->carry_o = ra_tensor_from_row(wide, a);
-    kernel->carry_max = ra_tensor_from_row(ra_tensor_bhn(cuda->max, n, H), a);
-    kernel->carry_sum = ra_tensor_from_row(ra_tensor_bhn(cuda->sum, n, H), a);
-    kernel->first = cuda->launched[s] == 0;
-    cuda->launched[s]++;
-    kernel->last = cuda->launched[s] >= cuda->launches[s];
-    if (narrow)
-        RA_DO(plan, ra_k03_forward(kernel, call->stream));
+    kernel->d_out = ra_tensor_from_row(x->d_out, a);
+    kernel->delta = ra_tensor_from_row(ra_tensor_bhn(cuda->delta, n, H), a);
+    kernel->dq = ra_tensor_from_row(wide, a);
+    kernel->dq_lost = ra_tensor_from_row(wide_lost, a);
+    kernel->dk = ra_tensor_from_row(keys->dk, b);
+    kernel->dv = ra_tensor_from_row(keys->dv, b);
+    kernel->dk_lost = ra_tensor_from_row(keys->dk_lost, b);
+    kernel->dv_lost = ra_tensor_from_row(keys->dv_lost, b);
+    if (c->type != RA_FLOAT32)
+        RA_DO(plan, ra_k03_backward(kernel, call->stream));
     else
-        RA_DO(plan, ra_k02_forward(kernel, call->stream));
+        RA_DO(plan, ra_k02_backward(kernel, call->stream));
+}
+
+/* dk and dv of a share, which lie one behind the other. */
+static void open_share(const struct ra_plan *plan, int64_t rows, float *share, struct ra_tensor *dk,
+                       struct ra_tensor *dv)
+{
+    const struct ra_config *c = &plan->config;
+    int64_t G = c->key_heads;
+    if (!share)
+        return;
+    *dk = ra_tensor_bnhd(share, RA_FLOAT32, rows, G, c->dim);
+    *dv = ra_tensor_bnhd(share + c->batch * rows * G * c->dim, RA_FLOAT32, rows, G, c->dim);
 }
 
 void ra_cuda_fold(struct ra_cuda_call *call, int step)
 {
     struct ra_plan *plan = call->plan;
     struct ra_cuda *cuda = plan->own;
-    const struct ra_config *c = &plan->config;
     struct ra_kernel kernel = ra_cuda_kernel(plan);
-    struct ra_tensor k, v, mask, dk = RA_NO_TENSOR, dv = RA_NO_TENSOR;
+    struct key_arrays keys = {.dk = RA_NO_TENSOR, .dv = RA_NO_TENSOR};
     struct ra_cuda_timer *timer = ra_cuda_timer(plan, call->backward, step, RA_EVENT_WORK);
     int rank = plan->link.rank;
-    int64_t rows = ra_ring_rows(&plan->ring, rank, step), G = c->key_heads, a = 0;
-    open_keys(call, step, &k, &v, &mask);
+    int64_t rows = ra_ring_rows(&plan->ring, rank, step), a = 0;
+    open_keys(call, step, &keys.k, &keys.v, &keys.mask);
     ra_cuda_begins(plan, timer, call->stream);
     if (call->backward) {
-        float *share = plan->ring.gradients[ra_ring_slot(step)];
-        dk = ra_tensor_bnhd(share, RA_FLOAT32, rows, G, c->dim);
-        dv = ra_tensor_bnhd(share + c->batch * rows * G * c->dim, RA_FLOAT32, rows, G, c->dim);
+        open_share(plan, rows, plan->ring.gradients[ra_ring_slot(step)], &keys.dk, &keys.dv);
+        open_share(plan, rows, cuda->share_lost, &keys.dk_lost, &keys.dv_lost);
     }
     for (int64_t s = 0; s < ra_layout_spans(plan->layouts[RA_QUERY_SIDE]); s++) {
         int64_t b = 0;
         for (int64_t t = 0; t < ra_layout_spans(plan->layouts[RA_KEY_SIDE]); t++) {
             if (is_seen(plan, rank, s, step, t, &kernel))
-                launch(call, &kernel, s, a, b, k, v, mask, dk, dv);
+                launch(call, &kernel, s, a, b, &keys);
             b += kernel.keys;
         }
 
@@ -152,7 +196,7 @@ void ra_cuda_fold(struct ra_cuda_call *call, int step)
         if (!call->backward && step == 0 && cuda->launches[s] == 0 && kernel.queries > 0) {
             kernel.keys = 0;
             kernel.band = (struct ra_band){1, 0};
-            launch(call, &kernel, s, a, 0, k, v, mask, dk, dv);
+            launch(call, &kernel, s, a, 0, &keys);
         }
         a += kernel.queries;
     }

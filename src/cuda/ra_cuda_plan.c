@@ -9,6 +9,7 @@
 #include <string.h>
 #include "ra_config_check.h"
 #include "ra_cuda.h"
+#include "ra_range.h"
 #include "ring_attention_cuda.h"
 
 /* Blocks of device memory begin where any access is aligned. */
@@ -30,6 +31,16 @@ int ra_cuda_enter(const struct ra_plan *plan)
 
 /* ---- Memory. */
 
+/* Adding up so many launches in float32 costs less than 10^-5: of more, what rounding loses is kept. Of
+ * 16-bit inputs it never matters. */
+enum { PLAIN_SUMS = 64 };
+
+static bool loses(const struct ra_plan *plan, int64_t rows)
+{
+    enum ra_type type = plan->config.type;
+    return type == RA_FLOAT32 && rows / PLAIN_SUMS > ra_kernel_most_keys(type);
+}
+
 /* Gives everything that a rank has on its device a place there; returns how much that is. */
 static int64_t lay_out(const struct ra_plan *plan, int rank, struct ra_cuda *cuda, char *start,
                        void *keys[3], float *gradients[4])
@@ -44,6 +55,15 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, struct ra_cuda *cud
     cuda->max = ra_arena_take(&arena, carries ? row_bytes : 0);
     cuda->sum = ra_arena_take(&arena, carries ? row_bytes : 0);
     cuda->delta = ra_arena_take(&arena, backward ? row_bytes : 0);
+    bool many_keys = loses(plan, c->keys),
+         many_queries = loses(plan, n * (c->heads / c->key_heads));
+    cuda->wide_lost = many_keys ? ra_arena_take(&arena, row_bytes * c->dim) : NULL;
+    cuda->sum_lost = many_keys ? ra_arena_take(&arena, row_bytes) : NULL;
+    int64_t most = 0;
+    for (int step = 0; step < plan->ring.schedule.count; step++)
+        most = ra_most(most, ra_ring_rows(&plan->ring, rank, step));
+    cuda->share_lost =
+        backward && many_queries ? ra_arena_take(&arena, most * plan->ring.gradient_bytes) : NULL;
     cuda->semaphores = ra_arena_take(&arena, semaphores * (int64_t)sizeof *cuda->semaphores);
     cuda->mask = ra_arena_take(&arena, c->has_mask ? c->batch * plan->ring.rows[rank] : 0);
     ra_plan_place_messages(plan, rank, &arena, keys, gradients);
