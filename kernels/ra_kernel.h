@@ -64,7 +64,7 @@ enum { RA_MOST_DIM = 256 };
  * wanted. */
 static inline int64_t ra_kernel_most_keys(enum ra_type type)
 {
-    return type == RA_FLOAT32 ? 1 << 13 : 1 << 17;
+    return type == RA_BFLOAT16 ? 1 << 17 : 1 << 15;
 }
 
 /* The launchers. cudaErrorNotSupported: a type that this kernel has not, or D > RA_MOST_DIM; of k03

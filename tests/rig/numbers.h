@@ -80,9 +80,9 @@ static inline uint16_t number_narrowed(enum ra_type type, double x)
         return (uint16_t)(number_bits((float)x) >> 16);
     uint16_t sign = signbit(x) ? 0x8000 : 0;
     int exponent = 0;
+    if (!isfinite(x))
+        return isnan(x) ? 0x7E00 : sign | 0x7C00;
     frexp(x, &exponent);
-    if (isnan(x))
-        return 0x7E00;
     if (x == 0 || exponent < -13)
         return (uint16_t)(sign | (int)ldexp(fabs(x), 24));
     return (uint16_t)(sign | (exponent + 14) << 10 | ((int)ldexp(fabs(x), 11 - exponent) - 1024));
