@@ -212,14 +212,19 @@ template <int M, int N> RA_DEVICE void score_values(float x[M][N], struct ra_sco
 #pragma unroll
         for (int j = 0; j < N; j++)
             x[i][j] *= rule.scale;
+    if (rule.softcap > 0) {
+#pragma unroll
+        for (int i = 0; i < M; i++)
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                x[i][j] = rule.softcap * ra_tanh(__fdividef(x[i][j], rule.softcap));
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < M; i++)
 #pragma unroll
         for (int j = 0; j < N; j++)
-            if (rule.softcap > 0)
-                x[i][j] = rule.softcap * ra_tanh(__fdividef(x[i][j], rule.softcap));
-            else if (x[i][j] == -CUDART_INF_F)
-                x[i][j] = CUDART_NAN_F;
+            x[i][j] = x[i][j] == -CUDART_INF_F ? CUDART_NAN_F : x[i][j];
 }
 
 /* The derivative of a score by scale * q . k. */
