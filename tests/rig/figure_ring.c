@@ -145,6 +145,7 @@ static struct ra_layout layout_of(const struct masks *m)
 /* The keys that visit a rank at a hop, and what the rank sees of them. */
 struct visit {
     bool arrives; /* else they are not sent this far, for nobody would see anything */
+    bool sends;   /* the rank passes them on, to where they are worked on next */
     int pairs;    /* visible ones */
     bool see[ROWS][ROWS];
 };
@@ -167,13 +168,16 @@ static struct visit visit_of(const struct masks *m, int rank, int hop)
                 }
         }
 
-    /* How far keys travel. The chapters before 06 send all of them all the way round. */
+    /* The chapters before 06 send all keys all the way round. */
     int storage[2 * RANKS];
-    struct ra_schedule schedule = ra_schedule_causal(layout, layout, m->lookback, storage);
-    visit.arrives = m->lookback == RA_BAND_FAR;
+    struct ra_schedule schedule = m->lookback == RA_BAND_FAR
+                                      ? ra_schedule_round(RANKS, RANKS, storage)
+                                      : ra_schedule_causal(layout, layout, m->lookback, storage);
     for (int k = 0; k < schedule.count; k++)
-        if (schedule.hop[k] == hop && hop <= schedule.last[origin])
-            visit.arrives = true;
+        if (schedule.hop[k] == hop) {
+            visit.arrives = hop <= schedule.last[origin];
+            visit.sends = k + 1 < schedule.count && schedule.hop[k + 1] <= schedule.last[origin];
+        }
     if (visit.pairs > 0 && !visit.arrives)
         fail("%s: rank %d sees keys at hop %d that the schedule does not send", m->name, rank, hop);
     return visit;
@@ -184,14 +188,38 @@ bool write_masks(const char *name)
     const struct masks *m = find_masks(name);
     if (!m)
         return false;
-    puts("rank,hop,keys_of,arrives,visible_pairs,pairs");
+    puts("rank,hop,keys_of,arrives,sends,visible_pairs,pairs");
     for (int r = 0; r < RANKS; r++)
         for (int hop = 0; hop < RANKS; hop++) {
             struct visit visit = visit_of(m, r, hop);
-            printf("%d,%d,%d,%d,%d,%d\n", r, hop, origin_of(r, hop), visit.arrives, visit.pairs,
-                   ROWS * ROWS);
+            printf("%d,%d,%d,%d,%d,%d,%d\n", r, hop, origin_of(r, hop), visit.arrives, visit.sends,
+                   visit.pairs, ROWS * ROWS);
         }
     return true;
+}
+
+/* What the ranks see and send at each hop, and in column [RANKS] at all hops. */
+struct table {
+    struct visit visits[RANKS][RANKS];
+    int pairs[RANKS][RANKS + 1], busiest[RANKS + 1], messages[RANKS + 1];
+};
+
+static struct table table_of(const struct masks *m)
+{
+    struct table t = {0};
+    for (int r = 0; r < RANKS; r++)
+        for (int hop = 0; hop <= RANKS; hop++) {
+            if (hop < RANKS) {
+                t.visits[r][hop] = visit_of(m, r, hop);
+                t.pairs[r][hop] = t.visits[r][hop].pairs;
+                t.pairs[r][RANKS] += t.pairs[r][hop];
+                t.messages[hop] += t.visits[r][hop].sends;
+                t.messages[RANKS] += t.visits[r][hop].sends;
+            }
+            if (t.pairs[r][hop] > t.busiest[hop])
+                t.busiest[hop] = t.pairs[r][hop];
+        }
+    return t;
 }
 
 /* The positions of a span: "0 … 7", or with a stride "0, 4 … 28". */
@@ -239,50 +267,39 @@ void draw_masks(const char *source)
     text(right, top - 30, END BOLD, "all hops");
 
     /* A row for each rank. */
-    struct visit visits[RANKS][RANKS];
-    int busiest[RANKS] = {0}, messages[RANKS] = {0};
-    for (int hop = 0; hop < RANKS; hop++)
-        for (int r = 0; r < RANKS; r++) {
-            visits[r][hop] = visit_of(m, r, hop);
-            if (visits[r][hop].pairs > busiest[hop])
-                busiest[hop] = visits[r][hop].pairs;
-            messages[hop] += hop > 0 && visits[r][hop].arrives;
-        }
+    struct table table = table_of(m);
     for (int r = 0; r < RANKS; r++) {
         double y = top + r * pitch_y;
-        int all = 0;
         text(20, y + 26, BOLD, "rank %d", r);
         text(20, y + 44, "", "queries");
         for (int s = 0; s < ra_layout_spans(layout); s++)
             span_label(20, y + 60 + 16 * s, ra_layout_span(layout, r, s));
         for (int hop = 0; hop < RANKS; hop++) {
-            const struct visit *visit = &visits[r][hop];
+            const struct visit *visit = &table.visits[r][hop];
             double x = left + hop * pitch_x;
-            bool most = visit->pairs == busiest[hop];
-            all += visit->pairs;
+            bool most = visit->pairs == table.busiest[hop];
             text(x + side / 2, y - 6, MIDDLE, "keys of rank %d", origin_of(r, hop));
             mask_grid(x, y, size, m, visit);
             if (visit->arrives)
                 text(x + side / 2, y + side + 15, most ? MIDDLE BOLD : MIDDLE, "%d of %d pairs",
                      visit->pairs, ROWS * ROWS);
         }
-        text(right, y + side / 2 + 4, END, "%d pairs", all);
+        bool most = table.pairs[r][RANKS] == table.busiest[RANKS];
+        text(right, y + side / 2 + 4, most ? END BOLD : END, "%d pairs", table.pairs[r][RANKS]);
     }
 
-    /* What decides how long the ring takes, and what it sends. */
-    int sum = 0, sent = 0;
+    /* What decides how long the ring takes, and what it sends. The busiest rank of one column need
+     * not be that of another. */
     line(20, bottom - 14, right, bottom - 14, STROKE(GREY, "1"));
     text(20, bottom + 6, BOLD, "busiest rank");
-    text(20, bottom + 26, "", "messages");
+    text(20, bottom + 26, "", "messages sent");
     for (int hop = 0; hop < RANKS; hop++) {
         double x = left + hop * pitch_x + side / 2;
-        sum += busiest[hop];
-        sent += messages[hop];
-        text(x, bottom + 6, MIDDLE BOLD, "%d", busiest[hop]);
-        text(x, bottom + 26, MIDDLE, "%d", messages[hop]);
+        text(x, bottom + 6, MIDDLE BOLD, "%d", table.busiest[hop]);
+        text(x, bottom + 26, MIDDLE, "%d", table.messages[hop]);
     }
-    text(right, bottom + 6, END BOLD, "%d pairs", sum);
-    text(right, bottom + 26, END, "%d", sent);
+    text(right, bottom + 6, END BOLD, "%d pairs", table.busiest[RANKS]);
+    text(right, bottom + 26, END, "%d", table.messages[RANKS]);
 
     legend(116, bottom + 60, FILL(BLUE), "the query (row) sees the key (column)");
     legend(392, bottom + 60, FILL(LIGHT), "it does not: nothing to compute");
