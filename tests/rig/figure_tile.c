@@ -272,29 +272,38 @@ void draw_carry(const char *source)
 
 /* ---- 01-memory */
 
-/* A bar for every row of the CSV file: how much of the peak is the matrix of scores. */
+/* A bar for every row of the CSV file: the peak, and in it the matrix of scores. */
 void draw_share(const char *source)
 {
     struct row rows[6];
     int count = read_csv(source, SHARE_HEADER, "nnn", 6, rows);
-    svg_open(336, "Peak memory of 01-naive", "For each N, the share of the peak that is scores.");
+    double most = 0;
+    for (int k = 0; k < count; k++) {
+        const double *numbers = rows[k].numbers;
+        if (numbers[0] == 0 || numbers[1] == 0 || numbers[2] > numbers[1])
+            fail("%s:%d: want N and peak_bytes above 0, score_bytes <= peak_bytes", source, k + 2);
+        most = fmax(most, numbers[1]);
+    }
+    svg_open(336, "Peak memory of 01-naive",
+             "For each N a bar, as long as the peak is large; most of the long ones is scores.");
     heading(20, 30, "Peak memory of 01-naive", "one head, D = 64, N queries and N keys");
-    text(150, 84, "", "share of the peak");
-    text(700, 84, END, "peak");
+    text(590, 84, END, "peak");
+    text(700, 84, END, "of it scores");
 
     for (int k = 0; k < count; k++) {
         double N = rows[k].numbers[0], peak = rows[k].numbers[1], scores = rows[k].numbers[2];
-        double y = 98 + 32 * k, width = 420;
-        if (scores > peak || peak == 0)
-            fail("%s:%d: want score_bytes <= peak_bytes", source, k + 2);
+        double y = 98 + 32 * k, width = 410 / most;
         text(20, y + 17, "", "N = %.0f", N);
-        rect(150, y, width, 24, FILL(LIGHT));
-        rect(150, y, width * scores / peak, 24, FILL(ORANGE));
-        text(158, y + 17, BOLD FILL("white"), "%.0f %%", 100 * scores / peak);
-        text(700, y + 17, END, "%.2f MB", peak / 1e6);
+        rect(100, y, width * scores, 24, FILL(ORANGE));
+        rect(100 + width * scores, y, width * (peak - scores), 24, FILL(GREY));
+        text(590, y + 17, END, "%.1f MB", peak / 1e6);
+        text(700, y + 17, END, "%.0f %%", 100 * scores / peak);
     }
-    legend(150, 98 + 32 * count + 14, FILL(ORANGE), "the matrix of scores");
-    legend(350, 98 + 32 * count + 14, FILL(LIGHT), "inputs and results");
+    const double *first = rows[0].numbers, *last = rows[count - 1].numbers;
+    legend(100, 98 + 32 * count + 14, FILL(ORANGE), "the matrix of scores");
+    legend(250, 98 + 32 * count + 14, FILL(GREY), "inputs and results");
+    text(700, 98 + 32 * count + 14, END BOLD, "N grows %.0f times, the peak %.0f times",
+         last[0] / first[0], last[1] / first[1]);
 }
 
 /* ---- 02-memory */
@@ -334,13 +343,13 @@ static void read_measured(const char *path, struct measured *data)
              count + 2);
 }
 
-/* The label of the power of 4 bytes (64 KiB), or of 10 multiply-adds (10⁸). */
+/* The label of a power of 10, of bytes (100 kB) or of multiply-adds (10⁸). */
 static void power_label(double x, double y, int measure, int power)
 {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
     static const char *const digits[] = {"⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹"};
     if (measure == BYTES)
-        text(x, y, END, "%d %s", 1 << 2 * power % 10, units[2 * power / 10]);
+        text(x, y, END, "%s %s", (const char *[]){"1", "10", "100"}[power % 3], units[power / 3]);
     else
         text(x, y, END, "10%s%s", power >= 10 ? digits[1] : "", digits[power % 10]);
 }
@@ -358,7 +367,7 @@ static void panel(double left, const struct measured *data, int measure)
         for (int k = 0; k <= last; k++) {
             double value = data->value[measure][p][k];
             paths[p][k].x = place(x, log2(data->N[k]));
-            paths[p][k].y = measure == BYTES ? log2(value) / 2 : log10(value);
+            paths[p][k].y = log10(value);
             low = fmin(low, floor(paths[p][k].y));
             high = fmax(high, ceil(paths[p][k].y));
         }
