@@ -112,7 +112,7 @@ void draw_fragments(const char *source)
     fragment_grid(right, top, &matrix_c);
     text(next, top - 8, BOLD, "C, keys 8 … 15");
     fragment_grid(next, top, &matrix_c);
-    arrow(right + side / 2 + 4, top + side + 6, right + side / 2 + 4, middle - 6);
+    arrow(right + side / 2 + 4, top + side + 6, right + side / 2 + 4, middle - 6, INK_LINE);
     text(right, middle - 8, BOLD, "A, keys 0 … 15");
     text(right + side / 2 + 16, middle - 18, "", "rounded, in pairs");
     fragment_grid(right + 4, middle, &matrix_a);

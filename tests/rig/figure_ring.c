@@ -19,8 +19,6 @@ static int origin_of(int rank, int hop)
 /* ---- 03-ring */
 
 static const char *const rank_fills[RANKS] = {FILL(BLUE), FILL(ORANGE), FILL(GREEN), FILL(PURPLE)};
-static const char *const rank_strokes[RANKS] = {STROKE(BLUE, "2"), STROKE(ORANGE, "2"),
-                                                STROKE(GREEN, "2"), STROKE(PURPLE, "2")};
 
 /* The ranks in a circle, each with its queries and, at hop 0, its own keys. */
 static void ring_of_ranks(double x, double y)
@@ -44,59 +42,96 @@ static void ring_of_ranks(double x, double y)
         double from_y = y + reach * a[1] + b[1] * (height / 2 + 4);
         double to_x = x + reach * b[0] + a[0] * (width / 2 + 4);
         double to_y = y + reach * b[1] + a[1] * (height / 2 + 4);
-        arrow(from_x, from_y, to_x, to_y);
+        arrow(from_x, from_y, to_x, to_y, INK_LINE);
     }
     text(x, y - 3, MIDDLE, "k and v travel,");
     text(x, y + 13, MIDDLE, "q and o stay");
 }
 
-void draw_ring(const char *source)
+/* Whose keys each rank holds, hop by hop. */
+static void table_of_keys(double x, double y)
 {
-    (void)source; /* nothing is read */
-    double left = 452, pitch_x = 60, top = 112, pitch_y = 54, width = 32, height = 28;
-    svg_open(404, "A ring of four ranks",
-             "Left: four ranks in a circle; keys and values travel to the right neighbour, queries "
-             "stay. Right: a table of whose keys each rank holds at hops 0 to 3; at hop t rank r "
-             "holds those of rank r - t. After the last hop the gradients go one step more, home.");
-    heading(20, 30, "A ring of 4 ranks", "here at hop 0: every rank holds its own keys");
-    ring_of_ranks(167, 217);
-
-    heading(370, 30, "Whose keys each rank holds",
+    double left = x + 82, pitch_x = 60, top = y + 82, pitch_y = 54, width = 32, height = 28;
+    heading(x, y, "Whose keys each rank holds",
             "at hop t rank r holds those of rank (r − t) mod 4");
-    for (int hop = 0; hop <= RANKS; hop++)
-        text(left + hop * pitch_x, top - 34, MIDDLE BOLD, hop < RANKS ? "hop %d" : "home", hop);
+    for (int hop = 0; hop < RANKS; hop++)
+        text(left + hop * pitch_x, top - 34, MIDDLE BOLD, "hop %d", hop);
     for (int r = 0; r < RANKS; r++) {
-        double y = top + r * pitch_y;
-        text(370, y + height / 2 + 4, BOLD, "rank %d", r);
-        for (int hop = 0; hop <= RANKS; hop++) {
-            double x = left + hop * pitch_x - width / 2;
-            int origin = origin_of(r, hop % RANKS);
-            if (hop < RANKS)
-                box(x, y, width, height, rank_fills[origin], origin);
-            else {
-                rect(x + 1, y + 1, width - 2, height - 2, rank_strokes[origin]);
-                text(x + width / 2, y + height / 2 + 4, MIDDLE BOLD, "%d", origin);
-            }
+        double row = top + r * pitch_y;
+        text(x, row + height / 2 + 4, BOLD, "rank %d", r);
+        for (int hop = 0; hop < RANKS; hop++) {
+            double cell = left + hop * pitch_x - width / 2;
+            int origin = origin_of(r, hop);
+            box(cell, row, width, height, rank_fills[origin], origin);
 
             /* Where it came from: the rank before, one hop ago. What leaves the last rank comes to
              * rank 0: half an arrow at either end. */
-            double from_x = x - pitch_x + width + 3, from_y = y - pitch_y + height + 2;
-            double half_x = (from_x + x - 3) / 2, half_y = (from_y + y - 2) / 2;
+            double from_x = cell - pitch_x + width + 3, from_y = row - pitch_y + height + 2;
+            double half_x = (from_x + cell - 3) / 2, half_y = (from_y + row - 2) / 2;
             if (hop > 0 && r > 0)
-                arrow(from_x, from_y, x - 3, y - 2);
+                arrow(from_x, from_y, cell - 3, row - 2, INK_LINE);
             if (hop > 0 && r == 0)
-                arrow(half_x, half_y, x - 3, y - 2);
+                arrow(half_x, half_y, cell - 3, row - 2, INK_LINE);
             if (hop > 0 && r == RANKS - 1)
-                line(from_x, from_y + pitch_y, half_x, half_y + pitch_y, STROKE(INK, "1.5"));
+                line(from_x, from_y + pitch_y, half_x, half_y + pitch_y, INK_LINE);
         }
     }
+    text(x, top + RANKS * pitch_y + 20, "", "4 hops of work need 3 exchanges of k and v.");
+}
 
-    /* The exchanges. */
-    double below = top + RANKS * pitch_y + 20;
-    rect(370, below - 11, 14, 14, STROKE(GREY, "2"));
-    text(392, below, "", "Backward only: dk and dv travel one hop behind their");
-    text(392, below + 17, "", "keys, and one message more brings them home.");
-    text(370, below + 43, "", "4 hops of work need 3 exchanges of k and v.");
+/* The backward as the keys of rank 0 see it: a lane for each rank against time. Keys leave when a hop
+ * begins, their gradients when it ends. */
+static void lanes_of_gradients(double x, double y)
+{
+    static const char *const sums[RANKS] = {"y₀", "y₀ + y₁", "y₀ + y₁ + y₂", "y₀ + y₁ + y₂ + y₃"};
+    static const char *const shares[RANKS] = {"y₀", "y₁", "y₂", "y₃"};
+    double left = x + 62, hop_width = 118, top = y + 58, pitch = 54, height = 22;
+    heading(x, y, "Backward: the keys of rank 0, and their gradients, one hop behind",
+            "rank r adds its share y of dk and dv to the sum of the shares before");
+    for (int t = 0; t <= RANKS; t++)
+        text(left + (t + 0.5) * hop_width, top - 10, MIDDLE BOLD, t < RANKS ? "hop %d" : "home", t);
+    for (int r = 0; r < RANKS; r++) {
+        double lane = top + r * pitch, start = left + r * hop_width, end = start + hop_width;
+        text(x, lane + 16, BOLD, "rank %d", r);
+        for (int t = 0; t < RANKS; t++)
+            rect(left + t * hop_width + 1, lane, hop_width - 2, height,
+                 t == r ? FILL(BLUE) : FILL(LIGHT));
+        text(start + hop_width / 2, lane + 15, MIDDLE FILL("#FFFFFF"), "keys of rank 0: %s",
+             shares[r]);
+
+        /* On to the next rank; from the last one home, where the sum is whole. */
+        if (r < RANKS - 1) {
+            arrow(start + 3, lane + height + 2, end - 2, lane + pitch - 2, INK_LINE);
+            arrow(end + 2, lane + height + 2, end + hop_width - 3, lane + pitch - 2,
+                  STROKE(PURPLE, "1.5"));
+            text(end + hop_width / 2 + 14, lane + height + 12, FILL(PURPLE), "%s", sums[r]);
+        } else {
+            arrow(end + 4, lane + height / 2, end + hop_width - 8, top + height / 2 + 6,
+                  STROKE(PURPLE, "1.5"));
+            text(700, lane + height + 4, END FILL(PURPLE), "%s", sums[r]);
+        }
+    }
+    double below = top + RANKS * pitch + 4;
+    line(x, below - 4, x + 14, below - 4, INK_LINE);
+    text(x + 22, below, "", "keys, sent when their hop begins");
+    line(x + 260, below - 4, x + 274, below - 4, STROKE(PURPLE, "1.5"));
+    text(x + 282, below, "", "gradients, sent when it ends, while the next share is computed");
+    text(x + 282, below + 17, "", "the last message, home, has no work beside it");
+}
+
+void draw_ring(const char *source)
+{
+    (void)source; /* nothing is read */
+    svg_open(704, "A ring of four ranks",
+             "Left: four ranks in a circle; keys and values travel to the right neighbour, queries "
+             "stay. Right: a table of whose keys each rank holds at hops 0 to 3; at hop t rank r "
+             "holds those of rank r - t. Below: the backward in time. The keys of rank 0 are on "
+             "rank t at hop t; the sum of their gradients leaves rank t when hop t ends, reaches "
+             "rank t + 1 when hop t + 1 ends, and goes home after the last hop.");
+    heading(20, 30, "A ring of 4 ranks", "here at hop 0: every rank holds its own keys");
+    ring_of_ranks(167, 217);
+    table_of_keys(370, 30);
+    lanes_of_gradients(20, 400);
 }
 
 /* ---- 04-masks, 05-masks-..., 06-masks-... */

@@ -163,7 +163,7 @@ void draw_tiles(const char *source)
             k);
     }
     text(left + 1.5, top - 50, "", "key blocks (k, v) stream by");
-    arrow(left + 1.5, top - 39, left + side - 1.5, top - 39);
+    arrow(left + 1.5, top - 39, left + side - 1.5, top - 39, INK_LINE);
     text(left - 38, top + tile / 2 + 4, END, "query blocks");
     text(left - 38, top + tile / 2 + 20, END, "(q)");
 
@@ -177,7 +177,7 @@ void draw_tiles(const char *source)
         for (int part = 0; part < 3; part++)
             rect(carry + 32 * part, top + k * size + 0.5, part == 2 ? 34 : 30, size - 1,
                  k / TILE < NOW_I ? FILL(PALE_BLUE) : FILL(BLUE));
-    arrow(left + (NOW_J + 1) * tile + 4, y + tile / 2, carry - 4, y + tile / 2);
+    arrow(left + (NOW_J + 1) * tile + 4, y + tile / 2, carry - 4, y + tile / 2, INK_LINE);
     text(left + side + 6, y + tile / 2 - 7, "", "fold");
     static const char *const parts[] = {"one row per query:", "largest score,", "sum of weights,",
                                         "sum of weight · v"};
