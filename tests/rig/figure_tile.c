@@ -116,12 +116,23 @@ static void cells(double x, double y, int count, double size, const char *look)
             rect(x + j * size + 0.5, y + i * size + 0.5, size - 1, size - 1, look);
 }
 
+/* A block of keys or queries with its number. */
+static void block(double x, double y, double width, double height, bool now, int number)
+{
+    if (now) {
+        box(x, y, width, height, FILL(GREEN), number);
+        return;
+    }
+    rect(x, y, width, height, STROKE(GREY, "1"));
+    text(x + width / 2, y + height / 2 + 4, MIDDLE, "%d", number);
+}
+
 void draw_tiles(const char *source)
 {
     (void)source; /* nothing is read */
     const int ROWS = 16, TILE = 4, TILES = ROWS / TILE, NOW_I = 1, NOW_J = 3;
     double size = 12, side = ROWS * size, tile = TILE * size, top = 134;
-    svg_open(436, "The whole score matrix, and the same matrix tile by tile",
+    svg_open(460, "The whole score matrix, and the same matrix tile by tile",
              "Left: 01-naive holds all scores of 16 queries and 16 keys. Right: 02-flash cuts them "
              "into 4 x 4 tiles and holds one tile; key blocks pass along a row of tiles and are "
              "folded into the carry of the query tile: max, sum and o.");
@@ -155,12 +166,11 @@ void draw_tiles(const char *source)
          TILE * TILE);
     text(left + side / 2, top + side + 42, MIDDLE, "(two such tiles in the backward)");
 
-    /* The tiles of keys and queries that meet now are green. */
+    /* The blocks of keys and queries that meet now are green, the others white. */
     for (int k = 0; k < TILES; k++) {
-        box(left + k * tile + 1.5, top - 28, tile - 3, 20, k == NOW_J ? FILL(GREEN) : FILL(LIGHT),
-            k);
-        box(left - 28, top + k * tile + 1.5, 20, tile - 3, k == NOW_I ? FILL(GREEN) : FILL(LIGHT),
-            k);
+        double key_x = left + k * tile + 1.5, query_y = top + k * tile + 1.5;
+        block(key_x, top - 28, tile - 3, 20, k == NOW_J, k);
+        block(left - 28, query_y, 20, tile - 3, k == NOW_I, k);
     }
     text(left + 1.5, top - 50, "", "key blocks (k, v) stream by");
     arrow(left + 1.5, top - 39, left + side - 1.5, top - 39, INK_LINE);
@@ -189,6 +199,7 @@ void draw_tiles(const char *source)
     legend(300, 415, STROKE(GREY, "1") DASHES, "tile still to come");
     legend(450, 391, FILL(LIGHT), "tile folded; its scores are gone");
     legend(450, 415, FILL(PALE_BLUE), "finished: o / sum, and lse");
+    legend(300, 439, FILL(GREEN), "the blocks of queries and keys that meet now");
 }
 
 /* ---- 02-carry */
