@@ -354,7 +354,7 @@ static int trick_panel(double y, const char *path, const struct row *rows, int c
     if (find(rows[0].words[1], 2, passes) < 0 || strcmp(rows[0].words[0], "none") != 0)
         fail("%s: want for each pass, forward or backward, the trick none first", path);
     text(20, y, BOLD " font-size=\"14\"", "k03 %s, with one trick undone", rows[0].words[1]);
-    text(20, y + 18, "", "TFLOP/s, and how far that is from all tricks in");
+    text(20, y + 18, "", "TFLOP/s, and how far that is from k03 as it is");
 
     int tricks = 1;
     while (tricks < count && strcmp(rows[tricks].words[1], rows[0].words[1]) == 0)
@@ -364,7 +364,7 @@ static int trick_panel(double y, const char *path, const struct row *rows, int c
              mask == 0 ? STROKE(BLUE, "1") DASHES : STROKE("#5BA3D0", "1") DASHES);
     for (int k = 0; k < tricks; k++) {
         double top = y + 34 + 36 * k;
-        text(20, top + 19, k == 0 ? BOLD : "", "%s", k == 0 ? "all tricks in" : rows[k].words[0]);
+        text(20, top + 19, k == 0 ? BOLD : "", "%s", k == 0 ? "k03 as it is" : rows[k].words[0]);
         for (int mask = 0; mask < 2; mask++) {
             double rate = rows[k].numbers[mask], end = place(x, rate), down = top + 14 * mask;
             rect(x.start, down, end - x.start, 13, fills[mask]);
@@ -397,9 +397,10 @@ void draw_tricks(const char *source)
         panels += k == 0 || strcmp(rows[k].words[1], rows[k - 1].words[1]) != 0;
     }
     struct axis x = {0, most, 270, 640};
-    svg_open(50 + 64 * panels + 36 * count, "What each trick of k03 is worth",
-             "For each pass and trick two bars: TFLOP/s full and causal with that trick undone and "
-             "all others in; dashed lines mark all tricks in.");
+    svg_open(
+        50 + 64 * panels + 36 * count, "What each trick of k03 is worth",
+        "For each pass two bars of k03 as it is, and two for each trick that is undone while all "
+        "others are in: TFLOP/s, full and causal. Dashed lines mark k03 as it is.");
     double y = 30;
     for (int k = 0; k < count;) {
         int drawn = trick_panel(y, source, rows + k, count - k, x);
