@@ -223,7 +223,7 @@ static int find(const char *word, int count, const char *const *words)
 
 /* Rates by pass, dim, contender and mask; 0 where there is none. */
 struct rates {
-    double of[2][2][CONTENDERS][2], least;
+    double of[2][2][CONTENDERS][2];
 };
 
 static void read_rates(const char *path, struct rates *rates)
@@ -231,7 +231,7 @@ static void read_rates(const char *path, struct rates *rates)
     enum { MOST = 2 * 2 * CONTENDERS * 2 };
     struct row rows[MOST];
     int count = read_csv(path, RATES_HEADER, "twnwd", MOST, rows);
-    *rates = (struct rates){.least = 1};
+    *rates = (struct rates){0};
     for (int k = 0; k < count; k++) {
         char number[24];
         snprintf(number, sizeof number, "%.0f", rows[k].numbers[0]);
@@ -249,7 +249,6 @@ static void read_rates(const char *path, struct rates *rates)
         if (*place_of_it > 0 || rate < 0.001 || rate > 1000)
             fail("%s:%d: want a rate from 0.001 to 1000, once", path, k + 2);
         *place_of_it = rate;
-        rates->least = fmin(rates->least, rate);
     }
 }
 
@@ -266,7 +265,7 @@ static void rate_bars(double y, const struct contender *who, const double rates[
     for (int mask = 0; mask < 2; mask++) {
         if (rates[mask] == 0)
             continue;
-        double end = place(x, log10(rates[mask])), top = y + 11 * mask;
+        double end = place(x, rates[mask]), top = y + 11 * mask;
         rect(x.start, top, end - x.start, 10.5, who->fills[mask]);
         if (end - x.start < 36)
             rate_label(end + 4, top + 9, " font-size=\"10\"", rates[mask]);
@@ -298,19 +297,21 @@ void draw_rates(const char *source)
         bottom += count > 0 ? gap + pitch * count : 0;
     }
     svg_open((int)bottom + 66, "Rates of the kernels on one H200",
-             "Bars on a logarithmic scale: TFLOP/s of k01, k02 and k03, of FlashAttention-2 and of "
-             "cuDNN, forward and backward, for D = 128 and 64, full and causal, and lines where "
-             "the arithmetic has its ceiling.");
+             "Bars: TFLOP/s of k01, k02 and k03, of FlashAttention-2 and of cuDNN, forward and "
+             "backward, for D = 128 and 64, full and causal, and lines where the arithmetic has "
+             "its ceiling.");
     heading(20, 30, "Rates on one H200, TFLOP/s",
-            "logarithmic; forward 4 B H n m D operations, backward 2.5 times as many, causal half");
+            "forward 4 B H n m D operations, backward 2.5 times as many, causal half");
 
-    /* The lines of the powers of ten. */
-    struct axis x = {floor(log10(rates.least)), 3, 84, 680};
-    for (int k = (int)x.low; k <= 3; k++) {
-        if (k > x.low)
-            line(place(x, k), 80, place(x, k), bottom, STROKE(LIGHT, "1"));
-        text(place(x, k), 74, MIDDLE, "%g", pow(10, k));
+    /* The grid, and the ceiling of all but k01 and k02. */
+    struct axis x = {0, 800, 84, 680};
+    for (int rate = 0; rate < bfloat16_ceiling - 50; rate += 100) {
+        if (rate > 0)
+            line(place(x, rate), 80, place(x, rate), bottom, STROKE(LIGHT, "1"));
+        text(place(x, rate), 74, MIDDLE, "%d", rate);
     }
+    line(place(x, bfloat16_ceiling), 80, place(x, bfloat16_ceiling), bottom, STROKE(ORANGE, "2"));
+    text(place(x, bfloat16_ceiling), 74, MIDDLE FILL(ORANGE), "%.0f", bfloat16_ceiling);
 
     for (int g = 0; g < 4; g++) {
         double(*group)[2] = rates.of[g / 2][g % 2];
@@ -321,21 +322,21 @@ void draw_rates(const char *source)
         for (int k = 0; k < CONTENDERS; k++) {
             if (group[k][0] == 0 && group[k][1] == 0)
                 continue;
-            const struct contender *who = &contenders[k];
-            double ceiling = who->float32 ? float32_ceiling : bfloat16_ceiling;
-            double at = place(x, log10(ceiling));
-            rate_bars(y, who, group[k], x);
-            line(at, y - 2, at, y + pitch - 4, STROKE(ORANGE, "2"));
-            text(at + 5, y + 15, FILL(ORANGE) " font-size=\"10\"", "%.0f", ceiling);
+            double at = place(x, float32_ceiling);
+            rate_bars(y, &contenders[k], group[k], x);
+            if (contenders[k].float32) {
+                line(at, y - 2, at, y + pitch - 4, STROKE(ORANGE, "2"));
+                text(at + 5, y + 15, FILL(ORANGE) " font-size=\"10\"", "%.0f", float32_ceiling);
+            }
             y += pitch;
         }
         y += 6;
     }
 
-    legend(20, bottom + 28, FILL(BLUE), "full");
-    legend(84, bottom + 28, FILL("#94C3E2"), "causal: the kernels of the ladder");
-    legend(320, bottom + 28, FILL("#707070"), "full");
-    legend(384, bottom + 28, FILL("#C4C4C4"), "causal: for comparison");
+    legend(20, bottom + 28, FILL(BLUE), "k01 to k03, full");
+    legend(150, bottom + 28, FILL("#94C3E2"), "causal");
+    legend(270, bottom + 28, FILL("#707070"), "for comparison, full");
+    legend(424, bottom + 28, FILL("#C4C4C4"), "causal");
     line(20, bottom + 46, 34, bottom + 46, STROKE(ORANGE, "2"));
     text(42, bottom + 50, "",
          "ceiling: float32 without tensor cores (k01, k02), bfloat16 on them (all "
