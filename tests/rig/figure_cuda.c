@@ -540,10 +540,34 @@ static void draw_interval(double y, const struct ring *ring, const struct row *r
              row->numbers[1]);
 }
 
+/* From a message to the launch of the right neighbour that wants it: keys when it begins, gradients
+ * when it ends. What the last GPU sends to GPU 0 is a piece of an arrow at either end. */
+static void draw_way(double y, const struct ring *ring, const struct row *row, struct axis x)
+{
+    int lane = find(row->words[1], 3, lanes), from = (int)row->numbers[0]; /* below MOST_GPUS */
+    const char *stroke = lane == 1 ? STROKE(GREEN, "1") : STROKE(PURPLE, "1");
+    for (int i = 0; lane > 0 && i < ring->count; i++) {
+        const struct row *launch = &ring->rows[i];
+        int to = (int)launch->numbers[0];
+        if (find(launch->words[1], 3, lanes) != 0 || launch->numbers[1] != row->numbers[1] + 1 ||
+            to != (from + 1) % ring->gpus)
+            continue;
+        double x1 = place(x, row->numbers[3]) + 1, y1 = y + 74 + 13 * lane + from * GPU_PITCH;
+        double x2 = place(x, launch->numbers[lane == 1 ? 2 : 3]) - 1;
+        double y2 = y + 53 + to * GPU_PITCH, down = GPU_PITCH - 21 - 13 * lane;
+        if (to == from + 1) {
+            arrow(x1, y1, x2, y2, stroke);
+        } else {
+            line(x1, y1, x1 + (x2 - x1) / 4, y1 + down / 4, stroke);
+            arrow(x2 - (x2 - x1) / 4, y2 - down / 4, x2, y2, stroke);
+        }
+    }
+}
+
 void draw_gpus(const char *source)
 {
     static struct row rows[MOST_INTERVALS]; /* too many for some stacks */
-    int count = read_csv(source, GPUS_HEADER, "tnwndd", MOST_INTERVALS, rows), height = 62;
+    int count = read_csv(source, GPUS_HEADER, "tnwndd", MOST_INTERVALS, rows), height = 90;
     for (int k = 0; k < count;) {
         struct ring ring = ring_of(source, rows + k, count - k);
         height += 70 + ring.gpus * GPU_PITCH;
@@ -551,7 +575,8 @@ void draw_gpus(const char *source)
     }
     svg_open(height, "What every GPU of a ring did when",
              "For each GPU three lanes against time: launches of the kernel, keys and gradients on "
-             "their way to the right neighbour by copy engine; each with its number.");
+             "their way to the right neighbour by copy engine; each with its number; and arrows to "
+             "the launches that want them.");
 
     /* A scale of its own for each ring, up to its last event. */
     double y = 30;
@@ -560,13 +585,21 @@ void draw_gpus(const char *source)
         struct axis x = {0, ring.last, 128, 690};
         bool is_backward = ring_frame(y, source, &ring, x);
         for (int i = 0; i < ring.count; i++)
+            draw_way(y, &ring, &ring.rows[i], x);
+        for (int i = 0; i < ring.count; i++)
             draw_interval(y, &ring, &ring.rows[i], is_backward, x);
         y += 70 + ring.gpus * GPU_PITCH;
         k += ring.count;
     }
 
-    legend(20, y, FILL(SKY), "forward, launch 0, 1 …");
-    legend(190, y, FILL(BLUE), "backward");
-    legend(290, y, FILL(GREEN), "keys, and");
-    legend(384, y, FILL(PURPLE), "gradients, sent on by the copy engine");
+    legend(20, y, FILL(SKY), "launch, forward");
+    legend(150, y, FILL(BLUE), "launch, backward");
+    legend(290, y, FILL(GREEN), "keys");
+    legend(370, y, FILL(PURPLE), "gradients");
+    text(20, y + 20, "",
+         "Each with its number. An arrow leads from a message to the launch of the next GPU that "
+         "wants it: keys when");
+    text(20, y + 36, "",
+         "it begins, gradients when it ends. The last GPU sends to GPU 0, the last gradients go "
+         "home.");
 }
