@@ -40,7 +40,7 @@ static void put(const char *path, const char *text)
 /* The content of a file, in one of a few buffers that are used in turn. */
 static const char *get(const char *path)
 {
-    static char buffers[4][16384];
+    static char buffers[4][32768];
     static int used;
     char *text = buffers[used++ % 4];
     FILE *file = fopen(path, "r");
@@ -153,13 +153,10 @@ START_TEST(renews_a_whole_file)
     put("a.c", "int x;\n\n  int y;");
     put("build/said", "caf\xc3\xa9\n");
     put("empty", "");
-    put("b.ninja", "# Rules.\nrule cc\n  command = gcc 'x'\n\n# Builds.\nbuild a: cc\n");
     quotes("c a.c", "int x;\n\n  int y;\n");
     quotes(" c  a.c ", "int x;\n\n  int y;\n");
     quotes("text build/said", "caf\xc3\xa9\n");
     quotes("text empty", "");
-    quotes("ninja b.ninja", get("b.ninja"));
-    quotes("ninja b.ninja / builds", "# Builds.\nbuild a: cc\n");
 }
 END_TEST
 
@@ -268,23 +265,6 @@ START_TEST(prefers_the_definition_to_its_prototype)
 }
 END_TEST
 
-START_TEST(renews_python)
-{
-    put("a.py",
-        "\"\"\"Head:\nnot = code\n\"\"\"\nimport numpy\n\n"
-        "# Scores.\n@cache\ndef scores(q,\n           k,\n):\n    '''Says\ndef no(): # '''\n"
-        "    # Scale\n    s = '#'\n\n    # Return.\n    return s\n\n\n"
-        "# Next.\nclass Next:\n    pass\n\nTABLE = [\n    1,\n]\n");
-    quotes("python a.py scores",
-           "# Scores.\n@cache\ndef scores(q,\n           k,\n):\n    '''Says\ndef no(): # '''\n"
-           "    # Scale\n    s = '#'\n\n    # Return.\n    return s\n");
-    quotes("python a.py scores / return", "    # Return.\n    return s\n");
-    quotes("python a.py Next", "# Next.\nclass Next:\n    pass\n");
-    quotes("python a.py TABLE", "TABLE = [\n    1,\n]\n");
-    quotes("python a.py", get("a.py"));
-}
-END_TEST
-
 START_TEST(renews_a_difference)
 {
     put("a.c", "one\ntwo\nthree\n");
@@ -370,7 +350,7 @@ START_TEST(refuses_wrong_fences)
     refuses("```c / words\n```\n", "a.md:1: a C block without a source\n");
     refuses("```diff\n```\n", "a.md:1: a diff block without a source\n");
     refuses("```text\n```\n", "a.md:1: a text block without a source\n");
-    refuses("```python\n```\n", "a.md:1: a Python block without a source\n");
+    refuses("```cuda\n```\n", "a.md:1: a CUDA block without a source\n");
     refuses("```diff good.c\n```\n", "a.md:1: a diff block takes OLD NEW\n");
     refuses("```text good.c good\n```\n", "a.md:1: a text block takes FILE\n");
     refuses("```text good.c / good\n```\n", "a.md:1: a text block takes FILE\n");
@@ -463,6 +443,283 @@ START_TEST(refuses_to_cover_what_it_cannot_read)
 }
 END_TEST
 
+/* A source of two functions, with loops whose paragraphs can be quoted. */
+static const char loops_c[] = "void f(int n)\n" /* 1 */
+                              "{\n"
+                              "    /* Before. */\n"
+                              "    int x = 0;\n"
+                              "\n" /* 5 */
+                              "    /* Outer for. */\n"
+                              "    for (int i = 0; i < n; i++) {\n"
+                              "        x += i;\n"
+                              "\n"
+                              "        /* Inner. */\n" /* 10 */
+                              "        while (x > 2)\n"
+                              "            x--;\n"
+                              "    }\n"
+                              "\n"
+                              "    /* Whole loops. */\n" /* 15 */
+                              "    for (int i = 0; i < n; i++)\n"
+                              "        if (i > 3) {\n"
+                              "            x++;\n"
+                              "        } else {\n"
+                              "            x--;\n" /* 20 */
+                              "        }\n"
+                              "    do {\n"
+                              "        x = g(\"for (\", x); /* while */\n"
+                              "    } while (x > 0);\n"
+                              "\n" /* 25 */
+                              "    /* After do. */\n"
+                              "    for (;;)\n"
+                              "        if (x) {\n"
+                              "            x++;\n"
+                              "        } else {\n" /* 30 */
+                              "            do {\n"
+                              "                x--;\n"
+                              "\n"
+                              "                /* Deep. */\n"
+                              "                x--;\n" /* 35 */
+                              "            } while (x);\n"
+                              "\n"
+                              "            /* In else. */\n"
+                              "            x = 1;\n"
+                              "        }\n" /* 40 */
+                              "\n"
+                              "    /* Last; for_each is no loop. */\n"
+                              "    for_each(x);\n"
+                              "}\n"
+                              "\n" /* 45 */
+                              "int g(const char *y, int x)\n"
+                              "{\n"
+                              "    do {\n"
+                              "        x--;\n"
+                              "\n" /* 50 */
+                              "        /* In do. */\n"
+                              "        x--;\n"
+                              "    } while (x > 0);\n"
+                              "    return x;\n"
+                              "}\n";
+
+/* With these quotes, one after another with a sentence before each, --check says this alone; "" if
+ * all is well. */
+static void checks(const char *const *infos, int count, const char *wanted)
+{
+    char chapter[4096] = "";
+    for (int i = 0; i < count; i++)
+        snprintf(chapter + strlen(chapter), sizeof chapter - strlen(chapter),
+                 "Look.\n\n```%s\n```\n\n", infos[i]);
+    put("a.md", chapter);
+    ck_assert_msg(weave("a.md", NULL) == 0, "%s", get("err"));
+    ck_assert_int_eq(weave("--check", "a.md", NULL), wanted[0] != 0);
+    ck_assert_str_eq(get("err"), wanted);
+}
+
+START_TEST(refuses_long_quotes)
+{
+    /* Functions of 40 and of 41 lines, and diffs of 60 and of 61: three for names and places. */
+    char text[2048], wanted[256];
+    for (int more = 0; more < 2; more++) {
+        strcpy(text, "void f(void)\n{\n");
+        for (int i = 0; i < 37 + more; i++)
+            strcat(text, "    g();\n");
+        put("a.c", strcat(text, "}\n"));
+        snprintf(wanted, sizeof wanted, "a.md:3: a quote of 41 lines: the most are 40\n%s",
+                 MEND("1"));
+        checks((const char *[]){"c a.c f"}, 1, more ? wanted : "");
+        checks((const char *[]){"c a.c"}, 1, more ? wanted : "");
+        checks((const char *[]){"text a.c"}, 1, more ? wanted : "");
+
+        text[0] = 0;
+        for (int i = 0; i < 57 + more; i++)
+            strcat(text, "x\n");
+        put("old", "");
+        put("new", text);
+        snprintf(wanted, sizeof wanted, "a.md:3: a quote of 61 lines: the most are 60\n%s",
+                 MEND("1"));
+        checks((const char *[]){"diff old new"}, 1, more ? wanted : "");
+    }
+}
+END_TEST
+
+START_TEST(refuses_quotes_that_cut_a_loop)
+{
+    put("a.c", loops_c);
+    static const struct {
+        const char *words;
+        int loop; /* the line of that which is cut; 0: none is */
+    } rows[] = {{"f / Before", 0},      {"f / Outer for", 7}, {"f / Inner", 7},
+                {"f / Whole loops", 0}, {"f / After do", 27}, {"f / Deep", 27},
+                {"f / In else", 27},    {"f / Last", 0},      {"g / In do", 48}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char info[64], wanted[256] = "";
+        snprintf(info, sizeof info, "c a.c %s", rows[i].words);
+        if (rows[i].loop > 0)
+            snprintf(wanted, sizeof wanted,
+                     "a.md:3: the loop of a.c:%d is open where this quote begins or ends\n%s",
+                     rows[i].loop, MEND("1"));
+        checks((const char *[]){info}, 1, wanted);
+    }
+    checks((const char *[]){"c a.c f", "c a.c g", "c a.c", "text a.c", "diff a.c a.c"}, 5,
+           "a.md:3: a quote of 44 lines: the most are 40\n"
+           "a.md:67: a quote of 55 lines: the most are 40\n"
+           "a.md:127: a quote of 55 lines: the most are 40\n" MEND("3"));
+}
+END_TEST
+
+START_TEST(refuses_quotes_side_by_side)
+{
+    put("a.c", "int x;\n");
+    static const char side[] = "no sentence stands between this quote and the one before\n";
+    /* What stands between two quotes, and whether that will do. */
+    static const struct {
+        const char *between;
+        bool said;
+    } rows[] = {{"", false},
+                {"\n", false},
+                {"\n### What. Is: this?\n\n", false},
+                {"![A picture.](img/a.svg)\n", false},
+                {"| a. | b. |\n", false},
+                {"<!-- A comment. -->\n", false},
+                {"And then\n", false},
+                {"---\n...\n", false},
+                {"```sh\nls. Well.\n```\n", false},
+                {"```\nSaid. So:\n```\n", false},
+                {"The other one:\n", true},
+                {"It is long and its\nfirst line has no end, the second has.\n", true},
+                {"```sh\nls\n```\n\nIt prints this:\n", true},
+                {"One.\n\n```sh\nls\n```\n", true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char chapter[512];
+        snprintf(chapter, sizeof chapter, "```c a.c\nint x;\n```\n%s```text a.c\nint x;\n```\n",
+                 rows[i].between);
+        put("a.md", chapter);
+        ck_assert_msg(weave("--check", "a.md", NULL) == !rows[i].said, "%s", rows[i].between);
+        if (!rows[i].said)
+            expect("err", side);
+        /* It is no reason not to renew quotes. */
+        ck_assert_int_eq(weave("a.md", NULL), 0);
+    }
+    /* Each page begins anew; so does what follows another fence alone. */
+    put("a.md", "```c a.c\nint x;\n```\n");
+    put("b.md", "```c a.c\nint x;\n```\n");
+    ck_assert_int_eq(weave("--check", "a.md", "b.md", NULL), 0);
+    put("a.md", "```\n```\n```sh\n```\n```c a.c\nint x;\n```\n```sh\n```\n");
+    ck_assert_int_eq(weave("--check", "a.md", NULL), 0);
+}
+END_TEST
+
+START_TEST(counts_what_is_for_later)
+{
+    put("a.c", loops_c);
+    put("a.md", "```c a.c\n```\n```c a.c g\n```\n```c a.c f / Inner\n```\n");
+    put("b.md", "```c a.c g\n```\n");
+    ck_assert_int_eq(weave("a.md", "b.md", NULL), 0);
+    ck_assert_int_eq(weave("--check", "a.md", "b.md", NULL), 1);
+    ck_assert_int_eq(weave("--check", "--later", "a.md", "b.md", NULL), 0);
+    ck_assert_str_eq(get("out"), "a.md, later: 1 long quotes, 1 cut loops, 2 side by side\n"
+                                 "weave: 2 chapters, 4 quotes\n");
+    ck_assert_int_eq(weave("--check", "--later", "a.md", "a.md", "b.md", NULL), 0);
+    expect("out", "weave: 2 chapters, 4 quotes\n");
+
+    /* The other rules hold for it as well, and what keeps all of them is not for later. */
+    put("c.md", "Look.\n\n```c a.c h\n```\n\nLook.\n\n```c a.c g\nint h;\n```\n\n```c\n```\n");
+    ck_assert_int_eq(weave("--check", "--later", "c.md", "--cover", "a.c", NULL), 1);
+    expect("err", "c.md:3: a.c has no definition \"h\"\n");
+    expect("err", "c.md:8: this text has drifted from: c a.c g\n");
+    expect("err", "c.md:12: a C block without a source\n");
+    expect("err", "a.c:1: no chapter names f\n");
+    ck_assert_int_eq(weave("--check", "--later", "b.md", NULL), 1);
+    ck_assert_str_eq(get("err"),
+                     "b.md:1: this page keeps the rules: it needs no --later any more\n" MEND("1"));
+}
+END_TEST
+
+START_TEST(writes_listings)
+{
+    ck_assert_int_eq(mkdir("src", 0777) | mkdir("pages", 0777), 0);
+    put("src/a.h", "/* a: what it is,\n * in two lines. And more.\n */\n#ifndef A_H\n#define A_H\n"
+                   "/* Adds. */\nint add(int x);\nint sub(int x);\n\n#endif\n");
+    put("src/a.c",
+        "/* a: how. */\n#include \"a.h\"\n\nint add(int x);\n\n/* Adds one. */\nint add(int x)\n{\n"
+        "    return x + 1;\n}\n\nint sub(int x)\n{\n    return x - ONE;\n}\n\n"
+        "static int own;\n\n/* The end. */\n");
+    put("k.cu", "// k: a kernel.\nstatic int own;\n");
+    put("pages/b.md",
+        "# B\n\n## First `one`\n\n`sub()`, `struct sub`, `sub`, [see `sub`](c.md), `own`,\n"
+        "``sub``, `sub + 1`, `unknown`, sub,\n[a](../src/a.c), [h](../src/a.h#x), "
+        "[b](../src/a.cc).\n\nIt adds:\n\n```c src/a.c add\n```\n\n"
+        "```sh\n# no heading, `sub`\n```\n\n## Second\n\nAgain:\n\n```c src/a.c add\n```\n\n"
+        "All:\n\n```text k.cu\n```\n\nAnd:\n\n```c src/a.c / the end\n```\n\n"
+        "Again:\n\n```c src/a.c / the end\n```\n\nSo:\n\n```c src/a.c add\n```\n\nAnd:\n\n```c "
+        "src/a.c add\n```\n");
+    put("c.md", "`own` and `add`.\n\n## Last\n\n`sub`");
+    ck_assert_int_eq(weave("pages/b.md", "c.md", NULL), 0);
+    ck_assert_int_eq(weave("--check", "--list", "src/a.c", "--list", "src/a.h", "--list", "k.cu",
+                           "--book", "build/book", "pages/b.md", "c.md", NULL),
+                     0);
+    ck_assert_str_eq(get("build/book/listings.md"),
+                     "# Listings\n\nEvery module and program, whole.\n\n"
+                     "| file | what it is |\n|---|---|\n"
+                     "| [src/a.c](src/a.c.md) | a: how. |\n"
+                     "| [src/a.h](src/a.h.md) | a: what it is, in two lines. |\n"
+                     "| [k.cu](k.cu.md) | k: a kernel. |\n");
+    ck_assert_str_eq(get("build/book/src/a.c.md"),
+                     "# src/a.c\n\n[All listings](../listings.md)\n\n~~~c\n/* a: how. */\n#include "
+                     "\"a.h\"\n~~~\n\n"
+                     "\n## add\n\n~~~c\nint add(int x);\n~~~\n\n"
+                     "<a id=\"def-add\"></a>\n\n## add\n\n"
+                     "Explained in [b: First `one`](../pages/b.md#quote-1)\n\n"
+                     "Explained in [b: Second](../pages/b.md#quote-3)\n\n"
+                     "~~~c\n/* Adds one. */\nint add(int x)\n{\n    return x + 1;\n}\n~~~\n\n"
+                     "<a id=\"def-sub\"></a>\n\n## sub\n\n"
+                     "Explained in [b: First `one`](../pages/b.md#name-sub)\n\n"
+                     "~~~c\nint sub(int x)\n{\n    return x - ONE;\n}\n~~~\n\n"
+                     "<a id=\"def-own\"></a>\n\n## own\n\n~~~c\nstatic int own;\n~~~\n\n"
+                     "~~~c\n/* The end. */\n~~~\n");
+    ck_assert_str_eq(
+        get("build/book/src/a.h.md"),
+        "# src/a.h\n\n[All listings](../listings.md)\n\n"
+        "~~~c\n/* a: what it is,\n * in two lines. And more.\n */\n#ifndef A_H\n"
+        "#define A_H\n~~~\n\n<a id=\"def-add\"></a>\n<a id=\"def-sub\"></a>\n\n"
+        "## add, sub\n\nSee [src/a.c](../src/a.c.md#def-add)\n\n"
+        "See [src/a.c](../src/a.c.md#def-sub)\n\n"
+        "~~~c\n/* Adds. */\nint add(int x);\nint sub(int x);\n~~~\n\n~~~c\n#endif\n~~~\n");
+    ck_assert_str_eq(get("build/book/k.cu.md"),
+                     "# k.cu\n\n[All listings](listings.md)\n\n<a id=\"def-own\"></a>\n\n## own\n\n"
+                     "Explained in [b: Second](pages/b.md#quote-4)\n\n"
+                     "~~~cpp\n// k: a kernel.\nstatic int own;\n~~~\n");
+
+    /* The name is a link wherever it is code, by itself, and not in a link already. */
+    expect("build/book/pages/b.md",
+           "# B\n\n## First `one`\n\n<a id=\"name-sub\"></a>[`sub()`](../src/a.c.md#def-sub), "
+           "[`struct sub`](../src/a.c.md#def-sub), [`sub`](../src/a.c.md#def-sub), "
+           "[see `sub`](c.md), `own`,\n``sub``, `sub + 1`, `unknown`, sub,\n[a](../src/a.c.md), "
+           "[h](../src/a.h.md#x), [b](../src/a.cc).\n\nIt adds:\n\n"
+           "<a id=\"quote-1\"></a>\n\n```c src/a.c add\n/* Adds one. */\n");
+    expect("build/book/pages/b.md", "}\n```\n\n[src/a.c](../src/a.c.md#def-add)\n\n"
+                                    "```sh\n# no heading, `sub`\n```\n\n## Second\n");
+    expect("build/book/pages/b.md", "static int own;\n```\n\n[k.cu](../k.cu.md#def-own)\n");
+    ck_assert_str_eq(get("build/book/c.md"),
+                     "`own` and <a id=\"name-add\"></a>[`add`](src/a.c.md#def-add).\n\n## Last\n\n"
+                     "[`sub`](src/a.c.md#def-sub)");
+}
+END_TEST
+
+START_TEST(writes_no_book_if_something_is_wrong)
+{
+    put("a.c", "int x;\n");
+    put("a.md", "```c a.c\nint y;\n```\n");
+    ck_assert_int_eq(weave("--check", "--list", "a.c", "--book", "book", "a.md", NULL), 1);
+    ck_assert_int_eq(access("book", F_OK), -1);
+    ck_assert_int_eq(weave("a.md", NULL), 0);
+    put("book", "a file where the folder should be");
+    ck_assert_int_eq(weave("--check", "--list", "a.c", "--book", "book", "a.md", NULL), 1);
+    expect("err", "cannot write book/a.md: Not a directory\n");
+    ck_assert_int_eq(weave("--check", "--list", "none.c", "--book", "b", "a.md", NULL), 1);
+    expect("err", "none.c:1: none.c: No such file");
+}
+END_TEST
+
 START_TEST(prints_the_commands)
 {
     put("a.md",
@@ -486,6 +743,7 @@ START_TEST(explains_itself)
                                              {"--check"},
                                              {"--wrong", "a.md"},
                                              {"a.md", "--cover"},
+                                             {"a.md", "--book", "b"},
                                              {"--commands", "--check", "a.md"}};
     for (size_t i = 0; i < sizeof misuses / sizeof *misuses; i++) {
         ck_assert_int_eq(weave(misuses[i][0], misuses[i][1], misuses[i][2], NULL), 2);
@@ -535,7 +793,6 @@ int main(void)
                                   renews_a_paragraph,
                                   finds_every_kind_of_definition,
                                   prefers_the_definition_to_its_prototype,
-                                  renews_python,
                                   renews_a_difference,
                                   finds_every_drift,
                                   reports_all_problems_of_a_run,
@@ -547,6 +804,12 @@ int main(void)
                                   finds_names_that_no_chapter_names,
                                   does_not_ask_for_every_line,
                                   refuses_to_cover_what_it_cannot_read,
+                                  refuses_long_quotes,
+                                  refuses_quotes_that_cut_a_loop,
+                                  refuses_quotes_side_by_side,
+                                  counts_what_is_for_later,
+                                  writes_listings,
+                                  writes_no_book_if_something_is_wrong,
                                   prints_the_commands,
                                   explains_itself,
                                   leaves_no_file_behind};

@@ -88,13 +88,13 @@ void legend(double x, double y, const char *look, const char *words)
     text(x + 22, y, "", "%s", words);
 }
 
-void arrow(double x1, double y1, double x2, double y2)
+void arrow(double x1, double y1, double x2, double y2, const char *stroke)
 {
     double length = hypot(x2 - x1, y2 - y1), x = 6 * (x2 - x1) / length, y = 6 * (y2 - y1) / length;
     struct point head[] = {
         {x2 - x - y / 2, y2 - y + x / 2}, {x2, y2}, {x2 - x + y / 2, y2 - y - x / 2}};
-    line(x1, y1, x2, y2, STROKE(INK, "1.5"));
-    polyline(3, head, STROKE(INK, "1.5"));
+    line(x1, y1, x2, y2, stroke);
+    polyline(3, head, stroke);
 }
 
 double place(struct axis axis, double value)

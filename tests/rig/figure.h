@@ -24,6 +24,7 @@
 /* Looks, as SVG attributes. Two of them side by side are both. */
 #define FILL(colour) " fill=\"" colour "\""
 #define STROKE(colour, width) " fill=\"none\" stroke=\"" colour "\" stroke-width=\"" width "\""
+#define INK_LINE STROKE(INK, "1.5")
 #define DASHES " stroke-dasharray=\"3 3\""
 #define MIDDLE " text-anchor=\"middle\""
 #define END " text-anchor=\"end\""
@@ -58,8 +59,8 @@ void heading(double x, double y, const char *title, const char *words);
 /* One entry of a legend. */
 void legend(double x, double y, const char *look, const char *words);
 
-/* A line with a head at (x2, y2). */
-void arrow(double x1, double y1, double x2, double y2);
+/* A line in this colour, with a head at (x2, y2). */
+void arrow(double x1, double y1, double x2, double y2, const char *stroke);
 
 /* A scale: the value `low` is at pixel `start` and the value `high` at pixel `end`. */
 struct axis {

@@ -112,7 +112,7 @@ void draw_fragments(const char *source)
     fragment_grid(right, top, &matrix_c);
     text(next, top - 8, BOLD, "C, keys 8 … 15");
     fragment_grid(next, top, &matrix_c);
-    arrow(right + side / 2 + 4, top + side + 6, right + side / 2 + 4, middle - 6);
+    arrow(right + side / 2 + 4, top + side + 6, right + side / 2 + 4, middle - 6, INK_LINE);
     text(right, middle - 8, BOLD, "A, keys 0 … 15");
     text(right + side / 2 + 16, middle - 18, "", "rounded, in pairs");
     fragment_grid(right + 4, middle, &matrix_a);
@@ -223,7 +223,7 @@ static int find(const char *word, int count, const char *const *words)
 
 /* Rates by pass, dim, contender and mask; 0 where there is none. */
 struct rates {
-    double of[2][2][CONTENDERS][2], least;
+    double of[2][2][CONTENDERS][2];
 };
 
 static void read_rates(const char *path, struct rates *rates)
@@ -231,7 +231,7 @@ static void read_rates(const char *path, struct rates *rates)
     enum { MOST = 2 * 2 * CONTENDERS * 2 };
     struct row rows[MOST];
     int count = read_csv(path, RATES_HEADER, "twnwd", MOST, rows);
-    *rates = (struct rates){.least = 1};
+    *rates = (struct rates){0};
     for (int k = 0; k < count; k++) {
         char number[24];
         snprintf(number, sizeof number, "%.0f", rows[k].numbers[0]);
@@ -249,7 +249,6 @@ static void read_rates(const char *path, struct rates *rates)
         if (*place_of_it > 0 || rate < 0.001 || rate > 1000)
             fail("%s:%d: want a rate from 0.001 to 1000, once", path, k + 2);
         *place_of_it = rate;
-        rates->least = fmin(rates->least, rate);
     }
 }
 
@@ -266,7 +265,7 @@ static void rate_bars(double y, const struct contender *who, const double rates[
     for (int mask = 0; mask < 2; mask++) {
         if (rates[mask] == 0)
             continue;
-        double end = place(x, log10(rates[mask])), top = y + 11 * mask;
+        double end = place(x, rates[mask]), top = y + 11 * mask;
         rect(x.start, top, end - x.start, 10.5, who->fills[mask]);
         if (end - x.start < 36)
             rate_label(end + 4, top + 9, " font-size=\"10\"", rates[mask]);
@@ -298,19 +297,21 @@ void draw_rates(const char *source)
         bottom += count > 0 ? gap + pitch * count : 0;
     }
     svg_open((int)bottom + 66, "Rates of the kernels on one H200",
-             "Bars on a logarithmic scale: TFLOP/s of k01, k02 and k03, of FlashAttention-2 and of "
-             "cuDNN, forward and backward, for D = 128 and 64, full and causal, and lines where "
-             "the arithmetic has its ceiling.");
+             "Bars: TFLOP/s of k01, k02 and k03, of FlashAttention-2 and of cuDNN, forward and "
+             "backward, for D = 128 and 64, full and causal, and lines where the arithmetic has "
+             "its ceiling.");
     heading(20, 30, "Rates on one H200, TFLOP/s",
-            "logarithmic; forward 4 B H n m D operations, backward 2.5 times as many, causal half");
+            "forward 4 B H n m D operations, backward 2.5 times as many, causal half");
 
-    /* The lines of the powers of ten. */
-    struct axis x = {floor(log10(rates.least)), 3, 84, 680};
-    for (int k = (int)x.low; k <= 3; k++) {
-        if (k > x.low)
-            line(place(x, k), 80, place(x, k), bottom, STROKE(LIGHT, "1"));
-        text(place(x, k), 74, MIDDLE, "%g", pow(10, k));
+    /* The grid, and the ceiling of all but k01 and k02. */
+    struct axis x = {0, 800, 84, 680};
+    for (int rate = 0; rate < bfloat16_ceiling - 50; rate += 100) {
+        if (rate > 0)
+            line(place(x, rate), 80, place(x, rate), bottom, STROKE(LIGHT, "1"));
+        text(place(x, rate), 74, MIDDLE, "%d", rate);
     }
+    line(place(x, bfloat16_ceiling), 80, place(x, bfloat16_ceiling), bottom, STROKE(ORANGE, "2"));
+    text(place(x, bfloat16_ceiling), 74, MIDDLE FILL(ORANGE), "%.0f", bfloat16_ceiling);
 
     for (int g = 0; g < 4; g++) {
         double(*group)[2] = rates.of[g / 2][g % 2];
@@ -321,21 +322,21 @@ void draw_rates(const char *source)
         for (int k = 0; k < CONTENDERS; k++) {
             if (group[k][0] == 0 && group[k][1] == 0)
                 continue;
-            const struct contender *who = &contenders[k];
-            double ceiling = who->float32 ? float32_ceiling : bfloat16_ceiling;
-            double at = place(x, log10(ceiling));
-            rate_bars(y, who, group[k], x);
-            line(at, y - 2, at, y + pitch - 4, STROKE(ORANGE, "2"));
-            text(at + 5, y + 15, FILL(ORANGE) " font-size=\"10\"", "%.0f", ceiling);
+            double at = place(x, float32_ceiling);
+            rate_bars(y, &contenders[k], group[k], x);
+            if (contenders[k].float32) {
+                line(at, y - 2, at, y + pitch - 4, STROKE(ORANGE, "2"));
+                text(at + 5, y + 15, FILL(ORANGE) " font-size=\"10\"", "%.0f", float32_ceiling);
+            }
             y += pitch;
         }
         y += 6;
     }
 
-    legend(20, bottom + 28, FILL(BLUE), "full");
-    legend(84, bottom + 28, FILL("#94C3E2"), "causal: the kernels of the ladder");
-    legend(320, bottom + 28, FILL("#707070"), "full");
-    legend(384, bottom + 28, FILL("#C4C4C4"), "causal: for comparison");
+    legend(20, bottom + 28, FILL(BLUE), "k01 to k03, full");
+    legend(150, bottom + 28, FILL("#94C3E2"), "causal");
+    legend(270, bottom + 28, FILL("#707070"), "for comparison, full");
+    legend(424, bottom + 28, FILL("#C4C4C4"), "causal");
     line(20, bottom + 46, 34, bottom + 46, STROKE(ORANGE, "2"));
     text(42, bottom + 50, "",
          "ceiling: float32 without tensor cores (k01, k02), bfloat16 on them (all "
@@ -354,7 +355,7 @@ static int trick_panel(double y, const char *path, const struct row *rows, int c
     if (find(rows[0].words[1], 2, passes) < 0 || strcmp(rows[0].words[0], "none") != 0)
         fail("%s: want for each pass, forward or backward, the trick none first", path);
     text(20, y, BOLD " font-size=\"14\"", "k03 %s, with one trick undone", rows[0].words[1]);
-    text(20, y + 18, "", "TFLOP/s, and how far that is from all tricks in");
+    text(20, y + 18, "", "TFLOP/s, and how far that is from k03 as it is");
 
     int tricks = 1;
     while (tricks < count && strcmp(rows[tricks].words[1], rows[0].words[1]) == 0)
@@ -364,7 +365,7 @@ static int trick_panel(double y, const char *path, const struct row *rows, int c
              mask == 0 ? STROKE(BLUE, "1") DASHES : STROKE("#5BA3D0", "1") DASHES);
     for (int k = 0; k < tricks; k++) {
         double top = y + 34 + 36 * k;
-        text(20, top + 19, k == 0 ? BOLD : "", "%s", k == 0 ? "all tricks in" : rows[k].words[0]);
+        text(20, top + 19, k == 0 ? BOLD : "", "%s", k == 0 ? "k03 as it is" : rows[k].words[0]);
         for (int mask = 0; mask < 2; mask++) {
             double rate = rows[k].numbers[mask], end = place(x, rate), down = top + 14 * mask;
             rect(x.start, down, end - x.start, 13, fills[mask]);
@@ -397,9 +398,10 @@ void draw_tricks(const char *source)
         panels += k == 0 || strcmp(rows[k].words[1], rows[k - 1].words[1]) != 0;
     }
     struct axis x = {0, most, 270, 640};
-    svg_open(50 + 64 * panels + 36 * count, "What each trick of k03 is worth",
-             "For each pass and trick two bars: TFLOP/s full and causal with that trick undone and "
-             "all others in; dashed lines mark all tricks in.");
+    svg_open(
+        50 + 64 * panels + 36 * count, "What each trick of k03 is worth",
+        "For each pass two bars of k03 as it is, and two for each trick that is undone while all "
+        "others are in: TFLOP/s, full and causal. Dashed lines mark k03 as it is.");
     double y = 30;
     for (int k = 0; k < count;) {
         int drawn = trick_panel(y, source, rows + k, count - k, x);
@@ -538,10 +540,34 @@ static void draw_interval(double y, const struct ring *ring, const struct row *r
              row->numbers[1]);
 }
 
+/* From a message to the launch of the right neighbour that wants it: keys when it begins, gradients
+ * when it ends. What the last GPU sends to GPU 0 is a piece of an arrow at either end. */
+static void draw_way(double y, const struct ring *ring, const struct row *row, struct axis x)
+{
+    int lane = find(row->words[1], 3, lanes), from = (int)row->numbers[0]; /* below MOST_GPUS */
+    const char *stroke = lane == 1 ? STROKE(GREEN, "1") : STROKE(PURPLE, "1");
+    for (int i = 0; lane > 0 && i < ring->count; i++) {
+        const struct row *launch = &ring->rows[i];
+        int to = (int)launch->numbers[0];
+        if (find(launch->words[1], 3, lanes) != 0 || launch->numbers[1] != row->numbers[1] + 1 ||
+            to != (from + 1) % ring->gpus)
+            continue;
+        double x1 = place(x, row->numbers[3]) + 1, y1 = y + 74 + 13 * lane + from * GPU_PITCH;
+        double x2 = place(x, launch->numbers[lane == 1 ? 2 : 3]) - 1;
+        double y2 = y + 53 + to * GPU_PITCH, down = GPU_PITCH - 21 - 13 * lane;
+        if (to == from + 1) {
+            arrow(x1, y1, x2, y2, stroke);
+        } else {
+            line(x1, y1, x1 + (x2 - x1) / 4, y1 + down / 4, stroke);
+            arrow(x2 - (x2 - x1) / 4, y2 - down / 4, x2, y2, stroke);
+        }
+    }
+}
+
 void draw_gpus(const char *source)
 {
     static struct row rows[MOST_INTERVALS]; /* too many for some stacks */
-    int count = read_csv(source, GPUS_HEADER, "tnwndd", MOST_INTERVALS, rows), height = 62;
+    int count = read_csv(source, GPUS_HEADER, "tnwndd", MOST_INTERVALS, rows), height = 90;
     for (int k = 0; k < count;) {
         struct ring ring = ring_of(source, rows + k, count - k);
         height += 70 + ring.gpus * GPU_PITCH;
@@ -549,7 +575,8 @@ void draw_gpus(const char *source)
     }
     svg_open(height, "What every GPU of a ring did when",
              "For each GPU three lanes against time: launches of the kernel, keys and gradients on "
-             "their way to the right neighbour by copy engine; each with its number.");
+             "their way to the right neighbour by copy engine; each with its number; and arrows to "
+             "the launches that want them.");
 
     /* A scale of its own for each ring, up to its last event. */
     double y = 30;
@@ -558,13 +585,21 @@ void draw_gpus(const char *source)
         struct axis x = {0, ring.last, 128, 690};
         bool is_backward = ring_frame(y, source, &ring, x);
         for (int i = 0; i < ring.count; i++)
+            draw_way(y, &ring, &ring.rows[i], x);
+        for (int i = 0; i < ring.count; i++)
             draw_interval(y, &ring, &ring.rows[i], is_backward, x);
         y += 70 + ring.gpus * GPU_PITCH;
         k += ring.count;
     }
 
-    legend(20, y, FILL(SKY), "forward, launch 0, 1 …");
-    legend(190, y, FILL(BLUE), "backward");
-    legend(290, y, FILL(GREEN), "keys, and");
-    legend(384, y, FILL(PURPLE), "gradients, sent on by the copy engine");
+    legend(20, y, FILL(SKY), "launch, forward");
+    legend(150, y, FILL(BLUE), "launch, backward");
+    legend(290, y, FILL(GREEN), "keys");
+    legend(370, y, FILL(PURPLE), "gradients");
+    text(20, y + 20, "",
+         "Each with its number. An arrow leads from a message to the launch of the next GPU that "
+         "wants it: keys when");
+    text(20, y + 36, "",
+         "it begins, gradients when it ends. The last GPU sends to GPU 0, the last gradients go "
+         "home.");
 }

@@ -14,17 +14,7 @@ static double larger(double a, double b)
 
 /* ---- 03-memory */
 
-/* So many bytes, in the largest unit that leaves a number of 1 or more. */
-static void bytes_label(double x, double y, const char *look, double bytes)
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    int unit = 0;
-    for (; bytes >= 1024 && unit < 4; unit++)
-        bytes /= 1024;
-    text(x, y, look, "%.3g %s", bytes, units[unit]);
-}
-
-/* Both axes logarithmic: bytes against ranks, and beside them what exactly 1/P would be. */
+/* Both axes logarithmic: megabytes against ranks, and beside them what exactly 1/P would be. */
 void draw_ranks(const char *source)
 {
     enum { MOST = 10 };
@@ -33,7 +23,7 @@ void draw_ranks(const char *source)
     double P[MOST], bytes[MOST], high = 0;
     for (int k = 0; k < count; k++) {
         P[k] = rows[k].numbers[0];
-        bytes[k] = rows[k].numbers[1];
+        bytes[k] = rows[k].numbers[1] / 1e6;
         high = larger(high, bytes[k]);
         if (bytes[k] == 0 || (k == 0 ? P[k] != 1 : P[k] <= P[k - 1]) || P[k] > 1 << MOST)
             fail("%s:%d: want P from 1 upwards and bytes above 0", source, k + 2);
@@ -46,12 +36,12 @@ void draw_ranks(const char *source)
     heading(20, 30, "Peak memory of a rank of 03-ring",
             "one head, D = 64, N = M = 4096, cut into P shards");
 
-    /* The grid. The casts lose nothing: these are floors and ceilings, below 2^60 bytes. */
+    /* The grid. The casts lose nothing: these are floors and ceilings, below 2^60. */
     struct axis x = {0, log2(P[last]), 92, 480};
     struct axis y = {floor(log2(bytes[0] / P[last])), ceil(log2(high)), 310, 82};
     for (int k = (int)y.low; k <= (int)y.high; k++) {
         line(x.start, place(y, k), x.end, place(y, k), STROKE(LIGHT, "1"));
-        bytes_label(x.start - 10, place(y, k) + 4, END, exp2(k));
+        text(x.start - 10, place(y, k) + 4, END, "%g MB", exp2(k));
     }
     for (int k = 0; k < count; k++) {
         double at = place(x, log2(P[k]));
@@ -68,7 +58,7 @@ void draw_ranks(const char *source)
     for (int k = 0; k < count; k++) {
         path[k] = (struct point){place(x, log2(P[k])), place(y, log2(bytes[k]))};
         rect(path[k].x - 3, path[k].y - 3, 6, 6, FILL(BLUE));
-        bytes_label(path[k].x + 9, path[k].y - 8, "", bytes[k]);
+        text(path[k].x + 9, path[k].y - 8, "", "%.1f MB", bytes[k]);
     }
     polyline(count, path, STROKE(BLUE, "2.5"));
     text(x.end + 64, path[last].y - 8, BOLD, "measured");
@@ -374,7 +364,7 @@ bool write_plans(const char *name)
     return true;
 }
 
-/* Both axes logarithmic: what a plan holds and what its rank sends, against ranks. */
+/* Both axes logarithmic: gigabytes, what a plan holds and what its rank sends, against ranks. */
 void draw_plans(const char *source)
 {
     enum { MOST = 20 };
@@ -387,10 +377,11 @@ void draw_plans(const char *source)
     double low = INFINITY, high = 0;
     for (int k = 0; k < count; k++)
         for (int i = 1; i <= 2; i++) {
+            rows[k].numbers[i] /= 1e9;
             low = fmin(low, rows[k].numbers[i]);
             high = larger(high, rows[k].numbers[i]);
         }
-    if (half < 2 || count % 2 != 0 || low < 1 || !same_layout(&rows[0], &rows[half - 1]) ||
+    if (half < 2 || count % 2 != 0 || low == 0 || !same_layout(&rows[0], &rows[half - 1]) ||
         rows[0].numbers[0] < 1 || rows[half - 1].numbers[0] <= rows[0].numbers[0])
         fail("%s: want two types, of each the same P, rising, and bytes above 0", source);
     svg_open(
@@ -401,12 +392,12 @@ void draw_plans(const char *source)
             "2²⁰ tokens, H = 32, G = 8, D = 128, causal, striped; one layer, forward and "
             "backward");
 
-    /* The grid. The casts lose nothing: these are floors and ceilings, below 2^60 bytes. */
+    /* The grid. The casts lose nothing: these are floors and ceilings, below 2^60. */
     struct axis x = {log2(rows[0].numbers[0]), log2(rows[half - 1].numbers[0]), 92, 510};
     struct axis y = {floor(log2(low)), ceil(log2(high)), 330, 82};
     for (int k = (int)y.low; k <= (int)y.high; k++) {
         line(x.start, place(y, k), x.end, place(y, k), STROKE(LIGHT, "1"));
-        bytes_label(x.start - 10, place(y, k) + 4, END, exp2(k));
+        text(x.start - 10, place(y, k) + 4, END, "%g GB", exp2(k));
     }
     for (int k = 0; k < half; k++) {
         double at = place(x, log2(rows[k].numbers[0]));
@@ -425,6 +416,6 @@ void draw_plans(const char *source)
             polyline(half, path, looks[t][i]);
             double end = path[half - 1].y + 4;
             text(x.end + 12, end, BOLD, "%s, %s", names[i], rows[t * half].words[0]);
-            bytes_label(700, end, END, rows[t * half + half - 1].numbers[1 + i]);
+            text(700, end, END, "%.1f GB", rows[t * half + half - 1].numbers[1 + i]);
         }
 }

@@ -19,8 +19,6 @@ static int origin_of(int rank, int hop)
 /* ---- 03-ring */
 
 static const char *const rank_fills[RANKS] = {FILL(BLUE), FILL(ORANGE), FILL(GREEN), FILL(PURPLE)};
-static const char *const rank_strokes[RANKS] = {STROKE(BLUE, "2"), STROKE(ORANGE, "2"),
-                                                STROKE(GREEN, "2"), STROKE(PURPLE, "2")};
 
 /* The ranks in a circle, each with its queries and, at hop 0, its own keys. */
 static void ring_of_ranks(double x, double y)
@@ -44,59 +42,96 @@ static void ring_of_ranks(double x, double y)
         double from_y = y + reach * a[1] + b[1] * (height / 2 + 4);
         double to_x = x + reach * b[0] + a[0] * (width / 2 + 4);
         double to_y = y + reach * b[1] + a[1] * (height / 2 + 4);
-        arrow(from_x, from_y, to_x, to_y);
+        arrow(from_x, from_y, to_x, to_y, INK_LINE);
     }
     text(x, y - 3, MIDDLE, "k and v travel,");
     text(x, y + 13, MIDDLE, "q and o stay");
 }
 
-void draw_ring(const char *source)
+/* Whose keys each rank holds, hop by hop. */
+static void table_of_keys(double x, double y)
 {
-    (void)source; /* nothing is read */
-    double left = 452, pitch_x = 60, top = 112, pitch_y = 54, width = 32, height = 28;
-    svg_open(404, "A ring of four ranks",
-             "Left: four ranks in a circle; keys and values travel to the right neighbour, queries "
-             "stay. Right: a table of whose keys each rank holds at hops 0 to 3; at hop t rank r "
-             "holds those of rank r - t. After the last hop the gradients go one step more, home.");
-    heading(20, 30, "A ring of 4 ranks", "here at hop 0: every rank holds its own keys");
-    ring_of_ranks(167, 217);
-
-    heading(370, 30, "Whose keys each rank holds",
+    double left = x + 82, pitch_x = 60, top = y + 82, pitch_y = 54, width = 32, height = 28;
+    heading(x, y, "Whose keys each rank holds",
             "at hop t rank r holds those of rank (r − t) mod 4");
-    for (int hop = 0; hop <= RANKS; hop++)
-        text(left + hop * pitch_x, top - 34, MIDDLE BOLD, hop < RANKS ? "hop %d" : "home", hop);
+    for (int hop = 0; hop < RANKS; hop++)
+        text(left + hop * pitch_x, top - 34, MIDDLE BOLD, "hop %d", hop);
     for (int r = 0; r < RANKS; r++) {
-        double y = top + r * pitch_y;
-        text(370, y + height / 2 + 4, BOLD, "rank %d", r);
-        for (int hop = 0; hop <= RANKS; hop++) {
-            double x = left + hop * pitch_x - width / 2;
-            int origin = origin_of(r, hop % RANKS);
-            if (hop < RANKS)
-                box(x, y, width, height, rank_fills[origin], origin);
-            else {
-                rect(x + 1, y + 1, width - 2, height - 2, rank_strokes[origin]);
-                text(x + width / 2, y + height / 2 + 4, MIDDLE BOLD, "%d", origin);
-            }
+        double row = top + r * pitch_y;
+        text(x, row + height / 2 + 4, BOLD, "rank %d", r);
+        for (int hop = 0; hop < RANKS; hop++) {
+            double cell = left + hop * pitch_x - width / 2;
+            int origin = origin_of(r, hop);
+            box(cell, row, width, height, rank_fills[origin], origin);
 
             /* Where it came from: the rank before, one hop ago. What leaves the last rank comes to
              * rank 0: half an arrow at either end. */
-            double from_x = x - pitch_x + width + 3, from_y = y - pitch_y + height + 2;
-            double half_x = (from_x + x - 3) / 2, half_y = (from_y + y - 2) / 2;
+            double from_x = cell - pitch_x + width + 3, from_y = row - pitch_y + height + 2;
+            double half_x = (from_x + cell - 3) / 2, half_y = (from_y + row - 2) / 2;
             if (hop > 0 && r > 0)
-                arrow(from_x, from_y, x - 3, y - 2);
+                arrow(from_x, from_y, cell - 3, row - 2, INK_LINE);
             if (hop > 0 && r == 0)
-                arrow(half_x, half_y, x - 3, y - 2);
+                arrow(half_x, half_y, cell - 3, row - 2, INK_LINE);
             if (hop > 0 && r == RANKS - 1)
-                line(from_x, from_y + pitch_y, half_x, half_y + pitch_y, STROKE(INK, "1.5"));
+                line(from_x, from_y + pitch_y, half_x, half_y + pitch_y, INK_LINE);
         }
     }
+    text(x, top + RANKS * pitch_y + 20, "", "4 hops of work need 3 exchanges of k and v.");
+}
 
-    /* The exchanges. */
-    double below = top + RANKS * pitch_y + 20;
-    rect(370, below - 11, 14, 14, STROKE(GREY, "2"));
-    text(392, below, "", "Backward only: dk and dv travel one hop behind their");
-    text(392, below + 17, "", "keys, and one message more brings them home.");
-    text(370, below + 43, "", "4 hops of work need 3 exchanges of k and v.");
+/* The backward as the keys of rank 0 see it: a lane for each rank against time. Keys leave when a hop
+ * begins, their gradients when it ends. */
+static void lanes_of_gradients(double x, double y)
+{
+    static const char *const sums[RANKS] = {"y₀", "y₀ + y₁", "y₀ + y₁ + y₂", "y₀ + y₁ + y₂ + y₃"};
+    static const char *const shares[RANKS] = {"y₀", "y₁", "y₂", "y₃"};
+    double left = x + 62, hop_width = 118, top = y + 58, pitch = 54, height = 22;
+    heading(x, y, "Backward: the keys of rank 0, and their gradients, one hop behind",
+            "rank r adds its share y of dk and dv to the sum of the shares before");
+    for (int t = 0; t <= RANKS; t++)
+        text(left + (t + 0.5) * hop_width, top - 10, MIDDLE BOLD, t < RANKS ? "hop %d" : "home", t);
+    for (int r = 0; r < RANKS; r++) {
+        double lane = top + r * pitch, start = left + r * hop_width, end = start + hop_width;
+        text(x, lane + 16, BOLD, "rank %d", r);
+        for (int t = 0; t < RANKS; t++)
+            rect(left + t * hop_width + 1, lane, hop_width - 2, height,
+                 t == r ? FILL(BLUE) : FILL(LIGHT));
+        text(start + hop_width / 2, lane + 15, MIDDLE FILL("#FFFFFF"), "keys of rank 0: %s",
+             shares[r]);
+
+        /* On to the next rank; from the last one home, where the sum is whole. */
+        if (r < RANKS - 1) {
+            arrow(start + 3, lane + height + 2, end - 2, lane + pitch - 2, INK_LINE);
+            arrow(end + 2, lane + height + 2, end + hop_width - 3, lane + pitch - 2,
+                  STROKE(PURPLE, "1.5"));
+            text(end + hop_width / 2 + 14, lane + height + 12, FILL(PURPLE), "%s", sums[r]);
+        } else {
+            arrow(end + 4, lane + height / 2, end + hop_width - 8, top + height / 2 + 6,
+                  STROKE(PURPLE, "1.5"));
+            text(700, lane + height + 4, END FILL(PURPLE), "%s", sums[r]);
+        }
+    }
+    double below = top + RANKS * pitch + 4;
+    line(x, below - 4, x + 14, below - 4, INK_LINE);
+    text(x + 22, below, "", "keys, sent when their hop begins");
+    line(x + 260, below - 4, x + 274, below - 4, STROKE(PURPLE, "1.5"));
+    text(x + 282, below, "", "gradients, sent when it ends, while the next share is computed");
+    text(x + 282, below + 17, "", "the last message, home, has no work beside it");
+}
+
+void draw_ring(const char *source)
+{
+    (void)source; /* nothing is read */
+    svg_open(704, "A ring of four ranks",
+             "Left: four ranks in a circle; keys and values travel to the right neighbour, queries "
+             "stay. Right: a table of whose keys each rank holds at hops 0 to 3; at hop t rank r "
+             "holds those of rank r - t. Below: the backward in time. The keys of rank 0 are on "
+             "rank t at hop t; the sum of their gradients leaves rank t when hop t ends, reaches "
+             "rank t + 1 when hop t + 1 ends, and goes home after the last hop.");
+    heading(20, 30, "A ring of 4 ranks", "here at hop 0: every rank holds its own keys");
+    ring_of_ranks(167, 217);
+    table_of_keys(370, 30);
+    lanes_of_gradients(20, 400);
 }
 
 /* ---- 04-masks, 05-masks-..., 06-masks-... */
@@ -145,6 +180,7 @@ static struct ra_layout layout_of(const struct masks *m)
 /* The keys that visit a rank at a hop, and what the rank sees of them. */
 struct visit {
     bool arrives; /* else they are not sent this far, for nobody would see anything */
+    bool sends;   /* the rank passes them on, to where they are worked on next */
     int pairs;    /* visible ones */
     bool see[ROWS][ROWS];
 };
@@ -167,13 +203,16 @@ static struct visit visit_of(const struct masks *m, int rank, int hop)
                 }
         }
 
-    /* How far keys travel. The chapters before 06 send all of them all the way round. */
+    /* The chapters before 06 send all keys all the way round. */
     int storage[2 * RANKS];
-    struct ra_schedule schedule = ra_schedule_causal(layout, layout, m->lookback, storage);
-    visit.arrives = m->lookback == RA_BAND_FAR;
+    struct ra_schedule schedule = m->lookback == RA_BAND_FAR
+                                      ? ra_schedule_round(RANKS, RANKS, storage)
+                                      : ra_schedule_causal(layout, layout, m->lookback, storage);
     for (int k = 0; k < schedule.count; k++)
-        if (schedule.hop[k] == hop && hop <= schedule.last[origin])
-            visit.arrives = true;
+        if (schedule.hop[k] == hop) {
+            visit.arrives = hop <= schedule.last[origin];
+            visit.sends = k + 1 < schedule.count && schedule.hop[k + 1] <= schedule.last[origin];
+        }
     if (visit.pairs > 0 && !visit.arrives)
         fail("%s: rank %d sees keys at hop %d that the schedule does not send", m->name, rank, hop);
     return visit;
@@ -184,14 +223,38 @@ bool write_masks(const char *name)
     const struct masks *m = find_masks(name);
     if (!m)
         return false;
-    puts("rank,hop,keys_of,arrives,visible_pairs,pairs");
+    puts("rank,hop,keys_of,arrives,sends,visible_pairs,pairs");
     for (int r = 0; r < RANKS; r++)
         for (int hop = 0; hop < RANKS; hop++) {
             struct visit visit = visit_of(m, r, hop);
-            printf("%d,%d,%d,%d,%d,%d\n", r, hop, origin_of(r, hop), visit.arrives, visit.pairs,
-                   ROWS * ROWS);
+            printf("%d,%d,%d,%d,%d,%d,%d\n", r, hop, origin_of(r, hop), visit.arrives, visit.sends,
+                   visit.pairs, ROWS * ROWS);
         }
     return true;
+}
+
+/* What the ranks see and send at each hop, and in column [RANKS] at all hops. */
+struct table {
+    struct visit visits[RANKS][RANKS];
+    int pairs[RANKS][RANKS + 1], busiest[RANKS + 1], messages[RANKS + 1];
+};
+
+static struct table table_of(const struct masks *m)
+{
+    struct table t = {0};
+    for (int r = 0; r < RANKS; r++)
+        for (int hop = 0; hop <= RANKS; hop++) {
+            if (hop < RANKS) {
+                t.visits[r][hop] = visit_of(m, r, hop);
+                t.pairs[r][hop] = t.visits[r][hop].pairs;
+                t.pairs[r][RANKS] += t.pairs[r][hop];
+                t.messages[hop] += t.visits[r][hop].sends;
+                t.messages[RANKS] += t.visits[r][hop].sends;
+            }
+            if (t.pairs[r][hop] > t.busiest[hop])
+                t.busiest[hop] = t.pairs[r][hop];
+        }
+    return t;
 }
 
 /* The positions of a span: "0 … 7", or with a stride "0, 4 … 28". */
@@ -239,50 +302,39 @@ void draw_masks(const char *source)
     text(right, top - 30, END BOLD, "all hops");
 
     /* A row for each rank. */
-    struct visit visits[RANKS][RANKS];
-    int busiest[RANKS] = {0}, messages[RANKS] = {0};
-    for (int hop = 0; hop < RANKS; hop++)
-        for (int r = 0; r < RANKS; r++) {
-            visits[r][hop] = visit_of(m, r, hop);
-            if (visits[r][hop].pairs > busiest[hop])
-                busiest[hop] = visits[r][hop].pairs;
-            messages[hop] += hop > 0 && visits[r][hop].arrives;
-        }
+    struct table table = table_of(m);
     for (int r = 0; r < RANKS; r++) {
         double y = top + r * pitch_y;
-        int all = 0;
         text(20, y + 26, BOLD, "rank %d", r);
         text(20, y + 44, "", "queries");
         for (int s = 0; s < ra_layout_spans(layout); s++)
             span_label(20, y + 60 + 16 * s, ra_layout_span(layout, r, s));
         for (int hop = 0; hop < RANKS; hop++) {
-            const struct visit *visit = &visits[r][hop];
+            const struct visit *visit = &table.visits[r][hop];
             double x = left + hop * pitch_x;
-            bool most = visit->pairs == busiest[hop];
-            all += visit->pairs;
+            bool most = visit->pairs == table.busiest[hop];
             text(x + side / 2, y - 6, MIDDLE, "keys of rank %d", origin_of(r, hop));
             mask_grid(x, y, size, m, visit);
             if (visit->arrives)
                 text(x + side / 2, y + side + 15, most ? MIDDLE BOLD : MIDDLE, "%d of %d pairs",
                      visit->pairs, ROWS * ROWS);
         }
-        text(right, y + side / 2 + 4, END, "%d pairs", all);
+        bool most = table.pairs[r][RANKS] == table.busiest[RANKS];
+        text(right, y + side / 2 + 4, most ? END BOLD : END, "%d pairs", table.pairs[r][RANKS]);
     }
 
-    /* What decides how long the ring takes, and what it sends. */
-    int sum = 0, sent = 0;
+    /* What decides how long the ring takes, and what it sends. The busiest rank of one column need
+     * not be that of another. */
     line(20, bottom - 14, right, bottom - 14, STROKE(GREY, "1"));
     text(20, bottom + 6, BOLD, "busiest rank");
-    text(20, bottom + 26, "", "messages");
+    text(20, bottom + 26, "", "messages sent");
     for (int hop = 0; hop < RANKS; hop++) {
         double x = left + hop * pitch_x + side / 2;
-        sum += busiest[hop];
-        sent += messages[hop];
-        text(x, bottom + 6, MIDDLE BOLD, "%d", busiest[hop]);
-        text(x, bottom + 26, MIDDLE, "%d", messages[hop]);
+        text(x, bottom + 6, MIDDLE BOLD, "%d", table.busiest[hop]);
+        text(x, bottom + 26, MIDDLE, "%d", table.messages[hop]);
     }
-    text(right, bottom + 6, END BOLD, "%d pairs", sum);
-    text(right, bottom + 26, END, "%d", sent);
+    text(right, bottom + 6, END BOLD, "%d pairs", table.busiest[RANKS]);
+    text(right, bottom + 26, END, "%d", table.messages[RANKS]);
 
     legend(116, bottom + 60, FILL(BLUE), "the query (row) sees the key (column)");
     legend(392, bottom + 60, FILL(LIGHT), "it does not: nothing to compute");

@@ -116,12 +116,23 @@ static void cells(double x, double y, int count, double size, const char *look)
             rect(x + j * size + 0.5, y + i * size + 0.5, size - 1, size - 1, look);
 }
 
+/* A block of keys or queries with its number. */
+static void block(double x, double y, double width, double height, bool now, int number)
+{
+    if (now) {
+        box(x, y, width, height, FILL(GREEN), number);
+        return;
+    }
+    rect(x, y, width, height, STROKE(GREY, "1"));
+    text(x + width / 2, y + height / 2 + 4, MIDDLE, "%d", number);
+}
+
 void draw_tiles(const char *source)
 {
     (void)source; /* nothing is read */
     const int ROWS = 16, TILE = 4, TILES = ROWS / TILE, NOW_I = 1, NOW_J = 3;
     double size = 12, side = ROWS * size, tile = TILE * size, top = 134;
-    svg_open(436, "The whole score matrix, and the same matrix tile by tile",
+    svg_open(460, "The whole score matrix, and the same matrix tile by tile",
              "Left: 01-naive holds all scores of 16 queries and 16 keys. Right: 02-flash cuts them "
              "into 4 x 4 tiles and holds one tile; key blocks pass along a row of tiles and are "
              "folded into the carry of the query tile: max, sum and o.");
@@ -155,15 +166,14 @@ void draw_tiles(const char *source)
          TILE * TILE);
     text(left + side / 2, top + side + 42, MIDDLE, "(two such tiles in the backward)");
 
-    /* The tiles of keys and queries that meet now are green. */
+    /* The blocks of keys and queries that meet now are green, the others white. */
     for (int k = 0; k < TILES; k++) {
-        box(left + k * tile + 1.5, top - 28, tile - 3, 20, k == NOW_J ? FILL(GREEN) : FILL(LIGHT),
-            k);
-        box(left - 28, top + k * tile + 1.5, 20, tile - 3, k == NOW_I ? FILL(GREEN) : FILL(LIGHT),
-            k);
+        double key_x = left + k * tile + 1.5, query_y = top + k * tile + 1.5;
+        block(key_x, top - 28, tile - 3, 20, k == NOW_J, k);
+        block(left - 28, query_y, 20, tile - 3, k == NOW_I, k);
     }
     text(left + 1.5, top - 50, "", "key blocks (k, v) stream by");
-    arrow(left + 1.5, top - 39, left + side - 1.5, top - 39);
+    arrow(left + 1.5, top - 39, left + side - 1.5, top - 39, INK_LINE);
     text(left - 38, top + tile / 2 + 4, END, "query blocks");
     text(left - 38, top + tile / 2 + 20, END, "(q)");
 
@@ -177,7 +187,7 @@ void draw_tiles(const char *source)
         for (int part = 0; part < 3; part++)
             rect(carry + 32 * part, top + k * size + 0.5, part == 2 ? 34 : 30, size - 1,
                  k / TILE < NOW_I ? FILL(PALE_BLUE) : FILL(BLUE));
-    arrow(left + (NOW_J + 1) * tile + 4, y + tile / 2, carry - 4, y + tile / 2);
+    arrow(left + (NOW_J + 1) * tile + 4, y + tile / 2, carry - 4, y + tile / 2, INK_LINE);
     text(left + side + 6, y + tile / 2 - 7, "", "fold");
     static const char *const parts[] = {"one row per query:", "largest score,", "sum of weights,",
                                         "sum of weight · v"};
@@ -189,6 +199,7 @@ void draw_tiles(const char *source)
     legend(300, 415, STROKE(GREY, "1") DASHES, "tile still to come");
     legend(450, 391, FILL(LIGHT), "tile folded; its scores are gone");
     legend(450, 415, FILL(PALE_BLUE), "finished: o / sum, and lse");
+    legend(300, 439, FILL(GREEN), "the blocks of queries and keys that meet now");
 }
 
 /* ---- 02-carry */
@@ -272,29 +283,38 @@ void draw_carry(const char *source)
 
 /* ---- 01-memory */
 
-/* A bar for every row of the CSV file: how much of the peak is the matrix of scores. */
+/* A bar for every row of the CSV file: the peak, and in it the matrix of scores. */
 void draw_share(const char *source)
 {
     struct row rows[6];
     int count = read_csv(source, SHARE_HEADER, "nnn", 6, rows);
-    svg_open(336, "Peak memory of 01-naive", "For each N, the share of the peak that is scores.");
+    double most = 0;
+    for (int k = 0; k < count; k++) {
+        const double *numbers = rows[k].numbers;
+        if (numbers[0] == 0 || numbers[1] == 0 || numbers[2] > numbers[1])
+            fail("%s:%d: want N and peak_bytes above 0, score_bytes <= peak_bytes", source, k + 2);
+        most = fmax(most, numbers[1]);
+    }
+    svg_open(336, "Peak memory of 01-naive",
+             "For each N a bar, as long as the peak is large; most of the long ones is scores.");
     heading(20, 30, "Peak memory of 01-naive", "one head, D = 64, N queries and N keys");
-    text(150, 84, "", "share of the peak");
-    text(700, 84, END, "peak");
+    text(590, 84, END, "peak");
+    text(700, 84, END, "of it scores");
 
     for (int k = 0; k < count; k++) {
         double N = rows[k].numbers[0], peak = rows[k].numbers[1], scores = rows[k].numbers[2];
-        double y = 98 + 32 * k, width = 420;
-        if (scores > peak || peak == 0)
-            fail("%s:%d: want score_bytes <= peak_bytes", source, k + 2);
+        double y = 98 + 32 * k, width = 410 / most;
         text(20, y + 17, "", "N = %.0f", N);
-        rect(150, y, width, 24, FILL(LIGHT));
-        rect(150, y, width * scores / peak, 24, FILL(ORANGE));
-        text(158, y + 17, BOLD FILL("white"), "%.0f %%", 100 * scores / peak);
-        text(700, y + 17, END, "%.2f MB", peak / 1e6);
+        rect(100, y, width * scores, 24, FILL(ORANGE));
+        rect(100 + width * scores, y, width * (peak - scores), 24, FILL(GREY));
+        text(590, y + 17, END, "%.1f MB", peak / 1e6);
+        text(700, y + 17, END, "%.0f %%", 100 * scores / peak);
     }
-    legend(150, 98 + 32 * count + 14, FILL(ORANGE), "the matrix of scores");
-    legend(350, 98 + 32 * count + 14, FILL(LIGHT), "inputs and results");
+    const double *first = rows[0].numbers, *last = rows[count - 1].numbers;
+    legend(100, 98 + 32 * count + 14, FILL(ORANGE), "the matrix of scores");
+    legend(250, 98 + 32 * count + 14, FILL(GREY), "inputs and results");
+    text(700, 98 + 32 * count + 14, END BOLD, "N grows %.0f times, the peak %.0f times",
+         last[0] / first[0], last[1] / first[1]);
 }
 
 /* ---- 02-memory */
@@ -334,13 +354,13 @@ static void read_measured(const char *path, struct measured *data)
              count + 2);
 }
 
-/* The label of the power of 4 bytes (64 KiB), or of 10 multiply-adds (10⁸). */
+/* The label of a power of 10, of bytes (100 kB) or of multiply-adds (10⁸). */
 static void power_label(double x, double y, int measure, int power)
 {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
     static const char *const digits[] = {"⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹"};
     if (measure == BYTES)
-        text(x, y, END, "%d %s", 1 << 2 * power % 10, units[2 * power / 10]);
+        text(x, y, END, "%s %s", (const char *[]){"1", "10", "100"}[power % 3], units[power / 3]);
     else
         text(x, y, END, "10%s%s", power >= 10 ? digits[1] : "", digits[power % 10]);
 }
@@ -358,7 +378,7 @@ static void panel(double left, const struct measured *data, int measure)
         for (int k = 0; k <= last; k++) {
             double value = data->value[measure][p][k];
             paths[p][k].x = place(x, log2(data->N[k]));
-            paths[p][k].y = measure == BYTES ? log2(value) / 2 : log10(value);
+            paths[p][k].y = log10(value);
             low = fmin(low, floor(paths[p][k].y));
             high = fmax(high, ceil(paths[p][k].y));
         }
