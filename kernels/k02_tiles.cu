@@ -202,9 +202,8 @@ RA_DEVICE bool sees(struct view view, int i, int j)
     return view.lo <= j - i && j - i <= view.hi;
 }
 
-/* Products q . k become scores. What is too small for float32 has no value here and becomes NaN: -inf
- * would weigh nothing. One question for all of them: a branch for each would keep the compiler from
- * computing them side by side. */
+/* Products q . k become scores. One question for all of them: a branch for each would keep the
+ * compiler from computing them side by side. */
 template <int M, int N> RA_DEVICE void score_values(float x[M][N], struct ra_score rule)
 {
 #pragma unroll
@@ -218,13 +217,7 @@ template <int M, int N> RA_DEVICE void score_values(float x[M][N], struct ra_sco
 #pragma unroll
             for (int j = 0; j < N; j++)
                 x[i][j] = rule.softcap * ra_tanh(__fdividef(x[i][j], rule.softcap));
-        return;
     }
-#pragma unroll
-    for (int i = 0; i < M; i++)
-#pragma unroll
-        for (int j = 0; j < N; j++)
-            x[i][j] = x[i][j] == -CUDART_INF_F ? CUDART_NAN_F : x[i][j];
 }
 
 /* The derivative of a score by scale * q . k. */
@@ -307,6 +300,8 @@ RA_DEVICE void finish(const struct ra_kernel &kernel, int64_t b, int64_t a0, int
     for (int i = 0; i < M; i++) {
         int64_t a = a0 + line() + i * LINES;
         float all = line_sum(sum[i]), all_lost = 0, rescale = 0;
+        if (max[i] == RA_LEAST)
+            all = CUDART_NAN_F;
         bool carried = !kernel.first && a < kernel.queries;
         if (carried) {
             float base = max[i] == -CUDART_INF_F ? 0 : max[i];
@@ -410,14 +405,20 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
 
         score_values<M, N>(scores, kernel.score);
         struct view view = tile_view(kernel, a0, shape::Stay, b0, Keys);
-        if (!view.whole) {
+        if (view.whole) {
+#pragma unroll
+            for (int i = 0; i < M; i++)
+                max[i] = fmaxf(max[i], RA_LEAST);
+        } else {
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 int64_t key = b0 + lane() + j * LANES;
                 bool allowed = key < seen.end && ra_allowed(kernel.mask, b, key);
 #pragma unroll
                 for (int i = 0; i < M; i++)
-                    if (!allowed || !sees(view, line() + i * LINES, lane() + j * LANES))
+                    if (allowed && sees(view, line() + i * LINES, lane() + j * LANES))
+                        max[i] = fmaxf(max[i], RA_LEAST);
+                    else
                         scores[i][j] = -CUDART_INF_F;
             }
         }
