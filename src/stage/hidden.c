@@ -97,12 +97,12 @@ bool stage_hidden_own(int file)
     return fstat(file, &status) == 0 && status.st_nlink > 0;
 }
 
-bool stage_may_hold(const char *name)
+bool stage_is_result(const char *name)
 {
-    bool may = strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+    bool is = strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
     for (int r = 0; r < STAGE_RESULTS; r++)
-        may = may || strcmp(name, stage_result_files[r]) == 0;
-    return may;
+        is = is || strcmp(name, stage_result_files[r]) == 0;
+    return is;
 }
 
 /* Removes the results in a folder: o.npy last, as it is the lock of all, and only after the others. */
@@ -128,7 +128,7 @@ static void remove_folder(int folder, const char *path, const char *home)
     int to = open(home, as_folder);
     DIR *entries = fdopendir(openat(folder, ".", as_folder));
     for (struct dirent *entry; entries && (entry = readdir(entries));)
-        if (!stage_may_hold(entry->d_name))
+        if (!stage_is_result(entry->d_name))
             renameat2(folder, entry->d_name, to, entry->d_name, RENAME_NOREPLACE);
     if (entries)
         closedir(entries);
@@ -143,8 +143,8 @@ void stage_hidden_remove(int folder, const char *path, const char *home)
     remove_folder(folder, path, home);
 }
 
-/* Removes what stands under a hidden name, unless its run goes on; home is RESULT. No link is followed: anybody may
- * have put it there. */
+/* Removes what stands under a hidden name, unless its run goes on; home is RESULT. No link is
+ * followed: anybody may have put it there. */
 static void clear(const char *path, const char *home)
 {
     const int as_file = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;

@@ -77,7 +77,7 @@ static bool holds_only_results(int folder)
     DIR *entries = fdopendir(openat(folder, ".", as_folder));
     bool only = entries != NULL;
     for (struct dirent *entry; only && (entry = readdir(entries));)
-        only = stage_may_hold(entry->d_name);
+        only = stage_is_result(entry->d_name);
     if (entries)
         closedir(entries);
     return only;

@@ -16,7 +16,7 @@ int stage_result_count(const struct stage *stage)
     return stage->config.forward_only ? STAGE_DQ : STAGE_RESULTS;
 }
 
-/* Finds where RESULT is, or will be, and who has been killed there. */
+/* Finds where RESULT is, or will be, and clears up after runs into it that were killed. */
 static void find_folder(struct stage *stage)
 {
     struct stat status;

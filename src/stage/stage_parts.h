@@ -50,8 +50,8 @@ void stage_hidden_clear(const char *final, bool inside);
 /* Removes a folder that is open, and the results in it. Anything else in it moves to `home`. */
 void stage_hidden_remove(int folder, const char *path, const char *home);
 
-/* Is this the name of a result, or one of "." and ".."? */
-bool stage_may_hold(const char *name);
+/* Is this the name of a result? So are "." and "..", which every folder has. */
+bool stage_is_result(const char *name);
 
 /* ---- world.c: what the ranks agree on, and what they tell the user. */
 
