@@ -1,4 +1,4 @@
-/* check_results: RESULT is what one run made, whole, whatever happens while results get their names.
+/* check_results: RESULT is what one run made, whole, whatever happens while results get names.
  *
  * The programs run here without attention: stage_open, rows that are all the run's own number, and
  * stage_close, in a process of their own. The system calls that create, name and remove files are

@@ -1,7 +1,7 @@
 /* hidden: names for what is not finished yet. A hidden name stands beside the final one and ends in
  * a random number, so that no two runs share one, on whatever machines they are. Rank 0 locks the
- * file behind it; the system unlocks it when the run ends, however that comes about. So what no lock
- * holds was left by a run that was killed, and the next run removes it.
+ * file behind it; the system unlocks it when the run ends, however that comes about. So what no
+ * lock holds was left by a run that was killed, and the next run removes it.
  */
 
 /* For renameat2. */
@@ -105,7 +105,8 @@ bool stage_is_result(const char *name)
     return is;
 }
 
-/* Removes the results in a folder: o.npy last, as it is the lock of all, and only after the others. */
+/* Removes the results in a folder: o.npy last and only if the others have gone, as it is the lock
+ * of all. */
 static void remove_results(int folder)
 {
     for (int r = STAGE_RESULTS - 1; r >= 0; r--)
@@ -113,8 +114,8 @@ static void remove_results(int folder)
             return;
 }
 
-/* Removes a folder that is open, with the earlier results in it. What else is there came into RESULT
- * while the folders were being exchanged: it is the user's, and moves home. */
+/* Removes a folder that is open, with the earlier results in it. What else is there came into
+ * RESULT while the folders were being exchanged: it is the user's, and moves home. */
 static void remove_folder(int folder, const char *path, const char *home)
 {
     if (rmdir(path) == 0)

@@ -1,14 +1,13 @@
 /* publish: whole results get their names, all at once: the hidden folder and RESULT are exchanged,
- * which the system does in one step. Whoever kills the run, or another run, leaves RESULT as one run
- * made it.
+ * which the system does in one step. Kills, errors and other runs leave RESULT as one run made it.
  *
- * Where that cannot be, the files are moved one by one: in a RESULT that holds something else, which
- * is the user's and must not move; that is a mount, or this program's own folder; or that lies on a
- * file system without an exchange, such as NFS. Then o.npy goes first and comes last, so that a
- * folder with an o.npy is one run's here, too, but one that is killed in that moment leaves less.
+ * Where that cannot be, the files are moved one by one: in a RESULT that holds something else,
+ * which is the user's and must not move; that is a mount, or this program's own folder; or that
+ * lies on a file system without an exchange, such as NFS. Then o.npy goes first and comes last: a
+ * folder with an o.npy is of one run here, too, but a run killed in that moment leaves none.
  *
- * Nothing is told to wait for the disk (fsync): a machine that loses its power soon after the run, and
- * no process, can leave results of zeros.
+ * No stage waits for the disk (fsync), as that can take longer than the run. Only if the machine
+ * loses its power soon after the run can results be lost, or become zeros.
  */
 
 /* For renameat2. */
@@ -103,7 +102,8 @@ static bool exchange(const struct stage *stage, int folder)
 }
 
 /* Moves the first `count` results from one folder to another, o.npy first or last; moves them back
- * if there is an error, which is in errno. Unless all must be there, what is missing is left out. */
+ * if there is an error, which is in errno. Unless all must be there, what is missing is left
+ * out. */
 static bool move(int from, int to, int count, bool o_first, bool all)
 {
     for (int i = 0; i < count; i++) {
@@ -146,8 +146,8 @@ static bool replace(const struct stage *stage, int folder)
 
 void stage_name_results(struct stage *stage)
 {
-    /* Where locks do not reach from machine to machine, a run elsewhere may have taken ours for that
-     * of a dead one. An empty folder is no result. */
+    /* Where locks do not reach from machine to machine, a run elsewhere may have taken ours for
+     * dead. An empty folder is no result. */
     struct stat status;
     if (fstat(stage->result_lock, &status) != 0 || status.st_nlink == 0)
         stage_fail(stage, "%s: another run has removed the finished results", stage->hidden);

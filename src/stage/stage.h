@@ -4,7 +4,7 @@
  * reads: stage_open, stage_input..., compute, stage_write..., stage_close. Every function here
  * either succeeds or prints one line and exits: 2 when the command line is wrong, 1 for all else.
  * Until stage_close gives them their names, results are in a hidden folder beside RESULT; on any
- * exit, and on SIGINT and the like, it is removed. After SIGKILL the next run into RESULT does that.
+ * exit, and on SIGINT and the like, it is removed; after SIGKILL, by the next run into RESULT.
  * A program of several ranks (stage_mpi.h) calls the same functions on each of them. A wrong
  * command line or problem is reported once and ends all ranks; a later error of one rank, too,
  * ends them all.

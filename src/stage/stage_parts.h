@@ -1,5 +1,6 @@
 /* stage_parts: what the parts of stage.h have of each other: unfinished.c, hidden.c, world.c,
- * options.c, inputs.c, results.c, publish.c, report.c and, on top of them, stage.c. No program includes this.
+ * options.c, inputs.c, results.c, publish.c, report.c and, on top of them, stage.c. No program
+ * includes this.
  */
 #ifndef STAGE_PARTS_H
 #define STAGE_PARTS_H

@@ -73,8 +73,8 @@ void stage_unfinished_guard(void)
     registered = true;
     kept = false;
 
-    /* What users and batch systems end a program with. After SIGKILL and crashes the next run clears
-     * up. */
+    /* What users and batch systems end a program with. After SIGKILL and crashes the next run
+     * clears up. */
     const int deadly[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGXCPU};
     for (size_t s = 0; s < sizeof deadly / sizeof *deadly; s++) {
         /* What nohup or a shell's & made us ignore must stay ignored. */
