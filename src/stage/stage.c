@@ -184,22 +184,25 @@ int stage_close(struct stage *stage)
 {
     stage_close_results(stage);
     stage_write_trace(stage);
+    stage_lap(stage, STAGE_WRITE);
 
-    /* The counts go first: a run that could not print them has failed, and leaves nothing. All
-     * ranks take part in them, so when rank 0 goes on to the names, all have written and closed
-     * their rows, and the hidden files are its own alone. */
+    /* The counts go first: a run that could not print them has failed, and leaves nothing. The
+     * hidden files are rank 0's alone from here on, so that nobody removes what has its name. */
     if (stage->world.rank > 0)
         stage_unfinished_forget();
     stage_print_counts(stage);
-    stage_flush(stage);
-    if (stage->world.rank == 0)
-        stage_rename_results(stage);
-    stage_lap(stage, STAGE_WRITE);
     if (stage->time)
         stage_print_laps(stage);
+    stage_flush(stage);
 
-    /* Nobody leaves before the results have their names. */
+    /* When all are here, nothing is left to do but to name the results: no rank that dies or stops
+     * later makes a failure of a run whose results are there. Rank 0 names, the others leave. */
     stage_gather(stage, 0);
+    stage_unfinished_keep();
+    if (stage->world.rank == 0) {
+        stage_name_trace(stage);
+        stage_name_results(stage);
+    }
     for (int i = 0; i < STAGE_INPUTS; i++)
         npy_close(&stage->inputs[i]);
     while (stage->memory) {
