@@ -310,12 +310,12 @@ static int64_t local_bytes(const struct work *work, enum truth_array array)
     return bytes_of(&work->problem, array, work->rows[form_of(&work->problem, array).side]);
 }
 
-/* Makes a link over rings of so many ranks of `comm`, and a plan on it. */
+/* Makes a link over rings of so many ranks of `comm`, by its number, and a plan on it. */
 static enum ra_status create(struct ra_plan **plan, const struct ra_config *config, MPI_Comm comm,
                              int size, double timeout, char *error)
 {
     struct ra_link link;
-    enum ra_status status = ra_mpi_link(&link, comm, size, timeout, error);
+    enum ra_status status = ra_mpi_link_f(&link, MPI_Comm_c2f(comm), size, timeout, error);
     if (status == RA_OK)
         return ra_plan_create(plan, config, &link, error);
     *plan = NULL;
@@ -335,8 +335,7 @@ static bool begin(struct work *work, const struct problem *problem, MPI_Comm com
     work->rank = rank % P;
     config->batch += work->ring;
     char error[RA_ERROR_SIZE] = "";
-    enum ra_status status =
-        create(&work->plan, config, comm, config->ring_size, patience, error);
+    enum ra_status status = create(&work->plan, config, comm, config->ring_size, patience, error);
     EXPECT(status == RA_OK, "%s: %s", ra_status_text(status), error);
     if (status != RA_OK)
         return false;
@@ -559,19 +558,31 @@ static const struct field {
     size_t offset;
     enum { WHOLE, INT, FLAG, REAL } kind;
     double values[2];
+    const char *names[2]; /* of INT */
 } fields[] = {
 #define AT(name) #name, offsetof(struct ra_config, name)
-    {AT(batch), WHOLE, {2, 7}},       {AT(queries), WHOLE, {24, 25}},
-    {AT(keys), WHOLE, {24, 27}},      {AT(heads), WHOLE, {4, 6}},
-    {AT(key_heads), WHOLE, {2, 1}},   {AT(dim), WHOLE, {8, 9}},
-    {AT(type), INT, {0, 2}},          {AT(has_mask), FLAG, {0, 1}},
-    {AT(forward_only), FLAG, {0, 1}}, {AT(causal), FLAG, {1, 0}},
-    {AT(local_keys), FLAG, {0, 1}},   {AT(lookback), WHOLE, {10, 11}},
-    {AT(head_map), INT, {0, 1}},      {AT(scale), REAL, {0.5, 0.25}},
-    {AT(softcap), REAL, {20, 30}},    {AT(layout), INT, {1, 2}},
-    {AT(bucket), WHOLE, {3, 4}},      {AT(tile_queries), WHOLE, {16, 17}},
-    {AT(tile_keys), WHOLE, {16, 18}}, {AT(timeout), REAL, {60, 61}},
-    {AT(transport), INT, {0, 3}},     {AT(deterministic), FLAG, {0, 1}},
+    {AT(batch), WHOLE, {2, 7}, {0}},
+    {AT(queries), WHOLE, {24, 25}, {0}},
+    {AT(keys), WHOLE, {24, 27}, {0}},
+    {AT(heads), WHOLE, {4, 6}, {0}},
+    {AT(key_heads), WHOLE, {2, 1}, {0}},
+    {AT(dim), WHOLE, {8, 9}, {0}},
+    {AT(type), INT, {0, 2}, {"RA_FLOAT32", "RA_BFLOAT16"}},
+    {AT(has_mask), FLAG, {0, 1}, {0}},
+    {AT(forward_only), FLAG, {0, 1}, {0}},
+    {AT(causal), FLAG, {1, 0}, {0}},
+    {AT(local_keys), FLAG, {0, 1}, {0}},
+    {AT(lookback), WHOLE, {10, 11}, {0}},
+    {AT(head_map), INT, {0, 1}, {"RA_GROUPED", "RA_INTERLEAVED"}},
+    {AT(scale), REAL, {0.5, 0.25}, {0}},
+    {AT(softcap), REAL, {20, 30}, {0}},
+    {AT(layout), INT, {1, 2}, {"RA_STRIPED", "RA_ZIGZAG"}},
+    {AT(bucket), WHOLE, {3, 4}, {0}},
+    {AT(tile_queries), WHOLE, {16, 17}, {0}},
+    {AT(tile_keys), WHOLE, {16, 18}, {0}},
+    {AT(timeout), REAL, {60, 61}, {0}},
+    {AT(transport), INT, {0, 3}, {"RA_ANY_TRANSPORT", "RA_HOST_LINK"}},
+    {AT(deterministic), FLAG, {0, 1}, {0}},
 #undef AT
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };
@@ -602,6 +613,16 @@ static struct ra_config told(const struct field *field, bool other)
     return config;
 }
 
+/* One of the two values of a field, as a caller would write it. */
+static const char *written(const struct field *field, bool other, char text[40])
+{
+    double value = field->values[other];
+    snprintf(text, 40, "%.17g", value);
+    if (field->kind == FLAG)
+        return value != 0 ? "true" : "false";
+    return field->kind == INT ? field->names[other] : text;
+}
+
 /* One rank of one ring has another value: its ring has no plan, all others have. */
 static void test_disagreement(void)
 {
@@ -616,10 +637,10 @@ static void test_disagreement(void)
             /* Every rank is compared with the first one: if that is the odd one, the second is
              * named. */
             int place = odd % ring_size;
-            char text[120];
-            snprintf(text, sizeof text, "config.%s: rank 0 has %.17g, rank %d has %.17g",
-                     field->name, field->values[place == 0], place == 0 ? 1 : place,
-                     field->values[place != 0]);
+            char text[160], first[40], other[40];
+            snprintf(text, sizeof text, "config.%s: rank 0 has %s, rank %d has %s", field->name,
+                     written(field, place == 0, first), place == 0 ? 1 : place,
+                     written(field, place != 0, other));
             refused(&config, RA_DISAGREEMENT,
                     (const char *[]){"ranks disagree about ", text, NULL});
         }
@@ -657,11 +678,12 @@ static void test_ring_sizes(void)
     /* Of sizes that all give, and that do not divide the ranks. */
     const int wrong[] = {-1, -ranks, ranks + 1, 2 * ranks};
     for (int w = 0; w < 4; w++) {
-        snprintf(text, sizeof text, "ring_size = %d: give a number that divides the %d ranks", wrong[w],
-                 ranks);
+        snprintf(text, sizeof text, "ring_size = %d: give a number that divides the %d ranks",
+                 wrong[w], ranks);
         no_link(wrong[w], patience, RA_INVALID, true, (const char *[]){text, NULL});
     }
-    no_link(1, (double)NAN, RA_INVALID, true, (const char *[]){"timeout, on one of the ranks", "0 to wait for ever", NULL});
+    no_link(1, (double)NAN, RA_INVALID, true,
+            (const char *[]){"timeout, on one of the ranks", "0 to wait for ever", NULL});
     EXPECT(ra_mpi_link(NULL, MPI_COMM_WORLD, 1, patience, NULL) == RA_INVALID, "NULL");
 
     /* Links that are closed unused. */
@@ -1008,8 +1030,8 @@ static void test_different_rows(void)
                 scatters ? ra_mpi_scatter(work.plan, side, outer, row_bytes, 0, rows[0], rows[1])
                          : ra_mpi_gather(work.plan, side, outer, row_bytes, 0, rows[1], rows[0]);
             bool differs = odd ? work.rank > 0 : who == 0;
-            EXPECT(status == RA_LOST || (!differs && status == RA_OK), "way %d, odd %d: %s", way, who,
-                   ra_status_text(status));
+            EXPECT(status == RA_LOST || (!differs && status == RA_OK), "way %d, odd %d: %s", way,
+                   who, ra_status_text(status));
             EXPECT(status == RA_OK || strstr(ra_plan_error(work.plan), "give the same"),
                    "way %d, odd %d: %s", way, who, ra_plan_error(work.plan));
             PMPI_Barrier(MPI_COMM_WORLD);
@@ -1639,6 +1661,10 @@ static void impossible(MPI_Comm comm, const char *when)
     char error[RA_ERROR_SIZE] = "";
     struct ra_link link;
     enum ra_status status = ra_mpi_link(&link, comm, 0, patience, error);
+    EXPECT(status == RA_INVALID && error[0], "%s: %s: %s", when, ra_status_text(status), error);
+
+    /* By number: one that no communicator has; where MPI does not run, all are that. */
+    status = ra_mpi_link_f(&link, 123456, 0, patience, error);
     EXPECT(status == RA_INVALID && error[0], "%s: %s: %s", when, ra_status_text(status), error);
 }
 

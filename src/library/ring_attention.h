@@ -29,10 +29,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The modules of the earlier chapters: layouts and head maps, and for a loop of your own the carry
  * (ra_tile_begin, ra_tile_forward, ra_tile_finish, ...), the fold (ra_band_fold, ra_layout_fold) and
  * the ring (ra_ring_forward). They trust their arguments. */
@@ -46,6 +42,10 @@ extern "C" {
 #include "ra_span.h"
 #include "ra_status.h"
 #include "ra_tile.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* The version of this header: major, minor, patch. */
 #define RA_VERSION_MAJOR 0
@@ -80,7 +80,8 @@ struct ra_plan;
  * The link belongs to the plan from then on, also if this fails. The ranks compare what they were
  * given: if one has a config that is wrong, or one that differs, or no memory, all fail and get the
  * same text, which names that rank and the field. A rank that does not come is RA_LOST after
- * config.timeout. */
+ * config.timeout. What is no link (a rank that its ring has not, a function that is missing) is
+ * RA_INVALID; nothing of it is called, and it stays the caller's. */
 RA_CHECKED enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *config,
                                          const struct ra_link *link, char error[RA_ERROR_SIZE]);
 
@@ -128,7 +129,8 @@ struct ra_hop {
 };
 
 /* Hop number `step`, 0..ra_plan_hops-1, of a rank of this ring, 0..P-1, before it runs. Masks are
- * not looked at. RA_INVALID: there is no such rank or hop. */
+ * not looked at. RA_INVALID: there is no such rank or hop; or a count is above INT64_MAX, and then
+ * the two that can be, multiply_adds and tiles_skipped, are 0. ra_plan_describe writes any count. */
 RA_CHECKED enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backward,
                                       struct ra_hop *hop);
 
@@ -197,7 +199,10 @@ RA_CHECKED enum ra_status ra_forward(struct ra_plan *plan, const struct ra_array
  * q, k, v and mask. Reads all of these and d_out, writes dq, dk and dv. Otherwise as ra_forward. A
  * query that saw nothing has dq = 0 and adds nothing to dk and dv. lse is the natural logarithm, of
  * scores after scale and soft cap; delta = sum of d_out * o, the D of other texts, is computed
- * inside, from the o that is given. A gradient of lse is not taken. */
+ * inside, from the o that is given. A gradient of lse is not taken.
+ *
+ * lse is float32, so off by up to e = |lse| * 2^-24, and that multiplies the query's share of all
+ * gradients by up to exp(e): 1.06 if lse is 10^6. From 10^8 on nothing is left of them. */
 RA_CHECKED enum ra_status ra_backward(struct ra_plan *plan, const struct ra_arrays *arrays);
 
 /* Returns when all calls of this plan are done, and says how they went. ra_forward and ra_backward
