@@ -195,6 +195,8 @@ static const char usage[] =
     "  08-plan DATA.csv      what a plan holds and what its rank sends; --data\n"
     "                        asks the library\n"
     "                        " PLANS_HEADER "\n"
+    "  11-sm                 what a multiprocessor holds and delivers\n"
+    "  11-backward           the five products of k03's backward\n"
     "  11-fragments          who has which numbers of an mma.sync\n"
     "  11-swizzle            shared memory in its banks\n"
     "  11-rates DATA.csv     how fast the kernels are\n"
@@ -230,6 +232,8 @@ static const struct {
     {"06-masks-zigzag", false, draw_masks},
     {"07-bytes", true, draw_groups},
     {"08-plan", true, draw_plans},
+    {"11-sm", false, draw_sm},
+    {"11-backward", false, draw_products},
     {"11-fragments", false, draw_fragments},
     {"11-swizzle", false, draw_swizzle},
     {"11-rates", true, draw_rates},
