@@ -1,7 +1,8 @@
-/* figure: the streams of one GPU in a ring of three, what is enqueued on them, and which slots that uses.
+/* figure: the streams of one GPU in a ring of three, what is enqueued on them, and which slots that
+ * uses.
  *
- * The loops of src/cuda/ra_cuda.c once more, for the picture. All GPUs of this ring do the same at the
- * same time: what a neighbour tells this one, this one tells the other neighbour then.
+ * The loops of src/cuda/ra_cuda.c once more, for the picture. All GPUs of this ring do the same at
+ * the same time: what a neighbour tells this one, this one tells the other neighbour then.
  */
 #include "figure.h"
 #include <math.h>
@@ -18,7 +19,7 @@ static const char *const slot_fills[] = {FILL(BLUE), FILL(ORANGE), FILL(GREEN), 
 static const char *const pale_fills[] = {FILL(PALE_BLUE), FILL(PALE_ORANGE), FILL("#CFEBE0"),
                                          FILL("#EBD8E2")};
 
-/* A panel that is being drawn: where its lanes are, and up to when each stream has something to do. */
+/* The panel that is being drawn: where its lanes are, and how far each stream is. */
 static struct {
     double top, now[LANES], slots; /* slots: where the first one is drawn */
     int lanes;
@@ -125,7 +126,7 @@ static void open_panel(double y, int lanes, int slots, const char *title, const 
 static const char *const launches[] = {"launch, hop 0", "launch, hop 1", "launch, hop 2"};
 static const char *const copies[] = {"0 → 1", "1 → 2"}, *const sums[] = {"0 → 3", "1 → 3", "home"};
 
-/* The keys of a hop, in the order of the loops: pass_keys, then the fold, leave_keys and take_keys. */
+/* The keys of each hop. */
 struct keys {
     double comes[STEPS], there[STEPS]; /* into this GPU's slots, and that is told */
     double copied[STEPS];

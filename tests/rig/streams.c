@@ -8,8 +8,8 @@
 
 enum { GPUS = 5, CALLS = 20, RUNS = 200, MOST_TASKS = 4000 };
 
-/* To wait until a place holds a number, or more; to write it there; to copy a number to the place; to
- * compute with what lies there, which should be this number. */
+/* To wait until a place holds a number, or more; to write it there; to copy a number to the place;
+ * to compute with what lies there, which should be this number. */
 enum kind { WAIT, WRITE, COPY, USE };
 
 struct stream {
@@ -44,7 +44,7 @@ static int slot(int step)
     return step == 0 ? 0 : 2 - step % 2;
 }
 
-/* The step of the message that comes into the same slot after this one; it may be of the next call. */
+/* The step of the message that comes into the same slot after this one; perhaps in the next call. */
 static int next_in_slot(int step, int *call)
 {
     if (step + 2 < GPUS)
