@@ -128,8 +128,7 @@ static const char *const copies[] = {"0 → 1", "1 → 2"}, *const sums[] = {"0 
 
 /* The keys of each hop. */
 struct keys {
-    double comes[STEPS], there[STEPS]; /* into this GPU's slots, and that is told */
-    double copied[STEPS];
+    double comes[STEPS], there[STEPS]; /* into this GPU's slots, and when that is told */
 };
 
 static void pass_keys(struct keys *keys, int step)
@@ -140,7 +139,7 @@ static void pass_keys(struct keys *keys, int step)
         return;
     wait_for(KEYS, ROOM, 0); /* told by the call before */
     keys->comes[step + 1] = panel.now[KEYS];
-    keys->copied[step] = task(KEYS, COPY, slot_of(step), slot_of(step + 1), copies[step]);
+    task(KEYS, COPY, slot_of(step), slot_of(step + 1), copies[step]);
     keys->there[step + 1] = tell(KEYS, READY);
 }
 
