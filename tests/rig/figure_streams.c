@@ -228,7 +228,7 @@ void draw_streams(const char *source)
         "tells the right GPU: your keys (or gradients) are ready", "waits until they are",
         "tells the left GPU: there is room in this slot again", "waits until there is"};
     for (int k = 0; k < 4; k++) {
-        double x = k % 2 == 0 ? 20 : 420, down = y + 28 * (k / 2);
+        double x = k % 2 == 0 ? 20 : 450, down = y + 28 * (k / 2);
         mark(x, down - 16, k < 2 ? READY : ROOM, k % 2 == 0);
         text(x + 22, down, "", "%s", words[k]);
     }
@@ -236,9 +236,9 @@ void draw_streams(const char *source)
     rect(20, y - 12, 12, 14, slot_fills[0]);
     rect(32, y - 12, 12, 14, slot_fills[1]);
     text(52, y, "", "a copy from slot 0 into slot 1 of the right GPU; each slot has a colour");
-    rect(420, y - 12, 12, 14, pale_fills[2]);
-    rect(432, y - 12, 12, 14, slot_fills[2]);
-    text(452, y, "", "a slot that is being filled, and in use");
+    rect(450, y - 12, 12, 14, pale_fills[2]);
+    rect(462, y - 12, 12, 14, slot_fills[2]);
+    text(482, y, "", "a slot that is being filled, and in use");
     arrow(20, y + 24, 44, y + 24, STROKE(INK, "1"));
     text(52, y + 28, "",
          "an event, by its name. Not to scale: a launch takes much longer than a copy, "
