@@ -403,7 +403,7 @@ END_TEST
 /* ---- Progress. ---- */
 
 /* Rank 0 waits for rank 1, that one for rank 2, and rank 2 does one of these. Rank 3 waits for nobody,
- * and polls now and then where it says so. A timeout is 0.2 s. */
+ * and polls now and then where it says so. A timeout is 0.6 s. */
 enum rank_2 { COMPUTES, IS_SILENT, WAITS_FOR_RANK_0 };
 static struct {
     enum rank_2 does;
@@ -422,14 +422,14 @@ static void wait_in_a_chain(int rank)
     unsigned char data[8] = "message";
     double began = ra_seconds();
     bool good = progress.does == COMPUTES;
-    links[rank].set_timeout(links[rank].self, 0.2);
+    links[rank].set_timeout(links[rank].self, 0.6);
     if (rank == 3 && progress.rank_3_computes) {
-        compute(rank, 0.9);
+        compute(rank, 1.5);
     } else if (rank == 2 && progress.does != WAITS_FOR_RANK_0) {
         if (good)
-            compute(rank, 0.9);
+            compute(rank, 1.5);
         else
-            sleep_for(0.9);
+            sleep_for(1.5);
         EXPECT(rank, sends(rank, RA_KEYS, 0, -1, data, 8) == good);
     } else if (rank < 3) {
         EXPECT(rank, receives(rank, RA_KEYS, 0, rank == 2 ? 2 : 1, data, 8));
@@ -450,7 +450,7 @@ START_TEST(computing_is_progress)
     run_ranks(4, wait_in_a_chain);
     for (int rank = 0; rank < 4; rank++)
         ck_assert_str_eq(error_of(rank), "");
-    ck_assert(progress.ended[0] > 0.8);
+    ck_assert(progress.ended[0] > 1.4);
     close_links(4);
 }
 END_TEST
@@ -465,9 +465,9 @@ START_TEST(silence_is_none)
     open_links(4);
     run_ranks(4, wait_in_a_chain);
     ck_assert_ptr_nonnull(
-        strstr(error_of(0), "ring rank 1, hop 0: waited 0.2 s for rank 2 to send"));
+        strstr(error_of(0), "ring rank 1, hop 0: waited 0.6 s for rank 2 to send"));
     ck_assert_ptr_nonnull(strstr(error_of(0), "has it died?"));
-    ck_assert(progress.ended[0] > 0.19 && progress.ended[0] < 0.8);
+    ck_assert(progress.ended[0] > 0.59 && progress.ended[0] < 1.5);
     close_links(4);
 }
 END_TEST
@@ -482,7 +482,7 @@ START_TEST(waiting_is_none)
     open_links(4);
     run_ranks(4, wait_in_a_chain);
     ck_assert_ptr_nonnull(strstr(error_of(0), "it waits as well, and no rank computes"));
-    ck_assert(progress.ended[0] > (_i ? 1 : 0.19) && progress.ended[0] < 10);
+    ck_assert(progress.ended[0] > (_i ? 2 : 0.89) && progress.ended[0] < 10);
     close_links(4);
 }
 END_TEST
