@@ -1711,8 +1711,8 @@ START_TEST(config_sizes)
 {
     struct {
         struct ra_config config;
-        int64_t more[2];
-    } newer = {shape(2, 8, 8, 4, 2, 8), {0, 0}};
+        int64_t more[sizeof(struct ra_config) / 8];
+    } newer = {shape(2, 8, 8, 4, 2, 8), {0}};
     newer.config.size = sizeof newer;
     ra_plan_destroy(plan_for(&newer.config));
     newer.more[1] = 1;
@@ -1760,7 +1760,7 @@ START_TEST(config_beginnings)
     macro = (struct ra_config)RA_CONFIG_INIT;
     struct {
         struct ra_config config;
-        int64_t more;
+        int64_t more[sizeof(struct ra_config) / 8];
     } made;
     for (size_t size = 0; size <= sizeof made; size++) {
         memset(&made, 0x77, sizeof made);
@@ -1961,8 +1961,8 @@ START_TEST(sizes_of_arrays)
     fill_shard(&p, &x, ROWS_FIRST, plan);
     struct {
         struct ra_arrays arrays;
-        int64_t more;
-    } newer = {x.arrays, 0};
+        int64_t more[sizeof(struct ra_arrays) / 8];
+    } newer = {x.arrays, {0}};
     ck_assert_int_eq(ra_forward(plan, NULL), RA_INVALID);
     ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "arrays is NULL"));
     ck_assert_int_eq(ra_forward(NULL, &x.arrays), RA_INVALID);
@@ -1982,7 +1982,7 @@ START_TEST(sizes_of_arrays)
     ck_assert_int_eq(ra_forward(plan, &newer.arrays), RA_INVALID);
     newer.arrays.size = sizeof newer;
     ck_assert_int_eq(ra_forward(plan, &newer.arrays), RA_OK);
-    newer.more = 1;
+    newer.more[sizeof newer.more / 8 - 1] = 1;
     ck_assert_int_eq(ra_forward(plan, &newer.arrays), RA_INVALID);
     ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "newer"));
     newer.arrays.size = offsetof(struct ra_arrays, d_out);
