@@ -4,7 +4,7 @@
 
 02-flash, and each rank of 03-ring on two ranks, run where results of another run lie, or none. One
 call of one process fails, with each of three errors, or kills it, or in a ring stops it
-(tests/rig/inject.c). Then the folder must hold all results of the one run or all of the other; the
+(tests/rig/inject.c); in a ring also calls that concern MPI's own files, as it begins and ends. Then the folder must hold all results of the one run or all of the other; the
 exit code may be 0 only if they are the new ones; and the next run must leave nothing but its own.
 With EVERY only each so many-th call is tried, in a ring each of 7 times so many; SEED says which.
 Ends with "N passed, N failed".
@@ -70,14 +70,14 @@ def fresh_folder():
     FOLDER.mkdir()
 
 
-def try_call(ranks, rank, fault, number, before, old, new):
+def try_call(ranks, rank, fault, word, number, before, old, new):
     """One fault, where the results `before` lie. False if the rank makes fewer calls."""
     if arrays() != before:
         fresh_folder()
         if before:
             run(ranks, OTHER)
     flags = ["--timeout", "1"] if fault == "STOP" else []
-    code, said = run(ranks, flags, rank, [BUILD / "inject", str(number), fault, WORK.name])
+    code, said = run(ranks, flags, rank, [BUILD / "inject", str(number), fault, word])
     calls = [line.split()[-1] for line in said.splitlines() if line.startswith("inject: ")]
     if not calls:
         return False
@@ -100,7 +100,7 @@ def try_call(ranks, rank, fault, number, before, old, new):
         wrong.append(f"the next run leaves {[path.name for path in left]}")
         fresh_folder()
         run(ranks, OTHER)
-    verdict(f"rank {rank} of {ranks}: {fault} at call {number}, {calls[0]}", wrong)
+    verdict(f"rank {rank} of {ranks}: {fault} at call {number} for {word}, {calls[0]}", wrong)
     return True
 
 
@@ -113,12 +113,18 @@ def try_all(ranks, every):
         outcomes.append(arrays())
         verdict(f"{ranks} ranks in peace", [] if code == 0 else [f"exit code {code}: {said}"])
     new, old = outcomes
-    faults = ERRORS + (["KILL", "STOP"] if ranks > 1 else ["KILL"])
+
+    # MPI opens and removes files of its own in MPI_Init and MPI_Finalize.
+    faults = [(fault, WORK.name) for fault in [*ERRORS, "KILL"]]
+    if ranks > 1:
+        faults += [("STOP", WORK.name), ("KILL", "ompi.")]
+    if ranks > 1 and every == 1:
+        faults += [("STOP", "ompi.")]
     for rank in range(ranks):
-        for f, fault in enumerate(faults):
+        for f, (fault, word) in enumerate(faults):
             number = 1 + (SEED + (f + rank * len(faults)) * every // 5) % every
             turn = f
-            while try_call(ranks, rank, fault, number, {} if turn % 2 else old, old, new):
+            while try_call(ranks, rank, fault, word, number, {} if turn % 2 else old, old, new):
                 number += every
                 turn += 1
 
