@@ -146,6 +146,28 @@ static bool read_fault(const char *name, int *error, int *signal_number)
     return false;
 }
 
+/* Starts a program that stops at each system call. Returns its id, or -1. */
+static pid_t start(char **program)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+        raise(SIGSTOP);
+        execvp(program[0], program);
+        _exit(127);
+    }
+    bool traced = waitpid(child, &status, 0) == child && WIFSTOPPED(status) &&
+                  ptrace(PTRACE_SETOPTIONS, child, NULL,
+                         PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_EXITKILL) == 0;
+    if (traced && ptrace(PTRACE_SYSCALL, child, NULL, NULL) == 0)
+        return child;
+    int error = errno;
+    kill(child, SIGKILL);
+    errno = error;
+    return -1;
+}
+
 int main(int argc, char **argv)
 {
     int error, signal_number, status;
@@ -154,20 +176,11 @@ int main(int argc, char **argv)
         return 98;
     }
     long left = atol(argv[1]);
-    pid_t child = fork(), failing = 0;
-    if (child == 0) {
-        ptrace(PTRACE_TRACEME, 0, NULL, NULL);
-        raise(SIGSTOP);
-        execvp(argv[4], argv + 4);
-        _exit(127);
-    }
-    if (waitpid(child, &status, 0) != child || !WIFSTOPPED(status) ||
-        ptrace(PTRACE_SETOPTIONS, child, NULL,
-               PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_EXITKILL) != 0) {
+    pid_t child = start(argv + 4), failing = 0;
+    if (child < 0) {
         perror("inject: ptrace");
         return 98;
     }
-    ptrace(PTRACE_SYSCALL, child, NULL, NULL);
     for (pid_t thread; (thread = waitpid(-1, &status, __WALL)) > 0;) {
         if (!WIFSTOPPED(status)) {
             if (thread != child)
