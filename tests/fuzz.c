@@ -2,8 +2,8 @@
  * against a slow one that is plainly right. clang's libFuzzer invents bytes that reach branch after
  * branch, and sanitizers watch; tests/corpus has the bytes that did.
  *
- *     FUZZ=plan build/fuzz/fuzz FOLDER      invents inputs, and keeps the good ones in this folder
- *     FUZZ=plan build/fuzz/fuzz FILES...    replays these
+ *     FUZZ=plan build/fuzz/fuzzer FOLDER      invents inputs, and keeps the good ones in this folder
+ *     FUZZ=plan build/fuzz/fuzzer FILES...    replays these
  *
  * FUZZ is npy, plan, arrays, tile, layout or options. What is wrong is told in one line, and
  * aborts.
