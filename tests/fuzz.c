@@ -2,7 +2,7 @@
  * against a slow one that is plainly right. clang's libFuzzer invents bytes that reach branch after
  * branch, and sanitizers watch; tests/corpus has the bytes that did.
  *
- *     FUZZ=plan build/fuzz/fuzzer FOLDER      invents inputs, and keeps the good ones in this folder
+ *     FUZZ=plan build/fuzz/fuzzer FOLDER      invents inputs, and keeps good ones in this folder
  *     FUZZ=plan build/fuzz/fuzzer FILES...    replays these
  *
  * FUZZ is npy, plan, arrays, tile, layout or options. What is wrong is told in one line, and
@@ -858,5 +858,6 @@ __attribute__((weak)) int main(int argc, char **argv)
         fclose(file);
         LLVMFuzzerTestOneInput(data, size);
     }
+    printf("%d passed, 0 failed\n", argc - 1);
     return 0;
 }
