@@ -11,6 +11,7 @@
  * somewhere else) in a CALL, create, forward or backward, after its work of a HOP. Every rank that
  * comes back and finds all as it should be leaves a file FOLDER/well.RANK.
  */
+#include <dirent.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -1428,16 +1429,28 @@ static long kibibytes(const char *name)
     return value;
 }
 
+/* How many descriptors are open. */
+static int descriptors(void)
+{
+    int count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    while (folder && readdir(folder))
+        count++;
+    if (folder)
+        closedir(folder);
+    return count;
+}
+
 /* Memory has grown since then by no more than this, and MPI's objects are as many as then. */
 struct footprint {
     long resident, data;
-    int types, communicators, requests;
+    int types, communicators, requests, descriptors;
 };
 
 static struct footprint footprint(void)
 {
     return (struct footprint){kibibytes("VmRSS:"), kibibytes("VmData:"), types, communicators,
-                              requests};
+                              requests, descriptors()};
 }
 
 static void expect_no_growth(struct footprint before, long most)
@@ -1448,9 +1461,18 @@ static void expect_no_growth(struct footprint before, long most)
            "%d types, %d communicators, %d requests more", now.types - before.types,
            now.communicators - before.communicators, now.requests - before.requests);
     EXPECT(before.resident > 0 && before.data > 0, "no /proc/self/status");
+    EXPECT(now.descriptors == before.descriptors, "%d descriptors more",
+           now.descriptors - before.descriptors);
     EXPECT(SANITIZED || (now.resident - before.resident <= most && now.data - before.data <= most),
            "%ld KiB more resident, %ld KiB more of data", now.resident - before.resident,
            now.data - before.data);
+}
+
+/* With SOAK=20 in the environment all goes on 20 times as long, and may cost no more. */
+static int times(int rounds)
+{
+    const char *soak = getenv("SOAK");
+    return soak ? rounds * atoi(soak) : rounds;
 }
 
 /* 900 rounds may not cost 300 bytes a round. */
@@ -1467,7 +1489,7 @@ static void test_reuse(void)
         return;
     fill(&work);
     struct footprint before = {0};
-    for (int round = 0; round < (SANITIZED ? 200 : 1000); round++) {
+    for (int round = 0; round < times(SANITIZED ? 200 : 1000); round++) {
         compute(&work);
         if (round == 99)
             before = footprint();
@@ -1481,7 +1503,7 @@ static void test_many_plans(void)
 {
     struct problem problem = usual(300, 300);
     struct footprint before = {0};
-    for (int i = 0; i < (SANITIZED ? 40 : 120); i++) {
+    for (int i = 0; i < times(SANITIZED ? 40 : 120); i++) {
         if (i == 20)
             before = footprint();
         struct work work;
@@ -1501,7 +1523,7 @@ static void test_many_plans(void)
     struct ra_config config = problem.config;
     config.queries += world_rank;
     config.heads = ring_size == 1 ? 0 : config.heads;
-    for (int i = 0; i < (SANITIZED ? 40 : 120); i++) {
+    for (int i = 0; i < times(SANITIZED ? 40 : 120); i++) {
         if (i == 20)
             before = footprint();
         struct ra_plan *plan;
