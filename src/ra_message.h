@@ -5,10 +5,16 @@
 #define RA_MESSAGE_H
 
 #include "ra_link.h"
+#include "ra_status.h"
 #include "ra_tile.h"
 
 /* What a kind of message is called in error texts: "gradients coming home". */
 const char *ra_message_name(enum ra_message message);
+
+/* What a link says when this rank has waited too long, at this hop, for another to send a message or
+ * to take one; `waits`: the other one waits, too, and nobody computes. */
+void ra_message_overdue(char error[RA_ERROR_SIZE], int rank, int hop, double seconds, int peer,
+                        bool incoming, enum ra_message message, bool waits);
 
 /* Keys travel as one message: k (B, rows, heads, D), behind it v, behind it the mask (B, rows) if
  * there is one. Their gradients do, too: dk, behind it dv, always float32. How many bytes a row adds

@@ -58,7 +58,7 @@ static void pause_for(double time)
  * what is counted here. */
 
 static atomic_int types, communicators, requests;
-static _Atomic int64_t messages_sent, bytes_sent;
+static _Atomic int64_t messages_sent, bytes_sent; /* of keys and gradients, by their tags */
 
 /* Where large messages were to go, since `landings` was set to 0. */
 enum { LARGE = 1 << 16, LANDINGS = 16 };
@@ -112,8 +112,8 @@ int MPI_Isend(const void *from, int count, MPI_Datatype type, int to, int tag, M
 {
     MPI_Count size;
     PMPI_Type_size_x(type, &size);
-    messages_sent++;
-    bytes_sent += count * (int64_t)size;
+    messages_sent += tag < RA_CALL;
+    bytes_sent += tag < RA_CALL ? count * (int64_t)size : 0;
     requests++;
     return PMPI_Isend(from, count, type, to, tag, comm, request);
 }
@@ -335,8 +335,7 @@ static bool begin(struct work *work, const struct problem *problem, MPI_Comm com
     work->rank = rank % P;
     config->batch += work->ring;
     char error[RA_ERROR_SIZE] = "";
-    enum ra_status status =
-        create(&work->plan, config, comm, config->ring_size, patience, error);
+    enum ra_status status = create(&work->plan, config, comm, config->ring_size, patience, error);
     EXPECT(status == RA_OK, "%s: %s", ra_status_text(status), error);
     if (status != RA_OK)
         return false;
@@ -657,11 +656,12 @@ static void test_ring_sizes(void)
     /* Of sizes that all give, and that do not divide the ranks. */
     const int wrong[] = {-1, -ranks, ranks + 1, 2 * ranks};
     for (int w = 0; w < 4; w++) {
-        snprintf(text, sizeof text, "ring_size = %d: give a number that divides the %d ranks", wrong[w],
-                 ranks);
+        snprintf(text, sizeof text, "ring_size = %d: give a number that divides the %d ranks",
+                 wrong[w], ranks);
         no_link(wrong[w], patience, RA_INVALID, true, (const char *[]){text, NULL});
     }
-    no_link(1, (double)NAN, RA_INVALID, true, (const char *[]){"timeout, on one of the ranks", "0 to wait for ever", NULL});
+    no_link(1, (double)NAN, RA_INVALID, true,
+            (const char *[]){"timeout, on one of the ranks", "0 to wait for ever", NULL});
     EXPECT(ra_mpi_link(NULL, MPI_COMM_WORLD, 1, patience, NULL) == RA_INVALID, "NULL");
 
     /* Links that are closed unused. */
@@ -1008,9 +1008,10 @@ static void test_different_rows(void)
                 scatters ? ra_mpi_scatter(work.plan, side, outer, row_bytes, 0, rows[0], rows[1])
                          : ra_mpi_gather(work.plan, side, outer, row_bytes, 0, rows[1], rows[0]);
             bool differs = odd ? work.rank > 0 : who == 0;
-            EXPECT(status == RA_LOST || (!differs && status == RA_OK), "way %d, odd %d: %s", way, who,
-                   ra_status_text(status));
-            EXPECT(status == RA_OK || strstr(ra_plan_error(work.plan), "give the same"),
+            EXPECT(status == RA_LOST || (!differs && status == RA_OK), "way %d, odd %d: %s", way,
+                   who, ra_status_text(status));
+            EXPECT(status == RA_OK || strstr(ra_plan_error(work.plan),
+                                             way % 4 == 3 ? ", a gather" : "give the same"),
                    "way %d, odd %d: %s", way, who, ra_plan_error(work.plan));
             PMPI_Barrier(MPI_COMM_WORLD);
             end(&work);
@@ -1330,7 +1331,7 @@ static void test_nobody_scatters(void)
             EXPECT(work.ring == 0 || status == RA_OK, "%s", error);
             if (work.ring == 0 && !odd) {
                 EXPECT(status == RA_LOST && strstr(error, "for rank") &&
-                           strstr(error, "to send rows;"),
+                           strstr(error, " to send "),
                        "%s: %s", ra_status_text(status), error);
                 memset(local, POISON, (size_t)bytes);
             }

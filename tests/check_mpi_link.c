@@ -20,6 +20,7 @@ static void *new_state(size_t bytes);
 static void end_state(const void *state);
 #define malloc new_state
 #define free end_state
+#include "ra_mpi_life.c"
 #include "ra_mpi_link.c"
 #include "ra_mpi_open.c"
 #undef malloc
@@ -277,7 +278,8 @@ static bool test_open(void)
     const struct ra_mpi_link *mpi = link.self;
     EXPECT(mpi->timeout == 7.5, "%g", mpi->timeout);
     EXPECT(said(&link)[0] == '\0' && error[0] == '\0', "%s%s", said(&link), error);
-    EXPECT(link.bytes == sizeof *mpi, "%lld", (long long)link.bytes);
+    EXPECT(link.bytes == (int64_t)sizeof *mpi + ring_size * (int64_t)sizeof(double), "%lld",
+           (long long)link.bytes);
     EXPECT(ra_mpi_link_is(&link) && !ra_mpi_link_is(&(struct ra_link){.self = link.self}),
            "not told from others");
 
@@ -597,9 +599,9 @@ static bool gives_up(struct ra_link *link, enum ra_message message, enum ra_mess
 /* Nobody sends. */
 static bool test_nobody_sends(void)
 {
-    const char *const what[RA_FAILURE] = {" to send keys; has", " to send gradients; has",
-                                          " to send gradients coming home; has",
-                                          " to send rows; has"};
+    const char *const what[RA_FAILURE] = {" to send keys; ", " to send gradients; ",
+                                          " to send gradients coming home; ",
+                                          " to send the number of a call; ", " to send rows; "};
     for (int m = 0; m < RA_FAILURE; m++) {
         struct ra_link link;
         EXPECT(opens(&link, patience), "%s", error);
@@ -616,7 +618,7 @@ static bool test_nobody_sends(void)
 static bool test_nobody_takes(void)
 {
     const enum ra_message kinds[] = {RA_GRADIENTS, RA_HOME};
-    const char *const what[] = {" to take gradients; has", " to take gradients coming home; has"};
+    const char *const what[] = {" to take gradients; ", " to take gradients coming home; "};
     for (int k = 0; k < 2; k++) {
         struct ra_link link;
         EXPECT(opens(&link, patience), "%s", error);

@@ -34,7 +34,8 @@ struct rank {
 
     /* Other ranks look at these, under the ring's mutex. */
     struct passage out[RA_MESSAGES];
-    bool closed;
+    bool closed, waits;
+    double polled;          /* when it last did; ra_seconds */
     pthread_cond_t changed; /* something that this rank may wait for */
 };
 
@@ -160,26 +161,40 @@ static bool poll(void *link)
 {
     struct rank *self = link;
     pthread_mutex_lock(&self->ring->mutex);
+    self->polled = ra_seconds();
     take_messages(self);
     pthread_mutex_unlock(&self->ring->mutex);
     return !self->error[0];
 }
 
+/* When there was last a reason to wait for this rank, by point 7 of ra_link.h: it polled; or, if it
+ * waits as well, any rank did. */
+static double last_progress(const struct ring *ring, const struct rank *peer)
+{
+    double last = peer->polled;
+    for (int r = 0; r < ring->ranks && peer->waits; r++)
+        last = ring->rank[r].polled > last ? ring->rank[r].polled : last;
+    return last;
+}
+
 /* Sleeps until something may have changed, under the mutex. Fails if this message cannot come any
- * more, or has not come by the timeout. */
+ * more, or has not come in time. */
 static void wait_for_change(struct rank *self, const struct passage *due, bool incoming,
                             double began)
 {
     const double longest = 3600; /* seconds, that a timespec can hold whatever the timeout is */
-    const char *name = ra_message_name(due->message), *verb = incoming ? "send" : "take";
-    double now = ra_seconds(), left = self->timeout > 0 ? began + self->timeout - now : longest;
-    if (self->ring->rank[due->peer].closed) {
-        fail_at(self, due->hop, "rank %d has closed its link and did not %s %s", due->peer, verb,
-                name);
+    const struct rank *peer = &self->ring->rank[due->peer];
+    double now = ra_seconds(), since = last_progress(self->ring, peer), left = longest;
+    if (self->timeout > 0)
+        left = (since > began ? since : began) + self->timeout - now;
+    if (peer->closed) {
+        fail_at(self, due->hop, "rank %d has closed its link and did not %s %s", due->peer,
+                incoming ? "send" : "take", ra_message_name(due->message));
     } else if (left <= 0) {
-        fail_at(self, due->hop,
-                "waited %g s for rank %d to %s %s; has it died? If it is only slow, wait longer",
-                self->timeout, due->peer, verb, name);
+        char text[RA_ERROR_SIZE];
+        ra_message_overdue(text, self->rank, due->hop, self->timeout, due->peer, incoming,
+                           due->message, peer->waits);
+        fail_for(self, text);
     } else {
         double until = now + (left < longest ? left : longest);
         struct timespec when = {(time_t)until, (long)(1e9 * (until - (double)(time_t)until))};
@@ -193,10 +208,12 @@ static bool wait(void *link, enum ra_message message)
     const struct passage *in = &self->in[message], *out = &self->out[message];
     double began = ra_seconds();
     pthread_mutex_lock(&self->ring->mutex);
+    self->waits = true;
     while (!self->error[0] && (in->under_way || out->under_way))
         /* While one message was copied another may have come, without waking anybody. */
         if (!take_messages(self) && !self->error[0])
             wait_for_change(self, in->under_way ? in : out, in->under_way, began);
+    self->waits = false;
     pthread_mutex_unlock(&self->ring->mutex);
     return !self->error[0];
 }

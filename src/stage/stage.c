@@ -199,7 +199,7 @@ int stage_close(struct stage *stage)
         stage_print_laps(stage);
 
     /* Nobody leaves before the results have their names. */
-    stage_gather(stage, 0);
+    stage_meet_at_end(stage);
     for (int i = 0; i < STAGE_INPUTS; i++)
         npy_close(&stage->inputs[i]);
     while (stage->memory) {
@@ -210,6 +210,6 @@ int stage_close(struct stage *stage)
     free(stage->counters);
     free(stage->events);
     free(stage->gathered);
-    stage->world.leave();
+    stage->world.leave(0, stage->config.timeout);
     return 0;
 }

@@ -28,6 +28,10 @@ extern const struct stage_world stage_alone;
 /* Every rank gives one number and gets those of all, in stage->gathered. */
 void stage_gather(const struct stage *stage, int64_t mine);
 
+/* The last time that all meet, when rank 0 has given the results their names: whoever has heard rank 0
+ * knows that they are complete, whatever becomes of the others. */
+void stage_meet_at_end(const struct stage *stage);
+
 /* Ends this rank if another one is in trouble; all ranks call it. */
 void stage_check_all(const struct stage *stage);
 

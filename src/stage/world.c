@@ -15,29 +15,45 @@
 static double last_progress;
 static bool progress_shown;
 
-static bool gather_alone(int64_t mine, int64_t *all, double timeout)
+static int gather_alone(int64_t mine, int64_t *all, double timeout)
 {
     (void)timeout;
     all[0] = mine;
-    return true;
+    return 1;
 }
 
-static void leave_alone(void)
+static void leave_alone(int exit_code, double timeout)
 {
+    (void)exit_code, (void)timeout;
 }
 
 const struct stage_world stage_alone = {0, 1, 1, gather_alone, exit, leave_alone};
 
+/* Ends all ranks, as this one did not come. */
+static void miss(const struct stage *stage, int missing, int exit_code, const char *what)
+{
+    fprintf(stderr,
+            "%s: rank %d: %swaited more than %g s for rank %d to report; has it died? If it is "
+            "only slow, give a longer --timeout\n",
+            stage->program, stage->world.rank, what, stage->config.timeout, missing);
+    stage_unfinished_remove();
+    stage->world.stop(exit_code);
+}
+
 void stage_gather(const struct stage *stage, int64_t mine)
 {
-    if (stage->world.gather(mine, stage->gathered, stage->config.timeout))
-        return;
-    fprintf(stderr,
-            "%s: rank %d: waited %g s for all ranks to report; has one died? If one is only slow, "
-            "give a longer --timeout\n",
-            stage->program, stage->world.rank, stage->config.timeout);
-    stage_unfinished_remove();
-    stage->world.stop(1);
+    int missing = stage->world.gather(mine, stage->gathered, stage->config.timeout);
+    if (missing < stage->world.ranks)
+        miss(stage, missing, 1, "");
+}
+
+void stage_meet_at_end(const struct stage *stage)
+{
+    int missing = stage->world.gather(0, stage->gathered, stage->config.timeout);
+    if (missing == 0)
+        miss(stage, missing, 1, "");
+    if (missing < stage->world.ranks)
+        miss(stage, missing, 0, "the results are complete, but ");
 }
 
 /* Gathers the exit codes of all ranks, 0 from those that go on. Returns the first rank in trouble,
@@ -57,7 +73,7 @@ void stage_check_all(const struct stage *stage)
     if (first == stage->world.ranks)
         return;
     int exit_code = (int)stage->gathered[first];
-    stage->world.leave();
+    stage->world.leave(exit_code, stage->config.timeout);
     exit(exit_code);
 }
 
@@ -85,7 +101,7 @@ __attribute__((noreturn, format(printf, 3, 0))) static void end(const struct sta
     stage_unfinished_remove();
     if (stage->opened)
         stage->world.stop(exit_code);
-    stage->world.leave();
+    stage->world.leave(exit_code, stage->config.timeout);
     exit(exit_code);
 }
 
