@@ -1056,9 +1056,9 @@ START_TEST(good_run)
      * head, in double; or max, delta and, in double, sum, what is lost of o, dk and dv, two tiles of
      * 4 x 5, keys on their side, 3 x 5, and a row of 3. */
     int64_t in = 2 * 24 + 2 * 30, out = in + 8, lost = 24 + 2 * 30;
-    ck_assert_int_eq(count_of(&first, "peak bytes "), number == 1
-                                                          ? 4 * in + 8 * (out + 4 * 5)
-                                                          : 4 * (in + out + lost + 4 * 8 + 2 * 20 + 18));
+    ck_assert_int_eq(count_of(&first, "peak bytes "),
+                     number == 1 ? 4 * in + 8 * (out + 4 * 5)
+                                 : 4 * (in + out + lost + 4 * 8 + 2 * 20 + 18));
 
     /* A second run gives the same bytes, and --time adds one line to stderr alone. */
     char *before = tree(result);
@@ -1354,7 +1354,7 @@ START_TEST(memory_is_what_is_printed)
     same_tree(tree(result), want);
 
     choose(0);
-    refused(limit_memory, 1, LIST("out of memory", "4096 elements of 32768 bytes"),
+    refused(limit_memory, 1, LIST("out of memory", "4096 elements of 32768 bytes", "ulimit -v"),
             LIST(problem, result));
 }
 END_TEST
@@ -1364,7 +1364,7 @@ START_TEST(memory_beyond_the_machine)
     /* 8 TB of scores: more than the machine has, so refused before any is touched. */
     begin(0);
     make_problem(NPY_FLOAT32, 1, 1000000, 1000000, 1, 1, 1);
-    refused(NULL, 1, LIST("out of memory", "1000000 elements of 8000000 bytes"),
+    refused(NULL, 1, LIST("out of memory", "1000000 elements of 8000000 bytes", "for each rank"),
             LIST(problem, result));
 }
 END_TEST

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "ra_clock.h"
 #include "stage_parts.h"
@@ -155,19 +156,41 @@ struct stage_memory {
     _Alignas(max_align_t) char bytes[];
 };
 
+/* How many bytes a rank may have, and what sets that limit. */
+static int64_t memory_limit(const struct stage *stage, const char **limit)
+{
+    int64_t bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), group;
+    *limit = "this machine has";
+    FILE *file = fopen("/sys/fs/cgroup/memory.max", "r");
+    if (file && fscanf(file, "%" SCNd64, &group) == 1 && group < bytes) {
+        bytes = group;
+        *limit = "the control group of this container allows";
+    }
+    if (file)
+        fclose(file);
+    bytes /= stage->world.ranks_here;
+
+    struct rlimit addresses;
+    if (getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur < (rlim_t)bytes) {
+        bytes = (int64_t)addresses.rlim_cur;
+        *limit = "ulimit -v allows";
+    }
+    return bytes;
+}
+
 void *stage_allocate(struct stage *stage, int64_t count, int64_t size)
 {
-    /* Refuse what this machine cannot hold: Linux would promise it, and kill the program later. */
-    int64_t machine =
-        (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / stage->world.ranks_here;
+    /* Refuse what there cannot be: Linux would promise it, and kill the program later. */
+    const char *limit;
+    int64_t most = memory_limit(stage, &limit);
     struct stage_memory *memory = NULL;
-    if (count <= (machine - stage->peak_bytes) / size)
+    if (count <= (most - stage->peak_bytes) / size)
         memory = malloc(sizeof *memory + (size_t)(count * size));
     if (!memory)
         stage_fail(stage,
                    "out of memory: %" PRId64 " elements of %" PRId64 " bytes on top of %" PRId64
-                   " bytes; this machine has %" PRId64 " for each rank",
-                   count, size, stage->peak_bytes, machine);
+                   " bytes; %s %" PRId64 " for each rank",
+                   count, size, stage->peak_bytes, limit, most);
 
     memory->next = stage->memory;
     stage->memory = memory;
@@ -213,6 +236,6 @@ int stage_close(struct stage *stage)
     free(stage->counters);
     free(stage->events);
     free(stage->gathered);
-    stage->world.leave();
+    stage->world.leave(0, stage->config.timeout);
     return 0;
 }
