@@ -114,6 +114,7 @@ int main(int argc, char **argv)
         &stage,
         ra_mpi_link(&link, MPI_COMM_WORLD, stage.config.ring_size, stage.config.timeout, error),
         error);
+    stage_show_progress(&stage, &link);
     stage_check(&stage, ra_plan_create(&plan, &stage.config, &link, error), error);
     stage_use_plan(&stage, plan);
     int64_t n = stage.n, m = stage.m, H = stage.H, G = stage.G, D = stage.D;

@@ -33,8 +33,16 @@
  * 6. A function that returns false has failed for good: all later ones return false as well and do
  *    nothing, and `error` says why. So a caller may leave send, receive and poll unchecked, and look
  *    at wait alone before it uses what has arrived. `fail` makes all other ranks of the ring fail with
- *    the same text, at the latest when they next poll or wait for a message. A message that does not
- *    come within the timeout is a failure, too.
+ *    the same text, at the latest when they next poll or wait for a message. So does a wait that lasts
+ *    too long, by point 7.
+ *
+ * 7. A timeout is time without progress, not the time that a wait lasts: a healthy rank may have to
+ *    wait for as long as others compute, as the first rank of a causal ring does at the end of the
+ *    backward. A wait for a rank fails when that rank has called neither poll nor wait for so many
+ *    seconds; or when it waits itself, and no rank of the ring has called poll for half as long again:
+ *    so the rank that is lost is named by the one that waits for it. What was before this wait began
+ *    does not count. A link that cannot know all this fails no wait before the time that the busiest
+ *    rank needs for a whole call.
  */
 #ifndef RA_LINK_H
 #define RA_LINK_H
@@ -42,9 +50,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The kinds of message. Keys travel on; gradients follow them, and at last go home. Rows are what
- * ranks exchange outside of the ring's loop. A failure is the text of a rank that cannot go on. */
-enum ra_message { RA_KEYS, RA_GRADIENTS, RA_HOME, RA_ROWS, RA_FAILURE, RA_MESSAGES };
+/* The kinds of message. Keys travel on; gradients follow them, and at last go home. By RA_CALL ranks
+ * tell each other which call they are in. Rows are what ranks exchange outside of the ring's loop. A
+ * failure is the text of a rank that cannot go on. */
+enum ra_message { RA_KEYS, RA_GRADIENTS, RA_HOME, RA_CALL, RA_ROWS, RA_FAILURE, RA_MESSAGES };
 
 /* `self` is the first argument of each function. `hop` is for error texts and timelines. A link of
  * one rank needs no functions. */
@@ -69,8 +78,8 @@ struct ra_link {
      * on CLOCK_MONOTONIC; false: none since the last time. May be NULL. */
     bool (*arrival)(void *self, enum ra_message message, int *hop, double *start, double *end);
 
-    /* From now on a message that is due fails after so many seconds; 0: it may take for ever. May be
-     * NULL, if the link knows better. */
+    /* The timeout of point 7, from now on; 0: a wait may last for ever. May be NULL, if the link knows
+     * better. */
     void (*set_timeout)(void *self, double seconds);
 
     /* Ends the link. Without an error nothing may be under way, and all ranks call this together.

@@ -4,6 +4,7 @@
  * and a wait that does not last for ever.
  */
 #include "ra_mpi_link.h"
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,9 +141,9 @@ static bool test(struct ra_mpi_link *mpi, struct ra_passage *passage, bool outgo
     return succeeded(mpi, code, outgoing, passage);
 }
 
-static bool poll(void *self)
+/* Moves all messages, and shows what this rank does. */
+static bool move(struct ra_mpi_link *mpi, enum ra_mpi_sign sign)
 {
-    struct ra_mpi_link *mpi = self;
     for (int m = 0; m < RA_MESSAGES && !mpi->error[0]; m++)
         if (!test(mpi, &mpi->out[m], true) || !test(mpi, &mpi->in[m], false))
             return false;
@@ -150,32 +151,56 @@ static bool poll(void *self)
     /* Another rank has failed: this one fails with it. */
     if (!mpi->error[0] && mpi->in[RA_FAILURE].request == MPI_REQUEST_NULL)
         snprintf(mpi->error, sizeof mpi->error, "%s", mpi->failure);
+    if (!mpi->error[0])
+        ra_mpi_life_show(mpi, sign);
     return !mpi->error[0];
+}
+
+static bool poll(void *self)
+{
+    return move(self, RA_COMPUTES);
+}
+
+/* Fails if this message will not come any more, or has not come in time. `gone`: the other rank had
+ * taken leave before this one last looked. */
+static void check_overdue(struct ra_mpi_link *mpi, const struct ra_passage *late, bool incoming,
+                          bool gone, double began)
+{
+    double now = ra_seconds(), silent = now - fmax(began, mpi->heard[late->peer]);
+    double idle = now - fmax(began, mpi->work), timeout = mpi->timeout;
+
+    /* What a rank sent before it took leave is there the next time that this one looks. */
+    if (!gone && (ra_mpi_life_gone(mpi, late->peer) || timeout <= 0 ||
+                  (silent <= timeout && idle <= 1.5 * timeout)))
+        return;
+    enum ra_absence absence = silent > timeout ? RA_IS_SILENT : RA_IS_WAITING;
+    char text[RA_ERROR_SIZE];
+    ra_message_overdue(text, mpi->rank, late->hop, timeout, late->peer, incoming, late->message,
+                       gone ? RA_IS_GONE : absence);
+    fail(mpi, text);
 }
 
 static bool wait(void *self, enum ra_message message)
 {
     struct ra_mpi_link *mpi = self;
     const struct ra_passage *out = &mpi->out[message], *in = &mpi->in[message];
-    double began = ra_seconds();
+    double began = ra_seconds(), looked = began;
     while (in->request != MPI_REQUEST_NULL || out->request != MPI_REQUEST_NULL) {
-        if (!poll(mpi))
+        bool incoming = in->request != MPI_REQUEST_NULL;
+        const struct ra_passage *late = incoming ? in : out;
+        bool gone = ra_mpi_life_gone(mpi, late->peer);
+        if (!move(mpi, RA_WAITS))
             return false;
 
+        /* A rank that was stopped itself has heard nobody meanwhile. */
+        double now = ra_seconds();
+        if (now - looked > mpi->timeout / 2)
+            began = now;
+        looked = now;
+
         /* A peer that died or stalls must not take this rank with it. */
-        double waited = ra_seconds() - began;
-        if (mpi->timeout > 0 && waited > mpi->timeout) {
-            bool incoming = in->request != MPI_REQUEST_NULL;
-            const struct ra_passage *late = incoming ? in : out;
-            char text[RA_ERROR_SIZE];
-            snprintf(text, sizeof text,
-                     "ring rank %d, hop %d: waited %g s for rank %d to %s %s; has it died? If it"
-                     " is only slow, wait longer",
-                     mpi->rank, late->hop, mpi->timeout, late->peer, incoming ? "send" : "take",
-                     ra_message_name(late->message));
-            fail(mpi, text);
-            return false;
-        }
+        if (late->request != MPI_REQUEST_NULL)
+            check_overdue(mpi, late, incoming, gone, began);
 
         /* Another rank may need this processor to send what this one waits for. */
         sched_yield();
@@ -207,14 +232,18 @@ static void set_timeout(void *self, double seconds)
  * be. */
 static bool call_off(struct ra_mpi_link *mpi)
 {
+    if (mpi->signs != MPI_REQUEST_NULL)
+        MPI_Cancel(&mpi->signs);
+
     /* First all of them: a test lets messages arrive, for any receive that is still there. */
     for (int m = 0; m < RA_MESSAGES; m++)
         if (mpi->in[m].request != MPI_REQUEST_NULL)
             MPI_Cancel(&mpi->in[m].request);
 
-    int opened = 0;
+    int opened = 0, heard = 0;
     MPI_Test(&mpi->opening, &opened, MPI_STATUS_IGNORE);
-    bool quiet = opened && !mpi->telling;
+    MPI_Test(&mpi->signs, &heard, MPI_STATUS_IGNORE);
+    bool quiet = opened && heard && !mpi->telling;
     for (int m = 0; m < RA_MESSAGES; m++) {
         int received = 0, sent = 0;
         MPI_Test(&mpi->in[m].request, &received, MPI_STATUS_IGNORE);
@@ -231,12 +260,12 @@ static bool close_link(void *self)
     int finalized;
     MPI_Finalized(&finalized);
     if (!finalized) {
-        /* Without an error this ends the one receive that is always under way. If it has just
-         * brought the error of another rank after all, that rank will not free the communicator
-         * together with this one. */
+        /* Without an error this ends the receives that are always under way. MPI keeps a communicator
+         * on which something may still come: signs of ranks that compute, or their error. */
+        bool alone = mpi->comm != MPI_COMM_NULL && !mpi->error[0] && ra_mpi_life_leave(mpi);
         if (!call_off(mpi))
             return false;
-        if (mpi->comm != MPI_COMM_NULL && !mpi->error[0] && !mpi->failure[0])
+        if (alone && !mpi->failure[0])
             MPI_Comm_free(&mpi->comm);
     }
     free(mpi);
@@ -256,7 +285,7 @@ struct ra_link ra_mpi_link_table(struct ra_mpi_link *mpi)
 {
     return (struct ra_link){.rank = mpi->rank,
                             .size = mpi->size,
-                            .bytes = sizeof *mpi,
+                            .bytes = (int64_t)sizeof *mpi + mpi->size * (int64_t)sizeof *mpi->heard,
                             .device_memory = reaches_devices(),
                             .self = mpi,
                             .send = send_bytes,

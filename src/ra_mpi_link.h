@@ -24,13 +24,19 @@ struct ra_mpi_link {
     MPI_Comm comm; /* a copy of the caller's: nobody else's messages come here */
     int rank, size;
     int first;      /* in comm, this ring is ranks first .. first + size - 1 */
-    double timeout; /* seconds; 0: wait for ever */
+    double timeout; /* seconds without progress, see ra_link.h; 0: wait for ever */
     struct ra_passage out[RA_MESSAGES], in[RA_MESSAGES];
     char error[RA_ERROR_SIZE];   /* "": none */
     char failure[RA_ERROR_SIZE]; /* the error of another rank, received here */
     MPI_Request opening;         /* what all ranks of comm do together, such as making it */
     bool telling;                /* MPI may still read `error`, to send it */
     int mine[3], least[3];       /* what the ranks compare at the opening */
+
+    /* Signs of life: the request for the next one, and its place; when this rank has last shown one;
+     * how many ranks have taken leave; when somebody computed, and when each rank was heard. */
+    MPI_Request signs;
+    int sign, gone;
+    double shown, work, heard[];
 };
 
 /* Cuts `world` into rings of `size` ranks each: ranks 0..size-1 are ring 0, and so on; 0: one ring of
@@ -45,6 +51,25 @@ struct ra_link ra_mpi_link_table(struct ra_mpi_link *mpi);
 
 /* Is this a link over MPI? Then its self is a struct ra_mpi_link. */
 bool ra_mpi_link_is(const struct ra_link *link);
+
+/* ---- ra_mpi_life.c */
+
+/* What a rank tells all others of itself: it waits, it computes, it will send nothing any more. */
+enum ra_mpi_sign { RA_WAITS, RA_COMPUTES, RA_LEAVES };
+
+/* Begins, when rank and size are known. Nobody has been silent so far. */
+void ra_mpi_life_begin(struct ra_mpi_link *mpi);
+
+/* Shows the others what this rank does, if it is time to, and hears what they show. */
+void ra_mpi_life_show(struct ra_mpi_link *mpi, enum ra_mpi_sign sign);
+
+/* Has this rank taken leave? */
+bool ra_mpi_life_gone(const struct ra_mpi_link *mpi, int peer);
+
+/* Takes leave of all. Have all others, too, within a moment? Then nothing will come from them. */
+bool ra_mpi_life_leave(struct ra_mpi_link *mpi);
+
+/* ---- ra_mpi_link.c */
 
 /* Begins one message, of one element of an MPI type, out of this rank or into it. ra_link's send and
  * receive are this with a type for so many bytes. */

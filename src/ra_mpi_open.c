@@ -79,19 +79,25 @@ static enum ra_status take_place(struct ra_mpi_link *mpi)
                          mpi->comm, &failure->request);
     if (code != MPI_SUCCESS)
         snprintf(mpi->error, sizeof mpi->error, "MPI cannot listen for failures");
+    else
+        ra_mpi_life_begin(mpi);
     return code == MPI_SUCCESS ? RA_OK : RA_LOST;
 }
 
 enum ra_status ra_mpi_link_open(struct ra_link *link, MPI_Comm world, int size, double timeout,
                                 char error[RA_ERROR_SIZE])
 {
-    struct ra_mpi_link *mpi = malloc(sizeof *mpi);
+    int ranks;
+    MPI_Comm_size(world, &ranks);
+    struct ra_mpi_link *mpi = malloc(sizeof *mpi + (size_t)ranks * sizeof *mpi->heard);
     if (!mpi) {
         snprintf(error, RA_ERROR_SIZE, "no memory for a link over MPI");
         return RA_OUT_OF_MEMORY;
     }
-    *mpi = (struct ra_mpi_link){
-        .comm = MPI_COMM_NULL, .timeout = timeout >= 0 ? timeout : 60, .opening = MPI_REQUEST_NULL};
+    *mpi = (struct ra_mpi_link){.comm = MPI_COMM_NULL,
+                                .timeout = timeout >= 0 ? timeout : 60,
+                                .opening = MPI_REQUEST_NULL,
+                                .signs = MPI_REQUEST_NULL};
     for (int m = 0; m < RA_MESSAGES; m++)
         mpi->in[m].request = mpi->out[m].request = MPI_REQUEST_NULL;
     error[0] = '\0';

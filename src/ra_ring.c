@@ -4,8 +4,11 @@
  * one step behind.
  */
 #include "ra_ring.h"
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include "ra_clock.h"
+#include "ra_status.h"
 
 /* Seconds between two polls of the link. A poll of MPI may give the processor away, which costs
  * microseconds, and a tile may take less than one. */
@@ -99,6 +102,48 @@ static void receive(struct ra_ring *ring, enum ra_message message, int hop, int 
     ring->link->receive(ring->link->self, message, hop, distance, into, bytes);
 }
 
+/* Do the messages of the next step come from another rank than those before? */
+static bool meets_another(const struct ra_ring *ring, int step)
+{
+    return step + 1 < ring->schedule.count &&
+           (step == 0 || ra_ring_jump(ring, step) != ra_ring_jump(ring, step - 1));
+}
+
+/* If so, begins to tell each other which call this is. These messages are not counted. */
+static void exchange_calls(struct ra_ring *ring, int step)
+{
+    const struct ra_link *link = ring->link;
+    if (!meets_another(ring, step))
+        return;
+    int hop = ring->schedule.hop[step], jump = ra_ring_jump(ring, step);
+    receive(ring, RA_CALL, hop, -jump, &ring->heard, sizeof ring->heard);
+    link->send(link->self, RA_CALL, hop, jump, &ring->call, sizeof ring->call);
+}
+
+/* Waits for that. Ranks in different calls would take each other's keys for those of their own: then
+ * all fail. So no key of another call is folded or passed on, however many ranks it comes by: each of
+ * them has made sure of the one before it. */
+static bool same_call(struct ra_ring *ring, int step)
+{
+    static const char *const kinds[] = {"a forward", "a backward", "a scatter", "a gather"};
+    const struct ra_call *own = &ring->call, *other = &ring->heard;
+    const struct ra_link *link = ring->link;
+    if (!meets_another(ring, step))
+        return true;
+    if (!link->wait(link->self, RA_CALL))
+        return false;
+    if (own->number == other->number && own->kind == other->kind)
+        return true;
+    char text[RA_ERROR_SIZE];
+    snprintf(text, sizeof text,
+             "ring rank %d: rank %d is in its call %" PRId64 ", %s, this rank in its call %" PRId64
+             ", %s: all ranks make the same calls in the same order",
+             link->rank, ra_ring_rank_at(ring, link->rank, -ra_ring_jump(ring, step)),
+             other->number, kinds[other->kind & 3], own->number, kinds[own->kind]);
+    link->fail(link->self, text);
+    return false;
+}
+
 /* Begins to send the keys of this step to where they are needed next, and to receive the next
  * ones. */
 static void pass_keys(struct ra_ring *ring, int step)
@@ -106,6 +151,7 @@ static void pass_keys(struct ra_ring *ring, int step)
     int rank = ring->link->rank, next = step + 1;
     if (next == ring->schedule.count)
         return;
+    exchange_calls(ring, step);
     int jump = ra_ring_jump(ring, step);
     if (ra_ring_receives(ring, rank, next))
         receive(ring, RA_KEYS, ring->schedule.hop[step], -jump, ring->keys[ra_ring_slot(next)],
@@ -154,7 +200,7 @@ static bool wait_for(struct ra_ring *ring, enum ra_message message, int step, bo
     double start = ra_seconds(), arrived;
     if (!link->wait)
         return true;
-    if (!link->wait(link->self, message))
+    if ((message == RA_KEYS && !same_call(ring, step)) || !link->wait(link->self, message))
         return false;
     tell(ring, RA_EVENT_WAIT, backward, hop, start, ra_seconds());
     if (link->arrival && link->arrival(link->self, message, &hop, &start, &arrived))
@@ -175,11 +221,23 @@ void ra_ring_poll(void *its_ring)
 
 /* ---- The loop. */
 
-/* Has no other rank failed since the last call? The next poll comes after the first tile. */
-static bool begin(struct ra_ring *ring)
+/* Begins a call. Has no other rank failed since the last one? The next poll comes after the first
+ * tile. */
+static bool begin(struct ra_ring *ring, enum ra_call_kind kind)
 {
     ring->next_poll = 0;
+    ring->call = (struct ra_call){ring->call.number + 1, kind};
     return !ring->link->poll || ring->link->poll(ring->link->self);
+}
+
+bool ra_ring_agree(struct ra_ring *ring, enum ra_call_kind kind)
+{
+    bool agreed = begin(ring, kind);
+    for (int step = 0; step < ring->schedule.count && agreed; step++) {
+        exchange_calls(ring, step);
+        agreed = same_call(ring, step);
+    }
+    return agreed;
 }
 
 /* The work of this rank at one step. */
@@ -192,7 +250,7 @@ static void fold_hop(struct ra_ring *ring, int step, bool backward)
 
 bool ra_ring_forward(struct ra_ring *ring)
 {
-    if (!begin(ring))
+    if (!begin(ring, RA_CALL_FORWARD))
         return false;
     for (int step = 0; step < ring->schedule.count; step++) {
         pass_keys(ring, step);
@@ -223,7 +281,7 @@ static void add_gradients(struct ra_ring *ring, int step)
 
 bool ra_ring_backward(struct ra_ring *ring)
 {
-    if (!begin(ring))
+    if (!begin(ring, RA_CALL_BACKWARD))
         return false;
     int last = ring->schedule.count - 1;
     for (int step = 0; step <= last; step++) {

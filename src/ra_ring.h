@@ -42,7 +42,16 @@ struct ra_event {
     double start, end;
 };
 
-/* One rank's part of a ring. All memory belongs to the caller. */
+/* What all ranks do together, and in the same order. */
+enum ra_call_kind { RA_CALL_FORWARD, RA_CALL_BACKWARD, RA_CALL_SCATTER, RA_CALL_GATHER };
+
+/* A call as one rank counts it: 1 is its first. */
+struct ra_call {
+    int64_t number, kind;
+};
+
+/* One rank's part of a ring. All memory belongs to the caller; it begins as 0 but for what it is
+ * given. */
 struct ra_ring {
     const struct ra_link *link;
     struct ra_schedule schedule;
@@ -63,7 +72,8 @@ struct ra_ring {
     void (*observe)(void *observer, const struct ra_event *event); /* may be NULL */
     void *observer;
 
-    int64_t messages_sent, bytes_sent; /* added to */
+    struct ra_call call, heard;        /* this rank's last call, and what another says of its own */
+    int64_t messages_sent, bytes_sent; /* of keys and gradients; added to */
     double next_poll;                  /* not before this time: see ra_ring_poll */
 };
 
@@ -91,10 +101,15 @@ int ra_ring_jump(const struct ra_ring *ring, int step);
 /* ---- The loop. */
 
 /* Folds the keys of every step, while those of the next are on their way. With the backward, the
- * gradients of this rank's keys end up complete in gradients[0]. All ranks call it together. False:
- * the link has failed, and says why. */
+ * gradients of this rank's keys end up complete in gradients[0]. All ranks call it together: before a
+ * rank uses what another sends, it makes sure that the two are in the same call. False: the link has
+ * failed, and says why. */
 bool ra_ring_forward(struct ra_ring *ring);
 bool ra_ring_backward(struct ra_ring *ring);
+
+/* The same before a call that does not go through this loop: returns when every rank whose messages
+ * come to this one is in the same call. */
+bool ra_ring_agree(struct ra_ring *ring, enum ra_call_kind kind);
 
 /* Lets the messages make progress. For a fold to call between its tiles, as often as it likes: the
  * link is polled at a bounded rate. */

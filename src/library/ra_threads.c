@@ -34,7 +34,8 @@ struct rank {
 
     /* Other ranks look at these, under the ring's mutex. */
     struct passage out[RA_MESSAGES];
-    bool closed;
+    bool closed, waits;
+    double polled;          /* when it last did; ra_seconds */
     pthread_cond_t changed; /* something that this rank may wait for */
 };
 
@@ -160,31 +161,41 @@ static bool poll(void *link)
 {
     struct rank *self = link;
     pthread_mutex_lock(&self->ring->mutex);
+    self->polled = ra_seconds();
     take_messages(self);
     pthread_mutex_unlock(&self->ring->mutex);
     return !self->error[0];
 }
 
+/* Until when this rank, which has waited since `began`, waits for another: by point 7 of ra_link.h. */
+static double deadline(const struct rank *self, const struct rank *peer, double began)
+{
+    double last = peer->polled > began ? peer->polled : began;
+    for (int r = 0; r < self->ring->ranks && peer->waits; r++)
+        last = self->ring->rank[r].polled > last ? self->ring->rank[r].polled : last;
+    return last + self->timeout * (peer->waits ? 1.5 : 1);
+}
+
 /* Sleeps until something may have changed, under the mutex. Fails if this message cannot come any
- * more, or has not come by the timeout. */
+ * more, or has not come in time. */
 static void wait_for_change(struct rank *self, const struct passage *due, bool incoming,
                             double began)
 {
     const double longest = 3600; /* seconds, that a timespec can hold whatever the timeout is */
-    const char *name = ra_message_name(due->message), *verb = incoming ? "send" : "take";
-    double now = ra_seconds(), left = self->timeout > 0 ? began + self->timeout - now : longest;
-    if (self->ring->rank[due->peer].closed) {
-        fail_at(self, due->hop, "rank %d has closed its link and did not %s %s", due->peer, verb,
-                name);
-    } else if (left <= 0) {
-        fail_at(self, due->hop,
-                "waited %g s for rank %d to %s %s; has it died? If it is only slow, wait longer",
-                self->timeout, due->peer, verb, name);
-    } else {
-        double until = now + (left < longest ? left : longest);
-        struct timespec when = {(time_t)until, (long)(1e9 * (until - (double)(time_t)until))};
-        pthread_cond_timedwait(&self->changed, &self->ring->mutex, &when);
+    const struct rank *peer = &self->ring->rank[due->peer];
+    double now = ra_seconds();
+    double left = self->timeout > 0 ? deadline(self, peer, began) - now : longest;
+    if (peer->closed || left <= 0) {
+        enum ra_absence absence = peer->waits ? RA_IS_WAITING : RA_IS_SILENT;
+        char text[RA_ERROR_SIZE];
+        ra_message_overdue(text, self->rank, due->hop, self->timeout, due->peer, incoming,
+                           due->message, peer->closed ? RA_IS_GONE : absence);
+        fail_for(self, text);
+        return;
     }
+    double until = now + (left < longest ? left : longest);
+    struct timespec when = {(time_t)until, (long)(1e9 * (until - (double)(time_t)until))};
+    pthread_cond_timedwait(&self->changed, &self->ring->mutex, &when);
 }
 
 static bool wait(void *link, enum ra_message message)
@@ -193,10 +204,12 @@ static bool wait(void *link, enum ra_message message)
     const struct passage *in = &self->in[message], *out = &self->out[message];
     double began = ra_seconds();
     pthread_mutex_lock(&self->ring->mutex);
+    self->waits = true;
     while (!self->error[0] && (in->under_way || out->under_way))
         /* While one message was copied another may have come, without waking anybody. */
         if (!take_messages(self) && !self->error[0])
             wait_for_change(self, in->under_way ? in : out, in->under_way, began);
+    self->waits = false;
     pthread_mutex_unlock(&self->ring->mutex);
     return !self->error[0];
 }
@@ -273,10 +286,8 @@ static bool close_link(void *link)
 static struct ring *new_ring(int ranks, size_t bytes)
 {
     struct ring *ring = calloc(1, bytes);
-    if (!ring || pthread_mutex_init(&ring->mutex, NULL) != 0) {
-        free(ring);
-        return NULL;
-    }
+    if (!ring || pthread_mutex_init(&ring->mutex, NULL) != 0)
+        return free(ring), NULL;
 
     /* Timeouts are counted on ra_clock's clock, which nobody sets. */
     pthread_condattr_t clock;

@@ -126,14 +126,15 @@ static enum ra_status read_config(struct ra_config *config, const struct ra_conf
 /* Frees a plan whose link has been told of its end. */
 static void destroy(struct ra_plan *plan)
 {
-    /* Without its memory a plan is small. With it, and a message that never ended, freeing it
-     * would let the message overwrite whatever comes to lie there. */
+    /* A message that never ended may overwrite the plan at any time, or its memory, and so whatever
+     * would come to lie there. Without that memory a plan is small. */
     const struct ra_backend *backend = plan->backend;
     bool unused = !backend->leave || backend->leave(plan);
     if (plan->link.close && !plan->link.close(plan->link.self))
         unused = false;
     backend->free(plan, unused);
-    free(plan);
+    if (unused)
+        free(plan);
 }
 
 /* Makes the plan on this rank, and then, with all others, a plan of all ranks. */

@@ -192,6 +192,8 @@ enum ra_status ra_mpi_scatter(struct ra_plan *plan, enum ra_side side, int64_t o
         status = ra_shard(plan, side, outer, row_bytes, whole, local);
 
     /* The cast is safe: of a scatter, whole is only read. */
+    if (status == RA_OK && !ra_ring_agree(&plan->ring, RA_CALL_SCATTER))
+        status = ra_plan_lose(plan);
     if (status == RA_OK)
         status =
             move_rows(plan, side, outer, row_bytes, root, true, (void *)(uintptr_t)whole, local);
@@ -209,6 +211,8 @@ enum ra_status ra_mpi_gather(struct ra_plan *plan, enum ra_side side, int64_t ou
         status = ra_unshard(plan, side, outer, row_bytes, local, whole);
 
     /* The cast is safe: of a gather, local is only read. */
+    if (status == RA_OK && !ra_ring_agree(&plan->ring, RA_CALL_GATHER))
+        status = ra_plan_lose(plan);
     if (status == RA_OK)
         status =
             move_rows(plan, side, outer, row_bytes, root, false, whole, (void *)(uintptr_t)local);

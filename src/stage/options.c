@@ -52,7 +52,7 @@ __attribute__((noreturn)) static void help(const struct stage *stage)
         print_help(stage);
     stage_flush(stage);
     stage_check_all(stage);
-    stage->world.leave();
+    stage->world.leave(0, stage->config.timeout);
     exit(0);
 }
 

@@ -236,6 +236,6 @@ int stage_close(struct stage *stage)
     free(stage->counters);
     free(stage->events);
     free(stage->gathered);
-    stage->world.leave();
+    stage->world.leave(0, stage->config.timeout);
     return 0;
 }

@@ -33,11 +33,12 @@ struct stage_world {
     int rank, ranks;
     int ranks_here; /* how many of them share this machine's memory */
 
-    /* Every rank gives one integer and gets those of all, in order of rank. False: some rank did
-     * not come within the timeout (seconds, 0: wait for ever). */
-    bool (*gather)(int64_t mine, int64_t *all, double timeout);
-    void (*stop)(int exit_code); /* ends all ranks at once */
-    void (*leave)(void);         /* says goodbye to the others, before exit */
+    /* Every rank gives one integer and gets those of all, in order of rank. Returns the first rank
+     * that did not come, or `ranks`: one has not if no rank has shown progress for somewhat longer
+     * than the timeout (seconds, 0: wait for ever). */
+    int (*gather)(int64_t mine, int64_t *all, double timeout);
+    void (*stop)(int exit_code);                  /* ends all ranks at once */
+    void (*leave)(int exit_code, double timeout); /* says goodbye to the others, before exit */
 };
 
 struct stage {

@@ -1,29 +1,163 @@
 /* stage_mpi: a stage program that runs on the ranks of an MPI job. See stage_mpi.h. */
 #include "stage_mpi.h"
 
+#include <math.h>
 #include <mpi.h>
 #include <sched.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 #include "ra_clock.h"
 
-/* Whether MPI is ours to end. Static, because leave() is called without arguments. */
-static bool started_here;
+/* The functions of a world have no argument for what they know: so it is static. */
+static struct {
+    const char *program;
+    bool started_here; /* MPI is ours to end */
+    int rank, ranks;
 
-/* A collective that blocks would hang with a rank that has died; this one gives up. */
-static bool gather(int64_t mine, int64_t *all, double timeout)
+    /* What the ranks tell each other: a number that all gather, or only that this rank makes
+     * progress. By rank: what comes in, and the requests for it and for what goes out. */
+    struct word {
+        int64_t is_number, number;
+    } own, *words;
+    MPI_Request *in, *out;
+
+    double shown, timeout;    /* when this rank last told of its progress, and how often it does */
+    bool (*poll)(void *link); /* whenever this is called */
+} world;
+
+/* ---- MPI's own beginning and end. They wait for all ranks, for ever, and nothing can be asked
+ * meanwhile; so a signal ends this rank in time, and mpirun the others. */
+
+/* Starting a job takes seconds on a busy machine, however well all is. */
+enum { SHORTEST_WATCH = 10 };
+
+static char watch_words[200];
+static int watch_code;
+
+static void end_watch(int number)
 {
-    MPI_Request request;
-    int done = 0;
-    double began = ra_seconds();
-    MPI_Iallgather(&mine, 1, MPI_INT64_T, all, 1, MPI_INT64_T, MPI_COMM_WORLD, &request);
-    while (!done) {
-        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-        if (!done && timeout > 0 && ra_seconds() - began > timeout)
-            return false;
-        if (!done)
-            sched_yield();
+    (void)number;
+    ssize_t written = write(STDERR_FILENO, watch_words, strlen(watch_words));
+    _exit(written < 0 && watch_code == 0 ? 1 : watch_code);
+}
+
+/* From now on this rank must not take longer than the timeout; if it does, it says these words and
+ * ends with this code. */
+static void watch(double timeout, int exit_code, const char *words)
+{
+    double seconds = ceil(fmax(timeout, SHORTEST_WATCH));
+    watch_code = exit_code;
+    snprintf(watch_words, sizeof watch_words, "%s: waited %g s for all ranks to %s\n",
+             world.program, seconds, words);
+    signal(SIGALRM, end_watch);
+    alarm(timeout > 0 && seconds < 1e9 ? (unsigned)seconds : 0);
+}
+
+static void stop_watch(void)
+{
+    alarm(0);
+    signal(SIGALRM, SIG_DFL);
+}
+
+/* --timeout, before the command line is read, for which MPI must run. What is wrong about it will be
+ * said then. */
+static double timeout_of(int argc, char **argv)
+{
+    double seconds = 60;
+    for (int a = 1; a < argc; a++)
+        if (strncmp(argv[a], "--timeout=", 10) == 0)
+            seconds = atof(argv[a] + 10);
+        else if (strcmp(argv[a], "--timeout") == 0 && a + 1 < argc)
+            seconds = atof(argv[a + 1]);
+    return seconds;
+}
+
+/* ---- What the ranks tell each other, under a tag that is no ra_message. */
+
+enum { WORD = 100 };
+
+/* Begins to hear the next word of a rank. */
+static void hear(int rank)
+{
+    MPI_Irecv(&world.words[rank], 2, MPI_INT64_T, rank, WORD, MPI_COMM_WORLD, &world.in[rank]);
+}
+
+/* Is there nothing more to hear from this rank, and has it got what was sent? Sets *progress if it
+ * has told of any. */
+static bool has_come(int rank, int64_t *all, bool *progress)
+{
+    int heard = 0, sent = 0;
+    MPI_Test(&world.out[rank], &sent, MPI_STATUS_IGNORE);
+    if (world.in[rank] == MPI_REQUEST_NULL)
+        return sent;
+    MPI_Test(&world.in[rank], &heard, MPI_STATUS_IGNORE);
+    *progress = *progress || heard;
+    if (heard && world.words[rank].is_number)
+        all[rank] = world.words[rank].number;
+    else if (heard)
+        hear(rank);
+    return false;
+}
+
+/* A collective that blocks would hang with a rank that has died; this one gives up, and knows which
+ * rank is missing. It gives the others more time than the ring gives them: whoever waits for the dead
+ * rank there knows better what was due. */
+static int gather(int64_t mine, int64_t *all, double timeout)
+{
+    double patience = 2 * timeout, began = ra_seconds(), looked = began;
+    world.own = (struct word){1, mine};
+    all[world.rank] = mine;
+    for (int r = 0; r < world.ranks; r++)
+        if (r != world.rank) {
+            hear(r);
+            MPI_Isend(&world.own, 2, MPI_INT64_T, r, WORD, MPI_COMM_WORLD, &world.out[r]);
+        }
+    for (;;) {
+        bool progress = false;
+        int missing = world.ranks;
+        for (int r = world.ranks - 1; r >= 0; r--)
+            if (r != world.rank && !has_come(r, all, &progress))
+                missing = r;
+
+        /* A rank that was stopped itself has heard nobody meanwhile. */
+        double now = ra_seconds();
+        if (progress || now - looked > timeout / 2)
+            began = now;
+        looked = now;
+        if (missing == world.ranks || (timeout > 0 && now - began > patience))
+            return missing;
+        sched_yield();
     }
-    return true;
+}
+
+/* The link's own poll, after which the others hear of this rank's progress, if it is time for that. */
+static bool poll_and_show(void *link)
+{
+    static const struct word progress = {0, 0};
+    double now = ra_seconds();
+    bool due = world.timeout > 0 && now - world.shown > world.timeout / 4;
+    world.shown = due ? now : world.shown;
+    for (int r = 0; r < world.ranks && due; r++) {
+        MPI_Request request;
+        if (r == world.rank)
+            continue;
+
+        /* It never changes, so nobody waits until it has left. Its receiver hears it before this
+         * rank's next number. */
+        MPI_Isend(&progress, 2, MPI_INT64_T, r, WORD, MPI_COMM_WORLD, &request);
+        MPI_Request_free(&request);
+    }
+    return world.poll(link);
+}
+
+void stage_show_progress(const struct stage *stage, struct ra_link *link)
+{
+    world.timeout = stage->config.timeout;
+    world.poll = link->poll;
+    link->poll = poll_and_show;
 }
 
 static void stop(int exit_code)
@@ -32,10 +166,35 @@ static void stop(int exit_code)
     exit(exit_code);
 }
 
-static void leave(void)
+static void leave(int exit_code, double timeout)
 {
-    if (started_here)
-        MPI_Finalize();
+    if (!world.started_here)
+        return;
+    watch(timeout, exit_code, "end MPI; has one died? What this run has written is not affected");
+    MPI_Finalize();
+    stop_watch();
+}
+
+/* ---- Opening. */
+
+/* Memory for what the ranks tell each other, once, however often a process opens a stage. */
+static void take_memory(const struct stage *stage)
+{
+    world.rank = stage->world.rank;
+    world.ranks = stage->world.ranks;
+    world.shown = ra_seconds();
+    if (world.words)
+        return;
+    size_t ranks = (size_t)world.ranks;
+    world.words = calloc(ranks, sizeof *world.words);
+    world.in = malloc(ranks * sizeof *world.in);
+    world.out = malloc(ranks * sizeof *world.out);
+    if (!world.words || !world.in || !world.out) {
+        fprintf(stderr, "%s: out of memory\n", world.program);
+        stop(1);
+    }
+    for (int r = 0; r < world.ranks; r++)
+        world.in[r] = world.out[r] = MPI_REQUEST_NULL;
 }
 
 void stage_open_mpi(struct stage *stage, int argc, char **argv, int number, const char *program,
@@ -43,8 +202,12 @@ void stage_open_mpi(struct stage *stage, int argc, char **argv, int number, cons
 {
     int running;
     MPI_Initialized(&running);
-    started_here = !running;
-    if (started_here)
+    world.program = program;
+    world.started_here = !running;
+    if (world.started_here)
+        watch(timeout_of(argc, argv), 1,
+              "start MPI; has one died? If one is only slow, give a longer --timeout");
+    if (world.started_here)
         MPI_Init(&argc, &argv);
 
     *stage = (struct stage){.program = program,
@@ -61,5 +224,8 @@ void stage_open_mpi(struct stage *stage, int argc, char **argv, int number, cons
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
     MPI_Comm_size(machine, &stage->world.ranks_here);
     MPI_Comm_free(&machine);
+    if (world.started_here)
+        stop_watch();
+    take_memory(stage);
     stage_open_in(stage, argc, argv);
 }

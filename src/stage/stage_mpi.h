@@ -5,11 +5,16 @@
 #ifndef STAGE_MPI_H
 #define STAGE_MPI_H
 
+#include "ra_link.h"
 #include "stage.h"
 
 /* stage_open on every rank of MPI_COMM_WORLD, with results in float32. Starts MPI, and stage_close
  * ends it; if the caller has started MPI itself, neither happens. */
 void stage_open_mpi(struct stage *stage, int argc, char **argv, int number, const char *program,
                     const char *about);
+
+/* From now on all ranks hear, now and then, that this one makes progress, as long as it polls this
+ * link, of which a program has one: other rings know nothing of it, but may wait for its report. */
+void stage_show_progress(const struct stage *stage, struct ra_link *link);
 
 #endif

@@ -29,6 +29,7 @@ void stage_ring_open(struct stage_ring *x, int argc, char **argv, int number, co
     if (ra_mpi_link_open(&x->link, MPI_COMM_WORLD, stage->config.ring_size, stage->config.timeout,
                          error) != RA_OK)
         stage_fail(stage, "%s", error);
+    stage_show_progress(stage, &x->link);
 
     int P = x->link.size, hops = stage->config.local_keys ? 1 : P;
     int *storage = stage_allocate(stage, ra_schedule_storage(P), sizeof *storage);

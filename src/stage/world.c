@@ -15,27 +15,29 @@
 static double last_progress;
 static bool progress_shown;
 
-static bool gather_alone(int64_t mine, int64_t *all, double timeout)
+static int gather_alone(int64_t mine, int64_t *all, double timeout)
 {
     (void)timeout;
     all[0] = mine;
-    return true;
+    return 1;
 }
 
-static void leave_alone(void)
+static void leave_alone(int exit_code, double timeout)
 {
+    (void)exit_code, (void)timeout;
 }
 
 const struct stage_world stage_alone = {0, 1, 1, gather_alone, exit, leave_alone};
 
 void stage_gather(const struct stage *stage, int64_t mine)
 {
-    if (stage->world.gather(mine, stage->gathered, stage->config.timeout))
+    int missing = stage->world.gather(mine, stage->gathered, stage->config.timeout);
+    if (missing == stage->world.ranks)
         return;
     fprintf(stderr,
-            "%s: rank %d: waited %g s for all ranks to report; has one died? If one is only slow, "
-            "give a longer --timeout\n",
-            stage->program, stage->world.rank, stage->config.timeout);
+            "%s: rank %d: waited more than %g s for rank %d to report; has it died? If it is only "
+            "slow, give a longer --timeout\n",
+            stage->program, stage->world.rank, stage->config.timeout, missing);
     stage_unfinished_remove();
     stage->world.stop(1);
 }
@@ -57,7 +59,7 @@ void stage_check_all(const struct stage *stage)
     if (first == stage->world.ranks)
         return;
     int exit_code = (int)stage->gathered[first];
-    stage->world.leave();
+    stage->world.leave(exit_code, stage->config.timeout);
     exit(exit_code);
 }
 
@@ -85,7 +87,7 @@ __attribute__((noreturn, format(printf, 3, 0))) static void end(const struct sta
     stage_unfinished_remove();
     if (stage->opened)
         stage->world.stop(exit_code);
-    stage->world.leave();
+    stage->world.leave(exit_code, stage->config.timeout);
     exit(exit_code);
 }
 

@@ -32,7 +32,7 @@ static MPI_Request *receive;
 int MPI_Irecv(void *into, int count, MPI_Datatype type, int rank, int tag, MPI_Comm comm,
               MPI_Request *request)
 {
-    receive = tag == RA_FAILURE ? NULL : request;
+    receive = tag < RA_CALL ? request : NULL;
     return PMPI_Irecv(into, count, type, rank, tag, comm, request);
 }
 

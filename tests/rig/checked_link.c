@@ -8,8 +8,8 @@
 #include <string.h>
 #include "ra_clock.h"
 
-static const char *const names[RA_MESSAGES] = {"keys", "gradients", "gradients coming home", "rows",
-                                               "a failure"};
+static const char *const names[RA_MESSAGES] = {
+    "keys", "gradients", "gradients coming home", "the number of a call", "rows", "a failure"};
 
 /* What is under way for the caller, who has not waited for it. */
 struct passage {
@@ -85,8 +85,8 @@ static bool send(void *link, enum ra_message message, int hop, int distance, con
     if (bytes <= 0 || hop < 0 || hop >= self->ring->ranks)
         broken(self, "hop %d: sends %" PRId64 " bytes", hop, bytes);
     *out = (struct passage){true, hop};
-    self->sent[hop].messages++;
-    self->sent[hop].bytes += bytes;
+    self->sent[hop].messages += message != RA_CALL;
+    self->sent[hop].bytes += message != RA_CALL ? bytes : 0;
     if (!settle(self, way))
         return false;
     if (self->ring->delivery == CHECKED_EARLY)

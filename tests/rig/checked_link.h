@@ -15,7 +15,7 @@
  * or closes its link. */
 enum checked_delivery { CHECKED_EARLY, CHECKED_LATE };
 
-/* What a rank has sent. */
+/* What a rank has sent, but for numbers of calls, which the ring does not count either. */
 struct checked_traffic {
     int64_t messages, bytes;
 };
