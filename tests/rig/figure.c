@@ -197,6 +197,7 @@ static const char usage[] =
     "                        " PLANS_HEADER "\n"
     "  11-fragments          who has which numbers of an mma.sync\n"
     "  11-swizzle            shared memory in its banks\n"
+    "  11-streams            the streams of a GPU in a ring\n"
     "  11-rates DATA.csv     how fast the kernels are\n"
     "                        " RATES_HEADER "\n"
     "  11-tricks DATA.csv    and with one trick undone\n"
@@ -235,6 +236,7 @@ static const struct {
     {"11-rates", true, draw_rates},
     {"11-tricks", true, draw_tricks},
     {"11-ring", true, draw_gpus},
+    {"11-streams", false, draw_streams},
 };
 
 /* Draws what the command line asks for. Returns false if it makes no sense. */

@@ -2,7 +2,7 @@
  *
  * figure.c holds the tools and the program; figure_tile.c draws chapters 01 and 02; of the chapters
  * of the ring, figure_ring.c draws the rules and figure_measured.c the measurements; figure_cuda.c
- * draws chapter 11.
+ * draws chapter 11, figure_streams.c one picture of it.
  */
 #ifndef FIGURE_H
 #define FIGURE_H
@@ -115,6 +115,7 @@ void draw_swizzle(const char *source);
 void draw_rates(const char *source);
 void draw_tricks(const char *source);
 void draw_gpus(const char *source);
+void draw_streams(const char *source);
 
 /* Writes what figure 04-masks, 05-masks-..., or 06-masks-... shows, as CSV. Returns false if there
  * is no such figure. */
