@@ -33,14 +33,11 @@ RA_DEVICE float dot(const float *x, const float *y, int D)
     return sum;
 }
 
-/* The score that belongs to a product q . k, and its derivative by scale * q . k. What is too small
- * for float32 has no value here and becomes NaN: -inf would weigh nothing. */
+/* The score that belongs to a product q . k, and its derivative by scale * q . k. */
 RA_DEVICE float score_value(struct ra_score rule, float product)
 {
     float score = rule.scale * product;
-    if (rule.softcap > 0)
-        return rule.softcap * tanhf(score / rule.softcap);
-    return score == -CUDART_INF_F ? CUDART_NAN_F : score;
+    return rule.softcap > 0 ? rule.softcap * tanhf(score / rule.softcap) : score;
 }
 
 RA_DEVICE float score_slope(struct ra_score rule, float score)
@@ -100,6 +97,7 @@ static __global__ void forward(const __grid_constant__ struct ra_kernel kernel)
         /* A new largest score: rescale the carry to it. exp(-inf) is 0: an empty carry stays so. A NaN
          * is not larger than anything: it comes in by its weight. */
         float score = score_value(kernel.score, dot(q, ra_floats(kernel.k, b, key, g), D));
+        max = fmaxf(max, RA_LEAST);
         if (score > max) {
             float rescale = expf(max - score);
             for (int c = 0; c < D; c++)
@@ -114,6 +112,9 @@ static __global__ void forward(const __grid_constant__ struct ra_kernel kernel)
             o[c] += weight * v[c];
         sum += weight;
     }
+
+    if (max == RA_LEAST)
+        sum = CUDART_NAN_F;
 
     /* Pass the carry on; or finish: a row that has seen nothing has sum = 0, and 0 / 0 would be
      * NaN, where log 0 is the -inf we want. */

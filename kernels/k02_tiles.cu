@@ -202,9 +202,8 @@ RA_DEVICE bool sees(struct view view, int i, int j)
     return view.lo <= j - i && j - i <= view.hi;
 }
 
-/* Products q . k become scores. What is too small for float32 has no value here and becomes NaN: -inf
- * would weigh nothing. One question for all of them: a branch for each would keep the compiler from
- * computing them side by side. */
+/* Products q . k become scores. One question for all of them: a branch for each would keep the
+ * compiler from computing them side by side. */
 template <int M, int N> RA_DEVICE void score_values(float x[M][N], struct ra_score rule)
 {
 #pragma unroll
@@ -212,14 +211,13 @@ template <int M, int N> RA_DEVICE void score_values(float x[M][N], struct ra_sco
 #pragma unroll
         for (int j = 0; j < N; j++)
             x[i][j] *= rule.scale;
+    if (rule.softcap > 0) {
 #pragma unroll
-    for (int i = 0; i < M; i++)
+        for (int i = 0; i < M; i++)
 #pragma unroll
-        for (int j = 0; j < N; j++)
-            if (rule.softcap > 0)
+            for (int j = 0; j < N; j++)
                 x[i][j] = rule.softcap * ra_tanh(__fdividef(x[i][j], rule.softcap));
-            else if (x[i][j] == -CUDART_INF_F)
-                x[i][j] = CUDART_NAN_F;
+    }
 }
 
 /* The derivative of a score by scale * q . k. */
@@ -290,60 +288,74 @@ template <int Dim, bool Small> struct shape {
     static constexpr int Weights_size = Stay * (Pass + PAD);
 };
 
-/* Adds the carry of the keys before, and passes the sums on; or finishes: a row that has seen nothing
- * has a sum of 0, and 0 / 0 would be NaN, where log 0 is the -inf we want. max is that of all keys. */
+/* Adds the carry of the keys before to that of these; max is that of both already. Apart from the rest,
+ * so that a launch without a carry need not read these instructions. */
 template <int Dim, int M>
-RA_DEVICE void finish(const struct ra_kernel &kernel, int64_t b, int64_t a0, int h,
-                      float o[M][Dim / LANES], const float max[M], const float sum[M])
+RA_DEVICE void add_carry(const struct ra_kernel &kernel, int64_t b, int64_t a0, int h,
+                         float o[M][Dim / LANES], const float max[M], float sum[M])
 {
     int dim = (int)kernel.dim;
-    bool keeps = kernel.o_lost.data, keeps_sum = kernel.sum_lost.data;
 #pragma unroll
     for (int i = 0; i < M; i++) {
         int64_t a = a0 + line() + i * LINES;
-        float all = line_sum(sum[i]), all_lost = 0, rescale = 0;
-        bool carried = !kernel.first && a < kernel.queries;
-        if (carried) {
-            float base = max[i] == -CUDART_INF_F ? 0 : max[i];
-            rescale = ra_exp2(RA_LOG2E * (*ra_floats(kernel.carry_max, b, a, h) - base));
-            float before = rescale * *ra_floats(kernel.carry_sum, b, a, h);
-            all_lost = keeps_sum ? rescale * *ra_floats(kernel.sum_lost, b, a, h) : 0;
-            ra_add_kept(&before, &all_lost, all);
-            all = before;
-        }
-
-        /* All lanes of the row have read the sums before one of them writes. */
-        __syncwarp();
+        float all = line_sum(sum[i]);
         if (a >= kernel.queries)
             continue;
-        float factor = all == 0 ? 0 : 1 / all;
+        float base = max[i] == -CUDART_INF_F ? 0 : max[i];
+        float rescale = ra_exp2(RA_LOG2E * (*ra_floats(kernel.carry_max, b, a, h) - base));
+        float *lost = kernel.sum_lost.data ? ra_floats(kernel.sum_lost, b, a, h) : NULL;
+        sum[i] = 0;
+        if (lane() == 0) {
+            float before = rescale * *ra_floats(kernel.carry_sum, b, a, h);
+            if (lost)
+                *lost *= rescale;
+            ra_add_kept(&before, lost, all);
+            sum[i] = before;
+        }
+        lost = kernel.o_lost.data ? ra_floats(kernel.o_lost, b, a, h) : NULL;
+        const float *carry = ra_floats(kernel.carry_o, b, a, h);
 #pragma unroll
         for (int c = 0; c < Dim / LANES; c++) {
             if (column(c) >= dim)
                 continue;
-            float number = o[i][c], lost = 0;
-            if (carried) {
-                number = rescale * ra_floats(kernel.carry_o, b, a, h)[column(c)];
-                lost = keeps ? rescale * ra_floats(kernel.o_lost, b, a, h)[column(c)] : 0;
-                ra_add_kept(&number, &lost, o[i][c]);
-            }
-            if (kernel.last)
-                ra_floats(kernel.o, b, a, h)[column(c)] = factor * number;
-            else
-                ra_floats(kernel.carry_o, b, a, h)[column(c)] = number;
-            if (!kernel.last && keeps)
-                ra_floats(kernel.o_lost, b, a, h)[column(c)] = lost;
+            float before = rescale * carry[column(c)];
+            if (lost)
+                lost[column(c)] *= rescale;
+            ra_add_kept(&before, lost ? &lost[column(c)] : NULL, o[i][c]);
+            o[i][c] = before;
         }
+    }
+}
+
+/* Passes the carry on; or finishes: a row that has seen nothing has sum = 0, and 0 / 0 would be NaN,
+ * where log 0 is the -inf we want. */
+template <int Dim, int M>
+RA_DEVICE void finish(const struct ra_kernel &kernel, int64_t b, int64_t a0, int h,
+                      const float o[M][Dim / LANES], const float max[M], const float sum[M])
+{
+    const struct ra_tensor &results = kernel.last ? kernel.o : kernel.carry_o;
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+        int64_t a = a0 + line() + i * LINES;
+        float total = line_sum(sum[i]);
+        if (max[i] == RA_LEAST)
+            total = CUDART_NAN_F;
+        if (a >= kernel.queries)
+            continue;
+        float factor = !kernel.last ? 1 : total == 0 ? 0 : 1 / total;
+        float *to = ra_floats(results, b, a, h);
+#pragma unroll
+        for (int c = 0; c < Dim / LANES; c++)
+            if (column(c) < kernel.dim)
+                to[column(c)] = factor * o[i][c];
         if (lane() > 0)
             continue;
         if (kernel.last) {
-            *ra_floats(kernel.lse, b, a, h) = max[i] + logf(all);
-            continue;
+            *ra_floats(kernel.lse, b, a, h) = max[i] + logf(total);
+        } else {
+            *ra_floats(kernel.carry_max, b, a, h) = max[i];
+            *ra_floats(kernel.carry_sum, b, a, h) = total;
         }
-        *ra_floats(kernel.carry_max, b, a, h) = max[i];
-        *ra_floats(kernel.carry_sum, b, a, h) = all;
-        if (keeps_sum)
-            *ra_floats(kernel.sum_lost, b, a, h) = all_lost;
     }
 }
 
@@ -405,14 +417,20 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
 
         score_values<M, N>(scores, kernel.score);
         struct view view = tile_view(kernel, a0, shape::Stay, b0, Keys);
-        if (!view.whole) {
+        if (view.whole) {
+#pragma unroll
+            for (int i = 0; i < M; i++)
+                max[i] = fmaxf(max[i], RA_LEAST);
+        } else {
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 int64_t key = b0 + lane() + j * LANES;
                 bool allowed = key < seen.end && ra_allowed(kernel.mask, b, key);
 #pragma unroll
                 for (int i = 0; i < M; i++)
-                    if (!allowed || !sees(view, line() + i * LINES, lane() + j * LANES))
+                    if (allowed && sees(view, line() + i * LINES, lane() + j * LANES))
+                        max[i] = fmaxf(max[i], RA_LEAST);
+                    else
                         scores[i][j] = -CUDART_INF_F;
             }
         }
@@ -460,6 +478,8 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
     }
     ra_copies_wait<0>();
 
+    if (!kernel.first)
+        add_carry<Dim, M>(kernel, b, a0, h, o, max, sum);
     finish<Dim, M>(kernel, b, a0, h, o, max, sum);
 }
 
@@ -492,11 +512,18 @@ RA_DEVICE void add_sums(const struct rows &to, const struct ra_tensor &lost, int
         if (row >= to.end || !ra_allowed(to.mask, to.b, row))
             continue;
         float *number = ra_floats(to.array, to.b, row, to.head);
-        float *error = lost.data ? ra_floats(lost, to.b, row, to.head) : NULL;
+        if (!lost.data) {
+#pragma unroll
+            for (int c = 0; c < Dim / LANES; c++)
+                if (column(c) < to.dim)
+                    number[column(c)] += sums[i][c];
+            continue;
+        }
+        float *error = ra_floats(lost, to.b, row, to.head);
 #pragma unroll
         for (int c = 0; c < Dim / LANES; c++)
             if (column(c) < to.dim)
-                ra_add_kept(&number[column(c)], error ? &error[column(c)] : NULL, sums[i][c]);
+                ra_add_kept(&number[column(c)], &error[column(c)], sums[i][c]);
     }
 }
 

@@ -56,10 +56,6 @@ template <class Shape> struct carry {
     float most[Shape::Blocks][2], sum[Shape::Blocks][2];
 };
 
-/* The largest score of a row that has seen keys, but no number that float32 can hold: all were -inf. A
- * row that has seen no key has -inf itself. */
-#define LEAST (-CUDART_MAX_NORMAL_F)
-
 /* ---- Which rows, and which keys. */
 
 /* Tiles of the last rows come first: under a causal mask they have the most work. Heads come in sets
@@ -177,7 +173,7 @@ RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry
                     any = any || seen;
                 }
             if (any)
-                carry.most[i][r] = fmaxf(carry.most[i][r], LEAST);
+                carry.most[i][r] = fmaxf(carry.most[i][r], RA_LEAST);
         }
 }
 
@@ -188,7 +184,7 @@ template <class Shape> RA_DEVICE void note_seen(struct carry<Shape> &carry)
     for (int i = 0; i < Shape::Blocks; i++)
 #pragma unroll
         for (int r = 0; r < 2; r++)
-            carry.most[i][r] = fmaxf(carry.most[i][r], LEAST);
+            carry.most[i][r] = fmaxf(carry.most[i][r], RA_LEAST);
 }
 
 /* The largest, and the sum, of the numbers of the four threads that share a row. */
@@ -429,7 +425,7 @@ RA_DEVICE void finish(const struct forward &f, const struct task &task, int64_t 
         for (int r = 0; r < 2; r++) {
             int64_t a = row0 + 16 * i + 8 * r;
             float sum = sum_of_row(carry.sum[i][r]);
-            if (carry.most[i][r] == LEAST)
+            if (carry.most[i][r] == RA_LEAST)
                 sum = CUDART_NAN_F;
             struct merged m = merge(f.x, task, a, sum, carry.most[i][r] * f.factor);
 

@@ -20,6 +20,10 @@
 #define RA_LOG2E 1.4426950408889634f
 #define RA_LN2 0.6931471805599453f
 
+/* The largest score of a row that has seen keys, but no number that float32 can hold: all of its scores
+ * were -inf, and it has no answer. A row that has seen no key has -inf itself. */
+#define RA_LEAST (-CUDART_MAX_NORMAL_F)
+
 /* 2^x. 0 for -inf. */
 RA_DEVICE float ra_exp2(float x)
 {

@@ -55,8 +55,6 @@ void ra_band_fold(struct ra_fold *fold, const struct ra_queries *queries,
                 continue;
             }
             fold->pairs += rows.rows * seen.rows;
-            if (fold->count_only)
-                continue;
             (fold->backward ? ra_tile_backward : ra_tile_forward)(fold->D, fold->score, &rows,
                                                                   &seen, tile, fold->workspace);
             if (fold->between)

@@ -11,6 +11,10 @@
 #include "ra_span.h"
 #include "ra_tile.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* The band between a span of queries and a span of keys of the same stride, whose rows are
  * positions (they may be negative): a query sees the keys at its own position and before, at most
  * `lookback` tokens back (>= 0; RA_BAND_FAR or more: no limit). Positions are below RA_BAND_FAR in
@@ -28,7 +32,6 @@ struct ra_fold {
     int64_t D;
     struct ra_score score;
     bool backward;                   /* ra_tile_backward, not ra_tile_forward */
-    bool count_only;                 /* neither: only count; the arrays may be NULL */
     int64_t tile_queries, tile_keys; /* rows of a tile at most */
     float *workspace;                /* ra_tile_workspace of these */
     void (*between)(void *context);  /* called after every tile that was computed; may be NULL */
@@ -40,5 +43,9 @@ struct ra_fold {
  * nobody sees anything. The band counts from the first rows of both. */
 void ra_band_fold(struct ra_fold *fold, const struct ra_queries *queries,
                   const struct ra_keys *keys, struct ra_band band);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

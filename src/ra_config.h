@@ -69,8 +69,8 @@ struct ra_config {
 
     /* How. Tiles change the last bits of results, and speed. */
     int64_t tile_queries, tile_keys; /* rows of a tile at most [0: 64] */
-    double timeout; /* seconds without a message that is due until its sender counts as lost: more
-                     * than the busiest rank computes at one hop [600]; 0: for ever */
+    double timeout; /* seconds that a rank may be silent, which others wait for, until it counts as
+                     * lost [600]; 0: for ever. A rank that computes is not silent (but on GPUs) */
     void (*observe)(void *observer, const struct ra_event *event); /* may be NULL [NULL] */
     void *observer;                                                /* its first argument [NULL] */
 

@@ -56,11 +56,11 @@ int64_t ra_layout_rows(struct ra_layout layout, int rank)
 
 int64_t ra_layout_most_rows(struct ra_layout layout)
 {
-    int64_t most = 0;
-    for (int rank = 0; rank < layout.ranks; rank++)
-        if (ra_layout_rows(layout, rank) > most)
-            most = ra_layout_rows(layout, rank);
-    return most;
+    /* Chunks and stripes only get shorter. So rank 0 has the most rows; or, zigzag, where the end
+     * of the sequence may leave it the longest chunk and none, the last rank, with the two in the
+     * middle. */
+    int64_t first = ra_layout_rows(layout, 0), last = ra_layout_rows(layout, layout.ranks - 1);
+    return first > last ? first : last;
 }
 
 int64_t ra_layout_position(struct ra_layout layout, int rank, int64_t a)

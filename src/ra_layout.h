@@ -11,6 +11,10 @@
 #include "ra_config.h"
 #include "ra_span.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct ra_layout {
     enum ra_layout_kind kind;
     int ranks;       /* P >= 1 */
@@ -57,5 +61,9 @@ struct ra_band ra_layout_band(struct ra_layout queries, int rank, int64_t s, str
 void ra_layout_fold(struct ra_fold *fold, struct ra_layout query_layout, int rank,
                     struct ra_layout key_layout, int origin, bool causal, int64_t lookback,
                     const struct ra_queries *queries, const struct ra_keys *keys);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

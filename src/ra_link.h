@@ -39,9 +39,10 @@
  * 7. A timeout is time without progress, not the time that a wait lasts: a healthy rank may have to
  *    wait for as long as others compute, as the first rank of a causal ring does at the end of the
  *    backward. A wait for a rank fails when that rank has called neither poll nor wait for so many
- *    seconds, or when it waits itself and no rank of the ring has called poll for so many seconds;
- *    what was before this wait began does not count. A link that cannot know this fails no wait before
- *    the time that the busiest rank needs for a whole call.
+ *    seconds; or when it waits itself, and no rank of the ring has called poll for half as long again:
+ *    so the rank that is lost is named by the one that waits for it. What was before this wait began
+ *    does not count. A link that cannot know all this fails no wait before the time that the busiest
+ *    rank needs for a whole call.
  */
 #ifndef RA_LINK_H
 #define RA_LINK_H

@@ -13,15 +13,21 @@ const char *ra_message_name(enum ra_message message)
 }
 
 void ra_message_overdue(char error[RA_ERROR_SIZE], int rank, int hop, double seconds, int peer,
-                        bool incoming, enum ra_message message, bool waits)
+                        bool incoming, enum ra_message message, enum ra_absence absence)
 {
+    const char *verb = incoming ? "send" : "take", *name = ra_message_name(message);
     const char *doubt = "has it died? If it is only slow, wait longer";
     if (message == RA_CALL)
         doubt = "has it left out a call, or died? If it is only slow, wait longer";
-    if (waits)
+    if (absence == RA_IS_WAITING)
         doubt = "it waits as well, and no rank computes: do all make the same calls?";
-    snprintf(error, RA_ERROR_SIZE, "ring rank %d, hop %d: waited %g s for rank %d to %s %s; %s",
-             rank, hop, seconds, peer, incoming ? "send" : "take", ra_message_name(message), doubt);
+    if (absence == RA_IS_GONE)
+        snprintf(error, RA_ERROR_SIZE,
+                 "ring rank %d, hop %d: rank %d has closed its link and did not %s %s", rank, hop,
+                 peer, verb, name);
+    else
+        snprintf(error, RA_ERROR_SIZE, "ring rank %d, hop %d: waited %g s for rank %d to %s %s; %s",
+                 rank, hop, seconds, peer, verb, name, doubt);
 }
 
 int64_t ra_message_key_bytes(int64_t B, int64_t stride, int64_t number_bytes, bool has_mask)

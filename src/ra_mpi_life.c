@@ -81,11 +81,6 @@ bool ra_mpi_life_gone(const struct ra_mpi_link *mpi, int peer)
     return mpi->heard[peer] == GONE;
 }
 
-double ra_mpi_life_last(const struct ra_mpi_link *mpi, int peer)
-{
-    return fmin(mpi->heard[peer], mpi->work);
-}
-
 bool ra_mpi_life_leave(struct ra_mpi_link *mpi)
 {
     /* Nobody sends anything after this sign, and MPI keeps the order of signs: so who has all of

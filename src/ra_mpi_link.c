@@ -166,19 +166,18 @@ static bool poll(void *self)
 static void check_overdue(struct ra_mpi_link *mpi, const struct ra_passage *late, bool incoming,
                           bool gone, double began)
 {
+    double now = ra_seconds(), silent = now - fmax(began, mpi->heard[late->peer]);
+    double idle = now - fmax(began, mpi->work), timeout = mpi->timeout;
+
+    /* What a rank sent before it took leave is there the next time that this one looks. */
+    if (!gone && (ra_mpi_life_gone(mpi, late->peer) || timeout <= 0 ||
+                  (silent <= timeout && idle <= 1.5 * timeout)))
+        return;
+    enum ra_absence absence = silent > timeout ? RA_IS_SILENT : RA_IS_WAITING;
     char text[RA_ERROR_SIZE];
-    double now = ra_seconds(), since = fmax(began, ra_mpi_life_last(mpi, late->peer));
-    if (gone) {
-        snprintf(text, sizeof text,
-                 "ring rank %d, hop %d: rank %d has closed its link and did not %s %s", mpi->rank,
-                 late->hop, late->peer, incoming ? "send" : "take", ra_message_name(late->message));
-        fail(mpi, text);
-    } else if (mpi->timeout > 0 && now - since > mpi->timeout) {
-        bool heard = now - mpi->heard[late->peer] < mpi->timeout;
-        ra_message_overdue(text, mpi->rank, late->hop, mpi->timeout, late->peer, incoming,
-                           late->message, heard);
-        fail(mpi, text);
-    }
+    ra_message_overdue(text, mpi->rank, late->hop, timeout, late->peer, incoming, late->message,
+                       gone ? RA_IS_GONE : absence);
+    fail(mpi, text);
 }
 
 static bool wait(void *self, enum ra_message message)
@@ -195,7 +194,7 @@ static bool wait(void *self, enum ra_message message)
 
         /* A rank that was stopped itself has heard nobody meanwhile. */
         double now = ra_seconds();
-        if (now - looked > mpi->timeout / 4)
+        if (now - looked > mpi->timeout / 2)
             began = now;
         looked = now;
 

@@ -63,9 +63,7 @@ void ra_mpi_life_begin(struct ra_mpi_link *mpi);
 /* Shows the others what this rank does, if it is time to, and hears what they show. */
 void ra_mpi_life_show(struct ra_mpi_link *mpi, enum ra_mpi_sign sign);
 
-/* When there was last a reason to wait for this rank: it was heard, and somebody computed. And has it
- * taken leave? */
-double ra_mpi_life_last(const struct ra_mpi_link *mpi, int peer);
+/* Has this rank taken leave? */
 bool ra_mpi_life_gone(const struct ra_mpi_link *mpi, int peer);
 
 /* Takes leave of all. Have all others, too, within a moment? Then nothing will come from them. */

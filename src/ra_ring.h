@@ -10,6 +10,10 @@
 
 #include "ra_link.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Which hops are taken. At hop t a rank works on the keys of the rank t to its left. Hops at which
  * nobody sees anything may be left out, so a ring goes in steps: step 0, 1, ... takes hop[0],
  * hop[1], .... */
@@ -110,5 +114,9 @@ bool ra_ring_agree(struct ra_ring *ring, enum ra_call_kind kind);
 /* Lets the messages make progress. For a fold to call between its tiles, as often as it likes: the
  * link is polled at a bounded rate. */
 void ra_ring_poll(void *ring);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -7,6 +7,10 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Local row a of a span is row first + a * stride of the whole; count rows, stride >= 1. */
 struct ra_span {
     int64_t first, stride, count;
@@ -15,5 +19,9 @@ struct ra_span {
 /* Chunk number `chunk` of `length` rows that are cut into `chunks` runs of equal length, rounded up.
  * The last chunks get what is left, possibly nothing. */
 struct ra_span ra_span_chunk(int64_t length, int64_t chunks, int64_t chunk);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -10,6 +10,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* A block of query rows. Row a of q starts at q + a * stride.q, and so on; D numbers each. The
  * carry is what a row keeps of all keys folded so far: in o the sum of exp(score - max) * v, in
  * max the largest score, in sum the sum of exp(score - max). Nothing seen yet: o = 0, max = -inf,
@@ -91,5 +95,9 @@ void ra_tile_begin_backward(int64_t D, const struct ra_queries *queries);
 /* Adds this tile's share to dq, dk and dv. */
 void ra_tile_backward(int64_t D, struct ra_score rule, const struct ra_queries *queries,
                       const struct ra_keys *keys, struct ra_band band, float *workspace);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

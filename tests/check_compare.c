@@ -76,9 +76,10 @@ static const char *path_of(const char *folder, const char *name, const char *suf
 static void save(const struct array *array, const char *folder, const char *name)
 {
     struct npy file;
-    ck_assert_msg(
-        npy_create(&file, path_of(folder, name, ".npy"), array->type, array->dims, array->shape),
-        "%s", file.error);
+    const char *path = path_of(folder, name, ".npy");
+    unlink(path);
+    ck_assert_msg(npy_create(&file, path, array->type, array->dims, array->shape), "%s",
+                  file.error);
     struct npy_slice all = {0, 0, 0, 1, array->shape[0]};
     ck_assert_msg(npy_write(&file, all, NPY_FLOAT64, array->values), "%s", file.error);
     ck_assert_msg(npy_close(&file), "%s", file.error);
@@ -436,7 +437,9 @@ START_TEST(not_floats)
     struct array flags = got[DK];
     flags.type = NPY_BOOL;
     struct npy file;
-    ck_assert(npy_create(&file, path_of("got", "dk", ".npy"), NPY_BOOL, 4, flags.shape));
+    const char *path = path_of("got", "dk", ".npy");
+    unlink(path);
+    ck_assert(npy_create(&file, path, NPY_BOOL, 4, flags.shape));
     ck_assert(npy_close(&file));
     ran(1, "1e300", "@want", "@got");
     said("dk   WRONG  ");

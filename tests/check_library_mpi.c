@@ -11,6 +11,7 @@
  * somewhere else) in a CALL, create, forward or backward, after its work of a HOP. Every rank that
  * comes back and finds all as it should be leaves a file FOLDER/well.RANK.
  */
+#include <dirent.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -310,12 +311,12 @@ static int64_t local_bytes(const struct work *work, enum truth_array array)
     return bytes_of(&work->problem, array, work->rows[form_of(&work->problem, array).side]);
 }
 
-/* Makes a link over rings of so many ranks of `comm`, and a plan on it. */
+/* Makes a link over rings of so many ranks of `comm`, by its number, and a plan on it. */
 static enum ra_status create(struct ra_plan **plan, const struct ra_config *config, MPI_Comm comm,
                              int size, double timeout, char *error)
 {
     struct ra_link link;
-    enum ra_status status = ra_mpi_link(&link, comm, size, timeout, error);
+    enum ra_status status = ra_mpi_link_f(&link, MPI_Comm_c2f(comm), size, timeout, error);
     if (status == RA_OK)
         return ra_plan_create(plan, config, &link, error);
     *plan = NULL;
@@ -558,19 +559,31 @@ static const struct field {
     size_t offset;
     enum { WHOLE, INT, FLAG, REAL } kind;
     double values[2];
+    const char *names[2]; /* of INT */
 } fields[] = {
 #define AT(name) #name, offsetof(struct ra_config, name)
-    {AT(batch), WHOLE, {2, 7}},       {AT(queries), WHOLE, {24, 25}},
-    {AT(keys), WHOLE, {24, 27}},      {AT(heads), WHOLE, {4, 6}},
-    {AT(key_heads), WHOLE, {2, 1}},   {AT(dim), WHOLE, {8, 9}},
-    {AT(type), INT, {0, 2}},          {AT(has_mask), FLAG, {0, 1}},
-    {AT(forward_only), FLAG, {0, 1}}, {AT(causal), FLAG, {1, 0}},
-    {AT(local_keys), FLAG, {0, 1}},   {AT(lookback), WHOLE, {10, 11}},
-    {AT(head_map), INT, {0, 1}},      {AT(scale), REAL, {0.5, 0.25}},
-    {AT(softcap), REAL, {20, 30}},    {AT(layout), INT, {1, 2}},
-    {AT(bucket), WHOLE, {3, 4}},      {AT(tile_queries), WHOLE, {16, 17}},
-    {AT(tile_keys), WHOLE, {16, 18}}, {AT(timeout), REAL, {60, 61}},
-    {AT(transport), INT, {0, 3}},     {AT(deterministic), FLAG, {0, 1}},
+    {AT(batch), WHOLE, {2, 7}, {0}},
+    {AT(queries), WHOLE, {24, 25}, {0}},
+    {AT(keys), WHOLE, {24, 27}, {0}},
+    {AT(heads), WHOLE, {4, 6}, {0}},
+    {AT(key_heads), WHOLE, {2, 1}, {0}},
+    {AT(dim), WHOLE, {8, 9}, {0}},
+    {AT(type), INT, {0, 2}, {"RA_FLOAT32", "RA_BFLOAT16"}},
+    {AT(has_mask), FLAG, {0, 1}, {0}},
+    {AT(forward_only), FLAG, {0, 1}, {0}},
+    {AT(causal), FLAG, {1, 0}, {0}},
+    {AT(local_keys), FLAG, {0, 1}, {0}},
+    {AT(lookback), WHOLE, {10, 11}, {0}},
+    {AT(head_map), INT, {0, 1}, {"RA_GROUPED", "RA_INTERLEAVED"}},
+    {AT(scale), REAL, {0.5, 0.25}, {0}},
+    {AT(softcap), REAL, {20, 30}, {0}},
+    {AT(layout), INT, {1, 2}, {"RA_STRIPED", "RA_ZIGZAG"}},
+    {AT(bucket), WHOLE, {3, 4}, {0}},
+    {AT(tile_queries), WHOLE, {16, 17}, {0}},
+    {AT(tile_keys), WHOLE, {16, 18}, {0}},
+    {AT(timeout), REAL, {60, 61}, {0}},
+    {AT(transport), INT, {0, 3}, {"RA_ANY_TRANSPORT", "RA_HOST_LINK"}},
+    {AT(deterministic), FLAG, {0, 1}, {0}},
 #undef AT
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };
@@ -601,6 +614,16 @@ static struct ra_config told(const struct field *field, bool other)
     return config;
 }
 
+/* One of the two values of a field, as a caller would write it. */
+static const char *written(const struct field *field, bool other, char text[40])
+{
+    double value = field->values[other];
+    snprintf(text, 40, "%.17g", value);
+    if (field->kind == FLAG)
+        return value != 0 ? "true" : "false";
+    return field->kind == INT ? field->names[other] : text;
+}
+
 /* One rank of one ring has another value: its ring has no plan, all others have. */
 static void test_disagreement(void)
 {
@@ -615,10 +638,10 @@ static void test_disagreement(void)
             /* Every rank is compared with the first one: if that is the odd one, the second is
              * named. */
             int place = odd % ring_size;
-            char text[120];
-            snprintf(text, sizeof text, "config.%s: rank 0 has %.17g, rank %d has %.17g",
-                     field->name, field->values[place == 0], place == 0 ? 1 : place,
-                     field->values[place != 0]);
+            char text[160], first[40], other[40];
+            snprintf(text, sizeof text, "config.%s: rank 0 has %s, rank %d has %s", field->name,
+                     written(field, place == 0, first), place == 0 ? 1 : place,
+                     written(field, place != 0, other));
             refused(&config, RA_DISAGREEMENT,
                     (const char *[]){"ranks disagree about ", text, NULL});
         }
@@ -1406,16 +1429,28 @@ static long kibibytes(const char *name)
     return value;
 }
 
+/* How many descriptors are open. */
+static int descriptors(void)
+{
+    int count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    while (folder && readdir(folder))
+        count++;
+    if (folder)
+        closedir(folder);
+    return count;
+}
+
 /* Memory has grown since then by no more than this, and MPI's objects are as many as then. */
 struct footprint {
     long resident, data;
-    int types, communicators, requests;
+    int types, communicators, requests, descriptors;
 };
 
 static struct footprint footprint(void)
 {
     return (struct footprint){kibibytes("VmRSS:"), kibibytes("VmData:"), types, communicators,
-                              requests};
+                              requests, descriptors()};
 }
 
 static void expect_no_growth(struct footprint before, long most)
@@ -1426,9 +1461,18 @@ static void expect_no_growth(struct footprint before, long most)
            "%d types, %d communicators, %d requests more", now.types - before.types,
            now.communicators - before.communicators, now.requests - before.requests);
     EXPECT(before.resident > 0 && before.data > 0, "no /proc/self/status");
+    EXPECT(now.descriptors == before.descriptors, "%d descriptors more",
+           now.descriptors - before.descriptors);
     EXPECT(SANITIZED || (now.resident - before.resident <= most && now.data - before.data <= most),
            "%ld KiB more resident, %ld KiB more of data", now.resident - before.resident,
            now.data - before.data);
+}
+
+/* With SOAK=20 in the environment all goes on 20 times as long, and may cost no more. */
+static int times(int rounds)
+{
+    const char *soak = getenv("SOAK");
+    return soak ? rounds * atoi(soak) : rounds;
 }
 
 /* 900 rounds may not cost 300 bytes a round. */
@@ -1445,7 +1489,7 @@ static void test_reuse(void)
         return;
     fill(&work);
     struct footprint before = {0};
-    for (int round = 0; round < (SANITIZED ? 200 : 1000); round++) {
+    for (int round = 0; round < times(SANITIZED ? 200 : 1000); round++) {
         compute(&work);
         if (round == 99)
             before = footprint();
@@ -1459,7 +1503,7 @@ static void test_many_plans(void)
 {
     struct problem problem = usual(300, 300);
     struct footprint before = {0};
-    for (int i = 0; i < (SANITIZED ? 40 : 120); i++) {
+    for (int i = 0; i < times(SANITIZED ? 40 : 120); i++) {
         if (i == 20)
             before = footprint();
         struct work work;
@@ -1479,7 +1523,7 @@ static void test_many_plans(void)
     struct ra_config config = problem.config;
     config.queries += world_rank;
     config.heads = ring_size == 1 ? 0 : config.heads;
-    for (int i = 0; i < (SANITIZED ? 40 : 120); i++) {
+    for (int i = 0; i < times(SANITIZED ? 40 : 120); i++) {
         if (i == 20)
             before = footprint();
         struct ra_plan *plan;
@@ -1640,6 +1684,10 @@ static void impossible(MPI_Comm comm, const char *when)
     char error[RA_ERROR_SIZE] = "";
     struct ra_link link;
     enum ra_status status = ra_mpi_link(&link, comm, 0, patience, error);
+    EXPECT(status == RA_INVALID && error[0], "%s: %s: %s", when, ra_status_text(status), error);
+
+    /* By number: one that no communicator has; where MPI does not run, all are that. */
+    status = ra_mpi_link_f(&link, 123456, 0, patience, error);
     EXPECT(status == RA_INVALID && error[0], "%s: %s: %s", when, ra_status_text(status), error);
 }
 

@@ -509,6 +509,70 @@ static bool test_late(void)
     return true;
 }
 
+/* Every rank waits for the next one, and the last one lets them wait twice as long as the timeout. If
+ * it computes, all is well. If it is silent, it is the one that is named, by the rank that waits for
+ * it. */
+static bool test_progress(void)
+{
+    const double timeout = 0.5;
+    const int last = ring_size - 1, rounds = last == 0 ? 0 : ranks == 3 ? 2 : ranks == 4;
+    for (int silent = 0; silent < rounds; silent++) {
+        struct ra_link link;
+        EXPECT(opens(&link, patience), "%s", error);
+        link.set_timeout(link.self, timeout);
+        MPI_Barrier(MPI_COMM_WORLD);
+        double start = ra_seconds();
+        if (link.rank < last)
+            EXPECT(await(&link, RA_KEYS, 0, 1, 3), "%s", said(&link));
+        if (link.rank == last && silent)
+            nanosleep(&(struct timespec){0, 700000000}, NULL);
+        while (link.rank == last && ra_seconds() - start < 2 * timeout && polls(&link))
+            nanosleep(&(struct timespec){0, 10000000}, NULL);
+        if (silent) {
+            EXPECT(!waits(&link, RA_KEYS) || !polls(&link), "came back as if all were well");
+            double ended = ra_seconds() - start;
+            const char words[] = "ring rank 1, hop 0: waited 0.5 s for rank 2 to send keys; has it";
+            EXPECT(strncmp(said(&link), words, strlen(words)) == 0, "%s", said(&link));
+            EXPECT(ended > timeout, "after %g s", ended);
+            MPI_Barrier(MPI_COMM_WORLD);
+            closes(&link);
+            communicators--;
+            continue;
+        }
+        EXPECT(link.rank == 0 || link.rank == last || waits(&link, RA_KEYS), "%s", said(&link));
+        if (link.rank > 0)
+            EXPECT(speak(&link, RA_KEYS, 0, -1, 3), "%s", said(&link));
+        EXPECT(waits(&link, RA_KEYS), "%s", said(&link));
+        EXPECT(link.rank == last || ra_seconds() - start >= 2 * timeout, "too early");
+        if (link.rank < last && !heard(RA_KEYS, 0, 1, 3))
+            return false;
+        EXPECT(closes(&link), "MPI still uses memory");
+    }
+    return true;
+}
+
+/* A rank that has closed its link is not waited for; nor is its communicator freed by the others, to
+ * which signs may still be on their way. */
+static bool test_gone(void)
+{
+    struct ra_link link;
+    if (ring_size == 1)
+        return true;
+    EXPECT(opens(&link, patience), "%s", error);
+    double start = ra_seconds();
+    if (link.rank > 0) {
+        EXPECT(await(&link, RA_CALL, 3, -link.rank, 3), "%s", said(&link));
+        EXPECT(!waits(&link, RA_CALL), "came back as if all were well");
+        EXPECT(strstr(said(&link),
+                      "hop 3: rank 0 has closed its link and did not send the number of a call"),
+               "%s", said(&link));
+    }
+    closes(&link);
+    EXPECT(ra_seconds() - start < patience, "after %g s", ra_seconds() - start);
+    communicators--;
+    return true;
+}
+
 /* After an error the ring does nothing more, and says so whatever it is asked. */
 static bool is_dead(struct ra_link *link, enum ra_message idle)
 {
@@ -1109,14 +1173,14 @@ static bool test_all_freed(void)
 static const struct {
     const char *name;
     bool (*run)(void);
-} tests[] = {TEST(open),         TEST(reversed),    TEST(round),        TEST(distances),
-             TEST(order),        TEST(both_kinds),  TEST(home),         TEST(done),
-             TEST(idle),         TEST(late),        TEST(nobody_sends), TEST(nobody_takes),
-             TEST(too_long),     TEST(one_fails),   TEST(two_fail),     TEST(shared_errors),
-             TEST(unheard),      TEST(half_way),    TEST(too_late),     TEST(nobody_listens),
-             TEST(open_refused), TEST(sizes),       TEST(sizes_differ), TEST(timeouts),
-             TEST(opened_late),  TEST(rings_apart), TEST(types),        TEST(seconds),
-             TEST(all_freed),    TEST(left_behind)};
+} tests[] = {TEST(open),         TEST(reversed),       TEST(round),        TEST(distances),
+             TEST(order),        TEST(both_kinds),     TEST(home),         TEST(done),
+             TEST(idle),         TEST(late),           TEST(progress),     TEST(gone),
+             TEST(nobody_sends), TEST(nobody_takes),   TEST(too_long),     TEST(one_fails),
+             TEST(two_fail),     TEST(shared_errors),  TEST(unheard),      TEST(half_way),
+             TEST(too_late),     TEST(nobody_listens), TEST(open_refused), TEST(sizes),
+             TEST(sizes_differ), TEST(timeouts),       TEST(opened_late),  TEST(rings_apart),
+             TEST(types),        TEST(seconds),        TEST(all_freed),    TEST(left_behind)};
 #undef TEST
 enum { TESTS = sizeof tests / sizeof tests[0] };
 

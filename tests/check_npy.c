@@ -150,6 +150,14 @@ static void assert_refused(const char *name, const char *words)
     ck_assert(npy_close(&file));
 }
 
+/* npy_create, in the place of what an earlier test has left. */
+static bool create(struct npy *file, const char *path, enum npy_type type, int dims,
+                   const int64_t *shape)
+{
+    unlink(path);
+    return npy_create(file, path, type, dims, shape);
+}
+
 /* All rows of axis 0. */
 static struct npy_slice whole(const struct npy *file)
 {
@@ -173,7 +181,7 @@ START_TEST(round_trip)
 
     /* Write in the widest type, and look at the file before anything of npy.c reads it. */
     struct npy file;
-    must(npy_create(&file, path_of("round.npy"), type, dims, cube), file);
+    must(create(&file, path_of("round.npy"), type, dims, cube), file);
     int64_t elements = npy_elements(&file);
     static const int64_t products[] = {1, 2, 6, 24, 120};
     ck_assert_int_eq(elements, products[dims]);
@@ -214,7 +222,7 @@ START_TEST(round_trip)
     /* Write from float32 what float64 wrote: the same file. */
     if (type != NPY_BOOL) {
         char again[2048];
-        must(npy_create(&file, path_of("round.npy"), type, dims, cube), file);
+        must(create(&file, path_of("round.npy"), type, dims, cube), file);
         must(npy_write(&file, whole(&file), NPY_FLOAT32, single), file);
         must(npy_close(&file), file);
         ck_assert_int_eq(read_bytes("round.npy", again, sizeof again), size);
@@ -231,7 +239,7 @@ static void check_slices(enum npy_type type, int axis)
     double all[120], rows[121], want[120];
     for (int i = 0; i < 120; i++)
         all[i] = i + 1;
-    must(npy_create(&file, path_of("slices.npy"), type, 4, cube), file);
+    must(create(&file, path_of("slices.npy"), type, 4, cube), file);
     int64_t length = cube[axis], row = npy_row_elements(&file, axis);
     static const int64_t rows_of_axes[] = {60, 20, 5, 1};
     ck_assert_int_eq(row, rows_of_axes[axis]);
@@ -296,7 +304,7 @@ START_TEST(long_rows)
     for (int i = 0; i < 4 * ROW; i++)
         values[i] = (float)(i % 2039);
     struct npy file;
-    must(npy_create(&file, path_of("long.npy"), NPY_FLOAT16, 2, (const int64_t[]){4, ROW}), file);
+    must(create(&file, path_of("long.npy"), NPY_FLOAT16, 2, (const int64_t[]){4, ROW}), file);
     must(npy_write(&file, whole(&file), NPY_FLOAT32, values), file);
     must(
         npy_read(&file, (struct npy_slice){.first = 1, .stride = 2, .count = 2}, NPY_FLOAT32, back),
@@ -314,14 +322,14 @@ END_TEST
 START_TEST(nothing_is_touched)
 {
     struct npy file;
-    must(npy_create(&file, path_of("none.npy"), NPY_FLOAT16, 2, (const int64_t[]){3, 4}), file);
+    must(create(&file, path_of("none.npy"), NPY_FLOAT16, 2, (const int64_t[]){3, 4}), file);
     struct npy_slice none = {.axis = 1, .outer = 99, .first = 99, .stride = 1};
     must(npy_read(&file, none, NPY_FLOAT32, NULL), file);
     must(npy_write(&file, none, NPY_FLOAT32, NULL), file);
     must(npy_close(&file), file);
 
     /* Axes of length 0, before and after the one that is read. */
-    must(npy_create(&file, path_of("none.npy"), NPY_FLOAT32, 3, (const int64_t[]){2, 3, 0}), file);
+    must(create(&file, path_of("none.npy"), NPY_FLOAT32, 3, (const int64_t[]){2, 3, 0}), file);
     must(npy_read(&file, (struct npy_slice){.axis = 1, .stride = 2, .count = 2}, NPY_FLOAT64, NULL),
          file);
     must(npy_close(&file), file);
@@ -359,7 +367,7 @@ START_TEST(slice_outside)
     struct npy file;
     float rows[24] = {0};
     const char *path = path_of("outside.npy");
-    must(npy_create(&file, path, NPY_FLOAT32, 3, cube), file);
+    must(create(&file, path, NPY_FLOAT32, 3, cube), file);
     ck_assert(!npy_read(&file, outside[_i].slice, NPY_FLOAT32, rows));
     assert_error(&file, path, "(2, 3, 4)");
     ck_assert(!npy_write(&file, outside[_i].slice, NPY_FLOAT64, rows));
@@ -382,7 +390,7 @@ START_TEST(types_that_do_not_fit)
         for (int as = 0; as < 4; as++) {
             struct npy file;
             double rows[2] = {0};
-            must(npy_create(&file, path, (enum npy_type)type, 1, cube), file);
+            must(create(&file, path, (enum npy_type)type, 1, cube), file);
             ck_assert_int_eq(npy_read(&file, whole(&file), (enum npy_type)as, rows),
                              strchr(allowed[type][as], 'r') != NULL);
             if (file.error[0] != '\0')
@@ -441,7 +449,7 @@ static const uint16_t *written_halves(enum npy_type as, const void *values, int6
     struct npy file;
     static unsigned char bytes[65536 * 2 + 256];
     static uint16_t halves[65536];
-    must(npy_create(&file, path_of("half.npy"), NPY_FLOAT16, 1, &count), file);
+    must(create(&file, path_of("half.npy"), NPY_FLOAT16, 1, &count), file);
     must(npy_write(&file, whole(&file), as, values), file);
     must(npy_close(&file), file);
     read_bytes("half.npy", bytes, sizeof bytes);
@@ -582,7 +590,7 @@ START_TEST(single_rounding)
                                  0, 0x1p-148f,    -0.0f,        NAN};
     float back[9];
     struct npy file;
-    must(npy_create(&file, path_of("single.npy"), NPY_FLOAT32, 1, (const int64_t[]){9}), file);
+    must(create(&file, path_of("single.npy"), NPY_FLOAT32, 1, (const int64_t[]){9}), file);
     must(npy_write(&file, whole(&file), NPY_FLOAT64, wide), file);
     must(npy_read(&file, whole(&file), NPY_FLOAT32, back), file);
     must(npy_close(&file), file);
@@ -916,7 +924,7 @@ START_TEST(cut_while_open)
     struct npy file;
     float values[2];
     const char *path = path_of("cut.npy");
-    must(npy_create(&file, path, NPY_FLOAT32, 1, (const int64_t[]){2}), file);
+    must(create(&file, path, NPY_FLOAT32, 1, (const int64_t[]){2}), file);
     ck_assert_int_eq(truncate(path, file.data_offset + 5), 0);
     ck_assert(!npy_read(&file, whole(&file), NPY_FLOAT32, values));
     assert_error(&file, path, "ends at byte 133");
@@ -1006,15 +1014,14 @@ START_TEST(numpy_reads)
         for (int dims = 0; dims <= 4; dims++) {
             char name[32];
             snprintf(name, sizeof name, "c_f%d_%d.npy", 1 << type, dims);
-            must(npy_create(&file, path_of(name), (enum npy_type)type, dims, cube), file);
+            must(create(&file, path_of(name), (enum npy_type)type, dims, cube), file);
             must(npy_write(&file, whole(&file), NPY_FLOAT64, values), file);
             must(npy_close(&file), file);
         }
-    must(npy_create(&file, path_of("c_bool.npy"), NPY_BOOL, 2, (const int64_t[]){2, 3}), file);
+    must(create(&file, path_of("c_bool.npy"), NPY_BOOL, 2, (const int64_t[]){2, 3}), file);
     must(npy_write(&file, whole(&file), NPY_BOOL, flags), file);
     must(npy_close(&file), file);
-    must(npy_create(&file, path_of("c_zero.npy"), NPY_FLOAT32, 2, (const int64_t[]){1000, 7}),
-         file);
+    must(create(&file, path_of("c_zero.npy"), NPY_FLOAT32, 2, (const int64_t[]){1000, 7}), file);
     must(npy_close(&file), file);
 
     /* Memory mapping needs the data where the header says, in C order. */
@@ -1060,7 +1067,7 @@ START_TEST(write_fails)
     write_error = 0;
     struct npy file;
     const char *path = path_of("late.npy");
-    must(npy_create(&file, path, NPY_FLOAT32, 1, cube), file);
+    must(create(&file, path, NPY_FLOAT32, 1, cube), file);
     write_error = EIO;
     ck_assert(!npy_write(&file, whole(&file), NPY_FLOAT32, (const float[]){1, 2}));
     assert_error(&file, path, "cannot be written at byte 128: Input/output error");
@@ -1078,7 +1085,7 @@ START_TEST(no_reservation)
     struct npy file;
     for (int i = 0; i < 2; i++) {
         reserve_error = errors[i];
-        must(npy_create(&file, path_of("sparse.npy"), NPY_FLOAT64, 4, cube), file);
+        must(create(&file, path_of("sparse.npy"), NPY_FLOAT64, 4, cube), file);
         must(npy_close(&file), file);
         must(npy_open(&file, path_of("sparse.npy")), file);
         must(npy_close(&file), file);
@@ -1093,7 +1100,7 @@ START_TEST(space_is_reserved)
 {
     /* Not by the blocks that stat counts: some file systems compress, or reserve elsewhere. */
     struct npy file;
-    must(npy_create(&file, path_of("space.npy"), NPY_FLOAT32, 1, (const int64_t[]){1 << 18}), file);
+    must(create(&file, path_of("space.npy"), NPY_FLOAT32, 1, (const int64_t[]){1 << 18}), file);
     ck_assert_int_eq(bytes_reserved, file.data_offset + (1 << 20));
     must(npy_close(&file), file);
 }
@@ -1132,8 +1139,7 @@ START_TEST(disk_full)
     }
     assert_not_created("disk/full.npy", 1 << 18, "No space left");
     struct npy file;
-    must(npy_create(&file, path_of("disk/fits.npy"), NPY_FLOAT32, 1, (const int64_t[]){1 << 10}),
-         file);
+    must(create(&file, path_of("disk/fits.npy"), NPY_FLOAT32, 1, (const int64_t[]){1 << 10}), file);
     must(npy_close(&file), file);
 }
 END_TEST
@@ -1151,29 +1157,43 @@ START_TEST(cannot_create)
 
     /* What is not a file must survive. */
     ck_assert(!npy_create(&file, folder, NPY_BOOL, 0, NULL));
-    assert_error(&file, folder, "Is a directory");
+    assert_error(&file, folder, "File exists");
     ck_assert_int_eq(mknod(path_of("pipe"), S_IFIFO | 0600, 0), 0);
     ck_assert(!npy_create(&file, path_of("pipe"), NPY_BOOL, 0, NULL));
-    assert_error(&file, path_of("pipe"), "not a regular file");
+    assert_error(&file, path_of("pipe"), "File exists");
     ck_assert_int_eq(access(path_of("pipe"), F_OK), 0);
 }
 END_TEST
 
-START_TEST(create_empties)
+START_TEST(neither_replaces_nor_follows)
 {
-    /* A longer file of the same name leaves nothing behind. */
-    static char junk[5000];
-    memset(junk, 'x', sizeof junk);
-    write_bytes("old.npy", junk, sizeof junk);
+    /* A file of that name keeps its bytes, and so does one that a link of that name leads to. */
     struct npy file;
+    struct stat status;
+    write_bytes("old.npy", "precious", 8);
+    ck_assert_int_eq(symlink("old.npy", path_of("link.npy")), 0);
+    ck_assert_int_eq(symlink("nowhere.npy", path_of("dangling.npy")), 0);
+    const char *const names[] = {"old.npy", "link.npy", "dangling.npy"};
+    for (int n = 0; n < 3; n++) {
+        ck_assert(!npy_create(&file, path_of(names[n]), NPY_FLOAT32, 1, cube));
+        assert_error(&file, path_of(names[n]), "cannot be created: File exists");
+    }
+    ck_assert_int_eq(stat(path_of("old.npy"), &status), 0);
+    ck_assert_int_eq(status.st_size, 8);
+    ck_assert_int_ne(access(path_of("nowhere.npy"), F_OK), 0);
+
+    /* Who edits follows no link either; who reads may. */
+    unlink(path_of("old.npy"));
     float values[2];
-    must(npy_create(&file, path_of("old.npy"), NPY_FLOAT32, 1, cube), file);
+    must(create(&file, path_of("old.npy"), NPY_FLOAT32, 1, cube), file);
     must(npy_read(&file, whole(&file), NPY_FLOAT32, values), file);
     ck_assert(values[0] == 0 && values[1] == 0);
     must(npy_close(&file), file);
-    must(npy_open(&file, path_of("old.npy")), file);
+    ck_assert(!npy_edit(&file, path_of("link.npy")));
+    assert_error(&file, path_of("link.npy"), "symbolic links");
+    must(npy_open(&file, path_of("link.npy")), file);
     ck_assert(!npy_write(&file, whole(&file), NPY_FLOAT32, values));
-    assert_error(&file, path_of("old.npy"), "cannot be written");
+    assert_error(&file, path_of("link.npy"), "cannot be written");
     must(npy_close(&file), file);
 }
 END_TEST
@@ -1183,7 +1203,7 @@ START_TEST(largest_shape_text)
     /* Eight axes of the longest numbers: the header and the messages must have room for them. */
     int64_t shape[8] = {0, 1000000000000000000, 1, 1, 1, 1, 1, 1};
     struct npy file;
-    must(npy_create(&file, path_of("wide.npy"), NPY_BOOL, 8, shape), file);
+    must(create(&file, path_of("wide.npy"), NPY_BOOL, 8, shape), file);
     must(npy_close(&file), file);
     must(npy_open(&file, path_of("wide.npy")), file);
     ck_assert_mem_eq(file.shape, shape, sizeof shape);
@@ -1199,7 +1219,7 @@ START_TEST(index_text)
 {
     struct npy file;
     char text[64];
-    must(npy_create(&file, path_of("index.npy"), NPY_BOOL, 4, cube), file);
+    must(create(&file, path_of("index.npy"), NPY_BOOL, 4, cube), file);
     npy_index_text(&file, 0, text, sizeof text);
     ck_assert_str_eq(text, "[0, 0, 0, 0]");
     npy_index_text(&file, 119, text, sizeof text);
@@ -1209,7 +1229,7 @@ START_TEST(index_text)
     npy_index_text(&file, 119, text, 6);
     ck_assert_str_eq(text, "[1, 2");
     must(npy_close(&file), file);
-    must(npy_create(&file, path_of("index.npy"), NPY_BOOL, 0, NULL), file);
+    must(create(&file, path_of("index.npy"), NPY_BOOL, 0, NULL), file);
     npy_index_text(&file, 0, text, sizeof text);
     ck_assert_str_eq(text, "[]");
     must(npy_close(&file), file);
@@ -1222,7 +1242,7 @@ START_TEST(close_twice)
     zeroed.fd = -1;
     ck_assert(npy_close(&zeroed));
     struct npy file;
-    must(npy_create(&file, path_of("close.npy"), NPY_BOOL, 0, NULL), file);
+    must(create(&file, path_of("close.npy"), NPY_BOOL, 0, NULL), file);
     int fd = file.fd;
     ck_assert(npy_close(&file));
     ck_assert_int_eq(fcntl(fd, F_GETFD), -1);
@@ -1288,7 +1308,7 @@ int main(void)
     tcase_add_test(cases, space_is_reserved);
     tcase_add_test(cases, disk_full);
     tcase_add_test(cases, cannot_create);
-    tcase_add_test(cases, create_empties);
+    tcase_add_test(cases, neither_replaces_nor_follows);
     tcase_add_test(cases, largest_shape_text);
     tcase_add_test(cases, index_text);
     tcase_add_test(cases, close_twice);

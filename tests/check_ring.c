@@ -11,6 +11,7 @@
 #include "suite.h"
 #include "thread_link.h"
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -380,6 +381,132 @@ START_TEST(loop)
 }
 END_TEST
 
+/* ---- Ranks in different calls. ---- */
+
+/* A forward, a backward, and so on, in rings whose keys go round; in which rank 0 gets no keys, as
+ * under a causal mask; and whose messages skip ranks. */
+enum { CALLS = 4, CALL_RANKS = 5 };
+static const struct {
+    int count, hop[CALL_RANKS], last[CALL_RANKS];
+} call_rings[] = {
+    {5, {0, 1, 2, 3, 4}, {4, 4, 4, 4, 4}},
+    {5, {0, 1, 2, 3, 4}, {4, 3, 2, 1, 0}},
+    {3, {0, 1, 4}, {4, 4, 4, 4, 4}},
+    {2, {0, 2}, {2, 2, 2, 2, 2}},
+};
+
+/* Rank `victim` leaves out one of the calls, or makes a gather instead. */
+static struct {
+    int ring, victim, missing;
+    bool instead;
+} mixed;
+
+/* Are these keys of the call that this rank is in? They hold its number in the list of all. */
+static void fold_of_call(void *context, int step, bool backward)
+{
+    struct rank *self = context;
+    (void)backward;
+    if (ra_ring_rows(&self->ring, self->link.rank, step) > 0)
+        expect(self, *(int *)self->ring.keys[ra_ring_slot(step)] == self->call,
+               "call %d, step %d: keys of call %d", self->call, step,
+               *(int *)self->ring.keys[ra_ring_slot(step)]);
+}
+
+static void make_calls(void *context, int rank)
+{
+    static const int64_t rows[CALL_RANKS] = {1, 1, 1, 1, 1};
+    struct rank *self = &ranks[rank];
+    struct ra_ring *ring = &self->ring;
+    int hop[CALL_RANKS], last[CALL_RANKS], keys[3] = {0};
+    float memory[5] = {0};
+    (void)context;
+    memcpy(hop, call_rings[mixed.ring].hop, sizeof hop);
+    memcpy(last, call_rings[mixed.ring].last, sizeof last);
+    *self = (struct rank){.link = thread_ring_link(world.threads, rank)};
+    *ring = (struct ra_ring){.link = &self->link,
+                             .schedule = {call_rings[mixed.ring].count, hop, last},
+                             .rows = rows,
+                             .keys = {&keys[0], &keys[1], &keys[2]},
+                             .gradients = {&memory[0], &memory[1], &memory[2], &memory[3]},
+                             .lost = &memory[4],
+                             .key_bytes = 4,
+                             .gradient_bytes = 4,
+                             .fold = fold_of_call,
+                             .context = self};
+    bool good = true;
+    for (self->call = 0; self->call < CALLS && good; self->call++) {
+        bool wrong = rank == mixed.victim && self->call == mixed.missing;
+        keys[0] = self->call;
+        if (wrong && mixed.instead)
+            good = ra_ring_agree(ring, RA_CALL_GATHER);
+        else if (!wrong)
+            good = (self->call % 2 ? ra_ring_backward : ra_ring_forward)(ring);
+    }
+
+    /* All hear of it, this rank in the call after at the latest; who has left out the last call has
+     * none. */
+    bool last_missing = rank == mixed.victim && mixed.missing == CALLS - 1 && !mixed.instead;
+    good = good && !last_missing && self->link.poll(self->link.self);
+    for (double began = ra_seconds(); good && ra_seconds() - began < 5;)
+        good = self->link.poll(self->link.self);
+    const char *error = self->link.error(self->link.self);
+    expect(self, !good, "no error");
+    expect(self,
+           last_missing || strstr(error, ": all ranks make the same calls in the same order") ||
+               strstr(error, "has closed its link and did not "),
+           "%s", error);
+    self->link.close(self->link.self);
+}
+
+START_TEST(calls_mixed)
+{
+    mixed.ring = _i;
+    for (int at = 0; at < 2 * CALLS * CALL_RANKS; at++) {
+        mixed.victim = at % CALL_RANKS;
+        mixed.missing = at / CALL_RANKS % CALLS;
+        mixed.instead = at >= CALLS * CALL_RANKS;
+        world.threads = thread_ring_open(CALL_RANKS, 20, THREAD_LATE);
+        double began = ra_seconds();
+        thread_ring_run(CALL_RANKS, make_calls, NULL);
+        for (int rank = 0; rank < CALL_RANKS; rank++)
+            ck_assert_msg(!ranks[rank].wrong[0], "rank %d, without call %d of rank %d: %s", rank,
+                          mixed.missing, mixed.victim, ranks[rank].wrong);
+        ck_assert(ra_seconds() - began < 10);
+        thread_ring_close(world.threads);
+    }
+}
+END_TEST
+
+static void *take_call(void *link)
+{
+    const struct ra_link *other = link;
+    other->wait(other->self, RA_CALL);
+    return NULL;
+}
+
+/* What they are told. */
+START_TEST(calls_named)
+{
+    struct ra_link links[2];
+    ck_assert_int_eq(ra_thread_links(links, 2, NULL), RA_OK);
+    struct ra_ring ring = {.link = &links[0], .call = {4, RA_CALL_BACKWARD}};
+    int hops[] = {0, 1}, last[] = {1, 1};
+    struct ra_call other = {4, RA_CALL_SCATTER}, heard;
+    ring.schedule = (struct ra_schedule){2, hops, last};
+    ck_assert(links[1].receive(links[1].self, RA_CALL, 0, -1, &heard, sizeof heard));
+    ck_assert(links[1].send(links[1].self, RA_CALL, 0, 1, &other, sizeof other));
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, take_call, &links[1]), 0);
+    ck_assert(!ra_ring_agree(&ring, RA_CALL_FORWARD));
+    pthread_join(thread, NULL);
+    ck_assert_str_eq(links[0].error(links[0].self),
+                     "ring rank 0: rank 1 is in its call 4, a scatter, this rank in its call 5, a "
+                     "forward: all ranks make the same calls in the same order");
+    ck_assert(heard.number == 5 && heard.kind == RA_CALL_FORWARD);
+    ck_assert(links[0].close(links[0].self) && links[1].close(links[1].self));
+}
+END_TEST
+
 /* ---- A link that does nothing, and fails at some call. ---- */
 
 static struct {
@@ -388,6 +515,8 @@ static struct {
     int folds_then;
     bool told;       /* a wait has said so */
     int calls_after; /* that */
+    void *heard;     /* where another rank's call is to be written */
+    int heard_of;    /* at which distances to the left, a digit for each */
 } stub;
 
 static bool stub_call(void)
@@ -398,17 +527,25 @@ static bool stub_call(void)
     return stub.fails_at == 0 || stub.calls < stub.fails_at;
 }
 
-static bool stub_send(void *self, enum ra_message message, int hop, int distance, const void *from,
-                      int64_t bytes)
-{
-    (void)self, (void)message, (void)hop, (void)distance, (void)from, (void)bytes;
-    return stub_call();
-}
-
 static bool stub_receive(void *self, enum ra_message message, int hop, int distance, void *into,
                          int64_t bytes)
 {
-    return stub_send(self, message, hop, distance, into, bytes);
+    (void)self, (void)hop, (void)bytes;
+    if (message == RA_CALL) {
+        stub.heard = into;
+        stub.heard_of = 10 * stub.heard_of - distance;
+    }
+    return stub_call();
+}
+
+/* Every other rank is in the call that this one is in. */
+static bool stub_send(void *self, enum ra_message message, int hop, int distance, const void *from,
+                      int64_t bytes)
+{
+    (void)self, (void)hop, (void)distance;
+    if (message == RA_CALL)
+        memcpy(stub.heard, from, (size_t)bytes);
+    return stub_call();
 }
 
 static bool stub_poll(void *self)
@@ -469,10 +606,10 @@ START_TEST(failing_link)
     ck_assert(call(&ring));
     ck_assert_int_eq(stub.folds, 3);
 
-    /* A poll, 2 messages of keys in and 2 out, 3 waits; backward 3 of gradients in and 3 out, and
-     * 5 waits more. */
+    /* A poll, the call in and out, and a wait for it, 2 messages of keys in and 2 out, 3 waits;
+     * backward 3 of gradients in and 3 out, and 5 waits more. */
     int calls = stub.calls;
-    ck_assert_int_eq(calls, _i ? 19 : 8);
+    ck_assert_int_eq(calls, _i ? 22 : 11);
     for (int n = 1; n <= calls; n++) {
         ring = small_ring(&stub_link, 3, stub_fold);
         stub.fails_at = n;
@@ -485,6 +622,25 @@ START_TEST(failing_link)
         ck_assert(!call(&ring));
         ck_assert_int_eq(stub.folds, 0);
     }
+}
+END_TEST
+
+/* Every rank whose messages come directly is asked, once. */
+START_TEST(each_sender_asked)
+{
+    struct ra_link link = stub_link;
+    link.size = 7;
+    int hops[] = {0, 1, 2, 5, 6}, last[7] = {0};
+    static const int64_t rows[7] = {0};
+    struct ra_ring ring = small_ring(&link, 2, stub_fold);
+    ring.schedule = (struct ra_schedule){5, hops, last};
+    ring.rows = rows;
+    ck_assert(ra_ring_forward(&ring));
+    ck_assert_int_eq(stub.heard_of, 131);
+    ring.schedule.count = 1;
+    ck_assert(ra_ring_backward(&ring) && ra_ring_agree(&ring, RA_CALL_SCATTER));
+    ck_assert_int_eq(stub.heard_of, 131);
+    ck_assert_int_eq(ring.call.number, 3);
 }
 END_TEST
 
@@ -625,6 +781,9 @@ int main(void)
     tcase_add_loop_test(cases, steps, 1, MOST_RANKS + 1);
     tcase_add_test(cases, slots);
     tcase_add_loop_test(cases, loop, 1, 7);
+    tcase_add_loop_test(cases, calls_mixed, 0, 4);
+    tcase_add_test(cases, calls_named);
+    tcase_add_test(cases, each_sender_asked);
     tcase_add_loop_test(cases, failing_link, 0, 2);
     tcase_add_test(cases, other_rank_has_failed);
     tcase_add_test(cases, first_polls);

@@ -400,6 +400,93 @@ START_TEST(in_time)
 }
 END_TEST
 
+/* ---- Progress. ---- */
+
+/* Rank 0 waits for rank 1, that one for rank 2, and rank 2 does one of these. Rank 3 waits for nobody,
+ * and polls now and then where it says so. A timeout is 0.6 s. */
+enum rank_2 { COMPUTES, IS_SILENT, WAITS_FOR_RANK_0 };
+static struct {
+    enum rank_2 does;
+    bool rank_3_computes;
+    double ended[4]; /* seconds after the beginning */
+} progress;
+
+static void compute(int rank, double seconds)
+{
+    for (double began = ra_seconds(); ra_seconds() - began < seconds && polls(rank);)
+        sleep_for(0.01);
+}
+
+static void wait_in_a_chain(int rank)
+{
+    unsigned char data[8] = "message";
+    double began = ra_seconds();
+    bool good = progress.does == COMPUTES;
+    links[rank].set_timeout(links[rank].self, 0.6);
+    if (rank == 3 && progress.rank_3_computes) {
+        compute(rank, 1.5);
+    } else if (rank == 2 && progress.does != WAITS_FOR_RANK_0) {
+        if (good)
+            compute(rank, 1.5);
+        else
+            sleep_for(1.5);
+        EXPECT(rank, sends(rank, RA_KEYS, 0, -1, data, 8) == good);
+    } else if (rank < 3) {
+        EXPECT(rank, receives(rank, RA_KEYS, 0, rank == 2 ? 2 : 1, data, 8));
+        EXPECT(rank, waits(rank, RA_KEYS) == good);
+        EXPECT(rank, !good || rank == 0 || sends(rank, RA_KEYS, 0, -1, data, 8));
+    }
+    progress.ended[rank] = ra_seconds() - began;
+    if (good)
+        EXPECT(rank, rank == 3 || waits(rank, RA_KEYS));
+}
+
+/* Whoever waits for a rank that computes, itself or through others, waits as long as that takes. */
+START_TEST(computing_is_progress)
+{
+    memset(&progress, 0, sizeof progress);
+    ring_size = 4;
+    open_links(4);
+    run_ranks(4, wait_in_a_chain);
+    for (int rank = 0; rank < 4; rank++)
+        ck_assert_str_eq(error_of(rank), "");
+    ck_assert(progress.ended[0] > 1.4);
+    close_links(4);
+}
+END_TEST
+
+/* A rank that is silent is found by who waits for it, and named, though another one computes. */
+START_TEST(silence_is_none)
+{
+    memset(&progress, 0, sizeof progress);
+    progress.does = IS_SILENT;
+    progress.rank_3_computes = _i;
+    ring_size = 4;
+    open_links(4);
+    run_ranks(4, wait_in_a_chain);
+    ck_assert_ptr_nonnull(
+        strstr(error_of(0), "ring rank 1, hop 0: waited 0.6 s for rank 2 to send"));
+    ck_assert_ptr_nonnull(strstr(error_of(0), "has it died?"));
+    ck_assert(progress.ended[0] > 0.59 && progress.ended[0] < 1.5);
+    close_links(4);
+}
+END_TEST
+
+/* Nor is it progress if all wait for each other, but while another one computes that is not known. */
+START_TEST(waiting_is_none)
+{
+    memset(&progress, 0, sizeof progress);
+    progress.does = WAITS_FOR_RANK_0;
+    progress.rank_3_computes = _i;
+    ring_size = 4;
+    open_links(4);
+    run_ranks(4, wait_in_a_chain);
+    ck_assert_ptr_nonnull(strstr(error_of(0), "it waits as well, and no rank computes"));
+    ck_assert(progress.ended[0] > (_i ? 2 : 0.89) && progress.ended[0] < 10);
+    close_links(4);
+}
+END_TEST
+
 /* ---- Failures. ---- */
 
 static const char reason[] = "ring rank 2: no more";
@@ -761,6 +848,9 @@ int main(void)
     tcase_add_test(cases, rings_apart);
     tcase_add_loop_test(cases, too_late, 0, COUNT(late));
     tcase_add_loop_test(cases, in_time, 0, 4);
+    tcase_add_test(cases, computing_is_progress);
+    tcase_add_loop_test(cases, silence_is_none, 0, 2);
+    tcase_add_loop_test(cases, waiting_is_none, 0, 2);
     tcase_add_test(cases, one_fails);
     tcase_add_test(cases, two_fail);
     tcase_add_test(cases, nothing_is_taken_after);

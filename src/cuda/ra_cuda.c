@@ -202,7 +202,15 @@ static void take_gradients(struct ra_cuda_call *call)
 void ra_cuda_enqueue_forward(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
+    const struct ra_cuda *cuda = plan->own;
+    int64_t rows = plan->config.batch * plan->rows[RA_QUERY_SIDE] * plan->config.heads;
     pack_keys(call);
+    if (cuda->wide_lost && rows > 0) {
+        size_t bytes = (size_t)rows * sizeof(float);
+        RA_DO(plan, cudaMemsetAsync(cuda->sum_lost, 0, bytes, call->stream));
+        RA_DO(plan,
+              cudaMemsetAsync(cuda->wide_lost, 0, bytes * (size_t)plan->config.dim, call->stream));
+    }
     for (int step = 0; step < plan->ring.schedule.count && ra_cuda_goes_on(plan); step++) {
         ra_cuda_of(plan)->hop = plan->ring.schedule.hop[step];
         pass_keys(call, step);

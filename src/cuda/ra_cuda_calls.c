@@ -37,6 +37,10 @@ static enum ra_status begin(struct ra_cuda_call *call, struct ra_plan *plan,
     char text[RA_ERROR_SIZE];
     if (check_stream(plan, stream, text) != RA_OK)
         return ra_plan_give_up(plan, RA_INVALID, text);
+
+    /* Are all ranks in the same call? What their devices do is enqueued for that one. */
+    if (!ra_ring_agree(&plan->ring, backward ? RA_CALL_BACKWARD : RA_CALL_FORWARD))
+        return ra_cuda_end_plan(plan, RA_LOST, plan->link.error(plan->link.self));
     struct ra_cuda *cuda = plan->own;
     call->number = cuda->calls = (cuda->calls + 1) % RA_SIGNALS;
     if (backward)

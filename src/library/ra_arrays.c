@@ -43,30 +43,74 @@ static const struct ra_tensor *tensor_of(const struct ra_arrays *arrays, const s
     return (const struct ra_tensor *)(const void *)((const char *)arrays + want->offset);
 }
 
+/* Tries to tell whether two numbers of an array share a place. Every call asks that, of its outputs,
+ * and has milliseconds for it, not hours. */
+enum { MOST_TRIES = 100000 };
+
 static int64_t absolute(int64_t stride)
 {
     return stride < 0 ? -stride : stride;
 }
 
-/* Do no two numbers of an output lie in one place? Enough for that: seen from the smallest stride
- * to the largest, each steps over all that the smaller ones reach. */
-static bool is_free_of_collisions(const struct ra_tensor *t, const int64_t counts[3], int64_t width)
+/* An axis of an array: up to `steps` steps of `stride` numbers lead from one number to others. */
+struct axis {
+    int64_t stride, steps;
+};
+
+/* How far numbers on these axes can be from each other. */
+static int64_t reach_of(const struct axis *axis, int axes, int64_t width)
 {
-    int64_t strides[3] = {absolute(t->batch), absolute(t->row), absolute(t->head)}, reach = width;
-    bool done[3] = {counts[0] < 2, counts[1] < 2, counts[2] < 2};
-    for (int round = 0; round < 3; round++) {
-        int next = -1;
-        for (int i = 0; i < 3; i++)
-            if (!done[i] && (next < 0 || strides[i] < strides[next]))
-                next = i;
-        if (next < 0)
-            break;
-        if (strides[next] < reach)
-            return false;
-        reach += strides[next] * (counts[next] - 1);
-        done[next] = true;
+    int64_t reach = width - 1;
+    for (int i = 0; i < axes; i++)
+        reach += axis[i].stride * axis[i].steps;
+    return reach;
+}
+
+/* Do some steps along these axes, forward or back, lead from `at` >= 0 to less than width from 0?
+ * When no tries are left, the answer is yes. */
+static bool leads_back(const struct axis *axis, int axes, int64_t at, int64_t width, int *tries)
+{
+    if (axes == 0 || --*tries < 0)
+        return *tries < 0 || at < width;
+
+    /* Only so many steps of the largest stride lead to where the smaller ones can reach 0 from: the
+     * first is the quotient, rounded up. */
+    const struct axis *largest = &axis[axes - 1];
+    int64_t reach = reach_of(axis, axes - 1, width), way = at - reach;
+    int64_t steps = way / largest->stride + (way % largest->stride > 0);
+    if (steps < -largest->steps)
+        steps = -largest->steps;
+    for (; steps <= largest->steps && at - steps * largest->stride >= -reach; steps++)
+        if (leads_back(axis, axes - 1, absolute(at - steps * largest->stride), width, tries))
+            return true;
+    return false;
+}
+
+/* Do two numbers of an output share a place? Then there are steps along the axes, not all 0, that
+ * add up to less than width. Let i be the axis of the largest stride among them: the smaller
+ * strides lead back what it steps. If every stride steps over all that smaller ones reach, none of
+ * its steps need be tried. Otherwise they are, and when no tries are left, the answer is yes. */
+static bool collides(const struct ra_tensor *t, const int64_t counts[3], int64_t width, int *tries)
+{
+    const int64_t strides[3] = {absolute(t->batch), absolute(t->row), absolute(t->head)};
+    struct axis axis[3]; /* of more than one number, by stride */
+    int axes = 0;
+    for (int i = 0; i < 3; i++) {
+        int at = axes;
+        if (counts[i] < 2)
+            continue;
+        for (; at > 0 && axis[at - 1].stride > strides[i]; at--)
+            axis[at] = axis[at - 1];
+        axis[at] = (struct axis){strides[i], counts[i] - 1};
+        axes++;
     }
-    return true;
+    for (int i = 0; i < axes; i++) {
+        int64_t reach = reach_of(axis, i, width), steps = 1;
+        for (; steps <= axis[i].steps && steps * axis[i].stride <= reach; steps++)
+            if (leads_back(axis, i, steps * axis[i].stride, width, tries))
+                return true;
+    }
+    return false;
 }
 
 /* Checks one array, in one of the two directions. */
@@ -115,13 +159,17 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
                          "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
                          ": give none below 0 to a plan on %s",
                          want->name, t->batch, t->row, t->head, backend->place);
-    if (is_output && !is_free_of_collisions(t, counts, width))
+    int tries = MOST_TRIES;
+    if (is_output && collides(t, counts, width, &tries))
         return ra_refuse(error,
                          "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
-                         ": give ones that step over all that smaller ones reach; it is (batch "
-                         "%" PRId64 ", rows %" PRId64 ", heads %" PRId64 ", dim %" PRId64 ")",
-                         want->name, t->batch, t->row, t->head, counts[0], counts[1], counts[2],
-                         width);
+                         ": %s; give ones that each step over all that smaller ones reach; it is "
+                         "(batch %" PRId64 ", rows %" PRId64 ", heads %" PRId64 ", dim %" PRId64
+                         ")",
+                         want->name, t->batch, t->row, t->head,
+                         tries < 0 ? "too entangled to tell if numbers share a place"
+                                   : "two of its numbers share a place",
+                         counts[0], counts[1], counts[2], width);
     return RA_OK;
 }
 
@@ -192,6 +240,12 @@ enum ra_status ra_arrays_read(struct ra_plan *plan, struct ra_arrays *arrays,
     if (status == RA_OK && arrays->mask.data && !plan->config.has_mask)
         status = ra_refuse(text, "arrays.mask is given, but the plan has config.has_mask = false, "
                                  "and would do without it");
+
+    /* So its strides, too, which have not been checked and lead anywhere. */
+    static const struct ra_tensor none = RA_NO_TENSOR;
+    for (int i = 0; i < ARRAYS && status == RA_OK; i++)
+        if (!used[i])
+            *(struct ra_tensor *)(void *)((char *)arrays + table[i].offset) = none;
     if (status == RA_OK)
         status = check_overlap(arrays, used, is_output, text);
     if (status == RA_OK)

@@ -42,8 +42,9 @@ static enum ra_status copy(struct ra_config *config, const struct ra_config *giv
     memcpy(config, given, size < sizeof *config ? size : sizeof *config);
     config->size = sizeof *config;
     if (config->begun != 1)
-        return ra_refuse(error, "config.begun = %d: begin with RA_CONFIG_INIT or ra_config_init; a field "
-                                "that is left at 0 has not its default",
+        return ra_refuse(error,
+                         "config.begun = %d: begin with RA_CONFIG_INIT or ra_config_init; a field "
+                         "that is left at 0 has not its default",
                          config->begun);
     return RA_OK;
 }
@@ -96,10 +97,19 @@ static enum ra_status check_together(const struct ra_config *c, char *error)
     return RA_OK;
 }
 
-/* The value of a field as text, a real number with so many digits. */
+/* The value of a field as a caller would write it, a real number with so many digits; what is no
+ * value of its type, as a number. */
 static const char *value_text(const struct ra_option *option, int64_t value, int digits,
                               char text[40])
 {
+    static const struct ra_config defaults = RA_CONFIG_INIT;
+    bool good = ra_option_in_range(option, value);
+    if (option->unset && value == ra_option_load(option, &defaults))
+        return option->unset;
+    if (option->kind == RA_OPTION_FLAG && good)
+        return value ? "true" : "false";
+    if (option->kind == RA_OPTION_CHOICE && good)
+        return option->choices[value].constant;
     if (option->kind == RA_OPTION_REAL)
         snprintf(text, 40, "%.*g", digits, ra_option_real(value));
     else
@@ -148,8 +158,8 @@ enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *
         return status;
     if (config->scale == RA_DEFAULT_SCALE)
         config->scale = 1 / sqrt((double)config->dim);
-    if (config->lookback > RA_BAND_FAR)
-        config->lookback = RA_BAND_FAR;
+    if (config->lookback >= RA_BAND_FAR) /* further than anything: the same as no limit */
+        config->lookback = RA_NO_LOOKBACK;
     int64_t *tiles[] = {&config->tile_queries, &config->tile_keys};
     for (int side = 0; side < 2; side++) {
         int64_t whole = larger(side == 0 ? config->queries : config->keys, 1);

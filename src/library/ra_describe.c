@@ -1,13 +1,41 @@
 /* ra_describe: what a plan is going to do, hop by hop, before it does anything. See
  * ring_attention.h.
  *
- * Chapter 08. New here: the fold of chapter 04 that only counts; the plan as a text.
+ * Chapter 08. New here: the plan as a text.
  */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include "ra_config_check.h"
-#include "ra_plan.h"
+#include "ra_count.h"
+
+/* The work of a hop: counts of ra_hop, which may be too large for it. */
+struct work {
+    __int128 multiply_adds, tiles_skipped;
+};
+
+/* What this rank does at this step; both have been checked. */
+static struct work find_hop(const struct ra_plan *plan, int rank, int step, bool backward,
+                            struct ra_hop *hop)
+{
+    const struct ra_ring *ring = &plan->ring;
+    const struct ra_config *c = &plan->config;
+    int64_t rows = ra_ring_rows(ring, rank, step), heads = c->batch * c->heads;
+    *hop = (struct ra_hop){.distance = ring->schedule.hop[step],
+                           .origin = ra_ring_origin(ring, rank, step)};
+
+    /* The messages: keys go on, if they do; their gradients go with them, or home. */
+    bool onward = ra_ring_sends(ring, rank, step);
+    bool gradients = backward && (onward || ra_ring_sends_home(ring, rank, step));
+    hop->messages = onward + gradients;
+    hop->bytes = rows * (onward * ring->key_bytes + gradients * ring->gradient_bytes);
+
+    /* The work: two products of matrices forward, five backward. One head stands for all. */
+    struct ra_count count = {0, 0};
+    if (rows > 0)
+        count = ra_count_fold(plan, rank, hop->origin);
+    return (struct work){(backward ? 5 : 2) * heads * c->dim * count.pairs, heads * count.skipped};
+}
 
 enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backward,
                            struct ra_hop *hop)
@@ -15,7 +43,6 @@ enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backwa
     if (!plan)
         return RA_INVALID;
     int P = plan->link.size, hops = plan->ring.schedule.count;
-    const struct ra_config *c = &plan->config;
     if (rank < 0 || rank >= P)
         return ra_refuse(plan->error, "rank = %d: give 0 to %d", rank, P - 1);
     if (!hop)
@@ -23,28 +50,14 @@ enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backwa
     if (step < 0 || step >= hops)
         return ra_refuse(plan->error, "step = %d: give 0 to %d", step, hops - 1);
 
-    /* The work: the fold itself, told to count and not to compute; one head stands for all. */
-    int origin = ra_ring_origin(&plan->ring, rank, step);
-    struct ra_fold fold = ra_plan_fold(plan, backward);
-    fold.count_only = true;
-    struct ra_layout layout = plan->layouts[RA_QUERY_SIDE];
-    struct ra_queries queries = {.rows = ra_layout_rows(layout, rank)};
-    struct ra_keys keys = {.rows = ra_ring_rows(&plan->ring, rank, step)};
-    if (keys.rows > 0)
-        ra_layout_fold(&fold, layout, rank, plan->layouts[RA_KEY_SIDE], origin, c->causal,
-                       c->lookback, &queries, &keys);
-    int64_t heads = c->batch * c->heads;
-    *hop = (struct ra_hop){.distance = plan->ring.schedule.hop[step],
-                           .origin = origin,
-                           .multiply_adds = (backward ? 5 : 2) * heads * fold.pairs * c->dim,
-                           .tiles_skipped = heads * fold.skipped};
-
-    /* The messages: keys go on, if they do; their gradients go with them, or home. */
-    const struct ra_ring *ring = &plan->ring;
-    bool onward = ra_ring_sends(ring, rank, step);
-    bool gradients = backward && (onward || ra_ring_sends_home(ring, rank, step));
-    hop->messages = onward + gradients;
-    hop->bytes = keys.rows * (onward * ring->key_bytes + gradients * ring->gradient_bytes);
+    struct work work = find_hop(plan, rank, step, backward, hop);
+    if (work.multiply_adds > INT64_MAX || work.tiles_skipped > INT64_MAX)
+        return ra_refuse(plan->error,
+                         "rank %d, step %d: about %.2g multiply-adds and %.2g skipped tiles, and "
+                         "int64_t counts to 2^63 - 1; ra_plan_describe writes them in full",
+                         rank, step, (double)work.multiply_adds, (double)work.tiles_skipped);
+    hop->multiply_adds = (int64_t)work.multiply_adds;
+    hop->tiles_skipped = (int64_t)work.tiles_skipped;
     return RA_OK;
 }
 
@@ -88,8 +101,12 @@ static void say_config(struct page *page, const struct ra_plan *plan)
     if (c->forward_only)
         say(page, ", forward only");
     say(page, ", %s", ra_option_layouts[c->layout].word);
-    if (c->layout == RA_STRIPED && plan->layouts[RA_QUERY_SIDE].stripes > 1)
-        say(page, " in %" PRId64 " stripes a rank", plan->layouts[RA_QUERY_SIDE].stripes);
+    struct ra_layout queries = plan->layouts[RA_QUERY_SIDE];
+    int64_t rows = ra_layout_span(queries, 0, 0).count;
+    if (c->layout == RA_STRIPED && queries.stripes > 1)
+        say(page, " in %" PRId64 " stripes a rank", queries.stripes);
+    if (c->layout == RA_STRIPED && queries.stripes > 1 && rows < c->tile_queries)
+        say(page, " of %" PRId64 " rows at most: tiles are no larger, and slower", rows);
     say(page, "\n");
 }
 
@@ -109,29 +126,44 @@ static void say_rows(struct page *page, const char *name, struct ra_layout layou
             a = rows - 2;
 }
 
-/* A table with a line for each hop of one direction. */
-static void say_hops(struct page *page, struct ra_plan *plan, int rank, bool backward)
+/* A number of up to 128 bits, at least 0, in a column of this width. */
+static void say_count(struct page *page, int width, __int128 count)
 {
-    struct ra_hop hop = {0}, all = {0};
+    char digits[40] = "", *first = digits + sizeof digits - 1;
+    do
+        *--first = (char)('0' + (int)(count % 10));
+    while ((count /= 10) > 0);
+    say(page, " %*s", width, first);
+}
+
+/* A table with a line for each hop of one direction. */
+static void say_hops(struct page *page, const struct ra_plan *plan, int rank, bool backward)
+{
+    struct ra_hop all = {0};
+    struct work all_work = {0, 0};
     say(page, "%s\n  hop  keys of  multiply-adds  tiles skipped  messages  bytes sent\n",
         backward ? "backward" : "forward");
     for (int step = 0; step < plan->ring.schedule.count; step++) {
-        if (ra_plan_hop(plan, rank, step, backward, &hop) != RA_OK)
-            return;
-        say(page, "%5d %8d %14" PRId64 " %14" PRId64 " %9" PRId64 " %11" PRId64 "\n", hop.distance,
-            hop.origin, hop.multiply_adds, hop.tiles_skipped, hop.messages, hop.bytes);
-        all.multiply_adds += hop.multiply_adds;
-        all.tiles_skipped += hop.tiles_skipped;
+        struct ra_hop hop;
+        struct work work = find_hop(plan, rank, step, backward, &hop);
+        say(page, "%5d %8d", hop.distance, hop.origin);
+        say_count(page, 14, work.multiply_adds);
+        say_count(page, 14, work.tiles_skipped);
+        say(page, " %9" PRId64 " %11" PRId64 "\n", hop.messages, hop.bytes);
+        all_work.multiply_adds += work.multiply_adds;
+        all_work.tiles_skipped += work.tiles_skipped;
         all.messages += hop.messages;
         all.bytes += hop.bytes;
     }
-    say(page, "  all %23" PRId64 " %14" PRId64 " %9" PRId64 " %11" PRId64 "\n", all.multiply_adds,
-        all.tiles_skipped, all.messages, all.bytes);
+    say(page, "  all         ");
+    say_count(page, 14, all_work.multiply_adds);
+    say_count(page, 14, all_work.tiles_skipped);
+    say(page, " %9" PRId64 " %11" PRId64 "\n", all.messages, all.bytes);
 }
 
 int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size)
 {
-    struct page page = {text, size, 0};
+    struct page page = {text, text ? size : 0, 0};
     int P = ra_plan_ranks(plan);
     if (rank < 0 || rank >= P)
         return -1;

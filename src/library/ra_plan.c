@@ -160,7 +160,8 @@ int ra_plan_ranks(const struct ra_plan *plan)
 
 struct ra_layout ra_plan_layout(const struct ra_plan *plan, enum ra_side side)
 {
-    return plan ? plan->layouts[side == RA_KEY_SIDE] : (struct ra_layout){0};
+    static const struct ra_layout none = {RA_CONTIGUOUS, 1, 0, 1};
+    return plan ? plan->layouts[side == RA_KEY_SIDE] : none;
 }
 
 int64_t ra_plan_rows(const struct ra_plan *plan, enum ra_side side)

@@ -167,14 +167,13 @@ static bool poll(void *link)
     return !self->error[0];
 }
 
-/* When there was last a reason to wait for this rank, by point 7 of ra_link.h: it polled; or, if it
- * waits as well, any rank did. */
-static double last_progress(const struct ring *ring, const struct rank *peer)
+/* Until when this rank, which has waited since `began`, waits for another: by point 7 of ra_link.h. */
+static double deadline(const struct rank *self, const struct rank *peer, double began)
 {
-    double last = peer->polled;
-    for (int r = 0; r < ring->ranks && peer->waits; r++)
-        last = ring->rank[r].polled > last ? ring->rank[r].polled : last;
-    return last;
+    double last = peer->polled > began ? peer->polled : began;
+    for (int r = 0; r < self->ring->ranks && peer->waits; r++)
+        last = self->ring->rank[r].polled > last ? self->ring->rank[r].polled : last;
+    return last + self->timeout * (peer->waits ? 1.5 : 1);
 }
 
 /* Sleeps until something may have changed, under the mutex. Fails if this message cannot come any
@@ -184,22 +183,19 @@ static void wait_for_change(struct rank *self, const struct passage *due, bool i
 {
     const double longest = 3600; /* seconds, that a timespec can hold whatever the timeout is */
     const struct rank *peer = &self->ring->rank[due->peer];
-    double now = ra_seconds(), since = last_progress(self->ring, peer), left = longest;
-    if (self->timeout > 0)
-        left = (since > began ? since : began) + self->timeout - now;
-    if (peer->closed) {
-        fail_at(self, due->hop, "rank %d has closed its link and did not %s %s", due->peer,
-                incoming ? "send" : "take", ra_message_name(due->message));
-    } else if (left <= 0) {
+    double now = ra_seconds();
+    double left = self->timeout > 0 ? deadline(self, peer, began) - now : longest;
+    if (peer->closed || left <= 0) {
+        enum ra_absence absence = peer->waits ? RA_IS_WAITING : RA_IS_SILENT;
         char text[RA_ERROR_SIZE];
         ra_message_overdue(text, self->rank, due->hop, self->timeout, due->peer, incoming,
-                           due->message, peer->waits);
+                           due->message, peer->closed ? RA_IS_GONE : absence);
         fail_for(self, text);
-    } else {
-        double until = now + (left < longest ? left : longest);
-        struct timespec when = {(time_t)until, (long)(1e9 * (until - (double)(time_t)until))};
-        pthread_cond_timedwait(&self->changed, &self->ring->mutex, &when);
+        return;
     }
+    double until = now + (left < longest ? left : longest);
+    struct timespec when = {(time_t)until, (long)(1e9 * (until - (double)(time_t)until))};
+    pthread_cond_timedwait(&self->changed, &self->ring->mutex, &when);
 }
 
 static bool wait(void *link, enum ra_message message)
@@ -290,10 +286,8 @@ static bool close_link(void *link)
 static struct ring *new_ring(int ranks, size_t bytes)
 {
     struct ring *ring = calloc(1, bytes);
-    if (!ring || pthread_mutex_init(&ring->mutex, NULL) != 0) {
-        free(ring);
-        return NULL;
-    }
+    if (!ring || pthread_mutex_init(&ring->mutex, NULL) != 0)
+        return free(ring), NULL;
 
     /* Timeouts are counted on ra_clock's clock, which nobody sets. */
     pthread_condattr_t clock;

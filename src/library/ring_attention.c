@@ -4,6 +4,7 @@
  * returned.
  */
 #include "ring_attention.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +13,8 @@
 #include "ra_host.h"
 #include "ra_plan.h"
 
-/* Ranks of a plan to look at: every rank must be asked about every other. */
-enum { MOST_RANKS = 4096 };
+/* Ranks of a ring: more is a mistake, as a plan has two lines of memory and of text for each. */
+enum { MOST_RANKS = 1 << 16 };
 
 const char *ra_version(void)
 {
@@ -81,6 +82,29 @@ struct ra_tensor ra_tensor_bn(void *data, int64_t rows)
     return (struct ra_tensor){data, RA_BOOL, rows, 1, 0};
 }
 
+/* Is this a link? If not, nothing of it is called. */
+static enum ra_status check_link(const struct ra_link *link, char *error)
+{
+    const struct {
+        const char *name;
+        bool is_there;
+    } functions[] = {{"send", link->send},  {"receive", link->receive}, {"poll", link->poll},
+                     {"wait", link->wait},  {"fail", link->fail},       {"error", link->error},
+                     {"close", link->close}};
+    if (link->size < 1 || link->size > MOST_RANKS)
+        return ra_refuse(error, "link.size = %d: give 1 to %d ranks", link->size, MOST_RANKS);
+    if (link->rank < 0 || link->rank >= link->size)
+        return ra_refuse(error, "link.rank = %d: give 0 to %d, as link.size is %d", link->rank,
+                         link->size - 1, link->size);
+    if (link->bytes < 0)
+        return ra_refuse(error, "link.bytes = %" PRId64 ": give at least 0", link->bytes);
+    for (size_t f = 0; f < sizeof functions / sizeof *functions && link->size > 1; f++)
+        if (!functions[f].is_there)
+            return ra_refuse(error, "link.%s is NULL: a link of %d ranks needs this function",
+                             functions[f].name, link->size);
+    return RA_OK;
+}
+
 /* Reads the config of a plan over this link (NULL: none). */
 static enum ra_status read_config(struct ra_config *config, const struct ra_config *given,
                                   const struct ra_link *link, char *error)
@@ -89,8 +113,8 @@ static enum ra_status read_config(struct ra_config *config, const struct ra_conf
     if (status != RA_OK)
         return status;
     if (!link && config->ring_size > MOST_RANKS)
-        return ra_refuse(error, "config.ring_size = %d: a plan to look at has at most %d ranks",
-                         config->ring_size, MOST_RANKS);
+        return ra_refuse(error, "config.ring_size = %d: give at most %d", config->ring_size,
+                         MOST_RANKS);
     if (link && config->ring_size > 0 && config->ring_size != link->size)
         return ra_refuse(error, "config.ring_size = %d: give 0, or the %d of the link",
                          config->ring_size, link->size);
@@ -144,11 +168,14 @@ enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *con
 {
     char text[RA_ERROR_SIZE];
     struct ra_plan *made = NULL;
-    enum ra_status status = create(&made, plan != NULL, config, link, text);
-    if (status != RA_OK && made)
-        destroy(made);
-    else if (status != RA_OK && link && link->close)
-        link->close(link->self);
+    enum ra_status status = link ? check_link(link, text) : RA_OK;
+    if (status == RA_OK) {
+        status = create(&made, plan != NULL, config, link, text);
+        if (status != RA_OK && made)
+            destroy(made);
+        else if (status != RA_OK && link && link->close)
+            link->close(link->self);
+    }
     if (plan)
         *plan = status == RA_OK ? made : NULL;
     if (error && status != RA_OK)

@@ -29,10 +29,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The modules of the earlier chapters: layouts and head maps, and for a loop of your own the carry
  * (ra_tile_begin, ra_tile_forward, ra_tile_finish, ...), the fold (ra_band_fold, ra_layout_fold) and
  * the ring (ra_ring_forward). They trust their arguments. */
@@ -46,6 +42,10 @@ extern "C" {
 #include "ra_span.h"
 #include "ra_status.h"
 #include "ra_tile.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* The version of this header: major, minor, patch. */
 #define RA_VERSION_MAJOR 0
@@ -80,13 +80,14 @@ struct ra_plan;
  * The link belongs to the plan from then on, also if this fails. The ranks compare what they were
  * given: if one has a config that is wrong, or one that differs, or no memory, all fail and get the
  * same text, which names that rank and the field. A rank that does not come is RA_LOST after
- * config.timeout. */
+ * config.timeout. What is no link (a rank that its ring has not, a function that is missing) is
+ * RA_INVALID; nothing of it is called, and it stays the caller's. */
 RA_CHECKED enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *config,
                                          const struct ra_link *link, char error[RA_ERROR_SIZE]);
 
 /* Frees a plan and its link; NULL is none. A plan of several ranks is destroyed by all of them
- * together, with a link over MPI before MPI_Finalize. After RA_LOST it frees nothing that the link may
- * still write to: that stays, once. */
+ * together, with a link over MPI before MPI_Finalize; over MPI each waits for the others, ten seconds
+ * at most. After RA_LOST it frees nothing that the link may still write to: that stays, once. */
 void ra_plan_destroy(struct ra_plan *plan);
 
 /* The text of the last error of a call with this plan; "" if there was none. It belongs to the
@@ -128,7 +129,8 @@ struct ra_hop {
 };
 
 /* Hop number `step`, 0..ra_plan_hops-1, of a rank of this ring, 0..P-1, before it runs. Masks are
- * not looked at. RA_INVALID: there is no such rank or hop. */
+ * not looked at. RA_INVALID: there is no such rank or hop; or a count is above INT64_MAX, and then
+ * the two that can be, multiply_adds and tiles_skipped, are 0. ra_plan_describe writes any count. */
 RA_CHECKED enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backward,
                                       struct ra_hop *hop);
 
@@ -182,22 +184,27 @@ struct ra_arrays {
 /* o = softmax over the keys that each query sees, of their scores, times v; lse = log of the sum
  * of exp(score). A query that sees nothing gets o = 0 and lse = -inf; one that sees a key with a score
  * that is NaN, or beyond the range of float32, gets NaN. Nothing of a key reaches a query that does
- * not see it. (On GPUs neither is sure yet: see Limits in the reference.) All ranks of a ring call it
+ * not see it. (GPUs differ in details: see Limits in the reference.) All ranks of a ring call it
  * together. Reads q, k, v and mask, writes o and lse.
  *
  * RA_INVALID: an array is wrong, and nothing was written. If the plan has other ranks, they get
  * RA_LOST and the same text, at the latest in their next call, and the plan is at its end on all of
  * them. Or another call of this plan is not over, in another thread or because this one comes from
  * its observer: that call goes on, and this one has done nothing. RA_LOST: outputs may be half
- * written. All ranks make the same calls in the same order: one that calls another function is not
- * noticed, but by a message that does not come. */
+ * written. All ranks make the same calls in the same order: they count them, and if two that pass
+ * each other messages are in different calls, that is RA_LOST on all, before a number of another call
+ * is used. What no rank can see are two calls of one kind with the same number: see Limits in the
+ * reference. */
 RA_CHECKED enum ra_status ra_forward(struct ra_plan *plan, const struct ra_arrays *arrays);
 
 /* Gradients of q, k and v, given that of o, for the o and lse that ra_forward wrote for the same
  * q, k, v and mask. Reads all of these and d_out, writes dq, dk and dv. Otherwise as ra_forward. A
  * query that saw nothing has dq = 0 and adds nothing to dk and dv. lse is the natural logarithm, of
  * scores after scale and soft cap; delta = sum of d_out * o, the D of other texts, is computed
- * inside, from the o that is given. A gradient of lse is not taken. */
+ * inside, from the o that is given. A gradient of lse is not taken.
+ *
+ * lse is float32, so off by up to e = |lse| * 2^-24, and that multiplies the query's share of all
+ * gradients by up to exp(e): 1.06 if lse is 10^6. From 10^8 on nothing is left of them. */
 RA_CHECKED enum ra_status ra_backward(struct ra_plan *plan, const struct ra_arrays *arrays);
 
 /* Returns when all calls of this plan are done, and says how they went. ra_forward and ra_backward

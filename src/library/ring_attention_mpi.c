@@ -15,18 +15,24 @@
 
 /* ---- The link. */
 
+static bool is_running(void)
+{
+    int initialized, finalized;
+    MPI_Initialized(&initialized);
+    MPI_Finalized(&finalized);
+    return initialized && !finalized;
+}
+
 /* Is MPI running, is libringattn of this version, and is this a communicator of one group? */
 static enum ra_status check_communicator(MPI_Comm comm, char *error)
 {
-    int initialized, finalized, between_groups;
-    MPI_Initialized(&initialized);
-    MPI_Finalized(&finalized);
-    if (!initialized || finalized)
+    int between_groups;
+    if (!is_running())
         return ra_refuse(error, "MPI is not running: call between MPI_Init and MPI_Finalize");
     if (strcmp(ra_version(), RA_VERSION) != 0)
         return ra_refuse(error, "libringattn is %s, libringattn_mpi " RA_VERSION ": install a pair",
                          ra_version());
-    if (comm == MPI_COMM_NULL)
+    if (comm == MPI_COMM_NULL || !comm)
         return ra_refuse(error, "comm is MPI_COMM_NULL: give a communicator that has this rank");
     MPI_Comm_test_inter(comm, &between_groups);
     if (between_groups)
@@ -46,6 +52,14 @@ enum ra_status ra_mpi_link(struct ra_link *link, MPI_Comm comm, int ring_size, d
     if (error && status != RA_OK)
         snprintf(error, RA_ERROR_SIZE, "%s", text);
     return status;
+}
+
+enum ra_status ra_mpi_link_f(struct ra_link *link, MPI_Fint comm, int ring_size, double timeout,
+                             char error[RA_ERROR_SIZE])
+{
+    /* MPI converts handles only while it is running. */
+    return ra_mpi_link(link, is_running() ? MPI_Comm_f2c(comm) : MPI_COMM_NULL, ring_size, timeout,
+                       error);
 }
 
 /* ---- Handing out and collecting. */
@@ -110,7 +124,8 @@ static bool agree_on_rows(struct ra_plan *plan, enum ra_side side, int64_t outer
     const char *const calls[] = {"ra_mpi_gather", "ra_mpi_scatter"};
     const char *const sides[] = {"RA_QUERY_SIDE", "RA_KEY_SIDE"};
     ra_refuse(text,
-              "rank %d calls %s with %s, outer %" PRId64 ", row_bytes %" PRId64 ", the root, rank %d, "
+              "rank %d calls %s with %s, outer %" PRId64 ", row_bytes %" PRId64
+              ", the root, rank %d, "
               "%s with %s, %" PRId64 ", %" PRId64 ": give the same",
               link->rank, calls[own[0]], sides[own[1]], own[2], own[3], root, calls[theirs[0]],
               sides[theirs[1]], theirs[2], theirs[3]);

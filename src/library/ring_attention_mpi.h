@@ -27,6 +27,11 @@ extern "C" {
 RA_CHECKED enum ra_status ra_mpi_link(struct ra_link *link, MPI_Comm comm, int ring_size,
                                       double timeout, char error[RA_ERROR_SIZE]);
 
+/* The same, of a communicator as a number: in Fortran comm, or comm%MPI_VAL of mpi_f08; in Python
+ * comm.py2f() of mpi4py. */
+RA_CHECKED enum ra_status ra_mpi_link_f(struct ra_link *link, MPI_Fint comm, int ring_size,
+                                        double timeout, char error[RA_ERROR_SIZE]);
+
 /* ra_shard when one rank has the whole: rank `root` of each ring gives every other one its rows.
  * `whole` is read there alone. Arguments as in ra_shard, the same on all ranks of the ring. After
  * RA_LOST a large row that was on its way may still be read from `whole` or written to `local`. */

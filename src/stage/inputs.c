@@ -117,6 +117,7 @@ void stage_open_inputs(struct stage *stage, const char *folder)
 {
     char path[PATH_MAX];
     struct stat status;
+    stage->problem_folder = folder;
     if (stat(folder, &status) != 0)
         stage_fail(stage, "%s: %s (build/problem makes problems)", folder, strerror(errno));
     if (!S_ISDIR(status.st_mode))

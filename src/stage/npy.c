@@ -311,7 +311,7 @@ bool npy_open(struct npy *file, const char *path)
 
 bool npy_edit(struct npy *file, const char *path)
 {
-    return open_existing(file, path, O_RDWR);
+    return open_existing(file, path, O_RDWR | O_NOFOLLOW);
 }
 
 /* Reserves the disk space of a new file and writes its header. */
@@ -361,15 +361,9 @@ bool npy_create(struct npy *file, const char *path, enum npy_type type, int dims
     if (!count_bytes(file, &bytes))
         return false;
 
-    file->fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    file->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file->fd < 0)
         return fail(file, "cannot be created: %s", strerror(errno));
-    /* A device must be neither written nor, by the clearing up below, removed. */
-    struct stat status;
-    if (fstat(file->fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-        fail(file, "is not a regular file; name a new file");
-        return abandon(file);
-    }
     if (write_header(file, bytes))
         return true;
     unlink(path);

@@ -41,12 +41,12 @@ struct npy_slice {
 bool npy_open(struct npy *file, const char *path);
 
 /* The same, to write into a file that npy_create made: several processes may share one file, each
- * with its own rows. */
+ * with its own rows. A symbolic link is refused. */
 bool npy_edit(struct npy *file, const char *path);
 
-/* Creates (or empties) a file of this type and shape and reserves its whole space on disk, so that
- * a full disk is found now and not after the computation. The data are zero until written. No file
- * is left on failure. */
+/* Creates a file of this type and shape and reserves its whole space on disk, so that a full disk
+ * is found now and not after the computation. Whatever stands at the path already, a link too, is
+ * left alone, and the call fails. The data are zero until written. No file is left on failure. */
 bool npy_create(struct npy *file, const char *path, enum npy_type type, int dims,
                 const int64_t *shape);
 

@@ -2,9 +2,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "ra_clock.h"
 #include "stage_parts.h"
@@ -117,15 +119,66 @@ void stage_print_counts(struct stage *stage)
 
 /* ---- The trace. */
 
-/* Creates the file or empties it before the work, to find out then that it cannot be written. */
-void stage_create_trace(const struct stage *stage)
+/* Ends the program if the trace would take the place of something else. */
+static void check_trace(const struct stage *stage)
+{
+    static const char *const inputs[] = {"q", "k", "v", "do", "mask"};
+    const char *path = stage->trace_path;
+    struct stat there, input;
+    bool exists = lstat(stage->trace, &there) == 0;
+    if (exists && !S_ISREG(there.st_mode))
+        stage_end(stage, 2, "--trace %s: is not a regular file; name a new file", path);
+    for (int i = 0; i < STAGE_INPUTS && exists; i++) {
+        char name[PATH_MAX];
+        snprintf(name, sizeof name, "%s/%s.npy", stage->problem_folder, inputs[i]);
+        if (stat(name, &input) == 0 && input.st_dev == there.st_dev && input.st_ino == there.st_ino)
+            stage_end(stage, 2, "--trace %s: is the input %s; name a new file", path, inputs[i]);
+    }
+
+    /* RESULT is replaced as a whole. */
+    size_t length = strlen(stage->result);
+    char next = strncmp(stage->trace, stage->result, length) == 0 ? stage->trace[length] : '-';
+    if (next == '\0' || next == '/')
+        stage_end(stage, 2, "--trace %s: is RESULT, or in it; name a file elsewhere", path);
+}
+
+void stage_find_trace(struct stage *stage)
 {
     if (!stage->trace_path)
         return;
-    /* O_NONBLOCK, as opening a pipe would wait for its reader. */
-    int file = open(stage->trace_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
-    if (file < 0 || pwrite(file, "[\n", 2, 0) != 2 || close(file) != 0)
+    if (!stage_resolve(stage->trace_path, stage->trace))
         stage_fail(stage, "--trace %s: %s", stage->trace_path, strerror(errno));
+    if (stage->world.rank == 0) {
+        check_trace(stage);
+        stage_hidden_clear(stage->trace, false);
+    }
+}
+
+/* The hidden file that becomes the trace. */
+static void hidden_trace(const struct stage *stage, char path[PATH_MAX])
+{
+    if (!stage_hidden_path(stage->trace, false, stage->hidden_number, path))
+        stage_fail(stage, "--trace %.60s...: the path is too long", stage->trace_path);
+}
+
+bool stage_create_trace(struct stage *stage)
+{
+    char path[PATH_MAX];
+    if (!stage->trace_path)
+        return true;
+    hidden_trace(stage, path);
+    stage_unfinished_trace(path);
+    if (stage->world.rank > 0)
+        return true;
+
+    /* Before the work, to find out then that it cannot be written. */
+    stage->trace_lock = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (stage->trace_lock < 0 || pwrite(stage->trace_lock, "[\n", 2, 0) != 2)
+        stage_fail(stage, "--trace %s: %s", stage->trace_path, strerror(errno));
+    if (stage_hidden_own(stage->trace_lock))
+        return true;
+    close(stage->trace_lock);
+    return false;
 }
 
 void stage_trace(struct stage *stage, enum stage_lane lane, const char *name, int hop, double start,
@@ -179,7 +232,9 @@ void stage_write_trace(struct stage *stage)
     for (int r = 0; r < stage->world.rank; r++)
         at += stage->gathered[r];
 
-    int file = open(stage->trace_path, O_WRONLY | O_CLOEXEC);
+    char path[PATH_MAX];
+    hidden_trace(stage, path);
+    int file = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     bool written = file >= 0;
     for (size_t done = 0; written && done < length;) {
         ssize_t step = pwrite(file, text + done, length - done, at + (off_t)done);
@@ -189,6 +244,16 @@ void stage_write_trace(struct stage *stage)
     if (!written || close(file) != 0)
         stage_fail(stage, "--trace %s: %s", stage->trace_path, strerror(errno));
     free(text);
+}
+
+void stage_name_trace(struct stage *stage)
+{
+    char path[PATH_MAX];
+    if (!stage->trace_path)
+        return;
+    hidden_trace(stage, path);
+    if (rename(path, stage->trace) != 0 || close(stage->trace_lock) != 0)
+        stage_fail(stage, "--trace %s: %s", stage->trace_path, strerror(errno));
 }
 
 /* ---- Laps. */

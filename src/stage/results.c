@@ -1,7 +1,8 @@
-/* results: the result files: reserved as hidden files, written by rows, given their names when all
- * are whole.
+/* results: the result files: reserved in a hidden folder, and written by rows. publish.c gives that
+ * folder its name when all are whole.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,97 +11,128 @@
 #include <unistd.h>
 #include "stage_parts.h"
 
-static const char *const result_names[STAGE_RESULTS] = {"o", "lse", "dq", "dk", "dv"};
-
-/* How many of the results this run has. */
-static int result_count(const struct stage *stage)
+int stage_result_count(const struct stage *stage)
 {
     return stage->config.forward_only ? STAGE_DQ : STAGE_RESULTS;
 }
 
-/* The final path of a result, or of the hidden file that becomes it. */
-static void result_path(const struct stage *stage, enum stage_result result, bool hidden,
-                        char path[PATH_MAX])
+/* Finds where RESULT is, or will be, and clears up after runs into it that were killed. */
+static void find_folder(struct stage *stage)
 {
-    int length =
-        hidden ? snprintf(path, PATH_MAX, "%s/.%s.npy.%ld", stage->result_folder,
-                          result_names[result], (long)stage->result_suffix)
-               : snprintf(path, PATH_MAX, "%s/%s.npy", stage->result_folder, result_names[result]);
-    if (length >= PATH_MAX)
-        stage_fail(stage, "%.60s...: the path is too long", stage->result_folder);
+    struct stat status;
+    if (!stage_resolve(stage->result_folder, stage->result))
+        stage_fail(stage, "%s: cannot create the result folder: %s", stage->result_folder,
+                   strerror(errno));
+    if (stage->world.rank > 0)
+        return;
+    bool there = lstat(stage->result, &status) == 0;
+    if (there && !S_ISDIR(status.st_mode))
+        stage_fail(stage, "%s: not a folder; RESULT is the folder that gets the results",
+                   stage->result_folder);
+    if (there && access(stage->result, R_OK) != 0)
+        stage_fail(stage, "%s: %s", stage->result_folder, strerror(errno));
+    stage_check_names(stage);
+    stage_hidden_clear(stage->result, false);
+    stage_hidden_clear(stage->result, true);
 }
 
-/* Makes the folder of the results, unless it is there. */
-static void create_folder(const struct stage *stage)
+/* Notes the path of the hidden folder; inside RESULT if it cannot be beside it. */
+static void note_folder(struct stage *stage)
 {
-    const char *folder = stage->result_folder;
-    struct stat status;
-    if (mkdir(folder, 0777) == 0)
-        stage_unfinished_note(STAGE_RESULTS, folder);
-    else if (errno != EEXIST)
-        stage_fail(stage, "%s: cannot create the result folder: %s", folder, strerror(errno));
-    else if (stat(folder, &status) != 0 || !S_ISDIR(status.st_mode))
-        stage_fail(stage, "%s: not a folder; RESULT is the folder that gets the results", folder);
+    if (!stage_hidden_path(stage->result, stage->inside, stage->hidden_number, stage->hidden))
+        stage_fail(stage, "%.60s...: the path is too long", stage->result);
+    stage_unfinished_results(stage->hidden);
+}
 
-    /* A folder in the place of a result would stop stage_close after it has replaced others. */
-    for (int r = 0; r < STAGE_RESULTS; r++) {
-        char path[PATH_MAX];
-        result_path(stage, r, false, path);
-        if (lstat(path, &status) == 0 && S_ISDIR(status.st_mode))
-            stage_fail(stage, "%s: is a folder; the result needs this name", path);
+/* Makes the hidden folder beside RESULT, to be exchanged with it. A RESULT that exists must have
+ * room for new files; and a folder that cannot move from there to beside it, because RESULT is a
+ * mount or nobody may write around it, could not be exchanged either: it stays inside. */
+static void create_folder(struct stage *stage)
+{
+    struct stat status;
+    stage->inside = lstat(stage->result, &status) == 0;
+    note_folder(stage);
+    if (mkdir(stage->hidden, 0777) != 0)
+        stage_fail(stage, "%s: cannot create the result folder: %s",
+                   stage->inside ? stage->hidden : stage->result_folder, strerror(errno));
+    char beside[PATH_MAX];
+    if (stage->inside && stage_hidden_path(stage->result, false, stage->hidden_number, beside) &&
+        rename(stage->hidden, beside) == 0) {
+        stage->inside = false;
+        note_folder(stage);
     }
 }
 
-/* Reserves the results as hidden files, so that a full disk or a folder that cannot be written is
- * found before the work and not after it. */
-static void create_files(struct stage *stage)
+/* Locks the results, for as long as stage->result_lock is open. False if another run was faster. */
+static bool lock_results(struct stage *stage)
+{
+    const struct npy *file = &stage->results[STAGE_O];
+    stage->result_lock = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
+    if (stage->result_lock < 0)
+        stage_fail(stage, "%s: %s", file->path, strerror(errno));
+    if (stage_hidden_own(stage->result_lock))
+        return true;
+    close(stage->result_lock);
+    return false;
+}
+
+/* Reserves the results in the hidden folder, so that a full disk or a folder that cannot be written
+ * is found before the work and not after it. False if another run cleared the folder away before it
+ * was locked. */
+static bool create_files(struct stage *stage)
 {
     int64_t batches = stage->inputs[STAGE_Q].shape[0];
-    for (int r = 0; r < result_count(stage); r++) {
+    create_folder(stage);
+    for (int r = 0; r < stage_result_count(stage); r++) {
         bool is_lse = r == STAGE_LSE, of_keys = r == STAGE_DK || r == STAGE_DV;
         int64_t rows[] = {batches, stage->N, stage->H, stage->D};
         int64_t keys[] = {batches, stage->M, stage->G, stage->D};
         int64_t lse[] = {batches, stage->H, stage->N};
-        char path[PATH_MAX];
-        result_path(stage, r, true, path);
-        stage_unfinished_note(r, path);
-        if (!npy_create(&stage->results[r], path, stage->result_type, is_lse ? 3 : 4,
-                        is_lse    ? lse
-                        : of_keys ? keys
-                                  : rows))
-            stage_fail(stage, "%s", stage->results[r].error);
+        struct npy *file = &stage->results[r];
+        const int64_t *shape = is_lse ? lse : of_keys ? keys : rows;
+        bool created =
+            npy_create(file, stage_unfinished_result(r), stage->result_type, is_lse ? 3 : 4, shape);
+        bool cleared = !created && access(stage->hidden, F_OK) != 0 && errno == ENOENT;
+        if (created && r == STAGE_O)
+            cleared = !lock_results(stage);
+        if (cleared)
+            return false;
+        if (!created)
+            stage_fail(stage, "%s", file->error);
     }
+    return true;
 }
 
 /* Opens the files that rank 0 has created. */
 static void edit_files(struct stage *stage)
 {
-    for (int r = 0; r < result_count(stage); r++) {
-        char path[PATH_MAX];
-        result_path(stage, r, true, path);
-        stage_unfinished_note(r, path);
-        if (!npy_edit(&stage->results[r], path))
+    note_folder(stage);
+    for (int r = 0; r < stage_result_count(stage); r++)
+        if (!npy_edit(&stage->results[r], stage_unfinished_result(r)))
             stage_fail(stage, "%s (do all ranks see the same files?)", stage->results[r].error);
-    }
 }
 
 void stage_open_results(struct stage *stage)
 {
-    stage_gather(stage, getpid());
-    stage->result_suffix = stage->gathered[0];
-    if (stage->world.rank == 0) {
-        create_folder(stage);
-        create_files(stage);
-        stage_create_trace(stage);
-    }
+    find_folder(stage);
+    stage_find_trace(stage);
+    if (stage->world.rank == 0)
+        do {
+            stage_unfinished_remove();
+            stage_close_results(stage);
+            stage->hidden_number = stage_hidden_number(stage);
+        } while (!create_files(stage) || !stage_create_trace(stage));
     stage_check_all(stage);
 
-    /* The folder is new if rank 0 has made it. */
-    stage_gather(stage, stage_unfinished_path(STAGE_RESULTS)[0] != '\0');
-    if (stage->gathered[0])
-        stage_unfinished_note(STAGE_RESULTS, stage->result_folder);
-    if (stage->world.rank > 0)
+    /* Where it stands, by what number. */
+    stage_gather(stage, stage->hidden_number);
+    stage->hidden_number = stage->gathered[0];
+    stage_gather(stage, stage->inside);
+    stage->inside = stage->gathered[0];
+    if (stage->world.rank > 0) {
         edit_files(stage);
+        stage_create_trace(stage);
+    }
     stage_check_all(stage);
 }
 
@@ -112,8 +144,10 @@ static void check_numbers(struct stage *stage, enum stage_result result, const v
         double number = stage->result_type == NPY_FLOAT64 ? ((const double *)rows)[e]
                                                           : ((const float *)rows)[e];
         if (!isfinite(number) && !(result == STAGE_LSE && number == -INFINITY))
-            stage_fail(stage, "%s: %g among the results: scores too large for %s, or never written",
-                       result_names[result], number, npy_type_name(stage->result_type));
+            stage_fail(stage,
+                       "%s: %g among the results: too large for %s (scores, sums of values or "
+                       "gradients), or never written",
+                       stage_result_files[result], number, npy_type_name(stage->result_type));
     }
 }
 
@@ -154,21 +188,4 @@ void stage_close_results(struct stage *stage)
     for (int r = 0; r < STAGE_RESULTS; r++)
         if (!npy_close(&stage->results[r]))
             stage_fail(stage, "%s", stage->results[r].error);
-}
-
-void stage_rename_results(struct stage *stage)
-{
-    /* An earlier run's gradients must not stand beside a later run's o, so a forward-only run
-     * removes them. */
-    stage_unfinished_keep(true);
-    for (int r = 0; r < STAGE_RESULTS; r++) {
-        char path[PATH_MAX];
-        result_path(stage, r, false, path);
-        if (!stage_unfinished_path(r)[0])
-            unlink(path);
-        else if (rename(stage_unfinished_path(r), path) != 0)
-            stage_fail(stage, "%s: cannot rename the finished result: %s", path, strerror(errno));
-    }
-    stage_unfinished_forget();
-    stage_unfinished_keep(false);
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "ra_clock.h"
 #include "stage_parts.h"
@@ -155,19 +156,41 @@ struct stage_memory {
     _Alignas(max_align_t) char bytes[];
 };
 
+/* How many bytes a rank may have, and what sets that limit. */
+static int64_t memory_limit(const struct stage *stage, const char **limit)
+{
+    int64_t bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), group;
+    *limit = "this machine has";
+    FILE *file = fopen("/sys/fs/cgroup/memory.max", "r");
+    if (file && fscanf(file, "%" SCNd64, &group) == 1 && group < bytes) {
+        bytes = group;
+        *limit = "the control group of this container allows";
+    }
+    if (file)
+        fclose(file);
+    bytes /= stage->world.ranks_here;
+
+    struct rlimit addresses;
+    if (getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur < (rlim_t)bytes) {
+        bytes = (int64_t)addresses.rlim_cur;
+        *limit = "ulimit -v allows";
+    }
+    return bytes;
+}
+
 void *stage_allocate(struct stage *stage, int64_t count, int64_t size)
 {
-    /* Refuse what this machine cannot hold: Linux would promise it, and kill the program later. */
-    int64_t machine =
-        (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / stage->world.ranks_here;
+    /* Refuse what there cannot be: Linux would promise it, and kill the program later. */
+    const char *limit;
+    int64_t most = memory_limit(stage, &limit);
     struct stage_memory *memory = NULL;
-    if (count <= (machine - stage->peak_bytes) / size)
+    if (count <= (most - stage->peak_bytes) / size)
         memory = malloc(sizeof *memory + (size_t)(count * size));
     if (!memory)
         stage_fail(stage,
                    "out of memory: %" PRId64 " elements of %" PRId64 " bytes on top of %" PRId64
-                   " bytes; this machine has %" PRId64 " for each rank",
-                   count, size, stage->peak_bytes, machine);
+                   " bytes; %s %" PRId64 " for each rank",
+                   count, size, stage->peak_bytes, limit, most);
 
     memory->next = stage->memory;
     stage->memory = memory;
@@ -184,22 +207,25 @@ int stage_close(struct stage *stage)
 {
     stage_close_results(stage);
     stage_write_trace(stage);
+    stage_lap(stage, STAGE_WRITE);
 
-    /* The counts go first: a run that could not print them has failed, and leaves nothing. All
-     * ranks take part in them, so when rank 0 goes on to the names, all have written and closed
-     * their rows, and the hidden files are its own alone. */
+    /* The counts go first: a run that could not print them has failed, and leaves nothing. The
+     * hidden files are rank 0's alone from here on, so that nobody removes what has its name. */
     if (stage->world.rank > 0)
         stage_unfinished_forget();
     stage_print_counts(stage);
-    stage_flush(stage);
-    if (stage->world.rank == 0)
-        stage_rename_results(stage);
-    stage_lap(stage, STAGE_WRITE);
     if (stage->time)
         stage_print_laps(stage);
+    stage_flush(stage);
 
-    /* Nobody leaves before the results have their names. */
-    stage_meet_at_end(stage);
+    /* When all are here, nothing is left to do but to name the results: no rank that dies or stops
+     * later makes a failure of a run whose results are there. Rank 0 names, the others leave. */
+    stage_gather(stage, 0);
+    stage_unfinished_keep();
+    if (stage->world.rank == 0) {
+        stage_name_trace(stage);
+        stage_name_results(stage);
+    }
     for (int i = 0; i < STAGE_INPUTS; i++)
         npy_close(&stage->inputs[i]);
     while (stage->memory) {

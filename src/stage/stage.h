@@ -3,8 +3,8 @@
  * Scaffolding: chapters/00-notation.md says how to use it, no chapter teaches it. A stage program
  * reads: stage_open, stage_input..., compute, stage_write..., stage_close. Every function here
  * either succeeds or prints one line and exits: 2 when the command line is wrong, 1 for all else.
- * Until stage_close has renamed them, results are hidden files beside their final names; on any
- * exit, and on SIGINT, SIGTERM and SIGHUP, they are removed.
+ * Until stage_close gives them their names, results are in a hidden folder beside RESULT; on any
+ * exit, and on SIGINT and the like, it is removed; after SIGKILL, by the next run into RESULT.
  * A program of several ranks (stage_mpi.h) calls the same functions on each of them. A wrong
  * command line or problem is reported once and ends all ranks; a later error of one rank, too,
  * ends them all.
@@ -51,11 +51,14 @@ struct stage {
     struct ra_config config; /* complete: the shape is the problem's */
     bool time, per_hop;
     const char *trace_path;
-    int64_t pieces; /* of the keys, one launch each */
+    char trace[4096]; /* the same with its links resolved */
+    int trace_lock;   /* of rank 0, on what becomes the trace */
+    int64_t pieces;   /* of the keys, one launch each */
 
     /* The problem: q, do (B, N, H, D), k, v (B, M, G, D), mask (B, M) or none. B is how many
      * batches this ring has: the batches are dealt to the rings, one after the other. The config
      * has the same numbers, by their long names. */
+    const char *problem_folder;
     int64_t B, N, M, H, G, D;
     struct npy inputs[STAGE_INPUTS];
 
@@ -69,7 +72,11 @@ struct stage {
     enum npy_type result_type;
     struct npy results[STAGE_RESULTS];
     const char *result_folder;
-    int64_t result_suffix; /* of the hidden files' names: the same on all ranks */
+    char result[4096];     /* the same with its links resolved */
+    char hidden[4096];     /* the folder that becomes it, beside it or `inside` */
+    int64_t hidden_number; /* in hidden names: random, the same on all ranks */
+    int result_lock;       /* of rank 0, on the hidden folder */
+    bool inside;
 
     struct stage_memory *memory; /* what stage_allocate gave, the last first */
     int64_t peak_bytes;          /* how much that is */

@@ -107,7 +107,7 @@ static bool has_come(int rank, int64_t *all, bool *progress)
  * rank there knows better what was due. */
 static int gather(int64_t mine, int64_t *all, double timeout)
 {
-    double patience = 1.5 * timeout, began = ra_seconds(), looked = began;
+    double patience = 2 * timeout, began = ra_seconds(), looked = began;
     world.own = (struct word){1, mine};
     all[world.rank] = mine;
     for (int r = 0; r < world.ranks; r++)
@@ -124,7 +124,7 @@ static int gather(int64_t mine, int64_t *all, double timeout)
 
         /* A rank that was stopped itself has heard nobody meanwhile. */
         double now = ra_seconds();
-        if (progress || now - looked > timeout / 4)
+        if (progress || now - looked > timeout / 2)
             began = now;
         looked = now;
         if (missing == world.ranks || (timeout > 0 && now - began > patience))
@@ -170,7 +170,7 @@ static void leave(int exit_code, double timeout)
 {
     if (!world.started_here)
         return;
-    watch(timeout, exit_code, "end MPI; has one died? All results are as this exit code says");
+    watch(timeout, exit_code, "end MPI; has one died? What this run has written is not affected");
     MPI_Finalize();
     stop_watch();
 }

@@ -1,24 +1,58 @@
-/* stage_parts: what the parts of stage.h have of each other: unfinished.c, world.c, options.c,
- * inputs.c, results.c, report.c and, on top of them, stage.c. No program includes this.
+/* stage_parts: what the parts of stage.h have of each other: unfinished.c, hidden.c, world.c,
+ * options.c, inputs.c, results.c, publish.c, report.c and, on top of them, stage.c. No program
+ * includes this.
  */
 #ifndef STAGE_PARTS_H
 #define STAGE_PARTS_H
 
+#include <limits.h>
+
 #include "stage.h"
 
-/* ---- unfinished.c: files that must go if the program ends before stage_close. */
+/* ---- unfinished.c: what must go if the program ends before stage_close. */
 
-/* Notes the file, or with STAGE_RESULTS the folder; "" forgets it. */
-void stage_unfinished_note(enum stage_result result, const char *path);
-const char *stage_unfinished_path(enum stage_result result);
+/* Notes the hidden folder with the results in it, and the hidden file of the trace. */
+void stage_unfinished_results(const char *folder);
+void stage_unfinished_trace(const char *path);
+const char *stage_unfinished_result(enum stage_result result);
 void stage_unfinished_forget(void);
 void stage_unfinished_remove(void);
 
-/* Removes them at exit and on SIGINT, SIGTERM and SIGHUP as well, from the first call on. */
+/* Removes them at exit and on SIGINT, SIGTERM and their like as well, from the first call on. */
 void stage_unfinished_guard(void);
 
-/* Between these two, signals are ignored: results get their names all or not at all. */
-void stage_unfinished_keep(bool keep);
+/* From here to the next guard these signals are ignored: it is too late for them. */
+void stage_unfinished_keep(void);
+
+/* ---- hidden.c: names for what is not finished yet. */
+
+/* "o.npy" and so on. */
+extern const char *const stage_result_files[STAGE_RESULTS];
+
+/* A folder in the hidden one, for the earlier results while RESULT gets the new ones. */
+#define STAGE_EARLIER "earlier"
+
+/* The path with its links resolved, and if nothing is there yet that of its folder. False with
+ * errno. */
+bool stage_resolve(const char *path, char resolved[PATH_MAX]);
+
+/* A random number, and the hidden path with it: beside the final one, or in it. False if it is too
+ * long. */
+int64_t stage_hidden_number(const struct stage *stage);
+bool stage_hidden_path(const char *final, bool inside, int64_t number, char path[PATH_MAX]);
+
+/* Locks a file behind a hidden name until it is closed. False if another run has taken it for that
+ * of a dead one, and removes it. */
+bool stage_hidden_own(int file);
+
+/* Removes what killed runs have left under hidden names of this final name. */
+void stage_hidden_clear(const char *final, bool inside);
+
+/* Removes a folder that is open, and the results in it. Anything else in it moves to `home`. */
+void stage_hidden_remove(int folder, const char *path, const char *home);
+
+/* Is this the name of a result? So are "." and "..", which every folder has. */
+bool stage_is_result(const char *name);
 
 /* ---- world.c: what the ranks agree on, and what they tell the user. */
 
@@ -27,10 +61,6 @@ extern const struct stage_world stage_alone;
 
 /* Every rank gives one number and gets those of all, in stage->gathered. */
 void stage_gather(const struct stage *stage, int64_t mine);
-
-/* The last time that all meet, when rank 0 has given the results their names: whoever has heard rank 0
- * knows that they are complete, whatever becomes of the others. */
-void stage_meet_at_end(const struct stage *stage);
 
 /* Ends this rank if another one is in trouble; all ranks call it. */
 void stage_check_all(const struct stage *stage);
@@ -55,16 +85,32 @@ void stage_open_inputs(struct stage *stage, const char *folder);
 /* The batch of the whole problem that is batch b of this ring. */
 int64_t stage_whole_batch(const struct stage *stage, int64_t b);
 
-/* ---- results.c: hidden files, and how they get their names. */
-
-/* Rank 0 creates them, then the others open them. */
+/* ---- results.c: the results' files. Rank 0 creates them, then the others open them. */
 void stage_open_results(struct stage *stage);
 void stage_close_results(struct stage *stage);
-void stage_rename_results(struct stage *stage);
+
+/* How many of the results this run has. */
+int stage_result_count(const struct stage *stage);
+
+/* ---- publish.c: the results get their names. */
+
+/* Fails if a folder stands where a result must go. */
+void stage_check_names(const struct stage *stage);
+
+/* Rank 0 does it, when all ranks have closed their files. */
+void stage_name_results(struct stage *stage);
 
 /* ---- report.c: counts, the trace, laps. */
-void stage_create_trace(const struct stage *stage);
+
+/* Every rank finds out where the trace will be; rank 0 refuses what must not be replaced. */
+void stage_find_trace(struct stage *stage);
+
+/* Rank 0 creates its hidden file, and the others note it. False if that was cleared away. */
+bool stage_create_trace(struct stage *stage);
+
+/* All ranks write into it, then rank 0 names it. */
 void stage_write_trace(struct stage *stage);
+void stage_name_trace(struct stage *stage);
 void stage_print_counts(struct stage *stage);
 void stage_print_laps(struct stage *stage);
 

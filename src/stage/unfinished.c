@@ -1,7 +1,8 @@
-/* unfinished: the files and the folder that must go if the program ends before stage_close. Every
- * rank knows them: the first one in trouble removes them before it ends the others, which are not
- * given the time. Static, because a signal handler has no other way to know them.
+/* unfinished: the hidden files and the folder that must go if the program ends before stage_close.
+ * Every rank knows them: the first one in trouble removes them before it ends the others, which are
+ * not given the time. Static, because a signal handler has no other way to know them.
  */
+#include <errno.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -10,40 +11,49 @@
 #include <unistd.h>
 #include "stage_parts.h"
 
-/* The results' files, and behind them their folder. */
-static char paths[STAGE_RESULTS + 1][PATH_MAX];
+/* The results, their folder, and the trace. Empty: there is none. */
+static char results[STAGE_RESULTS][PATH_MAX + 10], folder[PATH_MAX], trace[PATH_MAX];
 
 /* Whether results are getting their names, so that it is too late to stop. */
 static atomic_bool kept;
 
-void stage_unfinished_note(enum stage_result result, const char *path)
+void stage_unfinished_results(const char *path)
 {
-    snprintf(paths[result], sizeof paths[result], "%s", path);
+    snprintf(folder, sizeof folder, "%s", path);
+    for (int r = 0; r < STAGE_RESULTS; r++)
+        snprintf(results[r], sizeof results[r], "%s/%s", path, stage_result_files[r]);
 }
 
-const char *stage_unfinished_path(enum stage_result result)
+void stage_unfinished_trace(const char *path)
 {
-    return paths[result];
+    snprintf(trace, sizeof trace, "%s", path);
+}
+
+const char *stage_unfinished_result(enum stage_result result)
+{
+    return results[result];
 }
 
 void stage_unfinished_forget(void)
 {
-    for (int r = 0; r <= STAGE_RESULTS; r++)
-        paths[r][0] = '\0';
+    folder[0] = trace[0] = '\0';
 }
 
 void stage_unfinished_remove(void)
 {
-    for (int r = 0; r < STAGE_RESULTS; r++)
-        if (paths[r][0])
-            unlink(paths[r]);
-    if (paths[STAGE_RESULTS][0])
-        rmdir(paths[STAGE_RESULTS]);
+    /* o.npy last: it is the lock of all. */
+    bool removed = folder[0] != '\0';
+    for (int r = STAGE_RESULTS - 1; r >= 0 && removed; r--)
+        removed = unlink(results[r]) == 0 || errno == ENOENT;
+    if (removed)
+        rmdir(folder);
+    if (trace[0])
+        unlink(trace);
 }
 
-void stage_unfinished_keep(bool keep)
+void stage_unfinished_keep(void)
 {
-    kept = keep;
+    kept = true;
 }
 
 /* Runs on any thread: MPI has some of its own, so blocking a signal would not keep it away. */
@@ -61,8 +71,12 @@ void stage_unfinished_guard(void)
     if (!registered)
         atexit(stage_unfinished_remove);
     registered = true;
-    const int deadly[] = {SIGINT, SIGTERM, SIGHUP};
-    for (int s = 0; s < 3; s++) {
+    kept = false;
+
+    /* What users and batch systems end a program with. After SIGKILL and crashes the next run
+     * clears up. */
+    const int deadly[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGXCPU};
+    for (size_t s = 0; s < sizeof deadly / sizeof *deadly; s++) {
         /* What nohup or a shell's & made us ignore must stay ignored. */
         struct sigaction before;
         sigaction(deadly[s], NULL, &before);

@@ -29,31 +29,17 @@ static void leave_alone(int exit_code, double timeout)
 
 const struct stage_world stage_alone = {0, 1, 1, gather_alone, exit, leave_alone};
 
-/* Ends all ranks, as this one did not come. */
-static void miss(const struct stage *stage, int missing, int exit_code, const char *what)
-{
-    fprintf(stderr,
-            "%s: rank %d: %swaited more than %g s for rank %d to report; has it died? If it is "
-            "only slow, give a longer --timeout\n",
-            stage->program, stage->world.rank, what, stage->config.timeout, missing);
-    stage_unfinished_remove();
-    stage->world.stop(exit_code);
-}
-
 void stage_gather(const struct stage *stage, int64_t mine)
 {
     int missing = stage->world.gather(mine, stage->gathered, stage->config.timeout);
-    if (missing < stage->world.ranks)
-        miss(stage, missing, 1, "");
-}
-
-void stage_meet_at_end(const struct stage *stage)
-{
-    int missing = stage->world.gather(0, stage->gathered, stage->config.timeout);
-    if (missing == 0)
-        miss(stage, missing, 1, "");
-    if (missing < stage->world.ranks)
-        miss(stage, missing, 0, "the results are complete, but ");
+    if (missing == stage->world.ranks)
+        return;
+    fprintf(stderr,
+            "%s: rank %d: waited more than %g s for rank %d to report; has it died? If it is only "
+            "slow, give a longer --timeout\n",
+            stage->program, stage->world.rank, stage->config.timeout, missing);
+    stage_unfinished_remove();
+    stage->world.stop(1);
 }
 
 /* Gathers the exit codes of all ranks, 0 from those that go on. Returns the first rank in trouble,

@@ -132,12 +132,13 @@ static void on_all(struct truth *t, void (*work)(const struct definition *, int6
         struct definition d = {t, single, single ? t->plain : t->x, given_o};
         struct team team = {work, &d, count, 0};
         pthread_t threads[MOST];
-        long processors = sysconf(_SC_NPROCESSORS_ONLN);
-        int helpers = (int)(processors < MOST ? processors : MOST) - 1, started = 0;
+        int helpers = 0, started = 0;
 
-        /* Less work than it costs to start threads. */
-        if ((double)(t->B * t->H * t->D) * (double)t->N * (double)t->M < 1e6)
-            helpers = 0;
+        /* Less work than it costs to start threads, or to count processors, is done here. */
+        if ((double)(t->B * t->H * t->D) * (double)t->N * (double)t->M >= 1e6) {
+            long processors = sysconf(_SC_NPROCESSORS_ONLN);
+            helpers = (int)(processors < MOST ? processors : MOST) - 1;
+        }
         while (started < helpers && pthread_create(&threads[started], NULL, take_part, &team) == 0)
             started++;
         take_part(&team);
