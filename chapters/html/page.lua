@@ -1,5 +1,5 @@
 -- What a page of build/book needs to become one of build/html: links to .html, code coloured, wide
--- things in boxes that scroll, and the contents for page.html. tests/book passes two variables:
+-- things in boxes that scroll, and the contents for page.html. tests/book passes two values:
 -- `path`, the page's own, and `pages`, a file with a line "path title" for each page of the contents.
 
 -- The page README.md is the front page, index.html; each other page keeps its name.
@@ -19,7 +19,7 @@ function Table(block)
     return pandoc.Div({ block }, { class = "table" })
 end
 
--- Pandoc colours C++, and C. CUDA is C++ with a few words more.
+-- Pandoc has colours for C++ but none for CUDA, which is C++ with a few words more.
 function CodeBlock(block)
     if block.classes[1] == "cuda" then
         block.classes = { "cpp" }
@@ -27,8 +27,7 @@ function CodeBlock(block)
     return block
 end
 
--- A paragraph that is a picture and no more; one of anchors only, which takes no room; and the link
--- from a quote to its source.
+-- A paragraph that is one picture becomes a figure, and one of nothing but anchors takes no room.
 function Para(para)
     local first = para.content[1]
     if #para.content == 1 and first.t == "Image" then
@@ -42,6 +41,7 @@ function Para(para)
     return pandoc.Plain(para.content)
 end
 
+-- The link to the source below a quote gets a class of its own.
 function Blocks(blocks)
     for i = 2, #blocks do
         local block = blocks[i]
@@ -53,8 +53,8 @@ function Blocks(blocks)
     return blocks
 end
 
--- The first heading becomes the title; then the contents, which end with this page if they have it
--- not, and the pages before and behind it.
+-- The first heading becomes the title. Then come the contents, to which this page is added if it is
+-- a listing, and the pages before and after this one.
 function Pandoc(document)
     local meta, path = document.meta, document.meta.path
     local up, here = path:gsub("[^/]*$", ""):gsub("[^/]+/", "../"), nil

@@ -1,9 +1,11 @@
 """book: looks for what is wrong with the book as HTML. Called by tests/book.
 
-book.py links BOOK HTML      every link, anchor and picture leads somewhere; each page of BOOK, in
-                             Markdown, is in HTML, and can be reached from the front page
-book.py look BROWSER HTML    in a Chromium: no page is wider than its window, all pictures are shown,
-                             code has colours, and words can be told from what is behind them
+book.py links BOOK HTML
+    Every link, anchor and picture leads somewhere; each page of BOOK, in Markdown, is in HTML, and
+    can be reached from the front page.
+book.py look BROWSER WORK HTML
+    In a Chromium, which may keep files in WORK: no page is wider than its window, all pictures are
+    shown, code has colours, and words can be told from what is behind them.
 """
 
 import functools
@@ -13,7 +15,6 @@ import json
 import pathlib
 import subprocess
 import sys
-import tempfile
 import threading
 import urllib.parse
 
@@ -63,7 +64,7 @@ def links(book, folder):
             waiting += targets[path]
     for path in set(pages) - reached:
         pages[path].problems.append("no link leads here")
-    wanted = {str(path.relative_to(book))[:-3] for path in book.rglob("*.md")} - {"README"} | {"index"}
+    wanted = {str(path.relative_to(book))[:-3] for path in book.rglob("*.md")} - {"README"}
     missing = sorted(wanted - {name[:-5] for name in names.values()})
     for name in missing:
         print(f"FAILED {name}: it is not in the book")
@@ -80,8 +81,8 @@ def judge(problems):
     return failed
 
 
-# Runs in the browser: shows one page after the other in a frame of each width, and sends home what is
-# wrong with each.
+# Runs in the browser: shows one page after the other in a frame of each width, and sends home what
+# is wrong with each.
 LOOK = """<!DOCTYPE html><body><iframe id=frame style="height: 900px; border: 0"></iframe><script>
 const pages = PAGES, frame = document.getElementById("frame");
 
@@ -99,10 +100,10 @@ function luminance(rgb) {
 
 function contrast(element, view) {
     let behind = element;
-    while (behind && color(view.getComputedStyle(behind).backgroundColor)[3] === 0)
+    while (color(view.getComputedStyle(behind).backgroundColor)[3] === 0)
         behind = behind.parentElement;
     const a = luminance(color(view.getComputedStyle(element).color));
-    const b = luminance(behind ? color(view.getComputedStyle(behind).backgroundColor) : [255, 255, 255]);
+    const b = luminance(color(view.getComputedStyle(behind).backgroundColor));
     return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
 }
 
@@ -111,8 +112,9 @@ function faint(view) {
     const words = view.document.createTreeWalker(body, NodeFilter.SHOW_TEXT);
     while (words.nextNode()) {
         const element = words.currentNode.parentElement;
+        const box = element.closest("nav, pre, th");
         const kind = [element.tagName, element.className, element.parentElement.tagName,
-                      element.closest("a") !== null, element.closest("nav, pre, th") !== null].join();
+                      element.closest("a") !== null, box && box.tagName].join();
         if (!words.currentNode.data.trim() || seen.has(kind))
             continue;
         seen.add(kind);
@@ -121,6 +123,10 @@ function faint(view) {
             found.add(`contrast ${ratio.toFixed(2)} of <${element.tagName} ${element.className}>`);
     }
     return [...found];
+}
+
+function begin(element) {
+    return element.textContent.replace(/\\s+/g, " ").slice(0, 60);
 }
 
 function wide(view, width) {
@@ -134,7 +140,7 @@ function wide(view, width) {
             [worst, most] = [element, right];
     }
     return [`${root.scrollWidth} pixels wide in a window of ${width}: ` +
-            `<${worst.tagName} ${worst.className}> ${worst.textContent.slice(0, 60)}`];
+            `<${worst.tagName} ${worst.className}> ${begin(worst)}`];
 }
 
 async function look(page) {
@@ -153,7 +159,7 @@ async function look(page) {
             found.push("no picture: " + image.src);
     for (const code of view.document.querySelectorAll("pre.c, pre.cpp"))
         if (!code.querySelector("span[class]"))
-            found.push("no colours: " + code.textContent.slice(0, 60));
+            found.push("no colours: " + begin(code));
     return found.concat(faint(view));
 }
 
@@ -188,7 +194,7 @@ class Server(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def look(browser, folder):
+def look(browser, work, folder):
     pages = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.html"))
     handler = functools.partial(Server, directory=folder)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -197,15 +203,15 @@ def look(browser, folder):
     problems = {}
     for scheme in ("dark", "light"):
         server.done = threading.Event()
-        with tempfile.TemporaryDirectory() as profile:
-            command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
-                       "--window-size=1500,1000",
-                       f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}",
-                       "--remote-debugging-port=0", f"http://127.0.0.1:{server.server_port}/look"]
-            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-                if not server.done.wait(600):
-                    problems[scheme] = ["the browser has not looked at all pages in ten minutes"]
-                process.terminate()
+        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1500,1000",
+                   f"--user-data-dir={work.resolve() / scheme}",
+                   f"--blink-settings=preferredColorScheme={('dark', 'light').index(scheme)}",
+                   f"http://127.0.0.1:{server.server_port}/look"]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        with subprocess.Popen(command, **quiet) as process:
+            if not server.done.wait(600):
+                problems[scheme] = ["the browser has not looked at all pages in ten minutes"]
+            process.terminate()
         if scheme not in problems:
             if server.found["dark"] != (scheme == "dark"):
                 problems[scheme] = ["the browser has not chosen these colours"]
@@ -215,6 +221,5 @@ def look(browser, folder):
 
 
 if __name__ == "__main__":
-    command, first, folder = sys.argv[1:]
-    folder = pathlib.Path(folder)
-    sys.exit((links(pathlib.Path(first), folder) if command == "links" else look(first, folder)) > 0)
+    folders = [pathlib.Path(folder) for folder in sys.argv[2:]]
+    sys.exit((links if sys.argv[1] == "links" else look)(*folders) > 0)
