@@ -192,6 +192,8 @@ static const char usage[] =
     "                        " TRACE_HEADER "\n"
     "  07-bytes DATA.csv     bytes sent for fewer and fewer key/value heads\n"
     "                        " GROUPS_HEADER "\n"
+    "  08-modules            which module calls which\n"
+    "  08-failure            how ranks fail together\n"
     "  08-plan DATA.csv      what a plan holds and what its rank sends; --data\n"
     "                        asks the library\n"
     "                        " PLANS_HEADER "\n"
@@ -229,6 +231,8 @@ static const struct {
     {"06-masks-striped", false, draw_masks},
     {"06-masks-zigzag", false, draw_masks},
     {"07-bytes", true, draw_groups},
+    {"08-modules", false, draw_modules},
+    {"08-failure", false, draw_failure},
     {"08-plan", true, draw_plans},
     {"11-fragments", false, draw_fragments},
     {"11-swizzle", false, draw_swizzle},

@@ -1,8 +1,8 @@
 /* figure: what the pictures of all chapters are drawn with.
  *
  * figure.c holds the tools and the program; figure_tile.c draws chapters 01 and 02; of the chapters
- * of the ring, figure_ring.c draws the rules and figure_measured.c the measurements; figure_cuda.c
- * draws chapter 11.
+ * of the ring, figure_ring.c draws the rules and figure_measured.c the measurements; figure_library.c
+ * draws the rules of chapter 08, figure_cuda.c chapter 11.
  */
 #ifndef FIGURE_H
 #define FIGURE_H
@@ -109,6 +109,9 @@ void draw_work(const char *source);
 void draw_trace(const char *source);
 void draw_groups(const char *source);
 void draw_plans(const char *source);
+
+void draw_modules(const char *source);
+void draw_failure(const char *source);
 
 void draw_fragments(const char *source);
 void draw_swizzle(const char *source);
