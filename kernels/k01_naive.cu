@@ -3,8 +3,8 @@
  * Chapter 11. The plainest that a GPU can do: a thread per query row reads every key that its row
  * sees, one after the other, and keeps its carry to itself; in the backward a thread per query row
  * sums up dq, then a thread per key row dk and dv. Sums are double, as one number after the other is
- * added to them: in float32 a million keys would cost five of seven digits. Nothing is shared and nobody adds to what is
- * another's, so equal inputs give equal bits. Every number is read from memory as often as it is
+ * added to them: in float32 a million keys would cost five of seven digits. No two threads add to the
+ * same number, so equal inputs give equal bits. Every number is read from memory as often as it is
  * used: k02 cures that.
  */
 #include "ra_device.h"
@@ -89,11 +89,11 @@ static __global__ void forward(const __grid_constant__ struct ra_kernel kernel)
         sum = kept(kernel.carry_sum, kernel.sum_lost, b, a, h, 0);
     }
 
+    /* Fold one key after the other. */
     struct ra_range seen = ra_keys_seen(kernel.band, a, 1, kernel.keys);
     for (int64_t key = seen.first; key < seen.end; key++) {
         if (!ra_allowed(kernel.mask, b, key))
             continue;
-
         /* A new largest score: rescale the carry to it. exp(-inf) is 0: an empty carry stays so. A NaN
          * is not larger than anything: it comes in by its weight. */
         float score = score_value(kernel.score, dot(q, ra_floats(kernel.k, b, key, g), D));
@@ -105,7 +105,6 @@ static __global__ void forward(const __grid_constant__ struct ra_kernel kernel)
             sum *= rescale;
             max = score;
         }
-
         const float *v = ra_floats(kernel.v, b, key, g);
         float weight = expf(score - max);
         for (int c = 0; c < D; c++)
@@ -113,6 +112,7 @@ static __global__ void forward(const __grid_constant__ struct ra_kernel kernel)
         sum += weight;
     }
 
+    /* All scores were -inf: there is no answer. */
     if (max == RA_LEAST)
         sum = CUDART_NAN_F;
 

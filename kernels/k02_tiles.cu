@@ -264,6 +264,74 @@ template <int Dim, int Rows> RA_DEVICE bool take_out_spoiled(float *shared, bool
     return __syncthreads_or(any);
 }
 
+/* Notes in `max` that each row has seen keys: where all of them see all keys. */
+template <int M> RA_DEVICE void note_seen(float max[M])
+{
+#pragma unroll
+    for (int i = 0; i < M; i++)
+        max[i] = fmaxf(max[i], RA_LEAST);
+}
+
+/* The same where not all do: the score of a key that a row does not see becomes -inf. */
+template <int M, int N>
+RA_DEVICE void hide_scores(float scores[M][N], float max[M], const struct view &view,
+                           const struct rows &keys, int64_t b0)
+{
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        int64_t key = b0 + lane() + j * LANES;
+        bool allowed = key < keys.end && ra_allowed(keys.mask, keys.b, key);
+#pragma unroll
+        for (int i = 0; i < M; i++)
+            if (allowed && sees(view, line() + i * LINES, lane() + j * LANES))
+                max[i] = fmaxf(max[i], RA_LEAST);
+            else
+                scores[i][j] = -CUDART_INF_F;
+    }
+}
+
+/* Rescales the carry to the new max, and turns scores into weights under it. A row that has seen
+ * nothing keeps its empty carry: all of these weights are 0. */
+template <int M, int N, int Dim>
+RA_DEVICE void weigh(float scores[M][N], float o[M][Dim / LANES], float max[M], float sum[M])
+{
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+        float most = max[i];
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            most = fmaxf(most, scores[i][j]);
+        most = line_max(most);
+        float base = most == -CUDART_INF_F ? 0 : most;
+        float rescale = ra_exp2(RA_LOG2E * (max[i] - base));
+        max[i] = most;
+        sum[i] *= rescale;
+#pragma unroll
+        for (int c = 0; c < Dim / LANES; c++)
+            o[i][c] *= rescale;
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            scores[i][j] = ra_exp2(RA_LOG2E * (scores[i][j] - base));
+            sum[i] += scores[i][j];
+        }
+    }
+}
+
+/* Rows that see a spoiled key have no answer: their sums become NaN. */
+template <int M, int N>
+RA_DEVICE void spoil_sums(float sum[M], const bool *spoiled, const struct view &view,
+                          const struct rows &keys, int64_t b0)
+{
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        bool reaches = spoiled[lane() + j * LANES] && b0 + lane() + j * LANES < keys.end;
+#pragma unroll
+        for (int i = 0; i < M; i++)
+            if (reaches && sees(view, line() + i * LINES, lane() + j * LANES))
+                sum[i] = CUDART_NAN_F;
+    }
+}
+
 /* Which tile a block has: block 0 the first or the last tile of the first head of the first batch,
  * and so on, all heads and batches before the next tile. */
 struct place {
@@ -404,6 +472,8 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
         copy_rows<Dim, Keys>(values, v, seen.first);
         ra_copies_end();
     }
+
+    /* Fold one tile of keys after the other. */
     for (int64_t b0 = seen.first; b0 < seen.end; b0 += Keys) {
         /* The keys are there when all but the last group of copies are; once every thread has read
          * them, the next may come. Values likewise, below. */
@@ -414,63 +484,18 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
         __syncthreads();
         copy_rows<Dim, Keys>(keys, k, b0 + Keys);
         ra_copies_end();
-
         score_values<M, N>(scores, kernel.score);
         struct view view = tile_view(kernel, a0, shape::Stay, b0, Keys);
-        if (view.whole) {
-#pragma unroll
-            for (int i = 0; i < M; i++)
-                max[i] = fmaxf(max[i], RA_LEAST);
-        } else {
-#pragma unroll
-            for (int j = 0; j < N; j++) {
-                int64_t key = b0 + lane() + j * LANES;
-                bool allowed = key < seen.end && ra_allowed(kernel.mask, b, key);
-#pragma unroll
-                for (int i = 0; i < M; i++)
-                    if (allowed && sees(view, line() + i * LINES, lane() + j * LANES))
-                        max[i] = fmaxf(max[i], RA_LEAST);
-                    else
-                        scores[i][j] = -CUDART_INF_F;
-            }
-        }
-
-        /* Rescale the carry to the new max, and turn scores into weights under it. A row that has
-         * seen nothing keeps its empty carry: all of these weights are 0. */
-#pragma unroll
-        for (int i = 0; i < M; i++) {
-            float most = max[i];
-#pragma unroll
-            for (int j = 0; j < N; j++)
-                most = fmaxf(most, scores[i][j]);
-            most = line_max(most);
-            float base = most == -CUDART_INF_F ? 0 : most;
-            float rescale = ra_exp2(RA_LOG2E * (max[i] - base));
-            max[i] = most;
-            sum[i] *= rescale;
-#pragma unroll
-            for (int c = 0; c < Dim / LANES; c++)
-                o[i][c] *= rescale;
-#pragma unroll
-            for (int j = 0; j < N; j++) {
-                scores[i][j] = ra_exp2(RA_LOG2E * (scores[i][j] - base));
-                sum[i] += scores[i][j];
-            }
-        }
+        if (view.whole)
+            note_seen<M>(max);
+        else
+            hide_scores<M, N>(scores, max, view, k, b0);
+        weigh<M, N, Dim>(scores, o, max, sum);
         write_weights<M, N>(weights, scores);
         ra_copies_wait<1>();
         __syncthreads();
-        if (!view.inside && take_out_spoiled<Dim, Keys>(values, spoiled)) {
-#pragma unroll
-            for (int j = 0; j < N; j++) {
-                int64_t key = b0 + lane() + j * LANES;
-                bool reaches = spoiled[lane() + j * LANES] && key < seen.end;
-#pragma unroll
-                for (int i = 0; i < M; i++)
-                    if (reaches && sees(view, line() + i * LINES, lane() + j * LANES))
-                        sum[i] = CUDART_NAN_F;
-            }
-        }
+        if (!view.inside && take_out_spoiled<Dim, Keys>(values, spoiled))
+            spoil_sums<M, N>(sum, spoiled, view, k, b0);
         multiply_add<Dim, M, N>(o, weights, values);
         __syncthreads();
         copy_rows<Dim, Keys>(values, v, b0 + Keys);
@@ -498,6 +523,14 @@ RA_DEVICE struct known known_of(const struct ra_kernel &kernel, int64_t b, int64
     float lse = *ra_floats(kernel.lse, b, a, h);
     known.lse = lse == -CUDART_INF_F ? CUDART_INF_F : lse;
     return known;
+}
+
+/* The weight of a pair, exp(score - lse): 0 if the query does not see the key, NaN if it sees a
+ * spoiled one. */
+RA_DEVICE float weight(bool visible, bool spoiled, float score, float lse)
+{
+    float p = visible ? ra_exp2(RA_LOG2E * (score - lse)) : 0;
+    return visible && spoiled ? CUDART_NAN_F : p;
 }
 
 /* to (rows from `first` on, D) += sums, as far as there are rows that the mask allows; what rounding
@@ -572,6 +605,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
     copy_rows<Dim, Keys>(keys, k, seen.first);
     copy_rows<Dim, Keys>(values, v, seen.first);
     ra_copies_end();
+
+    /* One tile of keys after the other. */
     for (int64_t b0 = seen.first; b0 < seen.end; b0 += Keys) {
         /* The products q . k, and dp = d_out . v. */
         float scores[M][N], ds[M][N];
@@ -585,7 +620,6 @@ static __global__ void __launch_bounds__(THREADS, 2)
         }
         multiply_transposed<Dim, M, N>(scores, queries, keys);
         multiply_transposed<Dim, M, N>(ds, d_outs, values);
-
         /* p = exp(score - lse), and ds = scale * p (dp - delta), times the slope. */
         score_values<M, N>(scores, kernel.score);
 #pragma unroll
@@ -597,14 +631,12 @@ static __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
             for (int i = 0; i < M; i++) {
                 bool visible = allowed && sees(view, line() + i * LINES, place);
-                float p = visible ? ra_exp2(RA_LOG2E * (scores[i][j] - known[i].lse)) : 0;
-                p = visible && reaches ? CUDART_NAN_F : p;
+                float p = weight(visible, reaches, scores[i][j], known[i].lse);
                 ds[i][j] = kernel.score.scale * p * (ds[i][j] - known[i].delta) *
                            score_slope(kernel.score, scores[i][j]);
             }
         }
         write_weights<M, N>(weights, ds);
-
         /* The next values come as soon as every thread has read these; keys likewise. */
         __syncthreads();
         copy_rows<Dim, Keys>(values, v, b0 + Keys);
@@ -613,6 +645,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         copy_rows<Dim, Keys>(keys, k, b0 + Keys);
         ra_copies_end();
     }
+
     ra_copies_wait<0>();
     add_sums<Dim, M>(dq, kernel.dq_lost, a0, sums);
 }
@@ -697,8 +730,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
             for (int j = 0; j < N; j++) {
                 bool visible = sees(view, lane() + j * LANES, place);
                 float score = products[i][j];
-                float p = visible ? ra_exp2(RA_LOG2E * (score - known[j].lse)) : 0;
-                p = visible && reaches ? CUDART_NAN_F : p;
+                float p = weight(visible, reaches, score, known[j].lse);
                 products[i][j] = p;
                 factors[i][j] = kernel.score.scale * p * score_slope(kernel.score, score);
             }

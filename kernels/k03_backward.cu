@@ -457,7 +457,6 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
         }
         if (j + 1 < task.steps && (Shape::Weighing == Shape::Warps || warp < Shape::Weighing))
             weigh(shared, f, warp, j + 1);
-
         /* Only here, where what was added has arrived without a wait for it. */
         if (x.deterministic && j >= late)
             ra_semaphore_release(&shared.semaphore[warp]);

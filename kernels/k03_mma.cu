@@ -225,13 +225,12 @@ RA_DEVICE void weigh(typename Shape::Scores &s, struct carry<Shape> &carry, floa
     find_largest<Shape>(largest, s, carry);
     bool grown = false;
 #pragma unroll
-    for (int i = 0; i < Blocks; i++)
+    for (int i = 0; i < Blocks; i++) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             /* A row that has seen nothing has no largest score: -inf - -inf would be NaN. */
             float now = most_of_row(largest[i][r]);
             base[i][r] = now == -CUDART_INF_F ? 0 : __fmul_rn(now, factor);
-
             /* Where nothing has grown this must be 2^0. A product and a difference that are rounded
              * as one would make it 1 + 10^-7, and of 10,000 tiles 1.001. */
             before[i][r] = ra_exp2(__fmul_rn(carry.most[i][r], factor) - base[i][r]);
@@ -239,7 +238,9 @@ RA_DEVICE void weigh(typename Shape::Scores &s, struct carry<Shape> &carry, floa
             carry.most[i][r] = now;
             carry.sum[i][r] *= before[i][r];
         }
+    }
 
+    /* The weights, and of each row this thread's part of their sum. */
 #pragma unroll
     for (int i = 0; i < Blocks; i++)
 #pragma unroll
@@ -251,7 +252,7 @@ RA_DEVICE void weigh(typename Shape::Scores &s, struct carry<Shape> &carry, floa
                 carry.sum[i][e / 2] += weight;
             }
 
-    /* Once a row has seen many keys its largest score stays the same, mostly. */
+    /* Once a row has seen many keys its largest score stays the same, mostly: o need not change. */
     if (__any_sync(0xffffffff, grown)) {
 #pragma unroll
         for (int i = 0; i < Blocks; i++)
@@ -507,14 +508,12 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
             rows_there<Keys>(next, x.mask, task.b, b0 + Keys, range.end);
             copy_keys<Shape>(stages + (2 * Shape::Key_size - stage), f, k, v, next);
         }
-
         /* Values that some of these rows do not see must be finite: their keys become NaN instead. */
         if (!ra_all_seen(x.band, task.a0, Rows, b0, Keys)) {
             uint16_t *keys = stages + stage;
             take_out_spoiled<Shape>(keys + Shape::Key_size, Keys,
                                     [=](int key) { keys[key * Dim] = 0x7fff; });
         }
-
         typename Shape::Scores s;
         multiply_keys<Shape>(s, at_q, at_k + 2 * stage);
         if (!f.plain)

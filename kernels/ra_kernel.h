@@ -43,9 +43,9 @@ struct ra_kernel {
     struct ra_tensor carry_o, carry_max, carry_sum, o, lse;
 
     /* Backward: reads lse and delta (B, n, H) float32, adds to dq (B, n, H, D), dk and dv (B, m, G,
-     * D), all float32, any number of rows. With `deterministic` equal inputs give equal bits, run after run. `semaphores`:
-     * ra_kernel_semaphores ints that k03 needs for that, all 0 before the first launch; it leaves them
-     * so. */
+     * D), all float32, any number of rows. With `deterministic` equal inputs give equal bits, run
+     * after run. `semaphores`: ra_kernel_semaphores ints that k03 needs for that, all 0 before the
+     * first launch; it leaves them so. */
     bool deterministic;
     struct ra_tensor delta, dq, dk, dv;
     int *semaphores;
@@ -60,8 +60,8 @@ struct ra_kernel {
 /* The largest D that a kernel takes. */
 enum { RA_MOST_DIM = 256 };
 
-/* How many keys a forward adds up with an error below one rounding of the output: of float32 10^-5 is
- * wanted. */
+/* How many keys one launch of a forward may add up: its error stays below 10^-5 in float32, below one
+ * rounding of the output in 16 bits. */
 static inline int64_t ra_kernel_most_keys(enum ra_type type)
 {
     return type == RA_BFLOAT16 ? 1 << 17 : 1 << 15;

@@ -122,10 +122,8 @@ static void backward(const struct stage *stage, struct arrays *x, int64_t b, int
         for (int64_t j = 0; j < M; j++) {
             const float *k = x->k + row(b, M, j, G, g, D), *v = x->v + row(b, M, j, G, g, D);
             double *dk = x->dk + row(b, M, j, G, g, D), *dv = x->dv + row(b, M, j, G, g, D);
-
-            /* A key that is not seen has no part in anything. */
             if (s[j] == -INFINITY)
-                continue;
+                continue; /* a key that is not seen has no part in anything */
 
             /* p_ij, dp_ij = dO_i . v_j, ds_ij = p_ij (dp_ij - delta_i). */
             double p = weight(s[j], lse), dp = 0;

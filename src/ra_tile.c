@@ -76,15 +76,15 @@ static bool is_hidden(float weight)
     return weight == 0 && signbit(weight);
 }
 
-/* out (cols) += sum over c of factors[c * step] times row c of `rows`. Columns run innermost: each number
+/* out (cols) += sum over e of factors[e * step] times row e of `rows`. Columns run innermost: each number
  * of out is a sum of its own, so the compiler may compute several at once without changing the order
  * of any sum. */
 static void add_products(int64_t inner, int64_t cols, const float *restrict factors, int64_t step,
                          const float *restrict rows, int64_t row, float *restrict out)
 {
-    for (int64_t c = 0; c < inner; c++)
+    for (int64_t e = 0; e < inner; e++)
         for (int64_t b = 0; b < cols; b++)
-            out[b] += factors[c * step] * rows[c * row + b];
+            out[b] += factors[e * step] * rows[e * row + b];
 }
 
 /* out += more. What rounding cuts off the sum is kept in lost and added next time: so the error stays
@@ -102,7 +102,7 @@ static void add_compensated(int64_t cols, const float *restrict more, float *res
     }
 }
 
-/* A matrix of weights: element (a, c) is at first[a * row + c * col], so a transposed one costs nothing.
+/* A matrix of weights: element (a, b) is at first[a * row + b * col], so a transposed one costs nothing.
  * It is whole if nothing in it is hidden. */
 struct weights {
     const float *first;
@@ -125,14 +125,14 @@ static void add_weighted(int64_t rows, int64_t inner, int64_t cols, struct weigh
         const float *weight = weights.first + a * weights.row;
         for (int64_t first = 0, last; first < inner; first = last) {
             last = inner - first < SHORT_SUM ? inner : first + SHORT_SUM;
-            for (int64_t b = 0; b < cols; b++)
-                partial[b] = 0;
-            for (int64_t c = first, end; c < last; c = end + 1) {
-                end = weights.whole ? last : c;
+            for (int64_t c = 0; c < cols; c++)
+                partial[c] = 0;
+            for (int64_t b = first, end; b < last; b = end + 1) {
+                end = weights.whole ? last : b;
                 while (end < last && !is_hidden(weight[end * weights.col]))
                     end++;
-                add_products(end - c, cols, weight + c * weights.col, weights.col,
-                             right + c * right_row, right_row, partial);
+                add_products(end - b, cols, weight + b * weights.col, weights.col,
+                             right + b * right_row, right_row, partial);
             }
             add_compensated(cols, partial, sums.out + a * sums.out_row,
                             sums.lost + a * sums.lost_row);
@@ -209,43 +209,49 @@ void ra_tile_begin(int64_t D, const struct ra_queries *queries)
     }
 }
 
-void ra_tile_forward(int64_t D, struct ra_score score, const struct ra_queries *queries,
+/* Folds the scores of row a and of so many keys into its carry: max and sum are new, o and what it has
+ * lost are rescaled. The scores become weights under the new max. */
+static void fold_row(int64_t D, const struct ra_queries *queries, int64_t a, int64_t keys,
+                     float *weight)
+{
+    float *o = queries->o + a * queries->stride.o;
+    float *lost = queries->lost + a * queries->stride.lost;
+
+    /* The largest score so far, old keys and new. A NaN is not larger than anything: it comes in
+     * by its weight. */
+    float old_max = queries->max[a], max = old_max;
+    for (int64_t b = 0; b < keys; b++)
+        if (weight[b] > max)
+            max = weight[b];
+
+    /* Rescale the old carry to the new max. An empty carry has old_max = -inf: exp gives 0. A row
+     * that has still seen no number keeps max = -inf, and -inf - -inf would be NaN: any other
+     * reference will do for it. */
+    float reference = max == -INFINITY ? 0 : max, rescale = expf(old_max - reference);
+    double sum = queries->sum[a] * rescale;
+    for (int64_t c = 0; c < D; c++) {
+        o[c] *= rescale;
+        lost[c] *= rescale;
+    }
+
+    /* Turn the new scores into weights under the new max, and sum them. */
+    for (int64_t b = 0; b < keys; b++) {
+        weight[b] = weight[b] == -INFINITY ? HIDDEN : expf(weight[b] - reference);
+        sum += weight[b];
+    }
+    queries->max[a] = max;
+    queries->sum[a] = sum;
+}
+
+void ra_tile_forward(int64_t D, struct ra_score rule, const struct ra_queries *queries,
                      const struct ra_keys *keys, struct ra_band band, float *workspace)
 {
     float *weights = workspace, *turned = weights + queries->rows * keys->rows;
     float *partial = turned + D * keys->rows;
-    bool whole = tile_scores(D, score, queries, keys, band, turned, weights);
+    bool whole = tile_scores(D, rule, queries, keys, band, turned, weights);
 
-    for (int64_t a = 0; a < queries->rows; a++) {
-        float *weight = weights + a * keys->rows;
-        float *o = queries->o + a * queries->stride.o;
-        float *lost = queries->lost + a * queries->stride.lost;
-
-        /* The largest score so far, old keys and new. A NaN is not larger than anything: it comes in
-         * by its weight. */
-        float old_max = queries->max[a], max = old_max;
-        for (int64_t b = 0; b < keys->rows; b++)
-            if (weight[b] > max)
-                max = weight[b];
-
-        /* Rescale the old carry to the new max. An empty carry has old_max = -inf: exp gives 0. A row
-         * that has still seen no number keeps max = -inf, and -inf - -inf would be NaN: any other
-         * reference will do for it. */
-        float reference = max == -INFINITY ? 0 : max, rescale = expf(old_max - reference);
-        double sum = queries->sum[a] * rescale;
-        for (int64_t c = 0; c < D; c++) {
-            o[c] *= rescale;
-            lost[c] *= rescale;
-        }
-
-        /* Turn the new scores into weights under the new max, and sum them. */
-        for (int64_t b = 0; b < keys->rows; b++) {
-            weight[b] = weight[b] == -INFINITY ? HIDDEN : expf(weight[b] - reference);
-            sum += weight[b];
-        }
-        queries->max[a] = max;
-        queries->sum[a] = sum;
-    }
+    for (int64_t a = 0; a < queries->rows; a++)
+        fold_row(D, queries, a, keys->rows, weights + a * keys->rows);
 
     /* o_a += sum over b of weight_ab v_b. */
     struct sums o = {queries->o, queries->lost, queries->stride.o, queries->stride.lost};
@@ -283,14 +289,14 @@ void ra_tile_begin_backward(int64_t D, const struct ra_queries *queries)
     }
 }
 
-void ra_tile_backward(int64_t D, struct ra_score score, const struct ra_queries *queries,
+void ra_tile_backward(int64_t D, struct ra_score rule, const struct ra_queries *queries,
                       const struct ra_keys *keys, struct ra_band band, float *workspace)
 {
     float *p = workspace, *ds = p + queries->rows * keys->rows;
     float *turned = ds + queries->rows * keys->rows, *partial = turned + D * keys->rows;
 
     /* The scores again, and dp_ab = d_out_a . v_b. */
-    bool whole = tile_scores(D, score, queries, keys, band, turned, p);
+    bool whole = tile_scores(D, rule, queries, keys, band, turned, p);
     multiply_transposed(queries->rows, D, keys->rows, queries->d_out, queries->stride.d_out,
                         keys->v, keys->stride.v, turned, ds);
 
@@ -303,9 +309,9 @@ void ra_tile_backward(int64_t D, struct ra_score score, const struct ra_queries 
                 p[e] = ds[e] = HIDDEN;
                 continue;
             }
-            float slope = score_slope(score, p[e]);
+            float slope = score_slope(rule, p[e]);
             p[e] = expf(p[e] - queries->lse[a]);
-            ds[e] = score.scale * p[e] * (ds[e] - queries->delta[a]) * slope;
+            ds[e] = rule.scale * p[e] * (ds[e] - queries->delta[a]) * slope;
         }
 
     /* dv_b += sum over a of p_ab d_out_a. */

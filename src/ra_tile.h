@@ -81,7 +81,7 @@ int64_t ra_tile_workspace(int64_t query_rows, int64_t key_rows, int64_t D);
 void ra_tile_begin(int64_t D, const struct ra_queries *queries);
 
 /* Folds one block of keys into the carry of the queries. */
-void ra_tile_forward(int64_t D, struct ra_score score, const struct ra_queries *queries,
+void ra_tile_forward(int64_t D, struct ra_score rule, const struct ra_queries *queries,
                      const struct ra_keys *keys, struct ra_band band, float *workspace);
 
 /* Turns the carry into results: o becomes the weighted mean, lse is written. A row that has
@@ -93,7 +93,7 @@ void ra_tile_finish(int64_t D, const struct ra_queries *queries);
 void ra_tile_begin_backward(int64_t D, const struct ra_queries *queries);
 
 /* Adds this tile's share to dq, dk and dv. */
-void ra_tile_backward(int64_t D, struct ra_score score, const struct ra_queries *queries,
+void ra_tile_backward(int64_t D, struct ra_score rule, const struct ra_queries *queries,
                       const struct ra_keys *keys, struct ra_band band, float *workspace);
 
 #ifdef __cplusplus

@@ -182,6 +182,9 @@ static bool device_wait(void *self, enum ra_message message)
     if (well && link->messages[message].came) {
         CUDA(cudaMemcpy(link->messages[message].into, link->messages[message].came,
                         (size_t)link->messages[message].bytes, cudaMemcpyDefault));
+
+        /* A copy out of ordinary memory returns when it has been read, not when it has arrived. */
+        CUDA(cudaStreamSynchronize(0));
         free(link->messages[message].came);
         link->messages[message].came = NULL;
     }

@@ -134,11 +134,12 @@ struct run {
     bool forward_only;
     const char *trace;
     bool waits; /* stops between stage_open and stage_close, until SIGCONT */
-    bool (*gather)(int64_t mine, int64_t *all, double timeout); /* NULL: it is one process alone */
+    int (*gather)(int64_t mine, int64_t *all, double timeout); /* NULL: it is one process alone */
 };
 
-static void leave(void)
+static void leave(int exit_code, double timeout)
 {
+    (void)exit_code, (void)timeout;
 }
 
 /* Runs the program in this process, and ends it. */
@@ -469,11 +470,11 @@ END_TEST
 static int gather_fails_at; /* counted from 1 */
 
 /* Two ranks, of which the other one gives the same. */
-static bool gather(int64_t mine, int64_t *all, double timeout)
+static int gather(int64_t mine, int64_t *all, double timeout)
 {
     (void)timeout;
     all[0] = all[1] = mine;
-    return --gather_fails_at != 0;
+    return --gather_fails_at != 0 ? 2 : 1;
 }
 
 /* A rank that does not come, whenever that is, either fails the run or comes too late to matter. */

@@ -199,18 +199,25 @@ static void take_gradients(struct ra_cuda_call *call)
 
 /* ---- The loop. */
 
-void ra_cuda_enqueue_forward(struct ra_cuda_call *call)
+/* The first launch reads no carry, but what rounding has lost of it, which begins at 0. */
+static void begin_carries(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
     const struct ra_cuda *cuda = plan->own;
     int64_t rows = plan->config.batch * plan->rows[RA_QUERY_SIDE] * plan->config.heads;
+    size_t bytes = (size_t)rows * sizeof(float);
+    if (!cuda->wide_lost || rows == 0)
+        return;
+    RA_DO(plan, cudaMemsetAsync(cuda->sum_lost, 0, bytes, call->stream));
+    RA_DO(plan,
+          cudaMemsetAsync(cuda->wide_lost, 0, bytes * (size_t)plan->config.dim, call->stream));
+}
+
+void ra_cuda_enqueue_forward(struct ra_cuda_call *call)
+{
+    struct ra_plan *plan = call->plan;
     pack_keys(call);
-    if (cuda->wide_lost && rows > 0) {
-        size_t bytes = (size_t)rows * sizeof(float);
-        RA_DO(plan, cudaMemsetAsync(cuda->sum_lost, 0, bytes, call->stream));
-        RA_DO(plan,
-              cudaMemsetAsync(cuda->wide_lost, 0, bytes * (size_t)plan->config.dim, call->stream));
-    }
+    begin_carries(call);
     for (int step = 0; step < plan->ring.schedule.count && ra_cuda_goes_on(plan); step++) {
         ra_cuda_of(plan)->hop = plan->ring.schedule.hop[step];
         pass_keys(call, step);

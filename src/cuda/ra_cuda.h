@@ -1,8 +1,9 @@
 /* ra_cuda: what a plan for a GPU is made of, besides struct ra_plan. Internal.
  *
- * Chapter 11. ra_cuda_calls.c checks the calls, ra_cuda.c enqueues the ring and ra_cuda_fold.c its work, ra_cuda_plan.c has the memory and the life of a plan,
- * ra_cuda_errors.c what goes wrong and the waiting; ra_cuda_connect.c brings the ranks together,
- * ra_cuda_peers.c and ra_cuda_link.c pass messages. Here is what they need of each other.
+ * Chapter 11. ra_cuda_calls.c checks the calls, ra_cuda.c enqueues the ring and ra_cuda_fold.c its
+ * work; ra_cuda_plan.c has the memory and the life of a plan, ra_cuda_errors.c what goes wrong and
+ * the waiting; ra_cuda_connect.c brings the ranks together, ra_cuda_peers.c and ra_cuda_link.c pass
+ * messages. Here is what they need of each other.
  */
 #ifndef RA_CUDA_H
 #define RA_CUDA_H

@@ -180,8 +180,9 @@ static const char usage[] =
     "  03-ring               who holds which keys, hop by hop\n"
     "  03-memory DATA.csv    memory of a rank\n"
     "                        " RANKS_HEADER "\n"
+    "  04-tiles              what a band leaves of the tiles\n"
     "  04-masks, 05-masks-striped, 05-masks-zigzag, 06-masks-contiguous,\n"
-    "  06-masks-striped, 06-masks-zigzag\n"
+    "  06-masks-striped, 06-masks-zigzag, 06-jump\n"
     "                        what each rank sees at each hop; --data writes\n"
     "                        the numbers in it as CSV\n"
     "  04-work, 05-work DATA.csv\n"
@@ -190,6 +191,7 @@ static const char usage[] =
     "  04-trace, 05-trace DATA.csv\n"
     "                        what each rank did when\n"
     "                        " TRACE_HEADER "\n"
+    "  07-heads              which key/value head each query head reads\n"
     "  07-bytes DATA.csv     bytes sent for fewer and fewer key/value heads\n"
     "                        " GROUPS_HEADER "\n"
     "  08-modules            which module calls which\n"
@@ -197,8 +199,11 @@ static const char usage[] =
     "  08-plan DATA.csv      what a plan holds and what its rank sends; --data\n"
     "                        asks the library\n"
     "                        " PLANS_HEADER "\n"
+    "  11-sm                 what a multiprocessor holds and delivers\n"
+    "  11-backward           the five products of k03's backward\n"
     "  11-fragments          who has which numbers of an mma.sync\n"
     "  11-swizzle            shared memory in its banks\n"
+    "  11-streams            the streams of a GPU in a ring\n"
     "  11-rates DATA.csv     how fast the kernels are\n"
     "                        " RATES_HEADER "\n"
     "  11-tricks DATA.csv    and with one trick undone\n"
@@ -220,6 +225,7 @@ static const struct {
     {"02-memory", true, draw_memory},
     {"03-ring", false, draw_ring},
     {"03-memory", true, draw_ranks},
+    {"04-tiles", false, draw_band},
     {"04-masks", false, draw_masks},
     {"04-work", true, draw_work},
     {"04-trace", true, draw_trace},
@@ -230,15 +236,20 @@ static const struct {
     {"06-masks-contiguous", false, draw_masks},
     {"06-masks-striped", false, draw_masks},
     {"06-masks-zigzag", false, draw_masks},
+    {"06-jump", false, draw_jump},
+    {"07-heads", false, draw_heads},
     {"07-bytes", true, draw_groups},
     {"08-modules", false, draw_modules},
     {"08-failure", false, draw_failure},
     {"08-plan", true, draw_plans},
+    {"11-sm", false, draw_sm},
+    {"11-backward", false, draw_products},
     {"11-fragments", false, draw_fragments},
     {"11-swizzle", false, draw_swizzle},
     {"11-rates", true, draw_rates},
     {"11-tricks", true, draw_tricks},
     {"11-ring", true, draw_gpus},
+    {"11-streams", false, draw_streams},
 };
 
 /* Draws what the command line asks for. Returns false if it makes no sense. */

@@ -1,8 +1,9 @@
 /* figure: what the pictures of all chapters are drawn with.
  *
  * figure.c holds the tools and the program; figure_tile.c draws chapters 01 and 02; of the chapters
- * of the ring, figure_ring.c draws the rules and figure_measured.c the measurements; figure_library.c
- * draws the rules of chapter 08, figure_cuda.c chapter 11.
+ * of the ring, figure_ring.c and figure_masks.c draw the rules, figure_measured.c the measurements;
+ * figure_cuda.c and figure_gpu.c draw chapter 11, figure_streams.c one picture of it;
+ * figure_library.c draws the rules of chapter 08.
  */
 #ifndef FIGURE_H
 #define FIGURE_H
@@ -104,7 +105,10 @@ void draw_memory(const char *source);
 
 void draw_ring(const char *source);
 void draw_ranks(const char *source);
+void draw_band(const char *source);
+void draw_heads(const char *source);
 void draw_masks(const char *source);
+void draw_jump(const char *source);
 void draw_work(const char *source);
 void draw_trace(const char *source);
 void draw_groups(const char *source);
@@ -118,9 +122,12 @@ void draw_swizzle(const char *source);
 void draw_rates(const char *source);
 void draw_tricks(const char *source);
 void draw_gpus(const char *source);
+void draw_streams(const char *source);
+void draw_sm(const char *source);
+void draw_products(const char *source);
 
-/* Writes what figure 04-masks, 05-masks-..., or 06-masks-... shows, as CSV. Returns false if there
- * is no such figure. */
+/* Writes what figure 04-masks, 05-masks-..., 06-masks-... or 06-jump shows, as CSV. Returns false if
+ * there is no such figure. */
 bool write_masks(const char *name);
 
 /* The same for figure 08-plan. */

@@ -1,14 +1,14 @@
-/* figure: the pictures of the chapters of the ring that show a rule: who holds which keys, and who
- * sees whom. The rules are the project's own modules: a fault in them changes the pictures.
+/* figure: the pictures of the chapters of the ring that show a rule: who holds which keys, what a
+ * band makes of tiles, and which heads share. figure_masks.c has those of ranks and hops. The rules
+ * are the project's own modules: a fault in them changes the pictures.
  */
 #include "figure.h"
 #include <stdio.h>
-#include <string.h>
 
-#include "ra_layout.h"
-#include "ra_schedule.h"
+#include "ra_band.h"
+#include "ra_heads.h"
 
-enum { RANKS = 4 }; /* in all pictures, and so the number of hops */
+enum { RANKS = 4 }; /* of 03-ring, and so the number of its hops */
 
 /* Whose keys does a rank hold at this hop? */
 static int origin_of(int rank, int hop)
@@ -134,208 +134,100 @@ void draw_ring(const char *source)
     lanes_of_gradients(20, 400);
 }
 
-/* ---- 04-masks, 05-masks-..., 06-masks-... */
+/* ---- 04-tiles */
 
-enum { LENGTH = 32, ROWS = LENGTH / RANKS };
+enum { SIDE = 16, TILE = 4 }; /* rows of each shard, and of a tile */
 
-struct masks {
-    const char *name, *title, *words;
-    enum ra_layout_kind kind;
-    int64_t lookback;
-};
-
-static const struct masks masks[] = {
-    {"04-masks", "Contiguous shards, causal",
-     "P = 4 ranks, N = 32: rank 0 has nothing to do after hop 0, rank 3 works at every hop",
-     RA_CONTIGUOUS, RA_BAND_FAR},
-    {"05-masks-striped", "Striped shards, causal",
-     "P = 4 ranks, N = 32, every 4th token: each rank sees about half of each block", RA_STRIPED,
-     RA_BAND_FAR},
-    {"05-masks-zigzag", "Zigzag shards, causal",
-     "P = 4 ranks, N = 32, an early and a late chunk of 4 tokens: the same work on every rank",
-     RA_ZIGZAG, RA_BAND_FAR},
-    {"06-masks-contiguous", "Contiguous shards, causal, lookback 6",
-     "P = 4 ranks, N = 32: a window that ends in the shard before needs 2 hops", RA_CONTIGUOUS, 6},
-    {"06-masks-striped", "Striped shards, causal, lookback 6",
-     "P = 4 ranks, N = 32: the 7 tokens of a window lie on all ranks, so no hop can be left out",
-     RA_STRIPED, 6},
-    {"06-masks-zigzag", "Zigzag shards, causal, lookback 6",
-     "P = 4 ranks, N = 32: the window is longer than a chunk of 4, so every hop is needed",
-     RA_ZIGZAG, 6},
-};
-
-static const struct masks *find_masks(const char *name)
+/* The plane of local rows, with its band, in tiles. */
+static void band_grid(double x, double y, const char *title, const char *words, struct ra_band band)
 {
-    for (size_t k = 0; k < sizeof masks / sizeof *masks; k++)
-        if (strcmp(masks[k].name, name) == 0)
-            return &masks[k];
-    return NULL;
-}
-
-static struct ra_layout layout_of(const struct masks *m)
-{
-    return (struct ra_layout){m->kind, RANKS, LENGTH, 1};
-}
-
-/* The keys that visit a rank at a hop, and what the rank sees of them. */
-struct visit {
-    bool arrives; /* else they are not sent this far, for nobody would see anything */
-    bool sends;   /* the rank passes them on, to where they are worked on next */
-    int pairs;    /* visible ones */
-    bool see[ROWS][ROWS];
-};
-
-/* Each pair of spans has a band of its own. */
-static struct visit visit_of(const struct masks *m, int rank, int hop)
-{
-    struct visit visit = {.arrives = false};
-    struct ra_layout layout = layout_of(m);
-    int origin = origin_of(rank, hop);
-    int64_t spans = ra_layout_spans(layout), rows = ROWS / spans; /* of one span */
-    for (int64_t s = 0; s < spans; s++)
-        for (int64_t t = 0; t < spans; t++) {
-            struct ra_band band = ra_layout_band(layout, rank, s, layout, origin, t, m->lookback);
-            for (int64_t a = 0; a < rows; a++)
-                for (int64_t b = 0; b < rows; b++) {
-                    bool see = band.lo <= b - a && b - a <= band.hi;
-                    visit.see[s * rows + a][t * rows + b] = see;
-                    visit.pairs += see;
-                }
-        }
-
-    /* The chapters before 06 send all keys all the way round. */
-    int storage[2 * RANKS];
-    struct ra_schedule schedule = m->lookback == RA_BAND_FAR
-                                      ? ra_schedule_round(RANKS, RANKS, storage)
-                                      : ra_schedule_causal(layout, layout, m->lookback, storage);
-    for (int k = 0; k < schedule.count; k++)
-        if (schedule.hop[k] == hop) {
-            visit.arrives = hop <= schedule.last[origin];
-            visit.sends = k + 1 < schedule.count && schedule.hop[k + 1] <= schedule.last[origin];
-        }
-    if (visit.pairs > 0 && !visit.arrives)
-        fail("%s: rank %d sees keys at hop %d that the schedule does not send", m->name, rank, hop);
-    return visit;
-}
-
-bool write_masks(const char *name)
-{
-    const struct masks *m = find_masks(name);
-    if (!m)
-        return false;
-    puts("rank,hop,keys_of,arrives,sends,visible_pairs,pairs");
-    for (int r = 0; r < RANKS; r++)
-        for (int hop = 0; hop < RANKS; hop++) {
-            struct visit visit = visit_of(m, r, hop);
-            printf("%d,%d,%d,%d,%d,%d,%d\n", r, hop, origin_of(r, hop), visit.arrives, visit.sends,
-                   visit.pairs, ROWS * ROWS);
-        }
-    return true;
-}
-
-/* What the ranks see and send at each hop, and in column [RANKS] at all hops. */
-struct table {
-    struct visit visits[RANKS][RANKS];
-    int pairs[RANKS][RANKS + 1], busiest[RANKS + 1], messages[RANKS + 1];
-};
-
-static struct table table_of(const struct masks *m)
-{
-    struct table t = {0};
-    for (int r = 0; r < RANKS; r++)
-        for (int hop = 0; hop <= RANKS; hop++) {
-            if (hop < RANKS) {
-                t.visits[r][hop] = visit_of(m, r, hop);
-                t.pairs[r][hop] = t.visits[r][hop].pairs;
-                t.pairs[r][RANKS] += t.pairs[r][hop];
-                t.messages[hop] += t.visits[r][hop].sends;
-                t.messages[RANKS] += t.visits[r][hop].sends;
+    double size = 15, gap = 4, left = x + 28, top = y + 62;
+    int counts[3] = {0}; /* tiles that are empty, cut, full */
+    heading(x, y, title, words);
+    text(left - 8, top - 8, END, "a");
+    text(left + SIDE * size + SIDE / TILE * gap, top - 8, END, "b");
+    for (int n = 0; n < SIDE; n++) {
+        double along = n * size + n / TILE * gap;
+        text(left + along + size / 2, top - 8, n < SIDE - 1 ? MIDDLE : END, n % TILE ? "" : "%d",
+             n);
+        text(left - 8, top + along + 12, END, n % TILE ? "" : "%d", n);
+    }
+    for (int a = 0; a < SIDE; a += TILE)
+        for (int b = 0; b < SIDE; b += TILE) {
+            double tile_x = left + b * size + b / TILE * gap;
+            double tile_y = top + a * size + a / TILE * gap;
+            struct ra_band tile = ra_band_from(band, a, b);
+            if (ra_band_is_empty(tile, TILE, TILE)) {
+                rect(tile_x + 0.5, tile_y + 0.5, TILE * size - 1, TILE * size - 1,
+                     STROKE(GREY, "1") DASHES);
+                counts[0]++;
+                continue;
             }
-            if (t.pairs[r][hop] > t.busiest[hop])
-                t.busiest[hop] = t.pairs[r][hop];
+            int seen = 0;
+            for (int i = 0; i < TILE; i++)
+                for (int j = 0; j < TILE; j++) {
+                    bool see = tile.lo <= j - i && j - i <= tile.hi;
+                    rect(tile_x + j * size + 0.5, tile_y + i * size + 0.5, size - 1, size - 1,
+                         see ? FILL(BLUE) : FILL(PALE_ORANGE));
+                    seen += see;
+                }
+            counts[seen == TILE * TILE ? 2 : 1]++;
         }
-    return t;
+    text(left, top + SIDE * size + SIDE / TILE * gap + 16, "", "%d tiles empty, %d cut, %d full",
+         counts[0], counts[1], counts[2]);
 }
 
-/* The positions of a span: "0 … 7", or with a stride "0, 4 … 28". */
-static void span_label(double x, double y, struct ra_span span)
+void draw_band(const char *source)
 {
-    int first = (int)span.first, stride = (int)span.stride, count = (int)span.count; /* <= LENGTH */
-    int last = first + (count - 1) * stride;
-    if (stride == 1)
-        text(x, y, "", "%d … %d", first, last);
-    else
-        text(x, y, "", "%d, %d … %d", first, first + stride, last);
+    (void)source; /* nothing is read */
+    svg_open(430, "A band over tiles",
+             "Two planes of 16 queries, downwards, against 16 keys, to the right, in tiles of 4 by "
+             "4. Left, a causal mask: 6 tiles above the diagonal are empty. Right, a band with two "
+             "ends: tiles on both sides of it are empty.");
+    struct ra_span here = {0, 1, SIDE}, later = {7, 1, SIDE};
+    struct ra_band open = ra_band_causal(here, here, RA_BAND_FAR);
+    struct ra_band closed = ra_band_causal(later, here, 10);
+    char words[80];
+    snprintf(words, sizeof words, "both from position 0 on: hi = %d, no lower end", (int)open.hi);
+    band_grid(20, 30, "Queries and their own keys", words, open);
+    snprintf(words, sizeof words, "queries from 7 on, L = 10: lo = −%d, hi = %d", -(int)closed.lo,
+             (int)closed.hi);
+    band_grid(376, 30, "A window of chapter 06", words, closed);
+    legend(48, 408, FILL(BLUE), "a visible pair");
+    legend(190, 408, FILL(PALE_ORANGE), "computed and thrown away");
+    legend(400, 408, STROKE(GREY, "1") DASHES, "an empty tile: skipped");
 }
 
-/* One visit as a grid of cells; a gap parts the spans. */
-static void mask_grid(double x, double y, double size, const struct masks *m,
-                      const struct visit *visit)
+/* ---- 07-heads */
+
+enum { QUERY_HEADS = 6, KEY_HEADS = 2 };
+
+/* Which key/value head each query head reads. */
+static void head_map(double x, double y, const char *title, const char *words, enum ra_head_map map)
 {
-    int span = ROWS / (int)ra_layout_spans(layout_of(m)); /* rows of one: at most ROWS */
-    double side = ROWS * size + (ROWS / span - 1) * 3;
-    if (!visit->arrives) {
-        rect(x + 0.5, y + 0.5, side - 1, side - 1, STROKE(GREY, "1") DASHES);
-        text(x + side / 2, y + side / 2 + 4, MIDDLE, "not sent");
-        return;
+    double pitch = 50, width = 34, height = 26, top = y + 56, bottom = y + 136;
+    static const char *const fills[KEY_HEADS] = {FILL(BLUE), FILL(ORANGE)};
+    static const char *const strokes[KEY_HEADS] = {STROKE(BLUE, "1.5"), STROKE(ORANGE, "1.5")};
+    heading(x, y, title, words);
+    text(x, top - 12, "", "query heads h");
+    for (int h = 0; h < QUERY_HEADS; h++) {
+        int g = (int)ra_heads_key(map, QUERY_HEADS, KEY_HEADS, h);
+        double from = x + h * pitch + width / 2, to = x + (3 * g + 1) * pitch + width / 2;
+        box(x + h * pitch, top, width, height, fills[g], h);
+        line(from, top + height, to, bottom, strokes[g]);
     }
-    for (int a = 0; a < ROWS; a++)
-        for (int b = 0; b < ROWS; b++)
-            rect(x + b * size + b / span * 3 + 0.5, y + a * size + a / span * 3 + 0.5, size - 1,
-                 size - 1, visit->see[a][b] ? FILL(BLUE) : FILL(LIGHT));
+    for (int g = 0; g < KEY_HEADS; g++)
+        box(x + (3 * g + 1) * pitch - 8, bottom, width + 16, height, fills[g], g);
+    text(x, bottom + height + 17, "", "key/value heads g");
 }
 
-void draw_masks(const char *source)
+void draw_heads(const char *source)
 {
-    const struct masks *m = find_masks(source);
-    struct ra_layout layout = layout_of(m);
-    double size = 10, left = 116, pitch_x = 130, top = 110, pitch_y = 132;
-    double side = ROWS * size + (m->kind == RA_ZIGZAG ? 3 : 0), right = 700;
-    double bottom = top + RANKS * pitch_y;
-    svg_open((int)bottom + 76, m->title,
-             "Four rows of ranks, four columns of hops. Each cell is a grid of the rank's own "
-             "queries, downwards, against the visiting keys, to the right: a filled square for "
-             "each pair that is visible.");
-    heading(20, 30, m->title, m->words);
-    for (int hop = 0; hop < RANKS; hop++)
-        text(left + hop * pitch_x + side / 2, top - 30, MIDDLE BOLD, "hop %d", hop);
-    text(right, top - 30, END BOLD, "all hops");
-
-    /* A row for each rank. */
-    struct table table = table_of(m);
-    for (int r = 0; r < RANKS; r++) {
-        double y = top + r * pitch_y;
-        text(20, y + 26, BOLD, "rank %d", r);
-        text(20, y + 44, "", "queries");
-        for (int s = 0; s < ra_layout_spans(layout); s++)
-            span_label(20, y + 60 + 16 * s, ra_layout_span(layout, r, s));
-        for (int hop = 0; hop < RANKS; hop++) {
-            const struct visit *visit = &table.visits[r][hop];
-            double x = left + hop * pitch_x;
-            bool most = visit->pairs == table.busiest[hop];
-            text(x + side / 2, y - 6, MIDDLE, "keys of rank %d", origin_of(r, hop));
-            mask_grid(x, y, size, m, visit);
-            if (visit->arrives)
-                text(x + side / 2, y + side + 15, most ? MIDDLE BOLD : MIDDLE, "%d of %d pairs",
-                     visit->pairs, ROWS * ROWS);
-        }
-        bool most = table.pairs[r][RANKS] == table.busiest[RANKS];
-        text(right, y + side / 2 + 4, most ? END BOLD : END, "%d pairs", table.pairs[r][RANKS]);
-    }
-
-    /* What decides how long the ring takes, and what it sends. The busiest rank of one column need
-     * not be that of another. */
-    line(20, bottom - 14, right, bottom - 14, STROKE(GREY, "1"));
-    text(20, bottom + 6, BOLD, "busiest rank");
-    text(20, bottom + 26, "", "messages sent");
-    for (int hop = 0; hop < RANKS; hop++) {
-        double x = left + hop * pitch_x + side / 2;
-        text(x, bottom + 6, MIDDLE BOLD, "%d", table.busiest[hop]);
-        text(x, bottom + 26, MIDDLE, "%d", table.messages[hop]);
-    }
-    text(right, bottom + 6, END BOLD, "%d pairs", table.busiest[RANKS]);
-    text(right, bottom + 26, END, "%d", table.messages[RANKS]);
-
-    legend(116, bottom + 60, FILL(BLUE), "the query (row) sees the key (column)");
-    legend(392, bottom + 60, FILL(LIGHT), "it does not: nothing to compute");
+    (void)source; /* nothing is read */
+    svg_open(228, "Two head maps",
+             "Six query heads, each with a line to one of two key/value heads. Grouped: heads 0, 1 "
+             "and 2 read head 0, heads 3, 4 and 5 head 1. Interleaved: heads 0, 2 and 4 read head "
+             "0, heads 1, 3 and 5 head 1.");
+    head_map(20, 30, "Grouped", "neighbours share: g = h / (H/G)", RA_GROUPED);
+    head_map(376, 30, "Interleaved", "every G-th shares: g = h mod G", RA_INTERLEAVED);
 }

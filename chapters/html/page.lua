@@ -1,0 +1,77 @@
+-- What a page of build/book needs to become one of build/html: links to .html, code coloured, wide
+-- things in boxes that scroll, and the contents for page.html. tests/book passes two values:
+-- `path`, the page's own, and `pages`, a file with a line "path title" for each page of the contents.
+
+-- The page README.md is the front page, index.html; each other page keeps its name.
+local function html(path)
+    return (path:gsub("README%.md$", "index.html"):gsub("%.md$", ".html"))
+end
+
+function Link(link)
+    local path, place = link.target:match("^([^#]*)(.*)$")
+    if not path:match("^%a+:") then
+        link.target = html(path) .. place
+    end
+    return link
+end
+
+function Table(block)
+    return pandoc.Div({ block }, { class = "table" })
+end
+
+-- Pandoc has colours for C++ but none for CUDA, which is C++ with a few words more.
+function CodeBlock(block)
+    if block.classes[1] == "cuda" then
+        block.classes = { "cpp" }
+    end
+    return block
+end
+
+-- A paragraph that is one picture becomes a figure, and one of nothing but anchors takes no room.
+function Para(para)
+    local first = para.content[1]
+    if #para.content == 1 and first.t == "Image" then
+        return pandoc.Div({ pandoc.Plain(para.content) }, { class = "figure" })
+    end
+    for _, inline in ipairs(para.content) do
+        if inline.t ~= "RawInline" and inline.t ~= "SoftBreak" then
+            return nil
+        end
+    end
+    return pandoc.Plain(para.content)
+end
+
+-- The link to the source below a quote gets a class of its own.
+function Blocks(blocks)
+    for i = 2, #blocks do
+        local block = blocks[i]
+        if blocks[i - 1].t == "CodeBlock" and block.t == "Para" and #block.content == 1
+                and block.content[1].t == "Link" then
+            blocks[i] = pandoc.Div({ pandoc.Plain(block.content) }, { class = "source" })
+        end
+    end
+    return blocks
+end
+
+-- The first heading becomes the title. Then come the contents, to which this page is added if it is
+-- a listing, and the pages before and after this one.
+function Pandoc(document)
+    local meta, path = document.meta, document.meta.path
+    local up, here = path:gsub("[^/]*$", ""):gsub("[^/]+/", "../"), nil
+    local pages = {}
+    for line in io.lines(meta.pages) do
+        local page, title = line:match("^(%S+) (.*)$")
+        table.insert(pages, { href = up .. html(page), title = title, here = page == path })
+        here = page == path and #pages or here
+    end
+    local heading = table.remove(document.blocks, 1)
+    meta.up, meta.title, meta.titleid = up, heading.content, heading.identifier
+    meta.pagetitle = pandoc.utils.stringify(heading.content)
+    if here then
+        meta.previous, meta.next = pages[here - 1], pages[here + 1]
+    else
+        table.insert(pages, { href = "#", title = meta.pagetitle, here = true })
+    end
+    meta.pages = pages
+    return document
+end

@@ -1,0 +1,14 @@
+/* The step of the message that comes into the same slot after this one; perhaps in the next call. */
+static int next_in_slot(int step, int *call)
+{
+    if (step + 3 < GPUS)
+        return step + 3;
+    ++*call;
+    return slot(step);
+}
+
+/* Before the first call, the slots are empty: there is room for the first message in each. */
+static void begin(int room[])
+{
+    room[1] = room[2] = room[3] = 1;
+}
