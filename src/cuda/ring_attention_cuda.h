@@ -14,8 +14,9 @@
  * dv have config.type or float32. Strides are not negative. dim is at most 256. Float32 is computed
  * without tensor cores, 16-bit types with them; sums are float32 in both. config.tile_queries and
  * tile_keys are only used to count work.
- *
- * ra_wait tells config.observe of the last forward and the last backward before it: with
+ */
+
+/* ra_wait tells config.observe of the last forward and the last backward before it: with
  * RA_EVENT_WORK for each hop, from its first launch to the end of its last; and if GPUs write to
  * each other's memory, with RA_EVENT_KEYS and RA_EVENT_GRADIENTS for what this rank sent at a hop,
  * while the copy engine was at it. RA_EVENT_WAIT does not come. Times are those of the host's clock,

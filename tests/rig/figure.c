@@ -194,6 +194,8 @@ static const char usage[] =
     "  07-heads              which key/value head each query head reads\n"
     "  07-bytes DATA.csv     bytes sent for fewer and fewer key/value heads\n"
     "                        " GROUPS_HEADER "\n"
+    "  08-modules            which module calls which\n"
+    "  08-failure            how ranks fail together\n"
     "  08-plan DATA.csv      what a plan holds and what its rank sends; --data\n"
     "                        asks the library\n"
     "                        " PLANS_HEADER "\n"
@@ -237,6 +239,8 @@ static const struct {
     {"06-jump", false, draw_jump},
     {"07-heads", false, draw_heads},
     {"07-bytes", true, draw_groups},
+    {"08-modules", false, draw_modules},
+    {"08-failure", false, draw_failure},
     {"08-plan", true, draw_plans},
     {"11-sm", false, draw_sm},
     {"11-backward", false, draw_products},

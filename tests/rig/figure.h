@@ -2,7 +2,8 @@
  *
  * figure.c holds the tools and the program; figure_tile.c draws chapters 01 and 02; of the chapters
  * of the ring, figure_ring.c and figure_masks.c draw the rules, figure_measured.c the measurements;
- * figure_cuda.c and figure_gpu.c draw chapter 11, figure_streams.c one picture of it.
+ * figure_cuda.c and figure_gpu.c draw chapter 11, figure_streams.c one picture of it;
+ * figure_library.c draws the rules of chapter 08.
  */
 #ifndef FIGURE_H
 #define FIGURE_H
@@ -112,6 +113,9 @@ void draw_work(const char *source);
 void draw_trace(const char *source);
 void draw_groups(const char *source);
 void draw_plans(const char *source);
+
+void draw_modules(const char *source);
+void draw_failure(const char *source);
 
 void draw_fragments(const char *source);
 void draw_swizzle(const char *source);
