@@ -727,12 +727,14 @@ static void leave(int exit_code, double timeout)
     longjmp(way_out, 1);
 }
 
+static int ranks; /* that this program believes there are: all that it hears is itself */
+
 static int gather_alone(int64_t mine, int64_t *all, double timeout)
 {
     (void)timeout;
-    for (int rank = 0; rank < 4; rank++)
+    for (int rank = 0; rank < ranks; rank++)
         all[rank] = mine;
-    return 4;
+    return ranks;
 }
 
 /* Reads a command line; false if the program ended, with a line on `said` or the help. */
@@ -785,7 +787,8 @@ static void fuzz_options(struct bytes in)
     int64_t gathered[4];
     struct stage stage = {.program = "fuzz", .about = "", .gathered = gathered};
     stage.number = (int)below(&in, 12);
-    stage.world = (struct stage_world){0, 1 + (int)below(&in, 4), 1, gather_alone, exit, leave};
+    ranks = 1 + (int)below(&in, 4);
+    stage.world = (struct stage_world){0, ranks, 1, gather_alone, exit, leave};
     stage.config = (struct ra_config)RA_CONFIG_INIT;
     struct stage again = stage;
     size_t size =

@@ -1,6 +1,6 @@
 -- What a page of build/book needs to become one of build/html: links to .html, code coloured, wide
 -- things in boxes that scroll, and the contents for page.html. tests/book passes two values:
--- `path`, the page's own, and `pages`, a file with a line "path title" for each page of the contents.
+-- `path`, that of the page, and `pages`, a file with a line "path title" for each in the contents.
 
 -- The page README.md is the front page, index.html; each other page keeps its name.
 local function html(path)
@@ -68,7 +68,7 @@ function Pandoc(document)
     meta.up, meta.title, meta.titleid = up, heading.content, heading.identifier
     meta.pagetitle = pandoc.utils.stringify(heading.content)
     if here then
-        meta.previous, meta.next = pages[here - 1], pages[here + 1]
+        meta.turn, meta.previous, meta.next = true, pages[here - 1], pages[here + 1]
     else
         table.insert(pages, { href = "#", title = meta.pagetitle, here = true })
     end

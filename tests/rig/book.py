@@ -203,8 +203,8 @@ def look(browser, work, folder):
     problems = {}
     for scheme in ("dark", "light"):
         server.done = threading.Event()
-        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1500,1000",
-                   f"--user-data-dir={work.resolve() / scheme}",
+        command = [browser, "--headless", "--no-sandbox", "--disable-gpu",
+                   "--window-size=1500,1000", f"--user-data-dir={work.resolve() / scheme}",
                    f"--blink-settings=preferredColorScheme={('dark', 'light').index(scheme)}",
                    f"http://127.0.0.1:{server.server_port}/look"]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
