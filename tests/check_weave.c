@@ -608,32 +608,6 @@ START_TEST(refuses_quotes_side_by_side)
 }
 END_TEST
 
-START_TEST(counts_what_is_for_later)
-{
-    put("a.c", loops_c);
-    put("a.md", "```c a.c\n```\n```c a.c g\n```\n```c a.c f / Inner\n```\n");
-    put("b.md", "```c a.c g\n```\n");
-    ck_assert_int_eq(weave("a.md", "b.md", NULL), 0);
-    ck_assert_int_eq(weave("--check", "a.md", "b.md", NULL), 1);
-    ck_assert_int_eq(weave("--check", "--later", "a.md", "b.md", NULL), 0);
-    ck_assert_str_eq(get("out"), "a.md, later: 1 long quotes, 1 cut loops, 2 side by side\n"
-                                 "weave: 2 chapters, 4 quotes\n");
-    ck_assert_int_eq(weave("--check", "--later", "a.md", "a.md", "b.md", NULL), 0);
-    expect("out", "weave: 2 chapters, 4 quotes\n");
-
-    /* The other rules hold for it as well, and what keeps all of them is not for later. */
-    put("c.md", "Look.\n\n```c a.c h\n```\n\nLook.\n\n```c a.c g\nint h;\n```\n\n```c\n```\n");
-    ck_assert_int_eq(weave("--check", "--later", "c.md", "--cover", "a.c", NULL), 1);
-    expect("err", "c.md:3: a.c has no definition \"h\"\n");
-    expect("err", "c.md:8: this text has drifted from: c a.c g\n");
-    expect("err", "c.md:12: a C block without a source\n");
-    expect("err", "a.c:1: no chapter names f\n");
-    ck_assert_int_eq(weave("--check", "--later", "b.md", NULL), 1);
-    ck_assert_str_eq(get("err"),
-                     "b.md:1: this page keeps the rules: it needs no --later any more\n" MEND("1"));
-}
-END_TEST
-
 START_TEST(writes_listings)
 {
     ck_assert_int_eq(mkdir("src", 0777) | mkdir("pages", 0777), 0);
@@ -807,7 +781,6 @@ int main(void)
                                   refuses_long_quotes,
                                   refuses_quotes_that_cut_a_loop,
                                   refuses_quotes_side_by_side,
-                                  counts_what_is_for_later,
                                   writes_listings,
                                   writes_no_book_if_something_is_wrong,
                                   prints_the_commands,

@@ -34,33 +34,25 @@ static const char usage[] =
     "           --cover FILE     fail on an extern function of it, or a struct, union or enum "
     "with\n"
     "                            a tag, that no chapter names\n"
-    "           --later CHAPTER  only count where this one breaks the rules for quotes\n"
     "           --list FILE      write a listing of it, too\n"
     "           --book FOLDER    write the listings here, and the chapters with links to them\n"
     "       weave --commands CHAPTER...                  print the contents of all sh fences\n"
     "If a quote cannot be renewed, no chapter is changed. Prints the names of changed chapters.\n"
     "Exit status: 0 all is well, 1 something drifted or is missing, 2 misuse.\n";
 
-/* Whether it is a problem that a page breaks a rule; if not yet, counts it. */
-static bool forbids(struct page *page, enum rule rule)
-{
-    page->broken[rule] += page->later;
-    return !page->later;
-}
-
 /* Holds a quote against the rules. `side`: no sentence stands before it since the last one. */
-static void check_rules(struct page *page, const struct fence *fence, const char *text, bool side)
+static void check_rules(const struct fence *fence, const char *text, bool side)
 {
     int64_t lines = 0, most = fence->lines.last < 0 ? LONGEST_DIFF : LONGEST;
     for (const char *at = text; *at != 0; at++)
         lines += *at == '\n';
-    if (lines > most && forbids(page, RULE_LONG))
+    if (lines > most)
         problem("a quote of %" PRId64 " lines: the most are %" PRId64, lines, most);
     int64_t loop = open_loop(fence->source, fence->lines);
-    if (loop >= 0 && forbids(page, RULE_LOOP))
+    if (loop >= 0)
         problem("the loop of %s:%" PRId64 " is open where this quote begins or ends",
                 fence->source->path, loop + 1);
-    if (side && forbids(page, RULE_SIDE))
+    if (side)
         problem("no sentence stands between this quote and the one before");
 }
 
@@ -96,7 +88,7 @@ static void weave_fence(struct page *page, struct fence *fence, const char *line
         free(difference.bytes);
     }
     if (weave.check && known)
-        check_rules(page, fence, wanted.bytes, side);
+        check_rules(fence, wanted.bytes, side);
     text_add(&page->new, right->bytes, right->size);
     free(old.bytes);
     free(info.bytes);
@@ -205,24 +197,6 @@ static int64_t report_unnamed(struct source *source)
     return names;
 }
 
-/* Prints how often the pages that are not rewritten yet break the rules. One that keeps them is
- * done. */
-static void report_later(void)
-{
-    for (int i = 0; i < weave.page_count; i++) {
-        const struct page *page = &weave.pages[i];
-        const int64_t *broken = page->broken;
-        weave.path = page->path;
-        weave.line = 1;
-        if (page->later && broken[RULE_LONG] + broken[RULE_LOOP] + broken[RULE_SIDE] == 0)
-            problem("this page keeps the rules: it needs no --later any more");
-        else if (page->later)
-            printf("%s, later: %" PRId64 " long quotes, %" PRId64 " cut loops, %" PRId64
-                   " side by side\n",
-                   page->path, broken[RULE_LONG], broken[RULE_LOOP], broken[RULE_SIDE]);
-    }
-}
-
 /* Runs over all pages; nothing is written before all of them are known to be well. */
 static void weave_all(const char *book)
 {
@@ -239,7 +213,6 @@ static void weave_all(const char *book)
     for (struct source *source = weave.sources; source != NULL; source = source->next)
         if (source->cover)
             names += report_unnamed(source);
-    report_later();
     if (weave.problems == 0 && book != NULL)
         write_book(book);
     if (weave.problems > 0) {
@@ -274,12 +247,9 @@ static bool obey(const char *flag, const char *value, const char **book)
         source->cover = source->cover || cover;
         source->list = source->list || list;
     }
-    if (strcmp(flag, "--later") == 0)
-        page_of(value)->later = true;
-    else if (strcmp(flag, "--book") == 0)
-        *book = value;
-    else
+    if (strcmp(flag, "--book") != 0)
         return cover || list;
+    *book = value;
     return true;
 }
 

@@ -55,14 +55,9 @@ struct source {
     struct source *next;
 };
 
-/* The rules of quoting, which a page that is not rewritten yet may break. */
-enum rule { RULE_LONG, RULE_LOOP, RULE_SIDE, RULES };
-
 struct page {
     const char *path;
     struct text old, new;
-    bool later;            /* not rewritten yet */
-    int64_t broken[RULES]; /* how often it breaks each rule, if so */
 };
 
 /* A fence of a page. Its place is in the new text of the page: from the opening line to behind the
