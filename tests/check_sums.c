@@ -11,21 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels_tested.h"
 #include "numbers.h"
-#include "ra_ladder.h"
 #include "verdict.h"
-
-static const struct kernel {
-    const char *name;
-    enum ra_type type;
-    const struct ra_rung *rung;
-} kernels[] = {
-    {"k01", RA_FLOAT32, &ra_ladder[RA_K01]},
-    {"k02", RA_FLOAT32, &ra_ladder[RA_K02]},
-    {"k03-bfloat16", RA_BFLOAT16, &ra_ladder[RA_K03]},
-    {"k03-float16", RA_FLOAT16, &ra_ladder[RA_K03]},
-};
-enum { KERNELS = sizeof kernels / sizeof kernels[0] };
 
 static void check(cudaError_t error, const char *what)
 {

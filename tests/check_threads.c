@@ -412,13 +412,18 @@ static struct {
     _Atomic double ended[4]; /* seconds after that; 0: not yet */
 } progress;
 
-static void begin_progress(enum rank_2 does, bool rank_3_computes)
+static void wait_in_a_chain(int rank);
+
+static void run_chain(enum rank_2 does, bool rank_3_computes)
 {
     progress.does = does;
     progress.rank_3_computes = rank_3_computes;
     progress.began = ra_seconds();
     for (int rank = 0; rank < 4; rank++)
         progress.ended[rank] = 0;
+    ring_size = 4;
+    open_links(4);
+    run_ranks(4, wait_in_a_chain);
 }
 
 static void compute(int rank, double seconds)
@@ -453,10 +458,7 @@ static void wait_in_a_chain(int rank)
 /* Whoever waits for a rank that computes, itself or through others, waits as long as that takes. */
 START_TEST(computing_is_progress)
 {
-    begin_progress(COMPUTES, false);
-    ring_size = 4;
-    open_links(4);
-    run_ranks(4, wait_in_a_chain);
+    run_chain(COMPUTES, false);
     for (int rank = 0; rank < 4; rank++)
         ck_assert_str_eq(error_of(rank), "");
     ck_assert(progress.ended[0] > 1.4);
@@ -467,10 +469,7 @@ END_TEST
 /* A rank that is silent is found by who waits for it, and named, though another one computes. */
 START_TEST(silence_is_none)
 {
-    begin_progress(IS_SILENT, _i);
-    ring_size = 4;
-    open_links(4);
-    run_ranks(4, wait_in_a_chain);
+    run_chain(IS_SILENT, _i);
     ck_assert_ptr_nonnull(
         strstr(error_of(0), "ring rank 1, hop 0: waited 0.6 s for rank 2 to send"));
     ck_assert_ptr_nonnull(strstr(error_of(0), "has it died?"));
@@ -482,10 +481,7 @@ END_TEST
 /* Nor is it progress if all wait for each other, but while another one computes that is not known. */
 START_TEST(waiting_is_none)
 {
-    begin_progress(WAITS_FOR_RANK_0, _i);
-    ring_size = 4;
-    open_links(4);
-    run_ranks(4, wait_in_a_chain);
+    run_chain(WAITS_FOR_RANK_0, _i);
     ck_assert_ptr_nonnull(strstr(error_of(0), "it waits as well, and no rank computes"));
     ck_assert(progress.ended[0] > (_i ? 2 : 0.89));
     close_links(4);

@@ -1,0 +1,22 @@
+/* kernels_tested: every kernel with every type that it takes, for the suites that try all of them.
+ *
+ * Chapter 11.
+ */
+#ifndef KERNELS_TESTED_H
+#define KERNELS_TESTED_H
+
+#include "ra_ladder.h"
+
+static const struct kernel {
+    const char *name;
+    enum ra_type type;
+    const struct ra_rung *rung;
+} kernels[] = {
+    {"k01", RA_FLOAT32, &ra_ladder[RA_K01]},
+    {"k02", RA_FLOAT32, &ra_ladder[RA_K02]},
+    {"k03-bfloat16", RA_BFLOAT16, &ra_ladder[RA_K03]},
+    {"k03-float16", RA_FLOAT16, &ra_ladder[RA_K03]},
+};
+enum { KERNELS = sizeof kernels / sizeof kernels[0] };
+
+#endif
