@@ -728,9 +728,9 @@ static void test_late_streams(void)
 {
     for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++) {
         struct problem p = usual(3, RA_FLOAT32);
-        p.config.timeout = 3;
+        p.config.timeout = 2;
         p.config.transport = transport;
-        p.late = 4;
+        p.late = 3;
         run(&p);
         verdict("streams with other work, transport %s", transport_names[transport]);
     }
@@ -1108,8 +1108,8 @@ static void test_errors(void)
         {"a launch that fails", NO_LAUNCH, HOST, 20, {RA_DEVICE, LOST, "hop 0: ra_k02_forward: "}},
         {"an array that is refused", NO_ARRAY, PEER, 20, {INVALID, LOST, "arrays.q.data"}},
         {"an array that is refused", NO_ARRAY, HOST, 20, {INVALID, LOST, "arrays.q.data"}},
-        {"a rank that is dead", NO_CALL, PEER, 2, {RA_OK, LOST, "hop "}},
-        {"a rank that is dead", NO_CALL, HOST, 2, {RA_OK, LOST, "hop "}},
+        {"a rank that is dead", NO_CALL, PEER, 1, {RA_OK, LOST, "hop "}},
+        {"a rank that is dead", NO_CALL, HOST, 1, {RA_OK, LOST, "hop "}},
         {"ranks that disagree", OTHER_HEADS, ANY, 20, {DISAGREE, DISAGREE, "config.heads"}},
         {"memory out of reach", NOT_REACHED, PEER, 20, {INVALID, INVALID, "not reach the memory"}},
     };

@@ -777,7 +777,7 @@ int main(void)
 {
     Suite *suite = suite_create("ring");
     TCase *cases = tcase_create("ring");
-    tcase_set_timeout(cases, 60);
+    tcase_set_timeout(cases, 30);
     tcase_add_loop_test(cases, steps, 1, MOST_RANKS + 1);
     tcase_add_test(cases, slots);
     tcase_add_loop_test(cases, loop, 1, 7);

@@ -661,16 +661,13 @@ static void read_command_line(int argc, char **argv)
 }
 
 /* Open MPI wants to be told that root may run it, and short paths for its sockets. What it never
- * frees is no leak of ours; its libraries are unloaded in the end, so only whole call stacks
- * name them. */
+ * frees is no leak of ours. */
 static void set_environment(void)
 {
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     setenv("TMPDIR", "/tmp", 1);
-    setenv("ASAN_OPTIONS", "fast_unwind_on_malloc=0", 1);
-    setenv("LSAN_OPTIONS",
-           "suppressions=tests/lsan.supp:print_suppressions=0:fast_unwind_on_malloc=0", 1);
+    setenv("LSAN_OPTIONS", "suppressions=tests/lsan.supp:print_suppressions=0", 1);
 }
 
 int main(int argc, char **argv)

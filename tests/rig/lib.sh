@@ -87,7 +87,8 @@ copy_tree() {
     for part in LICENSE README.md build.ninja src kernels tests chapters; do
         cp -R -p "$from/$part" "$1"
     done
-    find "$from/build" -maxdepth 1 -type f -size -8M -exec cp -p -t "$1/build" {} +
+    find "$from/build" -maxdepth 1 \( -type f -size -8M -o -name '*.d' \) \
+        -exec cp -R -p -t "$1/build" {} +
     [ ! -d "$from/build/cuda" ] || cp -R -p "$from/build/cuda" "$1/build"
 }
 

@@ -1,0 +1,31 @@
+# objects.sh: how each rule of build.ninja begins that makes $out of sources, objects and archives, which
+# are the arguments. $compile compiles one source; $objects and $archives are then what to link.
+#
+# A source is compiled if it, a header of it or a rule has changed since: one changed source is no
+# reason to compile all others of its archive. $out.dep lists sources and headers for ninja.
+set -e
+mkdir -p "$out.d"
+objects='' archives='' dependencies=/dev/null
+for file; do
+    case $file in
+    *.a) archives="$archives $file" && continue ;;
+    *.c)
+        object=${file##*/} stale=''
+        object=$out.d/${object%.c}.o
+
+        # The compiler's list is one line "target: source header...", broken by backslashes.
+        [ -e "$object" ] && read target parts <"$object.d" || stale=yes
+        for part in $parts *.ninja */*.ninja; do
+            [ -e "$part" ] && ! [ "$part" -nt "$object" ] || stale=yes
+        done
+        if [ "$stale" ]; then
+            $compile -MMD -MT "$out" -MF "$object.d" -c "$file" -o "$object.part"
+            mv "$object.part" "$object"
+        fi
+        dependencies="$dependencies $object.d"
+        file=$object
+        ;;
+    esac
+    objects="$objects $file"
+done
+cat $dependencies >"$out.dep"
