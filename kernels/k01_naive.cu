@@ -94,7 +94,7 @@ static __global__ void forward(const __grid_constant__ struct ra_kernel kernel)
     for (int64_t key = seen.first; key < seen.end; key++) {
         if (!ra_allowed(kernel.mask, b, key))
             continue;
-        /* A new largest score: rescale the carry to it. exp(-inf) is 0: an empty carry stays so. A NaN
+        /* A new largest score: rescale the carry to it. An empty carry is 0 and stays so. A NaN
          * is not larger than anything: it comes in by its weight. */
         float score = score_value(kernel.score, dot(q, ra_floats(kernel.k, b, key, g), D));
         max = fmaxf(max, RA_LEAST);

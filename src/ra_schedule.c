@@ -66,7 +66,7 @@ static void note_origin(struct ra_schedule *schedule, struct ra_layout queries,
     int64_t round = keys.ranks * run, lap = 0;
 
     /* Of stripes two laps are enough. The first is the last one that begins at query row 0 or
-     * before: of what earlier ones show, it shows as much or more. Each lap after the second is
+     * before: every rank that sees an earlier lap sees this one, too. Each lap after the second is
      * seen by the same ranks as the second or, where the queries end, by fewer. */
     if (keys.kind == RA_STRIPED && ahead > origin * run)
         lap = (ahead - origin * run) / round;
