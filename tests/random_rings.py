@@ -378,7 +378,7 @@ def run(command, seconds):
     if job.returncode == 0:
         return None
     said = [line for line in errors.splitlines() if line and not line.startswith("---")]
-    return f"exit status {job.returncode}: " + " / ".join(said[:3])
+    return f"exit status {job.returncode}: " + " / ".join(said[:20])
 
 
 def stop(job):
