@@ -491,8 +491,8 @@ template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cuda
                      sizeof(struct shared_memory<Shape>), stream, f);
 }
 
-/* The first of these shapes that fits into the device's shared memory: 227 KB on compute capability
- * 9.0, 163 KB on 8.0, 99 KB on 8.6 and 12.0. GPUs older than 8.0 have less than all of these. */
+/* The first of these shapes that fits into the device's shared memory: 227 KiB on compute capability
+ * 9.0, 163 KiB on 8.0, 99 KiB on 8.6 and 12.0. GPUs older than 8.0 have less than all of these. */
 template <class Large, class Medium, class Small = Medium>
 static cudaError_t launch_fitting(const struct ra_kernel *x, cudaStream_t stream)
 {

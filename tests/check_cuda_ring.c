@@ -728,9 +728,9 @@ static void test_late_streams(void)
 {
     for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++) {
         struct problem p = usual(3, RA_FLOAT32);
-        p.config.timeout = 2;
+        p.config.timeout = 1;
         p.config.transport = transport;
-        p.late = 3;
+        p.late = 2;
         run(&p);
         verdict("streams with other work, transport %s", transport_names[transport]);
     }
