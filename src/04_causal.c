@@ -9,12 +9,12 @@ static void fold_head(struct stage_ring *x, struct ra_fold *fold, int origin,
                       const struct ra_queries *queries, const struct ra_keys *keys)
 {
     /* The last query stands beside the last key, and so row i at position i + M - N. */
-    const struct stage *stage = &x->stage;
-    struct ra_span rows = ra_span_chunk(stage->N, x->link.size, x->link.rank);
-    struct ra_span seen = ra_span_chunk(stage->M, x->link.size, origin);
-    rows.first += stage->M - stage->N;
+    int64_t N = x->stage.N, M = x->stage.M;
+    struct ra_span rows = ra_span_chunk(N, x->link.size, x->link.rank);
+    struct ra_span seen = ra_span_chunk(M, x->link.size, origin);
+    rows.first += M - N;
     struct ra_band band = RA_ALL_KEYS;
-    if (stage->config.causal)
+    if (x->stage.config.causal)
         band = ra_band_causal(rows, seen, RA_BAND_FAR);
     ra_band_fold(fold, queries, keys, band);
 }

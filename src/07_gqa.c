@@ -3,7 +3,6 @@
  * nothing is repeated in memory or on the wire.
  */
 #include "ra_heads.h"
-#include "stage_fold.h"
 #include "stage_layout.h"
 #include "stage_schedule.h"
 
@@ -16,9 +15,8 @@ static int64_t key_head(const struct stage *stage, int64_t h)
 int main(int argc, char **argv)
 {
     struct stage_ring x;
-    stage_fold_open(&x, argc, argv, 7, "07-gqa",
-                    "Attention in which query heads share key/value heads, on a ring of ranks.",
-                    stage_layout_fold);
+    stage_layout_open(&x, argc, argv, 7, "07-gqa",
+                      "Attention in which query heads share key/value heads, on a ring of ranks.");
     stage_layout_deal(&x);
     x.key_head = key_head;
     stage_schedule(&x);

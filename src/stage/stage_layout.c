@@ -1,5 +1,6 @@
 /* stage_layout: the rows of a stage program. See stage_layout.h. */
 #include "stage_layout.h"
+#include "stage_fold.h"
 
 struct ra_layout stage_layout(const struct stage *stage, int64_t length)
 {
@@ -27,6 +28,21 @@ void stage_shard_layouts(struct stage *stage, struct ra_layout queries, struct r
     stage_shard(stage, query_spans, ra_layout_spans(queries), key_spans, ra_layout_spans(keys));
 }
 
+static void fold_head(struct stage_ring *x, struct ra_fold *fold, int origin,
+                      const struct ra_queries *queries, const struct ra_keys *keys)
+{
+    const struct ra_config *config = &x->stage.config;
+    ra_layout_fold(fold, stage_layout(&x->stage, config->queries), x->link.rank,
+                   stage_layout(&x->stage, config->keys), origin, config->causal, config->lookback,
+                   queries, keys);
+}
+
+void stage_layout_open(struct stage_ring *x, int argc, char **argv, int number,
+                       const char *program, const char *about)
+{
+    stage_fold_open(x, argc, argv, number, program, about, fold_head);
+}
+
 void stage_layout_deal(struct stage_ring *x)
 {
     const struct ra_config *config = &x->stage.config;
@@ -34,13 +50,4 @@ void stage_layout_deal(struct stage_ring *x)
     stage_shard_layouts(&x->stage, stage_layout(&x->stage, config->queries), keys, x->link.rank);
     for (int r = 0; r < x->link.size; r++)
         x->rows[r] = ra_layout_rows(keys, r);
-}
-
-void stage_layout_fold(struct stage_ring *x, struct ra_fold *fold, int origin,
-                       const struct ra_queries *queries, const struct ra_keys *keys)
-{
-    const struct ra_config *config = &x->stage.config;
-    ra_layout_fold(fold, stage_layout(&x->stage, config->queries), x->link.rank,
-                   stage_layout(&x->stage, config->keys), origin, config->causal, config->lookback,
-                   queries, keys);
 }

@@ -15,9 +15,9 @@ struct ra_layout stage_layout(const struct stage *stage, int64_t length);
 void stage_shard_layouts(struct stage *stage, struct ra_layout queries, struct ra_layout keys,
                          int rank);
 
-/* The fold of one head (stage_fold.h) by these layouts, masks and window. */
-void stage_layout_fold(struct stage_ring *x, struct ra_fold *fold, int origin,
-                       const struct ra_queries *queries, const struct ra_keys *keys);
+/* stage_fold_open, of a program that folds a head by these layouts, the mask and the window. */
+void stage_layout_open(struct stage_ring *x, int argc, char **argv, int number,
+                       const char *program, const char *about);
 
 /* The rows of a program on a ring: every rank's, as the command line deals them. */
 void stage_layout_deal(struct stage_ring *x);
