@@ -31,7 +31,9 @@ bool ra_band_is_empty(struct ra_band band, int64_t query_rows, int64_t key_rows)
 struct ra_fold {
     int64_t D;
     struct ra_score score;
-    bool backward;                   /* ra_tile_backward, not ra_tile_forward */
+    void (*tile)(int64_t D, struct ra_score score, const struct ra_queries *queries,
+                 const struct ra_keys *keys, struct ra_band band, float *workspace);
+                 /* ra_tile_forward or ra_tile_backward */
     int64_t tile_queries, tile_keys; /* rows of a tile at most */
     float *workspace;                /* ra_tile_workspace of these */
     void (*between)(void *context);  /* called after every tile that was computed; may be NULL */

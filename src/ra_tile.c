@@ -7,6 +7,7 @@
 #include "ra_tile.h"
 #include <math.h>
 #include <stddef.h>
+#include "ra_sum.h"
 
 /* Moves a pointer of any type on by so many numbers; NULL stays NULL. */
 #define MOVE(pointer, numbers) ((pointer) = (pointer) ? (pointer) + (numbers) : NULL)
@@ -87,21 +88,6 @@ static void add_products(int64_t inner, int64_t cols, const float *restrict fact
             out[b] += factors[e * step] * rows[e * row + b];
 }
 
-/* out += more. What rounding cuts off the sum is kept in lost and added next time: so the error stays
- * that of one rounding, however many times something is added (Kahan, 1965). What is lost of a + b
- * is exactly (a - (sum - part)) + (b - part), where part = sum - a (Knuth). It is NaN where the sum
- * is infinite: there nothing can be made good. */
-static void add_compensated(int64_t cols, const float *restrict more, float *restrict out,
-                            float *restrict lost)
-{
-    for (int64_t c = 0; c < cols; c++) {
-        float a = out[c], b = more[c] + lost[c], sum = a + b, part = sum - a;
-        float error = (a - (sum - part)) + (b - part);
-        lost[c] = isnan(error) ? 0 : error;
-        out[c] = sum;
-    }
-}
-
 /* A matrix of weights: element (a, b) is at first[a * row + b * col], so a transposed one costs nothing.
  * It is whole if nothing in it is hidden. */
 struct weights {
@@ -134,7 +120,7 @@ static void add_weighted(int64_t rows, int64_t inner, int64_t cols, struct weigh
                 add_products(end - b, cols, weight + b * weights.col, weights.col,
                              right + b * right_row, right_row, partial);
             }
-            add_compensated(cols, partial, sums.out + a * sums.out_row,
+            ra_sum_add(cols, 1, partial, sums.out + a * sums.out_row,
                             sums.lost + a * sums.lost_row);
         }
     }

@@ -244,6 +244,7 @@ static void judge_fold(int64_t N, int64_t M, struct ra_band band, int64_t tile_q
     float workspace[3 * MOST * (MOST + DIM)];
     int64_t calls = 0, pairs = 100, computed = 0, skipped = 1000;
     struct ra_fold fold = {.D = DIM,
+                           .tile = ra_tile_forward,
                            .score = {0.5f, 2},
                            .tile_queries = tile_queries,
                            .tile_keys = tile_keys,
@@ -272,7 +273,7 @@ static void judge_fold(int64_t N, int64_t M, struct ra_band band, int64_t tile_q
     ra_tile_finish(DIM, &got.queries);
     ra_tile_begin_backward(DIM, &want.queries);
     ra_tile_begin_backward(DIM, &got.queries);
-    fold.backward = true;
+    fold.tile = ra_tile_backward;
     fold.between = NULL;
     fold_all(&want, band, &fold, &pairs, &computed, &skipped);
     ra_band_fold(&fold, &got.queries, &got.keys, band);

@@ -351,6 +351,7 @@ static void judge_fold(struct ra_layout queries, int rank, struct ra_layout keys
         v[b * DIM + key_positions[b]] = 1;
 
     struct ra_fold fold = {.D = DIM,
+                           .tile = ra_tile_forward,
                            .score = {1, 0},
                            .tile_queries = TILE_QUERIES,
                            .tile_keys = TILE_KEYS,

@@ -3282,6 +3282,7 @@ START_TEST(own_loop)
     double sum[2 * 2 * N];
     float *workspace = calloc((size_t)ra_tile_workspace(16, 8, D), sizeof *workspace);
     struct ra_fold fold = {.D = D,
+                           .tile = ra_tile_forward,
                            .score = {(float)p.truth.scale, 0},
                            .tile_queries = 16,
                            .tile_keys = 8,
@@ -3310,7 +3311,7 @@ START_TEST(own_loop)
                                .dk_lost = keys_lost + theirs,
                                .dv_lost = keys_lost + 2 * M * D + theirs};
         for (int backward = 0; backward < 2; backward++) {
-            fold.backward = backward;
+            fold.tile = backward ? ra_tile_backward : ra_tile_forward;
             fold_blocks(&fold, &queries, &keys, _i ? p.config.lookback : RA_BAND_FAR);
         }
     }

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "numbers.h"
-#include "ra_tile.h"
+#include "ra_vector.h"
 #include "suite.h"
 #include "truth.h"
 
@@ -109,15 +109,30 @@ static struct ra_keys keys_of(struct tiles *t)
                             .dv_lost = t->dv_lost};
 }
 
+/* What is tested: the plain tile, or that of an instruction set. */
+static struct {
+    void (*forward)(int64_t D, struct ra_score score, const struct ra_queries *queries,
+                    const struct ra_keys *keys, struct ra_band band, float *workspace);
+    void (*backward)(int64_t D, struct ra_score score, const struct ra_queries *queries,
+                     const struct ra_keys *keys, struct ra_band band, float *workspace);
+    int64_t (*workspace)(int64_t query_rows, int64_t key_rows, int64_t D);
+} tested = {ra_tile_forward, ra_tile_backward, ra_tile_workspace};
+
+static float *room(int64_t query_rows, int64_t key_rows, int64_t D)
+{
+    float *workspace = malloc(sizeof(float) * (size_t)tested.workspace(query_rows, key_rows, D));
+    ck_assert_ptr_nonnull(workspace);
+    return workspace;
+}
+
 /* Cuts the rows into tiles of this many and runs the tile functions, forward and backward. Keys are
  * taken in ascending or in descending order. */
 static void run_tiles(struct ra_score score, struct ra_queries queries, struct ra_keys keys,
                       struct ra_band band, int64_t query_rows, int64_t key_rows, bool descending)
 {
     int64_t key_tiles = (keys.rows + key_rows - 1) / key_rows;
-    size_t bytes = sizeof(float) * (size_t)ra_tile_workspace(query_rows, key_rows, DIM);
-    float *workspace = malloc(bytes);
-    ck_assert_ptr_nonnull(workspace);
+    size_t bytes = sizeof(float) * (size_t)tested.workspace(query_rows, key_rows, DIM);
+    float *workspace = room(query_rows, key_rows, DIM);
 
     for (int backward = 0; backward < 2; backward++)
         for (int64_t i = 0; i < queries.rows; i += query_rows) {
@@ -127,10 +142,9 @@ static void run_tiles(struct ra_score score, struct ra_queries queries, struct r
                 int64_t j = (descending ? key_tiles - 1 - n : n) * key_rows;
                 struct ra_keys seen = ra_keys_block(&keys, j, key_rows);
                 /* The band counts from the tile's own first rows. */
-                struct ra_band tile = {band.lo + i - j, band.hi + i - j};
+                struct ra_band part = {band.lo + i - j, band.hi + i - j};
                 memset(workspace, 0xFF, bytes);
-                (backward ? ra_tile_backward : ra_tile_forward)(DIM, score, &rows, &seen, tile,
-                                                                workspace);
+                (backward ? tested.backward : tested.forward)(DIM, score, &rows, &seen, part, workspace);
             }
             if (!backward)
                 ra_tile_finish(DIM, &rows);
@@ -275,7 +289,7 @@ END_TEST
 START_TEST(empty_carry)
 {
     struct tiles t;
-    float workspace[6 * 9 * 2 + 9 * DIM + DIM];
+    float *workspace = room(6, 9, DIM);
     make(&t, 6, 9, 1, 11);
     struct ra_queries queries = queries_of(&t);
     struct ra_keys keys = keys_of(&t);
@@ -286,7 +300,7 @@ START_TEST(empty_carry)
             for (int c = 0; c < DIM; c++)
                 ck_assert(t.o[a * STRIDE + c] == 0);
         }
-        ra_tile_forward(DIM, t.score, &queries, &keys, (struct ra_band){9, 9}, workspace);
+        tested.forward(DIM, t.score, &queries, &keys, (struct ra_band){9, 9}, workspace);
     }
 }
 END_TEST
@@ -299,13 +313,12 @@ START_TEST(no_mask)
     make(&u, 6, 9, 1, 9);
     compute(&t, 3, 9, false);
 
-    float workspace[6 * 9 * 2 + 9 * DIM + DIM];
-    ck_assert_int_eq(ra_tile_workspace(6, 9, DIM), 6 * 9 * 2 + 9 * DIM + DIM);
+    float *workspace = room(6, 9, DIM);
     struct ra_queries queries = queries_of(&u);
     struct ra_keys keys = keys_of(&u);
     keys.mask = NULL;
     ra_tile_begin(DIM, &queries);
-    ra_tile_forward(DIM, u.score, &queries, &keys, RA_ALL_KEYS, workspace);
+    tested.forward(DIM, u.score, &queries, &keys, RA_ALL_KEYS, workspace);
     ra_tile_finish(DIM, &queries);
     ck_assert_mem_eq(t.o, u.o, 6 * STRIDE * sizeof(float));
     ck_assert_mem_eq(t.lse, u.lse, 6 * sizeof(float));
@@ -316,7 +329,7 @@ END_TEST
 START_TEST(gradients_are_added)
 {
     struct tiles t;
-    float workspace[6 * 9 * 2 + 9 * DIM + DIM];
+    float *workspace = room(6, 9, DIM);
     make(&t, 6, 9, 1, 10);
     compute(&t, 6, 9, false);
     struct truth truth = truth_of_tiles(&t);
@@ -325,7 +338,7 @@ START_TEST(gradients_are_added)
     truth.before[DV] = dense(t.dv, t.M, DIM, STRIDE);
     struct ra_queries queries = queries_of(&t);
     struct ra_keys keys = keys_of(&t);
-    ra_tile_backward(DIM, t.score, &queries, &keys, RA_ALL_KEYS, workspace);
+    tested.backward(DIM, t.score, &queries, &keys, RA_ALL_KEYS, workspace);
     truth_forward(&truth);
     truth_backward(&truth, NULL);
     judge_gradients(&truth, &t);
@@ -434,7 +447,7 @@ END_TEST
 START_TEST(no_soft_cap)
 {
     struct tiles t;
-    float workspace[2 + DIM + DIM];
+    float *workspace = room(1, 1, DIM);
     for (int n = 0; n < 20; n++) {
         make(&t, 1, 1, 1, 15);
         float product = 0;
@@ -453,7 +466,7 @@ START_TEST(no_soft_cap)
         struct ra_queries queries = queries_of(&t);
         struct ra_keys keys = keys_of(&t);
         t.delta[0] = 3;
-        ra_tile_backward(DIM, t.score, &queries, &keys, RA_ALL_KEYS, workspace);
+        tested.backward(DIM, t.score, &queries, &keys, RA_ALL_KEYS, workspace);
         for (int c = 0; c < DIM; c++) {
             ck_assert(t.dq[c] == -0.5f * t.k[c]);
             ck_assert(t.dk[c] == -0.5f * t.q[c]);
@@ -558,9 +571,10 @@ START_TEST(many_rows)
     static const double counts[] = {1e5, 1e6, 4e6, 2e7};
     enum { MOST = 4096, D = 2 };
     static float ones[MOST * D], v[MOST * D], d_out[MOST * D], first[D], sums[D], lost_sums[D];
-    static float lse[MOST], delta[MOST], workspace[2 * MOST + D * MOST + D];
-    const int64_t tile = _i % 2 ? MOST : 64, times = (int64_t)(counts[_i / 2] / (double)tile);
-    const double count = (double)(times * tile);
+    static float lse[MOST], delta[MOST];
+    const int64_t rows = _i % 2 ? MOST : 64, times = (int64_t)(counts[_i / 2] / (double)rows);
+    const double count = (double)(times * rows);
+    float *workspace = room(MOST, MOST, D);
     for (int e = 0; e < MOST * D; e++) {
         ones[e] = 1;
         v[e] = e % D ? -0.7f : 0.1f;
@@ -575,15 +589,15 @@ START_TEST(many_rows)
     struct ra_queries query = {.rows = 1, .stride = {D, D, D, D, D}, .q = ones, .o = o, .max = max,
                                .sum = sum, .lost = lost, .lse = lse, .d_out = d_out,
                                .delta = delta, .dq = dq};
-    struct ra_keys keys = {.rows = tile, .stride = {D, D, 0, 0}, .k = ones, .v = v, .dk = sums,
+    struct ra_keys keys = {.rows = rows, .stride = {D, D, 0, 0}, .k = ones, .v = v, .dk = sums,
                            .dv = sums, .dk_lost = lost_sums, .dv_lost = lost_sums};
     struct ra_keys larger = keys;
     larger.k = first;
     larger.rows = 1;
     ra_tile_begin(D, &query);
-    ra_tile_forward(D, score, &query, &larger, RA_ALL_KEYS, workspace);
+    tested.forward(D, score, &query, &larger, RA_ALL_KEYS, workspace);
     for (int64_t n = 0; n < times; n++)
-        ra_tile_forward(D, score, &query, &keys, RA_ALL_KEYS, workspace);
+        tested.forward(D, score, &query, &keys, RA_ALL_KEYS, workspace);
     ra_tile_finish(D, &query);
     double want = log(exp(1.1) + count * exp(1));
     ck_assert_double_le(fabs(lse[0] - want), 1e-5 * want);
@@ -596,24 +610,24 @@ START_TEST(many_rows)
     ra_tile_begin_backward(D, &query);
     delta[0] = dp - 1;
     for (int64_t n = 0; n < times; n++)
-        ra_tile_backward(D, score, &query, &keys, RA_ALL_KEYS, workspace);
+        tested.backward(D, score, &query, &keys, RA_ALL_KEYS, workspace);
     for (int c = 0; c < D; c++)
         ck_assert_double_le(fabs(dq[c] - 0.5 * p * count), 0.5e-5 * p * count);
 
     struct ra_queries queries = query;
     struct ra_keys key = keys;
-    queries.rows = tile;
+    queries.rows = rows;
     queries.stride.dq = queries.stride.lost = 0;
     queries.dq = sums;
     queries.lost = lost_sums;
     key.rows = 1;
     key.dk = dk, key.dv = dv, key.dk_lost = dk_lost, key.dv_lost = dv_lost;
-    for (int64_t a = 0; a < tile; a++) {
+    for (int64_t a = 0; a < rows; a++) {
         lse[a] = lse[0];
         delta[a] = delta[0];
     }
     for (int64_t n = 0; n < times; n++)
-        ra_tile_backward(D, score, &queries, &key, RA_ALL_KEYS, workspace);
+        tested.backward(D, score, &queries, &key, RA_ALL_KEYS, workspace);
     for (int c = 0; c < D; c++) {
         ck_assert_double_le(fabs(dk[c] - 0.5 * p * count), 0.5e-5 * p * count);
         ck_assert_double_le(fabs(dv[c] - p * count * d_out[c]), 1e-5 * p * count * d_out[c]);
@@ -796,8 +810,19 @@ START_TEST(the_judge)
 }
 END_TEST
 
-int main(void)
+/* check-tile [INSTRUCTION-SET]: the plain tile, or that one. */
+int main(int argc, char **argv)
 {
+    if (argc > 1) {
+        const struct ra_vector *vector = ra_vector_find(argv[1]);
+        if (!vector) {
+            printf("skipped the tile on %s: this processor does not have it\n", argv[1]);
+            return 0;
+        }
+        tested.forward = vector->forward;
+        tested.backward = vector->backward;
+        tested.workspace = ra_vector_workspace;
+    }
     Suite *suite = suite_create("tile");
     TCase *cases = tcase_create("tile");
     tcase_set_timeout(cases, 60);

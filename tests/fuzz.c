@@ -573,6 +573,7 @@ static void fuzz_tile(struct bytes in)
     keys.mask = t.x[MASK] ? mask : NULL;
     keys.dk_lost = lost[1], keys.dv_lost = lost[2];
     struct ra_fold fold = {.D = t.D,
+                           .tile = ra_tile_forward,
                            .score = {(float)t.scale, (float)t.softcap},
                            .tile_queries = 1 + below(&in, 6),
                            .tile_keys = 1 + below(&in, 6)};
@@ -582,7 +583,7 @@ static void fuzz_tile(struct bytes in)
     ra_band_fold(&fold, &queries, &keys, t.band);
     ra_tile_finish(t.D, &queries);
     ra_tile_begin_backward(t.D, &queries);
-    fold.backward = true;
+    fold.tile = ra_tile_backward;
     ra_band_fold(&fold, &queries, &keys, t.band);
     for (int a = 0; a < ARRAYS; a++) {
         if (truth_is_output(a))

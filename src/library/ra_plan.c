@@ -18,7 +18,7 @@ struct ra_fold ra_plan_fold(const struct ra_plan *plan, bool backward)
 {
     return (struct ra_fold){.D = plan->config.dim,
                             .score = plan->score,
-                            .backward = backward,
+                            .tile = backward ? ra_tile_backward : ra_tile_forward,
                             .tile_queries = plan->config.tile_queries,
                             .tile_keys = plan->config.tile_keys};
 }

@@ -10,7 +10,7 @@ static void fold_hop(void *context, int step, bool backward)
     struct ra_keys visiting = stage_ring_keys(x, step);
     struct ra_fold fold = {.D = stage->D,
                            .score = stage_score(stage),
-                           .backward = backward,
+                           .tile = backward ? ra_tile_backward : ra_tile_forward,
                            .tile_queries = stage->config.tile_queries,
                            .tile_keys = stage->config.tile_keys,
                            .workspace = x->workspace,

@@ -1,0 +1,48 @@
+/* ra_vector: which instruction set this processor has. See ra_vector.h.
+ *
+ * Chapter 09.
+ */
+#include "ra_vector.h"
+#include <stddef.h>
+#include <string.h>
+
+/* One file each. */
+extern const struct ra_vector ra_vector_avx512, ra_vector_avx2, ra_vector_sse2, ra_vector_neon;
+
+/* The largest block of lanes, group and number of keys at once among the instruction sets. */
+enum { QUERIES = 48, GROUP = 192, KEYS = 96 };
+
+const struct ra_vector *ra_vector_find(const char *name)
+{
+    const struct ra_vector *all[4] = {NULL};
+    int count = 0;
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
+        all[count++] = &ra_vector_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        all[count++] = &ra_vector_avx2;
+    all[count++] = &ra_vector_sse2;
+#elif defined __aarch64__
+    all[count++] = &ra_vector_neon;
+#endif
+    for (int i = 0; i < count; i++)
+        if (!name || strcmp(all[i]->name, name) == 0)
+            return all[i];
+    return NULL;
+}
+
+int64_t ra_vector_row(int64_t D)
+{
+    /* Rows whose distance is a multiple of 256 bytes would share a few sets of the cache. */
+    int64_t row = (D + 15) / 16 * 16;
+    return row % 64 == 0 ? row + 16 : row;
+}
+
+int64_t ra_vector_workspace(int64_t query_rows, int64_t key_rows, int64_t D)
+{
+    int64_t row = ra_vector_row(D);
+    int64_t forward = QUERIES * (D + KEYS + 2 * row);
+    int64_t backward = (query_rows + 2 * key_rows) * row + 2 * GROUP * (D + KEYS + row);
+    return 2 * key_rows * row + (forward > backward ? forward : backward);
+}

@@ -1,0 +1,45 @@
+/* ra_vector: the tile again, on vectors: the same functions as in ra_tile.h, several times as fast.
+ *
+ * Chapter 09. A processor's vectors hold 4 to 16 numbers of float32. Each instruction set has its own
+ * copy of the code; which one runs is decided when a program asks for it.
+ */
+#ifndef RA_VECTOR_H
+#define RA_VECTOR_H
+
+#include "ra_config.h"
+#include "ra_tile.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What one instruction set offers. forward and backward are ra_tile_forward and ra_tile_backward but for
+ * rounding: sums are added up in another order, which is that of the instruction set. */
+struct ra_vector {
+    const char *name; /* avx512, avx2, sse2, neon */
+    void (*forward)(int64_t D, struct ra_score score, const struct ra_queries *queries,
+                    const struct ra_keys *keys, struct ra_band band, float *workspace);
+    void (*backward)(int64_t D, struct ra_score score, const struct ra_queries *queries,
+                     const struct ra_keys *keys, struct ra_band band, float *workspace);
+
+    /* exp of each number; numbers of 16 bits, of this type, as float32. */
+    void (*exp)(int64_t count, const float *from, float *to);
+    void (*load)(enum ra_type type, int64_t count, const void *from, float *to);
+};
+
+/* The instruction set of this name, or with NULL the best one. NULL: this processor has none of that
+ * name. */
+const struct ra_vector *ra_vector_find(const char *name);
+
+/* Floats of workspace that the two functions need for blocks of up to this many rows. Nothing in it is
+ * kept from one call to the next. */
+int64_t ra_vector_workspace(int64_t query_rows, int64_t key_rows, int64_t D);
+
+/* How far apart rows of D numbers lie that need no copy. */
+int64_t ra_vector_row(int64_t D);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,18 @@
+/* ra_vector_avx512: ra_vector for processors with AVX512. Chapter 09. */
+#ifdef __x86_64__
+#include <immintrin.h>
+#include "ra_vector.h"
+
+#define RA_AVX512
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")
+#endif
+#include "ra_vector_set.h"
+
+const struct ra_vector ra_vector_avx512 = {"avx512", forward, backward, exp_all, load_all};
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
+#endif

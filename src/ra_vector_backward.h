@@ -1,0 +1,158 @@
+/* ra_vector_backward: a tile of the backward on vectors.
+ *
+ * Chapter 09. Internal: included once for each instruction set. New here: groups of queries, so that dk and
+ * dv are added to less often.
+ */
+#ifndef RA_VECTOR_BACKWARD_H
+#define RA_VECTOR_BACKWARD_H
+
+#include "ra_sum.h"
+#include "ra_vector_panel.h"
+
+/* The sums of a tile, which are added to the caller's once. */
+struct gradients {
+    float *dq, *dk, *dv; /* (query rows, row), (key rows, row) */
+};
+
+/* A group of queries: on their side and in rows, their lse and delta; weights p of keys and ds. */
+struct group {
+    int64_t a, count; /* from row a on */
+    float *q_turned, *d_out_turned;
+    struct panel q, d_out;
+    float *p, *ds; /* (KEYS, GROUP) */
+    float lse[GROUP], delta[GROUP];
+};
+
+/* p and ds of the blocks of queries that begin at first, ..., before last, and of the `count` keys from b
+ * on: from the products of q and k in p, and those of d_out and v in ds. */
+static void weigh_again(const struct tile *x, const struct group *group, int64_t first,
+                        int64_t last, int64_t b, int64_t count)
+{
+    bool capped = x->score.softcap > 0;
+    bool whole = sees_all(x, group->a + first, least(last, group->count) - first, b, count);
+    lanes factor = all_lanes(capped ? 1 : x->size), cap = all_lanes(x->score.softcap);
+    for (int64_t j = first; j < last; j += LANES) {
+        lanes lse = load(group->lse + j), delta = load(group->delta + j);
+        for (int64_t i = 0; i < count; i++) {
+            float *p = group->p + i * GROUP + j, *ds = group->ds + i * GROUP + j;
+            lanes score = load(p), slope = all_lanes(1);
+            if (capped) {
+                score = bent(x, score);
+                slope -= score / cap * (score / cap);
+            }
+            lanes weight = exp_lanes(multiply_add(score, factor, -lse));
+            lanes change = weight * (load(ds) - delta) * slope;
+            if (!whole) {
+                lane_bits sees = seen(x, group->a + j, b + i);
+                weight = choose(sees, weight, all_lanes(0));
+                change = choose(sees, change, all_lanes(0));
+            }
+            store(p, weight);
+            store(ds, change);
+        }
+    }
+}
+
+/* Adds what a group of queries and the `count` keys from b on give each other. */
+static void add_gradients(const struct tile *x, const struct group *group, int64_t b, int64_t count,
+                          const struct gradients *sums)
+{
+    /* The blocks of queries that see any of these keys: they are neighbours. */
+    int64_t first = group->count, last = 0, from, to;
+    for (int64_t j = 0; j < group->count; j += QUERIES) {
+        keys_in_sight(x, group->a + j, least(QUERIES, group->count - j), &from, &to);
+        if (from < b + count && to > b && from < to) {
+            first = least(first, j);
+            last = j + QUERIES;
+        }
+    }
+    const float *k = x->k.rows + b * x->row, *v = x->v.rows + b * x->row;
+    for (int64_t j = first; j < last; j += QUERIES) {
+        multiply((struct product){count, x->D, QUERIES, k, x->row, 1, group->q_turned + j * x->D,
+                                  QUERIES, group->p + j, GROUP, WRITE, NULL});
+        multiply((struct product){count, x->D, QUERIES, v, x->row, 1,
+                                  group->d_out_turned + j * x->D, QUERIES, group->ds + j, GROUP,
+                                  WRITE, NULL});
+    }
+    if (first >= last)
+        return;
+    int64_t rows = least(last, group->count) - first;
+    add_missing(x, x->k, b, count, group->q, first, rows, x->score.scale < 0 ? -1 : 1,
+                group->p + first, GROUP);
+    add_missing(x, x->v, b, count, group->d_out, first, rows, 1, group->ds + first, GROUP);
+    weigh_again(x, group, first, last, b, count);
+
+    /* dv_b += sum over a of p_ab d_out_a, dk_b += sum over a of ds_ab q_a, dq_a += sum over b of ds_ab k_b. */
+    int64_t width = (x->D + LANES - 1) / LANES * LANES, row = x->row;
+    multiply((struct product){count, rows, width, group->p + first, GROUP, 1,
+                              group->d_out.rows + first * row, row,
+                              sums->dv + b * row, row, ADD, NULL});
+    for (int64_t i = 0; i < count && !group->d_out.numbers; i++)
+        for (int64_t j = first; j < first + rows; j++)
+            if (sees(x, group->a + j, b + i))
+                add_row(x, group->d_out, j, group->p[i * GROUP + j], sums->dv + (b + i) * row);
+    multiply((struct product){count, rows, width, group->ds + first, GROUP, 1,
+                              group->q.rows + first * row, row,
+                              sums->dk + b * row, row, ADD, NULL});
+    multiply((struct product){rows, count, width, group->ds + first, 1, GROUP, k, x->row,
+                              sums->dq + (group->a + first) * row, row, ADD, NULL});
+}
+
+/* The sums of a tile for the queries from row a on. */
+static void backward_group(const struct tile *x, const struct ra_queries *queries, int64_t a,
+                           int64_t count, const struct gradients *sums, float *workspace)
+{
+    int64_t D = x->D, side = GROUP * D, panel = GROUP * x->row, weights = KEYS * GROUP, first, last;
+    struct group group = {.a = a,
+                          .count = count,
+                          .q_turned = workspace,
+                          .d_out_turned = workspace + side,
+                          .p = workspace + 2 * side,
+                          .ds = workspace + 2 * side + weights};
+    float *panels = workspace + 2 * (side + weights);
+    const float *q = queries->q + a * queries->stride.q;
+    const float *d_out = queries->d_out + a * queries->stride.d_out;
+    keys_in_sight(x, a, count, &first, &last);
+    if (first >= last)
+        return;
+    group.q = pack(count, D, q, queries->stride.q, NULL, panels);
+    group.d_out = pack(count, D, d_out, queries->stride.d_out, NULL, panels + panel);
+    for (int64_t j = 0; j < count; j += QUERIES) {
+        int64_t rows = least(QUERIES, count - j);
+        turn(rows, D, group.q.rows + j * x->row, x->score.scale < 0 ? -1 : 1,
+             group.q_turned + j * D);
+        turn(rows, D, group.d_out.rows + j * x->row, 1, group.d_out_turned + j * D);
+        fill(rows, queries->lse + a + j, 0, group.lse + j);
+        fill(rows, queries->delta + a + j, 0, group.delta + j);
+    }
+    for (int64_t b = first; b < last; b += KEYS)
+        add_gradients(x, &group, b, least(KEYS, last - b), sums);
+}
+
+/* to += scale times the sums, row by row. */
+static void add_rows(int64_t rows, int64_t D, float scale, const float *sums, int64_t row, float *to,
+                     float *lost, int64_t to_row, int64_t lost_row)
+{
+    for (int64_t a = 0; a < rows; a++)
+        ra_sum_add(D, scale, sums + a * row, to + a * to_row, lost + a * lost_row);
+}
+
+static void backward(int64_t D, struct ra_score score, const struct ra_queries *queries,
+                     const struct ra_keys *keys, struct ra_band band, float *workspace)
+{
+    int64_t n = queries->rows, m = keys->rows, row = ra_vector_row(D);
+    float *start = workspace + 2 * m * row, *rest = start + (n + 2 * m) * row;
+    struct gradients sums = {start, start + n * row, start + (n + m) * row};
+    struct tile x = tile_of(D, score, queries, keys, band, workspace);
+    memset(start, 0, (size_t)((n + 2 * m) * row) * sizeof *start);
+    for (int64_t a = 0; a < n; a += GROUP)
+        backward_group(&x, queries, a, least(GROUP, n - a), &sums, rest);
+
+    add_rows(n, D, score.scale, sums.dq, row, queries->dq, queries->lost, queries->stride.dq,
+             queries->stride.lost);
+    add_rows(m, D, score.scale, sums.dk, row, keys->dk, keys->dk_lost, keys->stride.dk,
+             keys->stride.dk);
+    add_rows(m, D, 1, sums.dv, row, keys->dv, keys->dv_lost, keys->stride.dv, keys->stride.dv);
+}
+
+#endif

@@ -1,0 +1,121 @@
+/* ra_vector_forward: a tile of the forward on vectors.
+ *
+ * Chapter 09. Internal: included once for each instruction set. New here: lanes that are queries, so that max and
+ * sum of a row are those of a lane.
+ */
+#ifndef RA_VECTOR_FORWARD_H
+#define RA_VECTOR_FORWARD_H
+
+#include "ra_sum.h"
+#include "ra_vector_panel.h"
+
+/* What is subtracted from scores under this max. Where no key has been seen, -inf - -inf would be NaN:
+ * any other reference will do. A score beyond the range of float32 makes its row NaN. */
+INLINE lanes reference_of(lanes max)
+{
+    lanes reference = choose(max == all_lanes(-INFINITY), all_lanes(0), max);
+    return choose(max == all_lanes(INFINITY), all_lanes(NAN), reference);
+}
+
+/* Turns products of LANES queries, from row a on, and of `count` keys, from b on, into weights under
+ * the new max; max and sum are those of all keys so far. rescale is what earlier weights are worth
+ * under the new max. */
+static void weigh(const struct tile *x, int64_t a, int64_t b, int64_t count, bool whole,
+                  float *products, float *max, float *sum, float *rescale)
+{
+    bool capped = x->score.softcap > 0;
+    lanes factor = all_lanes(capped ? 1 : x->size), none = all_lanes(-INFINITY);
+    lanes highest = none, lowest = all_lanes(INFINITY);
+    for (int64_t i = 0; i < count && !capped; i++)
+        lowest = smaller(load(products + i * QUERIES), lowest);
+
+    /* A score of a key that is seen is never -inf: what float32 cannot hold becomes NaN. */
+    bool overflow = !capped && any(lowest * factor == none);
+    for (int64_t i = 0; i < count; i++) {
+        lanes product = load(products + i * QUERIES);
+        if (capped)
+            product = bent(x, product);
+        if (overflow)
+            product = choose(product * factor == none, all_lanes(NAN), product);
+        if (!whole)
+            product = choose(seen(x, a, b + i), product, none);
+        if (capped || overflow || !whole)
+            store(products + i * QUERIES, product);
+        highest = larger(product, highest);
+    }
+
+    lanes old = load(max), next = larger(highest * factor, old), reference = reference_of(next);
+    lanes worth = exp_lanes(old - reference), more = all_lanes(0), others = all_lanes(0);
+    for (int64_t i = 0; i < count; i++) {
+        lanes weight = exp_lanes(multiply_add(load(products + i * QUERIES), factor, -reference));
+        store(products + i * QUERIES, weight);
+        lanes swapped = more;
+        more = others;
+        others = swapped + weight;
+    }
+    store(max, next);
+    store(sum, multiply_add(load(sum), worth, more + others));
+    store(rescale, worth);
+}
+
+/* Folds the tile's keys into the carry of the query rows from a on, `count` of them: max, sum and o begin
+ * at the carry's max and at 0, and are added to it at the end. */
+static void forward_block(const struct tile *x, const struct ra_queries *queries, int64_t a,
+                          int64_t count, float *workspace)
+{
+    float *q_rows = workspace, *turned = q_rows + QUERIES * x->row;
+    float *weights = turned + x->D * QUERIES, *o = weights + KEYS * QUERIES;
+    float old[QUERIES], max[QUERIES], sum[QUERIES] = {0}, rescale[QUERIES];
+    float sign = x->score.scale < 0 ? -1 : 1;
+    int64_t first, last, width = (x->D + LANES - 1) / LANES * LANES, stride = queries->stride.q;
+    keys_in_sight(x, a, count, &first, &last);
+    if (first >= last)
+        return;
+    struct panel q = pack(count, x->D, queries->q + a * stride, stride, NULL, q_rows);
+    turn(count, x->D, q.rows, sign, turned);
+    fill(count, queries->max + a, -INFINITY, max);
+    fill(count, queries->max + a, -INFINITY, old);
+    memset(o, 0, (size_t)(QUERIES * x->row) * sizeof *o);
+
+    for (int64_t b = first, keys; b < last; b += keys) {
+        keys = least(KEYS, last - b);
+        bool whole = sees_all(x, a, count, b, keys);
+        multiply((struct product){keys, x->D, QUERIES, x->k.rows + b * x->row, x->row, 1, turned,
+                                  QUERIES, weights, QUERIES, WRITE, NULL});
+        add_missing(x, x->k, b, keys, q, 0, count, sign, weights, QUERIES);
+        for (int64_t j = 0; j < QUERIES; j += LANES)
+            weigh(x, a + j, b, keys, whole, weights + j, max + j, sum + j, rescale + j);
+        multiply((struct product){count, keys, width, weights, 1, QUERIES, x->v.rows + b * x->row,
+                                  x->row, o, x->row, RESCALE, rescale});
+        for (int64_t i = 0; i < keys && !x->v.numbers; i++)
+            for (int64_t j = 0; j < count; j++)
+                if (sees(x, a + j, b + i))
+                    add_row(x, x->v, b + i, weights[i * QUERIES + j], o + j * x->row);
+    }
+
+    /* What the carry is worth under the new max. */
+    for (int64_t j = 0; j < QUERIES; j += LANES)
+        store(rescale + j, exp_lanes(load(old + j) - reference_of(load(max + j))));
+    for (int64_t i = 0; i < count; i++) {
+        float *to = queries->o + (a + i) * queries->stride.o;
+        float *lost = queries->lost + (a + i) * queries->stride.lost;
+        queries->max[a + i] = max[i];
+        queries->sum[a + i] = queries->sum[a + i] * rescale[i] + sum[i];
+        for (int64_t c = 0; c < x->D; c++) {
+            to[c] *= rescale[i];
+            lost[c] *= rescale[i];
+        }
+        ra_sum_add(x->D, 1, o + i * x->row, to, lost);
+    }
+}
+
+static void forward(int64_t D, struct ra_score score, const struct ra_queries *queries,
+                    const struct ra_keys *keys, struct ra_band band, float *workspace)
+{
+    float *rest = workspace + 2 * keys->rows * ra_vector_row(D);
+    struct tile x = tile_of(D, score, queries, keys, band, workspace);
+    for (int64_t a = 0; a < queries->rows; a += QUERIES)
+        forward_block(&x, queries, a, least(QUERIES, queries->rows - a), rest);
+}
+
+#endif

@@ -1,0 +1,10 @@
+/* ra_vector_neon: ra_vector for processors with NEON. Chapter 09. */
+#ifdef __aarch64__
+#include <arm_neon.h>
+#include "ra_vector.h"
+
+#define RA_NEON
+#include "ra_vector_set.h"
+
+const struct ra_vector ra_vector_neon = {"neon", forward, backward, exp_all, load_all};
+#endif

@@ -1,0 +1,174 @@
+/* ra_vector_panel: what the products of a tile read, and who sees whom in it.
+ *
+ * Chapter 09. Internal: included once for each instruction set. New here: rows that are
+ * packed, or turned on their side, and what is no number kept apart.
+ */
+#ifndef RA_VECTOR_PANEL_H
+#define RA_VECTOR_PANEL_H
+
+#include <stddef.h>
+#include "ra_tile.h"
+#include "ra_vector.h"
+#include "ra_vector_product.h"
+
+/* QUERIES are a block of lanes, as many as one block of sums takes; KEYS are multiplied with them at
+ * once; the backward does it with a GROUP of such blocks, so that dk and dv are added to less often. */
+enum {
+    VECTORS = ACCUMULATORS == 24 ? 3 : 2,
+    QUERIES = VECTORS * LANES,
+    KEYS = 96,
+    GROUP = (LANES == 16 ? 4 : 128 / QUERIES) * QUERIES
+};
+
+
+/* Rows of D numbers side by side, x->row apart, with zeros up to a multiple of LANES. What is infinite
+ * or NaN in them is 0, too, as 0 times it would not be: it is added apart, pair by pair. */
+struct panel {
+    const float *rows;
+    const float *all; /* the rows as they were, `stride` apart */
+    int64_t stride;
+    bool numbers; /* all of them are */
+};
+
+/* Rows that the mask hides are 0. */
+static struct panel pack(int64_t count, int64_t D, const float *from, int64_t stride,
+                         const bool *mask, float *to)
+{
+    int64_t row = ra_vector_row(D);
+    lane_bits missing = {0};
+    for (int64_t b = 0; b < count; b++) {
+        int64_t c = 0, kept = mask && !mask[b] ? 0 : D;
+        float rest[LANES] = {0};
+        for (; c < kept; c += LANES) {
+            const float *in = from + b * stride + c;
+            if (kept - c < LANES)
+                in = memcpy(rest, in, (size_t)(kept - c) * sizeof *rest);
+            lanes x = load(in);
+            lane_bits number = x - x == 0;
+            missing |= ~number;
+            store(to + b * row + c, (lanes)((lane_bits)x & number));
+        }
+        for (; c < row; c++)
+            to[b * row + c] = 0;
+    }
+    return (struct panel){to, from, stride, !any(missing)};
+}
+
+/* to (D, QUERIES): a block of packed rows on its side, times `sign`; lanes without a row are 0. */
+static void turn(int64_t count, int64_t D, const float *rows, float sign, float *to)
+{
+    int64_t row = ra_vector_row(D);
+    for (int64_t a = 0; a < count; a++)
+        for (int64_t c = 0; c < D; c++)
+            to[c * QUERIES + a] = sign * rows[a * row + c];
+    for (int64_t a = count; a < QUERIES; a++)
+        for (int64_t c = 0; c < D; c++)
+            to[c * QUERIES + a] = 0;
+}
+
+/* One number for each lane of a block, and `rest` where there is no row. */
+static void fill(int64_t count, const float *from, float rest, float *to)
+{
+    for (int64_t a = 0; a < QUERIES; a++)
+        to[a] = a < count ? from[a] : rest;
+}
+
+/* ---- Who sees whom. */
+
+/* All that the blocks of a tile have in common. */
+struct tile {
+    int64_t D, row, query_rows, key_rows;
+    struct ra_score score;
+    float size; /* that of scale, whose sign is in the turned queries */
+    const bool *mask;
+    struct ra_band band;
+    struct panel k, v;
+};
+
+/* May query row a see key b? */
+static bool sees(const struct tile *x, int64_t a, int64_t b)
+{
+    return b - a >= x->band.lo && b - a <= x->band.hi && !(x->mask && !x->mask[b]);
+}
+
+/* The keys, from `first` to before `last`, that the query rows from a on, `count` of them, may see. */
+static void keys_in_sight(const struct tile *x, int64_t a, int64_t count, int64_t *first,
+                          int64_t *last)
+{
+    *first = most(0, a + x->band.lo);
+    *last = least(x->key_rows, a + count + x->band.hi);
+}
+
+/* Do these rows see all of these keys? */
+static bool sees_all(const struct tile *x, int64_t a, int64_t count, int64_t b, int64_t keys)
+{
+    return !x->mask && b - (a + count - 1) >= x->band.lo && b + keys - 1 - a <= x->band.hi;
+}
+
+/* Which of the LANES rows from a on see key b? */
+INLINE lane_bits seen(const struct tile *x, int64_t a, int64_t b)
+{
+    lane_bits lane;
+    for (int i = 0; i < LANES; i++)
+        lane[i] = i;
+
+    /* b - hi <= a + lane <= b - lo, in numbers that fit a lane. */
+    int32_t first = (int32_t)most(-1, least(LANES, b - x->band.hi - a));
+    int32_t last = (int32_t)most(-1, least(LANES, b - x->band.lo - a));
+    if (x->mask && !x->mask[b])
+        last = -1;
+    return (lane >= first) & (lane <= last);
+}
+
+static struct tile tile_of(int64_t D, struct ra_score score, const struct ra_queries *queries,
+                           const struct ra_keys *keys, struct ra_band band, float *panels)
+{
+    int64_t room = keys->rows * ra_vector_row(D);
+    return (struct tile){.D = D,
+                         .row = ra_vector_row(D),
+                         .query_rows = queries->rows,
+                         .key_rows = keys->rows,
+                         .score = score,
+                         .size = fabsf(score.scale),
+                         .mask = keys->mask,
+                         .band = band,
+                         .k = pack(keys->rows, D, keys->k, keys->stride.k, keys->mask, panels),
+                         .v = pack(keys->rows, D, keys->v, keys->stride.v, keys->mask, panels + room)};
+}
+
+/* ---- What panels lack. */
+
+/* Adds to the products of `keys` rows of the one panel, from row b on, and `count` of the other what the
+ * panels lack: the terms of which a factor is no number. out (keys, out_row). */
+static void add_missing(const struct tile *x, struct panel left, int64_t b, int64_t keys,
+                        struct panel right, int64_t first, int64_t count, float sign, float *out,
+                        int64_t out_row)
+{
+    for (int64_t i = 0; i < keys && !(left.numbers && right.numbers); i++)
+        for (int64_t j = 0; j < count; j++)
+            for (int64_t c = 0; c < x->D; c++) {
+                float factor = left.all[(b + i) * left.stride + c];
+                float other = right.all[(first + j) * right.stride + c];
+                if (!isfinite(factor) || !isfinite(other))
+                    out[i * out_row + j] += sign * factor * other;
+            }
+}
+
+/* Adds to out, a row of sums, weight times what is no number in a row that a panel lacks. */
+static void add_row(const struct tile *x, struct panel panel, int64_t a, float weight, float *out)
+{
+    for (int64_t c = 0; c < x->D; c++)
+        if (!isfinite(panel.all[a * panel.stride + c]))
+            out[c] += weight * panel.all[a * panel.stride + c];
+}
+
+/* ---- Scores. */
+
+/* A score from a product, without the factor that is left: |scale|, or with a soft cap 1. */
+INLINE lanes bent(const struct tile *x, lanes product)
+{
+    lanes cap = all_lanes(x->score.softcap);
+    return cap * tanh_lanes(product * x->size / cap);
+}
+
+#endif

@@ -1,0 +1,106 @@
+/* ra_vector_product: products of matrices whose sums stay in registers.
+ *
+ * Chapter 09. Internal: included once for each instruction set. New here: the block of sums.
+ */
+#ifndef RA_VECTOR_PRODUCT_H
+#define RA_VECTOR_PRODUCT_H
+
+#include "ra_vector_lanes.h"
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* out (rows, width) from the sums over k < inner of left(i, k) times row k of `right`, where left(i, k)
+ * is at left[i * row + k * step]: neighbours in memory are of one row (step 1) or of one column (row 1).
+ * The sums are written, or added to what is there, or added to that times a factor of the row. */
+struct product {
+    int64_t rows, inner, width; /* width: a multiple of LANES */
+    const float *left;
+    int64_t row, step;
+    const float *right;
+    int64_t right_row;
+    float *out;
+    int64_t out_row;
+    enum { WRITE, ADD, RESCALE } kind;
+    const float *factors; /* (rows), to RESCALE */
+};
+
+/* One block of it, M rows from row `first` on and V vectors from column c on. All M * V sums stay in
+ * registers: for each k V vectors are loaded, M numbers are spread over a vector each, and M * V vectors
+ * are multiplied and added. `row` is that of x. */
+INLINE void multiply_block(const int M, const int V, const struct product *x, int64_t row,
+                           int64_t first, int64_t c)
+{
+    const float *left = x->left + first * row, *right = x->right + c;
+    int64_t step = x->step, right_row = x->right_row;
+    lanes sums[12][4];
+    UNROLLED for (int i = 0; i < M; i++)
+        UNROLLED for (int j = 0; j < V; j++)
+            sums[i][j] = all_lanes(0);
+    ROLLED for (int64_t k = 0; k < x->inner; k++)
+    {
+        lanes b[4];
+        UNROLLED for (int j = 0; j < V; j++)
+            b[j] = load(right + k * right_row + j * LANES);
+        UNROLLED for (int i = 0; i < M; i++)
+        {
+            lanes a = all_lanes(left[i * row + k * step]);
+            UNROLLED for (int j = 0; j < V; j++)
+                sums[i][j] = multiply_add(a, b[j], sums[i][j]);
+        }
+    }
+    UNROLLED for (int i = 0; i < M; i++)
+        UNROLLED for (int j = 0; j < V; j++)
+        {
+            float *place = x->out + (first + i) * x->out_row + c + j * LANES;
+            lanes sum = sums[i][j];
+            if (x->kind == ADD)
+                sum += load(place);
+            if (x->kind == RESCALE)
+                sum = multiply_add(load(place), all_lanes(x->factors[first + i]), sum);
+            store(place, sum);
+        }
+}
+
+/* V vectors of all rows, by blocks of as many rows as fit into the registers; what is left, by smaller
+ * ones. ROW is x->row, or 1 where the compiler shall know that. */
+#define BLOCKS(M, V, ROW)        \
+    for (; i + M <= x->rows; i += M) \
+        multiply_block(M, V, x, ROW, i, c);
+#define COLUMNS(name, V, ROW)                               \
+    static void name(const struct product *x, int64_t c)    \
+    {                                                       \
+        int64_t i = 0;                                      \
+        BLOCKS((V == 1 ? 12 : ACCUMULATORS / V), V, ROW)    \
+        BLOCKS(4, V, ROW)                                   \
+        BLOCKS(2, V, ROW)                                   \
+        BLOCKS(1, V, ROW)                                   \
+    }
+COLUMNS(by_rows_1, 1, x->row)
+COLUMNS(by_rows_2, 2, x->row)
+COLUMNS(by_rows_3, 3, x->row)
+COLUMNS(by_rows_4, 4, x->row)
+COLUMNS(by_columns_1, 1, 1)
+COLUMNS(by_columns_2, 2, 1)
+COLUMNS(by_columns_3, 3, 1)
+COLUMNS(by_columns_4, 4, 1)
+
+static void multiply(struct product x)
+{
+    static void (*const functions[2][4])(const struct product *x, int64_t c) = {
+        {by_rows_1, by_rows_2, by_rows_3, by_rows_4},
+        {by_columns_1, by_columns_2, by_columns_3, by_columns_4}};
+    for (int64_t c = 0, V; c < x.width; c += V * LANES) {
+        V = most(1, least(4, (x.width - c) / LANES));
+        functions[x.row == 1][V - 1](&x, c);
+    }
+}
+
+#endif
