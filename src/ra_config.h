@@ -28,6 +28,10 @@ enum ra_head_map { RA_GROUPED, RA_INTERLEAVED };
  * pointers to device memory, or to host memory, by way of a copy there. Chapter 11. */
 enum ra_transport { RA_ANY_TRANSPORT, RA_PEER_COPIES, RA_DEVICE_LINK, RA_HOST_LINK };
 
+/* How tiles are computed on the host: on vectors, or by the plain loops of chapter 02, which give the bits
+ * of the stages before 09. Chapter 09. */
+enum ra_tile_kind { RA_VECTOR_TILE, RA_PLAIN_TILE };
+
 struct ra_event;   /* ra_ring.h: what an observer is told */
 struct ra_backend; /* where a plan computes: ring_attention_cuda.h has one for GPUs */
 
@@ -68,7 +72,8 @@ struct ra_config {
     int ring_size; /* P: that of the link, or of a plan to look at [0: the link's, 1] */
 
     /* How. Tiles change the last bits of results, and speed. */
-    int64_t tile_queries, tile_keys; /* rows of a tile at most [0: 64] */
+    int64_t tile_queries, tile_keys; /* rows of a tile at most [0: 64 if they are plain,
+                                      * else several hundred] */
     double timeout; /* seconds that a rank may be silent, which others wait for, until it counts as
                      * lost [600]; 0: for ever. A rank that computes is not silent (but on GPUs) */
     void (*observe)(void *observer, const struct ra_event *event); /* may be NULL [NULL] */
@@ -80,6 +85,11 @@ struct ra_config {
     bool deterministic; /* the backward gives equal bits for equal inputs, which on the host it
                          * always does [false] */
     int begun; /* [1]: this config began with its defaults */
+
+    /* On the host. Results do not depend on the number of threads. */
+    enum ra_tile_kind tile; /* [RA_VECTOR_TILE] */
+    int threads; /* of this rank, at most [0: the processors that it may use, shared fairly by the
+                  * ranks of a machine] */
 };
 
 #define RA_SAME (-1)
@@ -90,7 +100,7 @@ struct ra_config {
     {                                                                                            \
         sizeof(struct ra_config), 1, 0, RA_SAME, 1, RA_SAME, 0, RA_FLOAT32, false, false, false, \
             false, RA_NO_LOOKBACK, RA_GROUPED, RA_DEFAULT_SCALE, 0, RA_CONTIGUOUS, 0, 0, 0, 0,   \
-            600, NULL, NULL, NULL, RA_ANY_TRANSPORT, false, 1                                    \
+            600, NULL, NULL, NULL, RA_ANY_TRANSPORT, false, 1, RA_VECTOR_TILE, 0                 \
     }
 
 #endif

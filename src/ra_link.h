@@ -59,6 +59,7 @@ enum ra_message { RA_KEYS, RA_GRADIENTS, RA_HOME, RA_CALL, RA_ROWS, RA_FAILURE, 
  * one rank needs no functions. */
 struct ra_link {
     int rank, size;
+    int sharing;        /* ranks that share this rank's processors, itself included; 0: as if 1 */
     int64_t bytes;      /* of memory that the link itself holds, for ra_plan_bytes */
     bool device_memory; /* send and receive take pointers to device memory, too */
     void *self;

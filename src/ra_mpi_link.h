@@ -52,6 +52,11 @@ struct ra_link ra_mpi_link_table(struct ra_mpi_link *mpi);
 /* Is this a link over MPI? Then its self is a struct ra_mpi_link. */
 bool ra_mpi_link_is(const struct ra_link *link);
 
+/* Waits for what all ranks of the communicator have begun to do together, mpi->opening, which MPI's
+ * blocking calls would do for ever if a rank does not come. `code` is what MPI said when it began, `what`
+ * it is for an error's text: "compare the ring sizes". */
+enum ra_status ra_mpi_link_await(struct ra_mpi_link *mpi, int code, const char *what);
+
 /* ---- ra_mpi_life.c */
 
 /* What a rank tells all others of itself: it waits, it computes, it will send nothing any more. */

@@ -9,9 +9,7 @@
 #include "ra_clock.h"
 #include "ra_mpi_link.h"
 
-/* Waits for what all ranks of the communicator do together, which MPI's blocking calls would do for
- * ever if a rank does not come. */
-static enum ra_status finish_opening(struct ra_mpi_link *mpi, int code, const char *what)
+enum ra_status ra_mpi_link_await(struct ra_mpi_link *mpi, int code, const char *what)
 {
     double began = ra_seconds();
     for (int done = 0; code == MPI_SUCCESS && !done;) {
@@ -38,7 +36,7 @@ static enum ra_status agree_on_size(struct ra_mpi_link *mpi, int size, double ti
     mine[0] = size;
     mine[1] = size == INT_MIN ? INT_MAX : -size;
     mine[2] = timeout >= 0 ? 0 : -1;
-    enum ra_status status = finish_opening(
+    enum ra_status status = ra_mpi_link_await(
         mpi, MPI_Iallreduce(mine, least, 3, MPI_INT, MPI_MIN, mpi->comm, &mpi->opening),
         "compare the ring sizes");
     if (status != RA_OK)
@@ -101,7 +99,7 @@ enum ra_status ra_mpi_link_open(struct ra_link *link, MPI_Comm world, int size, 
     for (int m = 0; m < RA_MESSAGES; m++)
         mpi->in[m].request = mpi->out[m].request = MPI_REQUEST_NULL;
     error[0] = '\0';
-    enum ra_status status = finish_opening(mpi, MPI_Comm_idup(world, &mpi->comm, &mpi->opening),
+    enum ra_status status = ra_mpi_link_await(mpi, MPI_Comm_idup(world, &mpi->comm, &mpi->opening),
                                            "duplicate the communicator");
     if (status == RA_OK)
         status = agree_on_size(mpi, size, timeout, error);

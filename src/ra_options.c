@@ -34,6 +34,12 @@ static const struct ra_choice head_maps[] = {
     {0},
 };
 
+const struct ra_choice ra_option_tiles[] = {
+    CHOICE(RA_VECTOR_TILE, "vector"),
+    CHOICE(RA_PLAIN_TILE, "plain"),
+    {0},
+};
+
 static const struct ra_choice transports[] = {
     CHOICE(RA_ANY_TRANSPORT, "any"),
     CHOICE(RA_PEER_COPIES, "peer-copies"),
@@ -73,9 +79,9 @@ const struct ra_option ra_options[RA_OPTIONS] = {
     {FLAG("time"), FROM(1, ALL), .help = "print seconds on stderr"},
 
     {FIELD(tile_queries), TAKES("tile-queries", WHOLE), FROM(2, RA_STAGES), RANGE(1, MOST),
-     .unset = "0", .value = "ROWS", .help = "query rows of a tile (default 64)"},
+     .unset = "0", .value = "ROWS", .help = "query rows of a tile (default 64; vectors: 384)"},
     {FIELD(tile_keys), TAKES("tile-keys", WHOLE), FROM(2, RA_STAGES), RANGE(1, MOST), .unset = "0",
-     .value = "ROWS", .help = "key rows of a tile (default 64)"},
+     .value = "ROWS", .help = "key rows of a tile (default 64; vectors: up to 960)"},
 
     {FIELD(ring_size), TAKES("ring-size", INT), FROM(3, RA_STAGES), RANGE(1, INT_MAX), .unset = "0",
      .value = "P", .help = "ranks of one ring (default: all)"},
@@ -105,6 +111,11 @@ const struct ra_option ra_options[RA_OPTIONS] = {
     {FIELD(softcap), TAKES("softcap", REAL), FROM(8, ALL), RANGE(FLT_MIN, FLT_MAX),
      .good = "a finite number of float32 above 0", .unset = "0", .value = "C",
      .help = "scores become C * tanh(score / C)"},
+
+    {FIELD(tile), TAKES("tile", CHOICE), FROM(9, RA_STAGES), .choices = ra_option_tiles,
+     .value = "KIND", .help = "how a tile is computed (default vector)"},
+    {FIELD(threads), TAKES("threads", INT), FROM(9, RA_STAGES), RANGE(1, 4096), .unset = "0",
+     .value = "T", .help = "threads of a rank (default: its share of the processors)"},
 
     {FIELD(transport), TAKES("transport", CHOICE), FROM(11, RA_STAGES), .choices = transports,
      .value = "NAME", .help = "messages between GPUs (default any)"},

@@ -30,7 +30,7 @@ struct ra_choice {
 };
 
 /* By value, and ended by a word that is NULL. */
-extern const struct ra_choice ra_option_types[], ra_option_layouts[];
+extern const struct ra_choice ra_option_tiles[], ra_option_types[], ra_option_layouts[];
 
 struct ra_option {
     const char *field; /* of struct ra_config; NULL: only programs have this option */
@@ -49,7 +49,7 @@ struct ra_option {
         *help; /* for --help: the value's name, NULL if there is none; what it does */
 };
 
-enum { RA_OPTIONS = 28 };
+enum { RA_OPTIONS = 30 };
 extern const struct ra_option ra_options[RA_OPTIONS];
 
 /* The value of a field; of a REAL its bits, see below. A flag is read as a byte, since a bool that

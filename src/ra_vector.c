@@ -32,6 +32,19 @@ const struct ra_vector *ra_vector_find(const char *name)
     return NULL;
 }
 
+int64_t ra_vector_queries(int64_t D)
+{
+    (void)D;
+    return 2 * GROUP;
+}
+
+int64_t ra_vector_keys(int64_t D)
+{
+    /* k and v of a tile fill about half of a second-level cache of 1 MiB. */
+    int64_t keys = 65536 / D / KEYS * KEYS;
+    return keys < KEYS ? KEYS : keys > 10 * KEYS ? 10 * KEYS : keys;
+}
+
 int64_t ra_vector_row(int64_t D)
 {
     /* Rows whose distance is a multiple of 256 bytes would share a few sets of the cache. */

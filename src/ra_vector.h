@@ -31,6 +31,10 @@ struct ra_vector {
  * name. */
 const struct ra_vector *ra_vector_find(const char *name);
 
+/* Rows of a tile that is as large as speed asks for. */
+int64_t ra_vector_queries(int64_t D);
+int64_t ra_vector_keys(int64_t D);
+
 /* Floats of workspace that the two functions need for blocks of up to this many rows. Nothing in it is
  * kept from one call to the next. */
 int64_t ra_vector_workspace(int64_t query_rows, int64_t key_rows, int64_t D);

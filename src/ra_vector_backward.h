@@ -77,7 +77,7 @@ static void add_gradients(const struct tile *x, const struct group *group, int64
     if (first >= last)
         return;
     int64_t rows = least(last, group->count) - first;
-    add_missing(x, x->k, b, count, group->q, first, rows, x->score.scale < 0 ? -1 : 1,
+    add_missing(x, x->k, b, count, group->q, first, rows, x->sign,
                 group->p + first, GROUP);
     add_missing(x, x->v, b, count, group->d_out, first, rows, 1, group->ds + first, GROUP);
     weigh_again(x, group, first, last, b, count);
@@ -119,7 +119,7 @@ static void backward_group(const struct tile *x, const struct ra_queries *querie
     group.d_out = pack(count, D, d_out, queries->stride.d_out, NULL, panels + panel);
     for (int64_t j = 0; j < count; j += QUERIES) {
         int64_t rows = least(QUERIES, count - j);
-        turn(rows, D, group.q.rows + j * x->row, x->score.scale < 0 ? -1 : 1,
+        turn(rows, D, group.q.rows + j * x->row, x->sign,
              group.q_turned + j * D);
         turn(rows, D, group.d_out.rows + j * x->row, 1, group.d_out_turned + j * D);
         fill(rows, queries->lse + a + j, 0, group.lse + j);

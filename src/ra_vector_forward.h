@@ -66,13 +66,12 @@ static void forward_block(const struct tile *x, const struct ra_queries *queries
     float *q_rows = workspace, *turned = q_rows + QUERIES * x->row;
     float *weights = turned + x->D * QUERIES, *o = weights + KEYS * QUERIES;
     float old[QUERIES], max[QUERIES], sum[QUERIES] = {0}, rescale[QUERIES];
-    float sign = x->score.scale < 0 ? -1 : 1;
     int64_t first, last, width = (x->D + LANES - 1) / LANES * LANES, stride = queries->stride.q;
     keys_in_sight(x, a, count, &first, &last);
     if (first >= last)
         return;
     struct panel q = pack(count, x->D, queries->q + a * stride, stride, NULL, q_rows);
-    turn(count, x->D, q.rows, sign, turned);
+    turn(count, x->D, q.rows, x->sign, turned);
     fill(count, queries->max + a, -INFINITY, max);
     fill(count, queries->max + a, -INFINITY, old);
     memset(o, 0, (size_t)(QUERIES * x->row) * sizeof *o);
@@ -82,7 +81,7 @@ static void forward_block(const struct tile *x, const struct ra_queries *queries
         bool whole = sees_all(x, a, count, b, keys);
         multiply((struct product){keys, x->D, QUERIES, x->k.rows + b * x->row, x->row, 1, turned,
                                   QUERIES, weights, QUERIES, WRITE, NULL});
-        add_missing(x, x->k, b, keys, q, 0, count, sign, weights, QUERIES);
+        add_missing(x, x->k, b, keys, q, 0, count, x->sign, weights, QUERIES);
         for (int64_t j = 0; j < QUERIES; j += LANES)
             weigh(x, a + j, b, keys, whole, weights + j, max + j, sum + j, rescale + j);
         multiply((struct product){count, keys, width, weights, 1, QUERIES, x->v.rows + b * x->row,

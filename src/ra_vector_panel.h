@@ -79,7 +79,7 @@ static void fill(int64_t count, const float *from, float rest, float *to)
 struct tile {
     int64_t D, row, query_rows, key_rows;
     struct ra_score score;
-    float size; /* that of scale, whose sign is in the turned queries */
+    float size, sign; /* those of scale: the sign is in the turned queries; of 0: 1 and 0 */
     const bool *mask;
     struct ra_band band;
     struct panel k, v;
@@ -129,7 +129,8 @@ static struct tile tile_of(int64_t D, struct ra_score score, const struct ra_que
                          .query_rows = queries->rows,
                          .key_rows = keys->rows,
                          .score = score,
-                         .size = fabsf(score.scale),
+                         .size = score.scale == 0 ? 1 : fabsf(score.scale),
+                         .sign = score.scale == 0 ? 0 : copysignf(1, score.scale),
                          .mask = keys->mask,
                          .band = band,
                          .k = pack(keys->rows, D, keys->k, keys->stride.k, keys->mask, panels),

@@ -214,7 +214,7 @@ static void fold_all(struct arrays *x, struct ra_band band, const struct ra_fold
             struct ra_queries rows = ra_queries_block(&x->queries, a, fold->tile_queries);
             struct ra_keys seen = ra_keys_block(&x->keys, b, fold->tile_keys);
             struct ra_band tile = {band.lo + a - b, band.hi + a - b};
-            if (fold->backward)
+            if (fold->tile == ra_tile_backward)
                 ra_tile_backward(DIM, fold->score, &rows, &seen, tile, fold->workspace);
             else
                 ra_tile_forward(DIM, fold->score, &rows, &seen, tile, fold->workspace);

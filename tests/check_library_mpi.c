@@ -132,6 +132,13 @@ int MPI_Irecv(void *into, int count, MPI_Datatype type, int from, int tag, MPI_C
     return PMPI_Irecv(into, count, type, from, tag, comm, request);
 }
 
+int MPI_Iallgather(const void *from, int count, MPI_Datatype type, void *into, int each,
+                   MPI_Datatype received, MPI_Comm comm, MPI_Request *request)
+{
+    requests++;
+    return PMPI_Iallgather(from, count, type, into, each, received, comm, request);
+}
+
 int MPI_Iallreduce(const void *from, void *into, int count, MPI_Datatype type, MPI_Op operation,
                    MPI_Comm comm, MPI_Request *request)
 {

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "ra_vector.h"
 
 /* More numbers than any array has, so that no product of sizes overflows. */
 #define MOST ((int64_t)1 << 50)
@@ -160,10 +161,15 @@ enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *
         config->scale = 1 / sqrt((double)config->dim);
     if (config->lookback >= RA_BAND_FAR) /* further than anything: the same as no limit */
         config->lookback = RA_NO_LOOKBACK;
+    int64_t usual[] = {64, 64};
+    if (config->tile == RA_VECTOR_TILE && !config->device) {
+        usual[0] = ra_vector_queries(config->dim);
+        usual[1] = ra_vector_keys(config->dim);
+    }
     int64_t *tiles[] = {&config->tile_queries, &config->tile_keys};
     for (int side = 0; side < 2; side++) {
         int64_t whole = larger(side == 0 ? config->queries : config->keys, 1);
-        *tiles[side] = smaller(*tiles[side] > 0 ? *tiles[side] : 64, whole);
+        *tiles[side] = smaller(*tiles[side] > 0 ? *tiles[side] : usual[side], whole);
     }
     if (!fits(config->tile_queries, config->tile_keys, 1, 1))
         return ra_refuse(error,

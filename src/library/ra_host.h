@@ -1,12 +1,60 @@
 /* ra_host: the backend that computes on the host. Internal.
  *
- * Chapter 08.
+ * Chapters 08 and 09. ra_host.c has the calls and the memory, ra_host_fold.c what the threads do.
  */
 #ifndef RA_HOST_H
 #define RA_HOST_H
 
 #include "ra_plan.h"
+#include "ra_vector.h"
 
 extern const struct ra_backend ra_host;
+
+/* Rows of one side that lie side by side in the sequence: a part of a span, for one thread to fold. */
+struct ra_host_block {
+    int64_t span, offset; /* begins at this row of this span */
+    int64_t row, count;   /* and at this row of the rank */
+};
+
+/* The host's part of a plan. */
+struct ra_host {
+    const struct ra_vector *vector; /* NULL: tiles are plain */
+    int threads;
+
+    /* What the tiles keep of each query row, (B, H, n), and of each number of o or dq, (B, n, H, D); and
+     * what they lose of the share of a hop. o is the carry, if the caller's is not float32; in the
+     * backward it is dq. */
+    float *max, *lse, *delta, *o, *lost, *share_lost;
+    double *sum;
+
+    bool *mask;   /* of this rank's keys, (B, m) */
+    float *rooms; /* of each thread: a tile's workspace, and rows that are not float32 as float32 */
+    int64_t room; /* floats of one of them */
+    struct ra_host_block *blocks[2]; /* by side */
+
+    /* The call that is under way: the caller's arrays, o and dq as they are computed; k and v of the hop
+     * that is folded, and how many rows they have. */
+    struct ra_arrays arrays;
+    struct ra_tensor o_computed, dq_computed, k, v;
+    int64_t visiting;
+};
+
+/* How many rows one thread folds at a time, at most: a whole number of tiles. */
+int64_t ra_host_chunk(const struct ra_config *config, enum ra_side side);
+
+/* At most so many blocks has a rank of this many rows. */
+int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk);
+
+/* Floats of a thread's room, for chunks of so many rows. */
+int64_t ra_host_room(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk);
+
+/* Empties the carry of all queries; makes it o and lse; computes delta, and makes dq 0. */
+void ra_host_begin(struct ra_plan *plan);
+void ra_host_finish(struct ra_plan *plan);
+void ra_host_begin_backward(struct ra_plan *plan);
+
+/* Folds the keys of this step into the carries of all queries; backward, adds to dq and to the gradients
+ * of these keys. The ring's fold: `plan` is its context. */
+void ra_host_fold(void *plan, int step, bool backward);
 
 #endif

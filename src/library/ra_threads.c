@@ -322,6 +322,7 @@ enum ra_status ra_thread_links(struct ra_link *links, int ranks, char error[RA_E
         ring->rank[r].timeout = 600;
         links[r] = (struct ra_link){.rank = r,
                                     .size = ranks,
+                                    .sharing = ranks,
                                     .bytes = (int64_t)bytes / ranks,
                                     .self = &ring->rank[r],
                                     .send = send,

@@ -49,11 +49,11 @@ extern "C" {
 
 /* The version of this header: major, minor, patch. */
 #define RA_VERSION_MAJOR 0
-#define RA_VERSION_MINOR 8
+#define RA_VERSION_MINOR 9
 #define RA_VERSION_PATCH 0
-#define RA_VERSION "0.8.0"
+#define RA_VERSION "0.9.0"
 
-/* The version of the library that is linked, as text: "0.8.0". */
+/* The version of the library that is linked, as text: "0.9.0". */
 const char *ra_version(void);
 
 /* A few words for a status, never NULL. */

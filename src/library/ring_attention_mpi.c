@@ -8,10 +8,12 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "ra_config_check.h"
 #include "ra_mpi_link.h"
 #include "ra_plan.h"
+#include "ra_processors.h"
 
 /* ---- The link. */
 
@@ -40,6 +42,32 @@ static enum ra_status check_communicator(MPI_Comm comm, char *error)
     return RA_OK;
 }
 
+/* Counts the ranks that share this rank's processors: those of all rings of the communicator. */
+static enum ra_status count_sharing(struct ra_link *link, char *error)
+{
+    struct ra_mpi_link *mpi = link->self;
+    int ranks, rank;
+    MPI_Comm_size(mpi->comm, &ranks);
+    MPI_Comm_rank(mpi->comm, &rank);
+    int64_t *keys = malloc((size_t)ranks * sizeof *keys);
+    if (!keys)
+        return ra_refuse(error, "no memory for the processors of %d ranks", ranks);
+    keys[rank] = ra_processors_key();
+    enum ra_status status =
+        ra_mpi_link_await(mpi,
+                          MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, keys, 1, MPI_INT64_T,
+                                         mpi->comm, &mpi->opening),
+                          "ask all ranks for their processors");
+    if (status != RA_OK) {
+        snprintf(error, RA_ERROR_SIZE, "%s", mpi->error);
+        return status; /* keys stays: MPI may write into it later */
+    }
+    for (int r = 0; r < ranks; r++)
+        link->sharing += keys[r] == keys[rank];
+    free(keys);
+    return status;
+}
+
 enum ra_status ra_mpi_link(struct ra_link *link, MPI_Comm comm, int ring_size, double timeout,
                            char error[RA_ERROR_SIZE])
 {
@@ -49,6 +77,8 @@ enum ra_status ra_mpi_link(struct ra_link *link, MPI_Comm comm, int ring_size, d
         status = ra_refuse(text, "link is NULL: give the address of a struct ra_link");
     if (status == RA_OK)
         status = ra_mpi_link_open(link, comm, ring_size, timeout, text);
+    if (status == RA_OK && (status = count_sharing(link, text)) != RA_OK)
+        link->close(link->self);
     if (error && status != RA_OK)
         snprintf(error, RA_ERROR_SIZE, "%s", text);
     return status;

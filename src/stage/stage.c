@@ -115,6 +115,8 @@ void stage_open(struct stage *stage, int argc, char **argv, int number, const ch
                             .world = stage_alone,
                             .config = RA_CONFIG_INIT,
                             .result_type = result_type};
+    if (number < 9)
+        stage->config.tile = RA_PLAIN_TILE;
     stage_open_in(stage, argc, argv);
 }
 
