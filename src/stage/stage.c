@@ -49,10 +49,10 @@ static void complete(struct stage *stage)
         c->scale = 1 / sqrt((double)stage->D);
 
     /* A tile is no larger than what there is, and no larger than 2^30 rows: no machine holds its
-     * scores, and the count of their bytes must not overflow. */
-    const int64_t most = 1 << 30;
-    int64_t queries = c->tile_queries > 0 ? c->tile_queries : 64;
-    int64_t keys = c->tile_keys > 0 ? c->tile_keys : 64;
+     * scores, and the count of their bytes must not overflow. 0: the library knows best. */
+    const int64_t most = 1 << 30, usual = c->tile == RA_PLAIN_TILE ? 64 : 0;
+    int64_t queries = c->tile_queries > 0 ? c->tile_queries : usual;
+    int64_t keys = c->tile_keys > 0 ? c->tile_keys : usual;
     c->tile_queries = smaller(queries, smaller(stage->N, most));
     c->tile_keys = smaller(keys, smaller(stage->M, most));
 
