@@ -39,34 +39,39 @@ static const struct stage {
 } stages[] = {
     {"01-naive", 1, 1},   {"02-flash", 2, 1},    {"03-ring", 3, 8}, {"04-causal", 4, 8},
     {"05-striped", 5, 8}, {"06-lookback", 6, 8}, {"07-gqa", 7, 8},  {"08-library", 8, 8},
+    {"09-vector", 9, 8},
 };
 enum { STAGES = sizeof stages / sizeof stages[0] };
 
 /* The flags that change how a stage computes but not what: which stages know them, and with how
  * many ranks they are tried. A stage in rings of fewer ranks gives the bits of the plain stage
  * (the first line) on as many ranks as a ring has. */
+static const char plain[] = "--tile plain";
 static const struct variant {
     int first, last;
     const char *flags;
     int ranks[MOST_RANKS];
     int same_as_ranks;
 } variants[] = {
-    {1, 8, "", {1, 2, 3, 4, 5, 6, 8}, 0},
+    {1, 9, "", {1, 2, 3, 4, 5, 6, 8}, 0},
     {2, 2, "--tile-queries 1 --tile-keys 1", {1}, 0},
     {2, 2, "--tile-queries 16 --tile-keys 32", {1}, 0},
     {2, 2, "--tile-queries 100000 --tile-keys 100000", {1}, 0},
-    {2, 8, "--tile-queries 3 --tile-keys 5", {1, 3}, 0},
-    {3, 8, "--ring-size 2", {4, 6}, 2},
-    {3, 8, "--ring-size 3", {6}, 3},
-    {5, 8, "--layout striped", {1, 2, 3, 5, 8}, 0},
-    {5, 8, "--layout striped --bucket 1", {2, 3}, 0},
-    {5, 8, "--layout striped --bucket 2", {3, 4}, 0},
-    {5, 8, "--layout striped --bucket 7 --tile-queries 3 --tile-keys 5", {2, 5}, 0},
-    {5, 8, "--layout striped --bucket 1000", {4, 8}, 0},
-    {5, 8, "--layout striped --bucket 2 --ring-size 3", {6}, 0},
-    {5, 8, "--layout zigzag", {1, 2, 3, 4, 8}, 0},
-    {5, 8, "--layout zigzag --tile-queries 3 --tile-keys 5", {5}, 0},
-    {5, 8, "--layout zigzag --ring-size 2", {4}, 0},
+    {2, 9, "--tile-queries 3 --tile-keys 5", {1, 3}, 0},
+    {3, 9, "--ring-size 2", {4, 6}, 2},
+    {3, 9, "--ring-size 3", {6}, 3},
+    {5, 9, "--layout striped", {1, 2, 3, 5, 8}, 0},
+    {5, 9, "--layout striped --bucket 1", {2, 3}, 0},
+    {5, 9, "--layout striped --bucket 2", {3, 4}, 0},
+    {5, 9, "--layout striped --bucket 7 --tile-queries 3 --tile-keys 5", {2, 5}, 0},
+    {5, 9, "--layout striped --bucket 1000", {4, 8}, 0},
+    {5, 9, "--layout striped --bucket 2 --ring-size 3", {6}, 0},
+    {5, 9, "--layout zigzag", {1, 2, 3, 4, 8}, 0},
+    {5, 9, "--layout zigzag --tile-queries 3 --tile-keys 5", {5}, 0},
+    {5, 9, "--layout zigzag --ring-size 2", {4}, 0},
+    {9, 9, plain, {1, 3}, 0},
+    {9, 9, "--threads 2", {1, 2}, 0},
+    {9, 9, "--threads 5", {1, 3}, 0},
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
@@ -506,8 +511,15 @@ static void grade_stage(const struct stage *stage, const struct shape *shape)
             all[all_count] = got[count] = r;
             all_count += *made(&r);
 
-            /* The library has the bits of the stage before. Who has them has its grades, too. */
-            if (stage->number == 8)
+            /* The library has the bits of the stage before. Who has them has its grades, too. So has
+             * 09-vector on plain tiles; and any number of threads gives the same bits. */
+            struct run unthreaded = r;
+            unthreaded.variant = variants;
+            if (stage->number == 9 && v->flags == plain)
+                check_same(r, (struct run){stage - 1, variants, shape, ranks, FIRST});
+            else if (stage->number == 9 && v->first == 9)
+                check_same(r, unthreaded);
+            else if (stage->number == 8)
                 check_same(r, before);
             count += *made(&r) && (stage->number == 1 || !same(r, before));
         }
@@ -531,7 +543,7 @@ static void grade_stage(const struct stage *stage, const struct shape *shape)
     /* The same bits: again; on one rank as 02-flash; in small rings as in one ring alone. */
     for (struct run *r = all; r < all + all_count && !done(); r++) {
         check_same(*r, (struct run){stage, r->variant, shape, r->ranks, AGAIN});
-        if (r->ranks == 1 && stage->number > 2)
+        if (r->ranks == 1 && stage->number > 2 && stage->number < 9)
             check_same(*r, (struct run){&stages[1], r->variant, shape, 1, FIRST});
         if (r->variant->same_as_ranks > 0)
             check_same(*r, (struct run){stage, variants, shape, r->variant->same_as_ranks, FIRST});

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""random_rings: random configurations of the ring stages, 03 to 08, held against the oracle.
+"""random_rings: random configurations of the ring stages, 03 to 09, held against the oracle.
 
     random_rings.py BUILD [--count N] [--seed S] [--stage NN] [--only K]
 
@@ -35,7 +35,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "rig
 import oracle
 
 PROGRAMS = {3: "03-ring", 4: "04-causal", 5: "05-striped", 6: "06-lookback", 7: "07-gqa",
-            8: "08-library"}
+            8: "08-library", 9: "09-vector"}
 TOGETHER = 300  # configurations that lie on the disk at the same time
 LOST_LAUNCHES = 10  # that many may end at a line that fails; what is left then is not run
 NOT_RUN = f"not run: {LOST_LAUNCHES} launches have failed already"
@@ -59,7 +59,7 @@ def draw(seed, number):
 
     # The machine. A ring size divides the ranks; there are ranks / ring sets.
     c = types.SimpleNamespace(seed=seed, number=number)
-    c.stage = pick(3, 3, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7, 7, 8, 8, 8, 8)
+    c.stage = pick(3, 3, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7, 7, 8, 8, 8, 8, 9, 9, 9, 9)
     c.ranks = pick(1, 2, 2, 3, 3, 4, 4, 5, 6, 6, 7, 8)
     divisors = [size for size in range(1, c.ranks + 1) if c.ranks % size == 0]
     c.ring = c.ranks if sometimes(0.5) else pick(*divisors)
@@ -67,7 +67,8 @@ def draw(seed, number):
 
     # The shapes: half of the lengths near the number of ranks, where shards are small or empty.
     def length():
-        return int(rng.integers(1, 3 * c.ring + 2 if sometimes(0.4) else 91))
+        most = 91 if c.stage < 9 or sometimes(0.7) else 400  # several blocks of lanes
+        return int(rng.integers(1, 3 * c.ring + 2 if sometimes(0.4) else most))
 
     c.B, c.N = pick(1, 2, 2, 3), length()
     c.M = c.N if sometimes(0.5) else length()
@@ -97,6 +98,10 @@ def draw(seed, number):
     c.softcap = pick(None, 0.5, 5, 30) if c.stage >= 8 else None
     c.forward_only = sometimes(0.1)
     c.tile_queries, c.tile_keys = (pick(None, 1, 2, 5, 16, int(rng.integers(1, 71))) for _ in "qk")
+    if c.stage >= 9:  # tiles are as large as speed asks for, and work is counted here by tiles
+        c.tile_queries, c.tile_keys = (pick(3, 64, 200, 1000, int(rng.integers(1, 401))) for _ in "qk")
+    c.tile = pick(None, None, None, "plain") if c.stage >= 9 else None
+    c.threads = pick(None, 1, 2, 5) if c.stage >= 9 else None
     c.time, c.trace = sometimes(0.1), sometimes(0.1)
 
     # The numbers.
@@ -172,7 +177,8 @@ def stage_flags(c, result, local_keys):
         flags += ["--local-keys"]
     if c.stage >= 5:
         flags += ["--layout", c.layout]
-    for flag, value in (("--tile-queries", c.tile_queries), ("--tile-keys", c.tile_keys)):
+    for flag, value in (("--tile-queries", c.tile_queries), ("--tile-keys", c.tile_keys),
+                        ("--tile", c.tile), ("--threads", c.threads)):
         flags += [] if value is None else [flag, value]
     if c.bucket is not None:
         flags += ["--bucket", c.bucket]
