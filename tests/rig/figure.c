@@ -199,6 +199,10 @@ static const char usage[] =
     "  08-plan DATA.csv      what a plan holds and what its rank sends; --data\n"
     "                        asks the library\n"
     "                        " PLANS_HEADER "\n"
+    "  09-block              a block of sums in registers\n"
+    "  09-products           the products of a tile, and how operands are read\n"
+    "  09-tricks DATA.csv    the tile on vectors, and with one trick undone\n"
+    "                        " SPEEDS_HEADER "\n"
     "  11-sm                 what a multiprocessor holds and delivers\n"
     "  11-backward           the five products of k03's backward\n"
     "  11-fragments          who has which numbers of an mma.sync\n"
@@ -242,6 +246,9 @@ static const struct {
     {"08-modules", false, draw_modules},
     {"08-failure", false, draw_failure},
     {"08-plan", true, draw_plans},
+    {"09-block", false, draw_block},
+    {"09-products", false, draw_turned},
+    {"09-tricks", true, draw_speeds},
     {"11-sm", false, draw_sm},
     {"11-backward", false, draw_products},
     {"11-fragments", false, draw_fragments},
