@@ -44,6 +44,7 @@ static void weigh(const struct tile *x, int64_t a, int64_t b, int64_t count, boo
         highest = larger(product, highest);
     }
 
+    /* The largest scores so far, what earlier weights are worth under them, and the new weights. */
     lanes old = load(max), next = larger(highest * factor, old), reference = reference_of(next);
     lanes worth = exp_lanes(old - reference), more = all_lanes(0), others = all_lanes(0);
     for (int64_t i = 0; i < count; i++) {
@@ -76,6 +77,7 @@ static void forward_block(const struct tile *x, const struct ra_queries *queries
     fill(count, queries->max + a, -INFINITY, old);
     memset(o, 0, (size_t)(QUERIES * x->row) * sizeof *o);
 
+    /* Keys in order: their products with the queries, their weights, and their values into o. */
     for (int64_t b = first, keys; b < last; b += keys) {
         keys = least(KEYS, last - b);
         bool whole = sees_all(x, a, count, b, keys);

@@ -335,6 +335,7 @@ static struct ra_plan *plan_of(enum ra_type type, int P)
     config.causal = true;
     config.layout = RA_STRIPED;
     config.ring_size = P;
+    config.threads = 1; /* else as many as this machine has */
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
     if (ra_plan_create(&plan, &config, NULL, error) != RA_OK)
