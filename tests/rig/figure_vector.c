@@ -109,7 +109,6 @@ void draw_speeds(const char *source)
         {"peak", "Multiply-adds alone", "one thread; GFLOP/s"},
         {"forward", "Forward, with one trick undone", "one thread; GFLOP/s, and the share of the tile as it is"},
         {"backward", "Backward, with one trick undone", "one thread; GFLOP/s, and the share of the tile as it is"},
-        {"threads", "Threads", "8 heads; GFLOP/s"},
     };
     struct row rows[MOST_SPEEDS];
     int count = read_csv(source, SPEEDS_HEADER, "twd", MOST_SPEEDS, rows), passes = 0;
@@ -123,7 +122,7 @@ void draw_speeds(const char *source)
     struct axis x = {0, most, 250, 620};
     svg_open(14 + 74 * passes + 22 * count, "What each trick of the vector tile is worth",
              "Bars: GFLOP/s of multiply-adds alone, of the forward and of the backward as they are "
-             "and with one trick undone at a time, and of one and two threads.");
+             "and with one trick undone at a time.");
     double y = -16;
     int first = 0;
     for (int k = 0; k < count; k++) {
@@ -133,7 +132,7 @@ void draw_speeds(const char *source)
             while (p < sizeof panels / sizeof *panels && strcmp(panels[p].pass, pass) != 0)
                 p++;
             if (p == sizeof panels / sizeof *panels)
-                fail("%s:%d: want peak, forward, backward or threads", source, k + 2);
+                fail("%s:%d: want peak, forward or backward", source, k + 2);
             y += 46;
             heading(20, y, panels[p].title, panels[p].words);
             y += 28;
