@@ -972,7 +972,7 @@ START_TEST(threads_of_a_rank)
     c->type = _i % 3;
     c->tile_queries = ONE_OF(&state, tiles);
     c->tile_keys = ONE_OF(&state, tiles);
-    c->tile = _i % 6 == 5 ? RA_PLAIN_TILE : RA_VECTOR_TILE;
+    c->tile = _i % 6 == 4 ? RA_PLAIN_TILE : RA_VECTOR_TILE;
     c->layout = _i % 3;
     p.ranks = _i % 4 == 2 ? 2 : 0;
     c->threads = 1;
