@@ -302,6 +302,7 @@ START_TEST(empty_carry)
         }
         tested.forward(DIM, t.score, &queries, &keys, (struct ra_band){9, 9}, workspace);
     }
+    free(workspace);
 }
 END_TEST
 
@@ -322,6 +323,7 @@ START_TEST(no_mask)
     ra_tile_finish(DIM, &queries);
     ck_assert_mem_eq(t.o, u.o, 6 * STRIDE * sizeof(float));
     ck_assert_mem_eq(t.lse, u.lse, 6 * sizeof(float));
+    free(workspace);
 }
 END_TEST
 
@@ -345,6 +347,7 @@ START_TEST(gradients_are_added)
     for (int array = DQ; array <= DV; array++)
         free(truth.before[array]);
     truth_clear(&truth);
+    free(workspace);
 }
 END_TEST
 
@@ -472,6 +475,7 @@ START_TEST(no_soft_cap)
             ck_assert(t.dk[c] == -0.5f * t.q[c]);
         }
     }
+    free(workspace);
 }
 END_TEST
 
@@ -635,6 +639,7 @@ START_TEST(many_rows)
         ck_assert_double_le(fabs(dk[c] - 0.5 * p * count), 0.5e-5 * p * count);
         ck_assert_double_le(fabs(dv[c] - p * count * d_out[c]), 1e-5 * p * count * d_out[c]);
     }
+    free(workspace);
 }
 END_TEST
 
