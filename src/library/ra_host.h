@@ -21,10 +21,11 @@ struct ra_host {
     const struct ra_vector *vector; /* NULL: tiles are plain */
     int threads;
 
-    /* What the tiles keep of each query row, (B, H, n), and of each number of o or dq, (B, n, H, D); and
-     * what they lose of the share of a hop. o is the carry, if the caller's is not float32; in the
-     * backward it is dq. */
-    float *max, *lse, *delta, *o, *lost, *share_lost;
+    /* What the tiles keep of each query row, (B, H, n), and what they lose of each number of o or dq,
+     * (B, n, H, D), and of the share of a hop. In a plan of 16 bits `wide` is room for o or dq as float32,
+     * or, if the caller's are that, for what they lose: so lost, which else is a part of the plan, may be
+     * NULL, and the caller's own array has it. */
+    float *max, *lse, *delta, *wide, *lost, *share_lost;
     double *sum;
 
     bool *mask;   /* of this rank's keys, (B, m) */
@@ -37,6 +38,7 @@ struct ra_host {
     struct ra_arrays arrays;
     struct ra_tensor o_computed, dq_computed, k, v;
     int64_t visiting;
+    struct ra_tensor output; /* the caller's o or dq, if it has 16 bits */
 };
 
 /* How many rows one thread folds at a time, at most: a whole number of tiles. */

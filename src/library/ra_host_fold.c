@@ -7,6 +7,7 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#include <string.h>
 #include "ra_number.h"
 
 static int64_t smaller(int64_t a, int64_t b)
@@ -51,12 +52,38 @@ static struct ra_queries queries_of(const struct ra_plan *plan, int64_t b, int64
                                .dq = rows_of(host->dq_computed, b, h),
                                .max = host->max + row,
                                .sum = host->sum + row,
-                               .lost = host->lost + (b * n * H + h) * D,
+                               .lost = host->lost ? host->lost + (b * n * H + h) * D : NULL,
                                .lse = host->lse + row,
                                .delta = host->delta ? host->delta + row : NULL};
 }
 
-/* `count` of them, from row a on. q and d_out that are not float32 are read into `room`. */
+/* Where arrays have 16 bits, what o or dq has lost waits in the caller's own array of it, whose numbers
+ * come last: the upper halves of float32, which are enough of what is so small. */
+static uint16_t *halves_of(const struct ra_plan *plan, int64_t b, int64_t h, int64_t a, int64_t *row)
+{
+    const struct ra_tensor *theirs = &((const struct ra_host *)plan->own)->output;
+    *row = theirs->row;
+    return (uint16_t *)theirs->data + b * theirs->batch + h * theirs->head + a * theirs->row;
+}
+
+/* Puts what a block has lost there. */
+static void leave_queries(const struct ra_plan *plan, int64_t b, int64_t h, int64_t a,
+                          const struct ra_queries *block)
+{
+    const struct ra_host *host = plan->own;
+    if (host->lost)
+        return;
+    int64_t row;
+    uint16_t *halves = halves_of(plan, b, h, a, &row);
+    for (int64_t i = 0; i < block->rows; i++)
+        for (int64_t c = 0; c < plan->config.dim; c++) {
+            uint32_t bits;
+            memcpy(&bits, &block->lost[i * block->stride.lost + c], sizeof bits);
+            halves[i * row + c] = (uint16_t)(bits >> 16);
+        }
+}
+
+/* `count` of them, from row a on. What is not float32 is read into `room`. */
 static struct ra_queries take_queries(const struct ra_plan *plan, bool backward, int64_t b, int64_t h,
                                       int64_t a, int64_t count, float *room)
 {
@@ -73,6 +100,13 @@ static struct ra_queries take_queries(const struct ra_plan *plan, bool backward,
         load_rows(host, x->d_out, b, h, a, count, D, room + count * row, row);
         block.d_out = room + count * row;
         block.stride.d_out = row;
+    }
+    if (!host->lost) {
+        struct ra_tensor lost = host->output;
+        lost.type = RA_BFLOAT16;
+        load_rows(host, lost, b, h, a, count, D, room + 2 * count * row, row);
+        block.lost = room + 2 * count * row;
+        block.stride.lost = row;
     }
     return block;
 }
@@ -137,7 +171,7 @@ int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk)
 
 int64_t ra_host_room(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk)
 {
-    int64_t rows = 2 * (query_chunk + key_chunk) * ra_vector_row(config->dim);
+    int64_t rows = (3 * query_chunk + 2 * key_chunk) * ra_vector_row(config->dim);
     int64_t (*workspace)(int64_t, int64_t, int64_t) =
         config->tile == RA_PLAIN_TILE ? ra_tile_workspace : ra_vector_workspace;
     return (config->type == RA_FLOAT32 ? 0 : rows) +
@@ -196,7 +230,7 @@ static struct worker worker_of(struct ra_plan *plan, int step, bool backward, co
                             .blocks = {blocks[0], blocks[1]}};
     if (c->type != RA_FLOAT32) {
         int64_t row = ra_vector_row(c->dim), n = plan->rows[RA_QUERY_SIDE], m = host->visiting;
-        worker.key_room = room + 2 * smaller(ra_host_chunk(c, RA_QUERY_SIDE), n) * row;
+        worker.key_room = room + 3 * smaller(ra_host_chunk(c, RA_QUERY_SIDE), n) * row;
         room = worker.key_room + 2 * smaller(ra_host_chunk(c, RA_KEY_SIDE), m) * row;
     }
     worker.fold.workspace = room;
@@ -227,6 +261,7 @@ static void fold_head(struct worker *worker, int64_t b, int64_t g)
         ra_layout_fold(&worker->fold, plan->layouts[RA_QUERY_SIDE], plan->link.rank,
                        plan->layouts[RA_KEY_SIDE], worker->origin, c->causal, c->lookback, &queries,
                        &keys);
+        leave_queries(plan, b, h, 0, &queries);
     }
 }
 
@@ -263,6 +298,7 @@ static void fold_pair(struct worker *worker, int64_t b, int64_t g, int64_t h, in
         struct ra_queries queries = take_queries(plan, worker->backward, b, h, rows->row,
                                                  rows->count, worker->query_room);
         ra_band_fold(&worker->fold, &queries, &keys, band);
+        leave_queries(plan, b, h, rows->row, &queries);
     }
 }
 
@@ -351,34 +387,13 @@ void ra_host_fold(void *context, int step, bool backward)
     }
 }
 
-/* Calls a function of ra_tile for the queries of every batch and head. */
-static void each_head(const struct ra_plan *plan,
-                      void (*function)(int64_t D, const struct ra_queries *queries))
+/* Calls a function of ra_tile for all queries, chunk by chunk. For delta it also needs o. */
+static void each_chunk(const struct ra_plan *plan, bool delta,
+                       void (*function)(int64_t D, const struct ra_queries *queries))
 {
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
-#pragma omp parallel for num_threads(host->threads) if (host->threads > 1)
-    for (int64_t item = 0; item < c->batch * c->heads; item++) {
-        struct ra_queries queries = queries_of(plan, item / c->heads, item % c->heads);
-        function(c->dim, &queries);
-    }
-}
-
-void ra_host_begin(struct ra_plan *plan)
-{
-    each_head(plan, ra_tile_begin);
-}
-
-void ra_host_finish(struct ra_plan *plan)
-{
-    each_head(plan, ra_tile_finish);
-}
-
-/* delta needs o and d_out as float32, chunk by chunk. */
-void ra_host_begin_backward(struct ra_plan *plan)
-{
-    const struct ra_config *c = &plan->config;
-    const struct ra_host *host = plan->own;
+    struct ra_tensor o = host->arrays.o;
     int64_t n = plan->rows[RA_QUERY_SIDE], row = ra_vector_row(c->dim);
     int64_t chunk = smaller(ra_host_chunk(c, RA_QUERY_SIDE), n > 0 ? n : 1);
 #pragma omp parallel for num_threads(host->threads) if (host->threads > 1)
@@ -387,18 +402,33 @@ void ra_host_begin_backward(struct ra_plan *plan)
         float *room = host->rooms + thread_number() * host->room;
         for (int64_t a = 0; a < n; a += chunk) {
             int64_t count = smaller(chunk, n - a);
-            struct ra_queries queries = take_queries(plan, true, b, h, a, count, room);
-            struct ra_tensor o = host->arrays.o;
-            if (o.type == RA_FLOAT32) {
+            struct ra_queries queries = take_queries(plan, delta, b, h, a, count, room);
+            if (delta && o.type == RA_FLOAT32) {
                 queries.o = rows_of(o, b, h) + a * o.row;
                 queries.stride.o = o.row;
-            } else {
+            } else if (delta) {
                 /* q is not needed: o takes its place. */
                 load_rows(host, o, b, h, a, count, c->dim, room, row);
                 queries.o = room;
                 queries.stride.o = row;
             }
-            ra_tile_begin_backward(c->dim, &queries);
+            function(c->dim, &queries);
+            leave_queries(plan, b, h, a, &queries);
         }
     }
+}
+
+void ra_host_begin(struct ra_plan *plan)
+{
+    each_chunk(plan, false, ra_tile_begin);
+}
+
+void ra_host_finish(struct ra_plan *plan)
+{
+    each_chunk(plan, false, ra_tile_finish);
+}
+
+void ra_host_begin_backward(struct ra_plan *plan)
+{
+    each_chunk(plan, true, ra_tile_begin_backward);
 }
