@@ -133,8 +133,13 @@ static void backward_group(const struct tile *x, const struct ra_queries *querie
 static void add_rows(int64_t rows, int64_t D, float scale, const float *sums, int64_t row, float *to,
                      float *lost, int64_t to_row, int64_t lost_row)
 {
-    for (int64_t a = 0; a < rows; a++)
+    for (int64_t a = 0; a < rows; a++) {
+        for (int64_t c = 0; c < D && a + AHEAD < rows; c += 16) {
+            __builtin_prefetch(to + (a + AHEAD) * to_row + c, 1);
+            __builtin_prefetch(lost + (a + AHEAD) * lost_row + c, 1);
+        }
         ra_sum_add(D, scale, sums + a * row, to + a * to_row, lost + a * lost_row);
+    }
 }
 
 static void backward(int64_t D, struct ra_score score, const struct ra_queries *queries,

@@ -30,6 +30,9 @@ struct panel {
     bool numbers; /* all of them are */
 };
 
+/* Rows that are asked for before they are needed. */
+enum { AHEAD = 6 };
+
 /* Rows that the mask hides are 0. */
 static struct panel pack(int64_t count, int64_t D, const float *from, int64_t stride,
                          const bool *mask, float *to)
@@ -37,6 +40,9 @@ static struct panel pack(int64_t count, int64_t D, const float *from, int64_t st
     int64_t row = ra_vector_row(D);
     lane_bits missing = {0};
     for (int64_t b = 0; b < count; b++) {
+        /* The rows of a head lie far apart: the processor does not guess which come next. */
+        for (int64_t c = 0; c < D && b + AHEAD < count; c += 16)
+            __builtin_prefetch(from + (b + AHEAD) * stride + c);
         int64_t c = 0, kept = mask && !mask[b] ? 0 : D;
         float rest[LANES] = {0};
         for (; c < kept; c += LANES) {

@@ -1025,6 +1025,13 @@ START_TEST(processors)
         ra_plan_destroy(plan);
     }
 
+    /* Whoever sets OMP_NUM_THREADS means it. */
+    setenv("OMP_NUM_THREADS", "3", 1);
+    struct ra_plan *three = plan_for(&config);
+    ck_assert_int_eq(ra_plan_bytes(three), bytes[3]);
+    ra_plan_destroy(three);
+    unsetenv("OMP_NUM_THREADS");
+
     /* One tile for each of two heads: nothing for a third thread to do. */
     config.queries = 100;
     struct ra_plan *plan = plan_for(&config);

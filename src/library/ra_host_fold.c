@@ -153,6 +153,20 @@ static struct ra_keys take_keys(const struct ra_plan *plan, int step, bool backw
 
 /* ---- Blocks. */
 
+/* A tile of more query rows may be cut into parts of so many, forward, and the bits stay: these are
+ * whole blocks of lanes of every instruction set. */
+enum { PART = 384 };
+
+/* The rows of a block of queries, forward. Large blocks pack their keys more seldom; small ones are enough
+ * for many threads. */
+static int64_t forward_chunk(const struct ra_plan *plan)
+{
+    const struct ra_config *c = &plan->config;
+    int64_t chunk = ra_host_chunk(c, RA_QUERY_SIDE), rows = plan->rows[RA_QUERY_SIDE];
+    bool enough = c->batch * c->heads * (rows / chunk) >= 4 * ((const struct ra_host *)plan->own)->threads;
+    return chunk % PART != 0 || enough ? chunk : PART;
+}
+
 int64_t ra_host_chunk(const struct ra_config *config, enum ra_side side)
 {
     /* Plain tiles are folded in the order of the stages, all rows of a head by one thread. Else a chunk
@@ -166,7 +180,7 @@ int64_t ra_host_chunk(const struct ra_config *config, enum ra_side side)
 
 int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk)
 {
-    return ra_layout_spans(layout) + rows / chunk;
+    return ra_layout_spans(layout) + rows / smaller(chunk, PART);
 }
 
 int64_t ra_host_room(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk)
@@ -372,9 +386,11 @@ void ra_host_fold(void *context, int step, bool backward)
     open_keys(plan, step);
     if (host->visiting == 0)
         return;
-    for (int side = 0; side < 2 && host->vector; side++)
-        blocks[side] = cut(plan->layouts[side], side == RA_QUERY_SIDE ? rank : origin,
-                           ra_host_chunk(c, side), host->blocks[side]);
+    if (host->vector) {
+        int64_t chunk = backward ? ra_host_chunk(c, RA_QUERY_SIDE) : forward_chunk(plan);
+        blocks[0] = cut(plan->layouts[0], rank, chunk, host->blocks[0]);
+        blocks[1] = cut(plan->layouts[1], origin, ra_host_chunk(c, RA_KEY_SIDE), host->blocks[1]);
+    }
 #pragma omp parallel num_threads(host->threads) if (host->threads > 1)
     {
         struct worker worker = worker_of(plan, step, backward, blocks);
