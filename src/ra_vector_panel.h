@@ -20,7 +20,6 @@ enum {
     GROUP = (LANES == 16 ? 4 : 128 / QUERIES) * QUERIES
 };
 
-
 /* Rows of D numbers side by side, x->row apart, with zeros up to a multiple of LANES. What is infinite
  * or NaN in them is 0, too, as 0 times it would not be: it is added apart, pair by pair. */
 struct panel {
@@ -130,17 +129,18 @@ static struct tile tile_of(int64_t D, struct ra_score score, const struct ra_que
                            const struct ra_keys *keys, struct ra_band band, float *panels)
 {
     int64_t room = keys->rows * ra_vector_row(D);
-    return (struct tile){.D = D,
-                         .row = ra_vector_row(D),
-                         .query_rows = queries->rows,
-                         .key_rows = keys->rows,
-                         .score = score,
-                         .size = score.scale == 0 ? 1 : fabsf(score.scale),
-                         .sign = score.scale == 0 ? 0 : copysignf(1, score.scale),
-                         .mask = keys->mask,
-                         .band = band,
-                         .k = pack(keys->rows, D, keys->k, keys->stride.k, keys->mask, panels),
-                         .v = pack(keys->rows, D, keys->v, keys->stride.v, keys->mask, panels + room)};
+    return (struct tile){
+        .D = D,
+        .row = ra_vector_row(D),
+        .query_rows = queries->rows,
+        .key_rows = keys->rows,
+        .score = score,
+        .size = score.scale == 0 ? 1 : fabsf(score.scale),
+        .sign = score.scale == 0 ? 0 : copysignf(1, score.scale),
+        .mask = keys->mask,
+        .band = band,
+        .k = pack(keys->rows, D, keys->k, keys->stride.k, keys->mask, panels),
+        .v = pack(keys->rows, D, keys->v, keys->stride.v, keys->mask, panels + room)};
 }
 
 /* ---- What panels lack. */

@@ -208,8 +208,8 @@ static enum ra_status create(struct ra_plan *plan, char *error)
     const char *wanted = getenv("RA_VECTOR");
     const struct ra_vector *vector = ra_vector_find(wanted);
     if (plan->config.tile == RA_VECTOR_TILE && !vector)
-        return ra_refuse(error, "RA_VECTOR=%s in the environment: this processor has no such vectors",
-                         wanted);
+        return ra_refuse(
+            error, "RA_VECTOR=%s in the environment: this processor has no such vectors", wanted);
     if (plan->look_only)
         return RA_OK;
     struct ra_ring *ring = &plan->ring;

@@ -33,7 +33,10 @@ static Suite bare_suite;
 static TCase bare_cases[20];
 static int bare_case_count;
 
-#define START_TEST(name) static void name(int _i) { (void)_i;
+#define START_TEST(name)     \
+    static void name(int _i) \
+    {                        \
+        (void)_i;
 #define END_TEST }
 
 static inline Suite *suite_create(const char *name)
@@ -78,12 +81,12 @@ static inline void srunner_run_all(SRunner *runner, int mode)
 #define srunner_ntests_failed(runner) 0
 #define srunner_free(runner) ((void)(runner))
 
-#define ck_abort_msg(...)                              \
-    do {                                               \
+#define ck_abort_msg(...)                               \
+    do {                                                \
         fprintf(stderr, "%s:%d: ", __FILE__, __LINE__); \
-        fprintf(stderr, __VA_ARGS__);                  \
-        fprintf(stderr, "\n");                         \
-        exit(1);                                       \
+        fprintf(stderr, __VA_ARGS__);                   \
+        fprintf(stderr, "\n");                          \
+        exit(1);                                        \
     } while (0)
 #define ck_assert_msg(condition, ...)  \
     do {                               \
