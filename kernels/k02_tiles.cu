@@ -534,7 +534,8 @@ RA_DEVICE float weight(bool visible, bool spoiled, float score, float lse)
 }
 
 /* to (rows from `first` on, D) += sums, as far as there are rows that the mask allows; what rounding
- * loses goes to `lost`, if it is given. */
+ * loses goes to `lost`, if it is given. What is there is asked for a row at a time: number by number,
+ * a thread would wait for each. */
 template <int Dim, int M>
 RA_DEVICE void add_sums(const struct rows &to, const struct ra_tensor &lost, int64_t first,
                         const float sums[M][Dim / LANES])
@@ -546,10 +547,14 @@ RA_DEVICE void add_sums(const struct rows &to, const struct ra_tensor &lost, int
             continue;
         float *number = ra_floats(to.array, to.b, row, to.head);
         if (!lost.data) {
+            float all[Dim / LANES];
+#pragma unroll
+            for (int c = 0; c < Dim / LANES; c++)
+                all[c] = sums[i][c] + (column(c) < to.dim ? number[column(c)] : 0);
 #pragma unroll
             for (int c = 0; c < Dim / LANES; c++)
                 if (column(c) < to.dim)
-                    number[column(c)] += sums[i][c];
+                    number[column(c)] = all[c];
             continue;
         }
         float *error = ra_floats(lost, to.b, row, to.head);

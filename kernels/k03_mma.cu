@@ -130,17 +130,14 @@ template <class Shape> RA_DEVICE void cap_scores(typename Shape::Scores &s, cons
     }
 }
 
-/* Does every row of the block of threads see every key of this tile? Most tiles are inside the band,
- * and all of their keys are there. */
-template <class Shape>
-RA_DEVICE bool all_visible(struct ra_band band, int64_t a0, int64_t b0,
-                           const uint32_t there[Shape::Keys / 32])
+/* Are all keys of this tile there? */
+template <class Shape> RA_DEVICE bool all_there(const uint32_t there[Shape::Keys / 32])
 {
-    bool whole = ra_all_seen(band, a0, Shape::Rows, b0, Shape::Keys);
+    bool all = true;
 #pragma unroll
     for (int w = 0; w < Shape::Keys / 32; w++)
-        whole = whole && there[w] == 0xffffffff;
-    return whole;
+        all = all && there[w] == 0xffffffff;
+    return all;
 }
 
 /* Sets the score of every key that a row does not see to -inf. `from`: how far this thread's first row
@@ -509,7 +506,8 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
             copy_keys<Shape>(stages + (2 * Shape::Key_size - stage), f, k, v, next);
         }
         /* Values that some of these rows do not see must be finite: their keys become NaN instead. */
-        if (!ra_all_seen(x.band, task.a0, Rows, b0, Keys)) {
+        bool inside = ra_all_seen(x.band, task.a0, Rows, b0, Keys);
+        if (!inside) {
             uint16_t *keys = stages + stage;
             take_out_spoiled<Shape>(keys + Shape::Key_size, Keys,
                                     [=](int key) { keys[key * Dim] = 0x7fff; });
@@ -518,7 +516,7 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
         multiply_keys<Shape>(s, at_q, at_k + 2 * stage);
         if (!f.plain)
             cap_scores<Shape>(s, f);
-        if (all_visible<Shape>(x.band, task.a0, b0, there))
+        if (inside && all_there<Shape>(there))
             note_seen<Shape>(carry);
         else
             hide_scores<Shape>(s, carry, x.band, row0 - b0, there);

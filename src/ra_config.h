@@ -73,7 +73,7 @@ struct ra_config {
 
     /* How. Tiles change the last bits of results, and speed. */
     int64_t tile_queries, tile_keys; /* rows of a tile at most [0: 64 if they are plain,
-                                      * else several hundred] */
+                                      * else about a thousand] */
     double timeout; /* seconds that a rank may be silent, which others wait for, until it counts as
                      * lost [600]; 0: for ever. A rank that computes is not silent (but on GPUs) */
     void (*observe)(void *observer, const struct ra_event *event); /* may be NULL [NULL] */
@@ -88,8 +88,8 @@ struct ra_config {
 
     /* On the host. Results do not depend on the number of threads. */
     enum ra_tile_kind tile; /* [RA_VECTOR_TILE] */
-    int threads; /* of this rank, at most [0: the processors that it may use, shared fairly by the
-                  * ranks of a machine] */
+    int threads; /* of this rank, at most [0: OMP_NUM_THREADS, or else the processors that it may use,
+                  * shared fairly by the ranks of a machine] */
 };
 
 #define RA_SAME (-1)

@@ -79,7 +79,7 @@ const struct ra_option ra_options[RA_OPTIONS] = {
     {FLAG("time"), FROM(1, ALL), .help = "print seconds on stderr"},
 
     {FIELD(tile_queries), TAKES("tile-queries", WHOLE), FROM(2, RA_STAGES), RANGE(1, MOST),
-     .unset = "0", .value = "ROWS", .help = "query rows of a tile (default 64; vectors: 384)"},
+     .unset = "0", .value = "ROWS", .help = "query rows of a tile (default 64; vectors: 1,152)"},
     {FIELD(tile_keys), TAKES("tile-keys", WHOLE), FROM(2, RA_STAGES), RANGE(1, MOST), .unset = "0",
      .value = "ROWS", .help = "key rows of a tile (default 64; vectors: up to 960)"},
 

@@ -35,7 +35,7 @@ const struct ra_vector *ra_vector_find(const char *name)
 int64_t ra_vector_queries(int64_t D)
 {
     (void)D;
-    return 2 * GROUP;
+    return 6 * GROUP;
 }
 
 int64_t ra_vector_keys(int64_t D)

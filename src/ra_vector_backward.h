@@ -77,23 +77,22 @@ static void add_gradients(const struct tile *x, const struct group *group, int64
     if (first >= last)
         return;
     int64_t rows = least(last, group->count) - first;
-    add_missing(x, x->k, b, count, group->q, first, rows, x->sign,
-                group->p + first, GROUP);
+    add_missing(x, x->k, b, count, group->q, first, rows, x->sign, group->p + first, GROUP);
     add_missing(x, x->v, b, count, group->d_out, first, rows, 1, group->ds + first, GROUP);
     weigh_again(x, group, first, last, b, count);
 
     /* dv_b += sum over a of p_ab d_out_a, dk_b += sum over a of ds_ab q_a, dq_a += sum over b of ds_ab k_b. */
     int64_t width = (x->D + LANES - 1) / LANES * LANES, row = x->row;
     multiply((struct product){count, rows, width, group->p + first, GROUP, 1,
-                              group->d_out.rows + first * row, row,
-                              sums->dv + b * row, row, ADD, NULL});
+                              group->d_out.rows + first * row, row, sums->dv + b * row, row, ADD,
+                              NULL});
     for (int64_t i = 0; i < count && !group->d_out.numbers; i++)
         for (int64_t j = first; j < first + rows; j++)
             if (sees(x, group->a + j, b + i))
                 add_row(x, group->d_out, j, group->p[i * GROUP + j], sums->dv + (b + i) * row);
     multiply((struct product){count, rows, width, group->ds + first, GROUP, 1,
-                              group->q.rows + first * row, row,
-                              sums->dk + b * row, row, ADD, NULL});
+                              group->q.rows + first * row, row, sums->dk + b * row, row, ADD,
+                              NULL});
     multiply((struct product){rows, count, width, group->ds + first, 1, GROUP, k, x->row,
                               sums->dq + (group->a + first) * row, row, ADD, NULL});
 }
@@ -119,8 +118,7 @@ static void backward_group(const struct tile *x, const struct ra_queries *querie
     group.d_out = pack(count, D, d_out, queries->stride.d_out, NULL, panels + panel);
     for (int64_t j = 0; j < count; j += QUERIES) {
         int64_t rows = least(QUERIES, count - j);
-        turn(rows, D, group.q.rows + j * x->row, x->sign,
-             group.q_turned + j * D);
+        turn(rows, D, group.q.rows + j * x->row, x->sign, group.q_turned + j * D);
         turn(rows, D, group.d_out.rows + j * x->row, 1, group.d_out_turned + j * D);
         fill(rows, queries->lse + a + j, 0, group.lse + j);
         fill(rows, queries->delta + a + j, 0, group.delta + j);
@@ -130,11 +128,16 @@ static void backward_group(const struct tile *x, const struct ra_queries *querie
 }
 
 /* to += scale times the sums, row by row. */
-static void add_rows(int64_t rows, int64_t D, float scale, const float *sums, int64_t row, float *to,
-                     float *lost, int64_t to_row, int64_t lost_row)
+static void add_rows(int64_t rows, int64_t D, float scale, const float *sums, int64_t row,
+                     float *to, float *lost, int64_t to_row, int64_t lost_row)
 {
-    for (int64_t a = 0; a < rows; a++)
+    for (int64_t a = 0; a < rows; a++) {
+        for (int64_t c = 0; c < D && a + AHEAD < rows; c += 16) {
+            __builtin_prefetch(to + (a + AHEAD) * to_row + c, 1);
+            __builtin_prefetch(lost + (a + AHEAD) * lost_row + c, 1);
+        }
         ra_sum_add(D, scale, sums + a * row, to + a * to_row, lost + a * lost_row);
+    }
 }
 
 static void backward(int64_t D, struct ra_score score, const struct ra_queries *queries,

@@ -26,22 +26,24 @@ static void weigh(const struct tile *x, int64_t a, int64_t b, int64_t count, boo
     bool capped = x->score.softcap > 0;
     lanes factor = all_lanes(capped ? 1 : x->size), none = all_lanes(-INFINITY);
     lanes highest = none, lowest = all_lanes(INFINITY);
-    for (int64_t i = 0; i < count && !capped; i++)
-        lowest = smaller(load(products + i * QUERIES), lowest);
-
-    /* A score of a key that is seen is never -inf: what float32 cannot hold becomes NaN. */
-    bool overflow = !capped && any(lowest * factor == none);
     for (int64_t i = 0; i < count; i++) {
         lanes product = load(products + i * QUERIES);
+        lowest = smaller(product, lowest);
         if (capped)
             product = bent(x, product);
-        if (overflow)
-            product = choose(product * factor == none, all_lanes(NAN), product);
         if (!whole)
             product = choose(seen(x, a, b + i), product, none);
-        if (capped || overflow || !whole)
+        if (capped || !whole)
             store(products + i * QUERIES, product);
         highest = larger(product, highest);
+    }
+
+    /* The score of a key that is seen is never -inf: what float32 cannot hold becomes NaN. */
+    bool overflow = !capped && any(lowest * factor == none);
+    for (int64_t i = 0; i < count && overflow; i++) {
+        lanes product = load(products + i * QUERIES);
+        lane_bits lost = (product * factor == none) & seen(x, a, b + i);
+        store(products + i * QUERIES, choose(lost, all_lanes(NAN), product));
     }
 
     /* The largest scores so far, what earlier weights are worth under them, and the new weights. */

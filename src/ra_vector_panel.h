@@ -20,7 +20,6 @@ enum {
     GROUP = (LANES == 16 ? 4 : 128 / QUERIES) * QUERIES
 };
 
-
 /* Rows of D numbers side by side, x->row apart, with zeros up to a multiple of LANES. What is infinite
  * or NaN in them is 0, too, as 0 times it would not be: it is added apart, pair by pair. */
 struct panel {
@@ -30,6 +29,9 @@ struct panel {
     bool numbers; /* all of them are */
 };
 
+/* Rows that are asked for before they are needed. */
+enum { AHEAD = 6 };
+
 /* Rows that the mask hides are 0. */
 static struct panel pack(int64_t count, int64_t D, const float *from, int64_t stride,
                          const bool *mask, float *to)
@@ -37,6 +39,9 @@ static struct panel pack(int64_t count, int64_t D, const float *from, int64_t st
     int64_t row = ra_vector_row(D);
     lane_bits missing = {0};
     for (int64_t b = 0; b < count; b++) {
+        /* The rows of a head lie far apart: the processor does not guess which come next. */
+        for (int64_t c = 0; c < D && b + AHEAD < count; c += 16)
+            __builtin_prefetch(from + (b + AHEAD) * stride + c);
         int64_t c = 0, kept = mask && !mask[b] ? 0 : D;
         float rest[LANES] = {0};
         for (; c < kept; c += LANES) {
@@ -124,17 +129,18 @@ static struct tile tile_of(int64_t D, struct ra_score score, const struct ra_que
                            const struct ra_keys *keys, struct ra_band band, float *panels)
 {
     int64_t room = keys->rows * ra_vector_row(D);
-    return (struct tile){.D = D,
-                         .row = ra_vector_row(D),
-                         .query_rows = queries->rows,
-                         .key_rows = keys->rows,
-                         .score = score,
-                         .size = score.scale == 0 ? 1 : fabsf(score.scale),
-                         .sign = score.scale == 0 ? 0 : copysignf(1, score.scale),
-                         .mask = keys->mask,
-                         .band = band,
-                         .k = pack(keys->rows, D, keys->k, keys->stride.k, keys->mask, panels),
-                         .v = pack(keys->rows, D, keys->v, keys->stride.v, keys->mask, panels + room)};
+    return (struct tile){
+        .D = D,
+        .row = ra_vector_row(D),
+        .query_rows = queries->rows,
+        .key_rows = keys->rows,
+        .score = score,
+        .size = score.scale == 0 ? 1 : fabsf(score.scale),
+        .sign = score.scale == 0 ? 0 : copysignf(1, score.scale),
+        .mask = keys->mask,
+        .band = band,
+        .k = pack(keys->rows, D, keys->k, keys->stride.k, keys->mask, panels),
+        .v = pack(keys->rows, D, keys->v, keys->stride.v, keys->mask, panels + room)};
 }
 
 /* ---- What panels lack. */

@@ -7,12 +7,14 @@
  * Linked with --wrap of malloc, calloc, realloc, aligned_alloc, posix_memalign and free, so that
  * memory can be counted, and refused.
  */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <float.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -795,6 +797,8 @@ static struct problem random_problem(uint64_t *state, int64_t N, int64_t M)
     c->forward_only = random_below(state, 8) == 0;
     c->tile_queries = ONE_OF(state, tiles);
     c->tile_keys = ONE_OF(state, tiles);
+    c->tile = random_below(state, 4) ? RA_VECTOR_TILE : RA_PLAIN_TILE;
+    c->threads = (int)random_below(state, 4);
     c->layout = (enum ra_layout_kind)random_below(state, 3);
     if (c->layout == RA_STRIPED && random_below(state, 2))
         c->bucket = 1 + random_below(state, 9) + N / 20;
@@ -947,6 +951,131 @@ START_TEST(random_problems)
             clear_run(&plain);
             clear(&p);
         }
+}
+END_TEST
+
+/* As many queries as several threads share: any number of them gives the same bits, alone and in a ring,
+ * also where the caller is a thread of OpenMP already. */
+START_TEST(threads_of_a_rank)
+{
+    static const int64_t dims[] = {3, 16, 33}, tiles[] = {0, 40, 256};
+    static const int threads[] = {2, 5};
+    uint64_t state = (uint64_t)_i + 4000;
+    int64_t N = 300 + (int64_t)random_below(&state, 500), M = random_below(&state, 2) ? N : 400;
+    struct problem p = {.config = shape(1, N, M, 4, 2, ONE_OF(&state, dims)),
+                        .masking = _i % 3 ? NO_MASK : RANDOM_MASK,
+                        .seed = (unsigned)_i};
+    struct ra_config *c = &p.config;
+    c->causal = _i % 2;
+    c->lookback = _i % 4 == 3 ? 333 : RA_NO_LOOKBACK;
+    c->head_map = _i % 5 ? RA_GROUPED : RA_INTERLEAVED;
+    c->type = _i % 3;
+    c->tile_queries = ONE_OF(&state, tiles);
+    c->tile_keys = ONE_OF(&state, tiles);
+    c->tile = _i % 6 == 4 ? RA_PLAIN_TILE : RA_VECTOR_TILE;
+    c->layout = _i % 3;
+    p.ranks = _i % 4 == 2 ? 2 : 0;
+    c->threads = 1;
+    prepare(&p);
+    struct run one = run_as(&p, ROWS_FIRST, THREAD_LATE);
+    judge_run(&p, &one);
+    for (int t = 0; t < COUNT(threads); t++) {
+        c->threads = threads[t];
+        struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE);
+        same_bits(&p, &one, &run);
+        clear_run(&run);
+    }
+    if (p.ranks == 0)
+#pragma omp parallel for num_threads(3)
+        for (int caller = 0; caller < 3; caller++) {
+            struct problem own = p;
+            struct run run = run_as(&own, ROWS_FIRST, THREAD_LATE);
+            same_bits(&own, &one, &run);
+            clear_run(&run);
+        }
+    clear_run(&one);
+    clear(&p);
+}
+END_TEST
+
+/* Without a number of its own a plan gets a thread for each processor that the process may use, shared by
+ * the ranks of a link, and for no more than there is to fold. Its memory tells how many it has. */
+START_TEST(processors)
+{
+    struct ra_config config = shape(1, 4000, RA_SAME, 2, 2, 64);
+    int64_t bytes[5] = {0};
+    for (config.threads = 1; config.threads < 5; config.threads++) {
+        struct ra_plan *plan = plan_for(&config);
+        bytes[config.threads] = ra_plan_bytes(plan);
+        ra_plan_destroy(plan);
+        ck_assert_int_gt(bytes[config.threads], bytes[config.threads - 1]);
+    }
+    cpu_set_t all, some;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&some);
+    config.threads = 0;
+    for (int cpu = 0, wanted = 0; cpu < CPU_SETSIZE && wanted < 4; cpu++) {
+        if (!CPU_ISSET(cpu, &all))
+            continue;
+        CPU_SET(cpu, &some);
+        wanted++;
+        ck_assert_int_eq(sched_setaffinity(0, sizeof some, &some), 0);
+        struct ra_plan *plan = plan_for(&config);
+        ck_assert_int_eq(ra_plan_bytes(plan), bytes[wanted]);
+        ra_plan_destroy(plan);
+    }
+
+    /* Whoever sets OMP_NUM_THREADS means it. */
+    setenv("OMP_NUM_THREADS", "3", 1);
+    struct ra_plan *three = plan_for(&config);
+    ck_assert_int_eq(ra_plan_bytes(three), bytes[3]);
+    ra_plan_destroy(three);
+    unsetenv("OMP_NUM_THREADS");
+
+    /* One tile for each of two heads: nothing for a third thread to do. */
+    config.queries = 100;
+    struct ra_plan *plan = plan_for(&config);
+    config.threads = 7;
+    struct ra_plan *seven = plan_for(&config);
+    ck_assert_int_ge(ra_plan_bytes(seven), ra_plan_bytes(plan));
+    ra_plan_destroy(plan);
+    config.threads = 4;
+    plan = plan_for(&config);
+    ck_assert_int_eq(ra_plan_bytes(seven), ra_plan_bytes(plan));
+    ra_plan_destroy(plan);
+    ra_plan_destroy(seven);
+}
+END_TEST
+
+/* RA_VECTOR in the environment chooses the instruction set, of which each gives other bits; one that the
+ * processor does not have is refused. */
+START_TEST(instruction_sets)
+{
+    struct problem p = {.config = shape(1, 100, 100, 1, 1, 64), .seed = 3};
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE];
+    prepare(&p);
+    struct run best = run_as(&p, ROWS_FIRST, THREAD_LATE);
+    setenv("RA_VECTOR", ra_vector_find(NULL)->name, 1);
+    struct run named = run_as(&p, ROWS_FIRST, THREAD_LATE);
+    same_bits(&p, &best, &named);
+    if (ra_vector_find("sse2") && ra_vector_find("avx2")) {
+        setenv("RA_VECTOR", "sse2", 1);
+        struct run other = run_as(&p, ROWS_FIRST, THREAD_LATE);
+        judge_run(&p, &other);
+        ck_assert(memcmp(best.got[O], other.got[O], 100 * 64 * sizeof *best.got[O]) != 0);
+        clear_run(&other);
+    }
+    setenv("RA_VECTOR", "mmx", 1);
+    ck_assert_int_eq(ra_plan_create(&plan, &p.config, NULL, error), RA_INVALID);
+    ck_assert_str_eq(error, "RA_VECTOR=mmx in the environment: this processor has no such vectors");
+    p.config.tile = RA_PLAIN_TILE;
+    ck_assert_int_eq(ra_plan_create(&plan, &p.config, NULL, error), RA_OK);
+    ra_plan_destroy(plan);
+    unsetenv("RA_VECTOR");
+    clear_run(&best);
+    clear_run(&named);
+    clear(&p);
 }
 END_TEST
 
@@ -3573,6 +3702,10 @@ int main(void)
     tcase_add_loop_test(cases, strides_of_empty_arrays, 0, 2);
     tcase_add_loop_test(cases, large_lse, 0, 2);
     tcase_add_test(cases, any_byte_is_true);
+    cases = add_cases(suite, "threads");
+    tcase_add_loop_test(cases, threads_of_a_rank, 0, 12);
+    tcase_add_test(cases, processors);
+    tcase_add_test(cases, instruction_sets);
     cases = add_cases(suite, "rings");
     tcase_add_loop_test(cases, rings, 0, 3 * COUNT(ring_sizes));
     tcase_add_loop_test(cases, lookbacks, 0, 6);

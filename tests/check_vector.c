@@ -55,13 +55,17 @@ START_TEST(exp_at_the_ends)
     for (int count = 0; set && count <= 40; count++) {
         static const struct {
             float x, least, most;
-        } cases[] = {{0, 1, 1},           {-0.0f, 1, 1},
-                     {-87.4f, 0, 0},      {-103, 0, 0},
-                     {-1e30f, 0, 0},      {-INFINITY, 0, 0},
+        } cases[] = {{0, 1, 1},
+                     {-0.0f, 1, 1},
+                     {-87.4f, 0, 0},
+                     {-103, 0, 0},
+                     {-1e30f, 0, 0},
+                     {-INFINITY, 0, 0},
                      {88.8f, INFINITY, INFINITY},
                      {1e30f, INFINITY, INFINITY},
                      {INFINITY, INFINITY, INFINITY},
-                     {-1e-30f, 1, 1},     {88.3f, 2.2e38f, 2.3e38f}};
+                     {-1e-30f, 1, 1},
+                     {88.3f, 2.2e38f, 2.3e38f}};
         for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
             for (int e = 0; e < count; e++)
                 x[e] = e % 3 ? 1 : cases[c].x;

@@ -22,6 +22,7 @@
 #include "ra_layout.h"
 #include "ra_options.h"
 #include "ra_schedule.h"
+#include "ra_vector.h"
 #include "stage_parts.h"
 #include "thread_link.h"
 
@@ -577,13 +578,22 @@ static void fuzz_tile(struct bytes in)
                            .score = {(float)t.scale, (float)t.softcap},
                            .tile_queries = 1 + below(&in, 6),
                            .tile_keys = 1 + below(&in, 6)};
+
+    /* Plain tiles, or vectors on larger ones. */
+    const struct ra_vector *vector = below(&in, 2) ? ra_vector_find(NULL) : NULL;
+    fold.tile_queries *= vector ? 1 + below(&in, 20) : 1;
+    fold.tile_keys *= vector ? 1 + below(&in, 20) : 1;
+    if (vector)
+        fold.tile = vector->forward;
     fold.workspace =
-        malloc((size_t)ra_tile_workspace(fold.tile_queries, fold.tile_keys, t.D) * sizeof(float));
+        malloc((size_t)(vector ? ra_vector_workspace : ra_tile_workspace)(
+                   fold.tile_queries, fold.tile_keys, t.D) *
+               sizeof(float));
     ra_tile_begin(t.D, &queries);
     ra_band_fold(&fold, &queries, &keys, t.band);
     ra_tile_finish(t.D, &queries);
     ra_tile_begin_backward(t.D, &queries);
-    fold.tile = ra_tile_backward;
+    fold.tile = vector ? vector->backward : ra_tile_backward;
     ra_band_fold(&fold, &queries, &keys, t.band);
     for (int a = 0; a < ARRAYS; a++) {
         if (truth_is_output(a))

@@ -32,9 +32,12 @@ static int threads_of(const struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
     int64_t n = plan->rows[RA_QUERY_SIDE], chunk = ra_host_chunk(c, RA_QUERY_SIDE);
+    const char *asked = getenv("OMP_NUM_THREADS");
     int64_t pieces = c->batch * c->key_heads, share = c->threads;
     if (c->tile == RA_VECTOR_TILE)
         pieces *= ra_host_blocks(plan->layouts[RA_QUERY_SIDE], n, chunk);
+    if (share == 0 && asked)
+        share = strtol(asked, NULL, 10);
     if (share == 0)
         share = ra_processors() / larger(1, plan->link.sharing);
     return (int)larger(1, smaller(share, pieces));
@@ -54,12 +57,12 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, struct ra_host *hos
     bool narrow = c->type != RA_FLOAT32, backward = !c->forward_only;
 
     ra_arena_take(&arena, sizeof *host);
-    host->o = narrow ? ra_arena_take(&arena, query_bytes) : NULL;
+    host->wide = narrow ? ra_arena_take(&arena, query_bytes) : NULL;
     host->max = ra_arena_take(&arena, row_bytes);
     host->sum = ra_arena_take(&arena, 2 * row_bytes);
     host->lse = ra_arena_take(&arena, row_bytes);
     host->delta = backward ? ra_arena_take(&arena, row_bytes) : NULL;
-    host->lost = ra_arena_take(&arena, query_bytes);
+    host->lost = narrow ? NULL : ra_arena_take(&arena, query_bytes);
     host->share_lost =
         backward ? ra_arena_take(&arena, visitors * plan->ring.gradient_bytes) : NULL;
     host->mask = ra_arena_take(&arena, c->has_mask ? c->batch * m : 0);
@@ -90,13 +93,19 @@ static int64_t bytes_of(const struct ra_plan *plan, int rank)
 
 /* ---- The caller's arrays. */
 
-/* An output of queries as it is computed: the caller's own array if it is float32, else a copy. */
-static struct ra_tensor computed(const struct ra_plan *plan, struct ra_tensor theirs, float *copy)
+/* Where an output of queries is computed: in the caller's own array if it is float32, else in the plan's.
+ * What it loses goes where the other could have been. */
+static struct ra_tensor compute_in(struct ra_plan *plan, struct ra_tensor theirs)
 {
     const struct ra_config *c = &plan->config;
+    struct ra_host *host = plan->own;
+    host->output = theirs;
+    if (c->type == RA_FLOAT32)
+        return theirs;
+    host->lost = theirs.type == RA_FLOAT32 ? host->wide : NULL;
     if (theirs.type == RA_FLOAT32)
         return theirs;
-    return ra_tensor_bnhd(copy, RA_FLOAT32, plan->rows[RA_QUERY_SIDE], c->heads, c->dim);
+    return ra_tensor_bnhd(host->wide, RA_FLOAT32, plan->rows[RA_QUERY_SIDE], c->heads, c->dim);
 }
 
 /* Where an output was computed in a copy, writes it to the caller's array. */
@@ -150,7 +159,7 @@ static enum ra_status forward(struct ra_plan *plan, const struct ra_arrays *give
     if (status != RA_OK)
         return status;
     host->arrays = arrays;
-    host->o_computed = host->dq_computed = computed(plan, arrays.o, host->o);
+    host->o_computed = host->dq_computed = compute_in(plan, arrays.o);
     pack_keys(plan);
     ra_host_begin(plan);
     if (!ra_ring_forward(&plan->ring))
@@ -173,7 +182,7 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
     if (status != RA_OK)
         return status;
     host->arrays = arrays;
-    host->o_computed = host->dq_computed = computed(plan, arrays.dq, host->o);
+    host->o_computed = host->dq_computed = compute_in(plan, arrays.dq);
     ra_number_load_all(turned(arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE], 1,
                        host->lse);
     pack_keys(plan);
@@ -199,8 +208,8 @@ static enum ra_status create(struct ra_plan *plan, char *error)
     const char *wanted = getenv("RA_VECTOR");
     const struct ra_vector *vector = ra_vector_find(wanted);
     if (plan->config.tile == RA_VECTOR_TILE && !vector)
-        return ra_refuse(error, "RA_VECTOR=%s in the environment: this processor has no such vectors",
-                         wanted);
+        return ra_refuse(
+            error, "RA_VECTOR=%s in the environment: this processor has no such vectors", wanted);
     if (plan->look_only)
         return RA_OK;
     struct ra_ring *ring = &plan->ring;

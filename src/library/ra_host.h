@@ -1,10 +1,14 @@
 /* ra_host: the backend that computes on the host. Internal.
  *
- * Chapters 08 and 09. ra_host.c has the calls and the memory, ra_host_fold.c what the threads do.
+ * Chapters 08 and 09. ra_host.c has the calls and the memory, ra_host_rows.c the rows as the tiles read
+ * them, ra_host_fold.c what the threads do.
  */
 #ifndef RA_HOST_H
 #define RA_HOST_H
 
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 #include "ra_plan.h"
 #include "ra_vector.h"
 
@@ -21,10 +25,11 @@ struct ra_host {
     const struct ra_vector *vector; /* NULL: tiles are plain */
     int threads;
 
-    /* What the tiles keep of each query row, (B, H, n), and of each number of o or dq, (B, n, H, D); and
-     * what they lose of the share of a hop. o is the carry, if the caller's is not float32; in the
-     * backward it is dq. */
-    float *max, *lse, *delta, *o, *lost, *share_lost;
+    /* What the tiles keep of each query row, (B, H, n), and what they lose of each number of o or dq,
+     * (B, n, H, D), and of the share of a hop. In a plan of 16 bits `wide` is room for o or dq as float32,
+     * or, if the caller's are that, for what they lose: so lost, which else is a part of the plan, may be
+     * NULL, and the caller's own array has it. */
+    float *max, *lse, *delta, *wide, *lost, *share_lost;
     double *sum;
 
     bool *mask;   /* of this rank's keys, (B, m) */
@@ -37,7 +42,41 @@ struct ra_host {
     struct ra_arrays arrays;
     struct ra_tensor o_computed, dq_computed, k, v;
     int64_t visiting;
+    struct ra_tensor output; /* the caller's o or dq, if it has 16 bits */
 };
+
+/* ---- ra_host_rows.c */
+
+/* The number of the thread that asks: 0 is that of the caller. */
+static inline int ra_host_thread(void)
+{
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+/* Makes the keys of this step ready: where they are, and of which type. */
+void ra_host_open_keys(struct ra_plan *plan, int step);
+
+/* `count` query rows of a batch and head, from row a on; what is not float32 is read into `room`. The same
+ * of the keys of this step, of head g. */
+struct ra_queries ra_host_take_queries(const struct ra_plan *plan, bool backward, int64_t b,
+                                       int64_t h, int64_t a, int64_t count, float *room);
+struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool backward, int64_t b,
+                                 int64_t g, int64_t first, int64_t count, float *room);
+
+/* Keeps what such a block of queries has lost. */
+void ra_host_leave_queries(const struct ra_plan *plan, int64_t b, int64_t h, int64_t a,
+                           const struct ra_queries *block);
+
+/* Empties the carry of all queries; makes it o and lse; computes delta, and makes dq 0. */
+void ra_host_begin(struct ra_plan *plan);
+void ra_host_finish(struct ra_plan *plan);
+void ra_host_begin_backward(struct ra_plan *plan);
+
+/* ---- ra_host_fold.c */
 
 /* How many rows one thread folds at a time, at most: a whole number of tiles. */
 int64_t ra_host_chunk(const struct ra_config *config, enum ra_side side);
@@ -47,11 +86,6 @@ int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk);
 
 /* Floats of a thread's room, for chunks of so many rows. */
 int64_t ra_host_room(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk);
-
-/* Empties the carry of all queries; makes it o and lse; computes delta, and makes dq 0. */
-void ra_host_begin(struct ra_plan *plan);
-void ra_host_finish(struct ra_plan *plan);
-void ra_host_begin_backward(struct ra_plan *plan);
 
 /* Folds the keys of this step into the carries of all queries; backward, adds to dq and to the gradients
  * of these keys. The ring's fold: `plan` is its context. */

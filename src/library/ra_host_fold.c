@@ -4,120 +4,28 @@
  * whatever the number of threads. So the bits are the same, and nothing is locked.
  */
 #include "ra_host.h"
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-#include "ra_number.h"
 
 static int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-/* ---- Rows. */
+/* ---- Blocks. */
 
-/* Reads rows of head h of batch b, from row a on, as float32, `row` numbers apart. */
-static void load_rows(const struct ra_host *host, struct ra_tensor from, int64_t b, int64_t h, int64_t a,
-                      int64_t count, int64_t D, float *to, int64_t row)
-{
-    const char *data = from.data;
-    int64_t bytes = ra_type_bytes(from.type);
-    for (int64_t i = 0; i < count; i++)
-        (host->vector && from.type != RA_FLOAT32 ? host->vector->load : ra_number_load)(
-            from.type, D, data + (b * from.batch + h * from.head + (a + i) * from.row) * bytes,
-            to + i * row);
-}
+/* A tile of more query rows may be cut into parts of so many, forward, and the bits stay: these are
+ * whole blocks of lanes of every instruction set. */
+enum { PART = 384 };
 
-/* The first row of head h of batch b, of an array of float32; of another, or of none, NULL. */
-static float *rows_of(struct ra_tensor tensor, int64_t b, int64_t h)
-{
-    float *data = tensor.data;
-    return data && tensor.type == RA_FLOAT32 ? data + b * tensor.batch + h * tensor.head : NULL;
-}
-
-/* The query rows of one batch and head. */
-static struct ra_queries queries_of(const struct ra_plan *plan, int64_t b, int64_t h)
-{
-    const struct ra_host *host = plan->own;
-    const struct ra_arrays *x = &host->arrays;
-    int64_t n = plan->rows[RA_QUERY_SIDE], H = plan->config.heads, D = plan->config.dim;
-    int64_t row = (b * H + h) * n;
-    return (struct ra_queries){.rows = n,
-                               .stride = {x->q.row, host->o_computed.row, x->d_out.row,
-                                          host->dq_computed.row, H * D},
-                               .q = rows_of(x->q, b, h),
-                               .o = rows_of(host->o_computed, b, h),
-                               .d_out = rows_of(x->d_out, b, h),
-                               .dq = rows_of(host->dq_computed, b, h),
-                               .max = host->max + row,
-                               .sum = host->sum + row,
-                               .lost = host->lost + (b * n * H + h) * D,
-                               .lse = host->lse + row,
-                               .delta = host->delta ? host->delta + row : NULL};
-}
-
-/* `count` of them, from row a on. q and d_out that are not float32 are read into `room`. */
-static struct ra_queries take_queries(const struct ra_plan *plan, bool backward, int64_t b, int64_t h,
-                                      int64_t a, int64_t count, float *room)
-{
-    const struct ra_host *host = plan->own;
-    const struct ra_arrays *x = &host->arrays;
-    int64_t D = plan->config.dim, row = ra_vector_row(D);
-    struct ra_queries all = queries_of(plan, b, h), block = ra_queries_block(&all, a, count);
-    if (x->q.type != RA_FLOAT32) {
-        load_rows(host, x->q, b, h, a, count, D, room, row);
-        block.q = room;
-        block.stride.q = row;
-    }
-    if (backward && x->d_out.type != RA_FLOAT32) {
-        load_rows(host, x->d_out, b, h, a, count, D, room + count * row, row);
-        block.d_out = room + count * row;
-        block.stride.d_out = row;
-    }
-    return block;
-}
-
-/* The same of the keys of this step, of head g. */
-static struct ra_keys take_keys(const struct ra_plan *plan, int step, bool backward, int64_t b,
-                                int64_t g, int64_t first, int64_t count, float *room)
+/* The rows of a block of queries, forward. Large blocks pack their keys more seldom; small ones are enough
+ * for many threads. */
+static int64_t forward_chunk(const struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
-    const struct ra_host *host = plan->own;
-    int slot = ra_ring_slot(step);
-    int64_t rows = host->visiting, stride = c->key_heads * c->dim, row = ra_vector_row(c->dim);
-    int64_t numbers = c->batch * rows * stride;
-    struct ra_keys keys = {.rows = rows,
-                           .stride = {host->k.row, host->v.row, stride, stride},
-                           .k = rows_of(host->k, b, g),
-                           .v = rows_of(host->v, b, g)};
-
-    /* The mask lies behind the numbers of a message. */
-    if (c->has_mask && step == 0)
-        keys.mask = host->mask + b * rows;
-    else if (c->has_mask)
-        keys.mask =
-            (const bool *)plan->ring.keys[slot] + 2 * numbers * ra_type_bytes(c->type) + b * rows;
-    if (backward) {
-        keys.dk = plan->ring.gradients[slot] + b * rows * stride + g * c->dim;
-        keys.dv = keys.dk + numbers;
-        keys.dk_lost = plan->ring.lost + b * rows * stride + g * c->dim;
-        keys.dv_lost = keys.dk_lost + numbers;
-    }
-    struct ra_keys block = ra_keys_block(&keys, first, count);
-    if (host->k.type != RA_FLOAT32) {
-        load_rows(host, host->k, b, g, first, count, c->dim, room, row);
-        block.k = room;
-        block.stride.k = row;
-    }
-    if (host->v.type != RA_FLOAT32) {
-        load_rows(host, host->v, b, g, first, count, c->dim, room + count * row, row);
-        block.v = room + count * row;
-        block.stride.v = row;
-    }
-    return block;
+    int64_t chunk = ra_host_chunk(c, RA_QUERY_SIDE), rows = plan->rows[RA_QUERY_SIDE];
+    bool enough =
+        c->batch * c->heads * (rows / chunk) >= 4 * ((const struct ra_host *)plan->own)->threads;
+    return chunk % PART != 0 || enough ? chunk : PART;
 }
-
-/* ---- Blocks. */
 
 int64_t ra_host_chunk(const struct ra_config *config, enum ra_side side)
 {
@@ -132,12 +40,12 @@ int64_t ra_host_chunk(const struct ra_config *config, enum ra_side side)
 
 int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk)
 {
-    return ra_layout_spans(layout) + rows / chunk;
+    return ra_layout_spans(layout) + rows / smaller(chunk, PART);
 }
 
 int64_t ra_host_room(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk)
 {
-    int64_t rows = 2 * (query_chunk + key_chunk) * ra_vector_row(config->dim);
+    int64_t rows = (3 * query_chunk + 2 * key_chunk) * ra_vector_row(config->dim);
     int64_t (*workspace)(int64_t, int64_t, int64_t) =
         config->tile == RA_PLAIN_TILE ? ra_tile_workspace : ra_vector_workspace;
     return (config->type == RA_FLOAT32 ? 0 : rows) +
@@ -171,21 +79,13 @@ struct worker {
     int64_t blocks[2]; /* how many, by side */
 };
 
-static int thread_number(void)
-{
-#ifdef _OPENMP
-    return omp_get_thread_num();
-#else
-    return 0;
-#endif
-}
-
 /* Where this thread may write, and how it folds. */
-static struct worker worker_of(struct ra_plan *plan, int step, bool backward, const int64_t blocks[2])
+static struct worker worker_of(struct ra_plan *plan, int step, bool backward,
+                               const int64_t blocks[2])
 {
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
-    int thread = thread_number();
+    int thread = ra_host_thread();
     float *room = host->rooms + thread * host->room;
     struct worker worker = {.plan = plan,
                             .step = step,
@@ -196,7 +96,7 @@ static struct worker worker_of(struct ra_plan *plan, int step, bool backward, co
                             .blocks = {blocks[0], blocks[1]}};
     if (c->type != RA_FLOAT32) {
         int64_t row = ra_vector_row(c->dim), n = plan->rows[RA_QUERY_SIDE], m = host->visiting;
-        worker.key_room = room + 2 * smaller(ra_host_chunk(c, RA_QUERY_SIDE), n) * row;
+        worker.key_room = room + 3 * smaller(ra_host_chunk(c, RA_QUERY_SIDE), n) * row;
         room = worker.key_room + 2 * smaller(ra_host_chunk(c, RA_KEY_SIDE), m) * row;
     }
     worker.fold.workspace = room;
@@ -217,16 +117,17 @@ static void fold_head(struct worker *worker, int64_t b, int64_t g)
     struct ra_plan *plan = worker->plan;
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
-    struct ra_keys keys = take_keys(plan, worker->step, worker->backward, b, g, 0, host->visiting,
-                                    worker->key_room);
+    struct ra_keys keys = ra_host_take_keys(plan, worker->step, worker->backward, b, g, 0,
+                                            host->visiting, worker->key_room);
     for (int64_t h = 0; h < c->heads; h++) {
         if (ra_heads_key(c->head_map, c->heads, c->key_heads, h) != g)
             continue;
-        struct ra_queries queries = take_queries(plan, worker->backward, b, h, 0,
-                                                 plan->rows[RA_QUERY_SIDE], worker->query_room);
+        struct ra_queries queries = ra_host_take_queries(
+            plan, worker->backward, b, h, 0, plan->rows[RA_QUERY_SIDE], worker->query_room);
         ra_layout_fold(&worker->fold, plan->layouts[RA_QUERY_SIDE], plan->link.rank,
                        plan->layouts[RA_KEY_SIDE], worker->origin, c->causal, c->lookback, &queries,
                        &keys);
+        ra_host_leave_queries(plan, b, h, 0, &queries);
     }
 }
 
@@ -237,15 +138,15 @@ static struct ra_band band_of(const struct worker *worker, const struct ra_host_
     const struct ra_plan *plan = worker->plan;
     if (!plan->config.causal)
         return RA_ALL_KEYS;
-    struct ra_band band = ra_layout_band(plan->layouts[RA_QUERY_SIDE], plan->link.rank, queries->span,
-                                         plan->layouts[RA_KEY_SIDE], worker->origin, keys->span,
-                                         plan->config.lookback);
+    struct ra_band band = ra_layout_band(plan->layouts[RA_QUERY_SIDE], plan->link.rank,
+                                         queries->span, plan->layouts[RA_KEY_SIDE], worker->origin,
+                                         keys->span, plan->config.lookback);
     return ra_band_from(band, queries->offset, keys->offset);
 }
 
 /* One block of keys of head g into one block of queries of the heads from h on, before `last`. */
-static void fold_pair(struct worker *worker, int64_t b, int64_t g, int64_t h, int64_t last, int64_t i,
-                      int64_t j)
+static void fold_pair(struct worker *worker, int64_t b, int64_t g, int64_t h, int64_t last,
+                      int64_t i, int64_t j)
 {
     struct ra_plan *plan = worker->plan;
     const struct ra_config *c = &plan->config;
@@ -255,14 +156,15 @@ static void fold_pair(struct worker *worker, int64_t b, int64_t g, int64_t h, in
     struct ra_band band = band_of(worker, rows, seen);
     if (ra_band_is_empty(band, rows->count, seen->count))
         return;
-    struct ra_keys keys = take_keys(plan, worker->step, worker->backward, b, g, seen->row,
-                                    seen->count, worker->key_room);
+    struct ra_keys keys = ra_host_take_keys(plan, worker->step, worker->backward, b, g, seen->row,
+                                            seen->count, worker->key_room);
     for (; h < last; h++) {
         if (ra_heads_key(c->head_map, c->heads, c->key_heads, h) != g)
             continue;
-        struct ra_queries queries = take_queries(plan, worker->backward, b, h, rows->row,
-                                                 rows->count, worker->query_room);
+        struct ra_queries queries = ra_host_take_queries(plan, worker->backward, b, h, rows->row,
+                                                         rows->count, worker->query_room);
         ra_band_fold(&worker->fold, &queries, &keys, band);
+        ra_host_leave_queries(plan, b, h, rows->row, &queries);
     }
 }
 
@@ -307,25 +209,6 @@ static void fold_both(struct worker *worker)
     }
 }
 
-/* ---- What the calls need. */
-
-/* Makes the keys of this step ready: where they are, and of which type. */
-static void open_keys(struct ra_plan *plan, int step)
-{
-    const struct ra_config *c = &plan->config;
-    struct ra_host *host = plan->own;
-    int64_t rows = ra_ring_rows(&plan->ring, plan->link.rank, step), G = c->key_heads, D = c->dim;
-    host->visiting = rows;
-    host->k = host->arrays.k;
-    host->v = host->arrays.v;
-    if (step == 0)
-        return;
-    char *message = plan->ring.keys[ra_ring_slot(step)];
-    host->k = ra_tensor_bnhd(message, c->type, rows, G, D);
-    host->v = ra_tensor_bnhd(message + c->batch * rows * G * D * ra_type_bytes(c->type), c->type,
-                             rows, G, D);
-}
-
 void ra_host_fold(void *context, int step, bool backward)
 {
     struct ra_plan *plan = context;
@@ -333,12 +216,14 @@ void ra_host_fold(void *context, int step, bool backward)
     const struct ra_host *host = plan->own;
     int rank = plan->link.rank, origin = ra_ring_origin(&plan->ring, rank, step);
     int64_t blocks[2] = {0, 0};
-    open_keys(plan, step);
+    ra_host_open_keys(plan, step);
     if (host->visiting == 0)
         return;
-    for (int side = 0; side < 2 && host->vector; side++)
-        blocks[side] = cut(plan->layouts[side], side == RA_QUERY_SIDE ? rank : origin,
-                           ra_host_chunk(c, side), host->blocks[side]);
+    if (host->vector) {
+        int64_t chunk = backward ? ra_host_chunk(c, RA_QUERY_SIDE) : forward_chunk(plan);
+        blocks[0] = cut(plan->layouts[0], rank, chunk, host->blocks[0]);
+        blocks[1] = cut(plan->layouts[1], origin, ra_host_chunk(c, RA_KEY_SIDE), host->blocks[1]);
+    }
 #pragma omp parallel num_threads(host->threads) if (host->threads > 1)
     {
         struct worker worker = worker_of(plan, step, backward, blocks);
@@ -348,57 +233,5 @@ void ra_host_fold(void *context, int step, bool backward)
             fold_both(&worker);
         else
             fold_queries(&worker);
-    }
-}
-
-/* Calls a function of ra_tile for the queries of every batch and head. */
-static void each_head(const struct ra_plan *plan,
-                      void (*function)(int64_t D, const struct ra_queries *queries))
-{
-    const struct ra_config *c = &plan->config;
-    const struct ra_host *host = plan->own;
-#pragma omp parallel for num_threads(host->threads) if (host->threads > 1)
-    for (int64_t item = 0; item < c->batch * c->heads; item++) {
-        struct ra_queries queries = queries_of(plan, item / c->heads, item % c->heads);
-        function(c->dim, &queries);
-    }
-}
-
-void ra_host_begin(struct ra_plan *plan)
-{
-    each_head(plan, ra_tile_begin);
-}
-
-void ra_host_finish(struct ra_plan *plan)
-{
-    each_head(plan, ra_tile_finish);
-}
-
-/* delta needs o and d_out as float32, chunk by chunk. */
-void ra_host_begin_backward(struct ra_plan *plan)
-{
-    const struct ra_config *c = &plan->config;
-    const struct ra_host *host = plan->own;
-    int64_t n = plan->rows[RA_QUERY_SIDE], row = ra_vector_row(c->dim);
-    int64_t chunk = smaller(ra_host_chunk(c, RA_QUERY_SIDE), n > 0 ? n : 1);
-#pragma omp parallel for num_threads(host->threads) if (host->threads > 1)
-    for (int64_t item = 0; item < c->batch * c->heads; item++) {
-        int64_t b = item / c->heads, h = item % c->heads;
-        float *room = host->rooms + thread_number() * host->room;
-        for (int64_t a = 0; a < n; a += chunk) {
-            int64_t count = smaller(chunk, n - a);
-            struct ra_queries queries = take_queries(plan, true, b, h, a, count, room);
-            struct ra_tensor o = host->arrays.o;
-            if (o.type == RA_FLOAT32) {
-                queries.o = rows_of(o, b, h) + a * o.row;
-                queries.stride.o = o.row;
-            } else {
-                /* q is not needed: o takes its place. */
-                load_rows(host, o, b, h, a, count, c->dim, room, row);
-                queries.o = room;
-                queries.stride.o = row;
-            }
-            ra_tile_begin_backward(c->dim, &queries);
-        }
     }
 }

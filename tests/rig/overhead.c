@@ -1,5 +1,5 @@
 /* overhead: what a call of the library costs beyond the modules that it calls, on a problem so small
- * that it could show: N = 128, one rank, one head, D = 64.
+ * that it could show: N = 128, one rank, one head, D = 64, on plain tiles.
  *
  *   build/overhead
  *
@@ -28,7 +28,8 @@ static void bare(void)
                                  .lse = lse};
     struct ra_keys keys = {.rows = N, .stride = {D, D, D, D}, .k = k, .v = v};
     struct ra_fold fold = {
-        .D = D, .score = {0.125f, 0}, .tile_queries = 64, .tile_keys = 64, .workspace = workspace};
+        .D = D, .score = {0.125f, 0}, .tile = ra_tile_forward, .tile_queries = 64, .tile_keys = 64,
+        .workspace = workspace};
     ra_tile_begin(D, &queries);
     ra_band_fold(&fold, &queries, &keys, RA_ALL_KEYS);
     ra_tile_finish(D, &queries);
@@ -45,6 +46,7 @@ int main(void)
     config.queries = N;
     config.dim = D;
     config.forward_only = true;
+    config.tile = RA_PLAIN_TILE;
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
     if (ra_plan_create(&plan, &config, NULL, error) != RA_OK) {

@@ -1,0 +1,211 @@
+/* ra_host_rows: the rows of queries and of keys that the host folds. See ra_host.h.
+ *
+ * Chapters 08 and 09. New here: arrays of 16 bits are never whole as float32; each thread reads what it
+ * folds.
+ */
+#include <string.h>
+#include "ra_host.h"
+#include "ra_number.h"
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Reads rows of head h of batch b, from row a on, as float32, `row` numbers apart. */
+static void load_rows(const struct ra_host *host, struct ra_tensor from, int64_t b, int64_t h,
+                      int64_t a, int64_t count, int64_t D, float *to, int64_t row)
+{
+    const char *data = from.data;
+    int64_t bytes = ra_type_bytes(from.type);
+    for (int64_t i = 0; i < count; i++)
+        (host->vector && from.type != RA_FLOAT32 ? host->vector->load : ra_number_load)(
+            from.type, D, data + (b * from.batch + h * from.head + (a + i) * from.row) * bytes,
+            to + i * row);
+}
+
+/* The first row of head h of batch b, of an array of float32; of another, or of none, NULL. */
+static float *rows_of(struct ra_tensor tensor, int64_t b, int64_t h)
+{
+    float *data = tensor.data;
+    return data && tensor.type == RA_FLOAT32 ? data + b * tensor.batch + h * tensor.head : NULL;
+}
+
+/* The query rows of one batch and head. */
+static struct ra_queries queries_of(const struct ra_plan *plan, int64_t b, int64_t h)
+{
+    const struct ra_host *host = plan->own;
+    const struct ra_arrays *x = &host->arrays;
+    int64_t n = plan->rows[RA_QUERY_SIDE], H = plan->config.heads, D = plan->config.dim;
+    int64_t row = (b * H + h) * n;
+    return (struct ra_queries){
+        .rows = n,
+        .stride = {x->q.row, host->o_computed.row, x->d_out.row, host->dq_computed.row, H * D},
+        .q = rows_of(x->q, b, h),
+        .o = rows_of(host->o_computed, b, h),
+        .d_out = rows_of(x->d_out, b, h),
+        .dq = rows_of(host->dq_computed, b, h),
+        .max = host->max + row,
+        .sum = host->sum + row,
+        .lost = host->lost ? host->lost + (b * n * H + h) * D : NULL,
+        .lse = host->lse + row,
+        .delta = host->delta ? host->delta + row : NULL};
+}
+
+/* Where arrays have 16 bits, what o or dq has lost waits in the caller's own array of it, whose numbers
+ * come last: the upper halves of float32, which are enough of what is so small. */
+static uint16_t *halves_of(const struct ra_plan *plan, int64_t b, int64_t h, int64_t a,
+                           int64_t *row)
+{
+    const struct ra_tensor *theirs = &((const struct ra_host *)plan->own)->output;
+    *row = theirs->row;
+    return (uint16_t *)theirs->data + b * theirs->batch + h * theirs->head + a * theirs->row;
+}
+
+/* Puts what a block has lost there. */
+void ra_host_leave_queries(const struct ra_plan *plan, int64_t b, int64_t h, int64_t a,
+                           const struct ra_queries *block)
+{
+    const struct ra_host *host = plan->own;
+    if (host->lost)
+        return;
+    int64_t row;
+    uint16_t *halves = halves_of(plan, b, h, a, &row);
+    for (int64_t i = 0; i < block->rows; i++)
+        for (int64_t c = 0; c < plan->config.dim; c++) {
+            uint32_t bits;
+            memcpy(&bits, &block->lost[i * block->stride.lost + c], sizeof bits);
+            halves[i * row + c] = (uint16_t)(bits >> 16);
+        }
+}
+
+/* `count` of them, from row a on. What is not float32 is read into `room`. */
+struct ra_queries ra_host_take_queries(const struct ra_plan *plan, bool backward, int64_t b,
+                                       int64_t h, int64_t a, int64_t count, float *room)
+{
+    const struct ra_host *host = plan->own;
+    const struct ra_arrays *x = &host->arrays;
+    int64_t D = plan->config.dim, row = ra_vector_row(D);
+    struct ra_queries all = queries_of(plan, b, h), block = ra_queries_block(&all, a, count);
+    if (x->q.type != RA_FLOAT32) {
+        load_rows(host, x->q, b, h, a, count, D, room, row);
+        block.q = room;
+        block.stride.q = row;
+    }
+    if (backward && x->d_out.type != RA_FLOAT32) {
+        load_rows(host, x->d_out, b, h, a, count, D, room + count * row, row);
+        block.d_out = room + count * row;
+        block.stride.d_out = row;
+    }
+    if (!host->lost) {
+        struct ra_tensor lost = host->output;
+        lost.type = RA_BFLOAT16;
+        load_rows(host, lost, b, h, a, count, D, room + 2 * count * row, row);
+        block.lost = room + 2 * count * row;
+        block.stride.lost = row;
+    }
+    return block;
+}
+
+/* The same of the keys of this step, of head g. */
+struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool backward, int64_t b,
+                                 int64_t g, int64_t first, int64_t count, float *room)
+{
+    const struct ra_config *c = &plan->config;
+    const struct ra_host *host = plan->own;
+    int slot = ra_ring_slot(step);
+    int64_t rows = host->visiting, stride = c->key_heads * c->dim, row = ra_vector_row(c->dim);
+    int64_t numbers = c->batch * rows * stride;
+    struct ra_keys keys = {.rows = rows,
+                           .stride = {host->k.row, host->v.row, stride, stride},
+                           .k = rows_of(host->k, b, g),
+                           .v = rows_of(host->v, b, g)};
+
+    /* The mask lies behind the numbers of a message. */
+    if (c->has_mask && step == 0)
+        keys.mask = host->mask + b * rows;
+    else if (c->has_mask)
+        keys.mask =
+            (const bool *)plan->ring.keys[slot] + 2 * numbers * ra_type_bytes(c->type) + b * rows;
+    if (backward) {
+        keys.dk = plan->ring.gradients[slot] + b * rows * stride + g * c->dim;
+        keys.dv = keys.dk + numbers;
+        keys.dk_lost = plan->ring.lost + b * rows * stride + g * c->dim;
+        keys.dv_lost = keys.dk_lost + numbers;
+    }
+    struct ra_keys block = ra_keys_block(&keys, first, count);
+    if (host->k.type != RA_FLOAT32) {
+        load_rows(host, host->k, b, g, first, count, c->dim, room, row);
+        block.k = room;
+        block.stride.k = row;
+    }
+    if (host->v.type != RA_FLOAT32) {
+        load_rows(host, host->v, b, g, first, count, c->dim, room + count * row, row);
+        block.v = room + count * row;
+        block.stride.v = row;
+    }
+    return block;
+}
+
+/* Makes the keys of this step ready: where they are, and of which type. */
+void ra_host_open_keys(struct ra_plan *plan, int step)
+{
+    const struct ra_config *c = &plan->config;
+    struct ra_host *host = plan->own;
+    int64_t rows = ra_ring_rows(&plan->ring, plan->link.rank, step), G = c->key_heads, D = c->dim;
+    host->visiting = rows;
+    host->k = host->arrays.k;
+    host->v = host->arrays.v;
+    if (step == 0)
+        return;
+    char *message = plan->ring.keys[ra_ring_slot(step)];
+    host->k = ra_tensor_bnhd(message, c->type, rows, G, D);
+    host->v = ra_tensor_bnhd(message + c->batch * rows * G * D * ra_type_bytes(c->type), c->type,
+                             rows, G, D);
+}
+
+/* Calls a function of ra_tile for all queries, chunk by chunk. For delta it also needs o. */
+static void each_chunk(const struct ra_plan *plan, bool delta,
+                       void (*function)(int64_t D, const struct ra_queries *queries))
+{
+    const struct ra_config *c = &plan->config;
+    const struct ra_host *host = plan->own;
+    struct ra_tensor o = host->arrays.o;
+    int64_t n = plan->rows[RA_QUERY_SIDE], row = ra_vector_row(c->dim);
+    int64_t chunk = smaller(ra_host_chunk(c, RA_QUERY_SIDE), n > 0 ? n : 1);
+#pragma omp parallel for num_threads(host->threads) if (host->threads > 1)
+    for (int64_t item = 0; item < c->batch * c->heads; item++) {
+        int64_t b = item / c->heads, h = item % c->heads;
+        float *room = host->rooms + ra_host_thread() * host->room;
+        for (int64_t a = 0; a < n; a += chunk) {
+            int64_t count = smaller(chunk, n - a);
+            struct ra_queries queries = ra_host_take_queries(plan, delta, b, h, a, count, room);
+            if (delta && o.type == RA_FLOAT32) {
+                queries.o = rows_of(o, b, h) + a * o.row;
+                queries.stride.o = o.row;
+            } else if (delta) {
+                /* q is not needed: o takes its place. */
+                load_rows(host, o, b, h, a, count, c->dim, room, row);
+                queries.o = room;
+                queries.stride.o = row;
+            }
+            function(c->dim, &queries);
+            ra_host_leave_queries(plan, b, h, a, &queries);
+        }
+    }
+}
+
+void ra_host_begin(struct ra_plan *plan)
+{
+    each_chunk(plan, false, ra_tile_begin);
+}
+
+void ra_host_finish(struct ra_plan *plan)
+{
+    each_chunk(plan, false, ra_tile_finish);
+}
+
+void ra_host_begin_backward(struct ra_plan *plan)
+{
+    each_chunk(plan, true, ra_tile_begin_backward);
+}

@@ -1,0 +1,229 @@
+/* bench-host: how fast whole calls of the library are on the host: ra_forward and ra_backward of one plan.
+ *
+ * Chapter 09. --help says what can be asked. Rates count multiplications and additions of the products
+ * by one convention: forward 4 N N D H, backward 2.5 times that, causal half. Inputs are normal random
+ * numbers, (N, H, D). A first call of each, which touches all memory for the first time, is not counted.
+ *
+ * With --turns a peer can take turns with it: for each line that it reads it makes one forward and one
+ * backward, and prints the seconds of each, on the clock and of the processors, as four numbers.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "numbers.h"
+#include "ra_clock.h"
+#include "ra_options.h"
+#include "ring_attention.h"
+
+static const struct ra_choice passes[] = {{"forward", ""}, {"backward", ""}, {0}};
+static const char usage[] = "usage: bench-host [flags]\n"
+                            "\n"
+                            "  --queries N    rows of queries and of keys (4096)\n"
+                            "  --dim D        (64)\n"
+                            "  --heads H      (2)\n"
+                            "  --key-heads G  (H)\n"
+                            "  --causal\n"
+                            "  --type T       float32, float16 or bfloat16 (float32)\n"
+                            "  --tile T       vector or plain (vector)\n"
+                            "  --tile-queries N, --tile-keys N\n"
+                            "                 rows of a tile (as the library chooses)\n"
+                            "  --threads T    (all processors)\n"
+                            "  --pass P       forward or backward (both)\n"
+                            "  --repeat R     calls, of whose seconds the best and the median are "
+                            "printed, and the median of the\n"
+                            "                 seconds that processors spent (5)\n"
+                            "  --turns        a call for each line of the input, instead\n"
+                            "  --help         this text\n";
+
+enum { MOST_REPEATS = 1000 };
+
+static struct ra_config config = RA_CONFIG_INIT;
+static bool turns, wanted[2] = {true, true}; /* the forward, the backward */
+
+static _Noreturn void stop(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("bench-host: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputs("\n", stderr);
+    va_end(arguments);
+    exit(2);
+}
+
+/* ---- What is asked. */
+
+static int choice(const struct ra_choice *choices, const char *word)
+{
+    for (int i = 0; choices[i].word; i++)
+        if (strcmp(choices[i].word, word) == 0)
+            return i;
+    stop("%s is none of the choices; see --help", word);
+}
+
+/* What flags with a number set. */
+static int64_t threads, repeats = 5;
+static const struct {
+    const char *flag;
+    int64_t *number;
+} numbers[] = {{"--queries", &config.queries},
+               {"--dim", &config.dim},
+               {"--heads", &config.heads},
+               {"--key-heads", &config.key_heads},
+               {"--tile-queries", &config.tile_queries},
+               {"--tile-keys", &config.tile_keys},
+               {"--threads", &threads},
+               {"--repeat", &repeats}};
+
+/* Takes a flag and its value. */
+static void take(const char *flag, const char *value)
+{
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (strcmp(flag, numbers[i].flag) == 0) {
+            *numbers[i].number = atoll(value);
+            return;
+        }
+    if (strcmp(flag, "--type") == 0)
+        config.type = (enum ra_type)choice(ra_option_types, value);
+    else if (strcmp(flag, "--tile") == 0)
+        config.tile = (enum ra_tile_kind)choice(ra_option_tiles, value);
+    else if (strcmp(flag, "--pass") == 0)
+        wanted[choice(passes, value) == 0] = false;
+    else
+        stop("%s is no flag; see --help", flag);
+}
+
+static void read_options(int argc, char **argv)
+{
+    config.queries = 4096;
+    config.dim = 64;
+    config.heads = 2;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            fputs(usage, stdout);
+            exit(0);
+        } else if (strcmp(argv[i], "--causal") == 0) {
+            config.causal = true;
+        } else if (strcmp(argv[i], "--turns") == 0) {
+            turns = true;
+        } else {
+            take(argv[i], i + 1 < argc ? argv[i + 1] : "");
+            i++;
+        }
+    }
+    config.threads = (int)threads;
+    if (config.key_heads == RA_SAME)
+        config.key_heads = config.heads;
+    if (repeats < 1 || repeats > MOST_REPEATS || config.queries < 1)
+        stop("a number is out of range; see --help");
+}
+
+/* ---- Arrays. */
+
+static struct ra_tensor array(int64_t heads, uint64_t *state)
+{
+    int64_t count = config.queries * heads * config.dim;
+    void *data = calloc((size_t)count, (size_t)ra_type_bytes(config.type));
+    if (!data)
+        stop("no memory");
+    for (int64_t e = 0; e < count && state; e++)
+        number_put(config.type, data, e, number_rounded(config.type, random_normal(state)));
+    return ra_tensor_bnhd(data, config.type, config.queries, heads, config.dim);
+}
+
+static struct ra_arrays all_arrays(void)
+{
+    uint64_t state = 1;
+    int64_t H = config.heads, G = config.key_heads;
+    struct ra_arrays x = RA_ARRAYS_INIT;
+    x.q = array(H, &state);
+    x.k = array(G, &state);
+    x.v = array(G, &state);
+    x.d_out = array(H, &state);
+    x.o = array(H, NULL);
+    x.dq = array(H, NULL);
+    x.dk = array(G, NULL);
+    x.dv = array(G, NULL);
+    float *lse = calloc((size_t)(config.queries * H), sizeof *lse);
+    if (!lse)
+        stop("no memory");
+    x.lse = ra_tensor_bhn(lse, config.queries, H);
+    return x;
+}
+
+/* ---- Time. */
+
+static double processor_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* One call: its seconds on the clock, and of all processors. */
+static void call(struct ra_plan *plan, const struct ra_arrays *arrays, bool backward,
+                 double seconds[2])
+{
+    double start = ra_seconds(), processors = processor_seconds();
+    if ((backward ? ra_backward : ra_forward)(plan, arrays) != RA_OK)
+        stop("%s", ra_plan_error(plan));
+    seconds[0] = ra_seconds() - start;
+    seconds[1] = processor_seconds() - processors;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double sorted(double seconds[MOST_REPEATS], int64_t place)
+{
+    qsort(seconds, (size_t)repeats, sizeof *seconds, by_size);
+    return seconds[place];
+}
+
+static void print_rates(bool backward, double seconds[2][MOST_REPEATS])
+{
+    double N = (double)config.queries, H = (double)config.heads;
+    double work = 4e-9 * N * N * (double)config.dim * H;
+    work *= (backward ? 2.5 : 1) * (config.causal ? 0.5 : 1);
+    double best = sorted(seconds[0], 0), median = sorted(seconds[0], repeats / 2);
+    double busy = sorted(seconds[1], repeats / 2);
+    printf("%-8s best %9.4f s %8.2f GFLOP/s   median %9.4f s %8.2f GFLOP/s   processors %9.4f s\n",
+           passes[backward].word, best, work / best, median, work / median, busy);
+}
+
+int main(int argc, char **argv)
+{
+    static double all[2][2][MOST_REPEATS]; /* by pass and clock */
+    char line[100], error[RA_ERROR_SIZE];
+    struct ra_plan *plan;
+    read_options(argc, argv);
+    struct ra_arrays arrays = all_arrays();
+    if (ra_plan_create(&plan, &config, NULL, error) != RA_OK)
+        stop("%s", error);
+    double seconds[2][2];
+    for (int step = 0; step < 2; step++)
+        call(plan, &arrays, step == 1, seconds[step]);
+
+    while (turns && fgets(line, sizeof line, stdin)) {
+        for (int step = 0; step < 2; step++)
+            call(plan, &arrays, step == 1, seconds[step]);
+        printf("%.6f %.6f %.6f %.6f\n", seconds[0][0], seconds[0][1], seconds[1][0], seconds[1][1]);
+        fflush(stdout);
+    }
+    for (int run = 0; run < repeats && !turns; run++)
+        for (int step = 0; step < 2; step++)
+            if (wanted[step]) {
+                call(plan, &arrays, step == 1, seconds[step]);
+                all[step][0][run] = seconds[step][0];
+                all[step][1][run] = seconds[step][1];
+            }
+    for (int step = 0; step < 2 && !turns; step++)
+        if (wanted[step])
+            print_rates(step == 1, all[step]);
+    ra_plan_destroy(plan);
+    return 0;
+}
