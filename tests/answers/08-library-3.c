@@ -3,6 +3,7 @@ int main(void)
 {
     struct ra_config config = RA_CONFIG_INIT;
     config.queries = N, config.heads = H, config.dim = D;
+    config.tile = RA_PLAIN_TILE;
     char error[RA_ERROR_SIZE];
     struct ra_plan *plan;
     if (ra_plan_create(&plan, &config, NULL, error) != RA_OK)
