@@ -41,27 +41,38 @@ INLINE void multiply_block(const int M, const int V, const struct product *x, in
     const float *left = x->left + first * row, *right = x->right + c;
     int64_t step = x->step, right_row = x->right_row;
     lanes sums[12][4];
-    UNROLLED for (int i = 0; i < M; i++) UNROLLED for (int j = 0; j < V; j++) sums[i][j] =
-        all_lanes(0);
-    ROLLED for (int64_t k = 0; k < x->inner; k++)
-    {
+    UNROLLED
+    for (int i = 0; i < M; i++) {
+        UNROLLED
+        for (int j = 0; j < V; j++)
+            sums[i][j] = all_lanes(0);
+    }
+    ROLLED
+    for (int64_t k = 0; k < x->inner; k++) {
         lanes b[4];
-        UNROLLED for (int j = 0; j < V; j++) b[j] = load(right + k * right_row + j * LANES);
-        UNROLLED for (int i = 0; i < M; i++)
-        {
+        UNROLLED
+        for (int j = 0; j < V; j++)
+            b[j] = load(right + k * right_row + j * LANES);
+        UNROLLED
+        for (int i = 0; i < M; i++) {
             lanes a = all_lanes(left[i * row + k * step]);
-            UNROLLED for (int j = 0; j < V; j++) sums[i][j] = multiply_add(a, b[j], sums[i][j]);
+            UNROLLED
+            for (int j = 0; j < V; j++)
+                sums[i][j] = multiply_add(a, b[j], sums[i][j]);
         }
     }
-    UNROLLED for (int i = 0; i < M; i++) UNROLLED for (int j = 0; j < V; j++)
-    {
-        float *place = x->out + (first + i) * x->out_row + c + j * LANES;
-        lanes sum = sums[i][j];
-        if (x->kind == ADD)
-            sum += load(place);
-        if (x->kind == RESCALE)
-            sum = multiply_add(load(place), all_lanes(x->factors[first + i]), sum);
-        store(place, sum);
+    UNROLLED
+    for (int i = 0; i < M; i++) {
+        UNROLLED
+        for (int j = 0; j < V; j++) {
+            float *place = x->out + (first + i) * x->out_row + c + j * LANES;
+            lanes sum = sums[i][j];
+            if (x->kind == ADD)
+                sum += load(place);
+            if (x->kind == RESCALE)
+                sum = multiply_add(load(place), all_lanes(x->factors[first + i]), sum);
+            store(place, sum);
+        }
     }
 }
 
