@@ -40,13 +40,7 @@ INLINE void multiply_block(const int M, const int V, const struct product *x, in
 {
     const float *left = x->left + first * row, *right = x->right + c;
     int64_t step = x->step, right_row = x->right_row;
-    lanes sums[12][4];
-    UNROLLED
-    for (int i = 0; i < M; i++) {
-        UNROLLED
-        for (int j = 0; j < V; j++)
-            sums[i][j] = all_lanes(0);
-    }
+    lanes sums[12][4] = {{{0}}};
     ROLLED
     for (int64_t k = 0; k < x->inner; k++) {
         lanes b[4];
