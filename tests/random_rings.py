@@ -598,7 +598,7 @@ def main():
 
     # Whoever ends this test ends its ranks, too: see run().
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    folder = os.path.join(arguments.build, "random-rings")
+    folder = os.path.join(arguments.build, "-".join(["random-rings", *os.environ.get("RA_VECTOR", "").split()]))
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     numbers = range(arguments.count) if arguments.only is None else [arguments.only]

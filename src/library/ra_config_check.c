@@ -161,6 +161,10 @@ enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *
         config->scale = 1 / sqrt((double)config->dim);
     if (config->lookback >= RA_BAND_FAR) /* further than anything: the same as no limit */
         config->lookback = RA_NO_LOOKBACK;
+
+    /* Blocks of so few rows have little for lanes to do. */
+    if (config->bucket > 0 && config->bucket < 8)
+        config->tile = RA_PLAIN_TILE;
     int64_t usual[] = {64, 64};
     if (config->tile == RA_VECTOR_TILE && !config->device) {
         usual[0] = ra_vector_queries(config->dim);

@@ -47,13 +47,27 @@ struct ra_host {
 
 /* ---- ra_host_rows.c */
 
-/* The number of the thread that asks: 0 is that of the caller. */
-static inline int ra_host_thread(void)
+/* Lets all threads of the plan do this work, or the caller alone if it is the only one: then OpenMP, which
+ * takes memory for each of its regions, is not asked. */
+static inline void ra_host_share(const struct ra_host *host, void (*work)(void *context),
+                                 void *context)
+{
+    if (host->threads == 1) {
+        work(context);
+        return;
+    }
+#pragma omp parallel num_threads(host->threads)
+    work(context);
+}
+
+/* The number of the thread that asks: 0 is that of the caller, which may be a thread of OpenMP with another
+ * number in its own team. */
+static inline int ra_host_thread(const struct ra_host *host)
 {
 #ifdef _OPENMP
-    return omp_get_thread_num();
+    return host->threads == 1 ? 0 : omp_get_thread_num();
 #else
-    return 0;
+    return 0 * host->threads;
 #endif
 }
 

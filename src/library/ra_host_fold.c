@@ -3,6 +3,7 @@
  * Chapter 09. New here: work is cut so that each sum has one thread at a time, and its terms one order,
  * whatever the number of threads. So the bits are the same, and nothing is locked.
  */
+#include <stdatomic.h>
 #include "ra_host.h"
 
 static int64_t smaller(int64_t a, int64_t b)
@@ -77,15 +78,42 @@ struct worker {
     struct ra_fold fold;
     float *query_room, *key_room;
     int64_t blocks[2]; /* how many, by side */
+    atomic_llong *next;
 };
 
-/* Where this thread may write, and how it folds. */
-static struct worker worker_of(struct ra_plan *plan, int step, bool backward,
-                               const int64_t blocks[2])
+/* A hop that is folded, for all threads; and the next item of each turn that no thread has taken. Three
+ * counters take turns: while one counts, that of the turn before is set back for the next but one. */
+struct hop {
+    struct ra_plan *plan;
+    int step;
+    bool backward;
+    int64_t blocks[2];
+    atomic_llong next[3];
+};
+
+/* Waits for all threads of the plan. Alone, it must not: the barrier would be that of a caller's team. */
+static void wait_for_all(const struct worker *worker)
 {
+    if (((const struct ra_host *)worker->plan->own)->threads > 1) {
+#pragma omp barrier
+    }
+}
+
+/* The next item of this turn for this thread. */
+static int64_t take(const struct worker *worker, int64_t turn)
+{
+    return atomic_fetch_add(&worker->next[turn % 3], 1);
+}
+
+/* Where this thread may write, and how it folds. */
+static struct worker worker_of(struct hop *hop)
+{
+    struct ra_plan *plan = hop->plan;
+    int step = hop->step;
+    bool backward = hop->backward;
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
-    int thread = ra_host_thread();
+    int thread = ra_host_thread(host);
     float *room = host->rooms + thread * host->room;
     struct worker worker = {.plan = plan,
                             .step = step,
@@ -93,7 +121,8 @@ static struct worker worker_of(struct ra_plan *plan, int step, bool backward,
                             .backward = backward,
                             .fold = ra_plan_fold(plan, backward),
                             .query_room = room,
-                            .blocks = {blocks[0], blocks[1]}};
+                            .blocks = {hop->blocks[0], hop->blocks[1]},
+                            .next = hop->next};
     if (c->type != RA_FLOAT32) {
         int64_t row = ra_vector_row(c->dim), n = plan->rows[RA_QUERY_SIDE], m = host->visiting;
         worker.key_room = room + 3 * smaller(ra_host_chunk(c, RA_QUERY_SIDE), n) * row;
@@ -172,8 +201,7 @@ static void fold_pair(struct worker *worker, int64_t b, int64_t g, int64_t h, in
 static void fold_heads(struct worker *worker)
 {
     const struct ra_config *c = &worker->plan->config;
-#pragma omp for schedule(dynamic)
-    for (int64_t item = 0; item < c->batch * c->key_heads; item++)
+    for (int64_t item; (item = take(worker, 0)) < c->batch * c->key_heads;)
         fold_head(worker, item / c->key_heads, item % c->key_heads);
 }
 
@@ -183,8 +211,7 @@ static void fold_queries(struct worker *worker)
 {
     const struct ra_config *c = &worker->plan->config;
     int64_t heads = c->batch * c->heads, blocks = worker->blocks[RA_QUERY_SIDE];
-#pragma omp for schedule(dynamic)
-    for (int64_t item = 0; item < blocks * heads; item++) {
+    for (int64_t item; (item = take(worker, 0)) < blocks * heads;) {
         int64_t i = blocks - 1 - item / heads, b = item % heads / c->heads, h = item % c->heads;
         int64_t g = ra_heads_key(c->head_map, c->heads, c->key_heads, h);
         for (int64_t j = 0; j < worker->blocks[RA_KEY_SIDE]; j++)
@@ -200,13 +227,28 @@ static void fold_both(struct worker *worker)
     int64_t heads = c->batch * c->key_heads, n = worker->blocks[0], m = worker->blocks[1];
     int64_t turns = n > m ? n : m;
     for (int64_t t = 0; t < turns; t++) {
-#pragma omp for schedule(dynamic)
-        for (int64_t item = 0; item < m * heads; item++) {
+        if (ra_host_thread(worker->plan->own) == 0)
+            atomic_store(&worker->next[(t + 2) % 3], 0);
+        for (int64_t item; (item = take(worker, t)) < m * heads;) {
             int64_t j = item / heads, i = (j + t) % turns, b = item % heads / c->key_heads;
             if (i < n)
                 fold_pair(worker, b, item % c->key_heads, 0, c->heads, i, j);
         }
+        wait_for_all(worker);
     }
+}
+
+/* One thread's share of a hop. */
+static void fold_share(void *hop)
+{
+    struct worker worker = worker_of(hop);
+    const struct ra_host *host = worker.plan->own;
+    if (!host->vector)
+        fold_heads(&worker);
+    else if (worker.backward)
+        fold_both(&worker);
+    else
+        fold_queries(&worker);
 }
 
 void ra_host_fold(void *context, int step, bool backward)
@@ -215,23 +257,15 @@ void ra_host_fold(void *context, int step, bool backward)
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
     int rank = plan->link.rank, origin = ra_ring_origin(&plan->ring, rank, step);
-    int64_t blocks[2] = {0, 0};
+    struct hop hop = {.plan = plan, .step = step, .backward = backward};
     ra_host_open_keys(plan, step);
     if (host->visiting == 0)
         return;
     if (host->vector) {
         int64_t chunk = backward ? ra_host_chunk(c, RA_QUERY_SIDE) : forward_chunk(plan);
-        blocks[0] = cut(plan->layouts[0], rank, chunk, host->blocks[0]);
-        blocks[1] = cut(plan->layouts[1], origin, ra_host_chunk(c, RA_KEY_SIDE), host->blocks[1]);
+        hop.blocks[0] = cut(plan->layouts[0], rank, chunk, host->blocks[0]);
+        hop.blocks[1] =
+            cut(plan->layouts[1], origin, ra_host_chunk(c, RA_KEY_SIDE), host->blocks[1]);
     }
-#pragma omp parallel num_threads(host->threads) if (host->threads > 1)
-    {
-        struct worker worker = worker_of(plan, step, backward, blocks);
-        if (!host->vector)
-            fold_heads(&worker);
-        else if (backward)
-            fold_both(&worker);
-        else
-            fold_queries(&worker);
-    }
+    ra_host_share(host, fold_share, &hop);
 }

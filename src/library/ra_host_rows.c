@@ -3,6 +3,7 @@
  * Chapters 08 and 09. New here: arrays of 16 bits are never whole as float32; each thread reads what it
  * folds.
  */
+#include <stdatomic.h>
 #include <string.h>
 #include "ra_host.h"
 #include "ra_number.h"
@@ -164,48 +165,68 @@ void ra_host_open_keys(struct ra_plan *plan, int step)
                              rows, G, D);
 }
 
-/* Calls a function of ra_tile for all queries, chunk by chunk. For delta it also needs o. */
-static void each_chunk(const struct ra_plan *plan, bool delta,
-                       void (*function)(int64_t D, const struct ra_queries *queries))
+/* What each thread does with chunks of queries. */
+struct rows {
+    struct ra_plan *plan;
+    void (*function)(int64_t D, const struct ra_queries *queries);
+    bool delta;        /* the function computes delta, and needs o */
+    atomic_llong next; /* head that no thread has taken */
+};
+
+/* Calls the function for the queries of one head, chunk by chunk. */
+static void call_for_head(const struct rows *rows, int64_t b, int64_t h)
 {
+    const struct ra_plan *plan = rows->plan;
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
     struct ra_tensor o = host->arrays.o;
     int64_t n = plan->rows[RA_QUERY_SIDE], row = ra_vector_row(c->dim);
     int64_t chunk = smaller(ra_host_chunk(c, RA_QUERY_SIDE), n > 0 ? n : 1);
-#pragma omp parallel for num_threads(host->threads) if (host->threads > 1)
-    for (int64_t item = 0; item < c->batch * c->heads; item++) {
-        int64_t b = item / c->heads, h = item % c->heads;
-        float *room = host->rooms + ra_host_thread() * host->room;
-        for (int64_t a = 0; a < n; a += chunk) {
-            int64_t count = smaller(chunk, n - a);
-            struct ra_queries queries = ra_host_take_queries(plan, delta, b, h, a, count, room);
-            if (delta && o.type == RA_FLOAT32) {
-                queries.o = rows_of(o, b, h) + a * o.row;
-                queries.stride.o = o.row;
-            } else if (delta) {
-                /* q is not needed: o takes its place. */
-                load_rows(host, o, b, h, a, count, c->dim, room, row);
-                queries.o = room;
-                queries.stride.o = row;
-            }
-            function(c->dim, &queries);
-            ra_host_leave_queries(plan, b, h, a, &queries);
+    float *room = host->rooms + ra_host_thread(host) * host->room;
+    for (int64_t a = 0; a < n; a += chunk) {
+        int64_t count = smaller(chunk, n - a);
+        struct ra_queries queries = ra_host_take_queries(plan, rows->delta, b, h, a, count, room);
+        if (rows->delta && o.type == RA_FLOAT32) {
+            queries.o = rows_of(o, b, h) + a * o.row;
+            queries.stride.o = o.row;
+        } else if (rows->delta) {
+            /* q is not needed: o takes its place. */
+            load_rows(host, o, b, h, a, count, c->dim, room, row);
+            queries.o = room;
+            queries.stride.o = row;
         }
+        rows->function(c->dim, &queries);
+        ra_host_leave_queries(plan, b, h, a, &queries);
     }
+}
+
+static void call_for_heads(void *context)
+{
+    struct rows *rows = context;
+    const struct ra_config *c = &rows->plan->config;
+    for (int64_t item; (item = atomic_fetch_add(&rows->next, 1)) < c->batch * c->heads;)
+        call_for_head(rows, item / c->heads, item % c->heads);
+}
+
+/* Calls a function of ra_tile for all queries. */
+static void call_for_all(struct ra_plan *plan, bool delta,
+                         void (*function)(int64_t D, const struct ra_queries *queries))
+{
+    struct rows rows = {.plan = plan, .function = function, .delta = delta};
+    ra_host_share(plan->own, call_for_heads, &rows);
 }
 
 void ra_host_begin(struct ra_plan *plan)
 {
-    each_chunk(plan, false, ra_tile_begin);
+    call_for_all(plan, false, ra_tile_begin);
 }
 
 void ra_host_finish(struct ra_plan *plan)
 {
-    each_chunk(plan, false, ra_tile_finish);
+    call_for_all(plan, false, ra_tile_finish);
 }
 
 void ra_host_begin_backward(struct ra_plan *plan)
 {
-    each_chunk(plan, true, ra_tile_begin_backward);
+    call_for_all(plan, true, ra_tile_begin_backward);
 }
