@@ -62,19 +62,17 @@ static void pass_keys(struct ra_cuda_call *call, int step)
         RA_DO(plan, cudaEventRecord(cuda->keys_left, cuda->keys_stream));
 }
 
-/* The keys of this step are used up, as soon as what was enqueued is done: others may come. In the place
- * of this rank's own none come, and nothing waits for their work. */
+/* The keys of this step are used up, as soon as what was enqueued is done: others may come. */
 static void leave_keys(struct ra_cuda_call *call, int step)
 {
     struct ra_plan *plan = call->plan;
     const struct ra_cuda *cuda = plan->own;
-    if (!ra_ring_receives(&plan->ring, plan->link.rank, step))
-        return;
+    RA_DO(plan, cudaEventRecord(cuda->computed, call->stream));
 
     /* They have also left, where they go on: that was enqueued before on the same stream. */
-    RA_DO(plan, cudaEventRecord(cuda->computed, call->stream));
     RA_DO(plan, cudaStreamWaitEvent(cuda->keys_stream, cuda->computed, 0));
-    cuda->pass->room(call, RA_KEYS, step);
+    if (ra_ring_receives(&plan->ring, plan->link.rank, step))
+        cuda->pass->room(call, RA_KEYS, step);
 }
 
 /* Lets what follows on the caller's stream use the keys of the next step. */

@@ -91,11 +91,8 @@ static void event(enum lane from, enum lane to, const char *words)
     double y1 = lane_at(from) + (down ? HIGH : 0), y2 = lane_at(to) + (down ? 0 : HIGH);
     hold(to, x2);
     arrow(x1, y1, x2, y2, STROKE(INK, "1"));
-
-    /* Beside the arrow, where it does not go. */
-    bool left = !down || x2 > x1;
-    text(left ? x1 - 3 : x1 + 3, down ? y1 + 12 : y1 - 5,
-         left ? END " font-size=\"10\"" : " font-size=\"10\"", "%s", words);
+    text(down ? x1 + 3 : x1 - 3, down ? y1 + 12 : y1 - 5,
+         down ? " font-size=\"10\"" : END " font-size=\"10\"", "%s", words);
 }
 
 /* A slot: something comes into it, lies in it until it is no longer wanted. */
@@ -148,8 +145,7 @@ static void pass_keys(struct keys *keys, int step)
 
 static void leave_keys(struct keys *keys, int step)
 {
-    if (step > 0)
-        event(CALLER, KEYS, "computed");
+    event(CALLER, KEYS, "computed");
     double left = panel.now[KEYS];
     if (panel.lanes == 2)
         stay(slot_of(step), keys->comes[step], keys->there[step], left);

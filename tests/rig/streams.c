@@ -89,10 +89,10 @@ static void fold(struct gpu *me, int rank, int call, int step)
 static void leave_keys(struct gpu *me, struct gpu *left, int call, int step)
 {
     int later_call = call, later, folded = call * GPUS + step;
-    if (step == 0)
-        return;
     put(&me->work, WRITE, &me->computed, folded, NULL);
     put(&me->copies, WAIT, &me->computed, folded, NULL);
+    if (step == 0)
+        return;
     later = next_in_slot(step, &later_call);
     put(&me->copies, WRITE, &left->room[later], later_call, NULL);
 }
