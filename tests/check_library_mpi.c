@@ -1470,7 +1470,9 @@ static void expect_no_growth(struct footprint before, long most)
     EXPECT(before.resident > 0 && before.data > 0, "no /proc/self/status");
     EXPECT(now.descriptors == before.descriptors, "%d descriptors more",
            now.descriptors - before.descriptors);
-    EXPECT(SANITIZED || (now.resident - before.resident <= most && now.data - before.data <= most),
+    /* What is freed stays with the process, and may not all have been touched before: a plan's worth. */
+    EXPECT(SANITIZED ||
+               (now.resident - before.resident <= most + 2048 && now.data - before.data <= most),
            "%ld KiB more resident, %ld KiB more of data", now.resident - before.resident,
            now.data - before.data);
 }
