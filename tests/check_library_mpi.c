@@ -1470,9 +1470,7 @@ static void expect_no_growth(struct footprint before, long most)
     EXPECT(before.resident > 0 && before.data > 0, "no /proc/self/status");
     EXPECT(now.descriptors == before.descriptors, "%d descriptors more",
            now.descriptors - before.descriptors);
-    /* What is freed stays with the process, and may not all have been touched before: a plan's worth. */
-    EXPECT(SANITIZED ||
-               (now.resident - before.resident <= most + 2048 && now.data - before.data <= most),
+    EXPECT(SANITIZED || (now.resident - before.resident <= most && now.data - before.data <= most),
            "%ld KiB more resident, %ld KiB more of data", now.resident - before.resident,
            now.data - before.data);
 }
@@ -1507,12 +1505,13 @@ static void test_reuse(void)
     end(&work);
 }
 
-/* Nor may a plan that is gone leave 5 KiB. */
+/* Nor may a plan that is gone leave 5 KiB, but once: what was freed may stay with the process, as much as
+ * a plan. */
 static void test_many_plans(void)
 {
     struct problem problem = usual(300, 300);
     struct footprint before = {0};
-    for (int i = 0; i < times(SANITIZED ? 40 : 120); i++) {
+    for (int i = 0; i < times(SANITIZED ? 40 : 320); i++) {
         if (i == 20)
             before = footprint();
         struct work work;
@@ -1526,20 +1525,20 @@ static void test_many_plans(void)
         }
         end(&work);
     }
-    expect_no_growth(before, 512);
+    expect_no_growth(before, 1500);
 
     /* Nor one that never came to be. */
     struct ra_config config = problem.config;
     config.queries += world_rank;
     config.heads = ring_size == 1 ? 0 : config.heads;
-    for (int i = 0; i < times(SANITIZED ? 40 : 120); i++) {
+    for (int i = 0; i < times(SANITIZED ? 40 : 320); i++) {
         if (i == 20)
             before = footprint();
         struct ra_plan *plan;
         enum ra_status status = create(&plan, &config, MPI_COMM_WORLD, ring_size, patience, NULL);
         EXPECT(status != RA_OK, "a plan");
     }
-    expect_no_growth(before, 512);
+    expect_no_growth(before, 1500);
 }
 
 /* ---- What is sent. */
