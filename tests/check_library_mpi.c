@@ -1511,7 +1511,7 @@ static void test_many_plans(void)
 {
     struct problem problem = usual(300, 300);
     struct footprint before = {0};
-    for (int i = 0; i < times(SANITIZED ? 40 : 320); i++) {
+    for (int i = 0; i < times(SANITIZED ? 40 : 120); i++) {
         if (i == 20)
             before = footprint();
         struct work work;
@@ -1531,7 +1531,7 @@ static void test_many_plans(void)
     struct ra_config config = problem.config;
     config.queries += world_rank;
     config.heads = ring_size == 1 ? 0 : config.heads;
-    for (int i = 0; i < times(SANITIZED ? 40 : 320); i++) {
+    for (int i = 0; i < times(SANITIZED ? 40 : 120); i++) {
         if (i == 20)
             before = footprint();
         struct ra_plan *plan;
