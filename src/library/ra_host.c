@@ -32,14 +32,11 @@ static int threads_of(const struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
     int64_t n = plan->rows[RA_QUERY_SIDE], chunk = ra_host_chunk(c, RA_QUERY_SIDE);
-    const char *asked = getenv("OMP_NUM_THREADS");
     int64_t pieces = c->batch * c->key_heads, share = c->threads;
     if (c->tile == RA_VECTOR_TILE)
         pieces *= ra_host_blocks(plan->layouts[RA_QUERY_SIDE], n, chunk);
-    if (share == 0 && asked)
-        share = strtol(asked, NULL, 10);
     if (share == 0)
-        share = ra_processors() / larger(1, plan->link.sharing);
+        share = ra_processors_share(plan->link.sharing);
     return (int)larger(1, smaller(share, pieces));
 }
 

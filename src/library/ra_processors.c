@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -53,6 +54,15 @@ int ra_processors(void)
     if (quota > 0 && quota < count)
         count = quota;
     return count > 0 ? count : 1;
+}
+
+int ra_processors_share(int sharing)
+{
+    const char *asked = getenv("OMP_NUM_THREADS");
+    int64_t share = asked ? strtol(asked, NULL, 10) : 0;
+    if (share <= 0)
+        share = ra_processors() / (sharing > 1 ? sharing : 1);
+    return share < 1 ? 1 : share > 4096 ? 4096 : (int)share;
 }
 
 /* The hash of Fowler, Noll and Vo. */

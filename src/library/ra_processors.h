@@ -11,6 +11,10 @@
  * if that is fewer. At least 1. */
 int ra_processors(void);
 
+/* How many threads a process should have which shares its processors with `sharing` processes, itself
+ * included: OMP_NUM_THREADS, or else its share. At least 1. */
+int ra_processors_share(int sharing);
+
 /* Processes of one machine that may run on the same processors have the same number. */
 int64_t ra_processors_key(void);
 
