@@ -90,28 +90,29 @@ static int64_t bytes_of(const struct ra_plan *plan, int rank)
 
 /* ---- The caller's arrays. */
 
-/* Where an output of queries is computed: in the caller's own array if it is float32, else in the plan's.
- * What it loses goes where the other could have been. */
-static struct ra_tensor compute_in(struct ra_plan *plan, struct ra_tensor theirs)
+/* Says where o or dq is computed: in the caller's own array if it is float32, else in the plan's. What it
+ * loses goes where the other could have been. */
+static void compute_in(const struct ra_plan *plan, struct ra_tensor output)
 {
     const struct ra_config *c = &plan->config;
     struct ra_host *host = plan->own;
-    host->output = theirs;
-    if (c->type == RA_FLOAT32)
-        return theirs;
-    host->lost = theirs.type == RA_FLOAT32 ? host->wide : NULL;
-    if (theirs.type == RA_FLOAT32)
-        return theirs;
-    return ra_tensor_bnhd(host->wide, RA_FLOAT32, plan->rows[RA_QUERY_SIDE], c->heads, c->dim);
+    bool narrow = output.type != RA_FLOAT32;
+    host->output = host->computed = output;
+    if (narrow)
+        host->computed =
+            ra_tensor_bnhd(host->wide, RA_FLOAT32, plan->rows[RA_QUERY_SIDE], c->heads, c->dim);
+    if (c->type != RA_FLOAT32)
+        host->lost = narrow ? NULL : host->wide;
 }
 
-/* Where an output was computed in a copy, writes it to the caller's array. */
-static void write_back(const struct ra_plan *plan, struct ra_tensor theirs, struct ra_tensor ours)
+/* If it was computed in the plan's, writes it to the caller's array. */
+static void write_back(const struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
-    if (theirs.data != ours.data)
-        ra_number_store_all(theirs, c->batch, plan->rows[RA_QUERY_SIDE], c->heads, c->dim,
-                            ours.data);
+    const struct ra_host *host = plan->own;
+    if (host->computed.data != host->output.data)
+        ra_number_store_all(host->output, c->batch, plan->rows[RA_QUERY_SIDE], c->heads, c->dim,
+                            host->computed.data);
 }
 
 /* Copies the mask of this rank's keys, in which whatever is not 0 counts as true, and puts keys and
@@ -156,14 +157,14 @@ static enum ra_status forward(struct ra_plan *plan, const struct ra_arrays *give
     if (status != RA_OK)
         return status;
     host->arrays = arrays;
-    host->o_computed = host->dq_computed = compute_in(plan, arrays.o);
+    compute_in(plan, arrays.o);
     pack_keys(plan);
     ra_host_begin(plan);
     if (!ra_ring_forward(&plan->ring))
         return ra_plan_lose(plan);
     ra_host_finish(plan);
 
-    write_back(plan, arrays.o, host->o_computed);
+    write_back(plan);
     ra_number_store_all(turned(arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE], 1,
                         host->lse);
     return RA_OK;
@@ -179,7 +180,7 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
     if (status != RA_OK)
         return status;
     host->arrays = arrays;
-    host->o_computed = host->dq_computed = compute_in(plan, arrays.dq);
+    compute_in(plan, arrays.dq);
     ra_number_load_all(turned(arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE], 1,
                        host->lse);
     pack_keys(plan);
@@ -190,7 +191,7 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
 
     /* dk and dv are complete and at home. */
     int64_t m = plan->rows[RA_KEY_SIDE], numbers = c->batch * m * c->key_heads * c->dim;
-    write_back(plan, arrays.dq, host->dq_computed);
+    write_back(plan);
     ra_number_store_all(arrays.dk, c->batch, m, c->key_heads, c->dim, plan->ring.gradients[0]);
     ra_number_store_all(arrays.dv, c->batch, m, c->key_heads, c->dim,
                         plan->ring.gradients[0] + numbers);

@@ -14,15 +14,6 @@
 /* The plan begins at a cache line. */
 enum { LINE = 64 };
 
-struct ra_fold ra_plan_fold(const struct ra_plan *plan, bool backward)
-{
-    return (struct ra_fold){.D = plan->config.dim,
-                            .score = plan->score,
-                            .tile = backward ? ra_tile_backward : ra_tile_forward,
-                            .tile_queries = plan->config.tile_queries,
-                            .tile_keys = plan->config.tile_keys};
-}
-
 void ra_plan_place_messages(const struct ra_plan *plan, int rank, struct ra_arena *arena,
                             void *keys[3], float *gradients[4])
 {

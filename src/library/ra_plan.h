@@ -73,9 +73,6 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
 void ra_plan_place_messages(const struct ra_plan *plan, int rank, struct ra_arena *arena,
                             void *keys[3], float *gradients[4]);
 
-/* How tiles are folded, but for the memory that takes. */
-struct ra_fold ra_plan_fold(const struct ra_plan *plan, bool backward);
-
 /* All the memory of the plan on a rank of the ring. */
 int64_t ra_plan_bytes_of(const struct ra_plan *plan, int rank);
 

@@ -72,6 +72,8 @@ static void complete(struct stage *stage)
 void stage_open_in(struct stage *stage, int argc, char **argv)
 {
     stage->config.timeout = 60;
+    if (stage->number < 9) /* the chapter of the vector tile */
+        stage->config.tile = RA_PLAIN_TILE;
     stage->pieces = 1;
     for (int f = 0; f < STAGE_INPUTS; f++)
         stage->inputs[f].fd = -1;
@@ -115,8 +117,6 @@ void stage_open(struct stage *stage, int argc, char **argv, int number, const ch
                             .world = stage_alone,
                             .config = RA_CONFIG_INIT,
                             .result_type = result_type};
-    if (number < 9)
-        stage->config.tile = RA_PLAIN_TILE;
     stage_open_in(stage, argc, argv);
 }
 

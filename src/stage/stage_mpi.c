@@ -216,8 +216,6 @@ void stage_open_mpi(struct stage *stage, int argc, char **argv, int number, cons
                             .world = {.gather = gather, .stop = stop, .leave = leave},
                             .config = RA_CONFIG_INIT,
                             .result_type = NPY_FLOAT32};
-    if (number < 9)
-        stage->config.tile = RA_PLAIN_TILE;
     MPI_Comm_rank(MPI_COMM_WORLD, &stage->world.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &stage->world.ranks);
 
