@@ -197,8 +197,8 @@ static void take_memory(const struct stage *stage)
         world.in[r] = world.out[r] = MPI_REQUEST_NULL;
 }
 
-void stage_open_mpi(struct stage *stage, int argc, char **argv, int number, const char *program,
-                    const char *about)
+void stage_begin_mpi(struct stage *stage, int argc, char **argv, int number, const char *program,
+                     const char *about)
 {
     int running;
     MPI_Initialized(&running);
@@ -227,5 +227,11 @@ void stage_open_mpi(struct stage *stage, int argc, char **argv, int number, cons
     if (world.started_here)
         stop_watch();
     take_memory(stage);
+}
+
+void stage_open_mpi(struct stage *stage, int argc, char **argv, int number, const char *program,
+                    const char *about)
+{
+    stage_begin_mpi(stage, argc, argv, number, program, about);
     stage_open_in(stage, argc, argv);
 }
