@@ -165,7 +165,7 @@ static struct npy_slice whole(const struct npy *file)
 }
 
 static const int64_t cube[] = {2, 3, 4, 5};
-static const int64_t widths[] = {1, 2, 4, 8};
+static const int64_t widths[] = {1, 2, 4, 8, 1, 2, 4, 8};
 
 START_TEST(round_trip)
 {
@@ -379,15 +379,15 @@ END_TEST
 START_TEST(types_that_do_not_fit)
 {
     /* Row: the file's type. Column: the type in memory. r is read, w is written, else refused. */
-    static const char *const allowed[4][4] = {
-        {"rw", "", "", ""},
-        {"", "", "rw", "rw"},
-        {"", "", "rw", "rw"},
-        {"", "", "w", "rw"},
+    static const char *const allowed[8][8] = {
+        {"rw", "", "", "", "", "", "", ""},   {"", "", "rw", "rw", "", "", "", ""},
+        {"", "", "rw", "rw", "", "", "", ""}, {"", "", "w", "rw", "", "", "", ""},
+        {"", "", "", "", "", "", "", "rw"},   {"", "", "", "", "", "", "", "rw"},
+        {"", "", "", "", "", "", "", "rw"},   {"", "", "", "", "", "", "", "rw"},
     };
     const char *path = path_of("types.npy");
-    for (int type = 0; type < 4; type++)
-        for (int as = 0; as < 4; as++) {
+    for (int type = 0; type < 8; type++)
+        for (int as = 0; as < 8; as++) {
             struct npy file;
             double rows[2] = {0};
             must(create(&file, path, (enum npy_type)type, 1, cube), file);
@@ -401,6 +401,58 @@ START_TEST(types_that_do_not_fit)
         }
     ck_assert_str_eq(npy_type_name(NPY_BOOL), "bool");
     ck_assert_str_eq(npy_type_name(NPY_FLOAT64), "float64");
+    ck_assert_str_eq(npy_type_name(NPY_INT64), "int64");
+}
+END_TEST
+
+/* The limits of the integer types, by type from NPY_UINT8 on. */
+static const int64_t limits[4][2] = {
+    {0, 255}, {0, 65535}, {INT32_MIN, INT32_MAX}, {INT64_MIN, INT64_MAX}};
+
+START_TEST(integers_round_trip)
+{
+    /* Every type keeps its limits and what lies between, through a stride and in small pieces, too. */
+    enum npy_type type = (enum npy_type)(NPY_UINT8 + _i);
+    int64_t low = limits[_i][0], high = limits[_i][1];
+    int64_t values[9000], back[9001], count = 9000;
+    for (int i = 0; i < 9000; i++)
+        values[i] = i % 3 == 0 ? low : i % 3 == 1 ? high : low / 3 + i % 100;
+    longest_transfer = _i % 2 ? 7 : INT64_MAX;
+    struct npy file;
+    must(create(&file, path_of("integers.npy"), type, 1, &count), file);
+    must(npy_write(&file, whole(&file), NPY_INT64, values), file);
+    must(npy_close(&file), file);
+
+    must(npy_open(&file, path_of("integers.npy")), file);
+    ck_assert(file.type == type);
+    back[9000] = 77;
+    must(npy_read(&file, whole(&file), NPY_INT64, back), file);
+    ck_assert_mem_eq(back, values, sizeof values);
+    ck_assert(back[9000] == 77);
+    struct npy_slice some = {.first = 1, .stride = 3, .count = 5};
+    must(npy_read(&file, some, NPY_INT64, back), file);
+    for (int i = 0; i < 5; i++)
+        ck_assert(back[i] == high);
+    must(npy_close(&file), file);
+}
+END_TEST
+
+START_TEST(integers_that_do_not_fit)
+{
+    for (int t = 0; t < 3; t++)
+        for (int side = 0; side < 2; side++) {
+            struct npy file;
+            const char *path = path_of("narrow.npy");
+            char words[64];
+            int64_t rows[] = {1, limits[t][side] + (side ? 1 : -1)};
+            enum npy_type type = (enum npy_type)(NPY_UINT8 + t);
+            must(create(&file, path, type, 1, cube), file);
+            ck_assert(!npy_write(&file, whole(&file), NPY_INT64, rows));
+            snprintf(words, sizeof words, "%" PRId64 " does not fit into %s", rows[1],
+                     npy_type_name(type));
+            assert_error(&file, path, words);
+            must(npy_close(&file), file);
+        }
 }
 END_TEST
 
@@ -732,11 +784,11 @@ static const struct {
     {TYPED("'>f4'"), 8, {"'>f4' is big-endian", "astype('<f4')"}},
     {TYPED("'>f2'"), 8, {"'>f2' is big-endian", "astype('<f2')"}},
     {TYPED("'>f8'"), 8, {"'>f8' is big-endian", "astype('<f8')"}},
-    {TYPED("'<i8'"), 8, {"int64 ('<i8')", "astype('float32')"}},
-    {TYPED("'>i8'"), 8, {"int64 ('>i8')", "astype('float32')"}},
-    {TYPED("'<i4'"), 8, {"int32 ('<i4')", "astype('float32')"}},
+    {TYPED("'<u8'"), 16, {"uint64 ('<u8')", "astype('float32')", "int32 and int64 are accepted"}},
+    {TYPED("'>i8'"), 16, {"'>i8' is big-endian", "astype('<i8')"}},
+    {TYPED("'<i2'"), 4, {"int16 ('<i2')", "astype('float32')"}},
     {TYPED("'|i1'"), 2, {"int8 ('|i1')"}},
-    {TYPED("'|u1'"), 2, {"uint8 ('|u1')"}},
+    {TYPED("'>u1'"), 2, {"uint8 ('>u1')"}},
     {TYPED("'<c8'"), 8, {"complex64 ('<c8')"}},
     {TYPED("'<f16'"), 8, {"float128 ('<f16')"}},
     {TYPED("'<i99999999999999999999'"), 8, {"astype('float32')"}},
@@ -906,7 +958,9 @@ START_TEST(every_corruption)
                 }
                 opened++;
                 expect(file.data_offset + npy_elements(&file) * widths[file.type] == size);
-                if (file.type != NPY_BOOL)
+                if (file.type >= NPY_UINT8)
+                    must(npy_read(&file, whole(&file), NPY_INT64, values), file);
+                else if (file.type != NPY_BOOL)
                     must(npy_read(&file, whole(&file), NPY_FLOAT64, values), file);
                 must(npy_close(&file), file);
             }
@@ -954,7 +1008,10 @@ START_TEST(numpy_writes)
            "np.save('np_none.npy', np.zeros((4, 0, 2), 'f2'))\n"
            "np.save('np_big.npy', np.ones((2, 3), '>f4'))\n"
            "np.save('np_fortran.npy', np.asfortranarray(np.ones((2, 3))))\n"
-           "np.save('np_int.npy', np.arange(3))\n"
+           "np.save('np_int.npy', np.arange(3, dtype='i2'))\n"
+           "for name, low, high in [('u1', 0, 255), ('u2', 0, 65535), ('i4', -2**31, 2**31 - 1),\n"
+           "                        ('i8', -2**63, 2**63 - 1)]:\n"
+           "    np.save('np_%s.npy' % name, np.array([low, 7, high], name))\n"
            "np.save('np_text.npy', np.array(['a']))\n"
            "np.save('np_fields.npy', np.zeros(3, [('x', 'f4'), ('y', 'f8')]))\n"
            "np.save('np_objects.npy', np.array([None]), allow_pickle=True)\n"
@@ -975,6 +1032,17 @@ START_TEST(numpy_writes)
             must(npy_close(&file), file);
         }
 
+    /* Integers. */
+    for (int t = 0; t < 4; t++) {
+        int64_t integers[3];
+        must(npy_open(&file, path_of((const char *[]){"np_u1.npy", "np_u2.npy", "np_i4.npy",
+                                                      "np_i8.npy"}[t])),
+             file);
+        must(npy_read(&file, whole(&file), NPY_INT64, integers), file);
+        must(npy_close(&file), file);
+        ck_assert(integers[0] == limits[t][0] && integers[1] == 7 && integers[2] == limits[t][1]);
+    }
+
     /* The small ones. */
     bool flags[6];
     float single;
@@ -994,7 +1062,7 @@ START_TEST(numpy_writes)
 
     assert_refused("np_big.npy", "'>f4' is big-endian");
     assert_refused("np_fortran.npy", "numpy.ascontiguousarray(array)");
-    assert_refused("np_int.npy", "int64 ('<i8')");
+    assert_refused("np_int.npy", "int16 ('<i2')");
     assert_refused("np_text.npy", "text ('<U1')");
     assert_refused("np_fields.npy", "structured");
     assert_refused("np_objects.npy", "Python objects");
@@ -1023,6 +1091,13 @@ START_TEST(numpy_reads)
     must(npy_close(&file), file);
     must(create(&file, path_of("c_zero.npy"), NPY_FLOAT32, 2, (const int64_t[]){1000, 7}), file);
     must(npy_close(&file), file);
+    for (int t = 0; t < 4; t++) {
+        char name[32];
+        snprintf(name, sizeof name, "c_integer_%d.npy", t);
+        must(create(&file, path_of(name), (enum npy_type)(NPY_UINT8 + t), 1, cube), file);
+        must(npy_write(&file, whole(&file), NPY_INT64, limits[t]), file);
+        must(npy_close(&file), file);
+    }
 
     /* Memory mapping needs the data where the header says, in C order. */
     python("for name in ['f2', 'f4', 'f8']:\n"
@@ -1032,6 +1107,9 @@ START_TEST(numpy_reads)
            "        want = np.arange(np.prod(shape, dtype=int)).reshape(shape) - 60.5\n"
            "        assert a.dtype == name and a.shape == shape, (a.dtype, a.shape)\n"
            "        assert (a == want).all() and a.flags.c_contiguous\n"
+           "for t, name in enumerate(['u1', 'u2', 'i4', 'i8']):\n"
+           "    a, limits = np.load('c_integer_%d.npy' % t), np.iinfo(name)\n"
+           "    assert a.dtype == name and a.tolist() == [limits.min, limits.max], a\n"
            "a = np.load('c_bool.npy')\n"
            "assert a.dtype == bool and a.tolist() == [[True, False, False], [True, True, False]]\n"
            "a = np.load('c_zero.npy')\n"
@@ -1254,8 +1332,8 @@ START_TEST(refusals_leave_no_descriptor)
 {
     int before = dup(0);
     close(before);
-    write_npy("leak.npy", 1, TYPED("'<i8'"), 16);
-    assert_refused("leak.npy", "int64");
+    write_npy("leak.npy", 1, TYPED("'<u8'"), 16);
+    assert_refused("leak.npy", "uint64");
     assert_not_created("leak/none.npy", 1, "");
     reserve_error = ENOSPC;
     assert_not_created("leaks.npy", 1, "");
@@ -1281,6 +1359,8 @@ int main(void)
     tcase_add_test(cases, nothing_is_touched);
     tcase_add_loop_test(cases, slice_outside, 0, sizeof outside / sizeof *outside);
     tcase_add_test(cases, types_that_do_not_fit);
+    tcase_add_loop_test(cases, integers_round_trip, 0, 4);
+    tcase_add_test(cases, integers_that_do_not_fit);
     tcase_add_test(cases, bool_has_two_values);
     tcase_add_test(cases, half_every_pattern);
     tcase_add_test(cases, half_rounding);

@@ -575,6 +575,23 @@ START_TEST(shapes)
 }
 END_TEST
 
+START_TEST(integers)
+{
+    begin(_i);
+    for (enum npy_type t = NPY_UINT8; t <= NPY_INT64; t++)
+        for (int mask = 0; mask < 2; mask++) {
+            make_small_problem();
+            struct npy file;
+            struct path path = input_path(mask ? "mask" : "v");
+            unlink(path.text);
+            ck_assert(npy_create(&file, path.text, t, mask ? 2 : 4, (int64_t[]){1, 5, 2, 3}));
+            npy_close(&file);
+            refused_problem(LIST(mask ? "/mask.npy: " : "/v.npy: ", npy_type_name(t),
+                                 mask ? "astype('bool')" : "astype('float32')"));
+        }
+}
+END_TEST
+
 START_TEST(empty_axes)
 {
     begin(_i);
@@ -1383,6 +1400,7 @@ int main(void)
                                     damaged_file,
                                     damaged_mask,
                                     shapes,
+                                    integers,
                                     empty_axes,
                                     heads,
                                     not_finite,

@@ -74,7 +74,7 @@ static int64_t any(struct bytes *in)
 /* What the file's bytes say at this element, as a double. */
 static double element_of(const struct npy *file, const uint8_t *data, int64_t element)
 {
-    static const int widths[] = {1, 2, 4, 8};
+    static const int widths[] = {1, 2, 4, 8, 1, 2, 4, 8};
     uint64_t bits = 0;
     double real;
     memcpy(&bits, data + file->data_offset + element * widths[file->type],
@@ -83,14 +83,15 @@ static double element_of(const struct npy *file, const uint8_t *data, int64_t el
     return file->type == NPY_FLOAT64   ? real
            : file->type == NPY_FLOAT32 ? (double)number_of_bits((uint32_t)bits)
            : file->type == NPY_FLOAT16 ? number_widened(RA_FLOAT16, (uint16_t)bits)
-                                       : (double)bits;
+           : file->type == NPY_INT32   ? (double)(int32_t)bits
+                                       : (double)(int64_t)bits;
 }
 
 /* Rows of an axis, read and held against the bytes; or refused, if they are not in the file. */
 static void judge_slice(struct npy *file, const uint8_t *data, struct npy_slice slice)
 {
     int dims = file->dims ? file->dims : 1;
-    bool is_bool = file->type == NPY_BOOL;
+    bool is_bool = file->type == NPY_BOOL, is_integer = file->type >= NPY_UINT8;
     int64_t outer = 1, length = slice.axis < dims ? file->shape[slice.axis] : 0;
     for (int axis = 0; axis < slice.axis && axis < dims; axis++)
         outer *= file->shape[axis];
@@ -104,12 +105,15 @@ static void judge_slice(struct npy *file, const uint8_t *data, struct npy_slice 
         want[e] = element_of(file, data, (slice.outer * length + i) * row + e % row);
         good = good && (!is_bool || want[e] <= 1);
     }
-    bool done = npy_read(file, slice, is_bool ? NPY_BOOL : NPY_FLOAT64, got);
+    enum npy_type as = is_bool ? NPY_BOOL : is_integer ? NPY_INT64 : NPY_FLOAT64;
+    bool done = npy_read(file, slice, as, got);
     EXPECT(done == (good || slice.count == 0), "%s", file->error);
     for (int64_t e = 0; e < count && done; e++) {
         double number = 0;
+        int64_t integer = 0;
         memcpy(&number, got + e * 8, is_bool ? 0 : sizeof number);
-        number = is_bool ? got[e] : number;
+        memcpy(&integer, got + e * 8, is_integer ? sizeof integer : 0);
+        number = is_bool ? got[e] : is_integer ? (double)integer : number;
         EXPECT(number == want[e] || (isnan(number) && isnan(want[e])), "%d: %g", (int)e, number);
     }
     free(want);
@@ -124,7 +128,7 @@ static void fuzz_npy(struct bytes in)
         fd = memfd_create("npy", 0);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     int64_t size = in.end - in.at, elements = 1;
-    static const int widths[] = {1, 2, 4, 8};
+    static const int widths[] = {1, 2, 4, 8, 1, 2, 4, 8};
     if (ftruncate(fd, 0) != 0 || pwrite(fd, in.at, (size_t)size, 0) != size)
         abort();
     struct npy file;
@@ -585,10 +589,9 @@ static void fuzz_tile(struct bytes in)
     fold.tile_keys *= vector ? 1 + below(&in, 20) : 1;
     if (vector)
         fold.tile = vector->forward;
-    fold.workspace =
-        malloc((size_t)(vector ? ra_vector_workspace : ra_tile_workspace)(
-                   fold.tile_queries, fold.tile_keys, t.D) *
-               sizeof(float));
+    fold.workspace = malloc((size_t)(vector ? ra_vector_workspace : ra_tile_workspace)(
+                                fold.tile_queries, fold.tile_keys, t.D) *
+                            sizeof(float));
     ra_tile_begin(t.D, &queries);
     ra_band_fold(&fold, &queries, &keys, t.band);
     ra_tile_finish(t.D, &queries);

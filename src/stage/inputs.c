@@ -39,7 +39,7 @@ static void open_input(struct stage *stage, const char *folder, enum stage_input
                                          : "");
 
     bool is_mask = input == STAGE_MASK, is_bool = file->type == NPY_BOOL;
-    if (is_mask != is_bool || file->type == NPY_FLOAT64)
+    if (is_mask != is_bool || file->type >= NPY_FLOAT64)
         stage_fail(stage, "%s: %s; %s", path, npy_type_name(file->type),
                    is_mask ? "a mask is bool: save array.astype('bool')"
                            : "a stage reads float32 or float16: save array.astype('float32')");

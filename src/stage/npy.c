@@ -26,9 +26,10 @@ _Static_assert(sizeof(size_t) == 8 && sizeof(off_t) == 8, "int64_t lengths must 
 static const char magic[6] = {'\x93', 'N', 'U', 'M', 'P', 'Y'};
 
 /* These three go by enum npy_type. */
-static const char *const names[] = {"bool", "float16", "float32", "float64"};
-static const char *const codes[] = {"|b1", "<f2", "<f4", "<f8"};
-static const int64_t widths[] = {1, 2, 4, 8};
+static const char *const names[] = {"bool",  "float16", "float32", "float64",
+                                    "uint8", "uint16",  "int32",   "int64"};
+static const char *const codes[] = {"|b1", "<f2", "<f4", "<f8", "|u1", "<u2", "<i4", "<i8"};
+static const int64_t widths[] = {1, 2, 4, 8, 1, 2, 4, 8};
 
 /* Sets the error to the path and this text, on one line. Returns false, as its caller will. */
 __attribute__((format(printf, 2, 3))) static bool fail(struct npy *file, const char *format, ...)
@@ -175,11 +176,11 @@ static bool parse_shape(struct npy *file, const char **at)
 /* Finds the type of a code such as '<f4', or says what it is and what to save instead. */
 static bool parse_type(struct npy *file, const char *code)
 {
-    for (int type = NPY_BOOL; type <= NPY_FLOAT64; type++) {
+    for (int type = NPY_BOOL; type <= NPY_INT64; type++) {
         file->type = (enum npy_type)type;
         if (strcmp(code, codes[type]) == 0)
             return true;
-        if (type != NPY_BOOL && code[0] == '>' && strcmp(code + 1, codes[type] + 1) == 0)
+        if (widths[type] > 1 && code[0] == '>' && strcmp(code + 1, codes[type] + 1) == 0)
             return fail(file, "'%s' is big-endian; save array.astype('%s')", code, codes[type]);
     }
 
@@ -194,8 +195,8 @@ static bool parse_type(struct npy *file, const char *code)
         else if (code[1] == kinds[i][0])
             snprintf(words, sizeof words, "%s", kinds[i] + 1);
     return fail(file,
-                "holds %s ('%s'); save array.astype('float32') (bool, float16, float32 and "
-                "float64 are accepted)",
+                "holds %s ('%s'); save array.astype('float32') (bool, float16, float32, float64, "
+                "uint8, uint16, int32 and int64 are accepted)",
                 words, code);
 }
 
@@ -408,7 +409,15 @@ static uint16_t nearest_half(double value)
     return (uint16_t)(sign | (kept + ((uint64_t)(exponent >= -14 ? exponent + 14 : 0) << 10)));
 }
 
-/* Converts count numbers. Through double: exact on the way in, one rounding on the way out. */
+int64_t npy_integer(enum npy_type type, const void *integers, int64_t index)
+{
+    int64_t value = 0;
+    memcpy(&value, (const char *)integers + index * widths[type], widths[type]);
+    return type == NPY_INT32 ? (int32_t)value : value;
+}
+
+/* Converts count numbers. Floats through double: exact on the way in, one rounding on the way out.
+ * Integers lose the bytes that have no room. */
 static void convert(enum npy_type from_type, const unsigned char *from, enum npy_type to_type,
                     unsigned char *to, int64_t count)
 {
@@ -417,6 +426,11 @@ static void convert(enum npy_type from_type, const unsigned char *from, enum npy
         float single;
         double value;
         const unsigned char *source = from + i * widths[from_type];
+        if (to_type >= NPY_UINT8) {
+            int64_t integer = npy_integer(from_type, source, 0);
+            memcpy(to + i * widths[to_type], &integer, widths[to_type]);
+            continue;
+        }
         if (from_type == NPY_FLOAT16) {
             memcpy(&half, source, sizeof half);
             value = half_value(half);
@@ -440,8 +454,11 @@ static void convert(enum npy_type from_type, const unsigned char *from, enum npy
 /* Checks that the slice lies inside the file, and what it is read or written as. */
 static bool check_slice(struct npy *file, struct npy_slice slice, enum npy_type as, bool reading)
 {
+    enum npy_type kind = file->type >= NPY_UINT8     ? NPY_INT64
+                         : file->type >= NPY_FLOAT16 ? NPY_FLOAT64
+                                                     : NPY_BOOL;
     bool narrower = as < file->type; /* on reading that would lose digits unasked */
-    if (as == NPY_FLOAT16 || (as == NPY_BOOL) != (file->type == NPY_BOOL) || (reading && narrower))
+    if ((as != kind && (kind != NPY_FLOAT64 || as != NPY_FLOAT32)) || (reading && narrower))
         return fail(file, "holds %s and cannot be %s as %s%s", names[file->type],
                     reading ? "read" : "written", names[as],
                     reading ? "; save it in that type" : "");
@@ -489,6 +506,11 @@ static bool move(struct npy *file, struct npy_slice slice, enum npy_type as, uns
         unsigned char *target = from ? NULL : into + done * widths[as];
         if (from && !direct)
             convert(as, source, file->type, buffer, part);
+        for (int64_t i = 0; from && !direct && as == NPY_INT64 && i < part; i++) {
+            int64_t value = npy_integer(as, source, i);
+            if (npy_integer(file->type, buffer, i) != value)
+                return fail(file, "%" PRId64 " does not fit into %s", value, names[file->type]);
+        }
         if (!transfer(file, direct ? target : buffer, from && !direct ? buffer : source,
                       part * width, offset))
             return false;

@@ -2,7 +2,8 @@
  *
  * Scaffolding for the stage programs and the test rig; no chapter teaches it. It handles the files
  * that this project passes around and refuses all others with a reason: format versions 1 to 3,
- * little-endian, C order, bool, float16, float32 and float64, at most NPY_MAX_DIMS axes.
+ * little-endian, C order, bool, float16, float32, float64, uint8, uint16, int32 and int64, at most
+ * NPY_MAX_DIMS axes.
  *
  * Format: numpy.org/doc/stable/reference/generated/numpy.lib.format.html
  */
@@ -14,7 +15,16 @@
 
 #define NPY_MAX_DIMS 8
 
-enum npy_type { NPY_BOOL, NPY_FLOAT16, NPY_FLOAT32, NPY_FLOAT64 };
+enum npy_type {
+    NPY_BOOL,
+    NPY_FLOAT16,
+    NPY_FLOAT32,
+    NPY_FLOAT64,
+    NPY_UINT8,
+    NPY_UINT16,
+    NPY_INT32,
+    NPY_INT64
+};
 
 struct npy {
     int fd; /* -1 when closed */
@@ -52,11 +62,13 @@ bool npy_create(struct npy *file, const char *path, enum npy_type type, int dims
 
 /* Reads the slice into out, count rows one after the other, converted to `as`: NPY_BOOL from a bool
  * file (a byte other than 0 or 1 is an error that names its index), NPY_FLOAT32 from float16 or
- * float32, NPY_FLOAT64 from any float type. Reads no byte of any other row. */
+ * float32, NPY_FLOAT64 from any float type, NPY_INT64 from any integer type. Reads no byte of any
+ * other row. */
 bool npy_read(struct npy *file, struct npy_slice slice, enum npy_type as, void *out);
 
 /* Writes count rows into the slice, converting from `as`: NPY_BOOL to bool; NPY_FLOAT32 or
- * NPY_FLOAT64 to any float type, rounded to nearest even (overflow becomes Inf). */
+ * NPY_FLOAT64 to any float type, rounded to nearest even (overflow becomes Inf); NPY_INT64 to any
+ * integer type (a number that does not fit is an error; what comes before it may be written). */
 bool npy_write(struct npy *file, struct npy_slice slice, enum npy_type as, const void *rows);
 
 /* Closes, and reports a write error that the system kept until now. It does not wait for the disk
@@ -70,6 +82,9 @@ int64_t npy_elements(const struct npy *file);
 /* Writes the index of a flat element, 0 <= element < npy_elements, as "[0, 17, 3, 5]" into text
  * (size bytes). */
 void npy_index_text(const struct npy *file, int64_t element, char *text, int64_t size);
+
+/* Integer number `index` of an array of this type in memory, as it lies in a file. */
+int64_t npy_integer(enum npy_type type, const void *integers, int64_t index);
 
 /* "float32" and so on. */
 const char *npy_type_name(enum npy_type type);
