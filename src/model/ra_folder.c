@@ -175,7 +175,7 @@ int ra_model_config_write(const struct ra_model_config *c, char *text, size_t si
                  "{\"num_tokens\": %" PRId64 ", \"dim\": %" PRId64 ", \"depth\": %" PRId64
                  ", \"heads\": %" PRId64 ", \"num_grouped_query_heads\": %" PRId64
                  ", \"dim_head\": %" PRId64 ",\n \"ff_mult\": %.17g, \"causal\": %s, \"tied\": %s, "
-                                            "\"head_map\": \"%s\", \"softcap\": %.17g"
+                 "\"head_map\": \"%s\", \"softcap\": %.17g"
                  ",\n \"rotary_theta\": %.17g, \"rotary_scale\": %.17g, \"lookback\": [",
                  c->vocabulary, c->dim, c->depth, c->heads, c->heads / c->key_heads, c->head_dim,
                  (double)c->hidden / (double)c->dim, c->causal ? "true" : "false",
