@@ -235,3 +235,8 @@ int64_t ra_model_bytes(const struct ra_model *model)
     }
     return bytes;
 }
+
+int ra_model_threads(const struct ra_model *model)
+{
+    return model->work.threads;
+}

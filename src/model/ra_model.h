@@ -52,6 +52,9 @@ int64_t ra_model_rows(const struct ra_model *model);
 void ra_model_positions(const struct ra_model *model, int64_t *positions);
 int64_t ra_model_bytes(const struct ra_model *model);
 
+/* How many threads this rank computes with. */
+int ra_model_threads(const struct ra_model *model);
+
 /* Computes the last layer's rows, which ra_model_logits turns into logits (count, V), of rows first..first +
  * count - 1 of the B n: this one, no other rank need call. Keys and values of a layer, as they went into
  * its attention, (B, n, G, D), rows `row` numbers apart: valid until the next forward, and not with

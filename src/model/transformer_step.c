@@ -138,10 +138,6 @@ void transformer_step(struct transformer *t)
     ra_model_destroy(model);
 }
 
-void transformer_bench(struct transformer *t)
-{
-    (void)t;
-}
 void transformer_train(struct transformer *t)
 {
     (void)t;
