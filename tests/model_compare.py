@@ -3,16 +3,17 @@
 
     model_compare.py TRUTH RESULT [--tolerance X]
 
-Both are folders with logits.npy, loss.npy and gradients/NAME.npy, as tests/rig/model_oracle.py writes
-them. The error of an array is max |truth - result| / max |truth|, 0 if both are 0 throughout. NaN or Inf,
-another shape, and a file that only one folder has, fail.
+Both are folders with logits.npy, loss.npy and gradients/NAME.npy, as tests/rig/model_oracle.py
+writes them. The error of an array is max |truth - result| / max |truth|, 0 if both are 0
+throughout. NaN or Inf, another shape, and a file that only one folder has, fail.
 
-The tolerance, 2e-5 unless given. A float32 program rounds each operation by at most u = 2^-24 = 6e-8 of
-its result. What reaches a gradient has gone through some hundreds of such operations, one behind the
-other: a few sums of dim, N or V terms per layer, forward and backward, whose errors add like a random walk,
-so as the root of their number: about sqrt(1000) u = 2e-6. Norms, softmax and differences such as dp - D
-amplify that by what cancels in them, a factor of a few; ten is allowed. A wrong term, a head, key or label
-in the wrong place, or a sum that lacks a rank shows as 1e-3 or more of the array.
+The tolerance, 2e-5 unless given. A float32 program rounds each operation by at most u = 2^-24 =
+6e-8 of its result. What reaches a gradient has gone through some hundreds of such operations, one
+behind the other: a few sums of dim, N or V terms per layer, forward and backward, whose errors add
+like a random walk, so as the root of their number: about sqrt(1000) u = 2e-6. Norms, softmax and
+differences such as dp - D amplify that by what cancels in them, a factor of a few; ten is allowed.
+A wrong term, a head, key or label in the wrong place, or a sum that lacks a rank shows as 1e-3 or
+more of the array.
 """
 import argparse
 import os
@@ -52,7 +53,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("truth", metavar="TRUTH")
     parser.add_argument("result", metavar="RESULT")
-    parser.add_argument("--tolerance", type=float, default=2e-5, metavar="X", help="2e-5 unless given")
+    parser.add_argument("--tolerance", type=float, default=2e-5, metavar="X",
+                        help="2e-5 unless given")
     options = parser.parse_args()
     if not 0 <= options.tolerance < 1:
         parser.error(f"--tolerance {options.tolerance}: must be from 0 to less than 1")

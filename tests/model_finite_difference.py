@@ -4,17 +4,20 @@
 Three judgements, each of which trusts something else:
 
 - Fixtures: logits, loss and every gradient of two models that the original package ran in float64
-  (tests/fixtures). It rounded its rotary frequencies to float32 and stored them; with these in place of
-  the oracle's own, all must agree to 1e-13 of the largest number of an array, about a thousand roundings.
-- Identities of the forward, for the options that no fixture has: what must change nothing, and what must.
+  (tests/fixtures). It rounded its rotary frequencies to float32 and stored them; with these in
+  place of the oracle's own, all must agree to 1e-13 of the largest number of an array, about a
+  thousand roundings.
+- Identities of the forward, for the options that no fixture has: what must change nothing, and
+  what must.
 - Slopes: every gradient of every parameter of a few tiny models against the five-point formula
 
       slope = (8 (loss(x + h) - loss(x - h)) - (loss(x + 2h) - loss(x - 2h))) / 12h
 
-  A loss of about 3 is rounded by 4e-16 a few times, and h = 2^-11, so a slope errs by about 1e-12. The
-  formula itself errs by h^4/30 = 2e-15 times the fifth derivative, which is at most some 1e4 here: weights
-  are about 1, and so is what becomes of them. The tolerance, 1e-8 of the largest slope or of 1e-2 if all
-  are less, is above both; a wrong term shows as 1e-3 of the largest slope or more.
+  A loss of about 3 is rounded by 4e-16 a few times, and h = 2^-11, so a slope errs by about 1e-12.
+  The formula itself errs by h^4/30 = 2e-15 times the fifth derivative, which is at most some 1e4
+  here: weights are about 1, and so is what becomes of them. The tolerance, 1e-8 of the largest
+  slope or of 1e-2 if all are less, is above both; a wrong term shows as 1e-3 of the largest slope
+  or more.
 """
 import os
 import sys
@@ -44,7 +47,7 @@ class Count:
 
 
 def error_of(truth, result):
-    """max |truth - result| / max |truth|; what is not finite or of another shape is infinitely wrong."""
+    """max |truth - result| / max |truth|; infinite if not finite or of another shape."""
     truth, result = np.asarray(truth), np.asarray(result)
     if truth.shape != result.shape or not np.isfinite(result).all():
         return np.inf
@@ -72,8 +75,8 @@ def fixtures(count):
         logits, loss, gradients = oracle.solve(*problem)
         oracle.angles = own_angles
         stored = set(os.listdir(os.path.join(folder, "gradients")))
-        count.judge(f"{name}: a gradient of every weight", stored == {g + ".npy" for g in gradients},
-                    f"{len(stored)} gradients")
+        count.judge(f"{name}: a gradient of every weight",
+                    stored == {g + ".npy" for g in gradients}, f"{len(stored)} gradients")
         results = {"logits": logits, "loss": loss}
         results.update({f"gradients/{g}": array for g, array in gradients.items()})
         for path, array in results.items():
@@ -82,7 +85,8 @@ def fixtures(count):
 
         # Float32 frequencies are off by up to 6e-8 of themselves: angles by 3e-6 at position 47.
         error = error_of(logits, oracle.forward(problem[0], problem[1], problem[2], problem[4])[0])
-        count.judge(f"{name}: logits with exact frequencies", 0 < error < 1e-7, f"error {error:.1e}")
+        count.judge(f"{name}: logits with exact frequencies", 0 < error < 1e-7,
+                    f"error {error:.1e}")
 
 
 # ---- Identities of the forward ----
@@ -90,8 +94,9 @@ def fixtures(count):
 
 def model(**keys):
     """A config: a tiny causal model, but for these keys."""
-    base = {"num_tokens": 7, "dim": 6, "depth": 2, "heads": 4, "num_grouped_query_heads": 2, "dim_head": 4,
-            "causal": True, "batch": 2, "length": 7, "head_map": "grouped", "ff_mult": 2}
+    base = {"num_tokens": 7, "dim": 6, "depth": 2, "heads": 4, "num_grouped_query_heads": 2,
+            "dim_head": 4, "causal": True, "batch": 2, "length": 7, "head_map": "grouped",
+            "ff_mult": 2}
     return oracle.checked({**base, **keys})
 
 
@@ -111,6 +116,7 @@ def identities(count):
 
     same("a lookback of the whole length", True, lookback=[6, 100])
     same("a lookback one less than that", False, lookback=[5, 5])
+    same("a lookback in the first layer only", False, lookback=[0, None])
     same("a lookback in the last layer only", False, lookback=[None, 0])
     same("a soft cap of 1e9", True, softcap=1e9)
     same("a soft cap of 1", False, softcap=1.0)
@@ -122,7 +128,8 @@ def identities(count):
     hidden[:, 0] = False
     same("hiding the first key", False, mask=hidden)
 
-    # Interleaved heads are grouped heads in another order: head h of the one is head place[h] of the other.
+    # Interleaved heads are grouped heads in another order: head h of the one is head place[h] of
+    # the other.
     D, place = 4, [0, 2, 1, 3]
     other = dict(weights)
     for layer in range(2):
@@ -130,7 +137,8 @@ def identities(count):
         q = weights[qkv][:4 * D].reshape(4, D, 6)[place].reshape(4 * D, 6)
         other[qkv] = np.concatenate((q, weights[qkv][4 * D:]))
         other[out] = weights[out].reshape(6, 4, D)[:, place].reshape(6, 4 * D)
-    same("the other head map with its heads in that order", True, head_map="interleaved", weights=other)
+    same("the other head map with its heads in that order", True,
+         head_map="interleaved", weights=other)
 
     # Tied weights are own weights that happen to be equal; the gradients of the two then add.
     tied = {name: w for name, w in weights.items() if name != "to_logits.1.weight"}
@@ -141,7 +149,8 @@ def identities(count):
     error = max(error_of(two[0], one[0]), error_of(both, one[2]["token_emb.weight"]))
     count.judge("tied weights are two equal ones", error < 1e-14, f"error {error:.1e}")
 
-    # The rotation, as complex numbers: x_t + i x_(t + D/2) times exp(i position theta^(-2t/D) / scale).
+    # The rotation, as complex numbers: x_t + i x_(t + D/2) times 
+    # exp(i position theta^(-2t/D) / scale).
     x = np.random.default_rng(1).normal(size=(1, 5, 3, 8))
     turn = np.exp(1j * np.arange(5)[:, None] / 3 * 50.0 ** (-np.arange(4) / 4))[:, None]
     product = (x[..., :4] + 1j * x[..., 4:]) * turn
@@ -154,17 +163,18 @@ def identities(count):
     later[:, 4:] = (later[:, 4:] + 1) % 7
     logits = oracle.forward(config, weights, later, mask)[0]
     count.judge("later tokens leave earlier logits alone",
-                (logits[:, :4] == base[:, :4]).all() and (logits[:, 4:] != base[:, 4:]).all(), "bits")
+                (logits[:, :4] == base[:, :4]).all() and (logits[:, 4:] != base[:, 4:]).all(),
+                "bits")
     _, loss, gradients = oracle.solve(config, weights, tokens, np.full_like(labels, -1), mask)
-    count.judge("without labels all is 0", loss == 0 and not any(g.any() for g in gradients.values()),
-                f"loss {loss}")
+    count.judge("without labels all is 0",
+                loss == 0 and not any(g.any() for g in gradients.values()), f"loss {loss}")
 
     # Generation: the likeliest token of each step, and what top-k and top-p leave of known numbers.
     new, steps, _ = oracle.generate(config, weights, [1, 2], 3)
     text = np.array([[1, 2, *new]])
     again = oracle.forward(config, weights, text, text >= 0)[0][0, 1:4].argmax(axis=-1)
-    count.judge("generated tokens are the likeliest", list(again) == new and (steps.max(axis=1) == 1).all(),
-                f"{new}")
+    count.judge("generated tokens are the likeliest",
+                list(again) == new and (steps.max(axis=1) == 1).all(), f"{new}")
     quarters = np.log([0.125, 0.5, 0.25, 0.125])
     for arguments, expected in (((1, 0, 1), [1, 4, 2, 1]), ((1, 2, 1), [0, 2, 1, 0]),
                                 ((1, 3, 1), [1, 4, 2, 0]), ((1, 0, 0.5), [0, 1, 0, 0]),
@@ -195,7 +205,7 @@ def tiny_models():
 
 
 def worst_difference(problem):
-    """(elements compared, worst |gradient - slope| and the largest slope, both as in the tolerance)."""
+    """How many gradients, and the worst |gradient - slope|, relative as in the tolerance."""
     config, weights, tokens, labels, mask = problem
     gradients = oracle.solve(*problem)[2]
     elements, worst = 0, 0.0
@@ -208,8 +218,10 @@ def worst_difference(problem):
                 slopes[place] += factor * oracle.loss_of(config, weights, tokens, labels, mask)
             weight.flat[place] = kept
         slopes /= 12 * H_STEP
-        difference = np.abs(gradients[name].ravel() - slopes).max() / max(1e-2, np.abs(slopes).max())
-        # A NaN must not be lost in a comparison. Slopes of 0 would agree with gradients never computed.
+        difference = np.abs(gradients[name].ravel() - slopes).max()
+        difference /= max(1e-2, np.abs(slopes).max())
+        # A NaN must not be lost in a comparison, and slopes of 0 would agree with gradients
+        # that were never computed.
         good = np.isfinite(difference) and slopes.any()
         worst = max(worst, difference if good else np.inf)
         elements += weight.size
@@ -219,7 +231,8 @@ def worst_difference(problem):
 def slopes(count):
     for seed, (name, config, masked) in enumerate(tiny_models()):
         problem = oracle.make(config, seed, masked, 0.2)
-        # Under a mask one batch row sees no key at all, and the first query of the other, if causal, none.
+        # Under a mask one batch row sees no key at all, and the first query of the other sees
+        # none if it is causal.
         if masked:
             problem[4][1] = False
             problem[4][0, 0] = False

@@ -5,16 +5,19 @@
     safetensors_folder.py pack WEIGHTS MODEL.safetensors
     safetensors_folder.py test                                judges itself
 
-The tensor NAME is WEIGHTS/NAME.npy, with its shape and its bits; only BF16, which NumPy has not, becomes
-float32, of which it is the upper half, so that no number changes. It is packed as F32 again.
+The tensor NAME is WEIGHTS/NAME.npy, with its shape and its bits; only BF16, which NumPy has not,
+becomes float32, of which it is the upper half, so that no number changes. It is packed as F32
+again.
 
 The format: 8 bytes, the length of the header, little-endian; the header, a JSON object
 
-    {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ..., "__metadata__": {...}}
+    {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...,
+     "__metadata__": {...}}
 
-maybe with spaces behind it; then the numbers, little-endian, row by row. Offsets count bytes from the end of
-the header. The tensors fill the file one behind the other, in any order, without holes. __metadata__ is texts
-by name, and is not kept. Files may be larger than memory: no more than a tensor of them is in it.
+maybe with spaces behind it; then the numbers, little-endian, row by row. Offsets count bytes from
+the end of the header. The tensors fill the file one behind the other, in any order, without holes.
+__metadata__ is texts by name, and is not kept. Files may be larger than memory: no more than a
+tensor of them is in it.
 """
 import json
 import math
@@ -25,8 +28,9 @@ import tempfile
 
 import numpy as np
 
-TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2",
-         "I8": "|i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1"}
+TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
+         "I16": "<i2", "I8": "|i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1",
+         "BOOL": "|b1"}
 NAMES = {np.dtype(code): name for name, code in TYPES.items() if name != "BF16"}
 LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
 
@@ -43,7 +47,8 @@ def unique(pairs):
     result = dict(pairs)
     if len(result) != len(pairs):
         names = [name for name, _ in pairs]
-        raise Damaged(f"{next(name for name in names if names.count(name) > 1)!r} stands there twice")
+        twice = next(name for name in names if names.count(name) > 1)
+        raise Damaged(f"{twice!r} stands there twice")
     return result
 
 
@@ -71,7 +76,8 @@ def check_tensor(name, entry):
         raise Damaged(f"{name!r} has the offsets {offsets!r}")
     needed = math.prod(shape) * np.dtype(TYPES[kind]).itemsize
     if offsets[1] - offsets[0] != needed:
-        raise Damaged(f"{name!r} has {offsets[1] - offsets[0]} bytes, but {kind} {shape} needs {needed}")
+        raise Damaged(f"{name!r} has {offsets[1] - offsets[0]} bytes, but {kind} {shape} needs "
+                      f"{needed}")
     return kind, shape, offsets
 
 
@@ -81,8 +87,8 @@ def read_header(data):
         raise Damaged(f"has {len(data)} bytes, and the length of the header alone needs 8")
     (length,) = struct.unpack("<Q", data[:8].tobytes())
     if length > min(len(data) - 8, LONGEST_HEADER):
-        raise Damaged(f"the header has {length} bytes, but the file {len(data)}, and no header may have "
-                      f"more than {LONGEST_HEADER}")
+        raise Damaged(f"the header has {length} bytes, but the file {len(data)}, and no header "
+                      f"may have more than {LONGEST_HEADER}")
     try:
         header = json.loads(data[8:8 + length].tobytes().decode(), object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
@@ -96,7 +102,8 @@ def read_header(data):
     reached = 0
     for name, (_, _, (begin, end)) in sorted(tensors.items(), key=lambda item: item[1][2]):
         if begin != reached:
-            raise Damaged(f"{name!r} begins at byte {begin}, but what is before it ends at {reached}")
+            raise Damaged(f"{name!r} begins at byte {begin}, but what is before it ends at "
+                          f"{reached}")
         reached = end
     if reached != len(data) - 8 - length:
         raise Damaged(f"the tensors have {reached} bytes, but {len(data) - 8 - length} are there")
@@ -142,8 +149,8 @@ def pack(folder, path):
             raise Damaged(f"{file}: no tensor may have this name")
         arrays[file[:-4]] = array
 
-    # The largest numbers come first, and the header is filled up to a multiple of 8 bytes, so that every
-    # number lies at a multiple of its size.
+    # The largest numbers come first, and the header is filled up to a multiple of 8 bytes, so that
+    # every number lies at a multiple of its size.
     order = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
     header, reached = {}, 0
     for name in order:
@@ -188,7 +195,8 @@ def damaged_files():
     return (
         ("an empty file", b"", "empty"),
         ("four bytes", b"\4\0\0\0", "needs 8"),
-        ("a header longer than the file", file_of({"a": good}, bytes(8), 1000), "header has 1000 bytes"),
+        ("a header longer than the file", file_of({"a": good}, bytes(8), 1000),
+         "header has 1000 bytes"),
         ("a header of 2^63 bytes", file_of({"a": good}, bytes(8), 2**63), "header has"),
         ("a header cut off", file_of({"a": good}, bytes(8), 20), "no JSON"),
         ("a header that is no text", file_of(b"\xff\xfe\xfd{}"), "no JSON"),
@@ -197,18 +205,22 @@ def damaged_files():
         ("a name twice", file_of(b'{"a":' + json.dumps(good).encode() + b',"a":' +
                                  json.dumps(good).encode() + b"}", bytes(8)), "twice"),
         ("a number for a tensor", file_of({"a": 3}), "must have dtype"),
-        ("no shape", file_of({"a": {"dtype": "F32", "data_offsets": [0, 8]}}, bytes(8)), "must have"),
+        ("no shape", file_of({"a": {"dtype": "F32", "data_offsets": [0, 8]}}, bytes(8)),
+         "must have"),
         ("an unknown type", file_of({"a": entry("F8_E4M3", [8], 0, 8)}, bytes(8)), "known are"),
         ("a list for a type", file_of({"a": entry(["F32"], [2], 0, 8)}, bytes(8)), "known are"),
         ("a negative length", file_of({"a": entry("F32", [-2], 0, 8)}, bytes(8)), "shape"),
         ("a broken length", file_of({"a": entry("F32", [2.0], 0, 8)}, bytes(8)), "shape"),
         ("offsets backwards", file_of({"a": entry("F32", [2], 8, 0)}, bytes(8)), "-8 bytes"),
         ("negative offsets", file_of({"a": entry("F32", [2], -8, 0)}, bytes(8)), "offsets"),
-        ("too few bytes for the shape", file_of({"a": entry("F32", [3], 0, 8)}, bytes(8)), "needs 12"),
+        ("too few bytes for the shape", file_of({"a": entry("F32", [3], 0, 8)}, bytes(8)),
+         "needs 12"),
         ("a tensor cut off", file_of({"a": good}, bytes(7)), "7 are there"),
         ("bytes left over", file_of({"a": good}, bytes(9)), "9 are there"),
-        ("a hole", file_of({"a": good, "b": entry("F32", [2], 12, 20)}, bytes(20)), "begins at byte 12"),
-        ("an overlap", file_of({"a": good, "b": entry("F32", [2], 4, 12)}, bytes(12)), "begins at byte 4"),
+        ("a hole", file_of({"a": good, "b": entry("F32", [2], 12, 20)}, bytes(20)),
+         "begins at byte 12"),
+        ("an overlap", file_of({"a": good, "b": entry("F32", [2], 4, 12)}, bytes(12)),
+         "begins at byte 4"),
         ("a name that leads out", file_of({"../a": good}, bytes(8)), "name of a file"),
         ("a name from the root", file_of({"/tmp/a": good}, bytes(8)), "name of a file"),
         ("no name", file_of({"": good}, bytes(8)), "name of a file"),
@@ -222,7 +234,7 @@ def check(results, name, good, found=""):
 
 
 def check_known_file(results, place):
-    """A file written out by hand, with BF16 and tensors whose order in the header is not that of bytes."""
+    """A file written out by hand: BF16, and a header in another order than the bytes."""
     data = bytes.fromhex("803f 00c0 807f 0100" "0000 8040 0000 40bf")
     header = {"__metadata__": {"format": "pt"}, "x.weight": entry("F32", [2, 1], 8, 16),
               "x": entry("BF16", [4], 0, 8)}
@@ -233,18 +245,20 @@ def check_known_file(results, place):
     x, weight = (np.load(os.path.join(folder, name + ".npy")) for name in ("x", "x.weight"))
     expected = np.array([1, -2, np.inf, 2.0**-133], np.float32)
     check(results, "a known file: BF16", x.dtype == np.float32 and (x == expected).all(), str(x))
-    check(results, "a known file: F32", weight.shape == (2, 1) and weight.ravel().tolist() == [4, -0.75])
+    check(results, "a known file: F32", weight.shape == (2, 1) and
+          weight.ravel().tolist() == [4, -0.75])
     check(results, "a known file: no more", sorted(os.listdir(folder)) == ["x.npy", "x.weight.npy"])
 
 
 def check_round_trip(results, place):
-    """Every type, a scalar, an empty tensor, columns first, big-endian: packed, unpacked, the same bits."""
+    """Every type, a scalar, an empty tensor, columns first, big-endian: the same bits again."""
     folder, path, again = place("arrays"), place("arrays.safetensors"), place("again")
     os.mkdir(folder)
     random = np.random.default_rng(1)
-    arrays = {f"layers.0.{dtype.name}": random.integers(0, 2 if dtype == bool else 256, 3 * 5 * dtype.itemsize,
-                                                        np.uint8).view(dtype).reshape(3, 5)
-              for dtype in NAMES}
+    arrays = {}
+    for dtype in NAMES:
+        data = random.integers(0, 2 if dtype == bool else 256, 15 * dtype.itemsize, np.uint8)
+        arrays[f"layers.0.{dtype.name}"] = data.view(dtype).reshape(3, 5)
     arrays.update({"scalar": np.array(3.5), "empty": np.zeros((0, 4), np.float32),
                    "columns first": np.asfortranarray(random.normal(size=(3, 4))),
                    "big-endian": random.normal(size=5).astype(">f4"), "größe": np.arange(3)})
@@ -252,15 +266,18 @@ def check_round_trip(results, place):
         np.save(os.path.join(folder, name + ".npy"), array)
     pack(folder, path)
     unpack(path, again)
-    check(results, "round trip: all names", sorted(os.listdir(again)) == sorted(n + ".npy" for n in arrays))
+    check(results, "round trip: all names",
+          sorted(os.listdir(again)) == sorted(n + ".npy" for n in arrays))
     for name, array in arrays.items():
         back = np.load(os.path.join(again, name + ".npy"))
         little = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
-        check(results, f"round trip: {name}", back.dtype == little.dtype and back.shape == array.shape and
+        check(results, f"round trip: {name}",
+              back.dtype == little.dtype and back.shape == array.shape and
               back.tobytes() == little.tobytes(), f"{back.dtype} {back.shape}")
     data = np.memmap(path, np.uint8, "r")
     check(results, "every number lies at a multiple of its size",
-          all(begin % np.dtype(TYPES[kind]).itemsize == 0 for kind, _, begin, _ in read_header(data).values()))
+          all(begin % np.dtype(TYPES[kind]).itemsize == 0
+              for kind, _, begin, _ in read_header(data).values()))
 
 
 def refusal(action, *arguments):
@@ -278,19 +295,23 @@ def check_refusals(results, place):
         with open(path, "wb") as file:
             file.write(data)
         said = refusal(unpack, path, folder)
-        check(results, f"{name} is refused", said and text in said and not os.path.exists(folder), said)
+        check(results, f"{name} is refused", said and text in said and not os.path.exists(folder),
+              said)
     said = refusal(unpack, place("known.safetensors"), place("known"))
     check(results, "a folder with old weights is refused", said and "not empty" in said, said)
 
     for name, write, text in (
             ("a complex array", lambda path: np.save(path, np.array([1j])), "complex128"),
-            ("objects", lambda path: np.save(path, np.array([{}]), allow_pickle=True), "cannot be read"),
-            ("a .npy cut off", lambda path: open(path, "wb").write(b"\x93NUMPY\1\0"), "cannot be read")):
+            ("objects", lambda path: np.save(path, np.array([{}]), allow_pickle=True),
+             "cannot be read"),
+            ("a .npy cut off", lambda path: open(path, "wb").write(b"\x93NUMPY\1\0"),
+             "cannot be read")):
         folder, path = place(name), place("refused.safetensors")
         os.mkdir(folder)
         write(os.path.join(folder, "a.npy"))
         said = refusal(pack, folder, path)
-        check(results, f"{name} is refused", said and text in said and not os.path.exists(path), said)
+        check(results, f"{name} is refused", said and text in said and not os.path.exists(path),
+              said)
 
 
 def test():

@@ -5,14 +5,15 @@
     model_oracle.py --make PROBLEM --seed 3 --causal --depth 2 --lookback none,5
     model_oracle.py --generate PROBLEM --prompt "1 2 3" --count 20
 
-Written from the maths and from nothing in the C programs. Attention of one head is that of oracle.py;
-all else is here. tests/model_finite_difference.py judges both this forward and this backward.
+Written from the maths and from nothing in the C programs. Attention of one head is that of
+oracle.py; all else is here. tests/model_finite_difference.py judges both this forward and this
+backward.
 
-PROBLEM is a folder: config.json, weights/NAME.npy, tokens.npy and labels.npy (B,N) of integers, maybe
-mask.npy (B,N) of bool, false for keys that nobody sees. RESULT gets logits.npy (B,N,V), loss.npy and
-gradients/NAME.npy, all float64. V is num_tokens, H is heads, D is dim_head, and G = H divided by
-num_grouped_query_heads, which is the number of query heads per key/value head. So the names and shapes
-of the weights, with I the number of a layer, are
+PROBLEM is a folder: config.json, weights/NAME.npy, tokens.npy and labels.npy (B,N) of integers,
+maybe mask.npy (B,N) of bool, false for keys that nobody sees. RESULT gets logits.npy (B,N,V),
+loss.npy and gradients/NAME.npy, all float64. V is num_tokens, H is heads, D is dim_head, and G = H
+divided by num_grouped_query_heads, which is the number of query heads per key/value head. So the
+names and shapes of the weights, with I the number of a layer, are
 
     token_emb.weight                 (V, dim)
     layers.I.0.to_qkv.0.gamma        (dim)                  RMSNorm before the attention
@@ -22,11 +23,15 @@ of the weights, with I the number of a layer, are
     layers.I.1.1.weight and .bias    (ff_mult dim, dim), (ff_mult dim)
     layers.I.1.3.weight and .bias    (dim, ff_mult dim), (dim)
     to_logits.0.gamma                (dim)                  RMSNorm before the logits
-    to_logits.1.weight               (V, dim)               not if tied: then token_emb.weight serves
+    to_logits.1.weight               (V, dim)               absent if tied: token_emb.weight serves
 
-The model. x = token_emb[token]; in every layer x += attention(norm(x)), then x += feed-forward(norm(x));
-logits = norm(x) W^T. The loss is the mean of -log softmax(logits)[label] over all labels but ignore_index;
-if no label is left, the loss and all gradients are 0. A query that sees no key gets 0 from the attention.
+The model:
+
+    x = token_emb[token];  in every layer  x += attention(norm(x)), x += feed_forward(norm(x));
+    logits = norm(x) W^T
+
+The loss is the mean of -log softmax(logits)[label] over all labels but ignore_index; if no label is
+left, the loss and all gradients are 0. A query that sees no key gets 0 from the attention.
 """
 import argparse
 import json
@@ -47,8 +52,8 @@ def lookbacks(text):
     return [None if word == "none" else int(word) for word in text.split(",")]
 
 
-# Every key of config.json: what --make takes if it is not given, how an option's text is read (None: a
-# flag), whether a problem must have it, and what it means.
+# Every key of config.json: what --make takes if it is not given, how an option's text is read
+# (None: a flag), whether a problem must have it, and what it means.
 KEYS = {
     "num_tokens": (50, int, True, "size of the vocabulary"),
     "dim": (32, int, True, "numbers per token between the layers"),
@@ -60,10 +65,10 @@ KEYS = {
     "batch": (2, int, False, "batch rows"),
     "length": (24, int, False, "tokens per batch row"),
     "ignore_index": (-1, int, False, "the label that does not count"),
-    "head_map": ("grouped", str, True, "query head h reads key/value head h/(H/G): grouped, or h mod G: "
-                                       "interleaved"),
+    "head_map": ("grouped", str, True, "query head h reads key/value head h/(H/G): "
+                                       "grouped, or h mod G: interleaved"),
     "softcap": (0.0, float, False, "scores become C tanh(s/C); 0: they do not"),
-    "lookback": (None, lookbacks, False, "per layer, how many earlier keys a query sees, such as 5,none"),
+    "lookback": (None, lookbacks, False, "per layer, how many earlier keys a query sees: 5,none"),
     "rotary_theta": (10000.0, float, False, "the base of the rotary frequencies"),
     "rotary_scale": (1.0, float, False, "positions are divided by this before they are rotated"),
     "tied": (False, None, False, "the logits use the weights of the embedding"),
@@ -120,8 +125,10 @@ def angles(config, length):
 
 
 def rotate(x, angle):
-    """x (B,N,heads,D): the pair (x_t, x_(t + D/2)) is turned by angle (N, D/2). Its backward turns dy back:
-    rotate(dy, -angle)."""
+    """x (B,N,heads,D): every pair (x_t, x_(t + D/2)) is turned by its angle, (N, D/2).
+
+    Its backward turns dy back: rotate(dy, -angle).
+    """
     cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
     first, second = np.split(x, 2, axis=-1)
     return np.concatenate((first * cos - second * sin, second * cos + first * sin), axis=-1)
@@ -130,8 +137,8 @@ def rotate(x, angle):
 def all_heads(config, layer, q, k, v, mask, d_out=None):
     """Attention of every batch row and head. Returns o, or with d_out: dq, dk, dv.
 
-    q, o, d_out (B,N,H,D), k, v (B,N,G,D), mask (B,N). dk and dv are summed over the query heads that read
-    the same key/value head.
+    q, o, d_out (B,N,H,D), k, v (B,N,G,D), mask (B,N). dk and dv are summed over the query heads
+    that read the same key/value head.
     """
     B, N, H, D = q.shape
     G = k.shape[2]
@@ -152,7 +159,7 @@ def all_heads(config, layer, q, k, v, mask, d_out=None):
 
 
 def cross_entropy(logits, labels, ignore_index):
-    """The loss and its gradient by the logits: (softmax - one-hot) / count, 0 for labels ignored."""
+    """The loss and its gradient by the logits: (softmax - one-hot) / count, 0 where ignored."""
     counts = labels != ignore_index
     count = max(1, counts.sum())
     shifted = logits - logits.max(axis=-1, keepdims=True)
@@ -166,7 +173,7 @@ def cross_entropy(logits, labels, ignore_index):
 
 
 def forward(config, weights, tokens, mask):
-    """The logits (B,N,V), and what the backward needs: the inputs and inner arrays of every layer."""
+    """The logits (B,N,V), and what the backward needs: the inner arrays of every layer."""
     B, N = tokens.shape
     H, D = config["heads"], config["dim_head"]
     G = H // config["num_grouped_query_heads"]
@@ -220,7 +227,8 @@ def backward(config, weights, tokens, mask, saved, d_logits):
         dx = dx + d_branch
 
         # x + attention(norm(x)).
-        d_o, d["0.to_out.weight"] = linear_backward(o.reshape(B, N, H * D), w["0.to_out.weight"], dx)
+        d_o, d["0.to_out.weight"] = linear_backward(o.reshape(B, N, H * D),
+                                                    w["0.to_out.weight"], dx)
         dq, dk, dv = all_heads(config, layer, q, k, v, mask, d_o.reshape(B, N, H, D))
         d_qkv = np.concatenate((rotate(dq, -angle), rotate(dk, -angle), dv), axis=2)
         d_normed, d["0.to_qkv.1.weight"] = linear_backward(normed, w["0.to_qkv.1.weight"],
@@ -261,9 +269,12 @@ def solve(config, weights, tokens, labels, mask):
 
 
 def probabilities(logits, temperature, top_k, top_p):
-    """Of the next token, (V): softmax(logits / temperature), then only the top_k likeliest (0: all), then
-    only as many of the likeliest as have top_p together, the one that reaches it included. What is left
-    sums to 1 after each step. Equals: the lower id first. Temperature 0: the likeliest has 1."""
+    """Of the next token, (V): softmax(logits / temperature); of these the top_k likeliest (0: all);
+    of these as many of the likeliest as have top_p together, the one that reaches it included.
+
+    What is left sums to 1 after each step. Of equals the lower id comes first. At temperature 0 the
+    likeliest has 1.
+    """
     order = np.argsort(-logits, kind="stable")
     if temperature == 0:
         top_k, temperature = 1, 1
@@ -308,7 +319,8 @@ def checked(config):
               if key in config or key not in ("batch", "length")}
     for key, value in config.items():
         kind = KEYS[key][1]
-        types = {int: int, float: (int, float), str: str, None: bool, lookbacks: (list, type(None))}[kind]
+        types = {int: int, float: (int, float), str: str, None: bool,
+                 lookbacks: (list, type(None))}[kind]
         if not isinstance(value, types) or (kind is int and isinstance(value, bool)):
             raise Misuse(f"config: {key} is {value!r}")
         if kind is int and value < 1 and key not in ("depth", "ignore_index"):
@@ -343,7 +355,8 @@ def shapes(config):
     G = H // config["num_grouped_query_heads"]
     result = {"token_emb.weight": (V, dim)}
     for layer in range(config["depth"]):
-        for name, shape in (("0.to_qkv.0.gamma", (dim,)), ("0.to_qkv.1.weight", ((H + 2 * G) * D, dim)),
+        for name, shape in (("0.to_qkv.0.gamma", (dim,)),
+                            ("0.to_qkv.1.weight", ((H + 2 * G) * D, dim)),
                             ("0.to_out.weight", (dim, H * D)), ("1.0.gamma", (dim,)),
                             ("1.1.weight", (wide, dim)), ("1.1.bias", (wide,)),
                             ("1.3.weight", (dim, wide)), ("1.3.bias", (dim,))):
@@ -369,7 +382,8 @@ def load_model(folder):
     for name, shape in shapes(config).items():
         array = load(os.path.join(folder, "weights"), name, "RC"[:len(shape)], FLOATS)
         if array.shape != shape:
-            raise Misuse(f"{folder}: {name} has shape {array.shape}, but the config asks for {shape}")
+            raise Misuse(f"{folder}: {name} has shape {array.shape}, but the config asks "
+                         f"for {shape}")
         weights[name] = array.astype(np.float64)
     return config, weights
 
@@ -400,8 +414,9 @@ def check_ids(name, ids, config):
 def make(config, seed, masked=0.0, ignored=0.1):
     """A random problem, as solve() takes it; all weights are exact in float32.
 
-    Weights of a product are normal with the variance 1/terms, so that sums keep their size. The labels are
-    the next tokens, the last has none; a share of them is ignored, and a share of the keys is masked.
+    Weights of a product are normal with the variance 1/terms, so that sums keep their size. The
+    labels are the next tokens, the last has none; a share of them is ignored, and a share of the
+    keys is masked.
     """
     random = np.random.default_rng(seed)
     weights = {}
@@ -456,23 +471,27 @@ def make_parser():
     parser.add_argument("folders", nargs="*", metavar="PROBLEM RESULT")
     parser.add_argument("--make", metavar="PROBLEM", help="write a random problem, by these:")
     parser.add_argument("--seed", type=int, default=1, help="of what is random (1)")
-    parser.add_argument("--masked", type=float, default=0, metavar="SHARE", help="of keys hidden (0)")
+    parser.add_argument("--masked", type=float, default=0, metavar="SHARE",
+                        help="of keys hidden (0)")
     parser.add_argument("--ignored", type=float, default=0.1, metavar="SHARE",
                         help="of labels ignored, beside the last (0.1)")
     for key, (default, kind, _, text) in KEYS.items():
         how = {"action": "store_true"} if kind is None else {"type": kind, "default": default}
         parser.add_argument("--" + key.replace("_", "-"), help=text, **how)
-    parser.add_argument("--generate", metavar="PROBLEM", help="print the tokens that follow, by these:")
+    parser.add_argument("--generate", metavar="PROBLEM",
+                        help="print the tokens that follow, by these:")
     parser.add_argument("--prompt", type=numbers, metavar="IDS", help='tokens, such as "1 2 3"')
     parser.add_argument("--count", type=int, default=20, help="how many tokens (20)")
     parser.add_argument("--temperature", type=float, default=0, help="logits are divided by it (0)")
     parser.add_argument("--top-k", type=int, default=0, help="only the likeliest K (0: all)")
     parser.add_argument("--top-p", type=float, default=1, help="only the likeliest, P together (1)")
-    parser.add_argument("--forced", type=numbers, metavar="IDS", help="the tokens to follow the prompt")
-    parser.add_argument("--probabilities", metavar="FILE", help="gets those of each step (count, V)")
+    parser.add_argument("--forced", type=numbers, metavar="IDS",
+                        help="the tokens to follow the prompt")
+    parser.add_argument("--probabilities", metavar="FILE",
+                        help="gets those of each step (count, V)")
     parser.add_argument("--margin", type=float, default=0,
-                        help="fail if the two largest logits of a step are closer: another program could "
-                             "rightly choose the other token (0)")
+                        help="fail if the two largest logits of a step are closer: another program "
+                             "could rightly choose the other token (0)")
     return parser
 
 
