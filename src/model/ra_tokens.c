@@ -1,0 +1,126 @@
+/* ra_tokens: a file of tokens, read where it lies. See ra_tokens.h.
+ *
+ * Chapter 10.
+ */
+#include "ra_tokens.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Sets the error to the path and this text. Returns RA_INVALID, as its caller will. */
+__attribute__((format(printf, 3, 4))) static enum ra_status refuse(const struct ra_tokens *tokens,
+                                                                   char *error, const char *format,
+                                                                   ...)
+{
+    int used = snprintf(error, RA_ERROR_SIZE, "%s: ", tokens->path);
+    va_list values;
+    va_start(values, format);
+    vsnprintf(error + used, (size_t)(RA_ERROR_SIZE - used), format, values);
+    va_end(values);
+    return RA_INVALID;
+}
+
+/* Opens an array and checks that it is one of tokens. The file descriptor is the caller's. */
+static enum ra_status open_npy(struct ra_tokens *tokens, const char *path, int *fd, int64_t *start,
+                               char *error)
+{
+    struct npy file;
+    if (!npy_open(&file, path))
+        return refuse(tokens, error, "%s (tokens as array.astype('int32'))",
+                      file.error + strlen(file.path) + 2);
+    *fd = file.fd;
+    *start = file.data_offset;
+    tokens->type = file.type;
+    tokens->count = npy_elements(&file);
+    if (file.type < NPY_UINT8)
+        return refuse(tokens, error,
+                      "%s; tokens are integers: save array.astype('int32') (uint8, uint16 and "
+                      "int64 are read, too)",
+                      npy_type_name(file.type));
+    if (file.dims != 1)
+        return refuse(tokens, error, "%d axes; tokens have one: save array.reshape(-1)", file.dims);
+    return RA_OK;
+}
+
+/* Opens a file of bytes. The same. */
+static enum ra_status open_bytes(struct ra_tokens *tokens, const char *path, int *fd, char *error)
+{
+    /* O_NONBLOCK, as opening a pipe would wait for its writer before it can be refused. */
+    struct stat status;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0 || fstat(*fd, &status) != 0)
+        return refuse(tokens, error, "cannot be opened: %s", strerror(errno));
+    if (!S_ISREG(status.st_mode))
+        return refuse(tokens, error, "is not a regular file; name a text or an .npy file");
+    tokens->type = NPY_UINT8;
+    tokens->count = status.st_size;
+    return RA_OK;
+}
+
+/* Maps the whole file; its integers begin `start` bytes after its beginning. */
+static enum ra_status map(struct ra_tokens *tokens, int fd, int64_t start, char *error)
+{
+    struct stat status;
+    if (tokens->count == 0)
+        return refuse(tokens, error, "is empty; at least one token is needed");
+    if (fstat(fd, &status) != 0)
+        return refuse(tokens, error, "cannot be opened: %s", strerror(errno));
+    void *file = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (file == MAP_FAILED)
+        return refuse(tokens, error, "cannot be mapped into memory: %s", strerror(errno));
+    tokens->file = file;
+    tokens->file_bytes = (size_t)status.st_size;
+    tokens->integers = (const char *)file + start;
+    tokens->vocabulary = tokens->type == NPY_UINT8    ? 256
+                         : tokens->type == NPY_UINT16 ? 65536
+                                                      : INT64_C(1) << 31;
+    return RA_OK;
+}
+
+enum ra_status ra_tokens_open(struct ra_tokens *tokens, const char *path, char *error)
+{
+    *tokens = (struct ra_tokens){0};
+    size_t length = strlen(path), room = sizeof tokens->path - 1;
+    strcpy(tokens->path, path + (length > room ? length - room : 0));
+    bool is_npy = length >= 4 && strcmp(path + length - 4, ".npy") == 0;
+    int fd = -1;
+    int64_t start = 0;
+    enum ra_status status =
+        is_npy ? open_npy(tokens, path, &fd, &start, error) : open_bytes(tokens, path, &fd, error);
+    if (status == RA_OK)
+        status = map(tokens, fd, start, error);
+
+    /* What is mapped stays so without the descriptor. */
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+enum ra_status ra_tokens_get(const struct ra_tokens *tokens, int64_t index, int32_t *token,
+                             char *error)
+{
+    if (index < 0 || index >= tokens->count)
+        return refuse(tokens, error, "there is no token [%" PRId64 "]; there are %" PRId64, index,
+                      tokens->count);
+    int64_t value = npy_integer(tokens->type, tokens->integers, index);
+    if (value < 0 || value >= tokens->vocabulary)
+        return refuse(tokens, error, "token [%" PRId64 "] is %" PRId64 "; tokens are 0 to %" PRId64,
+                      index, value, tokens->vocabulary - 1);
+    *token = (int32_t)value;
+    return RA_OK;
+}
+
+void ra_tokens_close(struct ra_tokens *tokens)
+{
+    if (tokens->file)
+        munmap(tokens->file, tokens->file_bytes);
+    tokens->file = NULL;
+    tokens->count = 0;
+}

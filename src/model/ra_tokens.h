@@ -1,0 +1,44 @@
+/* ra_tokens: a file of tokens, read where it lies.
+ *
+ * Chapter 10. New here: the file is mapped into memory and never read as a whole, so that it may be
+ * larger than the memory of any rank, and all ranks of a machine share what has been read of it.
+ */
+#ifndef RA_TOKENS_H
+#define RA_TOKENS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "npy.h"
+#include "ra_status.h"
+
+/* A file whose path ends with .npy has an array of integers with one axis; of any other, each byte is
+ * a token. The file must not become shorter while it is open. */
+struct ra_tokens {
+    int64_t count; /* of tokens, at least 1 */
+
+    /* Tokens are 0 .. vocabulary - 1. To begin with this is what the type of the file can hold: 256 for
+     * bytes, 2^31 at most. The caller may lower it to that of a model: then a token from there on is
+     * an error where it is read. */
+    int64_t vocabulary;
+
+    /* For the functions below. */
+    enum npy_type type;
+    const char *integers; /* in the file, as mapped */
+    void *file;
+    size_t file_bytes;
+    char path[160]; /* the end of it, for errors */
+};
+
+/* Opens a file. If this fails, error (RA_ERROR_SIZE characters) names the path and there is nothing
+ * to close. */
+RA_CHECKED enum ra_status ra_tokens_open(struct ra_tokens *tokens, const char *path, char *error);
+
+/* Reads token number `index`. RA_INVALID: there is no such token, or it is outside of the vocabulary;
+ * the error names path and index. */
+RA_CHECKED enum ra_status ra_tokens_get(const struct ra_tokens *tokens, int64_t index,
+                                        int32_t *token, char *error);
+
+/* Closes. Closing twice is harmless. */
+void ra_tokens_close(struct ra_tokens *tokens);
+
+#endif

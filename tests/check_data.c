@@ -1,0 +1,563 @@
+/* check_data: the tests of src/model/ra_tokens.c and src/model/ra_dataset.c: tokens of a file, and
+ * windows, labels and order of what is trained on.
+ */
+#define _GNU_SOURCE /* nftw */
+#include "ra_dataset.h"
+#include "ra_layout.h"
+#include "ra_tokens.h"
+#include "scratch.h"
+#include "suite.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static char folder[1024]; /* of this run; main makes and removes it */
+static char error[RA_ERROR_SIZE + 1];
+static int64_t bytes_read; /* by calls; what is mapped is not read by calls */
+
+ssize_t pread(int fd, void *bytes, size_t count, off_t offset)
+{
+    ssize_t moved = syscall(SYS_pread64, fd, bytes, count, offset);
+    bytes_read += moved > 0 ? moved : 0;
+    return moved;
+}
+
+/* The path of a file of this run. */
+static const char *path_of(const char *name)
+{
+    static char path[2048];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+static const char *write_bytes(const char *name, const void *bytes, size_t size)
+{
+    FILE *stream = fopen(path_of(name), "wb");
+    ck_assert_ptr_nonnull(stream);
+    ck_assert_int_eq(fwrite(bytes, 1, size, stream), size);
+    ck_assert_int_eq(fclose(stream), 0);
+    return path_of(name);
+}
+
+/* An array of these numbers, or of zeros. */
+static const char *write_npy(const char *name, enum npy_type type, int dims, const int64_t *shape,
+                             const int64_t *numbers)
+{
+    struct npy file;
+    unlink(path_of(name));
+    ck_assert_msg(npy_create(&file, path_of(name), type, dims, shape), "%s", file.error);
+    struct npy_slice all = {.stride = 1, .count = shape[0]};
+    ck_assert_msg(!numbers || npy_write(&file, all, NPY_INT64, numbers), "%s", file.error);
+    ck_assert_msg(npy_close(&file), "%s", file.error);
+    return path_of(name);
+}
+
+/* Complains with the error, of which this must be one line of at most the size that it may have. */
+#define must(call) ck_assert_msg((call) == RA_OK, "%s", error)
+#define expect(condition) ((condition) ? (void)0 : ck_abort_msg("not so: %s", #condition))
+
+/* An error has these words, and the end of the path that it is about. */
+static void assert_refused(enum ra_status status, const char *path, const char *words)
+{
+    ck_assert_int_eq(status, RA_INVALID);
+    size_t length = strlen(path);
+    ck_assert_msg(strstr(error, path + (length > 100 ? length - 100 : 0)), "no path: %s", error);
+    ck_assert_msg(strstr(error, words), "lacks \"%s\": %s", words, error);
+    ck_assert_int_lt(strlen(error), RA_ERROR_SIZE);
+    ck_assert_ptr_null(strchr(error, '\n'));
+}
+
+static void assert_not_opened(const char *path, const char *words)
+{
+    struct ra_tokens tokens;
+    memset(&tokens, 0x5a, sizeof tokens);
+    assert_refused(ra_tokens_open(&tokens, path, error), path, words);
+    ra_tokens_close(&tokens);
+}
+
+/* ---- Tokens. */
+
+START_TEST(bytes)
+{
+    unsigned char all[300];
+    for (int i = 0; i < 300; i++)
+        all[i] = (unsigned char)(7 * i);
+    struct ra_tokens tokens;
+    must(ra_tokens_open(&tokens, write_bytes("text", all, sizeof all), error));
+    ck_assert_int_eq(tokens.count, 300);
+    ck_assert_int_eq(tokens.vocabulary, 256);
+    for (int i = 0; i < 300; i++) {
+        int32_t token = -1;
+        must(ra_tokens_get(&tokens, i, &token, error));
+        ck_assert_int_eq(token, 7 * i % 256);
+    }
+    int32_t token = 77;
+    assert_refused(ra_tokens_get(&tokens, -1, &token, error), path_of("text"),
+                   "[-1]; there are 300");
+    assert_refused(ra_tokens_get(&tokens, 300, &token, error), path_of("text"), "no token [300]");
+    assert_refused(ra_tokens_get(&tokens, INT64_MAX, &token, error), path_of("text"), "no token");
+    ck_assert_int_eq(token, 77);
+    ra_tokens_close(&tokens);
+    ra_tokens_close(&tokens);
+    ck_assert_int_ne(ra_tokens_get(&tokens, 0, &token, error), RA_OK);
+}
+END_TEST
+
+START_TEST(arrays)
+{
+    static const int64_t vocabularies[] = {256, 65536, INT64_C(1) << 31, INT64_C(1) << 31};
+    int64_t count = 5, vocabulary = vocabularies[_i];
+    int64_t numbers[] = {0, vocabulary - 1, 3, vocabulary / 2, 255};
+    struct ra_tokens tokens;
+    const char *path = write_npy("t.npy", (enum npy_type)(NPY_UINT8 + _i), 1, &count, numbers);
+    must(ra_tokens_open(&tokens, path, error));
+    ck_assert_int_eq(tokens.count, 5);
+    ck_assert_int_eq(tokens.vocabulary, vocabulary);
+    int32_t token;
+    for (int i = 0; i < 5; i++) {
+        must(ra_tokens_get(&tokens, i, &token, error));
+        ck_assert_int_eq(token, numbers[i]);
+    }
+
+    /* That of a model may be smaller. */
+    tokens.vocabulary = vocabulary - 1;
+    must(ra_tokens_get(&tokens, 0, &token, error));
+    char words[100];
+    snprintf(words, sizeof words, "token [1] is %" PRId64 "; tokens are 0 to %" PRId64,
+             vocabulary - 1, vocabulary - 2);
+    assert_refused(ra_tokens_get(&tokens, 1, &token, error), path, words);
+    ra_tokens_close(&tokens);
+}
+END_TEST
+
+START_TEST(no_tokens)
+{
+    /* Numbers that no int32 is, or none that is a token: an error where they are, and nowhere else. */
+    int64_t wide[] = {1, INT64_C(1) << 31, -1, INT64_MIN, INT64_MAX, 2}, narrow[] = {1, INT32_MIN};
+    struct ra_tokens tokens;
+    int32_t token;
+    const char *path = write_npy("wide.npy", NPY_INT64, 1, (const int64_t[]){6}, wide);
+    must(ra_tokens_open(&tokens, path, error));
+    must(ra_tokens_get(&tokens, 0, &token, error));
+    assert_refused(ra_tokens_get(&tokens, 1, &token, error), path, "token [1] is 2147483648");
+    assert_refused(ra_tokens_get(&tokens, 2, &token, error), path,
+                   "token [2] is -1; tokens are 0 to");
+    assert_refused(ra_tokens_get(&tokens, 3, &token, error), path, "[3] is -9223372036854775808");
+    assert_refused(ra_tokens_get(&tokens, 4, &token, error), path, "[4] is 9223372036854775807");
+    ck_assert_int_eq(token, 1);
+    must(ra_tokens_get(&tokens, 5, &token, error));
+    ra_tokens_close(&tokens);
+    path = write_npy("narrow.npy", NPY_INT32, 1, (const int64_t[]){2}, narrow);
+    must(ra_tokens_open(&tokens, path, error));
+    assert_refused(ra_tokens_get(&tokens, 1, &token, error), path, "token [1] is -2147483648");
+    ra_tokens_close(&tokens);
+}
+END_TEST
+
+START_TEST(unaligned)
+{
+    /* A header of 68 bytes and one blank: the numbers lie across every border. */
+    unsigned char file[200] = "\x93NUMPY\1\0";
+    const char *header = "{'descr': '<i4', 'fortran_order': False, 'shape': (3,), } \n";
+    int32_t numbers[] = {1, 1 << 30, 99}, token;
+    size_t start = 10 + strlen(header);
+    ck_assert_int_ne(start % 4, 0);
+    file[8] = (unsigned char)strlen(header);
+    memcpy(file + 10, header, strlen(header));
+    memcpy(file + start, numbers, sizeof numbers);
+    struct ra_tokens tokens;
+    must(ra_tokens_open(&tokens, write_bytes("odd.npy", file, start + sizeof numbers), error));
+    for (int i = 0; i < 3; i++) {
+        must(ra_tokens_get(&tokens, i, &token, error));
+        ck_assert_int_eq(token, numbers[i]);
+    }
+    ra_tokens_close(&tokens);
+}
+END_TEST
+
+START_TEST(refused)
+{
+    int before = dup(0);
+    close(before);
+    assert_not_opened(path_of("missing"), "cannot be opened: No such file");
+    assert_not_opened(path_of("missing.npy"), "cannot be opened: No such file");
+    assert_not_opened(folder, "not a regular file");
+    ck_assert_int_eq(mkfifo(path_of("pipe"), 0600), 0);
+    assert_not_opened(path_of("pipe"), "not a regular file");
+    assert_not_opened(write_bytes("empty", "", 0), "is empty; at least one token");
+    assert_not_opened(write_bytes("empty.npy", "", 0), "is empty");
+    assert_not_opened(write_npy("none.npy", NPY_INT32, 1, (const int64_t[]){0}, NULL),
+                      "is empty; at least one token");
+    assert_not_opened(write_npy("two.npy", NPY_INT32, 2, (const int64_t[]){2, 3}, NULL),
+                      "2 axes; tokens have one: save array.reshape(-1)");
+    assert_not_opened(write_npy("scalar.npy", NPY_INT32, 0, (const int64_t[]){1}, NULL), "0 axes");
+    assert_not_opened(write_npy("f4.npy", NPY_FLOAT32, 1, (const int64_t[]){2}, NULL),
+                      "float32; tokens are integers: save array.astype('int32')");
+    assert_not_opened(write_npy("b1.npy", NPY_BOOL, 1, (const int64_t[]){2}, NULL), "bool; tokens");
+    assert_not_opened(write_bytes("text.npy", "text", 4), "not an .npy file");
+    char header[] = "\x93NUMPY\1\0\x3a\0{'descr': '<u8', 'fortran_order': False, 'shape': (1,), }\n"
+                    "12345678";
+    assert_not_opened(write_bytes("u8.npy", header, sizeof header - 1), "uint64 ('<u8')");
+    assert_not_opened(path_of("u8.npy"), "(tokens as array.astype('int32'))");
+    int after = dup(0);
+    ck_assert_int_eq(before, after);
+}
+END_TEST
+
+START_TEST(long_path)
+{
+    /* The end of the path stands in the error, and its reason has room. */
+    char name[260] = "";
+    memset(name, 'n', 250);
+    memcpy(name + 240, "/last.npy", 10);
+    name[120] = '/';
+    char part[260];
+    for (int slash = 120; slash <= 240; slash += 120) {
+        snprintf(part, sizeof part, "%.*s", slash, name);
+        ck_assert_int_eq(mkdir(path_of(part), 0700), 0);
+    }
+    write_npy(name, NPY_FLOAT64, 1, (const int64_t[]){2}, NULL);
+    assert_not_opened(path_of(name), "float64; tokens are integers");
+}
+END_TEST
+
+START_TEST(larger_than_memory)
+{
+    /* 64 GiB, of which nearly all is a hole: next to nothing is read, or becomes memory. */
+    int64_t count = INT64_C(1) << 36;
+    int fd = open(path_of("large"), O_RDWR | O_CREAT, 0600);
+    if (fd < 0 || ftruncate(fd, count) != 0) {
+        fprintf(stderr, "check_data: larger_than_memory skipped: no file of 64 GiB can be made\n");
+        return;
+    }
+    ck_assert_int_eq(pwrite(fd, "z", 1, count - 1), 1);
+    close(fd);
+    struct ra_tokens tokens;
+    struct ra_dataset data;
+    int32_t token, label;
+    must(ra_tokens_open(&tokens, path_of("large"), error));
+    ck_assert_int_eq(tokens.count, count);
+    must(ra_tokens_get(&tokens, count - 1, &token, error));
+    ck_assert_int_eq(token, 'z');
+    must(ra_dataset_open(&data, &tokens, 3, 0.5, 1, error));
+    for (int i = 0; i < 20; i++) {
+        int64_t window = ra_dataset_window(&data, i);
+        must(ra_dataset_read(&data, window, 1, (const int64_t[]){2}, &token, &label, error));
+    }
+    struct rusage usage;
+    ck_assert_int_eq(getrusage(RUSAGE_SELF, &usage), 0);
+    ck_assert_int_lt(usage.ru_maxrss, 1 << 20); /* KiB */
+    ck_assert_int_lt(bytes_read, 10000);
+    ra_tokens_close(&tokens);
+    unlink(path_of("large"));
+}
+END_TEST
+
+/* ---- Windows and labels. */
+
+/* A file of `count` tokens, each of which says where it is: token i is 3 * i + 1. */
+static struct ra_tokens numbered(int64_t count)
+{
+    struct ra_tokens tokens;
+    int64_t *numbers = malloc((size_t)count * sizeof *numbers);
+    ck_assert_ptr_nonnull(numbers);
+    for (int64_t i = 0; i < count; i++)
+        numbers[i] = 3 * i + 1;
+    must(ra_tokens_open(&tokens, write_npy("numbered.npy", NPY_INT32, 1, &count, numbers), error));
+    free(numbers);
+    return tokens;
+}
+
+START_TEST(windows)
+{
+    /* Every window of every length is there, one after the other, with all its labels; a window more
+     * would not fit. */
+    for (int64_t count = 2; count <= 40; count++) {
+        struct ra_tokens tokens = numbered(count);
+        for (int64_t N = 1; N < count; N++) {
+            struct ra_dataset data;
+            must(ra_dataset_open(&data, &tokens, N, 0, 0, error));
+            expect(data.windows >= 1 && data.training == data.windows);
+            expect(data.windows * N + 1 <= count && (data.windows + 1) * N + 1 > count);
+            expect(ra_dataset_left_out(&data) == count - (data.windows * N + 1));
+            for (int64_t w = 0; w < data.windows; w++)
+                for (int64_t i = 0; i < N; i++) {
+                    int32_t token = -1, label = -1;
+                    must(ra_dataset_read(&data, w, 1, &i, &token, &label, error));
+                    expect(token == 3 * (w * N + i) + 1);
+                    expect(label == 3 * (w * N + i + 1) + 1);
+                }
+        }
+        ra_tokens_close(&tokens);
+    }
+}
+END_TEST
+
+START_TEST(labels_of_shards)
+{
+    /* A window of 31 tokens, in the shards of every layout and number of ranks, more than tokens too:
+     * together they have every token once, and every one has the label that it has in the file. Also
+     * the last one of a shard has its own. */
+    enum { N = 31 };
+    struct ra_tokens tokens = numbered(100);
+    struct ra_dataset data;
+    must(ra_dataset_open(&data, &tokens, N, 0, 0, error));
+    ck_assert_int_eq(data.windows, 3);
+    for (int P = 1; P <= 40; P++)
+        for (int kind = RA_CONTIGUOUS; kind <= RA_ZIGZAG; kind++)
+            for (int64_t bucket = 0; bucket <= (kind == RA_STRIPED ? 2 : 0); bucket++) {
+                int64_t stripes = ra_layout_stripes(P, N, bucket), window = P % 3;
+                struct ra_layout layout = {(enum ra_layout_kind)kind, P, N, stripes};
+                int seen[N] = {0};
+                for (int rank = 0; rank < P; rank++) {
+                    int64_t positions[N], count = ra_layout_rows(layout, rank);
+                    int32_t shard[N + 1], labels[N + 1];
+                    for (int64_t a = 0; a < count; a++)
+                        positions[a] = ra_layout_position(layout, rank, a);
+                    shard[count] = labels[count] = -77;
+                    must(ra_dataset_read(&data, window, count, positions, shard, labels, error));
+                    for (int64_t a = 0; a < count; a++) {
+                        expect(shard[a] == 3 * (window * N + positions[a]) + 1);
+                        expect(labels[a] == 3 * (window * N + positions[a] + 1) + 1);
+                        seen[positions[a]]++;
+                    }
+                    expect(shard[count] == -77 && labels[count] == -77);
+                }
+                for (int i = 0; i < N; i++)
+                    expect(seen[i] == 1);
+            }
+    ra_tokens_close(&tokens);
+}
+END_TEST
+
+START_TEST(held_out)
+{
+    static const struct {
+        int64_t windows;
+        double share;
+        int64_t held_out;
+    } cases[] = {{1, 0, 0},     {10, 0, 0},    {10, 0.1, 1},  {10, 1e-9, 1}, {10, 0.14, 1},
+                 {10, 0.16, 2}, {10, 0.94, 9}, {30, 0.1, 3},  {2, 0.5, 1},   {2, 0.1, 1},
+                 {99, 0.5, 50}, {97, 0.1, 10}, {97, 0.01, 1}, {3, 0.7, 2}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct ra_tokens tokens = numbered(4 * cases[c].windows + 3);
+        struct ra_dataset data;
+        must(ra_dataset_open(&data, &tokens, 4, cases[c].share, 5, error));
+        ck_assert_int_eq(data.windows, cases[c].windows);
+        ck_assert_int_eq(data.training, cases[c].windows - cases[c].held_out);
+        for (int64_t sample = 0; sample < 5 * data.windows; sample++) {
+            int64_t window = ra_dataset_window(&data, sample);
+            expect(window >= 0 && window < data.training);
+        }
+
+        /* Those that are held out can be read. */
+        int32_t token, label;
+        must(ra_dataset_read(&data, data.windows - 1, 1, (const int64_t[]){3}, &token, &label,
+                             error));
+        ck_assert_int_eq(label, 3 * 4 * data.windows + 1);
+        ra_tokens_close(&tokens);
+    }
+}
+END_TEST
+
+START_TEST(misuse)
+{
+    struct ra_tokens tokens = numbered(101);
+    const char *path = path_of("numbered.npy");
+    struct ra_dataset data;
+    static const int64_t lengths[] = {0, -1, 101, 102, INT64_MIN, INT64_MAX};
+    for (int c = 0; c < 6; c++)
+        assert_refused(ra_dataset_open(&data, &tokens, lengths[c], 0, 0, error), path,
+                       "give 1 to 100");
+    must(ra_dataset_open(&data, &tokens, 100, 0, 0, error));
+    static const double shares[] = {-0.1, 1, 2, NAN, INFINITY};
+    for (int c = 0; c < 5; c++)
+        assert_refused(ra_dataset_open(&data, &tokens, 10, shares[c], 0, error), "validation",
+                       "at least 0 and below 1");
+    assert_refused(ra_dataset_open(&data, &tokens, 100, 0.1, 0, error), path,
+                   "nothing to train on of the 1 windows");
+    assert_refused(ra_dataset_open(&data, &tokens, 10, 0.96, 0, error), path,
+                   "nothing to train on");
+
+    must(ra_dataset_open(&data, &tokens, 10, 0.2, 0, error));
+    int32_t token[2], label[2];
+    int64_t positions[] = {0, 10};
+    assert_refused(ra_dataset_read(&data, 10, 1, positions, token, label, error), "window = 10",
+                   "give 0 to 9");
+    assert_refused(ra_dataset_read(&data, -1, 1, positions, token, label, error), "window = -1",
+                   "give 0 to 9");
+    assert_refused(ra_dataset_read(&data, 9, 2, positions, token, label, error),
+                   "positions[1] = 10", "give 0 to 9");
+    positions[1] = -1;
+    assert_refused(ra_dataset_read(&data, 9, 2, positions, token, label, error),
+                   "positions[1] = -1", "give 0 to 9");
+    must(ra_dataset_read(&data, 9, 0, NULL, NULL, NULL, error));
+
+    /* What is no token, as a token and as the label of the one before. */
+    tokens.vocabulary = 3 * 34 + 1;
+    positions[1] = 4;
+    assert_refused(ra_dataset_read(&data, 3, 2, positions, token, label, error), path,
+                   "token [34] is 103");
+    positions[1] = 3;
+    assert_refused(ra_dataset_read(&data, 3, 2, positions, token, label, error), path,
+                   "token [34] is 103");
+    positions[1] = 2;
+    must(ra_dataset_read(&data, 3, 2, positions, token, label, error));
+    ra_tokens_close(&tokens);
+}
+END_TEST
+
+/* ---- The order. It needs no file: only how many windows there are. */
+
+static struct ra_dataset order(int64_t training, uint64_t seed)
+{
+    return (struct ra_dataset){.training = training, .windows = training, .seed = seed};
+}
+
+START_TEST(epochs_are_permutations)
+{
+    for (int64_t training = 1; training <= 300; training += training < 70 ? 1 : 57) {
+        static const uint64_t seeds[] = {0, 1, 2, UINT64_MAX};
+        for (int s = 0; s < 4; s++) {
+            struct ra_dataset data = order(training, seeds[s]);
+            for (int64_t epoch = 0; epoch < 5; epoch++) {
+                bool seen[400] = {false};
+                for (int64_t i = 0; i < training; i++) {
+                    int64_t window = ra_dataset_window(&data, epoch * training + i);
+                    expect(window >= 0 && window < training && !seen[window]);
+                    seen[window] = true;
+                }
+            }
+        }
+    }
+
+    /* Large ones, as far as one can look: no window comes twice. */
+    static unsigned char seen[(1 << 20) + 1];
+    struct ra_dataset data = order((1 << 20) + 1, 9);
+    for (int64_t i = 0; i <= 1 << 20; i++)
+        expect(seen[ra_dataset_window(&data, i)]++ == 0);
+    data = order(INT64_C(1) << 61, 9);
+    for (int64_t i = 0; i < 1000; i++) {
+        int64_t window = ra_dataset_window(&data, INT64_MAX - i);
+        expect(window >= 0 && window < INT64_C(1) << 61);
+    }
+}
+END_TEST
+
+START_TEST(same_order_everywhere)
+{
+    /* As a Python program computes it that was written from the description of the algorithm. A run
+     * that was begun by one version can so be resumed by another. */
+    static const int64_t small[] = {9, 6, 3, 1, 7, 4, 2, 8, 0, 5, 5, 8};
+    static const int64_t large[] = {976, 391, 609, 921, 444, 133, 561, 631, 904, 199, 299, 681};
+    struct ra_dataset one = order(10, 1), other = order(1000, UINT64_MAX);
+    for (int i = 0; i < 12; i++) {
+        ck_assert_int_eq(ra_dataset_window(&one, i), small[i]);
+        ck_assert_int_eq(ra_dataset_window(&other, i), large[i]);
+    }
+    struct ra_dataset huge = order(INT64_C(1000000000000), 7);
+    ck_assert_int_eq(ra_dataset_window(&huge, 12345678901234), 179964911541);
+}
+END_TEST
+
+/* Of how many samples do two orders have the same window? */
+static int equal(uint64_t seed, int64_t epoch, uint64_t other_seed, int64_t other_epoch)
+{
+    struct ra_dataset one = order(1000, seed), other = order(1000, other_seed);
+    int count = 0;
+    for (int64_t i = 0; i < 1000; i++)
+        count += ra_dataset_window(&one, 1000 * epoch + i) ==
+                 ra_dataset_window(&other, 1000 * other_epoch + i);
+    return count;
+}
+
+START_TEST(orders_differ)
+{
+    /* Of two orders without relation one sample is equal, on average. */
+    ck_assert_int_eq(equal(3, 4, 3, 4), 1000);
+    for (uint64_t seed = 0; seed < 10; seed++)
+        for (int64_t epoch = 0; epoch < 10; epoch++) {
+            ck_assert_int_lt(equal(seed, epoch, seed, epoch + 1), 10);
+            ck_assert_int_lt(equal(seed, epoch, seed + 1, epoch), 10);
+            ck_assert_int_lt(equal(seed, epoch + 1, seed + 1, epoch), 10);
+            ck_assert_int_lt(equal(seed, epoch, (uint64_t)epoch, (int64_t)seed),
+                             seed == (uint64_t)epoch ? 1001 : 10);
+        }
+
+    /* Nor does an order go through the file forwards or backwards. */
+    struct ra_dataset data = order(1000, 1);
+    int next = 0;
+    for (int64_t i = 0; i + 1 < 10000; i++) {
+        int64_t step = ra_dataset_window(&data, i + 1) - ra_dataset_window(&data, i);
+        next += step == 1 || step == -1;
+    }
+    ck_assert_int_lt(next, 50);
+}
+END_TEST
+
+START_TEST(every_window_everywhere)
+{
+    /* Of few windows each is at each place of an epoch, and after each other one, about equally often:
+     * within six standard deviations. */
+    enum { EPOCHS = 20000 };
+    for (int training = 2; training <= 9; training++) {
+        struct ra_dataset data = order(training, (uint64_t)training);
+        static int places[9][9], pairs[9][9];
+        memset(places, 0, sizeof places);
+        memset(pairs, 0, sizeof pairs);
+        for (int64_t e = 0; e < EPOCHS; e++) {
+            int64_t before = 0;
+            for (int i = 0; i < training; i++) {
+                int64_t window = ra_dataset_window(&data, e * training + i);
+                places[i][window]++;
+                if (i > 0)
+                    pairs[before][window]++;
+                before = window;
+            }
+        }
+        double mean = (double)EPOCHS / training, allowed = 6 * sqrt(mean);
+        for (int i = 0; i < training; i++)
+            for (int w = 0; w < training; w++) {
+                expect(fabs(places[i][w] - mean) < allowed);
+                expect(i == w || fabs(pairs[i][w] - mean) < allowed);
+            }
+    }
+}
+END_TEST
+
+int main(void)
+{
+    scratch_make(folder, sizeof folder, NULL, "check-data");
+    Suite *suite = suite_create("data");
+    TCase *tokens = tcase_create("tokens"), *windowed = tcase_create("windows");
+    TCase *ordered = tcase_create("order");
+    TCase *const cases[] = {tokens, windowed, ordered};
+    for (int c = 0; c < 3; c++) {
+        tcase_set_timeout(cases[c], 60);
+        suite_add_tcase(suite, cases[c]);
+    }
+    tcase_add_test(tokens, bytes);
+    tcase_add_loop_test(tokens, arrays, 0, 4);
+    tcase_add_test(tokens, no_tokens);
+    tcase_add_test(tokens, unaligned);
+    tcase_add_test(tokens, refused);
+    tcase_add_test(tokens, long_path);
+    tcase_add_test(tokens, larger_than_memory);
+    tcase_add_test(windowed, windows);
+    tcase_add_test(windowed, labels_of_shards);
+    tcase_add_test(windowed, held_out);
+    tcase_add_test(windowed, misuse);
+    tcase_add_test(ordered, epochs_are_permutations);
+    tcase_add_test(ordered, same_order_everywhere);
+    tcase_add_test(ordered, orders_differ);
+    tcase_add_test(ordered, every_window_everywhere);
+    int result = suite_run(suite);
+    scratch_remove(folder);
+    return result;
+}
