@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "ra_gathered.h"
 #include "ra_loss.h"
 #include "ra_model_parts.h"
 #include "ra_processors.h"
@@ -30,8 +31,7 @@ const char *ra_model_error(const struct ra_model *model)
 
 /* ---- Plans. */
 
-/* The plan of one layer's attention. */
-static struct ra_config attention_of(const struct ra_model *model, int64_t layer)
+struct ra_config ra_model_attention(const struct ra_model *model, int64_t layer)
 {
     const struct ra_model_config *c = &model->config;
     const struct ra_model_run *run = &model->run;
@@ -65,15 +65,24 @@ static enum ra_status plan_layer(struct ra_model *model, int64_t layer)
             model->plans[layer] = model->plans[l];
             return RA_OK;
         }
-    struct ra_config config = attention_of(model, layer);
+    struct ra_config config = ra_model_attention(model, layer);
     struct ra_link link;
+    if (model->run.gather)
+        return ra_gathered_create(&model->plans[layer], &config, model->comm, model->error);
     enum ra_status status =
         ra_mpi_link(&link, model->comm, config.ring_size, config.timeout, model->error);
     if (status != RA_OK)
         return status;
-    if (model->run.threads == 0)
-        model->run.threads = ra_processors_share(link.sharing);
     return ra_plan_create(&model->plans[layer], &config, &link, model->error);
+}
+
+/* Is the plan of this layer that of an earlier one? */
+static bool is_shared(const struct ra_model *model, int64_t layer)
+{
+    for (int64_t l = 0; l < layer; l++)
+        if (model->plans[l] == model->plans[layer])
+            return true;
+    return false;
 }
 
 /* ---- Memory. */
@@ -107,9 +116,10 @@ static int64_t lay_out(struct ra_model *model)
             layer->x = take(model, &used, T * c->dim);
         else
             layer->x = model->layers[l - 2].x;
+        if (l < c->depth && (l == 0 || !share || model->run.keep_keys))
+            layer->qkv = take(model, &used, T * qkv);
         if (l == c->depth || (l > 0 && share))
             continue;
-        layer->qkv = take(model, &used, T * qkv);
         layer->o = take(model, &used, T * query);
         layer->lse = take(model, &used, T * c->heads);
         layer->mid = take(model, &used, T * c->dim);
@@ -126,9 +136,9 @@ static int64_t lay_out(struct ra_model *model)
     return used;
 }
 
-/* Memory for all, as NaN: what nobody wrote shows. */
-static bool allocate(struct ra_model *model)
+bool ra_model_allocate(struct ra_model *model)
 {
+    /* As NaN: what nobody wrote shows. */
     int64_t bytes = lay_out(model) * (int64_t)sizeof(float);
     void *memory = NULL;
     if (posix_memalign(&memory, 64, (size_t)bytes) != 0)
@@ -142,9 +152,9 @@ static bool allocate(struct ra_model *model)
 
 /* ---- Beginning and end. */
 
-/* All but the model itself. What was made stays with it. */
-static enum ra_status build(struct ra_model *model, MPI_Comm comm)
+enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
 {
+    struct ra_link link;
     enum ra_status status = ra_model_check(&model->config, model->error);
     if (status != RA_OK)
         return status;
@@ -154,15 +164,32 @@ static enum ra_status build(struct ra_model *model, MPI_Comm comm)
                              ra_parameter_numbers(&model->config));
     if (MPI_Comm_dup(comm, &model->comm) != MPI_SUCCESS)
         return ra_model_fail(model, RA_LOST, "MPI cannot duplicate the communicator");
+
+    /* A link knows how many ranks share the processors. */
+    status = ra_mpi_link(&link, comm, model->run.ring_size, model->run.timeout, model->error);
+    if (status != RA_OK)
+        return status;
+    if (model->run.threads == 0)
+        model->run.threads = ra_processors_share(link.sharing);
+    link.close(link.self);
+    model->work.vector = ra_vector_find(getenv("RA_VECTOR"));
+    model->work.threads = model->run.threads;
+    return RA_OK;
+}
+
+/* All but the model itself. What was made stays with it. */
+static enum ra_status build(struct ra_model *model, MPI_Comm comm)
+{
+    enum ra_status status = ra_model_begin(model, comm);
+    if (status != RA_OK)
+        return status;
     for (int64_t l = 0; l < model->config.depth; l++)
         if ((status = plan_layer(model, l)) != RA_OK)
             return status;
     model->n = ra_plan_rows(model->plans[0], RA_QUERY_SIDE);
     model->rows = model->run.batch * model->n;
-    model->work.vector = ra_vector_find(getenv("RA_VECTOR"));
-    model->work.threads = model->run.threads;
     int64_t *positions = malloc((size_t)(model->n + 1) * sizeof *positions);
-    if (!positions || !allocate(model)) {
+    if (!positions || !ra_model_allocate(model)) {
         free(positions);
         return ra_model_fail(model, RA_OUT_OF_MEMORY, "no memory for %" PRId64 " rows of a model",
                              model->rows);
@@ -202,11 +229,9 @@ void ra_model_destroy(struct ra_model *model)
     if (!model)
         return;
     for (int64_t l = model->config.depth - 1; l >= 0; l--) {
-        bool shared = false;
-        for (int64_t e = 0; e < l; e++)
-            shared = shared || model->plans[e] == model->plans[l];
-        if (!shared)
+        if (!is_shared(model, l))
             ra_plan_destroy(model->plans[l]);
+        ra_tree_destroy(model->trees[l]);
     }
     if (model->comm != MPI_COMM_NULL)
         MPI_Comm_free(&model->comm);
@@ -228,10 +253,8 @@ int64_t ra_model_bytes(const struct ra_model *model)
 {
     int64_t bytes = model->bytes;
     for (int64_t l = 0; l < model->config.depth; l++) {
-        bool shared = false;
-        for (int64_t e = 0; e < l; e++)
-            shared = shared || model->plans[e] == model->plans[l];
-        bytes += shared ? 0 : ra_plan_bytes(model->plans[l]);
+        bytes += is_shared(model, l) ? 0 : ra_plan_bytes(model->plans[l]);
+        bytes += model->trees[l] ? ra_tree_bytes(model->trees[l]) : 0;
     }
     return bytes;
 }

@@ -19,7 +19,9 @@ struct ra_model_run {
     int64_t batch, length; /* B of this ring, N */
     bool has_mask;         /* calls give a key mask */
     bool forward_only;     /* no gradients: less memory */
+    bool keep_keys;        /* with forward_only: ra_model_keys will be asked */
     bool recompute; /* keeps one row of numbers per layer, and computes the rest of it again */
+    bool gather;    /* keys are gathered by all ranks, instead of going round the ring */
     enum ra_layout_kind layout;
     int64_t bucket;
     int ring_size;  /* P; 0: all ranks */
@@ -56,15 +58,14 @@ int64_t ra_model_bytes(const struct ra_model *model);
 int ra_model_threads(const struct ra_model *model);
 
 /* Computes the last layer's rows, which ra_model_logits turns into logits (count, V), of rows first..first +
- * count - 1 of the B n: this one, no other rank need call. Keys and values of a layer, as they went into
- * its attention, (B, n, G, D), rows `row` numbers apart: valid until the next forward, and not with
- * recompute. */
+ * count - 1 of the B n: this one, no other rank need call. Keys or values of a layer as they went into its
+ * attention, (B, n, G, D): valid until the next forward. */
 RA_CHECKED enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
                                            const struct ra_model_batch *batch);
 void ra_model_logits(struct ra_model *model, const float *weights, int64_t first, int64_t count,
                      float *logits);
-void ra_model_keys(const struct ra_model *model, int64_t layer, const float **k, const float **v,
-                   int64_t *row);
+struct ra_tensor ra_model_keys(const struct ra_model *model, int64_t layer);
+struct ra_tensor ra_model_values(const struct ra_model *model, int64_t layer);
 
 /* The mean of -log p(label) over all labels of all ranks that count, and unless `gradients` is NULL its
  * gradients with respect to all weights: written, and the same on all ranks. No label counts: 0, and

@@ -42,8 +42,7 @@ static void linear_backward(const struct ra_model *model, int64_t in, int64_t ou
 
 /* ---- Attention. */
 
-/* The part of rows of q, k and v that begins at number `first`. */
-static struct ra_tensor part_of(const struct ra_model *model, float *qkv, int64_t first)
+struct ra_tensor ra_model_part(const struct ra_model *model, float *qkv, int64_t first)
 {
     int64_t row = qkv_width(&model->config);
     return (struct ra_tensor){qkv + first, RA_FLOAT32, model->n * row, row, model->config.head_dim};
@@ -56,19 +55,36 @@ static struct ra_arrays arrays_of(const struct ra_model *model, const struct ra_
     const struct ra_model_config *c = &model->config;
     int64_t k = query_width(c), v = k + c->key_heads * c->head_dim;
     struct ra_arrays arrays = RA_ARRAYS_INIT;
-    arrays.q = part_of(model, x->qkv, 0);
-    arrays.k = part_of(model, x->qkv, k);
-    arrays.v = part_of(model, x->qkv, v);
+    arrays.q = ra_model_part(model, x->qkv, 0);
+    arrays.k = ra_model_part(model, x->qkv, k);
+    arrays.v = ra_model_part(model, x->qkv, v);
     arrays.mask = ra_tensor_bn((void *)batch->mask, model->n);
     arrays.o = ra_tensor_bnhd(x->o, RA_FLOAT32, model->n, c->heads, c->head_dim);
     arrays.lse = ra_tensor_bhn(x->lse, model->n, c->heads);
     if (d_qkv) {
         arrays.d_out = ra_tensor_bnhd(d_o, RA_FLOAT32, model->n, c->heads, c->head_dim);
-        arrays.dq = part_of(model, d_qkv, 0);
-        arrays.dk = part_of(model, d_qkv, k);
-        arrays.dv = part_of(model, d_qkv, v);
+        arrays.dq = ra_model_part(model, d_qkv, 0);
+        arrays.dk = ra_model_part(model, d_qkv, k);
+        arrays.dv = ra_model_part(model, d_qkv, v);
     }
     return arrays;
+}
+
+/* o = attention(q, k, v), of the whole sequence, or of the new tokens of a decoder over all so far. */
+static enum ra_status attend(struct ra_model *model, int64_t l, const struct ra_layer_rows *x,
+                             const struct ra_model_batch *batch)
+{
+    struct ra_arrays arrays = arrays_of(model, x, batch, NULL, NULL);
+    struct ra_tree *tree = model->trees[l];
+    enum ra_status status;
+    if (!tree)
+        status = ra_forward(model->plans[l], &arrays);
+    else if ((status = ra_tree_keep(tree, model->first, model->n, arrays.k, arrays.v)) == RA_OK)
+        status = ra_tree_attend(tree, model->n, arrays.q, arrays.o);
+    if (status != RA_OK)
+        ra_model_fail(model, status, "layer %d: %s", (int)l,
+                      tree ? ra_tree_error(tree) : ra_plan_error(model->plans[l]));
+    return status;
 }
 
 /* Turns q and k, which stand side by side, by the angles of their positions. */
@@ -94,10 +110,9 @@ static enum ra_status layer_forward(struct ra_model *model, int64_t l, const flo
     ra_norm_forward(threads, T, dim, x->x, w.attention_gamma, model->normal);
     linear_forward(model, dim, qkv_width(c), model->normal, w.qkv, x->qkv, false);
     turn(model, x->qkv, 1);
-    struct ra_arrays arrays = arrays_of(model, x, batch, NULL, NULL);
-    enum ra_status status = ra_forward(model->plans[l], &arrays);
+    enum ra_status status = attend(model, l, x, batch);
     if (status != RA_OK)
-        return ra_model_fail(model, status, "layer %d: %s", (int)l, ra_plan_error(model->plans[l]));
+        return status;
     memcpy(x->mid, x->x, (size_t)(T * dim) * sizeof *x->mid);
     linear_forward(model, query_width(c), dim, x->o, w.out, x->mid, true);
 
@@ -211,13 +226,16 @@ void ra_model_logits(struct ra_model *model, const float *weights, int64_t first
                        ra_matrix_transposed(w.logits, c->dim), logits, c->vocabulary, false);
 }
 
-void ra_model_keys(const struct ra_model *model, int64_t layer, const float **k, const float **v,
-                   int64_t *row)
+struct ra_tensor ra_model_keys(const struct ra_model *model, int64_t layer)
+{
+    return ra_model_part(model, model->layers[layer].qkv, query_width(&model->config));
+}
+
+struct ra_tensor ra_model_values(const struct ra_model *model, int64_t layer)
 {
     const struct ra_model_config *c = &model->config;
-    *k = model->layers[layer].qkv + query_width(c);
-    *v = *k + c->key_heads * c->head_dim;
-    *row = qkv_width(c);
+    return ra_model_part(model, model->layers[layer].qkv,
+                         query_width(c) + c->key_heads * c->head_dim);
 }
 
 /* The sum of the losses of this rank's rows; the gradients with respect to the rows of the last layer. */

@@ -36,6 +36,12 @@ transformer_command *transformer_options(struct transformer *t, int argc, char *
 /* Unless the status is RA_OK, ends the program with the text. */
 void transformer_check(const struct transformer *t, enum ra_status status, const char *error);
 
+/* Makes a folder, unless there is one. */
+void transformer_make_folder(const struct transformer *t, const char *path);
+
+/* Reads a model, which is a file or a folder: t->model, and its weights, in memory of the stage. */
+float *transformer_read_model(struct transformer *t, const char *path);
+
 /* The commands. */
 transformer_command transformer_step, transformer_bench, transformer_train, transformer_generate,
     transformer_export, transformer_import;

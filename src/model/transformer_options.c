@@ -80,6 +80,8 @@ static const struct ra_option options[] = {
      .help = "threads of a rank (default: its share of the processors)"},
     {FIELD(run.recompute), FLAG("recompute", TRAIN | BENCH | STEP),
      .help = "keep less of the forward, and compute it again"},
+    {FIELD(run.gather), FLAG("gather", TRAIN | BENCH | STEP),
+     .help = "every rank gathers all keys; without a ring"},
     {FIELD(run.timeout), TAKES("timeout", REAL, RUNS), RANGE(0, INFINITY),
      .good = "seconds, or 0 to wait for ever", .value = "S",
      .help = "seconds until a silent rank is an error (default 60; 0: never)"},

@@ -46,7 +46,7 @@ static void read_rows(const struct transformer *t, struct npy *file, int64_t set
         }
 }
 
-static void make_folder(const struct transformer *t, const char *path)
+void transformer_make_folder(const struct transformer *t, const char *path)
 {
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
         stage_fail(&t->stage, "%s: %s", path, strerror(errno));
@@ -113,9 +113,9 @@ void transformer_step(struct transformer *t)
     /* Results: each rank writes its own logits, rank 0 all else. */
     struct npy file;
     if (stage->world.rank == 0) {
-        make_folder(t, t->arguments[1]);
+        transformer_make_folder(t, t->arguments[1]);
         snprintf(path, sizeof path, "%s/gradients", t->arguments[1]);
-        make_folder(t, path);
+        transformer_make_folder(t, path);
         transformer_check(t, ra_folder_write(path, &t->model, gradients, error), error);
     }
     create(t, "logits", 3, (int64_t[]){batch, length, V}, &file);
@@ -136,21 +136,4 @@ void transformer_step(struct transformer *t)
     }
     npy_close(&file);
     ra_model_destroy(model);
-}
-
-void transformer_train(struct transformer *t)
-{
-    (void)t;
-}
-void transformer_generate(struct transformer *t)
-{
-    (void)t;
-}
-void transformer_export(struct transformer *t)
-{
-    (void)t;
-}
-void transformer_import(struct transformer *t)
-{
-    (void)t;
 }
