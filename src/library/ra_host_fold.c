@@ -109,15 +109,8 @@ static struct worker worker_of(struct hop *hop)
     const struct ra_host *host = plan->own;
     int thread = ra_host_thread(host);
     float *room = host->rooms + thread * host->room;
-    struct worker worker = {.hop = hop,
-                            .fold = {.D = c->dim,
-                                     .score = plan->score,
-                                     .tile = hop->backward ? ra_tile_backward : ra_tile_forward,
-                                     .tile_queries = c->tile_queries,
-                                     .tile_keys = c->tile_keys},
-                            .query_room = room};
-    if (host->vector)
-        worker.fold.tile = hop->backward ? host->vector->backward : host->vector->forward;
+    struct worker worker = {
+        .hop = hop, .fold = ra_plan_fold(plan, host->vector, hop->backward), .query_room = room};
     if (c->type != RA_FLOAT32) {
         int64_t row = ra_vector_row(c->dim), n = plan->rows[RA_QUERY_SIDE], m = host->visiting;
         worker.key_room = room + 3 * smaller(ra_host_chunk(c, RA_QUERY_SIDE), n) * row;

@@ -56,13 +56,16 @@ int ra_processors(void)
     return count > 0 ? count : 1;
 }
 
-int ra_processors_share(int sharing)
+int ra_processors_threads(int asked, int sharing, int64_t pieces)
 {
-    const char *asked = getenv("OMP_NUM_THREADS");
-    int64_t share = asked ? strtol(asked, NULL, 10) : 0;
-    if (share <= 0)
-        share = ra_processors() / (sharing > 1 ? sharing : 1);
-    return share < 1 ? 1 : share > 4096 ? 4096 : (int)share;
+    const char *usual = getenv("OMP_NUM_THREADS");
+    int64_t threads = asked;
+    if (threads == 0 && usual)
+        threads = strtol(usual, NULL, 10);
+    if (threads == 0)
+        threads = ra_processors() / (sharing > 1 ? sharing : 1);
+    threads = threads < pieces ? threads : pieces;
+    return threads > 1 ? (int)threads : 1;
 }
 
 /* The hash of Fowler, Noll and Vo. */

@@ -169,8 +169,7 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
     status = ra_mpi_link(&link, comm, model->run.ring_size, model->run.timeout, model->error);
     if (status != RA_OK)
         return status;
-    if (model->run.threads == 0)
-        model->run.threads = ra_processors_share(link.sharing);
+    model->run.threads = ra_processors_threads(model->run.threads, link.sharing, INT32_MAX);
     link.close(link.self);
     model->work.vector = ra_vector_find(getenv("RA_VECTOR"));
     model->work.threads = model->run.threads;
