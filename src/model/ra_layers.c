@@ -134,28 +134,6 @@ void ra_norm_backward(int threads, int64_t rows, int64_t dim, const float *x, co
 
 /* ---- GELU. */
 
-/* P(x) and its derivative, the bell curve exp(-x^2/2) / sqrt(2 pi), of up to CHUNK numbers. P by a
- * polynomial in 1 / (1 + p |x|) times the bell: Abramowitz and Stegun, Handbook of Mathematical Functions,
- * 7.1.26, whose error is below 7.5e-8. */
-static void normal(const struct ra_vector *vector, int64_t count, const float *x, float *below,
-                   float *bell)
-{
-    for (int64_t i = 0; i < count; i++)
-        bell[i] = -0.5f * x[i] * x[i];
-    vector->exp(count, bell, bell);
-    for (int64_t i = 0; i < count; i++) {
-        float t = 1 / (1 + 0.3275911f * 0.70710678f * fabsf(x[i]));
-        float tail = 1.061405429f;
-        tail = tail * t - 1.453152027f;
-        tail = tail * t + 1.421413741f;
-        tail = tail * t - 0.284496736f;
-        tail = tail * t + 0.254829592f;
-        tail *= 0.5f * t * bell[i];
-        below[i] = x[i] < 0 ? tail : 1 - tail;
-        bell[i] *= 0.39894228f;
-    }
-}
-
 void ra_gelu_forward(const struct ra_vector *vector, int threads, int64_t count, const float *x,
                      float *out)
 {
@@ -163,7 +141,7 @@ void ra_gelu_forward(const struct ra_vector *vector, int threads, int64_t count,
     for (int64_t first = 0; first < count; first += CHUNK) {
         float below[CHUNK], bell[CHUNK];
         int64_t these = least(CHUNK, count - first);
-        normal(vector, these, x + first, below, bell);
+        vector->normal(these, x + first, below, bell);
         for (int64_t i = 0; i < these; i++)
             out[first + i] = x[first + i] * below[i];
     }
@@ -176,7 +154,7 @@ void ra_gelu_backward(const struct ra_vector *vector, int threads, int64_t count
     for (int64_t first = 0; first < count; first += CHUNK) {
         float below[CHUNK], bell[CHUNK];
         int64_t these = least(CHUNK, count - first);
-        normal(vector, these, x + first, below, bell);
+        vector->normal(these, x + first, below, bell);
         for (int64_t i = 0; i < these; i++)
             d_x[first + i] = d_out[first + i] * (below[i] + x[first + i] * bell[i]);
     }
