@@ -124,8 +124,7 @@ static struct ra_batch *create(struct ra_layout layout, int64_t token_bytes, int
     return batch;
 }
 
-/* The shard of this rank, as it should be: B rows of its set, of each the positions of this rank.
- * */
+/* The shard of this rank, as it should be: its positions of every row of its set. */
 static int64_t check_shard(const unsigned char *shard, struct ra_layout layout, int64_t total,
                            int64_t bytes)
 {
@@ -326,8 +325,7 @@ static void test_misuse(void)
     refused(RA_INVALID, "rows = -1", good, 4, last ? -1 : 1);
     refused(RA_INVALID, "rows = 2147483648", good, 4, rank == 0 ? INT64_C(1) << 31 : 1);
 
-    /* The tokens of a shard can be too many, though those of no rank are: only that of rings of 1.
-     * */
+    /* Rows of one token: those of no rank are too many, but those of a shard. */
     if (ranks > 2) {
         bad = layout_of(RA_CONTIGUOUS, ranks, 1, 0);
         refused(RA_INVALID, "so must the tokens of a shard", bad, 1, (1 << 30) - 1 + (1 << 29));

@@ -138,8 +138,7 @@ END_TEST
 
 START_TEST(no_tokens)
 {
-    /* Numbers that no int32 is, or none that is a token: an error where they are, and nowhere else.
-     * */
+    /* Numbers that are no tokens: an error where they are, and nowhere else. */
     int64_t wide[] = {1, INT64_C(1) << 31, -1, INT64_MIN, INT64_MAX, 2}, narrow[] = {1, INT32_MIN};
     struct ra_tokens tokens;
     int32_t token;
