@@ -127,9 +127,9 @@ const struct ra_option ra_options[RA_OPTIONS] = {
      .help = "fold the keys in P pieces, one launch each, or in more if sums want it (default 1)"},
 };
 
-int64_t ra_option_load(const struct ra_option *option, const struct ra_config *config)
+int64_t ra_option_load(const struct ra_option *option, const void *fields)
 {
-    const char *at = (const char *)config + option->offset;
+    const char *at = (const char *)fields + option->offset;
     int64_t whole;
     int narrow;
     switch (option->kind) {
@@ -145,9 +145,9 @@ int64_t ra_option_load(const struct ra_option *option, const struct ra_config *c
     }
 }
 
-void ra_option_store(const struct ra_option *option, struct ra_config *config, int64_t value)
+void ra_option_store(const struct ra_option *option, void *fields, int64_t value)
 {
-    char *at = (char *)config + option->offset;
+    char *at = (char *)fields + option->offset;
     int narrow = (int)value;
     switch (option->kind) {
     case RA_OPTION_FLAG:

@@ -13,6 +13,20 @@
 extern "C" {
 #endif
 
+/* out (rows, width) = left (rows, inner) times right (inner, width), or that is added to what is there.
+ * Number (i, k) of left is at left[i * left_row + k * left_step], one of the two being 1; rows of right and
+ * out lie side by side, and their width is a multiple of 16. Each sum is added up in the order of k. */
+struct ra_vector_product {
+    int64_t rows, inner, width;
+    const float *left;
+    int64_t left_row, left_step;
+    const float *right;
+    int64_t right_row;
+    float *out;
+    int64_t out_row;
+    bool add;
+};
+
 /* What one instruction set offers. forward and backward are ra_tile_forward and ra_tile_backward but for
  * rounding: sums are added up in another order, which is that of the instruction set. */
 struct ra_vector {
@@ -25,6 +39,11 @@ struct ra_vector {
     /* exp of each number; numbers of 16 bits, of this type, as float32. */
     void (*exp)(int64_t count, const float *from, float *to);
     void (*load)(enum ra_type type, int64_t count, const void *from, float *to);
+
+    /* A product of matrices, which is fastest if `width` is this many columns. Chapter 10 has made it
+     * public. */
+    void (*multiply)(const struct ra_vector_product *product);
+    int64_t columns;
 };
 
 /* The instruction set of this name, or with NULL the best one. NULL: this processor has none of that

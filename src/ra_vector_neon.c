@@ -6,5 +6,6 @@
 #define RA_NEON
 #include "ra_vector_set.h"
 
-const struct ra_vector ra_vector_neon = {"neon", forward, backward, exp_all, load_all};
+const struct ra_vector ra_vector_neon = {
+    "neon", forward, backward, exp_all, load_all, multiply_all, 16 * ((QUERIES + 15) / 16)};
 #endif

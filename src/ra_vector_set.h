@@ -34,3 +34,9 @@ static void load_all(enum ra_type type, int64_t count, const void *from, float *
         }
     }
 }
+
+static void multiply_all(const struct ra_vector_product *x)
+{
+    multiply((struct product){x->rows, x->inner, x->width, x->left, x->left_row, x->left_step, x->right,
+                              x->right_row, x->out, x->out_row, x->add ? ADD : WRITE, NULL});
+}

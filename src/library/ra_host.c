@@ -20,11 +20,6 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- Memory. */
 
 /* How many threads the plan gets: no more than there are blocks to fold at the same time. */
@@ -32,15 +27,10 @@ static int threads_of(const struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
     int64_t n = plan->rows[RA_QUERY_SIDE], chunk = ra_host_chunk(c, RA_QUERY_SIDE);
-    const char *asked = getenv("OMP_NUM_THREADS");
-    int64_t pieces = c->batch * c->key_heads, share = c->threads;
+    int64_t pieces = c->batch * c->key_heads;
     if (c->tile == RA_VECTOR_TILE)
         pieces *= ra_host_blocks(plan->layouts[RA_QUERY_SIDE], n, chunk);
-    if (share == 0 && asked)
-        share = strtol(asked, NULL, 10);
-    if (share == 0)
-        share = ra_processors() / larger(1, plan->link.sharing);
-    return (int)larger(1, smaller(share, pieces));
+    return ra_processors_threads(c->threads, plan->link.sharing, pieces);
 }
 
 /* Gives every part of a rank its place in memory; returns how much that is. */
@@ -93,28 +83,29 @@ static int64_t bytes_of(const struct ra_plan *plan, int rank)
 
 /* ---- The caller's arrays. */
 
-/* Where an output of queries is computed: in the caller's own array if it is float32, else in the plan's.
- * What it loses goes where the other could have been. */
-static struct ra_tensor compute_in(struct ra_plan *plan, struct ra_tensor theirs)
+/* Says where o or dq is computed: in the caller's own array if it is float32, else in the plan's. What it
+ * loses goes where the other could have been. */
+static void compute_in(const struct ra_plan *plan, struct ra_tensor output)
 {
     const struct ra_config *c = &plan->config;
     struct ra_host *host = plan->own;
-    host->output = theirs;
-    if (c->type == RA_FLOAT32)
-        return theirs;
-    host->lost = theirs.type == RA_FLOAT32 ? host->wide : NULL;
-    if (theirs.type == RA_FLOAT32)
-        return theirs;
-    return ra_tensor_bnhd(host->wide, RA_FLOAT32, plan->rows[RA_QUERY_SIDE], c->heads, c->dim);
+    bool narrow = output.type != RA_FLOAT32;
+    host->output = host->computed = output;
+    if (narrow)
+        host->computed =
+            ra_tensor_bnhd(host->wide, RA_FLOAT32, plan->rows[RA_QUERY_SIDE], c->heads, c->dim);
+    if (c->type != RA_FLOAT32)
+        host->lost = narrow ? NULL : host->wide;
 }
 
-/* Where an output was computed in a copy, writes it to the caller's array. */
-static void write_back(const struct ra_plan *plan, struct ra_tensor theirs, struct ra_tensor ours)
+/* If it was computed in the plan's, writes it to the caller's array. */
+static void write_back(const struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
-    if (theirs.data != ours.data)
-        ra_number_store_all(theirs, c->batch, plan->rows[RA_QUERY_SIDE], c->heads, c->dim,
-                            ours.data);
+    const struct ra_host *host = plan->own;
+    if (host->computed.data != host->output.data)
+        ra_number_store_all(host->output, c->batch, plan->rows[RA_QUERY_SIDE], c->heads, c->dim,
+                            host->computed.data);
 }
 
 /* Copies the mask of this rank's keys, in which whatever is not 0 counts as true, and puts keys and
@@ -159,14 +150,14 @@ static enum ra_status forward(struct ra_plan *plan, const struct ra_arrays *give
     if (status != RA_OK)
         return status;
     host->arrays = arrays;
-    host->o_computed = host->dq_computed = compute_in(plan, arrays.o);
+    compute_in(plan, arrays.o);
     pack_keys(plan);
     ra_host_begin(plan);
     if (!ra_ring_forward(&plan->ring))
         return ra_plan_lose(plan);
     ra_host_finish(plan);
 
-    write_back(plan, arrays.o, host->o_computed);
+    write_back(plan);
     ra_number_store_all(turned(arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE], 1,
                         host->lse);
     return RA_OK;
@@ -182,7 +173,7 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
     if (status != RA_OK)
         return status;
     host->arrays = arrays;
-    host->o_computed = host->dq_computed = compute_in(plan, arrays.dq);
+    compute_in(plan, arrays.dq);
     ra_number_load_all(turned(arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE], 1,
                        host->lse);
     pack_keys(plan);
@@ -193,7 +184,7 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
 
     /* dk and dv are complete and at home. */
     int64_t m = plan->rows[RA_KEY_SIDE], numbers = c->batch * m * c->key_heads * c->dim;
-    write_back(plan, arrays.dq, host->dq_computed);
+    write_back(plan);
     ra_number_store_all(arrays.dk, c->batch, m, c->key_heads, c->dim, plan->ring.gradients[0]);
     ra_number_store_all(arrays.dv, c->batch, m, c->key_heads, c->dim,
                         plan->ring.gradients[0] + numbers);

@@ -37,12 +37,11 @@ struct ra_host {
     int64_t room; /* floats of one of them */
     struct ra_host_block *blocks[2]; /* by side */
 
-    /* The call that is under way: the caller's arrays, o and dq as they are computed; k and v of the hop
-     * that is folded, and how many rows they have. */
+    /* The call that is under way: the caller's arrays; of them o or, backward, dq, and where that is
+     * computed; k and v of the hop that is folded, and how many rows they have. */
     struct ra_arrays arrays;
-    struct ra_tensor o_computed, dq_computed, k, v;
+    struct ra_tensor output, computed, k, v;
     int64_t visiting;
-    struct ra_tensor output; /* the caller's o or dq, if it has 16 bits */
 };
 
 /* ---- ra_host_rows.c */

@@ -22,9 +22,9 @@ enum { PART = 384 };
 static int64_t forward_chunk(const struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
+    const struct ra_host *host = plan->own;
     int64_t chunk = ra_host_chunk(c, RA_QUERY_SIDE), rows = plan->rows[RA_QUERY_SIDE];
-    bool enough =
-        c->batch * c->heads * (rows / chunk) >= 4 * ((const struct ra_host *)plan->own)->threads;
+    bool enough = c->batch * c->heads * (rows / chunk) >= 4 * host->threads;
     return chunk % PART != 0 || enough ? chunk : PART;
 }
 
@@ -70,31 +70,27 @@ static int64_t cut(struct ra_layout layout, int rank, int64_t chunk, struct ra_h
 
 /* ---- Threads. */
 
-/* What one thread works on. */
-struct worker {
-    struct ra_plan *plan;
-    int step, origin;
-    bool backward;
-    struct ra_fold fold;
-    float *query_room, *key_room;
-    int64_t blocks[2]; /* how many, by side */
-    atomic_llong *next;
-};
-
 /* A hop that is folded, for all threads; and the next item of each turn that no thread has taken. Three
  * counters take turns: while one counts, that of the turn before is set back for the next but one. */
 struct hop {
     struct ra_plan *plan;
-    int step;
+    int step, origin;
     bool backward;
-    int64_t blocks[2];
+    int64_t blocks[2]; /* how many, by side */
     atomic_llong next[3];
 };
 
+/* One thread of it: how it folds, and where it may write. */
+struct worker {
+    struct hop *hop;
+    struct ra_fold fold;
+    float *query_room, *key_room;
+};
+
 /* Waits for all threads of the plan. Alone, it must not: the barrier would be that of a caller's team. */
-static void wait_for_all(const struct worker *worker)
+static void wait_for_all(const struct ra_host *host)
 {
-    if (((const struct ra_host *)worker->plan->own)->threads > 1) {
+    if (host->threads > 1) {
 #pragma omp barrier
     }
 }
@@ -102,40 +98,30 @@ static void wait_for_all(const struct worker *worker)
 /* The next item of this turn for this thread. */
 static int64_t take(const struct worker *worker, int64_t turn)
 {
-    return atomic_fetch_add(&worker->next[turn % 3], 1);
+    return atomic_fetch_add(&worker->hop->next[turn % 3], 1);
 }
 
 /* Where this thread may write, and how it folds. */
 static struct worker worker_of(struct hop *hop)
 {
-    struct ra_plan *plan = hop->plan;
-    int step = hop->step;
-    bool backward = hop->backward;
+    const struct ra_plan *plan = hop->plan;
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
     int thread = ra_host_thread(host);
     float *room = host->rooms + thread * host->room;
-    struct worker worker = {.plan = plan,
-                            .step = step,
-                            .origin = ra_ring_origin(&plan->ring, plan->link.rank, step),
-                            .backward = backward,
-                            .fold = ra_plan_fold(plan, backward),
-                            .query_room = room,
-                            .blocks = {hop->blocks[0], hop->blocks[1]},
-                            .next = hop->next};
+    struct worker worker = {
+        .hop = hop, .fold = ra_plan_fold(plan, host->vector, hop->backward), .query_room = room};
     if (c->type != RA_FLOAT32) {
         int64_t row = ra_vector_row(c->dim), n = plan->rows[RA_QUERY_SIDE], m = host->visiting;
         worker.key_room = room + 3 * smaller(ra_host_chunk(c, RA_QUERY_SIDE), n) * row;
         room = worker.key_room + 2 * smaller(ra_host_chunk(c, RA_KEY_SIDE), m) * row;
     }
     worker.fold.workspace = room;
-    if (host->vector)
-        worker.fold.tile = backward ? host->vector->backward : host->vector->forward;
 
     /* MPI may be called by the thread that made the call, and by no other. */
     if (thread == 0) {
         worker.fold.between = ra_ring_poll;
-        worker.fold.context = &plan->ring;
+        worker.fold.context = &hop->plan->ring;
     }
     return worker;
 }
@@ -143,33 +129,34 @@ static struct worker worker_of(struct hop *hop)
 /* All keys of head g into all queries of the heads that read it, as the stages do it. */
 static void fold_head(struct worker *worker, int64_t b, int64_t g)
 {
-    struct ra_plan *plan = worker->plan;
+    const struct hop *hop = worker->hop;
+    const struct ra_plan *plan = hop->plan;
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
-    struct ra_keys keys = ra_host_take_keys(plan, worker->step, worker->backward, b, g, 0,
-                                            host->visiting, worker->key_room);
+    struct ra_keys keys = ra_host_take_keys(plan, hop->step, hop->backward, b, g, 0, host->visiting,
+                                            worker->key_room);
     for (int64_t h = 0; h < c->heads; h++) {
         if (ra_heads_key(c->head_map, c->heads, c->key_heads, h) != g)
             continue;
         struct ra_queries queries = ra_host_take_queries(
-            plan, worker->backward, b, h, 0, plan->rows[RA_QUERY_SIDE], worker->query_room);
+            plan, hop->backward, b, h, 0, plan->rows[RA_QUERY_SIDE], worker->query_room);
         ra_layout_fold(&worker->fold, plan->layouts[RA_QUERY_SIDE], plan->link.rank,
-                       plan->layouts[RA_KEY_SIDE], worker->origin, c->causal, c->lookback, &queries,
+                       plan->layouts[RA_KEY_SIDE], hop->origin, c->causal, c->lookback, &queries,
                        &keys);
         ra_host_leave_queries(plan, b, h, 0, &queries);
     }
 }
 
 /* The band of a pair of blocks. Empty: nobody sees anything. */
-static struct ra_band band_of(const struct worker *worker, const struct ra_host_block *queries,
+static struct ra_band band_of(const struct hop *hop, const struct ra_host_block *queries,
                               const struct ra_host_block *keys)
 {
-    const struct ra_plan *plan = worker->plan;
+    const struct ra_plan *plan = hop->plan;
     if (!plan->config.causal)
         return RA_ALL_KEYS;
-    struct ra_band band = ra_layout_band(plan->layouts[RA_QUERY_SIDE], plan->link.rank,
-                                         queries->span, plan->layouts[RA_KEY_SIDE], worker->origin,
-                                         keys->span, plan->config.lookback);
+    struct ra_band band =
+        ra_layout_band(plan->layouts[RA_QUERY_SIDE], plan->link.rank, queries->span,
+                       plan->layouts[RA_KEY_SIDE], hop->origin, keys->span, plan->config.lookback);
     return ra_band_from(band, queries->offset, keys->offset);
 }
 
@@ -177,20 +164,21 @@ static struct ra_band band_of(const struct worker *worker, const struct ra_host_
 static void fold_pair(struct worker *worker, int64_t b, int64_t g, int64_t h, int64_t last,
                       int64_t i, int64_t j)
 {
-    struct ra_plan *plan = worker->plan;
+    const struct hop *hop = worker->hop;
+    const struct ra_plan *plan = hop->plan;
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
     const struct ra_host_block *rows = &host->blocks[RA_QUERY_SIDE][i];
     const struct ra_host_block *seen = &host->blocks[RA_KEY_SIDE][j];
-    struct ra_band band = band_of(worker, rows, seen);
+    struct ra_band band = band_of(hop, rows, seen);
     if (ra_band_is_empty(band, rows->count, seen->count))
         return;
-    struct ra_keys keys = ra_host_take_keys(plan, worker->step, worker->backward, b, g, seen->row,
+    struct ra_keys keys = ra_host_take_keys(plan, hop->step, hop->backward, b, g, seen->row,
                                             seen->count, worker->key_room);
     for (; h < last; h++) {
         if (ra_heads_key(c->head_map, c->heads, c->key_heads, h) != g)
             continue;
-        struct ra_queries queries = ra_host_take_queries(plan, worker->backward, b, h, rows->row,
+        struct ra_queries queries = ra_host_take_queries(plan, hop->backward, b, h, rows->row,
                                                          rows->count, worker->query_room);
         ra_band_fold(&worker->fold, &queries, &keys, band);
         ra_host_leave_queries(plan, b, h, rows->row, &queries);
@@ -200,7 +188,7 @@ static void fold_pair(struct worker *worker, int64_t b, int64_t g, int64_t h, in
 /* A thread's part of a hop on plain tiles: dq, dk and dv of a head of keys belong to one thread. */
 static void fold_heads(struct worker *worker)
 {
-    const struct ra_config *c = &worker->plan->config;
+    const struct ra_config *c = &worker->hop->plan->config;
     for (int64_t item; (item = take(worker, 0)) < c->batch * c->key_heads;)
         fold_head(worker, item / c->key_heads, item % c->key_heads);
 }
@@ -209,12 +197,13 @@ static void fold_heads(struct worker *worker)
  * blocks, which see more, come first. */
 static void fold_queries(struct worker *worker)
 {
-    const struct ra_config *c = &worker->plan->config;
-    int64_t heads = c->batch * c->heads, blocks = worker->blocks[RA_QUERY_SIDE];
+    const struct hop *hop = worker->hop;
+    const struct ra_config *c = &hop->plan->config;
+    int64_t heads = c->batch * c->heads, blocks = hop->blocks[RA_QUERY_SIDE];
     for (int64_t item; (item = take(worker, 0)) < blocks * heads;) {
         int64_t i = blocks - 1 - item / heads, b = item % heads / c->heads, h = item % c->heads;
         int64_t g = ra_heads_key(c->head_map, c->heads, c->key_heads, h);
-        for (int64_t j = 0; j < worker->blocks[RA_KEY_SIDE]; j++)
+        for (int64_t j = 0; j < hop->blocks[RA_KEY_SIDE]; j++)
             fold_pair(worker, b, g, h, h + 1, i, j);
     }
 }
@@ -223,29 +212,31 @@ static void fold_queries(struct worker *worker)
  * each block of queries and each block of keys belongs to one thread; between turns all wait. */
 static void fold_both(struct worker *worker)
 {
-    const struct ra_config *c = &worker->plan->config;
-    int64_t heads = c->batch * c->key_heads, n = worker->blocks[0], m = worker->blocks[1];
+    struct hop *hop = worker->hop;
+    const struct ra_config *c = &hop->plan->config;
+    const struct ra_host *host = hop->plan->own;
+    int64_t heads = c->batch * c->key_heads, n = hop->blocks[0], m = hop->blocks[1];
     int64_t turns = n > m ? n : m;
     for (int64_t t = 0; t < turns; t++) {
-        if (ra_host_thread(worker->plan->own) == 0)
-            atomic_store(&worker->next[(t + 2) % 3], 0);
+        if (ra_host_thread(host) == 0)
+            atomic_store(&hop->next[(t + 2) % 3], 0);
         for (int64_t item; (item = take(worker, t)) < m * heads;) {
             int64_t j = item / heads, i = (j + t) % turns, b = item % heads / c->key_heads;
             if (i < n)
                 fold_pair(worker, b, item % c->key_heads, 0, c->heads, i, j);
         }
-        wait_for_all(worker);
+        wait_for_all(host);
     }
 }
 
 /* One thread's share of a hop. */
-static void fold_share(void *hop)
+static void fold_share(void *context)
 {
+    struct hop *hop = context;
     struct worker worker = worker_of(hop);
-    const struct ra_host *host = worker.plan->own;
-    if (!host->vector)
+    if (!((const struct ra_host *)hop->plan->own)->vector)
         fold_heads(&worker);
-    else if (worker.backward)
+    else if (hop->backward)
         fold_both(&worker);
     else
         fold_queries(&worker);
@@ -257,7 +248,7 @@ void ra_host_fold(void *context, int step, bool backward)
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
     int rank = plan->link.rank, origin = ra_ring_origin(&plan->ring, rank, step);
-    struct hop hop = {.plan = plan, .step = step, .backward = backward};
+    struct hop hop = {.plan = plan, .step = step, .origin = origin, .backward = backward};
     ra_host_open_keys(plan, step);
     if (host->visiting == 0)
         return;

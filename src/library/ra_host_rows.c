@@ -41,11 +41,11 @@ static struct ra_queries queries_of(const struct ra_plan *plan, int64_t b, int64
     int64_t row = (b * H + h) * n;
     return (struct ra_queries){
         .rows = n,
-        .stride = {x->q.row, host->o_computed.row, x->d_out.row, host->dq_computed.row, H * D},
+        .stride = {x->q.row, host->computed.row, x->d_out.row, host->computed.row, H * D},
         .q = rows_of(x->q, b, h),
-        .o = rows_of(host->o_computed, b, h),
+        .o = rows_of(host->computed, b, h),
         .d_out = rows_of(x->d_out, b, h),
-        .dq = rows_of(host->dq_computed, b, h),
+        .dq = rows_of(host->computed, b, h),
         .max = host->max + row,
         .sum = host->sum + row,
         .lost = host->lost ? host->lost + (b * n * H + h) * D : NULL,
@@ -55,28 +55,19 @@ static struct ra_queries queries_of(const struct ra_plan *plan, int64_t b, int64
 
 /* Where arrays have 16 bits, what o or dq has lost waits in the caller's own array of it, whose numbers
  * come last: the upper halves of float32, which are enough of what is so small. */
-static uint16_t *halves_of(const struct ra_plan *plan, int64_t b, int64_t h, int64_t a,
-                           int64_t *row)
-{
-    const struct ra_tensor *theirs = &((const struct ra_host *)plan->own)->output;
-    *row = theirs->row;
-    return (uint16_t *)theirs->data + b * theirs->batch + h * theirs->head + a * theirs->row;
-}
-
-/* Puts what a block has lost there. */
 void ra_host_leave_queries(const struct ra_plan *plan, int64_t b, int64_t h, int64_t a,
                            const struct ra_queries *block)
 {
     const struct ra_host *host = plan->own;
     if (host->lost)
         return;
-    int64_t row;
-    uint16_t *halves = halves_of(plan, b, h, a, &row);
+    struct ra_tensor to = host->output;
+    uint16_t *halves = (uint16_t *)to.data + b * to.batch + h * to.head + a * to.row;
     for (int64_t i = 0; i < block->rows; i++)
         for (int64_t c = 0; c < plan->config.dim; c++) {
             uint32_t bits;
             memcpy(&bits, &block->lost[i * block->stride.lost + c], sizeof bits);
-            halves[i * row + c] = (uint16_t)(bits >> 16);
+            halves[i * to.row + c] = (uint16_t)(bits >> 16);
         }
 }
 

@@ -10,17 +10,22 @@
 #include <stdlib.h>
 #include "ra_config_check.h"
 #include "ra_message.h"
+#include "ra_vector.h"
 
 /* The plan begins at a cache line. */
 enum { LINE = 64 };
 
-struct ra_fold ra_plan_fold(const struct ra_plan *plan, bool backward)
+struct ra_fold ra_plan_fold(const struct ra_plan *plan, const struct ra_vector *vector,
+                            bool backward)
 {
-    return (struct ra_fold){.D = plan->config.dim,
-                            .score = plan->score,
-                            .tile = backward ? ra_tile_backward : ra_tile_forward,
-                            .tile_queries = plan->config.tile_queries,
-                            .tile_keys = plan->config.tile_keys};
+    struct ra_fold fold = {.D = plan->config.dim,
+                           .score = plan->score,
+                           .tile = backward ? ra_tile_backward : ra_tile_forward,
+                           .tile_queries = plan->config.tile_queries,
+                           .tile_keys = plan->config.tile_keys};
+    if (vector)
+        fold.tile = backward ? vector->backward : vector->forward;
+    return fold;
 }
 
 void ra_plan_place_messages(const struct ra_plan *plan, int rank, struct ra_arena *arena,

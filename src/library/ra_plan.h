@@ -19,10 +19,10 @@ struct ra_plan {
     struct ra_ring ring;         /* its messages are the backend's */
     bool look_only;              /* no memory to compute with */
     const struct ra_backend *backend;
-    void *own;           /* the backend's part of the plan */
-    int64_t fixed_bytes; /* of the plan itself, its schedule and its link */
-    enum ra_status lost; /* not RA_OK: the plan is at its end */
-    atomic_flag busy;    /* in a call */
+    void *own;             /* the backend's part of the plan */
+    int64_t fixed_bytes;   /* of the plan itself, its schedule and its link */
+    enum ra_status lost;   /* not RA_OK: the plan is at its end */
+    atomic_flag busy;      /* in a call */
     atomic_bool disturbed; /* another call came meanwhile */
     char error[RA_ERROR_SIZE];
 };
@@ -68,13 +68,15 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
                              const struct ra_link *link, const struct ra_backend *backend,
                              bool look_only, char *error);
 
+/* How this plan folds, with plain tiles if `vector` is NULL; the workspace is left to the caller. */
+struct ra_vector;
+struct ra_fold ra_plan_fold(const struct ra_plan *plan, const struct ra_vector *vector,
+                            bool backward);
+
 /* Gives the messages of a rank's ring their places: keys[0] only if this rank's keys travel, places
  * for visitors only if there are any, gradients unless the plan is forward only. */
 void ra_plan_place_messages(const struct ra_plan *plan, int rank, struct ra_arena *arena,
                             void *keys[3], float *gradients[4]);
-
-/* How tiles are folded, but for the memory that takes. */
-struct ra_fold ra_plan_fold(const struct ra_plan *plan, bool backward);
 
 /* All the memory of the plan on a rank of the ring. */
 int64_t ra_plan_bytes_of(const struct ra_plan *plan, int rank);

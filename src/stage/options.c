@@ -56,8 +56,7 @@ __attribute__((noreturn)) static void help(const struct stage *stage)
     exit(0);
 }
 
-/* The value that the text gives to the option, as ra_option_load would; 0 for a path. */
-static int64_t parse(const struct stage *stage, const struct ra_option *option, const char *text)
+int64_t stage_parse(const struct stage *stage, const struct ra_option *option, const char *text)
 {
     char *end = NULL, advice[RA_OPTION_TEXT];
     const char *also = "";
@@ -98,10 +97,23 @@ static int64_t parse(const struct stage *stage, const struct ra_option *option, 
     return value;
 }
 
+/* Ends the program unless it has this flag. */
+static void check_flag(const struct stage *stage, const struct ra_option *option)
+{
+    if (has_flag(stage, option))
+        return;
+    if (stage->number == STAGE_KERNEL)
+        stage_end(stage, 2, "--%s is a flag of stages, not of a kernel; see --help", option->flag);
+    if (!(option->programs & RA_STAGES))
+        stage_end(stage, 2, "--%s is a flag of the kernels' programs", option->flag);
+    stage_end(stage, 2, "--%s arrives in stage %02d", option->flag, option->chapter);
+}
+
 /* What the command line says once, for one flag. */
 static void take(struct stage *stage, const struct ra_option *option, const char *text)
 {
-    int64_t value = parse(stage, option, text);
+    check_flag(stage, option);
+    int64_t value = stage_parse(stage, option, text);
     if (option->field)
         ra_option_store(option, &stage->config, value);
     else if (strcmp(option->flag, "help") == 0)
@@ -114,18 +126,6 @@ static void take(struct stage *stage, const struct ra_option *option, const char
         stage->per_hop = true;
     else if (strcmp(option->flag, "pieces") == 0)
         stage->pieces = value;
-}
-
-/* Ends the program unless it has this flag. */
-static void check_flag(const struct stage *stage, const struct ra_option *option)
-{
-    if (has_flag(stage, option))
-        return;
-    if (stage->number == STAGE_KERNEL)
-        stage_end(stage, 2, "--%s is a flag of stages, not of a kernel; see --help", option->flag);
-    if (!(option->programs & RA_STAGES))
-        stage_end(stage, 2, "--%s is a flag of the kernels' programs", option->flag);
-    stage_end(stage, 2, "--%s arrives in stage %02d", option->flag, option->chapter);
 }
 
 /* What no flag says alone. */
@@ -141,15 +141,16 @@ static void check_together(const struct stage *stage)
         stage_end(stage, 2, "--bucket needs --layout striped: it is the length of a stripe");
 }
 
-const char *stage_read_options(struct stage *stage, int argc, char **argv)
+void stage_read_flags(struct stage *stage, int argc, char **argv, const struct ra_option *options,
+                      int count,
+                      void (*each)(struct stage *, const struct ra_option *, const char *text))
 {
     /* getopt_long returns 1 + the row of the table: it keeps 0 for a name that it does not know. */
-    struct option flags[RA_OPTIONS + 1] = {{0}};
-    for (int o = 0, used = 0; o < RA_OPTIONS; o++)
-        if (ra_options[o].flag)
-            flags[used++] =
-                (struct option){ra_options[o].flag,
-                                ra_options[o].value ? required_argument : no_argument, NULL, o + 1};
+    struct option flags[STAGE_FLAGS + 1] = {{0}};
+    for (int o = 0, used = 0; o < count; o++)
+        if (options[o].flag)
+            flags[used++] = (struct option){
+                options[o].flag, options[o].value ? required_argument : no_argument, NULL, o + 1};
 
     /* getopt's own messages start with argv[0]; ours start with the stage's name. */
     opterr = 0;
@@ -157,17 +158,20 @@ const char *stage_read_options(struct stage *stage, int argc, char **argv)
         /* optopt tells a flag of ours that is used wrongly from a letter, and 0 from a name. The
          * flag has just been passed, wherever it stood among the folders. */
         if (found == ':')
-            stage_end(stage, 2, "--%s needs a value; see --help", ra_options[optopt - 1].flag);
-        if (found == '?' && optopt >= 1 && optopt <= RA_OPTIONS)
-            stage_end(stage, 2, "--%s takes no value; see --help", ra_options[optopt - 1].flag);
+            stage_end(stage, 2, "--%s needs a value; see --help", options[optopt - 1].flag);
+        if (found == '?' && optopt >= 1 && optopt <= count)
+            stage_end(stage, 2, "--%s takes no value; see --help", options[optopt - 1].flag);
         if (found == '?' && optopt)
             stage_end(stage, 2, "-%c is not a flag of any stage; see --help", optopt);
         if (found == '?')
             stage_end(stage, 2, "%s is not a flag of any stage; see --help", argv[optind - 1]);
-        check_flag(stage, &ra_options[found - 1]);
-        take(stage, &ra_options[found - 1], optarg);
+        each(stage, &options[found - 1], optarg);
     }
+}
 
+const char *stage_read_options(struct stage *stage, int argc, char **argv)
+{
+    stage_read_flags(stage, argc, argv, ra_options, RA_OPTIONS, take);
     if (argc - optind != 2)
         stage_end(stage, 2, "give two folders, PROBLEM and RESULT (got %d); see --help",
                   argc - optind);

@@ -69,9 +69,11 @@ static void complete(struct stage *stage)
     stage_shard(stage, &stage->all_queries, 1, &stage->all_keys, 1);
 }
 
-void stage_open_in(struct stage *stage, int argc, char **argv)
+void stage_begin(struct stage *stage, int argc, char **argv)
 {
     stage->config.timeout = 60;
+    if (stage->number < 9) /* the chapter of the vector tile */
+        stage->config.tile = RA_PLAIN_TILE;
     stage->pieces = 1;
     for (int f = 0; f < STAGE_INPUTS; f++)
         stage->inputs[f].fd = -1;
@@ -85,17 +87,19 @@ void stage_open_in(struct stage *stage, int argc, char **argv)
 
     /* First the flags: a rank that only shows its help would not take part in what comes later. */
     check_agreement(stage, argc, argv);
-    stage_open_inputs(stage, stage_read_options(stage, argc, argv));
-    stage_check_all(stage);
-    check_agreement(stage, argc, argv);
-    complete(stage);
+}
 
-    /* From here on there is something to clean up. A reader of stdout that has gone, and `ulimit
-     * -f`, kill by default; ignored, they become errors of write, which are reported. */
+void stage_guard(void)
+{
+    /* A reader of stdout that has gone, and `ulimit -f`, kill by default; ignored, they become errors of
+     * write, which are reported. */
     stage_unfinished_guard();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
-    stage_open_results(stage);
+}
+
+void stage_opened(struct stage *stage)
+{
     stage->opened = true;
 
     /* Traces of ranks on one machine share its clock; else each starts when all have come here. */
@@ -104,6 +108,20 @@ void stage_open_in(struct stage *stage, int argc, char **argv)
     stage->trace_start = stage->world.ranks_here == stage->world.ranks
                              ? 1e-9 * (double)stage->gathered[0]
                              : ra_seconds();
+}
+
+void stage_open_in(struct stage *stage, int argc, char **argv)
+{
+    stage_begin(stage, argc, argv);
+    stage_open_inputs(stage, stage_read_options(stage, argc, argv));
+    stage_check_all(stage);
+    check_agreement(stage, argc, argv);
+    complete(stage);
+
+    /* From here on there is something to clean up. */
+    stage_guard();
+    stage_open_results(stage);
+    stage_opened(stage);
 }
 
 void stage_open(struct stage *stage, int argc, char **argv, int number, const char *program,
@@ -115,8 +133,6 @@ void stage_open(struct stage *stage, int argc, char **argv, int number, const ch
                             .world = stage_alone,
                             .config = RA_CONFIG_INIT,
                             .result_type = result_type};
-    if (number < 9)
-        stage->config.tile = RA_PLAIN_TILE;
     stage_open_in(stage, argc, argv);
 }
 
@@ -228,6 +244,11 @@ int stage_close(struct stage *stage)
         stage_name_trace(stage);
         stage_name_results(stage);
     }
+    return stage_leave(stage);
+}
+
+int stage_leave(struct stage *stage)
+{
     for (int i = 0; i < STAGE_INPUTS; i++)
         npy_close(&stage->inputs[i]);
     while (stage->memory) {

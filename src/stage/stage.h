@@ -102,6 +102,15 @@ void stage_open_kernel(struct stage *stage, int argc, char **argv, const char *p
  * with the defaults of this program, and result_type; all else is zero. */
 void stage_open_in(struct stage *stage, int argc, char **argv);
 
+/* The parts of stage_open_in, for a program that has a command line and results of its own. Begin: all but
+ * the command line and files. Guard: signals that end the program remove what is unfinished. Opened:
+ * errors from here on are of one rank; the trace begins. Leave: frees all and says goodbye to the other
+ * ranks; returns the exit code 0. */
+void stage_begin(struct stage *stage, int argc, char **argv);
+void stage_guard(void);
+void stage_opened(struct stage *stage);
+int stage_leave(struct stage *stage);
+
 /* Says which rows of the sequence this rank has: the spans, one after the other. They must live
  * until stage_close. Together the ranks of a ring have every row once. */
 void stage_shard(struct stage *stage, const struct ra_span *query_spans, int64_t query_span_count,

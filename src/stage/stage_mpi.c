@@ -197,8 +197,8 @@ static void take_memory(const struct stage *stage)
         world.in[r] = world.out[r] = MPI_REQUEST_NULL;
 }
 
-void stage_open_mpi(struct stage *stage, int argc, char **argv, int number, const char *program,
-                    const char *about)
+void stage_begin_mpi(struct stage *stage, int argc, char **argv, int number, const char *program,
+                     const char *about)
 {
     int running;
     MPI_Initialized(&running);
@@ -216,8 +216,6 @@ void stage_open_mpi(struct stage *stage, int argc, char **argv, int number, cons
                             .world = {.gather = gather, .stop = stop, .leave = leave},
                             .config = RA_CONFIG_INIT,
                             .result_type = NPY_FLOAT32};
-    if (number < 9)
-        stage->config.tile = RA_PLAIN_TILE;
     MPI_Comm_rank(MPI_COMM_WORLD, &stage->world.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &stage->world.ranks);
 
@@ -229,5 +227,11 @@ void stage_open_mpi(struct stage *stage, int argc, char **argv, int number, cons
     if (world.started_here)
         stop_watch();
     take_memory(stage);
+}
+
+void stage_open_mpi(struct stage *stage, int argc, char **argv, int number, const char *program,
+                    const char *about)
+{
+    stage_begin_mpi(stage, argc, argv, number, program, about);
     stage_open_in(stage, argc, argv);
 }

@@ -13,6 +13,10 @@
 void stage_open_mpi(struct stage *stage, int argc, char **argv, int number, const char *program,
                     const char *about);
 
+/* The same before stage_begin: it starts MPI, and fills what stage_begin asks for. */
+void stage_begin_mpi(struct stage *stage, int argc, char **argv, int number, const char *program,
+                     const char *about);
+
 /* From now on all ranks hear, now and then, that this one makes progress, as long as it polls this
  * link, of which a program has one: other rings know nothing of it, but may wait for its report. */
 void stage_show_progress(const struct stage *stage, struct ra_link *link);

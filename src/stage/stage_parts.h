@@ -7,6 +7,7 @@
 
 #include <limits.h>
 
+#include "ra_options.h"
 #include "stage.h"
 
 /* ---- unfinished.c: what must go if the program ends before stage_close. */
@@ -78,6 +79,15 @@ void stage_flush(const struct stage *stage);
 
 /* ---- options.c: the command line. Returns the path of PROBLEM. */
 const char *stage_read_options(struct stage *stage, int argc, char **argv);
+
+/* Reads the flags of a table, and gives them to `each` as they come; what is left begins at optind. */
+enum { STAGE_FLAGS = 64 };
+void stage_read_flags(struct stage *stage, int argc, char **argv, const struct ra_option *options,
+                      int count,
+                      void (*each)(struct stage *, const struct ra_option *, const char *text));
+
+/* The value that the text gives to the option, as ra_option_load would; 0 for a path. */
+int64_t stage_parse(const struct stage *stage, const struct ra_option *option, const char *text);
 
 /* ---- inputs.c: the problem. Opens and checks its files, and takes its shape. */
 void stage_open_inputs(struct stage *stage, const char *folder);

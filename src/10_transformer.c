@@ -1,0 +1,18 @@
+/* 10-transformer: a language model that is trained and run with its sequence cut into shards.
+ *
+ * Chapter 10.
+ */
+#include "transformer.h"
+
+int main(int argc, char **argv)
+{
+    struct transformer t = {0};
+    stage_begin_mpi(&t.stage, argc, argv, 10, "10-transformer",
+                    "A transformer whose sequence is sharded over the ranks of a ring.");
+    stage_begin(&t.stage, argc, argv);
+    transformer_command *run = transformer_options(&t, argc, argv);
+    stage_guard();
+    stage_opened(&t.stage);
+    run(&t);
+    return stage_leave(&t.stage);
+}

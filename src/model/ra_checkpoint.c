@@ -1,0 +1,201 @@
+/* ra_checkpoint: a model in training, as one file. See ra_checkpoint.h.
+ *
+ * Chapter 10.
+ */
+#include "ra_checkpoint.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <libgen.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "ra_folder.h"
+
+static const char word[16] = "ringattn model 1";
+
+struct head {
+    char word[16];
+    int64_t text, numbers, trained;
+    struct ra_training training;
+};
+
+/* A file that is read or written, and the checksum so far. */
+struct stream {
+    FILE *file;
+    uint64_t sum;
+    bool failed;
+};
+
+__attribute__((format(printf, 2, 3))) static enum ra_status fail(char error[RA_ERROR_SIZE],
+                                                                 const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    vsnprintf(error, RA_ERROR_SIZE, format, values);
+    va_end(values);
+    return RA_INVALID;
+}
+
+/* Adds bytes to the checksum, eight at a time: each step can be undone, so no change of one word is lost. */
+static void add_up(struct stream *stream, const void *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i += 8) {
+        uint64_t next = 0;
+        memcpy(&next, (const char *)bytes + i, count - i < 8 ? count - i : 8);
+        stream->sum = (stream->sum ^ next) * UINT64_C(0x9E3779B97F4A7C15);
+        stream->sum ^= stream->sum >> 29;
+    }
+}
+
+static void put(struct stream *stream, const void *bytes, size_t count)
+{
+    add_up(stream, bytes, count);
+    stream->failed = stream->failed || fwrite(bytes, 1, count, stream->file) != count;
+}
+
+static void get(struct stream *stream, void *bytes, size_t count)
+{
+    stream->failed = stream->failed || fread(bytes, 1, count, stream->file) != count;
+    if (!stream->failed)
+        add_up(stream, bytes, count);
+}
+
+/* ---- Reading. */
+
+/* Characters of a config; numbers that are read or written at a time. */
+enum { LONGEST = 1 << 15, CHUNK = 1024 };
+
+/* Opens a file and reads all but its numbers. */
+static enum ra_status open_file(const char *path, struct stream *stream, struct head *head,
+                                struct ra_model_config *config, char error[RA_ERROR_SIZE])
+{
+    char text[LONGEST];
+    struct stat status;
+    *stream = (struct stream){.file = fopen(path, "rb")};
+    if (!stream->file)
+        return fail(error, "%.200s: %s", path, strerror(errno));
+    get(stream, head, sizeof *head);
+    if (stream->failed || memcmp(head->word, word, sizeof word) != 0 || head->text < 0 ||
+        head->text >= LONGEST)
+        return fail(error, "%.200s: is no model of this program", path);
+    get(stream, text, (size_t)head->text);
+    text[head->text] = '\0';
+    if (stream->failed || ra_model_config_read(path, text, config, error) != RA_OK)
+        return fail(error, "%.200s: is damaged: its config cannot be read", path);
+    int64_t arrays = head->trained ? 3 : 1, numbers = ra_parameter_numbers(config);
+    int64_t bytes = (int64_t)sizeof *head + head->text + arrays * numbers * 4 + 8;
+    if (head->numbers != numbers || fstat(fileno(stream->file), &status) != 0 ||
+        status.st_size != bytes)
+        return fail(error, "%.200s: is damaged: it must have %" PRId64 " bytes", path, bytes);
+    return RA_OK;
+}
+
+enum ra_status ra_checkpoint_look(const char *path, struct ra_model_config *config,
+                                  struct ra_training *training, char error[RA_ERROR_SIZE])
+{
+    struct stream stream;
+    struct head head;
+    enum ra_status status = open_file(path, &stream, &head, config, error);
+    if (status == RA_OK)
+        *training = head.training;
+    if (stream.file)
+        fclose(stream.file);
+    return status;
+}
+
+/* Reads an array; where nobody wants it, chunk by chunk for its checksum. */
+static void get_array(struct stream *stream, int64_t numbers, float *array)
+{
+    float chunk[CHUNK];
+    for (int64_t e = 0; e < numbers && !stream->failed; e += CHUNK) {
+        size_t bytes = sizeof *array * (size_t)(numbers - e < CHUNK ? numbers - e : CHUNK);
+        get(stream, array ? array + e : chunk, bytes);
+    }
+}
+
+enum ra_status ra_checkpoint_read(const char *path, float *weights, float *means, float *squares,
+                                  char error[RA_ERROR_SIZE])
+{
+    struct ra_model_config config;
+    struct stream stream;
+    struct head head;
+    float *arrays[3] = {weights, means, squares};
+    enum ra_status status = open_file(path, &stream, &head, &config, error);
+    for (int i = 0; i < 3 && status == RA_OK; i++)
+        if (i == 0 || head.trained)
+            get_array(&stream, head.numbers, arrays[i]);
+        else if (arrays[i])
+            memset(arrays[i], 0, (size_t)head.numbers * sizeof *arrays[i]);
+    uint64_t sum = stream.sum, written;
+    if (status == RA_OK) {
+        get(&stream, &written, sizeof written);
+        if (stream.failed || sum != written)
+            status = fail(error, "%.200s: is damaged: its checksum is wrong", path);
+    }
+    if (stream.file)
+        fclose(stream.file);
+    return status;
+}
+
+/* ---- Writing. */
+
+/* In the same chunks, by whose ends the checksum can tell. */
+static void put_array(struct stream *stream, int64_t numbers, const float *array)
+{
+    for (int64_t e = 0; e < numbers; e += CHUNK)
+        put(stream, array + e, sizeof *array * (size_t)(numbers - e < CHUNK ? numbers - e : CHUNK));
+}
+
+/* Makes sure that the folder of a file knows the file's new name even if the power fails now. */
+static bool keep_name(const char *path)
+{
+    char copy[4096];
+    snprintf(copy, sizeof copy, "%s", path);
+    int folder = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool good = folder >= 0 && fsync(folder) == 0;
+    if (folder >= 0)
+        close(folder);
+    return good;
+}
+
+enum ra_status ra_checkpoint_write(const char *path, const struct ra_model_config *config,
+                                   const struct ra_training *training, const float *weights,
+                                   const float *means, const float *squares,
+                                   char error[RA_ERROR_SIZE])
+{
+    char part[4096], text[LONGEST];
+    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
+        return fail(error, "the path of the model is longer than 4,090 bytes");
+    int64_t numbers = ra_parameter_numbers(config);
+    struct head head = {.text = ra_model_config_write(config, text, sizeof text),
+                        .numbers = numbers,
+                        .trained = means != NULL};
+    memcpy(head.word, word, sizeof word);
+    if (training)
+        head.training = *training;
+    struct stream stream = {.file = fopen(part, "wb")};
+    if (!stream.file)
+        return fail(error, "%.200s: %s", part, strerror(errno));
+    put(&stream, &head, sizeof head);
+    put(&stream, text, (size_t)head.text);
+    const float *arrays[3] = {weights, means, squares};
+    for (int i = 0; i < (means ? 3 : 1); i++)
+        put_array(&stream, numbers, arrays[i]);
+    uint64_t sum = stream.sum;
+    put(&stream, &sum, sizeof sum);
+
+    /* All bytes are on the disk before the name says so. */
+    bool good = !stream.failed && fflush(stream.file) == 0 && fsync(fileno(stream.file)) == 0;
+    int reason = errno;
+    if (fclose(stream.file) != 0 || !good) {
+        unlink(part);
+        return fail(error, "%.200s: cannot be written: %s", part, strerror(good ? errno : reason));
+    }
+    if (rename(part, path) != 0 || !keep_name(path))
+        return fail(error, "%.200s: %s", path, strerror(errno));
+    return RA_OK;
+}

@@ -1,0 +1,40 @@
+/* ra_checkpoint: a model in training, as one file.
+ *
+ * Chapter 10. New here: a file that is whole or not there. It is written beside its final name, and gets
+ * that when every byte is on the disk; a checksum at its end tells what has changed since.
+ *
+ * The file: the word "ringattn model 1", eight bytes each of text length, numbers and trained; what is known
+ * of the training; the config as JSON; the weights and, if it has been trained, the two arrays of the
+ * optimizer, float32; a checksum of all that. Little-endian.
+ */
+#ifndef RA_CHECKPOINT_H
+#define RA_CHECKPOINT_H
+
+#include "ra_parameters.h"
+
+/* How far the training is, and what must stay so that it can go on to the bit. */
+struct ra_training {
+    int64_t step, steps, warmup, batch, length, seed, tokens;
+    double rate, decay, clip, validation;
+};
+
+/* What a file says of its model, without its numbers. `training` is all 0 if it has not been trained here. */
+RA_CHECKED enum ra_status ra_checkpoint_look(const char *path, struct ra_model_config *config,
+                                             struct ra_training *training,
+                                             char error[RA_ERROR_SIZE]);
+
+/* Reads the arrays, each of ra_parameter_numbers; means and squares may be NULL, and are 0 if the model has
+ * not been trained here. A file that is damaged is refused. */
+RA_CHECKED enum ra_status ra_checkpoint_read(const char *path, float *weights, float *means,
+                                             float *squares, char error[RA_ERROR_SIZE]);
+
+/* Writes it: whatever happens, there is a whole file of this name afterwards, the new one or that which was
+ * there before. means and squares NULL: a model that is not trained on. Bytes can be written by one rank
+ * alone. */
+RA_CHECKED enum ra_status ra_checkpoint_write(const char *path,
+                                              const struct ra_model_config *config,
+                                              const struct ra_training *training,
+                                              const float *weights, const float *means,
+                                              const float *squares, char error[RA_ERROR_SIZE]);
+
+#endif

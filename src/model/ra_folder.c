@@ -1,0 +1,273 @@
+/* ra_folder: a model as a folder. See ra_folder.h.
+ *
+ * Chapter 10.
+ */
+#include "ra_folder.h"
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+__attribute__((format(printf, 2, 3))) static enum ra_status fail(char error[RA_ERROR_SIZE],
+                                                                 const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    vsnprintf(error, RA_ERROR_SIZE, format, values);
+    va_end(values);
+    return RA_INVALID;
+}
+
+/* ---- config.json, an object of names and values. */
+
+static void skip_blanks(const char **at)
+{
+    while (isspace((unsigned char)**at))
+        ++*at;
+}
+
+/* Steps over this character, and blanks before it. */
+static bool step(const char **at, char character)
+{
+    skip_blanks(at);
+    if (**at != character)
+        return false;
+    ++*at;
+    return true;
+}
+
+/* A value is a word in quotation marks, or runs up to a comma or bracket. Copies as much as fits. */
+static bool read_word(const char **at, char word[64])
+{
+    bool quoted = step(at, '"');
+    const char *ends = quoted ? "\"" : ",]} \t\r\n";
+    size_t length = strcspn(*at, ends), kept = length < 63 ? length : 63;
+    memcpy(word, *at, kept);
+    word[kept] = '\0';
+    *at += length;
+    return quoted ? step(at, '"') : length > 0;
+}
+
+/* What a key of config.json is to the model: a number or a flag. */
+struct key {
+    const char *name;
+    int64_t *whole;
+    double *real;
+    bool *flag;
+};
+
+/* Takes a value. False: it is none of its kind. */
+static bool take(const struct key *key, const char *word)
+{
+    char *end = "";
+    if (key->whole)
+        *key->whole = strtoll(word, &end, 10);
+    if (key->real)
+        *key->real = strtod(word, &end);
+    if (key->flag) {
+        *key->flag = strcmp(word, "true") == 0;
+        return *key->flag || strcmp(word, "false") == 0;
+    }
+    return *word && !*end;
+}
+
+/* Reads a list of whole numbers, in which null is no limit, or one for all layers. */
+static bool read_lookback(const char **at, struct ra_model_config *config)
+{
+    bool list = step(at, '[');
+    for (int64_t l = 0; l < RA_MOST_LAYERS; l++) {
+        char word[64], *end = "";
+        if (!read_word(at, word))
+            return false;
+        bool none = strcmp(word, "null") == 0;
+        config->lookback[l] = none ? RA_NO_LOOKBACK : strtoll(word, &end, 10);
+        if (*end)
+            return false;
+        if (!list)
+            for (int64_t other = 0; other < RA_MOST_LAYERS; other++)
+                config->lookback[other] = config->lookback[l];
+        if (!list || step(at, ']'))
+            return true;
+        if (!step(at, ','))
+            return false;
+    }
+    return false;
+}
+
+/* Steps over a value that means nothing here. */
+static bool skip_value(const char **at)
+{
+    char word[64];
+    skip_blanks(at);
+    if (**at != '[' && **at != '{')
+        return read_word(at, word);
+    for (int depth = 0; **at; ++*at) {
+        depth += (**at == '[' || **at == '{') - (**at == ']' || **at == '}');
+        if (depth == 0)
+            return ++*at, true;
+    }
+    return false;
+}
+
+enum ra_status ra_model_config_read(const char *name, const char *text,
+                                    struct ra_model_config *config, char error[RA_ERROR_SIZE])
+{
+    ra_model_config_init(config);
+    int64_t sharing = 1;
+    double multiple = 4;
+    config->vocabulary = config->dim = config->depth = config->heads = config->head_dim = -1;
+    const struct key keys[] = {{"num_tokens", .whole = &config->vocabulary},
+                               {"dim", .whole = &config->dim},
+                               {"depth", .whole = &config->depth},
+                               {"heads", .whole = &config->heads},
+                               {"dim_head", .whole = &config->head_dim},
+                               {"num_grouped_query_heads", .whole = &sharing},
+                               {"causal", .flag = &config->causal},
+                               {"tied", .flag = &config->tied},
+                               {"softcap", .real = &config->softcap},
+                               {"rotary_theta", .real = &config->rotary_theta},
+                               {"rotary_scale", .real = &config->rotary_scale},
+                               {"ff_mult", .real = &multiple}};
+    enum { KEYS = sizeof keys / sizeof *keys };
+    const char *at = text;
+    char word[64], value[64];
+    bool good = step(&at, '{');
+    while (good && !step(&at, '}')) {
+        const struct key *key = keys;
+        good = read_word(&at, word) && step(&at, ':');
+        while (key < keys + KEYS && strcmp(key->name, word) != 0)
+            key++;
+        if (good && strcmp(word, "lookback") == 0)
+            good = read_lookback(&at, config);
+        else if (good && strcmp(word, "head_map") == 0) {
+            good = read_word(&at, value);
+            config->head_map = strcmp(value, "interleaved") == 0 ? RA_INTERLEAVED : RA_GROUPED;
+            good = good && (config->head_map == RA_INTERLEAVED || strcmp(value, "grouped") == 0);
+        } else if (good)
+            good = key < keys + KEYS ? read_word(&at, value) && take(key, value) : skip_value(&at);
+        if (!good)
+            return fail(error, "%s: the value of \"%s\" is wrong", name, word);
+        skip_blanks(&at);
+        good = step(&at, ',') || *at == '}';
+    }
+    if (!good)
+        return fail(error, "%s: is not a JSON object of names and values", name);
+    for (int k = 0; k < 5; k++)
+        if (*keys[k].whole == -1)
+            return fail(error, "%s: has no \"%s\"", name, keys[k].name);
+    if (sharing < 1 || config->heads % sharing != 0)
+        return fail(error, "%s: num_grouped_query_heads, %" PRId64 ", must divide heads, %" PRId64,
+                    name, sharing, config->heads);
+    config->key_heads = config->heads / sharing;
+    config->hidden = llround(multiple * (double)config->dim);
+    return ra_model_check(config, error);
+}
+
+int ra_model_config_write(const struct ra_model_config *c, char *text, size_t size)
+{
+    int used =
+        snprintf(text, size,
+                 "{\"num_tokens\": %" PRId64 ", \"dim\": %" PRId64 ", \"depth\": %" PRId64
+                 ", \"heads\": %" PRId64 ", \"num_grouped_query_heads\": %" PRId64
+                 ", \"dim_head\": %" PRId64 ",\n \"ff_mult\": %.17g, \"causal\": %s, \"tied\": %s, "
+                 "\"head_map\": \"%s\", \"softcap\": %.17g"
+                 ",\n \"rotary_theta\": %.17g, \"rotary_scale\": %.17g, \"lookback\": [",
+                 c->vocabulary, c->dim, c->depth, c->heads, c->heads / c->key_heads, c->head_dim,
+                 (double)c->hidden / (double)c->dim, c->causal ? "true" : "false",
+                 c->tied ? "true" : "false", c->head_map == RA_GROUPED ? "grouped" : "interleaved",
+                 c->softcap, c->rotary_theta, c->rotary_scale);
+    for (int64_t l = 0; l < c->depth; l++) {
+        char number[32];
+        snprintf(number, sizeof number, "%" PRId64, c->lookback[l]);
+        size_t left = size > (size_t)used ? size - (size_t)used : 0;
+        used += snprintf(left ? text + used : NULL, left, "%s%s", l > 0 ? ", " : "",
+                         c->lookback[l] == RA_NO_LOOKBACK ? "null" : number);
+    }
+    size_t left = size > (size_t)used ? size - (size_t)used : 0;
+    return used + snprintf(left ? text + used : NULL, left, "]}\n");
+}
+
+enum ra_status ra_folder_config(const char *folder, struct ra_model_config *config,
+                                char error[RA_ERROR_SIZE])
+{
+    char path[4096], text[1 << 15];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return fail(error, "%.200s: %s", path, strerror(errno));
+    size_t length = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[length] = '\0';
+    return ra_model_config_read(path, text, config, error);
+}
+
+/* ---- Weights. */
+
+/* NAME.npy of a parameter. */
+static void path_of(const char *folder, const struct ra_parameter *x, char path[4096])
+{
+    snprintf(path, 4096, "%s/%s.npy", folder, x->name);
+}
+
+static enum ra_status read_one(const char *path, const struct ra_parameter *x, float *weights,
+                               char error[RA_ERROR_SIZE])
+{
+    struct npy file;
+    if (!npy_open(&file, path))
+        return fail(error, "%.300s", file.error);
+    enum ra_status status = RA_OK;
+    double *numbers = NULL;
+    if (file.dims != (x->columns > 0 ? 2 : 1) || file.shape[0] != x->rows ||
+        (x->columns > 0 && file.shape[1] != x->columns))
+        status =
+            fail(error, "%.200s: must be (%" PRId64 ", %" PRId64 ")", path, x->rows, x->columns);
+    else if (!(numbers = malloc((size_t)x->count * sizeof *numbers)))
+        status = fail(error, "no memory to read %.200s", path);
+    else if (!npy_read(&file, (struct npy_slice){0, 0, 0, 1, x->rows}, NPY_FLOAT64, numbers))
+        status = fail(error, "%.300s", file.error);
+    for (int64_t e = 0; e < x->count && status == RA_OK; e++)
+        weights[x->first + e] = (float)numbers[e];
+    free(numbers);
+    npy_close(&file);
+    return status;
+}
+
+enum ra_status ra_folder_read(const char *folder, const struct ra_model_config *config,
+                              float *weights, char error[RA_ERROR_SIZE])
+{
+    memset(weights, 0, (size_t)ra_parameter_numbers(config) * sizeof *weights);
+    enum ra_status status = RA_OK;
+    for (int i = 0; i < ra_parameter_count(config) && status == RA_OK; i++) {
+        struct ra_parameter x = ra_parameter(config, i);
+        char path[4096];
+        path_of(folder, &x, path);
+        status = read_one(path, &x, weights, error);
+    }
+    return status;
+}
+
+enum ra_status ra_folder_write(const char *folder, const struct ra_model_config *config,
+                               const float *weights, char error[RA_ERROR_SIZE])
+{
+    for (int i = 0; i < ra_parameter_count(config); i++) {
+        struct ra_parameter x = ra_parameter(config, i);
+        struct npy file;
+        char path[4096];
+        path_of(folder, &x, path);
+        if (unlink(path) != 0 && errno != ENOENT)
+            return fail(error, "%.200s: %s", path, strerror(errno));
+        bool good = npy_create(&file, path, NPY_FLOAT32, x.columns > 0 ? 2 : 1,
+                               (int64_t[]){x.rows, x.columns});
+        good = good && npy_write(&file, (struct npy_slice){0, 0, 0, 1, x.rows}, NPY_FLOAT32,
+                                 weights + x.first);
+        good = npy_close(&file) && good;
+        if (!good)
+            return fail(error, "%.300s", file.error);
+    }
+    return RA_OK;
+}

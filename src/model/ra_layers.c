@@ -1,0 +1,183 @@
+/* ra_layers: the small layers of a transformer. See ra_layers.h.
+ *
+ * Chapter 10.
+ */
+#include "ra_layers.h"
+#include <math.h>
+#include <string.h>
+
+/* Numbers side by side that one thread works on: a few lines of the cache, or a chunk of a long array. */
+enum { COLUMNS = 64, CHUNK = 1024, ROWS = 256 };
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The sum of a[i] * b[i], in as many sums as compilers can put into vectors. */
+static float dot(int64_t count, const float *a, const float *b)
+{
+    float sums[16] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16)
+        for (int j = 0; j < 16; j++)
+            sums[j] += a[i + j] * b[i + j];
+    for (; i < count; i++)
+        sums[i % 16] += a[i] * b[i];
+    for (int j = 0; j < 16; j++)
+        sum += sums[j];
+    return sum;
+}
+
+/* ---- Embedding. */
+
+void ra_embedding_forward(int threads, int64_t rows, int64_t dim, const int32_t *tokens,
+                          const float *table, float *out)
+{
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t a = 0; a < rows; a++)
+        memcpy(out + a * dim, table + tokens[a] * dim, (size_t)dim * sizeof *out);
+}
+
+void ra_embedding_backward(int threads, int64_t rows, int64_t dim, const int32_t *tokens,
+                           const float *d_out, float *d_table)
+{
+    /* A token may come twice: so threads share columns, not rows. */
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t first = 0; first < dim; first += COLUMNS)
+        for (int64_t a = 0; a < rows; a++)
+            for (int64_t c = first; c < least(dim, first + COLUMNS); c++)
+                d_table[tokens[a] * dim + c] += d_out[a * dim + c];
+}
+
+/* ---- Bias. */
+
+void ra_bias_forward(int threads, int64_t rows, int64_t width, const float *bias, const float *x,
+                     float *out)
+{
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t a = 0; a < rows; a++)
+        for (int64_t c = 0; c < width; c++)
+            out[a * width + c] = x ? x[a * width + c] + bias[c] : bias[c];
+}
+
+void ra_bias_backward(int threads, int64_t rows, int64_t width, const float *d_out, float *d_bias)
+{
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t first = 0; first < width; first += COLUMNS)
+        for (int64_t begin = 0; begin < rows; begin += ROWS) {
+            /* In two levels: a long sum keeps its digits. */
+            int64_t columns = least(COLUMNS, width - first);
+            float sums[COLUMNS] = {0};
+            for (int64_t a = begin; a < least(rows, begin + ROWS); a++)
+                for (int64_t c = 0; c < columns; c++)
+                    sums[c] += d_out[a * width + first + c];
+            for (int64_t c = 0; c < columns; c++)
+                d_bias[first + c] += sums[c];
+        }
+}
+
+/* ---- RMSNorm. */
+
+#define SHORTEST 1e-12f
+
+/* sqrt(dim) / |x|. */
+static float norm_factor(int64_t dim, const float *x)
+{
+    return sqrtf((float)dim) / fmaxf(sqrtf(dot(dim, x, x)), SHORTEST);
+}
+
+void ra_norm_forward(int threads, int64_t rows, int64_t dim, const float *x, const float *gamma,
+                     float *out)
+{
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t a = 0; a < rows; a++) {
+        float factor = norm_factor(dim, x + a * dim);
+        for (int64_t c = 0; c < dim; c++)
+            out[a * dim + c] = x[a * dim + c] * factor * gamma[c];
+    }
+}
+
+void ra_norm_backward(int threads, int64_t rows, int64_t dim, const float *x, const float *gamma,
+                      const float *d_out, float *dx, float *d_gamma, float *room)
+{
+    /* out = f x gamma with f = sqrt(dim) / |x|, and the gradient of f with respect to x is
+     * -f x / |x|^2: so dx = f (g - x (g . x) / |x|^2), where g = d_out * gamma. */
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t a = 0; a < rows; a++) {
+        const float *row = x + a * dim, *d_row = d_out + a * dim;
+        float factor = norm_factor(dim, row), square = dot(dim, row, row), along = 0;
+        for (int64_t first = 0; first < dim; first += COLUMNS) {
+            float g[COLUMNS];
+            int64_t columns = least(COLUMNS, dim - first);
+            for (int64_t c = 0; c < columns; c++)
+                g[c] = d_row[first + c] * gamma[first + c];
+            along += dot(columns, g, row + first);
+        }
+        float share = sqrtf(square) > SHORTEST ? along / square : 0;
+        for (int64_t c = 0; c < dim; c++)
+            dx[a * dim + c] += factor * (d_row[c] * gamma[c] - row[c] * share);
+        room[a] = factor;
+    }
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t first = 0; first < dim; first += COLUMNS)
+        for (int64_t begin = 0; begin < rows; begin += ROWS) {
+            int64_t columns = least(COLUMNS, dim - first);
+            float sums[COLUMNS] = {0};
+            for (int64_t a = begin; a < least(rows, begin + ROWS); a++)
+                for (int64_t c = 0; c < columns; c++)
+                    sums[c] += d_out[a * dim + first + c] * x[a * dim + first + c] * room[a];
+            for (int64_t c = 0; c < columns; c++)
+                d_gamma[first + c] += sums[c];
+        }
+}
+
+/* ---- GELU. */
+
+/* P(x) and its derivative, the bell curve exp(-x^2/2) / sqrt(2 pi), of up to CHUNK numbers. P by a
+ * polynomial in 1 / (1 + p |x|) times the bell: Abramowitz and Stegun, Handbook of Mathematical Functions,
+ * 7.1.26, whose error is below 7.5e-8. */
+static void normal(const struct ra_vector *vector, int64_t count, const float *x, float *below,
+                   float *bell)
+{
+    for (int64_t i = 0; i < count; i++)
+        bell[i] = -0.5f * x[i] * x[i];
+    vector->exp(count, bell, bell);
+    for (int64_t i = 0; i < count; i++) {
+        float t = 1 / (1 + 0.3275911f * 0.70710678f * fabsf(x[i]));
+        float tail = 1.061405429f;
+        tail = tail * t - 1.453152027f;
+        tail = tail * t + 1.421413741f;
+        tail = tail * t - 0.284496736f;
+        tail = tail * t + 0.254829592f;
+        tail *= 0.5f * t * bell[i];
+        below[i] = x[i] < 0 ? tail : 1 - tail;
+        bell[i] *= 0.39894228f;
+    }
+}
+
+void ra_gelu_forward(const struct ra_vector *vector, int threads, int64_t count, const float *x,
+                     float *out)
+{
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t first = 0; first < count; first += CHUNK) {
+        float below[CHUNK], bell[CHUNK];
+        int64_t these = least(CHUNK, count - first);
+        normal(vector, these, x + first, below, bell);
+        for (int64_t i = 0; i < these; i++)
+            out[first + i] = x[first + i] * below[i];
+    }
+}
+
+void ra_gelu_backward(const struct ra_vector *vector, int threads, int64_t count, const float *x,
+                      const float *d_out, float *d_x)
+{
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t first = 0; first < count; first += CHUNK) {
+        float below[CHUNK], bell[CHUNK];
+        int64_t these = least(CHUNK, count - first);
+        normal(vector, these, x + first, below, bell);
+        for (int64_t i = 0; i < these; i++)
+            d_x[first + i] = d_out[first + i] * (below[i] + x[first + i] * bell[i]);
+    }
+}

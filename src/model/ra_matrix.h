@@ -1,0 +1,47 @@
+/* ra_matrix: products of matrices of any order, on vectors and by threads.
+ *
+ * Chapter 10. New here: the register block of chapter 09, at work on whole matrices. All that a model
+ * computes besides attention is such a product, or costs little beside one.
+ */
+#ifndef RA_MATRIX_H
+#define RA_MATRIX_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "ra_vector.h"
+
+/* A matrix to read: number (i, j) is at data[i * row + j * column]. One of the two distances is 1, so
+ * this is a matrix as it lies in memory, or its transpose. */
+struct ra_matrix {
+    const float *data;
+    int64_t row, column;
+};
+
+/* Rows of `width` numbers side by side, and its transpose. */
+static inline struct ra_matrix ra_matrix(const float *data, int64_t width)
+{
+    return (struct ra_matrix){data, width, 1};
+}
+
+static inline struct ra_matrix ra_matrix_transposed(const float *data, int64_t width)
+{
+    return (struct ra_matrix){data, 1, width};
+}
+
+/* How products are computed: by how many threads, on which vectors, and with which memory, which is
+ * ra_matrix_room floats of the caller's. */
+struct ra_matrix_work {
+    const struct ra_vector *vector;
+    int threads;
+    float *room;
+};
+
+int64_t ra_matrix_room(const struct ra_vector *vector, int threads);
+
+/* out (rows, width), whose rows lie out_row apart, = left (rows, inner) times right (inner, width), or
+ * that is added to what is there. The bits do not depend on the number of threads. */
+void ra_matrix_multiply(const struct ra_matrix_work *work, int64_t rows, int64_t inner,
+                        int64_t width, struct ra_matrix left, struct ra_matrix right, float *out,
+                        int64_t out_row, bool add);
+
+#endif

@@ -1,0 +1,264 @@
+/* ra_model: its memory and its plans. See ra_model.h; ra_model_step.c computes.
+ *
+ * Chapter 10.
+ */
+#include "ra_model.h"
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "ra_gathered.h"
+#include "ra_loss.h"
+#include "ra_model_parts.h"
+#include "ra_processors.h"
+#include "ra_rotary.h"
+#include "ring_attention_mpi.h"
+
+enum ra_status ra_model_fail(struct ra_model *model, enum ra_status status, const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    vsnprintf(model->error, sizeof model->error, format, values);
+    va_end(values);
+    return status;
+}
+
+const char *ra_model_error(const struct ra_model *model)
+{
+    return model->error;
+}
+
+/* ---- Plans. */
+
+struct ra_config ra_model_attention(const struct ra_model *model, int64_t layer)
+{
+    const struct ra_model_config *c = &model->config;
+    const struct ra_model_run *run = &model->run;
+    struct ra_config config = RA_CONFIG_INIT;
+    config.batch = run->batch;
+    config.queries = run->length;
+    config.heads = c->heads;
+    config.key_heads = c->key_heads;
+    config.dim = c->head_dim;
+    config.has_mask = run->has_mask;
+    config.forward_only = run->forward_only;
+    config.causal = c->causal;
+    config.lookback = c->lookback[layer];
+    config.head_map = c->head_map;
+    config.softcap = c->softcap;
+    config.layout = run->layout;
+    config.bucket = run->bucket;
+    config.ring_size = run->ring_size;
+    config.timeout = run->timeout;
+    config.threads = run->threads;
+    config.observe = run->observe;
+    config.observer = run->observer;
+    return config;
+}
+
+/* Makes the plan of a layer, or finds that of an earlier layer which sees as much. */
+static enum ra_status plan_layer(struct ra_model *model, int64_t layer)
+{
+    for (int64_t l = 0; l < layer; l++)
+        if (model->config.lookback[l] == model->config.lookback[layer]) {
+            model->plans[layer] = model->plans[l];
+            return RA_OK;
+        }
+    struct ra_config config = ra_model_attention(model, layer);
+    struct ra_link link;
+    if (model->run.gather)
+        return ra_gathered_create(&model->plans[layer], &config, model->comm, model->error);
+    enum ra_status status =
+        ra_mpi_link(&link, model->comm, config.ring_size, config.timeout, model->error);
+    if (status != RA_OK)
+        return status;
+    return ra_plan_create(&model->plans[layer], &config, &link, model->error);
+}
+
+/* Is the plan of this layer that of an earlier one? */
+static bool is_shared(const struct ra_model *model, int64_t layer)
+{
+    for (int64_t l = 0; l < layer; l++)
+        if (model->plans[l] == model->plans[layer])
+            return true;
+    return false;
+}
+
+/* ---- Memory. */
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Takes `count` floats, in whole lines of the cache; counts only, if there is no memory yet. */
+static float *take(struct ra_model *model, int64_t *used, int64_t count)
+{
+    float *place = model->memory ? model->memory + *used : NULL;
+    *used += (count + 15) / 16 * 16;
+    return place;
+}
+
+/* Gives everything its place. With recompute, layers share all but x. Returns how many floats that are. */
+static int64_t lay_out(struct ra_model *model)
+{
+    const struct ra_model_config *c = &model->config;
+    int64_t T = model->rows, used = 0, query = c->heads * c->head_dim;
+    int64_t qkv = query + 2 * c->key_heads * c->head_dim;
+    int64_t most = larger(larger(c->hidden, c->dim), query + qkv);
+    bool share = model->run.recompute || model->run.forward_only;
+    for (int64_t l = 0; l <= c->depth; l++) {
+        struct ra_layer_rows *layer = &model->layers[l];
+        if (l > 0 && share)
+            *layer = model->layers[0];
+        if (l < 2 || !model->run.forward_only)
+            layer->x = take(model, &used, T * c->dim);
+        else
+            layer->x = model->layers[l - 2].x;
+        if (l < c->depth && (l == 0 || !share || model->run.keep_keys))
+            layer->qkv = take(model, &used, T * qkv);
+        if (l == c->depth || (l > 0 && share))
+            continue;
+        layer->o = take(model, &used, T * query);
+        layer->lse = take(model, &used, T * c->heads);
+        layer->mid = take(model, &used, T * c->dim);
+        layer->up = take(model, &used, T * c->hidden);
+    }
+    model->cosines = take(model, &used, model->n * c->head_dim / 2);
+    model->sines = take(model, &used, model->n * c->head_dim / 2);
+    model->normal = take(model, &used, T * c->dim);
+    model->gradient = take(model, &used, T * c->dim);
+    model->wide = take(model, &used, T * most);
+    model->factors = take(model, &used, T);
+    model->logits = take(model, &used, ra_loss_room(c->vocabulary));
+    model->work.room = take(model, &used, ra_matrix_room(model->work.vector, model->work.threads));
+    return used;
+}
+
+bool ra_model_allocate(struct ra_model *model)
+{
+    /* As NaN: what nobody wrote shows. */
+    int64_t bytes = lay_out(model) * (int64_t)sizeof(float);
+    void *memory = NULL;
+    if (posix_memalign(&memory, 64, (size_t)bytes) != 0)
+        return false;
+    memset(memory, 0xFF, (size_t)bytes);
+    model->memory = memory;
+    model->bytes = bytes + (int64_t)sizeof *model;
+    lay_out(model);
+    return true;
+}
+
+/* ---- Beginning and end. */
+
+enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
+{
+    struct ra_link link;
+    enum ra_status status = ra_model_check(&model->config, model->error);
+    if (status != RA_OK)
+        return status;
+    if (ra_parameter_numbers(&model->config) > INT32_MAX)
+        return ra_model_fail(model, RA_INVALID,
+                             "the model has %" PRId64 " weights: at most 2^31 - 1 are possible",
+                             ra_parameter_numbers(&model->config));
+    if (MPI_Comm_dup(comm, &model->comm) != MPI_SUCCESS)
+        return ra_model_fail(model, RA_LOST, "MPI cannot duplicate the communicator");
+
+    /* A link knows how many ranks share the processors. */
+    status = ra_mpi_link(&link, comm, model->run.ring_size, model->run.timeout, model->error);
+    if (status != RA_OK)
+        return status;
+    model->run.threads = ra_processors_threads(model->run.threads, link.sharing, INT32_MAX);
+    link.close(link.self);
+    model->work.vector = ra_vector_find(getenv("RA_VECTOR"));
+    model->work.threads = model->run.threads;
+    return RA_OK;
+}
+
+/* All but the model itself. What was made stays with it. */
+static enum ra_status build(struct ra_model *model, MPI_Comm comm)
+{
+    enum ra_status status = ra_model_begin(model, comm);
+    if (status != RA_OK)
+        return status;
+    for (int64_t l = 0; l < model->config.depth; l++)
+        if ((status = plan_layer(model, l)) != RA_OK)
+            return status;
+    model->n = ra_plan_rows(model->plans[0], RA_QUERY_SIDE);
+    model->rows = model->run.batch * model->n;
+    int64_t *positions = malloc((size_t)(model->n + 1) * sizeof *positions);
+    if (!positions || !ra_model_allocate(model)) {
+        free(positions);
+        return ra_model_fail(model, RA_OUT_OF_MEMORY, "no memory for %" PRId64 " rows of a model",
+                             model->rows);
+    }
+    ra_model_positions(model, positions);
+    ra_rotary_angles(model->n, positions, model->config.head_dim, model->config.rotary_theta,
+                     model->config.rotary_scale, model->cosines, model->sines);
+    free(positions);
+    return RA_OK;
+}
+
+enum ra_status ra_model_create(struct ra_model **model, const struct ra_model_config *config,
+                               const struct ra_model_run *run, MPI_Comm comm,
+                               char error[RA_ERROR_SIZE])
+{
+    struct ra_model *made = calloc(1, sizeof *made);
+    *model = NULL;
+    if (!made) {
+        snprintf(error, RA_ERROR_SIZE, "no memory for a model");
+        return RA_OUT_OF_MEMORY;
+    }
+    made->config = *config;
+    made->run = *run;
+    made->comm = MPI_COMM_NULL;
+    enum ra_status status = build(made, comm);
+    if (status == RA_OK) {
+        *model = made;
+        return RA_OK;
+    }
+    memcpy(error, made->error, RA_ERROR_SIZE);
+    ra_model_destroy(made);
+    return status;
+}
+
+void ra_model_destroy(struct ra_model *model)
+{
+    if (!model)
+        return;
+    for (int64_t l = model->config.depth - 1; l >= 0; l--) {
+        if (!is_shared(model, l))
+            ra_plan_destroy(model->plans[l]);
+        ra_tree_destroy(model->trees[l]);
+    }
+    if (model->comm != MPI_COMM_NULL)
+        MPI_Comm_free(&model->comm);
+    free(model->memory);
+    free(model);
+}
+
+int64_t ra_model_rows(const struct ra_model *model)
+{
+    return model->n;
+}
+
+void ra_model_positions(const struct ra_model *model, int64_t *positions)
+{
+    ra_plan_positions(model->plans[0], RA_QUERY_SIDE, positions);
+}
+
+int64_t ra_model_bytes(const struct ra_model *model)
+{
+    int64_t bytes = model->bytes;
+    for (int64_t l = 0; l < model->config.depth; l++) {
+        bytes += is_shared(model, l) ? 0 : ra_plan_bytes(model->plans[l]);
+        bytes += model->trees[l] ? ra_tree_bytes(model->trees[l]) : 0;
+    }
+    return bytes;
+}
+
+int ra_model_threads(const struct ra_model *model)
+{
+    return model->work.threads;
+}

@@ -1,0 +1,77 @@
+/* ra_model: a transformer whose sequence is cut into shards, one for each rank of a ring.
+ *
+ * Chapter 10. New here: attention is the only layer that looks from one token at another. All others work
+ * on the rows that a rank has; so a model is sharded as soon as its attention is. What is left to do
+ * together are sums: of the loss, and of the gradients of weights, which all ranks have alike.
+ *
+ * Letters: B batches of this ring, N tokens of a sequence, n of them on this rank. W ranks in all are W/P
+ * rings of P. Every function here is called by all ranks together, unless it says otherwise.
+ */
+#ifndef RA_MODEL_H
+#define RA_MODEL_H
+
+#include <mpi.h>
+#include "ra_parameters.h"
+#include "ring_attention.h"
+
+/* How a model runs. Zero is a good value of all but batch and length. */
+struct ra_model_run {
+    int64_t batch, length; /* B of this ring, N */
+    bool has_mask;         /* calls give a key mask */
+    bool forward_only;     /* no gradients: less memory */
+    bool keep_keys;        /* with forward_only: ra_model_keys will be asked */
+    bool recompute; /* keeps one row of numbers per layer, and computes the rest of it again */
+    bool gather;    /* keys are gathered by all ranks, instead of going round the ring */
+    enum ra_layout_kind layout;
+    int64_t bucket;
+    int ring_size;  /* P; 0: all ranks */
+    int threads;    /* of this rank; 0: its share of the processors */
+    double timeout; /* seconds until a silent rank is lost; 0: never */
+    void (*observe)(void *observer, const struct ra_event *event); /* of attention; may be NULL */
+    void *observer;
+};
+
+/* What a rank has of a batch: (B, n), its rows in the order of ra_model_positions. */
+struct ra_model_batch {
+    const int32_t *tokens;
+    const int32_t *labels; /* negative: does not count; NULL: no loss is asked for */
+    const bool *mask;      /* true: this key may be seen; NULL unless has_mask */
+};
+
+struct ra_model;
+
+/* Makes a model's memory and plans. The weights are the caller's, and no part of it. Otherwise *model is NULL
+ * and error has the reason. */
+RA_CHECKED enum ra_status ra_model_create(struct ra_model **model,
+                                          const struct ra_model_config *config,
+                                          const struct ra_model_run *run, MPI_Comm comm,
+                                          char error[RA_ERROR_SIZE]);
+void ra_model_destroy(struct ra_model *model);
+const char *ra_model_error(const struct ra_model *model);
+
+/* n, and which tokens of the sequence these are. Bytes that the model holds on this rank. */
+int64_t ra_model_rows(const struct ra_model *model);
+void ra_model_positions(const struct ra_model *model, int64_t *positions);
+int64_t ra_model_bytes(const struct ra_model *model);
+
+/* How many threads this rank computes with. */
+int ra_model_threads(const struct ra_model *model);
+
+/* Computes the last layer's rows, which ra_model_logits turns into logits (count, V), of rows first..first +
+ * count - 1 of the B n: this one, no other rank need call. Keys or values of a layer as they went into its
+ * attention, (B, n, G, D): valid until the next forward. */
+RA_CHECKED enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
+                                           const struct ra_model_batch *batch);
+void ra_model_logits(struct ra_model *model, const float *weights, int64_t first, int64_t count,
+                     float *logits);
+struct ra_tensor ra_model_keys(const struct ra_model *model, int64_t layer);
+struct ra_tensor ra_model_values(const struct ra_model *model, int64_t layer);
+
+/* The mean of -log p(label) over all labels of all ranks that count, and unless `gradients` is NULL its
+ * gradients with respect to all weights: written, and the same on all ranks. No label counts: 0, and
+ * gradients 0. */
+RA_CHECKED enum ra_status ra_model_step(struct ra_model *model, const float *weights,
+                                        const struct ra_model_batch *batch, float *gradients,
+                                        double *loss);
+
+#endif

@@ -1,0 +1,64 @@
+/* ra_model_parts: what a model holds. Internal.
+ *
+ * Chapter 10.
+ */
+#ifndef RA_MODEL_PARTS_H
+#define RA_MODEL_PARTS_H
+
+#include "ra_matrix.h"
+#include "ra_model.h"
+#include "ra_tree.h"
+
+/* What a layer's forward leaves to its backward. T = B n rows. */
+struct ra_layer_rows {
+    float *x;       /* (T, dim), what comes in */
+    float *qkv;     /* (T, H D + 2 G D), q and k turned by their positions */
+    float *o, *lse; /* (T, H D), (B, H, n) */
+    float *mid;     /* (T, dim), after attention */
+    float *up;      /* (T, hidden), before GELU */
+};
+
+struct ra_model {
+    struct ra_model_config config;
+    struct ra_model_run run;
+    MPI_Comm comm;
+    int64_t n, rows; /* of this rank: n, and T = B n */
+    int64_t first;   /* of a decoder: the position of the first of its new tokens */
+    char error[RA_ERROR_SIZE];
+
+    /* By layer. Attention of a whole sequence: layers that see as much share a plan. Of a decoder: each has
+     * its own keys. */
+    struct ra_plan *plans[RA_MOST_LAYERS];
+    struct ra_tree *trees[RA_MOST_LAYERS];
+    float *cosines, *sines; /* (n, D / 2) */
+
+    struct ra_layer_rows layers[RA_MOST_LAYERS + 1]; /* the last has only x: what comes out */
+    float *normal;                                   /* (T, dim): after a norm, and its gradient */
+    float *gradient;                                 /* (T, dim): of what goes by between layers */
+    float *wide;                                     /* (T, ...): inside a layer, and of the loss */
+    float *factors;                                  /* (T) */
+    float *logits;                                   /* ra_loss_room */
+    struct ra_matrix_work work;
+    float *memory;
+    int64_t bytes;
+
+    MPI_Request requests[RA_MOST_LAYERS + 2]; /* sums of gradients that are under way */
+    int request_count;
+};
+
+/* Checks the config, and finds out what a model computes with: communicator, threads, vectors. */
+enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm);
+
+/* Takes memory for as many rows as model->n and model->rows say; false: there is none. */
+bool ra_model_allocate(struct ra_model *model);
+
+/* What a layer's attention is planned with; the part of rows of q, k and v that begins at `first`. */
+struct ra_config ra_model_attention(const struct ra_model *model, int64_t layer);
+struct ra_tensor ra_model_part(const struct ra_model *model, float *qkv, int64_t first);
+
+/* Sets the model's error; returns the status. */
+__attribute__((format(printf, 3, 4))) enum ra_status ra_model_fail(struct ra_model *model,
+                                                                   enum ra_status status,
+                                                                   const char *format, ...);
+
+#endif

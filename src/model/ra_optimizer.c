@@ -1,0 +1,63 @@
+/* ra_optimizer: AdamW. See ra_optimizer.h.
+ *
+ * Chapter 10.
+ */
+#include "ra_optimizer.h"
+#include <math.h>
+
+enum { CHUNKS = 256 };
+
+double ra_optimizer_rate(const struct ra_optimizer *optimizer, int64_t step)
+{
+    if (step <= optimizer->warmup)
+        return optimizer->rate * (double)step / (double)optimizer->warmup;
+    double left = (double)(optimizer->steps - optimizer->warmup);
+    double share = left > 0 ? (double)(step - optimizer->warmup) / left : 1;
+    double cosine = 0.5 + 0.5 * cos(3.141592653589793 * fmin(1, share));
+    return optimizer->rate * (0.1 + 0.9 * cosine);
+}
+
+double ra_length(int threads, int64_t count, const float *vector)
+{
+    double sums[CHUNKS], sum = 0;
+    int64_t chunk = (count + CHUNKS - 1) / CHUNKS;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < CHUNKS; i++) {
+        sums[i] = 0;
+        for (int64_t e = i * chunk; e < count && e < (i + 1) * chunk; e++)
+            sums[i] += (double)vector[e] * (double)vector[e];
+    }
+    for (int64_t i = 0; i < CHUNKS; i++)
+        sum += sums[i];
+    return sqrt(sum);
+}
+
+double ra_optimizer_step(const struct ra_optimizer *optimizer, const struct ra_model_config *config,
+                         int threads, int64_t step, const float *gradients, float *weights,
+                         float *means, float *squares)
+{
+    double length = ra_length(threads, ra_parameter_numbers(config), gradients);
+    if (!isfinite(length))
+        return length;
+    double rate = ra_optimizer_rate(optimizer, step);
+    float cut =
+        optimizer->clip > 0 && length > optimizer->clip ? (float)(optimizer->clip / length) : 1;
+    float beta1 = (float)optimizer->beta1, beta2 = (float)optimizer->beta2;
+
+    /* Means that began at 0 are too small by these factors. */
+    float mean_factor = (float)(1 / (1 - pow(optimizer->beta1, (double)step)));
+    float square_factor = (float)(1 / (1 - pow(optimizer->beta2, (double)step)));
+    for (int i = 0; i < ra_parameter_count(config); i++) {
+        struct ra_parameter x = ra_parameter(config, i);
+        float kept = x.columns > 0 ? (float)(1 - rate * optimizer->decay) : 1;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+        for (int64_t e = x.first; e < x.first + x.count; e++) {
+            float gradient = gradients[e] * cut;
+            means[e] = beta1 * means[e] + (1 - beta1) * gradient;
+            squares[e] = beta2 * squares[e] + (1 - beta2) * gradient * gradient;
+            float root = sqrtf(squares[e] * square_factor) + (float)optimizer->epsilon;
+            weights[e] = kept * weights[e] - (float)rate * means[e] * mean_factor / root;
+        }
+    }
+    return length;
+}

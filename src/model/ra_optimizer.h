@@ -1,0 +1,36 @@
+/* ra_optimizer: AdamW, its learning rate, and the length of a gradient.
+ *
+ * Chapter 10. New here: all weights are one array, so an optimizer is one loop. Every rank runs it on the
+ * same gradients, and gets the same weights, to the bit.
+ */
+#ifndef RA_OPTIMIZER_H
+#define RA_OPTIMIZER_H
+
+#include "ra_parameters.h"
+
+/* How to learn. */
+struct ra_optimizer {
+    double rate; /* the highest learning rate */
+    int64_t warmup,
+        steps; /* it rises linearly for `warmup` steps, then falls along half a cosine to a
+                            * tenth of it at the last step */
+    double beta1, beta2; /* how slowly the means of gradients and of their squares change */
+    double epsilon;      /* is added to the root of the latter */
+    double decay;        /* of matrices; gammas and biases do not decay */
+    double clip;         /* gradients that are longer are cut to this length; 0: none are */
+};
+
+/* The learning rate of this step, 1..steps. */
+double ra_optimizer_rate(const struct ra_optimizer *optimizer, int64_t step);
+
+/* The length of a vector: the root of the sum of squares. The bits do not depend on the threads. */
+double ra_length(int threads, int64_t count, const float *vector);
+
+/* Makes step number `step`, 1, 2, .... `means` and `squares` are arrays like weights, 0 before the first step.
+ * Returns the length of the gradient before it was clipped; if that is not finite nothing is changed.
+ * Loshchilov and Hutter, Decoupled weight decay regularization, 2019. */
+double ra_optimizer_step(const struct ra_optimizer *optimizer, const struct ra_model_config *config,
+                         int threads, int64_t step, const float *gradients, float *weights,
+                         float *means, float *squares);
+
+#endif

@@ -1,0 +1,178 @@
+/* ra_parameters: what a model is made of. See ra_parameters.h.
+ *
+ * Chapter 10.
+ */
+#include "ra_parameters.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Weights begin at whole lines of the cache, of so many numbers. */
+enum { LINE = 16 };
+
+void ra_model_config_init(struct ra_model_config *config)
+{
+    *config = (struct ra_model_config){.vocabulary = 256,
+                                       .dim = 256,
+                                       .depth = 4,
+                                       .heads = 4,
+                                       .key_heads = 4,
+                                       .head_dim = 64,
+                                       .hidden = 1024,
+                                       .causal = true,
+                                       .rotary_theta = 10000,
+                                       .rotary_scale = 1};
+    for (int l = 0; l < RA_MOST_LAYERS; l++)
+        config->lookback[l] = RA_NO_LOOKBACK;
+}
+
+enum ra_status ra_model_check(const struct ra_model_config *config, char error[RA_ERROR_SIZE])
+{
+    const struct {
+        const char *name;
+        int64_t value, most;
+    } sizes[] = {{"vocabulary", config->vocabulary, INT32_MAX},
+                 {"dim", config->dim, 1 << 20},
+                 {"depth", config->depth, RA_MOST_LAYERS},
+                 {"heads", config->heads, 1 << 20},
+                 {"key_heads", config->key_heads, 1 << 20},
+                 {"head_dim", config->head_dim, 1 << 20},
+                 {"hidden", config->hidden, 1 << 24}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].value < 1 || sizes[i].value > sizes[i].most)
+            return snprintf(error, RA_ERROR_SIZE, "%s is %" PRId64 ": give 1 to %" PRId64,
+                            sizes[i].name, sizes[i].value, sizes[i].most),
+                   RA_INVALID;
+    const char *wrong = NULL;
+    if (config->heads % config->key_heads != 0)
+        wrong = "key_heads must divide heads";
+    else if (config->head_dim % 2 != 0)
+        wrong = "head_dim must be even: rotary embedding turns pairs of numbers";
+    else if (!(config->rotary_theta > 0) || !isfinite(config->rotary_theta))
+        wrong = "rotary_theta must be above 0";
+    else if (!(config->rotary_scale > 0) || !isfinite(config->rotary_scale))
+        wrong = "rotary_scale must be above 0";
+    else if (!(config->softcap >= 0) || !isfinite(config->softcap))
+        wrong = "softcap must be 0 (none) or above";
+    for (int64_t l = 0; l < config->depth && !wrong; l++)
+        if (config->lookback[l] < 0)
+            wrong = "a lookback must be 0 or above, or RA_NO_LOOKBACK";
+        else if (config->lookback[l] != RA_NO_LOOKBACK && !config->causal)
+            wrong = "lookback needs a causal model: it counts tokens back from each query";
+    if (wrong)
+        snprintf(error, RA_ERROR_SIZE, "%s", wrong);
+    return wrong ? RA_INVALID : RA_OK;
+}
+
+/* ---- Names and shapes. */
+
+enum { OF_A_LAYER = 8 };
+
+int ra_parameter_count(const struct ra_model_config *config)
+{
+    return 1 + OF_A_LAYER * (int)config->depth + (config->tied ? 1 : 2);
+}
+
+/* Name and shape, without the place. */
+static struct ra_parameter describe(const struct ra_model_config *c, int index)
+{
+    int64_t wide = (c->heads + 2 * c->key_heads) * c->head_dim;
+    const struct {
+        const char *name;
+        int64_t rows, columns;
+    } of_layer[OF_A_LAYER] = {{"0.to_qkv.0.gamma", c->dim, 0},
+                              {"0.to_qkv.1.weight", wide, c->dim},
+                              {"0.to_out.weight", c->dim, c->heads * c->head_dim},
+                              {"1.0.gamma", c->dim, 0},
+                              {"1.1.weight", c->hidden, c->dim},
+                              {"1.1.bias", c->hidden, 0},
+                              {"1.3.weight", c->dim, c->hidden},
+                              {"1.3.bias", c->dim, 0}};
+    int layer = (index - 1) / OF_A_LAYER, which = (index - 1) % OF_A_LAYER;
+    struct ra_parameter x = {.name = "token_emb.weight", .rows = c->vocabulary, .columns = c->dim};
+    if (index == 0)
+        ;
+    else if (layer < c->depth) {
+        snprintf(x.name, sizeof x.name, "layers.%d.%s", layer, of_layer[which].name);
+        x.rows = of_layer[which].rows;
+        x.columns = of_layer[which].columns;
+    } else if (which == 0)
+        x = (struct ra_parameter){.name = "to_logits.0.gamma", .rows = c->dim};
+    else
+        snprintf(x.name, sizeof x.name, "to_logits.1.weight");
+    x.count = x.rows * (x.columns > 0 ? x.columns : 1);
+    return x;
+}
+
+/* Where number `index` begins. */
+static int64_t first_of(const struct ra_model_config *config, int index)
+{
+    int64_t first = 0;
+    for (int i = 0; i < index; i++)
+        first += (describe(config, i).count + LINE - 1) / LINE * LINE;
+    return first;
+}
+
+struct ra_parameter ra_parameter(const struct ra_model_config *config, int index)
+{
+    struct ra_parameter parameter = describe(config, index);
+    parameter.first = first_of(config, index);
+    return parameter;
+}
+
+int64_t ra_parameter_numbers(const struct ra_model_config *config)
+{
+    return first_of(config, ra_parameter_count(config));
+}
+
+struct ra_layer ra_layer(const struct ra_model_config *config, const float *all, int64_t layer)
+{
+    float *at[OF_A_LAYER];
+    for (int i = 0; i < OF_A_LAYER; i++)
+        at[i] = (float *)all + first_of(config, 1 + OF_A_LAYER * (int)layer + i);
+    return (struct ra_layer){at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7]};
+}
+
+struct ra_ends ra_ends(const struct ra_model_config *config, const float *all)
+{
+    float *start = (float *)all;
+    int last = 1 + OF_A_LAYER * (int)config->depth;
+    return (struct ra_ends){start, start + first_of(config, last),
+                            config->tied ? start : start + first_of(config, last + 1)};
+}
+
+/* ---- Where learning begins. */
+
+/* Random bits that depend on two numbers alone. Steele, Lea and Flood, Fast splittable pseudorandom number
+ * generators, 2014 (SplitMix64). */
+static uint64_t random_bits(uint64_t seed, uint64_t number)
+{
+    uint64_t bits = seed + (number + 1) * UINT64_C(0x9E3779B97F4A7C15);
+    bits = (bits ^ bits >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    bits = (bits ^ bits >> 27) * UINT64_C(0x94D049BB133111EB);
+    return bits ^ bits >> 31;
+}
+
+/* A normal number of deviation 1, from two numbers between 0 and 1 (Box and Muller). */
+static double normal(uint64_t seed, uint64_t number)
+{
+    double a = ((double)(random_bits(seed, 2 * number) >> 11) + 1) * 0x1p-53;
+    double b = (double)(random_bits(seed, 2 * number + 1) >> 11) * 0x1p-53;
+    return sqrt(-2 * log(a)) * cos(6.283185307179586 * b);
+}
+
+void ra_parameters_begin(const struct ra_model_config *config, uint64_t seed, float *weights)
+{
+    memset(weights, 0, (size_t)ra_parameter_numbers(config) * sizeof *weights);
+    for (int i = 0; i < ra_parameter_count(config); i++) {
+        struct ra_parameter x = ra_parameter(config, i);
+        int which = (i - 1) % OF_A_LAYER;
+        bool gamma = strstr(x.name, "gamma") != NULL, bias = strstr(x.name, "bias") != NULL;
+        bool adds = i > 0 && x.columns > 0 && (which == 2 || which == 6);
+        double deviation = adds ? 0.02 / sqrt(2 * (double)config->depth) : 0.02;
+        for (int64_t e = 0; e < x.count && !bias; e++)
+            weights[x.first + e] =
+                gamma ? 1 : (float)(deviation * normal(seed, (uint64_t)(x.first + e)));
+    }
+}

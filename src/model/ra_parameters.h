@@ -1,0 +1,77 @@
+/* ra_parameters: what a model is made of: its shape, and its weights, each with a name.
+ *
+ * Chapter 10. New here: all weights lie in one array, one after the other. Gradients, and what an optimizer
+ * keeps, lie in arrays of the same order; so ranks add them up with one call, and an optimizer is one loop.
+ *
+ * Names and shapes are those of ring-attention-pytorch, whose weights can be used.
+ */
+#ifndef RA_PARAMETERS_H
+#define RA_PARAMETERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "ra_config.h"
+#include "ra_status.h"
+
+enum { RA_MOST_LAYERS = 256 };
+
+/* The shape of a model, and what its attention sees. Begin with RA_MODEL_INIT. */
+struct ra_model_config {
+    int64_t vocabulary; /* V: tokens are 0..V-1 */
+    int64_t dim;        /* numbers of a token between layers */
+    int64_t depth;      /* layers, 1..RA_MOST_LAYERS */
+    int64_t heads;      /* H query heads */
+    int64_t key_heads;  /* G, divides H */
+    int64_t head_dim;   /* D, even */
+    int64_t hidden;     /* of a feed-forward layer */
+    bool causal;
+    bool tied; /* the logits have the embedding's table */
+    enum ra_head_map head_map;
+    double softcap;                    /* 0: none */
+    double rotary_theta, rotary_scale; /* see ra_rotary_angles */
+    int64_t lookback[RA_MOST_LAYERS];  /* of each layer; RA_NO_LOOKBACK: none */
+};
+
+/* Sets defaults: 256 tokens, dim 256, depth 4, 4 heads of 64, hidden 1,024, causal. */
+void ra_model_config_init(struct ra_model_config *config);
+
+/* Is this a model? */
+RA_CHECKED enum ra_status ra_model_check(const struct ra_model_config *config,
+                                         char error[RA_ERROR_SIZE]);
+
+/* One array of weights: a matrix (rows, columns), or a vector if columns is 0. `first` is where it begins in
+ * the array of all. */
+struct ra_parameter {
+    char name[40];
+    int64_t rows, columns, first, count;
+};
+
+/* How many there are; which is number `index`; and how many numbers the array of all has. What lies between
+ * two of them is 0. */
+int ra_parameter_count(const struct ra_model_config *config);
+struct ra_parameter ra_parameter(const struct ra_model_config *config, int index);
+int64_t ra_parameter_numbers(const struct ra_model_config *config);
+
+/* The weights of a layer, and those outside of layers, in an array of all: of weights, or of their
+ * gradients. Matrices are (out, in): a layer computes x times the transpose. */
+struct ra_layer {
+    float *attention_gamma, /* (dim) */
+        *qkv,               /* (H D + 2 G D, dim): rows of q, of k, of v */
+        *out,               /* (dim, H D) */
+        *feed_gamma,        /* (dim) */
+        *up, *up_bias,      /* (hidden, dim), (hidden) */
+        *down, *down_bias;  /* (dim, hidden), (dim) */
+};
+struct ra_ends {
+    float *embedding; /* (V, dim) */
+    float *gamma;     /* (dim) */
+    float *logits;    /* (V, dim): the embedding, if tied */
+};
+struct ra_layer ra_layer(const struct ra_model_config *config, const float *all, int64_t layer);
+struct ra_ends ra_ends(const struct ra_model_config *config, const float *all);
+
+/* Random weights for a model that has not learnt anything: normal, of deviation 0.02, and less where a layer
+ * adds to what goes by; gammas are 1 and biases 0. They depend on the seed alone. */
+void ra_parameters_begin(const struct ra_model_config *config, uint64_t seed, float *weights);
+
+#endif

@@ -1,0 +1,49 @@
+/* transformer: the commands of 10-transformer, and their flags. Plumbing of chapter 10.
+ */
+#ifndef TRANSFORMER_H
+#define TRANSFORMER_H
+
+#include "ra_model.h"
+#include "stage_mpi.h"
+
+/* All that the command line says. */
+struct transformer {
+    struct stage stage;
+    const char *arguments[2]; /* DATA MODEL, PROBLEM RESULT, ... */
+
+    struct ra_model_config model; /* of a new model */
+    struct ra_model_run run;
+    int64_t feed_multiple; /* hidden / dim */
+    const char *lookback;  /* as text: one, or one for each layer */
+
+    /* train */
+    int64_t batch, length, steps, warmup, seed, save_every;
+    double rate, decay, clip, validation;
+    bool resume;
+
+    /* generate */
+    const char *prompt;
+    int64_t count, top_k;
+    double temperature, top_p;
+
+    int64_t repeat; /* bench */
+};
+
+/* Reads the command line and returns the command that it names. */
+typedef void transformer_command(struct transformer *t);
+transformer_command *transformer_options(struct transformer *t, int argc, char **argv);
+
+/* Unless the status is RA_OK, ends the program with the text. */
+void transformer_check(const struct transformer *t, enum ra_status status, const char *error);
+
+/* Makes a folder, unless there is one. */
+void transformer_make_folder(const struct transformer *t, const char *path);
+
+/* Reads a model, which is a file or a folder: t->model, and its weights, in memory of the stage. */
+float *transformer_read_model(struct transformer *t, const char *path);
+
+/* The commands. */
+transformer_command transformer_step, transformer_bench, transformer_train, transformer_generate,
+    transformer_export, transformer_import;
+
+#endif

@@ -1,0 +1,71 @@
+/* transformer_bench: how long a training step takes, and what share of a product's rate that is. See
+ * transformer.h. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "ra_clock.h"
+#include "ra_matrix.h"
+#include "ra_optimizer.h"
+#include "transformer.h"
+
+/* Multiply-adds of a step on all tokens of a batch: each weight of a product once forward and twice backward,
+ * and attention's two products forward, four of them and the scores backward. */
+static double work_of(const struct transformer *t)
+{
+    const struct ra_model_config *c = &t->model;
+    double tokens = (double)(t->batch * t->length), dim = (double)c->dim;
+    double query = (double)(c->heads * c->head_dim), key = (double)(c->key_heads * c->head_dim);
+    double layer = dim * (2 * query + 2 * key) + 2 * dim * (double)c->hidden;
+    double attention = query * (double)t->length * (c->causal ? 0.5 : 1);
+    return tokens * (3 * ((double)c->depth * layer + dim * (double)c->vocabulary) +
+                     7 * (double)c->depth * attention);
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void transformer_bench(struct transformer *t)
+{
+    struct stage *stage = &t->stage;
+    char error[RA_ERROR_SIZE];
+    int64_t sets = stage->world.ranks / t->run.ring_size,
+            set = stage->world.rank / t->run.ring_size;
+    t->run.batch = (t->batch - set + sets - 1) / sets;
+    t->run.length = t->length;
+    struct ra_model *model;
+    transformer_check(t, ra_model_create(&model, &t->model, &t->run, MPI_COMM_WORLD, error), error);
+    int64_t numbers = ra_parameter_numbers(&t->model), rows = t->run.batch * ra_model_rows(model);
+    int32_t *tokens = stage_allocate(stage, rows + 1, sizeof *tokens);
+    float *weights = stage_allocate(stage, numbers, sizeof *weights);
+    float *gradients = stage_allocate(stage, numbers, sizeof *gradients);
+    float *means = stage_zeros(stage, numbers, sizeof *means);
+    float *squares = stage_zeros(stage, numbers, sizeof *squares);
+    double *seconds = stage_allocate(stage, t->repeat, sizeof *seconds), loss;
+    for (int64_t a = 0; a <= rows; a++)
+        tokens[a] = (int32_t)((a * 2654435761 + t->seed) % t->model.vocabulary);
+    ra_parameters_begin(&t->model, (uint64_t)t->seed, weights);
+    struct ra_optimizer optimizer = {t->rate, 0, t->repeat, 0.9, 0.95, 1e-8, t->decay, t->clip};
+    struct ra_model_batch batch = {tokens, tokens + 1, NULL};
+    for (int64_t s = -1; s < t->repeat; s++) {
+        double began = ra_seconds();
+        transformer_check(t, ra_model_step(model, weights, &batch, gradients, &loss),
+                          ra_model_error(model));
+        ra_optimizer_step(&optimizer, &t->model, ra_model_threads(model), s + 2, gradients, weights,
+                          means, squares);
+        if (s >= 0)
+            seconds[s] = ra_seconds() - began;
+    }
+    qsort(seconds, (size_t)t->repeat, sizeof *seconds, compare);
+    double median = seconds[t->repeat / 2];
+    if (stage->world.rank == 0)
+        printf(
+            "seconds per step %.6f\ntokens per second %.0f\ngflops %.1f\nbytes of a rank %" PRId64
+            "\n",
+            median, (double)(t->batch * t->length) / median, 2e-9 * work_of(t) / median,
+            ra_model_bytes(model) + 4 * numbers * (int64_t)sizeof *weights);
+    ra_model_destroy(model);
+}

@@ -1,0 +1,132 @@
+/* transformer_generate: goes on with a text. See transformer.h. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "ra_checkpoint.h"
+#include "ra_clock.h"
+#include "ra_decoder.h"
+#include "ra_folder.h"
+#include "ra_sample.h"
+#include "stage_parts.h"
+#include "transformer.h"
+
+/* ---- Models as files or folders. */
+
+static bool is_folder(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+float *transformer_read_model(struct transformer *t, const char *path)
+{
+    char error[RA_ERROR_SIZE], inside[4096];
+    struct ra_training training;
+    bool folder = is_folder(path);
+    enum ra_status status = folder ? ra_folder_config(path, &t->model, error)
+                                   : ra_checkpoint_look(path, &t->model, &training, error);
+    transformer_check(t, status, error);
+    float *weights = stage_allocate(&t->stage, ra_parameter_numbers(&t->model), sizeof *weights);
+    snprintf(inside, sizeof inside, "%s/weights", path);
+    status = folder ? ra_folder_read(inside, &t->model, weights, error)
+                    : ra_checkpoint_read(path, weights, NULL, NULL, error);
+    transformer_check(t, status, error);
+    return weights;
+}
+
+void transformer_export(struct transformer *t)
+{
+    char path[4096], text[1 << 15], error[RA_ERROR_SIZE];
+    const float *weights = transformer_read_model(t, t->arguments[0]);
+    if (t->stage.world.rank > 0)
+        return;
+    transformer_make_folder(t, t->arguments[1]);
+    snprintf(path, sizeof path, "%s/weights", t->arguments[1]);
+    transformer_make_folder(t, path);
+    transformer_check(t, ra_folder_write(path, &t->model, weights, error), error);
+    snprintf(path, sizeof path, "%s/config.json", t->arguments[1]);
+    ra_model_config_write(&t->model, text, sizeof text);
+    FILE *file = fopen(path, "w");
+    if (!file || fputs(text, file) == EOF || fclose(file) != 0)
+        stage_fail(&t->stage, "%s: cannot be written", path);
+}
+
+void transformer_import(struct transformer *t)
+{
+    char error[RA_ERROR_SIZE];
+    const float *weights = transformer_read_model(t, t->arguments[0]);
+    if (t->stage.world.rank == 0)
+        transformer_check(
+            t, ra_checkpoint_write(t->arguments[1], &t->model, NULL, weights, NULL, NULL, error),
+            error);
+}
+
+/* ---- Text. */
+
+/* The prompt as tokens: of a model of bytes its bytes, of any other whole numbers between blanks. */
+static int64_t read_prompt(struct transformer *t, int32_t *tokens)
+{
+    int64_t count = 0;
+    const char *at = t->prompt;
+    if (t->model.vocabulary == 256)
+        for (; at[count]; count++)
+            tokens[count] = (unsigned char)at[count];
+    else
+        for (int used; sscanf(at, "%" SCNd32 "%n", &tokens[count], &used) == 1; at += used)
+            count++;
+    if (count == 0)
+        stage_fail(&t->stage, "--prompt: give a text to go on with%s",
+                   t->model.vocabulary == 256 ? "" : ", as numbers of tokens");
+    return count;
+}
+
+/* Prints a token as what it is. */
+static void print_token(const struct transformer *t, int32_t token)
+{
+    if (t->stage.world.rank > 0)
+        return;
+    if (t->model.vocabulary == 256)
+        putchar(token);
+    else
+        printf("%" PRId32 " ", token);
+    fflush(stdout);
+}
+
+void transformer_generate(struct transformer *t)
+{
+    struct stage *stage = &t->stage;
+    char error[RA_ERROR_SIZE];
+    const float *weights = transformer_read_model(t, t->arguments[0]);
+    int32_t *tokens = stage_allocate(stage, (int64_t)strlen(t->prompt) + 1, sizeof *tokens);
+    int64_t count = read_prompt(t, tokens), V = t->model.vocabulary, next;
+    float *logits = stage_allocate(stage, V, sizeof *logits);
+    struct ra_sample_choice *choices = stage_allocate(stage, V, sizeof *choices);
+    struct ra_sample how = {t->temperature, t->top_k, t->top_p, (uint64_t)t->seed};
+    struct ra_decoder *decoder;
+    t->run.length = count + t->count;
+    transformer_check(t, ra_decoder_create(&decoder, &t->model, &t->run, 1, MPI_COMM_WORLD, error),
+                      error);
+    double began = ra_seconds(), prompted;
+    transformer_check(t, ra_decoder_prompt(decoder, weights, count, tokens, logits),
+                      ra_decoder_error(decoder));
+    prompted = ra_seconds();
+    for (int64_t i = 0; i < count; i++)
+        print_token(t, tokens[i]);
+    for (int64_t i = 0; i < t->count; i++) {
+        transformer_check(t, ra_sample_draw(&how, (uint64_t)i, V, logits, choices, &next, error),
+                          error);
+        int32_t token = (int32_t)next;
+        print_token(t, token);
+        transformer_check(t, ra_decoder_add(decoder, weights, 1, &token, logits),
+                          ra_decoder_error(decoder));
+    }
+    if (stage->world.rank == 0) {
+        putchar('\n');
+        fprintf(stderr, "prompt %.3f s, %.2f ms per token, %" PRId64 " bytes on a rank\n",
+                prompted - began,
+                1e3 * (ra_seconds() - prompted) / (double)(t->count + (t->count == 0)),
+                ra_decoder_bytes(decoder));
+    }
+    ra_decoder_destroy(decoder);
+}

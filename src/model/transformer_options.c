@@ -1,0 +1,263 @@
+/* transformer_options: the command line of 10-transformer. See transformer.h. */
+#include <float.h>
+#include <getopt.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "stage_parts.h"
+#include "transformer.h"
+
+/* The commands, as bits, and what each is given besides flags. */
+enum { STEP = 1, BENCH = 2, TRAIN = 4, GENERATE = 8, EXPORT = 16, IMPORT = 32 };
+
+static const struct command {
+    const char *name;
+    unsigned bit;
+    transformer_command *run;
+    int count;
+    const char *arguments, *help;
+} commands[] = {
+    {"train", TRAIN, transformer_train, 2, "DATA MODEL", "train a model on a file of tokens"},
+    {"generate", GENERATE, transformer_generate, 1, "MODEL", "go on with a text"},
+    {"step", STEP, transformer_step, 2, "PROBLEM RESULT",
+     "logits, loss and every gradient of one batch"},
+    {"export", EXPORT, transformer_export, 2, "MODEL FOLDER", "write a model as a folder of .npy"},
+    {"import", IMPORT, transformer_import, 2, "FOLDER MODEL", "read one"},
+    {"bench", BENCH, transformer_bench, 0, "", "time training steps on random tokens"},
+};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+#define MOST 0x1p50
+#define FIELD(name) .field = #name, .offset = offsetof(struct transformer, name)
+#define FLAG(name, who) .flag = name, .kind = RA_OPTION_FLAG, .programs = who
+#define TAKES(name, what, who) .flag = name, .kind = RA_OPTION_##what, .programs = who
+#define RANGE(low, high) .least = low, .most = high
+
+#define NEW (TRAIN | BENCH)
+#define RUNS (TRAIN | BENCH | STEP | GENERATE)
+
+static const struct ra_choice head_maps[] = {
+    [RA_GROUPED] = {"grouped", NULL}, [RA_INTERLEAVED] = {"interleaved", NULL}, {0}};
+
+static const struct ra_option options[] = {
+    {FLAG("help", 63), .help = "show this text"},
+    {FIELD(model.vocabulary), TAKES("vocabulary", WHOLE, NEW), RANGE(1, INT32_MAX), .value = "V",
+     .help = "tokens that there are (default 256, which bytes need)"},
+    {FIELD(model.dim), TAKES("dim", WHOLE, NEW), RANGE(1, MOST), .value = "N",
+     .help = "numbers of a token (default 256)"},
+    {FIELD(model.depth), TAKES("depth", WHOLE, NEW), RANGE(1, RA_MOST_LAYERS), .value = "L",
+     .help = "layers (default 4)"},
+    {FIELD(model.heads), TAKES("heads", WHOLE, NEW), RANGE(1, MOST), .value = "H",
+     .help = "query heads (default 4)"},
+    {FIELD(model.key_heads), TAKES("key-heads", WHOLE, NEW), RANGE(1, MOST), .value = "G",
+     .help = "key/value heads (default as heads)"},
+    {FIELD(model.head_dim), TAKES("dim-head", WHOLE, NEW), RANGE(2, MOST), .value = "D",
+     .help = "numbers of a head (default 64)"},
+    {FIELD(feed_multiple), TAKES("ff-mult", WHOLE, NEW), RANGE(1, 1024), .value = "F",
+     .help = "hidden numbers of a feed-forward layer, in dims (default 4)"},
+    {FIELD(model.head_map), TAKES("head-map", CHOICE, NEW), .choices = head_maps, .value = "MAP",
+     .help = "query heads that share keys (default grouped)"},
+    {FIELD(model.softcap), TAKES("softcap", REAL, NEW), RANGE(FLT_MIN, FLT_MAX),
+     .good = "a finite number of float32 above 0", .value = "C",
+     .help = "scores become C * tanh(score / C)"},
+    {FIELD(model.rotary_theta), TAKES("rotary-theta", REAL, NEW), RANGE(DBL_MIN, DBL_MAX),
+     .good = "a number above 0", .value = "T", .help = "base of the angles (default 10000)"},
+    {FIELD(model.rotary_scale), TAKES("rotary-scale", REAL, NEW), RANGE(DBL_MIN, DBL_MAX),
+     .good = "a number above 0", .value = "S", .help = "positions are divided by S (default 1)"},
+    {FIELD(model.tied), FLAG("tied", NEW), .help = "logits have the embedding's table"},
+    {FIELD(lookback), TAKES("lookback", PATH, NEW), .value = "L,..",
+     .help = "tokens back: a number or none, or one for each layer"},
+
+    {FIELD(run.ring_size), TAKES("ring-size", INT, RUNS), RANGE(1, INT_MAX), .value = "P",
+     .help = "ranks that share a sequence (default: all)"},
+    {FIELD(run.layout), TAKES("layout", CHOICE, RUNS), .choices = ra_option_layouts,
+     .value = "NAME", .help = "rows of each rank (default contiguous)"},
+    {FIELD(run.bucket), TAKES("bucket", WHOLE, RUNS), RANGE(1, MOST), .value = "ROWS",
+     .help = "with --layout striped: rows of a stripe at most"},
+    {FIELD(run.threads), TAKES("threads", INT, RUNS), RANGE(1, 4096), .value = "T",
+     .help = "threads of a rank (default: its share of the processors)"},
+    {FIELD(run.recompute), FLAG("recompute", TRAIN | BENCH | STEP),
+     .help = "keep less of the forward, and compute it again"},
+    {FIELD(run.gather), FLAG("gather", TRAIN | BENCH | STEP),
+     .help = "every rank gathers all keys; without a ring"},
+    {FIELD(run.timeout), TAKES("timeout", REAL, RUNS), RANGE(0, INFINITY),
+     .good = "seconds, or 0 to wait for ever", .value = "S",
+     .help = "seconds until a silent rank is an error (default 60; 0: never)"},
+
+    {FIELD(batch), TAKES("batch", WHOLE, NEW), RANGE(1, 1 << 20), .value = "B",
+     .help = "sequences of a step, over all rings (default 1)"},
+    {FIELD(length), TAKES("length", WHOLE, NEW), RANGE(1, MOST), .value = "N",
+     .help = "tokens of a sequence (default 1024)"},
+    {FIELD(steps), TAKES("steps", WHOLE, TRAIN), RANGE(0, MOST), .value = "N",
+     .help = "steps in all (default 200)"},
+    {FIELD(rate), TAKES("rate", REAL, TRAIN), RANGE(0, 1e6), .good = "0 or above", .value = "R",
+     .help = "the highest learning rate (default 0.001)"},
+    {FIELD(warmup), TAKES("warmup", WHOLE, TRAIN), RANGE(0, MOST), .value = "N",
+     .help = "steps until it is reached; then it falls to a tenth (default 20)"},
+    {FIELD(decay), TAKES("decay", REAL, TRAIN), RANGE(0, 1e6), .good = "0 or above", .value = "W",
+     .help = "weight decay (default 0.1)"},
+    {FIELD(clip), TAKES("clip", REAL, TRAIN), RANGE(0, INFINITY), .good = "0 or above",
+     .value = "C", .help = "the longest gradient, or 0 for any (default 1)"},
+    {FIELD(validation), TAKES("validation", REAL, TRAIN), RANGE(0, 0.9), .good = "0 to 0.9",
+     .value = "X", .help = "share of the data that is only looked at (default 0.1)"},
+    {FIELD(save_every), TAKES("save-every", WHOLE, TRAIN), RANGE(1, MOST), .value = "N",
+     .help = "steps from one checkpoint to the next (default 100)"},
+    {FIELD(resume), FLAG("resume", TRAIN), .help = "go on with MODEL if it is there"},
+    {TAKES("trace", PATH, TRAIN), .value = "FILE", .help = "write a timeline as Chrome trace JSON"},
+
+    {FIELD(prompt), TAKES("prompt", PATH, GENERATE), .value = "TEXT",
+     .help = "what the text begins with"},
+    {FIELD(count), TAKES("count", WHOLE, GENERATE), RANGE(0, MOST), .value = "N",
+     .help = "tokens to add (default 100)"},
+    {FIELD(temperature), TAKES("temperature", REAL, GENERATE), RANGE(0, 1e6), .good = "0 or above",
+     .value = "T", .help = "0: always the likeliest token (default 0)"},
+    {FIELD(top_k), TAKES("top-k", WHOLE, GENERATE), RANGE(1, MOST), .value = "K",
+     .help = "only the K likeliest tokens"},
+    {FIELD(top_p), TAKES("top-p", REAL, GENERATE), RANGE(DBL_MIN, 1), .good = "above 0, at most 1",
+     .value = "P", .help = "only the likeliest tokens, until their shares are P"},
+    {FIELD(seed), TAKES("seed", WHOLE, NEW | GENERATE), RANGE(0, MOST), .value = "S",
+     .help = "of all that is random (default 0)"},
+    {FIELD(repeat), TAKES("repeat", WHOLE, BENCH), RANGE(1, MOST), .value = "N",
+     .help = "steps to time (default 5)"},
+};
+enum { OPTIONS = sizeof options / sizeof *options };
+
+/* The command that is read, and where its flags go: getopt's loop has no argument for that. */
+static const struct command *command;
+static struct transformer *into;
+
+static void print_help(const struct stage *stage)
+{
+    printf("Usage: mpirun -n RANKS %s COMMAND [FLAGS] ARGUMENTS\n\n%s\n\nCommands:\n",
+           stage->program, stage->about);
+    for (int c = 0; c < COMMANDS; c++)
+        printf("  %-8s %-14s %s\n", commands[c].name, commands[c].arguments, commands[c].help);
+    printf("\nFlags%s%s:\n", command ? " of " : "", command ? command->name : "");
+    for (int o = 0; o < OPTIONS; o++) {
+        const struct ra_option *option = &options[o];
+        char choices[RA_OPTION_TEXT];
+        if (command && !(option->programs & command->bit))
+            continue;
+        printf("  --%-12s %-5s %s", option->flag, option->value ? option->value : "", option->help);
+        if (option->choices)
+            printf(": %s", ra_option_advice(option, 0, false, choices));
+        putchar('\n');
+    }
+}
+
+static void take(struct stage *stage, const struct ra_option *option, const char *text)
+{
+    if (strcmp(option->flag, "help") == 0) {
+        if (stage->world.rank == 0)
+            print_help(stage);
+        stage_flush(stage);
+        stage_check_all(stage);
+        stage->world.leave(0, stage->config.timeout);
+        exit(0);
+    }
+    if (!(option->programs & command->bit))
+        stage_end(stage, 2, "--%s is no flag of %s; see --help", option->flag, command->name);
+    int64_t value = stage_parse(stage, option, text);
+    if (strcmp(option->flag, "trace") == 0)
+        stage->trace_path = text;
+    else if (option->kind == RA_OPTION_PATH)
+        memcpy((char *)into + option->offset, &text, sizeof text);
+    else
+        ra_option_store(option, into, value);
+}
+
+/* --lookback: "128", "none", or "128,none,64,none". */
+static void read_lookback(struct transformer *t)
+{
+    const char *at = t->lookback;
+    for (int64_t l = 0; l < t->model.depth; l++) {
+        char *end;
+        int64_t limit = strtoll(at, &end, 10);
+        if (strncmp(at, "none", 4) == 0) {
+            limit = RA_NO_LOOKBACK;
+            end = (char *)at + 4;
+        }
+        bool last = l == t->model.depth - 1, only = l == 0 && *end == '\0';
+        if (end == at || limit < 0 || (last ? *end != '\0' : *end != ',' && !only))
+            stage_end(&t->stage, 2,
+                      "--lookback %s: give tokens or none, or one for each of the %d layers, "
+                      "with commas",
+                      t->lookback, (int)t->model.depth);
+        for (int64_t e = l; e < (only ? t->model.depth : l + 1); e++)
+            t->model.lookback[e] = limit;
+        if (only)
+            return;
+        at = end + 1;
+    }
+}
+
+/* What no flag says alone. */
+static void check_together(struct transformer *t)
+{
+    char error[RA_ERROR_SIZE];
+    if (t->run.ring_size > 0 && t->stage.world.ranks % t->run.ring_size != 0)
+        stage_end(&t->stage, 2, "--ring-size %d: does not divide the %d ranks", t->run.ring_size,
+                  t->stage.world.ranks);
+    if (t->run.bucket > 0 && t->run.layout != RA_STRIPED)
+        stage_end(&t->stage, 2, "--bucket needs --layout striped: it is the length of a stripe");
+    if (!(command->bit & NEW))
+        return;
+    t->model.hidden = t->feed_multiple * t->model.dim;
+    if (t->model.key_heads == 0)
+        t->model.key_heads = t->model.heads;
+    if (t->lookback)
+        read_lookback(t);
+    if (ra_model_check(&t->model, error) != RA_OK)
+        stage_end(&t->stage, 2, "%s", error);
+}
+
+transformer_command *transformer_options(struct transformer *t, int argc, char **argv)
+{
+    struct stage *stage = &t->stage;
+    ra_model_config_init(&t->model);
+    t->model.key_heads = 0;
+    t->feed_multiple = 4;
+    t->run.timeout = 60;
+    t->batch = 1;
+    t->length = 1024;
+    t->steps = 200;
+    t->rate = 1e-3;
+    t->warmup = 20;
+    t->decay = 0.1;
+    t->clip = 1;
+    t->validation = 0.1;
+    t->save_every = t->count = 100;
+    t->prompt = "";
+    t->top_p = 1;
+    t->repeat = 5;
+    into = t;
+    for (int c = 0; c < COMMANDS && argc > 1; c++)
+        if (strcmp(argv[1], commands[c].name) == 0)
+            command = &commands[c];
+    if (!command && !(argc > 1 && strcmp(argv[1], "--help") == 0))
+        stage_end(stage, 2,
+                  "give a command: train, generate, step, export, import or bench%s%s; "
+                  "see --help",
+                  argc > 1 ? ", not " : "", argc > 1 ? argv[1] : "");
+    int skipped = command ? 1 : 0;
+    stage_read_flags(stage, argc - skipped, argv + skipped, options, OPTIONS, take);
+    if (argc - skipped - optind != command->count)
+        stage_end(stage, 2, "%s: give %s (got %d); see --help", command->name,
+                  command->count > 0 ? command->arguments : "flags alone", argc - skipped - optind);
+    for (int i = 0; i < command->count; i++)
+        t->arguments[i] = argv[skipped + optind + i];
+    check_together(t);
+    if (t->run.ring_size == 0)
+        t->run.ring_size = stage->world.ranks;
+    stage->config.timeout = t->run.timeout;
+    stage_check_all(stage);
+    return command->run;
+}
+
+void transformer_check(const struct transformer *t, enum ra_status status, const char *error)
+{
+    if (status != RA_OK)
+        stage_fail(&t->stage, "%s", error);
+}

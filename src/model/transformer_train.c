@@ -1,0 +1,212 @@
+/* transformer_train: trains a model on a file of tokens. See transformer.h. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "ra_checkpoint.h"
+#include "ra_clock.h"
+#include "ra_dataset.h"
+#include "ra_optimizer.h"
+#include "stage_observe.h"
+#include "stage_parts.h"
+#include "transformer.h"
+
+/* All that one training run has on this rank. */
+struct run {
+    struct transformer *t;
+    struct ra_tokens tokens;
+    struct ra_dataset data;
+    struct ra_model *model;
+    struct ra_training training;
+    int64_t sets, set, rows, n, *positions;
+    int32_t *inputs, *labels; /* (B, n) */
+    float *weights, *gradients, *means, *squares;
+    char error[RA_ERROR_SIZE];
+};
+
+/* ---- Beginning, or going on. */
+
+/* What the command line says of the training. */
+static struct ra_training asked(const struct run *run)
+{
+    const struct transformer *t = run->t;
+    return (struct ra_training){.steps = t->steps,
+                                .warmup = t->warmup,
+                                .batch = t->batch,
+                                .length = t->length,
+                                .seed = t->seed,
+                                .tokens = run->tokens.count,
+                                .rate = t->rate,
+                                .decay = t->decay,
+                                .clip = t->clip,
+                                .validation = t->validation};
+}
+
+/* Reads the model that is to be trained on, and compares how it was trained with what is asked. */
+static void go_on(struct run *run)
+{
+    struct transformer *t = run->t;
+    struct ra_training before, now = asked(run);
+    transformer_check(t, ra_checkpoint_look(t->arguments[1], &t->model, &before, run->error),
+                      run->error);
+    const struct {
+        const char *what;
+        bool same;
+    } fields[] = {{"--steps", before.steps == now.steps},
+                  {"--warmup", before.warmup == now.warmup},
+                  {"--batch", before.batch == now.batch},
+                  {"--length", before.length == now.length},
+                  {"--seed", before.seed == now.seed},
+                  {"DATA", before.tokens == now.tokens},
+                  {"--rate", before.rate == now.rate},
+                  {"--decay", before.decay == now.decay},
+                  {"--clip", before.clip == now.clip},
+                  {"--validation", before.validation == now.validation}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields && before.step > 0; i++)
+        if (!fields[i].same)
+            stage_fail(&t->stage, "%s was trained with another %s: give the same to go on",
+                       t->arguments[1], fields[i].what);
+    now.step = before.step;
+    run->training = now;
+}
+
+static void open_data(struct run *run)
+{
+    struct transformer *t = run->t;
+    transformer_check(t, ra_tokens_open(&run->tokens, t->arguments[0], run->error), run->error);
+    run->training = asked(run);
+    bool there = access(t->arguments[1], F_OK) == 0;
+    if (there && !t->resume)
+        stage_fail(&t->stage, "%s: is there already; give --resume to go on with it",
+                   t->arguments[1]);
+    if (there)
+        go_on(run);
+    run->tokens.vocabulary = t->model.vocabulary;
+    transformer_check(t,
+                      ra_dataset_open(&run->data, &run->tokens, t->length, t->validation,
+                                      (uint64_t)t->seed, run->error),
+                      run->error);
+}
+
+static void open_model(struct run *run)
+{
+    struct transformer *t = run->t;
+    struct stage *stage = &t->stage;
+    run->sets = stage->world.ranks / t->run.ring_size;
+    run->set = stage->world.rank / t->run.ring_size;
+    t->run.batch = (t->batch - run->set + run->sets - 1) / run->sets;
+    t->run.length = t->length;
+    t->run.observe = stage->trace_path ? stage_observe : NULL;
+    t->run.observer = stage;
+    transformer_check(t,
+                      ra_model_create(&run->model, &t->model, &t->run, MPI_COMM_WORLD, run->error),
+                      run->error);
+    run->n = ra_model_rows(run->model);
+    run->rows = t->run.batch * run->n;
+    int64_t numbers = ra_parameter_numbers(&t->model);
+    run->positions = stage_allocate(stage, run->n, sizeof *run->positions);
+    ra_model_positions(run->model, run->positions);
+    run->inputs = stage_allocate(stage, run->rows, sizeof *run->inputs);
+    run->labels = stage_allocate(stage, run->rows, sizeof *run->labels);
+    run->weights = stage_allocate(stage, numbers, sizeof *run->weights);
+    run->gradients = stage_allocate(stage, numbers, sizeof *run->gradients);
+    run->means = stage_zeros(stage, numbers, sizeof *run->means);
+    run->squares = stage_zeros(stage, numbers, sizeof *run->squares);
+    if (run->training.step > 0 || access(t->arguments[1], F_OK) == 0)
+        transformer_check(
+            t,
+            ra_checkpoint_read(t->arguments[1], run->weights, run->means, run->squares, run->error),
+            run->error);
+    else
+        ra_parameters_begin(&t->model, (uint64_t)t->seed, run->weights);
+}
+
+/* ---- Steps. */
+
+/* Reads this rank's rows of a batch: row b S + s of it is that of set s. Rows are samples of training from
+ * `first` on, or windows of validation. */
+static struct ra_model_batch read_batch(struct run *run, int64_t first, bool validation)
+{
+    for (int64_t b = 0; b < run->t->run.batch; b++) {
+        int64_t sample = first + b * run->sets + run->set;
+        int64_t window = validation ? sample : ra_dataset_window(&run->data, sample);
+        transformer_check(run->t,
+                          ra_dataset_read(&run->data, window, run->n, run->positions,
+                                          run->inputs + b * run->n, run->labels + b * run->n,
+                                          run->error),
+                          run->error);
+    }
+    return (struct ra_model_batch){run->inputs, run->labels, NULL};
+}
+
+/* The loss on windows that are not trained on: whole batches of them. NaN if there is none. */
+static double validate(struct run *run)
+{
+    int64_t batch = run->t->batch, count = 0;
+    double sum = 0, loss;
+    for (int64_t w = run->data.training; w + batch <= run->data.windows; w += batch, count++) {
+        struct ra_model_batch inputs = read_batch(run, w, true);
+        transformer_check(run->t, ra_model_step(run->model, run->weights, &inputs, NULL, &loss),
+                          ra_model_error(run->model));
+        sum += loss;
+    }
+    return sum / (double)count;
+}
+
+/* One rank writes, the others wait for it. */
+static void save(struct run *run)
+{
+    if (run->t->stage.world.rank == 0)
+        transformer_check(run->t,
+                          ra_checkpoint_write(run->t->arguments[1], &run->t->model, &run->training,
+                                              run->weights, run->means, run->squares, run->error),
+                          run->error);
+    stage_gather(&run->t->stage, 0);
+}
+
+void transformer_train(struct transformer *t)
+{
+    struct run run = {.t = t};
+    open_data(&run);
+    open_model(&run);
+    struct stage *stage = &t->stage;
+    struct ra_optimizer optimizer = {t->rate, t->warmup, t->steps, 0.9,
+                                     0.95,    1e-8,      t->decay, t->clip};
+    double began = ra_seconds();
+    int64_t *step = &run.training.step;
+    if (stage->world.rank == 0)
+        printf("step loss rate gradient\n");
+    while (*step < t->steps) {
+        double loss;
+        struct ra_model_batch batch = read_batch(&run, *step * t->batch, false);
+        transformer_check(t, ra_model_step(run.model, run.weights, &batch, run.gradients, &loss),
+                          ra_model_error(run.model));
+        ++*step;
+        double length = ra_optimizer_step(&optimizer, &t->model, ra_model_threads(run.model), *step,
+                                          run.gradients, run.weights, run.means, run.squares);
+        if (!isfinite(loss) || !isfinite(length))
+            stage_fail(stage,
+                       "step %" PRId64 ": the loss is %g and the length of the gradient %g; "
+                       "try a smaller --rate or --clip",
+                       *step, loss, length);
+        if (stage->world.rank == 0) {
+            printf("%" PRId64 " %.6f %.6f %.4f\n", *step, loss,
+                   ra_optimizer_rate(&optimizer, *step), length);
+            fflush(stdout);
+        }
+        stage_progress(stage, "training", *step, t->steps);
+        if (*step % t->save_every == 0 && *step < t->steps)
+            save(&run);
+    }
+    double seconds = ra_seconds() - began, loss = validate(&run);
+    save(&run);
+    stage_progress_end();
+    if (stage->world.rank == 0) {
+        printf("validation %.6f\n", loss);
+        fprintf(stderr, "%.1f seconds, %.0f tokens per second\n", seconds,
+                (double)(t->steps * t->batch * t->length) / seconds);
+    }
+    ra_tokens_close(&run.tokens);
+    ra_model_destroy(run.model);
+}

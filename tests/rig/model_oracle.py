@@ -1,0 +1,546 @@
+#!/usr/bin/env python3
+"""model_oracle: the judge of stage 10. A whole transformer, forward and backward, in NumPy float64.
+
+    model_oracle.py PROBLEM RESULT
+    model_oracle.py --make PROBLEM --seed 3 --causal --depth 2 --lookback none,5
+    model_oracle.py --generate PROBLEM --prompt "1 2 3" --count 20
+
+Written from the maths and from nothing in the C programs. Attention of one head is that of
+oracle.py; all else is here. tests/model_finite_difference.py judges both this forward and this
+backward.
+
+PROBLEM is a folder: config.json, weights/NAME.npy, tokens.npy and labels.npy (B,N) of integers,
+maybe mask.npy (B,N) of bool, false for keys that nobody sees. RESULT gets logits.npy (B,N,V),
+loss.npy and gradients/NAME.npy, all float64. V is num_tokens, H is heads, D is dim_head, and G = H
+divided by num_grouped_query_heads, which is the number of query heads per key/value head. So the
+names and shapes of the weights, with I the number of a layer, are
+
+    token_emb.weight                 (V, dim)
+    layers.I.0.to_qkv.0.gamma        (dim)                  RMSNorm before the attention
+    layers.I.0.to_qkv.1.weight       ((H + 2G) D, dim)      rows: H D of q, G D of k, G D of v
+    layers.I.0.to_out.weight         (dim, H D)
+    layers.I.1.0.gamma               (dim)                  RMSNorm before the feed-forward
+    layers.I.1.1.weight and .bias    (ff_mult dim, dim), (ff_mult dim)
+    layers.I.1.3.weight and .bias    (dim, ff_mult dim), (dim)
+    to_logits.0.gamma                (dim)                  RMSNorm before the logits
+    to_logits.1.weight               (V, dim)               absent if tied: token_emb.weight serves
+
+The model:
+
+    x = token_emb[token];  in every layer  x += attention(norm(x)), x += feed_forward(norm(x));
+    logits = norm(x) W^T
+
+The loss is the mean of -log softmax(logits)[label] over all labels but ignore_index; if no label is
+left, the loss and all gradients are 0. A query that sees no key gets 0 from the attention.
+"""
+import argparse
+import json
+import math
+import os
+import sys
+
+import numpy as np
+
+from oracle import Misuse, Parser, attention, load, visible_pairs
+
+FLOATS = ("float16", "float32", "float64")
+INTEGERS = ("int32", "int64", "uint16", "uint8")
+
+
+def lookbacks(text):
+    """"none,5" as a list: one entry per layer, None or a number of keys."""
+    return [None if word == "none" else int(word) for word in text.split(",")]
+
+
+# Every key of config.json: what --make takes if it is not given, how an option's text is read
+# (None: a flag), whether a problem must have it, and what it means.
+KEYS = {
+    "num_tokens": (50, int, True, "size of the vocabulary"),
+    "dim": (32, int, True, "numbers per token between the layers"),
+    "depth": (2, int, True, "layers"),
+    "heads": (4, int, True, "query heads"),
+    "num_grouped_query_heads": (2, int, True, "query heads per key/value head"),
+    "dim_head": (8, int, True, "numbers per head, even"),
+    "causal": (False, None, True, "a query sees no later key"),
+    "batch": (2, int, False, "batch rows"),
+    "length": (24, int, False, "tokens per batch row"),
+    "ignore_index": (-1, int, False, "the label that does not count"),
+    "head_map": ("grouped", str, True, "query head h reads key/value head h/(H/G): "
+                                       "grouped, or h mod G: interleaved"),
+    "softcap": (0.0, float, False, "scores become C tanh(s/C); 0: they do not"),
+    "lookback": (None, lookbacks, False, "per layer, how many earlier keys a query sees: 5,none"),
+    "rotary_theta": (10000.0, float, False, "the base of the rotary frequencies"),
+    "rotary_scale": (1.0, float, False, "positions are divided by this before they are rotated"),
+    "tied": (False, None, False, "the logits use the weights of the embedding"),
+    "ff_mult": (4, int, False, "the feed-forward is this times as wide as dim"),
+}
+
+
+# ---- Layers: each forward, and its backward from dy, the gradient of the loss by y ----
+
+
+def rms_norm(x, gamma):
+    """y = sqrt(dim) gamma x / max(|x|, 1e-12), for every row of x."""
+    length = np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+    return math.sqrt(x.shape[-1]) * gamma * x / length
+
+
+def rms_norm_backward(x, gamma, dy):
+    """dx, dgamma. With the unit vector u = x/|x|:  du/dx = (1 - u u^T) / |x|.
+
+    A row shorter than 1e-12 is divided by a constant, and the term with u u^T is absent.
+    """
+    length = np.linalg.norm(x, axis=-1, keepdims=True)
+    u = x / np.maximum(length, 1e-12)
+    du = math.sqrt(x.shape[-1]) * gamma * dy
+    along = np.where(length > 1e-12, (u * du).sum(axis=-1, keepdims=True), 0)
+    dgamma = (math.sqrt(x.shape[-1]) * u * dy).sum(axis=(0, 1))
+    return (du - u * along) / np.maximum(length, 1e-12), dgamma
+
+
+def linear_backward(x, weight, dy):
+    """dx, dweight of y = x W^T. The gradient of a bias is the sum of dy over all rows."""
+    return dy @ weight, np.einsum("bno,bni->oi", dy, x)
+
+
+def normal_share(x):
+    """Phi(x), the share of a normal distribution below x. NumPy has no erf."""
+    return (1 + np.frompyfunc(math.erf, 1, 1)(x / math.sqrt(2)).astype(np.float64)) / 2
+
+
+def gelu(x):
+    return x * normal_share(x)
+
+
+def gelu_slope(x):
+    """d/dx x Phi(x) = Phi(x) + x phi(x)."""
+    return normal_share(x) + x * np.exp(-x**2 / 2) / math.sqrt(2 * math.pi)
+
+
+def angles(config, length):
+    """(N, D/2): position / rotary_scale * theta^(-2t/D)."""
+    D = config["dim_head"]
+    frequency = config["rotary_theta"] ** (-2 * np.arange(D // 2) / D)
+    return np.arange(length)[:, None] / config["rotary_scale"] * frequency
+
+
+def rotate(x, angle):
+    """x (B,N,heads,D): every pair (x_t, x_(t + D/2)) is turned by its angle, (N, D/2).
+
+    Its backward turns dy back: rotate(dy, -angle).
+    """
+    cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
+    first, second = np.split(x, 2, axis=-1)
+    return np.concatenate((first * cos - second * sin, second * cos + first * sin), axis=-1)
+
+
+def all_heads(config, layer, q, k, v, mask, d_out=None):
+    """Attention of every batch row and head. Returns o, or with d_out: dq, dk, dv.
+
+    q, o, d_out (B,N,H,D), k, v (B,N,G,D), mask (B,N). dk and dv are summed over the query heads
+    that read the same key/value head.
+    """
+    B, N, H, D = q.shape
+    G = k.shape[2]
+    o, dq, dk, dv = np.zeros_like(q), np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+    for b in range(B):
+        visible = visible_pairs(N, N, mask[b], config["causal"], config["lookback"][layer])
+        for h in range(H):
+            g = h // (H // G) if config["head_map"] == "grouped" else h % G
+            one = attention(q[b, :, h], k[b, :, g], v[b, :, g],
+                            None if d_out is None else d_out[b, :, h], visible, 1 / math.sqrt(D),
+                            config["softcap"] or None, np.float64)
+            o[b, :, h] = one["o"]
+            if d_out is not None:
+                dq[b, :, h] = one["dq"]
+                dk[b, :, g] += one["dk"]
+                dv[b, :, g] += one["dv"]
+    return o if d_out is None else (dq, dk, dv)
+
+
+def cross_entropy(logits, labels, ignore_index):
+    """The loss and its gradient by the logits: (softmax - one-hot) / count, 0 where ignored."""
+    counts = labels != ignore_index
+    count = max(1, counts.sum())
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    log_softmax = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    one_hot = np.arange(logits.shape[-1]) == labels[..., None]
+    loss = (-log_softmax[one_hot & counts[..., None]]).sum() / count
+    return loss, (np.exp(log_softmax) - one_hot) * counts[..., None] / count
+
+
+# ---- The model ----
+
+
+def forward(config, weights, tokens, mask):
+    """The logits (B,N,V), and what the backward needs: the inner arrays of every layer."""
+    B, N = tokens.shape
+    H, D = config["heads"], config["dim_head"]
+    G = H // config["num_grouped_query_heads"]
+    angle = angles(config, N)
+    x = weights["token_emb.weight"][tokens]
+    saved = []
+    for layer in range(config["depth"]):
+        w = of_layer(weights, layer)
+
+        # Rows of the projection: first all heads of q, then of k, then of v.
+        before = x
+        normed = rms_norm(x, w["0.to_qkv.0.gamma"])
+        qkv = (normed @ w["0.to_qkv.1.weight"].T).reshape(B, N, H + 2 * G, D)
+        q, k, v = np.split(qkv, (H, H + G), axis=2)
+        q, k = rotate(q, angle), rotate(k, angle)
+        o = all_heads(config, layer, q, k, v, mask)
+        x = x + o.reshape(B, N, H * D) @ w["0.to_out.weight"].T
+
+        between = x
+        ff_normed = rms_norm(x, w["1.0.gamma"])
+        hidden = ff_normed @ w["1.1.weight"].T + w["1.1.bias"]
+        x = x + gelu(hidden) @ w["1.3.weight"].T + w["1.3.bias"]
+        saved.append((before, normed, q, k, v, o, between, ff_normed, hidden))
+    final = rms_norm(x, weights["to_logits.0.gamma"])
+    return final @ output_weight(config, weights).T, (saved, x, final)
+
+
+def backward(config, weights, tokens, mask, saved, d_logits):
+    """The gradient of every weight, by name: forward read from its end to its beginning."""
+    B, N = tokens.shape
+    H, D = config["heads"], config["dim_head"]
+    angle = angles(config, N)
+    layers, x, final = saved
+    gradients = {name: np.zeros_like(weight) for name, weight in weights.items()}
+
+    dx, d_output = linear_backward(final, output_weight(config, weights), d_logits)
+    gradients["token_emb.weight" if config["tied"] else "to_logits.1.weight"] += d_output
+    dx, gradients["to_logits.0.gamma"] = rms_norm_backward(x, weights["to_logits.0.gamma"], dx)
+
+    for layer in reversed(range(config["depth"])):
+        w, d = of_layer(weights, layer), {}
+        before, normed, q, k, v, o, between, ff_normed, hidden = layers[layer]
+
+        # x + feed-forward(norm(x)): dx goes both ways.
+        d["1.3.bias"] = dx.sum(axis=(0, 1))
+        d_hidden, d["1.3.weight"] = linear_backward(gelu(hidden), w["1.3.weight"], dx)
+        d_hidden = d_hidden * gelu_slope(hidden)
+        d["1.1.bias"] = d_hidden.sum(axis=(0, 1))
+        d_normed, d["1.1.weight"] = linear_backward(ff_normed, w["1.1.weight"], d_hidden)
+        d_branch, d["1.0.gamma"] = rms_norm_backward(between, w["1.0.gamma"], d_normed)
+        dx = dx + d_branch
+
+        # x + attention(norm(x)).
+        d_o, d["0.to_out.weight"] = linear_backward(o.reshape(B, N, H * D),
+                                                    w["0.to_out.weight"], dx)
+        dq, dk, dv = all_heads(config, layer, q, k, v, mask, d_o.reshape(B, N, H, D))
+        d_qkv = np.concatenate((rotate(dq, -angle), rotate(dk, -angle), dv), axis=2)
+        d_normed, d["0.to_qkv.1.weight"] = linear_backward(normed, w["0.to_qkv.1.weight"],
+                                                           d_qkv.reshape(B, N, -1))
+        d_branch, d["0.to_qkv.0.gamma"] = rms_norm_backward(before, w["0.to_qkv.0.gamma"], d_normed)
+        dx = dx + d_branch
+        gradients.update({f"layers.{layer}.{name}": array for name, array in d.items()})
+
+    # A token that stands at several places gets the sum of their gradients.
+    np.add.at(gradients["token_emb.weight"], tokens, dx)
+    return gradients
+
+
+def of_layer(weights, layer):
+    """The weights of one layer, by the rest of their names."""
+    start = f"layers.{layer}."
+    return {name[len(start):]: weight for name, weight in weights.items() if name.startswith(start)}
+
+
+def output_weight(config, weights):
+    return weights["token_emb.weight" if config["tied"] else "to_logits.1.weight"]
+
+
+def loss_of(config, weights, tokens, labels, mask):
+    """The loss alone, as the finite differences need it."""
+    logits, _ = forward(config, weights, tokens, mask)
+    return cross_entropy(logits, labels, config["ignore_index"])[0]
+
+
+def solve(config, weights, tokens, labels, mask):
+    """The logits, the loss and the gradients of a problem."""
+    logits, saved = forward(config, weights, tokens, mask)
+    loss, d_logits = cross_entropy(logits, labels, config["ignore_index"])
+    return logits, loss, backward(config, weights, tokens, mask, saved, d_logits)
+
+
+# ---- Generation ----
+
+
+def probabilities(logits, temperature, top_k, top_p):
+    """Of the next token, (V): softmax(logits / temperature); of these the top_k likeliest (0: all);
+    of these as many of the likeliest as have top_p together, the one that reaches it included.
+
+    What is left sums to 1 after each step. Of equals the lower id comes first. At temperature 0 the
+    likeliest has 1.
+    """
+    order = np.argsort(-logits, kind="stable")
+    if temperature == 0:
+        top_k, temperature = 1, 1
+    p = np.exp((logits - logits.max()) / temperature)
+    if top_k > 0:
+        p[order[top_k:]] = 0
+    p /= p.sum()
+    likelier = np.cumsum(p[order]) - p[order]  # what all that come before it have together
+    p[order[1:][likelier[1:] >= top_p]] = 0
+    return p / p.sum()
+
+
+def generate(config, weights, prompt, count, temperature=0, top_k=0, top_p=1, forced=None):
+    """The new tokens, the probabilities (count, V) they were taken from, and the margin: the least
+    difference between the two largest logits of a step.
+
+    Everything is computed anew for every token, so there is no cache to be wrong. Each token is the
+    likeliest, or that of forced, so that a text that was drawn by chance elsewhere can be followed.
+    """
+    tokens, steps, margin = list(prompt), [], math.inf
+    for step in range(count):
+        prefix = np.array([tokens])
+        logits = forward(config, weights, prefix, np.ones(prefix.shape, bool))[0][0, -1]
+        steps.append(probabilities(logits, temperature, top_k, top_p))
+        second, first = np.sort(logits)[-2:] if logits.size > 1 else (-math.inf, logits[0])
+        margin = min(margin, first - second)
+        tokens.append(int(steps[-1].argmax()) if forced is None else forced[step])
+    return tokens[len(prompt):], np.array(steps).reshape(count, config["num_tokens"]), margin
+
+
+# ---- Problems ----
+
+
+def checked(config):
+    """The config with everything that is optional; Misuse if it describes no model."""
+    unknown = sorted(set(config) - set(KEYS))
+    missing = [key for key, (_, _, needed, _) in KEYS.items() if needed and key not in config]
+    if unknown or missing:
+        raise Misuse(f"config: {', '.join(unknown + missing)}: "
+                     f"{'no such key' if unknown else 'must be there'}")
+    config = {key: config.get(key, default) for key, (default, _, _, _) in KEYS.items()
+              if key in config or key not in ("batch", "length")}
+    for key, value in config.items():
+        kind = KEYS[key][1]
+        types = {int: int, float: (int, float), str: str, None: bool,
+                 lookbacks: (list, type(None))}[kind]
+        if not isinstance(value, types) or (kind is int and isinstance(value, bool)):
+            raise Misuse(f"config: {key} is {value!r}")
+        if kind is int and value < 1 and key not in ("depth", "ignore_index"):
+            raise Misuse(f"config: {key} is {value}, must be at least 1")
+    if config["lookback"] is None:
+        config["lookback"] = [None] * config["depth"]
+    limits = [entry for entry in config["lookback"] if entry is not None]
+    for wrong, message in (
+            (config["depth"] < 0, "depth must be at least 0"),
+            (config["heads"] % config["num_grouped_query_heads"],
+             "num_grouped_query_heads must divide heads"),
+            (config["dim_head"] % 2, "dim_head must be even: numbers are rotated in pairs"),
+            (config["head_map"] not in ("grouped", "interleaved"),
+             "head_map must be grouped or interleaved"),
+            (not 0 <= config["softcap"] < math.inf, "softcap must be at least 0"),
+            (not 0 < config["rotary_theta"] < math.inf, "rotary_theta must be more than 0"),
+            (not 0 < config["rotary_scale"] < math.inf, "rotary_scale must be more than 0"),
+            (len(config["lookback"]) != config["depth"], "lookback must have an entry per layer"),
+            (any(not isinstance(entry, int) or entry < 0 for entry in limits),
+             "an entry of lookback must be at least 0, or null"),
+            (limits and not config["causal"], "lookback needs causal: it counts keys back")):
+        if wrong:
+            raise Misuse(f"config: {message}")
+    return config
+
+
+def shapes(config):
+    """The shape of every weight, by name."""
+    V, dim, D, wide = (config[key] for key in ("num_tokens", "dim", "dim_head", "ff_mult"))
+    wide *= dim
+    H = config["heads"]
+    G = H // config["num_grouped_query_heads"]
+    result = {"token_emb.weight": (V, dim)}
+    for layer in range(config["depth"]):
+        for name, shape in (("0.to_qkv.0.gamma", (dim,)),
+                            ("0.to_qkv.1.weight", ((H + 2 * G) * D, dim)),
+                            ("0.to_out.weight", (dim, H * D)), ("1.0.gamma", (dim,)),
+                            ("1.1.weight", (wide, dim)), ("1.1.bias", (wide,)),
+                            ("1.3.weight", (dim, wide)), ("1.3.bias", (dim,))):
+            result[f"layers.{layer}.{name}"] = shape
+    result["to_logits.0.gamma"] = (dim,)
+    if not config["tied"]:
+        result["to_logits.1.weight"] = (V, dim)
+    return result
+
+
+def load_model(folder):
+    """The config, complete, and the weights in float64."""
+    path = os.path.join(folder, "config.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            config = json.load(file)
+    except ValueError as error:
+        raise Misuse(f"{path}: {error}")
+    if not isinstance(config, dict):
+        raise Misuse(f"{path}: must be an object")
+    config = checked(config)
+    weights = {}
+    for name, shape in shapes(config).items():
+        array = load(os.path.join(folder, "weights"), name, "RC"[:len(shape)], FLOATS)
+        if array.shape != shape:
+            raise Misuse(f"{folder}: {name} has shape {array.shape}, but the config asks "
+                         f"for {shape}")
+        weights[name] = array.astype(np.float64)
+    return config, weights
+
+
+def load_problem(folder):
+    """What solve() takes."""
+    config, weights = load_model(folder)
+    tokens, labels = (load(folder, name, "BN", INTEGERS) for name in ("tokens", "labels"))
+    mask = np.ones(tokens.shape, bool)
+    if os.path.exists(os.path.join(folder, "mask.npy")):
+        mask = load(folder, "mask", "BN", ("bool",))
+    stated = tuple(config.get(key, tokens.shape[i]) for i, key in enumerate(("batch", "length")))
+    for name, array in (("tokens", tokens), ("labels", labels), ("mask", mask)):
+        if array.shape != stated:
+            raise Misuse(f"{folder}: {name} has shape {array.shape}, but must have {stated}")
+    check_ids("tokens", tokens, config)
+    check_ids("labels", labels[labels != config["ignore_index"]], config)
+    return config, weights, tokens, labels, mask
+
+
+def check_ids(name, ids, config):
+    """Misuse if an id is not in the vocabulary. A negative index would count from the end."""
+    outside = [int(i) for i in np.ravel(ids) if not 0 <= i < config["num_tokens"]]
+    if outside:
+        raise Misuse(f"{name}: {outside[0]} is not in the vocabulary of {config['num_tokens']}")
+
+
+def make(config, seed, masked=0.0, ignored=0.1):
+    """A random problem, as solve() takes it; all weights are exact in float32.
+
+    Weights of a product are normal with the variance 1/terms, so that sums keep their size. The
+    labels are the next tokens, the last has none; a share of them is ignored, and a share of the
+    keys is masked.
+    """
+    random = np.random.default_rng(seed)
+    weights = {}
+    for name, shape in shapes(config).items():
+        if name.endswith("gamma"):
+            array = random.uniform(0.5, 1.5, shape)
+        elif name.endswith("bias"):
+            array = random.normal(0, 0.1, shape)
+        else:
+            own = name == "token_emb.weight" and not config["tied"]
+            array = random.normal(0, 1 if own else 1 / math.sqrt(shape[1]), shape)
+        weights[name] = array.astype(np.float32).astype(np.float64)
+    B, N = config["batch"], config["length"]
+    text = random.integers(0, config["num_tokens"], (B, N), np.int32)
+    labels = np.full((B, N), config["ignore_index"], np.int32)
+    labels[:, :-1] = text[:, 1:]
+    labels[random.random((B, N)) < ignored] = config["ignore_index"]
+    return config, weights, text, labels, random.random((B, N)) >= masked
+
+
+def save_problem(folder, config, weights, tokens, labels, mask):
+    os.makedirs(os.path.join(folder, "weights"), exist_ok=True)
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(config, file, indent=1)
+        file.write("\n")
+    save_only(os.path.join(folder, "weights"),
+              {name: weight.astype(np.float32) for name, weight in weights.items()})
+    arrays = {"tokens": tokens, "labels": labels, **({} if mask.all() else {"mask": mask})}
+    save_only(folder, arrays)
+
+
+def save_only(folder, arrays):
+    """The arrays as NAME.npy, and no other .npy: nothing of an earlier run outlives it."""
+    os.makedirs(folder, exist_ok=True)
+    for file in os.listdir(folder):
+        if file.endswith(".npy") and file[:-4] not in arrays:
+            os.remove(os.path.join(folder, file))
+    for name, array in arrays.items():
+        np.save(os.path.join(folder, name + ".npy"), array)
+
+
+# ---- The command line ----
+
+
+def numbers(text):
+    return [int(word) for word in text.replace(",", " ").split()]
+
+
+def make_parser():
+    parser = Parser(prog="model_oracle.py", formatter_class=argparse.RawDescriptionHelpFormatter,
+                    description=__doc__, allow_abbrev=False)
+    parser.add_argument("folders", nargs="*", metavar="PROBLEM RESULT")
+    parser.add_argument("--make", metavar="PROBLEM", help="write a random problem, by these:")
+    parser.add_argument("--seed", type=int, default=1, help="of what is random (1)")
+    parser.add_argument("--masked", type=float, default=0, metavar="SHARE",
+                        help="of keys hidden (0)")
+    parser.add_argument("--ignored", type=float, default=0.1, metavar="SHARE",
+                        help="of labels ignored, beside the last (0.1)")
+    for key, (default, kind, _, text) in KEYS.items():
+        how = {"action": "store_true"} if kind is None else {"type": kind, "default": default}
+        parser.add_argument("--" + key.replace("_", "-"), help=text, **how)
+    parser.add_argument("--generate", metavar="PROBLEM",
+                        help="print the tokens that follow, by these:")
+    parser.add_argument("--prompt", type=numbers, metavar="IDS", help='tokens, such as "1 2 3"')
+    parser.add_argument("--count", type=int, default=20, help="how many tokens (20)")
+    parser.add_argument("--temperature", type=float, default=0, help="logits are divided by it (0)")
+    parser.add_argument("--top-k", type=int, default=0, help="only the likeliest K (0: all)")
+    parser.add_argument("--top-p", type=float, default=1, help="only the likeliest, P together (1)")
+    parser.add_argument("--forced", type=numbers, metavar="IDS",
+                        help="the tokens to follow the prompt")
+    parser.add_argument("--probabilities", metavar="FILE",
+                        help="gets those of each step (count, V)")
+    parser.add_argument("--margin", type=float, default=0,
+                        help="fail if the two largest logits of a step are closer: another program "
+                             "could rightly choose the other token (0)")
+    return parser
+
+
+def run_make(options):
+    config = checked({key: getattr(options, key) for key in KEYS})
+    save_problem(options.make, *make(config, options.seed, options.masked, options.ignored))
+
+
+def run_generate(options):
+    config, weights = load_model(options.generate)
+    count = options.count if options.forced is None else len(options.forced)
+    for wrong, message in ((not options.prompt, "--generate needs a --prompt"),
+                           (count < 0, "--count must be at least 0"),
+                           (not 0 <= options.temperature < math.inf, "--temperature: at least 0"),
+                           (options.top_k < 0, "--top-k must be at least 0"),
+                           (not 0 < options.top_p <= 1, "--top-p must be more than 0, at most 1")):
+        if wrong:
+            raise Misuse(message)
+    check_ids("--prompt", options.prompt, config)
+    check_ids("--forced", options.forced or [], config)
+    tokens, steps, margin = generate(config, weights, options.prompt, count, options.temperature,
+                                     options.top_k, options.top_p, options.forced)
+    if options.probabilities:
+        np.save(options.probabilities, steps)
+    if margin < options.margin:
+        raise Misuse(f"two logits of a step are {margin:.2g} apart: this prompt decides nothing")
+    print(*tokens)
+
+
+def run(options):
+    if len(options.folders) != 2:
+        raise Misuse(f"needs two folders, PROBLEM and RESULT, got {len(options.folders)}")
+    logits, loss, gradients = solve(*load_problem(options.folders[0]))
+    save_only(options.folders[1], {"logits": logits, "loss": np.array(loss)})
+    save_only(os.path.join(options.folders[1], "gradients"), gradients)
+
+
+def main():
+    try:
+        options = make_parser().parse_args()
+        (run_make if options.make else run_generate if options.generate else run)(options)
+        return 0
+    except Misuse as error:
+        print(f"model_oracle.py: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"model_oracle.py: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
