@@ -25,6 +25,12 @@ struct run {
     char error[RA_ERROR_SIZE];
 };
 
+/* Notes for --trace what attention does. */
+static void note(void *stage, const struct ra_event *event)
+{
+    stage_observe_trace(stage, event, "receive");
+}
+
 /* ---- Beginning, or going on. */
 
 /* What the command line says of the training. */
@@ -97,7 +103,7 @@ static void open_model(struct run *run)
     run->set = stage->world.rank / t->run.ring_size;
     t->run.batch = (t->batch - run->set + run->sets - 1) / run->sets;
     t->run.length = t->length;
-    t->run.observe = stage->trace_path ? stage_observe : NULL;
+    t->run.observe = stage->trace_path ? note : NULL;
     t->run.observer = stage;
     transformer_check(t,
                       ra_model_create(&run->model, &t->model, &t->run, MPI_COMM_WORLD, run->error),
@@ -168,9 +174,10 @@ static void save(struct run *run)
 void transformer_train(struct transformer *t)
 {
     struct run run = {.t = t};
+    struct stage *stage = &t->stage;
     open_data(&run);
     open_model(&run);
-    struct stage *stage = &t->stage;
+    stage_open_trace(stage);
     struct ra_optimizer optimizer = {t->rate, t->warmup, t->steps, 0.9,
                                      0.95,    1e-8,      t->decay, t->clip};
     double began = ra_seconds();
@@ -180,8 +187,10 @@ void transformer_train(struct transformer *t)
     while (*step < t->steps) {
         double loss;
         struct ra_model_batch batch = read_batch(&run, *step * t->batch, false);
+        double start = ra_seconds();
         transformer_check(t, ra_model_step(run.model, run.weights, &batch, run.gradients, &loss),
                           ra_model_error(run.model));
+        stage_trace(stage, STAGE_LANE_WORK, "step", (int)*step, start, ra_seconds());
         ++*step;
         double length = ra_optimizer_step(&optimizer, &t->model, ra_model_threads(run.model), *step,
                                           run.gradients, run.weights, run.means, run.squares);
@@ -199,7 +208,9 @@ void transformer_train(struct transformer *t)
         if (*step % t->save_every == 0 && *step < t->steps)
             save(&run);
     }
-    double seconds = ra_seconds() - began, loss = validate(&run);
+    double seconds = ra_seconds() - began;
+    stage_close_trace(stage);
+    double loss = validate(&run);
     save(&run);
     stage_progress_end();
     if (stage->world.rank == 0) {
