@@ -160,15 +160,33 @@ static double validate(struct run *run)
     return sum / (double)count;
 }
 
-/* One rank writes, the others wait for it. */
+/* A number that tells different weights apart. */
+static int64_t checksum(int64_t count, const float *weights)
+{
+    uint64_t sum = 0;
+    for (int64_t e = 0; e < count; e++) {
+        uint32_t bits;
+        memcpy(&bits, &weights[e], sizeof bits);
+        sum = (sum ^ bits) * UINT64_C(0x9E3779B97F4A7C15);
+    }
+    return (int64_t)sum;
+}
+
+/* One rank writes for all, as all have the same weights. A machine that computes wrong shows here. */
 static void save(struct run *run)
 {
-    if (run->t->stage.world.rank == 0)
+    struct stage *stage = &run->t->stage;
+    stage_gather(stage, checksum(ra_parameter_numbers(&run->t->model), run->weights));
+    for (int r = 1; r < stage->world.ranks; r++)
+        if (stage->gathered[r] != stage->gathered[0])
+            stage_fail(stage, "after step %" PRId64 " rank %d has other weights than rank 0",
+                       run->training.step, r);
+    if (stage->world.rank == 0)
         transformer_check(run->t,
                           ra_checkpoint_write(run->t->arguments[1], &run->t->model, &run->training,
                                               run->weights, run->means, run->squares, run->error),
                           run->error);
-    stage_gather(&run->t->stage, 0);
+    stage_gather(stage, 0);
 }
 
 void transformer_train(struct transformer *t)
@@ -204,7 +222,10 @@ void transformer_train(struct transformer *t)
                    ra_optimizer_rate(&optimizer, *step), length);
             fflush(stdout);
         }
-        stage_progress(stage, "training", *step, t->steps);
+        char phase[80];
+        snprintf(phase, sizeof phase, "loss %.3f, %.0f tokens per second, trained", loss,
+                 (double)(t->batch * t->length) / (ra_seconds() - start));
+        stage_progress(stage, phase, *step, t->steps);
         if (*step % t->save_every == 0 && *step < t->steps)
             save(&run);
     }
