@@ -1,0 +1,316 @@
+/* ra_scale: the time of attention on many ranks, by formula. See ring_attention_scale.h.
+ *
+ * Chapter 12. New here: a hop takes as long as the slowest of all ranks' work and messages.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include "ra_config_check.h"
+#include "ra_scale_cost.h"
+
+/* What is summed up of a rank, forward and backward. */
+struct rank {
+    double work[2], inside[2], host[2];
+};
+
+/* A prediction on its way. */
+struct prediction {
+    struct ra_cost cost;
+    struct ra_scale *scale;
+    struct ra_scale_hop *hops; /* (2, ranks), or NULL */
+    struct rank *ranks;
+    int passes; /* 1: forward only */
+};
+
+static struct ra_scale_pass *pass_of(struct prediction *p, int pass)
+{
+    return pass == 0 ? &p->scale->forward : &p->scale->backward;
+}
+
+/* Adds a hop to a pass. */
+static void add_hop(struct prediction *p, int pass, int number, struct ra_scale_hop hop)
+{
+    hop.seconds = fmax(hop.work, hop.messages);
+    pass_of(p, pass)->seconds += hop.seconds;
+    pass_of(p, pass)->work += hop.mean_work;
+    if (p->hops)
+        p->hops[pass * p->cost.ranks + number] = hop;
+}
+
+/* The work of all ranks at one hop, whose keys are those of `origin`. */
+static void work_of_hop(struct prediction *p, int rank, int origin, struct ra_scale_hop hops[2])
+{
+    struct ra_cost_pairs pairs = ra_cost_count(&p->cost, rank, origin);
+    for (int pass = 0; pass < p->passes; pass++) {
+        double work = ra_cost_work(&p->cost, rank, origin, pairs.computed, pass == 1);
+        pass_of(p, pass)->multiply_adds +=
+            ra_cost_multiply_adds(&p->cost, pairs.visible, pass == 1);
+        hops[pass].work = fmax(hops[pass].work, work);
+        hops[pass].mean_work += work / p->cost.ranks;
+        p->ranks[rank].work[pass] += work;
+    }
+}
+
+/* Books a message of a rank, and returns its seconds. */
+static double message(struct prediction *p, int pass, int from, int to, double bytes)
+{
+    struct rank *rank = &p->ranks[from];
+    *(ra_cost_leaves_host(&p->cost, from, to) ? &rank->host[pass] : &rank->inside[pass]) += bytes;
+    return ra_cost_message(&p->cost, from, to, bytes);
+}
+
+/* ---- The ring. */
+
+/* Seconds of what a rank sends while it works at this step: its keys, if they go on; backward, before
+ * them, the gradients of the step before, if those went on or home. */
+static double messages_at(struct prediction *p, int pass, int rank, int step)
+{
+    const struct ra_ring *ring = &p->cost.plan->ring;
+    double seconds = 0;
+    if (step < ring->schedule.count && ra_ring_sends(ring, rank, step))
+        seconds += message(p, pass, rank, ra_ring_rank_at(ring, rank, ra_ring_jump(ring, step)),
+                           (double)(ra_ring_rows(ring, rank, step) * ring->key_bytes));
+    if (pass == 0 || step == 0)
+        return seconds;
+    int before = step - 1, hop = ring->schedule.hop[before];
+    double bytes = (double)(ra_ring_rows(ring, rank, before) * ring->gradient_bytes);
+    if (ra_ring_sends(ring, rank, before))
+        seconds +=
+            message(p, pass, rank, ra_ring_rank_at(ring, rank, ra_ring_jump(ring, before)), bytes);
+    else if (ra_ring_sends_home(ring, rank, before))
+        seconds += message(p, pass, rank, ra_ring_rank_at(ring, rank, -hop), bytes);
+    return seconds;
+}
+
+static void predict_ring(struct prediction *p)
+{
+    const struct ra_ring *ring = &p->cost.plan->ring;
+    int count = p->scale->hops = ring->schedule.count;
+    for (int step = 0; step <= count; step++) {
+        struct ra_scale_hop hops[2] = {{0}};
+        for (int rank = 0; rank < p->cost.ranks; rank++) {
+            if (step < count)
+                work_of_hop(p, rank, ra_ring_origin(ring, rank, step), hops);
+            for (int pass = 0; pass < p->passes; pass++)
+                hops[pass].messages = fmax(hops[pass].messages, messages_at(p, pass, rank, step));
+        }
+
+        /* After the last step there is only the way home. */
+        for (int pass = 0; pass < p->passes; pass++)
+            if (step < count) {
+                hops[pass].distance = ring->schedule.hop[step];
+                add_hop(p, pass, step, hops[pass]);
+            } else {
+                pass_of(p, pass)->tail = hops[pass].messages;
+                pass_of(p, pass)->seconds += hops[pass].messages;
+            }
+    }
+}
+
+/* ---- The double ring: in each host a ring of its own, and rings between ranks of the same place. */
+
+/* Books what every rank sends to its neighbour in its host, or to the next host; returns the seconds of the
+ * rank that takes longest. */
+static double messages_of_all(struct prediction *p, int pass, bool between, double bytes)
+{
+    int P = p->cost.ranks, here = p->cost.machine.ranks_per_host;
+    double most = 0;
+    for (int rank = 0; rank < P && bytes > 0; rank++) {
+        int host = rank / here, place = rank % here;
+        int to = between ? (rank + here) % P : host * here + (place + 1) % here;
+        if (to != rank)
+            most = fmax(most, message(p, pass, rank, to, bytes));
+    }
+    return most;
+}
+
+/* A round in which the keys of one host go round in each host. While it lasts, the keys that all ranks
+ * began with go on to the next host, and the gradients of the round before, complete but for the hosts to
+ * come, follow them. */
+static void predict_round(struct prediction *p, int round, int rounds, double key_bytes,
+                          double gradient_bytes)
+{
+    int P = p->cost.ranks, here = p->cost.machine.ranks_per_host;
+    double before[2] = {p->scale->forward.seconds, p->scale->backward.seconds};
+    for (int inner = 0; inner < here; inner++) {
+        struct ra_scale_hop hops[2] = {{.distance = round * here + inner},
+                                       {.distance = round * here + inner}};
+        for (int rank = 0; rank < P; rank++) {
+            int host = (rank / here - round + rounds) % rounds;
+            work_of_hop(p, rank, host * here + (rank % here - inner + here) % here, hops);
+        }
+        for (int pass = 0; pass < p->passes; pass++) {
+            /* Gradients trail by one hop: with the first of a round go those of the last round, to the
+             * rank of the host that its keys began at. */
+            bool sends = inner + 1 < here, trails = pass == 1 && (inner > 0 || round > 0);
+            double messages = messages_of_all(p, pass, false, sends ? key_bytes : 0);
+            messages += messages_of_all(p, pass, false, trails ? gradient_bytes : 0);
+            hops[pass].messages = messages;
+            add_hop(p, pass, round * here + inner, hops[pass]);
+        }
+    }
+    for (int pass = 0; pass < p->passes; pass++) {
+        double seconds = messages_of_all(p, pass, true, round + 1 < rounds ? key_bytes : 0);
+        if (pass == 1 && round > 0)
+            seconds += messages_of_all(p, pass, true, gradient_bytes);
+        /* What the round has not hidden, its last hop waits for. */
+        double more = fmax(seconds - (pass_of(p, pass)->seconds - before[pass]), 0);
+        pass_of(p, pass)->seconds += more;
+        if (p->hops)
+            p->hops[pass * P + (round + 1) * here - 1].seconds += more;
+    }
+}
+
+static enum ra_status predict_double_ring(struct prediction *p, char *error)
+{
+    int P = p->cost.ranks, here = p->cost.machine.ranks_per_host;
+    const struct ra_plan *plan = p->cost.plan;
+    if (P % here != 0)
+        return ra_refuse(error, "machine.ranks_per_host = %d does not divide the %d ranks", here,
+                         P);
+    double rows = (double)ra_layout_most_rows(plan->layouts[RA_KEY_SIDE]);
+    double gradients = rows * (double)plan->ring.gradient_bytes;
+    p->scale->hops = P;
+    for (int round = 0; round < P / here; round++)
+        predict_round(p, round, P / here, rows * (double)plan->ring.key_bytes, gradients);
+    if (p->passes == 2) {
+        double home = messages_of_all(p, 1, false, gradients);
+        if (P > here)
+            home += messages_of_all(p, 1, true, gradients);
+        p->scale->backward.tail = home;
+        p->scale->backward.seconds += home;
+    }
+    return RA_OK;
+}
+
+/* ---- The all-gather: all keys, and then all work. */
+
+static enum ra_status predict_gather(struct prediction *p, char *error)
+{
+    int P = p->cost.ranks, here = p->cost.machine.ranks_per_host;
+    const struct ra_plan *plan = p->cost.plan;
+    if (P % here != 0)
+        return ra_refuse(error, "machine.ranks_per_host = %d does not divide the %d ranks", here,
+                         P);
+    double rows = (double)ra_layout_most_rows(plan->layouts[RA_KEY_SIDE]);
+    p->scale->hops = 1;
+    struct ra_scale_hop hops[2] = {{0}};
+
+    /* All keys are one hop: nothing is carried on. */
+    double overhead = p->cost.machine.overhead;
+    p->cost.machine.overhead = p->cost.machine.memory_bandwidth = 0;
+    for (int rank = 0; rank < P; rank++)
+        for (int origin = 0; origin < P; origin++)
+            work_of_hop(p, rank, origin, hops);
+    for (int pass = 0; pass < p->passes; pass++) {
+        /* First the ranks of the same place in all hosts gather, then the ranks of each host. Backward,
+         * gradients are reduced and scattered the other way round. */
+        double bytes = rows * (double)plan->ring.key_bytes, seconds = 0;
+        for (int way = 0; way <= pass; way++, bytes = rows * (double)plan->ring.gradient_bytes) {
+            for (int round = 1; round < P / here; round++)
+                seconds += messages_of_all(p, pass, true, bytes);
+            for (int inner = 1; inner < here; inner++)
+                seconds += messages_of_all(p, pass, false, bytes * (P / here));
+        }
+        hops[pass].work = 0;
+        for (int rank = 0; rank < P; rank++)
+            hops[pass].work = fmax(hops[pass].work, p->ranks[rank].work[pass] += overhead);
+        hops[pass].mean_work += overhead;
+        add_hop(p, pass, 0, hops[pass]);
+        pass_of(p, pass)->seconds += seconds;
+        pass_of(p, pass)->tail = seconds;
+    }
+    return RA_OK;
+}
+
+/* ---- Memory, and all of it. */
+
+/* The arrays of a call of the rank that has most rows. */
+static int64_t array_bytes(const struct ra_plan *plan)
+{
+    const struct ra_config *c = &plan->config;
+    int64_t number = ra_type_bytes(c->type), directions = c->forward_only ? 1 : 2;
+    int64_t rows = ra_layout_most_rows(plan->layouts[RA_QUERY_SIDE]);
+    int64_t keys = ra_layout_most_rows(plan->layouts[RA_KEY_SIDE]);
+    int64_t query = rows * c->heads, key = keys * c->key_heads;
+    return c->batch *
+           (directions * 2 * (query + key) * c->dim * number + query * (int64_t)sizeof(float));
+}
+
+/* What the plan of this method holds, which must not be more than int64_t counts. */
+static int64_t plan_bytes(const struct ra_cost *cost, enum ra_scale_method method)
+{
+    const struct ra_plan *plan = cost->plan;
+    const struct ra_ring *ring = &plan->ring;
+    int64_t most = 0, rows = ra_layout_most_rows(plan->layouts[RA_KEY_SIDE]);
+    for (int rank = 0; rank < cost->ranks; rank++) {
+        int64_t bytes = ra_plan_bytes_of(plan, rank);
+        most = bytes > most ? bytes : most;
+    }
+
+    /* Slots for what goes between hosts: keys that arrive and leave, gradients that do. Or all keys and
+     * their gradients, in the place of the ring's slots. */
+    int64_t both = rows * (ring->key_bytes + ring->gradient_bytes);
+    if (method == RA_SCALE_DOUBLE_RING && cost->ranks > cost->machine.ranks_per_host)
+        return most + 2 * both;
+    if (method == RA_SCALE_GATHER && cost->ranks > 1) {
+        void *keys[3];
+        float *gradients[4];
+        struct ra_arena slots = {NULL, 64, 0};
+        ra_plan_place_messages(plan, 0, &slots, keys, gradients);
+        int64_t gathered = ring->key_bytes;
+        if (!plan->config.forward_only)
+            gathered += ring->gradient_bytes;
+        return most - slots.used + plan->config.keys * gathered;
+    }
+    return most;
+}
+
+/* What is summed up over ranks. */
+static void finish(struct prediction *p)
+{
+    for (int pass = 0; pass < p->passes; pass++) {
+        struct ra_scale_pass *sum = pass_of(p, pass);
+        for (int rank = 0; rank < p->cost.ranks; rank++) {
+            const struct rank *one = &p->ranks[rank];
+            sum->busiest = fmax(sum->busiest, one->work[pass]);
+            sum->inside_bytes = fmax(sum->inside_bytes, one->inside[pass]);
+            sum->host_bytes = fmax(sum->host_bytes, one->host[pass]);
+        }
+        sum->waiting = sum->seconds - sum->work;
+    }
+}
+
+enum ra_status ra_scale_predict(struct ra_scale *scale, const struct ra_config *config,
+                                const struct ra_scale_machine *machine, enum ra_scale_method method,
+                                struct ra_scale_hop *hops, char error[RA_ERROR_SIZE])
+{
+    char unused[RA_ERROR_SIZE];
+    struct prediction p = {.scale = scale, .hops = hops};
+    error = error ? error : unused;
+    if (!scale || (int)method < RA_SCALE_RING || method > RA_SCALE_GATHER)
+        return ra_refuse(error, scale ? "method: give RA_SCALE_RING, RA_SCALE_DOUBLE_RING or "
+                                        "RA_SCALE_GATHER"
+                                      : "scale is NULL");
+    enum ra_status status = ra_cost_open(&p.cost, config, machine, error);
+    if (status != RA_OK)
+        return status;
+    *scale = (struct ra_scale){0};
+    p.passes = p.cost.plan->config.forward_only ? 1 : 2;
+    p.ranks = calloc((size_t)p.cost.ranks, sizeof *p.ranks);
+    if (!p.ranks) {
+        ra_refuse(error, "no memory for %d ranks", p.cost.ranks);
+        status = RA_OUT_OF_MEMORY;
+    } else if (method == RA_SCALE_RING) {
+        predict_ring(&p);
+    } else {
+        status = (method == RA_SCALE_GATHER ? predict_gather : predict_double_ring)(&p, error);
+    }
+    if (status == RA_OK) {
+        finish(&p);
+        scale->plan_bytes = plan_bytes(&p.cost, method);
+        scale->array_bytes = array_bytes(p.cost.plan);
+    }
+    free(p.ranks);
+    ra_cost_close(&p.cost);
+    return status;
+}

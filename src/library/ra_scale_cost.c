@@ -1,0 +1,177 @@
+/* ra_scale_cost: seconds of a rank's work at a hop, and of a message. See ra_scale_cost.h.
+ *
+ * Chapter 12. New here: the numbers of a machine, and the error that names the one that is missing.
+ */
+#include "ra_scale_cost.h"
+#include <math.h>
+#include <stddef.h>
+#include "ra_config_check.h"
+#include "ra_host.h"
+#include "ra_pairs.h"
+
+/* Ranks of a ring, as in ra_plan_create. */
+enum { MOST_RANKS = 1 << 16 };
+
+enum ra_status ra_cost_missing(const char *name, double value, const char *meaning, char *error)
+{
+    if (value == 0)
+        return ra_refuse(error, "machine.%s is missing: give %s", name, meaning);
+    if (!(value > 0) || !isfinite(value))
+        return ra_refuse(error, "machine.%s = %g: give %s, above 0", name, value, meaning);
+    return RA_OK;
+}
+
+/* Numbers for which 0 is a good value. */
+static enum ra_status check_others(const struct ra_scale_machine *m, int ranks, char *error)
+{
+    const struct {
+        const char *name;
+        double value;
+    } none[] = {{"memory", m->memory},
+                {"memory_bandwidth", m->memory_bandwidth},
+                {"latency", m->latency},
+                {"host_latency", m->host_latency},
+                {"overhead", m->overhead}};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        if (!(none[i].value >= 0) || !isfinite(none[i].value))
+            return ra_refuse(error, "machine.%s = %g: give 0 or above", none[i].name,
+                             none[i].value);
+    if (m->tile_queries < 1 || m->tile_keys < 1)
+        return ra_refuse(error, "machine.tile_queries, tile_keys: give at least 1");
+    if (m->ranks_per_host < 0)
+        return ra_refuse(error, "machine.ranks_per_host = %d: give at least 0", m->ranks_per_host);
+    if (m->slow_rank < -1 || m->slow_rank >= ranks)
+        return ra_refuse(error, "machine.slow_rank = %d: give 0 to %d, or -1", m->slow_rank,
+                         ranks - 1);
+    if (m->slow_link < -1 || m->slow_link >= ranks)
+        return ra_refuse(error, "machine.slow_link = %d: give 0 to %d, or -1", m->slow_link,
+                         ranks - 1);
+    if (!(m->slow_rank_factor > 0 && m->slow_link_factor > 0))
+        return ra_refuse(error, "machine.slow_rank_factor, slow_link_factor: give above 0");
+    return RA_OK;
+}
+
+/* Are all numbers there that this many ranks need? */
+static enum ra_status check_machine(const struct ra_scale_machine *m, int ranks, bool forward_only,
+                                    char *error)
+{
+    enum ra_status status = check_others(m, ranks, error);
+    if (status == RA_OK)
+        status = ra_cost_missing("forward_rate", m->forward_rate,
+                                 "the multiply-adds a second of a rank", error);
+    if (status == RA_OK && !forward_only)
+        status = ra_cost_missing("backward_rate", m->backward_rate,
+                                 "the multiply-adds a second of a rank", error);
+    bool hosts = m->ranks_per_host > 0 && m->ranks_per_host < ranks;
+    if (status == RA_OK && ranks > 1 && m->ranks_per_host != 1)
+        status = ra_cost_missing("bandwidth", m->bandwidth,
+                                 "the bytes a second between ranks of a host", error);
+    if (status == RA_OK && hosts)
+        status = ra_cost_missing("host_bandwidth", m->host_bandwidth,
+                                 "the bytes a second of a rank between hosts", error);
+    return status;
+}
+
+enum ra_status ra_cost_open(struct ra_cost *cost, const struct ra_config *config,
+                            const struct ra_scale_machine *machine, char *error)
+{
+    if (!config || !machine)
+        return ra_refuse(error, "%s is NULL", config ? "machine" : "config");
+    if (machine->size != sizeof *machine)
+        return ra_refuse(error, "machine.size = %zu: begin with RA_SCALE_MACHINE_INIT",
+                         machine->size);
+    struct ra_config c;
+    enum ra_status status = ra_config_read(&c, config, error);
+    if (status != RA_OK)
+        return status;
+    if (c.bucket != 0)
+        return ra_refuse(error, "config.bucket: give 0, as a rank has one stripe here");
+    if (c.local_keys)
+        return ra_refuse(error, "config.local_keys: there is no ring, and so no scale");
+    if (c.ring_size > MOST_RANKS)
+        return ra_refuse(error, "config.ring_size = %d: give at most %d", c.ring_size, MOST_RANKS);
+    c.ring_size = c.ring_size > 0 ? c.ring_size : 1;
+    status = check_machine(machine, c.ring_size, c.forward_only, error);
+    if (status != RA_OK)
+        return status;
+
+    /* Also a plan of one rank is only looked at, and takes no memory for arrays. */
+    *cost = (struct ra_cost){.machine = *machine, .ranks = c.ring_size};
+    struct ra_link alone = {.rank = 0, .size = c.ring_size};
+    status = ra_plan_build(&cost->plan, &c, &alone, c.device ? c.device : &ra_host, true, error);
+    if (status != RA_OK)
+        return status;
+    if (cost->machine.ranks_per_host == 0)
+        cost->machine.ranks_per_host = cost->ranks;
+    return RA_OK;
+}
+
+void ra_cost_close(struct ra_cost *cost)
+{
+    ra_plan_destroy(cost->plan);
+}
+
+struct ra_cost_pairs ra_cost_count(const struct ra_cost *cost, int rank, int origin)
+{
+    const struct ra_config *c = &cost->plan->config;
+    struct ra_layout queries = cost->plan->layouts[RA_QUERY_SIDE];
+    struct ra_layout keys = cost->plan->layouts[RA_KEY_SIDE];
+    struct ra_cost_pairs sum = {0, 0};
+    for (int64_t s = 0; s < ra_layout_spans(queries); s++)
+        for (int64_t t = 0; t < ra_layout_spans(keys); t++) {
+            int64_t rows = ra_layout_span(queries, rank, s).count;
+            int64_t visitors = ra_layout_span(keys, origin, t).count;
+            struct ra_band band = RA_ALL_KEYS;
+            if (c->causal)
+                band = ra_layout_band(queries, rank, s, keys, origin, t, c->lookback);
+            sum.visible += (double)ra_pairs_visible(band, rows, visitors);
+            sum.computed += ra_pairs_computed(band, rows, visitors, cost->machine.tile_queries,
+                                              cost->machine.tile_keys);
+        }
+    return sum;
+}
+
+double ra_cost_multiply_adds(const struct ra_cost *cost, double pairs, bool backward)
+{
+    const struct ra_config *c = &cost->plan->config;
+    return (backward ? 5 : 2) * (double)(c->batch * c->heads * c->dim) * pairs;
+}
+
+double ra_cost_work(const struct ra_cost *cost, int rank, int origin, double computed,
+                    bool backward)
+{
+    const struct ra_config *c = &cost->plan->config;
+    const struct ra_scale_machine *m = &cost->machine;
+    if (computed == 0)
+        return 0;
+    double rate = backward ? m->backward_rate : m->forward_rate;
+    double seconds = ra_cost_multiply_adds(cost, computed, backward) / rate + m->overhead;
+
+    /* The carry, or dq, is read and written at each hop. A share of gradients is set to 0, then read and
+     * written once more with the sum of the ranks before, which is also read. */
+    if (cost->plan->ring.schedule.count > 1 && m->memory_bandwidth > 0) {
+        double queries = (double)ra_layout_rows(cost->plan->layouts[RA_QUERY_SIDE], rank);
+        double keys = (double)cost->plan->ring.rows[origin];
+        double bytes = 2 * queries * (double)(c->batch * c->heads * c->dim) * sizeof(float);
+        if (backward)
+            bytes += 4 * keys * (double)cost->plan->ring.gradient_bytes;
+        seconds += bytes / m->memory_bandwidth;
+    }
+    return rank == m->slow_rank ? seconds * m->slow_rank_factor : seconds;
+}
+
+bool ra_cost_leaves_host(const struct ra_cost *cost, int from, int to)
+{
+    return from / cost->machine.ranks_per_host != to / cost->machine.ranks_per_host;
+}
+
+double ra_cost_message(const struct ra_cost *cost, int from, int to, double bytes)
+{
+    const struct ra_scale_machine *m = &cost->machine;
+    if (bytes == 0)
+        return 0;
+    double seconds = ra_cost_leaves_host(cost, from, to)
+                         ? m->host_latency + bytes / m->host_bandwidth
+                         : m->latency + bytes / m->bandwidth;
+    return from == m->slow_link ? seconds * m->slow_link_factor : seconds;
+}

@@ -1,0 +1,615 @@
+/* check_scale: the cost model of chapter 12. Its counts are held against all pairs of positions and against
+ * plans to look at, its formula against its simulation, and its seconds against recorded runs on GPUs.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "ra_config_check.h"
+#include "ra_pairs.h"
+#include "ra_scale_cost.h"
+#include "suite.h"
+
+static char error[RA_ERROR_SIZE];
+
+/* A machine on which a message takes about as long as the work of a hop, if `balance` is 1. */
+static struct ra_scale_machine machine_of(double balance)
+{
+    struct ra_scale_machine m = RA_SCALE_MACHINE_INIT;
+    m.forward_rate = 3e9;
+    m.backward_rate = 2e9;
+    m.bandwidth = 1e8 / balance;
+    m.latency = 1e-7;
+    m.host_bandwidth = 2e7 / balance;
+    m.host_latency = 1e-6;
+    return m;
+}
+
+static struct ra_config config_of(int64_t N, int64_t M, int P, enum ra_layout_kind layout)
+{
+    struct ra_config c = RA_CONFIG_INIT;
+    c.queries = N;
+    c.keys = M;
+    c.heads = 4;
+    c.key_heads = 2;
+    c.dim = 8;
+    c.layout = layout;
+    c.ring_size = P;
+    c.threads = 1;
+    return c;
+}
+
+/* ---- Counts. */
+
+/* Pairs that see each other, and pairs of tiles in which any do, one by one. */
+static void count_pairs(struct ra_band band, int64_t rows, int64_t keys, int64_t tq, int64_t tk,
+                        int64_t *visible, int64_t *computed)
+{
+    *visible = *computed = 0;
+    for (int64_t x = 0; x < rows; x += tq)
+        for (int64_t y = 0; y < keys; y += tk) {
+            int64_t inside = 0, height = rows - x < tq ? rows - x : tq,
+                    width = keys - y < tk ? keys - y : tk;
+            for (int64_t a = x; a < x + height; a++)
+                for (int64_t b = y; b < y + width; b++)
+                    inside += b - a >= band.lo && b - a <= band.hi;
+            *visible += inside;
+            *computed += inside > 0 ? height * width : 0;
+        }
+}
+
+START_TEST(every_pair)
+{
+    for (int64_t rows = 0; rows < 8; rows++)
+        for (int64_t keys = 0; keys < 8; keys++)
+            for (int64_t lo = -10; lo < 10; lo++)
+                for (int64_t hi = lo - 1; hi < 10; hi++) {
+                    struct ra_band band = {lo == -10 ? -RA_BAND_FAR : lo,
+                                           hi == 9 ? RA_BAND_FAR : hi};
+                    int64_t visible, computed;
+                    count_pairs(band, rows, keys, 1, 1, &visible, &computed);
+                    ck_assert_int_eq((int64_t)ra_pairs_visible(band, rows, keys), visible);
+                    ck_assert_double_eq(ra_pairs_computed(band, rows, keys, 1, 1), (double)visible);
+                }
+}
+END_TEST
+
+/* Tiles: a row is off by no more than a tile at either edge of the band. Where edges are long, by much less:
+ * what rows have too much and too little is about the same. */
+START_TEST(whole_tiles)
+{
+    static const int64_t tiles[][2] = {{4, 4}, {8, 4}, {4, 8}, {6, 4}, {5, 7}};
+    for (size_t t = 0; t < sizeof tiles / sizeof *tiles; t++)
+        for (int64_t hi = -40; hi <= 150; hi++)
+            for (int window = 0; window < 3; window++) {
+                int64_t tq = tiles[t][0], tk = tiles[t][1], rows = 120, keys = 128, visible,
+                        computed;
+                struct ra_band band = {window == 0 ? -RA_BAND_FAR : hi - 30 * window, hi};
+                count_pairs(band, rows, keys, tq, tk, &visible, &computed);
+                double got = ra_pairs_computed(band, rows, keys, tq, tk);
+                double edges = (double)((tq + tk) * (tq + tk));
+                ck_assert_msg(fabs(got - (double)computed) <= 2 * edges,
+                              "tiles %dx%d, band %d..%d: %g computed, not %d", (int)tq, (int)tk,
+                              (int)band.lo, (int)band.hi, got, (int)computed);
+                ck_assert(got >= (double)visible && got <= (double)(rows * keys));
+            }
+}
+END_TEST
+
+static const enum ra_layout_kind layouts[] = {RA_CONTIGUOUS, RA_STRIPED, RA_ZIGZAG};
+static const int64_t shapes[][2] = {{64, 64}, {61, 61}, {37, 90}, {90, 37}, {5, 5}, {1, 40}};
+static const int64_t windows[] = {-1, 0, 1, 7, 30, RA_NO_LOOKBACK}; /* -1: not causal */
+enum { SHAPES = 6, WINDOWS = 6 };
+
+static struct ra_config case_of(int shape, int window, int P, int layout)
+{
+    struct ra_config c = config_of(shapes[shape][0], shapes[shape][1], P, layouts[layout]);
+    c.causal = windows[window] >= 0;
+    c.lookback = c.causal ? windows[window] : RA_NO_LOOKBACK;
+    c.tile_queries = c.tile_keys = 1;
+    return c;
+}
+
+/* With tiles of one pair a plan counts what is seen: so do counts of every rank and hop, and bytes. */
+START_TEST(plans)
+{
+    int P = _i + 1;
+    struct ra_scale_machine m = machine_of(1);
+    for (int e = 0; e < SHAPES * WINDOWS * 3; e++) {
+        struct ra_config c = case_of(e % SHAPES, e / SHAPES % WINDOWS, P, e / SHAPES / WINDOWS);
+        struct ra_cost cost;
+        struct ra_scale scale;
+        ck_assert_int_eq(ra_cost_open(&cost, &c, &m, error), RA_OK);
+        ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, RA_SCALE_RING, NULL, error), RA_OK);
+        ck_assert_int_eq(scale.hops, ra_plan_hops(cost.plan));
+        for (int pass = 0; pass < 2; pass++) {
+            struct ra_scale_pass sum = pass == 0 ? scale.forward : scale.backward;
+            double all = 0, most = 0;
+            for (int rank = 0; rank < P; rank++) {
+                double bytes = 0;
+                for (int step = 0; step < scale.hops; step++) {
+                    struct ra_hop hop;
+                    ck_assert_int_eq(ra_plan_hop(cost.plan, rank, step, pass == 1, &hop), RA_OK);
+                    struct ra_cost_pairs pairs = ra_cost_count(&cost, rank, hop.origin);
+                    ck_assert_double_eq(ra_cost_multiply_adds(&cost, pairs.visible, pass == 1),
+                                        (double)hop.multiply_adds);
+                    ck_assert_double_eq(pairs.visible, pairs.computed);
+                    all += (double)hop.multiply_adds;
+                    bytes += (double)hop.bytes;
+                }
+                most = fmax(most, bytes);
+            }
+            ck_assert_double_eq(sum.multiply_adds, all);
+            ck_assert_double_eq(sum.inside_bytes, most);
+            ck_assert_double_eq(sum.host_bytes, 0);
+        }
+        ck_assert_int_eq(scale.plan_bytes >= ra_plan_bytes(cost.plan), 1);
+        ra_cost_close(&cost);
+    }
+}
+END_TEST
+
+/* A tile of the plan's size: within tiles at the edges of what the plan says, and near it on long shards. */
+START_TEST(tiled_plans)
+{
+    struct ra_scale_machine m = machine_of(1);
+    m.tile_queries = 128;
+    m.tile_keys = 64;
+    for (int layout = 0; layout < 3; layout++) {
+        struct ra_config c = config_of(1 << 16, 1 << 16, 4, layouts[layout]);
+        struct ra_cost cost;
+        c.causal = true;
+        c.tile_queries = 128;
+        c.tile_keys = 64;
+        ck_assert_int_eq(ra_cost_open(&cost, &c, &m, error), RA_OK);
+        for (int rank = 0; rank < 4; rank++)
+            for (int step = 0; step < ra_plan_hops(cost.plan); step++) {
+                struct ra_hop hop;
+                ck_assert_int_eq(ra_plan_hop(cost.plan, rank, step, false, &hop), RA_OK);
+                double got = ra_cost_multiply_adds(
+                    &cost, ra_cost_count(&cost, rank, hop.origin).computed, false);
+                ck_assert_double_le(fabs(got - (double)hop.multiply_adds),
+                                    1e-3 * (double)hop.multiply_adds);
+            }
+        ra_cost_close(&cost);
+    }
+}
+END_TEST
+
+/* ---- Time. */
+
+static double simulate(const struct ra_config *c, const struct ra_scale_machine *m, bool backward,
+                       struct ra_scale_rank *ranks)
+{
+    double seconds = NAN;
+    ck_assert_int_eq(ra_scale_simulate(&seconds, c, m, backward, ranks, error), RA_OK);
+    return seconds;
+}
+
+static struct ra_scale predict(const struct ra_config *c, const struct ra_scale_machine *m,
+                               enum ra_scale_method method)
+{
+    struct ra_scale scale;
+    ck_assert_msg(ra_scale_predict(&scale, c, m, method, NULL, error) == RA_OK, "%s", error);
+    return scale;
+}
+
+static void assert_near(double a, double b, double part)
+{
+    ck_assert_msg(fabs(a - b) <= part * fabs(b), "%.17g, not %.17g", a, b);
+}
+
+/* Equal ranks: no mask, lengths that divide. Formula and simulation are the same, whether messages are hidden
+ * or not, within a host or not. */
+START_TEST(equal_ranks)
+{
+    for (int P = 1; P <= 9; P++)
+        for (int k = 0; k < 12; k++) {
+            struct ra_scale_machine m = machine_of(pow(4, k / 2 - 3));
+            struct ra_config c = config_of(64 * P, 64 * P, P, layouts[k % 3]);
+            m.ranks_per_host = k % 2 == 0 ? 0 : P % 3 == 0 ? 3 : 1;
+            m.overhead = 1e-6;
+            m.memory_bandwidth = 1e9;
+            struct ra_scale scale = predict(&c, &m, RA_SCALE_RING);
+            assert_near(simulate(&c, &m, false, NULL), scale.forward.seconds, 1e-12);
+            assert_near(simulate(&c, &m, true, NULL), scale.backward.seconds, 1e-12);
+
+            /* The formula, written out. */
+            double rows = 64, pairs = rows * rows * 4 * 8, hops = P;
+            double keys = rows * 2 * 8 * 2 * 4, traffic = P > 1 ? 2 * rows * 4 * 8 * 4 : 0;
+            double work = 2 * pairs / 3e9 + 1e-6 + traffic / 1e9, sent = 0;
+            if (P > 1)
+                sent = m.ranks_per_host == 0 ? 1e-7 + keys / m.bandwidth
+                                             : 1e-6 + keys / m.host_bandwidth;
+            if (P == 3 && m.ranks_per_host == 3)
+                sent = 1e-7 + keys / m.bandwidth;
+            assert_near(scale.forward.seconds, (hops - 1) * fmax(work, sent) + work, 1e-12);
+        }
+}
+END_TEST
+
+/* The formula lets ranks meet after each hop, which they need not: the simulation is never slower, and never
+ * quicker than the rank that has most to do. */
+START_TEST(bounds)
+{
+    int P = _i + 1;
+    for (int e = 0; e < SHAPES * WINDOWS * 3; e++)
+        for (int k = 0; k < 4; k++) {
+            struct ra_scale_machine m = machine_of(pow(8, k - 2));
+            struct ra_config c = case_of(e % SHAPES, e / SHAPES % WINDOWS, P, e / SHAPES / WINDOWS);
+            m.slow_rank = k % 2 ? P / 2 : -1;
+            m.slow_rank_factor = 3;
+            struct ra_scale scale = predict(&c, &m, RA_SCALE_RING);
+            struct ra_scale_rank ranks[8];
+            for (int pass = 0; pass < 2; pass++) {
+                struct ra_scale_pass sum = pass == 0 ? scale.forward : scale.backward;
+                double seconds = simulate(&c, &m, pass == 1, ranks);
+                ck_assert_double_le(seconds, sum.seconds * (1 + 1e-12));
+                ck_assert_double_ge(seconds, sum.busiest * (1 - 1e-12));
+                assert_near(sum.work + sum.waiting, sum.seconds, 1e-12);
+                for (int rank = 0; rank < P; rank++)
+                    assert_near(ranks[rank].work + ranks[rank].waiting, ranks[rank].end, 1e-9);
+            }
+        }
+}
+END_TEST
+
+/* One slow rank slows all to its pace, wherever it is; contiguous, a slow first rank costs nothing: it has
+ * less to do. One slow link is felt when its messages are no longer hidden. */
+START_TEST(slow_ones)
+{
+    struct ra_scale_rank ranks[8];
+    struct ra_scale_machine m = machine_of(0.01), slow = m;
+    struct ra_config c = config_of(4096, 4096, 8, RA_STRIPED);
+    double usual = simulate(&c, &m, false, NULL);
+    slow.slow_rank = 3;
+    slow.slow_rank_factor = 2;
+    assert_near(simulate(&c, &slow, false, ranks), 2 * usual, 0.01);
+    ck_assert_double_gt(ranks[4].waiting, 0.4 * usual);
+    ck_assert_double_lt(ranks[3].waiting, 0.01 * usual);
+    c.layout = RA_CONTIGUOUS;
+    c.causal = true;
+    usual = simulate(&c, &m, false, NULL);
+    slow.slow_rank = 0;
+    assert_near(simulate(&c, &slow, false, NULL), usual, 0.1);
+    slow.slow_rank = 7;
+    ck_assert_double_gt(simulate(&c, &slow, false, NULL), 1.9 * usual);
+
+    m = machine_of(0.5);
+    c.causal = false;
+    usual = simulate(&c, &m, false, NULL);
+    slow = m;
+    slow.slow_link = 5;
+    slow.slow_link_factor = 1.5;
+    assert_near(simulate(&c, &slow, false, NULL), usual, 1e-12);
+    slow.slow_link_factor = 1000;
+    ck_assert_double_gt(simulate(&c, &slow, false, NULL), 3 * usual);
+}
+END_TEST
+
+/* More of anything good takes no longer, and more of what is sent no less. */
+START_TEST(monotonic)
+{
+    for (int method = RA_SCALE_RING; method <= RA_SCALE_GATHER; method++)
+        for (int layout = 0; layout < 3; layout++) {
+            struct ra_config c = config_of(4096, 4096, 16, layouts[layout]), other = c;
+            struct ra_scale_machine m = machine_of(4), better = m;
+            c.causal = other.causal = true;
+            m.ranks_per_host = better.ranks_per_host = 4;
+            double forward = predict(&c, &m, method).forward.seconds;
+            double backward = predict(&c, &m, method).backward.seconds;
+            double *good[] = {&better.forward_rate, &better.backward_rate, &better.bandwidth,
+                              &better.host_bandwidth};
+            for (int g = 0; g < 4; g++) {
+                better = m;
+                *good[g] *= 2;
+                ck_assert_double_le(predict(&c, &better, method).forward.seconds, forward);
+                ck_assert_double_le(predict(&c, &better, method).backward.seconds, backward);
+            }
+            other.key_heads = 1;
+            struct ra_scale fewer = predict(&other, &m, method), usual = predict(&c, &m, method);
+            ck_assert_double_le(fewer.forward.seconds, forward);
+            ck_assert_double_eq(2 * fewer.forward.inside_bytes, usual.forward.inside_bytes);
+            ck_assert_double_eq(2 * fewer.backward.host_bytes, usual.backward.host_bytes);
+            other = c;
+            other.type = RA_BFLOAT16;
+            ck_assert_double_eq(2 * predict(&other, &m, method).forward.inside_bytes,
+                                usual.forward.inside_bytes);
+            other.queries = other.keys = 8192;
+            ck_assert_double_ge(predict(&other, &m, method).backward.seconds, backward);
+        }
+}
+END_TEST
+
+/* On one host the double ring is the ring; between hosts it hides what the ring cannot, as each rank sends
+ * to the next host once a round. The all-gather sends as much, and hides none of it. */
+START_TEST(methods)
+{
+    struct ra_scale_machine m = machine_of(1);
+    struct ra_config c = config_of(1024, 1024, 16, RA_STRIPED);
+    struct ra_scale ring = predict(&c, &m, RA_SCALE_RING);
+    struct ra_scale twice = predict(&c, &m, RA_SCALE_DOUBLE_RING);
+    struct ra_scale gather = predict(&c, &m, RA_SCALE_GATHER);
+    assert_near(twice.forward.seconds, ring.forward.seconds, 1e-12);
+    assert_near(twice.backward.seconds, ring.backward.seconds, 1e-12);
+    assert_near(twice.backward.inside_bytes, ring.backward.inside_bytes, 1e-12);
+    assert_near(gather.forward.inside_bytes, ring.forward.inside_bytes, 1e-12);
+    assert_near(gather.forward.seconds, ring.forward.work + gather.forward.tail, 1e-12);
+    ck_assert_int_eq(twice.plan_bytes, ring.plan_bytes);
+    ck_assert_int_gt(gather.plan_bytes, ring.plan_bytes);
+
+    m = machine_of(0.3);
+    m.ranks_per_host = 4;
+    ring = predict(&c, &m, RA_SCALE_RING);
+    twice = predict(&c, &m, RA_SCALE_DOUBLE_RING);
+    ck_assert_double_gt(ring.forward.waiting, 0.2 * ring.forward.work);
+    ck_assert_double_lt(twice.forward.waiting, 0.01 * twice.forward.work);
+    ck_assert_double_eq(ring.forward.host_bytes, 15 * 64 * 2 * 8 * 2 * 4);
+    ck_assert_double_eq(twice.forward.host_bytes, 3 * 64 * 2 * 8 * 2 * 4);
+    ck_assert_double_eq(twice.forward.inside_bytes, 12 * 64 * 2 * 8 * 2 * 4);
+    ck_assert_double_eq(twice.backward.host_bytes, (3 + 4) * 64 * 2 * 8 * 2 * 4);
+    ck_assert_double_eq(twice.backward.inside_bytes, (12 + 16) * 64 * 2 * 8 * 2 * 4);
+}
+END_TEST
+
+/* Thousands of ranks and a billion tokens: every pair is counted once. */
+START_TEST(thousands)
+{
+    struct ra_scale_machine m = machine_of(1);
+    for (int layout = 0; layout < 3; layout++) {
+        struct ra_config c = config_of(1000000007, 1000000007, 1000, layouts[layout]);
+        c.causal = true;
+        struct ra_scale scale = predict(&c, &m, RA_SCALE_RING);
+        double N = 1000000007;
+        assert_near(scale.forward.multiply_adds, 2 * 4 * 8 * N * (N + 1) / 2, 1e-9);
+        assert_near(scale.backward.multiply_adds, 5 * 4 * 8 * N * (N + 1) / 2, 1e-9);
+    }
+}
+END_TEST
+
+/* By hop: the sum is the pass. */
+START_TEST(by_hop)
+{
+    struct ra_scale_machine m = machine_of(2);
+    struct ra_config c = config_of(512, 512, 8, RA_ZIGZAG);
+    c.causal = true;
+    c.lookback = 20;
+    m.ranks_per_host = 4;
+    for (int method = RA_SCALE_RING; method <= RA_SCALE_GATHER; method++) {
+        struct ra_scale_hop hop[16];
+        struct ra_scale scale;
+        ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, method, hop, error), RA_OK);
+        double sum[2] = {scale.forward.tail, scale.backward.tail};
+        for (int pass = 0; pass < 2; pass++)
+            for (int step = 0; step < scale.hops; step++)
+                sum[pass] += hop[8 * pass + step].seconds;
+        assert_near(sum[0], scale.forward.seconds, 1e-12);
+        assert_near(sum[1], scale.backward.seconds, 1e-12);
+    }
+}
+END_TEST
+
+/* ---- Decoding and memory. */
+
+START_TEST(decoding)
+{
+    struct ra_scale_machine m = machine_of(1);
+    struct ra_config c = config_of(1, 6000, 24, RA_STRIPED);
+    struct ra_scale_decoding d;
+    c.causal = true;
+    ck_assert_int_eq(ra_scale_decode(&d, &c, &m, error), RA_INVALID);
+    ck_assert_str_eq(
+        error, "machine.memory_bandwidth is missing: give the bytes a second of a rank's memory");
+    m.memory_bandwidth = 1e9;
+    m.ranks_per_host = 8;
+    ck_assert_int_eq(ra_scale_decode(&d, &c, &m, error), RA_OK);
+    double cache = 250 * 2 * 8 * 2 * 4, record = 4 * 10 * 4;
+    ck_assert_int_eq(d.rounds, 3 + 2);
+    ck_assert_double_eq(d.cache_bytes, cache);
+    ck_assert_double_eq(d.message_bytes, record);
+    assert_near(d.seconds, cache / 1e9 + 3 * (1e-7 + record / 1e8) + 2 * (1e-6 + record / 2e7),
+                1e-12);
+}
+END_TEST
+
+static struct ra_scale_model model_of(void)
+{
+    struct ra_scale_model model = RA_SCALE_MODEL_INIT;
+    model.dim = 32;
+    model.depth = 3;
+    model.hidden = 128;
+    model.vocabulary = 256;
+    return model;
+}
+
+static double bytes_of(const struct ra_config *c, const struct ra_scale_model *model)
+{
+    struct ra_scale_memory memory;
+    ck_assert_msg(ra_scale_memory_of(&memory, c, model, error) == RA_OK, "%s", error);
+    return memory.weights + memory.activations + memory.attention;
+}
+
+/* The longest that fits does, and a longer one does not. */
+START_TEST(longest)
+{
+    struct ra_scale_machine m = machine_of(1);
+    struct ra_scale_model model = model_of(), again = model;
+    struct ra_config c = config_of(0, RA_SAME, 8, RA_STRIPED);
+    int64_t tokens, more;
+    ck_assert_int_eq(ra_scale_fits(&tokens, &c, &model, &m, error), RA_INVALID);
+    ck_assert_str_eq(error, "machine.memory is missing: give the bytes of memory of a rank");
+    m.memory = 1e9;
+    ck_assert_int_eq(ra_scale_fits(&tokens, &c, &model, &m, error), RA_OK);
+    ck_assert_int_gt(tokens, 0);
+    ck_assert_int_eq(tokens % 16, 0);
+    c.queries = tokens;
+    ck_assert_double_le(bytes_of(&c, &model), 1e9);
+    c.queries = tokens + 16;
+    ck_assert_double_gt(bytes_of(&c, &model), 1e9);
+
+    again.recompute = true;
+    ck_assert_int_eq(ra_scale_fits(&more, &c, &again, &m, error), RA_OK);
+    ck_assert_int_gt(more, tokens);
+    c.ring_size = 16;
+    ck_assert_int_eq(ra_scale_fits(&more, &c, &model, &m, error), RA_OK);
+    ck_assert_int_gt(more, tokens * 19 / 10);
+    m.memory = 10;
+    ck_assert_int_eq(ra_scale_fits(&more, &c, &model, &m, error), RA_OK);
+    ck_assert_int_eq(more, 0);
+}
+END_TEST
+
+/* Weights and activations as chapter 10 has them, by hand: one layer, one rank. */
+START_TEST(training_memory)
+{
+    struct ra_scale_model model = model_of();
+    struct ra_config c = config_of(100, 100, 1, RA_CONTIGUOUS); /* query 32, key 16 */
+    struct ra_scale_memory got;
+    model.depth = 1;
+    ck_assert_int_eq(ra_scale_memory_of(&got, &c, &model, error), RA_OK);
+    double weights = 32 * (32 + 16 + 16 + 32 + 128 + 128) + 2 * 32 * 256;
+    ck_assert_double_eq(got.weights, 16 * weights);
+
+    /* x, q, k, v, o, mid, up, lse; then the last x, normal, gradient, wide. */
+    double floats = 32 + 32 + 16 + 16 + 32 + 32 + 128 + 4 + 32 + 32 + 32 + 128;
+    ck_assert_double_eq(got.activations, 100 * 4 * floats);
+}
+END_TEST
+
+/* ---- Misuse. */
+
+START_TEST(misuse)
+{
+    struct ra_config c = config_of(64, 64, 4, RA_STRIPED);
+    struct ra_scale scale;
+    struct ra_scale_machine m;
+    double seconds;
+    int64_t tokens;
+    static const struct {
+        size_t offset;
+        double value;
+        const char *text;
+    } wrong[] = {
+#define AT(field) offsetof(struct ra_scale_machine, field)
+        {AT(forward_rate), 0,
+         "machine.forward_rate is missing: give the multiply-adds a second of a rank"},
+        {AT(backward_rate), 0,
+         "machine.backward_rate is missing: give the multiply-adds a second of a rank"},
+        {AT(bandwidth), 0,
+         "machine.bandwidth is missing: give the bytes a second between ranks of a host"},
+        {AT(host_bandwidth), 0,
+         "machine.host_bandwidth is missing: give the bytes a second of a rank between hosts"},
+        {AT(forward_rate), -1,
+         "machine.forward_rate = -1: give the multiply-adds a second of a rank, above 0"},
+        {AT(bandwidth), NAN,
+         "machine.bandwidth = nan: give the bytes a second between ranks of a host, above 0"},
+        {AT(latency), -1, "machine.latency = -1: give 0 or above"},
+        {AT(slow_link_factor), 0, "machine.slow_rank_factor, slow_link_factor: give above 0"}};
+    for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
+        m = machine_of(1);
+        m.ranks_per_host = 2;
+        memcpy((char *)&m + wrong[w].offset, &wrong[w].value, sizeof(double));
+        ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, RA_SCALE_RING, NULL, error), RA_INVALID);
+        ck_assert_str_eq(error, wrong[w].text);
+        ck_assert_int_eq(ra_scale_simulate(&seconds, &c, &m, false, NULL, error), RA_INVALID);
+        ck_assert_str_eq(error, wrong[w].text);
+    }
+    m = machine_of(1);
+    ck_assert_int_eq(ra_scale_predict(NULL, &c, &m, RA_SCALE_RING, NULL, NULL), RA_INVALID);
+    ck_assert_int_eq(ra_scale_predict(&scale, NULL, &m, RA_SCALE_RING, NULL, NULL), RA_INVALID);
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, RA_SCALE_RING, NULL, NULL), RA_INVALID);
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, 3, NULL, NULL), RA_INVALID);
+    ck_assert_int_eq(ra_scale_simulate(NULL, &c, &m, false, NULL, NULL), RA_INVALID);
+    m.ranks_per_host = 3;
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, RA_SCALE_DOUBLE_RING, NULL, error),
+                     RA_INVALID);
+    ck_assert_str_eq(error, "machine.ranks_per_host = 3 does not divide the 4 ranks");
+    m.size = 8;
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, RA_SCALE_RING, NULL, error), RA_INVALID);
+    m = machine_of(1);
+    m.slow_rank = 4;
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, RA_SCALE_RING, NULL, error), RA_INVALID);
+    c.bucket = 8;
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, RA_SCALE_RING, NULL, error), RA_INVALID);
+    c.bucket = 0;
+    c.dim = 0;
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, RA_SCALE_RING, NULL, error), RA_INVALID);
+    ck_assert_ptr_nonnull(strstr(error, "dim"));
+    c.dim = 8;
+    c.forward_only = true;
+    ck_assert_int_eq(ra_scale_simulate(&seconds, &c, &m, true, NULL, error), RA_INVALID);
+    struct ra_scale_model model = RA_SCALE_MODEL_INIT;
+    m = machine_of(1);
+    m.memory = 1e9;
+    ck_assert_int_eq(ra_scale_fits(&tokens, &c, &model, &m, error), RA_INVALID);
+    ck_assert_str_eq(error, "model.dim is missing: give at least 1");
+}
+END_TEST
+
+/* ---- What was measured: chapter 11f's rings of GPUs, from the rate of one GPU and its link alone. */
+
+START_TEST(recorded)
+{
+    FILE *file = fopen("chapters/img/12-gpus.csv", "r");
+    char line[256], layout[20], pass[20];
+    int lines = 0, P, heads, key_heads;
+    long rows;
+    double alone, rate;
+    ck_assert_ptr_nonnull(file);
+    ck_assert_ptr_nonnull(fgets(line, sizeof line, file));
+    for (; fgets(line, sizeof line, file); lines++) {
+        ck_assert_int_eq(sscanf(line, "%d,%d,%d,%ld,%19[a-z],%19[a-z],%lf,%lf", &P, &heads,
+                                &key_heads, &rows, layout, pass, &alone, &rate),
+                         8);
+        struct ra_config c = config_of(P * rows, RA_SAME, P, RA_CONTIGUOUS);
+        c.heads = heads;
+        c.key_heads = key_heads;
+        c.dim = 128;
+        c.type = RA_BFLOAT16;
+        c.causal = true;
+        c.layout = strcmp(layout, "striped") == 0  ? RA_STRIPED
+                   : strcmp(layout, "zigzag") == 0 ? RA_ZIGZAG
+                                                   : RA_CONTIGUOUS;
+
+        /* Rates in 10^12 operations, two to a multiply-add; NVLink as chapter 11f measured it. */
+        struct ra_scale_machine m = RA_SCALE_MACHINE_INIT;
+        m.forward_rate = m.backward_rate = alone / 2 * 1e12;
+        m.bandwidth = 389e9;
+        m.memory_bandwidth = 4.8e12;
+        struct ra_scale scale = predict(&c, &m, RA_SCALE_RING);
+        struct ra_scale_pass sum = strcmp(pass, "forward") == 0 ? scale.forward : scale.backward;
+        double got = 2e-12 * sum.multiply_adds / P / sum.seconds;
+        ck_assert_msg(fabs(got / rate - 1) < 0.1, "%s: %.1f", line, got);
+    }
+    fclose(file);
+    ck_assert_int_eq(lines, 20);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("scale");
+    TCase *counts = tcase_create("counts"), *time = tcase_create("time");
+    TCase *rest = tcase_create("rest");
+    tcase_set_timeout(counts, 300);
+    tcase_set_timeout(time, 300);
+    tcase_add_test(counts, every_pair);
+    tcase_add_test(counts, whole_tiles);
+    tcase_add_loop_test(counts, plans, 0, 8);
+    tcase_add_test(counts, tiled_plans);
+    tcase_add_test(counts, thousands);
+    tcase_add_test(time, equal_ranks);
+    tcase_add_loop_test(time, bounds, 0, 8);
+    tcase_add_test(time, slow_ones);
+    tcase_add_test(time, monotonic);
+    tcase_add_test(time, methods);
+    tcase_add_test(time, by_hop);
+    tcase_add_test(rest, decoding);
+    tcase_add_test(rest, longest);
+    tcase_add_test(rest, training_memory);
+    tcase_add_test(rest, misuse);
+    tcase_add_test(rest, recorded);
+    suite_add_tcase(suite, counts);
+    suite_add_tcase(suite, time);
+    suite_add_tcase(suite, rest);
+    return suite_run(suite);
+}
