@@ -143,10 +143,12 @@ enum ra_status ra_scale_fits(int64_t *tokens, const struct ra_config *config,
     if (status != RA_OK)
         return status;
 
-    /* Memory grows with the sequence: the longest is found by halving. At 2^40 tokens nothing fits. */
+    /* Memory grows with the sequence: the longest is found by halving. Arrays of more than 2^50 numbers no
+     * plan takes, and no memory; with sizes that are wrong the first plan says so. */
     struct ra_config c = *config;
-    int64_t unit = 2 * (int64_t)(config->ring_size > 1 ? config->ring_size : 1);
-    int64_t fits = 0, fails = ((int64_t)1 << 40) / unit + 1;
+    int64_t unit = 2 * (int64_t)(config->ring_size > 1 ? config->ring_size : 1), fits = 0;
+    double numbers = (double)config->batch * (double)config->heads * (double)config->dim;
+    int64_t fails = (int64_t)(0x1p50 / fmax(numbers, 1) / (double)unit) + 1;
     while (fails - fits > 1) {
         struct ra_scale_memory memory;
         int64_t middle = fits + (fails - fits) / 2;

@@ -214,6 +214,11 @@ static const char usage[] =
     "                        " TRICKS_HEADER "\n"
     "  11-ring DATA.csv      what each GPU of a ring did when\n"
     "                        " GPUS_HEADER "\n"
+    "  12-ranks DATA.csv     how much of the time many ranks work; --data asks\n"
+    "                        the library\n"
+    "                        " SCALE_HEADER "\n"
+    "  12-slow DATA.csv      one slow rank, one slow link; --data simulates\n"
+    "                        " SLOW_HEADER "\n"
     "\n"
     "Exit status: 0 all is well, 1 bad data or no room, 2 misuse.\n";
 
@@ -257,13 +262,15 @@ static const struct {
     {"11-tricks", true, draw_tricks},
     {"11-ring", true, draw_gpus},
     {"11-streams", false, draw_streams},
+    {"12-ranks", true, draw_scale},
+    {"12-slow", true, draw_slow},
 };
 
 /* Draws what the command line asks for. Returns false if it makes no sense. */
 static bool obey(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--data") == 0)
-        return write_masks(argv[2]) || write_plans(argv[2]);
+        return write_masks(argv[2]) || write_plans(argv[2]) || write_scale(argv[2]);
     for (size_t k = 0; k < sizeof figures / sizeof *figures; k++)
         if (argc == 2 + figures[k].has_data && strcmp(argv[1], figures[k].name) == 0) {
             figures[k].draw(argv[argc - 1]);

@@ -3,7 +3,7 @@
  * figure.c holds the tools and the program; figure_tile.c draws chapters 01 and 02; of the chapters
  * of the ring, figure_ring.c and figure_masks.c draw the rules, figure_measured.c the measurements;
  * figure_cuda.c and figure_gpu.c draw chapter 11, figure_streams.c one picture of it;
- * figure_library.c draws the rules of chapter 08, figure_vector.c chapter 09.
+ * figure_library.c draws the rules of chapter 08, figure_vector.c chapter 09, figure_scale.c chapter 12.
  */
 #ifndef FIGURE_H
 #define FIGURE_H
@@ -96,6 +96,8 @@ int read_csv(const char *path, const char *header, const char *kinds, int most, 
 #define RATES_HEADER "kernel,pass,dim,mask,tflops"
 #define TRICKS_HEADER "trick,pass,full,causal"
 #define SPEEDS_HEADER "trick,pass,gflops"
+#define SCALE_HEADER "way,P,working"
+#define SLOW_HEADER "case,rank,work us,waiting us"
 #define GPUS_HEADER "ring,rank,what,number,start ms,end ms" /* as bench-cuda --timeline has it */
 
 void draw_visible(const char *source);
@@ -131,11 +133,15 @@ void draw_streams(const char *source);
 void draw_sm(const char *source);
 void draw_products(const char *source);
 
+void draw_scale(const char *source);
+void draw_slow(const char *source);
+
 /* Writes what figure 04-masks, 05-masks-..., 06-masks-... or 06-jump shows, as CSV. Returns false if
  * there is no such figure. */
 bool write_masks(const char *name);
 
-/* The same for figure 08-plan. */
+/* The same for figure 08-plan, and for those of chapter 12. */
 bool write_plans(const char *name);
+bool write_scale(const char *name);
 
 #endif

@@ -1,0 +1,106 @@
+/* scale_measure: the rates of this machine, and the link between two of its ranks. See scale.h. */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "ra_clock.h"
+#include "ring_attention.h"
+#include "scale.h"
+
+/* Query and key rows of the plan that is timed, and how often everything is. */
+enum { ROWS = 1024, TIMES = 7 };
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *seconds)
+{
+    qsort(seconds, TIMES, sizeof *seconds, compare);
+    return seconds[TIMES / 2];
+}
+
+/* An array of ROWS rows, of numbers that are not all alike. */
+static struct ra_tensor array(struct scale *scale, int64_t heads, int64_t dim)
+{
+    float *data = stage_allocate(&scale->stage, ROWS * heads * dim, sizeof *data);
+    for (int64_t e = 0; e < ROWS * heads * dim; e++)
+        data[e] = (float)(e * 7919 % 2048) / 2048 - 0.5f;
+    return ra_tensor_bnhd(data, RA_FLOAT32, ROWS, heads, dim);
+}
+
+/* Multiply-adds a second of this rank alone, while all others compute, too. */
+static void measure_rates(struct scale *scale, double rates[2])
+{
+    const struct stage *stage = &scale->stage;
+    struct ra_config c = scale->config;
+    char error[RA_ERROR_SIZE];
+    struct ra_plan *plan;
+    c.batch = c.ring_size = 1;
+    c.queries = c.keys = ROWS;
+    c.heads = 4;
+    c.key_heads = RA_SAME;
+    c.type = RA_FLOAT32;
+    c.causal = c.forward_only = false;
+    c.lookback = RA_NO_LOOKBACK;
+    scale_check(scale, ra_plan_create(&plan, &c, NULL, error), error);
+    struct ra_arrays x = RA_ARRAYS_INIT;
+    struct ra_tensor *all[] = {&x.q, &x.k, &x.v, &x.o, &x.d_out, &x.dq, &x.dk, &x.dv};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        *all[i] = array(scale, c.heads, c.dim);
+    x.lse = ra_tensor_bhn(array(scale, c.heads, 1).data, ROWS, c.heads);
+
+    double seconds[2][TIMES];
+    for (int time = -1; time < TIMES; time++)
+        for (int pass = 0; pass < 2; pass++) {
+            MPI_Barrier(MPI_COMM_WORLD);
+            double began = ra_seconds();
+            enum ra_status status = (pass == 0 ? ra_forward : ra_backward)(plan, &x);
+            if (status != RA_OK)
+                stage_fail(stage, "%s", ra_plan_error(plan));
+            if (time >= 0)
+                seconds[pass][time] = ra_seconds() - began;
+        }
+    ra_plan_destroy(plan);
+    double products = (double)(ROWS * c.heads * c.dim) * ROWS;
+    for (int pass = 0; pass < 2; pass++)
+        rates[pass] = (pass == 0 ? 2 : 5) * products / median(seconds[pass]);
+}
+
+/* Seconds until a message of so many bytes has come from the left neighbour, while all send to the right. */
+static double measure_message(struct scale *scale, int bytes)
+{
+    int rank = scale->stage.world.rank, P = scale->stage.world.ranks;
+    char *from = stage_zeros(&scale->stage, bytes, 1), *to = stage_zeros(&scale->stage, bytes, 1);
+    double seconds[TIMES];
+    for (int time = -1; time < TIMES; time++) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        double began = ra_seconds();
+        MPI_Sendrecv(from, bytes, MPI_BYTE, (rank + 1) % P, 0, to, bytes, MPI_BYTE,
+                     (rank + P - 1) % P, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        if (time >= 0)
+            seconds[time] = ra_seconds() - began;
+    }
+    return median(seconds);
+}
+
+void scale_measure(struct scale *scale)
+{
+    enum { SMALL = 8, LARGE = 1 << 24 };
+    int P = scale->stage.world.ranks;
+    double mine[4] = {0}, all[4];
+    measure_rates(scale, mine);
+    if (P > 1) {
+        mine[2] = measure_message(scale, SMALL);
+        mine[3] = measure_message(scale, LARGE);
+    }
+    MPI_Allreduce(mine, all, 4, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    if (scale->stage.world.rank != 0)
+        return;
+    printf("--forward-rate %.4g --backward-rate %.4g", all[0] / P, all[1] / P);
+    if (P > 1)
+        printf(" --bandwidth %.4g --latency %.3g", (LARGE - SMALL) / ((all[3] - all[2]) / P),
+               all[2] / P);
+    putchar('\n');
+}
