@@ -106,6 +106,9 @@ static struct ra_config case_of(int shape, int window, int P, int layout)
     c.causal = windows[window] >= 0;
     c.lookback = c.causal ? windows[window] : RA_NO_LOOKBACK;
     c.tile_queries = c.tile_keys = 1;
+
+    /* In 16 bits keys are half as long as gradients. */
+    c.type = (shape + window) % 2 ? RA_BFLOAT16 : RA_FLOAT32;
     return c;
 }
 
@@ -585,6 +588,53 @@ START_TEST(recorded)
 }
 END_TEST
 
+/* Chapter 05's timeline of two processes. Rates are those of rank 0 at hop 0, contiguous; all else is
+ * predicted: the forward, and the whole, which ends with the backward. */
+START_TEST(recorded_ranks)
+{
+    double own[2] = {0, 0}, forward[2] = {0, 0}, whole[2] = {0, 0}, start, end;
+    FILE *file = fopen("chapters/img/05-trace.csv", "r");
+    char line[256], layout[20], row[20], name[20];
+    int rank, hop;
+    ck_assert_ptr_nonnull(file);
+    ck_assert_ptr_nonnull(fgets(line, sizeof line, file));
+    while (fgets(line, sizeof line, file)) {
+        ck_assert_int_eq(sscanf(line, "%19[a-z],%d,%19[a-z],%19[a-z],%d,%lf,%lf", layout, &rank,
+                                row, name, &hop, &start, &end),
+                         7);
+        int l = strcmp(layout, "striped") == 0, pass = strcmp(name, "backward") == 0;
+        bool folds = pass || strcmp(name, "forward") == 0;
+        if (folds && l == 0 && rank == 0 && hop == 0)
+            own[pass] = (end - start) / 1e6;
+        if (folds && pass == 0)
+            forward[l] = fmax(forward[l], end / 1e6);
+        whole[l] = fmax(whole[l], end / 1e6);
+    }
+    fclose(file);
+
+    /* At a rate of 1 the time of this is its work. */
+    struct ra_config c = config_of(2048, 2048, 1, RA_CONTIGUOUS);
+    struct ra_scale_machine m = RA_SCALE_MACHINE_INIT;
+    c.heads = c.key_heads = 1;
+    c.dim = 64;
+    c.causal = true;
+    m.forward_rate = m.backward_rate = 1;
+    m.tile_queries = m.tile_keys = 64;
+    struct ra_scale alone = predict(&c, &m, RA_SCALE_RING);
+    m.forward_rate = alone.forward.seconds / own[0];
+    m.backward_rate = alone.backward.seconds / own[1];
+    m.bandwidth = 2048 * 64 * 2 * 4 / 600e-6;
+    c.queries = c.keys = 4096;
+    c.ring_size = 2;
+    for (int l = 0; l < 2; l++) {
+        c.layout = l == 0 ? RA_CONTIGUOUS : RA_STRIPED;
+        struct ra_scale scale = predict(&c, &m, RA_SCALE_RING);
+        assert_near(scale.forward.seconds, forward[l], 0.05);
+        assert_near(scale.forward.seconds + scale.backward.seconds, whole[l], 0.05);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("scale");
@@ -608,6 +658,7 @@ int main(void)
     tcase_add_test(rest, training_memory);
     tcase_add_test(rest, misuse);
     tcase_add_test(rest, recorded);
+    tcase_add_test(rest, recorded_ranks);
     suite_add_tcase(suite, counts);
     suite_add_tcase(suite, time);
     suite_add_tcase(suite, rest);

@@ -276,7 +276,7 @@ static void finish(struct prediction *p)
             sum->inside_bytes = fmax(sum->inside_bytes, one->inside[pass]);
             sum->host_bytes = fmax(sum->host_bytes, one->host[pass]);
         }
-        sum->waiting = sum->seconds - sum->work;
+        sum->waiting = fmax(sum->seconds - sum->work, 0); /* rounding may say less */
     }
 }
 

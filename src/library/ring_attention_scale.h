@@ -150,7 +150,7 @@ RA_CHECKED enum ra_status ra_scale_memory_of(struct ra_scale_memory *memory,
 
 /* How many tokens the longest sequence has that fits into machine->memory of each rank; a multiple of twice
  * the number of ranks, so that all have as many; 0 if the weights alone do not. config.queries is not
- * looked at. Of a model of weights only, dim > 0 and hidden >= 0 are asked for. */
+ * looked at. */
 RA_CHECKED enum ra_status ra_scale_fits(int64_t *tokens, const struct ra_config *config,
                                         const struct ra_scale_model *model,
                                         const struct ra_scale_machine *machine,

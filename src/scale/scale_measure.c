@@ -1,24 +1,19 @@
 /* scale_measure: the rates of this machine, and the link between two of its ranks. See scale.h. */
+#include <math.h>
 #include <mpi.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include "ra_clock.h"
 #include "ring_attention.h"
 #include "scale.h"
 
 /* Query and key rows of the plan that is timed, and how often everything is. */
-enum { ROWS = 1024, TIMES = 7 };
+enum { ROWS = 1024, TIMES = 9 };
 
-static int compare(const void *a, const void *b)
+/* The seconds of the rank that took longest: a ring goes at its pace. */
+static double longest(double seconds)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *seconds)
-{
-    qsort(seconds, TIMES, sizeof *seconds, compare);
-    return seconds[TIMES / 2];
+    MPI_Allreduce(MPI_IN_PLACE, &seconds, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    return seconds;
 }
 
 /* An array of ROWS rows, of numbers that are not all alike. */
@@ -30,7 +25,8 @@ static struct ra_tensor array(struct scale *scale, int64_t heads, int64_t dim)
     return ra_tensor_bnhd(data, RA_FLOAT32, ROWS, heads, dim);
 }
 
-/* Multiply-adds a second of this rank alone, while all others compute, too. */
+/* Multiply-adds a second of a rank alone, while all others compute, too: a mean, as a run that is predicted
+ * also meets whatever else the machine does. */
 static void measure_rates(struct scale *scale, double rates[2])
 {
     const struct stage *stage = &scale->stage;
@@ -51,56 +47,55 @@ static void measure_rates(struct scale *scale, double rates[2])
         *all[i] = array(scale, c.heads, c.dim);
     x.lse = ra_tensor_bhn(array(scale, c.heads, 1).data, ROWS, c.heads);
 
-    double seconds[2][TIMES];
-    for (int time = -1; time < TIMES; time++)
+    /* The first time, in which memory is touched, does not count. */
+    double seconds[2] = {0, 0};
+    for (int time = 0; time <= TIMES; time++)
         for (int pass = 0; pass < 2; pass++) {
             MPI_Barrier(MPI_COMM_WORLD);
             double began = ra_seconds();
             enum ra_status status = (pass == 0 ? ra_forward : ra_backward)(plan, &x);
             if (status != RA_OK)
                 stage_fail(stage, "%s", ra_plan_error(plan));
-            if (time >= 0)
-                seconds[pass][time] = ra_seconds() - began;
+            double took = longest(ra_seconds() - began);
+            seconds[pass] += time > 0 ? took / TIMES : 0;
         }
     ra_plan_destroy(plan);
     double products = (double)(ROWS * c.heads * c.dim) * ROWS;
     for (int pass = 0; pass < 2; pass++)
-        rates[pass] = (pass == 0 ? 2 : 5) * products / median(seconds[pass]);
+        rates[pass] = (pass == 0 ? 2 : 5) * products / seconds[pass];
 }
 
-/* Seconds until a message of so many bytes has come from the left neighbour, while all send to the right. */
-static double measure_message(struct scale *scale, int bytes)
+/* Seconds until a message of so many bytes has come from the left neighbour, while all send to the right: the
+ * shortest, in which nobody had to wait for a processor. */
+static double measure_message(struct scale *scale, int bytes, int times)
 {
     int rank = scale->stage.world.rank, P = scale->stage.world.ranks;
     char *from = stage_zeros(&scale->stage, bytes, 1), *to = stage_zeros(&scale->stage, bytes, 1);
-    double seconds[TIMES];
-    for (int time = -1; time < TIMES; time++) {
+    double least = INFINITY;
+    for (int time = 0; time < times; time++) {
         MPI_Barrier(MPI_COMM_WORLD);
         double began = ra_seconds();
         MPI_Sendrecv(from, bytes, MPI_BYTE, (rank + 1) % P, 0, to, bytes, MPI_BYTE,
                      (rank + P - 1) % P, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-        if (time >= 0)
-            seconds[time] = ra_seconds() - began;
+        least = fmin(least, longest(ra_seconds() - began));
     }
-    return median(seconds);
+    return least;
 }
 
 void scale_measure(struct scale *scale)
 {
     enum { SMALL = 8, LARGE = 1 << 24 };
-    int P = scale->stage.world.ranks;
-    double mine[4] = {0}, all[4];
-    measure_rates(scale, mine);
-    if (P > 1) {
-        mine[2] = measure_message(scale, SMALL);
-        mine[3] = measure_message(scale, LARGE);
+    double rates[2], small = 0, large = 0;
+    bool several = scale->stage.world.ranks > 1;
+    measure_rates(scale, rates);
+    if (several) {
+        small = measure_message(scale, SMALL, 100 * TIMES);
+        large = measure_message(scale, LARGE, TIMES);
     }
-    MPI_Allreduce(mine, all, 4, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
     if (scale->stage.world.rank != 0)
         return;
-    printf("--forward-rate %.4g --backward-rate %.4g", all[0] / P, all[1] / P);
-    if (P > 1)
-        printf(" --bandwidth %.4g --latency %.3g", (LARGE - SMALL) / ((all[3] - all[2]) / P),
-               all[2] / P);
+    printf("--forward-rate %.4g --backward-rate %.4g", rates[0], rates[1]);
+    if (several)
+        printf(" --bandwidth %.4g --latency %.3g", (LARGE - SMALL) / (large - small), small);
     putchar('\n');
 }

@@ -93,9 +93,9 @@ void draw_scale(const char *source)
         double at = place(x, log2(P));
         line(at, y.start, at, y.end, STROKE(LIGHT, "1"));
         text(at, y.start + 19, MIDDLE, "%d", P);
-        text(at, y.start + 35, MIDDLE " font-size=\"11\"", "%dk", (1 << 10) / P);
+        text(at, y.start + 35, MIDDLE " font-size=\"11\"", "%d", (1 << 20) / P);
     }
-    text((x.start + x.end) / 2, y.start + 58, MIDDLE, "ranks");
+    text((x.start + x.end) / 2, y.start + 58, MIDDLE, "ranks, and tokens of each");
     for (int w = 0; w < WAYS; w++) {
         struct point path[SIZES];
         for (int k = 0; k < SIZES; k++)
@@ -163,7 +163,7 @@ void draw_slow(const char *source)
             text(x.start - 10, y + 11, END " font-size=\"11\"", "%d", rank);
             rect(x.start, y, end - x.start, 12, FILL(BLUE));
             rect(end, y, done - end, 12, FILL(PALE_ORANGE));
-            if (rank == RANKS - 1)
+            if (rank == SLOW)
                 text(done + 8, y + 11, " font-size=\"11\"", "%.1f ms",
                      (numbers[1] + numbers[2]) / 1e3);
         }
