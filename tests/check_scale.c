@@ -267,7 +267,9 @@ START_TEST(slow_ones)
     slow.slow_rank = 3;
     slow.slow_rank_factor = 2;
     assert_near(simulate(&c, &slow, false, ranks), 2 * usual, 0.01);
+    /* The right neighbour waits for keys, the left one until it can hand on its own. */
     ck_assert_double_gt(ranks[4].waiting, 0.4 * usual);
+    ck_assert_double_gt(ranks[2].waiting, 0.4 * usual);
     ck_assert_double_lt(ranks[3].waiting, 0.01 * usual);
     c.layout = RA_CONTIGUOUS;
     c.causal = true;

@@ -101,7 +101,7 @@ enum ra_status ra_cost_open(struct ra_cost *cost, const struct ra_config *config
     status = ra_plan_build(&cost->plan, &c, &alone, c.device ? c.device : &ra_host, true, error);
     if (status != RA_OK)
         return status;
-    if (cost->machine.ranks_per_host == 0)
+    if (cost->machine.ranks_per_host == 0 || cost->machine.ranks_per_host > cost->ranks)
         cost->machine.ranks_per_host = cost->ranks;
     return RA_OK;
 }
