@@ -480,6 +480,26 @@ START_TEST(training_memory)
 }
 END_TEST
 
+/* As 10-transformer itself says, "bytes of a rank", within 2 %: mpirun -n 2 build/10-transformer bench
+ * --length 4096 --layout striped --threads 1, without --recompute and with it. */
+START_TEST(recorded_memory)
+{
+    static const double bytes[] = {182366208, 125644800};
+    struct ra_scale_model model = RA_SCALE_MODEL_INIT;
+    struct ra_config c = config_of(4096, 4096, 2, RA_STRIPED);
+    c.key_heads = c.heads;
+    c.dim = 64;
+    model.dim = model.vocabulary = 256;
+    model.depth = 4;
+    model.hidden = 1024;
+    model.replicated = true;
+    for (int recompute = 0; recompute < 2; recompute++) {
+        model.recompute = recompute == 1;
+        assert_near(bytes_of(&c, &model), bytes[recompute], 0.02);
+    }
+}
+END_TEST
+
 /* ---- Misuse. */
 
 START_TEST(misuse)
@@ -658,6 +678,7 @@ int main(void)
     tcase_add_test(rest, decoding);
     tcase_add_test(rest, longest);
     tcase_add_test(rest, training_memory);
+    tcase_add_test(rest, recorded_memory);
     tcase_add_test(rest, misuse);
     tcase_add_test(rest, recorded);
     tcase_add_test(rest, recorded_ranks);

@@ -113,19 +113,19 @@ enum ra_status ra_scale_memory_of(struct ra_scale_memory *memory, const struct r
     memory->weights = weights * model->weight_bytes / (model->replicated ? 1 : cost.ranks);
 
     /* As the rows that its layers keep: x; q, k, v, o, lse, mid and up, which all layers share if they
-     * are computed again. Once: the last x, a normal row, a gradient, and the widest. */
+     * are computed again. Once: the last x, a normal row, a gradient, and the widest, which also holds
+     * d_out, dq, dk and dv. */
     double layer = (2 * query + 2 * key + dim + hidden) * number + (double)c->heads * sizeof(float);
     double widest = fmax(fmax(hidden, dim), 2 * query + 2 * key);
     memory->activations = rows * (depth * dim * number + (model->recompute ? 1 : depth) * layer +
                                   (3 * dim + widest) * number);
 
-    /* d_out, dq, dk and dv of the layer whose backward is computed; q, k, v and o are a layer's. */
     int64_t most = 0;
     for (int rank = 0; rank < cost.ranks; rank++) {
         int64_t bytes = ra_plan_bytes_of(cost.plan, rank);
         most = bytes > most ? bytes : most;
     }
-    memory->attention = (double)most + rows * 2 * (query + key) * number;
+    memory->attention = (double)most;
     ra_cost_close(&cost);
     return RA_OK;
 }

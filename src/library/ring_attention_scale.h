@@ -66,11 +66,11 @@ struct ra_scale_hop {
 
 /* A pass, forward or backward. */
 struct ra_scale_pass {
-    double seconds; /* until the last rank is done */
-    double work;    /* of these a rank computes, on average */
-    double busiest; /* the rank that has most to compute computes so long */
-    double waiting; /* seconds - work: a rank waits so long, on average */
-    double tail;    /* of these behind no work: gradients on their way home; an all-gather */
+    double seconds;       /* until the last rank is done */
+    double work;          /* of these a rank computes, on average */
+    double busiest;       /* the rank that has most to compute computes so long */
+    double waiting;       /* seconds - work: a rank waits so long, on average */
+    double tail;          /* of these behind no work: gradients on their way home; an all-gather */
     double multiply_adds; /* of all ranks; of pairs that see each other */
     double inside_bytes,
         host_bytes; /* that one rank sends to ranks of its host, to other hosts: most */
@@ -140,8 +140,8 @@ struct ra_scale_model {
 
 /* Where the bytes of a rank are when it trains on config.queries tokens. */
 struct ra_scale_memory {
-    double weights, activations,
-        attention; /* attention: the plan, and the gradients of one layer */
+    double weights, activations;
+    double attention; /* the plan: layers share one */
 };
 RA_CHECKED enum ra_status ra_scale_memory_of(struct ra_scale_memory *memory,
                                              const struct ra_config *config,
