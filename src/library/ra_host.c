@@ -20,11 +20,6 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- Memory. */
 
 /* How many threads the plan gets: no more than there are blocks to fold at the same time. */
@@ -32,15 +27,10 @@ static int threads_of(const struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
     int64_t n = plan->rows[RA_QUERY_SIDE], chunk = ra_host_chunk(c, RA_QUERY_SIDE);
-    const char *asked = getenv("OMP_NUM_THREADS");
-    int64_t pieces = c->batch * c->key_heads, share = c->threads;
+    int64_t pieces = c->batch * c->key_heads;
     if (c->tile == RA_VECTOR_TILE)
         pieces *= ra_host_blocks(plan->layouts[RA_QUERY_SIDE], n, chunk);
-    if (share == 0 && asked)
-        share = strtol(asked, NULL, 10);
-    if (share == 0)
-        share = ra_processors() / larger(1, plan->link.sharing);
-    return (int)larger(1, smaller(share, pieces));
+    return ra_processors_threads(c->threads, plan->link.sharing, pieces);
 }
 
 /* Gives every part of a rank its place in memory; returns how much that is. */

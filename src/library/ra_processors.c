@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -53,6 +54,18 @@ int ra_processors(void)
     if (quota > 0 && quota < count)
         count = quota;
     return count > 0 ? count : 1;
+}
+
+int ra_processors_threads(int asked, int sharing, int64_t pieces)
+{
+    const char *usual = getenv("OMP_NUM_THREADS");
+    int64_t threads = asked;
+    if (threads == 0 && usual)
+        threads = strtol(usual, NULL, 10);
+    if (threads == 0)
+        threads = ra_processors() / (sharing > 1 ? sharing : 1);
+    threads = threads < pieces ? threads : pieces;
+    return threads > 1 ? (int)threads : 1;
 }
 
 /* The hash of Fowler, Noll and Vo. */

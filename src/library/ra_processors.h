@@ -11,6 +11,10 @@
  * if that is fewer. At least 1. */
 int ra_processors(void);
 
+/* How many threads a rank takes: `asked`; 0: OMP_NUM_THREADS, or else its share of the processors, which
+ * so many ranks share (0: as if 1). No more than there are pieces of work, and at least 1. */
+int ra_processors_threads(int asked, int sharing, int64_t pieces);
+
 /* Processes of one machine that may run on the same processors have the same number. */
 int64_t ra_processors_key(void);
 
