@@ -1,0 +1,472 @@
+/* ra_tree: attention of a few new tokens over a sharded cache. See ra_tree.h.
+ *
+ * Chapter 10.
+ */
+#include "ra_tree.h"
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "ra_agree.h"
+#include "ra_arena.h"
+#include "ra_collective.h"
+#include "ra_config_check.h"
+#include "ra_mpi_link.h"
+#include "ra_processors.h"
+#include "ra_vector.h"
+
+/* Blocks of memory begin at cache lines. */
+enum { LINE = 64 };
+
+struct ra_tree {
+    struct ra_config config; /* queries: most tokens at once; keys: most positions */
+    struct ra_link link;
+    int64_t sharers;      /* query heads that read one key head, H / G */
+    int64_t rows, length; /* most positions of this rank; positions there are, of all ranks */
+    int64_t bytes;
+    float *k, *v;   /* (B, G, rows, D) */
+    float *carries; /* (B, G, tokens, sharers) records, see below */
+    int threads;
+    char *rooms; /* one of each thread */
+    int64_t room;
+    const struct ra_vector *vector; /* NULL: tiles are plain */
+    MPI_Datatype record;
+    MPI_Op combine;
+    MPI_Request request;
+    bool lost; /* at its end */
+    char error[RA_ERROR_SIZE];
+};
+
+/* What a thread has to itself: the query rows that share a head of keys, (tokens, sharers). */
+struct room {
+    double *sum;
+    float *q, *o, *lost, *max, *lse, *workspace;
+};
+
+/* ---- Carries as MPI combines them: max, sum and D numbers of o, all float32. */
+
+enum { MAX, SUM, OUT };
+
+/* What a carry is worth under another max. A row that has seen no number has max = -inf, and -inf - -inf
+ * would be NaN: any other reference will do for it. */
+static float worth(float max, float new_max)
+{
+    return expf(max - (new_max == -INFINITY ? 0 : new_max));
+}
+
+/* Combines two carries. Both ways round the bits are the same, but for those of a NaN: a + b = b + a. */
+static void add_carry(int64_t D, const float *from, float *to)
+{
+    float max = from[MAX] > to[MAX] ? from[MAX] : to[MAX];
+    float a = worth(from[MAX], max), b = worth(to[MAX], max);
+    for (int64_t i = SUM; i < OUT + D; i++)
+        to[i] = a * from[i] + b * to[i];
+    to[MAX] = max;
+}
+
+/* A function of MPI_Op_create. The size of a record says what D is. */
+static void combine(void *from, void *to, int *count, MPI_Datatype *type)
+{
+    int bytes;
+    MPI_Type_size(*type, &bytes);
+    int64_t numbers = bytes / (int64_t)sizeof(float);
+    for (int64_t i = 0; i < *count; i++)
+        add_carry(numbers - OUT, (const float *)from + i * numbers, (float *)to + i * numbers);
+}
+
+/* ---- Memory. */
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Cuts a thread's room into its parts. Returns how many bytes they have. */
+static int64_t lay_out_room(const struct ra_tree *tree, char *start, struct room *room)
+{
+    const struct ra_config *c = &tree->config;
+    struct ra_arena arena = {start, LINE, 0};
+    const int64_t number = sizeof(float);
+    int64_t rows = c->queries * tree->sharers;
+    int64_t (*workspace)(int64_t, int64_t, int64_t) =
+        c->tile == RA_PLAIN_TILE ? ra_tile_workspace : ra_vector_workspace;
+    room->sum = ra_arena_take(&arena, rows * (int64_t)sizeof *room->sum);
+    room->q = ra_arena_take(&arena, rows * c->dim * number);
+    room->o = ra_arena_take(&arena, rows * c->dim * number);
+    room->lost = ra_arena_take(&arena, rows * c->dim * number);
+    room->max = ra_arena_take(&arena, rows * number);
+    room->lse = ra_arena_take(&arena, rows * number);
+    room->workspace =
+        ra_arena_take(&arena, number * workspace(c->tile_queries, c->tile_keys, c->dim));
+    return arena.used;
+}
+
+/* Gives every part its place in memory; returns how much that is. */
+static int64_t lay_out(struct ra_tree *tree, char *start)
+{
+    const struct ra_config *c = &tree->config;
+    struct ra_arena arena = {start, LINE, 0};
+    struct room room;
+    int64_t cache = c->batch * c->key_heads * tree->rows * c->dim * (int64_t)sizeof(float);
+    ra_arena_take(&arena, sizeof *tree);
+    tree->k = ra_arena_take(&arena, cache);
+    tree->v = ra_arena_take(&arena, cache);
+    tree->carries = ra_arena_take(&arena, ra_tree_reduced(tree, c->queries));
+    tree->room = lay_out_room(tree, NULL, &room);
+    tree->rooms = ra_arena_take(&arena, tree->threads * tree->room);
+    return arena.used;
+}
+
+/* ---- The life of a tree. */
+
+/* Reads a config. What a plan may have and a tree may not is refused. */
+static enum ra_status read_config(struct ra_config *c, const struct ra_config *given, char *error)
+{
+    enum ra_status status = ra_config_read(c, given, error);
+    if (status != RA_OK)
+        return status;
+    if (c->type != RA_FLOAT32 || c->has_mask || c->local_keys || c->device)
+        return ra_refuse(error,
+                         "config: give type = RA_FLOAT32, and no has_mask, local_keys or device");
+    if (!c->causal)
+        return ra_refuse(error,
+                         "config.causal = false: give true, as a token sees those before it");
+    if (c->layout != RA_STRIPED || c->bucket != 0)
+        return ra_refuse(error,
+                         "config.layout: give RA_STRIPED, with bucket = 0, as the cache has");
+    if (c->queries < 1 || c->queries > c->keys)
+        return ra_refuse(error,
+                         "config.queries = %" PRId64
+                         ": give how many new tokens there are at most at "
+                         "once, 1 to keys = %" PRId64,
+                         c->queries, c->keys);
+
+    if ((double)c->batch * (double)c->queries * (double)c->heads > INT_MAX || c->dim > INT_MAX / 8)
+        return ra_refuse(error,
+                         "config: batch * queries * heads, or dim, are more than MPI counts");
+
+    /* The heads that share keys are rows of one tile. */
+    int64_t rows = c->queries * (c->heads / c->key_heads);
+    c->tile_queries = smaller(rows, c->tile == RA_PLAIN_TILE ? 64 : ra_vector_queries(c->dim));
+    return RA_OK;
+}
+
+/* Makes this rank's part. */
+static enum ra_status build(struct ra_tree **tree, const struct ra_config *c, struct ra_link link,
+                            char *error)
+{
+    struct ra_layout layout = {RA_STRIPED, link.size, c->keys, 1};
+    struct ra_tree made = {
+        .config = *c,
+        .link = link,
+        .sharers = c->heads / c->key_heads,
+        .rows = ra_layout_rows(layout, link.rank),
+        .threads = ra_processors_threads(c->threads, link.sharing, c->batch * c->key_heads),
+        .vector = c->tile == RA_VECTOR_TILE ? ra_vector_find(NULL) : NULL,
+        .request = MPI_REQUEST_NULL};
+    int64_t bytes = lay_out(&made, NULL);
+    made.bytes = bytes + link.bytes;
+    char *memory = aligned_alloc(LINE, (size_t)bytes);
+    if (!memory) {
+        ra_refuse(error, "no memory: the tree needs %" PRId64 " bytes", bytes);
+        return RA_OUT_OF_MEMORY;
+    }
+    lay_out(&made, memory);
+    MPI_Type_contiguous((int)(c->dim + OUT), MPI_FLOAT, &made.record);
+    MPI_Type_commit(&made.record);
+    MPI_Op_create(combine, 1, &made.combine);
+    *tree = memcpy(memory, &made, sizeof made);
+    return RA_OK;
+}
+
+void ra_tree_destroy(struct ra_tree *tree)
+{
+    if (!tree)
+        return;
+    bool unused = tree->request == MPI_REQUEST_NULL;
+    if (unused) {
+        MPI_Type_free(&tree->record);
+        MPI_Op_free(&tree->combine);
+    }
+    if (tree->link.close(tree->link.self) && unused)
+        free(tree);
+}
+
+enum ra_status ra_tree_create(struct ra_tree **tree, const struct ra_config *config, MPI_Comm ring,
+                              char error[RA_ERROR_SIZE])
+{
+    struct ra_config own = RA_CONFIG_INIT;
+    struct ra_link link;
+    struct ra_tree *made = NULL;
+    *tree = NULL;
+    char text[RA_ERROR_SIZE];
+    enum ra_status status = read_config(&own, config, text);
+    enum ra_status linked = ra_mpi_link(&link, ring, 0, status == RA_OK ? own.timeout : 60, error);
+    if (linked != RA_OK)
+        return linked;
+    if (status == RA_OK && own.ring_size != 0 && own.ring_size != link.size)
+        status = ra_refuse(text, "config.ring_size = %d: give 0, or the %d ranks of ring",
+                           own.ring_size, link.size);
+    if (status == RA_OK)
+        status = build(&made, &own, link, text);
+
+    /* All ranks have a tree, or none. */
+    status = ra_agree_config(&link, &own, "a tree", status, text);
+    if (status == RA_OK)
+        *tree = made;
+    else if (made)
+        ra_tree_destroy(made);
+    else
+        link.close(link.self);
+    if (status != RA_OK && error)
+        snprintf(error, RA_ERROR_SIZE, "%s", text);
+    return status;
+}
+
+const char *ra_tree_error(const struct ra_tree *tree)
+{
+    return tree->error;
+}
+
+int64_t ra_tree_length(const struct ra_tree *tree)
+{
+    return tree->length;
+}
+
+int64_t ra_tree_bytes(const struct ra_tree *tree)
+{
+    return tree->bytes;
+}
+
+int64_t ra_tree_reduced(const struct ra_tree *tree, int64_t count)
+{
+    const struct ra_config *c = &tree->config;
+    return c->batch * count * c->heads * (OUT + c->dim) * (int64_t)sizeof(float);
+}
+
+/* ---- The cache. */
+
+/* How many of this rank's rows are at positions before this one. */
+static int64_t rows_before(const struct ra_tree *tree, int64_t position)
+{
+    struct ra_layout layout = {RA_STRIPED, tree->link.size, position > 0 ? position : 0, 1};
+    return ra_layout_rows(layout, tree->link.rank);
+}
+
+/* Copies rows first, first + step, ... of an array into the cache, to `count` rows from `to` on. */
+static void copy_rows(const struct ra_tree *tree, struct ra_tensor from, int64_t first,
+                      int64_t step, int64_t count, int64_t to, float *cache)
+{
+    const struct ra_config *c = &tree->config;
+    for (int64_t b = 0; b < c->batch; b++)
+        for (int64_t g = 0; g < c->key_heads; g++)
+            for (int64_t i = 0; i < count; i++)
+                memcpy(cache + ((b * c->key_heads + g) * tree->rows + to + i) * c->dim,
+                       (const float *)from.data + b * from.batch + (first + i * step) * from.row +
+                           g * from.head,
+                       (size_t)c->dim * sizeof(float));
+}
+
+/* Writes the rows of this rank among positions first, ..., end - 1, which are the rows at0, at0 + step,
+ * ... of k and v. */
+static enum ra_status write_cache(struct ra_tree *tree, int64_t first, int64_t end, int64_t at,
+                                  int64_t step, struct ra_tensor k, struct ra_tensor v)
+{
+    int64_t row = rows_before(tree, first), count = rows_before(tree, end) - row;
+    if (tree->lost)
+        return RA_LOST;
+    if (end > tree->config.keys)
+        return ra_refuse(tree->error,
+                         "%" PRId64 " positions: the tree has room for config.keys = %" PRId64, end,
+                         tree->config.keys);
+    if (count > 0 && (!k.data || !v.data || k.type != RA_FLOAT32 || v.type != RA_FLOAT32))
+        return ra_refuse(tree->error, "k or v: give arrays of RA_FLOAT32");
+    copy_rows(tree, k, at, step, count, row, tree->k);
+    copy_rows(tree, v, at, step, count, row, tree->v);
+    tree->length = end;
+    return RA_OK;
+}
+
+enum ra_status ra_tree_fill(struct ra_tree *tree, int64_t length, struct ra_tensor k,
+                            struct ra_tensor v)
+{
+    if (length < 0)
+        return ra_refuse(tree->error, "length = %" PRId64 ": give at least 0", length);
+    return write_cache(tree, 0, length, 0, 1, k, v);
+}
+
+enum ra_status ra_tree_keep(struct ra_tree *tree, int64_t first, int64_t count, struct ra_tensor k,
+                            struct ra_tensor v)
+{
+    if (first < 0 || first > tree->length || count < 0)
+        return ra_refuse(tree->error,
+                         "first = %" PRId64 ", count = %" PRId64
+                         ": give a first position from 0 to the "
+                         "length of the cache, %" PRId64 ", and a count of at least 0",
+                         first, count, tree->length);
+    int64_t P = tree->link.size, own = rows_before(tree, first) * P + tree->link.rank;
+    return write_cache(tree, first, first + count, own - first, P, k, v);
+}
+
+/* ---- Attention. */
+
+/* The query head that is number `sharer` of those that read head g of the keys. */
+static int64_t query_head(const struct ra_config *c, int64_t g, int64_t sharer)
+{
+    int64_t h = 0;
+    while (ra_heads_key(c->head_map, c->heads, c->key_heads, h) != g || sharer-- > 0)
+        h++;
+    return h;
+}
+
+static struct ra_fold fold_of(const struct ra_tree *tree, const struct room *room)
+{
+    const struct ra_config *c = &tree->config;
+    return (struct ra_fold){.D = c->dim,
+                            .score = {(float)c->scale, (float)c->softcap},
+                            .tile = tree->vector ? tree->vector->forward : ra_tile_forward,
+                            .tile_queries = c->tile_queries,
+                            .tile_keys = c->tile_keys,
+                            .workspace = room->workspace};
+}
+
+/* Folds rows first, ..., last - 1 of the keys, which these queries all see. */
+static void fold_rows(struct ra_fold *fold, struct ra_queries queries, const struct ra_keys *keys,
+                      int64_t first, int64_t last)
+{
+    if (first >= last)
+        return;
+    struct ra_keys seen = ra_keys_block(keys, first, last - first);
+    ra_band_fold(fold, &queries, &seen, RA_ALL_KEYS);
+}
+
+/* Folds this rank's keys of one head into the last `count` tokens. What every token sees is read once, for
+ * all of them; then each token takes what it sees before that, and after. */
+static void fold_head(const struct ra_tree *tree, const struct room *room, int64_t count,
+                      const struct ra_queries *queries, const struct ra_keys *keys)
+{
+    struct ra_fold fold = fold_of(tree, room);
+    int64_t first_token = tree->length - count,
+            lookback = smaller(tree->config.lookback, tree->length);
+    int64_t first = rows_before(tree, tree->length - 1 - lookback);
+    int64_t last = rows_before(tree, first_token + 1);
+    last = last > first ? last : first;
+    fold_rows(&fold, *queries, keys, first, last);
+    for (int64_t t = 0; t < count; t++) {
+        struct ra_queries token = ra_queries_block(queries, t * tree->sharers, tree->sharers);
+        int64_t from = rows_before(tree, first_token + t - lookback);
+        int64_t to = rows_before(tree, first_token + t + 1);
+        fold_rows(&fold, token, keys, from, smaller(first, to));
+        fold_rows(&fold, token, keys, last, to);
+    }
+}
+
+/* The carry of all query heads that read head g of batch b, over the keys of this rank. */
+static void carry_head(const struct ra_tree *tree, const struct room *room, int64_t count,
+                       struct ra_tensor q, int64_t b, int64_t g)
+{
+    const struct ra_config *c = &tree->config;
+    int64_t D = c->dim, rows = count * tree->sharers, head = b * c->key_heads + g;
+    for (int64_t a = 0; a < rows; a++)
+        memcpy(room->q + a * D,
+               (const float *)q.data + b * q.batch + a / tree->sharers * q.row +
+                   query_head(c, g, a % tree->sharers) * q.head,
+               (size_t)D * sizeof(float));
+    struct ra_queries queries = {.rows = rows,
+                                 .stride = {.q = D, .o = D, .lost = D},
+                                 .q = room->q,
+                                 .o = room->o,
+                                 .max = room->max,
+                                 .sum = room->sum,
+                                 .lost = room->lost,
+                                 .lse = room->lse};
+    struct ra_keys keys = {.rows = rows_before(tree, tree->length),
+                           .stride = {.k = D, .v = D},
+                           .k = tree->k + head * tree->rows * D,
+                           .v = tree->v + head * tree->rows * D};
+    ra_tile_begin(D, &queries);
+    fold_head(tree, room, count, &queries, &keys);
+    for (int64_t a = 0; a < rows; a++) {
+        float *carry = tree->carries + (head * rows + a) * (OUT + D);
+        carry[MAX] = room->max[a];
+        carry[SUM] = (float)room->sum[a];
+        memcpy(carry + OUT, room->o + a * D, (size_t)D * sizeof(float));
+    }
+}
+
+/* The results of these heads. A query sees itself, so there is a sum. Of a NaN the bits depend on the order
+ * in which carries were combined: all of them become the same. */
+static void finish_head(const struct ra_tree *tree, int64_t count, struct ra_tensor o, int64_t b,
+                        int64_t g)
+{
+    const struct ra_config *c = &tree->config;
+    int64_t rows = count * tree->sharers;
+    for (int64_t a = 0; a < rows; a++) {
+        const float *carry = tree->carries + ((b * c->key_heads + g) * rows + a) * (OUT + c->dim);
+        float *to = (float *)o.data + b * o.batch + a / tree->sharers * o.row +
+                    query_head(c, g, a % tree->sharers) * o.head;
+        for (int64_t i = 0; i < c->dim; i++) {
+            float mean = carry[OUT + i] / carry[SUM];
+            to[i] = isnan(mean) ? NAN : mean;
+        }
+    }
+}
+
+/* This rank cannot take part, for this reason: the others must not wait for it. */
+static enum ra_status give_up(struct ra_tree *tree, const char *reason)
+{
+    tree->lost = tree->link.size > 1;
+    if (!tree->lost)
+        return ra_refuse(tree->error, "%s", reason);
+    enum ra_status status = ra_refuse(tree->error, "rank %d: %.300s", tree->link.rank, reason);
+    tree->link.fail(tree->link.self, tree->error);
+    return status;
+}
+
+/* Combines the carries of all ranks. */
+static enum ra_status reduce(struct ra_tree *tree, int64_t count)
+{
+    const struct ra_config *c = &tree->config;
+    const struct ra_mpi_link *mpi = tree->link.self;
+    int code = MPI_Iallreduce(MPI_IN_PLACE, tree->carries, (int)(c->batch * count * c->heads),
+                              tree->record, tree->combine, mpi->comm, &tree->request);
+    if (ra_collective_wait_link(&tree->link, code, &tree->request, c->timeout,
+                                "carries of all ranks"))
+        return RA_OK;
+    snprintf(tree->error, sizeof tree->error, "%s", tree->link.error(tree->link.self));
+    tree->lost = true;
+    return RA_LOST;
+}
+
+enum ra_status ra_tree_attend(struct ra_tree *tree, int64_t count, struct ra_tensor q,
+                              struct ra_tensor o)
+{
+    const struct ra_config *c = &tree->config;
+    char text[RA_ERROR_SIZE];
+    if (tree->lost)
+        return RA_LOST;
+    if (count < 1 || count > c->queries || count > tree->length) {
+        ra_refuse(text,
+                  "count = %" PRId64 ": give 1 to config.queries = %" PRId64
+                  ", and no more than the %" PRId64 " positions there are",
+                  count, c->queries, tree->length);
+        return give_up(tree, text);
+    }
+    if (c->batch > 0 && (!q.data || !o.data || q.type != RA_FLOAT32 || o.type != RA_FLOAT32))
+        return give_up(tree, "q or o: give arrays of RA_FLOAT32");
+
+    int64_t heads = c->batch * c->key_heads;
+#pragma omp parallel for num_threads(tree->threads) if (tree->threads > 1)
+    for (int64_t item = 0; item < heads; item++) {
+        struct room room;
+        lay_out_room(tree, tree->rooms + omp_get_thread_num() * tree->room, &room);
+        carry_head(tree, &room, count, q, item / c->key_heads, item % c->key_heads);
+    }
+    enum ra_status status = reduce(tree, count);
+    for (int64_t item = 0; item < heads && status == RA_OK; item++)
+        finish_head(tree, count, o, item / c->key_heads, item % c->key_heads);
+    return status;
+}

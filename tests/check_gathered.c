@@ -1,0 +1,519 @@
+/* check_gathered: attention with gathered keys, on the ranks of a communicator, against the definition.
+ *
+ *   mpirun -n RANKS build/check-gathered [RING_SIZE]
+ *
+ * Runs every test on every rank. A test that finds something wrong says so and goes on, so that its ranks
+ * stay in step.
+ */
+#include <math.h>
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "arrays.h"
+#include "ra_gathered.h"
+#include "truth.h"
+#include "verdict.h"
+
+/* Behind every array lies a guard that nothing may be written to. All arrays begin as bytes of 255, which
+ * are NaN. */
+enum { GUARD = 64, POISON = 0xFF };
+
+static const double patience = 60;
+
+static int world_rank, ranks, ring_size;
+static MPI_Comm ring_comm; /* the ranks of this one's ring */
+
+#define EXPECT(...) (void)HOLDS(__VA_ARGS__)
+
+/* ---- What is asked of MPI. */
+
+static int gathers, reductions, sends;
+
+int MPI_Iallgatherv(const void *from, int count, MPI_Datatype type, void *into, const int counts[],
+                    const int places[], MPI_Datatype received, MPI_Comm comm, MPI_Request *request)
+{
+    gathers++;
+    return PMPI_Iallgatherv(from, count, type, into, counts, places, received, comm, request);
+}
+
+int MPI_Ireduce_scatter(const void *from, void *into, const int counts[], MPI_Datatype type,
+                        MPI_Op operation, MPI_Comm comm, MPI_Request *request)
+{
+    reductions++;
+    return PMPI_Ireduce_scatter(from, into, counts, type, operation, comm, request);
+}
+
+int MPI_Isend(const void *from, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+              MPI_Request *request)
+{
+    sends++;
+    return PMPI_Isend(from, count, type, to, tag, comm, request);
+}
+
+/* ---- One problem. */
+
+struct problem {
+    struct ra_config config; /* batch is that of ring 0; every further ring has one more */
+    bool heads_first;        /* arrays are (B, heads, rows, D), not (B, rows, heads, D) */
+    enum { NO_MASK, RANDOM, NONE_OF_BATCH_0, NONE_OF_RANK_0, LAST_ALONE } mask;
+    bool nan_behind_mask;
+};
+
+static struct problem usual(int64_t queries, int64_t keys)
+{
+    struct problem problem = {.config = RA_CONFIG_INIT};
+    struct ra_config *c = &problem.config;
+    c->batch = 2;
+    c->queries = queries;
+    c->keys = keys;
+    c->heads = 4;
+    c->key_heads = 2;
+    c->dim = 8;
+    c->causal = true;
+    c->ring_size = ring_size;
+    c->tile_queries = c->tile_keys = 8;
+    c->timeout = patience;
+    c->threads = 1;
+    return problem;
+}
+
+/* A ring's part of a problem on this rank. */
+struct work {
+    const struct problem *problem;
+    struct ra_plan *plan;
+    struct truth truth;
+    int64_t rows[2], *positions[2];
+    struct ra_arrays arrays;
+    void *data[ARRAYS];
+};
+
+static int64_t bytes_of(const struct work *work, enum truth_array a)
+{
+    const struct truth *t = &work->truth;
+    return t->B * work->rows[side_of(a)] * truth_heads(t, a) * truth_width(t, a) *
+           (a == MASK ? 1 : (int64_t)sizeof(float));
+}
+
+static bool is_shown(const struct work *work, uint64_t *state, int64_t b, int64_t j)
+{
+    int64_t row;
+    switch (work->problem->mask) {
+    case NONE_OF_BATCH_0:
+        return b > 0;
+    case NONE_OF_RANK_0:
+        return ra_layout_find(ra_plan_layout(work->plan, RA_KEY_SIDE), j, &row) != 0;
+    case LAST_ALONE:
+        return j == work->truth.M - 1;
+    default:
+        return random_below(state, 3) > 0;
+    }
+}
+
+/* The inputs of the whole, the same on all ranks of a ring. */
+static void make_inputs(struct work *work, int ring)
+{
+    struct truth *t = &work->truth;
+    uint64_t state = (uint64_t)ring;
+    truth_make_inputs(t, random_number, 1, &state);
+    if (work->problem->mask == NO_MASK)
+        return;
+    t->x[MASK] = truth_numbers(t->B * t->M);
+    for (int64_t b = 0; b < t->B; b++)
+        for (int64_t j = 0; j < t->M; j++) {
+            bool shown = is_shown(work, &state, b, j);
+            t->x[MASK][b * t->M + j] = shown;
+            for (int64_t g = 0; g < t->G && !shown && work->problem->nan_behind_mask; g++)
+                *truth_row(t, t->x, K, b, j, g) = *truth_row(t, t->x, V, b, j, g) = (double)NAN;
+        }
+}
+
+/* Makes the plan and this rank's arrays. False: there is no plan. */
+static bool begin(struct work *work, const struct problem *problem)
+{
+    struct ra_config config = problem->config;
+    int ring = world_rank / ring_size;
+    config.batch += config.batch > 0 ? ring : 0;
+    config.has_mask = problem->mask != NO_MASK;
+    *work = (struct work){.problem = problem, .truth = truth_of(&config), .arrays = RA_ARRAYS_INIT};
+    char error[RA_ERROR_SIZE] = "";
+    enum ra_status status = ra_gathered_create(&work->plan, &config, MPI_COMM_WORLD, error);
+    if (!HOLDS(status == RA_OK, "%s: %s", ra_status_text(status), error))
+        return false;
+    EXPECT(ra_plan_bytes(work->plan) > 0, "%lld bytes", (long long)ra_plan_bytes(work->plan));
+    for (int side = 0; side < 2; side++) {
+        work->rows[side] = ra_plan_rows(work->plan, (enum ra_side)side);
+        work->positions[side] = calloc((size_t)work->rows[side] + 1, sizeof(int64_t));
+        ra_plan_positions(work->plan, (enum ra_side)side, work->positions[side]);
+    }
+    make_inputs(work, ring);
+    const struct truth *t = &work->truth;
+    for (enum truth_array a = Q; a < ARRAYS; a++) {
+        int64_t rows = work->rows[side_of(a)], heads = truth_heads(t, a);
+        void *data = work->data[a] = malloc((size_t)bytes_of(work, a) + GUARD);
+        memset(data, POISON, (size_t)bytes_of(work, a) + GUARD);
+        if (a == MASK && problem->mask == NO_MASK)
+            continue;
+        struct ra_tensor *tensor = tensor_in(&work->arrays, a);
+        *tensor = a == MASK              ? ra_tensor_bn(data, rows)
+                  : a == LSE             ? ra_tensor_bhn(data, rows, heads)
+                  : problem->heads_first ? ra_tensor_bhnd(data, RA_FLOAT32, rows, heads, t->D)
+                                         : ra_tensor_bnhd(data, RA_FLOAT32, rows, heads, t->D);
+        if (t->x[a] && !truth_is_output(a))
+            arrays_put(t, a, *tensor, rows, work->positions[side_of(a)], t->x[a]);
+    }
+    return true;
+}
+
+static void end(struct work *work)
+{
+    for (enum truth_array a = Q; a < ARRAYS; a++) {
+        for (int i = 0; i < GUARD; i++)
+            EXPECT(((unsigned char *)work->data[a])[bytes_of(work, a) + i] == POISON, "behind %s",
+                   truth_names[a]);
+        free(work->data[a]);
+    }
+    for (int side = 0; side < 2; side++)
+        free(work->positions[side]);
+    truth_clear(&work->truth);
+    ra_plan_destroy(work->plan);
+}
+
+static void compute(struct work *work)
+{
+    for (enum truth_array a = O; a < ARRAYS; a++)
+        if (truth_is_output(a))
+            memset(work->data[a], POISON, (size_t)bytes_of(work, a));
+    enum ra_status status = ra_forward(work->plan, &work->arrays);
+    EXPECT(status == RA_OK, "forward: %s: %s", ra_status_text(status), ra_plan_error(work->plan));
+    if (work->problem->config.forward_only || status != RA_OK)
+        return;
+    status = ra_backward(work->plan, &work->arrays);
+    EXPECT(status == RA_OK, "backward: %s: %s", ra_status_text(status), ra_plan_error(work->plan));
+}
+
+/* Is an output right? The rows of all ranks of the ring are put together. */
+static void judge(const struct work *work, enum truth_array a)
+{
+    const struct truth *t = &work->truth;
+    int64_t count = truth_count(t, a);
+    double *got = truth_numbers(count);
+    char text[TRUTH_TEXT] = "";
+    arrays_get(t, a, *tensor_in((struct ra_arrays *)(uintptr_t)&work->arrays, a),
+               work->rows[side_of(a)], work->positions[side_of(a)], got);
+    PMPI_Allreduce(MPI_IN_PLACE, got, (int)count, MPI_DOUBLE, MPI_SUM, ring_comm);
+    EXPECT(truth_judge(t, a, got, text) <= 1, "%s", text);
+    free(got);
+}
+
+static void solve(const struct problem *problem)
+{
+    struct work work;
+    if (!begin(&work, problem))
+        return;
+    compute(&work);
+    truth_forward(&work.truth);
+    if (!problem->config.forward_only)
+        truth_backward(&work.truth, NULL);
+    for (enum truth_array a = O; a < ARRAYS; a++)
+        if (truth_is_output(a) && (a < DQ || !problem->config.forward_only))
+            judge(&work, a);
+    end(&work);
+}
+
+/* ---- Tests of what is right. */
+
+/* Calls `solve` for every layout, with both head maps and orders of arrays. */
+static void solve_layouts(struct problem problem)
+{
+    static const struct {
+        enum ra_layout_kind kind;
+        int64_t bucket;
+    } layouts[] = {
+        {RA_CONTIGUOUS, 0}, {RA_STRIPED, 0}, {RA_STRIPED, 3}, {RA_STRIPED, 8}, {RA_ZIGZAG, 0}};
+    for (int i = 0; i < 5; i++) {
+        problem.config.layout = layouts[i].kind;
+        problem.config.bucket = layouts[i].bucket;
+        problem.config.head_map = i % 2 == 0 ? RA_INTERLEAVED : RA_GROUPED;
+        problem.heads_first = i >= 2;
+        solve(&problem);
+    }
+}
+
+static void test_causal(void)
+{
+    solve_layouts(usual(37, 37));
+    solve_layouts(usual(5, 23));
+    solve_layouts(usual(19, 7));
+}
+
+static void test_all_see_all(void)
+{
+    struct problem problem = usual(13, 29);
+    problem.config.causal = false;
+    solve_layouts(problem);
+}
+
+static void test_lookback(void)
+{
+    static const int64_t lookbacks[] = {0, 1, 7, 9, 36};
+    for (int i = 0; i < 5; i++) {
+        struct problem problem = usual(37, 37);
+        problem.config.lookback = lookbacks[i];
+        solve_layouts(problem);
+    }
+}
+
+static void test_masks(void)
+{
+    for (int mask = RANDOM; mask <= LAST_ALONE; mask++)
+        for (int causal = 0; causal < 2; causal++) {
+            struct problem problem = usual(21, 21);
+            problem.config.causal = causal;
+            problem.mask = mask;
+            problem.nan_behind_mask = true;
+            solve_layouts(problem);
+        }
+}
+
+/* Fewer rows than ranks, or none, or no batch. */
+static void test_few_rows(void)
+{
+    for (int64_t n = 0; n < 3; n++)
+        for (int64_t m = 0; m < 3; m++)
+            solve_layouts(usual(n, m));
+    solve_layouts(usual(3, 3));
+    struct problem problem = usual(3, 3);
+    problem.config.batch = 0;
+    solve(&problem);
+}
+
+static void test_scores(void)
+{
+    struct problem problem = usual(24, 24);
+    problem.config.scale = 20;
+    solve_layouts(problem);
+    problem.config.softcap = 3;
+    solve_layouts(problem);
+}
+
+static void test_heads(void)
+{
+    for (int64_t G = 1; G <= 6; G++)
+        for (int map = RA_GROUPED; map <= RA_INTERLEAVED && 6 % G == 0; map++) {
+            struct problem problem = usual(17, 17);
+            problem.config.heads = 6;
+            problem.config.key_heads = G;
+            problem.config.head_map = map;
+            solve(&problem);
+        }
+}
+
+/* Larger than a tile of the usual size; plain tiles; no backward; several threads. */
+static void test_ways(void)
+{
+    struct problem problem = usual(150, 150);
+    problem.config.layout = RA_STRIPED;
+    problem.config.tile_queries = problem.config.tile_keys = 0;
+    problem.config.dim = 24;
+    solve(&problem);
+    problem.config.threads = 3;
+    solve(&problem);
+    problem.config.tile = RA_PLAIN_TILE;
+    solve(&problem);
+    problem.config.forward_only = true;
+    solve(&problem);
+}
+
+/* Inventions. */
+static void test_random(void)
+{
+    uint64_t state = 7;
+    for (int i = 0; i < 30; i++) {
+        struct problem problem = usual(random_below(&state, 40), random_below(&state, 40));
+        struct ra_config *c = &problem.config;
+        c->batch = 1 + random_below(&state, 2);
+        c->key_heads = 1 + random_below(&state, 3);
+        c->heads = c->key_heads * (1 + random_below(&state, 3));
+        c->dim = 1 + random_below(&state, 20);
+        c->causal = random_below(&state, 3) > 0;
+        c->lookback =
+            c->causal && random_below(&state, 2) ? random_below(&state, 45) : RA_NO_LOOKBACK;
+        c->layout = (enum ra_layout_kind)random_below(&state, 3);
+        c->bucket = c->layout == RA_STRIPED ? random_below(&state, 12) : 0;
+        c->head_map = (enum ra_head_map)random_below(&state, 2);
+        c->softcap = random_below(&state, 4) == 0 ? 2 : 0;
+        c->threads = i % 10 == 0 ? 2 : 1;
+        problem.heads_first = random_below(&state, 2);
+        problem.mask = random_below(&state, 2) ? RANDOM : NO_MASK;
+        solve(&problem);
+    }
+}
+
+/* The same plan, again, and another with more threads: the same bits. */
+static void test_bits(void)
+{
+    struct problem problem = usual(37, 37);
+    struct work one, other;
+    bool made = begin(&one, &problem);
+    problem.config.threads = 3;
+    if (!made || !begin(&other, &problem))
+        return;
+    compute(&one);
+    compute(&other);
+    for (int round = 0; round < 2; round++, compute(&one))
+        for (enum truth_array a = O; a < ARRAYS; a++)
+            EXPECT(memcmp(one.data[a], other.data[a], (size_t)bytes_of(&one, a)) == 0, "%s",
+                   truth_names[a]);
+    end(&one);
+    end(&other);
+}
+
+/* One gather of keys, another of masks, one reduction; no message of this rank's own; and their bytes. */
+static void test_messages(void)
+{
+    struct problem problem = usual(37, 37);
+    problem.mask = RANDOM;
+    struct work work;
+    if (!begin(&work, &problem))
+        return;
+    int P = ring_size;
+    int64_t B = work.truth.B, m = work.rows[RA_KEY_SIDE], keys = B * 2 * 8 * 2 * 4;
+    gathers = reductions = sends = 0;
+    EXPECT(ra_forward(work.plan, &work.arrays) == RA_OK, "%s", ra_plan_error(work.plan));
+    EXPECT(gathers == 2 && reductions == 0 && sends == 0, "%d, %d, %d", gathers, reductions, sends);
+    EXPECT(ra_backward(work.plan, &work.arrays) == RA_OK, "%s", ra_plan_error(work.plan));
+    EXPECT(gathers == 4 && reductions == 1 && sends == 0, "%d, %d, %d", gathers, reductions, sends);
+    EXPECT(ra_gathered_sent(work.plan, false) == (P - 1) * m * (keys + B), "%lld bytes",
+           (long long)ra_gathered_sent(work.plan, false));
+    EXPECT(ra_gathered_sent(work.plan, true) == (P - 1) * m * (keys + B) + (37 - m) * keys,
+           "%lld bytes", (long long)ra_gathered_sent(work.plan, true));
+    end(&work);
+}
+
+/* The observer hears of work and waits. */
+static void count_event(void *observer, const struct ra_event *event)
+{
+    ((int *)observer)[event->kind] += event->hop == 0 && event->end >= event->start;
+}
+
+static void test_observer(void)
+{
+    int events[4] = {0};
+    struct problem problem = usual(9, 9);
+    problem.config.observe = count_event;
+    problem.config.observer = events;
+    solve(&problem);
+    EXPECT(events[RA_EVENT_WORK] == 2 && events[RA_EVENT_WAIT] == 3, "%d and %d",
+           events[RA_EVENT_WORK], events[RA_EVENT_WAIT]);
+}
+
+/* ---- Tests of what is wrong. */
+
+static void refused(const struct ra_config *config, enum ra_status expected, const char *word)
+{
+    char error[RA_ERROR_SIZE] = "";
+    struct ra_plan *plan = NULL;
+    enum ra_status status = ra_gathered_create(&plan, config, MPI_COMM_WORLD, error);
+    EXPECT(status == expected && !plan && strstr(error, word), "%s: %s", ra_status_text(status),
+           error);
+    ra_plan_destroy(plan);
+}
+
+static void test_refusals(void)
+{
+    struct ra_config good = usual(20, 20).config, config = good;
+    refused(NULL, RA_INVALID, "config is NULL");
+    config.size = 8;
+    refused(&config, RA_INVALID, "config.size");
+    config = good;
+    config.type = RA_BFLOAT16;
+    refused(&config, RA_INVALID, "config.type");
+    config = good;
+    config.local_keys = true;
+    refused(&config, RA_INVALID, "config.local_keys");
+    config = good;
+    config.keys = config.queries = 1 << 28;
+    refused(&config, RA_INVALID, "config.keys");
+    config = good;
+    config.heads = 5;
+    refused(&config, RA_INVALID, "config.key_heads");
+    config = good;
+    config.dim = 8 + world_rank % ring_size;
+    if (ring_size > 1)
+        refused(&config, RA_DISAGREEMENT, "config.dim");
+}
+
+/* One rank gives no q: all are told so, and nobody waits. Or it does not come: the others wait for the
+ * timeout. */
+static void trouble(bool comes)
+{
+    struct problem problem = usual(20, 20);
+    problem.config.timeout = comes ? 10 : 0.5;
+    struct work work;
+    if (!begin(&work, &problem))
+        return;
+    bool odd = world_rank % ring_size == ring_size - 1;
+    double began = ra_seconds();
+    struct ra_arrays arrays = work.arrays;
+    enum ra_status status = RA_OK;
+    if (odd)
+        arrays.q.data = NULL;
+    if (comes || !odd) {
+        status = ra_forward(work.plan, &arrays);
+        EXPECT(status == (odd ? RA_INVALID : RA_LOST), "%s", ra_status_text(status));
+        EXPECT(strstr(ra_plan_error(work.plan), comes ? "arrays.q" : "waited 0.5 s"), "%s",
+               ra_plan_error(work.plan));
+    }
+    EXPECT(ra_seconds() - began < 20, "%g s", ra_seconds() - began);
+
+    /* The late rank hears why nobody waits for it. */
+    PMPI_Barrier(MPI_COMM_WORLD);
+    status = ra_forward(work.plan, &work.arrays);
+    EXPECT(status == (ring_size > 1 ? RA_LOST : RA_OK), "%s", ra_status_text(status));
+    end(&work);
+}
+
+static void test_wrong_arrays(void)
+{
+    trouble(true);
+}
+
+static void test_lost_rank(void)
+{
+    trouble(false);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } tests[] = {{"causal", test_causal},      {"all see all", test_all_see_all},
+                 {"lookback", test_lookback},  {"masks", test_masks},
+                 {"few rows", test_few_rows},  {"scores", test_scores},
+                 {"heads", test_heads},        {"ways", test_ways},
+                 {"random", test_random},      {"bits", test_bits},
+                 {"messages", test_messages},  {"observer", test_observer},
+                 {"refusals", test_refusals},  {"wrong arrays", test_wrong_arrays},
+                 {"lost rank", test_lost_rank}};
+    int provided;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    ring_size = argc > 1 ? atoi(argv[1]) : ranks;
+    if (ring_size < 1 || ranks % ring_size != 0)
+        MPI_Abort(MPI_COMM_WORLD, 2);
+    PMPI_Comm_split(MPI_COMM_WORLD, world_rank / ring_size, 0, &ring_comm);
+    verdict_start(world_rank, patience, "rank %d of %d, rings of %d: ", world_rank, ranks,
+                  ring_size);
+    for (size_t t = 0; t < sizeof tests / sizeof *tests; t++) {
+        verdict_state.test = tests[t].name;
+        tests[t].run();
+        verdict("%s", tests[t].name);
+    }
+    int code = verdict_end();
+    PMPI_Comm_free(&ring_comm);
+    MPI_Finalize();
+    return code;
+}
