@@ -706,7 +706,8 @@ static void test_ring_sizes(void)
 static void test_sharing(void)
 {
     cpu_set_t whole, set, *sets = malloc((size_t)ranks * sizeof *sets);
-    EXPECT(sets && sched_getaffinity(0, sizeof whole, &whole) == 0, "no set of processors");
+    CPU_ZERO(&whole);
+    EXPECT(sched_getaffinity(0, sizeof whole, &whole) == 0, "no set of processors");
     set = whole;
     for (int round = 0; round < 2; round++) {
         PMPI_Allgather(&set, sizeof set, MPI_BYTE, sets, sizeof set, MPI_BYTE, MPI_COMM_WORLD);
