@@ -47,6 +47,8 @@ enum ra_status ra_model_check(const struct ra_model_config *config, char error[R
     const char *wrong = NULL;
     if (config->heads % config->key_heads != 0)
         wrong = "key_heads must divide heads";
+    else if (config->heads * config->head_dim > 1 << 24)
+        wrong = "heads times head_dim must be at most 16777216";
     else if (config->head_dim % 2 != 0)
         wrong = "head_dim must be even: rotary embedding turns pairs of numbers";
     else if (!(config->rotary_theta > 0) || !isfinite(config->rotary_theta))
