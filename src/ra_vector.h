@@ -40,8 +40,10 @@ struct ra_vector {
     void (*exp)(int64_t count, const float *from, float *to);
     void (*load)(enum ra_type type, int64_t count, const void *from, float *to);
 
-    /* A product of matrices, which is fastest if `width` is this many columns. Chapter 10 has made it
-     * public. */
+    /* Of the normal distribution: how much of it lies below x, and its height there. */
+    void (*normal)(int64_t count, const float *x, float *below, float *bell);
+
+    /* A product of matrices, which is fastest if `width` is this many columns. Both are for chapter 10. */
     void (*multiply)(const struct ra_vector_product *product);
     int64_t columns;
 };

@@ -1,12 +1,12 @@
-/* check_batch: a batch on its way from whole rows to shards of the sequence, and back, between the ranks
- * of a world. An MPI program, and therefore without libcheck, which runs each test in a process of its
- * own.
+/* check_batch: a batch on its way from whole rows to shards of the sequence, and back, between the
+ * ranks of a world. An MPI program, and therefore without libcheck, which runs each test in a
+ * process of its own.
  *
  *   mpirun -n RANKS build/check-batch
  *
  * Every rank runs every test, for every ring size that divides the world. Tokens are bytes that say
- * which number of the batch they are, so that a wrong one is never taken for the right one. Which row
- * comes to whom is counted here row by row.
+ * which number of the batch they are, so that a wrong one is never taken for the right one. Which
+ * row comes to whom is counted here row by row.
  */
 #include <inttypes.h>
 #include <limits.h>
@@ -25,8 +25,8 @@ static int rank, ranks;
 
 #define EXPECT(...) (void)HOLDS(__VA_ARGS__)
 
-/* ---- What the module asks of MPI. A program may stand in for MPI's functions, under whose second names,
- * PMPI_..., the work is still done. */
+/* ---- What the module asks of MPI. A program may stand in for MPI's functions, under whose second
+ * names, PMPI_..., the work is still done. */
 
 static int64_t tokens_sent, tokens_received, bytes_shared; /* since they were set to 0 */
 static int types;                                          /* made and not freed */
@@ -66,8 +66,8 @@ int MPI_Type_free(MPI_Datatype *type)
 
 /* ---- Batches. */
 
-/* How many rows a rank brings: one each; none; ragged, with and without zeros; all on one rank; and one
- * row, so that there are fewer than sets. */
+/* How many rows a rank brings: one each; none; ragged, with and without zeros; all on one rank; and
+ * one row, so that there are fewer than sets. */
 enum { PATTERNS = 7 };
 static int64_t rows_of(int pattern, int r)
 {
@@ -124,7 +124,7 @@ static struct ra_batch *create(struct ra_layout layout, int64_t token_bytes, int
     return batch;
 }
 
-/* The shard of this rank, as it should be: B rows of its set, of each the positions of this rank. */
+/* The shard of this rank, as it should be: its positions of every row of its set. */
 static int64_t check_shard(const unsigned char *shard, struct ra_layout layout, int64_t total,
                            int64_t bytes)
 {
@@ -166,7 +166,8 @@ static void round_trip(struct ra_layout layout, int64_t bytes, int pattern)
     EXPECT(batch->set == rank / layout.ranks && batch->set_rows == b && batch->length == n,
            "set %d: %" PRId64 " rows of %" PRId64, batch->set, batch->set_rows, batch->length);
 
-    /* What a rank sends is its rows, and what it gets its shard: nothing goes to whom it is not for. */
+    /* What a rank sends is its rows, and what it gets its shard: nothing goes to whom it is not
+     * for. */
     EXPECT(tokens_sent == rows * N && tokens_received == b * n, "%" PRId64 " and %" PRId64,
            tokens_sent, tokens_received);
     EXPECT(ra_batch_unshard(batch, shard, back, error) == RA_OK, "%s", error);
@@ -203,8 +204,8 @@ static void test_round_trips(void)
         }
 }
 
-/* <Ax, y> = <x, A'y> for activations of 3 doubles per token. All numbers are small integers, so that
- * sums are exact and the two are equal. */
+/* <Ax, y> = <x, A'y> for activations of 3 doubles per token. All numbers are small integers, so
+ * that sums are exact and the two are equal. */
 static void test_adjoint(void)
 {
     enum { D = 3, N = 31 };
@@ -324,7 +325,7 @@ static void test_misuse(void)
     refused(RA_INVALID, "rows = -1", good, 4, last ? -1 : 1);
     refused(RA_INVALID, "rows = 2147483648", good, 4, rank == 0 ? INT64_C(1) << 31 : 1);
 
-    /* The tokens of a shard can be too many, though those of no rank are: only that of rings of 1. */
+    /* Rows of one token: those of no rank are too many, but those of a shard. */
     if (ranks > 2) {
         bad = layout_of(RA_CONTIGUOUS, ranks, 1, 0);
         refused(RA_INVALID, "so must the tokens of a shard", bad, 1, (1 << 30) - 1 + (1 << 29));

@@ -138,7 +138,7 @@ END_TEST
 
 START_TEST(no_tokens)
 {
-    /* Numbers that no int32 is, or none that is a token: an error where they are, and nowhere else. */
+    /* Numbers that are no tokens: an error where they are, and nowhere else. */
     int64_t wide[] = {1, INT64_C(1) << 31, -1, INT64_MIN, INT64_MAX, 2}, narrow[] = {1, INT32_MIN};
     struct ra_tokens tokens;
     int32_t token;
@@ -276,8 +276,8 @@ static struct ra_tokens numbered(int64_t count)
 
 START_TEST(windows)
 {
-    /* Every window of every length is there, one after the other, with all its labels; a window more
-     * would not fit. */
+    /* Every window of every length is there, one after the other, with all its labels; a window
+     * more would not fit. */
     for (int64_t count = 2; count <= 40; count++) {
         struct ra_tokens tokens = numbered(count);
         for (int64_t N = 1; N < count; N++) {
@@ -301,9 +301,9 @@ END_TEST
 
 START_TEST(labels_of_shards)
 {
-    /* A window of 31 tokens, in the shards of every layout and number of ranks, more than tokens too:
-     * together they have every token once, and every one has the label that it has in the file. Also
-     * the last one of a shard has its own. */
+    /* A window of 31 tokens, in the shards of every layout and number of ranks, more than tokens
+     * too: together they have every token once, and every one has the label that it has in the
+     * file. Also the last one of a shard has its own. */
     enum { N = 31 };
     struct ra_tokens tokens = numbered(100);
     struct ra_dataset data;
@@ -503,8 +503,8 @@ END_TEST
 
 START_TEST(every_window_everywhere)
 {
-    /* Of few windows each is at each place of an epoch, and after each other one, about equally often:
-     * within six standard deviations. */
+    /* Of few windows each is at each place of an epoch, and after each other one, about equally
+     * often: within six standard deviations. */
     enum { EPOCHS = 20000 };
     for (int training = 2; training <= 9; training++) {
         struct ra_dataset data = order(training, (uint64_t)training);

@@ -411,7 +411,7 @@ static const int64_t limits[4][2] = {
 
 START_TEST(integers_round_trip)
 {
-    /* Every type keeps its limits and what lies between, through a stride and in small pieces, too. */
+    /* Every type keeps its limits and what lies between, by a stride and in small pieces, too. */
     enum npy_type type = (enum npy_type)(NPY_UINT8 + _i);
     int64_t low = limits[_i][0], high = limits[_i][1];
     int64_t values[9000], back[9001], count = 9000;

@@ -85,8 +85,8 @@ static enum ra_status await(struct ra_batch *batch, int begun, MPI_Request *requ
     return RA_LOST;
 }
 
-/* Compares what the ranks were given. All of them get the least and the most of each field, and so the
- * same verdict. */
+/* Compares what the ranks were given. All of them get the least and the most of each field, and so
+ * the same verdict. */
 static enum ra_status agree(struct ra_batch *batch, char *error)
 {
     struct ra_layout layout = batch->layout;
@@ -98,7 +98,7 @@ static enum ra_status agree(struct ra_batch *batch, char *error)
     if (check(batch->ranks, fields, fields, error) == RA_OK)
         fields[NO_MEMORY] = !allocate(batch);
 
-    /* The least is found as the most of the complements, which unlike negatives all numbers have. */
+    /* The least is found as the most of the complements: unlike negatives, all numbers have one. */
     int64_t *least = batch->compared, *most = least + FIELDS;
     for (int f = 0; f < FIELDS; f++)
         least[f] = ~(most[f] = fields[f]);
@@ -117,8 +117,8 @@ static enum ra_status agree(struct ra_batch *batch, char *error)
     return status;
 }
 
-/* Finds who sends how much to whom. Parcels lie in the order of the ranks that they are for; a shard
- * has its rows in the order of the ranks that they come from. */
+/* Finds who sends how much to whom. Parcels lie in the order of the ranks that they are for; a
+ * shard has its rows in the order of the ranks that they come from. */
 static enum ra_status plan(struct ra_batch *batch, char *error)
 {
     MPI_Request request;

@@ -1,12 +1,12 @@
 /* ra_batch: a batch that is sharded by rows becomes sharded by sequence, and back.
  *
- * Chapter 10. New here: every rank of a world loads some whole rows of a batch, as many as it likes,
- * and gets its positions of other ranks' rows. No rank ever holds more than its own rows, as they are
- * and as they are sent, and its shard.
+ * Chapter 10. New here: every rank of a world loads some whole rows of a batch, as many as it
+ * likes, and gets its positions of other ranks' rows. No rank ever holds more than its own rows, as
+ * they are and as they are sent, and its shard.
  *
- * W ranks make S = W / P ring sets: set s is ranks s * P .. s * P + P - 1. Rows are numbered through
- * the ranks in order. Row b * S + s goes to set s, whose batch it is row b of; each rank of the set
- * gets its positions of it.
+ * W ranks make S = W / P ring sets: set s is ranks s * P .. s * P + P - 1. Rows are numbered
+ * through the ranks in order. Row b * S + s goes to set s, whose batch it is row b of; each rank of
+ * the set gets its positions of it.
  */
 #ifndef RA_BATCH_H
 #define RA_BATCH_H
@@ -40,23 +40,23 @@ struct ra_batch {
     bool lost;
 };
 
-/* Plans the way of a batch. All ranks of comm, which stays the caller's, call this together, each with
- * the rows that it brings, 0 or more. Layout, of the N positions over the P ranks of a ring, and
- * token_bytes are the same on all: 4 if a token is an int32, 4 * D if it is D floats.
+/* Plans the way of a batch. All ranks of comm, which stays the caller's, call this together, each
+ * with the rows that it brings, 0 or more. Layout, of the N positions over the P ranks of a ring,
+ * and token_bytes are the same on all: 4 if a token is an int32, 4 * D if it is D floats.
  *
- * If this fails, *batch is NULL, and error (RA_ERROR_SIZE characters) has the reason. It fails on all
- * ranks, with the same status and text; RA_DISAGREEMENT: what should be the same is not. But for
- * RA_LOST: a rank did not come within `timeout` seconds (0: the others wait for ever). */
+ * If this fails, *batch is NULL, and error (RA_ERROR_SIZE characters) has the reason. It fails on
+ * all ranks, with the same status and text; RA_DISAGREEMENT: what should be the same is not. But
+ * for RA_LOST: a rank did not come within `timeout` seconds (0: the others wait for ever). */
 RA_CHECKED enum ra_status ra_batch_create(struct ra_batch **batch, MPI_Comm comm,
                                           struct ra_layout layout, int64_t token_bytes,
                                           int64_t rows, double timeout, char *error);
 
-/* Copies rows, (rows, N) tokens, into the shards, (set_rows, n) tokens; and back. Each is the inverse
- * of the other, and as it only moves numbers also its adjoint: what brings activations to the shards
- * one way brings their gradients back the other. All ranks call it together.
+/* Copies rows, (rows, N) tokens, into the shards, (set_rows, n) tokens; and back. Each is the
+ * inverse of the other, and as it only moves numbers also its adjoint: what brings activations to
+ * the shards one way brings their gradients back the other. All ranks call it together.
  *
- * RA_LOST: a rank did not come. Then the batch is at its end on this rank, and the arrays of the call must
- * stay, as MPI may still use them. */
+ * RA_LOST: a rank did not come. Then the batch is at its end on this rank, and the arrays of the
+ * call must stay, as MPI may still use them. */
 RA_CHECKED enum ra_status ra_batch_shard(struct ra_batch *batch, const void *rows, void *shard,
                                          char *error);
 RA_CHECKED enum ra_status ra_batch_unshard(struct ra_batch *batch, const void *shard, void *rows,

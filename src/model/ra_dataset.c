@@ -7,7 +7,8 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Rounds of the Feistel network. Four are enough in theory, for large domains; small ones want more. */
+/* Rounds of the Feistel network. Four are enough in theory, for large domains; small ones want
+ * more. */
 enum { ROUNDS = 8 };
 
 enum ra_status ra_dataset_open(struct ra_dataset *dataset, const struct ra_tokens *tokens,
@@ -47,8 +48,9 @@ int64_t ra_dataset_left_out(const struct ra_dataset *dataset)
     return dataset->tokens->count - 1 - dataset->windows * dataset->length;
 }
 
-/* Mixes the bits of x: equal inputs give equal outputs, and a change of one bit changes half of them.
- * G. Steele, D. Lea, C. Flood, Fast splittable pseudorandom number generators, 2014 (SplitMix64). */
+/* Mixes the bits of x: equal inputs give equal outputs, and a change of one bit changes half of
+ * them. G. Steele, D. Lea, C. Flood, Fast splittable pseudorandom number generators, 2014
+ * (SplitMix64). */
 static uint64_t mix(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15;
@@ -57,8 +59,8 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* Where number i goes in a permutation of 0 .. count - 1 that follows from the key. A Feistel network
- * permutes all numbers of 2 * half bits (M. Luby, C. Rackoff, How to construct pseudorandom
+/* Where number i goes in a permutation of 0 .. count - 1 that follows from the key. A Feistel
+ * network permutes all numbers of 2 * half bits (M. Luby, C. Rackoff, How to construct pseudorandom
  * permutations from pseudorandom functions, 1988): a round exchanges the halves and changes one by
  * what only depends on the other, so that it can be undone. A number that is too large is permuted
  * again until it is not (J. Black, P. Rogaway, Ciphers with arbitrary finite domains, 2002: cycle
@@ -102,8 +104,8 @@ enum ra_status ra_dataset_read(const struct ra_dataset *dataset, int64_t window,
                      N - 1);
             return RA_INVALID;
         }
-        /* The label by its position, and not by its place in the shard: in a shard the next token may
-         * be P positions on, and that of the last one is on another rank. */
+        /* The label by its position, and not by its place in the shard: in a shard the next token
+         * may be P positions on, and that of the last one is on another rank. */
         int64_t i = window * N + positions[a];
         if (ra_tokens_get(dataset->tokens, i, &tokens[a], error) != RA_OK ||
             ra_tokens_get(dataset->tokens, i + 1, &labels[a], error) != RA_OK)

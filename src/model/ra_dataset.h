@@ -1,7 +1,7 @@
 /* ra_dataset: windows of tokens to train on, and the label of every token.
  *
- * Chapter 10. New here: labels that are shifted before the sequence is cut into shards, and an order
- * that needs no memory and can be resumed at any sample.
+ * Chapter 10. New here: labels that are shifted before the sequence is cut into shards, and an
+ * order that needs no memory and can be resumed at any sample.
  *
  * Window w has the tokens w * N .. w * N + N - 1. The label of a token is the token after it, also
  * that of the last one of a window, and wherever that lies: a rank asks for positions of a window,
@@ -23,8 +23,8 @@ struct ra_dataset {
 };
 
 /* Cuts tokens, which stay the caller's and must stay open, into windows. The share `validation` of
- * them, 0 <= validation < 1, rounded, and at least one if it is not 0, is never trained on. error has
- * room for RA_ERROR_SIZE characters. */
+ * them, 0 <= validation < 1, rounded, and at least one if it is not 0, is never trained on. error
+ * has room for RA_ERROR_SIZE characters. */
 RA_CHECKED enum ra_status ra_dataset_open(struct ra_dataset *dataset,
                                           const struct ra_tokens *tokens, int64_t length,
                                           double validation, uint64_t seed, char *error);
@@ -36,8 +36,8 @@ int64_t ra_dataset_left_out(const struct ra_dataset *dataset);
  * long, has every window once, in an order of its own that follows from the seed. */
 int64_t ra_dataset_window(const struct ra_dataset *dataset, int64_t sample);
 
-/* Reads tokens and labels at `count` positions, each 0 .. N - 1, of a window: one of training, or of
- * validation, training .. windows - 1. The caller owns the arrays, of count numbers each. */
+/* Reads tokens and labels at `count` positions, each 0 .. N - 1, of a window: one of training, or
+ * of validation, training .. windows - 1. The caller owns the arrays, of count numbers each. */
 RA_CHECKED enum ra_status ra_dataset_read(const struct ra_dataset *dataset, int64_t window,
                                           int64_t count, const int64_t *positions, int32_t *tokens,
                                           int32_t *labels, char *error);

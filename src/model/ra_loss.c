@@ -6,7 +6,7 @@
 #include <math.h>
 
 /* A block has so many rows at most, and so many logits, or a little more. */
-enum { ROWS = 256, LOGITS = 1 << 20 };
+enum { ROWS = 256, LOGITS = 1 << 22 };
 
 static int64_t rows_of_block(int64_t vocabulary)
 {

@@ -97,9 +97,10 @@ static void turn(const struct ra_model *model, float *qkv, int direction)
 
 /* ---- A layer. */
 
-/* out = x + attention(norm(x)), then out + feed(norm(out)). */
+/* mid = x + attention(norm(x)), then out = mid + feed(norm(mid)). For the backward, all but out is computed
+ * again. */
 static enum ra_status layer_forward(struct ra_model *model, int64_t l, const float *weights,
-                                    const struct ra_model_batch *batch, bool all)
+                                    const struct ra_model_batch *batch, bool again)
 {
     const struct ra_model_config *c = &model->config;
     int64_t T = model->rows, dim = c->dim;
@@ -119,7 +120,7 @@ static enum ra_status layer_forward(struct ra_model *model, int64_t l, const flo
     ra_norm_forward(threads, T, dim, x->mid, w.feed_gamma, model->normal);
     ra_bias_forward(threads, T, c->hidden, w.up_bias, NULL, x->up);
     linear_forward(model, dim, c->hidden, model->normal, w.up, x->up, true);
-    if (!all)
+    if (again)
         return RA_OK;
     float *out = model->layers[l + 1].x;
     ra_gelu_forward(model->work.vector, threads, T * c->hidden, x->up, model->wide);
@@ -211,7 +212,7 @@ enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
                          model->layers[0].x);
     enum ra_status status = RA_OK;
     for (int64_t l = 0; l < c->depth && status == RA_OK; l++)
-        status = layer_forward(model, l, weights, batch, true);
+        status = layer_forward(model, l, weights, batch, false);
     return status;
 }
 
@@ -268,7 +269,7 @@ static enum ra_status backward(struct ra_model *model, const float *weights,
     enum ra_status status = RA_OK;
     for (int64_t l = c->depth - 1; l >= 0; l--) {
         if (model->run.recompute && l < c->depth - 1)
-            status = layer_forward(model, l, weights, batch, false);
+            status = layer_forward(model, l, weights, batch, true);
         if (status == RA_OK)
             status = layer_backward(model, l, weights, batch, gradients);
         if (status != RA_OK)

@@ -11,14 +11,14 @@
 #include "npy.h"
 #include "ra_status.h"
 
-/* A file whose path ends with .npy has an array of integers with one axis; of any other, each byte is
- * a token. The file must not become shorter while it is open. */
+/* A file whose path ends with .npy has an array of integers with one axis; of any other, each byte
+ * is a token. The file must not become shorter while it is open. */
 struct ra_tokens {
     int64_t count; /* of tokens, at least 1 */
 
-    /* Tokens are 0 .. vocabulary - 1. To begin with this is what the type of the file can hold: 256 for
-     * bytes, 2^31 at most. The caller may lower it to that of a model: then a token from there on is
-     * an error where it is read. */
+    /* Tokens are 0 .. vocabulary - 1. To begin with this is what the type of the file can hold: 256
+     * for bytes, 2^31 at most. The caller may lower it to that of a model: then a token from there
+     * on is an error where it is read. */
     int64_t vocabulary;
 
     /* For the functions below. */
@@ -33,8 +33,8 @@ struct ra_tokens {
  * to close. */
 RA_CHECKED enum ra_status ra_tokens_open(struct ra_tokens *tokens, const char *path, char *error);
 
-/* Reads token number `index`. RA_INVALID: there is no such token, or it is outside of the vocabulary;
- * the error names path and index. */
+/* Reads token number `index`. RA_INVALID: there is no such token, or it is outside of the
+ * vocabulary; the error names path and index. */
 RA_CHECKED enum ra_status ra_tokens_get(const struct ra_tokens *tokens, int64_t index,
                                         int32_t *token, char *error);
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "ra_batch.h"
 #include "ra_folder.h"
 #include "stage_parts.h"
 #include "transformer.h"
@@ -27,23 +28,26 @@ static void open_rows(const struct transformer *t, const char *name, bool flags,
     *length = file->shape[1];
 }
 
-/* This rank's rows of it. */
-static void read_rows(const struct transformer *t, struct npy *file, int64_t set, int64_t sets,
-                      int64_t batch, int64_t n, const int64_t *positions, void *rows)
+/* Reads rows first..first + count - 1 of it, and gives each rank of the batch its part of them. */
+static void *read_rows(struct transformer *t, struct npy *file, struct ra_batch *batch, int64_t n)
 {
-    int64_t size = file->type == NPY_BOOL ? 1 : (int64_t)sizeof(int32_t);
-    for (int64_t b = 0; b < batch; b++)
-        for (int64_t a = 0; a < n; a++) {
-            int64_t whole = 0;
-            bool flag = false;
-            struct npy_slice slice = {1, b * sets + set, positions[a], 1, 1};
-            if (!npy_read(file, slice, size == 1 ? NPY_BOOL : NPY_INT64,
-                          size == 1 ? (void *)&flag : (void *)&whole))
-                stage_fail(&t->stage, "%s", file->error);
-            int32_t token = (int32_t)whole;
-            memcpy((char *)rows + (b * n + a) * size, size == 1 ? (void *)&flag : (void *)&token,
-                   (size_t)size);
-        }
+    struct stage *stage = &t->stage;
+    bool flags = file->type == NPY_BOOL;
+    int64_t length = file->shape[1], count = batch->rows * length;
+    int64_t size = flags ? 1 : (int64_t)sizeof(int32_t);
+    int64_t *whole = stage_allocate(stage, count, sizeof *whole);
+    char *rows = stage_allocate(stage, count, size);
+    char *shard = stage_allocate(stage, batch->set_rows * n, size), error[RA_ERROR_SIZE];
+    if (!npy_read(file, (struct npy_slice){0, 0, batch->first, 1, batch->rows},
+                  flags ? NPY_BOOL : NPY_INT64, flags ? (void *)rows : (void *)whole))
+        stage_fail(stage, "%s", file->error);
+    npy_close(file);
+    for (int64_t i = 0; i < count && !flags; i++)
+        ((int32_t *)rows)[i] = whole[i] < 0           ? -1
+                               : whole[i] > INT32_MAX ? INT32_MAX
+                                                      : (int32_t)whole[i];
+    transformer_check(t, ra_batch_shard(batch, rows, shard, error), error);
+    return shard;
 }
 
 void transformer_make_folder(const struct transformer *t, const char *path)
@@ -68,72 +72,101 @@ static void create(const struct transformer *t, const char *name, int dims, cons
         stage_fail(&t->stage, "%s", file->error);
 }
 
-void transformer_step(struct transformer *t)
+/* The batches of this problem whose tokens have so many bytes: a rank brings its share of the rows, and gets
+ * its positions of the rows of its set. */
+static struct ra_batch *open_batch(struct transformer *t, int64_t rows, int64_t length,
+                                   int64_t bytes)
 {
-    struct stage *stage = &t->stage;
+    const struct stage_world *world = &t->stage.world;
+    struct ra_layout layout = {.kind = t->run.layout, .ranks = t->run.ring_size, .length = length};
+    layout.stripes = ra_layout_stripes(layout.ranks, length, t->run.bucket);
+    int64_t first = rows * world->rank / world->ranks,
+            end = rows * (world->rank + 1) / world->ranks;
+    char error[RA_ERROR_SIZE];
+    struct ra_batch *batch;
+    transformer_check(
+        t,
+        ra_batch_create(&batch, MPI_COMM_WORLD, layout, bytes, end - first, t->run.timeout, error),
+        error);
+    return batch;
+}
+
+/* Writes loss and gradients, which all ranks have alike. */
+static void write_shared(struct transformer *t, double loss, const float *gradients)
+{
     char path[4096], error[RA_ERROR_SIZE];
-    struct npy tokens, labels, mask;
-    int64_t batch = -1, length = -1;
-    snprintf(path, sizeof path, "%s/mask.npy", t->arguments[0]);
-    t->run.has_mask = access(path, F_OK) == 0;
-    transformer_check(t, ra_folder_config(t->arguments[0], &t->model, error), error);
-    open_rows(t, "tokens", false, &tokens, &batch, &length);
-    open_rows(t, "labels", false, &labels, &batch, &length);
-    if (t->run.has_mask)
-        open_rows(t, "mask", true, &mask, &batch, &length);
-
-    /* Row b S + s of the batch goes to set s of S. */
-    int64_t sets = stage->world.ranks / t->run.ring_size,
-            set = stage->world.rank / t->run.ring_size;
-    t->run.batch = (batch - set + sets - 1) / sets;
-    t->run.length = length;
-    struct ra_model *model;
-    transformer_check(t, ra_model_create(&model, &t->model, &t->run, MPI_COMM_WORLD, error), error);
-    int64_t n = ra_model_rows(model), rows = t->run.batch * n, V = t->model.vocabulary;
-    int64_t numbers = ra_parameter_numbers(&t->model);
-    int64_t *positions = stage_allocate(stage, n, sizeof *positions);
-    ra_model_positions(model, positions);
-    int32_t *own_tokens = stage_allocate(stage, rows, sizeof *own_tokens);
-    int32_t *own_labels = stage_allocate(stage, rows, sizeof *own_labels);
-    bool *own_mask = stage_allocate(stage, rows, sizeof *own_mask);
-    read_rows(t, &tokens, set, sets, t->run.batch, n, positions, own_tokens);
-    read_rows(t, &labels, set, sets, t->run.batch, n, positions, own_labels);
-    if (t->run.has_mask)
-        read_rows(t, &mask, set, sets, t->run.batch, n, positions, own_mask);
-
-    float *weights = stage_allocate(stage, numbers, sizeof *weights);
-    float *gradients = stage_allocate(stage, numbers, sizeof *gradients);
-    snprintf(path, sizeof path, "%s/weights", t->arguments[0]);
-    transformer_check(t, ra_folder_read(path, &t->model, weights, error), error);
-    struct ra_model_batch inputs = {own_tokens, own_labels, t->run.has_mask ? own_mask : NULL};
-    double loss;
-    transformer_check(t, ra_model_step(model, weights, &inputs, gradients, &loss),
-                      ra_model_error(model));
-
-    /* Results: each rank writes its own logits, rank 0 all else. */
     struct npy file;
-    if (stage->world.rank == 0) {
+    float single = (float)loss;
+    if (t->stage.world.rank == 0) {
         transformer_make_folder(t, t->arguments[1]);
         snprintf(path, sizeof path, "%s/gradients", t->arguments[1]);
         transformer_make_folder(t, path);
         transformer_check(t, ra_folder_write(path, &t->model, gradients, error), error);
     }
-    create(t, "logits", 3, (int64_t[]){batch, length, V}, &file);
-    float *logits = stage_allocate(stage, V, sizeof *logits);
-    for (int64_t a = 0; a < rows; a++) {
-        ra_model_logits(model, weights, a, 1, logits);
-        struct npy_slice slice = {1, a / n * sets + set, positions[a % n], 1, 1};
-        if (!npy_write(&file, slice, NPY_FLOAT32, logits))
-            stage_fail(stage, "%s", file.error);
-    }
-    npy_close(&file);
     create(t, "loss", 0, NULL, &file);
-    float single = (float)loss;
-    if (stage->world.rank == 0) {
+    if (t->stage.world.rank == 0) {
         if (!npy_write(&file, (struct npy_slice){0, 0, 0, 1, 1}, NPY_FLOAT32, &single))
-            stage_fail(stage, "%s", file.error);
+            stage_fail(&t->stage, "%s", file.error);
         printf("loss %.6f\n", loss);
     }
     npy_close(&file);
+}
+
+/* Collects the logits of this rank's rows of the batch from all ranks of their sets, and writes them. */
+static void write_logits(struct transformer *t, struct ra_model *model, const float *weights,
+                         int64_t rows, int64_t length)
+{
+    struct stage *stage = &t->stage;
+    int64_t V = t->model.vocabulary, n = ra_model_rows(model), count = t->run.batch * n;
+    struct ra_batch *batch = open_batch(t, rows, length, V * (int64_t)sizeof(float));
+    float *shard = stage_allocate(stage, count * V, sizeof *shard);
+    float *logits = stage_allocate(stage, batch->rows * length * V, sizeof *logits);
+    char error[RA_ERROR_SIZE];
+    struct npy file;
+    ra_model_logits(model, weights, 0, count, shard);
+    transformer_check(t, ra_batch_unshard(batch, shard, logits, error), error);
+    create(t, "logits", 3, (int64_t[]){rows, length, V}, &file);
+    if (!npy_write(&file, (struct npy_slice){0, 0, batch->first, 1, batch->rows}, NPY_FLOAT32,
+                   logits) ||
+        !npy_close(&file))
+        stage_fail(stage, "%s", file.error);
+    ra_batch_destroy(batch);
+}
+
+void transformer_step(struct transformer *t)
+{
+    struct stage *stage = &t->stage;
+    char path[4096], error[RA_ERROR_SIZE];
+    struct npy tokens, labels, mask;
+    int64_t rows = -1, length = -1;
+    snprintf(path, sizeof path, "%s/mask.npy", t->arguments[0]);
+    t->run.has_mask = access(path, F_OK) == 0;
+    transformer_check(t, ra_folder_config(t->arguments[0], &t->model, error), error);
+    open_rows(t, "tokens", false, &tokens, &rows, &length);
+    open_rows(t, "labels", false, &labels, &rows, &length);
+    if (t->run.has_mask)
+        open_rows(t, "mask", true, &mask, &rows, &length);
+
+    struct ra_batch *batch = open_batch(t, rows, length, sizeof(int32_t));
+    struct ra_model *model;
+    t->run.batch = batch->set_rows;
+    t->run.length = length;
+    transformer_check(t, ra_model_create(&model, &t->model, &t->run, MPI_COMM_WORLD, error), error);
+    struct ra_model_batch inputs = {.tokens = read_rows(t, &tokens, batch, ra_model_rows(model)),
+                                    .labels = read_rows(t, &labels, batch, ra_model_rows(model))};
+    ra_batch_destroy(batch);
+    if (t->run.has_mask) {
+        batch = open_batch(t, rows, length, sizeof(bool));
+        inputs.mask = read_rows(t, &mask, batch, ra_model_rows(model));
+        ra_batch_destroy(batch);
+    }
+
+    const float *weights = transformer_read_model(t, t->arguments[0]);
+    float *gradients = stage_allocate(stage, ra_parameter_numbers(&t->model), sizeof *gradients);
+    double loss;
+    transformer_check(t, ra_model_step(model, weights, &inputs, gradients, &loss),
+                      ra_model_error(model));
+    write_shared(t, loss, gradients);
+    write_logits(t, model, weights, rows, length);
     ra_model_destroy(model);
 }

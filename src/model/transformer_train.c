@@ -25,6 +25,12 @@ struct run {
     char error[RA_ERROR_SIZE];
 };
 
+/* Notes for --trace what attention does. */
+static void note(void *stage, const struct ra_event *event)
+{
+    stage_observe_trace(stage, event, "receive");
+}
+
 /* ---- Beginning, or going on. */
 
 /* What the command line says of the training. */
@@ -97,7 +103,7 @@ static void open_model(struct run *run)
     run->set = stage->world.rank / t->run.ring_size;
     t->run.batch = (t->batch - run->set + run->sets - 1) / run->sets;
     t->run.length = t->length;
-    t->run.observe = stage->trace_path ? stage_observe : NULL;
+    t->run.observe = stage->trace_path ? note : NULL;
     t->run.observer = stage;
     transformer_check(t,
                       ra_model_create(&run->model, &t->model, &t->run, MPI_COMM_WORLD, run->error),
@@ -154,23 +160,42 @@ static double validate(struct run *run)
     return sum / (double)count;
 }
 
-/* One rank writes, the others wait for it. */
+/* A number that tells different weights apart. */
+static int64_t checksum(int64_t count, const float *weights)
+{
+    uint64_t sum = 0;
+    for (int64_t e = 0; e < count; e++) {
+        uint32_t bits;
+        memcpy(&bits, &weights[e], sizeof bits);
+        sum = (sum ^ bits) * UINT64_C(0x9E3779B97F4A7C15);
+    }
+    return (int64_t)sum;
+}
+
+/* One rank writes for all, as all have the same weights. A machine that computes wrong shows here. */
 static void save(struct run *run)
 {
-    if (run->t->stage.world.rank == 0)
+    struct stage *stage = &run->t->stage;
+    stage_gather(stage, checksum(ra_parameter_numbers(&run->t->model), run->weights));
+    for (int r = 1; r < stage->world.ranks; r++)
+        if (stage->gathered[r] != stage->gathered[0])
+            stage_fail(stage, "after step %" PRId64 " rank %d has other weights than rank 0",
+                       run->training.step, r);
+    if (stage->world.rank == 0)
         transformer_check(run->t,
                           ra_checkpoint_write(run->t->arguments[1], &run->t->model, &run->training,
                                               run->weights, run->means, run->squares, run->error),
                           run->error);
-    stage_gather(&run->t->stage, 0);
+    stage_gather(stage, 0);
 }
 
 void transformer_train(struct transformer *t)
 {
     struct run run = {.t = t};
+    struct stage *stage = &t->stage;
     open_data(&run);
     open_model(&run);
-    struct stage *stage = &t->stage;
+    stage_open_trace(stage);
     struct ra_optimizer optimizer = {t->rate, t->warmup, t->steps, 0.9,
                                      0.95,    1e-8,      t->decay, t->clip};
     double began = ra_seconds();
@@ -180,8 +205,10 @@ void transformer_train(struct transformer *t)
     while (*step < t->steps) {
         double loss;
         struct ra_model_batch batch = read_batch(&run, *step * t->batch, false);
+        double start = ra_seconds();
         transformer_check(t, ra_model_step(run.model, run.weights, &batch, run.gradients, &loss),
                           ra_model_error(run.model));
+        stage_trace(stage, STAGE_LANE_WORK, "step", (int)*step, start, ra_seconds());
         ++*step;
         double length = ra_optimizer_step(&optimizer, &t->model, ra_model_threads(run.model), *step,
                                           run.gradients, run.weights, run.means, run.squares);
@@ -195,11 +222,16 @@ void transformer_train(struct transformer *t)
                    ra_optimizer_rate(&optimizer, *step), length);
             fflush(stdout);
         }
-        stage_progress(stage, "training", *step, t->steps);
+        char phase[80];
+        snprintf(phase, sizeof phase, "loss %.3f, %.0f tokens per second, trained", loss,
+                 (double)(t->batch * t->length) / (ra_seconds() - start));
+        stage_progress(stage, phase, *step, t->steps);
         if (*step % t->save_every == 0 && *step < t->steps)
             save(&run);
     }
-    double seconds = ra_seconds() - began, loss = validate(&run);
+    double seconds = ra_seconds() - began;
+    stage_close_trace(stage);
+    double loss = validate(&run);
     save(&run);
     stage_progress_end();
     if (stage->world.rank == 0) {

@@ -138,7 +138,7 @@ static void check_trace(const struct stage *stage)
     /* RESULT is replaced as a whole. */
     size_t length = strlen(stage->result);
     char next = strncmp(stage->trace, stage->result, length) == 0 ? stage->trace[length] : '-';
-    if (next == '\0' || next == '/')
+    if (stage->result[0] && (next == '\0' || next == '/'))
         stage_end(stage, 2, "--trace %s: is RESULT, or in it; name a file elsewhere", path);
 }
 
@@ -254,6 +254,29 @@ void stage_name_trace(struct stage *stage)
     hidden_trace(stage, path);
     if (rename(path, stage->trace) != 0 || close(stage->trace_lock) != 0)
         stage_fail(stage, "--trace %s: %s", stage->trace_path, strerror(errno));
+}
+
+void stage_open_trace(struct stage *stage)
+{
+    stage_find_trace(stage);
+    if (stage->world.rank == 0)
+        do
+            stage->hidden_number = stage_hidden_number(stage);
+        while (!stage_create_trace(stage));
+    stage_gather(stage, stage->hidden_number);
+    stage->hidden_number = stage->gathered[0];
+    if (stage->world.rank > 0)
+        stage_create_trace(stage);
+}
+
+void stage_close_trace(struct stage *stage)
+{
+    stage_write_trace(stage);
+    stage_gather(stage, 0);
+    if (stage->world.rank == 0)
+        stage_name_trace(stage);
+    stage_unfinished_forget();
+    stage->trace_path = NULL;
 }
 
 /* ---- Laps. */

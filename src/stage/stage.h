@@ -104,11 +104,14 @@ void stage_open_in(struct stage *stage, int argc, char **argv);
 
 /* The parts of stage_open_in, for a program that has a command line and results of its own. Begin: all but
  * the command line and files. Guard: signals that end the program remove what is unfinished. Opened:
- * errors from here on are of one rank; the trace begins. Leave: frees all and says goodbye to the other
+ * errors from here on are of one rank; the trace begins, which is opened and closed by all ranks
+ * together. Leave: frees all and says goodbye to the other
  * ranks; returns the exit code 0. */
 void stage_begin(struct stage *stage, int argc, char **argv);
 void stage_guard(void);
 void stage_opened(struct stage *stage);
+void stage_open_trace(struct stage *stage);
+void stage_close_trace(struct stage *stage);
 int stage_leave(struct stage *stage);
 
 /* Says which rows of the sequence this rank has: the spans, one after the other. They must live
