@@ -261,3 +261,9 @@ void transformer_check(const struct transformer *t, enum ra_status status, const
     if (status != RA_OK)
         stage_fail(&t->stage, "%s", error);
 }
+
+void transformer_opened(struct transformer *t)
+{
+    stage_check_all(&t->stage);
+    stage_opened(&t->stage);
+}
