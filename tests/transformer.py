@@ -720,7 +720,7 @@ def refused(test, case):
 
 
 def commands(test):
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
         for name, complaints in pool.map(lambda case: refused(test, case), refusals(test)):
             test.verdict(name, complaints)
     for words in (["--help"], ["train", "--help"]):
