@@ -778,6 +778,7 @@ int main(void)
     Suite *suite = suite_create("ring");
     /* Ranks that a fault makes wait are in a case of their own, for tests/faults. */
     TCase *plain = tcase_create("plain"), *cases = tcase_create("ring");
+    tcase_set_timeout(plain, 30);
     tcase_add_loop_test(plain, steps, 1, MOST_RANKS + 1);
     tcase_add_test(plain, slots);
     tcase_add_test(plain, calls_named);
