@@ -80,8 +80,9 @@ static bool take(const struct key *key, const char *word)
     return *word && !*end;
 }
 
-/* Reads a list of whole numbers, in which null is no limit, or one for all layers. */
-static bool read_lookback(const char **at, struct ra_model_config *config)
+/* Reads a list of whole numbers, in which null is no limit, or one for all layers. Sets how many stand there,
+ * 0 of one for all. */
+static bool read_lookback(const char **at, struct ra_model_config *config, int64_t *count)
 {
     bool list = step(at, '[');
     for (int64_t l = 0; l < RA_MOST_LAYERS; l++) {
@@ -95,6 +96,7 @@ static bool read_lookback(const char **at, struct ra_model_config *config)
         if (!list)
             for (int64_t other = 0; other < RA_MOST_LAYERS; other++)
                 config->lookback[other] = config->lookback[l];
+        *count = list ? l + 1 : 0;
         if (!list || step(at, ']'))
             return true;
         if (!step(at, ','))
@@ -127,7 +129,7 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
                                     struct ra_model_config *config, char error[RA_ERROR_SIZE])
 {
     ra_model_config_init(config);
-    int64_t sharing = 1;
+    int64_t sharing = 1, limits = 0;
     double multiple = 4;
     config->vocabulary = config->dim = config->depth = config->heads = config->head_dim = -1;
     const struct key keys[] = {{"num_tokens", .whole = &config->vocabulary},
@@ -152,7 +154,7 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
         while (key < keys + KEYS && strcmp(key->name, word) != 0)
             key++;
         if (good && strcmp(word, "lookback") == 0)
-            good = read_lookback(&at, config);
+            good = read_lookback(&at, config, &limits);
         else if (good && strcmp(word, "head_map") == 0) {
             good = read_word(&at, value);
             config->head_map = strcmp(value, "interleaved") == 0 ? RA_INTERLEAVED : RA_GROUPED;
@@ -172,6 +174,11 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
     if (sharing < 1 || config->heads % sharing != 0)
         return fail(error, "%s: num_grouped_query_heads, %" PRId64 ", must divide heads, %" PRId64,
                     name, sharing, config->heads);
+    if (limits > 0 && limits != config->depth)
+        return fail(error,
+                    "%s: lookback has %" PRId64 " entries; give one for each of %" PRId64
+                    " layers, or one for all without brackets",
+                    name, limits, config->depth);
     config->key_heads = config->heads / sharing;
     config->hidden = llround(multiple * (double)config->dim);
     char reason[RA_ERROR_SIZE];
