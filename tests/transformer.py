@@ -6,7 +6,9 @@
 The parts, all of them unless some are named:
 
     equivalence   one step: logits, loss and every gradient, against tests/rig/model_oracle.py
-    training      curves of the loss, --recompute, --resume, jobs that are killed at any moment
+    curves        the loss of one training on all ranks and layouts, and the bits of --recompute
+    adamw         some steps of training, against the oracle and AdamW in float64
+    resume        jobs that are killed at any moment, and go on
     decoding      the tokens that follow, against the oracle, and on all numbers of ranks
     trouble       ranks that die or stop in training and in decoding
     commands      what is refused, and models that go out and come in again
@@ -27,6 +29,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -82,10 +85,14 @@ class Test:
         return failures
 
     def command(self, ranks, *words):
-        """The command line of a run by itself. One rank does without mpirun, whose end takes seconds."""
+        """The command line of a run by itself. One rank does without mpirun, whose end takes seconds; but
+        then those that run at the same time must not share Open MPI's folder."""
         words = [self.program, *map(str, words)]
-        alone = ["env", "OMPI_MCA_ess_singleton_isolated=1", "OMP_WAIT_POLICY=passive"]
-        return [*alone, *words] if ranks == 1 else jobs.mpirun(ranks, *words)
+        if ranks > 1:
+            return jobs.mpirun(ranks, *words)
+        folder = tempfile.mkdtemp(dir=self.folder)
+        return ["env", "OMPI_MCA_ess_singleton_isolated=1", "OMP_WAIT_POLICY=passive",
+                f"OMPI_MCA_orte_tmpdir_base={os.path.abspath(folder)}", *words]
 
 
 # ---- Equivalence: one step, against the oracle ----
@@ -284,8 +291,9 @@ SMALL = ("--dim 32 --depth 2 --heads 4 --key-heads 2 --dim-head 8 --lookback 16,
 CURVE_TOLERANCE = 5e-5
 
 
-def curves(test, data):
+def curves(test):
     """One training on all ranks and layouts has one curve."""
+    data = write_text(test.path("text"), 6000, 1)
     ways = [(1, ""), (1, "--recompute --threads 1"), (2, ""), (2, "--layout zigzag --gather"),
             (3, "--layout zigzag"), (4, ""), (4, "--recompute"), (4, "--layout striped"),
             (4, "--layout striped --bucket 2"), (4, "--layout zigzag"), (4, "--ring-size 2"),
@@ -306,7 +314,7 @@ def curves(test, data):
             elif abs(curve[0, 1] - np.log(256)) > 0.1 or not curve[-1, 1] < 4:
                 complaints = [f"the loss goes from {curve[0, 1]} to {curve[-1, 1]}"]
         test.verdict(f"training on {ranks} ranks, {flags}", complaints)
-    print(f"training: curves are up to {worst:.1e} apart, of {CURVE_TOLERANCE:g}")
+    print(f"curves: they are up to {worst:.1e} apart, of {CURVE_TOLERANCE:g}")
 
     # What is computed again has the same bits; so have the model and the means of its gradients.
     for flags, again in (("", "--recompute"), ("--gather", "--recompute --gather")):
@@ -351,7 +359,7 @@ def adamw(test):
     apart = np.abs(curve[:, 1] - losses).max() if len(curve) == 6 else np.inf
     trained = model_oracle.load_model(model + "-folder")[1]
     off = max(np.abs(trained[name] - weight).max() for name, weight in weights.items())
-    print(f"training: against AdamW in float64, losses are {apart:.1e} off, weights {off:.1e}")
+    print(f"adamw: against AdamW in float64, losses are {apart:.1e} off, weights {off:.1e}")
 
     # Six steps of rate 0.02 move a weight by 0.1 at most.
     test.verdict("the losses are those of AdamW", "" if apart <= 2e-5 else f"{apart:.1e} off")
@@ -431,8 +439,9 @@ def checkpoint_step(path):
         return -2
 
 
-def resume(test, data):
+def resume(test):
     """Jobs that are killed at any moment, and go on: what comes out has the bits of one that was not."""
+    data = write_text(test.path("text"), 6000, 1)
     rng = np.random.default_rng([test.options.seed, 3])
     flags = [*SMALL[:-6], "--steps", 60, "--seed", 3, "--validation", 0.2]
     whole, model = test.path("whole"), test.path("killed", "model")
@@ -479,13 +488,6 @@ def resume(test, data):
     test.verdict("resumed on other ranks", complaints)
 
 
-def training(test):
-    data = write_text(test.path("text"), 6000, 1)
-    curves(test, data)
-    adamw(test)
-    resume(test, data)
-
-
 # ---- Decoding ----
 
 
@@ -528,7 +530,7 @@ def decoding(test):
             prompt, tokens = choose_prompt(rng, folders[name], length, 12)
             for ranks in (1, 2, 3, 4, 8):
                 if test.options.ranks in (None, ranks):
-                    flags = ["--layout", ("contiguous", "striped", "zigzag")[(number + ranks) % 3]]
+                    flags = ["--threads", 1 + (number + ranks) % 3]
                     add(name, ranks, prompt, 12, flags, tokens)
 
     # Tokens drawn by chance: the same on any ranks, and none that the oracle rules out.
@@ -630,7 +632,7 @@ def refusals(test):
     np.save(test.path("tokens.npy"), np.arange(500) % 40)
     np.save(test.path("floats.npy"), np.arange(500) / 7)
     problems = {name: shutil.copytree(fixture, test.path(name))
-                for name in ("no-weight", "other-shape", "label", "no-config", "no-depth")}
+                for name in ("no-weight", "other-shape", "label", "no-config", "no-depth", "lookback")}
     os.remove(os.path.join(problems["no-weight"], "weights", "layers.1.1.3.bias.npy"))
     np.save(os.path.join(problems["other-shape"], "weights", "layers.0.1.1.bias.npy"), np.ones(5))
     labels = np.load(os.path.join(fixture, "labels.npy"))
@@ -638,6 +640,8 @@ def refusals(test):
     np.save(os.path.join(problems["label"], "labels.npy"), labels)
     write("no-config/config.json", b"dim: 3")
     write("no-depth/config.json", b'{"num_tokens": 64, "dim": 32}')
+    with open(os.path.join(fixture, "config.json"), "rb") as file:
+        write("lookback/config.json", file.read().replace(b"{", b'{"lookback": [5],'))
 
     def flag(*words, says=None, command="train", ranks=1):
         ends = {"train": [data, model], "generate": [used], "bench": []}[command]
@@ -653,6 +657,7 @@ def refusals(test):
         (2, "bench: give flags alone", 1, ["bench", data]),
         flag("--prompt", "x", says="--prompt is no flag of train"),
         flag("--steps", 3, says="--steps is no flag of generate", command="generate"),
+        flag("--layout", "zigzag", says="--layout is no flag of generate", command="generate"),
         flag("--resume", says="--resume is no flag of bench", command="bench"),
         flag("--no-such-flag", says="no-such-flag"), flag("--dim", says="needs 2 arguments|dim|DATA"),
         *[flag(name, value) for name, values in {
@@ -695,6 +700,7 @@ def refusals(test):
         (1, "rank .: .*labels.* is 64", 4, ["step", problems["label"], test.path("result")]),
         (1, "config.json", 1, ["step", problems["no-config"], test.path("result")]),
         (1, "config.json: has no .depth", 1, ["step", problems["no-depth"], test.path("result")]),
+        (1, "lookback", 2, ["step", problems["lookback"], test.path("result")]),
         (1, "missing", 1, ["export", missing, test.path("result")]),
         (1, "missing", 2, ["import", missing, test.path("result")]),
         (1, "no-folder/model.*No such file", 2, ["import", fixture, missing + "/no-folder/model"]),
@@ -715,7 +721,7 @@ def refused(test, case):
     wrong = [f"exit status {job.returncode} instead of {code}"] if job.returncode != code else []
     at_work = says.startswith("rank")
     if not any(re.search(says, line) for line in own) or (len(own) > 1 and not at_work):
-        wrong.append(f"says {own}")
+        wrong.append(f"says {own or job.stderr[:500]}")
     return name, wrong + ([f"prints {job.stdout[:100]}"] if job.stdout and not at_work else [])
 
 
@@ -750,8 +756,8 @@ def commands(test):
 
 
 def main():
-    parts = {"equivalence": equivalence, "training": training, "decoding": decoding,
-             "trouble": trouble, "commands": commands}
+    parts = {"equivalence": equivalence, "curves": curves, "adamw": adamw, "resume": resume,
+             "decoding": decoding, "trouble": trouble, "commands": commands}
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", metavar="BUILD", help="the folder of 10-transformer")
