@@ -13,8 +13,8 @@ The parts, all of them unless some are named:
     trouble       ranks that die or stop in training and in decoding
     commands      what is refused, and models that go out and come in again
 
---seed draws other models and runs; each further round (--rounds) has random models; --ranks runs
-what is compared with the oracle on one number of ranks alone. Everything lies below
+--seed draws other models and runs; each further round (--rounds) has random models; --ranks runs less:
+what is compared with the oracle, on one number of ranks alone. Everything lies below
 BUILD/transformer; runs of one number of ranks share a launch of BUILD/batch-10-transformer. The
 last line is "N passed, N failed"; the exit status is 1 if any failed or none ran.
 """
@@ -215,12 +215,13 @@ def equivalence(test):
             truths[name] = problem + "-truth"
             model_oracle.run(argparse.Namespace(folders=[problem, truths[name]]))
 
-    # Every model on every number of ranks; of one that is causal, some also with other later tokens.
+    # Every model in every ring, or in one of those of --ranks; of one that is causal, some also with other
+    # later tokens.
     runs, twins = [], {}
     for turn, (name, problem) in enumerate(problems.items()):
-        for number, (ranks, ring) in enumerate(RINGS):
-            if test.options.ranks not in (None, ranks):
-                continue
+        rings = [ring for ring in RINGS if test.options.ranks in (None, ring[0])]
+        rings = [rings[turn % len(rings)]] if test.options.ranks else rings
+        for number, (ranks, ring) in enumerate(rings):
             words = ["step", *step_flags(rng, turn + number, ranks, ring)]
             runs.append((ranks, [*words, problem, test.path("results", str(len(runs)))], name))
             with open(os.path.join(problem, "config.json"), encoding="utf-8") as file:
@@ -439,6 +440,18 @@ def checkpoint_step(path):
         return -2
 
 
+def watch(model, size, seconds, until_part):
+    """Looks at a checkpoint for a while, or until a new one is being written beside it. Complains if what has
+    the model's name has not all its bytes."""
+    end, seen = time.time() + seconds, set()
+    while time.time() < end and not (until_part and os.path.exists(model + ".part")):
+        try:
+            seen.add(os.path.getsize(model))
+        except FileNotFoundError:
+            pass
+    return [f"had {other} bytes of {size}" for other in seen - {size}]
+
+
 def resume(test):
     """Jobs that are killed at any moment, and go on: what comes out has the bits of one that was not."""
     data = write_text(test.path("text"), 6000, 1)
@@ -446,14 +459,17 @@ def resume(test):
     flags = [*SMALL[:-6], "--steps", 60, "--seed", 3, "--validation", 0.2]
     whole, model = test.path("whole"), test.path("killed", "model")
     failures = test.run_batches([(4, ["train", *flags, data, whole])])
-    words = ["train", *flags, "--save-every", 2, "--resume", data, model]
-    complaints, before, kept = list(failures.values()), -1, None
+    words = ["train", *flags, "--save-every", 1, "--resume", data, model]
+    if failures:
+        test.verdict("not killed", list(failures.values()))
+        return
+    complaints, before, kept = [], -1, None
     for number in range(8):
         job = Job(test, f"killed-{number}", 4, *words)
         last = number == 7 or before == 60
         if not last:
             job.await_words(5)
-            time.sleep(rng.uniform(0, 0.25))
+            complaints += watch(model, os.path.getsize(whole), rng.uniform(0, 0.25), number % 2 == 1)
             job.kill()
         else:
             complaints += job.end(120)
