@@ -22,8 +22,8 @@ struct ra_vector {
     void (*backward)(int64_t D, struct ra_score score, const struct ra_queries *queries,
                      const struct ra_keys *keys, struct ra_band band, float *workspace);
 
-    /* exp of each number; numbers of 16 bits, of this type, as float32. */
-    void (*exp)(int64_t count, const float *from, float *to);
+    /* exp of each number, or 2 to its power; numbers of 16 bits, of this type, as float32. */
+    void (*exp)(bool two, int64_t count, const float *from, float *to);
     void (*load)(enum ra_type type, int64_t count, const void *from, float *to);
 };
 

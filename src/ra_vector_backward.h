@@ -30,7 +30,7 @@ static void weigh_again(const struct tile *x, const struct group *group, int64_t
 {
     bool capped = x->score.softcap > 0;
     bool whole = sees_all(x, group->a + first, least(last, group->count) - first, b, count);
-    lanes factor = all_lanes(capped ? 1 : x->size), cap = all_lanes(x->score.softcap);
+    lanes factor = all_lanes(x->factor), cap = all_lanes(x->score.softcap);
     for (int64_t j = first; j < last; j += LANES) {
         lanes lse = load(group->lse + j), delta = load(group->delta + j);
         for (int64_t i = 0; i < count; i++) {
@@ -132,9 +132,9 @@ static void add_rows(int64_t rows, int64_t D, float scale, const float *sums, in
                      float *to, float *lost, int64_t to_row, int64_t lost_row)
 {
     for (int64_t a = 0; a < rows; a++) {
-        for (int64_t c = 0; c < D && a + AHEAD < rows; c += 16) {
-            __builtin_prefetch(to + (a + AHEAD) * to_row + c, 1);
-            __builtin_prefetch(lost + (a + AHEAD) * lost_row + c, 1);
+        if (a + AHEAD < rows) {
+            ask_for(D, to + (a + AHEAD) * to_row);
+            ask_for(D, lost + (a + AHEAD) * lost_row);
         }
         ra_sum_add(D, scale, sums + a * row, to + a * to_row, lost + a * lost_row);
     }
