@@ -54,8 +54,9 @@ int64_t ra_vector_row(int64_t D)
 
 int64_t ra_vector_workspace(int64_t query_rows, int64_t key_rows, int64_t D)
 {
+    (void)query_rows;
     int64_t row = ra_vector_row(D);
     int64_t forward = QUERIES * (D + KEYS + 2 * row);
-    int64_t backward = (query_rows + 2 * key_rows) * row + 2 * GROUP * (D + KEYS + row);
+    int64_t backward = 2 * key_rows * row + GROUP * (2 * D + 2 * KEYS + 3 * row);
     return 2 * key_rows * row + (forward > backward ? forward : backward);
 }
