@@ -9,8 +9,7 @@
 /* One file each. */
 extern const struct ra_vector ra_vector_avx512, ra_vector_avx2, ra_vector_sse2, ra_vector_neon;
 
-/* The largest block of lanes, group and number of keys at once among the instruction sets. */
-enum { QUERIES = 48, GROUP = 192, KEYS = 96 };
+enum { QUERIES = RA_VECTOR_QUERIES, GROUP = RA_VECTOR_GROUP, KEYS = RA_VECTOR_KEYS };
 
 const struct ra_vector *ra_vector_find(const char *name)
 {

@@ -16,9 +16,11 @@
 enum {
     VECTORS = ACCUMULATORS == 24 ? 3 : 2,
     QUERIES = VECTORS * LANES,
-    KEYS = 96,
+    KEYS = RA_VECTOR_KEYS,
     GROUP = (LANES == 16 ? 4 : 128 / QUERIES) * QUERIES
 };
+_Static_assert((int)QUERIES <= RA_VECTOR_QUERIES && (int)GROUP <= RA_VECTOR_GROUP,
+               "the workspace is for smaller blocks");
 
 /* Rows of D numbers side by side, x->row apart, with zeros up to a multiple of LANES. What is infinite
  * or NaN in them is 0, too, as 0 times it would not be: it is added apart, pair by pair. */
