@@ -46,9 +46,9 @@ int64_t ra_vector_keys(int64_t D)
 
 int64_t ra_vector_row(int64_t D)
 {
-    /* Rows whose distance is a multiple of 256 bytes would share a few sets of the cache. */
+    /* Rows whose distance is a multiple of 1024 bytes would share a few sets of the cache. */
     int64_t row = (D + 15) / 16 * 16;
-    return row % 64 == 0 ? row + 16 : row;
+    return row % 256 == 0 ? row + 16 : row;
 }
 
 int64_t ra_vector_workspace(int64_t query_rows, int64_t key_rows, int64_t D)

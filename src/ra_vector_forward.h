@@ -114,12 +114,11 @@ static void forward_block(const struct tile *x, const struct ra_queries *queries
         for (int64_t j = 0; j < QUERIES; j += LANES)
             weigh(x, a + j, b, keys, whole, weights + j, max + j, sum + j, rescale + j);
         multiply((struct product){count, keys, width, weights, 1, QUERIES, x->v.rows + b * x->row,
-                                  x->row, o, x->row, RESCALE, rescale});
+                                  x->row, o, x->row, ADD, rescale});
         for (int64_t i = 0; i < keys && !x->v.numbers; i++)
             for (int64_t j = 0; j < count; j++)
                 if (sees(x, a + j, b + i))
                     add_row(x, x->v, b + i, weights[i * QUERIES + j], o + j * x->row);
-
         /* A few at a time: the carry of this block, and the queries of the next. */
         for (; asked < count * (b + keys - first) / (last - first); asked++) {
             ask_for(x->D, queries->o + (a + asked) * queries->stride.o);

@@ -28,8 +28,8 @@ struct product {
     int64_t right_row;
     float *out;
     int64_t out_row;
-    enum { WRITE, ADD, RESCALE } kind;
-    const float *factors; /* (rows), to RESCALE */
+    enum { WRITE, ADD } kind;
+    const float *factors; /* (rows), of what is there; NULL: all 1 */
 };
 
 /* One block of it, M rows from row `first` on and V vectors from column c on. All M * V sums stay in
