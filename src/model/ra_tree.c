@@ -388,7 +388,7 @@ static void carry_head(const struct ra_tree *tree, const struct room *room, int6
                            .k = tree->k + head * tree->rows * D,
                            .v = tree->v + head * tree->rows * D};
 
-    /* Begun empty, folded, and sent with what rounding had cut off. */
+    /* Begun empty, folded, and put where MPI takes it. */
     ra_tile_begin(D, &queries);
     fold_head(tree, room, count, &queries, &keys);
     for (int64_t a = 0; a < rows; a++) {
