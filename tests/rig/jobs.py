@@ -15,8 +15,8 @@ def mpirun(ranks, *command):
     need no network. On a busy machine threads that spin while they wait take the processors from those that
     they wait for: passive ones do not."""
     return ["env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-            "OMPI_MCA_pml=ob1", "OMP_WAIT_POLICY=passive", "mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(ranks),
-            *command]
+            "OMPI_MCA_pml=ob1", "OMP_WAIT_POLICY=passive", "mpirun", "--oversubscribe",
+            "--bind-to", "none", "-n", str(ranks), *command]
 
 
 def run_lines(program, ranks, lines, path, most=LOST_LAUNCHES):
