@@ -41,12 +41,16 @@ static bool step(const char **at, char character)
     return true;
 }
 
-/* A value is a word in quotation marks, or runs up to a comma or bracket. Copies as much as fits. */
+/* A value is a word in quotation marks, or runs up to a comma or bracket. Copies as much as fits, with the
+ * backslashes that stand before quotation marks. */
 static bool read_word(const char **at, char word[64])
 {
     bool quoted = step(at, '"');
     const char *ends = quoted ? "\"" : ",]} \t\r\n";
-    size_t length = strcspn(*at, ends), kept = length < 63 ? length : 63;
+    size_t length = 0;
+    while ((*at)[length] && !strchr(ends, (*at)[length]))
+        length += quoted && (*at)[length] == '\\' && (*at)[length + 1] ? 2 : 1;
+    size_t kept = length < 63 ? length : 63;
     memcpy(word, *at, kept);
     word[kept] = '\0';
     *at += length;
@@ -106,12 +110,17 @@ static bool skip_value(const char **at)
     skip_blanks(at);
     if (**at != '[' && **at != '{')
         return read_word(at, word);
-    for (int depth = 0; **at; ++*at) {
-        depth += (**at == '[' || **at == '{') - (**at == ']' || **at == '}');
-        if (depth == 0)
-            return ++*at, true;
-    }
-    return false;
+    int depth = 0;
+    do {
+        bool quoted = **at == '"'; /* brackets in quotation marks are none */
+        if (!**at || (quoted && !read_word(at, word)))
+            return false;
+        if (!quoted) {
+            depth += (**at == '[' || **at == '{') - (**at == ']' || **at == '}');
+            ++*at;
+        }
+    } while (depth > 0);
+    return true;
 }
 
 enum ra_status ra_model_config_read(const char *name, const char *text,
@@ -165,7 +174,10 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
                     name, sharing, config->heads);
     config->key_heads = config->heads / sharing;
     config->hidden = llround(multiple * (double)config->dim);
-    return ra_model_check(config, error);
+    char reason[RA_ERROR_SIZE];
+    if (ra_model_check(config, reason) != RA_OK)
+        return fail(error, "%.200s: %.100s", name, reason);
+    return RA_OK;
 }
 
 int ra_model_config_write(const struct ra_model_config *c, char *text, size_t size)
