@@ -10,7 +10,8 @@
 #include "ra_vector_panel.h"
 
 /* What is subtracted from scores under this max. Where no key has been seen, -inf - -inf would be NaN:
- * any other reference will do. A score beyond the range of float32 makes its row NaN. */
+ * any other reference will do. A score that float32 cannot hold as a
+ * power of 2 makes its row NaN. */
 INLINE lanes reference_of(lanes max)
 {
     lanes reference = choose(max == all_lanes(-INFINITY), all_lanes(0), max);
