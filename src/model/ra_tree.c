@@ -387,6 +387,8 @@ static void carry_head(const struct ra_tree *tree, const struct room *room, int6
                            .stride = {.k = D, .v = D},
                            .k = tree->k + head * tree->rows * D,
                            .v = tree->v + head * tree->rows * D};
+
+    /* Begun empty, folded, and put where MPI takes it. */
     ra_tile_begin(D, &queries);
     fold_head(tree, room, count, &queries, &keys);
     for (int64_t a = 0; a < rows; a++) {
@@ -458,6 +460,7 @@ enum ra_status ra_tree_attend(struct ra_tree *tree, int64_t count, struct ra_ten
     if (c->batch > 0 && (!q.data || !o.data || q.type != RA_FLOAT32 || o.type != RA_FLOAT32))
         return give_up(tree, "q or o: give arrays of RA_FLOAT32");
 
+    /* A head of keys is one thread's work. */
     int64_t heads = c->batch * c->key_heads;
 #pragma omp parallel for num_threads(tree->threads) if (tree->threads > 1)
     for (int64_t item = 0; item < heads; item++) {

@@ -235,7 +235,8 @@ void transformer_train(struct transformer *t)
     save(&run);
     stage_progress_end();
     if (stage->world.rank == 0) {
-        printf("validation %.6f\n", loss);
+        if (run.data.windows - run.data.training >= t->batch)
+            printf("validation %.6f\n", loss);
         fprintf(stderr, "%.1f seconds, %.0f tokens per second\n", seconds,
                 (double)(t->steps * t->batch * t->length) / seconds);
     }
