@@ -129,7 +129,7 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
                                     struct ra_model_config *config, char error[RA_ERROR_SIZE])
 {
     ra_model_config_init(config);
-    int64_t sharing = 1, limits = 0;
+    int64_t sharing = 1, limits = 0, ignored = -1;
     double multiple = 4;
     config->vocabulary = config->dim = config->depth = config->heads = config->head_dim = -1;
     const struct key keys[] = {{"num_tokens", .whole = &config->vocabulary},
@@ -138,6 +138,7 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
                                {"heads", .whole = &config->heads},
                                {"dim_head", .whole = &config->head_dim},
                                {"num_grouped_query_heads", .whole = &sharing},
+                               {"ignore_index", .whole = &ignored},
                                {"causal", .flag = &config->causal},
                                {"tied", .flag = &config->tied},
                                {"softcap", .real = &config->softcap},
@@ -171,6 +172,10 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
     for (int k = 0; k < 5; k++)
         if (*keys[k].whole == -1)
             return fail(error, "%s: has no \"%s\"", name, keys[k].name);
+    if (ignored >= 0)
+        return fail(error,
+                    "%s: ignore_index is %" PRId64 ": labels that do not count are negative here",
+                    name, ignored);
     if (sharing < 1 || config->heads % sharing != 0)
         return fail(error, "%s: num_grouped_query_heads, %" PRId64 ", must divide heads, %" PRId64,
                     name, sharing, config->heads);

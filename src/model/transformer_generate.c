@@ -128,8 +128,9 @@ void transformer_generate(struct transformer *t)
                           error);
         int32_t token = (int32_t)next;
         print_token(t, token);
-        transformer_check(t, ra_decoder_add(decoder, weights, 1, &token, logits),
-                          ra_decoder_error(decoder));
+        if (i < t->count - 1)
+            transformer_check(t, ra_decoder_add(decoder, weights, 1, &token, logits),
+                              ra_decoder_error(decoder));
     }
     if (stage->world.rank == 0) {
         putchar('\n');
