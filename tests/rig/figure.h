@@ -3,12 +3,8 @@
  * figure.c holds the tools and the program; figure_tile.c draws chapters 01 and 02; of the chapters
  * of the ring, figure_ring.c and figure_masks.c draw the rules, figure_measured.c the measurements;
  * figure_cuda.c and figure_gpu.c draw chapter 11, figure_streams.c one picture of it;
-<<<<<<< HEAD
- * figure_library.c draws the rules of chapter 08, figure_vector.c chapter 09, figure_model.c chapter 10.
-=======
- * figure_library.c draws the rules of chapter 08, figure_vector.c chapter 09; figure_decode.c the
- * decoding of chapter 10.
->>>>>>> main
+ * figure_library.c draws the rules of chapter 08, figure_vector.c chapter 09; figure_model.c and
+ * figure_decode.c chapter 10.
  */
 #ifndef FIGURE_H
 #define FIGURE_H
@@ -130,15 +126,12 @@ void draw_block(const char *source);
 void draw_turned(const char *source);
 void draw_speeds(const char *source);
 
-<<<<<<< HEAD
 void draw_layer(const char *source);
 void draw_matrix(const char *source);
 void draw_losses(const char *source);
 void draw_model_memory(const char *source);
-=======
 void draw_reduction(const char *source);
 void draw_decode(const char *source);
->>>>>>> main
 
 void draw_fragments(const char *source);
 void draw_swizzle(const char *source);
