@@ -12,7 +12,6 @@ int main(int argc, char **argv)
     stage_begin(&t.stage, argc, argv);
     transformer_command *run = transformer_options(&t, argc, argv);
     stage_guard();
-    stage_opened(&t.stage);
     run(&t);
     return stage_leave(&t.stage);
 }

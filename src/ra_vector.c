@@ -9,8 +9,7 @@
 /* One file each. */
 extern const struct ra_vector ra_vector_avx512, ra_vector_avx2, ra_vector_sse2, ra_vector_neon;
 
-/* The largest block of lanes, group and number of keys at once among the instruction sets. */
-enum { QUERIES = 48, GROUP = 192, KEYS = 96 };
+enum { QUERIES = RA_VECTOR_QUERIES, GROUP = RA_VECTOR_GROUP, KEYS = RA_VECTOR_KEYS };
 
 const struct ra_vector *ra_vector_find(const char *name)
 {
@@ -47,15 +46,16 @@ int64_t ra_vector_keys(int64_t D)
 
 int64_t ra_vector_row(int64_t D)
 {
-    /* Rows whose distance is a multiple of 256 bytes would share a few sets of the cache. */
+    /* Rows whose distance is a multiple of 1024 bytes would share a few sets of the cache. */
     int64_t row = (D + 15) / 16 * 16;
-    return row % 64 == 0 ? row + 16 : row;
+    return row % 256 == 0 ? row + 16 : row;
 }
 
 int64_t ra_vector_workspace(int64_t query_rows, int64_t key_rows, int64_t D)
 {
+    (void)query_rows;
     int64_t row = ra_vector_row(D);
     int64_t forward = QUERIES * (D + KEYS + 2 * row);
-    int64_t backward = (query_rows + 2 * key_rows) * row + 2 * GROUP * (D + KEYS + row);
+    int64_t backward = 2 * key_rows * row + GROUP * (2 * D + 2 * KEYS + 3 * row);
     return 2 * key_rows * row + (forward > backward ? forward : backward);
 }

@@ -36,8 +36,8 @@ struct ra_vector {
     void (*backward)(int64_t D, struct ra_score score, const struct ra_queries *queries,
                      const struct ra_keys *keys, struct ra_band band, float *workspace);
 
-    /* exp of each number; numbers of 16 bits, of this type, as float32. */
-    void (*exp)(int64_t count, const float *from, float *to);
+    /* exp of each number, or 2 to its power; numbers of 16 bits, of this type, as float32. */
+    void (*exp)(bool two, int64_t count, const float *from, float *to);
     void (*load)(enum ra_type type, int64_t count, const void *from, float *to);
 
     /* Of the normal distribution: how much of it lies below x, and its height there. */
@@ -51,6 +51,10 @@ struct ra_vector {
 /* The instruction set of this name, or with NULL the best one. NULL: this processor has none of that
  * name. */
 const struct ra_vector *ra_vector_find(const char *name);
+
+/* The largest block of lanes and group of queries among the instruction sets, and the keys that are
+ * multiplied at once. */
+enum { RA_VECTOR_QUERIES = 48, RA_VECTOR_GROUP = 192, RA_VECTOR_KEYS = 96 };
 
 /* Rows of a tile that is as large as speed asks for. */
 int64_t ra_vector_queries(int64_t D);

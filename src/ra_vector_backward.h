@@ -9,9 +9,9 @@
 #include "ra_sum.h"
 #include "ra_vector_panel.h"
 
-/* The sums of a tile, which are added to the caller's once. */
+/* The sums of a group and of a tile, which are added to the caller's once. */
 struct gradients {
-    float *dq, *dk, *dv; /* (query rows, row), (key rows, row) */
+    float *dq, *dk, *dv; /* (GROUP, row), (key rows, row) */
 };
 
 /* A group of queries: on their side and in rows, their lse and delta; weights p of keys and ds. */
@@ -30,7 +30,7 @@ static void weigh_again(const struct tile *x, const struct group *group, int64_t
 {
     bool capped = x->score.softcap > 0;
     bool whole = sees_all(x, group->a + first, least(last, group->count) - first, b, count);
-    lanes factor = all_lanes(capped ? 1 : x->size), cap = all_lanes(x->score.softcap);
+    lanes factor = all_lanes(x->factor), cap = all_lanes(x->score.softcap);
     for (int64_t j = first; j < last; j += LANES) {
         lanes lse = load(group->lse + j), delta = load(group->delta + j);
         for (int64_t i = 0; i < count; i++) {
@@ -94,10 +94,23 @@ static void add_gradients(const struct tile *x, const struct group *group, int64
                               group->q.rows + first * row, row, sums->dk + b * row, row, ADD,
                               NULL});
     multiply((struct product){rows, count, width, group->ds + first, 1, GROUP, k, x->row,
-                              sums->dq + (group->a + first) * row, row, ADD, NULL});
+                              sums->dq + first * row, row, ADD, NULL});
 }
 
-/* The sums of a tile for the queries from row a on. */
+/* to += scale times the sums, row by row. */
+static void add_rows(int64_t rows, int64_t D, float scale, const float *sums, int64_t row,
+                     float *to, float *lost, int64_t to_row, int64_t lost_row)
+{
+    for (int64_t a = 0; a < rows; a++) {
+        if (a + AHEAD < rows) {
+            ask_for(D, to + (a + AHEAD) * to_row);
+            ask_for(D, lost + (a + AHEAD) * lost_row);
+        }
+        ra_sum_add(D, scale, sums + a * row, to + a * to_row, lost + a * lost_row);
+    }
+}
+
+/* The gradients of a group, from row a on: dq, and its share of the sums of the tile. */
 static void backward_group(const struct tile *x, const struct ra_queries *queries, int64_t a,
                            int64_t count, const struct gradients *sums, float *workspace)
 {
@@ -123,36 +136,36 @@ static void backward_group(const struct tile *x, const struct ra_queries *querie
         fill(rows, queries->lse + a + j, 0, group.lse + j);
         fill(rows, queries->delta + a + j, 0, group.delta + j);
     }
-    for (int64_t b = first; b < last; b += KEYS)
-        add_gradients(x, &group, b, least(KEYS, last - b), sums);
-}
+    memset(sums->dq, 0, (size_t)panel * sizeof *sums->dq);
+    for (int64_t b = first, asked = 0, keys; b < last; b += keys) {
+        keys = least(KEYS, last - b);
+        add_gradients(x, &group, b, keys, sums);
 
-/* to += scale times the sums, row by row. */
-static void add_rows(int64_t rows, int64_t D, float scale, const float *sums, int64_t row,
-                     float *to, float *lost, int64_t to_row, int64_t lost_row)
-{
-    for (int64_t a = 0; a < rows; a++) {
-        for (int64_t c = 0; c < D && a + AHEAD < rows; c += 16) {
-            __builtin_prefetch(to + (a + AHEAD) * to_row + c, 1);
-            __builtin_prefetch(lost + (a + AHEAD) * lost_row + c, 1);
+        /* A few rows at a time: dq of this group, and the next. */
+        for (; asked < count * (b + keys - first) / (last - first); asked++) {
+            ask_for(D, queries->dq + (a + asked) * queries->stride.dq);
+            ask_for(D, queries->lost + (a + asked) * queries->stride.lost);
+            if (a + GROUP + asked < x->query_rows) {
+                ask_for(D, q + (GROUP + asked) * queries->stride.q);
+                ask_for(D, d_out + (GROUP + asked) * queries->stride.d_out);
+            }
         }
-        ra_sum_add(D, scale, sums + a * row, to + a * to_row, lost + a * lost_row);
     }
+    add_rows(count, D, x->score.scale, sums->dq, x->row, queries->dq + a * queries->stride.dq,
+             queries->lost + a * queries->stride.lost, queries->stride.dq, queries->stride.lost);
 }
 
 static void backward(int64_t D, struct ra_score score, const struct ra_queries *queries,
                      const struct ra_keys *keys, struct ra_band band, float *workspace)
 {
     int64_t n = queries->rows, m = keys->rows, row = ra_vector_row(D);
-    float *start = workspace + 2 * m * row, *rest = start + (n + 2 * m) * row;
-    struct gradients sums = {start, start + n * row, start + (n + m) * row};
+    float *dk = workspace + 2 * m * row, *dv = dk + m * row, *dq = dv + m * row;
+    struct gradients sums = {dq, dk, dv};
     struct tile x = tile_of(D, score, queries, keys, band, workspace);
-    memset(start, 0, (size_t)((n + 2 * m) * row) * sizeof *start);
+    memset(dk, 0, (size_t)(2 * m * row) * sizeof *dk);
     for (int64_t a = 0; a < n; a += GROUP)
-        backward_group(&x, queries, a, least(GROUP, n - a), &sums, rest);
+        backward_group(&x, queries, a, least(GROUP, n - a), &sums, dq + GROUP * row);
 
-    add_rows(n, D, score.scale, sums.dq, row, queries->dq, queries->lost, queries->stride.dq,
-             queries->stride.lost);
     add_rows(m, D, score.scale, sums.dk, row, keys->dk, keys->dk_lost, keys->stride.dk,
              keys->stride.dk);
     add_rows(m, D, 1, sums.dv, row, keys->dv, keys->dv_lost, keys->stride.dv, keys->stride.dv);

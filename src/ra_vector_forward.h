@@ -10,7 +10,8 @@
 #include "ra_vector_panel.h"
 
 /* What is subtracted from scores under this max. Where no key has been seen, -inf - -inf would be NaN:
- * any other reference will do. A score beyond the range of float32 makes its row NaN. */
+ * any other reference will do. A score that float32 cannot hold as a
+ * power of 2 makes its row NaN. */
 INLINE lanes reference_of(lanes max)
 {
     lanes reference = choose(max == all_lanes(-INFINITY), all_lanes(0), max);
@@ -18,13 +19,13 @@ INLINE lanes reference_of(lanes max)
 }
 
 /* Turns products of LANES queries, from row a on, and of `count` keys, from b on, into weights under
- * the new max; max and sum are those of all keys so far. rescale is what earlier weights are worth
- * under the new max. */
+ * the new max; max, still a product, and sum are those of all keys so far. rescale is what earlier weights
+ * are worth under the new max. exp(x) is 2^(x / ln 2), and the factor of all scores has the 1 / ln 2. */
 static void weigh(const struct tile *x, int64_t a, int64_t b, int64_t count, bool whole,
                   float *products, float *max, float *sum, float *rescale)
 {
     bool capped = x->score.softcap > 0;
-    lanes factor = all_lanes(capped ? 1 : x->size), none = all_lanes(-INFINITY);
+    lanes factor = all_lanes(0x1.715476p0f * x->factor), none = all_lanes(-INFINITY);
     lanes highest = none, lowest = all_lanes(INFINITY);
     for (int64_t i = 0; i < count; i++) {
         lanes product = load(products + i * QUERIES);
@@ -47,10 +48,10 @@ static void weigh(const struct tile *x, int64_t a, int64_t b, int64_t count, boo
     }
 
     /* The largest scores so far, what earlier weights are worth under them, and the new weights. */
-    lanes old = load(max), next = larger(highest * factor, old), reference = reference_of(next);
-    lanes worth = exp_lanes(old - reference), more = all_lanes(0), others = all_lanes(0);
+    lanes old = load(max), next = larger(highest, old), reference = reference_of(next * factor);
+    lanes worth = exp2_lanes(old * factor - reference), more = all_lanes(0), others = all_lanes(0);
     for (int64_t i = 0; i < count; i++) {
-        lanes weight = exp_lanes(multiply_add(load(products + i * QUERIES), factor, -reference));
+        lanes weight = exp2_lanes(load(products + i * QUERIES) * factor - reference);
         store(products + i * QUERIES, weight);
         lanes swapped = more;
         more = others;
@@ -61,26 +62,51 @@ static void weigh(const struct tile *x, int64_t a, int64_t b, int64_t count, boo
     store(rescale, worth);
 }
 
-/* Folds the tile's keys into the carry of the query rows from a on, `count` of them: max, sum and o begin
- * at the carry's max and at 0, and are added to it at the end. */
+/* Adds the max, sum and o of a tile's keys to the carry of the query rows from a on, `count` of them. */
+static void add_to_carry(const struct tile *x, const struct ra_queries *queries, int64_t a,
+                         int64_t count, const float *tile_max, const float *tile_sum,
+                         const float *o)
+{
+    float max[QUERIES], rescale[QUERIES], worth[QUERIES];
+    fill(count, queries->max + a, -INFINITY, max);
+    for (int64_t j = 0; j < QUERIES; j += LANES) {
+        lanes old = load(max + j), here = load(tile_max + j) * x->factor;
+        lanes next = larger(here, old), reference = reference_of(next);
+        store(max + j, next);
+        store(rescale + j, exp_lanes(old - reference));
+        store(worth + j, exp_lanes(here - reference));
+    }
+    for (int64_t i = 0; i < count; i++) {
+        float *to = queries->o + (a + i) * queries->stride.o;
+        float *lost = queries->lost + (a + i) * queries->stride.lost;
+        queries->max[a + i] = max[i];
+        queries->sum[a + i] = queries->sum[a + i] * rescale[i] + worth[i] * tile_sum[i];
+        for (int64_t c = 0; c < x->D; c++) {
+            to[c] *= rescale[i];
+            lost[c] *= rescale[i];
+        }
+        ra_sum_add(x->D, worth[i], o + i * x->row, to, lost);
+    }
+}
+
+/* Folds the tile's keys into the carry of the query rows from a on, `count` of them. */
 static void forward_block(const struct tile *x, const struct ra_queries *queries, int64_t a,
                           int64_t count, float *workspace)
 {
     float *q_rows = workspace, *turned = q_rows + QUERIES * x->row;
     float *weights = turned + x->D * QUERIES, *o = weights + KEYS * QUERIES;
-    float old[QUERIES], max[QUERIES], sum[QUERIES] = {0}, rescale[QUERIES];
+    float max[QUERIES], sum[QUERIES] = {0}, rescale[QUERIES];
     int64_t first, last, width = (x->D + LANES - 1) / LANES * LANES, stride = queries->stride.q;
     keys_in_sight(x, a, count, &first, &last);
     if (first >= last)
         return;
     struct panel q = pack(count, x->D, queries->q + a * stride, stride, NULL, q_rows);
     turn(count, x->D, q.rows, x->sign, turned);
-    fill(count, queries->max + a, -INFINITY, max);
-    fill(count, queries->max + a, -INFINITY, old);
+    fill(0, NULL, -INFINITY, max);
     memset(o, 0, (size_t)(QUERIES * x->row) * sizeof *o);
 
     /* Keys in order: their products with the queries, their weights, and their values into o. */
-    for (int64_t b = first, keys; b < last; b += keys) {
+    for (int64_t b = first, asked = 0, keys; b < last; b += keys) {
         keys = least(KEYS, last - b);
         bool whole = sees_all(x, a, count, b, keys);
         multiply((struct product){keys, x->D, QUERIES, x->k.rows + b * x->row, x->row, 1, turned,
@@ -89,27 +115,20 @@ static void forward_block(const struct tile *x, const struct ra_queries *queries
         for (int64_t j = 0; j < QUERIES; j += LANES)
             weigh(x, a + j, b, keys, whole, weights + j, max + j, sum + j, rescale + j);
         multiply((struct product){count, keys, width, weights, 1, QUERIES, x->v.rows + b * x->row,
-                                  x->row, o, x->row, RESCALE, rescale});
+                                  x->row, o, x->row, ADD, rescale});
         for (int64_t i = 0; i < keys && !x->v.numbers; i++)
             for (int64_t j = 0; j < count; j++)
                 if (sees(x, a + j, b + i))
                     add_row(x, x->v, b + i, weights[i * QUERIES + j], o + j * x->row);
-    }
-
-    /* What the carry is worth under the new max. */
-    for (int64_t j = 0; j < QUERIES; j += LANES)
-        store(rescale + j, exp_lanes(load(old + j) - reference_of(load(max + j))));
-    for (int64_t i = 0; i < count; i++) {
-        float *to = queries->o + (a + i) * queries->stride.o;
-        float *lost = queries->lost + (a + i) * queries->stride.lost;
-        queries->max[a + i] = max[i];
-        queries->sum[a + i] = queries->sum[a + i] * rescale[i] + sum[i];
-        for (int64_t c = 0; c < x->D; c++) {
-            to[c] *= rescale[i];
-            lost[c] *= rescale[i];
+        /* A few at a time: the carry of this block, and the queries of the next. */
+        for (; asked < count * (b + keys - first) / (last - first); asked++) {
+            ask_for(x->D, queries->o + (a + asked) * queries->stride.o);
+            ask_for(x->D, queries->lost + (a + asked) * queries->stride.lost);
+            if (a + QUERIES + asked < x->query_rows)
+                ask_for(x->D, queries->q + (a + QUERIES + asked) * stride);
         }
-        ra_sum_add(x->D, 1, o + i * x->row, to, lost);
     }
+    add_to_carry(x, queries, a, count, max, sum, o);
 }
 
 static void forward(int64_t D, struct ra_score score, const struct ra_queries *queries,

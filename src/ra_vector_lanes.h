@@ -116,6 +116,23 @@ INLINE lanes exp_lanes(lanes x)
     return (lanes)((lane_bits)p & ~(x < all_lanes(-0x1.5d589ep6f)));
 }
 
+/* 2^x for x < 127.5, and 0 below -126: r is exact, so this is shorter than exp. The relative error
+ * is below 1.2e-7, too. */
+INLINE lanes exp2_lanes(lanes x)
+{
+    const lanes magic = all_lanes(0x1.8p23f + 127);
+    lanes z = x + magic, r = x - (z - magic);
+    lanes p = all_lanes(0x1.41fbc8p-13f);
+    p = multiply_add(p, r, all_lanes(0x1.5f3e58p-10f));
+    p = multiply_add(p, r, all_lanes(0x1.3b2d4cp-7f));
+    p = multiply_add(p, r, all_lanes(0x1.c6aee8p-5f));
+    p = multiply_add(p, r, all_lanes(0x1.ebfbdcp-3f));
+    p = multiply_add(p, r, all_lanes(0x1.62e430p-1f));
+    p = multiply_add(p, r, all_lanes(1));
+    p *= (lanes)((lane_bits)z << 23);
+    return (lanes)((lane_bits)p & ~(x < all_lanes(-126)));
+}
+
 /* tanh(x) = 1 - 2 / (exp(2x) + 1) for x > 0; near 0 that would lose digits, and the first terms of an
  * odd polynomial have them. */
 INLINE lanes tanh_lanes(lanes x)

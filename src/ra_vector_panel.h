@@ -16,9 +16,11 @@
 enum {
     VECTORS = ACCUMULATORS == 24 ? 3 : 2,
     QUERIES = VECTORS * LANES,
-    KEYS = 96,
+    KEYS = RA_VECTOR_KEYS,
     GROUP = (LANES == 16 ? 4 : 128 / QUERIES) * QUERIES
 };
+_Static_assert((int)QUERIES <= RA_VECTOR_QUERIES && (int)GROUP <= RA_VECTOR_GROUP,
+               "the workspace is for smaller blocks");
 
 /* Rows of D numbers side by side, x->row apart, with zeros up to a multiple of LANES. What is infinite
  * or NaN in them is 0, too, as 0 times it would not be: it is added apart, pair by pair. */
@@ -29,7 +31,15 @@ struct panel {
     bool numbers; /* all of them are */
 };
 
-/* Rows that are asked for before they are needed. */
+/* Asks for a row of the caller's before it is needed. The rows of a head lie far apart: the processor
+ * does not guess which come next. */
+static void ask_for(int64_t D, const float *row)
+{
+    for (int64_t c = 0; c < D; c += 16)
+        __builtin_prefetch(row + c, 0, 2);
+}
+
+/* So many rows ahead. */
 enum { AHEAD = 6 };
 
 /* Rows that the mask hides are 0. */
@@ -39,22 +49,20 @@ static struct panel pack(int64_t count, int64_t D, const float *from, int64_t st
     int64_t row = ra_vector_row(D);
     lane_bits missing = {0};
     for (int64_t b = 0; b < count; b++) {
-        /* The rows of a head lie far apart: the processor does not guess which come next. */
-        for (int64_t c = 0; c < D && b + AHEAD < count; c += 16)
-            __builtin_prefetch(from + (b + AHEAD) * stride + c);
-        int64_t c = 0, kept = mask && !mask[b] ? 0 : D;
-        float rest[LANES] = {0};
-        for (; c < kept; c += LANES) {
+        if (b + AHEAD < count)
+            ask_for(D, from + (b + AHEAD) * stride);
+        for (int64_t c = 0; c < D; c += LANES) {
+            float rest[LANES] = {0};
             const float *in = from + b * stride + c;
-            if (kept - c < LANES)
-                in = memcpy(rest, in, (size_t)(kept - c) * sizeof *rest);
+            if (mask && !mask[b])
+                in = rest;
+            else if (D - c < LANES)
+                in = memcpy(rest, in, (size_t)(D - c) * sizeof *rest);
             lanes x = load(in);
             lane_bits number = x - x == 0;
             missing |= ~number;
             store(to + b * row + c, (lanes)((lane_bits)x & number));
         }
-        for (; c < row; c++)
-            to[b * row + c] = 0;
     }
     return (struct panel){to, from, stride, !any(missing)};
 }
@@ -63,9 +71,10 @@ static struct panel pack(int64_t count, int64_t D, const float *from, int64_t st
 static void turn(int64_t count, int64_t D, const float *rows, float sign, float *to)
 {
     int64_t row = ra_vector_row(D);
-    for (int64_t a = 0; a < count; a++)
-        for (int64_t c = 0; c < D; c++)
-            to[c * QUERIES + a] = sign * rows[a * row + c];
+    for (int64_t first = 0; first < D; first += 16)
+        for (int64_t a = 0; a < count; a++)
+            for (int64_t c = first; c < least(D, first + 16); c++)
+                to[c * QUERIES + a] = sign * rows[a * row + c];
     for (int64_t a = count; a < QUERIES; a++)
         for (int64_t c = 0; c < D; c++)
             to[c * QUERIES + a] = 0;
@@ -85,6 +94,7 @@ struct tile {
     int64_t D, row, query_rows, key_rows;
     struct ra_score score;
     float size, sign; /* those of scale: the sign is in the turned queries; of 0: 1 and 0 */
+    float factor;     /* of scores: size, or 1 where the soft cap has it */
     const bool *mask;
     struct ra_band band;
     struct panel k, v;
@@ -129,14 +139,16 @@ static struct tile tile_of(int64_t D, struct ra_score score, const struct ra_que
                            const struct ra_keys *keys, struct ra_band band, float *panels)
 {
     int64_t room = keys->rows * ra_vector_row(D);
+    float size = score.scale == 0 ? 1 : fabsf(score.scale);
     return (struct tile){
         .D = D,
         .row = ra_vector_row(D),
         .query_rows = queries->rows,
         .key_rows = keys->rows,
         .score = score,
-        .size = score.scale == 0 ? 1 : fabsf(score.scale),
+        .size = size,
         .sign = score.scale == 0 ? 0 : copysignf(1, score.scale),
+        .factor = score.softcap > 0 ? 1 : size,
         .mask = keys->mask,
         .band = band,
         .k = pack(keys->rows, D, keys->k, keys->stride.k, keys->mask, panels),

@@ -28,8 +28,8 @@ struct product {
     int64_t right_row;
     float *out;
     int64_t out_row;
-    enum { WRITE, ADD, RESCALE } kind;
-    const float *factors; /* (rows), to RESCALE */
+    enum { WRITE, ADD } kind;
+    const float *factors; /* (rows), of what is there; NULL: all 1 */
 };
 
 /* One block of it, M rows from row `first` on and V vectors from column c on. All M * V sums stay in
@@ -55,17 +55,18 @@ INLINE void multiply_block(const int M, const int V, const struct product *x, in
                 sums[i][j] = multiply_add(a, b[j], sums[i][j]);
         }
     }
+    /* Copies: as far as the compiler knows, a store may change x. */
+    float *out = x->out + first * x->out_row + c;
+    const float *factors = x->factors ? x->factors + first : NULL;
+    int64_t out_row = x->out_row;
+    bool write = x->kind == WRITE;
     UNROLLED
     for (int i = 0; i < M; i++) {
+        lanes factor = all_lanes(factors ? factors[i] : 1);
         UNROLLED
         for (int j = 0; j < V; j++) {
-            float *place = x->out + (first + i) * x->out_row + c + j * LANES;
-            lanes sum = sums[i][j];
-            if (x->kind == ADD)
-                sum += load(place);
-            if (x->kind == RESCALE)
-                sum = multiply_add(load(place), all_lanes(x->factors[first + i]), sum);
-            store(place, sum);
+            float *place = out + i * out_row + j * LANES;
+            store(place, write ? sums[i][j] : multiply_add(load(place), factor, sums[i][j]));
         }
     }
 }

@@ -22,6 +22,7 @@ enum { GUARD = 64, POISON = 0xFF };
 static const double patience = 60;
 
 static int world_rank, ranks, ring_size;
+static MPI_Comm ring_comm; /* the ranks of this one's ring */
 
 #define EXPECT(...) (void)HOLDS(__VA_ARGS__)
 
@@ -200,10 +201,7 @@ static void judge(const struct work *work, enum truth_array a)
     char text[TRUTH_TEXT] = "";
     arrays_get(t, a, *tensor_in((struct ra_arrays *)(uintptr_t)&work->arrays, a),
                work->rows[side_of(a)], work->positions[side_of(a)], got);
-    MPI_Comm ring;
-    PMPI_Comm_split(MPI_COMM_WORLD, world_rank / ring_size, 0, &ring);
-    PMPI_Allreduce(MPI_IN_PLACE, got, (int)count, MPI_DOUBLE, MPI_SUM, ring);
-    PMPI_Comm_free(&ring);
+    PMPI_Allreduce(MPI_IN_PLACE, got, (int)count, MPI_DOUBLE, MPI_SUM, ring_comm);
     EXPECT(truth_judge(t, a, got, text) <= 1, "%s", text);
     free(got);
 }
@@ -258,8 +256,8 @@ static void test_all_see_all(void)
 
 static void test_lookback(void)
 {
-    static const int64_t lookbacks[] = {0, 1, 7, 8, 9, 36, 1000};
-    for (int i = 0; i < 7; i++) {
+    static const int64_t lookbacks[] = {0, 1, 7, 9, 36};
+    for (int i = 0; i < 5; i++) {
         struct problem problem = usual(37, 37);
         problem.config.lookback = lookbacks[i];
         solve_layouts(problem);
@@ -273,7 +271,6 @@ static void test_masks(void)
             struct problem problem = usual(21, 21);
             problem.config.causal = causal;
             problem.mask = mask;
-            solve_layouts(problem);
             problem.nan_behind_mask = true;
             solve_layouts(problem);
         }
@@ -282,9 +279,10 @@ static void test_masks(void)
 /* Fewer rows than ranks, or none, or no batch. */
 static void test_few_rows(void)
 {
-    for (int64_t n = 0; n < 4; n++)
-        for (int64_t m = 0; m < 4; m++)
+    for (int64_t n = 0; n < 3; n++)
+        for (int64_t m = 0; m < 3; m++)
             solve_layouts(usual(n, m));
+    solve_layouts(usual(3, 3));
     struct problem problem = usual(3, 3);
     problem.config.batch = 0;
     solve(&problem);
@@ -331,7 +329,7 @@ static void test_ways(void)
 static void test_random(void)
 {
     uint64_t state = 7;
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < 30; i++) {
         struct problem problem = usual(random_below(&state, 40), random_below(&state, 40));
         struct ra_config *c = &problem.config;
         c->batch = 1 + random_below(&state, 2);
@@ -345,7 +343,7 @@ static void test_random(void)
         c->bucket = c->layout == RA_STRIPED ? random_below(&state, 12) : 0;
         c->head_map = (enum ra_head_map)random_below(&state, 2);
         c->softcap = random_below(&state, 4) == 0 ? 2 : 0;
-        c->threads = 1 + (int)random_below(&state, 2);
+        c->threads = i % 10 == 0 ? 2 : 1;
         problem.heads_first = random_below(&state, 2);
         problem.mask = random_below(&state, 2) ? RANDOM : NO_MASK;
         solve(&problem);
@@ -451,7 +449,7 @@ static void test_refusals(void)
 static void trouble(bool comes)
 {
     struct problem problem = usual(20, 20);
-    problem.config.timeout = comes ? patience : 0.5;
+    problem.config.timeout = comes ? 10 : 0.5;
     struct work work;
     if (!begin(&work, &problem))
         return;
@@ -506,6 +504,7 @@ int main(int argc, char **argv)
     ring_size = argc > 1 ? atoi(argv[1]) : ranks;
     if (ring_size < 1 || ranks % ring_size != 0)
         MPI_Abort(MPI_COMM_WORLD, 2);
+    PMPI_Comm_split(MPI_COMM_WORLD, world_rank / ring_size, 0, &ring_comm);
     verdict_start(world_rank, patience, "rank %d of %d, rings of %d: ", world_rank, ranks,
                   ring_size);
     for (size_t t = 0; t < sizeof tests / sizeof *tests; t++) {
@@ -514,6 +513,7 @@ int main(int argc, char **argv)
         verdict("%s", tests[t].name);
     }
     int code = verdict_end();
+    PMPI_Comm_free(&ring_comm);
     MPI_Finalize();
     return code;
 }

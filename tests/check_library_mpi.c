@@ -11,9 +11,11 @@
  * somewhere else) in a CALL, create, forward or backward, after its work of a HOP. Every rank that
  * comes back and finds all as it should be leaves a file FOLDER/well.RANK.
  */
+#define _GNU_SOURCE
 #include <dirent.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -697,6 +699,34 @@ static void test_ring_sizes(void)
     /* Links that are closed unused. */
     for (int size = 0; size <= 1; size++)
         no_link(size, patience, RA_OK, true, (const char *[]){NULL});
+}
+
+/* Ranks of all rings share processors with those that may use the same ones: as the job began, and
+ * with every other rank on one processor only. */
+static void test_sharing(void)
+{
+    cpu_set_t whole, set, *sets = malloc((size_t)ranks * sizeof *sets);
+    CPU_ZERO(&whole);
+    EXPECT(sched_getaffinity(0, sizeof whole, &whole) == 0, "no set of processors");
+    set = whole;
+    for (int round = 0; round < 2; round++) {
+        PMPI_Allgather(&set, sizeof set, MPI_BYTE, sets, sizeof set, MPI_BYTE, MPI_COMM_WORLD);
+        int expected = 0;
+        for (int r = 0; r < ranks; r++)
+            expected += CPU_EQUAL(&sets[r], &set);
+        struct ra_link link;
+        char text[RA_ERROR_SIZE] = "";
+        enum ra_status status = ra_mpi_link(&link, MPI_COMM_WORLD, 1, patience, text);
+        if (HOLDS(status == RA_OK, "%s", text)) {
+            EXPECT(link.sharing == expected, "%d ranks, not %d", link.sharing, expected);
+            link.close(link.self);
+        }
+        for (int cpu = CPU_SETSIZE - 1; cpu >= 0 && world_rank % 2 && CPU_COUNT(&set) > 1; cpu--)
+            CPU_CLR(cpu, &set);
+        EXPECT(sched_setaffinity(0, sizeof set, &set) == 0, "cannot be on one processor");
+    }
+    sched_setaffinity(0, sizeof whole, &whole);
+    free(sets);
 }
 
 /* A config that is wrong by itself, on one rank: all of its ring get its reason. */
@@ -1767,6 +1797,7 @@ static const struct {
     {"agreement", test_agreement},
     {"disagreement", test_disagreement},
     {"ring sizes", test_ring_sizes},
+    {"sharing", test_sharing},
     {"wrong config", test_wrong_config},
     {"memory", test_memory},
     {"results", test_results},

@@ -65,6 +65,8 @@ static void open_links(int ranks)
     char error[RA_ERROR_SIZE] = "";
     ck_assert_msg(ra_thread_links(links, ranks, error) == RA_OK, "%s", error);
     for (int r = 0; r < ranks; r++)
+        ck_assert_int_eq(links[r].sharing, ranks); /* of this process's processors */
+    for (int r = 0; r < ranks; r++)
         links[r].set_timeout(links[r].self, 20);
 }
 
@@ -792,10 +794,17 @@ START_TEST(checked_talk)
 }
 END_TEST
 
+static void *poll_in_a_thread(void *nothing)
+{
+    polls(0);
+    return nothing;
+}
+
 /* It aborts when its caller breaks the contract. */
 START_TEST(checked_aborts)
 {
     unsigned char data[8], other[8];
+    pthread_t thread;
     open_checked(2, _i == 7 ? CHECKED_EARLY : CHECKED_LATE);
     links[0].set_timeout(links[0].self, 0.1);
     switch (_i) {
@@ -833,6 +842,11 @@ START_TEST(checked_aborts)
     case 8:
         close_link(0);
         polls(0);
+        break;
+    case 9:
+        receives(0, RA_KEYS, 0, 1, data, 8);
+        pthread_create(&thread, NULL, poll_in_a_thread, NULL);
+        pthread_join(thread, NULL);
     }
 }
 END_TEST
@@ -866,7 +880,7 @@ int main(void)
     tcase_set_timeout(checks, 30);
     tcase_add_loop_test(checks, checked_counts, CHECKED_EARLY, CHECKED_LATE + 1);
     tcase_add_loop_test(checks, checked_talk, CHECKED_EARLY, CHECKED_LATE + 1);
-    tcase_add_loop_test_raise_signal(checks, checked_aborts, SIGABRT, 0, 9);
+    tcase_add_loop_test_raise_signal(checks, checked_aborts, SIGABRT, 0, 10);
     suite_add_tcase(suite, checks);
     return suite_run(suite);
 }

@@ -24,7 +24,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import types
 
@@ -32,16 +31,13 @@ import numpy as np
 
 sys.dont_write_bytecode = True  # nothing that is built lies outside BUILD
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "rig"))
+import jobs
 import oracle
 
 PROGRAMS = {3: "03-ring", 4: "04-causal", 5: "05-striped", 6: "06-lookback", 7: "07-gqa",
             8: "08-library", 9: "09-vector"}
 TOGETHER = 300  # configurations that lie on the disk at the same time
-LOST_LAUNCHES = 10  # that many may end at a line that fails; what is left then is not run
-NOT_RUN = f"not run: {LOST_LAUNCHES} launches have failed already"
 STAGE_SECONDS = 20  # until a rank gives up waiting for another
-LINE_SECONDS = 40  # until a line counts as hanging
-MEAN_SECONDS = 5  # the same for a launch, for each of its lines
 
 
 # ---- Drawing a configuration ----
@@ -322,84 +318,6 @@ def judge_counts(c, expected, path):
     return wrong
 
 
-# ---- Running ----
-
-
-def mpirun(ranks, *command):
-    """The command on so many ranks. Open MPI wants to hear twice that root may run it."""
-    return ["env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "mpirun",
-            "--oversubscribe", "--bind-to", "none", "-n", str(ranks), *command]
-
-
-def run_group(build, folder, stage, ranks, lines, most):
-    """Runs all lines on this stage and number of ranks; stops when `most` launches have failed.
-    Returns {index of a line: what failed}."""
-    path = os.path.join(folder, f"list-{stage:02}-{ranks}")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("".join(line + "\n" for line in lines))
-
-    # A line that fails ends the launch; the lines after it get another one.
-    failures = {}
-    first = 0
-    while first < len(lines) and len(failures) < most:
-        program = os.path.join(build, f"batch-{PROGRAMS[stage]}")
-        failure = run(mpirun(ranks, program, path, str(first), str(LINE_SECONDS)),
-                      LINE_SECONDS + MEAN_SECONDS * (len(lines) - first))
-        at = last_line(path + ".at")
-        if failure is None and at == len(lines):
-            return failures
-        if failure is None or not first <= at < len(lines):
-            failure = f"batch stopped at line {at} of {path}: {failure or 'exit status 0'}"
-            at = first
-        failures[at] = failure
-        first = at + 1
-    failures.update(dict.fromkeys(range(first, len(lines)), NOT_RUN))
-    return failures
-
-
-def last_line(path):
-    """The number of the line at which batch is or was; -1 if it has not come to any."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return -1
-
-
-def run(command, seconds):
-    """Runs a command. Returns None, or what failed."""
-    try:
-        job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.PIPE, text=True, start_new_session=True)
-    except OSError as error:
-        return str(error)
-    try:
-        _, errors = job.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        stop(job)
-        return f"no end after {seconds} s"
-    except BaseException:
-        stop(job)  # an interrupt must not leave ranks behind
-        raise
-    if job.returncode == 0:
-        return None
-    said = [line for line in errors.splitlines() if line and not line.startswith("---")]
-    return f"exit status {job.returncode}: " + " / ".join(said[:20])
-
-
-def stop(job):
-    """Ends a job and all that it started. mpirun first gets the chance to end its ranks itself."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(job.pid, number)
-        except ProcessLookupError:
-            return
-        try:
-            job.communicate(timeout=5)
-        except subprocess.TimeoutExpired:
-            continue
-
-
 # ---- Judging ----
 
 
@@ -537,7 +455,7 @@ def report(c, build, complaints):
         print(f"    {complaint}")
     if len(complaints) > 6:
         print(f"    and {len(complaints) - 6} more")
-    if NOT_RUN in complaints:
+    if jobs.NOT_RUN in complaints:
         return
 
     # The files are there now; the first line makes them again.
@@ -545,7 +463,7 @@ def report(c, build, complaints):
     commands = [["/usr/bin/python3", here, build, "--seed", str(c.seed), "--only", str(c.number)]]
     for its in c.runs:
         program = os.path.join(build, PROGRAMS[c.stage])
-        commands.append(mpirun(c.ranks, program, *its.flags.split(), its.problem, its.result))
+        commands.append(jobs.mpirun(c.ranks, program, *its.flags.split(), its.problem, its.result))
     exact = os.path.join(c.folder, "oracle")
     commands.append(["/usr/bin/python3", os.path.relpath(oracle.__file__), *oracle_flags(c).split(),
                      c.runs[0].problem, exact])
@@ -562,10 +480,11 @@ def run_together(configurations, build, folder, worst):
     for c in configurations:
         prepare(c, folder)
         groups.setdefault((c.stage, c.ranks), []).extend(c.runs)
-    left = LOST_LAUNCHES
+    left = jobs.LOST_LAUNCHES
     for (stage, ranks), runs in sorted(groups.items()):
         lines = [f"{its.flags} {its.problem} {its.result}" for its in runs]
-        failures = run_group(build, folder, stage, ranks, lines, left)
+        failures = jobs.run_lines(os.path.join(build, f"batch-{PROGRAMS[stage]}"), ranks, lines,
+                                  os.path.join(folder, f"list-{stage:02}-{ranks}"), left)
         left = max(left - len(failures), 0)
         for index, failure in failures.items():
             runs[index].failure = failure

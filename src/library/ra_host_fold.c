@@ -17,15 +17,17 @@ static int64_t smaller(int64_t a, int64_t b)
  * whole blocks of lanes of every instruction set. */
 enum { PART = 384 };
 
-/* The rows of a block of queries, forward. Large blocks pack their keys more seldom; small ones are enough
- * for many threads. */
+/* The rows of a block of queries, forward: a tile, or as many parts of one as leave each thread four blocks.
+ * Large blocks pack their keys more seldom; small ones are enough for many threads. */
 static int64_t forward_chunk(const struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
     int64_t chunk = ra_host_chunk(c, RA_QUERY_SIDE), rows = plan->rows[RA_QUERY_SIDE];
-    bool enough = c->batch * c->heads * (rows / chunk) >= 4 * host->threads;
-    return chunk % PART != 0 || enough ? chunk : PART;
+    int64_t fair = c->batch * c->heads * rows / (4 * host->threads);
+    if (chunk % PART != 0 || fair >= chunk)
+        return chunk;
+    return fair < PART ? PART : fair / PART * PART;
 }
 
 int64_t ra_host_chunk(const struct ra_config *config, enum ra_side side)

@@ -195,7 +195,9 @@ enum ra_status ra_checkpoint_write(const char *path, const struct ra_model_confi
         unlink(part);
         return fail(error, "%.200s: cannot be written: %s", part, strerror(good ? errno : reason));
     }
-    if (rename(part, path) != 0 || !keep_name(path))
-        return fail(error, "%.200s: %s", path, strerror(errno));
-    return RA_OK;
+    if (rename(part, path) == 0 && keep_name(path))
+        return RA_OK;
+    fail(error, "%.200s: %s", path, strerror(errno));
+    unlink(part); /* which is there if it did not get its name */
+    return RA_INVALID;
 }

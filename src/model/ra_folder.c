@@ -41,12 +41,16 @@ static bool step(const char **at, char character)
     return true;
 }
 
-/* A value is a word in quotation marks, or runs up to a comma or bracket. Copies as much as fits. */
+/* A value is a word in quotation marks, or runs up to a comma or bracket. Copies as much as fits, with the
+ * backslashes that stand before quotation marks. */
 static bool read_word(const char **at, char word[64])
 {
     bool quoted = step(at, '"');
     const char *ends = quoted ? "\"" : ",]} \t\r\n";
-    size_t length = strcspn(*at, ends), kept = length < 63 ? length : 63;
+    size_t length = 0;
+    while ((*at)[length] && !strchr(ends, (*at)[length]))
+        length += quoted && (*at)[length] == '\\' && (*at)[length + 1] ? 2 : 1;
+    size_t kept = length < 63 ? length : 63;
     memcpy(word, *at, kept);
     word[kept] = '\0';
     *at += length;
@@ -76,8 +80,9 @@ static bool take(const struct key *key, const char *word)
     return *word && !*end;
 }
 
-/* Reads a list of whole numbers, in which null is no limit, or one for all layers. */
-static bool read_lookback(const char **at, struct ra_model_config *config)
+/* Reads a list of whole numbers, in which null is no limit, or one for all layers. Sets how many stand there,
+ * 0 of one for all. */
+static bool read_lookback(const char **at, struct ra_model_config *config, int64_t *count)
 {
     bool list = step(at, '[');
     for (int64_t l = 0; l < RA_MOST_LAYERS; l++) {
@@ -91,6 +96,7 @@ static bool read_lookback(const char **at, struct ra_model_config *config)
         if (!list)
             for (int64_t other = 0; other < RA_MOST_LAYERS; other++)
                 config->lookback[other] = config->lookback[l];
+        *count = list ? l + 1 : 0;
         if (!list || step(at, ']'))
             return true;
         if (!step(at, ','))
@@ -106,19 +112,24 @@ static bool skip_value(const char **at)
     skip_blanks(at);
     if (**at != '[' && **at != '{')
         return read_word(at, word);
-    for (int depth = 0; **at; ++*at) {
-        depth += (**at == '[' || **at == '{') - (**at == ']' || **at == '}');
-        if (depth == 0)
-            return ++*at, true;
-    }
-    return false;
+    int depth = 0;
+    do {
+        bool quoted = **at == '"'; /* brackets in quotation marks are none */
+        if (!**at || (quoted && !read_word(at, word)))
+            return false;
+        if (!quoted) {
+            depth += (**at == '[' || **at == '{') - (**at == ']' || **at == '}');
+            ++*at;
+        }
+    } while (depth > 0);
+    return true;
 }
 
 enum ra_status ra_model_config_read(const char *name, const char *text,
                                     struct ra_model_config *config, char error[RA_ERROR_SIZE])
 {
     ra_model_config_init(config);
-    int64_t sharing = 1;
+    int64_t sharing = 1, limits = 0, ignored = -1;
     double multiple = 4;
     config->vocabulary = config->dim = config->depth = config->heads = config->head_dim = -1;
     const struct key keys[] = {{"num_tokens", .whole = &config->vocabulary},
@@ -127,6 +138,7 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
                                {"heads", .whole = &config->heads},
                                {"dim_head", .whole = &config->head_dim},
                                {"num_grouped_query_heads", .whole = &sharing},
+                               {"ignore_index", .whole = &ignored},
                                {"causal", .flag = &config->causal},
                                {"tied", .flag = &config->tied},
                                {"softcap", .real = &config->softcap},
@@ -143,7 +155,7 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
         while (key < keys + KEYS && strcmp(key->name, word) != 0)
             key++;
         if (good && strcmp(word, "lookback") == 0)
-            good = read_lookback(&at, config);
+            good = read_lookback(&at, config, &limits);
         else if (good && strcmp(word, "head_map") == 0) {
             good = read_word(&at, value);
             config->head_map = strcmp(value, "interleaved") == 0 ? RA_INTERLEAVED : RA_GROUPED;
@@ -160,12 +172,24 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
     for (int k = 0; k < 5; k++)
         if (*keys[k].whole == -1)
             return fail(error, "%s: has no \"%s\"", name, keys[k].name);
+    if (ignored >= 0)
+        return fail(error,
+                    "%s: ignore_index is %" PRId64 ": labels that do not count are negative here",
+                    name, ignored);
     if (sharing < 1 || config->heads % sharing != 0)
         return fail(error, "%s: num_grouped_query_heads, %" PRId64 ", must divide heads, %" PRId64,
                     name, sharing, config->heads);
+    if (limits > 0 && limits != config->depth)
+        return fail(error,
+                    "%s: lookback has %" PRId64 " entries; give one for each of %" PRId64
+                    " layers, or one for all without brackets",
+                    name, limits, config->depth);
     config->key_heads = config->heads / sharing;
     config->hidden = llround(multiple * (double)config->dim);
-    return ra_model_check(config, error);
+    char reason[RA_ERROR_SIZE];
+    if (ra_model_check(config, reason) != RA_OK)
+        return fail(error, "%.200s: %.100s", name, reason);
+    return RA_OK;
 }
 
 int ra_model_config_write(const struct ra_model_config *c, char *text, size_t size)

@@ -276,7 +276,7 @@ static void backward_head(const struct ra_plan *plan, const struct ra_arrays *x,
         fold_all(plan, room, true, &queries, b, g);
     }
 
-    /* To the pieces of their ranks, rounded once. */
+    /* To the pieces of their ranks. What they have lost is less than their last digit. */
     for (int origin = 0; origin < plan->link.size; origin++) {
         int64_t rows = plan->ring.rows[origin], row = gathered->first_row[origin];
         float *dk = gathered->gradients + gathered->first_number[origin] +
@@ -285,8 +285,8 @@ static void backward_head(const struct ra_plan *plan, const struct ra_arrays *x,
         for (int64_t a = 0; a < rows; a++)
             for (int64_t i = 0; i < D; i++) {
                 int64_t from = (row + a) * D + i, to = a * c->key_heads * D + i;
-                dk[to] = room->dk[from] + room->dk_lost[from];
-                dv[to] = room->dv[from] + room->dv_lost[from];
+                dk[to] = room->dk[from];
+                dv[to] = room->dv[from];
             }
     }
 }

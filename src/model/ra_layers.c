@@ -14,16 +14,17 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The sum of a[i] * b[i], in as many sums as compilers can put into vectors. */
-static float dot(int64_t count, const float *a, const float *b)
+/* The sum of a[i] * b[i], in as many sums as compilers can put into vectors. In double, as squares of
+ * float32 need not be numbers of float32. */
+static double dot(int64_t count, const float *a, const float *b)
 {
-    float sums[16] = {0}, sum = 0;
+    double sums[16] = {0}, sum = 0;
     int64_t i = 0;
     for (; i + 16 <= count; i += 16)
         for (int j = 0; j < 16; j++)
-            sums[j] += a[i + j] * b[i + j];
+            sums[j] += (double)a[i + j] * (double)b[i + j];
     for (; i < count; i++)
-        sums[i % 16] += a[i] * b[i];
+        sums[i % 16] += (double)a[i] * (double)b[i];
     for (int j = 0; j < 16; j++)
         sum += sums[j];
     return sum;
@@ -79,12 +80,13 @@ void ra_bias_backward(int threads, int64_t rows, int64_t width, const float *d_o
 
 /* ---- RMSNorm. */
 
-#define SHORTEST 1e-12f
+#define SHORTEST 1e-12
 
-/* sqrt(dim) / |x|. */
-static float norm_factor(int64_t dim, const float *x)
+/* sqrt(dim) / |x|, from the square of |x|. NaN stays NaN, as it is not below anything. */
+static float norm_factor(int64_t dim, double square)
 {
-    return sqrtf((float)dim) / fmaxf(sqrtf(dot(dim, x, x)), SHORTEST);
+    double length = sqrt(square);
+    return (float)(sqrt((double)dim) / (length < SHORTEST ? SHORTEST : length));
 }
 
 void ra_norm_forward(int threads, int64_t rows, int64_t dim, const float *x, const float *gamma,
@@ -92,7 +94,7 @@ void ra_norm_forward(int threads, int64_t rows, int64_t dim, const float *x, con
 {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t a = 0; a < rows; a++) {
-        float factor = norm_factor(dim, x + a * dim);
+        float factor = norm_factor(dim, dot(dim, x + a * dim, x + a * dim));
         for (int64_t c = 0; c < dim; c++)
             out[a * dim + c] = x[a * dim + c] * factor * gamma[c];
     }
@@ -106,7 +108,8 @@ void ra_norm_backward(int threads, int64_t rows, int64_t dim, const float *x, co
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t a = 0; a < rows; a++) {
         const float *row = x + a * dim, *d_row = d_out + a * dim;
-        float factor = norm_factor(dim, row), square = dot(dim, row, row), along = 0;
+        double square = dot(dim, row, row), along = 0;
+        float factor = norm_factor(dim, square);
         for (int64_t first = 0; first < dim; first += COLUMNS) {
             float g[COLUMNS];
             int64_t columns = least(COLUMNS, dim - first);
@@ -114,7 +117,7 @@ void ra_norm_backward(int threads, int64_t rows, int64_t dim, const float *x, co
                 g[c] = d_row[first + c] * gamma[first + c];
             along += dot(columns, g, row + first);
         }
-        float share = sqrtf(square) > SHORTEST ? along / square : 0;
+        float share = sqrt(square) < SHORTEST ? 0 : (float)(along / square);
         for (int64_t c = 0; c < dim; c++)
             dx[a * dim + c] += factor * (d_row[c] * gamma[c] - row[c] * share);
         room[a] = factor;

@@ -31,7 +31,8 @@ void ra_norm_forward(int threads, int64_t rows, int64_t dim, const float *x, con
 void ra_norm_backward(int threads, int64_t rows, int64_t dim, const float *x, const float *gamma,
                       const float *d_out, float *dx, float *d_gamma, float *room);
 
-/* out = x P(x), where P(x) is the probability that a normal variable is below x. d_x may be d_out. */
+/* out = x P(x), where P(x) is the probability that a normal variable is below x. d_x may be d_out. Numbers
+ * and slopes are off by less than 5e-7. */
 void ra_gelu_forward(const struct ra_vector *vector, int threads, int64_t count, const float *x,
                      float *out);
 void ra_gelu_backward(const struct ra_vector *vector, int threads, int64_t count, const float *x,

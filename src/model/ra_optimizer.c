@@ -42,7 +42,9 @@ double ra_optimizer_step(const struct ra_optimizer *optimizer, const struct ra_m
     double rate = ra_optimizer_rate(optimizer, step);
     float cut =
         optimizer->clip > 0 && length > optimizer->clip ? (float)(optimizer->clip / length) : 1;
-    float beta1 = (float)optimizer->beta1, beta2 = (float)optimizer->beta2;
+    /* What is near 1 as float32 has lost the digits of its distance from 1. */
+    float beta1 = (float)optimizer->beta1, share1 = (float)(1 - optimizer->beta1);
+    float beta2 = (float)optimizer->beta2, share2 = (float)(1 - optimizer->beta2);
 
     /* Means that began at 0 are too small by these factors. */
     float mean_factor = (float)(1 / (1 - pow(optimizer->beta1, (double)step)));
@@ -53,8 +55,8 @@ double ra_optimizer_step(const struct ra_optimizer *optimizer, const struct ra_m
 #pragma omp parallel for num_threads(threads) if (threads > 1)
         for (int64_t e = x.first; e < x.first + x.count; e++) {
             float gradient = gradients[e] * cut;
-            means[e] = beta1 * means[e] + (1 - beta1) * gradient;
-            squares[e] = beta2 * squares[e] + (1 - beta2) * gradient * gradient;
+            means[e] = beta1 * means[e] + share1 * gradient;
+            squares[e] = beta2 * squares[e] + share2 * gradient * gradient;
             float root = sqrtf(squares[e] * square_factor) + (float)optimizer->epsilon;
             weights[e] = kept * weights[e] - (float)rate * means[e] * mean_factor / root;
         }

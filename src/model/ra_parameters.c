@@ -47,6 +47,8 @@ enum ra_status ra_model_check(const struct ra_model_config *config, char error[R
     const char *wrong = NULL;
     if (config->heads % config->key_heads != 0)
         wrong = "key_heads must divide heads";
+    else if (config->heads * config->head_dim > 1 << 24)
+        wrong = "heads times head_dim must be at most 16777216";
     else if (config->head_dim % 2 != 0)
         wrong = "head_dim must be even: rotary embedding turns pairs of numbers";
     else if (!(config->rotary_theta > 0) || !isfinite(config->rotary_theta))
@@ -74,51 +76,62 @@ int ra_parameter_count(const struct ra_model_config *config)
     return 1 + OF_A_LAYER * (int)config->depth + (config->tied ? 1 : 2);
 }
 
-/* Name and shape, without the place. */
-static struct ra_parameter describe(const struct ra_model_config *c, int index)
+/* The arrays of a layer, in order. */
+static const char *const names[OF_A_LAYER] = {
+    "0.to_qkv.0.gamma", "0.to_qkv.1.weight", "0.to_out.weight", "1.0.gamma",
+    "1.1.weight",       "1.1.bias",          "1.3.weight",      "1.3.bias"};
+
+/* The shape of number `index`, without name and place. */
+static struct ra_parameter shape_of(const struct ra_model_config *c, int index)
 {
-    int64_t wide = (c->heads + 2 * c->key_heads) * c->head_dim;
-    const struct {
-        const char *name;
-        int64_t rows, columns;
-    } of_layer[OF_A_LAYER] = {{"0.to_qkv.0.gamma", c->dim, 0},
-                              {"0.to_qkv.1.weight", wide, c->dim},
-                              {"0.to_out.weight", c->dim, c->heads * c->head_dim},
-                              {"1.0.gamma", c->dim, 0},
-                              {"1.1.weight", c->hidden, c->dim},
-                              {"1.1.bias", c->hidden, 0},
-                              {"1.3.weight", c->dim, c->hidden},
-                              {"1.3.bias", c->dim, 0}};
+    int64_t wide = (c->heads + 2 * c->key_heads) * c->head_dim, query = c->heads * c->head_dim;
+    const int64_t of_layer[OF_A_LAYER][2] = {
+        {c->dim, 0},         {wide, c->dim}, {c->dim, query},     {c->dim, 0},
+        {c->hidden, c->dim}, {c->hidden, 0}, {c->dim, c->hidden}, {c->dim, 0}};
     int layer = (index - 1) / OF_A_LAYER, which = (index - 1) % OF_A_LAYER;
-    struct ra_parameter x = {.name = "token_emb.weight", .rows = c->vocabulary, .columns = c->dim};
-    if (index == 0)
-        ;
-    else if (layer < c->depth) {
-        snprintf(x.name, sizeof x.name, "layers.%d.%s", layer, of_layer[which].name);
-        x.rows = of_layer[which].rows;
-        x.columns = of_layer[which].columns;
-    } else if (which == 0)
-        x = (struct ra_parameter){.name = "to_logits.0.gamma", .rows = c->dim};
-    else
-        snprintf(x.name, sizeof x.name, "to_logits.1.weight");
+    struct ra_parameter x = {.rows = c->vocabulary, .columns = c->dim};
+    if (index > 0 && layer < c->depth) {
+        x.rows = of_layer[which][0];
+        x.columns = of_layer[which][1];
+    } else if (index > 0 && which == 0) {
+        x.rows = c->dim;
+        x.columns = 0;
+    }
     x.count = x.rows * (x.columns > 0 ? x.columns : 1);
     return x;
 }
 
-/* Where number `index` begins. */
+/* The numbers up to where the next one begins. */
+static int64_t lines_of(const struct ra_model_config *config, int index)
+{
+    return (shape_of(config, index).count + LINE - 1) / LINE * LINE;
+}
+
+/* Where number `index` begins. All layers are of one size. */
 static int64_t first_of(const struct ra_model_config *config, int index)
 {
-    int64_t first = 0;
-    for (int i = 0; i < index; i++)
-        first += (describe(config, i).count + LINE - 1) / LINE * LINE;
-    return first;
+    int64_t layer = index > 0 ? (index - 1) / OF_A_LAYER : 0, first = 0, size = 0;
+    layer = layer < config->depth ? layer : config->depth;
+    for (int i = 1; i <= OF_A_LAYER; i++)
+        size += lines_of(config, i);
+    for (int i = 0; i < index - OF_A_LAYER * (int)layer; i++)
+        first += lines_of(config, i == 0 ? 0 : OF_A_LAYER * (int)layer + i);
+    return first + layer * size;
 }
 
 struct ra_parameter ra_parameter(const struct ra_model_config *config, int index)
 {
-    struct ra_parameter parameter = describe(config, index);
-    parameter.first = first_of(config, index);
-    return parameter;
+    struct ra_parameter x = shape_of(config, index);
+    int layer = (index - 1) / OF_A_LAYER, which = (index - 1) % OF_A_LAYER;
+    const char *outside = index == 0   ? "token_emb.weight"
+                          : which == 0 ? "to_logits.0.gamma"
+                                       : "to_logits.1.weight";
+    if (index > 0 && layer < config->depth)
+        snprintf(x.name, sizeof x.name, "layers.%d.%s", layer, names[which]);
+    else
+        snprintf(x.name, sizeof x.name, "%s", outside);
+    x.first = first_of(config, index);
+    return x;
 }
 
 int64_t ra_parameter_numbers(const struct ra_model_config *config)

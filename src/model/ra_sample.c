@@ -82,7 +82,7 @@ static int64_t limit(const struct ra_sample *how, int64_t count,
     for (int64_t i = 0; i < most; i++)
         all += choices[i].weight;
     *total = 0;
-    while (left < most && (left == 0 || *total < how->top_p * all))
+    while (left < most && *total < how->top_p * all)
         *total += choices[left++].weight;
     return left;
 }

@@ -360,7 +360,7 @@ static void fold_head(const struct ra_tree *tree, const struct room *room, int64
         int64_t from = rows_before(tree, first_token + t - lookback);
         int64_t to = rows_before(tree, first_token + t + 1);
         fold_rows(&fold, token, keys, from, smaller(first, to));
-        fold_rows(&fold, token, keys, last > from ? last : from, to);
+        fold_rows(&fold, token, keys, last, to);
     }
 }
 
@@ -387,19 +387,20 @@ static void carry_head(const struct ra_tree *tree, const struct room *room, int6
                            .stride = {.k = D, .v = D},
                            .k = tree->k + head * tree->rows * D,
                            .v = tree->v + head * tree->rows * D};
+
+    /* Begun empty, folded, and put where MPI takes it. */
     ra_tile_begin(D, &queries);
     fold_head(tree, room, count, &queries, &keys);
     for (int64_t a = 0; a < rows; a++) {
         float *carry = tree->carries + (head * rows + a) * (OUT + D);
         carry[MAX] = room->max[a];
         carry[SUM] = (float)room->sum[a];
-        for (int64_t i = 0; i < D; i++)
-            carry[OUT + i] = room->o[a * D + i] + room->lost[a * D + i];
+        memcpy(carry + OUT, room->o + a * D, (size_t)D * sizeof(float));
     }
 }
 
-/* The results of these heads. Of a NaN the bits depend on the order in which carries were combined, so all
- * of them become the same. */
+/* The results of these heads. A query sees itself, so there is a sum. Of a NaN the bits depend on the order
+ * in which carries were combined: all of them become the same. */
 static void finish_head(const struct ra_tree *tree, int64_t count, struct ra_tensor o, int64_t b,
                         int64_t g)
 {
@@ -411,7 +412,7 @@ static void finish_head(const struct ra_tree *tree, int64_t count, struct ra_ten
                     query_head(c, g, a % tree->sharers) * o.head;
         for (int64_t i = 0; i < c->dim; i++) {
             float mean = carry[OUT + i] / carry[SUM];
-            to[i] = carry[SUM] == 0 ? 0 : isnan(mean) ? NAN : mean;
+            to[i] = isnan(mean) ? NAN : mean;
         }
     }
 }
@@ -459,6 +460,7 @@ enum ra_status ra_tree_attend(struct ra_tree *tree, int64_t count, struct ra_ten
     if (c->batch > 0 && (!q.data || !o.data || q.type != RA_FLOAT32 || o.type != RA_FLOAT32))
         return give_up(tree, "q or o: give arrays of RA_FLOAT32");
 
+    /* A head of keys is one thread's work. */
     int64_t heads = c->batch * c->key_heads;
 #pragma omp parallel for num_threads(tree->threads) if (tree->threads > 1)
     for (int64_t item = 0; item < heads; item++) {

@@ -36,6 +36,10 @@ transformer_command *transformer_options(struct transformer *t, int argc, char *
 /* Unless the status is RA_OK, ends the program with the text. */
 void transformer_check(const struct transformer *t, enum ra_status status, const char *error);
 
+/* All ranks have read what they were told to. Until now one of them spoke for all, as the same is wrong with
+ * all; from now on each speaks for itself. */
+void transformer_opened(struct transformer *t);
+
 /* Makes a folder, unless there is one. */
 void transformer_make_folder(const struct transformer *t, const char *path);
 

@@ -37,6 +37,7 @@ void transformer_bench(struct transformer *t)
     t->run.batch = (t->batch - set + sets - 1) / sets;
     t->run.length = t->length;
     struct ra_model *model;
+    transformer_opened(t);
     transformer_check(t, ra_model_create(&model, &t->model, &t->run, MPI_COMM_WORLD, error), error);
     int64_t numbers = ra_parameter_numbers(&t->model), rows = t->run.batch * ra_model_rows(model);
     int32_t *tokens = stage_allocate(stage, rows + 1, sizeof *tokens);

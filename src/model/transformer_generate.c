@@ -1,6 +1,7 @@
 /* transformer_generate: goes on with a text. See transformer.h. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include "ra_checkpoint.h"
@@ -39,6 +40,7 @@ void transformer_export(struct transformer *t)
 {
     char path[4096], text[1 << 15], error[RA_ERROR_SIZE];
     const float *weights = transformer_read_model(t, t->arguments[0]);
+    transformer_opened(t);
     if (t->stage.world.rank > 0)
         return;
     transformer_make_folder(t, t->arguments[1]);
@@ -56,6 +58,7 @@ void transformer_import(struct transformer *t)
 {
     char error[RA_ERROR_SIZE];
     const float *weights = transformer_read_model(t, t->arguments[0]);
+    transformer_opened(t);
     if (t->stage.world.rank == 0)
         transformer_check(
             t, ra_checkpoint_write(t->arguments[1], &t->model, NULL, weights, NULL, NULL, error),
@@ -68,16 +71,22 @@ void transformer_import(struct transformer *t)
 static int64_t read_prompt(struct transformer *t, int32_t *tokens)
 {
     int64_t count = 0;
+    bool bytes = t->model.vocabulary == 256;
     const char *at = t->prompt;
-    if (t->model.vocabulary == 256)
-        for (; at[count]; count++)
-            tokens[count] = (unsigned char)at[count];
-    else
-        for (int used; sscanf(at, "%" SCNd32 "%n", &tokens[count], &used) == 1; at += used)
-            count++;
+    for (; bytes && at[count]; count++)
+        tokens[count] = (unsigned char)at[count];
+    while (!bytes && *(at += strspn(at, " \t\n"))) {
+        char *end;
+        long long token = strtoll(at, &end, 10);
+        if (end == at || token < 0 || token >= t->model.vocabulary)
+            stage_fail(&t->stage, "--prompt: %.*s is no token of this model; give 0 to %" PRId64,
+                       (int)strcspn(at, " \t\n"), at, t->model.vocabulary - 1);
+        tokens[count++] = (int32_t)token;
+        at = end;
+    }
     if (count == 0)
         stage_fail(&t->stage, "--prompt: give a text to go on with%s",
-                   t->model.vocabulary == 256 ? "" : ", as numbers of tokens");
+                   bytes ? "" : ", as numbers of tokens");
     return count;
 }
 
@@ -104,6 +113,7 @@ void transformer_generate(struct transformer *t)
     struct ra_sample_choice *choices = stage_allocate(stage, V, sizeof *choices);
     struct ra_sample how = {t->temperature, t->top_k, t->top_p, (uint64_t)t->seed};
     struct ra_decoder *decoder;
+    transformer_opened(t);
     t->run.length = count + t->count;
     transformer_check(t, ra_decoder_create(&decoder, &t->model, &t->run, 1, MPI_COMM_WORLD, error),
                       error);
@@ -118,8 +128,9 @@ void transformer_generate(struct transformer *t)
                           error);
         int32_t token = (int32_t)next;
         print_token(t, token);
-        transformer_check(t, ra_decoder_add(decoder, weights, 1, &token, logits),
-                          ra_decoder_error(decoder));
+        if (i < t->count - 1)
+            transformer_check(t, ra_decoder_add(decoder, weights, 1, &token, logits),
+                              ra_decoder_error(decoder));
     }
     if (stage->world.rank == 0) {
         putchar('\n');

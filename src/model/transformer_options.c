@@ -36,7 +36,8 @@ enum { COMMANDS = sizeof commands / sizeof *commands };
 #define RANGE(low, high) .least = low, .most = high
 
 #define NEW (TRAIN | BENCH)
-#define RUNS (TRAIN | BENCH | STEP | GENERATE)
+#define CUTS (TRAIN | BENCH | STEP) /* the sequence as they are told; a cache is always striped */
+#define RUNS (CUTS | GENERATE)
 
 static const struct ra_choice head_maps[] = {
     [RA_GROUPED] = {"grouped", NULL}, [RA_INTERLEAVED] = {"interleaved", NULL}, {0}};
@@ -70,17 +71,17 @@ static const struct ra_option options[] = {
     {FIELD(lookback), TAKES("lookback", PATH, NEW), .value = "L,..",
      .help = "tokens back: a number or none, or one for each layer"},
 
-    {FIELD(run.ring_size), TAKES("ring-size", INT, RUNS), RANGE(1, INT_MAX), .value = "P",
+    {FIELD(run.ring_size), TAKES("ring-size", INT, CUTS), RANGE(1, INT_MAX), .value = "P",
      .help = "ranks that share a sequence (default: all)"},
-    {FIELD(run.layout), TAKES("layout", CHOICE, RUNS), .choices = ra_option_layouts,
+    {FIELD(run.layout), TAKES("layout", CHOICE, CUTS), .choices = ra_option_layouts,
      .value = "NAME", .help = "rows of each rank (default contiguous)"},
-    {FIELD(run.bucket), TAKES("bucket", WHOLE, RUNS), RANGE(1, MOST), .value = "ROWS",
+    {FIELD(run.bucket), TAKES("bucket", WHOLE, CUTS), RANGE(1, MOST), .value = "ROWS",
      .help = "with --layout striped: rows of a stripe at most"},
     {FIELD(run.threads), TAKES("threads", INT, RUNS), RANGE(1, 4096), .value = "T",
      .help = "threads of a rank (default: its share of the processors)"},
-    {FIELD(run.recompute), FLAG("recompute", TRAIN | BENCH | STEP),
+    {FIELD(run.recompute), FLAG("recompute", CUTS),
      .help = "keep less of the forward, and compute it again"},
-    {FIELD(run.gather), FLAG("gather", TRAIN | BENCH | STEP),
+    {FIELD(run.gather), FLAG("gather", CUTS),
      .help = "every rank gathers all keys; without a ring"},
     {FIELD(run.timeout), TAKES("timeout", REAL, RUNS), RANGE(0, INFINITY),
      .good = "seconds, or 0 to wait for ever", .value = "S",
@@ -260,4 +261,10 @@ void transformer_check(const struct transformer *t, enum ra_status status, const
 {
     if (status != RA_OK)
         stage_fail(&t->stage, "%s", error);
+}
+
+void transformer_opened(struct transformer *t)
+{
+    stage_check_all(&t->stage);
+    stage_opened(&t->stage);
 }

@@ -141,11 +141,12 @@ void transformer_step(struct transformer *t)
     int64_t rows = -1, length = -1;
     snprintf(path, sizeof path, "%s/mask.npy", t->arguments[0]);
     t->run.has_mask = access(path, F_OK) == 0;
-    transformer_check(t, ra_folder_config(t->arguments[0], &t->model, error), error);
+    const float *weights = transformer_read_model(t, t->arguments[0]);
     open_rows(t, "tokens", false, &tokens, &rows, &length);
     open_rows(t, "labels", false, &labels, &rows, &length);
     if (t->run.has_mask)
         open_rows(t, "mask", true, &mask, &rows, &length);
+    transformer_opened(t);
 
     struct ra_batch *batch = open_batch(t, rows, length, sizeof(int32_t));
     struct ra_model *model;
@@ -161,7 +162,6 @@ void transformer_step(struct transformer *t)
         ra_batch_destroy(batch);
     }
 
-    const float *weights = transformer_read_model(t, t->arguments[0]);
     float *gradients = stage_allocate(stage, ra_parameter_numbers(&t->model), sizeof *gradients);
     double loss;
     transformer_check(t, ra_model_step(model, weights, &inputs, gradients, &loss),

@@ -95,6 +95,25 @@ static void open_data(struct run *run)
                       run->error);
 }
 
+/* The weights and what AdamW knows of them, from the file, or as learning begins. */
+static void open_weights(struct run *run)
+{
+    struct transformer *t = run->t;
+    struct stage *stage = &t->stage;
+    int64_t numbers = ra_parameter_numbers(&t->model);
+    run->weights = stage_allocate(stage, numbers, sizeof *run->weights);
+    run->gradients = stage_allocate(stage, numbers, sizeof *run->gradients);
+    run->means = stage_zeros(stage, numbers, sizeof *run->means);
+    run->squares = stage_zeros(stage, numbers, sizeof *run->squares);
+    if (run->training.step > 0 || access(t->arguments[1], F_OK) == 0)
+        transformer_check(
+            t,
+            ra_checkpoint_read(t->arguments[1], run->weights, run->means, run->squares, run->error),
+            run->error);
+    else
+        ra_parameters_begin(&t->model, (uint64_t)t->seed, run->weights);
+}
+
 static void open_model(struct run *run)
 {
     struct transformer *t = run->t;
@@ -110,22 +129,10 @@ static void open_model(struct run *run)
                       run->error);
     run->n = ra_model_rows(run->model);
     run->rows = t->run.batch * run->n;
-    int64_t numbers = ra_parameter_numbers(&t->model);
     run->positions = stage_allocate(stage, run->n, sizeof *run->positions);
     ra_model_positions(run->model, run->positions);
     run->inputs = stage_allocate(stage, run->rows, sizeof *run->inputs);
     run->labels = stage_allocate(stage, run->rows, sizeof *run->labels);
-    run->weights = stage_allocate(stage, numbers, sizeof *run->weights);
-    run->gradients = stage_allocate(stage, numbers, sizeof *run->gradients);
-    run->means = stage_zeros(stage, numbers, sizeof *run->means);
-    run->squares = stage_zeros(stage, numbers, sizeof *run->squares);
-    if (run->training.step > 0 || access(t->arguments[1], F_OK) == 0)
-        transformer_check(
-            t,
-            ra_checkpoint_read(t->arguments[1], run->weights, run->means, run->squares, run->error),
-            run->error);
-    else
-        ra_parameters_begin(&t->model, (uint64_t)t->seed, run->weights);
 }
 
 /* ---- Steps. */
@@ -194,6 +201,8 @@ void transformer_train(struct transformer *t)
     struct run run = {.t = t};
     struct stage *stage = &t->stage;
     open_data(&run);
+    open_weights(&run);
+    transformer_opened(t);
     open_model(&run);
     stage_open_trace(stage);
     struct ra_optimizer optimizer = {t->rate, t->warmup, t->steps, 0.9,
@@ -235,7 +244,8 @@ void transformer_train(struct transformer *t)
     save(&run);
     stage_progress_end();
     if (stage->world.rank == 0) {
-        printf("validation %.6f\n", loss);
+        if (run.data.windows - run.data.training >= t->batch)
+            printf("validation %.6f\n", loss);
         fprintf(stderr, "%.1f seconds, %.0f tokens per second\n", seconds,
                 (double)(t->steps * t->batch * t->length) / seconds);
     }

@@ -1,6 +1,7 @@
 /* checked_link: a link that holds its caller to the contract. See checked_link.h. */
 #include "checked_link.h"
 #include <inttypes.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -24,6 +25,7 @@ struct rank {
     struct passage out[RA_MESSAGES], in[RA_MESSAGES]; /* out: by way out */
     void *early[RA_MESSAGES];                         /* copies that the link inside still sends */
     struct checked_traffic *sent;                     /* by hop */
+    pthread_t receiver;                               /* the thread that began to receive */
     int64_t polls;
     bool closed;
 };
@@ -107,6 +109,7 @@ static bool receive(void *link, enum ra_message message, int hop, int distance, 
     if (bytes <= 0)
         broken(self, "hop %d: receives %" PRId64 " bytes", hop, bytes);
     *in = (struct passage){true, hop};
+    self->receiver = pthread_self();
     memset(into, 0xFF, (size_t)bytes); /* NaN, to a caller that reads too early */
 
     /* Before, not after: then nobody waits for an early message of this rank in order to send what
@@ -120,7 +123,10 @@ static bool poll(void *link)
     struct rank *self = link;
     if (error_of(self)[0])
         return false;
-    self->polls += self->in[RA_KEYS].under_way;
+    bool expects_keys = self->in[RA_KEYS].under_way;
+    if (expects_keys && !pthread_equal(self->receiver, pthread_self()))
+        broken(self, "polls from another thread than that which receives");
+    self->polls += expects_keys;
     return self->inside.poll(self->inside.self);
 }
 

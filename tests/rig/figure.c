@@ -203,6 +203,15 @@ static const char usage[] =
     "  09-products           the products of a tile, and how operands are read\n"
     "  09-tricks DATA.csv    the tile on vectors, and with one trick undone\n"
     "                        " SPEEDS_HEADER "\n"
+    "  10-layer              where the ranks of a model talk\n"
+    "  10-matrix             a product of matrices by blocks\n"
+    "  10-curves DATA.csv    the loss of one rank and of four\n"
+    "                        " LOSSES_HEADER "\n"
+    "  10-memory DATA.csv    the memory of a rank that trains\n"
+    "                        " MODEL_MEMORY_HEADER "\n"
+    "  10-tree               a ring of keys, and a tree of carries\n"
+    "  10-decode DATA.csv    one new token by the ring and by the tree\n"
+    "                        " DECODE_HEADER "\n"
     "  11-sm                 what a multiprocessor holds and delivers\n"
     "  11-backward           the five products of k03's backward\n"
     "  11-fragments          who has which numbers of an mma.sync\n"
@@ -254,6 +263,12 @@ static const struct {
     {"09-block", false, draw_block},
     {"09-products", false, draw_turned},
     {"09-tricks", true, draw_speeds},
+    {"10-layer", false, draw_layer},
+    {"10-matrix", false, draw_matrix},
+    {"10-curves", true, draw_losses},
+    {"10-memory", true, draw_model_memory},
+    {"10-tree", false, draw_reduction},
+    {"10-decode", true, draw_decode},
     {"11-sm", false, draw_sm},
     {"11-backward", false, draw_products},
     {"11-fragments", false, draw_fragments},

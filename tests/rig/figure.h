@@ -3,7 +3,8 @@
  * figure.c holds the tools and the program; figure_tile.c draws chapters 01 and 02; of the chapters
  * of the ring, figure_ring.c and figure_masks.c draw the rules, figure_measured.c the measurements;
  * figure_cuda.c and figure_gpu.c draw chapter 11, figure_streams.c one picture of it;
- * figure_library.c draws the rules of chapter 08, figure_vector.c chapter 09, figure_scale.c chapter 12.
+ * figure_library.c draws the rules of chapter 08, figure_vector.c chapter 09; figure_model.c chapter 10
+ * and figure_decode.c its decoding; figure_scale.c chapter 12.
  */
 #ifndef FIGURE_H
 #define FIGURE_H
@@ -93,11 +94,14 @@ int read_csv(const char *path, const char *header, const char *kinds, int most, 
 #define TRACE_HEADER "layout,rank,row,name,hop,start_us,end_us"
 #define GROUPS_HEADER "G,bytes_sent_forward,bytes_sent_backward"
 #define PLANS_HEADER "type,P,plan_bytes,bytes_sent"
+#define DECODE_HEADER "way,P,bytes,us" /* as bench-decode has it */
 #define RATES_HEADER "kernel,pass,dim,mask,tflops"
 #define TRICKS_HEADER "trick,pass,full,causal"
 #define SPEEDS_HEADER "trick,pass,gflops"
 #define SCALE_HEADER "way,P,working"
 #define SLOW_HEADER "case,rank,work us,waiting us"
+#define LOSSES_HEADER "run,step,loss"
+#define MODEL_MEMORY_HEADER "forward,P,bytes,bytes_of_weights"
 #define GPUS_HEADER "ring,rank,what,number,start ms,end ms" /* as bench-cuda --timeline has it */
 
 void draw_visible(const char *source);
@@ -123,6 +127,13 @@ void draw_failure(const char *source);
 void draw_block(const char *source);
 void draw_turned(const char *source);
 void draw_speeds(const char *source);
+
+void draw_layer(const char *source);
+void draw_matrix(const char *source);
+void draw_losses(const char *source);
+void draw_model_memory(const char *source);
+void draw_reduction(const char *source);
+void draw_decode(const char *source);
 
 void draw_fragments(const char *source);
 void draw_swizzle(const char *source);

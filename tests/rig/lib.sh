@@ -9,6 +9,8 @@ $python -c 'import numpy' 2>/dev/null || python=python3
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # Ranks of one machine need no network: a job that does not look for one starts in half the time.
 export OMPI_MCA_pml=ob1
+# Threads that wait for each other sleep: while they spin, other tests lack the processor.
+export OMP_WAIT_POLICY=passive
 mpirun='mpirun --oversubscribe --bind-to none'
 
 # begin FOLDER: makes it anew, as $work, for all that a script leaves and for its numbers.

@@ -1,46 +1,64 @@
 /* peak: how many multiply-adds a second one thread of this machine does when memory does not matter.
  *
- * Twelve vectors of sums stay in registers, each a chain of multiply-adds that depends on nothing
- * else: with the same flags as the stages, no loop over arrays in memory can do better. They are
- * separate variables of the compiler's own vector type because compilers find ways to do worse with
- * an array of sums: gcc 13 takes one sum after the other. Prints a line for plain C, that is vectors of
- * four, as the stages have them, and one for each instruction set of chapter 09 that this processor has:
- * its name and a number, in thousand millions a second, the best of 200 runs, so short that some are not
- * interrupted.
+ * Chapter 09. Prints a line for plain C, that is vectors of four, as the stages have them, and one for
+ * each instruction set of chapter 09 that this processor has: its name, and three numbers in thousand
+ * millions a second. The first is of multiply-adds whose operands stay in registers: with the same flags
+ * as the stages, no loop over arrays in memory can do better. The second is of those that read one
+ * operand each from the first-level cache, the third of those that read two. Each is the best of many
+ * runs, so short that some are not interrupted.
  */
 #include <stdio.h>
 #include "ra_clock.h"
 #ifdef __x86_64__
 #include <immintrin.h>
+#define REGISTER "+v"
 #elif defined __aarch64__
 #include <arm_neon.h>
+#define REGISTER "+w"
 #endif
 
-#define STEPS 200000
+enum { STEPS = 200000, RUNS = 100 };
 
-/* A function that runs STEPS steps on vectors of LANES numbers and returns the sum of its sums. Each
- * step multiplies and adds once in every sum. MADE(x, y, z) is x * y + z. */
-#define STEP(MADE)                                                                             \
-    a = MADE(a, factor, term), b = MADE(b, factor, term), c = MADE(c, factor, term);           \
-    d = MADE(d, factor, term), e = MADE(e, factor, term), f = MADE(f, factor, term);           \
-    g = MADE(g, factor, term), h = MADE(h, factor, term), i = MADE(i, factor, term);           \
-    j = MADE(j, factor, term), k = MADE(k, factor, term), l = MADE(l, factor, term)
-#define PEAK(name, TARGET, LANES, MADE)                                                        \
-    typedef float name##_lanes __attribute__((vector_size(4 * LANES)));                        \
-    TARGET static float name(void)                                                             \
-    {                                                                                          \
-        name##_lanes none = {0}, factor = none + 0.999f, term = none + 1e-3f;                  \
-        name##_lanes a = none, b = none + 1, c = none + 2, d = none + 3, e = none + 4;         \
-        name##_lanes f = none + 5, g = none + 6, h = none + 7, i = none + 8, j = none + 9;     \
-        name##_lanes k = none + 10, l = none + 11;                                             \
-        for (int step = 0; step < STEPS; step++) {                                             \
-            STEP(MADE);                                                                        \
-        }                                                                                      \
-        a = a + b + c + d + e + f + g + h + i + j + k + l;                                     \
-        float sum = 0;                                                                         \
-        for (int lane = 0; lane < LANES; lane++)                                               \
-            sum += a[lane];                                                                    \
-        return sum;                                                                            \
+/* Twelve sums stay in registers, each a chain of multiply-adds that depends on nothing else. They are
+ * separate variables of the compiler's own vector type because compilers find ways to do worse with an
+ * array of sums: gcc 13 takes one sum after the other. MADE(x, y, z) is x * y + z. The empty instruction
+ * may change operands and sum, as far as the compiler knows, so that no product is left out. */
+#define CHAIN(MADE, LOADS, s, i)                                              \
+    s = MADE(LOADS > 0 ? from[i] : one, LOADS > 1 ? from[12 + i] : other, s); \
+    __asm__ volatile("" : REGISTER(s), REGISTER(one), "+m"(from))
+#define STEP(M, N)      \
+    CHAIN(M, N, a, 0);  \
+    CHAIN(M, N, b, 1);  \
+    CHAIN(M, N, c, 2);  \
+    CHAIN(M, N, d, 3);  \
+    CHAIN(M, N, e, 4);  \
+    CHAIN(M, N, f, 5);  \
+    CHAIN(M, N, g, 6);  \
+    CHAIN(M, N, h, 7);  \
+    CHAIN(M, N, i, 8);  \
+    CHAIN(M, N, j, 9);  \
+    CHAIN(M, N, k, 10); \
+    CHAIN(M, N, l, 11)
+
+/* A function that runs STEPS steps on vectors of LANES numbers, in which so many operands of each
+ * multiply-add are loaded. */
+#define PEAK(name, TARGET, LANES, MADE)                                          \
+    typedef float name##_lanes __attribute__((vector_size(4 * LANES)));          \
+    TARGET static void name(int loads)                                           \
+    {                                                                            \
+        static name##_lanes from[24];                                            \
+        name##_lanes none = {0}, one = none + 0.999f, other = none + 1e-3f;      \
+        name##_lanes a = none, b = none, c = none, d = none, e = none, f = none; \
+        name##_lanes g = none, h = none, i = none, j = none, k = none, l = none; \
+        for (int step = 0; step < STEPS && loads == 0; step++) {                 \
+            STEP(MADE, 0);                                                       \
+        }                                                                        \
+        for (int step = 0; step < STEPS && loads == 1; step++) {                 \
+            STEP(MADE, 1);                                                       \
+        }                                                                        \
+        for (int step = 0; step < STEPS && loads == 2; step++) {                 \
+            STEP(MADE, 2);                                                       \
+        }                                                                        \
     }
 
 /* Rounded twice, as the stages do it; and once, by the instruction that is made for it. */
@@ -57,19 +75,20 @@ PEAK(avx512, __attribute__((target("avx512f"))), 16, AVX512)
 PEAK(neon, , 4, NEON)
 #endif
 
-static void measure(const char *name, int lanes, float (*steps)(void))
+static void measure(const char *name, int lanes, void (*steps)(int loads))
 {
-    /* The sums are used, so that no compiler leaves the work out. */
-    float total = 0;
-    double best = 0;
-    for (int run = 0; run < 200; run++) {
-        double start = ra_seconds();
-        total += steps();
-        double rate = 1e-9 * 12 * lanes * STEPS / (ra_seconds() - start);
-        best = rate > best ? rate : best;
+    printf("%-6s", name);
+    for (int loads = 0; loads <= 2; loads++) {
+        double best = 0;
+        for (int run = 0; run < RUNS; run++) {
+            double start = ra_seconds();
+            steps(loads);
+            double rate = 1e-9 * 12 * lanes * STEPS / (ra_seconds() - start);
+            best = rate > best ? rate : best;
+        }
+        printf(" %.2f", best);
     }
-    fprintf(stderr, "(sum of the sums: %g)\n", total);
-    printf("%-6s %.2f\n", name, best);
+    printf("\n");
 }
 
 int main(void)

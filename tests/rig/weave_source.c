@@ -286,7 +286,8 @@ void scan(struct source *source)
             struct range lines = {line_of(source, now.start), line_of(source, end - 1)};
             struct definition *made =
                 define(source, now.name, lines, now.brace, now.brace >= 0 || now.value);
-            made->shared = (now.function && !now.local) || now.tagged;
+            bool assertion = word_is(now.name, "_Static_assert");
+            made->shared = (now.function && !now.local && !assertion) || now.tagged;
             now = fresh;
         }
     }

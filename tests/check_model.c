@@ -1,0 +1,767 @@
+/* check_model: what a model computes with on one rank: products of matrices, layers, rotary embedding and
+ * loss, against plain loops in double. Needs no MPI.
+ *
+ * Bounds are those of rounding. A unit u = 2^-24 is what one rounding to float32 changes at most, as a share
+ * of the number. A sum of n products in any order is off by n u times the sum of their sizes at most, and
+ * each step before or after it by one u more. Outputs are NaN before each call, which no bound lets pass.
+ */
+#include <complex.h>
+#include <inttypes.h>
+
+#include "ra_layers.h"
+#include "ra_loss.h"
+#include "ra_matrix.h"
+#include "ra_rotary.h"
+#include "model_rig.h"
+
+static const char *const names[] = {"avx512", "avx2", "sse2", "neon"};
+enum { SETS = sizeof names / sizeof names[0] };
+/* Is this within what is allowed? NaN never is. Keeps the largest share of it. */
+static double worst;
+static bool near(double got, double want, double allowed)
+{
+    if (got == want)
+        return true;
+    double share = fabs(got - want) / allowed;
+    worst = share > worst ? share : worst;
+    return share <= 1;
+}
+
+static void say(const char *what)
+{
+    printf("%s: %.2g of what is allowed at most\n", what, worst);
+}
+
+/* ---- Products of matrices. */
+
+static struct ra_matrix_work work_of(const struct ra_vector *set, int count)
+{
+    return (struct ra_matrix_work){set, count, poisoned(ra_matrix_room(set, count))};
+}
+
+/* A matrix (rows, columns) with gaps of poison between what lies side by side. */
+static struct ra_matrix laid(const float *x, int64_t rows, int64_t columns, bool transposed)
+{
+    int64_t apart = (transposed ? rows : columns) + 3;
+    float *to = poisoned(apart * (transposed ? columns : rows));
+    struct ra_matrix m = transposed ? ra_matrix_transposed(to, apart) : ra_matrix(to, apart);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            to[i * m.row + j * m.column] = x[i * columns + j];
+    return m;
+}
+
+/* out (rows, width) of sums of products, and the sums of their sizes. */
+static void multiply(int64_t rows, int64_t inner, int64_t width, const float *a, const float *b,
+                     double *sums, double *sizes)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t k = 0; k < inner; k++)
+            for (int64_t j = 0; j < width; j++) {
+                double product = (double)a[i * inner + k] * (double)b[k * width + j];
+                sums[i * width + j] += product;
+                sizes[i * width + j] += fabs(product);
+            }
+}
+
+/* One shape in all orders, written and added, by one thread and by `count`. A register adds up 384 products
+ * at most, in a chain; those sums are added up in `out`. Without fused multiply-add a product is rounded
+ * before, too. */
+static void check_product(const struct ra_vector *set, int64_t rows, int64_t inner, int64_t width,
+                          int count)
+{
+    enum { GAP = 5 };
+    int64_t row = width + GAP;
+    float *a = randoms(rows * inner), *b = randoms(inner * width), *old = randoms(rows * row);
+    double *sums = zeros(rows * width), *sizes = zeros(rows * width);
+    multiply(rows, inner, width, a, b, sums, sizes);
+    struct ra_matrix_work one = work_of(set, 1), many = work_of(set, count);
+    struct ra_matrix lefts[] = {laid(a, rows, inner, false), laid(a, rows, inner, true)};
+    struct ra_matrix rights[] = {laid(b, inner, width, false), laid(b, inner, width, true)};
+    float *outs[] = {poisoned(rows * row), poisoned(rows * row)};
+    double steps = (double)((inner < 384 ? inner : 384) + inner / 384 + 3);
+    for (int64_t i = 0; i < rows; i++)
+        for (int g = 0; g < GAP; g++)
+            old[i * row + width + g] = number_of_bits(poison);
+    for (int order = 0; order < 8; order++) {
+        struct ra_matrix left = lefts[order % 2], right = rights[order / 2 % 2];
+        bool add = order >= 4;
+        for (int o = 0; o < 2; o++) {
+            for (int64_t e = 0; e < rows * row; e++)
+                outs[o][e] = add ? old[e] : number_of_bits(poison);
+            ra_matrix_multiply(o == 0 ? &one : &many, rows, inner, width, left, right, outs[o], row,
+                               add);
+        }
+        expect(same_bits(outs[0], outs[1], rows * row), "other bits for %d threads", count);
+        for (int64_t i = 0; i < rows; i++) {
+            for (int64_t j = 0; j < width; j++) {
+                double before = add ? (double)old[i * row + j] : 0;
+                double got = (double)outs[0][i * row + j], want = sums[i * width + j] + before;
+                expect(near(got, want, steps * u * (sizes[i * width + j] + fabs(before))),
+                       "%s (%" PRId64 ", %" PRId64 ", %" PRId64 ") order %d: (%" PRId64 ", %" PRId64
+                       ") is %.9g, not %.9g",
+                       set->name, rows, inner, width, order, i, j, got, want);
+            }
+            expect(is_poison(outs[0] + i * row + width, GAP), "written behind row %" PRId64, i);
+        }
+    }
+    release();
+}
+
+START_TEST(products)
+{
+    const struct ra_vector *set = ra_vector_find(names[_i]);
+    if (!set)
+        return;
+    int64_t c = set->columns, inners[] = {0, 1, 7, 383, 384, 385, 800};
+    int64_t rows[] = {1, 2, 5, 95, 96, 97, 200};
+    int64_t widths[] = {1, 15, 16, 17, c - 1, c, c + 1, 10 * c - 1, 10 * c, 10 * c + 1, 11 * c + 7};
+    for (int w = 0; w < 11; w++)
+        for (int r = 0; r < 7; r++) {
+            check_product(set, rows[r], inners[(r + w) % 7], widths[w], threads[1 + w % 3]);
+            if (w % 2)
+                check_product(set, rows[(2 * r + w) % 7], inners[r], widths[w], threads[1 + r % 3]);
+        }
+    check_product(set, 1000, 20, 3, 5);
+    say(names[_i]);
+}
+END_TEST
+
+/* What is not finite goes where it is a factor, and nowhere else. */
+START_TEST(products_of_nan)
+{
+    enum { ROWS = 100, INNER = 400, WIDTH = 53 };
+    const struct ra_vector *set = ra_vector_find(names[_i]);
+    if (!set)
+        return;
+    static const float specials[] = {NAN, INFINITY, -INFINITY};
+    for (int s = 0; s < 12; s++) {
+        float *a = randoms(ROWS * INNER), *b = randoms(INNER * WIDTH), special = specials[s % 3];
+        int64_t i = random_below(&state, ROWS), k = random_below(&state, INNER);
+        int64_t j = s < 6 ? WIDTH - 1 : random_below(&state, WIDTH);
+        struct ra_matrix_work work = work_of(set, 2);
+        (s % 2 ? a : b)[s % 2 ? i * INNER + k : k * WIDTH + j] = special;
+        float *out = poisoned(ROWS * WIDTH);
+        ra_matrix_multiply(&work, ROWS, INNER, WIDTH, laid(a, ROWS, INNER, s >= 6),
+                           laid(b, INNER, WIDTH, s % 4 == 0), out, WIDTH, false);
+        for (int64_t e = 0; e < ROWS * WIDTH; e++) {
+            bool hit = s % 2 ? e / WIDTH == i : e % WIDTH == j;
+            float factor = s % 2 ? b[k * WIDTH + e % WIDTH] : a[e / WIDTH * INNER + k];
+            float want = special * factor;
+            expect(!hit          ? isfinite(out[e])
+                   : isnan(want) ? isnan(out[e])
+                                 : out[e] == want,
+                   "%g times %g is %g", (double)special, (double)factor, (double)out[e]);
+        }
+        release();
+    }
+}
+END_TEST
+
+/* ---- Embedding and bias. */
+
+/* A sum over rows goes by 256 of them. */
+static double steps_of_rows(int64_t rows)
+{
+    return (double)((rows < 256 ? rows : 256) + rows / 256 + 2);
+}
+
+static const int64_t many_rows[] = {1, 3, 256, 257, 600};
+static const int64_t widths[] = {1, 2, 15, 16, 17, 63, 64, 65, 200, 1000};
+enum { ROW_COUNTS = 5, WIDTHS = 10 };
+
+START_TEST(embedding)
+{
+    enum { V = 7 };
+    for (int w = 0; w < WIDTHS; w++) {
+        int64_t rows = many_rows[w % ROW_COUNTS], dim = widths[w], all = V * dim;
+        int32_t *tokens = calloc((size_t)rows, sizeof *tokens);
+        for (int64_t a = 0; a < rows; a++) /* token 3 never comes, others often */
+            tokens[a] = (int32_t)random_below(&state, V) % 3 + (a % 2 ? 4 : 0);
+        float *table = randoms(all), *d_out = randoms(rows * dim), *old = randoms(all),
+              *first = old;
+        double *sums = zeros(all), *sizes = zeros(all);
+        for (int64_t e = 0; e < all; e++)
+            sizes[e] = fabs(sums[e] = (double)old[e]);
+        for (int64_t e = 0; e < rows * dim; e++) {
+            int64_t at = tokens[e / dim] * dim + e % dim;
+            sums[at] += (double)d_out[e];
+            sizes[at] += fabs((double)d_out[e]);
+        }
+        for (int t = 0; t < COUNTS; t++) {
+            float *out = poisoned(rows * dim), *d_table = copy_of(old, all);
+            ra_embedding_forward(threads[t], rows, dim, tokens, table, out);
+            for (int64_t a = 0; a < rows; a++)
+                expect(same_bits(out + a * dim, table + tokens[a] * dim, dim), "row %" PRId64, a);
+            ra_embedding_backward(threads[t], rows, dim, tokens, d_out, d_table);
+            first = t == 0 ? d_table : first;
+            expect(same_bits(first, d_table, all), "other bits for %d threads", threads[t]);
+        }
+        for (int64_t e = 0; e < all; e++)
+            expect(near((double)first[e], sums[e], (double)rows * u * sizes[e]), "d_table");
+        expect(same_bits(first + 3 * dim, old + 3 * dim, dim), "a token that never came");
+        free(tokens);
+        release();
+    }
+    say("embedding");
+}
+END_TEST
+
+START_TEST(bias)
+{
+    for (int w = 0; w < WIDTHS * ROW_COUNTS; w++) {
+        int64_t rows = many_rows[w / WIDTHS], width = widths[w % WIDTHS], all = rows * width;
+        float *x = randoms(all), *b = randoms(width), *d_out = randoms(all), *old = randoms(width);
+        float *first = old;
+        for (int t = 0; t < COUNTS; t++) {
+            float *out = poisoned(all), *alone = poisoned(all), *d_bias = copy_of(old, width);
+            ra_bias_forward(threads[t], rows, width, b, x, out);
+            ra_bias_forward(threads[t], rows, width, b, NULL, alone);
+            for (int64_t e = 0; e < all; e++) {
+                expect(out[e] == x[e] + b[e % width], "%g", (double)out[e]);
+                expect(alone[e] == b[e % width], "%g", (double)alone[e]);
+            }
+            ra_bias_backward(threads[t], rows, width, d_out, d_bias);
+            first = t == 0 ? d_bias : first;
+            expect(same_bits(first, d_bias, width), "other bits for %d threads", threads[t]);
+        }
+        for (int64_t c = 0; c < width; c++) {
+            double sum = (double)old[c], size = fabs(sum);
+            for (int64_t a = 0; a < rows; a++) {
+                sum += (double)d_out[a * width + c];
+                size += fabs((double)d_out[a * width + c]);
+            }
+            expect(near((double)first[c], sum, steps_of_rows(rows) * u * size), "d_bias");
+        }
+        release();
+    }
+    say("bias");
+}
+END_TEST
+
+/* ---- RMSNorm. */
+
+/* Its forward and backward of one row, in double; `sizes` are those of the terms of dx. */
+static void norm_row(int64_t dim, const float *x, const float *gamma, const float *d_out,
+                     double *out, double *dx, double *sizes, double *scaled)
+{
+    double square = 0, along = 0, sum = 0;
+    for (int64_t c = 0; c < dim; c++) {
+        double product = (double)d_out[c] * (double)gamma[c] * (double)x[c];
+        square += (double)x[c] * (double)x[c];
+        along += product;
+        sum += fabs(product);
+    }
+    bool tiny = sqrt(square) < 1e-12;
+    double factor = sqrt((double)dim) / (tiny ? 1e-12 : sqrt(square));
+    for (int64_t c = 0; c < dim; c++) {
+        double g = (double)d_out[c] * (double)gamma[c], r = tiny ? 0 : (double)x[c] / square;
+        scaled[c] = (double)x[c] * factor;
+        out[c] = scaled[c] * (double)gamma[c];
+        dx[c] = factor * (g - r * along);
+        sizes[c] = factor * (fabs(g) + fabs(r) * sum);
+    }
+}
+
+/* Rows of all lengths, those first that are hard: 0, and around the shortest, and where a square is no
+ * number of float32. */
+static float *norm_rows(int64_t rows, int64_t dim)
+{
+    static const double lengths[] = {
+        1, 0, 1e-14, 1e-25, 1e-12 * (1 - 1e-5), 1e-12 * (1 + 1e-5), 1e-6, 1e18, 1e19, 1e25, 1e37};
+    enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
+    float *x = randoms(rows * dim);
+    for (int64_t a = 0; a < rows; a++) {
+        double square = 0;
+        for (int64_t c = 0; c < dim; c++)
+            square += (double)x[a * dim + c] * (double)x[a * dim + c];
+        for (int64_t c = 0; c < dim && a < LENGTHS; c++)
+            x[a * dim + c] = (float)((double)x[a * dim + c] * lengths[a] / sqrt(square));
+    }
+    return x;
+}
+
+/* Every number of a row is the outcome of a few roundings: the sums in it are of double. */
+START_TEST(norm)
+{
+    for (int w = 0; w < WIDTHS * ROW_COUNTS; w++) {
+        int64_t rows = many_rows[w / WIDTHS], dim = widths[w % WIDTHS], all = rows * dim;
+        float *x = norm_rows(rows, dim), *gamma = randoms(dim), *d_out = randoms(all);
+        float *old = randoms(all), *old_gamma = randoms(dim), *first[3] = {NULL, NULL, NULL};
+        double *want = zeros(all), *d_want = zeros(all), *sizes = zeros(all), *scaled = zeros(all);
+        for (int64_t a = 0, at = 0; a < rows; a++, at += dim)
+            norm_row(dim, x + at, gamma, d_out + at, want + at, d_want + at, sizes + at,
+                     scaled + at);
+        for (int t = 0; t < COUNTS; t++) {
+            float *out = poisoned(all), *dx = copy_of(old, all), *d_gamma = copy_of(old_gamma, dim);
+            ra_norm_forward(threads[t], rows, dim, x, gamma, out);
+            ra_norm_backward(threads[t], rows, dim, x, gamma, d_out, dx, d_gamma, poisoned(rows));
+            first[0] = t == 0 ? out : first[0];
+            first[1] = t == 0 ? dx : first[1];
+            first[2] = t == 0 ? d_gamma : first[2];
+            expect(same_bits(first[0], out, all) && same_bits(first[1], dx, all) &&
+                       same_bits(first[2], d_gamma, dim),
+                   "other bits for %d threads", threads[t]);
+        }
+        for (int64_t e = 0; e < all; e++) {
+            double before = (double)old[e], got = (double)first[0][e], d_got = (double)first[1][e];
+            expect(near(got, want[e], 5 * u * fabs(want[e]) + 0x1p-149),
+                   "row %" PRId64 " of %" PRId64 ": %g, not %g", e / dim, dim, got, want[e]);
+            expect(near(d_got, before + d_want[e], 8 * u * (sizes[e] + fabs(before))),
+                   "row %" PRId64 " of %" PRId64 ": dx %g, not %g", e / dim, dim, d_got,
+                   before + d_want[e]);
+        }
+        for (int64_t c = 0; c < dim; c++) {
+            double sum = (double)old_gamma[c], size = fabs(sum);
+            for (int64_t e = c; e < all; e += dim) {
+                sum += scaled[e] * (double)d_out[e];
+                size += fabs(scaled[e] * (double)d_out[e]);
+            }
+            expect(near((double)first[2][c], sum, (5 + steps_of_rows(rows)) * u * size), "d_gamma");
+        }
+        release();
+    }
+    say("norm");
+}
+END_TEST
+
+/* One number that is not finite spoils its row, and no other. */
+START_TEST(norm_of_nan)
+{
+    enum { ROWS = 3, DIM = 70, ALL = ROWS * DIM };
+    for (int s = 0; s < 2; s++) {
+        float *x = randoms(ALL), *gamma = randoms(DIM), *d_out = randoms(ALL);
+        float *out = poisoned(ALL), *dx = randoms(ALL), *d_gamma = randoms(DIM);
+        x[DIM + 3] = s ? INFINITY : NAN;
+        ra_norm_forward(1, ROWS, DIM, x, gamma, out);
+        ra_norm_backward(1, ROWS, DIM, x, gamma, d_out, dx, d_gamma, poisoned(ROWS));
+        for (int e = 0; e < ALL; e++) {
+            expect(e / DIM == 1 || (isfinite(out[e]) && isfinite(dx[e])), "row %d", e / DIM);
+            expect(e / DIM != 1 || s || (isnan(out[e]) && isnan(dx[e])), "NaN becomes %g, dx %g",
+                   (double)out[e], (double)dx[e]);
+        }
+        expect(isnan(out[DIM + 3]) && isnan(dx[DIM + 3]), "it becomes %g", (double)out[DIM + 3]);
+        release();
+    }
+}
+END_TEST
+
+/* ---- GELU. */
+
+static double gelu(double x)
+{
+    return 0.5 * x * erfc(-x * sqrt(0.5));
+}
+
+static double gelu_slope(double x)
+{
+    return 0.5 * erfc(-x * sqrt(0.5)) + x * exp(-x * x / 2) * 0.39894228040143268;
+}
+
+/* 2^22 numbers from -12 to 12, against what ra_layers.h says. Most of it is rounding: of t, on whose powers
+ * the formula depends 3.4 times as much, and of terms that cancel each other; 9 u of P at 0 at most. */
+START_TEST(gelu_everywhere)
+{
+    enum { MANY = 4099, BLOCKS = 1024 };
+    const struct ra_vector *set = ra_vector_find(names[_i]);
+    float *x = poisoned(MANY), *d_out = poisoned(MANY), *out = poisoned(MANY), *dx = poisoned(MANY);
+    double worst_of = 0, worst_slope = 0;
+    if (!set)
+        return;
+    for (int block = 0; block < BLOCKS; block++) {
+        for (int e = 0; e < MANY; e++) {
+            x[e] = (float)(-12 + 24 * ((double)block * MANY + e) / ((double)BLOCKS * MANY - 1));
+            d_out[e] = 1;
+            out[e] = dx[e] = number_of_bits(poison);
+        }
+        ra_gelu_forward(set, 1, MANY, x, out);
+        ra_gelu_backward(set, 1, MANY, x, d_out, dx);
+        for (int e = 0; e < MANY; e++) {
+            double at = (double)x[e], off = fabs((double)out[e] - gelu(at));
+            double d_off = fabs((double)dx[e] - gelu_slope(at));
+            expect(off <= 5e-7 * fmin(1, fabs(at)) && d_off <= 5e-7,
+                   "%s: at %.9g off by %.3g, slope by %.3g", names[_i], at, off, d_off);
+            worst_of = fmax(worst_of, off);
+            worst_slope = fmax(worst_slope, d_off);
+        }
+    }
+    printf("%s: gelu is off by %.2g at most, its slope by %.2g\n", names[_i], worst_of,
+           worst_slope);
+    release();
+}
+END_TEST
+
+/* Far away: 0 or x, and the slope 0 or 1. -inf times its probability, 0, is no number. */
+START_TEST(gelu_far_away)
+{
+    const struct ra_vector *set = ra_vector_find(names[_i]);
+    static const float far[] = {13, 14, 20, 100, 1e10f, 1e19f, 1e30f, 3e38f};
+    for (int i = 0; set && i < 8; i++) {
+        float x[] = {far[i], -far[i]}, d_out[] = {3, 3}, out[2] = {NAN, NAN}, dx[2] = {NAN, NAN};
+        ra_gelu_forward(set, 1, 2, x, out);
+        ra_gelu_backward(set, 1, 2, x, d_out, dx);
+        expect(out[0] == far[i] && dx[0] == 3, "%g: %g, slope %g", (double)far[i], (double)out[0],
+               (double)dx[0]);
+        expect(fabsf(out[1]) < 1e-35f && fabsf(dx[1]) < 1e-35f, "%g: %g, slope %g", (double)-far[i],
+               (double)out[1], (double)dx[1]);
+    }
+    float x[] = {INFINITY, -INFINITY, NAN, -NAN, 0, -0.0f}, out[6], dx[6] = {1, 1, 1, 1, 1, 1};
+    if (!set)
+        return;
+    ra_gelu_forward(set, 1, 6, x, out);
+    ra_gelu_backward(set, 1, 6, x, dx, dx);
+    expect(out[0] == INFINITY && isnan(out[1]) && isnan(out[2]) && isnan(out[3]), "%g %g %g %g",
+           (double)out[0], (double)out[1], (double)out[2], (double)out[3]);
+    expect(out[4] == 0 && out[5] == 0 && near((double)dx[4], 0.5, 2 * u), "at 0: %g, slope %.9g",
+           (double)out[4], (double)dx[4]);
+    expect(isnan(dx[2]) && isnan(dx[3]), "%g %g", (double)dx[2], (double)dx[3]);
+}
+END_TEST
+
+/* Any count, threads, and a gradient in its own place. */
+START_TEST(gelu_counts)
+{
+    static const int64_t counts[] = {0, 1, 17, 1023, 1024, 1025, 5000};
+    const struct ra_vector *set = ra_vector_find(names[_i]);
+    for (int i = 0; set && i < 7; i++) {
+        int64_t count = counts[i];
+        float *x = randoms(count), *d_out = randoms(count), *first[2] = {NULL, NULL};
+        for (int t = 0; t < COUNTS; t++) {
+            float *out = poisoned(count), *dx = poisoned(count), *in_place = copy_of(d_out, count);
+            ra_gelu_forward(set, threads[t], count, x, out);
+            ra_gelu_backward(set, threads[t], count, x, d_out, dx);
+            ra_gelu_backward(set, threads[t], count, x, in_place, in_place);
+            first[0] = t == 0 ? out : first[0];
+            first[1] = t == 0 ? dx : first[1];
+            expect(same_bits(first[0], out, count) && same_bits(first[1], dx, count),
+                   "other bits for %d threads", threads[t]);
+            expect(same_bits(dx, in_place, count), "other bits in place");
+        }
+        for (int64_t e = 0; e < count; e++) {
+            double at = (double)x[e], d = (double)d_out[e];
+            expect(near((double)first[0][e], gelu(at), 3e-7 * (1 + fabs(at))), "gelu");
+            expect(near((double)first[1][e], d * gelu_slope(at), 1e-6 * fabs(d)), "slope");
+        }
+        release();
+    }
+}
+END_TEST
+
+/* ---- The gradients that layers are held against are those of central differences, too. */
+
+static double norm_value(int64_t dim, const float *x, const float *gamma, const float *d_out)
+{
+    double out[64], dx[64], sizes[64], scaled[64], sum = 0;
+    norm_row(dim, x, gamma, d_out, out, dx, sizes, scaled);
+    for (int64_t c = 0; c < dim; c++)
+        sum += out[c] * (double)d_out[c];
+    return sum;
+}
+
+START_TEST(central_differences)
+{
+    enum { DIM = 17 };
+    float *x = randoms(DIM), *gamma = randoms(DIM), *d_out = randoms(DIM);
+    double out[DIM], dx[DIM], sizes[DIM], scaled[DIM];
+    norm_row(DIM, x, gamma, d_out, out, dx, sizes, scaled);
+    for (int c = 0; c < DIM; c++) {
+        float at = x[c], up = at + 0x1p-12f, down = at - 0x1p-12f;
+        x[c] = up;
+        double change = norm_value(DIM, x, gamma, d_out);
+        x[c] = down;
+        change -= norm_value(DIM, x, gamma, d_out);
+        x[c] = at;
+        double slope = change / ((double)up - (double)down);
+        expect(near(dx[c], slope, 1e-6 * sizes[c]), "norm: %g, not %g", dx[c], slope);
+    }
+    for (double at = -8; at < 8; at += 0.01) {
+        double slope = (gelu(at + 1e-4) - gelu(at - 1e-4)) / 2e-4;
+        expect(near(gelu_slope(at), slope, 1e-7), "gelu: %g, not %g", gelu_slope(at), slope);
+    }
+    release();
+}
+END_TEST
+
+/* ---- Rotary embedding. */
+
+/* cos and sin are rounded once. Before, an angle has few roundings to double: what they change grows with
+ * the angle, and with the power of theta. */
+START_TEST(rotary_angles)
+{
+    static const int64_t positions[] = {0,       1,       2,        47,        4096,      99999,
+                                        1000000, 9999999, 10000001, 123456789, 1000000007};
+    static const struct {
+        int64_t D;
+        double theta, scale;
+    } cases[] = {{2, 10000, 1}, {64, 10000, 1}, {34, 500000, 1}, {128, 1e6, 8}, {6, 1, 0.5}};
+    enum { ROWS = sizeof positions / sizeof positions[0] };
+    for (int i = 0; i < 5; i++) {
+        int64_t D = cases[i].D, half = D / 2;
+        float *cosines = poisoned(ROWS * half), *sines = poisoned(ROWS * half);
+        ra_rotary_angles(ROWS, positions, D, cases[i].theta, cases[i].scale, cosines, sines);
+        for (int64_t a = 0; a < ROWS; a++)
+            for (int64_t t = 0; t < half; t++) {
+                long double power = powl(cases[i].theta, -2 * (long double)t / (long double)D);
+                long double angle = (long double)positions[a] / cases[i].scale * power;
+                double allowed =
+                    u / 2 + (double)angle * 0x1p-53 * (3 + log(cases[i].theta)) + 0x1p-50;
+                double cosine = (double)cosines[a * half + t], sine = (double)sines[a * half + t];
+                expect(near(cosine, (double)cosl(angle), allowed) &&
+                           near(sine, (double)sinl(angle), allowed),
+                       "position %" PRId64 ", pair %" PRId64 ": %.9g and %.9g", positions[a], t,
+                       cosine, sine);
+            }
+        release();
+    }
+    say("angles");
+}
+END_TEST
+
+/* Pairs are complex numbers, times e^(i angle); turned back they are what they were. */
+START_TEST(rotary_turns)
+{
+    static const int64_t shapes[][4] = {/* batch, rows, heads, D */
+                                        {1, 1, 1, 2},
+                                        {2, 5, 3, 6},
+                                        {3, 7, 2, 34},
+                                        {1, 50, 4, 64}};
+    for (int i = 0; i < 8; i++) {
+        int64_t batch = shapes[i / 2][0], rows = shapes[i / 2][1], heads = shapes[i / 2][2];
+        int64_t D = shapes[i / 2][3], half = D / 2, stride = heads * D + (i % 2 ? 7 : 0);
+        int64_t all = batch * rows * stride, positions[50];
+        float *cosines = poisoned(rows * half), *sines = poisoned(rows * half);
+        for (int64_t a = 0; a < rows; a++)
+            positions[a] = random_below(&state, 1000000);
+        ra_rotary_angles(rows, positions, D, 10000, 1, cosines, sines);
+        float *x = randoms(all), *first[2] = {NULL, NULL};
+        for (int64_t e = 0; e < all; e++)
+            if (e % stride >= heads * D)
+                x[e] = number_of_bits(poison);
+        for (int t = 0; t < COUNTS; t++) {
+            float *y = copy_of(x, all), *back;
+            ra_rotary_turn(threads[t], batch, rows, heads, D, cosines, sines, 1, y, stride);
+            back = copy_of(y, all);
+            ra_rotary_turn(threads[t], batch, rows, heads, D, cosines, sines, -1, back, stride);
+            first[0] = t == 0 ? y : first[0];
+            first[1] = t == 0 ? back : first[1];
+            expect(same_bits(first[0], y, all) && same_bits(first[1], back, all),
+                   "other bits for %d threads", threads[t]);
+        }
+        for (int64_t e = 0; e < all; e++) {
+            if (e % stride >= heads * D) {
+                expect(is_poison(first[0] + e, 1), "written between rows");
+                continue;
+            }
+            int64_t a = e / stride % rows, t = e % stride % D;
+            if (t >= half)
+                continue;
+            double angle = (double)positions[a] * pow(10000, -2.0 * (double)t / (double)D);
+            double complex point = (double)x[e] + I * (double)x[e + half];
+            double complex turned = point * cexp(I * angle);
+            double size = cabs(point), got[] = {(double)first[0][e], (double)first[0][e + half]};
+            expect(near(got[0], creal(turned), 3 * u * size + 1e-9 * size) &&
+                       near(got[1], cimag(turned), 3 * u * size + 1e-9 * size),
+                   "(%g, %g), not (%g, %g)", got[0], got[1], creal(turned), cimag(turned));
+            expect(near((double)first[1][e], creal(point), 7 * u * size) &&
+                       near((double)first[1][e + half], cimag(point), 7 * u * size),
+                   "not turned back");
+        }
+        release();
+    }
+    say("turns");
+}
+END_TEST
+
+/* ---- Loss. */
+
+/* The loss of x and its gradients in double, with how far off they may be. Logits are sums of `dim` products,
+ * which moves each by `off` at most. Probabilities then are off by twice that share and that of exp, 1.2e-7,
+ * of its argument, of the sum and two products; gradients by that of each term, and by those of a sum. */
+struct truth {
+    double loss, loss_off;
+    double *dx, *dx_off, *d_weight, *d_weight_off;
+};
+
+static void true_row(int64_t dim, int64_t V, const float *x, const float *weight, int32_t label,
+                     double factor, struct truth *truth, double *dx, double *dx_off)
+{
+    double *logits = calloc((size_t)V, sizeof *logits), max = -INFINITY, sum = 0, off = 0;
+    for (int64_t c = 0; c < V; c++) {
+        double size = 0;
+        for (int64_t e = 0; e < dim; e++) {
+            logits[c] += (double)x[e] * (double)weight[c * dim + e];
+            size += fabs((double)x[e] * (double)weight[c * dim + e]);
+        }
+        off = fmax(off, (double)(dim + 1) * u * size);
+        max = fmax(max, logits[c]);
+    }
+    for (int64_t c = 0; c < V; c++)
+        sum += exp(logits[c] - max);
+    double share = 2 * off + 1.2e-7 + 6 * u; /* of a probability; p log(1/p) < 1 */
+    truth->loss += max + log(sum) - logits[label];
+    truth->loss_off += share + u * fabs(max - logits[label]);
+    for (int64_t c = 0; c < V; c++) {
+        double p = exp(logits[c] - max) / sum, g = factor * (p - (c == label));
+        double g_off = factor * (share * p + u * (p * log(1 / fmax(p, 1e-300)) + 2 * (c == label)));
+        for (int64_t e = 0; e < dim; e++) {
+            double w = (double)weight[c * dim + e], number = (double)x[e];
+            dx[e] += g * w;
+            dx_off[e] += g_off * fabs(w) + (double)(V + 1) * u * fabs(g * w);
+            truth->d_weight[c * dim + e] += g * number;
+            truth->d_weight_off[c * dim + e] += g_off * fabs(number) + 300 * u * fabs(g * number);
+        }
+    }
+    free(logits);
+}
+
+START_TEST(loss_differences)
+{
+    enum { DIM = 5, V = 9 };
+    float *x = randoms(DIM), *weight = randoms(V * DIM);
+    double dx[DIM], off[DIM] = {0}, more[2 * V * DIM] = {0};
+    for (int e = 0; e < DIM; e++) {
+        float at = x[e], places[] = {at + 0x1p-12f, at - 0x1p-12f, at};
+        struct truth truth[3] = {{0}};
+        for (int i = 0; i < 3; i++) {
+            truth[i].d_weight = more;
+            truth[i].d_weight_off = more + V * DIM;
+            x[e] = places[i];
+            memset(dx, 0, sizeof dx);
+            true_row(DIM, V, x, weight, 4, 1, &truth[i], dx, off);
+        }
+        double slope = (truth[0].loss - truth[1].loss) / (double)(places[0] - places[1]);
+        expect(near(dx[e], slope, 1e-6), "loss: %g, not %g", dx[e], slope);
+    }
+    release();
+}
+END_TEST
+
+static void check_loss(const struct ra_vector *set, int64_t rows, int64_t dim, int64_t V,
+                       double size, int kept)
+{
+    float *x = randoms(rows * dim), *weight = randoms(V * dim), *old = randoms(V * dim);
+    float *dx[COUNTS], *d_weight[COUNTS], *room = poisoned(ra_loss_room(V));
+    int32_t *labels = calloc((size_t)rows + 1, sizeof *labels);
+    int64_t count = 0;
+    double loss[COUNTS], alone, factor = 0.25;
+    struct truth truth = {
+        0, 0, zeros(rows * dim), zeros(rows * dim), zeros(V * dim), zeros(V * dim)};
+    for (int64_t e = 0; e < rows * dim; e++)
+        x[e] *= (float)size;
+    for (int64_t a = 0; a < rows; a++) {
+        labels[a] =
+            random_below(&state, 4) < kept ? (int32_t)random_below(&state, V) : -1 - (int32_t)a;
+        count += labels[a] >= 0;
+        if (labels[a] >= 0)
+            true_row(dim, V, x + a * dim, weight, labels[a], factor, &truth, truth.dx + a * dim,
+                     truth.dx_off + a * dim);
+    }
+    expect(ra_loss_labels(rows, labels) == count, "labels");
+    for (int t = 0; t < COUNTS; t++) {
+        struct ra_matrix_work work = work_of(set, threads[t]);
+        for (int64_t e = 0; e < ra_loss_room(V); e++)
+            room[e] = number_of_bits(poison);
+        dx[t] = poisoned(rows * dim);
+        d_weight[t] = copy_of(old, V * dim);
+        loss[t] = ra_loss(&work, rows, dim, V, x, weight, labels, factor, dx[t], d_weight[t], room);
+        alone = ra_loss(&work, rows, dim, V, x, weight, labels, factor, NULL, NULL, room);
+        expect(loss[t] == loss[0] && alone == loss[0] && same_bits(dx[t], dx[0], rows * dim) &&
+                   same_bits(d_weight[t], d_weight[0], V * dim),
+               "other bits for %d threads", threads[t]);
+    }
+    expect(near(loss[0], truth.loss, truth.loss_off),
+           "%s rows %" PRId64 " V %" PRId64 ": loss %.9g, not %.9g", set->name, rows, V, loss[0],
+           truth.loss);
+    for (int64_t e = 0; e < rows * dim; e++)
+        expect(near((double)dx[0][e], truth.dx[e], truth.dx_off[e] + 1e-30),
+               "V %" PRId64 ": dx %g, not %g", V, (double)dx[0][e], truth.dx[e]);
+    for (int64_t e = 0; e < V * dim; e++) {
+        double want = truth.d_weight[e] + (double)old[e];
+        double allowed = truth.d_weight_off[e] + 4 * u * fabs((double)old[e]) + 1e-30;
+        expect(near((double)d_weight[0][e], want, allowed), "V %" PRId64 ": d_weight %g, not %g", V,
+               (double)d_weight[0][e], want);
+    }
+    free(labels);
+    release();
+}
+
+/* Vocabularies around vectors and strips; rows around blocks, of which large vocabularies have more. No label
+ * counts, some do, all do. */
+START_TEST(loss)
+{
+    static const int64_t vocabularies[] = {1, 2, 15, 16, 17, 50, 481, 4097, 140000};
+    static const int64_t rows[] = {0, 1, 33, 256, 257};
+    const struct ra_vector *set = ra_vector_find(names[_i]);
+    if (!set)
+        return;
+    for (int v = 0; v < 9; v++)
+        for (int r = 0; r < 5; r++)
+            if (v < 7 || (v == 7 && r >= 3) || r == 2)
+                check_loss(set, rows[r], v < 7 ? 19 : 2, vocabularies[v], 0.3, (v + r) % 5);
+    check_loss(set, 40, 5, 100, 3e3, 4); /* logits of 10^4 */
+    say(names[_i]);
+}
+END_TEST
+
+/* Of equal logits each is likely 1 / V, however large they are; of one far above the others the loss is 0,
+ * or that distance. NaN anywhere in a row that counts is NaN. */
+START_TEST(loss_at_the_ends)
+{
+    enum { V = 20 };
+    const struct ra_vector *set = ra_vector_find(names[_i]);
+    if (!set)
+        return;
+    struct ra_matrix_work work = work_of(set, 1);
+    float weight[V], x = 1, dx = NAN, *room = poisoned(ra_loss_room(V));
+    float d_weight[V] = {0};
+    int32_t label = 3;
+    static const float sizes[] = {0, 1e4f, -1e4f, 3e38f};
+    for (int s = 0; s < 4; s++) {
+        for (int c = 0; c < V; c++)
+            weight[c] = sizes[s];
+        double got = ra_loss(&work, 1, 1, V, &x, weight, &label, 1, &dx, d_weight, room);
+        expect(near(got, log(V), 3e-7), "loss %g", got);
+    }
+    for (int c = 0; c < V; c++)
+        weight[c] = c == 3 ? 1e4f : 0;
+    double near_by = ra_loss(&work, 1, 1, V, &x, weight, &label, 1, &dx, d_weight, room);
+    label = 4;
+    double far = ra_loss(&work, 1, 1, V, &x, weight, &label, 1, &dx, d_weight, room);
+    expect(near_by == 0 && far == 1e4 && dx == 1e4f, "%g and %g, dx %g", near_by, far, (double)dx);
+    for (int c = 0; c < V; c++) {
+        weight[c] = NAN;
+        double none = ra_loss(&work, 1, 1, V, &x, weight, &label, 1, &dx, d_weight, room);
+        expect(isnan(none) && isnan(dx), "NaN is logit %d: loss %g, dx %g", c, none, (double)dx);
+        weight[c] = c == 3 ? 1e4f : 0;
+    }
+    release();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("model");
+    TCase *matrix = tcase_create("matrix"), *layers = tcase_create("layers");
+    TCase *rotary = tcase_create("rotary"), *losses = tcase_create("loss");
+    TCase *const cases[] = {matrix, layers, rotary, losses};
+    for (int c = 0; c < 4; c++) {
+        tcase_set_timeout(cases[c], 600);
+        suite_add_tcase(suite, cases[c]);
+    }
+    tcase_add_loop_test(matrix, products, 0, SETS);
+    tcase_add_loop_test(matrix, products_of_nan, 0, SETS);
+    tcase_add_test(layers, embedding);
+    tcase_add_test(layers, bias);
+    tcase_add_test(layers, norm);
+    tcase_add_test(layers, norm_of_nan);
+    tcase_add_loop_test(layers, gelu_everywhere, 0, SETS);
+    tcase_add_loop_test(layers, gelu_far_away, 0, SETS);
+    tcase_add_loop_test(layers, gelu_counts, 0, SETS);
+    tcase_add_test(layers, central_differences);
+    tcase_add_test(rotary, rotary_angles);
+    tcase_add_test(rotary, rotary_turns);
+    tcase_add_test(losses, loss_differences);
+    tcase_add_loop_test(losses, loss, 0, SETS);
+    tcase_add_loop_test(losses, loss_at_the_ends, 0, SETS);
+    return suite_run(suite);
+}

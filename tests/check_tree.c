@@ -1,0 +1,516 @@
+/* check_tree: attention over a sharded cache, on the ranks of a communicator, against the definition.
+ *
+ *   mpirun -n RANKS build/check-tree
+ *
+ * Runs every test on every rank. A test that finds something wrong says so and goes on, so that its ranks
+ * stay in step.
+ */
+#include <math.h>
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "arrays.h"
+#include "ra_tree.h"
+#include "truth.h"
+#include "verdict.h"
+
+/* Behind every array lies a guard that nothing may be written to. All arrays begin as bytes of 255, which
+ * are NaN. */
+enum { GUARD = 64, POISON = 0xFF };
+
+static const double patience = 60;
+
+static int rank, ranks;
+
+#define EXPECT(...) (void)HOLDS(__VA_ARGS__)
+
+/* ---- What is asked of MPI. */
+
+static int reductions, sends;
+static int64_t bytes_reduced;
+
+int MPI_Iallreduce(const void *from, void *into, int count, MPI_Datatype type, MPI_Op operation,
+                   MPI_Comm comm, MPI_Request *request)
+{
+    int size;
+    PMPI_Type_size(type, &size);
+    reductions++;
+    bytes_reduced += (int64_t)count * size;
+    return PMPI_Iallreduce(from, into, count, type, operation, comm, request);
+}
+
+int MPI_Isend(const void *from, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+              MPI_Request *request)
+{
+    sends++;
+    return PMPI_Isend(from, count, type, to, tag, comm, request);
+}
+
+/* ---- One text: a prompt, and tokens that come after it. */
+
+struct text {
+    struct ra_config config; /* queries: most tokens at once; keys: most positions */
+    int64_t prompt, length;  /* the text has tokens prompt .. length - 1 after its prompt */
+    double size;             /* queries are so many times as large */
+    int64_t
+        nan_at; /* the key at this position is NaN, and the next with the other sign; -1: none */
+    bool heads_first; /* arrays are (B, heads, rows, D), not (B, rows, heads, D) */
+
+    struct truth truth; /* its queries are the tokens after the prompt */
+    struct ra_tree *tree;
+    double *o; /* (B, length - prompt, H, D): results so far */
+};
+
+static struct text usual(int64_t prompt, int64_t length)
+{
+    struct text text = {
+        .config = RA_CONFIG_INIT, .prompt = prompt, .length = length, .size = 1, .nan_at = -1};
+    struct ra_config *c = &text.config;
+    c->batch = 2;
+    c->queries = 4;
+    c->keys = length + 3;
+    c->heads = 4;
+    c->key_heads = 2;
+    c->dim = 8;
+    c->causal = true;
+    c->layout = RA_STRIPED;
+    c->tile_keys = 8;
+    c->timeout = patience;
+    c->threads = 1;
+    return text;
+}
+
+/* Makes the tree, and what is right. False: there is no tree. */
+static bool begin(struct text *text)
+{
+    char error[RA_ERROR_SIZE] = "";
+    enum ra_status status = ra_tree_create(&text->tree, &text->config, MPI_COMM_WORLD, error);
+    if (!HOLDS(status == RA_OK, "%s: %s", ra_status_text(status), error))
+        return false;
+    EXPECT(ra_tree_length(text->tree) == 0 && ra_tree_bytes(text->tree) > 0,
+           "a tree that is not empty");
+    struct ra_config config = text->config;
+    config.queries = text->length - text->prompt;
+    config.keys = text->length;
+    struct truth *t = &text->truth;
+    *t = truth_of(&config);
+    uint64_t state = 5;
+    truth_make_inputs(t, random_number, text->size, &state);
+    for (int64_t b = 0; b < t->B && text->nan_at >= 0; b++) {
+        *truth_row(t, t->x, K, b, text->nan_at, 0) = (double)NAN;
+        *truth_row(t, t->x, K, b, text->nan_at + 1, 0) = -(double)NAN;
+    }
+    text->o = truth_numbers(truth_count(t, O));
+    return true;
+}
+
+static void end(struct text *text)
+{
+    truth_clear(&text->truth);
+    free(text->o);
+    ra_tree_destroy(text->tree);
+}
+
+/* Room for `rows` rows of one of the arrays; free it as data. */
+static struct ra_tensor room_of(const struct text *text, enum truth_array a, int64_t rows)
+{
+    const struct truth *t = &text->truth;
+    int64_t heads = truth_heads(t, a), bytes = t->B * rows * heads * t->D * (int64_t)sizeof(float);
+    void *data = memset(malloc((size_t)bytes + GUARD), POISON, (size_t)bytes + GUARD);
+    return text->heads_first ? ra_tensor_bhnd(data, RA_FLOAT32, rows, heads, t->D)
+                             : ra_tensor_bnhd(data, RA_FLOAT32, rows, heads, t->D);
+}
+
+/* Rows first, first + step, ... of an input. */
+static struct ra_tensor input(const struct text *text, enum truth_array a, int64_t first,
+                              int64_t step, int64_t rows)
+{
+    struct ra_tensor tensor = room_of(text, a, rows);
+    int64_t positions[1000];
+    for (int64_t i = 0; i < rows; i++)
+        positions[i] = first + i * step;
+    arrays_put(&text->truth, a, tensor, rows, positions, text->truth.x[a]);
+    return tensor;
+}
+
+/* The prompt's shard of this rank goes into the tree. */
+static void fill(struct text *text)
+{
+    struct ra_layout layout = {RA_STRIPED, ranks, text->prompt, 1};
+    int64_t rows = ra_layout_rows(layout, rank);
+    struct ra_tensor k = input(text, K, rank, ranks, rows), v = input(text, V, rank, ranks, rows);
+    EXPECT(ra_tree_fill(text->tree, text->prompt, k, v) == RA_OK, "%s", ra_tree_error(text->tree));
+    EXPECT(ra_tree_length(text->tree) == text->prompt, "%lld",
+           (long long)ra_tree_length(text->tree));
+    free(k.data);
+    free(v.data);
+}
+
+static void keep(struct text *text, int64_t first, int64_t count)
+{
+    struct ra_tensor k = input(text, K, first, 1, count), v = input(text, V, first, 1, count);
+    EXPECT(ra_tree_keep(text->tree, first, count, k, v) == RA_OK, "%s", ra_tree_error(text->tree));
+    EXPECT(ra_tree_length(text->tree) == first + count, "%lld",
+           (long long)ra_tree_length(text->tree));
+    free(k.data);
+    free(v.data);
+}
+
+/* Attention of the last `count` positions, whose results go into text->o. */
+static void attend(struct text *text, int64_t count)
+{
+    const struct truth *t = &text->truth;
+    int64_t first = ra_tree_length(text->tree) - count - text->prompt, positions[1000];
+    struct ra_tensor q = input(text, Q, first, 1, count), o = room_of(text, O, count);
+    size_t bytes = (size_t)(t->B * count * t->H * t->D) * sizeof(float) + GUARD;
+    enum ra_status status = ra_tree_attend(text->tree, count, q, o);
+    EXPECT(status == RA_OK, "%s: %s", ra_status_text(status), ra_tree_error(text->tree));
+    for (size_t i = bytes - GUARD; i < bytes; i++)
+        EXPECT(((unsigned char *)o.data)[i] == POISON, "behind o");
+    for (int64_t i = 0; i < count; i++)
+        positions[i] = first + i;
+    arrays_get(t, O, o, count, positions, text->o);
+    free(q.data);
+    free(o.data);
+}
+
+/* Tokens come, 1, 2, ..., most at a time, and so on; most 1: one at a time. */
+static void grow(struct text *text, int64_t most)
+{
+    for (int64_t at = text->prompt, count = 1; at < text->length;
+         at += count, count = count % most + 1) {
+        count = count < text->length - at ? count : text->length - at;
+        keep(text, at, count);
+        attend(text, count);
+    }
+}
+
+/* Do all ranks have the same bits? */
+static void expect_same_bits(const struct text *text)
+{
+    size_t bytes = (size_t)truth_count(&text->truth, O) * sizeof(double);
+    double *others = memcpy(truth_numbers(truth_count(&text->truth, O)), text->o, bytes);
+    PMPI_Bcast(others, (int)bytes, MPI_BYTE, 0, MPI_COMM_WORLD);
+    EXPECT(memcmp(others, text->o, bytes) == 0, "other bits than on rank 0");
+    free(others);
+}
+
+static void judge(struct text *text)
+{
+    expect_same_bits(text);
+    char words[TRUTH_TEXT] = "";
+    truth_forward(&text->truth);
+    EXPECT(truth_judge(&text->truth, O, text->o, words) <= 1, "%s", words);
+}
+
+/* The whole text, one token at a time, and several. */
+static void solve(struct text text)
+{
+    for (int64_t most = 1; most <= text.config.queries; most += 3) {
+        text.heads_first = most > 1;
+        if (!begin(&text))
+            return;
+        fill(&text);
+        grow(&text, most);
+        judge(&text);
+        end(&text);
+    }
+}
+
+/* ---- Tests of what is right. */
+
+static void test_growing(void)
+{
+    for (int64_t prompt = 0; prompt < 6; prompt++)
+        solve(usual(prompt, prompt + 11));
+    solve(usual(100, 131));
+}
+
+/* Fewer positions than ranks. */
+static void test_few_positions(void)
+{
+    for (int64_t length = 1; length < 6; length++)
+        for (int64_t prompt = 0; prompt < length; prompt++)
+            solve(usual(prompt, length));
+}
+
+static void test_heads(void)
+{
+    for (int64_t G = 1; G <= 6; G++)
+        for (int map = RA_GROUPED; map <= RA_INTERLEAVED && 6 % G == 0; map++) {
+            struct text text = usual(5, 24);
+            text.config.heads = 6;
+            text.config.key_heads = G;
+            text.config.head_map = (enum ra_head_map)map;
+            solve(text);
+        }
+}
+
+static void test_lookback(void)
+{
+    static const int64_t lookbacks[] = {0, 1, 2, 3, 4, 7, 8, 20, 1000};
+    for (int i = 0; i < 9; i++) {
+        struct text text = usual(6, 27);
+        text.config.lookback = lookbacks[i];
+        solve(text);
+    }
+}
+
+/* Maxima that differ much between ranks, so that forgotten factors show; and a soft cap. */
+static void test_scores(void)
+{
+    struct text text = usual(9, 40);
+    text.size = 10;
+    solve(text);
+    text.size = 30;
+    solve(text);
+    text.config.softcap = 3;
+    solve(text);
+    text.config.scale = -0.4;
+    solve(text);
+}
+
+/* Tiles of the usual size, on vectors and plain ones, by one thread and by several. */
+static void test_ways(void)
+{
+    struct text text = usual(200, 230);
+    text.config.dim = 24;
+    text.config.heads = 8;
+    text.config.tile_keys = 0;
+    solve(text);
+    text.config.threads = 3;
+    solve(text);
+    text.config.tile = RA_PLAIN_TILE;
+    solve(text);
+    text.config.batch = 0;
+    solve(text);
+}
+
+/* Inventions. */
+static void test_random(void)
+{
+    uint64_t state = 3;
+    for (int i = 0; i < 20; i++) {
+        int64_t prompt = random_below(&state, 20);
+        struct text text = usual(prompt, prompt + 1 + random_below(&state, 15));
+        struct ra_config *c = &text.config;
+        c->batch = 1 + random_below(&state, 3);
+        c->key_heads = 1 + random_below(&state, 3);
+        c->heads = c->key_heads * (1 + random_below(&state, 4));
+        c->dim = 1 + random_below(&state, 33);
+        c->queries = 1 + random_below(&state, 9);
+        c->keys += c->queries;
+        c->lookback = random_below(&state, 2) ? random_below(&state, 30) : RA_NO_LOOKBACK;
+        c->head_map = (enum ra_head_map)random_below(&state, 2);
+        c->threads = i % 10 == 0 ? 2 : 1;
+        solve(text);
+    }
+}
+
+/* Tokens that were tried are forgotten, and others take their places. */
+static void test_again(void)
+{
+    struct text text = usual(5, 30);
+    if (!begin(&text))
+        return;
+    for (int round = 0; round < 2; round++) {
+        fill(&text);
+        for (int64_t at = 5; at < 30; at++) {
+            struct ra_tensor nan = room_of(&text, K, 3);
+            EXPECT(ra_tree_keep(text.tree, at, 3, nan, nan) == RA_OK, "%s",
+                   ra_tree_error(text.tree));
+            keep(&text, at, 1);
+            attend(&text, 1);
+            free(nan.data);
+        }
+    }
+    judge(&text);
+    end(&text);
+}
+
+/* Keys that are NaN reach those that see one, always with the same bits, and nobody else. */
+static void test_nan(void)
+{
+    for (int64_t nan_at = 0; nan_at < 19; nan_at += 3) {
+        struct text text = usual(3, 20);
+        text.nan_at = nan_at;
+        text.config.lookback = 6;
+        if (!begin(&text))
+            return;
+        fill(&text);
+        grow(&text, 4);
+        expect_same_bits(&text);
+        const struct truth *t = &text.truth;
+        for (int64_t i = 0; i < t->N; i++)
+            for (int64_t h = 0; h < t->H; h++)
+                for (int64_t c = 0; c < t->D; c++) {
+                    double *const arrays[] = {[O] = text.o};
+                    bool sees = (truth_sees(t, i, nan_at) || truth_sees(t, i, nan_at + 1)) &&
+                                ra_heads_key(t->head_map, t->H, t->G, h) == 0;
+                    double x = truth_row(t, arrays, O, 1, i, h)[c];
+                    EXPECT(isnan(x) == sees && !(sees && signbit(x)), "token %lld, head %lld: %g",
+                           (long long)i, (long long)h, x);
+                }
+        end(&text);
+    }
+}
+
+/* One reduction, of so many bytes however long the cache is, and no message of this rank's own. */
+static void test_messages(void)
+{
+    struct text text = usual(100, 130);
+    if (!begin(&text))
+        return;
+    fill(&text);
+    keep(&text, 100, 4);
+    for (int64_t count = 1; count <= 4; count++) {
+        reductions = sends = 0;
+        bytes_reduced = 0;
+        attend(&text, count);
+        EXPECT(reductions == 1 && sends == 0, "%d reductions, %d messages", reductions, sends);
+        EXPECT(bytes_reduced == 4 * 2 * count * 4 * (8 + 2) &&
+                   bytes_reduced == ra_tree_reduced(text.tree, count),
+               "%lld bytes", (long long)bytes_reduced);
+    }
+    end(&text);
+}
+
+/* ---- Tests of what is wrong. */
+
+static void refused(const struct ra_config *config, enum ra_status expected, const char *word)
+{
+    char error[RA_ERROR_SIZE] = "";
+    struct ra_tree *tree;
+    enum ra_status status = ra_tree_create(&tree, config, MPI_COMM_WORLD, error);
+    EXPECT(status == expected && !tree && strstr(error, word), "%s: %s", ra_status_text(status),
+           error);
+}
+
+static void test_refusals(void)
+{
+    struct ra_config good = usual(0, 20).config, config = good;
+    refused(NULL, RA_INVALID, "config is NULL");
+    config.type = RA_BFLOAT16;
+    refused(&config, RA_INVALID, "type");
+    config = good;
+    config.has_mask = true;
+    refused(&config, RA_INVALID, "has_mask");
+    config = good;
+    config.causal = false;
+    refused(&config, RA_INVALID, "config.causal");
+    config = good;
+    config.layout = RA_ZIGZAG;
+    refused(&config, RA_INVALID, "config.layout");
+    config = good;
+    config.queries = 24;
+    refused(&config, RA_INVALID, "config.queries");
+    config.queries = 0;
+    refused(&config, RA_INVALID, "config.queries");
+    config = good;
+    config.ring_size = ranks + 1;
+    refused(&config, RA_INVALID, "config.ring_size");
+    config = good;
+    config.dim += rank == ranks - 1 && ranks > 1;
+    config.heads = ranks > 1 ? 4 : 5;
+    refused(&config, ranks > 1 ? RA_DISAGREEMENT : RA_INVALID,
+            ranks > 1 ? "config.dim" : "key_heads");
+}
+
+/* What a cache refuses, it has not done. */
+static void test_limits(void)
+{
+    struct text text = usual(10, 20);
+    if (!begin(&text))
+        return;
+    struct ra_tensor k = room_of(&text, K, 30), none = RA_NO_TENSOR, half = k;
+    half.type = RA_BFLOAT16;
+    fill(&text);
+    EXPECT(ra_tree_fill(text.tree, 24, k, k) == RA_INVALID, "too long");
+    EXPECT(ra_tree_fill(text.tree, -1, k, k) == RA_INVALID, "too short");
+    EXPECT(ra_tree_fill(text.tree, 20, half, k) == RA_INVALID, "a type");
+    EXPECT(ra_tree_keep(text.tree, 10, 14, k, k) == RA_INVALID, "too long");
+    EXPECT(ra_tree_keep(text.tree, 11, 1, k, k) == RA_INVALID, "a hole");
+    EXPECT(ra_tree_keep(text.tree, -1, 1, k, k) == RA_INVALID, "before all");
+    EXPECT(ra_tree_keep(text.tree, 10, -1, k, k) == RA_INVALID, "backwards");
+    EXPECT(ra_tree_keep(text.tree, 10, ranks, none, none) == RA_INVALID, "no arrays");
+    EXPECT(ra_tree_length(text.tree) == 10, "%lld", (long long)ra_tree_length(text.tree));
+    grow(&text, 4);
+    judge(&text);
+    free(k.data);
+    end(&text);
+}
+
+/* One rank asks for too much: all are told so, and nobody waits. Or it does not come: the others wait for
+ * the timeout. */
+static void trouble(bool comes)
+{
+    struct text text = usual(10, 20);
+    text.config.timeout = comes ? 10 : 0.5;
+    if (!begin(&text))
+        return;
+    fill(&text);
+    keep(&text, 10, 1);
+    bool odd = rank == ranks - 1;
+    double began = ra_seconds();
+    struct ra_tensor q = input(&text, Q, 0, 1, 5), o = room_of(&text, O, 5);
+    if (comes || !odd) {
+        enum ra_status status = ra_tree_attend(text.tree, odd ? 5 : 1, q, o);
+        EXPECT(status == (odd ? RA_INVALID : RA_LOST), "%s", ra_status_text(status));
+        EXPECT(strstr(ra_tree_error(text.tree), comes ? "count = 5" : "waited 0.5 s"), "%s",
+               ra_tree_error(text.tree));
+    }
+    EXPECT(ra_seconds() - began < 20, "%g s", ra_seconds() - began);
+    PMPI_Barrier(MPI_COMM_WORLD);
+    enum ra_status status = ra_tree_attend(text.tree, 1, q, o);
+    EXPECT(status == (ranks > 1 ? RA_LOST : RA_OK), "%s", ra_status_text(status));
+
+    /* MPI may still write to what a lost tree keeps. */
+    free(q.data);
+    free(o.data);
+    end(&text);
+}
+
+static void test_wrong_count(void)
+{
+    trouble(true);
+}
+
+static void test_lost_rank(void)
+{
+    trouble(false);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } tests[] = {{"growing", test_growing},
+                 {"few positions", test_few_positions},
+                 {"heads", test_heads},
+                 {"lookback", test_lookback},
+                 {"scores", test_scores},
+                 {"ways", test_ways},
+                 {"random", test_random},
+                 {"again", test_again},
+                 {"nan", test_nan},
+                 {"messages", test_messages},
+                 {"refusals", test_refusals},
+                 {"limits", test_limits},
+                 {"wrong count", test_wrong_count},
+                 {"lost rank", test_lost_rank}};
+    int provided;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    verdict_start(rank, patience, "rank %d of %d: ", rank, ranks);
+    for (size_t t = 0; t < sizeof tests / sizeof *tests; t++) {
+        verdict_state.test = tests[t].name;
+        tests[t].run();
+        verdict("%s", tests[t].name);
+    }
+    int code = verdict_end();
+    MPI_Finalize();
+    return code;
+}

@@ -1,0 +1,806 @@
+#!/usr/bin/env python3
+"""transformer: 10-transformer as a whole, on many ranks, held against the oracle and against itself.
+
+    transformer.py BUILD [PART...] [--seed S] [--rounds N] [--ranks W]
+
+The parts, all of them unless some are named:
+
+    equivalence   one step: logits, loss and every gradient, against tests/rig/model_oracle.py
+    curves        the loss of one training on all ranks and layouts, and the bits of --recompute
+    adamw         some steps of training, against the oracle and AdamW in float64
+    resume        jobs that are killed at any moment, and go on
+    decoding      the tokens that follow, against the oracle, and on all numbers of ranks
+    trouble       ranks that die or stop in training and in decoding
+    commands      what is refused, and models that go out and come in again
+
+--seed draws other models and runs; each further round (--rounds) has random models; --ranks runs less:
+what is compared with the oracle, on one number of ranks alone. Everything lies below
+BUILD/transformer; runs of one number of ranks share a launch of BUILD/batch-10-transformer. The
+last line is "N passed, N failed"; the exit status is 1 if any failed or none ran.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+sys.dont_write_bytecode = True  # nothing that is built lies outside BUILD
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "rig"))
+import jobs
+sys.path.insert(0, HERE)
+import model_compare
+import model_oracle
+
+PYTHON = sys.executable
+TIMEOUT = 20  # seconds until a rank gives up waiting for another, where nobody stops one
+
+# One step may be off by so much, see model_compare.py.
+TOLERANCE = 2e-5
+
+
+class Test:
+    """What a part of the test has: where it may write, and what has passed and failed."""
+
+    def __init__(self, build, folder, options):
+        self.build, self.folder, self.options = build, folder, options
+        self.program = os.path.join(build, "10-transformer")
+        self.passed = self.failed = 0
+
+    def path(self, *names):
+        """A path below the test's folder. Folders on the way to it are made."""
+        path = os.path.join(self.folder, *names)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return path
+
+    def verdict(self, name, complaints):
+        """Notes a test; complaints is a list of texts, or what is wrong as one text, or nothing."""
+        complaints = [complaints] if isinstance(complaints, str) and complaints else complaints or []
+        self.passed, self.failed = self.passed + (not complaints), self.failed + bool(complaints)
+        if complaints:
+            print(f"FAILED  {name}: " + "; ".join(complaints[:4]) +
+                  (f"; and {len(complaints) - 4} more" if len(complaints) > 4 else ""), flush=True)
+
+    def run_batches(self, runs):
+        """Runs all (ranks, words), those of one number of ranks in one launch. The last word of a run
+        is its result, beside which what it prints goes. Returns what failed, by the place in runs."""
+        failures = {}
+        for ranks in sorted({ranks for ranks, _ in runs}):
+            places = [place for place, run in enumerate(runs) if run[0] == ranks]
+            lines = [" ".join(map(str, runs[place][1])) for place in places]
+            number = len(os.listdir(self.folder))
+            lost = jobs.run_lines(os.path.join(self.build, "batch-10-transformer"), ranks, lines,
+                                  self.path(f"lines-{number}-{ranks}"))
+            failures.update({places[line]: text for line, text in lost.items()})
+        return failures
+
+    def command(self, ranks, *words):
+        """The command line of a run by itself. One rank does without mpirun, whose end takes seconds; but
+        then those that run at the same time must not share Open MPI's folder."""
+        words = [self.program, *map(str, words)]
+        if ranks > 1:
+            return jobs.mpirun(ranks, *words)
+        folder = tempfile.mkdtemp(dir=self.folder)
+        return ["env", "OMPI_MCA_ess_singleton_isolated=1", "OMP_WAIT_POLICY=passive",
+                f"OMPI_MCA_orte_tmpdir_base={os.path.abspath(folder)}", *words]
+
+
+# ---- Equivalence: one step, against the oracle ----
+
+
+# Models: what differs from model_oracle's small model of 2 layers with 4 query heads and 2 of keys,
+# and then which labels and keys there are.
+MODELS = {
+    "plain": {},
+    "causal, odd length": dict(causal=True, length=31, num_grouped_query_heads=1),
+    "one head of keys": dict(causal=True, num_grouped_query_heads=4, head_map="interleaved"),
+    "interleaved": dict(causal=True, heads=6, num_grouped_query_heads=3, head_map="interleaved"),
+    "lookback": dict(causal=True, depth=3, lookback=[5, None, 0], length=31, batch=1),
+    "lookback over ranks": dict(causal=True, depth=2, lookback=[13, 100], length=40),
+    "soft cap": dict(causal=True, softcap=1.5, head_map="interleaved"),
+    "tied": dict(causal=True, tied=True, batch=5),
+    "mask": dict(masked=0.3, softcap=3.0),
+    "mask, causal": dict(causal=True, masked=0.5, lookback=[9, None], batch=3),
+    "row without keys": dict(masked="a row", batch=2),
+    "labels ignored": dict(causal=True, ignored=0.7, batch=4),
+    "labels of one rank": dict(causal=True, ignored="all but some at the end", batch=1),
+    "no labels": dict(causal=True, ignored=1.0, batch=2),
+    "narrow, odd sizes": dict(causal=True, ff_mult=1, dim=13, dim_head=6, num_tokens=7, heads=3,
+                              num_grouped_query_heads=3),
+    "rotary": dict(causal=True, rotary_theta=300.0, rotary_scale=2.5, length=37),
+    "wide": dict(causal=True, dim=80, dim_head=20, ff_mult=3, num_tokens=300, length=70, batch=1,
+                 depth=1),
+    "fewer tokens than ranks": dict(causal=True, length=3, batch=4),
+    "one token": dict(length=1, batch=3, ignored=0.0),
+}
+
+# Ranks and sizes of rings; layouts.
+RINGS = ((1, 1), (2, 2), (3, 3), (4, 4), (4, 2), (6, 3), (6, 2), (8, 8))
+LAYOUTS = ("contiguous", "striped", "bucket", "zigzag")
+
+
+def random_model(rng):
+    """Another of them, drawn at random."""
+    def pick(*choices):
+        return choices[rng.integers(len(choices))]
+    sharing, depth, causal = pick(1, 2, 4), pick(1, 2, 3), pick(True, True, False)
+    lookback = [pick(None, int(rng.integers(0, 50))) for _ in range(depth)] if causal else None
+    return dict(causal=causal, depth=depth, lookback=lookback, num_grouped_query_heads=sharing,
+                heads=sharing * pick(1, 2, 3), head_map=pick("grouped", "interleaved"),
+                dim=pick(8, 17, 32, 64), dim_head=pick(2, 8, 16), num_tokens=pick(5, 50, 257),
+                length=int(rng.integers(1, 80)), batch=pick(1, 2, 3, 5), softcap=pick(0.0, 0.0, 2.0),
+                tied=pick(True, False), ff_mult=pick(1, 2, 4), masked=pick(0.0, 0.0, 0.4),
+                ignored=pick(0.0, 0.1, 0.8))
+
+
+def make_problem(model, seed, folder):
+    """Writes the problem of a model."""
+    masked, ignored = model.get("masked", 0.0), model.get("ignored", 0.1)
+    given = {key: value for key, value in model.items() if key not in ("masked", "ignored")}
+    config = model_oracle.checked({key: row[0] for key, row in model_oracle.KEYS.items()} | given)
+    problem = model_oracle.make(config, seed, masked if masked != "a row" else 0.0,
+                                ignored if isinstance(ignored, float) else 0.0)
+    _, _, _, labels, mask = problem
+    if masked == "a row":
+        mask[0] = False
+    if isinstance(ignored, str):
+        labels[:, :-5] = config["ignore_index"]
+    model_oracle.save_problem(folder, *problem)
+
+
+def step_flags(rng, number, ranks, ring):
+    """Flags of a run; layouts take turns, all else is drawn."""
+    layout = LAYOUTS[number % len(LAYOUTS)]
+    flags = ["--layout", "striped" if layout == "bucket" else layout, "--timeout", TIMEOUT]
+    flags += ["--bucket", int(rng.integers(1, 9))] if layout == "bucket" else []
+    flags += ["--ring-size", ring] if ring < ranks else []
+    flags += ["--recompute"] * (rng.random() < 0.4) + ["--gather"] * (rng.random() < 0.4)
+    return flags + (["--threads", int(rng.integers(1, 4))] if rng.random() < 0.3 else [])
+
+
+def judge_step(truth, result):
+    """Complaints about a result, and its worst error."""
+    complaints, worst = [], 0.0
+    if model_compare.files(result) != model_compare.files(truth):
+        return ["has other files than the truth"], worst
+    for path in sorted(model_compare.files(truth)):
+        try:
+            error = model_compare.error_of(np.load(os.path.join(truth, path)),
+                                           np.load(os.path.join(result, path)))
+        except (OSError, ValueError, EOFError) as reason:
+            error = str(reason)
+        if isinstance(error, str) or not error <= TOLERANCE:
+            complaints.append(f"{path}: {error}")
+        else:
+            worst = max(worst, error)
+    return complaints, worst
+
+
+def make_later(problem, folder):
+    """The problem with other tokens in its second half. Returns where that begins."""
+    shutil.copytree(problem, folder)
+    tokens = np.load(os.path.join(folder, "tokens.npy"))
+    half = tokens.shape[1] // 2
+    tokens[:, half:] = (tokens[:, half:] + 1) % (tokens.max() + 1)
+    np.save(os.path.join(folder, "tokens.npy"), tokens)
+    return half
+
+
+def equivalence(test):
+    rng = np.random.default_rng([test.options.seed, 1])
+    problems = {f"tests/fixtures/{name}": os.path.join(HERE, "fixtures", name)
+                for name in ("causal-gqa", "masked")}
+    models = dict(MODELS)
+    for extra in range(1, test.options.rounds):
+        models.update({f"random {extra}.{i}": random_model(rng) for i in range(len(MODELS))})
+    for number, (name, model) in enumerate(models.items()):
+        problems[name] = test.path("problems", str(number))
+        make_problem(model, [test.options.seed, number], problems[name])
+
+    # The truth of the fixtures is the original's, that of all others the oracle's.
+    truths = {}
+    for name, problem in problems.items():
+        truths[name] = problem
+        if not name.startswith("tests"):
+            truths[name] = problem + "-truth"
+            model_oracle.run(argparse.Namespace(folders=[problem, truths[name]]))
+
+    # Every model in every ring, or in one of those of --ranks; of one that is causal, some also with other
+    # later tokens.
+    runs, twins = [], {}
+    for turn, (name, problem) in enumerate(problems.items()):
+        rings = [ring for ring in RINGS if test.options.ranks in (None, ring[0])]
+        rings = [rings[turn % len(rings)]] if test.options.ranks else rings
+        for number, (ranks, ring) in enumerate(rings):
+            words = ["step", *step_flags(rng, turn + number, ranks, ring)]
+            runs.append((ranks, [*words, problem, test.path("results", str(len(runs)))], name))
+            with open(os.path.join(problem, "config.json"), encoding="utf-8") as file:
+                causal = json.load(file)["causal"]
+            if causal and (turn + number) % 4 == 0:
+                later = test.path("later", str(len(runs)))
+                twins[len(runs)] = (len(runs) - 1, make_later(problem, later))
+                runs.append((ranks, [*words, later, test.path("results", str(len(runs)))], name))
+    failures = test.run_batches([(ranks, words) for ranks, words, _ in runs])
+
+    worst = 0.0
+    for place, (ranks, words, name) in enumerate(runs):
+        complaints, error = [failures[place]] if place in failures else [], 0.0
+        if not complaints and place in twins:
+            before, half = twins[place]
+            logits = [np.load(os.path.join(runs[which][1][-1], "logits.npy"))[:, :half]
+                      for which in (before, place) if which not in failures]
+            if len(logits) == 2 and not np.array_equal(*logits):
+                complaints = [f"later tokens change logits before position {half}"]
+        elif not complaints:
+            complaints, error = judge_step(truths[name], words[-1])
+        worst = max(worst, error)
+        test.verdict(f"{name}: {shlex.join(test.command(ranks, *words))}", complaints)
+    print(f"equivalence: {len(runs)} runs, the worst error is {worst:.1e} of {TOLERANCE:g}")
+
+
+# ---- Training ----
+
+
+def write_text(path, length, seed):
+    """Bytes that can be learnt: words out of twenty, in any order."""
+    rng = np.random.default_rng(seed)
+    words = [bytes(rng.integers(97, 123, rng.integers(2, 8), np.uint8)) for _ in range(20)]
+    text = b" ".join(words[i] for i in rng.integers(0, 20, length))[:length]
+    with open(path, "wb") as file:
+        file.write(text)
+    return path
+
+
+def curve_of(model):
+    """The columns step, loss, rate and gradient that a run printed beside its MODEL; the lines of its
+    end are left out."""
+    with open(model + ".counts", encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    return np.array([[float(word) for word in line.split()] for line in lines
+                     if re.match(r"\d+ ", line)]).reshape(-1, 4)
+
+
+def same_bytes(one, other):
+    """Nothing, or a complaint."""
+    try:
+        with open(one, "rb") as a, open(other, "rb") as b:
+            return None if a.read() == b.read() else f"{one} and {other} differ"
+    except OSError as error:
+        return str(error)
+
+
+# A model that is trained in a second, with everything that a layer may have.
+SMALL = ("--dim 32 --depth 2 --heads 4 --key-heads 2 --dim-head 8 --lookback 16,none --length 40 "
+         "--batch 3 --rate 0.01 --warmup 5 --steps 20 --seed 3 --validation 0.2").split()
+
+# Curves of one training, of which rounding alone differs. The first loss is a sum of float32, off by
+# 1e-6 as printed. Gradients are off by 1e-6 of their arrays, and AdamW, which divides each by its own
+# size, moves a weight whose gradient is small by so much more of it: weights are 1e-6 to 1e-5 apart
+# after some steps, of 0.1. The loss is as flat in them as its gradient, whose length is about 1, is
+# short: so it is 1e-5 apart at most, and here five times that is allowed. A wrong label, term or rank
+# shows as 1e-3 or more.
+CURVE_TOLERANCE = 5e-5
+
+
+def curves(test):
+    """One training on all ranks and layouts has one curve."""
+    data = write_text(test.path("text"), 6000, 1)
+    ways = [(1, ""), (1, "--recompute --threads 1"), (2, ""), (2, "--layout zigzag --gather"),
+            (3, "--layout zigzag"), (4, ""), (4, "--recompute"), (4, "--layout striped"),
+            (4, "--layout striped --bucket 2"), (4, "--layout zigzag"), (4, "--ring-size 2"),
+            (4, "--ring-size 1"), (4, "--gather"), (4, "--recompute --gather")]
+    models = [test.path("models", str(place)) for place in range(len(ways))]
+    failures = test.run_batches([(ranks, ["train", *SMALL, *flags.split(), data, models[place]])
+                                 for place, (ranks, flags) in enumerate(ways)])
+    first, worst = None, 0.0
+    for place, (ranks, flags) in enumerate(ways):
+        complaints = [failures[place]] if place in failures else []
+        if not complaints:
+            curve = curve_of(models[place])
+            first = curve if first is None else first
+            apart = np.abs(curve[:, 1] - first[:, 1]).max() if curve.shape == first.shape else np.inf
+            worst = max(worst, apart)
+            if len(curve) != 20 or not apart <= CURVE_TOLERANCE:
+                complaints = [f"{len(curve)} steps, the losses are up to {apart:.1e} apart"]
+            elif abs(curve[0, 1] - np.log(256)) > 0.1 or not curve[-1, 1] < 4:
+                complaints = [f"the loss goes from {curve[0, 1]} to {curve[-1, 1]}"]
+        test.verdict(f"training on {ranks} ranks, {flags}", complaints)
+    print(f"curves: they are up to {worst:.1e} apart, of {CURVE_TOLERANCE:g}")
+
+    # What is computed again has the same bits; so have the model and the means of its gradients.
+    for flags, again in (("", "--recompute"), ("--gather", "--recompute --gather")):
+        pair = [models[ways.index((4, which))] for which in (flags, again)]
+        test.verdict(f"4 ranks, '{again}' and '{flags}'", same_bytes(*pair))
+
+
+def adamw(test):
+    """A few steps against the oracle's gradients and AdamW in float64. There is but one window of data, so
+    every row of every batch is known."""
+    rng = np.random.default_rng([test.options.seed, 2])
+    data, start, model = (test.path("adamw", name) for name in ("data.npy", "start", "model"))
+    tokens = rng.integers(0, 30, 25).astype(np.uint16)
+    np.save(data, tokens)
+    flags = ("--vocabulary 30 --dim 16 --depth 1 --heads 2 --dim-head 8 --length 24 --batch 2 "
+             "--validation 0 --rate 0.02 --warmup 2 --decay 0.3 --clip 0.7 --tied").split()
+    failures = test.run_batches([(1, ["train", *flags, "--steps", 0, data, start]),
+                                 (3, ["train", *flags, "--steps", 6, data, model])])
+    failures.update(test.run_batches([(1, ["export", start, start + "-folder"]),
+                                      (1, ["export", model, model + "-folder"])]))
+    if failures:
+        test.verdict("AdamW", list(failures.values()))
+        return
+    config, weights = model_oracle.load_model(start + "-folder")
+    inputs = np.array([tokens[:-1]] * 2, int), np.array([tokens[1:]] * 2, int)
+    means, squares = ({name: 0 * weight for name, weight in weights.items()} for _ in "ms")
+    losses = []
+    for step in range(1, 7):
+        _, loss, gradients = model_oracle.solve(config, weights, *inputs, np.ones((2, 24), bool))
+        losses.append(loss)
+        length = np.sqrt(sum((gradient**2).sum() for gradient in gradients.values()))
+        rate = 0.02 * (step / 2 if step <= 2 else 0.55 + 0.45 * np.cos(np.pi * (step - 2) / 4))
+        for name, gradient in gradients.items():
+            gradient = gradient * min(1, 0.7 / length)
+            means[name] = 0.9 * means[name] + 0.1 * gradient
+            squares[name] = 0.95 * squares[name] + 0.05 * gradient**2
+            if gradient.ndim == 2:  # gammas and biases do not decay
+                weights[name] = weights[name] * (1 - rate * 0.3)
+            weights[name] = weights[name] - rate * means[name] / (1 - 0.9**step) / (
+                np.sqrt(squares[name] / (1 - 0.95**step)) + 1e-8)
+    curve = curve_of(model)
+    apart = np.abs(curve[:, 1] - losses).max() if len(curve) == 6 else np.inf
+    trained = model_oracle.load_model(model + "-folder")[1]
+    off = max(np.abs(trained[name] - weight).max() for name, weight in weights.items())
+    print(f"adamw: against AdamW in float64, losses are {apart:.1e} off, weights {off:.1e}")
+
+    # Six steps of rate 0.02 move a weight by 0.1 at most.
+    test.verdict("the losses are those of AdamW", "" if apart <= 2e-5 else f"{apart:.1e} off")
+    test.verdict("the weights are those of AdamW", "" if off <= 1e-3 else f"{off:.1e} off")
+
+
+class Job:
+    """A run in the background, whose ranks can be sent signals."""
+
+    def __init__(self, test, name, ranks, *words):
+        self.path = test.path("jobs", name)
+        self.ranks = ranks
+        note = 'echo $$ >"$0.$OMPI_COMM_WORLD_RANK"; exec "$@"'
+        command = jobs.mpirun(ranks, "sh", "-c", note, self.path, test.program, *map(str, words))
+        with open(self.path + ".out", "wb") as out, open(self.path + ".err", "wb") as err:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out,
+                                            stderr=err, start_new_session=True)
+
+    def said(self, which="out"):
+        with open(f"{self.path}.{which}", encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def pid(self, rank):
+        with open(f"{self.path}.{rank}", encoding="utf-8") as file:
+            return int(file.read())
+
+    def await_words(self, count):
+        """Waits until it has printed so many words, or has ended."""
+        end = time.time() + 60
+        while len(self.said().split()) < count and self.process.poll() is None and time.time() < end:
+            time.sleep(0.02)
+
+    def signal(self, number, *ranks):
+        for rank in ranks:
+            try:
+                os.kill(self.pid(rank), number)
+            except ProcessLookupError:
+                pass
+
+    def kill(self):
+        """Ends mpirun and all ranks at once, without a chance to do anything."""
+        self.process.kill()
+        self.signal(signal.SIGKILL, *range(self.ranks))
+        self.process.wait()
+
+    def end(self, seconds):
+        """Waits for its end. Returns complaints about one that hangs, or that leaves processes."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.signal(signal.SIGKILL, *range(self.ranks))
+            jobs.stop(self.process)
+            return [f"no end after {seconds} s"]
+        end = time.time() + 5
+        while any(map(self.runs, range(self.ranks))) and time.time() < end:
+            time.sleep(0.05)
+        left = [rank for rank in range(self.ranks) if self.runs(rank)]
+        self.signal(signal.SIGKILL, *left)
+        return [f"rank {rank} still runs" for rank in left]
+
+    def runs(self, rank):
+        try:
+            with open(f"/proc/{self.pid(rank)}/stat", encoding="utf-8") as file:
+                return file.read().rpartition(")")[2].split()[0] != "Z"
+        except (OSError, ValueError):
+            return False
+
+
+def checkpoint_step(path):
+    """How many steps the model in a checkpoint has made; -1 if there is none."""
+    try:
+        with open(path, "rb") as file:
+            return struct.unpack("<16s3qq", file.read(48))[-1]
+    except OSError:
+        return -1
+    except struct.error:
+        return -2
+
+
+def watch(model, size, seconds, until_part):
+    """Looks at a checkpoint for a while, or until a new one is being written beside it. Complains if what has
+    the model's name has not all its bytes."""
+    end, seen = time.time() + seconds, set()
+    while time.time() < end and not (until_part and os.path.exists(model + ".part")):
+        try:
+            seen.add(os.path.getsize(model))
+        except FileNotFoundError:
+            pass
+    return [f"had {other} bytes of {size}" for other in seen - {size}]
+
+
+def resume(test):
+    """Jobs that are killed at any moment, and go on: what comes out has the bits of one that was not."""
+    data = write_text(test.path("text"), 6000, 1)
+    rng = np.random.default_rng([test.options.seed, 3])
+    flags = [*SMALL[:-6], "--steps", 60, "--seed", 3, "--validation", 0.2]
+    whole, model = test.path("whole"), test.path("killed", "model")
+    failures = test.run_batches([(4, ["train", *flags, data, whole])])
+    words = ["train", *flags, "--save-every", 1, "--resume", data, model]
+    if failures:
+        test.verdict("not killed", list(failures.values()))
+        return
+    complaints, before, kept = [], -1, None
+    for number in range(8):
+        job = Job(test, f"killed-{number}", 4, *words)
+        last = number == 7 or before == 60
+        if not last:
+            job.await_words(5)
+            complaints += watch(model, os.path.getsize(whole), rng.uniform(0, 0.25), number % 2 == 1)
+            job.kill()
+        else:
+            complaints += job.end(120)
+            if job.process.returncode != 0:
+                complaints.append(f"does not go on: {job.said('err')[:300]}")
+        lines = [line for line in job.said().splitlines() if re.match(r"\d+ \d", line)]
+        if lines and int(lines[0].split()[0]) != max(before, 0) + 1:
+            complaints.append(f"goes on with step {lines[0].split()[0]} after {before}")
+        if checkpoint_step(model) < before:
+            complaints.append(f"step {before} was saved, now {checkpoint_step(model)} is")
+        before = checkpoint_step(model)
+        if 0 < before < 60:
+            kept = shutil.copy(model, test.path("kept", "model"))
+        if last:
+            break
+    test.verdict("killed at any moment, and resumed", complaints + ([same_bytes(whole, model)]
+                 if same_bytes(whole, model) else []))
+    left = set(os.listdir(os.path.dirname(model))) - {"model"}
+    test.verdict("nothing is left beside the model", f"{left}" if left else "")
+
+    # On other ranks the bits are others, the curve is the same.
+    if not kept:
+        print("skipped going on with other ranks: no job was killed between its first and last step")
+        return
+    step = checkpoint_step(kept)
+    failures = test.run_batches([(3, ["train", *flags, "--layout", "striped", "--resume", data, kept])])
+    complaints = list(failures.values())
+    if not complaints:
+        own, others = curve_of(kept), curve_of(whole)[step:]
+        apart = np.abs(own - others)[:, :2].max() if own.shape == others.shape else np.inf
+        complaints = f"from step {step}: {apart:.1e} apart" if not apart <= CURVE_TOLERANCE else ""
+        print(f"resume: on other ranks from step {step} on, {apart:.1e} of {CURVE_TOLERANCE:g} apart")
+    test.verdict("resumed on other ranks", complaints)
+
+
+# ---- Decoding ----
+
+
+DECODED = ("causal, odd length", "one head of keys", "interleaved", "lookback", "soft cap", "tied",
+           "rotary", "wide")
+MARGIN = 1e-2  # of logits, whose errors are 1e-6 of numbers of 1 to 10
+
+
+def choose_prompt(rng, folder, length, count):
+    """A prompt after which the oracle's choices are clear, and these."""
+    config, weights = model_oracle.load_model(folder)
+    for _ in range(50):
+        prompt = rng.integers(0, config["num_tokens"], length).tolist()
+        tokens, _, margin = model_oracle.generate(config, weights, prompt, count)
+        if margin > MARGIN:
+            return prompt, tokens
+    raise RuntimeError(f"{folder}: no prompt decides anything")
+
+
+def decoding(test):
+    rng = np.random.default_rng([test.options.seed, 4])
+    folders = {"tests/fixtures/causal-gqa": os.path.join(HERE, "fixtures", "causal-gqa")}
+    for number, name in enumerate(DECODED):
+        folders[name] = test.path("problems", str(number))
+        make_problem(MODELS[name], [test.options.seed, number], folders[name])
+    runs, wanted = [], []
+
+    def add(name, ranks, prompt, count, flags, group):
+        # What is printed goes beside the last word, so that has another name each time.
+        link = test.path("models", str(len(runs)))
+        os.symlink(os.path.abspath(folders[name]), link)
+        words = ["generate", "--prompt", "\t".join(map(str, prompt)), "--count", count, "--timeout",
+                 TIMEOUT, *flags, link]
+        runs.append((ranks, words))
+        wanted.append((name, prompt, group))
+
+    # The likeliest tokens; prompts of one token, and of more.
+    for number, name in enumerate(folders):
+        for length in (1, int(rng.integers(2, 20))):
+            prompt, tokens = choose_prompt(rng, folders[name], length, 12)
+            for ranks in (1, 2, 3, 4, 8):
+                if test.options.ranks in (None, ranks):
+                    flags = ["--threads", 1 + (number + ranks) % 3]
+                    add(name, ranks, prompt, 12, flags, tokens)
+
+    # Tokens drawn by chance: the same on any ranks, and none that the oracle rules out.
+    for seed, name in enumerate(folders):
+        prompt = rng.integers(0, 7, 5).tolist()
+        flags = ["--temperature", 0.9, "--top-k", 12, "--top-p", 0.8, "--seed", seed]
+        for ranks in (1, 2, 4):
+            if test.options.ranks in (None, ranks):
+                add(name, ranks, prompt, 12, flags, "drawn")
+    failures = test.run_batches(runs)
+
+    drawn = {}
+    for place, ((ranks, words), (name, prompt, tokens)) in enumerate(zip(runs, wanted)):
+        complaints = [failures[place]] if place in failures else []
+        if not complaints:
+            with open(words[-1] + ".counts", encoding="utf-8") as file:
+                got = [int(word) for word in file.read().split()]
+            if tokens == "drawn":
+                drawn.setdefault(name, (prompt, got))
+                tokens = drawn[name][1][len(prompt):]
+            if got != prompt + tokens:
+                complaints = [f"got {got}, want {prompt + tokens}"]
+        test.verdict(f"{name}: {shlex.join(test.command(ranks, *words))}", complaints)
+    for name, (prompt, got) in drawn.items():
+        _, steps, _ = model_oracle.generate(*model_oracle.load_model(folders[name]), prompt, 12, 0.9,
+                                            12, 0.8, got[len(prompt):])
+        least = min(steps[i, token] for i, token in enumerate(got[len(prompt):]))
+        test.verdict(f"{name}: drawn tokens are possible", "" if least > 0 else "one is not")
+
+
+# ---- Trouble ----
+
+
+def trouble(test):
+    """A rank dies or stops. The job ends, in time, and says why; what it had saved is whole."""
+    data = write_text(test.path("text"), 6000, 1)
+    tiny = test.path("model")
+    failures = test.run_batches([(1, ["train", *SMALL[:-6], "--steps", 0, data, tiny])])
+    test.verdict("a model to decode", list(failures.values()))
+    train = ["train", *SMALL[:-6], "--steps", 10**6, "--save-every", 5, "--timeout", 2]
+    generate = ["generate", "--prompt", "the", "--count", 10**5, "--timeout", 2]
+    cases = [(name, words, number, rank) for name, words in (
+        ("ring", train), ("sets", [*train, "--ring-size", 1]), ("gathered", [*train, "--gather"]),
+        ("decoding", generate)) for number, rank in ((signal.SIGKILL, 1), (signal.SIGSTOP, 2),
+                                                     (signal.SIGSTOP, 0))
+        if number == signal.SIGSTOP or name in ("ring", "decoding")]
+
+    def try_one(case):
+        name, words, number, rank = case
+        name = f"{name}, {number.name} to rank {rank}"
+        model = tiny if words is generate else test.path("models", name.replace(" ", "-"))
+        job = Job(test, name.replace(" ", "-"), 3, *words, *([] if words is generate else [data]), model)
+        job.await_words(1 if words is generate else 44)
+        time.sleep(0.2)
+        began = time.time()
+        job.signal(number, rank)
+        complaints = job.end(40)
+        took, code, errors = time.time() - began, job.process.returncode, job.said("err")
+
+        # Ranks wait twice the timeout for one that does not report, and mpirun takes its time.
+        if took > 4 + 12:
+            complaints.append(f"ended after {took:.0f} s")
+        if code != (1 if number == signal.SIGSTOP else 137):
+            complaints.append(f"exit status {code}: {errors[:300]}")
+        if number == signal.SIGSTOP and not re.search(r"^10-transformer: .*waited .*2 s for", errors,
+                                                      re.M):
+            complaints.append(f"says {errors[:300]}")
+        if words is not generate:
+            reason = jobs.run(test.command(1, "export", model, model + "-folder"), 60)
+            complaints += [f"its model: {reason}"] if reason else []
+        return name, complaints
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for name, complaints in pool.map(try_one, cases):
+            test.verdict(name, complaints)
+
+
+# ---- The command line ----
+
+
+def refusals(test):
+    """(exit code, words of the message, ranks, command line)."""
+    data, text = test.path("text"), write_text(test.path("text"), 6000, 1)
+    missing, model, used = test.path("missing"), test.path("model"), test.path("used")
+    small = [*SMALL[:-6], "--steps", 2]
+    test.verdict("a model", list(test.run_batches([(1, ["train", *small, data, used])]).values()))
+    fixture = os.path.join(HERE, "fixtures", "causal-gqa")
+    masked = os.path.join(HERE, "fixtures", "masked")
+
+    def write(name, content):
+        with open(test.path(name), "wb") as file:
+            file.write(content)
+        return test.path(name)
+
+    with open(used, "rb") as file:
+        content = file.read()
+    middle = len(content) // 2
+    flipped = content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1:]
+    np.save(test.path("tokens.npy"), np.arange(500) % 40)
+    np.save(test.path("floats.npy"), np.arange(500) / 7)
+    problems = {name: shutil.copytree(fixture, test.path(name))
+                for name in ("no-weight", "other-shape", "label", "no-config", "no-depth", "lookback")}
+    os.remove(os.path.join(problems["no-weight"], "weights", "layers.1.1.3.bias.npy"))
+    np.save(os.path.join(problems["other-shape"], "weights", "layers.0.1.1.bias.npy"), np.ones(5))
+    labels = np.load(os.path.join(fixture, "labels.npy"))
+    labels[1, 7] = 64
+    np.save(os.path.join(problems["label"], "labels.npy"), labels)
+    write("no-config/config.json", b"dim: 3")
+    write("no-depth/config.json", b'{"num_tokens": 64, "dim": 32}')
+    with open(os.path.join(fixture, "config.json"), "rb") as file:
+        write("lookback/config.json", file.read().replace(b"{", b'{"lookback": [5],'))
+
+    def flag(*words, says=None, command="train", ranks=1):
+        ends = {"train": [data, model], "generate": [used], "bench": []}[command]
+        return 2, says or f"^10-transformer: {words[0]}", ranks, [command, *words, *ends]
+
+    return [
+        (2, "give a command", 1, []), (2, "give a command.* not walk", 3, ["walk", data, model]),
+        (2, "give a command", 1, ["--dim", 8, "train", data, model]),
+        (2, "train: give DATA MODEL .got 0", 1, ["train"]),
+        (2, "train: give DATA MODEL .got 3", 2, ["train", data, model, "more"]),
+        (2, "generate: give MODEL .got 0", 1, ["generate", "--count", 3]),
+        (2, "step: give PROBLEM RESULT .got 1", 3, ["step", fixture]),
+        (2, "bench: give flags alone", 1, ["bench", data]),
+        flag("--prompt", "x", says="--prompt is no flag of train"),
+        flag("--steps", 3, says="--steps is no flag of generate", command="generate"),
+        flag("--layout", "zigzag", says="--layout is no flag of generate", command="generate"),
+        flag("--resume", says="--resume is no flag of bench", command="bench"),
+        flag("--no-such-flag", says="no-such-flag"), flag("--dim", says="needs 2 arguments|dim|DATA"),
+        *[flag(name, value) for name, values in {
+            "--vocabulary": (0, "1e3"), "--dim": (0, "x"), "--depth": (0, 100000), "--heads": (0,),
+            "--key-heads": (-1,), "--dim-head": (1,), "--ff-mult": (0,), "--head-map": ("round",),
+            "--softcap": (0, "nan"), "--rotary-theta": (0,), "--rotary-scale": ("inf",),
+            "--lookback": ("x", "3,4", -1, "5,none,5,5,5"), "--layout": ("round",), "--bucket": (3,),
+            "--threads": (0,), "--timeout": (-1, "nan"), "--batch": (0,), "--length": (0,),
+            "--steps": (-1,), "--rate": (-1, "nan"), "--warmup": (-1,), "--decay": (-0.1,),
+            "--clip": (-1,), "--validation": (0.95,), "--save-every": (0,), "--seed": (-1,)}.items()
+          for value in values],
+        *[flag(name, value, command="generate") for name, value in (
+            ("--count", -1), ("--temperature", -1), ("--top-k", 0), ("--top-p", 0), ("--top-p", 1.5))],
+        flag("--ring-size", 3, says="--ring-size 3: does not divide the 2 ranks", ranks=2),
+        flag("--dim-head", 7, says="head_dim must be even"),
+        flag("--heads", 6, "--key-heads", 4, says="key_heads must divide heads"),
+
+        # Trouble with files.
+        (1, "missing: .*No such file", 1, ["train", missing, model]),
+        (1, "missing: .*No such file", 3, ["train", missing, model]),
+        (1, "empty: is empty", 2, ["train", write("empty", b""), model]),
+        (1, "length = 40: give 1 to 39", 3, ["train", *small, write("short", b"a" * 40), model]),
+        (1, "integers", 1, ["train", test.path("floats.npy"), model]),
+        (1, "rank .: .*tokens.npy: token .* is 3[2-9]; tokens are 0 to 31", 3,
+         ["train", *small, "--vocabulary", 32, test.path("tokens.npy"), model]),
+        (1, "used: is there already; give --resume", 1, ["train", *small, text, used]),
+        (1, "used: is there already; give --resume", 3, ["train", *small, text, used]),
+        (1, "another --rate", 3, ["train", *small, "--rate", 0.02, "--resume", text, used]),
+        (1, "another DATA", 1, ["train", *small, "--resume", write("other", b"a" * 5000), used]),
+        (1, "is damaged", 1, ["train", *small, "--resume", text, write("cut", content[:-1])]),
+        (1, "is damaged", 2, ["generate", "--prompt", "x", write("flipped", flipped)]),
+        (1, "is no model", 1, ["generate", "--prompt", "x", text]),
+        (1, "missing: No such file", 3, ["generate", "--prompt", "x", missing]),
+        (1, "--prompt", 1, ["generate", used]),
+        (1, "--prompt: 64 is no token", 2, ["generate", "--prompt", "1 64", fixture]),
+        (1, "--prompt: x is no token", 1, ["generate", "--prompt", "1 2 x", fixture]),
+        (1, "causal", 1, ["generate", "--prompt", "1", masked]),
+        (1, "layers.1.1.3.bias", 2, ["step", problems["no-weight"], test.path("result")]),
+        (1, "layers.0.1.1.bias", 1, ["step", problems["other-shape"], test.path("result")]),
+        (1, "rank .: .*labels.* is 64", 4, ["step", problems["label"], test.path("result")]),
+        (1, "config.json", 1, ["step", problems["no-config"], test.path("result")]),
+        (1, "config.json: has no .depth", 1, ["step", problems["no-depth"], test.path("result")]),
+        (1, "lookback", 2, ["step", problems["lookback"], test.path("result")]),
+        (1, "missing", 1, ["export", missing, test.path("result")]),
+        (1, "missing", 2, ["import", missing, test.path("result")]),
+        (1, "no-folder/model.*No such file", 2, ["import", fixture, missing + "/no-folder/model"]),
+    ]
+
+
+def refused(test, case):
+    """Runs a command line that must be refused: one line of ours on stderr, none on stdout. In the midst of
+    its work each rank speaks for itself, and of those that miss it, too."""
+    code, says, ranks, words = case
+    name = shlex.join(["mpirun", "-n", str(ranks), "10-transformer", *map(str, words)])
+    try:
+        job = subprocess.run(test.command(ranks, *words), stdin=subprocess.DEVNULL, text=True,
+                             capture_output=True, timeout=60, start_new_session=True, errors="replace")
+    except subprocess.TimeoutExpired:
+        return name, "no end after 60 s"
+    own = [line for line in job.stderr.splitlines() if line.startswith("10-transformer: ")]
+    wrong = [f"exit status {job.returncode} instead of {code}"] if job.returncode != code else []
+    at_work = says.startswith("rank")
+    if not any(re.search(says, line) for line in own) or (len(own) > 1 and not at_work):
+        wrong.append(f"says {own or job.stderr[:500]}")
+    return name, wrong + ([f"prints {job.stdout[:100]}"] if job.stdout and not at_work else [])
+
+
+def commands(test):
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        for name, complaints in pool.map(lambda case: refused(test, case), refusals(test)):
+            test.verdict(name, complaints)
+    for words in (["--help"], ["train", "--help"]):
+        job = subprocess.run(test.command(3, *words), stdin=subprocess.DEVNULL, text=True,
+                             capture_output=True, timeout=60)
+        good = job.returncode == 0 and job.stdout.count("Usage: ") == 1 and not job.stderr
+        test.verdict(" ".join(words), "" if good else f"{job.returncode} {job.stdout} {job.stderr}")
+
+    # Models go out as folders and as one file of others' format, and come in again, to the bit.
+    script = os.path.join(HERE, "safetensors_folder.py")
+    for number, name in enumerate(("lookback", "tied", "one head of keys", "soft cap", "rotary")):
+        given, file, folder, again, packed = (test.path("exported", f"{number}-{what}") for what in (
+            "given", "file", "folder", "again", "weights.safetensors"))
+        make_problem(MODELS[name], number, given)
+        failures = [jobs.run(command, 60) for command in (
+            test.command(2, "import", given, file), test.command(3, "export", file, folder),
+            [PYTHON, script, "pack", os.path.join(folder, "weights"), packed],
+            [PYTHON, script, "unpack", packed, os.path.join(again, "weights")],
+            test.command(1, "import", folder, file + "-again"))]
+        complaints = [failure for failure in failures if failure]
+        for weight in os.listdir(os.path.join(given, "weights")):
+            for other in (folder, again):
+                complaints.append(same_bytes(os.path.join(given, "weights", weight),
+                                             os.path.join(other, "weights", weight)))
+        complaints.append(same_bytes(file, file + "-again"))
+        test.verdict(f"{name}: exported and imported", [text for text in complaints if text])
+
+
+def main():
+    parts = {"equivalence": equivalence, "curves": curves, "adamw": adamw, "resume": resume,
+             "decoding": decoding, "trouble": trouble, "commands": commands}
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", metavar="BUILD", help="the folder of 10-transformer")
+    parser.add_argument("parts", metavar="PART", nargs="*", help="run these alone")
+    parser.add_argument("--seed", type=int, default=1, help="of what is random (1)")
+    parser.add_argument("--rounds", type=int, default=1, help="sets of models (1)")
+    parser.add_argument("--ranks", type=int, help="compare with the oracle on so many ranks alone")
+    options = parser.parse_args()
+    if set(options.parts) - set(parts):
+        parser.error(f"the parts are {', '.join(parts)}")
+
+    # Whoever ends this test ends its ranks, too: see jobs.run().
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    passed = failed = 0
+    for name in options.parts or parts:
+        folder = os.path.join(options.build, "transformer", name)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        test, began = Test(options.build, folder, options), time.time()
+        parts[name](test)
+        passed, failed = passed + test.passed, failed + test.failed
+        print(f"{name}: {test.passed} of {test.passed + test.failed} passed, "
+              f"{time.time() - began:.0f} s", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
