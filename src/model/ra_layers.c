@@ -14,10 +14,9 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The sum of a[i] * b[i], in as many sums as compilers can put into vectors. In double, as squares of
- * float32 need not be numbers of float32. */
-static double dot(int64_t count, const float *a, const float *b)
+double ra_dot(int64_t count, const float *a, const float *b)
 {
+    /* As many sums as compilers can put into vectors. */
     double sums[16] = {0}, sum = 0;
     int64_t i = 0;
     for (; i + 16 <= count; i += 16)
@@ -94,7 +93,7 @@ void ra_norm_forward(int threads, int64_t rows, int64_t dim, const float *x, con
 {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t a = 0; a < rows; a++) {
-        float factor = norm_factor(dim, dot(dim, x + a * dim, x + a * dim));
+        float factor = norm_factor(dim, ra_dot(dim, x + a * dim, x + a * dim));
         for (int64_t c = 0; c < dim; c++)
             out[a * dim + c] = x[a * dim + c] * factor * gamma[c];
     }
@@ -108,14 +107,14 @@ void ra_norm_backward(int threads, int64_t rows, int64_t dim, const float *x, co
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t a = 0; a < rows; a++) {
         const float *row = x + a * dim, *d_row = d_out + a * dim;
-        double square = dot(dim, row, row), along = 0;
+        double square = ra_dot(dim, row, row), along = 0;
         float factor = norm_factor(dim, square);
         for (int64_t first = 0; first < dim; first += COLUMNS) {
             float g[COLUMNS];
             int64_t columns = least(COLUMNS, dim - first);
             for (int64_t c = 0; c < columns; c++)
                 g[c] = d_row[first + c] * gamma[first + c];
-            along += dot(columns, g, row + first);
+            along += ra_dot(columns, g, row + first);
         }
         float share = sqrt(square) < SHORTEST ? 0 : (float)(along / square);
         for (int64_t c = 0; c < dim; c++)

@@ -12,6 +12,9 @@
 #include <stdint.h>
 #include "ra_vector.h"
 
+/* The sum of a[i] * b[i]. In double, as squares of float32 need not be numbers of float32. */
+double ra_dot(int64_t count, const float *a, const float *b);
+
 /* out (rows, dim): row tokens[a] of table (vocabulary, dim). And its backward. */
 void ra_embedding_forward(int threads, int64_t rows, int64_t dim, const int32_t *tokens,
                           const float *table, float *out);

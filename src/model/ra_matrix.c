@@ -45,9 +45,12 @@ static void pack_right(struct ra_matrix right, int64_t count, int64_t width, int
             memcpy(to + k * columns, right.data + k * right.row, (size_t)width * sizeof *to);
     else
         for (int64_t k = 0; k < count; k += GAP) /* a line of the cache of each column */
-            for (int64_t c = 0; c < width; c++)
+            for (int64_t c = 0; c < width; c++) {
+                /* The processor does not guess that many columns go on. */
+                __builtin_prefetch(right.data + c * right.column + k + 2 * GAP);
                 for (int64_t i = k; i < least(count, k + GAP); i++)
                     to[i * columns + c] = right.data[i + c * right.column];
+            }
 }
 
 /* Packs `rows` rows of `count` numbers in the order in which they lie. */

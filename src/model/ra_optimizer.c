@@ -4,6 +4,7 @@
  */
 #include "ra_optimizer.h"
 #include <math.h>
+#include "ra_layers.h"
 
 enum { CHUNKS = 256 };
 
@@ -23,9 +24,8 @@ double ra_length(int threads, int64_t count, const float *vector)
     int64_t chunk = (count + CHUNKS - 1) / CHUNKS;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < CHUNKS; i++) {
-        sums[i] = 0;
-        for (int64_t e = i * chunk; e < count && e < (i + 1) * chunk; e++)
-            sums[i] += (double)vector[e] * (double)vector[e];
+        int64_t first = i * chunk, left = count - first < chunk ? count - first : chunk;
+        sums[i] = left > 0 ? ra_dot(left, vector + first, vector + first) : 0;
     }
     for (int64_t i = 0; i < CHUNKS; i++)
         sum += sums[i];
