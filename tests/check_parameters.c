@@ -334,8 +334,8 @@ START_TEST(fifty_steps)
         double changes = 0;
         for (int64_t step = 1; step <= 50; step++) {
             new_gradients(&config, &x, i < 2 ? step : 1);
-            double length =
-                ra_optimizer_step(&o, &config, 1, step, x.gradients, x.weights, x.means, x.squares);
+            double length = ra_optimizer_step(&o, &config, ra_share(&config, 0, 1), 1, step,
+                                              x.gradients, x.weights, x.means, x.squares);
             double want = true_step(&o, &config, &x, step);
             expect(fabs(length - want) < 1e-12 * want, "length %g, not %g", length, want);
             changes += 3 * (2 * (double)step + 4 * 10 + 8) * ra_optimizer_rate(&o, step);
@@ -369,8 +369,8 @@ START_TEST(first_step)
     struct training x = training_of(&config);
     new_gradients(&config, &x, 1);
     memset(x.weights, 0, (size_t)x.numbers * sizeof *x.weights);
-    double length =
-        ra_optimizer_step(&o, &config, 1, 1, x.gradients, x.weights, x.means, x.squares);
+    double length = ra_optimizer_step(&o, &config, ra_share(&config, 0, 1), 1, 1, x.gradients,
+                                      x.weights, x.means, x.squares);
     expect(length > 1, "%g", length);
     for (int64_t e = 0; e < ra_parameter(&config, 0).count; e++) {
         double want = copysign(ra_optimizer_rate(&o, 1), -(double)x.gradients[e]);
@@ -398,8 +398,8 @@ START_TEST(threads_of_a_step)
             memcpy(x.weights, before, bytes);
             memcpy(x.means, before + n, bytes);
             memcpy(x.squares, before + 2 * n, bytes);
-            ra_optimizer_step(&how, &config, threads[t], step, x.gradients, x.weights, x.means,
-                              x.squares);
+            ra_optimizer_step(&how, &config, ra_share(&config, 0, 1), threads[t], step, x.gradients,
+                              x.weights, x.means, x.squares);
             if (t == 0) {
                 memcpy(first, x.weights, bytes);
                 memcpy(first + n, x.means, bytes);
@@ -429,8 +429,8 @@ START_TEST(gradients_of_nan)
     for (int64_t e = 0; e < x.numbers; e++) {
         new_gradients(&config, &x, 1);
         x.gradients[e] = specials[e % 3];
-        expect(!isfinite(ra_optimizer_step(&how, &config, 1, 1, x.gradients, x.weights, x.means,
-                                           x.squares)),
+        expect(!isfinite(ra_optimizer_step(&how, &config, ra_share(&config, 0, 1), 1, 1,
+                                           x.gradients, x.weights, x.means, x.squares)),
                "a length at %" PRId64, e);
         x.gradients[e] = 0;
         expect(same_bits(weights, x.weights, x.numbers) && same_bits(means, x.means, x.numbers) &&

@@ -165,6 +165,19 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
     if (MPI_Comm_dup(comm, &model->comm) != MPI_SUCCESS)
         return ra_model_fail(model, RA_LOST, "MPI cannot duplicate the communicator");
 
+    /* The shares of all ranks. */
+    MPI_Comm_rank(model->comm, &model->rank);
+    MPI_Comm_size(model->comm, &model->ranks);
+    model->counts = malloc(2 * (size_t)model->ranks * sizeof *model->counts);
+    if (!model->counts)
+        return ra_model_fail(model, RA_OUT_OF_MEMORY, "no memory for a model");
+    model->places = model->counts + model->ranks;
+    for (int r = 0; r < model->ranks; r++) {
+        struct ra_share share = ra_share(&model->config, r, model->ranks);
+        model->places[r] = (int)share.first;
+        model->counts[r] = (int)(share.end - share.first);
+    }
+
     /* A link knows how many ranks share the processors. */
     status = ra_mpi_link(&link, comm, model->run.ring_size, model->run.timeout, model->error);
     if (status != RA_OK)
@@ -234,6 +247,7 @@ void ra_model_destroy(struct ra_model *model)
     }
     if (model->comm != MPI_COMM_NULL)
         MPI_Comm_free(&model->comm);
+    free(model->counts);
     free(model->memory);
     free(model);
 }
@@ -261,4 +275,9 @@ int64_t ra_model_bytes(const struct ra_model *model)
 int ra_model_threads(const struct ra_model *model)
 {
     return model->work.threads;
+}
+
+struct ra_share ra_model_share(const struct ra_model *model)
+{
+    return ra_share(&model->config, model->rank, model->ranks);
 }

@@ -74,4 +74,10 @@ RA_CHECKED enum ra_status ra_model_step(struct ra_model *model, const float *wei
                                         const struct ra_model_batch *batch, float *gradients,
                                         double *loss);
 
+/* Gives all ranks all of an array like weights, of which each has its ra_share. */
+RA_CHECKED enum ra_status ra_model_gather(struct ra_model *model, float *all);
+
+/* The share of this rank. */
+struct ra_share ra_model_share(const struct ra_model *model);
+
 #endif

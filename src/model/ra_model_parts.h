@@ -42,6 +42,7 @@ struct ra_model {
     float *memory;
     int64_t bytes;
 
+    int rank, ranks, *counts, *places; /* of all ranks: how many numbers a share has, and where */
     MPI_Request requests[RA_MOST_LAYERS + 2]; /* sums of gradients that are under way */
     int request_count;
 };

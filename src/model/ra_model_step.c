@@ -306,3 +306,14 @@ enum ra_status ra_model_step(struct ra_model *model, const float *weights,
         status = backward(model, weights, batch, gradients);
     return status == RA_OK ? sum_up(model, loss) : status;
 }
+
+enum ra_status ra_model_gather(struct ra_model *model, float *all)
+{
+    MPI_Request request;
+    if (MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_FLOAT, all, model->counts, model->places, MPI_FLOAT,
+                        model->comm, &request) != MPI_SUCCESS ||
+        !ra_collective_wait(&request, model->run.timeout))
+        return ra_model_fail(model, RA_LOST, "waited %g s for all ranks to give their weights",
+                             model->run.timeout);
+    return RA_OK;
+}

@@ -33,8 +33,8 @@ double ra_length(int threads, int64_t count, const float *vector)
 }
 
 double ra_optimizer_step(const struct ra_optimizer *optimizer, const struct ra_model_config *config,
-                         int threads, int64_t step, const float *gradients, float *weights,
-                         float *means, float *squares)
+                         struct ra_share share, int threads, int64_t step, const float *gradients,
+                         float *weights, float *means, float *squares)
 {
     double length = ra_length(threads, ra_parameter_numbers(config), gradients);
     if (!isfinite(length))
@@ -51,9 +51,11 @@ double ra_optimizer_step(const struct ra_optimizer *optimizer, const struct ra_m
     float square_factor = (float)(1 / (1 - pow(optimizer->beta2, (double)step)));
     for (int i = 0; i < ra_parameter_count(config); i++) {
         struct ra_parameter x = ra_parameter(config, i);
+        int64_t first = x.first > share.first ? x.first : share.first;
+        int64_t end = x.first + x.count < share.end ? x.first + x.count : share.end;
         float kept = x.columns > 0 ? (float)(1 - rate * optimizer->decay) : 1;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-        for (int64_t e = x.first; e < x.first + x.count; e++) {
+        for (int64_t e = first; e < end; e++) {
             float gradient = gradients[e] * cut;
             means[e] = beta1 * means[e] + share1 * gradient;
             squares[e] = beta2 * squares[e] + share2 * gradient * gradient;

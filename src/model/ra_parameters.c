@@ -139,6 +139,12 @@ int64_t ra_parameter_numbers(const struct ra_model_config *config)
     return first_of(config, ra_parameter_count(config));
 }
 
+struct ra_share ra_share(const struct ra_model_config *config, int rank, int ranks)
+{
+    int64_t lines = ra_parameter_numbers(config) / LINE;
+    return (struct ra_share){lines * rank / ranks * LINE, lines * (rank + 1) / ranks * LINE};
+}
+
 struct ra_layer ra_layer(const struct ra_model_config *config, const float *all, int64_t layer)
 {
     float *at[OF_A_LAYER];

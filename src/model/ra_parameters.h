@@ -52,6 +52,13 @@ int ra_parameter_count(const struct ra_model_config *config);
 struct ra_parameter ra_parameter(const struct ra_model_config *config, int index);
 int64_t ra_parameter_numbers(const struct ra_model_config *config);
 
+/* Numbers first, ..., end - 1 of the array of all: the share of one of so many ranks, in whole lines of the
+ * cache. */
+struct ra_share {
+    int64_t first, end;
+};
+struct ra_share ra_share(const struct ra_model_config *config, int rank, int ranks);
+
 /* The weights of a layer, and those outside of layers, in an array of all: of weights, or of their
  * gradients. Matrices are (out, in): a layer computes x times the transpose. */
 struct ra_layer {

@@ -55,8 +55,9 @@ void transformer_bench(struct transformer *t)
         double began = ra_seconds();
         transformer_check(t, ra_model_step(model, weights, &batch, gradients, &loss),
                           ra_model_error(model));
-        ra_optimizer_step(&optimizer, &t->model, ra_model_threads(model), s + 2, gradients, weights,
-                          means, squares);
+        ra_optimizer_step(&optimizer, &t->model, ra_model_share(model), ra_model_threads(model),
+                          s + 2, gradients, weights, means, squares);
+        transformer_check(t, ra_model_gather(model, weights), ra_model_error(model));
         if (s >= 0)
             seconds[s] = ra_seconds() - began;
     }

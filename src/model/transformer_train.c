@@ -167,27 +167,33 @@ static double validate(struct run *run)
     return sum / (double)count;
 }
 
-/* A number that tells different weights apart. */
-static int64_t checksum(int64_t count, const float *weights)
+/* A number that tells different arrays apart. */
+static uint64_t checksum(int64_t count, const float *numbers)
 {
     uint64_t sum = 0;
     for (int64_t e = 0; e < count; e++) {
         uint32_t bits;
-        memcpy(&bits, &weights[e], sizeof bits);
+        memcpy(&bits, &numbers[e], sizeof bits);
         sum = (sum ^ bits) * UINT64_C(0x9E3779B97F4A7C15);
     }
-    return (int64_t)sum;
+    return sum;
 }
 
-/* One rank writes for all, as all have the same weights. A machine that computes wrong shows here. */
+/* One rank writes for all, as all have the same weights, and had the same gradients. A rank that computes
+ * wrong shows here. */
 static void save(struct run *run)
 {
-    struct stage *stage = &run->t->stage;
-    stage_gather(stage, checksum(ra_parameter_numbers(&run->t->model), run->weights));
+    struct transformer *t = run->t;
+    struct stage *stage = &t->stage;
+    int64_t numbers = ra_parameter_numbers(&t->model);
+    stage_gather(stage,
+                 (int64_t)(checksum(numbers, run->weights) + checksum(numbers, run->gradients)));
     for (int r = 1; r < stage->world.ranks; r++)
         if (stage->gathered[r] != stage->gathered[0])
-            stage_fail(stage, "after step %" PRId64 " rank %d has other weights than rank 0",
+            stage_fail(stage, "after step %" PRId64 " rank %d has other gradients than rank 0",
                        run->training.step, r);
+    transformer_check(t, ra_model_gather(run->model, run->means), ra_model_error(run->model));
+    transformer_check(t, ra_model_gather(run->model, run->squares), ra_model_error(run->model));
     if (stage->world.rank == 0)
         transformer_check(run->t,
                           ra_checkpoint_write(run->t->arguments[1], &run->t->model, &run->training,
@@ -219,13 +225,15 @@ void transformer_train(struct transformer *t)
                           ra_model_error(run.model));
         stage_trace(stage, STAGE_LANE_WORK, "step", (int)*step, start, ra_seconds());
         ++*step;
-        double length = ra_optimizer_step(&optimizer, &t->model, ra_model_threads(run.model), *step,
-                                          run.gradients, run.weights, run.means, run.squares);
+        double length = ra_optimizer_step(&optimizer, &t->model, ra_model_share(run.model),
+                                          ra_model_threads(run.model), *step, run.gradients,
+                                          run.weights, run.means, run.squares);
         if (!isfinite(loss) || !isfinite(length))
             stage_fail(stage,
                        "step %" PRId64 ": the loss is %g and the length of the gradient %g; "
                        "try a smaller --rate or --clip",
                        *step, loss, length);
+        transformer_check(t, ra_model_gather(run.model, run.weights), ra_model_error(run.model));
         if (stage->world.rank == 0) {
             printf("%" PRId64 " %.6f %.6f %.4f\n", *step, loss,
                    ra_optimizer_rate(&optimizer, *step), length);
