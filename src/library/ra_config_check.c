@@ -21,7 +21,8 @@ enum ra_status ra_refuse(char *error, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(error, RA_ERROR_SIZE, format, arguments);
+    if (error)
+        vsnprintf(error, RA_ERROR_SIZE, format, arguments);
     va_end(arguments);
     return RA_INVALID;
 }

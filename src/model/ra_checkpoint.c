@@ -7,12 +7,12 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <libgen.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "ra_config_check.h"
 #include "ra_folder.h"
 
 static const char word[16] = "ringattn model 1";
@@ -29,16 +29,6 @@ struct stream {
     uint64_t sum;
     bool failed;
 };
-
-__attribute__((format(printf, 2, 3))) static enum ra_status fail(char error[RA_ERROR_SIZE],
-                                                                 const char *format, ...)
-{
-    va_list values;
-    va_start(values, format);
-    vsnprintf(error, RA_ERROR_SIZE, format, values);
-    va_end(values);
-    return RA_INVALID;
-}
 
 /* Adds bytes to the checksum, eight at a time: each step can be undone, so no change of one word is lost. */
 static void add_up(struct stream *stream, const void *bytes, size_t count)
@@ -77,20 +67,20 @@ static enum ra_status open_file(const char *path, struct stream *stream, struct 
     struct stat status;
     *stream = (struct stream){.file = fopen(path, "rb")};
     if (!stream->file)
-        return fail(error, "%.200s: %s", path, strerror(errno));
+        return ra_refuse(error, "%.200s: %s", path, strerror(errno));
     get(stream, head, sizeof *head);
     if (stream->failed || memcmp(head->word, word, sizeof word) != 0 || head->text < 0 ||
         head->text >= LONGEST)
-        return fail(error, "%.200s: is no model of this program", path);
+        return ra_refuse(error, "%.200s: is no model of this program", path);
     get(stream, text, (size_t)head->text);
     text[head->text] = '\0';
     if (stream->failed || ra_model_config_read(path, text, config, error) != RA_OK)
-        return fail(error, "%.200s: is damaged: its config cannot be read", path);
+        return ra_refuse(error, "%.200s: is damaged: its config cannot be read", path);
     int64_t arrays = head->trained ? 3 : 1, numbers = ra_parameter_numbers(config);
     int64_t bytes = (int64_t)sizeof *head + head->text + arrays * numbers * 4 + 8;
     if (head->numbers != numbers || fstat(fileno(stream->file), &status) != 0 ||
         status.st_size != bytes)
-        return fail(error, "%.200s: is damaged: it must have %" PRId64 " bytes", path, bytes);
+        return ra_refuse(error, "%.200s: is damaged: it must have %" PRId64 " bytes", path, bytes);
     return RA_OK;
 }
 
@@ -134,7 +124,7 @@ enum ra_status ra_checkpoint_read(const char *path, float *weights, float *means
     if (status == RA_OK) {
         get(&stream, &written, sizeof written);
         if (stream.failed || sum != written)
-            status = fail(error, "%.200s: is damaged: its checksum is wrong", path);
+            status = ra_refuse(error, "%.200s: is damaged: its checksum is wrong", path);
     }
     if (stream.file)
         fclose(stream.file);
@@ -169,7 +159,7 @@ enum ra_status ra_checkpoint_write(const char *path, const struct ra_model_confi
 {
     char part[4096], text[LONGEST];
     if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
-        return fail(error, "the path of the model is longer than 4,090 bytes");
+        return ra_refuse(error, "the path of the model is longer than 4,090 bytes");
     int64_t numbers = ra_parameter_numbers(config);
     struct head head = {.text = ra_model_config_write(config, text, sizeof text),
                         .numbers = numbers,
@@ -179,7 +169,7 @@ enum ra_status ra_checkpoint_write(const char *path, const struct ra_model_confi
         head.training = *training;
     struct stream stream = {.file = fopen(part, "wb")};
     if (!stream.file)
-        return fail(error, "%.200s: %s", part, strerror(errno));
+        return ra_refuse(error, "%.200s: %s", part, strerror(errno));
     put(&stream, &head, sizeof head);
     put(&stream, text, (size_t)head.text);
     const float *arrays[3] = {weights, means, squares};
@@ -193,11 +183,12 @@ enum ra_status ra_checkpoint_write(const char *path, const struct ra_model_confi
     int reason = errno;
     if (fclose(stream.file) != 0 || !good) {
         unlink(part);
-        return fail(error, "%.200s: cannot be written: %s", part, strerror(good ? errno : reason));
+        return ra_refuse(error, "%.200s: cannot be written: %s", part,
+                         strerror(good ? errno : reason));
     }
     if (rename(part, path) == 0 && keep_name(path))
         return RA_OK;
-    fail(error, "%.200s: %s", path, strerror(errno));
+    ra_refuse(error, "%.200s: %s", path, strerror(errno));
     unlink(part); /* which is there if it did not get its name */
     return RA_INVALID;
 }

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include "ra_random.h"
 
 /* Rounds of the Feistel network. Four are enough in theory, for large domains; small ones want
  * more. */
@@ -48,17 +49,6 @@ int64_t ra_dataset_left_out(const struct ra_dataset *dataset)
     return dataset->tokens->count - 1 - dataset->windows * dataset->length;
 }
 
-/* Mixes the bits of x: equal inputs give equal outputs, and a change of one bit changes half of
- * them. G. Steele, D. Lea, C. Flood, Fast splittable pseudorandom number generators, 2014
- * (SplitMix64). */
-static uint64_t mix(uint64_t x)
-{
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-    x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    return x ^ x >> 31;
-}
-
 /* Where number i goes in a permutation of 0 .. count - 1 that follows from the key. A Feistel
  * network permutes all numbers of 2 * half bits (M. Luby, C. Rackoff, How to construct pseudorandom
  * permutations from pseudorandom functions, 1988): a round exchanges the halves and changes one by
@@ -75,7 +65,7 @@ static int64_t permute(uint64_t key, int64_t count, int64_t i)
     do {
         for (uint64_t round = 0; round < ROUNDS; round++) {
             uint64_t left = x >> half, right = x & mask;
-            x = right << half | (left ^ (mix(key + ROUNDS * right + round) & mask));
+            x = right << half | (left ^ (ra_random_mix(key + ROUNDS * right + round) & mask));
         }
     } while (x >= (uint64_t)count);
     return (int64_t)x;
@@ -84,7 +74,8 @@ static int64_t permute(uint64_t key, int64_t count, int64_t i)
 int64_t ra_dataset_window(const struct ra_dataset *dataset, int64_t sample)
 {
     uint64_t epoch = (uint64_t)(sample / dataset->training);
-    return permute(mix(mix(dataset->seed) + epoch), dataset->training, sample % dataset->training);
+    return permute(ra_random_mix(ra_random_mix(dataset->seed) + epoch), dataset->training,
+                   sample % dataset->training);
 }
 
 enum ra_status ra_dataset_read(const struct ra_dataset *dataset, int64_t window, int64_t count,

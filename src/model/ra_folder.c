@@ -7,21 +7,11 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-__attribute__((format(printf, 2, 3))) static enum ra_status fail(char error[RA_ERROR_SIZE],
-                                                                 const char *format, ...)
-{
-    va_list values;
-    va_start(values, format);
-    vsnprintf(error, RA_ERROR_SIZE, format, values);
-    va_end(values);
-    return RA_INVALID;
-}
+#include "ra_config_check.h"
 
 /* ---- config.json, an object of names and values. */
 
@@ -163,32 +153,33 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
         } else if (good)
             good = key < keys + KEYS ? read_word(&at, value) && take(key, value) : skip_value(&at);
         if (!good)
-            return fail(error, "%s: the value of \"%s\" is wrong", name, word);
+            return ra_refuse(error, "%s: the value of \"%s\" is wrong", name, word);
         skip_blanks(&at);
         good = step(&at, ',') || *at == '}';
     }
     if (!good)
-        return fail(error, "%s: is not a JSON object of names and values", name);
+        return ra_refuse(error, "%s: is not a JSON object of names and values", name);
     for (int k = 0; k < 5; k++)
         if (*keys[k].whole == -1)
-            return fail(error, "%s: has no \"%s\"", name, keys[k].name);
+            return ra_refuse(error, "%s: has no \"%s\"", name, keys[k].name);
     if (ignored >= 0)
-        return fail(error,
-                    "%s: ignore_index is %" PRId64 ": labels that do not count are negative here",
-                    name, ignored);
+        return ra_refuse(
+            error, "%s: ignore_index is %" PRId64 ": labels that do not count are negative here",
+            name, ignored);
     if (sharing < 1 || config->heads % sharing != 0)
-        return fail(error, "%s: num_grouped_query_heads, %" PRId64 ", must divide heads, %" PRId64,
-                    name, sharing, config->heads);
+        return ra_refuse(error,
+                         "%s: num_grouped_query_heads, %" PRId64 ", must divide heads, %" PRId64,
+                         name, sharing, config->heads);
     if (limits > 0 && limits != config->depth)
-        return fail(error,
-                    "%s: lookback has %" PRId64 " entries; give one for each of %" PRId64
-                    " layers, or one for all without brackets",
-                    name, limits, config->depth);
+        return ra_refuse(error,
+                         "%s: lookback has %" PRId64 " entries; give one for each of %" PRId64
+                         " layers, or one for all without brackets",
+                         name, limits, config->depth);
     config->key_heads = config->heads / sharing;
     config->hidden = llround(multiple * (double)config->dim);
     char reason[RA_ERROR_SIZE];
     if (ra_model_check(config, reason) != RA_OK)
-        return fail(error, "%.200s: %.100s", name, reason);
+        return ra_refuse(error, "%.200s: %.100s", name, reason);
     return RA_OK;
 }
 
@@ -223,7 +214,7 @@ enum ra_status ra_folder_config(const char *folder, struct ra_model_config *conf
     snprintf(path, sizeof path, "%s/config.json", folder);
     FILE *file = fopen(path, "r");
     if (!file)
-        return fail(error, "%.200s: %s", path, strerror(errno));
+        return ra_refuse(error, "%.200s: %s", path, strerror(errno));
     size_t length = fread(text, 1, sizeof text - 1, file);
     fclose(file);
     text[length] = '\0';
@@ -243,17 +234,17 @@ static enum ra_status read_one(const char *path, const struct ra_parameter *x, f
 {
     struct npy file;
     if (!npy_open(&file, path))
-        return fail(error, "%.300s", file.error);
+        return ra_refuse(error, "%.300s", file.error);
     enum ra_status status = RA_OK;
     double *numbers = NULL;
     if (file.dims != (x->columns > 0 ? 2 : 1) || file.shape[0] != x->rows ||
         (x->columns > 0 && file.shape[1] != x->columns))
-        status =
-            fail(error, "%.200s: must be (%" PRId64 ", %" PRId64 ")", path, x->rows, x->columns);
+        status = ra_refuse(error, "%.200s: must be (%" PRId64 ", %" PRId64 ")", path, x->rows,
+                           x->columns);
     else if (!(numbers = malloc((size_t)x->count * sizeof *numbers)))
-        status = fail(error, "no memory to read %.200s", path);
+        status = ra_refuse(error, "no memory to read %.200s", path);
     else if (!npy_read(&file, (struct npy_slice){0, 0, 0, 1, x->rows}, NPY_FLOAT64, numbers))
-        status = fail(error, "%.300s", file.error);
+        status = ra_refuse(error, "%.300s", file.error);
     for (int64_t e = 0; e < x->count && status == RA_OK; e++)
         weights[x->first + e] = (float)numbers[e];
     free(numbers);
@@ -284,14 +275,14 @@ enum ra_status ra_folder_write(const char *folder, const struct ra_model_config 
         char path[4096];
         path_of(folder, &x, path);
         if (unlink(path) != 0 && errno != ENOENT)
-            return fail(error, "%.200s: %s", path, strerror(errno));
+            return ra_refuse(error, "%.200s: %s", path, strerror(errno));
         bool good = npy_create(&file, path, NPY_FLOAT32, x.columns > 0 ? 2 : 1,
                                (int64_t[]){x.rows, x.columns});
         good = good && npy_write(&file, (struct npy_slice){0, 0, 0, 1, x.rows}, NPY_FLOAT32,
                                  weights + x.first);
         good = npy_close(&file) && good;
         if (!good)
-            return fail(error, "%.300s", file.error);
+            return ra_refuse(error, "%.300s", file.error);
     }
     return RA_OK;
 }

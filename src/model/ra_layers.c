@@ -61,20 +61,29 @@ void ra_bias_forward(int threads, int64_t rows, int64_t width, const float *bias
             out[a * width + c] = x ? x[a * width + c] + bias[c] : bias[c];
 }
 
-void ra_bias_backward(int threads, int64_t rows, int64_t width, const float *d_out, float *d_bias)
+/* Adds to sums (width) the rows of d_out, each number of them times that of x and the row's factor, unless x is
+ * NULL. In two levels: a long sum keeps its digits. */
+static void add_columns(int threads, int64_t rows, int64_t width, const float *d_out,
+                        const float *x, const float *factors, float *sums)
 {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t first = 0; first < width; first += COLUMNS)
         for (int64_t begin = 0; begin < rows; begin += ROWS) {
-            /* In two levels: a long sum keeps its digits. */
             int64_t columns = least(COLUMNS, width - first);
-            float sums[COLUMNS] = {0};
+            float these[COLUMNS] = {0};
             for (int64_t a = begin; a < least(rows, begin + ROWS); a++)
-                for (int64_t c = 0; c < columns; c++)
-                    sums[c] += d_out[a * width + first + c];
+                for (int64_t c = 0; c < columns; c++) {
+                    int64_t at = a * width + first + c;
+                    these[c] += x ? d_out[at] * x[at] * factors[a] : d_out[at];
+                }
             for (int64_t c = 0; c < columns; c++)
-                d_bias[first + c] += sums[c];
+                sums[first + c] += these[c];
         }
+}
+
+void ra_bias_backward(int threads, int64_t rows, int64_t width, const float *d_out, float *d_bias)
+{
+    add_columns(threads, rows, width, d_out, NULL, NULL, d_bias);
 }
 
 /* ---- RMSNorm. */
@@ -121,17 +130,7 @@ void ra_norm_backward(int threads, int64_t rows, int64_t dim, const float *x, co
             dx[a * dim + c] += factor * (d_row[c] * gamma[c] - row[c] * share);
         room[a] = factor;
     }
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t first = 0; first < dim; first += COLUMNS)
-        for (int64_t begin = 0; begin < rows; begin += ROWS) {
-            int64_t columns = least(COLUMNS, dim - first);
-            float sums[COLUMNS] = {0};
-            for (int64_t a = begin; a < least(rows, begin + ROWS); a++)
-                for (int64_t c = 0; c < columns; c++)
-                    sums[c] += d_out[a * dim + first + c] * x[a * dim + first + c] * room[a];
-            for (int64_t c = 0; c < columns; c++)
-                d_gamma[first + c] += sums[c];
-        }
+    add_columns(threads, rows, dim, d_out, x, room, d_gamma);
 }
 
 /* ---- GELU. */

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "ra_random.h"
 
 /* Weights begin at whole lines of the cache, of so many numbers. */
 enum { LINE = 16 };
@@ -163,14 +164,10 @@ struct ra_ends ra_ends(const struct ra_model_config *config, const float *all)
 
 /* ---- Where learning begins. */
 
-/* Random bits that depend on two numbers alone. Steele, Lea and Flood, Fast splittable pseudorandom number
- * generators, 2014 (SplitMix64). */
+/* Random bits that depend on two numbers alone. */
 static uint64_t random_bits(uint64_t seed, uint64_t number)
 {
-    uint64_t bits = seed + (number + 1) * UINT64_C(0x9E3779B97F4A7C15);
-    bits = (bits ^ bits >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    bits = (bits ^ bits >> 27) * UINT64_C(0x94D049BB133111EB);
-    return bits ^ bits >> 31;
+    return ra_random_mix(seed + number * RA_RANDOM_STEP);
 }
 
 /* A normal number of deviation 1, from two numbers between 0 and 1 (Box and Muller). */

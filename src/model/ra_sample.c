@@ -5,60 +5,42 @@
 #include "ra_sample.h"
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "ra_config_check.h"
+#include "ra_random.h"
 
 /* ---- Random numbers. */
-
-/* The function that SplitMix64 puts its counter through (Steele, Lea, Flood 2014). */
-static uint64_t mixed(uint64_t z)
-{
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
-    z = (z ^ z >> 27) * 0x94D049BB133111EB;
-    return z ^ z >> 31;
-}
 
 double ra_sample_random(uint64_t seed, uint64_t number)
 {
     /* The counter begins at the seed, mixed: seeds that are neighbours must not give the same numbers, one
      * step apart. */
-    const uint64_t step = 0x9E3779B97F4A7C15;
-    uint64_t bits = mixed(mixed(seed + step) + (number + 1) * step);
+    uint64_t bits = ra_random_mix(ra_random_mix(seed) + number * RA_RANDOM_STEP);
     return (double)(bits >> 11) * 0x1p-53;
 }
 
 /* ---- Checks. */
-
-__attribute__((format(printf, 2, 3))) static enum ra_status refuse(char *error, const char *format,
-                                                                   ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    if (error)
-        vsnprintf(error, RA_ERROR_SIZE, format, arguments);
-    va_end(arguments);
-    return RA_INVALID;
-}
 
 static enum ra_status check(const struct ra_sample *how, int64_t count, const float *logits,
                             char *error)
 {
     int64_t possible = 0;
     if (!(how->temperature >= 0 && how->temperature < (double)INFINITY))
-        return refuse(error, "temperature = %g: give a number of at least 0", how->temperature);
+        return ra_refuse(error, "temperature = %g: give a number of at least 0", how->temperature);
     if (how->top_k < 0)
-        return refuse(error, "top_k = %" PRId64 ": give at least 1, or 0 for no limit", how->top_k);
+        return ra_refuse(error, "top_k = %" PRId64 ": give at least 1, or 0 for no limit",
+                         how->top_k);
     if (!(how->top_p >= 0 && how->top_p <= 1))
-        return refuse(error, "top_p = %g: give a number from 0 to 1", how->top_p);
+        return ra_refuse(error, "top_p = %g: give a number from 0 to 1", how->top_p);
     for (int64_t i = 0; i < count; i++) {
         if (isnan(logits[i]) || logits[i] == INFINITY)
-            return refuse(error, "logits[%" PRId64 "] = %g: the model has overflowed", i,
-                          (double)logits[i]);
+            return ra_refuse(error, "logits[%" PRId64 "] = %g: the model has overflowed", i,
+                             (double)logits[i]);
         possible += logits[i] > -INFINITY;
     }
     if (possible == 0)
-        return refuse(error, "logits: give at least one of %" PRId64 " that is not -inf", count);
+        return ra_refuse(error, "logits: give at least one of %" PRId64 " that is not -inf", count);
     return RA_OK;
 }
 

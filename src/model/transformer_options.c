@@ -136,28 +136,15 @@ static void print_help(const struct stage *stage)
     for (int c = 0; c < COMMANDS; c++)
         printf("  %-8s %-14s %s\n", commands[c].name, commands[c].arguments, commands[c].help);
     printf("\nFlags%s%s:\n", command ? " of " : "", command ? command->name : "");
-    for (int o = 0; o < OPTIONS; o++) {
-        const struct ra_option *option = &options[o];
-        char choices[RA_OPTION_TEXT];
-        if (command && !(option->programs & command->bit))
-            continue;
-        printf("  --%-12s %-5s %s", option->flag, option->value ? option->value : "", option->help);
-        if (option->choices)
-            printf(": %s", ra_option_advice(option, 0, false, choices));
-        putchar('\n');
-    }
+    for (int o = 0; o < OPTIONS; o++)
+        if (!command || options[o].programs & command->bit)
+            stage_print_flag(&options[o]);
 }
 
 static void take(struct stage *stage, const struct ra_option *option, const char *text)
 {
-    if (strcmp(option->flag, "help") == 0) {
-        if (stage->world.rank == 0)
-            print_help(stage);
-        stage_flush(stage);
-        stage_check_all(stage);
-        stage->world.leave(0, stage->config.timeout);
-        exit(0);
-    }
+    if (strcmp(option->flag, "help") == 0)
+        stage_help(stage, print_help);
     if (!(option->programs & command->bit))
         stage_end(stage, 2, "--%s is no flag of %s; see --help", option->flag, command->name);
     int64_t value = stage_parse(stage, option, text);

@@ -181,14 +181,8 @@ static void print_help(const struct stage *stage)
         "the table says otherwise; GB are 10^9 bytes. Exit code: 0 done, 1 failed, 2 misuse.\n\n"
         "Flags:\n",
         stage->program, stage->program, stage->about, stage->program, stage->program);
-    for (int o = 0; o < OPTIONS; o++) {
-        char choices[RA_OPTION_TEXT];
-        const struct ra_option *option = &options[o];
-        printf("  --%-16s %-5s %s", option->flag, option->value ? option->value : "", option->help);
-        if (option->choices)
-            printf(": %s", ra_option_advice(option, 0, false, choices));
-        putchar('\n');
-    }
+    for (int o = 0; o < OPTIONS; o++)
+        stage_print_flag(&options[o]);
     puts("\nMachines and networks, and where their numbers come from:");
     print_sources(machines, machine_presets);
     print_sources(networks, network_presets);
@@ -196,14 +190,8 @@ static void print_help(const struct stage *stage)
 
 static void take(struct stage *stage, const struct ra_option *option, const char *text)
 {
-    if (strcmp(option->flag, "help") == 0) {
-        if (stage->world.rank == 0)
-            print_help(stage);
-        stage_flush(stage);
-        stage_check_all(stage);
-        stage->world.leave(0, stage->config.timeout);
-        exit(0);
-    }
+    if (strcmp(option->flag, "help") == 0)
+        stage_help(stage, print_help);
     int64_t value = stage_parse(stage, option, text);
     if (option->kind == RA_OPTION_PATH)
         memcpy((char *)into + option->offset, &text, sizeof text);

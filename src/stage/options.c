@@ -21,6 +21,15 @@ static bool has_flag(const struct stage *stage, const struct ra_option *option)
            (option->programs & RA_JUDGE && stage->number == 1);
 }
 
+void stage_print_flag(const struct ra_option *option)
+{
+    char choices[RA_OPTION_TEXT];
+    printf("  --%-16s %-5s %s", option->flag, option->value ? option->value : "", option->help);
+    if (option->choices)
+        printf(": %s", ra_option_advice(option, 0, false, choices));
+    putchar('\n');
+}
+
 static void print_help(const struct stage *stage)
 {
     printf("Usage: %s%s [FLAGS] PROBLEM RESULT\n\n%s\n\n",
@@ -32,24 +41,16 @@ static void print_help(const struct stage *stage)
         "  o.npy, dq.npy (B, N, H, D); lse.npy (B, H, N); dk.npy, dv.npy (B, M, G, D)\n"
         "Counts go to stdout, errors to stderr. Exit code: 0 written, 1 failed, 2 misuse.\n\n"
         "Flags:\n");
-    for (int o = 0; o < RA_OPTIONS; o++) {
-        const struct ra_option *option = &ra_options[o];
-        char choices[RA_OPTION_TEXT];
-        if (!has_flag(stage, option))
-            continue;
-        printf("  --%-13s %-5s %s", option->flag, option->value ? option->value : "", option->help);
-        if (option->choices)
-            printf(": %s", ra_option_advice(option, 0, false, choices));
-        putchar('\n');
-    }
+    for (int o = 0; o < RA_OPTIONS; o++)
+        if (has_flag(stage, &ra_options[o]))
+            stage_print_flag(&ra_options[o]);
     printf("\nMake a problem with build/problem, grade a result with build/compare.\n");
 }
 
-/* Prints the help once, and ends the program. */
-__attribute__((noreturn)) static void help(const struct stage *stage)
+void stage_help(const struct stage *stage, void (*print)(const struct stage *))
 {
     if (stage->world.rank == 0)
-        print_help(stage);
+        print(stage);
     stage_flush(stage);
     stage_check_all(stage);
     stage->world.leave(0, stage->config.timeout);
@@ -118,7 +119,7 @@ static void take(struct stage *stage, const struct ra_option *option, const char
     if (option->field)
         ra_option_store(option, &stage->config, value);
     else if (strcmp(option->flag, "help") == 0)
-        help(stage);
+        stage_help(stage, print_help);
     else if (strcmp(option->flag, "time") == 0)
         stage->time = true;
     else if (strcmp(option->flag, "trace") == 0)

@@ -86,6 +86,11 @@ void stage_read_flags(struct stage *stage, int argc, char **argv, const struct r
                       int count,
                       void (*each)(struct stage *, const struct ra_option *, const char *text));
 
+/* A line of --help for a flag. And all of it: `print` prints it on one rank, and the program ends. */
+void stage_print_flag(const struct ra_option *option);
+__attribute__((noreturn)) void stage_help(const struct stage *stage,
+                                          void (*print)(const struct stage *));
+
 /* The value that the text gives to the option, as ra_option_load would; 0 for a path. */
 int64_t stage_parse(const struct stage *stage, const struct ra_option *option, const char *text);
 
