@@ -10,12 +10,11 @@
 #include "ra_vector_panel.h"
 
 /* What is subtracted from scores under this max. Where no key has been seen, -inf - -inf would be NaN:
- * any other reference will do. A score that float32 cannot hold as a
- * power of 2 makes its row NaN. */
+ * any other reference will do. (inf - inf is NaN, too, and so is the row of a score that float32 cannot hold
+ * as a power of 2.) */
 INLINE lanes reference_of(lanes max)
 {
-    lanes reference = choose(max == all_lanes(-INFINITY), all_lanes(0), max);
-    return choose(max == all_lanes(INFINITY), all_lanes(NAN), reference);
+    return choose(max == all_lanes(-INFINITY), all_lanes(0), max);
 }
 
 /* Turns products of LANES queries, from row a on, and of `count` keys, from b on, into weights under
