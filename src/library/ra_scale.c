@@ -160,13 +160,10 @@ static void predict_round(struct prediction *p, int round, int rounds, double ke
     }
 }
 
-static enum ra_status predict_double_ring(struct prediction *p, char *error)
+static void predict_double_ring(struct prediction *p)
 {
     int P = p->cost.ranks, here = p->cost.machine.ranks_per_host;
     const struct ra_plan *plan = p->cost.plan;
-    if (P % here != 0)
-        return ra_refuse(error, "machine.ranks_per_host = %d does not divide the %d ranks", here,
-                         P);
     double rows = (double)ra_layout_most_rows(plan->layouts[RA_KEY_SIDE]);
     double gradients = rows * (double)plan->ring.gradient_bytes;
     p->scale->hops = P;
@@ -179,18 +176,14 @@ static enum ra_status predict_double_ring(struct prediction *p, char *error)
         p->scale->backward.tail = home;
         p->scale->backward.seconds += home;
     }
-    return RA_OK;
 }
 
 /* ---- The all-gather: all keys, and then all work. */
 
-static enum ra_status predict_gather(struct prediction *p, char *error)
+static void predict_gather(struct prediction *p)
 {
     int P = p->cost.ranks, here = p->cost.machine.ranks_per_host;
     const struct ra_plan *plan = p->cost.plan;
-    if (P % here != 0)
-        return ra_refuse(error, "machine.ranks_per_host = %d does not divide the %d ranks", here,
-                         P);
     double rows = (double)ra_layout_most_rows(plan->layouts[RA_KEY_SIDE]);
     p->scale->hops = 1;
     struct ra_scale_hop hops[2] = {{0}};
@@ -219,7 +212,6 @@ static enum ra_status predict_gather(struct prediction *p, char *error)
         pass_of(p, pass)->seconds += seconds;
         pass_of(p, pass)->tail = seconds;
     }
-    return RA_OK;
 }
 
 /* ---- Memory, and all of it. */
@@ -300,10 +292,13 @@ enum ra_status ra_scale_predict(struct ra_scale *scale, const struct ra_config *
     if (!p.ranks) {
         ra_refuse(error, "no memory for %d ranks", p.cost.ranks);
         status = RA_OUT_OF_MEMORY;
-    } else if (method == RA_SCALE_RING) {
-        predict_ring(&p);
+    } else if (method != RA_SCALE_RING && p.cost.ranks % p.cost.machine.ranks_per_host != 0) {
+        status = ra_refuse(error, "machine.ranks_per_host = %d does not divide the %d ranks",
+                           p.cost.machine.ranks_per_host, p.cost.ranks);
     } else {
-        status = (method == RA_SCALE_GATHER ? predict_gather : predict_double_ring)(&p, error);
+        (method == RA_SCALE_RING          ? predict_ring
+         : method == RA_SCALE_DOUBLE_RING ? predict_double_ring
+                                          : predict_gather)(&p);
     }
     if (status == RA_OK) {
         finish(&p);
