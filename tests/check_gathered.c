@@ -486,17 +486,15 @@ static void test_lost_rank(void)
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } tests[] = {{"causal", test_causal},      {"all see all", test_all_see_all},
-                 {"lookback", test_lookback},  {"masks", test_masks},
-                 {"few rows", test_few_rows},  {"scores", test_scores},
-                 {"heads", test_heads},        {"ways", test_ways},
-                 {"random", test_random},      {"bits", test_bits},
-                 {"messages", test_messages},  {"observer", test_observer},
-                 {"refusals", test_refusals},  {"wrong arrays", test_wrong_arrays},
-                 {"lost rank", test_lost_rank}};
+    static const struct verdict_test tests[] = {
+        {"causal", test_causal},      {"all see all", test_all_see_all},
+        {"lookback", test_lookback},  {"masks", test_masks},
+        {"few rows", test_few_rows},  {"scores", test_scores},
+        {"heads", test_heads},        {"ways", test_ways},
+        {"random", test_random},      {"bits", test_bits},
+        {"messages", test_messages},  {"observer", test_observer},
+        {"refusals", test_refusals},  {"wrong arrays", test_wrong_arrays},
+        {"lost rank", test_lost_rank}};
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
@@ -507,11 +505,7 @@ int main(int argc, char **argv)
     PMPI_Comm_split(MPI_COMM_WORLD, world_rank / ring_size, 0, &ring_comm);
     verdict_start(world_rank, patience, "rank %d of %d, rings of %d: ", world_rank, ranks,
                   ring_size);
-    for (size_t t = 0; t < sizeof tests / sizeof *tests; t++) {
-        verdict_state.test = tests[t].name;
-        tests[t].run();
-        verdict("%s", tests[t].name);
-    }
+    verdict_run(tests, sizeof tests / sizeof *tests);
     int code = verdict_end();
     PMPI_Comm_free(&ring_comm);
     MPI_Finalize();

@@ -1789,10 +1789,7 @@ static void test_all_freed(void)
     EXPECT(types == 0, "%d types", types);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} tests[] = {
+static const struct verdict_test tests[] = {
     {"no communicator", test_no_communicator},
     {"agreement", test_agreement},
     {"disagreement", test_disagreement},
@@ -1939,11 +1936,7 @@ int main(int argc, char **argv)
         _exit(die(argv));
 
     PMPI_Comm_split(MPI_COMM_WORLD, world_rank / ring_size, 0, &ring_comm);
-    for (int t = 0; t < TESTS; t++) {
-        verdict_state.test = tests[t].name;
-        tests[t].run();
-        verdict("%s", tests[t].name);
-    }
+    verdict_run(tests, TESTS);
     int code = verdict_end();
     PMPI_Comm_free(&ring_comm);
     MPI_Finalize();

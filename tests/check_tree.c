@@ -483,33 +483,26 @@ static void test_lost_rank(void)
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } tests[] = {{"growing", test_growing},
-                 {"few positions", test_few_positions},
-                 {"heads", test_heads},
-                 {"lookback", test_lookback},
-                 {"scores", test_scores},
-                 {"ways", test_ways},
-                 {"random", test_random},
-                 {"again", test_again},
-                 {"nan", test_nan},
-                 {"messages", test_messages},
-                 {"refusals", test_refusals},
-                 {"limits", test_limits},
-                 {"wrong count", test_wrong_count},
-                 {"lost rank", test_lost_rank}};
+    static const struct verdict_test tests[] = {{"growing", test_growing},
+                                                {"few positions", test_few_positions},
+                                                {"heads", test_heads},
+                                                {"lookback", test_lookback},
+                                                {"scores", test_scores},
+                                                {"ways", test_ways},
+                                                {"random", test_random},
+                                                {"again", test_again},
+                                                {"nan", test_nan},
+                                                {"messages", test_messages},
+                                                {"refusals", test_refusals},
+                                                {"limits", test_limits},
+                                                {"wrong count", test_wrong_count},
+                                                {"lost rank", test_lost_rank}};
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     verdict_start(rank, patience, "rank %d of %d: ", rank, ranks);
-    for (size_t t = 0; t < sizeof tests / sizeof *tests; t++) {
-        verdict_state.test = tests[t].name;
-        tests[t].run();
-        verdict("%s", tests[t].name);
-    }
+    verdict_run(tests, sizeof tests / sizeof *tests);
     int code = verdict_end();
     MPI_Finalize();
     return code;

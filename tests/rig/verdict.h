@@ -132,4 +132,19 @@ __attribute__((format(printf, 1, 2))) static inline bool verdict(const char *for
     return good;
 }
 
+/* A test, and `count` of them, one after the other. */
+struct verdict_test {
+    const char *name;
+    void (*run)(void);
+};
+
+static inline void verdict_run(const struct verdict_test *tests, size_t count)
+{
+    for (size_t t = 0; t < count; t++) {
+        verdict_state.test = tests[t].name;
+        tests[t].run();
+        verdict("%s", tests[t].name);
+    }
+}
+
 #endif
