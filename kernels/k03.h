@@ -87,27 +87,37 @@ template <class Type> RA_DEVICE bool is_spoiled(uint4 chunk)
     return carries & 0x80008000;
 }
 
-/* Takes chunks with numbers that are infinite or NaN out of so many rows of shared memory: they become
- * 0, and mark(row) is called for each. A query that sees such a key must get NaN by that mark; of the
- * others, whose weights for it are 0, the chunk must be taken away, as 0 times NaN is NaN. For all
- * threads of the block together, once the rows are there; when it returns they all see the same. */
+/* Takes chunks with numbers that are infinite or NaN out of rows of shared memory: they become 0, and
+ * mark(i) is called for chunk i. A query that sees such a key must get NaN by that mark; of the others,
+ * whose weights for it are 0, the chunk must be taken away, as 0 times NaN is NaN. For `threads` threads
+ * together, once the rows are there; any(x) is a barrier of theirs, true if x is for one of them. When
+ * it returns they all see the same. */
+template <class Type, class Any, class Mark>
+RA_DEVICE void take_out_spoiled(uint4 *chunks, int count, int thread, int threads, const Any &any,
+                                const Mark &mark)
+{
+    bool spoiled = false;
+#pragma unroll 1
+    for (int i = thread; i < count; i += threads)
+        spoiled = spoiled || is_spoiled<Type>(chunks[i]);
+    if (!any(spoiled))
+        return;
+#pragma unroll 1
+    for (int i = thread; i < count; i += threads)
+        if (is_spoiled<Type>(chunks[i])) {
+            chunks[i] = make_uint4(0, 0, 0, 0);
+            mark(i);
+        }
+    any(false);
+}
+
+/* The same for all threads of a block and whole rows: mark(row). */
 template <class Shape, class Mark>
 RA_DEVICE void take_out_spoiled(uint16_t *rows, int count, const Mark &mark)
 {
-    uint4 *chunks = (uint4 *)rows;
-    bool any = false;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < count * Shape::Chunks; i += Shape::Threads)
-        any = any || is_spoiled<typename Shape::Type>(chunks[i]);
-    if (!__syncthreads_or(any))
-        return;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < count * Shape::Chunks; i += Shape::Threads)
-        if (is_spoiled<typename Shape::Type>(chunks[i])) {
-            chunks[i] = make_uint4(0, 0, 0, 0);
-            mark(i / Shape::Chunks);
-        }
-    __syncthreads();
+    take_out_spoiled<typename Shape::Type>(
+        (uint4 *)rows, count * Shape::Chunks, threadIdx.x, Shape::Threads,
+        [](bool mine) { return __syncthreads_or(mine); }, [&](int i) { mark(i / Shape::Chunks); });
 }
 
 /* ---- Matrices out of shared memory. */

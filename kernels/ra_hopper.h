@@ -1,0 +1,314 @@
+/* ra_hopper: what GPUs of compute capability 9.0 add, each a few lines: barriers in shared memory that
+ * count bytes, copies of whole boxes by TMA, and products by a warpgroup.
+ *
+ * Chapter 11d. Like ra_device.h, which it goes on from: instructions of PTX that CUDA C has no words
+ * for. Tiles lie in shared memory as ra_panel.h says.
+ */
+#ifndef RA_HOPPER_H
+#define RA_HOPPER_H
+
+#include <cuda.h>
+
+#include "ra_device.h"
+#include "ra_panel.h"
+
+/* Instructions of the GPU's own, which no other has. nvcc compiles a kernel for other GPUs, too, where
+ * they are left out; a launcher asks which GPU it has. */
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define RA_HOPPER_ONLY(...)
+#define RA_IS_HOPPER 0
+#else
+#define RA_HOPPER_ONLY(...) asm volatile(__VA_ARGS__)
+#define RA_IS_HOPPER 1
+#endif
+
+/* ---- mbarriers. One counts arrivals, and bytes that are still to come; when both are complete its
+ * phase is over and it begins again. Phases are told apart by their parity: 0, 1, 0, ... */
+
+typedef uint64_t ra_barrier;
+
+RA_DEVICE void ra_barrier_init(ra_barrier *barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(ra_shared(barrier)), "r"(arrivals));
+}
+
+/* After the last of them: TMA and the other blocks of a cluster may use them. */
+RA_DEVICE void ra_barriers_ready(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+RA_DEVICE void ra_barrier_arrive(ra_barrier *barrier)
+{
+    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(ra_shared(barrier))
+                 : "memory");
+}
+
+/* Arrives, and says how many bytes will come in this phase. */
+RA_DEVICE void ra_barrier_expect(ra_barrier *barrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                     ra_shared(barrier)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+/* Waits until the phase of this parity is over. Of a barrier that is fresh, the phase before its first
+ * one, of parity 1, is. */
+RA_DEVICE void ra_barrier_wait(ra_barrier *barrier, int parity)
+{
+    asm volatile("{\n"
+                 "    .reg .pred over;\n"
+                 "again:\n"
+                 "    mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 over, [%0], %1;\n"
+                 "    @!over bra again;\n"
+                 "}" ::"r"(ra_shared(barrier)),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* What was written to shared memory by stores may now be read by wgmma and TMA. */
+RA_DEVICE void ra_stores_before_wgmma(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* A barrier of `threads` threads, of which several can be in use: number 1 to 15. And one that tells
+ * them all whether it is true for one of them. */
+RA_DEVICE void ra_named_barrier(int number, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+RA_DEVICE bool ra_named_barrier_or(int number, int threads, bool mine)
+{
+    int any;
+    asm volatile("{\n"
+                 "    .reg .pred in, out;\n"
+                 "    setp.ne.b32 in, %3, 0;\n"
+                 "    barrier.cta.red.or.pred out, %1, %2, in;\n"
+                 "    selp.b32 %0, 1, 0, out;\n"
+                 "}"
+                 : "=r"(any)
+                 : "r"(number), "r"(threads), "r"((int)mine)
+                 : "memory");
+    return any;
+}
+
+/* Takes registers from this warpgroup, or gives it more, up to so many for each of its threads. */
+template <int Registers> RA_DEVICE void ra_fewer_registers(void)
+{
+    RA_HOPPER_ONLY("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+template <int Registers> RA_DEVICE void ra_more_registers(void)
+{
+    RA_HOPPER_ONLY("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+/* ---- TMA: one thread has a box of 64 columns, 128 bytes, by some rows copied into a panel of shared
+ * memory, or out of it. What is beyond the array is 0 there, and is not written. */
+
+RA_DEVICE void ra_load_box(void *to, const CUtensorMap *map, ra_barrier *barrier, int column,
+                           int row, int head, int batch)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(ra_shared(to)),
+                 "l"(map), "r"(ra_shared(barrier)), "r"(column), "r"(row), "r"(head), "r"(batch)
+                 : "memory");
+}
+
+/* Numbers of a vector of float32, into memory at a multiple of 128 bytes. */
+RA_DEVICE void ra_load_floats(float *to, const CUtensorMap *map, ra_barrier *barrier, int first)
+{
+    asm volatile("cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%3}], [%2];" ::"r"(ra_shared(to)),
+                 "l"(map), "r"(ra_shared(barrier)), "r"(first)
+                 : "memory");
+}
+
+/* A whole tile of `Rows` rows of Dim columns, panel beside panel. The barrier is told of its bytes. */
+template <int Dim, int Rows>
+RA_DEVICE void ra_load_tile(char *to, const CUtensorMap *map, ra_barrier *barrier, int row,
+                            int head, int batch)
+{
+#pragma unroll
+    for (int panel = 0; panel < Dim / 64; panel++)
+        ra_load_box(to + panel * Rows * 128, map, barrier, 64 * panel, row, head, batch);
+}
+
+/* Four neighbours of float32, added to memory to which others add, too; the address a multiple of 16. */
+RA_DEVICE void ra_add4(float *to, float a, float b, float c, float d)
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c),
+                 "f"(d)
+                 : "memory");
+#endif
+}
+
+/* Four 8 x 8 matrices of 16-bit numbers into shared memory: the reverse of ra_load_matrices. */
+RA_DEVICE void ra_store_matrices(uint32_t shared, const uint32_t x[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared),
+                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+
+/* ---- wgmma: the 128 threads of a warpgroup multiply 64 x 16 by 16 x N numbers, out of shared memory,
+ * while they go on. Thread t of warp w has of the result, in d[j][2 r + e], row 16 w + t / 4 + 8 r and
+ * column 8 j + 2 (t % 4) + e: what mma.sync would have left there. */
+
+/* Before the first product, and after registers were written that one uses. */
+RA_DEVICE void ra_products_begin(void)
+{
+    RA_HOPPER_ONLY("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+/* Ends a group of products; and waits until at most `Left` groups are under way. */
+RA_DEVICE void ra_products_end(void)
+{
+    RA_HOPPER_ONLY("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int Left> RA_DEVICE void ra_products_wait(void)
+{
+    RA_HOPPER_ONLY("wgmma.wait_group.sync.aligned %0;" ::"n"(Left) : "memory");
+}
+
+/* The compiler does not know that products go on behind its back: it may not move what reads or writes
+ * these registers across this. */
+template <int Rows, int Columns> RA_DEVICE void ra_pin(float (&x)[Rows][Columns])
+{
+#pragma unroll
+    for (int i = 0; i < Rows * Columns; i++)
+        asm volatile("" : "+f"(x[i / Columns][i % Columns])::"memory");
+}
+
+template <int Rows, int Columns> RA_DEVICE void ra_pin(uint32_t (&x)[Rows][Columns])
+{
+#pragma unroll
+    for (int i = 0; i < Rows * Columns; i++)
+        asm volatile("" : "+r"(x[i / Columns][i % Columns])::"memory");
+}
+
+/* The two forms, for N columns of a type:
+ *
+ *     ra_wgmma<Type, N>::multiply<A_turned, B_turned>(d, a, b, add)     a and b described
+ *     ra_wgmma<Type, N>::multiply<B_turned>(d, a, b, add)               a in registers
+ *
+ * d = a b, or d += a b if `add`. b is its transpose (N x 16) as it lies in memory, or the matrix itself
+ * (16 x N) if B_turned; a is 64 x 16, or 16 x 64 if A_turned. */
+template <class Type, int N> struct ra_wgmma;
+
+/* The names of operands: RA_TEN(3) is of numbers 30 to 39. And of the accumulators, as operands. */
+#define RA_TEN(x)                                                                                  \
+    "%" #x "0, %" #x "1, %" #x "2, %" #x "3, %" #x "4, %" #x "5, %" #x "6, %" #x "7, %" #x         \
+    "8, %" #x "9, "
+#define RA_TO_30 RA_TEN() RA_TEN(1) RA_TEN(2)
+#define RA_TO_60 RA_TO_30 RA_TEN(3) RA_TEN(4) RA_TEN(5)
+#define RA_TO_120 RA_TO_60 RA_TEN(6) RA_TEN(7) RA_TEN(8) RA_TEN(9) RA_TEN(10) RA_TEN(11)
+#define RA_D1(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+#define RA_D2(j) RA_D1(j), RA_D1(j + 1)
+#define RA_D8(j) RA_D2(j), RA_D2(j + 2), RA_D2(j + 4), RA_D2(j + 6)
+
+/* The rest are the numbers of the operands behind the accumulators, and these. */
+#define RA_WGMMA(Type, type, N, names, a, b, add, turned_a, turned_b, a2, b2, add2, turned2, ...)  \
+    template <> struct ra_wgmma<Type, N> {                                                         \
+        template <bool A_turned, bool B_turned>                                                    \
+        static __device__ __forceinline__ void multiply(float (&d)[N / 8][4], uint64_t x,          \
+                                                        uint64_t y, bool more)                     \
+        {                                                                                          \
+            RA_HOPPER_ONLY("{ .reg .pred add; setp.ne.b32 add, %" #add                             \
+                           ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type    \
+                           " {" names "}, %" #a ", %" #b ", add, 1, 1, %" #turned_a ", %" #turned_b \
+                           "; }"                                                                   \
+                           : __VA_ARGS__                                                           \
+                           : "l"(x), "l"(y), "r"((int)more), "n"(A_turned), "n"(B_turned));        \
+        }                                                                                          \
+                                                                                                   \
+        template <bool B_turned>                                                                   \
+        static __device__ __forceinline__ void multiply(float (&d)[N / 8][4],                      \
+                                                        const uint32_t (&x)[4], uint64_t y,        \
+                                                        bool more)                                 \
+        {                                                                                          \
+            RA_HOPPER_ONLY("{ .reg .pred add; setp.ne.b32 add, %" #add2                            \
+                           ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type    \
+                           " {" names "}, {%" #a ", %" #b ", %" #add ", %" #a2 "}, %" #b2          \
+                           ", add, 1, 1, %" #turned2 "; }"                                         \
+                           : __VA_ARGS__                                                           \
+                           : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"((int)more),   \
+                             "n"(B_turned));                                                       \
+        }                                                                                          \
+    };
+#define RA_WGMMA_BOTH(...)                                                                         \
+    RA_WGMMA(ra_bfloat16, "bf16", __VA_ARGS__)                                                     \
+    RA_WGMMA(ra_float16, "f16", __VA_ARGS__)
+RA_WGMMA_BOTH(64, RA_TO_30 "%30, %31", 32, 33, 34, 35, 36, 35, 36, 37, 38, RA_D8(0))
+RA_WGMMA_BOTH(128, RA_TO_60 "%60, %61, %62, %63", 64, 65, 66, 67, 68, 67, 68, 69, 70, RA_D8(0),
+              RA_D8(8))
+RA_WGMMA_BOTH(176, RA_TO_60 RA_TEN(6) RA_TEN(7) "%80, %81, %82, %83, %84, %85, %86, %87", 88, 89,
+              90, 91, 92, 91, 92, 93, 94, RA_D8(0), RA_D8(8), RA_D2(16), RA_D2(18), RA_D2(20))
+RA_WGMMA_BOTH(256, RA_TO_120 "%120, %121, %122, %123, %124, %125, %126, %127", 128, 129, 130, 131,
+              132, 131, 132, 133, 134, RA_D8(0), RA_D8(8), RA_D8(16), RA_D8(24))
+
+/* ---- For the host. */
+
+/* Can TMA take the array? Its addresses and strides are multiples of 16 bytes, a stride is below 2^40
+ * bytes, and rows are numbered in 32 bits. */
+static inline bool ra_in_boxes(struct ra_tensor x, int64_t rows, int64_t dim)
+{
+    int64_t bytes = ra_type_bytes(x.type), far = (int64_t)1 << 40;
+    return ra_in_chunks(x, dim) && rows > 0 && rows < (int64_t)1 << 31 && x.row * bytes < far &&
+           x.head * bytes < far && x.batch * bytes < far;
+}
+
+/* The map by which TMA finds boxes of 64 columns by `box` rows in an array (batch, rows, heads, dim) of
+ * 16-bit numbers; of float32, `box` numbers of a vector of `rows`. The driver makes it; the runtime
+ * knows where that is. */
+static cudaError_t ra_make_map(CUtensorMap *map, struct ra_tensor x, int64_t batch, int64_t rows,
+                               int64_t heads, int64_t dim, int box)
+{
+    typedef CUresult encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                            const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                            const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+    static void *function; /* threads that find it at once all find the same */
+    cudaDriverEntryPointQueryResult found;
+    cudaError_t error = cudaSuccess;
+    if (!function)
+        error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                 cudaEnableDefault, &found);
+    if (error != cudaSuccess || !function)
+        return error != cudaSuccess ? error : cudaErrorNotSupported;
+
+    /* A stride that is never taken may be anything, but TMA wants to like it. */
+    bool vector = x.type == RA_FLOAT32;
+    int64_t bytes = ra_type_bytes(x.type);
+    cuuint64_t sizes[] = {(cuuint64_t)(vector ? rows : dim), (cuuint64_t)rows, (cuuint64_t)heads,
+                          (cuuint64_t)batch};
+    cuuint64_t strides[] = {(cuuint64_t)(rows > 1 ? x.row * bytes : 16),
+                            (cuuint64_t)(heads > 1 ? x.head * bytes : 16),
+                            (cuuint64_t)(batch > 1 ? x.batch * bytes : 16)};
+    cuuint32_t box_sizes[] = {(cuuint32_t)(vector ? box : 64), (cuuint32_t)box, 1, 1};
+    cuuint32_t steps[] = {1, 1, 1, 1};
+    CUtensorMapDataType type = vector                ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                               : x.type == RA_FLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                      : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    CUresult result = ((encode *)function)(
+        map, type, vector ? 1 : 4, x.data, sizes, strides, box_sizes, steps,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, vector ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* Is the current device one that these instructions are compiled for? */
+static inline cudaError_t ra_ask_hopper(bool *hopper)
+{
+    int major;
+    cudaError_t error = ra_ask_device(&major, cudaDevAttrComputeCapabilityMajor);
+    *hopper = error == cudaSuccess && major == 9;
+    return error;
+}
+
+#endif
