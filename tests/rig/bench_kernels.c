@@ -243,7 +243,7 @@ static void lines(const struct ra_rung *rung, struct shape shape, enum ra_type t
 void bench_kernels(void)
 {
     /* The ladder, on a problem that its first rung can do in a moment. */
-    const struct ra_rung *last = &ra_ladder[RA_K03];
+    const struct ra_rung *last = &ra_ladder[RA_RUNGS - 1];
     title = "the ladder";
     for (int i = 0; i < RA_RUNGS; i++)
         lines(&ra_ladder[i], (struct shape){1, 2048, 16, 16, 128},
