@@ -68,6 +68,70 @@ RA_DEVICE void multiply_keys(typename Shape::Scores &s, uint32_t q, uint32_t k)
     }
 }
 
+/* The largest score of each row, this tile's and the carry's: of the numbers of this thread alone. */
+template <class Shape>
+RA_DEVICE void find_largest(float (&largest)[Shape::Blocks][2], const typename Shape::Scores &s,
+                            const struct carry<Shape> &carry)
+{
+#pragma unroll
+    for (int i = 0; i < Shape::Blocks; i++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            largest[i][r] = carry.most[i][r];
+#pragma unroll
+            for (int c = 0; c < Shape::Keys / 8; c++)
+                largest[i][r] = fmaxf(largest[i][r], fmaxf(s[i][c][2 * r], s[i][c][2 * r + 1]));
+        }
+}
+
+/* Turns scores into weights under the largest score so far, and rescales the carry to it. */
+template <class Shape>
+RA_DEVICE void weigh(typename Shape::Scores &s, struct carry<Shape> &carry, float factor)
+{
+    constexpr int Blocks = Shape::Blocks;
+    float largest[Blocks][2], base[Blocks][2], before[Blocks][2];
+    find_largest<Shape>(largest, s, carry);
+    bool grown = false;
+#pragma unroll
+    for (int i = 0; i < Blocks; i++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            /* A row that has seen nothing has no largest score: -inf - -inf would be NaN. */
+            float now = most_of_row(largest[i][r]);
+            base[i][r] = now == -CUDART_INF_F ? 0 : __fmul_rn(now, factor);
+            /* Where nothing has grown this must be 2^0. A product and a difference that are rounded
+             * as one would make it 1 + 10^-7, and of 10,000 tiles 1.001. */
+            before[i][r] = ra_exp2(__fmul_rn(carry.most[i][r], factor) - base[i][r]);
+            grown = grown || now > carry.most[i][r];
+            carry.most[i][r] = now;
+            carry.sum[i][r] *= before[i][r];
+        }
+    }
+
+    /* The weights, and of each row this thread's part of their sum. */
+#pragma unroll
+    for (int i = 0; i < Blocks; i++)
+#pragma unroll
+        for (int c = 0; c < Shape::Keys / 8; c++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float &weight = s[i][c][e];
+                weight = ra_exp2(weight * factor - base[i][e / 2]);
+                carry.sum[i][e / 2] += weight;
+            }
+
+    /* Once a row has seen many keys its largest score stays the same, mostly: o need not change. */
+    if (__any_sync(0xffffffff, grown)) {
+#pragma unroll
+        for (int i = 0; i < Blocks; i++)
+#pragma unroll
+            for (int c = 0; c < Shape::Dim / 8; c++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    carry.o[i][c][e] *= before[i][e / 2];
+    }
+}
+
 /* o += weights v. What a thread has of two products side by side is just what it has to bring of the
  * next one's left matrix. */
 template <class Shape>

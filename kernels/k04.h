@@ -19,6 +19,7 @@ struct hopper_tile : forward_tile<Type_, Dim_, 1, Keys_, 4 * Groups_> {
 /* What the launcher works out, and how TMA finds the rows. */
 struct hopper_forward : forward {
     CUtensorMap q_map, k_map, v_map;
+    int blocks; /* tiles of queries of all heads */
 };
 
 /* What a block of threads has to do: its rows, and the tiles of keys that they see. Every row sees every
@@ -106,6 +107,47 @@ RA_DEVICE void take_out_spoiled_values(char *k, char *v, int thread, int barrier
         });
 }
 
+/* Turns the scores of row r into weights under its largest score so far. Returns what the carry of the row
+ * is multiplied by. */
+template <class Shape>
+RA_DEVICE float weigh_row(typename Shape::Scores &s, struct carry<Shape> &carry, int r, float factor)
+{
+    float old = carry.most[0][r], now = old;
+#pragma unroll
+    for (int c = 0; c < Shape::Keys / 8; c++)
+        now = fmaxf(now, fmaxf(s[0][c][2 * r], s[0][c][2 * r + 1]));
+    carry.most[0][r] = now = most_of_row(now);
+
+    /* As in k03: a row that has seen nothing has no largest score, and where nothing has grown the
+     * carry must be multiplied by 1. */
+    float base = now == -CUDART_INF_F ? 0 : __fmul_rn(now, factor);
+    float before = ra_exp2(__fmul_rn(old, factor) - base), sum = carry.sum[0][r] * before;
+#pragma unroll
+    for (int c = 0; c < Shape::Keys / 8; c++)
+#pragma unroll
+        for (int e = 2 * r; e < 2 * r + 2; e++) {
+            s[0][c][e] = ra_exp2(s[0][c][e] * factor - base);
+            sum += s[0][c][e];
+        }
+    carry.sum[0][r] = sum;
+    return before;
+}
+
+/* Both rows of a thread, one after the other: while exponentials of the first are computed, the largest
+ * score of the second is found. k03, with its four rows, has not the registers for that. */
+template <class Shape>
+RA_DEVICE void weigh_rows(typename Shape::Scores &s, struct carry<Shape> &carry, float factor)
+{
+    float before[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        before[r] = weigh_row<Shape>(s, carry, r, factor);
+    if (__any_sync(0xffffffff, before[0] != 1 || before[1] != 1))
+#pragma unroll
+        for (int i = 0; i < Shape::Dim / 2; i++)
+            carry.o[0][i / 4][i % 4] *= before[i / 2 % 2];
+}
+
 /* What is done to the scores between the products, of tile number `tile`; whole: nothing is hidden.
  * row: this thread's first one, of the block. `allowed`: the bits of the mask, if there is one. */
 template <class Shape>
@@ -127,7 +169,7 @@ RA_DEVICE void soften(typename Shape::Scores &s, struct carry<Shape> &carry,
                 there[w] = allowed[w];
         hide_scores<Shape>(s, carry, f.x.band, task.a0 + row - b0, there);
     }
-    weigh<Shape>(s, carry, f.factor);
+    weigh_rows<Shape>(s, carry, f.factor);
 }
 
 /* ---- For the host. */
@@ -144,22 +186,32 @@ static inline cudaError_t takes(bool *answer, const struct ra_kernel *x)
     return ra_ask_hopper(answer);
 }
 
-/* Launches `kernel` on tiles of this shape. */
+/* A launch with tiles of this shape, but for the kernel. */
+template <class Shape>
+static cudaError_t prepare_hopper(struct hopper_forward *f, const struct ra_kernel *x)
+{
+    (struct forward &)*f = prepare_forward(x, Shape::Rows);
+    f->blocks = (int)(x->batch * x->heads * f->tiles);
+    cudaError_t error = ra_make_map(&f->q_map, x->q, x->batch, x->queries, x->heads, x->dim,
+                                    Shape::Rows);
+    if (error == cudaSuccess)
+        error = ra_make_map(&f->k_map, x->k, x->batch, x->keys, x->key_heads, x->dim, Shape::Keys);
+    if (error == cudaSuccess)
+        error = ra_make_map(&f->v_map, x->v, x->batch, x->keys, x->key_heads, x->dim, Shape::Keys);
+    return error;
+}
+
+/* Launches `kernel`, a block of so many threads for every tile of queries. */
 template <class Shape, class Memory>
 static cudaError_t launch_hopper(void (*kernel)(struct hopper_forward), int threads,
                                  const struct ra_kernel *x, cudaStream_t stream)
 {
     static_assert(sizeof(Memory) <= 227 << 10, "a GPU has not the shared memory");
     struct hopper_forward f;
-    (struct forward &)f = prepare_forward(x, Shape::Rows);
-    cudaError_t error = ra_make_map(&f.q_map, x->q, x->batch, x->queries, x->heads, x->dim, Shape::Rows);
-    if (error == cudaSuccess)
-        error = ra_make_map(&f.k_map, x->k, x->batch, x->keys, x->key_heads, x->dim, Shape::Keys);
-    if (error == cudaSuccess)
-        error = ra_make_map(&f.v_map, x->v, x->batch, x->keys, x->key_heads, x->dim, Shape::Keys);
-    if (error != cudaSuccess)
-        return error;
-    return ra_launch(kernel, x->batch * x->heads * f.tiles, threads, sizeof(Memory), stream, f);
+    cudaError_t error = prepare_hopper<Shape>(&f, x);
+    return error != cudaSuccess
+               ? error
+               : ra_launch(kernel, f.blocks, threads, sizeof(Memory), stream, f);
 }
 
 /* Calls launch(type, columns) with D rounded up to whole panels, a constant; where these kernels cannot

@@ -146,86 +146,6 @@ RA_DEVICE float sum_of_row(float x)
     return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-/* What weights of a row are relative to, a power of two, and what the carry of the row before this tile
- * is multiplied by. */
-struct row_scale {
-    float base, before;
-};
-
-/* Raises the largest score of row [i][r] to that of this tile, and rescales its sum. */
-template <class Shape>
-RA_DEVICE struct row_scale raise_largest(const typename Shape::Scores &s,
-                                         struct carry<Shape> &carry, int i, int r, float factor)
-{
-    float old = carry.most[i][r], now = old;
-#pragma unroll
-    for (int c = 0; c < Shape::Keys / 8; c++)
-        now = fmaxf(now, fmaxf(s[i][c][2 * r], s[i][c][2 * r + 1]));
-    now = most_of_row(now);
-
-    /* A row that has seen nothing has no largest score: -inf - -inf would be NaN. */
-    struct row_scale scale;
-    scale.base = now == -CUDART_INF_F ? 0 : __fmul_rn(now, factor);
-    /* Where nothing has grown this must be 2^0. A product and a difference that are rounded as one
-     * would make it 1 + 10^-7, and of 10,000 tiles 1.001. */
-    scale.before = ra_exp2(__fmul_rn(old, factor) - scale.base);
-    carry.most[i][r] = now;
-    carry.sum[i][r] *= scale.before;
-    return scale;
-}
-
-/* Turns the scores of a row into weights, and adds this thread's part of their sum. */
-template <class Shape>
-RA_DEVICE void weigh_row(typename Shape::Scores &s, struct carry<Shape> &carry, int i, int r,
-                         float factor, float base)
-{
-#pragma unroll
-    for (int c = 0; c < Shape::Keys / 8; c++)
-#pragma unroll
-        for (int e = 2 * r; e < 2 * r + 2; e++) {
-            s[i][c][e] = ra_exp2(s[i][c][e] * factor - base);
-            carry.sum[i][r] += s[i][c][e];
-        }
-}
-
-/* Turns scores into weights under the largest score so far, and rescales the carry to it. Of one block
- * of 16 rows one row after the other: while exponentials are computed, the next largest score is
- * found. For more blocks that takes more registers than there are. */
-template <class Shape>
-RA_DEVICE void weigh(typename Shape::Scores &s, struct carry<Shape> &carry, float factor)
-{
-    constexpr int Blocks = Shape::Blocks;
-    struct row_scale scale[Blocks][2];
-#pragma unroll
-    for (int i = 0; i < Blocks; i++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            scale[i][r] = raise_largest<Shape>(s, carry, i, r, factor);
-            if (Blocks == 1)
-                weigh_row<Shape>(s, carry, i, r, factor, scale[i][r].base);
-        }
-#pragma unroll
-    for (int i = 0; i < Blocks && Blocks > 1; i++)
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            weigh_row<Shape>(s, carry, i, r, factor, scale[i][r].base);
-
-    /* Once a row has seen many keys its largest score stays the same, mostly: o need not change. */
-    bool grown = false;
-#pragma unroll
-    for (int i = 0; i < Blocks; i++)
-        grown = grown || scale[i][0].before != 1 || scale[i][1].before != 1;
-    if (__any_sync(0xffffffff, grown)) {
-#pragma unroll
-        for (int i = 0; i < Blocks; i++)
-#pragma unroll
-            for (int c = 0; c < Shape::Dim / 8; c++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    carry.o[i][c][e] *= scale[i][e / 2].before;
-    }
-}
-
 /* ---- The end: the keys of this launch and those of the carry in memory, together. */
 
 /* What o of this launch and o in memory have to be multiplied by, before they are added up; and the
@@ -347,6 +267,21 @@ RA_DEVICE void store_outputs(const struct forward &f, const struct task &task, i
                          o[c][2 * r + 1]);
 }
 
+/* Row [i][r] of this thread, row a of the queries, with what the carry in memory has. */
+template <class Shape>
+RA_DEVICE struct merged merge_row(const struct forward &f, const struct task &task, int64_t a,
+                                  const struct carry<Shape> &carry, int i, int r)
+{
+    float sum = sum_of_row(carry.sum[i][r]);
+    if (carry.most[i][r] == RA_LEAST)
+        sum = CUDART_NAN_F;
+    struct merged m = merge(f.x, task, a, sum, carry.most[i][r] * f.factor);
+
+    /* All four threads of the row have read the carry before one of them writes it. */
+    __syncwarp();
+    return m;
+}
+
 /* Writes all rows of this thread, the first of which is row0. */
 template <class Shape>
 RA_DEVICE void finish(const struct forward &f, const struct task &task, int64_t row0,
@@ -357,13 +292,7 @@ RA_DEVICE void finish(const struct forward &f, const struct task &task, int64_t 
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             int64_t a = row0 + 16 * i + 8 * r;
-            float sum = sum_of_row(carry.sum[i][r]);
-            if (carry.most[i][r] == RA_LEAST)
-                sum = CUDART_NAN_F;
-            struct merged m = merge(f.x, task, a, sum, carry.most[i][r] * f.factor);
-
-            /* All four threads of the row have read the carry before one of them writes it. */
-            __syncwarp();
+            struct merged m = merge_row<Shape>(f, task, a, carry, i, r);
             if (a >= f.x.queries)
                 continue;
             if (threadIdx.x % 4 == 0)

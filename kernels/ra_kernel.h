@@ -76,7 +76,7 @@ ra_kernel_launch ra_k01_forward, ra_k01_backward;
 ra_kernel_launch ra_k02_forward, ra_k02_backward;
 ra_kernel_launch ra_k03_forward, ra_k03_backward;
 ra_kernel_launch ra_k04_forward, ra_k05_forward;
-ra_kernel_launch ra_k06_forward, ra_k06_backward, ra_k07_backward;
+ra_kernel_launch ra_k06_forward, ra_k06_backward, ra_k07_forward, ra_k07_backward;
 
 /* How many ints `semaphores` has for these shapes, on any GPU. */
 int64_t ra_kernel_semaphores(const struct ra_kernel *kernel);

@@ -22,6 +22,8 @@ static const struct kernel {
     {"k05-float16", RA_FLOAT16, &ra_ladder[RA_K05]},
     {"k06-bfloat16", RA_BFLOAT16, &ra_ladder[RA_K06]},
     {"k06-float16", RA_FLOAT16, &ra_ladder[RA_K06]},
+    {"k07-bfloat16", RA_BFLOAT16, &ra_ladder[RA_K07]},
+    {"k07-float16", RA_FLOAT16, &ra_ladder[RA_K07]},
 };
 enum { KERNELS = sizeof kernels / sizeof kernels[0] };
 
