@@ -1,0 +1,462 @@
+/* k06: what the backwards for GPUs of compute capability 9.0 share, k06 and k07.
+ *
+ * Chapter 11d. Both are the backward of k03: s = q k^T and dp = d_out v^T, from these p and ds, then
+ * dv += p^T d_out, dk += ds^T q and dq += ds k. New here is who does what. A block of threads has
+ * three warpgroups with two roles: one loads, by TMA, a tile ahead of where the others are; two
+ * multiply, by wgmma, each for half of the rows that stay. Registers go where the sums are: 24 to a
+ * thread that loads, 240 to one that multiplies.
+ *
+ * A tile that passes lies in one of the Stages. `full` says that it is there, `empty` that both
+ * warpgroups have read it.
+ */
+#ifndef K06_H
+#define K06_H
+
+#include "k03.h"
+#include "ra_hopper.h"
+
+enum {
+    K06_THREADS = 384,   /* of a block */
+    K06_CONSUMERS = 256, /* of these multiply */
+    K06_WARPS = 8,       /* their warps */
+    K06_LOAD_REGISTERS = 24,
+    K06_MULTIPLY_REGISTERS = 240,
+    K06_MOST_DIM = 128,
+};
+
+/* The shape of a tile. Dim: D, rounded up with zeros, which TMA fills in. */
+template <class Type_, int Dim_, int Keys_, int Queries_, int Stages_ = 2> struct hopper_tile {
+    typedef Type_ Type;
+    static constexpr int Dim = Dim_, Keys = Keys_, Queries = Queries_, Stages = Stages_;
+    static constexpr int Key_bytes = 2 * Dim * Keys, Query_bytes = 2 * Dim * Queries;
+};
+
+/* What the launcher works out once for all threads. */
+struct backward {
+    CUtensorMap q, k, v, d_out;
+    struct ra_kernel x;
+    float factor;      /* a score, or with a soft cap its tanh, times this is the power of two */
+    float inside;      /* with a soft cap: q . k times this goes into the tanh */
+    int tiles;         /* of one head: of the rows that stay */
+    int heads_at_once; /* a set of heads that go together */
+};
+
+/* Which stage comes next, and the parity of the phase that is to be over there. */
+struct turn {
+    int stage, parity;
+};
+
+template <int Stages> RA_DEVICE void advance(struct turn &turn)
+{
+    if (++turn.stage == Stages) {
+        turn.stage = 0;
+        turn.parity ^= 1;
+    }
+}
+
+/* One arrival for the 32 threads of a warp, after all of them. */
+RA_DEVICE void give(ra_barrier *barrier)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        ra_barrier_arrive(barrier);
+}
+
+/* The same, by a warp that loads: `load` issues the copies, in the first warp alone, of `bytes`. */
+template <class Load> RA_DEVICE void give_full(ra_barrier *barrier, int bytes, const Load &load)
+{
+    __syncwarp();
+    if (threadIdx.x == 0) {
+        ra_barrier_expect(barrier, bytes);
+        load();
+    } else if (threadIdx.x % 32 == 0) {
+        ra_barrier_arrive(barrier);
+    }
+}
+
+/* ---- Products. What a thread has of a result, in c[j][2 r + e], is of row lane / 4 + 8 r of its warp's
+ * 16 rows, and of column 8 j + 2 (lane % 4) + e. */
+
+/* c (64 x Columns) = a b^T over Dim columns, both as they lie, in panels of A_rows and Columns rows. */
+template <class Type, int Dim, int A_rows, int Columns>
+RA_DEVICE void multiply_rows(float (&c)[Columns / 8][4], uint64_t a, uint64_t b)
+{
+#pragma unroll
+    for (int d = 0; d < Dim; d += 16)
+        ra_wgmma<Type, Columns>::template multiply<false, false>(
+            c, ra_descriptor_beyond(a, ra_panel_place(0, d, A_rows)),
+            ra_descriptor_beyond(b, ra_panel_place(0, d, Columns)), d > 0);
+    ra_products_end();
+}
+
+/* c (64 x Dim) += a (64 x Rows) b (Rows x Dim), a in registers. */
+template <class Type, int Dim, int Rows>
+RA_DEVICE void add_product(float (&c)[Dim / 8][4], const uint32_t (&a)[Rows / 16][4], uint64_t b)
+{
+#pragma unroll
+    for (int i = 0; i < Rows / 16; i++)
+        ra_wgmma<Type, Dim>::template multiply<true>(
+            c, a[i], ra_descriptor_beyond(b, ra_panel_place(16 * i, 0, Rows)), true);
+    ra_products_end();
+}
+
+/* ---- From products to weights. */
+
+/* Turns q . k into weights p, of 16 bits, and leaves in s what dp - delta is to be multiplied by: p,
+ * times the slope of the soft cap if there is one. lse2(j, r) is of columns 8 j and the next of row
+ * 8 r; hide(j, r, x) makes 0 of what is hidden there, NaN of what is spoiled. Whole: there is no soft
+ * cap, and nothing is hidden. */
+template <bool Whole, class Type, int Columns, class Lse, class Hide>
+RA_DEVICE void weigh(float (&s)[Columns / 8][4], uint32_t (&p)[Columns / 16][4],
+                     const struct backward &f, const Lse &lse2, const Hide &hide)
+{
+    bool capped = !Whole && f.x.score.softcap > 0;
+    if (capped)
+#pragma unroll
+        for (int i = 0; i < Columns / 2; i++)
+            s[i / 4][i % 4] = ra_tanh(s[i / 4][i % 4] * f.inside);
+#pragma unroll
+    for (int j = 0; j < Columns / 8; j++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float *score = &s[j][2 * r];
+            float2 base = lse2(j, r);
+            float weight[2] = {ra_exp2(__fmaf_rn(score[0], f.factor, -base.x)),
+                               ra_exp2(__fmaf_rn(score[1], f.factor, -base.y))};
+            /* A hidden score may be anything: its weight may be infinite until now. */
+            if (!Whole)
+                hide(j, r, weight);
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                score[e] = capped ? weight[e] * (1 - score[e] * score[e]) : weight[e];
+            p[j / 2][j % 2 * 2 + r] = Type::pair(weight[0], weight[1]);
+        }
+}
+
+/* ds = s (dp - delta), of 16 bits; s as above. What is hidden may have any dp, NaN too. In float16 ds,
+ * without the scale, must stay below 65504, and is coarse below 6e-5: training in float16 scales the
+ * loss, as for every kernel. */
+template <bool Whole, class Type, int Columns, class Delta, class Hide>
+RA_DEVICE void slope(uint32_t (&ds)[Columns / 16][4], const float (&s)[Columns / 8][4],
+                     const float (&dp)[Columns / 8][4], const Delta &delta, const Hide &hide)
+{
+#pragma unroll
+    for (int j = 0; j < Columns / 8; j++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float2 base = delta(j, r);
+            float x[2] = {s[j][2 * r] * (dp[j][2 * r] - base.x),
+                          s[j][2 * r + 1] * (dp[j][2 * r + 1] - base.y)};
+            if (!Whole)
+                hide(j, r, x);
+            ds[j / 2][j % 2 * 2 + r] = Type::pair(x[0], x[1]);
+        }
+}
+
+/* Where everything is seen. */
+RA_DEVICE void hide_nothing(int, int, float *)
+{
+}
+
+/* lse times log2(e); a row that has seen nothing, lse = -inf, or is not there, gets weights of
+ * 2^-inf = 0. */
+RA_DEVICE float power_of_lse(float lse, bool there)
+{
+    return there && lse != -CUDART_INF_F ? lse * RA_LOG2E : CUDART_INF_F;
+}
+
+/* ---- Results. */
+
+/* Adds scale * c to memory: `to` is where this thread's first number is to go, `rows` and `columns` are
+ * those that are left from there on. */
+template <int Columns>
+RA_DEVICE void add_rows(float *to, int64_t stride, int64_t rows, int columns, float scale,
+                        const float (&c)[Columns / 8][4])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++, to += 8 * stride)
+        if (8 * r < rows)
+#pragma unroll
+            for (int j = 0; j < Columns / 8; j++)
+                if (8 * j < columns)
+                    ra_add2(to + 8 * j, scale * c[j][2 * r], scale * c[j][2 * r + 1]);
+}
+
+/* ---- Keys that stay: dk and dv of a tile of keys, while all queries that see it pass. */
+
+/* What a block of threads has to do: the tile of keys from b0 on, and the queries from `first` up to
+ * `end`, tile by tile, of every head that reads these keys. */
+struct keys_task {
+    int b, g, b0, first, end;
+};
+
+/* Tiles of the first keys come first: under a causal mask they have the most work. */
+template <class Shape> RA_DEVICE struct keys_task keys_task_of(const struct backward &f, int block)
+{
+    int G = (int)f.x.key_heads;
+    struct ra_turn turn = ra_turn_of(block, (int)f.x.batch * G, f.heads_at_once, f.tiles);
+    struct keys_task task = {turn.head / G, turn.head % G, turn.tile * Shape::Keys, 0, 0};
+    struct ra_range range = ra_queries_seeing(
+        f.x.band, task.b0, ra_least(Shape::Keys, f.x.keys - task.b0), f.x.queries);
+    if (range.first < range.end) {
+        task.first = (int)(range.first / Shape::Queries * Shape::Queries);
+        task.end = (int)range.end;
+    }
+    return task;
+}
+
+template <class Shape> struct keys_memory {
+    alignas(RA_PANEL_ALIGNMENT) char k[Shape::Key_bytes], v[Shape::Key_bytes];
+    char q[Shape::Stages][Shape::Query_bytes], d_out[Shape::Stages][Shape::Query_bytes];
+    float lse2[Shape::Stages][Shape::Queries], delta[Shape::Stages][Shape::Queries];
+    int2 seen_by[Shape::Keys];          /* the first and the last query; 1 and 0: none */
+    uint32_t spoiled[Shape::Keys / 32]; /* a bit for every key with a number that is not finite */
+    ra_barrier keys_full, full[Shape::Stages], empty[Shape::Stages];
+};
+
+/* For all threads of the block. */
+template <class Shape> RA_DEVICE void init_barriers(struct keys_memory<Shape> &shared)
+{
+    if (threadIdx.x == 0) {
+        ra_barrier_init(&shared.keys_full, 1);
+        for (int i = 0; i < Shape::Stages; i++) {
+            ra_barrier_init(&shared.full[i], Shape::Queries / 32);
+            ra_barrier_init(&shared.empty[i], K06_WARPS);
+        }
+        ra_barriers_ready();
+    }
+    __syncthreads();
+}
+
+/* The warpgroup that loads: the keys, then one tile of queries after the other. lse and delta may have
+ * any strides: for these each thread has a row, which it asks for before it waits. */
+template <class Shape>
+RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct backward &f,
+                            const struct keys_task &task)
+{
+    constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
+    const struct ra_kernel &x = f.x;
+    if (threadIdx.x == 0) {
+        ra_barrier_expect(&shared.keys_full, 2 * Shape::Key_bytes);
+        ra_load_tile<Dim, Keys>(shared.k, &f.k, &shared.keys_full, task.b0, task.g, task.b);
+        ra_load_tile<Dim, Keys>(shared.v, &f.v, &shared.keys_full, task.b0, task.g, task.b);
+    }
+    if (threadIdx.x >= Queries)
+        return;
+
+    int row = threadIdx.x;
+    struct turn turn = {0, 1};
+#pragma unroll 1
+    for (int i = 0; i < (int)(x.heads / x.key_heads); i++) {
+        int h = ra_query_head(x.head_map, (int)x.heads, (int)x.key_heads, task.g, i);
+#pragma unroll 1
+        for (int a0 = task.first; a0 < task.end; a0 += Queries, advance<Shape::Stages>(turn)) {
+            bool there = a0 + row < x.queries;
+            float lse = there ? *ra_floats(x.lse, task.b, a0 + row, h) : 0;
+            float delta = there ? *ra_floats(x.delta, task.b, a0 + row, h) : 0;
+            int stage = turn.stage;
+            ra_barrier_wait(&shared.empty[stage], turn.parity);
+            shared.lse2[stage][row] = power_of_lse(lse, there);
+            shared.delta[stage][row] = delta;
+            ra_barrier *full = &shared.full[stage];
+            give_full(full, 2 * Shape::Query_bytes, [&]() {
+                ra_load_tile<Dim, Queries>(shared.q[stage], &f.q, full, a0, h, task.b);
+                ra_load_tile<Dim, Queries>(shared.d_out[stage], &f.d_out, full, a0, h, task.b);
+            });
+        }
+    }
+}
+
+/* Finds out which queries see each key, for the threads that multiply together. Is there a key that
+ * the mask hides, or beyond the last one? */
+template <class Shape>
+RA_DEVICE bool find_seen(struct keys_memory<Shape> &shared, const struct backward &f,
+                         const struct keys_task &task)
+{
+    int i = threadIdx.x - (K06_THREADS - K06_CONSUMERS);
+    bool hidden = false;
+    if (i < Shape::Keys) {
+        int64_t b = (int64_t)task.b0 + i;
+        hidden = b >= f.x.keys || !ra_allowed(f.x.mask, task.b, b);
+        struct ra_range range = ra_queries_seeing(f.x.band, b, 1, f.x.queries);
+        bool none = hidden || range.end <= range.first;
+        shared.seen_by[i] = none ? make_int2(1, 0) : make_int2((int)range.first, (int)range.end - 1);
+        if (i < Shape::Keys / 32)
+            shared.spoiled[i] = 0;
+    }
+    return ra_named_barrier_or(1, K06_CONSUMERS, hidden);
+}
+
+/* Does every query of this tile see every key, as far as the band goes? */
+template <class Shape>
+RA_DEVICE bool inside_band(const struct backward &f, const struct keys_task &task, int a0)
+{
+    return a0 + Shape::Queries <= f.x.queries &&
+           ra_all_seen(f.x.band, a0, Shape::Queries, task.b0, Shape::Keys);
+}
+
+/* This thread's first key of the tile, of those that stay; the other one is 8 further on. In the tile
+ * of queries that stay, its first query. */
+RA_DEVICE int my_row(void)
+{
+    int thread = threadIdx.x - (K06_THREADS - K06_CONSUMERS);
+    return thread / 32 * 16 + thread % 32 / 4;
+}
+
+/* Of this thread's two keys: the first and the last query that sees it, counted from this thread's
+ * first column; and which of the two is spoiled. */
+struct sight {
+    int2 seen_by[2];
+    bool spoiled[2];
+};
+
+template <class Shape>
+RA_DEVICE struct sight sight_from(const struct keys_memory<Shape> &shared, int a0)
+{
+    struct sight sight;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int key = my_row() + 8 * r, column = a0 + 2 * (threadIdx.x % 4);
+        int2 seen_by = shared.seen_by[key];
+        sight.seen_by[r] = make_int2(seen_by.x - column, seen_by.y - column);
+        sight.spoiled[r] = shared.spoiled[key / 32] >> key % 32 & 1;
+    }
+    return sight;
+}
+
+RA_DEVICE void hide_queries(const struct sight &sight, int j, int r, float *x)
+{
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        int column = 8 * j + e;
+        if (column < sight.seen_by[r].x || column > sight.seen_by[r].y)
+            x[e] = 0;
+        else if (sight.spoiled[r])
+            x[e] = CUDART_NAN_F;
+    }
+}
+
+/* weigh and slope of a tile of queries that passes; whole: all of its queries see all keys. */
+template <class Shape>
+RA_DEVICE void weigh_queries(const struct keys_memory<Shape> &shared, const struct backward &f,
+                             int stage, int a0, bool whole, float (&s)[Shape::Queries / 8][4],
+                             uint32_t (&p)[Shape::Queries / 16][4])
+{
+    typedef typename Shape::Type Type;
+    constexpr int Queries = Shape::Queries;
+    const float *mine = &shared.lse2[stage][2 * (threadIdx.x % 4)];
+    auto lse2 = [=](int j, int) { return *(const float2 *)&mine[8 * j]; };
+    if (whole) {
+        weigh<true, Type, Queries>(s, p, f, lse2, hide_nothing);
+    } else {
+        struct sight sight = sight_from(shared, a0);
+        weigh<false, Type, Queries>(
+            s, p, f, lse2, [&](int j, int r, float *x) { hide_queries(sight, j, r, x); });
+    }
+}
+
+template <class Shape>
+RA_DEVICE void slope_queries(const struct keys_memory<Shape> &shared, int stage, int a0,
+                             bool whole, const float (&s)[Shape::Queries / 8][4],
+                             const float (&dp)[Shape::Queries / 8][4],
+                             uint32_t (&ds)[Shape::Queries / 16][4])
+{
+    typedef typename Shape::Type Type;
+    constexpr int Queries = Shape::Queries;
+    const float *mine = &shared.delta[stage][2 * (threadIdx.x % 4)];
+    auto delta = [=](int j, int) { return *(const float2 *)&mine[8 * j]; };
+    if (whole) {
+        slope<true, Type, Queries>(ds, s, dp, delta, hide_nothing);
+    } else {
+        struct sight sight = sight_from(shared, a0);
+        slope<false, Type, Queries>(
+            ds, s, dp, delta, [&](int j, int r, float *x) { hide_queries(sight, j, r, x); });
+    }
+}
+
+/* Adds a warpgroup's 64 x Dim numbers of dk or dv. No other block adds to these rows. */
+template <int Dim>
+RA_DEVICE void add_keys(const struct ra_kernel &x, const struct ra_tensor &to,
+                        const struct keys_task &task, float scale, const float (&c)[Dim / 8][4])
+{
+    int64_t row = (int64_t)task.b0 + my_row();
+    add_rows<Dim>(ra_floats(to, task.b, row, task.g) + 2 * (threadIdx.x % 4), to.row, x.keys - row,
+                  (int)x.dim, scale, c);
+}
+
+/* ---- For the host. */
+
+/* Can these kernels take it? Otherwise k03 does, which takes everything, or says why not. */
+static cudaError_t k06_takes(const struct ra_kernel *x, bool *takes)
+{
+    int64_t D = x->dim;
+    bool type = x->q.type == RA_FLOAT16 || x->q.type == RA_BFLOAT16;
+    *takes = false;
+    if (x->batch * x->queries * x->keys == 0 || !type || D > K06_MOST_DIM || D % 8 != 0 ||
+        !in_pairs(x->dq, D) || !in_pairs(x->dk, D) || !in_pairs(x->dv, D) ||
+        !ra_in_boxes(x->q, x->queries, D) || !ra_in_boxes(x->d_out, x->queries, D) ||
+        !ra_in_boxes(x->k, x->keys, D) || !ra_in_boxes(x->v, x->keys, D))
+        return cudaSuccess;
+    return ra_ask_hopper(takes);
+}
+
+/* Fills in what is the same for all shapes, for tiles of which those of `staying` rows stay. A head
+ * takes so many bytes of the L2 cache for each row that passes: as many heads go together as half of
+ * 50 MB hold. */
+static cudaError_t make_backward(struct backward *f, const struct ra_kernel *x, int keys,
+                                 int queries, int64_t tiles, int64_t heads, int64_t head_bytes)
+{
+    float cap = x->score.softcap;
+    f->x = *x;
+    f->factor = RA_LOG2E * (cap > 0 ? cap : x->score.scale);
+    f->inside = cap > 0 ? x->score.scale / cap : 0;
+    f->tiles = (int)tiles;
+    f->heads_at_once = (int)ra_least(heads, ra_most(1, (24 << 20) / head_bytes));
+
+    const struct {
+        CUtensorMap *map;
+        struct ra_tensor tensor;
+        int64_t rows, heads;
+        int box;
+    } maps[] = {{&f->q, x->q, x->queries, x->heads, queries},
+                {&f->d_out, x->d_out, x->queries, x->heads, queries},
+                {&f->k, x->k, x->keys, x->key_heads, keys},
+                {&f->v, x->v, x->keys, x->key_heads, keys}};
+    cudaError_t error = cudaSuccess;
+    for (int i = 0; i < 4 && error == cudaSuccess; i++)
+        error = ra_make_map(maps[i].map, maps[i].tensor, x->batch, maps[i].rows, maps[i].heads,
+                            x->dim, maps[i].box);
+    return error;
+}
+
+/* Launches a kernel in whose tiles keys stay; `Memory` is what it has in shared memory. `bytes` of a
+ * query of one head are in the L2 cache while it passes. */
+template <class Shape, class Memory>
+static cudaError_t launch_keys(void (*kernel)(struct backward), const struct ra_kernel *x,
+                               int64_t bytes, cudaStream_t stream)
+{
+    struct backward f;
+    int64_t heads = x->batch * x->key_heads, tiles = (x->keys + Shape::Keys - 1) / Shape::Keys;
+    cudaError_t error =
+        make_backward(&f, x, Shape::Keys, Shape::Queries, tiles, heads,
+                      x->heads / x->key_heads * x->queries * x->dim * bytes);
+    return error != cudaSuccess
+               ? error
+               : ra_launch(kernel, heads * tiles, K06_THREADS, sizeof(Memory), stream, f);
+}
+
+/* Calls launch(piece) for pieces of the queries, of which no launch adds up more than it can well: dk
+ * and dv are sums over queries of H / G heads. */
+template <class Launch>
+static cudaError_t in_pieces(const struct ra_kernel *x, const Launch &launch)
+{
+    int64_t most = ra_most(1, ra_kernel_most_keys(x->q.type) / (x->heads / x->key_heads));
+    cudaError_t error = cudaSuccess;
+    for (int64_t a = 0; a < x->queries && error == cudaSuccess; a += most) {
+        struct ra_kernel piece = ra_kernel_queries(*x, a, most);
+        error = launch(&piece);
+    }
+    return error;
+}
+
+#endif
