@@ -37,6 +37,7 @@ struct backward {
     struct ra_kernel x;
     float factor;      /* a score, or with a soft cap its tanh, times this is the power of two */
     float inside;      /* with a soft cap: q . k times this goes into the tanh */
+    int group;         /* H / G query heads read a key/value head */
     int tiles;         /* of one head: of the rows that stay */
     int heads_at_once; /* a set of heads that go together */
 };
@@ -100,17 +101,51 @@ RA_DEVICE void add_product(float (&c)[Dim / 8][4], const uint32_t (&a)[Rows / 16
     ra_products_end();
 }
 
-/* ---- From products to weights. */
+/* ---- From products to weights. lse2(j, r) and delta(j, r) are of columns 8 j and the next, and of row
+ * 8 r, counted from this thread's first ones. */
 
-/* Turns q . k into weights p, of 16 bits, and leaves in s what dp - delta is to be multiplied by: p,
- * times the slope of the soft cap if there is one. lse2(j, r) is of columns 8 j and the next of row
- * 8 r; hide(j, r, x) makes 0 of what is hidden there, NaN of what is spoiled. Whole: there is no soft
- * cap, and nothing is hidden. */
-template <bool Whole, class Type, int Columns, class Lse, class Hide>
-RA_DEVICE void weigh(float (&s)[Columns / 8][4], uint32_t (&p)[Columns / 16][4],
-                     const struct backward &f, const Lse &lse2, const Hide &hide)
+/* Turns q . k into weights, where everything is seen: while the other product is under way. */
+template <int Columns, class Lse>
+RA_DEVICE void weigh(float (&s)[Columns / 8][4], float factor, const Lse &lse2)
 {
-    bool capped = !Whole && f.x.score.softcap > 0;
+#pragma unroll
+    for (int j = 0; j < Columns / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            float2 base = lse2(j, e / 2);
+            s[j][e] = ra_exp2(__fmaf_rn(s[j][e], factor, e % 2 ? -base.y : -base.x));
+        }
+}
+
+/* p and ds = p (dp - delta), of 16 bits, of weights s. In float16 ds, without the scale, must stay below
+ * 65504, and is coarse below 6e-5: training in float16 scales the loss, as for every kernel. */
+template <class Type, int Columns, class Delta>
+RA_DEVICE void slope(uint32_t (&p)[Columns / 16][4], uint32_t (&ds)[Columns / 16][4],
+                     const float (&s)[Columns / 8][4], const float (&dp)[Columns / 8][4],
+                     const Delta &delta)
+{
+#pragma unroll
+    for (int j = 0; j < Columns / 8; j++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float *weight = &s[j][2 * r], *slope = &dp[j][2 * r];
+            float2 base = delta(j, r);
+            p[j / 2][j % 2 * 2 + r] = Type::pair(weight[0], weight[1]);
+            ds[j / 2][j % 2 * 2 + r] =
+                Type::pair(weight[0] * (slope[0] - base.x), weight[1] * (slope[1] - base.y));
+        }
+}
+
+/* Both, of products s = q . k, where something is hidden, or scores have a soft cap. hide(j, r, x) makes
+ * 0 of what is hidden there and NaN of what is spoiled: a hidden score may be anything, and its weight
+ * infinite; hidden values may have any dp. */
+template <class Type, int Columns, class Lse, class Delta, class Hide>
+RA_DEVICE void weigh_seen(uint32_t (&p)[Columns / 16][4], uint32_t (&ds)[Columns / 16][4],
+                          float (&s)[Columns / 8][4], const float (&dp)[Columns / 8][4],
+                          const struct backward &f, const Lse &lse2, const Delta &delta,
+                          const Hide &hide)
+{
+    bool capped = f.x.score.softcap > 0;
     if (capped)
 #pragma unroll
         for (int i = 0; i < Columns / 2; i++)
@@ -119,43 +154,20 @@ RA_DEVICE void weigh(float (&s)[Columns / 8][4], uint32_t (&p)[Columns / 16][4],
     for (int j = 0; j < Columns / 8; j++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            float *score = &s[j][2 * r];
-            float2 base = lse2(j, r);
-            float weight[2] = {ra_exp2(__fmaf_rn(score[0], f.factor, -base.x)),
-                               ra_exp2(__fmaf_rn(score[1], f.factor, -base.y))};
-            /* A hidden score may be anything: its weight may be infinite until now. */
-            if (!Whole)
-                hide(j, r, weight);
+            float2 base[] = {lse2(j, r), delta(j, r)};
+            float weight[2], slope[2];
 #pragma unroll
-            for (int e = 0; e < 2; e++)
-                score[e] = capped ? weight[e] * (1 - score[e] * score[e]) : weight[e];
+            for (int e = 0; e < 2; e++) {
+                float score = s[j][2 * r + e];
+                weight[e] = ra_exp2(__fmaf_rn(score, f.factor, e ? -base[0].y : -base[0].x));
+                slope[e] = weight[e] * (dp[j][2 * r + e] - (e ? base[1].y : base[1].x));
+                slope[e] *= capped ? 1 - score * score : 1;
+            }
+            hide(j, r, weight);
+            hide(j, r, slope);
             p[j / 2][j % 2 * 2 + r] = Type::pair(weight[0], weight[1]);
+            ds[j / 2][j % 2 * 2 + r] = Type::pair(slope[0], slope[1]);
         }
-}
-
-/* ds = s (dp - delta), of 16 bits; s as above. What is hidden may have any dp, NaN too. In float16 ds,
- * without the scale, must stay below 65504, and is coarse below 6e-5: training in float16 scales the
- * loss, as for every kernel. */
-template <bool Whole, class Type, int Columns, class Delta, class Hide>
-RA_DEVICE void slope(uint32_t (&ds)[Columns / 16][4], const float (&s)[Columns / 8][4],
-                     const float (&dp)[Columns / 8][4], const Delta &delta, const Hide &hide)
-{
-#pragma unroll
-    for (int j = 0; j < Columns / 8; j++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float2 base = delta(j, r);
-            float x[2] = {s[j][2 * r] * (dp[j][2 * r] - base.x),
-                          s[j][2 * r + 1] * (dp[j][2 * r + 1] - base.y)};
-            if (!Whole)
-                hide(j, r, x);
-            ds[j / 2][j % 2 * 2 + r] = Type::pair(x[0], x[1]);
-        }
-}
-
-/* Where everything is seen. */
-RA_DEVICE void hide_nothing(int, int, float *)
-{
 }
 
 /* lse times log2(e); a row that has seen nothing, lse = -inf, or is not there, gets weights of
@@ -211,13 +223,15 @@ template <class Shape> struct keys_memory {
     float lse2[Shape::Stages][Shape::Queries], delta[Shape::Stages][Shape::Queries];
     int2 seen_by[Shape::Keys];          /* the first and the last query; 1 and 0: none */
     uint32_t spoiled[Shape::Keys / 32]; /* a bit for every key with a number that is not finite */
+    struct keys_task task;              /* here, because registers are scarce */
     ra_barrier keys_full, full[Shape::Stages], empty[Shape::Stages];
 };
 
 /* For all threads of the block. */
-template <class Shape> RA_DEVICE void init_barriers(struct keys_memory<Shape> &shared)
+template <class Shape> RA_DEVICE void begin(struct keys_memory<Shape> &shared, const struct keys_task &task)
 {
     if (threadIdx.x == 0) {
+        shared.task = task;
         ra_barrier_init(&shared.keys_full, 1);
         for (int i = 0; i < Shape::Stages; i++) {
             ra_barrier_init(&shared.full[i], Shape::Queries / 32);
@@ -247,7 +261,7 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
     int row = threadIdx.x;
     struct turn turn = {0, 1};
 #pragma unroll 1
-    for (int i = 0; i < (int)(x.heads / x.key_heads); i++) {
+    for (int i = 0; i < f.group; i++) {
         int h = ra_query_head(x.head_map, (int)x.heads, (int)x.key_heads, task.g, i);
 #pragma unroll 1
         for (int a0 = task.first; a0 < task.end; a0 += Queries, advance<Shape::Stages>(turn)) {
@@ -336,41 +350,38 @@ RA_DEVICE void hide_queries(const struct sight &sight, int j, int r, float *x)
     }
 }
 
-/* weigh and slope of a tile of queries that passes; whole: all of its queries see all keys. */
+/* The weights of a tile of queries that passes, all of which see all keys. */
 template <class Shape>
 RA_DEVICE void weigh_queries(const struct keys_memory<Shape> &shared, const struct backward &f,
-                             int stage, int a0, bool whole, float (&s)[Shape::Queries / 8][4],
-                             uint32_t (&p)[Shape::Queries / 16][4])
+                             int stage, float (&s)[Shape::Queries / 8][4])
 {
-    typedef typename Shape::Type Type;
-    constexpr int Queries = Shape::Queries;
-    const float *mine = &shared.lse2[stage][2 * (threadIdx.x % 4)];
-    auto lse2 = [=](int j, int) { return *(const float2 *)&mine[8 * j]; };
-    if (whole) {
-        weigh<true, Type, Queries>(s, p, f, lse2, hide_nothing);
-    } else {
-        struct sight sight = sight_from(shared, a0);
-        weigh<false, Type, Queries>(
-            s, p, f, lse2, [&](int j, int r, float *x) { hide_queries(sight, j, r, x); });
-    }
+    const float *lse2 = &shared.lse2[stage][2 * (threadIdx.x % 4)];
+    weigh<Shape::Queries>(s, f.factor,
+                          [=](int j, int) { return *(const float2 *)&lse2[8 * j]; });
 }
 
+/* p and ds of a tile of queries, from a0 on, that passes. whole: s are its weights already. */
 template <class Shape>
-RA_DEVICE void slope_queries(const struct keys_memory<Shape> &shared, int stage, int a0,
-                             bool whole, const float (&s)[Shape::Queries / 8][4],
-                             const float (&dp)[Shape::Queries / 8][4],
-                             uint32_t (&ds)[Shape::Queries / 16][4])
+RA_DEVICE void slope_queries(const struct keys_memory<Shape> &shared, const struct backward &f,
+                             int stage, int a0, bool whole,
+                             uint32_t (&p)[Shape::Queries / 16][4],
+                             uint32_t (&ds)[Shape::Queries / 16][4],
+                             float (&s)[Shape::Queries / 8][4],
+                             const float (&dp)[Shape::Queries / 8][4])
 {
     typedef typename Shape::Type Type;
     constexpr int Queries = Shape::Queries;
-    const float *mine = &shared.delta[stage][2 * (threadIdx.x % 4)];
-    auto delta = [=](int j, int) { return *(const float2 *)&mine[8 * j]; };
+    const float *lse2s = &shared.lse2[stage][2 * (threadIdx.x % 4)];
+    const float *deltas = &shared.delta[stage][2 * (threadIdx.x % 4)];
+    auto lse2 = [=](int j, int) { return *(const float2 *)&lse2s[8 * j]; };
+    auto delta = [=](int j, int) { return *(const float2 *)&deltas[8 * j]; };
     if (whole) {
-        slope<true, Type, Queries>(ds, s, dp, delta, hide_nothing);
+        slope<Type, Queries>(p, ds, s, dp, delta);
     } else {
         struct sight sight = sight_from(shared, a0);
-        slope<false, Type, Queries>(
-            ds, s, dp, delta, [&](int j, int r, float *x) { hide_queries(sight, j, r, x); });
+        weigh_seen<Type, Queries>(
+            p, ds, s, dp, f, lse2, delta,
+            [&](int j, int r, float *x) { hide_queries(sight, j, r, x); });
     }
 }
 
@@ -410,6 +421,7 @@ static cudaError_t make_backward(struct backward *f, const struct ra_kernel *x, 
     f->x = *x;
     f->factor = RA_LOG2E * (cap > 0 ? cap : x->score.scale);
     f->inside = cap > 0 ? x->score.scale / cap : 0;
+    f->group = (int)(x->heads / x->key_heads);
     f->tiles = (int)tiles;
     f->heads_at_once = (int)ra_least(heads, ra_most(1, (24 << 20) / head_bytes));
 

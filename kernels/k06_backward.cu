@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
     if (task.end <= task.first)
         return;
-    init_barriers(shared);
+    begin(shared, task);
     int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (warpgroup == 0) {
         ra_fewer_registers<K06_LOAD_REGISTERS>();
@@ -48,13 +48,13 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     ra_barrier_wait(&shared.keys_full, 0);
 
     struct turn turn = {0, 0};
-    for (int i = 0; i < (int)(x.heads / x.key_heads); i++)
-        for (int a0 = task.first; a0 < task.end; a0 += Queries, advance<Shape::Stages>(turn)) {
+    for (int i = 0; i < f.group; i++)
+        for (int a0 = shared.task.first; a0 < shared.task.end; a0 += Queries, advance<Shape::Stages>(turn)) {
             int stage = turn.stage;
             uint64_t q = ra_descriptor(ra_shared(shared.q[stage]), ra_panel_stride(Queries));
             uint64_t d_out =
                 ra_descriptor(ra_shared(shared.d_out[stage]), ra_panel_stride(Queries));
-            bool whole = plain && inside_band<Shape>(f, task, a0);
+            bool whole = plain && inside_band<Shape>(f, shared.task, a0);
             float s[Queries / 8][4], dp[Queries / 8][4];
             uint32_t p[Queries / 16][4], ds[Queries / 16][4];
 
@@ -64,10 +64,11 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
             multiply_rows<Type, Dim, Keys, Queries>(dp, v, d_out);
             ra_products_wait<1>();
             ra_pin(s);
-            weigh_queries(shared, f, stage, a0, whole, s, p);
+            if (whole)
+                weigh_queries(shared, f, stage, s);
             ra_products_wait<0>();
             ra_pin(dp);
-            slope_queries(shared, stage, a0, whole, s, dp, ds);
+            slope_queries(shared, f, stage, a0, whole, p, ds, s, dp);
 
             ra_pin(p);
             ra_pin(ds);
@@ -81,8 +82,8 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
             ra_pin(dv);
             give(&shared.empty[stage]);
         }
-    add_keys<Dim>(x, x.dk, task, x.score.scale, dk);
-    add_keys<Dim>(x, x.dv, task, 1, dv);
+    add_keys<Dim>(x, x.dk, shared.task, x.score.scale, dk);
+    add_keys<Dim>(x, x.dv, shared.task, 1, dv);
 #endif
 }
 
