@@ -37,6 +37,7 @@ struct backward {
     struct ra_kernel x;
     float factor;      /* a score, or with a soft cap its tanh, times this is the power of two */
     float inside;      /* with a soft cap: q . k times this goes into the tanh */
+    bool fours;        /* rows of dq can be added to four numbers at a time */
     int group;         /* H / G query heads read a key/value head */
     int tiles;         /* of one head: of the rows that stay */
     int heads_at_once; /* a set of heads that go together */
@@ -175,6 +176,26 @@ RA_DEVICE void weigh_seen(uint32_t (&p)[Columns / 16][4], uint32_t (&ds)[Columns
 RA_DEVICE float power_of_lse(float lse, bool there)
 {
     return there && lse != -CUDART_INF_F ? lse * RA_LOG2E : CUDART_INF_F;
+}
+
+/* ---- What is not finite. */
+
+/* A number of k that is infinite or NaN becomes 0, for the threads that multiply together: dq = ds k is
+ * a product over keys, of which a query may not see some, and 0 times NaN is NaN. For a query that sees
+ * such a key, a bit in `spoiled` says so. */
+template <class Shape> RA_DEVICE void take_out_keys(char *k, uint32_t *spoiled)
+{
+    take_out_spoiled<typename Shape::Type>(
+        (uint4 *)k, Shape::Key_bytes / 16, threadIdx.x - (K06_THREADS - K06_CONSUMERS),
+        K06_CONSUMERS,
+        [](bool mine) {
+            ra_stores_before_wgmma();
+            return ra_named_barrier_or(1, K06_CONSUMERS, mine);
+        },
+        [=](int chunk) {
+            int key = chunk / 8 % Shape::Keys;
+            atomicOr(&spoiled[key / 32], 1u << key % 32);
+        });
 }
 
 /* ---- Results. */
@@ -411,50 +432,52 @@ static cudaError_t k06_takes(const struct ra_kernel *x, bool *takes)
     return ra_ask_hopper(takes);
 }
 
-/* Fills in what is the same for all shapes, for tiles of which those of `staying` rows stay. A head
- * takes so many bytes of the L2 cache for each row that passes: as many heads go together as half of
- * 50 MB hold. */
-static cudaError_t make_backward(struct backward *f, const struct ra_kernel *x, int keys,
-                                 int queries, int64_t tiles, int64_t heads, int64_t head_bytes)
+/* Launches a kernel, with `heads` heads of `tiles` tiles that stay each; `Memory` is what it has in
+ * shared memory. What passes takes `head_bytes` of the L2 cache for a head: as many heads go together as
+ * half of its 50 MB hold. */
+template <class Shape, class Memory>
+static cudaError_t launch_hopper(void (*kernel)(struct backward), const struct ra_kernel *x,
+                                 int64_t heads, int64_t tiles, int64_t head_bytes,
+                                 cudaStream_t stream)
 {
+    struct backward f;
     float cap = x->score.softcap;
-    f->x = *x;
-    f->factor = RA_LOG2E * (cap > 0 ? cap : x->score.scale);
-    f->inside = cap > 0 ? x->score.scale / cap : 0;
-    f->group = (int)(x->heads / x->key_heads);
-    f->tiles = (int)tiles;
-    f->heads_at_once = (int)ra_least(heads, ra_most(1, (24 << 20) / head_bytes));
+    f.x = *x;
+    f.factor = RA_LOG2E * (cap > 0 ? cap : x->score.scale);
+    f.inside = cap > 0 ? x->score.scale / cap : 0;
+    f.group = (int)(x->heads / x->key_heads);
+    f.tiles = (int)tiles;
+    f.heads_at_once = (int)ra_least(heads, ra_most(1, (24 << 20) / ra_most(1, head_bytes)));
+    f.fours = (uintptr_t)x->dq.data % 16 == 0 && x->dq.batch % 4 == 0 && x->dq.row % 4 == 0 &&
+              x->dq.head % 4 == 0;
 
     const struct {
         CUtensorMap *map;
         struct ra_tensor tensor;
         int64_t rows, heads;
         int box;
-    } maps[] = {{&f->q, x->q, x->queries, x->heads, queries},
-                {&f->d_out, x->d_out, x->queries, x->heads, queries},
-                {&f->k, x->k, x->keys, x->key_heads, keys},
-                {&f->v, x->v, x->keys, x->key_heads, keys}};
-    cudaError_t error = cudaSuccess;
-    for (int i = 0; i < 4 && error == cudaSuccess; i++)
-        error = ra_make_map(maps[i].map, maps[i].tensor, x->batch, maps[i].rows, maps[i].heads,
-                            x->dim, maps[i].box);
-    return error;
+    } maps[] = {{&f.q, x->q, x->queries, x->heads, Shape::Queries},
+                {&f.d_out, x->d_out, x->queries, x->heads, Shape::Queries},
+                {&f.k, x->k, x->keys, x->key_heads, Shape::Keys},
+                {&f.v, x->v, x->keys, x->key_heads, Shape::Keys}};
+    for (int i = 0; i < 4; i++) {
+        cudaError_t error = ra_make_map(maps[i].map, maps[i].tensor, x->batch, maps[i].rows,
+                                        maps[i].heads, x->dim, maps[i].box);
+        if (error != cudaSuccess)
+            return error;
+    }
+    static_assert(sizeof(Memory) <= 227 << 10, "a GPU has not the shared memory");
+    return ra_launch(kernel, heads * tiles, K06_THREADS, sizeof(Memory), stream, f);
 }
 
-/* Launches a kernel in whose tiles keys stay; `Memory` is what it has in shared memory. `bytes` of a
- * query of one head are in the L2 cache while it passes. */
+/* The same where keys stay; `bytes` of L2 for each number of a query. */
 template <class Shape, class Memory>
 static cudaError_t launch_keys(void (*kernel)(struct backward), const struct ra_kernel *x,
                                int64_t bytes, cudaStream_t stream)
 {
-    struct backward f;
     int64_t heads = x->batch * x->key_heads, tiles = (x->keys + Shape::Keys - 1) / Shape::Keys;
-    cudaError_t error =
-        make_backward(&f, x, Shape::Keys, Shape::Queries, tiles, heads,
-                      x->heads / x->key_heads * x->queries * x->dim * bytes);
-    return error != cudaSuccess
-               ? error
-               : ra_launch(kernel, heads * tiles, K06_THREADS, sizeof(Memory), stream, f);
+    int64_t numbers = x->heads / x->key_heads * x->queries * x->dim;
+    return launch_hopper<Shape, Memory>(kernel, x, heads, tiles, bytes * numbers, stream);
 }
 
 /* Calls launch(piece) for pieces of the queries, of which no launch adds up more than it can well: dk

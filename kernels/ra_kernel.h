@@ -76,6 +76,10 @@ ra_kernel_launch ra_k01_forward, ra_k01_backward;
 ra_kernel_launch ra_k02_forward, ra_k02_backward;
 ra_kernel_launch ra_k03_forward, ra_k03_backward;
 
+/* For compute capability 9.0; where they cannot take something, they call k03's. k06 is deterministic
+ * in any case; k07 is k06 if it is to be. Neither needs semaphores. */
+ra_kernel_launch ra_k06_backward, ra_k07_backward;
+
 /* How many ints `semaphores` has for these shapes, on any GPU. */
 int64_t ra_kernel_semaphores(const struct ra_kernel *kernel);
 

@@ -1,0 +1,211 @@
+/* k07, backward: attention's gradients by wgmma and TMA, in one kernel.
+ *
+ * Chapter 11d. As the first kernel of k06: a tile of keys stays, the queries pass, dk and dv are in
+ * registers until the end. New here is dq = ds k, which k06 left to a second kernel. It is a product
+ * over keys, of which each warpgroup has ds of its own 64: so ds goes to shared memory, and after a
+ * barrier each warpgroup multiplies half of dq, over all keys, and adds it to memory. Other blocks add
+ * to the same rows, in any order: who wants equal bits takes k06.
+ *
+ * A step, of a warpgroup, in the order in which products are issued; dq is added while dk is multiplied:
+ *
+ *     s = k q^T   dp = v d_out^T              dv += p d_out             dq = ds k   dk += ds q
+ *                 p = 2^(s factor - lse2)     ds to shared memory                   add dq
+ *                        ds = p (dp - delta)                  barrier
+ *
+ * ds has two places, in turn: so one barrier a step is enough. Who comes to the next barrier has read
+ * what lies in the other place.
+ */
+#include "k06.h"
+
+/* Does a thread exchange numbers with its neighbour, to add four of them at once to one row, and not
+ * two of them to two? */
+static constexpr bool Add_fours = false;
+
+/* ds lies as it is computed, a row for each key, in panels of 64 queries. */
+template <class Shape> struct fused_memory : keys_memory<Shape> {
+    static_assert(Shape::Stages == 2, "ds lies in the place of its stage");
+    alignas(RA_PANEL_ALIGNMENT) char ds[2][2 * Shape::Keys * Shape::Queries];
+};
+
+/* Which half of dq a warpgroup multiplies: of 128 queries 64, with all columns, which are no more than
+ * 64; of 64 queries all, and half of the columns. */
+template <class Shape> struct dq_part {
+    static constexpr int By_queries = Shape::Queries == 128, Rows = By_queries ? 128 : 64;
+    static_assert(By_queries ? Shape::Dim == 64 : Shape::Dim == 128, "not two halves of 64 x 64");
+};
+
+/* This warpgroup's ds, into shared memory: 8 x 8 numbers in each of four quarters at a time. */
+template <class Shape>
+RA_DEVICE void store_slopes(char *to, const uint32_t (&ds)[Shape::Queries / 16][4])
+{
+    int lane = threadIdx.x % 32, row = my_row() - lane / 4 + lane % 16;
+#pragma unroll
+    for (int i = 0; i < Shape::Queries / 16; i++)
+        ra_store_matrices(
+            ra_shared(to) + ra_panel_place(row, 16 * i + lane / 16 * 8, Shape::Keys), ds[i]);
+}
+
+/* c (64 x 64) = a^T b over all keys, both with a row for each key. */
+template <class Type, int Keys>
+RA_DEVICE void multiply_keys(float (&c)[8][4], uint64_t a, uint64_t b)
+{
+#pragma unroll
+    for (int key = 0; key < Keys; key += 16)
+        ra_wgmma<Type, 64>::template multiply<true, true>(
+            c, ra_descriptor_beyond(a, ra_panel_place(key, 0, Keys)),
+            ra_descriptor_beyond(b, ra_panel_place(key, 0, Keys)), key > 0);
+    ra_products_end();
+}
+
+/* add_rows, four numbers at a time. Of two neighbouring threads, which have four columns of two rows, the
+ * even one takes the first row, the odd one the second. */
+RA_DEVICE void add_fours(float *to, int64_t stride, int64_t rows, int columns, float scale,
+                         const float (&c)[8][4])
+{
+    bool odd = threadIdx.x % 2;
+    to += odd ? 8 * stride - 2 : 0;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        float x[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            x[e] = scale * __shfl_xor_sync(0xffffffff, odd ? c[j][e] : c[j][2 + e], 1);
+        if (8 * odd < rows && 8 * j < columns)
+            ra_add4(to + 8 * j, odd ? x[0] : scale * c[j][0], odd ? x[1] : scale * c[j][1],
+                    odd ? scale * c[j][2] : x[0], odd ? scale * c[j][3] : x[1]);
+    }
+}
+
+/* Adds this warpgroup's part of dq, of the tile of queries from a0 on. */
+template <class Shape>
+RA_DEVICE void add_dq(const struct backward &f, const struct keys_task &task, int h, int a0,
+                      const float (&dq)[8][4])
+{
+    const struct ra_kernel &x = f.x;
+    int64_t row = (int64_t)a0 + my_row() % dq_part<Shape>::Rows;
+    int column = dq_part<Shape>::By_queries ? 0 : my_row() / 64 * 64;
+    float *to = ra_floats(x.dq, task.b, row, h) + column + 2 * (threadIdx.x % 4);
+    if (Add_fours && f.fours)
+        add_fours(to, x.dq.row, x.queries - row, (int)x.dim - column, x.score.scale, dq);
+    else
+        add_rows<64>(to, x.dq.row, x.queries - row, (int)x.dim - column, x.score.scale, dq);
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(K06_THREADS, 1)
+    k07_fused(const __grid_constant__ struct backward f)
+{
+#if RA_IS_HOPPER
+    typedef typename Shape::Type Type;
+    constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
+    extern __shared__ __align__(1024) char bytes[];
+    struct fused_memory<Shape> &shared = *(struct fused_memory<Shape> *)bytes;
+    const struct ra_kernel &x = f.x;
+
+    struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
+    if (task.end <= task.first)
+        return;
+    begin<Shape>(shared, task);
+    int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (warpgroup == 0) {
+        ra_fewer_registers<K06_LOAD_REGISTERS>();
+        load_queries<Shape>(shared, f, task);
+        return;
+    }
+    ra_more_registers<K06_MULTIPLY_REGISTERS>();
+
+    float dk[Dim / 8][4] = {}, dv[Dim / 8][4] = {};
+    int half = warpgroup - 1, mine = ra_panel_place(64 * half, 0, Keys);
+    uint64_t k = ra_descriptor(ra_shared(shared.k + mine), ra_panel_stride(Keys));
+    uint64_t v = ra_descriptor(ra_shared(shared.v + mine), ra_panel_stride(Keys));
+
+    /* Of all keys, the columns of this half of dq. */
+    constexpr bool By_queries = dq_part<Shape>::By_queries;
+    char *columns = shared.k + (By_queries ? 0 : half * ra_panel_stride(Keys));
+    uint64_t k_part = ra_descriptor(ra_shared(columns), ra_panel_stride(Keys));
+
+    bool plain = !find_seen<Shape>(shared, f, task) && x.score.softcap <= 0;
+    ra_barrier_wait(&shared.keys_full, 0);
+    take_out_keys<Shape>(shared.k, shared.spoiled);
+#pragma unroll
+    for (int w = 0; w < Keys / 32; w++)
+        plain = plain && shared.spoiled[w] == 0;
+
+    struct turn turn = {0, 0};
+    for (int i = 0; i < f.group; i++)
+        for (int a0 = shared.task.first; a0 < shared.task.end;
+             a0 += Queries, advance<Shape::Stages>(turn)) {
+            int stage = turn.stage;
+            uint64_t q = ra_descriptor(ra_shared(shared.q[stage]), ra_panel_stride(Queries));
+            uint64_t d_out =
+                ra_descriptor(ra_shared(shared.d_out[stage]), ra_panel_stride(Queries));
+            bool whole = plain && inside_band<Shape>(f, shared.task, a0);
+            float s[Queries / 8][4], dp[Queries / 8][4];
+            uint32_t p[Queries / 16][4], ds[Queries / 16][4];
+
+            ra_barrier_wait(&shared.full[stage], turn.parity);
+            ra_products_begin();
+            multiply_rows<Type, Dim, Keys, Queries>(s, k, q);
+            multiply_rows<Type, Dim, Keys, Queries>(dp, v, d_out);
+            ra_products_wait<1>();
+            ra_pin(s);
+            if (whole)
+                weigh_queries<Shape>(shared, f, stage, s);
+            ra_products_wait<0>();
+            ra_pin(dp);
+            slope_queries<Shape>(shared, f, stage, a0, whole, p, ds, s, dp);
+
+            ra_pin(p);
+            ra_pin(dv);
+            ra_products_begin();
+            add_product<Type, Dim, Queries>(dv, p, d_out);
+
+            store_slopes<Shape>(shared.ds[stage], ds);
+            ra_stores_before_wgmma();
+            ra_named_barrier(1, K06_CONSUMERS);
+            char *slopes = shared.ds[stage] + (By_queries ? half * ra_panel_stride(Keys) : 0);
+            float dq[8][4];
+            ra_pin(ds);
+            ra_pin(dk);
+            ra_products_begin();
+            multiply_keys<Type, Keys>(
+                dq, ra_descriptor(ra_shared(slopes), ra_panel_stride(Keys)), k_part);
+            add_product<Type, Dim, Queries>(dk, ds, q);
+            ra_products_wait<1>();
+            ra_pin(dv);
+            ra_pin(dq);
+            int h = ra_query_head(x.head_map, (int)x.heads, (int)x.key_heads, shared.task.g, i);
+            add_dq<Shape>(f, shared.task, h, a0, dq);
+            ra_products_wait<0>();
+            ra_pin(dk);
+            give(&shared.empty[stage]);
+        }
+    add_keys<Dim>(x, x.dk, shared.task, x.score.scale, dk);
+    add_keys<Dim>(x, x.dv, shared.task, 1, dv);
+#endif
+}
+
+template <class Type, int Dim, int Queries>
+static cudaError_t launch_fused(const struct ra_kernel *x, cudaStream_t stream)
+{
+    /* In the L2 cache: q, d_out, and dq in float32. */
+    typedef hopper_tile<Type, Dim, 128, Queries> Shape;
+    return launch_keys<Shape, struct fused_memory<Shape>>(k07_fused<Shape>, x, 8, stream);
+}
+
+extern "C" cudaError_t ra_k07_backward(const struct ra_kernel *x, cudaStream_t stream)
+{
+    if (x->deterministic)
+        return ra_k06_backward(x, stream);
+    bool takes;
+    cudaError_t error = k06_takes(x, &takes);
+    if (error != cudaSuccess || !takes)
+        return error != cudaSuccess ? error : ra_k03_backward(x, stream);
+    return in_pieces(x, [=](const struct ra_kernel *piece) {
+        return launch_for_type(x, [=](auto type) {
+            typedef decltype(type) Type;
+            return piece->dim <= 64 ? launch_fused<Type, 64, 128>(piece, stream)
+                                    : launch_fused<Type, 128, 64>(piece, stream);
+        });
+    });
+}
