@@ -38,7 +38,7 @@ struct backward {
     float factor;      /* a score, or with a soft cap its tanh, times this is the power of two */
     float inside;      /* with a soft cap: q . k times this goes into the tanh */
     bool fours;        /* rows of dq can be added to four numbers at a time */
-    int group;         /* H / G query heads read a key/value head */
+    int group, next_h; /* H / G query heads read a key/value head; how far apart they are */
     int tiles;         /* of one head: of the rows that stay */
     int heads_at_once; /* a set of heads that go together */
 };
@@ -78,6 +78,19 @@ template <class Load> RA_DEVICE void give_full(ra_barrier *barrier, int bytes, c
 
 /* ---- Products. What a thread has of a result, in c[j][2 r + e], is of row lane / 4 + 8 r of its warp's
  * 16 rows, and of column 8 j + 2 (lane % 4) + e. */
+
+/* Of the tile that stays this thread's first row, the other one being 8 further on; and its first
+ * column, of two in every eight. Worked out afresh each time: registers are scarce. */
+RA_DEVICE int my_row(void)
+{
+    int thread = ra_afresh(threadIdx.x) - (K06_THREADS - K06_CONSUMERS);
+    return thread / 32 * 16 + thread % 32 / 4;
+}
+
+RA_DEVICE int my_column(void)
+{
+    return ra_afresh(threadIdx.x) % 4 * 2;
+}
 
 /* c (64 x Columns) = a b^T over Dim columns, both as they lie, in panels of A_rows and Columns rows. */
 template <class Type, int Dim, int A_rows, int Columns>
@@ -218,9 +231,9 @@ RA_DEVICE void add_rows(float *to, int64_t stride, int64_t rows, int columns, fl
 /* ---- Keys that stay: dk and dv of a tile of keys, while all queries that see it pass. */
 
 /* What a block of threads has to do: the tile of keys from b0 on, and the queries from `first` up to
- * `end`, tile by tile, of every head that reads these keys. */
+ * `end`, tile by tile, of every head that reads these keys: f.group of them, f.next_h apart. */
 struct keys_task {
-    int b, g, b0, first, end;
+    int b, g, h, b0, first, end; /* h: the first head */
 };
 
 /* Tiles of the first keys come first: under a causal mask they have the most work. */
@@ -228,7 +241,9 @@ template <class Shape> RA_DEVICE struct keys_task keys_task_of(const struct back
 {
     int G = (int)f.x.key_heads;
     struct ra_turn turn = ra_turn_of(block, (int)f.x.batch * G, f.heads_at_once, f.tiles);
-    struct keys_task task = {turn.head / G, turn.head % G, turn.tile * Shape::Keys, 0, 0};
+    struct keys_task task = {turn.head / G, turn.head % G};
+    task.h = ra_query_head(f.x.head_map, (int)f.x.heads, G, task.g, 0);
+    task.b0 = turn.tile * Shape::Keys;
     struct ra_range range = ra_queries_seeing(
         f.x.band, task.b0, ra_least(Shape::Keys, f.x.keys - task.b0), f.x.queries);
     if (range.first < range.end) {
@@ -283,7 +298,7 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
     struct turn turn = {0, 1};
 #pragma unroll 1
     for (int i = 0; i < f.group; i++) {
-        int h = ra_query_head(x.head_map, (int)x.heads, (int)x.key_heads, task.g, i);
+        int h = task.h + i * f.next_h;
 #pragma unroll 1
         for (int a0 = task.first; a0 < task.end; a0 += Queries, advance<Shape::Stages>(turn)) {
             bool there = a0 + row < x.queries;
@@ -330,14 +345,6 @@ RA_DEVICE bool inside_band(const struct backward &f, const struct keys_task &tas
            ra_all_seen(f.x.band, a0, Shape::Queries, task.b0, Shape::Keys);
 }
 
-/* This thread's first key of the tile, of those that stay; the other one is 8 further on. In the tile
- * of queries that stay, its first query. */
-RA_DEVICE int my_row(void)
-{
-    int thread = threadIdx.x - (K06_THREADS - K06_CONSUMERS);
-    return thread / 32 * 16 + thread % 32 / 4;
-}
-
 /* Of this thread's two keys: the first and the last query that sees it, counted from this thread's
  * first column; and which of the two is spoiled. */
 struct sight {
@@ -351,7 +358,7 @@ RA_DEVICE struct sight sight_from(const struct keys_memory<Shape> &shared, int a
     struct sight sight;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        int key = my_row() + 8 * r, column = a0 + 2 * (threadIdx.x % 4);
+        int key = my_row() + 8 * r, column = a0 + my_column();
         int2 seen_by = shared.seen_by[key];
         sight.seen_by[r] = make_int2(seen_by.x - column, seen_by.y - column);
         sight.spoiled[r] = shared.spoiled[key / 32] >> key % 32 & 1;
@@ -376,7 +383,7 @@ template <class Shape>
 RA_DEVICE void weigh_queries(const struct keys_memory<Shape> &shared, const struct backward &f,
                              int stage, float (&s)[Shape::Queries / 8][4])
 {
-    const float *lse2 = &shared.lse2[stage][2 * (threadIdx.x % 4)];
+    const float *lse2 = &shared.lse2[stage][my_column()];
     weigh<Shape::Queries>(s, f.factor,
                           [=](int j, int) { return *(const float2 *)&lse2[8 * j]; });
 }
@@ -392,8 +399,8 @@ RA_DEVICE void slope_queries(const struct keys_memory<Shape> &shared, const stru
 {
     typedef typename Shape::Type Type;
     constexpr int Queries = Shape::Queries;
-    const float *lse2s = &shared.lse2[stage][2 * (threadIdx.x % 4)];
-    const float *deltas = &shared.delta[stage][2 * (threadIdx.x % 4)];
+    const float *lse2s = &shared.lse2[stage][my_column()];
+    const float *deltas = &shared.delta[stage][my_column()];
     auto lse2 = [=](int j, int) { return *(const float2 *)&lse2s[8 * j]; };
     auto delta = [=](int j, int) { return *(const float2 *)&deltas[8 * j]; };
     if (whole) {
@@ -412,7 +419,7 @@ RA_DEVICE void add_keys(const struct ra_kernel &x, const struct ra_tensor &to,
                         const struct keys_task &task, float scale, const float (&c)[Dim / 8][4])
 {
     int64_t row = (int64_t)task.b0 + my_row();
-    add_rows<Dim>(ra_floats(to, task.b, row, task.g) + 2 * (threadIdx.x % 4), to.row, x.keys - row,
+    add_rows<Dim>(ra_floats(to, task.b, row, task.g) + my_column(), to.row, x.keys - row,
                   (int)x.dim, scale, c);
 }
 
@@ -446,6 +453,7 @@ static cudaError_t launch_hopper(void (*kernel)(struct backward), const struct r
     f.factor = RA_LOG2E * (cap > 0 ? cap : x->score.scale);
     f.inside = cap > 0 ? x->score.scale / cap : 0;
     f.group = (int)(x->heads / x->key_heads);
+    f.next_h = x->head_map == RA_GROUPED ? 1 : (int)x->key_heads;
     f.tiles = (int)tiles;
     f.heads_at_once = (int)ra_least(heads, ra_most(1, (24 << 20) / ra_most(1, head_bytes)));
     f.fours = (uintptr_t)x->dq.data % 16 == 0 && x->dq.batch % 4 == 0 && x->dq.row % 4 == 0 &&

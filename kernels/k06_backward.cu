@@ -187,7 +187,7 @@ RA_DEVICE struct keys_sight<Shape> sight_from(const struct queries_memory<Shape>
 {
     constexpr int Keys = Shape::Keys;
     struct keys_sight<Shape> sight;
-    int column = 2 * (threadIdx.x % 4);
+    int column = my_column();
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int64_t from = (int64_t)a0 + my_row() + 8 * r - b0 - column;
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
 
     /* No other block adds to these rows. */
     int64_t row = (int64_t)task.a0 + my_row();
-    add_rows<Dim>(ra_floats(x.dq, task.b, row, task.h) + 2 * (threadIdx.x % 4), x.dq.row,
+    add_rows<Dim>(ra_floats(x.dq, task.b, row, task.h) + my_column(), x.dq.row,
                   x.queries - row, (int)x.dim, x.score.scale, dq);
 #endif
 }

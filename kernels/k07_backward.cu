@@ -38,11 +38,13 @@ template <class Shape> struct dq_part {
 template <class Shape>
 RA_DEVICE void store_slopes(char *to, const uint32_t (&ds)[Shape::Queries / 16][4])
 {
-    int lane = threadIdx.x % 32, row = my_row() - lane / 4 + lane % 16;
+    int lane = ra_afresh(threadIdx.x) % 32, row = my_row() / 16 * 16 + lane % 16;
+    uint32_t first = ra_shared(to) + ra_panel_place(row, lane / 16 * 8, Shape::Keys);
 #pragma unroll
     for (int i = 0; i < Shape::Queries / 16; i++)
-        ra_store_matrices(
-            ra_shared(to) + ra_panel_place(row, 16 * i + lane / 16 * 8, Shape::Keys), ds[i]);
+        ra_store_matrices((first ^ ra_panel_place(0, 16 * i % 64, Shape::Keys)) +
+                              ra_panel_place(0, 16 * i / 64 * 64, Shape::Keys),
+                          ds[i]);
 }
 
 /* c (64 x 64) = a^T b over all keys, both with a row for each key. */
@@ -84,7 +86,7 @@ RA_DEVICE void add_dq(const struct backward &f, const struct keys_task &task, in
     const struct ra_kernel &x = f.x;
     int64_t row = (int64_t)a0 + my_row() % dq_part<Shape>::Rows;
     int column = dq_part<Shape>::By_queries ? 0 : my_row() / 64 * 64;
-    float *to = ra_floats(x.dq, task.b, row, h) + column + 2 * (threadIdx.x % 4);
+    float *to = ra_floats(x.dq, task.b, row, h) + column + my_column();
     if (Add_fours && f.fours)
         add_fours(to, x.dq.row, x.queries - row, (int)x.dim - column, x.score.scale, dq);
     else
@@ -174,8 +176,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
             ra_products_wait<1>();
             ra_pin(dv);
             ra_pin(dq);
-            int h = ra_query_head(x.head_map, (int)x.heads, (int)x.key_heads, shared.task.g, i);
-            add_dq<Shape>(f, shared.task, h, a0, dq);
+            add_dq<Shape>(f, shared.task, shared.task.h + i * f.next_h, a0, dq);
             ra_products_wait<0>();
             ra_pin(dk);
             give(&shared.empty[stage]);
