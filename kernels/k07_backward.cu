@@ -100,6 +100,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
 #if RA_IS_HOPPER
     typedef typename Shape::Type Type;
     constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
+    constexpr bool By_queries = dq_part<Shape>::By_queries;
     extern __shared__ __align__(1024) char bytes[];
     struct fused_memory<Shape> &shared = *(struct fused_memory<Shape> *)bytes;
     const struct ra_kernel &x = f.x;
@@ -117,15 +118,6 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     ra_more_registers<K06_MULTIPLY_REGISTERS>();
 
     float dk[Dim / 8][4] = {}, dv[Dim / 8][4] = {};
-    int half = warpgroup - 1, mine = ra_panel_place(64 * half, 0, Keys);
-    uint64_t k = ra_descriptor(ra_shared(shared.k + mine), ra_panel_stride(Keys));
-    uint64_t v = ra_descriptor(ra_shared(shared.v + mine), ra_panel_stride(Keys));
-
-    /* Of all keys, the columns of this half of dq. */
-    constexpr bool By_queries = dq_part<Shape>::By_queries;
-    char *columns = shared.k + (By_queries ? 0 : half * ra_panel_stride(Keys));
-    uint64_t k_part = ra_descriptor(ra_shared(columns), ra_panel_stride(Keys));
-
     bool plain = !find_seen<Shape>(shared, f, task) && x.score.softcap <= 0;
     ra_barrier_wait(&shared.keys_full, 0);
     take_out_keys<Shape>(shared.k, shared.spoiled);
@@ -137,7 +129,12 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     for (int i = 0; i < f.group; i++)
         for (int a0 = shared.task.first; a0 < shared.task.end;
              a0 += Queries, advance<Shape::Stages>(turn)) {
-            int stage = turn.stage;
+            /* This warpgroup has half of the rows of k and v; and of dq = ds k, over all keys, half of
+             * the rows or of the columns. Worked out afresh: registers are scarce. */
+            int stage = turn.stage, half = ra_afresh(warpgroup) - 1;
+            int rows = half * ra_panel_place(64, 0, Keys), panel = half * ra_panel_stride(Keys);
+            uint64_t k = ra_descriptor(ra_shared(shared.k + rows), ra_panel_stride(Keys));
+            uint64_t v = ra_descriptor(ra_shared(shared.v + rows), ra_panel_stride(Keys));
             uint64_t q = ra_descriptor(ra_shared(shared.q[stage]), ra_panel_stride(Queries));
             uint64_t d_out =
                 ra_descriptor(ra_shared(shared.d_out[stage]), ra_panel_stride(Queries));
@@ -165,13 +162,14 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
             store_slopes<Shape>(shared.ds[stage], ds);
             ra_stores_before_wgmma();
             ra_named_barrier(1, K06_CONSUMERS);
-            char *slopes = shared.ds[stage] + (By_queries ? half * ra_panel_stride(Keys) : 0);
+            char *ds_part = shared.ds[stage] + (By_queries ? panel : 0);
+            char *k_part = shared.k + (By_queries ? 0 : panel);
             float dq[8][4];
             ra_pin(ds);
             ra_pin(dk);
             ra_products_begin();
-            multiply_keys<Type, Keys>(
-                dq, ra_descriptor(ra_shared(slopes), ra_panel_stride(Keys)), k_part);
+            multiply_keys<Type, Keys>(dq, ra_descriptor(ra_shared(ds_part), ra_panel_stride(Keys)),
+                                      ra_descriptor(ra_shared(k_part), ra_panel_stride(Keys)));
             add_product<Type, Dim, Queries>(dk, ds, q);
             ra_products_wait<1>();
             ra_pin(dv);
