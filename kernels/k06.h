@@ -118,7 +118,7 @@ RA_DEVICE void add_product(float (&c)[Dim / 8][4], const uint32_t (&a)[Rows / 16
 /* ---- From products to weights. lse2(j, r) and delta(j, r) are of columns 8 j and the next, and of row
  * 8 r, counted from this thread's first ones. */
 
-/* Turns q . k into weights, where everything is seen: while the other product is under way. */
+/* Turns q . k, or the tanh of a soft cap, into weights. */
 template <int Columns, class Lse>
 RA_DEVICE void weigh(float (&s)[Columns / 8][4], float factor, const Lse &lse2)
 {
@@ -129,6 +129,31 @@ RA_DEVICE void weigh(float (&s)[Columns / 8][4], float factor, const Lse &lse2)
             float2 base = lse2(j, e / 2);
             s[j][e] = ra_exp2(__fmaf_rn(s[j][e], factor, e % 2 ? -base.y : -base.x));
         }
+}
+
+/* The same with a soft cap. dp - delta is to be multiplied by its slope: dp becomes such that it is. */
+template <int Columns, class Lse, class Delta>
+RA_DEVICE void weigh_capped(float (&s)[Columns / 8][4], float (&dp)[Columns / 8][4],
+                            const struct backward &f, const Lse &lse2, const Delta &delta)
+{
+#pragma unroll
+    for (int j = 0; j < Columns / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            float2 pair = delta(j, e / 2);
+            float base = e % 2 ? pair.y : pair.x;
+            s[j][e] = ra_tanh(s[j][e] * f.inside);
+            dp[j][e] = (dp[j][e] - base) * (1 - s[j][e] * s[j][e]) + base;
+        }
+    weigh<Columns>(s, f.factor, lse2);
+}
+
+/* What a query does not see has weight 0; until now it may be anything, and its dp too: 0 times NaN is
+ * NaN. Of a key that is not finite, and was taken out, it sees NaN. */
+RA_DEVICE void hide(float &weight, float &dp, bool hidden, bool spoiled)
+{
+    weight = hidden ? 0 : spoiled ? CUDART_NAN_F : weight;
+    dp = hidden ? 0 : dp;
 }
 
 /* p and ds = p (dp - delta), of 16 bits, of weights s. In float16 ds, without the scale, must stay below
@@ -147,40 +172,6 @@ RA_DEVICE void slope(uint32_t (&p)[Columns / 16][4], uint32_t (&ds)[Columns / 16
             p[j / 2][j % 2 * 2 + r] = Type::pair(weight[0], weight[1]);
             ds[j / 2][j % 2 * 2 + r] =
                 Type::pair(weight[0] * (slope[0] - base.x), weight[1] * (slope[1] - base.y));
-        }
-}
-
-/* Both, of products s = q . k, where something is hidden, or scores have a soft cap. hide(j, r, x) makes
- * 0 of what is hidden there and NaN of what is spoiled: a hidden score may be anything, and its weight
- * infinite; hidden values may have any dp. */
-template <class Type, int Columns, class Lse, class Delta, class Hide>
-RA_DEVICE void weigh_seen(uint32_t (&p)[Columns / 16][4], uint32_t (&ds)[Columns / 16][4],
-                          float (&s)[Columns / 8][4], const float (&dp)[Columns / 8][4],
-                          const struct backward &f, const Lse &lse2, const Delta &delta,
-                          const Hide &hide)
-{
-    bool capped = f.x.score.softcap > 0;
-    if (capped)
-#pragma unroll
-        for (int i = 0; i < Columns / 2; i++)
-            s[i / 4][i % 4] = ra_tanh(s[i / 4][i % 4] * f.inside);
-#pragma unroll
-    for (int j = 0; j < Columns / 8; j++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float2 base[] = {lse2(j, r), delta(j, r)};
-            float weight[2], slope[2];
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                float score = s[j][2 * r + e];
-                weight[e] = ra_exp2(__fmaf_rn(score, f.factor, e ? -base[0].y : -base[0].x));
-                slope[e] = weight[e] * (dp[j][2 * r + e] - (e ? base[1].y : base[1].x));
-                slope[e] *= capped ? 1 - score * score : 1;
-            }
-            hide(j, r, weight);
-            hide(j, r, slope);
-            p[j / 2][j % 2 * 2 + r] = Type::pair(weight[0], weight[1]);
-            ds[j / 2][j % 2 * 2 + r] = Type::pair(slope[0], slope[1]);
         }
 }
 
@@ -366,51 +357,19 @@ RA_DEVICE struct sight sight_from(const struct keys_memory<Shape> &shared, int a
     return sight;
 }
 
-RA_DEVICE void hide_queries(const struct sight &sight, int j, int r, float *x)
+template <class Shape>
+RA_DEVICE void hide_queries(float (&s)[Shape::Queries / 8][4], float (&dp)[Shape::Queries / 8][4],
+                            const struct sight &sight)
 {
 #pragma unroll
-    for (int e = 0; e < 2; e++) {
-        int column = 8 * j + e;
-        if (column < sight.seen_by[r].x || column > sight.seen_by[r].y)
-            x[e] = 0;
-        else if (sight.spoiled[r])
-            x[e] = CUDART_NAN_F;
-    }
-}
-
-/* The weights of a tile of queries that passes, all of which see all keys. */
-template <class Shape>
-RA_DEVICE void weigh_queries(const struct keys_memory<Shape> &shared, const struct backward &f,
-                             int stage, float (&s)[Shape::Queries / 8][4])
-{
-    const float *lse2 = &shared.lse2[stage][my_column()];
-    weigh<Shape::Queries>(s, f.factor,
-                          [=](int j, int) { return *(const float2 *)&lse2[8 * j]; });
-}
-
-/* p and ds of a tile of queries, from a0 on, that passes. whole: s are its weights already. */
-template <class Shape>
-RA_DEVICE void slope_queries(const struct keys_memory<Shape> &shared, const struct backward &f,
-                             int stage, int a0, bool whole,
-                             uint32_t (&p)[Shape::Queries / 16][4],
-                             uint32_t (&ds)[Shape::Queries / 16][4],
-                             float (&s)[Shape::Queries / 8][4],
-                             const float (&dp)[Shape::Queries / 8][4])
-{
-    typedef typename Shape::Type Type;
-    constexpr int Queries = Shape::Queries;
-    const float *lse2s = &shared.lse2[stage][my_column()];
-    const float *deltas = &shared.delta[stage][my_column()];
-    auto lse2 = [=](int j, int) { return *(const float2 *)&lse2s[8 * j]; };
-    auto delta = [=](int j, int) { return *(const float2 *)&deltas[8 * j]; };
-    if (whole) {
-        slope<Type, Queries>(p, ds, s, dp, delta);
-    } else {
-        struct sight sight = sight_from(shared, a0);
-        weigh_seen<Type, Queries>(
-            p, ds, s, dp, f, lse2, delta,
-            [&](int j, int r, float *x) { hide_queries(sight, j, r, x); });
-    }
+    for (int j = 0; j < Shape::Queries / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int column = 8 * j + e % 2;
+            int2 seen_by = sight.seen_by[e / 2];
+            hide(s[j][e], dp[j][e], column < seen_by.x || column > seen_by.y,
+                 sight.spoiled[e / 2]);
+        }
 }
 
 /* Adds a warpgroup's 64 x Dim numbers of dk or dv. No other block adds to these rows. */

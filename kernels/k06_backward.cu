@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     int mine = ra_panel_place(64 * (warpgroup - 1), 0, Keys);
     uint64_t k = ra_descriptor(ra_shared(shared.k + mine), ra_panel_stride(Keys));
     uint64_t v = ra_descriptor(ra_shared(shared.v + mine), ra_panel_stride(Keys));
-    bool plain = !find_seen(shared, f, task) && x.score.softcap <= 0;
+    bool capped = x.score.softcap > 0, there = !find_seen(shared, f, task);
     ra_barrier_wait(&shared.keys_full, 0);
 
     struct turn turn = {0, 0};
@@ -54,7 +54,11 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
             uint64_t q = ra_descriptor(ra_shared(shared.q[stage]), ra_panel_stride(Queries));
             uint64_t d_out =
                 ra_descriptor(ra_shared(shared.d_out[stage]), ra_panel_stride(Queries));
-            bool whole = plain && inside_band<Shape>(f, shared.task, a0);
+            bool whole = there && inside_band<Shape>(f, shared.task, a0);
+            const float *lses = &shared.lse2[stage][my_column()];
+            const float *deltas = &shared.delta[stage][my_column()];
+            auto lse2 = [=](int j, int) { return *(const float2 *)&lses[8 * j]; };
+            auto delta = [=](int j, int) { return *(const float2 *)&deltas[8 * j]; };
             float s[Queries / 8][4], dp[Queries / 8][4];
             uint32_t p[Queries / 16][4], ds[Queries / 16][4];
 
@@ -64,11 +68,15 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
             multiply_rows<Type, Dim, Keys, Queries>(dp, v, d_out);
             ra_products_wait<1>();
             ra_pin(s);
-            if (whole)
-                weigh_queries(shared, f, stage, s);
+            if (!capped)
+                weigh<Queries>(s, f.factor, lse2);
             ra_products_wait<0>();
             ra_pin(dp);
-            slope_queries(shared, f, stage, a0, whole, p, ds, s, dp);
+            if (capped)
+                weigh_capped<Queries>(s, dp, f, lse2, delta);
+            if (!whole)
+                hide_queries<Shape>(s, dp, sight_from(shared, a0));
+            slope<Type, Queries>(p, ds, s, dp, delta);
 
             ra_pin(p);
             ra_pin(ds);
@@ -203,16 +211,19 @@ RA_DEVICE struct keys_sight<Shape> sight_from(const struct queries_memory<Shape>
 }
 
 template <class Shape>
-RA_DEVICE void hide_keys(const struct keys_sight<Shape> &sight, int j, int r, float *x)
+RA_DEVICE void hide_keys(float (&s)[Shape::Keys / 8][4], float (&dp)[Shape::Keys / 8][4],
+                         const struct keys_sight<Shape> &sight)
 {
 #pragma unroll
-    for (int e = 0; e < 2; e++) {
-        int column = 8 * j + e, bit = 8 * (j % 4) + e;
-        if (!(sight.there[j / 4] >> bit & 1) || column < sight.lo[r] || column > sight.hi[r])
-            x[e] = 0;
-        else if (sight.spoiled[j / 4] >> bit & 1)
-            x[e] = CUDART_NAN_F;
-    }
+    for (int j = 0; j < Shape::Keys / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int column = 8 * j + e % 2, bit = column % 32;
+            bool there = sight.there[j / 4] >> bit & 1;
+            hide(s[j][e], dp[j][e],
+                 !there || column < sight.lo[e / 2] || column > sight.hi[e / 2],
+                 sight.spoiled[j / 4] >> bit & 1);
+        }
 }
 
 /* Does every query of the block see every key of this tile? */
@@ -266,6 +277,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     int mine = ra_panel_place(64 * (warpgroup - 1), 0, Queries);
     uint64_t q = ra_descriptor(ra_shared(shared.q + mine), ra_panel_stride(Queries));
     uint64_t d_out = ra_descriptor(ra_shared(shared.d_out + mine), ra_panel_stride(Queries));
+    bool capped = x.score.softcap > 0;
     ra_barrier_wait(&shared.queries_full, 0);
 
     struct turn turn = {0, 0};
@@ -277,28 +289,24 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
         uint32_t p[Keys / 16][4], ds[Keys / 16][4]; /* of p nothing is made here */
 
         ra_barrier_wait(&shared.full[stage], turn.parity);
-        bool inside = all_seen(shared, f, task, stage, b0);
-        if (!inside)
+        bool whole = all_seen(shared, f, task, stage, b0);
+        if (!whole)
             take_out_keys<Shape>(shared.k[stage], shared.spoiled[stage]);
-        bool whole = inside && x.score.softcap <= 0;
 
         ra_products_begin();
         multiply_rows<Type, Dim, Queries, Keys>(s, q, k);
         multiply_rows<Type, Dim, Queries, Keys>(dp, d_out, v);
         ra_products_wait<1>();
         ra_pin(s);
-        if (whole)
+        if (!capped)
             weigh<Keys>(s, f.factor, lse2);
         ra_products_wait<0>();
         ra_pin(dp);
-        if (whole) {
-            slope<Type, Keys>(p, ds, s, dp, delta);
-        } else {
-            struct keys_sight<Shape> sight = sight_from(shared, stage, x.band, task.a0, b0);
-            weigh_seen<Type, Keys>(
-                p, ds, s, dp, f, lse2, delta,
-                [&](int j, int r, float *numbers) { hide_keys(sight, j, r, numbers); });
-        }
+        if (capped)
+            weigh_capped<Keys>(s, dp, f, lse2, delta);
+        if (!whole)
+            hide_keys<Shape>(s, dp, sight_from(shared, stage, x.band, task.a0, b0));
+        slope<Type, Keys>(p, ds, s, dp, delta);
 
         ra_pin(ds);
         ra_pin(dq);

@@ -118,12 +118,12 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     ra_more_registers<K06_MULTIPLY_REGISTERS>();
 
     float dk[Dim / 8][4] = {}, dv[Dim / 8][4] = {};
-    bool plain = !find_seen<Shape>(shared, f, task) && x.score.softcap <= 0;
+    bool capped = x.score.softcap > 0, there = !find_seen<Shape>(shared, f, task);
     ra_barrier_wait(&shared.keys_full, 0);
     take_out_keys<Shape>(shared.k, shared.spoiled);
 #pragma unroll
     for (int w = 0; w < Keys / 32; w++)
-        plain = plain && shared.spoiled[w] == 0;
+        there = there && shared.spoiled[w] == 0;
 
     struct turn turn = {0, 0};
     for (int i = 0; i < f.group; i++)
@@ -138,7 +138,11 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
             uint64_t q = ra_descriptor(ra_shared(shared.q[stage]), ra_panel_stride(Queries));
             uint64_t d_out =
                 ra_descriptor(ra_shared(shared.d_out[stage]), ra_panel_stride(Queries));
-            bool whole = plain && inside_band<Shape>(f, shared.task, a0);
+            bool whole = there && inside_band<Shape>(f, shared.task, a0);
+            const float *lses = &shared.lse2[stage][my_column()];
+            const float *deltas = &shared.delta[stage][my_column()];
+            auto lse2 = [=](int j, int) { return *(const float2 *)&lses[8 * j]; };
+            auto delta = [=](int j, int) { return *(const float2 *)&deltas[8 * j]; };
             float s[Queries / 8][4], dp[Queries / 8][4];
             uint32_t p[Queries / 16][4], ds[Queries / 16][4];
 
@@ -148,11 +152,15 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
             multiply_rows<Type, Dim, Keys, Queries>(dp, v, d_out);
             ra_products_wait<1>();
             ra_pin(s);
-            if (whole)
-                weigh_queries<Shape>(shared, f, stage, s);
+            if (!capped)
+                weigh<Queries>(s, f.factor, lse2);
             ra_products_wait<0>();
             ra_pin(dp);
-            slope_queries<Shape>(shared, f, stage, a0, whole, p, ds, s, dp);
+            if (capped)
+                weigh_capped<Queries>(s, dp, f, lse2, delta);
+            if (!whole)
+                hide_queries<Shape>(s, dp, sight_from<Shape>(shared, a0));
+            slope<Type, Queries>(p, ds, s, dp, delta);
 
             ra_pin(p);
             ra_pin(dv);
