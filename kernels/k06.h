@@ -38,7 +38,7 @@ struct backward {
     float factor;      /* a score, or with a soft cap its tanh, times this is the power of two */
     float inside;      /* with a soft cap: q . k times this goes into the tanh */
     bool fours;        /* rows of dq can be added to four numbers at a time */
-    int group, next_h; /* H / G query heads read a key/value head; how far apart they are */
+    int group;         /* H / G query heads read a key/value head */
     int tiles;         /* of one head: of the rows that stay */
     int heads_at_once; /* a set of heads that go together */
 };
@@ -79,17 +79,25 @@ template <class Load> RA_DEVICE void give_full(ra_barrier *barrier, int bytes, c
 /* ---- Products. What a thread has of a result, in c[j][2 r + e], is of row lane / 4 + 8 r of its warp's
  * 16 rows, and of column 8 j + 2 (lane % 4) + e. */
 
+/* Of the threads that multiply, which one this is. Asked for each time: registers are scarce. */
+RA_DEVICE int my_number(void)
+{
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread - (K06_THREADS - K06_CONSUMERS);
+}
+
 /* Of the tile that stays this thread's first row, the other one being 8 further on; and its first
- * column, of two in every eight. Worked out afresh each time: registers are scarce. */
+ * column, of two in every eight. */
 RA_DEVICE int my_row(void)
 {
-    int thread = ra_afresh(threadIdx.x) - (K06_THREADS - K06_CONSUMERS);
-    return thread / 32 * 16 + thread % 32 / 4;
+    int number = my_number();
+    return number / 32 * 16 + number % 32 / 4;
 }
 
 RA_DEVICE int my_column(void)
 {
-    return ra_afresh(threadIdx.x) % 4 * 2;
+    return my_number() % 4 * 2;
 }
 
 /* c (64 x Columns) = a b^T over Dim columns, both as they lie, in panels of A_rows and Columns rows. */
@@ -190,8 +198,7 @@ RA_DEVICE float power_of_lse(float lse, bool there)
 template <class Shape> RA_DEVICE void take_out_keys(char *k, uint32_t *spoiled)
 {
     take_out_spoiled<typename Shape::Type>(
-        (uint4 *)k, Shape::Key_bytes / 16, threadIdx.x - (K06_THREADS - K06_CONSUMERS),
-        K06_CONSUMERS,
+        (uint4 *)k, Shape::Key_bytes / 16, my_number(), K06_CONSUMERS,
         [](bool mine) {
             ra_stores_before_wgmma();
             return ra_named_barrier_or(1, K06_CONSUMERS, mine);
@@ -222,9 +229,16 @@ RA_DEVICE void add_rows(float *to, int64_t stride, int64_t rows, int columns, fl
 /* ---- Keys that stay: dk and dv of a tile of keys, while all queries that see it pass. */
 
 /* What a block of threads has to do: the tile of keys from b0 on, and the queries from `first` up to
- * `end`, tile by tile, of every head that reads these keys: f.group of them, f.next_h apart. */
+ * `end`, tile by tile, of every head that reads these keys. */
 struct keys_task {
-    int b, g, h, b0, first, end; /* h: the first head */
+    int b, g, b0, first, end, steps;
+};
+
+/* A step: the tile of queries from a0 on, and their head. inside: all of them see all keys, as far as the
+ * band goes. */
+struct step {
+    int a0, h;
+    bool inside;
 };
 
 /* Tiles of the first keys come first: under a causal mask they have the most work. */
@@ -233,13 +247,13 @@ template <class Shape> RA_DEVICE struct keys_task keys_task_of(const struct back
     int G = (int)f.x.key_heads;
     struct ra_turn turn = ra_turn_of(block, (int)f.x.batch * G, f.heads_at_once, f.tiles);
     struct keys_task task = {turn.head / G, turn.head % G};
-    task.h = ra_query_head(f.x.head_map, (int)f.x.heads, G, task.g, 0);
     task.b0 = turn.tile * Shape::Keys;
     struct ra_range range = ra_queries_seeing(
         f.x.band, task.b0, ra_least(Shape::Keys, f.x.keys - task.b0), f.x.queries);
     if (range.first < range.end) {
         task.first = (int)(range.first / Shape::Queries * Shape::Queries);
         task.end = (int)range.end;
+        task.steps = (task.end - task.first + Shape::Queries - 1) / Shape::Queries * f.group;
     }
     return task;
 }
@@ -249,8 +263,10 @@ template <class Shape> struct keys_memory {
     char q[Shape::Stages][Shape::Query_bytes], d_out[Shape::Stages][Shape::Query_bytes];
     float lse2[Shape::Stages][Shape::Queries], delta[Shape::Stages][Shape::Queries];
     int2 seen_by[Shape::Keys];          /* the first and the last query; 1 and 0: none */
-    uint32_t spoiled[Shape::Keys / 32]; /* a bit for every key with a number that is not finite */
-    struct keys_task task;              /* here, because registers are scarce */
+    uint32_t there[Shape::Keys / 32];   /* a bit for every key: there, and not hidden by the mask */
+    uint32_t spoiled[Shape::Keys / 32]; /* with a number that is not finite, which was taken out */
+    struct keys_task task;
+    struct step step[Shape::Stages];
     ra_barrier keys_full, full[Shape::Stages], empty[Shape::Stages];
 };
 
@@ -289,18 +305,22 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
     struct turn turn = {0, 1};
 #pragma unroll 1
     for (int i = 0; i < f.group; i++) {
-        int h = task.h + i * f.next_h;
+        int h = ra_query_head(x.head_map, (int)x.heads, (int)x.key_heads, task.g, i);
 #pragma unroll 1
         for (int a0 = task.first; a0 < task.end; a0 += Queries, advance<Shape::Stages>(turn)) {
             bool there = a0 + row < x.queries;
             float lse = there ? *ra_floats(x.lse, task.b, a0 + row, h) : 0;
             float delta = there ? *ra_floats(x.delta, task.b, a0 + row, h) : 0;
+            struct step step = {a0, h};
+            step.inside = a0 + Queries <= x.queries &&
+                          ra_all_seen(x.band, a0, Queries, task.b0, Shape::Keys);
             int stage = turn.stage;
             ra_barrier_wait(&shared.empty[stage], turn.parity);
             shared.lse2[stage][row] = power_of_lse(lse, there);
             shared.delta[stage][row] = delta;
             ra_barrier *full = &shared.full[stage];
             give_full(full, 2 * Shape::Query_bytes, [&]() {
+                shared.step[stage] = step;
                 ra_load_tile<Dim, Queries>(shared.q[stage], &f.q, full, a0, h, task.b);
                 ra_load_tile<Dim, Queries>(shared.d_out[stage], &f.d_out, full, a0, h, task.b);
             });
@@ -308,32 +328,33 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
     }
 }
 
-/* Finds out which queries see each key, for the threads that multiply together. Is there a key that
- * the mask hides, or beyond the last one? */
+/* Finds out which queries see each key, for the threads that multiply together. */
 template <class Shape>
-RA_DEVICE bool find_seen(struct keys_memory<Shape> &shared, const struct backward &f,
+RA_DEVICE void find_seen(struct keys_memory<Shape> &shared, const struct backward &f,
                          const struct keys_task &task)
 {
-    int i = threadIdx.x - (K06_THREADS - K06_CONSUMERS);
-    bool hidden = false;
+    int i = my_number();
     if (i < Shape::Keys) {
         int64_t b = (int64_t)task.b0 + i;
-        hidden = b >= f.x.keys || !ra_allowed(f.x.mask, task.b, b);
+        bool there = b < f.x.keys && ra_allowed(f.x.mask, task.b, b);
         struct ra_range range = ra_queries_seeing(f.x.band, b, 1, f.x.queries);
-        bool none = hidden || range.end <= range.first;
-        shared.seen_by[i] = none ? make_int2(1, 0) : make_int2((int)range.first, (int)range.end - 1);
-        if (i < Shape::Keys / 32)
-            shared.spoiled[i] = 0;
+        bool seen = there && range.first < range.end;
+        shared.seen_by[i] = seen ? make_int2((int)range.first, (int)range.end - 1) : make_int2(1, 0);
+        shared.there[i / 32] = __ballot_sync(0xffffffff, there);
+        shared.spoiled[i / 32] = 0;
     }
-    return ra_named_barrier_or(1, K06_CONSUMERS, hidden);
+    ra_named_barrier(1, K06_CONSUMERS);
 }
 
-/* Does every query of this tile see every key, as far as the band goes? */
+/* Does every query of this step see every key, and none of these was spoiled? */
 template <class Shape>
-RA_DEVICE bool inside_band(const struct backward &f, const struct keys_task &task, int a0)
+RA_DEVICE bool all_seen(const struct keys_memory<Shape> &shared, int stage)
 {
-    return a0 + Shape::Queries <= f.x.queries &&
-           ra_all_seen(f.x.band, a0, Shape::Queries, task.b0, Shape::Keys);
+    bool all = shared.step[stage].inside;
+#pragma unroll
+    for (int w = 0; w < Shape::Keys / 32; w++)
+        all = all && shared.there[w] == 0xffffffff && shared.spoiled[w] == 0;
+    return all;
 }
 
 /* Of this thread's two keys: the first and the last query that sees it, counted from this thread's
@@ -412,7 +433,6 @@ static cudaError_t launch_hopper(void (*kernel)(struct backward), const struct r
     f.factor = RA_LOG2E * (cap > 0 ? cap : x->score.scale);
     f.inside = cap > 0 ? x->score.scale / cap : 0;
     f.group = (int)(x->heads / x->key_heads);
-    f.next_h = x->head_map == RA_GROUPED ? 1 : (int)x->key_heads;
     f.tiles = (int)tiles;
     f.heads_at_once = (int)ra_least(heads, ra_most(1, (24 << 20) / ra_most(1, head_bytes)));
     f.fours = (uintptr_t)x->dq.data % 16 == 0 && x->dq.batch % 4 == 0 && x->dq.row % 4 == 0 &&

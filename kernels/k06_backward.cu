@@ -44,52 +44,49 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     int mine = ra_panel_place(64 * (warpgroup - 1), 0, Keys);
     uint64_t k = ra_descriptor(ra_shared(shared.k + mine), ra_panel_stride(Keys));
     uint64_t v = ra_descriptor(ra_shared(shared.v + mine), ra_panel_stride(Keys));
-    bool capped = x.score.softcap > 0, there = !find_seen(shared, f, task);
+    bool capped = x.score.softcap > 0;
+    find_seen(shared, f, task);
     ra_barrier_wait(&shared.keys_full, 0);
 
-    struct turn turn = {0, 0};
-    for (int i = 0; i < f.group; i++)
-        for (int a0 = shared.task.first; a0 < shared.task.end; a0 += Queries, advance<Shape::Stages>(turn)) {
-            int stage = turn.stage;
-            uint64_t q = ra_descriptor(ra_shared(shared.q[stage]), ra_panel_stride(Queries));
-            uint64_t d_out =
-                ra_descriptor(ra_shared(shared.d_out[stage]), ra_panel_stride(Queries));
-            bool whole = there && inside_band<Shape>(f, shared.task, a0);
-            const float *lses = &shared.lse2[stage][my_column()];
-            const float *deltas = &shared.delta[stage][my_column()];
-            auto lse2 = [=](int j, int) { return *(const float2 *)&lses[8 * j]; };
-            auto delta = [=](int j, int) { return *(const float2 *)&deltas[8 * j]; };
-            float s[Queries / 8][4], dp[Queries / 8][4];
-            uint32_t p[Queries / 16][4], ds[Queries / 16][4];
+    for (int j = 0; j < shared.task.steps; j++) {
+        int stage = j % Shape::Stages;
+        uint64_t q = ra_descriptor(ra_shared(shared.q[stage]), ra_panel_stride(Queries));
+        uint64_t d_out = ra_descriptor(ra_shared(shared.d_out[stage]), ra_panel_stride(Queries));
+        const float *lses = &shared.lse2[stage][my_column()];
+        const float *deltas = &shared.delta[stage][my_column()];
+        auto lse2 = [=](int j, int) { return *(const float2 *)&lses[8 * j]; };
+        auto delta = [=](int j, int) { return *(const float2 *)&deltas[8 * j]; };
+        float s[Queries / 8][4], dp[Queries / 8][4];
+        uint32_t p[Queries / 16][4], ds[Queries / 16][4];
 
-            ra_barrier_wait(&shared.full[stage], turn.parity);
-            ra_products_begin();
-            multiply_rows<Type, Dim, Keys, Queries>(s, k, q);
-            multiply_rows<Type, Dim, Keys, Queries>(dp, v, d_out);
-            ra_products_wait<1>();
-            ra_pin(s);
-            if (!capped)
-                weigh<Queries>(s, f.factor, lse2);
-            ra_products_wait<0>();
-            ra_pin(dp);
-            if (capped)
-                weigh_capped<Queries>(s, dp, f, lse2, delta);
-            if (!whole)
-                hide_queries<Shape>(s, dp, sight_from(shared, a0));
-            slope<Type, Queries>(p, ds, s, dp, delta);
+        ra_barrier_wait(&shared.full[stage], j / Shape::Stages % 2);
+        ra_products_begin();
+        multiply_rows<Type, Dim, Keys, Queries>(s, k, q);
+        multiply_rows<Type, Dim, Keys, Queries>(dp, v, d_out);
+        ra_products_wait<1>();
+        ra_pin(s);
+        if (!capped)
+            weigh<Queries>(s, f.factor, lse2);
+        ra_products_wait<0>();
+        ra_pin(dp);
+        if (capped)
+            weigh_capped<Queries>(s, dp, f, lse2, delta);
+        if (!all_seen(shared, stage))
+            hide_queries<Shape>(s, dp, sight_from(shared, shared.step[stage].a0));
+        slope<Type, Queries>(p, ds, s, dp, delta);
 
-            ra_pin(p);
-            ra_pin(ds);
-            ra_pin(dk);
-            ra_pin(dv);
-            ra_products_begin();
-            add_product<Type, Dim, Queries>(dv, p, d_out);
-            add_product<Type, Dim, Queries>(dk, ds, q);
-            ra_products_wait<0>();
-            ra_pin(dk);
-            ra_pin(dv);
-            give(&shared.empty[stage]);
-        }
+        ra_pin(p);
+        ra_pin(ds);
+        ra_pin(dk);
+        ra_pin(dv);
+        ra_products_begin();
+        add_product<Type, Dim, Queries>(dv, p, d_out);
+        add_product<Type, Dim, Queries>(dk, ds, q);
+        ra_products_wait<0>();
+        ra_pin(dk);
+        ra_pin(dv);
+        give(&shared.empty[stage]);
+    }
     add_keys<Dim>(x, x.dk, shared.task, x.score.scale, dk);
     add_keys<Dim>(x, x.dv, shared.task, 1, dv);
 #endif

@@ -78,15 +78,15 @@ RA_DEVICE void add_fours(float *to, int64_t stride, int64_t rows, int columns, f
     }
 }
 
-/* Adds this warpgroup's part of dq, of the tile of queries from a0 on. */
+/* Adds this warpgroup's part of dq, of the queries of a step. */
 template <class Shape>
-RA_DEVICE void add_dq(const struct backward &f, const struct keys_task &task, int h, int a0,
+RA_DEVICE void add_dq(const struct backward &f, int b, const struct step &step,
                       const float (&dq)[8][4])
 {
     const struct ra_kernel &x = f.x;
-    int64_t row = (int64_t)a0 + my_row() % dq_part<Shape>::Rows;
+    int64_t row = (int64_t)step.a0 + my_row() % dq_part<Shape>::Rows;
     int column = dq_part<Shape>::By_queries ? 0 : my_row() / 64 * 64;
-    float *to = ra_floats(x.dq, task.b, row, h) + column + my_column();
+    float *to = ra_floats(x.dq, b, row, step.h) + column + my_column();
     if (Add_fours && f.fours)
         add_fours(to, x.dq.row, x.queries - row, (int)x.dim - column, x.score.scale, dq);
     else
@@ -118,75 +118,68 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     ra_more_registers<K06_MULTIPLY_REGISTERS>();
 
     float dk[Dim / 8][4] = {}, dv[Dim / 8][4] = {};
-    bool capped = x.score.softcap > 0, there = !find_seen<Shape>(shared, f, task);
+    bool capped = x.score.softcap > 0;
+    find_seen<Shape>(shared, f, task);
     ra_barrier_wait(&shared.keys_full, 0);
     take_out_keys<Shape>(shared.k, shared.spoiled);
-#pragma unroll
-    for (int w = 0; w < Keys / 32; w++)
-        there = there && shared.spoiled[w] == 0;
 
-    struct turn turn = {0, 0};
-    for (int i = 0; i < f.group; i++)
-        for (int a0 = shared.task.first; a0 < shared.task.end;
-             a0 += Queries, advance<Shape::Stages>(turn)) {
-            /* This warpgroup has half of the rows of k and v; and of dq = ds k, over all keys, half of
-             * the rows or of the columns. Worked out afresh: registers are scarce. */
-            int stage = turn.stage, half = ra_afresh(warpgroup) - 1;
-            int rows = half * ra_panel_place(64, 0, Keys), panel = half * ra_panel_stride(Keys);
-            uint64_t k = ra_descriptor(ra_shared(shared.k + rows), ra_panel_stride(Keys));
-            uint64_t v = ra_descriptor(ra_shared(shared.v + rows), ra_panel_stride(Keys));
-            uint64_t q = ra_descriptor(ra_shared(shared.q[stage]), ra_panel_stride(Queries));
-            uint64_t d_out =
-                ra_descriptor(ra_shared(shared.d_out[stage]), ra_panel_stride(Queries));
-            bool whole = there && inside_band<Shape>(f, shared.task, a0);
-            const float *lses = &shared.lse2[stage][my_column()];
-            const float *deltas = &shared.delta[stage][my_column()];
-            auto lse2 = [=](int j, int) { return *(const float2 *)&lses[8 * j]; };
-            auto delta = [=](int j, int) { return *(const float2 *)&deltas[8 * j]; };
-            float s[Queries / 8][4], dp[Queries / 8][4];
-            uint32_t p[Queries / 16][4], ds[Queries / 16][4];
+    for (int j = 0; j < shared.task.steps; j++) {
+        /* This warpgroup has half of the rows of k and v; and of dq = ds k, over all keys, half of the
+         * rows or of the columns. Worked out each time: registers are scarce. */
+        int stage = j % Shape::Stages, half = my_number() / 128;
+        int rows = half * ra_panel_place(64, 0, Keys), panel = half * ra_panel_stride(Keys);
+        uint64_t k = ra_descriptor(ra_shared(shared.k + rows), ra_panel_stride(Keys));
+        uint64_t v = ra_descriptor(ra_shared(shared.v + rows), ra_panel_stride(Keys));
+        uint64_t q = ra_descriptor(ra_shared(shared.q[stage]), ra_panel_stride(Queries));
+        uint64_t d_out = ra_descriptor(ra_shared(shared.d_out[stage]), ra_panel_stride(Queries));
+        const float *lses = &shared.lse2[stage][my_column()];
+        const float *deltas = &shared.delta[stage][my_column()];
+        auto lse2 = [=](int j, int) { return *(const float2 *)&lses[8 * j]; };
+        auto delta = [=](int j, int) { return *(const float2 *)&deltas[8 * j]; };
+        float s[Queries / 8][4], dp[Queries / 8][4];
+        uint32_t p[Queries / 16][4], ds[Queries / 16][4];
 
-            ra_barrier_wait(&shared.full[stage], turn.parity);
-            ra_products_begin();
-            multiply_rows<Type, Dim, Keys, Queries>(s, k, q);
-            multiply_rows<Type, Dim, Keys, Queries>(dp, v, d_out);
-            ra_products_wait<1>();
-            ra_pin(s);
-            if (!capped)
-                weigh<Queries>(s, f.factor, lse2);
-            ra_products_wait<0>();
-            ra_pin(dp);
-            if (capped)
-                weigh_capped<Queries>(s, dp, f, lse2, delta);
-            if (!whole)
-                hide_queries<Shape>(s, dp, sight_from<Shape>(shared, a0));
-            slope<Type, Queries>(p, ds, s, dp, delta);
+        ra_barrier_wait(&shared.full[stage], j / Shape::Stages % 2);
+        ra_products_begin();
+        multiply_rows<Type, Dim, Keys, Queries>(s, k, q);
+        multiply_rows<Type, Dim, Keys, Queries>(dp, v, d_out);
+        ra_products_wait<1>();
+        ra_pin(s);
+        if (!capped)
+            weigh<Queries>(s, f.factor, lse2);
+        ra_products_wait<0>();
+        ra_pin(dp);
+        if (capped)
+            weigh_capped<Queries>(s, dp, f, lse2, delta);
+        if (!all_seen<Shape>(shared, stage))
+            hide_queries<Shape>(s, dp, sight_from<Shape>(shared, shared.step[stage].a0));
+        slope<Type, Queries>(p, ds, s, dp, delta);
 
-            ra_pin(p);
-            ra_pin(dv);
-            ra_products_begin();
-            add_product<Type, Dim, Queries>(dv, p, d_out);
+        ra_pin(p);
+        ra_pin(dv);
+        ra_products_begin();
+        add_product<Type, Dim, Queries>(dv, p, d_out);
 
-            store_slopes<Shape>(shared.ds[stage], ds);
-            ra_stores_before_wgmma();
-            ra_named_barrier(1, K06_CONSUMERS);
-            char *ds_part = shared.ds[stage] + (By_queries ? panel : 0);
-            char *k_part = shared.k + (By_queries ? 0 : panel);
-            float dq[8][4];
-            ra_pin(ds);
-            ra_pin(dk);
-            ra_products_begin();
-            multiply_keys<Type, Keys>(dq, ra_descriptor(ra_shared(ds_part), ra_panel_stride(Keys)),
-                                      ra_descriptor(ra_shared(k_part), ra_panel_stride(Keys)));
-            add_product<Type, Dim, Queries>(dk, ds, q);
-            ra_products_wait<1>();
-            ra_pin(dv);
-            ra_pin(dq);
-            add_dq<Shape>(f, shared.task, shared.task.h + i * f.next_h, a0, dq);
-            ra_products_wait<0>();
-            ra_pin(dk);
-            give(&shared.empty[stage]);
-        }
+        store_slopes<Shape>(shared.ds[stage], ds);
+        ra_stores_before_wgmma();
+        ra_named_barrier(1, K06_CONSUMERS);
+        char *ds_part = shared.ds[stage] + (By_queries ? panel : 0);
+        char *k_part = shared.k + (By_queries ? 0 : panel);
+        float dq[8][4];
+        ra_pin(ds);
+        ra_pin(dk);
+        ra_products_begin();
+        multiply_keys<Type, Keys>(dq, ra_descriptor(ra_shared(ds_part), ra_panel_stride(Keys)),
+                                  ra_descriptor(ra_shared(k_part), ra_panel_stride(Keys)));
+        add_product<Type, Dim, Queries>(dk, ds, q);
+        ra_products_wait<1>();
+        ra_pin(dv);
+        ra_pin(dq);
+        add_dq<Shape>(f, shared.task.b, shared.step[stage], dq);
+        ra_products_wait<0>();
+        ra_pin(dk);
+        give(&shared.empty[stage]);
+    }
     add_keys<Dim>(x, x.dk, shared.task, x.score.scale, dk);
     add_keys<Dim>(x, x.dv, shared.task, 1, dv);
 #endif
