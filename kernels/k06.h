@@ -197,16 +197,16 @@ RA_DEVICE float power_of_lse(float lse, bool there)
  * such a key, a bit in `spoiled` says so. */
 template <class Shape> RA_DEVICE void take_out_keys(char *k, uint32_t *spoiled)
 {
-    take_out_spoiled<typename Shape::Type>(
-        (uint4 *)k, Shape::Key_bytes / 16, my_number(), K06_CONSUMERS,
-        [](bool mine) {
-            ra_stores_before_wgmma();
-            return ra_named_barrier_or(1, K06_CONSUMERS, mine);
-        },
-        [=](int chunk) {
-            int key = chunk / 8 % Shape::Keys;
-            atomicOr(&spoiled[key / 32], 1u << key % 32);
-        });
+    take_out_spoiled<typename Shape::Type>((uint4 *)k, Shape::Key_bytes / 16, my_number(),
+                                           K06_CONSUMERS,
+                                           [](bool mine) {
+                                               ra_stores_before_wgmma();
+                                               return ra_named_barrier_or(1, K06_CONSUMERS, mine);
+                                           },
+                                           [=](int chunk) {
+                                               int key = chunk / 8 % Shape::Keys;
+                                               atomicOr(&spoiled[key / 32], 1u << key % 32);
+                                           });
 }
 
 /* ---- Results. */
@@ -271,7 +271,8 @@ template <class Shape> struct keys_memory {
 };
 
 /* For all threads of the block. */
-template <class Shape> RA_DEVICE void begin(struct keys_memory<Shape> &shared, const struct keys_task &task)
+template <class Shape>
+RA_DEVICE void begin(struct keys_memory<Shape> &shared, const struct keys_task &task)
 {
     if (threadIdx.x == 0) {
         shared.task = task;
@@ -312,15 +313,16 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
             float lse = there ? *ra_floats(x.lse, task.b, a0 + row, h) : 0;
             float delta = there ? *ra_floats(x.delta, task.b, a0 + row, h) : 0;
             struct step step = {a0, h};
-            step.inside = a0 + Queries <= x.queries &&
-                          ra_all_seen(x.band, a0, Queries, task.b0, Shape::Keys);
+            step.inside =
+                a0 + Queries <= x.queries && ra_all_seen(x.band, a0, Queries, task.b0, Shape::Keys);
             int stage = turn.stage;
             ra_barrier_wait(&shared.empty[stage], turn.parity);
             shared.lse2[stage][row] = power_of_lse(lse, there);
             shared.delta[stage][row] = delta;
+            if (row == 0)
+                shared.step[stage] = step;
             ra_barrier *full = &shared.full[stage];
             give_full(full, 2 * Shape::Query_bytes, [&]() {
-                shared.step[stage] = step;
                 ra_load_tile<Dim, Queries>(shared.q[stage], &f.q, full, a0, h, task.b);
                 ra_load_tile<Dim, Queries>(shared.d_out[stage], &f.d_out, full, a0, h, task.b);
             });
@@ -339,7 +341,8 @@ RA_DEVICE void find_seen(struct keys_memory<Shape> &shared, const struct backwar
         bool there = b < f.x.keys && ra_allowed(f.x.mask, task.b, b);
         struct ra_range range = ra_queries_seeing(f.x.band, b, 1, f.x.queries);
         bool seen = there && range.first < range.end;
-        shared.seen_by[i] = seen ? make_int2((int)range.first, (int)range.end - 1) : make_int2(1, 0);
+        shared.seen_by[i] =
+            seen ? make_int2((int)range.first, (int)range.end - 1) : make_int2(1, 0);
         shared.there[i / 32] = __ballot_sync(0xffffffff, there);
         shared.spoiled[i / 32] = 0;
     }
@@ -347,8 +350,7 @@ RA_DEVICE void find_seen(struct keys_memory<Shape> &shared, const struct backwar
 }
 
 /* Does every query of this step see every key, and none of these was spoiled? */
-template <class Shape>
-RA_DEVICE bool all_seen(const struct keys_memory<Shape> &shared, int stage)
+template <class Shape> RA_DEVICE bool all_seen(const struct keys_memory<Shape> &shared, int stage)
 {
     bool all = shared.step[stage].inside;
 #pragma unroll
@@ -388,8 +390,7 @@ RA_DEVICE void hide_queries(float (&s)[Shape::Queries / 8][4], float (&dp)[Shape
         for (int e = 0; e < 4; e++) {
             int column = 8 * j + e % 2;
             int2 seen_by = sight.seen_by[e / 2];
-            hide(s[j][e], dp[j][e], column < seen_by.x || column > seen_by.y,
-                 sight.spoiled[e / 2]);
+            hide(s[j][e], dp[j][e], column < seen_by.x || column > seen_by.y, sight.spoiled[e / 2]);
         }
 }
 
@@ -411,10 +412,11 @@ static cudaError_t k06_takes(const struct ra_kernel *x, bool *takes)
     int64_t D = x->dim;
     bool type = x->q.type == RA_FLOAT16 || x->q.type == RA_BFLOAT16;
     *takes = false;
-    if (x->batch * x->queries * x->keys == 0 || !type || D > K06_MOST_DIM || D % 8 != 0 ||
-        !in_pairs(x->dq, D) || !in_pairs(x->dk, D) || !in_pairs(x->dv, D) ||
-        !ra_in_boxes(x->q, x->queries, D) || !ra_in_boxes(x->d_out, x->queries, D) ||
-        !ra_in_boxes(x->k, x->keys, D) || !ra_in_boxes(x->v, x->keys, D))
+    if (x->batch * x->queries * x->keys == 0 || x->band.lo > x->band.hi || !type ||
+        D > K06_MOST_DIM || D % 8 != 0 || !in_pairs(x->dq, D) || !in_pairs(x->dk, D) ||
+        !in_pairs(x->dv, D) || !ra_in_boxes(x->q, x->queries, D) ||
+        !ra_in_boxes(x->d_out, x->queries, D) || !ra_in_boxes(x->k, x->keys, D) ||
+        !ra_in_boxes(x->v, x->keys, D))
         return cudaSuccess;
     return ra_ask_hopper(takes);
 }

@@ -124,7 +124,8 @@ RA_DEVICE struct queries_task queries_task_of(const struct backward &f, int bloc
 template <class Shape> struct queries_memory {
     alignas(RA_PANEL_ALIGNMENT) char q[Shape::Query_bytes], d_out[Shape::Query_bytes];
     char k[Shape::Stages][Shape::Key_bytes], v[Shape::Stages][Shape::Key_bytes];
-    uint32_t there[Shape::Stages][Shape::Keys / 32];   /* a bit for every key: not hidden by the mask */
+    uint32_t there[Shape::Stages]
+                  [Shape::Keys / 32]; /* a bit for every key: not hidden by the mask */
     uint32_t spoiled[Shape::Stages][Shape::Keys / 32]; /* with a number that is not finite */
     ra_barrier queries_full, full[Shape::Stages], empty[Shape::Stages];
 };
@@ -163,8 +164,7 @@ RA_DEVICE void load_keys(struct queries_memory<Shape> &shared, const struct back
 #pragma unroll 1
     for (int b0 = task.first; b0 < task.end; b0 += Keys, advance<Shape::Stages>(turn)) {
         int64_t b = (int64_t)b0 + threadIdx.x;
-        uint32_t there =
-            __ballot_sync(0xffffffff, b < f.x.keys && ra_allowed(f.x.mask, task.b, b));
+        uint32_t there = __ballot_sync(0xffffffff, b < f.x.keys && ra_allowed(f.x.mask, task.b, b));
         int stage = turn.stage;
         ra_barrier_wait(&shared.empty[stage], turn.parity);
         if (threadIdx.x % 32 == 0) {
@@ -188,8 +188,7 @@ template <class Shape> struct keys_sight {
 
 template <class Shape>
 RA_DEVICE struct keys_sight<Shape> sight_from(const struct queries_memory<Shape> &shared, int stage,
-                                              struct ra_band band, int a0, int b0)
-{
+                                              struct ra_band band, int a0, int b0) {
     constexpr int Keys = Shape::Keys;
     struct keys_sight<Shape> sight;
     int column = my_column();
@@ -217,8 +216,7 @@ RA_DEVICE void hide_keys(float (&s)[Shape::Keys / 8][4], float (&dp)[Shape::Keys
         for (int e = 0; e < 4; e++) {
             int column = 8 * j + e % 2, bit = column % 32;
             bool there = sight.there[j / 4] >> bit & 1;
-            hide(s[j][e], dp[j][e],
-                 !there || column < sight.lo[e / 2] || column > sight.hi[e / 2],
+            hide(s[j][e], dp[j][e], !there || column < sight.lo[e / 2] || column > sight.hi[e / 2],
                  sight.spoiled[j / 4] >> bit & 1);
         }
 }
@@ -237,8 +235,7 @@ RA_DEVICE bool all_seen(const struct queries_memory<Shape> &shared, const struct
 }
 
 template <class Shape>
-__global__ void __launch_bounds__(K06_THREADS, 1)
-    k06_dq(const __grid_constant__ struct backward f)
+__global__ void __launch_bounds__(K06_THREADS, 1) k06_dq(const __grid_constant__ struct backward f)
 {
 #if RA_IS_HOPPER
     typedef typename Shape::Type Type;
@@ -316,8 +313,8 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
 
     /* No other block adds to these rows. */
     int64_t row = (int64_t)task.a0 + my_row();
-    add_rows<Dim>(ra_floats(x.dq, task.b, row, task.h) + my_column(), x.dq.row,
-                  x.queries - row, (int)x.dim, x.score.scale, dq);
+    add_rows<Dim>(ra_floats(x.dq, task.b, row, task.h) + my_column(), x.dq.row, x.queries - row,
+                  (int)x.dim, x.score.scale, dq);
 #endif
 }
 

@@ -17,10 +17,6 @@
  */
 #include "k06.h"
 
-/* Does a thread exchange numbers with its neighbour, to add four of them at once to one row, and not
- * two of them to two? */
-static constexpr bool Add_fours = false;
-
 /* ds lies as it is computed, a row for each key, in panels of 64 queries. */
 template <class Shape> struct fused_memory : keys_memory<Shape> {
     static_assert(Shape::Stages == 2, "ds lies in the place of its stage");
@@ -30,7 +26,11 @@ template <class Shape> struct fused_memory : keys_memory<Shape> {
 /* Which half of dq a warpgroup multiplies: of 128 queries 64, with all columns, which are no more than
  * 64; of 64 queries all, and half of the columns. */
 template <class Shape> struct dq_part {
-    static constexpr int By_queries = Shape::Queries == 128, Rows = By_queries ? 128 : 64;
+    static constexpr bool By_queries = Shape::Queries == 128;
+    static constexpr int Rows = By_queries ? 128 : 64;
+
+    /* Do neighbouring threads exchange numbers, so that each adds four to one row, not two to two? */
+    static constexpr bool Fours = false;
     static_assert(By_queries ? Shape::Dim == 64 : Shape::Dim == 128, "not two halves of 64 x 64");
 };
 
@@ -61,13 +61,14 @@ RA_DEVICE void multiply_keys(float (&c)[8][4], uint64_t a, uint64_t b)
 
 /* add_rows, four numbers at a time. Of two neighbouring threads, which have four columns of two rows, the
  * even one takes the first row, the odd one the second. */
+template <int Columns>
 RA_DEVICE void add_fours(float *to, int64_t stride, int64_t rows, int columns, float scale,
-                         const float (&c)[8][4])
+                         const float (&c)[Columns / 8][4])
 {
     bool odd = threadIdx.x % 2;
     to += odd ? 8 * stride - 2 : 0;
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
+    for (int j = 0; j < Columns / 8; j++) {
         float x[2];
 #pragma unroll
         for (int e = 0; e < 2; e++)
@@ -87,8 +88,8 @@ RA_DEVICE void add_dq(const struct backward &f, int b, const struct step &step,
     int64_t row = (int64_t)step.a0 + my_row() % dq_part<Shape>::Rows;
     int column = dq_part<Shape>::By_queries ? 0 : my_row() / 64 * 64;
     float *to = ra_floats(x.dq, b, row, step.h) + column + my_column();
-    if (Add_fours && f.fours)
-        add_fours(to, x.dq.row, x.queries - row, (int)x.dim - column, x.score.scale, dq);
+    if (dq_part<Shape>::Fours && f.fours)
+        add_fours<64>(to, x.dq.row, x.queries - row, (int)x.dim - column, x.score.scale, dq);
     else
         add_rows<64>(to, x.dq.row, x.queries - row, (int)x.dim - column, x.score.scale, dq);
 }
