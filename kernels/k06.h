@@ -21,7 +21,6 @@ enum {
     K06_WARPS = 8,       /* their warps */
     K06_LOAD_REGISTERS = 24,
     K06_MULTIPLY_REGISTERS = 240,
-    K06_MOST_DIM = 128,
 };
 
 /* The shape of a tile. Dim: D, rounded up with zeros, which TMA fills in. */
@@ -164,22 +163,30 @@ RA_DEVICE void hide(float &weight, float &dp, bool hidden, bool spoiled)
     dp = hidden ? 0 : dp;
 }
 
-/* p and ds = p (dp - delta), of 16 bits, of weights s. In float16 ds, without the scale, must stay below
- * 65504, and is coarse below 6e-5: training in float16 scales the loss, as for every kernel. */
+/* Numbers of 16 bits, as the left matrix of a product. */
+template <class Type, int Columns>
+RA_DEVICE void pack(uint32_t (&to)[Columns / 16][4], const float (&from)[Columns / 8][4])
+{
+#pragma unroll
+    for (int j = 0; j < Columns / 8; j++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            to[j / 2][j % 2 * 2 + r] = Type::pair(from[j][2 * r], from[j][2 * r + 1]);
+}
+
+/* ds = p (dp - delta), of 16 bits, of weights p. In float16 ds, without the scale, must stay below 65504,
+ * and is coarse below 6e-5: training in float16 scales the loss, as for every kernel. */
 template <class Type, int Columns, class Delta>
-RA_DEVICE void slope(uint32_t (&p)[Columns / 16][4], uint32_t (&ds)[Columns / 16][4],
-                     const float (&s)[Columns / 8][4], const float (&dp)[Columns / 8][4],
-                     const Delta &delta)
+RA_DEVICE void slope(uint32_t (&ds)[Columns / 16][4], const float (&p)[Columns / 8][4],
+                     const float (&dp)[Columns / 8][4], const Delta &delta)
 {
 #pragma unroll
     for (int j = 0; j < Columns / 8; j++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const float *weight = &s[j][2 * r], *slope = &dp[j][2 * r];
             float2 base = delta(j, r);
-            p[j / 2][j % 2 * 2 + r] = Type::pair(weight[0], weight[1]);
-            ds[j / 2][j % 2 * 2 + r] =
-                Type::pair(weight[0] * (slope[0] - base.x), weight[1] * (slope[1] - base.y));
+            ds[j / 2][j % 2 * 2 + r] = Type::pair(p[j][2 * r] * (dp[j][2 * r] - base.x),
+                                                  p[j][2 * r + 1] * (dp[j][2 * r + 1] - base.y));
         }
 }
 
@@ -372,7 +379,7 @@ RA_DEVICE struct sight sight_from(const struct keys_memory<Shape> &shared, int a
     struct sight sight;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        int key = my_row() + 8 * r, column = a0 + my_column();
+        int key = my_row() % Shape::Keys + 8 * r, column = a0 + my_column();
         int2 seen_by = shared.seen_by[key];
         sight.seen_by[r] = make_int2(seen_by.x - column, seen_by.y - column);
         sight.spoiled[r] = shared.spoiled[key / 32] >> key % 32 & 1;
@@ -395,13 +402,90 @@ RA_DEVICE void hide_queries(float (&s)[Shape::Queries / 8][4], float (&dp)[Shape
 }
 
 /* Adds a warpgroup's 64 x Dim numbers of dk or dv. No other block adds to these rows. */
-template <int Dim>
+template <class Shape>
 RA_DEVICE void add_keys(const struct ra_kernel &x, const struct ra_tensor &to,
-                        const struct keys_task &task, float scale, const float (&c)[Dim / 8][4])
+                        const struct keys_task &task, float scale,
+                        const float (&c)[Shape::Dim / 8][4])
 {
-    int64_t row = (int64_t)task.b0 + my_row();
-    add_rows<Dim>(ra_floats(to, task.b, row, task.g) + my_column(), to.row, x.keys - row,
-                  (int)x.dim, scale, c);
+    int64_t row = (int64_t)task.b0 + my_row() % Shape::Keys;
+    add_rows<Shape::Dim>(ra_floats(to, task.b, row, task.g) + my_column(), to.row, x.keys - row,
+                         (int)x.dim, scale, c);
+}
+
+/* ---- dq, while keys stay: a product over all keys of the block, of which each warpgroup
+ * has only some. */
+
+/* Which half of dq a warpgroup multiplies: of 128 queries 64, with all columns, which are no more than
+ * 64; of 64 queries all, and half of the columns. */
+template <class Shape> struct dq_part {
+    static constexpr bool By_queries = Shape::Queries == 128;
+    static constexpr int Rows = By_queries ? 128 : 64, Columns = By_queries ? 64 : Shape::Dim / 2;
+
+    /* Do neighbouring threads exchange numbers, so that each adds four to one row, not two to two? */
+    static constexpr bool Fours = false;
+    static_assert(!By_queries || Shape::Dim == 64, "not two halves");
+};
+
+/* This warpgroup's ds, into shared memory: 8 x 8 numbers in each of four quarters at a time. */
+template <class Shape>
+RA_DEVICE void store_slopes(char *to, const uint32_t (&ds)[Shape::Queries / 16][4])
+{
+    int lane = ra_afresh(threadIdx.x) % 32, row = my_row() % Shape::Keys / 16 * 16 + lane % 16;
+    uint32_t first = ra_shared(to) + ra_panel_place(row, lane / 16 * 8, Shape::Keys);
+#pragma unroll
+    for (int i = 0; i < Shape::Queries / 16; i++)
+        ra_store_matrices((first ^ ra_panel_place(0, 16 * i % 64, Shape::Keys)) +
+                              ra_panel_place(0, 16 * i / 64 * 64, Shape::Keys),
+                          ds[i]);
+}
+
+/* c = a^T b over all keys, both with a row for each key: 64 columns of a, and some of b. */
+template <class Shape>
+RA_DEVICE void multiply_keys(float (&c)[dq_part<Shape>::Columns / 8][4], uint64_t a, uint64_t b)
+{
+    constexpr int Keys = Shape::Keys;
+#pragma unroll
+    for (int key = 0; key < Keys; key += 16)
+        ra_wgmma<typename Shape::Type, dq_part<Shape>::Columns>::template multiply<true, true>(
+            c, ra_descriptor_beyond(a, ra_panel_place(key, 0, Keys)),
+            ra_descriptor_beyond(b, ra_panel_place(key, 0, Keys)), key > 0);
+    ra_products_end();
+}
+
+/* add_rows, four numbers at a time. Of two neighbouring threads, which have four columns of two rows, the
+ * even one takes the first row, the odd one the second. */
+template <int Columns>
+RA_DEVICE void add_fours(float *to, int64_t stride, int64_t rows, int columns, float scale,
+                         const float (&c)[Columns / 8][4])
+{
+    bool odd = threadIdx.x % 2;
+    to += odd ? 8 * stride - 2 : 0;
+#pragma unroll
+    for (int j = 0; j < Columns / 8; j++) {
+        float x[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            x[e] = scale * __shfl_xor_sync(0xffffffff, odd ? c[j][e] : c[j][2 + e], 1);
+        if (8 * odd < rows && 8 * j < columns)
+            ra_add4(to + 8 * j, odd ? x[0] : scale * c[j][0], odd ? x[1] : scale * c[j][1],
+                    odd ? scale * c[j][2] : x[0], odd ? scale * c[j][3] : x[1]);
+    }
+}
+
+/* Adds this warpgroup's part of dq, of the queries of a step. */
+template <class Shape>
+RA_DEVICE void add_dq(const struct backward &f, int b, const struct step &step,
+                      const float (&dq)[dq_part<Shape>::Columns / 8][4])
+{
+    constexpr int Columns = dq_part<Shape>::Columns;
+    const struct ra_kernel &x = f.x;
+    int64_t row = (int64_t)step.a0 + my_row() % dq_part<Shape>::Rows;
+    int column = dq_part<Shape>::By_queries ? 0 : my_number() / 128 * Columns;
+    float *to = ra_floats(x.dq, b, row, step.h) + column + my_column();
+    if (dq_part<Shape>::Fours && f.fours)
+        add_fours<Columns>(to, x.dq.row, x.queries - row, (int)x.dim - column, x.score.scale, dq);
+    else
+        add_rows<Columns>(to, x.dq.row, x.queries - row, (int)x.dim - column, x.score.scale, dq);
 }
 
 /* ---- For the host. */
@@ -413,7 +497,7 @@ static cudaError_t k06_takes(const struct ra_kernel *x, bool *takes)
     bool type = x->q.type == RA_FLOAT16 || x->q.type == RA_BFLOAT16;
     *takes = false;
     if (x->batch * x->queries * x->keys == 0 || x->band.lo > x->band.hi || !type ||
-        D > K06_MOST_DIM || D % 8 != 0 || !in_pairs(x->dq, D) || !in_pairs(x->dk, D) ||
+        D > RA_MOST_DIM || D % 8 != 0 || !in_pairs(x->dq, D) || !in_pairs(x->dk, D) ||
         !in_pairs(x->dv, D) || !ra_in_boxes(x->q, x->queries, D) ||
         !ra_in_boxes(x->d_out, x->queries, D) || !ra_in_boxes(x->k, x->keys, D) ||
         !ra_in_boxes(x->v, x->keys, D))

@@ -13,7 +13,7 @@
  * Keys are the rows, so p and ds are transposed already; and they lie in registers as the next product
  * wants its left matrix. Nothing but what TMA loads goes through shared memory.
  */
-#include "k06.h"
+#include "k06_wide.h"
 
 /* ---- dk and dv. A key that is not finite spoils its own row of s, and what is hidden there becomes 0:
  * here no product runs over keys. */
@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
             weigh_capped<Queries>(s, dp, f, lse2, delta);
         if (!all_seen(shared, stage))
             hide_queries<Shape>(s, dp, sight_from(shared, shared.step[stage].a0));
-        slope<Type, Queries>(p, ds, s, dp, delta);
+        pack<Type, Queries>(p, s);
+        slope<Type, Queries>(ds, s, dp, delta);
 
         ra_pin(p);
         ra_pin(ds);
@@ -87,8 +88,8 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
         ra_pin(dv);
         give(&shared.empty[stage]);
     }
-    add_keys<Dim>(x, x.dk, shared.task, x.score.scale, dk);
-    add_keys<Dim>(x, x.dv, shared.task, 1, dv);
+    add_keys<Shape>(x, x.dk, shared.task, x.score.scale, dk);
+    add_keys<Shape>(x, x.dv, shared.task, 1, dv);
 #endif
 }
 
@@ -280,7 +281,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1) k06_dq(const __grid_constant__
         uint64_t k = ra_descriptor(ra_shared(shared.k[stage]), ra_panel_stride(Keys));
         uint64_t v = ra_descriptor(ra_shared(shared.v[stage]), ra_panel_stride(Keys));
         float s[Keys / 8][4], dp[Keys / 8][4];
-        uint32_t p[Keys / 16][4], ds[Keys / 16][4]; /* of p nothing is made here */
+        uint32_t ds[Keys / 16][4];
 
         ra_barrier_wait(&shared.full[stage], turn.parity);
         bool whole = all_seen(shared, f, task, stage, b0);
@@ -300,7 +301,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1) k06_dq(const __grid_constant__
             weigh_capped<Keys>(s, dp, f, lse2, delta);
         if (!whole)
             hide_keys<Shape>(s, dp, sight_from(shared, stage, x.band, task.a0, b0));
-        slope<Type, Keys>(p, ds, s, dp, delta);
+        slope<Type, Keys>(ds, s, dp, delta);
 
         ra_pin(ds);
         ra_pin(dq);
@@ -320,19 +321,31 @@ __global__ void __launch_bounds__(K06_THREADS, 1) k06_dq(const __grid_constant__
 
 /* ---- Launching. */
 
-template <class Type, int Dim, int Queries>
-static cudaError_t launch_both(const struct ra_kernel *x, cudaStream_t stream)
+template <class Shape> static cudaError_t launch_dq(const struct ra_kernel *x, cudaStream_t stream)
 {
-    typedef hopper_tile<Type, Dim, 128, Queries> Keys_stay;
-    typedef hopper_tile<Type, Dim, 128, 128> Queries_stay;
-    cudaError_t error =
-        launch_keys<Keys_stay, struct keys_memory<Keys_stay>>(k06_dk_dv<Keys_stay>, x, 4, stream);
-    if (error != cudaSuccess)
-        return error;
-    int64_t tiles = (x->queries + Queries_stay::Queries - 1) / Queries_stay::Queries;
-    return launch_hopper<Queries_stay, struct queries_memory<Queries_stay>>(
-        k06_dq<Queries_stay>, x, x->batch * x->heads, tiles,
-        4 * x->keys * x->dim / (x->heads / x->key_heads), stream);
+    int64_t heads = x->batch * x->heads;
+    int64_t tiles = (x->queries + Shape::Queries - 1) / Shape::Queries;
+    int64_t head_bytes = 4 * x->keys * x->dim / (x->heads / x->key_heads);
+    return launch_hopper<Shape, struct queries_memory<Shape>>(k06_dq<Shape>, x, heads, tiles,
+                                                              head_bytes, stream);
+}
+
+template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, cudaStream_t stream)
+{
+    cudaError_t error;
+    if (x->dim <= 64) {
+        typedef hopper_tile<Type, 64, 128, 128> Shape;
+        error = launch_keys<Shape, struct keys_memory<Shape>>(k06_dk_dv<Shape>, x, 4, stream);
+        return error != cudaSuccess ? error : launch_dq<Shape>(x, stream);
+    }
+    if (x->dim <= 128) {
+        typedef hopper_tile<Type, 128, 128, 64> Shape;
+        error = launch_keys<Shape, struct keys_memory<Shape>>(k06_dk_dv<Shape>, x, 4, stream);
+        return error != cudaSuccess ? error
+                                    : launch_dq<hopper_tile<Type, 128, 128, 128>>(x, stream);
+    }
+    error = launch_wide<Type, false>(x, stream);
+    return error != cudaSuccess ? error : launch_dq<hopper_tile<Type, 256, 64, 128, 1>>(x, stream);
 }
 
 extern "C" cudaError_t ra_k06_backward(const struct ra_kernel *x, cudaStream_t stream)
@@ -342,10 +355,7 @@ extern "C" cudaError_t ra_k06_backward(const struct ra_kernel *x, cudaStream_t s
     if (error != cudaSuccess || !takes)
         return error != cudaSuccess ? error : ra_k03_backward(x, stream);
     return in_pieces(x, [=](const struct ra_kernel *piece) {
-        return launch_for_type(x, [=](auto type) {
-            typedef decltype(type) Type;
-            return piece->dim <= 64 ? launch_both<Type, 64, 128>(piece, stream)
-                                    : launch_both<Type, 128, 64>(piece, stream);
-        });
+        return launch_for_type(
+            x, [=](auto type) { return launch_type<decltype(type)>(piece, stream); });
     });
 }

@@ -15,84 +15,13 @@
  * ds has two places, in turn: so one barrier a step is enough. Who comes to the next barrier has read
  * what lies in the other place.
  */
-#include "k06.h"
+#include "k06_wide.h"
 
 /* ds lies as it is computed, a row for each key, in panels of 64 queries. */
 template <class Shape> struct fused_memory : keys_memory<Shape> {
     static_assert(Shape::Stages == 2, "ds lies in the place of its stage");
     alignas(RA_PANEL_ALIGNMENT) char ds[2][2 * Shape::Keys * Shape::Queries];
 };
-
-/* Which half of dq a warpgroup multiplies: of 128 queries 64, with all columns, which are no more than
- * 64; of 64 queries all, and half of the columns. */
-template <class Shape> struct dq_part {
-    static constexpr bool By_queries = Shape::Queries == 128;
-    static constexpr int Rows = By_queries ? 128 : 64;
-
-    /* Do neighbouring threads exchange numbers, so that each adds four to one row, not two to two? */
-    static constexpr bool Fours = false;
-    static_assert(By_queries ? Shape::Dim == 64 : Shape::Dim == 128, "not two halves of 64 x 64");
-};
-
-/* This warpgroup's ds, into shared memory: 8 x 8 numbers in each of four quarters at a time. */
-template <class Shape>
-RA_DEVICE void store_slopes(char *to, const uint32_t (&ds)[Shape::Queries / 16][4])
-{
-    int lane = ra_afresh(threadIdx.x) % 32, row = my_row() / 16 * 16 + lane % 16;
-    uint32_t first = ra_shared(to) + ra_panel_place(row, lane / 16 * 8, Shape::Keys);
-#pragma unroll
-    for (int i = 0; i < Shape::Queries / 16; i++)
-        ra_store_matrices((first ^ ra_panel_place(0, 16 * i % 64, Shape::Keys)) +
-                              ra_panel_place(0, 16 * i / 64 * 64, Shape::Keys),
-                          ds[i]);
-}
-
-/* c (64 x 64) = a^T b over all keys, both with a row for each key. */
-template <class Type, int Keys>
-RA_DEVICE void multiply_keys(float (&c)[8][4], uint64_t a, uint64_t b)
-{
-#pragma unroll
-    for (int key = 0; key < Keys; key += 16)
-        ra_wgmma<Type, 64>::template multiply<true, true>(
-            c, ra_descriptor_beyond(a, ra_panel_place(key, 0, Keys)),
-            ra_descriptor_beyond(b, ra_panel_place(key, 0, Keys)), key > 0);
-    ra_products_end();
-}
-
-/* add_rows, four numbers at a time. Of two neighbouring threads, which have four columns of two rows, the
- * even one takes the first row, the odd one the second. */
-template <int Columns>
-RA_DEVICE void add_fours(float *to, int64_t stride, int64_t rows, int columns, float scale,
-                         const float (&c)[Columns / 8][4])
-{
-    bool odd = threadIdx.x % 2;
-    to += odd ? 8 * stride - 2 : 0;
-#pragma unroll
-    for (int j = 0; j < Columns / 8; j++) {
-        float x[2];
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-            x[e] = scale * __shfl_xor_sync(0xffffffff, odd ? c[j][e] : c[j][2 + e], 1);
-        if (8 * odd < rows && 8 * j < columns)
-            ra_add4(to + 8 * j, odd ? x[0] : scale * c[j][0], odd ? x[1] : scale * c[j][1],
-                    odd ? scale * c[j][2] : x[0], odd ? scale * c[j][3] : x[1]);
-    }
-}
-
-/* Adds this warpgroup's part of dq, of the queries of a step. */
-template <class Shape>
-RA_DEVICE void add_dq(const struct backward &f, int b, const struct step &step,
-                      const float (&dq)[8][4])
-{
-    const struct ra_kernel &x = f.x;
-    int64_t row = (int64_t)step.a0 + my_row() % dq_part<Shape>::Rows;
-    int column = dq_part<Shape>::By_queries ? 0 : my_row() / 64 * 64;
-    float *to = ra_floats(x.dq, b, row, step.h) + column + my_column();
-    if (dq_part<Shape>::Fours && f.fours)
-        add_fours<64>(to, x.dq.row, x.queries - row, (int)x.dim - column, x.score.scale, dq);
-    else
-        add_rows<64>(to, x.dq.row, x.queries - row, (int)x.dim - column, x.score.scale, dq);
-}
 
 template <class Shape>
 __global__ void __launch_bounds__(K06_THREADS, 1)
@@ -154,7 +83,8 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
             weigh_capped<Queries>(s, dp, f, lse2, delta);
         if (!all_seen<Shape>(shared, stage))
             hide_queries<Shape>(s, dp, sight_from<Shape>(shared, shared.step[stage].a0));
-        slope<Type, Queries>(p, ds, s, dp, delta);
+        pack<Type, Queries>(p, s);
+        slope<Type, Queries>(ds, s, dp, delta);
 
         ra_pin(p);
         ra_pin(dv);
@@ -166,12 +96,12 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
         ra_named_barrier(1, K06_CONSUMERS);
         char *ds_part = shared.ds[stage] + (By_queries ? panel : 0);
         char *k_part = shared.k + (By_queries ? 0 : panel);
-        float dq[8][4];
+        float dq[dq_part<Shape>::Columns / 8][4];
         ra_pin(ds);
         ra_pin(dk);
         ra_products_begin();
-        multiply_keys<Type, Keys>(dq, ra_descriptor(ra_shared(ds_part), ra_panel_stride(Keys)),
-                                  ra_descriptor(ra_shared(k_part), ra_panel_stride(Keys)));
+        multiply_keys<Shape>(dq, ra_descriptor(ra_shared(ds_part), ra_panel_stride(Keys)),
+                             ra_descriptor(ra_shared(k_part), ra_panel_stride(Keys)));
         add_product<Type, Dim, Queries>(dk, ds, q);
         ra_products_wait<1>();
         ra_pin(dv);
@@ -181,8 +111,8 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
         ra_pin(dk);
         give(&shared.empty[stage]);
     }
-    add_keys<Dim>(x, x.dk, shared.task, x.score.scale, dk);
-    add_keys<Dim>(x, x.dv, shared.task, 1, dv);
+    add_keys<Shape>(x, x.dk, shared.task, x.score.scale, dk);
+    add_keys<Shape>(x, x.dv, shared.task, 1, dv);
 #endif
 }
 
@@ -205,8 +135,9 @@ extern "C" cudaError_t ra_k07_backward(const struct ra_kernel *x, cudaStream_t s
     return in_pieces(x, [=](const struct ra_kernel *piece) {
         return launch_for_type(x, [=](auto type) {
             typedef decltype(type) Type;
-            return piece->dim <= 64 ? launch_fused<Type, 64, 128>(piece, stream)
-                                    : launch_fused<Type, 128, 64>(piece, stream);
+            return piece->dim <= 64    ? launch_fused<Type, 64, 128>(piece, stream)
+                   : piece->dim <= 128 ? launch_fused<Type, 128, 64>(piece, stream)
+                                       : launch_wide<Type, true>(piece, stream);
         });
     });
 }
