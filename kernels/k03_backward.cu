@@ -380,13 +380,12 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     /* Heads come in sets, whose queries stay in the L2 cache while they are read by one tile of keys
      * after the other. Within a set the first keys come first: under a causal mask they have the
      * most work. */
-    int set = number / (Heads_at_once * f.key_tiles) * Heads_at_once;
-    int heads = min(Heads_at_once, (int)(x.batch * x.key_heads) - set);
-    int place = number - set * f.key_tiles, head = set + place % heads;
+    struct ra_turn turn =
+        ra_turn_of((int)number, (int)(x.batch * x.key_heads), Heads_at_once, f.key_tiles);
     struct task task;
-    task.b = head / (int)x.key_heads;
-    task.g = head % (int)x.key_heads;
-    task.key_tile = place / heads;
+    task.b = turn.head / (int)x.key_heads;
+    task.g = turn.head % (int)x.key_heads;
+    task.key_tile = turn.tile;
 
     /* The queries that see these keys. */
     int64_t b0 = (int64_t)task.key_tile * Keys;

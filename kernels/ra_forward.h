@@ -51,15 +51,13 @@ template <class Shape> struct carry {
  * whose keys and values stay in the L2 cache, and query heads that read the same keys side by side. */
 template <class Shape> RA_DEVICE struct task task_of(const struct forward &f, int block)
 {
-    int H = (int)f.x.heads, G = (int)f.x.key_heads, all = (int)f.x.batch * H;
-    int set = block / (f.heads_at_once * f.tiles) * f.heads_at_once;
-    int place = block - set * f.tiles, heads = min(f.heads_at_once, all - set);
-    int head = set + place % heads;
+    int H = (int)f.x.heads, G = (int)f.x.key_heads;
+    struct ra_turn turn = ra_turn_of(block, (int)f.x.batch * H, f.heads_at_once, f.tiles);
     struct task task;
-    task.b = head / H;
-    task.g = head % H / (H / G);
-    task.h = ra_query_head(f.x.head_map, H, G, task.g, head % H % (H / G));
-    task.a0 = (int64_t)(f.tiles - 1 - place / heads) * Shape::Rows;
+    task.b = turn.head / H;
+    task.g = turn.head % H / (H / G);
+    task.h = ra_query_head(f.x.head_map, H, G, task.g, turn.head % H % (H / G));
+    task.a0 = (int64_t)(f.tiles - 1 - turn.tile) * Shape::Rows;
     return task;
 }
 

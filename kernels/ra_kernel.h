@@ -75,8 +75,11 @@ typedef cudaError_t ra_kernel_launch(const struct ra_kernel *kernel, cudaStream_
 ra_kernel_launch ra_k01_forward, ra_k01_backward;
 ra_kernel_launch ra_k02_forward, ra_k02_backward;
 ra_kernel_launch ra_k03_forward, ra_k03_backward;
-ra_kernel_launch ra_k04_forward, ra_k05_forward;
-ra_kernel_launch ra_k06_forward, ra_k06_backward, ra_k07_forward, ra_k07_backward;
+
+/* For compute capability 9.0; what they cannot take goes to k03. k06's backward is deterministic in any
+ * case; k07's is k06's if it is to be. Neither needs semaphores, unless it is k03 that runs. */
+ra_kernel_launch ra_k04_forward, ra_k05_forward, ra_k06_forward, ra_k07_forward;
+ra_kernel_launch ra_k06_backward, ra_k07_backward;
 
 /* How many ints `semaphores` has for these shapes, on any GPU. */
 int64_t ra_kernel_semaphores(const struct ra_kernel *kernel);

@@ -62,6 +62,21 @@ RA_BOTH bool ra_all_seen(struct ra_band band, int64_t a0, int64_t rows, int64_t 
     return band.lo <= b0 - (a0 + rows - 1) && b0 + keys - 1 - a0 <= band.hi;
 }
 
+/* Which tile of which head block number `block` has, where each of `heads` heads has `tiles` tiles.
+ * Heads come in sets of `at_once`, so that what the blocks of one head read alike stays in the L2 cache;
+ * within a set the first tiles of all heads come first. */
+struct ra_turn {
+    int head, tile;
+};
+
+RA_BOTH struct ra_turn ra_turn_of(int block, int heads, int at_once, int tiles)
+{
+    int set = block / (at_once * tiles) * at_once, place = block - set * tiles;
+    int in_set = (int)ra_least(at_once, heads - set);
+    struct ra_turn turn = {set + place % in_set, place / in_set};
+    return turn;
+}
+
 /* Rows of 64, 128 or 256 numbers of 2 bytes lie in shared memory in chunks of 8 numbers, 16 bytes.
  * Chunk c of row r lies in place c ^ (r & 7) of its row: so the same chunk of 8 neighbouring rows,
  * which ldmatrix reads at once, lies in all 32 banks. */

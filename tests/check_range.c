@@ -115,6 +115,29 @@ START_TEST(heads)
 }
 END_TEST
 
+/* Every tile of every head has one block; _i heads go together, all of a set before the next one, and in
+ * a set all first tiles before the second ones. */
+START_TEST(turns)
+{
+    for (int H = 1; H <= 9; H++)
+        for (int tiles = 1; tiles <= 5; tiles++) {
+            struct ra_turn before = {-1, -1};
+            bool taken[9][5] = {{false}};
+            for (int block = 0; block < H * tiles; block++) {
+                struct ra_turn turn = ra_turn_of(block, H, _i, tiles);
+                ck_assert(turn.head >= 0 && turn.head < H);
+                ck_assert(turn.tile >= 0 && turn.tile < tiles);
+                ck_assert(!taken[turn.head][turn.tile]);
+                taken[turn.head][turn.tile] = true;
+                int set = turn.head / _i, set_before = before.head / _i;
+                ck_assert(block == 0 || set > set_before ||
+                          (set == set_before && turn.tile >= before.tile));
+                before = turn;
+            }
+        }
+}
+END_TEST
+
 /* A row keeps its chunks, each in a place of its own; and a chunk of 8 neighbouring rows lies in 8
  * different groups of banks, of which 128 bytes have 8. */
 START_TEST(swizzle)
@@ -148,6 +171,7 @@ int main(void)
     tcase_add_loop_test(cases, all_seen, 0, 2 * REACH + 2);
     tcase_add_test(cases, far_rows);
     tcase_add_loop_test(cases, heads, RA_GROUPED, RA_INTERLEAVED + 1);
+    tcase_add_loop_test(cases, turns, 1, 11);
     tcase_add_test(cases, swizzle);
     suite_add_tcase(suite, cases);
     return suite_run(suite);

@@ -1,0 +1,570 @@
+/* k06: what the backwards for GPUs of compute capability 9.0 share, k06 and k07.
+ *
+ * Chapter 11d. Both are the backward of k03: s = q k^T and dp = d_out v^T, from these p and ds, then
+ * dv += p^T d_out, dk += ds^T q and dq += ds k. New here is who does what. A block of threads has
+ * three warpgroups with two roles: one loads, by TMA, a tile ahead of where the others are; two
+ * multiply, by wgmma, each for half of the rows that stay. Registers go where the sums are: 24 to a
+ * thread that loads, 240 to one that multiplies.
+ *
+ * A tile that passes lies in one of the Stages. `full` says that it is there, `empty` that both
+ * warpgroups have read it.
+ */
+#ifndef K06_H
+#define K06_H
+
+#include "k03.h"
+#include "ra_hopper.h"
+
+enum {
+    K06_THREADS = 384,   /* of a block */
+    K06_CONSUMERS = 256, /* of these multiply */
+    K06_WARPS = 8,       /* their warps */
+    K06_LOAD_REGISTERS = 24,
+    K06_MULTIPLY_REGISTERS = 240,
+};
+
+/* The shape of a tile. Dim: D, rounded up with zeros, which TMA fills in. */
+template <class Type_, int Dim_, int Keys_, int Queries_, int Stages_ = 2> struct hopper_tile {
+    typedef Type_ Type;
+    static constexpr int Dim = Dim_, Keys = Keys_, Queries = Queries_, Stages = Stages_;
+    static constexpr int Key_bytes = 2 * Dim * Keys, Query_bytes = 2 * Dim * Queries;
+};
+
+/* What the launcher works out once for all threads. */
+struct backward {
+    CUtensorMap q, k, v, d_out;
+    struct ra_kernel x;
+    float factor;      /* a score, or with a soft cap its tanh, times this is the power of two */
+    float inside;      /* with a soft cap: q . k times this goes into the tanh */
+    bool fours;        /* rows of dq can be added to four numbers at a time */
+    int group;         /* H / G query heads read a key/value head */
+    int tiles;         /* of one head: of the rows that stay */
+    int heads_at_once; /* a set of heads that go together */
+};
+
+/* Which stage comes next, and the parity of the phase that is to be over there. */
+struct turn {
+    int stage, parity;
+};
+
+template <int Stages> RA_DEVICE void advance(struct turn &turn)
+{
+    if (++turn.stage == Stages) {
+        turn.stage = 0;
+        turn.parity ^= 1;
+    }
+}
+
+/* One arrival for the 32 threads of a warp, after all of them. */
+RA_DEVICE void give(ra_barrier *barrier)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        ra_barrier_arrive(barrier);
+}
+
+/* The same, by a warp that loads: `load` issues the copies, in the first warp alone, of `bytes`. */
+template <class Load> RA_DEVICE void give_full(ra_barrier *barrier, int bytes, const Load &load)
+{
+    __syncwarp();
+    if (threadIdx.x == 0) {
+        ra_barrier_expect(barrier, bytes);
+        load();
+    } else if (threadIdx.x % 32 == 0) {
+        ra_barrier_arrive(barrier);
+    }
+}
+
+/* ---- Products. What a thread has of a result, in c[j][2 r + e], is of row lane / 4 + 8 r of its warp's
+ * 16 rows, and of column 8 j + 2 (lane % 4) + e. */
+
+/* Of the threads that multiply, which one this is. Asked for each time: registers are scarce. */
+RA_DEVICE int my_number(void)
+{
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread - (K06_THREADS - K06_CONSUMERS);
+}
+
+/* Of the tile that stays this thread's first row, the other one being 8 further on; and its first
+ * column, of two in every eight. */
+RA_DEVICE int my_row(void)
+{
+    int number = my_number();
+    return number / 32 * 16 + number % 32 / 4;
+}
+
+RA_DEVICE int my_column(void)
+{
+    return my_number() % 4 * 2;
+}
+
+/* c (64 x Columns) = a b^T over Dim columns, both as they lie, in panels of A_rows and Columns rows. */
+template <class Type, int Dim, int A_rows, int Columns>
+RA_DEVICE void multiply_rows(float (&c)[Columns / 8][4], uint64_t a, uint64_t b)
+{
+#pragma unroll
+    for (int d = 0; d < Dim; d += 16)
+        ra_wgmma<Type, Columns>::template multiply<false, false>(
+            c, ra_descriptor_beyond(a, ra_panel_place(0, d, A_rows)),
+            ra_descriptor_beyond(b, ra_panel_place(0, d, Columns)), d > 0);
+    ra_products_end();
+}
+
+/* c (64 x Dim) += a (64 x Rows) b (Rows x Dim), a in registers. */
+template <class Type, int Dim, int Rows>
+RA_DEVICE void add_product(float (&c)[Dim / 8][4], const uint32_t (&a)[Rows / 16][4], uint64_t b)
+{
+#pragma unroll
+    for (int i = 0; i < Rows / 16; i++)
+        ra_wgmma<Type, Dim>::template multiply<true>(
+            c, a[i], ra_descriptor_beyond(b, ra_panel_place(16 * i, 0, Rows)), true);
+    ra_products_end();
+}
+
+/* ---- From products to weights. lse2(j, r) and delta(j, r) are of columns 8 j and the next, and of row
+ * 8 r, counted from this thread's first ones. */
+
+/* Turns q . k, or the tanh of a soft cap, into weights. */
+template <int Columns, class Lse>
+RA_DEVICE void weigh(float (&s)[Columns / 8][4], float factor, const Lse &lse2)
+{
+#pragma unroll
+    for (int j = 0; j < Columns / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            float2 base = lse2(j, e / 2);
+            s[j][e] = ra_exp2(__fmaf_rn(s[j][e], factor, e % 2 ? -base.y : -base.x));
+        }
+}
+
+/* The same with a soft cap. dp - delta is to be multiplied by its slope: dp becomes such that it is. */
+template <int Columns, class Lse, class Delta>
+RA_DEVICE void weigh_capped(float (&s)[Columns / 8][4], float (&dp)[Columns / 8][4],
+                            const struct backward &f, const Lse &lse2, const Delta &delta)
+{
+#pragma unroll
+    for (int j = 0; j < Columns / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            float2 pair = delta(j, e / 2);
+            float base = e % 2 ? pair.y : pair.x;
+            s[j][e] = ra_tanh(s[j][e] * f.inside);
+            dp[j][e] = (dp[j][e] - base) * (1 - s[j][e] * s[j][e]) + base;
+        }
+    weigh<Columns>(s, f.factor, lse2);
+}
+
+/* What a query does not see has weight 0; until now it may be anything, and its dp too: 0 times NaN is
+ * NaN. Of a key that is not finite, and was taken out, it sees NaN. */
+RA_DEVICE void hide(float &weight, float &dp, bool hidden, bool spoiled)
+{
+    weight = hidden ? 0 : spoiled ? CUDART_NAN_F : weight;
+    dp = hidden ? 0 : dp;
+}
+
+/* Numbers of 16 bits, as the left matrix of a product. */
+template <class Type, int Columns>
+RA_DEVICE void pack(uint32_t (&to)[Columns / 16][4], const float (&from)[Columns / 8][4])
+{
+#pragma unroll
+    for (int j = 0; j < Columns / 8; j++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            to[j / 2][j % 2 * 2 + r] = Type::pair(from[j][2 * r], from[j][2 * r + 1]);
+}
+
+/* ds = p (dp - delta), of 16 bits, of weights p. In float16 ds, without the scale, must stay below 65504,
+ * and is coarse below 6e-5: training in float16 scales the loss, as for every kernel. */
+template <class Type, int Columns, class Delta>
+RA_DEVICE void slope(uint32_t (&ds)[Columns / 16][4], const float (&p)[Columns / 8][4],
+                     const float (&dp)[Columns / 8][4], const Delta &delta)
+{
+#pragma unroll
+    for (int j = 0; j < Columns / 8; j++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float2 base = delta(j, r);
+            ds[j / 2][j % 2 * 2 + r] = Type::pair(p[j][2 * r] * (dp[j][2 * r] - base.x),
+                                                  p[j][2 * r + 1] * (dp[j][2 * r + 1] - base.y));
+        }
+}
+
+/* lse times log2(e); a row that has seen nothing, lse = -inf, or is not there, gets weights of
+ * 2^-inf = 0. */
+RA_DEVICE float power_of_lse(float lse, bool there)
+{
+    return there && lse != -CUDART_INF_F ? lse * RA_LOG2E : CUDART_INF_F;
+}
+
+/* ---- What is not finite. */
+
+/* A number of k that is infinite or NaN becomes 0, for the threads that multiply together: dq = ds k is
+ * a product over keys, of which a query may not see some, and 0 times NaN is NaN. For a query that sees
+ * such a key, a bit in `spoiled` says so. */
+template <class Shape> RA_DEVICE void take_out_keys(char *k, uint32_t *spoiled)
+{
+    take_out_spoiled<typename Shape::Type>((uint4 *)k, Shape::Key_bytes / 16, my_number(),
+                                           K06_CONSUMERS,
+                                           [](bool mine) {
+                                               ra_stores_before_wgmma();
+                                               return ra_named_barrier_or(1, K06_CONSUMERS, mine);
+                                           },
+                                           [=](int chunk) {
+                                               int key = chunk / 8 % Shape::Keys;
+                                               atomicOr(&spoiled[key / 32], 1u << key % 32);
+                                           });
+}
+
+/* ---- Results. */
+
+/* Adds scale * c to memory: `to` is where this thread's first number is to go, `rows` and `columns` are
+ * those that are left from there on. */
+template <int Columns>
+RA_DEVICE void add_rows(float *to, int64_t stride, int64_t rows, int columns, float scale,
+                        const float (&c)[Columns / 8][4])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++, to += 8 * stride)
+        if (8 * r < rows)
+#pragma unroll
+            for (int j = 0; j < Columns / 8; j++)
+                if (8 * j < columns)
+                    ra_add2(to + 8 * j, scale * c[j][2 * r], scale * c[j][2 * r + 1]);
+}
+
+/* ---- Keys that stay: dk and dv of a tile of keys, while all queries that see it pass. */
+
+/* What a block of threads has to do: the tile of keys from b0 on, and the queries from `first` up to
+ * `end`, tile by tile, of every head that reads these keys. */
+struct keys_task {
+    int b, g, b0, first, end, steps;
+};
+
+/* A step: the tile of queries from a0 on, and their head. inside: all of them see all keys, as far as the
+ * band goes. */
+struct step {
+    int a0, h;
+    bool inside;
+};
+
+/* Tiles of the first keys come first: under a causal mask they have the most work. */
+template <class Shape> RA_DEVICE struct keys_task keys_task_of(const struct backward &f, int block)
+{
+    int G = (int)f.x.key_heads;
+    struct ra_turn turn = ra_turn_of(block, (int)f.x.batch * G, f.heads_at_once, f.tiles);
+    struct keys_task task = {turn.head / G, turn.head % G};
+    task.b0 = turn.tile * Shape::Keys;
+    struct ra_range range = ra_queries_seeing(
+        f.x.band, task.b0, ra_least(Shape::Keys, f.x.keys - task.b0), f.x.queries);
+    if (range.first < range.end) {
+        task.first = (int)(range.first / Shape::Queries * Shape::Queries);
+        task.end = (int)range.end;
+        task.steps = (task.end - task.first + Shape::Queries - 1) / Shape::Queries * f.group;
+    }
+    return task;
+}
+
+template <class Shape> struct keys_memory {
+    alignas(RA_PANEL_ALIGNMENT) char k[Shape::Key_bytes], v[Shape::Key_bytes];
+    char q[Shape::Stages][Shape::Query_bytes], d_out[Shape::Stages][Shape::Query_bytes];
+    float lse2[Shape::Stages][Shape::Queries], delta[Shape::Stages][Shape::Queries];
+    int2 seen_by[Shape::Keys];          /* the first and the last query; 1 and 0: none */
+    uint32_t there[Shape::Keys / 32];   /* a bit for every key: there, and not hidden by the mask */
+    uint32_t spoiled[Shape::Keys / 32]; /* with a number that is not finite, which was taken out */
+    struct keys_task task;
+    struct step step[Shape::Stages];
+    ra_barrier keys_full, full[Shape::Stages], empty[Shape::Stages];
+};
+
+/* For all threads of the block. */
+template <class Shape>
+RA_DEVICE void begin(struct keys_memory<Shape> &shared, const struct keys_task &task)
+{
+    if (threadIdx.x == 0) {
+        shared.task = task;
+        ra_barrier_init(&shared.keys_full, 1);
+        for (int i = 0; i < Shape::Stages; i++) {
+            ra_barrier_init(&shared.full[i], Shape::Queries / 32);
+            ra_barrier_init(&shared.empty[i], K06_WARPS);
+        }
+        ra_barriers_ready();
+    }
+    __syncthreads();
+}
+
+/* The warpgroup that loads: the keys, then one tile of queries after the other. lse and delta may have
+ * any strides: for these each thread has a row, which it asks for before it waits. */
+template <class Shape>
+RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct backward &f,
+                            const struct keys_task &task)
+{
+    constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
+    const struct ra_kernel &x = f.x;
+    if (threadIdx.x == 0) {
+        ra_barrier_expect(&shared.keys_full, 2 * Shape::Key_bytes);
+        ra_load_tile<Dim, Keys>(shared.k, &f.k, &shared.keys_full, task.b0, task.g, task.b);
+        ra_load_tile<Dim, Keys>(shared.v, &f.v, &shared.keys_full, task.b0, task.g, task.b);
+    }
+    if (threadIdx.x >= Queries)
+        return;
+
+    int row = threadIdx.x;
+    struct turn turn = {0, 1};
+#pragma unroll 1
+    for (int i = 0; i < f.group; i++) {
+        int h = ra_query_head(x.head_map, (int)x.heads, (int)x.key_heads, task.g, i);
+#pragma unroll 1
+        for (int a0 = task.first; a0 < task.end; a0 += Queries, advance<Shape::Stages>(turn)) {
+            bool there = a0 + row < x.queries;
+            float lse = there ? *ra_floats(x.lse, task.b, a0 + row, h) : 0;
+            float delta = there ? *ra_floats(x.delta, task.b, a0 + row, h) : 0;
+            struct step step = {a0, h};
+            step.inside =
+                a0 + Queries <= x.queries && ra_all_seen(x.band, a0, Queries, task.b0, Shape::Keys);
+            int stage = turn.stage;
+            ra_barrier_wait(&shared.empty[stage], turn.parity);
+            shared.lse2[stage][row] = power_of_lse(lse, there);
+            shared.delta[stage][row] = delta;
+            if (row == 0)
+                shared.step[stage] = step;
+            ra_barrier *full = &shared.full[stage];
+            give_full(full, 2 * Shape::Query_bytes, [&]() {
+                ra_load_tile<Dim, Queries>(shared.q[stage], &f.q, full, a0, h, task.b);
+                ra_load_tile<Dim, Queries>(shared.d_out[stage], &f.d_out, full, a0, h, task.b);
+            });
+        }
+    }
+}
+
+/* Finds out which queries see each key, for the threads that multiply together. */
+template <class Shape>
+RA_DEVICE void find_seen(struct keys_memory<Shape> &shared, const struct backward &f,
+                         const struct keys_task &task)
+{
+    int i = my_number();
+    if (i < Shape::Keys) {
+        int64_t b = (int64_t)task.b0 + i;
+        bool there = b < f.x.keys && ra_allowed(f.x.mask, task.b, b);
+        struct ra_range range = ra_queries_seeing(f.x.band, b, 1, f.x.queries);
+        bool seen = there && range.first < range.end;
+        shared.seen_by[i] =
+            seen ? make_int2((int)range.first, (int)range.end - 1) : make_int2(1, 0);
+        shared.there[i / 32] = __ballot_sync(0xffffffff, there);
+        shared.spoiled[i / 32] = 0;
+    }
+    ra_named_barrier(1, K06_CONSUMERS);
+}
+
+/* Does every query of this step see every key, and none of these was spoiled? */
+template <class Shape> RA_DEVICE bool all_seen(const struct keys_memory<Shape> &shared, int stage)
+{
+    bool all = shared.step[stage].inside;
+#pragma unroll
+    for (int w = 0; w < Shape::Keys / 32; w++)
+        all = all && shared.there[w] == 0xffffffff && shared.spoiled[w] == 0;
+    return all;
+}
+
+/* Of this thread's two keys: the first and the last query that sees it, counted from this thread's
+ * first column; and which of the two is spoiled. */
+struct sight {
+    int2 seen_by[2];
+    bool spoiled[2];
+};
+
+template <class Shape>
+RA_DEVICE struct sight sight_from(const struct keys_memory<Shape> &shared, int a0)
+{
+    struct sight sight;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int key = my_row() % Shape::Keys + 8 * r, column = a0 + my_column();
+        int2 seen_by = shared.seen_by[key];
+        sight.seen_by[r] = make_int2(seen_by.x - column, seen_by.y - column);
+        sight.spoiled[r] = shared.spoiled[key / 32] >> key % 32 & 1;
+    }
+    return sight;
+}
+
+template <class Shape>
+RA_DEVICE void hide_queries(float (&s)[Shape::Queries / 8][4], float (&dp)[Shape::Queries / 8][4],
+                            const struct sight &sight)
+{
+#pragma unroll
+    for (int j = 0; j < Shape::Queries / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int column = 8 * j + e % 2;
+            int2 seen_by = sight.seen_by[e / 2];
+            hide(s[j][e], dp[j][e], column < seen_by.x || column > seen_by.y, sight.spoiled[e / 2]);
+        }
+}
+
+/* Adds a warpgroup's 64 x Dim numbers of dk or dv. No other block adds to these rows. */
+template <class Shape>
+RA_DEVICE void add_keys(const struct ra_kernel &x, const struct ra_tensor &to,
+                        const struct keys_task &task, float scale,
+                        const float (&c)[Shape::Dim / 8][4])
+{
+    int64_t row = (int64_t)task.b0 + my_row() % Shape::Keys;
+    add_rows<Shape::Dim>(ra_floats(to, task.b, row, task.g) + my_column(), to.row, x.keys - row,
+                         (int)x.dim, scale, c);
+}
+
+/* ---- dq, while keys stay: a product over all keys of the block, of which each warpgroup
+ * has only some. */
+
+/* Which half of dq a warpgroup multiplies: of 128 queries 64, with all columns, which are no more than
+ * 64; of 64 queries all, and half of the columns. */
+template <class Shape> struct dq_part {
+    static constexpr bool By_queries = Shape::Queries == 128;
+    static constexpr int Rows = By_queries ? 128 : 64, Columns = By_queries ? 64 : Shape::Dim / 2;
+
+    /* Do neighbouring threads exchange numbers, so that each adds four to one row, not two to two? */
+    static constexpr bool Fours = false;
+    static_assert(!By_queries || Shape::Dim == 64, "not two halves");
+};
+
+/* This warpgroup's ds, into shared memory: 8 x 8 numbers in each of four quarters at a time. */
+template <class Shape>
+RA_DEVICE void store_slopes(char *to, const uint32_t (&ds)[Shape::Queries / 16][4])
+{
+    int lane = ra_afresh(threadIdx.x) % 32, row = my_row() % Shape::Keys / 16 * 16 + lane % 16;
+    uint32_t first = ra_shared(to) + ra_panel_place(row, lane / 16 * 8, Shape::Keys);
+#pragma unroll
+    for (int i = 0; i < Shape::Queries / 16; i++)
+        ra_store_matrices((first ^ ra_panel_place(0, 16 * i % 64, Shape::Keys)) +
+                              ra_panel_place(0, 16 * i / 64 * 64, Shape::Keys),
+                          ds[i]);
+}
+
+/* c = a^T b over all keys, both with a row for each key: 64 columns of a, and some of b. */
+template <class Shape>
+RA_DEVICE void multiply_keys(float (&c)[dq_part<Shape>::Columns / 8][4], uint64_t a, uint64_t b)
+{
+    constexpr int Keys = Shape::Keys;
+#pragma unroll
+    for (int key = 0; key < Keys; key += 16)
+        ra_wgmma<typename Shape::Type, dq_part<Shape>::Columns>::template multiply<true, true>(
+            c, ra_descriptor_beyond(a, ra_panel_place(key, 0, Keys)),
+            ra_descriptor_beyond(b, ra_panel_place(key, 0, Keys)), key > 0);
+    ra_products_end();
+}
+
+/* add_rows, four numbers at a time. Of two neighbouring threads, which have four columns of two rows, the
+ * even one takes the first row, the odd one the second. */
+template <int Columns>
+RA_DEVICE void add_fours(float *to, int64_t stride, int64_t rows, int columns, float scale,
+                         const float (&c)[Columns / 8][4])
+{
+    bool odd = threadIdx.x % 2;
+    to += odd ? 8 * stride - 2 : 0;
+#pragma unroll
+    for (int j = 0; j < Columns / 8; j++) {
+        float x[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            x[e] = scale * __shfl_xor_sync(0xffffffff, odd ? c[j][e] : c[j][2 + e], 1);
+        if (8 * odd < rows && 8 * j < columns)
+            ra_add4(to + 8 * j, odd ? x[0] : scale * c[j][0], odd ? x[1] : scale * c[j][1],
+                    odd ? scale * c[j][2] : x[0], odd ? scale * c[j][3] : x[1]);
+    }
+}
+
+/* Adds this warpgroup's part of dq, of the queries of a step. */
+template <class Shape>
+RA_DEVICE void add_dq(const struct backward &f, int b, const struct step &step,
+                      const float (&dq)[dq_part<Shape>::Columns / 8][4])
+{
+    constexpr int Columns = dq_part<Shape>::Columns;
+    const struct ra_kernel &x = f.x;
+    int64_t row = (int64_t)step.a0 + my_row() % dq_part<Shape>::Rows;
+    int column = dq_part<Shape>::By_queries ? 0 : my_number() / 128 * Columns;
+    float *to = ra_floats(x.dq, b, row, step.h) + column + my_column();
+    if (dq_part<Shape>::Fours && f.fours)
+        add_fours<Columns>(to, x.dq.row, x.queries - row, (int)x.dim - column, x.score.scale, dq);
+    else
+        add_rows<Columns>(to, x.dq.row, x.queries - row, (int)x.dim - column, x.score.scale, dq);
+}
+
+/* ---- For the host. */
+
+/* Can these kernels take it? Otherwise k03 does, which takes everything, or says why not. */
+static cudaError_t k06_takes(const struct ra_kernel *x, bool *takes)
+{
+    int64_t D = x->dim;
+    bool type = x->q.type == RA_FLOAT16 || x->q.type == RA_BFLOAT16;
+    *takes = false;
+    if (x->batch * x->queries * x->keys == 0 || x->band.lo > x->band.hi || !type ||
+        D > RA_MOST_DIM || D % 8 != 0 || !in_pairs(x->dq, D) || !in_pairs(x->dk, D) ||
+        !in_pairs(x->dv, D) || !ra_in_boxes(x->q, x->queries, D) ||
+        !ra_in_boxes(x->d_out, x->queries, D) || !ra_in_boxes(x->k, x->keys, D) ||
+        !ra_in_boxes(x->v, x->keys, D))
+        return cudaSuccess;
+    return ra_ask_hopper(takes);
+}
+
+/* Launches a kernel, with `heads` heads of `tiles` tiles that stay each; `Memory` is what it has in
+ * shared memory. What passes takes `head_bytes` of the L2 cache for a head: as many heads go together as
+ * half of its 50 MB hold. */
+template <class Shape, class Memory>
+static cudaError_t launch_hopper(void (*kernel)(struct backward), const struct ra_kernel *x,
+                                 int64_t heads, int64_t tiles, int64_t head_bytes,
+                                 cudaStream_t stream)
+{
+    struct backward f;
+    float cap = x->score.softcap;
+    f.x = *x;
+    f.factor = RA_LOG2E * (cap > 0 ? cap : x->score.scale);
+    f.inside = cap > 0 ? x->score.scale / cap : 0;
+    f.group = (int)(x->heads / x->key_heads);
+    f.tiles = (int)tiles;
+    f.heads_at_once = (int)ra_least(heads, ra_most(1, (24 << 20) / ra_most(1, head_bytes)));
+    f.fours = (uintptr_t)x->dq.data % 16 == 0 && x->dq.batch % 4 == 0 && x->dq.row % 4 == 0 &&
+              x->dq.head % 4 == 0;
+
+    const struct {
+        CUtensorMap *map;
+        struct ra_tensor tensor;
+        int64_t rows, heads;
+        int box;
+    } maps[] = {{&f.q, x->q, x->queries, x->heads, Shape::Queries},
+                {&f.d_out, x->d_out, x->queries, x->heads, Shape::Queries},
+                {&f.k, x->k, x->keys, x->key_heads, Shape::Keys},
+                {&f.v, x->v, x->keys, x->key_heads, Shape::Keys}};
+    for (int i = 0; i < 4; i++) {
+        cudaError_t error = ra_make_map(maps[i].map, maps[i].tensor, x->batch, maps[i].rows,
+                                        maps[i].heads, x->dim, maps[i].box);
+        if (error != cudaSuccess)
+            return error;
+    }
+    static_assert(sizeof(Memory) <= 227 << 10, "a GPU has not the shared memory");
+    return ra_launch(kernel, heads * tiles, K06_THREADS, sizeof(Memory), stream, f);
+}
+
+/* The same where keys stay; `bytes` of L2 for each number of a query. */
+template <class Shape, class Memory>
+static cudaError_t launch_keys(void (*kernel)(struct backward), const struct ra_kernel *x,
+                               int64_t bytes, cudaStream_t stream)
+{
+    int64_t heads = x->batch * x->key_heads, tiles = (x->keys + Shape::Keys - 1) / Shape::Keys;
+    int64_t numbers = x->heads / x->key_heads * x->queries * x->dim;
+    return launch_hopper<Shape, Memory>(kernel, x, heads, tiles, bytes * numbers, stream);
+}
+
+/* Calls launch(piece) for pieces of the queries, of which no launch adds up more than it can well: dk
+ * and dv are sums over queries of H / G heads. */
+template <class Launch>
+static cudaError_t in_pieces(const struct ra_kernel *x, const Launch &launch)
+{
+    int64_t most = ra_most(1, ra_kernel_most_keys(x->q.type) / (x->heads / x->key_heads));
+    cudaError_t error = cudaSuccess;
+    for (int64_t a = 0; a < x->queries && error == cudaSuccess; a += most) {
+        struct ra_kernel piece = ra_kernel_queries(*x, a, most);
+        error = launch(&piece);
+    }
+    return error;
+}
+
+#endif

@@ -1,0 +1,361 @@
+/* k06, backward: attention's gradients by wgmma and TMA, in two kernels.
+ *
+ * Chapter 11d. In the first a tile of keys stays and the queries pass: dk and dv are in registers until
+ * the end. In the second a tile of queries stays and the keys pass: so is dq. Every row of a result has
+ * one block that adds to it, and equal inputs give equal bits. For that s and dp are multiplied twice:
+ * seven products, where k07 has five.
+ *
+ * A step of the first, of a warpgroup with 64 keys, is in the order in which products are issued:
+ *
+ *     s = k q^T   dp = v d_out^T                          dv += p d_out   dk += ds q
+ *                 p = 2^(s factor - lse2)   ds = p (dp - delta)
+ *
+ * Keys are the rows, so p and ds are transposed already; and they lie in registers as the next product
+ * wants its left matrix. Nothing but what TMA loads goes through shared memory.
+ */
+#include "k06_wide.h"
+
+/* ---- dk and dv. A key that is not finite spoils its own row of s, and what is hidden there becomes 0:
+ * here no product runs over keys. */
+template <class Shape>
+__global__ void __launch_bounds__(K06_THREADS, 1)
+    k06_dk_dv(const __grid_constant__ struct backward f)
+{
+#if RA_IS_HOPPER
+    typedef typename Shape::Type Type;
+    constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
+    extern __shared__ __align__(1024) char bytes[];
+    struct keys_memory<Shape> &shared = *(struct keys_memory<Shape> *)bytes;
+    const struct ra_kernel &x = f.x;
+
+    struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
+    if (task.end <= task.first)
+        return;
+    begin(shared, task);
+    int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (warpgroup == 0) {
+        ra_fewer_registers<K06_LOAD_REGISTERS>();
+        load_queries(shared, f, task);
+        return;
+    }
+    ra_more_registers<K06_MULTIPLY_REGISTERS>();
+
+    float dk[Dim / 8][4] = {}, dv[Dim / 8][4] = {};
+    int mine = ra_panel_place(64 * (warpgroup - 1), 0, Keys);
+    uint64_t k = ra_descriptor(ra_shared(shared.k + mine), ra_panel_stride(Keys));
+    uint64_t v = ra_descriptor(ra_shared(shared.v + mine), ra_panel_stride(Keys));
+    bool capped = x.score.softcap > 0;
+    find_seen(shared, f, task);
+    ra_barrier_wait(&shared.keys_full, 0);
+
+    for (int j = 0; j < shared.task.steps; j++) {
+        int stage = j % Shape::Stages;
+        uint64_t q = ra_descriptor(ra_shared(shared.q[stage]), ra_panel_stride(Queries));
+        uint64_t d_out = ra_descriptor(ra_shared(shared.d_out[stage]), ra_panel_stride(Queries));
+        const float *lses = &shared.lse2[stage][my_column()];
+        const float *deltas = &shared.delta[stage][my_column()];
+        auto lse2 = [=](int j, int) { return *(const float2 *)&lses[8 * j]; };
+        auto delta = [=](int j, int) { return *(const float2 *)&deltas[8 * j]; };
+        float s[Queries / 8][4], dp[Queries / 8][4];
+        uint32_t p[Queries / 16][4], ds[Queries / 16][4];
+
+        ra_barrier_wait(&shared.full[stage], j / Shape::Stages % 2);
+        ra_products_begin();
+        multiply_rows<Type, Dim, Keys, Queries>(s, k, q);
+        multiply_rows<Type, Dim, Keys, Queries>(dp, v, d_out);
+        ra_products_wait<1>();
+        ra_pin(s);
+        if (!capped)
+            weigh<Queries>(s, f.factor, lse2);
+        ra_products_wait<0>();
+        ra_pin(dp);
+        if (capped)
+            weigh_capped<Queries>(s, dp, f, lse2, delta);
+        if (!all_seen(shared, stage))
+            hide_queries<Shape>(s, dp, sight_from(shared, shared.step[stage].a0));
+        pack<Type, Queries>(p, s);
+        slope<Type, Queries>(ds, s, dp, delta);
+
+        ra_pin(p);
+        ra_pin(ds);
+        ra_pin(dk);
+        ra_pin(dv);
+        ra_products_begin();
+        add_product<Type, Dim, Queries>(dv, p, d_out);
+        add_product<Type, Dim, Queries>(dk, ds, q);
+        ra_products_wait<0>();
+        ra_pin(dk);
+        ra_pin(dv);
+        give(&shared.empty[stage]);
+    }
+    add_keys<Shape>(x, x.dk, shared.task, x.score.scale, dk);
+    add_keys<Shape>(x, x.dv, shared.task, 1, dv);
+#endif
+}
+
+/* ---- dq. */
+
+/* What a block of threads has to do: the tile of queries from a0 on, and the keys from `first` up to
+ * `end`. */
+struct queries_task {
+    int b, h, g, a0, first, end;
+};
+
+/* Tiles of the last queries come first: under a causal mask they have the most work. Query heads that
+ * read the same keys go side by side. */
+template <class Shape>
+RA_DEVICE struct queries_task queries_task_of(const struct backward &f, int block)
+{
+    const struct ra_kernel &x = f.x;
+    int H = (int)x.heads, G = (int)x.key_heads;
+    struct ra_turn turn = ra_turn_of(block, (int)x.batch * H, f.heads_at_once, f.tiles);
+    struct queries_task task = {turn.head / H};
+    task.g = turn.head % H / f.group;
+    task.h = ra_query_head(x.head_map, H, G, task.g, turn.head % H % f.group);
+    task.a0 = (f.tiles - 1 - turn.tile) * Shape::Queries;
+    struct ra_range range =
+        ra_keys_seen(x.band, task.a0, ra_least(Shape::Queries, x.queries - task.a0), x.keys);
+    if (range.first < range.end) {
+        task.first = (int)range.first;
+        task.end = (int)range.end;
+    }
+    return task;
+}
+
+template <class Shape> struct queries_memory {
+    alignas(RA_PANEL_ALIGNMENT) char q[Shape::Query_bytes], d_out[Shape::Query_bytes];
+    char k[Shape::Stages][Shape::Key_bytes], v[Shape::Stages][Shape::Key_bytes];
+    uint32_t there[Shape::Stages]
+                  [Shape::Keys / 32]; /* a bit for every key: not hidden by the mask */
+    uint32_t spoiled[Shape::Stages][Shape::Keys / 32]; /* with a number that is not finite */
+    ra_barrier queries_full, full[Shape::Stages], empty[Shape::Stages];
+};
+
+template <class Shape> RA_DEVICE void begin(struct queries_memory<Shape> &shared)
+{
+    if (threadIdx.x == 0) {
+        ra_barrier_init(&shared.queries_full, 1);
+        for (int i = 0; i < Shape::Stages; i++) {
+            ra_barrier_init(&shared.full[i], Shape::Keys / 32);
+            ra_barrier_init(&shared.empty[i], K06_WARPS);
+        }
+        ra_barriers_ready();
+    }
+    __syncthreads();
+}
+
+/* The warpgroup that loads: the queries, then one tile of keys after the other. Each of its warps has
+ * the mask of 32 keys. */
+template <class Shape>
+RA_DEVICE void load_keys(struct queries_memory<Shape> &shared, const struct backward &f,
+                         const struct queries_task &task)
+{
+    constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
+    if (threadIdx.x == 0) {
+        ra_barrier_expect(&shared.queries_full, 2 * Shape::Query_bytes);
+        ra_load_tile<Dim, Queries>(shared.q, &f.q, &shared.queries_full, task.a0, task.h, task.b);
+        ra_load_tile<Dim, Queries>(shared.d_out, &f.d_out, &shared.queries_full, task.a0, task.h,
+                                   task.b);
+    }
+    if (threadIdx.x >= Keys)
+        return;
+
+    int word = threadIdx.x / 32;
+    struct turn turn = {0, 1};
+#pragma unroll 1
+    for (int b0 = task.first; b0 < task.end; b0 += Keys, advance<Shape::Stages>(turn)) {
+        int64_t b = (int64_t)b0 + threadIdx.x;
+        uint32_t there = __ballot_sync(0xffffffff, b < f.x.keys && ra_allowed(f.x.mask, task.b, b));
+        int stage = turn.stage;
+        ra_barrier_wait(&shared.empty[stage], turn.parity);
+        if (threadIdx.x % 32 == 0) {
+            shared.there[stage][word] = there;
+            shared.spoiled[stage][word] = 0;
+        }
+        ra_barrier *full = &shared.full[stage];
+        give_full(full, 2 * Shape::Key_bytes, [&]() {
+            ra_load_tile<Dim, Keys>(shared.k[stage], &f.k, full, b0, task.g, task.b);
+            ra_load_tile<Dim, Keys>(shared.v[stage], &f.v, full, b0, task.g, task.b);
+        });
+    }
+}
+
+/* Which columns this thread's two rows see: from lo to hi, counted from its first column, of those whose
+ * bit is set. */
+template <class Shape> struct keys_sight {
+    int lo[2], hi[2];
+    uint32_t there[Shape::Keys / 32], spoiled[Shape::Keys / 32];
+};
+
+template <class Shape>
+RA_DEVICE struct keys_sight<Shape> sight_from(const struct queries_memory<Shape> &shared, int stage,
+                                              struct ra_band band, int a0, int b0) {
+    constexpr int Keys = Shape::Keys;
+    struct keys_sight<Shape> sight;
+    int column = my_column();
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int64_t from = (int64_t)a0 + my_row() + 8 * r - b0 - column;
+        sight.lo[r] = (int)ra_most(-Keys, ra_least(Keys, from + band.lo));
+        sight.hi[r] = (int)ra_most(-Keys, ra_least(Keys, from + band.hi));
+    }
+#pragma unroll
+    for (int w = 0; w < Keys / 32; w++) {
+        sight.there[w] = shared.there[stage][w] >> column;
+        sight.spoiled[w] = shared.spoiled[stage][w] >> column;
+    }
+    return sight;
+}
+
+template <class Shape>
+RA_DEVICE void hide_keys(float (&s)[Shape::Keys / 8][4], float (&dp)[Shape::Keys / 8][4],
+                         const struct keys_sight<Shape> &sight)
+{
+#pragma unroll
+    for (int j = 0; j < Shape::Keys / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int column = 8 * j + e % 2, bit = column % 32;
+            bool there = sight.there[j / 4] >> bit & 1;
+            hide(s[j][e], dp[j][e], !there || column < sight.lo[e / 2] || column > sight.hi[e / 2],
+                 sight.spoiled[j / 4] >> bit & 1);
+        }
+}
+
+/* Does every query of the block see every key of this tile? */
+template <class Shape>
+RA_DEVICE bool all_seen(const struct queries_memory<Shape> &shared, const struct backward &f,
+                        const struct queries_task &task, int stage, int b0)
+{
+    int64_t rows = ra_least(Shape::Queries, f.x.queries - task.a0);
+    bool all = ra_all_seen(f.x.band, task.a0, rows, b0, Shape::Keys);
+#pragma unroll
+    for (int w = 0; w < Shape::Keys / 32; w++)
+        all = all && shared.there[stage][w] == 0xffffffff;
+    return all;
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(K06_THREADS, 1) k06_dq(const __grid_constant__ struct backward f)
+{
+#if RA_IS_HOPPER
+    typedef typename Shape::Type Type;
+    constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
+    extern __shared__ __align__(1024) char bytes[];
+    struct queries_memory<Shape> &shared = *(struct queries_memory<Shape> *)bytes;
+    const struct ra_kernel &x = f.x;
+
+    struct queries_task task = queries_task_of<Shape>(f, blockIdx.x);
+    if (task.end <= task.first)
+        return;
+    begin(shared);
+    int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (warpgroup == 0) {
+        ra_fewer_registers<K06_LOAD_REGISTERS>();
+        load_keys(shared, f, task);
+        return;
+    }
+    ra_more_registers<K06_MULTIPLY_REGISTERS>();
+
+    /* Each thread has two rows, and of these all columns. */
+    float lses[2], deltas[2], dq[Dim / 8][4] = {};
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int64_t a = (int64_t)task.a0 + my_row() + 8 * r;
+        bool there = a < x.queries;
+        lses[r] = power_of_lse(there ? *ra_floats(x.lse, task.b, a, task.h) : 0, there);
+        deltas[r] = there ? *ra_floats(x.delta, task.b, a, task.h) : 0;
+    }
+    auto lse2 = [&](int, int r) { return make_float2(lses[r], lses[r]); };
+    auto delta = [&](int, int r) { return make_float2(deltas[r], deltas[r]); };
+
+    int mine = ra_panel_place(64 * (warpgroup - 1), 0, Queries);
+    uint64_t q = ra_descriptor(ra_shared(shared.q + mine), ra_panel_stride(Queries));
+    uint64_t d_out = ra_descriptor(ra_shared(shared.d_out + mine), ra_panel_stride(Queries));
+    bool capped = x.score.softcap > 0;
+    ra_barrier_wait(&shared.queries_full, 0);
+
+    struct turn turn = {0, 0};
+    for (int b0 = task.first; b0 < task.end; b0 += Keys, advance<Shape::Stages>(turn)) {
+        int stage = turn.stage;
+        uint64_t k = ra_descriptor(ra_shared(shared.k[stage]), ra_panel_stride(Keys));
+        uint64_t v = ra_descriptor(ra_shared(shared.v[stage]), ra_panel_stride(Keys));
+        float s[Keys / 8][4], dp[Keys / 8][4];
+        uint32_t ds[Keys / 16][4];
+
+        ra_barrier_wait(&shared.full[stage], turn.parity);
+        bool whole = all_seen(shared, f, task, stage, b0);
+        if (!whole)
+            take_out_keys<Shape>(shared.k[stage], shared.spoiled[stage]);
+
+        ra_products_begin();
+        multiply_rows<Type, Dim, Queries, Keys>(s, q, k);
+        multiply_rows<Type, Dim, Queries, Keys>(dp, d_out, v);
+        ra_products_wait<1>();
+        ra_pin(s);
+        if (!capped)
+            weigh<Keys>(s, f.factor, lse2);
+        ra_products_wait<0>();
+        ra_pin(dp);
+        if (capped)
+            weigh_capped<Keys>(s, dp, f, lse2, delta);
+        if (!whole)
+            hide_keys<Shape>(s, dp, sight_from(shared, stage, x.band, task.a0, b0));
+        slope<Type, Keys>(ds, s, dp, delta);
+
+        ra_pin(ds);
+        ra_pin(dq);
+        ra_products_begin();
+        add_product<Type, Dim, Keys>(dq, ds, k);
+        ra_products_wait<0>();
+        ra_pin(dq);
+        give(&shared.empty[stage]);
+    }
+
+    /* No other block adds to these rows. */
+    int64_t row = (int64_t)task.a0 + my_row();
+    add_rows<Dim>(ra_floats(x.dq, task.b, row, task.h) + my_column(), x.dq.row, x.queries - row,
+                  (int)x.dim, x.score.scale, dq);
+#endif
+}
+
+/* ---- Launching. */
+
+template <class Shape> static cudaError_t launch_dq(const struct ra_kernel *x, cudaStream_t stream)
+{
+    int64_t heads = x->batch * x->heads;
+    int64_t tiles = (x->queries + Shape::Queries - 1) / Shape::Queries;
+    int64_t head_bytes = 4 * x->keys * x->dim / (x->heads / x->key_heads);
+    return launch_hopper<Shape, struct queries_memory<Shape>>(k06_dq<Shape>, x, heads, tiles,
+                                                              head_bytes, stream);
+}
+
+template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, cudaStream_t stream)
+{
+    cudaError_t error;
+    if (x->dim <= 64) {
+        typedef hopper_tile<Type, 64, 128, 128> Shape;
+        error = launch_keys<Shape, struct keys_memory<Shape>>(k06_dk_dv<Shape>, x, 4, stream);
+        return error != cudaSuccess ? error : launch_dq<Shape>(x, stream);
+    }
+    if (x->dim <= 128) {
+        typedef hopper_tile<Type, 128, 128, 64> Shape;
+        error = launch_keys<Shape, struct keys_memory<Shape>>(k06_dk_dv<Shape>, x, 4, stream);
+        return error != cudaSuccess ? error
+                                    : launch_dq<hopper_tile<Type, 128, 128, 128>>(x, stream);
+    }
+    error = launch_wide<Type, false>(x, stream);
+    return error != cudaSuccess ? error : launch_dq<hopper_tile<Type, 256, 64, 128, 1>>(x, stream);
+}
+
+extern "C" cudaError_t ra_k06_backward(const struct ra_kernel *x, cudaStream_t stream)
+{
+    bool takes;
+    cudaError_t error = k06_takes(x, &takes);
+    if (error != cudaSuccess || !takes)
+        return error != cudaSuccess ? error : ra_k03_backward(x, stream);
+    return in_pieces(x, [=](const struct ra_kernel *piece) {
+        return launch_for_type(
+            x, [=](auto type) { return launch_type<decltype(type)>(piece, stream); });
+    });
+}
