@@ -22,30 +22,31 @@ struct hopper_forward : forward {
     int blocks; /* tiles of queries of all heads */
 };
 
-/* What a block of threads has to do: its rows, and the tiles of keys that they see. Every row sees every
- * key of tiles whole .. whole_end - 1, but for those that the mask hides. It stays in shared memory, as
- * registers are scarce. */
+/* What a block of threads has to do: its rows, and the tiles of keys that they see. Keys are counted from
+ * the first that one of the rows sees, `first`; there are `keys` of them, in `count` tiles, at least one. Row i, from
+ * a0, sees key j when lo <= j - i <= hi and the mask allows it; and every row sees every key of tiles
+ * whole .. whole_end - 1, but for the mask. It stays in shared memory, as registers are scarce. */
 struct hopper_task : task {
-    int64_t first, end; /* keys */
-    int count, whole, whole_end;
+    int64_t first;
+    int keys, lo, hi, count, whole, whole_end;
 };
 
 template <class Shape>
 RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int block)
 {
-    constexpr int Rows = Shape::Rows, Keys = Shape::Keys;
+    constexpr int Rows = Shape::Rows, Keys = Shape::Keys, Far = 1 << 30;
     struct hopper_task task;
     (struct task &)task = task_of<Shape>(f, block);
-    struct ra_band band = f.x.band;
     struct ra_range range =
-        ra_keys_seen(band, task.a0, ra_least(Rows, f.x.queries - task.a0), f.x.keys);
-    task.first = range.first;
-    task.end = ra_most(range.first, range.end);
-    task.count = (int)((task.end - task.first + Keys - 1) / Keys);
-    int64_t seen = ra_most(0, task.a0 + Rows - 1 + band.lo - task.first);
-    int64_t seen_end = ra_least(task.end, task.a0 + band.hi + 1) - task.first;
-    task.whole = (int)((seen + Keys - 1) / Keys);
-    task.whole_end = (int)(ra_most(0, seen_end) / Keys);
+        ra_keys_seen(f.x.band, task.a0, ra_least(Rows, f.x.queries - task.a0), f.x.keys);
+    int64_t back = task.a0 - range.first;
+    task.first = ra_least(range.first, f.x.keys);
+    task.keys = (int)ra_most(0, range.end - range.first);
+    task.lo = (int)ra_most(-Far, ra_least(Far, back + f.x.band.lo));
+    task.hi = (int)ra_most(-Far, ra_least(Far, back + f.x.band.hi));
+    task.count = max(1, (task.keys + Keys - 1) / Keys);
+    task.whole = (max(0, task.lo + Rows - 1) + Keys - 1) / Keys;
+    task.whole_end = max(0, min(task.keys, task.hi + 1)) / Keys;
     return task;
 }
 
@@ -97,13 +98,11 @@ RA_DEVICE void take_out_spoiled_values(char *k, char *v, int thread, int barrier
 {
     take_out_spoiled<typename Shape::Type>(
         (uint4 *)v, Shape::Key_bytes / 16, thread, Shape::Threads,
-        [=](bool mine) {
-            ra_stores_before_wgmma();
-            return ra_named_barrier_or(barrier, Shape::Threads, mine);
-        },
+        [=](bool mine) { return ra_named_barrier_or(barrier, Shape::Threads, mine); },
         [=](int chunk) {
             int key = chunk / 8 % Shape::Keys;
             *(uint16_t *)(k + ra_panel_place(key, 0, Shape::Keys)) = 0x7fff;
+            ra_stores_before_wgmma();
         });
 }
 
@@ -148,6 +147,27 @@ RA_DEVICE void weigh_rows(typename Shape::Scores &s, struct carry<Shape> &carry,
             carry.o[0][i / 4][i % 4] *= before[i / 2 % 2];
 }
 
+/* As hide_scores, where there is no mask: hides the scores of keys j that row i does not see. i: this
+ * thread's first row; j: the tile's first key. */
+template <class Shape>
+RA_DEVICE void hide_by_band(typename Shape::Scores &s, struct carry<Shape> &carry,
+                            const struct hopper_task &task, int i, int j)
+{
+    int column = 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int lo = i + 8 * r + task.lo - j, hi = min(i + 8 * r + task.hi, task.keys - 1) - j;
+        if (max(lo, 0) <= min(hi, Shape::Keys - 1))
+            carry.most[0][r] = fmaxf(carry.most[0][r], RA_LEAST);
+#pragma unroll
+        for (int c = 0; c < Shape::Keys / 8; c++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                if (8 * c + e < lo - column || 8 * c + e > hi - column)
+                    s[0][c][2 * r + e] = -CUDART_INF_F;
+    }
+}
+
 /* What is done to the scores between the products, of tile number `tile`; whole: nothing is hidden.
  * row: this thread's first one, of the block. `allowed`: the bits of the mask, if there is one. */
 template <class Shape>
@@ -157,18 +177,12 @@ RA_DEVICE void soften(typename Shape::Scores &s, struct carry<Shape> &carry,
 {
     if (!f.plain)
         cap_scores<Shape>(s, f);
-    if (whole) {
+    if (whole)
         note_seen<Shape>(carry);
-    } else {
-        int64_t b0 = task.first + (int64_t)tile * Shape::Keys;
-        uint32_t there[Shape::Words];
-        rows_there<Shape::Keys>(there, RA_NO_TENSOR, task.b, b0, task.end);
-        if (f.x.mask.data)
-#pragma unroll
-            for (int w = 0; w < Shape::Words; w++)
-                there[w] = allowed[w];
-        hide_scores<Shape>(s, carry, f.x.band, task.a0 + row - b0, there);
-    }
+    else if (f.x.mask.data)
+        hide_scores<Shape>(s, carry, {task.lo, task.hi}, row - tile * Shape::Keys, allowed);
+    else
+        hide_by_band<Shape>(s, carry, task, row, tile * Shape::Keys);
     weigh_rows<Shape>(s, carry, f.factor);
 }
 

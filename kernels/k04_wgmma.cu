@@ -49,7 +49,7 @@ RA_DEVICE void copy_tile(char *to, const struct hopper_forward &f, const struct 
     uint32_t there[Shape::Words];
     if (tile >= task.count)
         return ra_copies_end();
-    rows_there<Shape::Keys>(there, f.x.mask, task.b, b0, task.end);
+    rows_there<Shape::Keys>(there, f.x.mask, task.b, b0, task.first + task.keys);
     copy_panels<Shape, Shape::Keys>(to, row_at(x, task.b, b0, task.g), x.row, there,
                                     (int)f.x.dim);
 }
@@ -64,7 +64,7 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     uint32_t allowed[Shape::Words];
     if (f.x.mask.data)
         rows_there<Shape::Keys>(allowed, f.x.mask, task.b,
-                                task.first + (int64_t)tile * Shape::Keys, task.end);
+                                task.first + (int64_t)tile * Shape::Keys, task.first + task.keys);
     bool whole = tile >= task.whole && tile < task.whole_end &&
                  (!f.x.mask.data || all_there<Shape>(allowed));
 
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64 ? 3 : Shape::Dim == 128 
         shared.task = hopper_task_of<Shape>(f, blockIdx.x);
     __syncthreads();
     const struct hopper_task &task = shared.task;
-    if (task.count == 0 && !x.first && !x.last)
+    if (task.keys == 0 && !x.first && !x.last)
         return;
 
     uint32_t there[Shape::Rows / 32];

@@ -37,7 +37,7 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     uint32_t allowed[Shape::Words];
     if (f.x.mask.data)
         rows_there<Shape::Keys>(allowed, f.x.mask, task.b,
-                                task.first + (int64_t)tile * Shape::Keys, task.end);
+                                task.first + (int64_t)tile * Shape::Keys, task.first + task.keys);
     bool whole = tile >= task.whole && tile < task.whole_end &&
                  (!f.x.mask.data || all_there<Shape>(allowed));
 
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64 ? 3 : Shape::Dim == 128 
     }
     __syncthreads();
     const struct hopper_task &task = shared.task;
-    if (task.count == 0 && !f.x.first && !f.x.last)
+    if (task.keys == 0 && !f.x.first && !f.x.last)
         return;
     if (threadIdx.x == 0) {
         ra_barrier_expect(&shared.full_q, Shape::Query_bytes);

@@ -24,24 +24,21 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         begin_barriers<Shape>(shared);
     }
     __syncthreads();
-    if (shared.task.count == 0 && !f.x.first && !f.x.last)
+    if (shared.task.keys == 0 && !f.x.first && !f.x.last)
         return;
 
-    /* The same for all threads of a warp, so that the compiler knows it, too. */
-    int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+    int warp = ra_uniform(threadIdx.x / 32);
     if (warp < 4) {
         ra_fewer_registers<Shape::Groups == 3 ? 32 : 24>();
-        if (warp == 0) {
-            load_queries<Shape>(shared, f, shared.task);
+        if (warp == 0)
             load_tiles<Shape>(shared, f, shared.task, 0);
-        }
     } else {
         ra_more_registers<Shape::Groups == 3 ? 160 : 240>();
-        int row = warp * 16 - 64 + threadIdx.x % 32 / 4;
+        int group = warp / 4 - 1;
         struct carry<Shape> carry;
         ra_barrier_wait(&shared.full_q, 0);
-        fold_tiles<Shape>(shared, f, shared.task, 0, row, carry);
-        finish(f, shared.task, shared.task.a0 + row, carry);
+        fold_tiles<Shape>(shared, f, shared.task, 0, group, carry);
+        finish(f, shared.task, shared.task.a0 + row_of(group), carry);
     }
 #endif
 }

@@ -23,14 +23,13 @@ template <class Shape> struct roles_memory {
     /* Which keys the mask allows, of the last four tiles: a place is written again when the keys of
      * two tiles later have been multiplied, and by then nobody reads the old one. */
     uint32_t allowed[4][Shape::Words];
-    ra_barrier full_q, empty_q, full_k[2], empty_k[2], full_v[2], empty_v[2];
+    ra_barrier full_q, full_k[2], empty_k[2], full_v[2], empty_v[2];
 };
 
 /* By one thread. Full: one thread says how many bytes come. Empty: every warp that computes is through. */
 template <class Shape> RA_DEVICE void begin_barriers(struct roles_memory<Shape> &shared)
 {
     ra_barrier_init(&shared.full_q, 1);
-    ra_barrier_init(&shared.empty_q, Shape::Warps);
     for (int i = 0; i < 2; i++) {
         ra_barrier_init(&shared.full_k[i], 1);
         ra_barrier_init(&shared.full_v[i], 1);
@@ -54,10 +53,14 @@ RA_DEVICE int parity_of(int number)
 
 /* ---- The warp that loads. */
 
+/* The queries, once those before them are no longer needed: when the keys of the tile before, number - 1,
+ * have been multiplied, whose place tile number + 1 will have. */
 template <class Shape>
 RA_DEVICE void load_queries(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                            const struct hopper_task &task)
+                            const struct hopper_task &task, int number)
 {
+    if (number > 0)
+        ra_barrier_wait(&shared.empty_k[place_of(number + 1)], parity_of(number + 1) ^ 1);
     if (threadIdx.x % 32 == 0) {
         ra_barrier_expect(&shared.full_q, Shape::Query_bytes);
         ra_load_tile<Shape::Dim, Shape::Rows>(shared.q, &f.q_map, &shared.full_q, (int)task.a0,
@@ -72,7 +75,7 @@ RA_DEVICE void load_keys(struct roles_memory<Shape> &shared, const struct hopper
     int place = place_of(number);
     uint32_t allowed[Shape::Words];
     if (f.x.mask.data)
-        rows_there<Shape::Keys>(allowed, f.x.mask, task.b, b0, task.end);
+        rows_there<Shape::Keys>(allowed, f.x.mask, task.b, b0, task.first + task.keys);
     ra_barrier_wait(&shared.empty_k[place], parity_of(number) ^ 1);
     if (threadIdx.x % 32 == 0) {
         if (f.x.mask.data)
@@ -98,19 +101,21 @@ RA_DEVICE void load_values(struct roles_memory<Shape> &shared, const struct hopp
     }
 }
 
-/* Keys and values in the order in which they are wanted: K of a tile, then V of the tile before. A place
- * is filled when all warps have given it back; before its first filling nobody has to. */
+/* Keys, queries and values in the order in which there is room and in which they are wanted: the first K,
+ * Q, then K of a tile and V of the tile before. A place is filled when all warps have given it back;
+ * before its first filling nobody has to. */
 template <class Shape>
 RA_DEVICE void load_tiles(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
                           const struct hopper_task &task, int number)
 {
     int count = task.count, b0 = (int)task.first;
+    load_keys(shared, f, task, b0, number);
+    load_queries(shared, f, task, number);
 #pragma unroll 1
-    for (int tile = 0; tile <= count; tile++, b0 += Shape::Keys) {
+    for (int tile = 1; tile <= count; tile++, b0 += Shape::Keys) {
         if (tile < count)
-            load_keys(shared, f, task, b0, number + tile);
-        if (tile > 0)
-            load_values(shared, f, task, b0 - Shape::Keys, number + tile - 1);
+            load_keys(shared, f, task, b0 + Shape::Keys, number + tile);
+        load_values(shared, f, task, b0, number + tile - 1);
     }
 }
 
@@ -124,36 +129,67 @@ RA_DEVICE void give(ra_barrier *empty)
         ra_barrier_arrive(empty);
 }
 
-/* One tile of keys. number: see place_of; q: this warpgroup's rows, described; row: this thread's first
- * one; sure: nothing is hidden, without asking further. */
+/* What 64 rows from row i on see of the tile whose first key is j: nothing, some, or all of it, but for
+ * the mask. */
+enum seen { NONE, SOME, ALL };
+
+template <class Shape> RA_DEVICE enum seen seen_by(const struct hopper_task &task, int i, int j)
+{
+    if (j > i + 63 + task.hi || j + Shape::Keys - 1 < i + task.lo)
+        return NONE;
+    return j + Shape::Keys <= task.keys && j >= i + 63 + task.lo &&
+                   j + Shape::Keys - 1 <= i + task.hi
+               ? ALL
+               : SOME;
+}
+
+/* This thread's first row, the other one being 8 further on, of the rows of warpgroup number `group`. */
+RA_DEVICE int row_of(int group)
+{
+    unsigned thread = ra_afresh(threadIdx.x);
+    return 64 * group + thread % 128 / 32 * 16 + thread % 32 / 4;
+}
+
+/* One tile of keys. number: see place_of. */
 template <class Shape>
 RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                    const struct hopper_task &task, int tile, int number, uint64_t q, int row,
-                    bool sure, struct carry<Shape> &carry)
+                    const struct hopper_task &task, int tile, int number, int group,
+                    struct carry<Shape> &carry)
 {
     constexpr int Keys = Shape::Keys;
     int place = place_of(number), parity = parity_of(number);
     const uint32_t *allowed = shared.allowed[number % 4];
-    bool whole = sure;
+
+    /* Mostly every row of the block sees every key. With a mask each tile is looked at. */
+    enum seen seen = ALL;
+    bool inside = tile >= task.whole && tile < task.whole_end && !f.x.mask.data;
     ra_barrier_wait(&shared.full_k[place], parity);
-    if (!sure) {
-        whole = f.x.mask.data && tile >= task.whole && tile < task.whole_end &&
-                all_there<Shape>(allowed);
-        if (!whole) {
-            ra_barrier_wait(&shared.full_v[place], parity);
-            take_out_spoiled_values<Shape>(shared.k[place], shared.v[place], threadIdx.x - 128, 1);
-        }
+    if (!inside) {
+        seen = seen_by<Shape>(task, 64 * group, tile * Keys);
+        if (seen == ALL && f.x.mask.data && !all_there<Shape>(allowed))
+            seen = SOME;
+        ra_barrier_wait(&shared.full_v[place], parity);
+        take_out_spoiled_values<Shape>(shared.k[place], shared.v[place], threadIdx.x - 128, 1);
+    }
+
+    /* Keys that only the other warpgroups see. */
+    if (seen == NONE) {
+        give(&shared.empty_k[place]);
+        give(&shared.empty_v[place]);
+        return;
     }
 
     typename Shape::Scores s;
     ra_products_begin();
-    multiply_keys<Shape>(s, q, ra_descriptor(ra_shared(shared.k[place]), 0));
+    multiply_keys<Shape>(
+        s, ra_descriptor(ra_shared(shared.q) + ra_panel_place(64 * group, 0, Shape::Rows), 0),
+        ra_descriptor(ra_shared(shared.k[place]), 0));
     ra_products_end();
     ra_products_wait<0>();
     ra_pin(s[0]);
     give(&shared.empty_k[place]);
 
-    soften<Shape>(s, carry, f, task, tile, whole, row, allowed);
+    soften<Shape>(s, carry, f, task, tile, seen == ALL, row_of(group), allowed);
     uint32_t p[Keys / 16][4];
     pack<Shape>(p, s);
 
@@ -169,19 +205,17 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
     give(&shared.empty_v[place]);
 }
 
-/* All tiles of keys, one after the other, once the queries are there; then these may go. */
+/* All tiles of keys, one after the other. */
 template <class Shape>
 RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                          const struct hopper_task &task, int number, int row,
+                          const struct hopper_task &task, int number, int group,
                           struct carry<Shape> &carry)
 {
-    uint64_t q = ra_descriptor(ra_shared(shared.q) + ra_panel_place(row / 64 * 64, 0, Shape::Rows), 0);
-    int count = task.count, whole = task.whole, whole_end = f.x.mask.data ? 0 : task.whole_end;
     begin(carry);
+    int count = ra_uniform(task.count);
+#pragma unroll 1
     for (int tile = 0; tile < count; tile++)
-        fold(shared, f, task, tile, number + tile, q, row, tile >= whole && tile < whole_end,
-             carry);
-    give(&shared.empty_q);
+        fold(shared, f, task, tile, number + tile, group, carry);
 }
 
 #endif

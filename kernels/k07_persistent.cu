@@ -17,7 +17,10 @@ struct persistent_forward : hopper_forward {
 template <class Shape> struct shared_memory : roles_memory<Shape> {
     static constexpr int Output_bytes = Shape::Dim == 256 ? 0 : 64 * Shape::Dim * 2;
     alignas(1024) char o[Shape::Groups][Output_bytes];
-    struct hopper_task task[2]; /* of this tile, and of the one before, which may not be written yet */
+
+    /* Of the last four turns: when one is written, queries of the turn before may still be needed, and
+     * outputs of the one before that may not have been written yet. */
+    struct hopper_task task[4];
 };
 
 /* Tile number `turn` of this block of threads, -1 after the last one. There and back: so no block has
@@ -29,31 +32,29 @@ RA_DEVICE int tile_of(const struct persistent_forward &f, int turn)
     return tile < f.blocks ? tile : -1;
 }
 
-/* The warp that loads. A task may be written when the queries of the one before are no longer needed: who
- * has come so far is through with the one before that. */
+/* The warp that loads. Whoever reads a task has seen first that its queries are there. */
 template <class Shape>
 RA_DEVICE void load_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f)
 {
     int number = 0;
 #pragma unroll 1
     for (int turn = 0, tile; (tile = tile_of(f, turn)) >= 0; turn++) {
-        struct hopper_task &task = shared.task[turn % 2];
-        ra_barrier_wait(&shared.empty_q, turn % 2 ^ 1);
+        struct hopper_task &task = shared.task[turn % 4];
         if (threadIdx.x == 0)
             task = hopper_task_of<Shape>(f, tile);
         __syncwarp();
-        load_queries<Shape>(shared, f, task);
         load_tiles<Shape>(shared, f, task, number);
-        number += task.count;
+        number += ra_uniform(task.count);
     }
 }
 
 /* The outputs of a warpgroup, through its place in shared memory, by TMA. */
 template <class Shape>
 RA_DEVICE void store_boxes(char *place, const struct persistent_forward &f,
-                           const struct task &task, int row, struct carry<Shape> &carry)
+                           const struct task &task, int group, struct carry<Shape> &carry)
 {
-    int lane = threadIdx.x % 32, group = row / 64, first = row / 16 * 16 % 64 + lane % 16;
+    int lane = threadIdx.x % 32, row = row_of(group);
+    int first = threadIdx.x % 128 / 32 * 16 + lane % 16;
     bool leads = threadIdx.x % 128 == 0;
     struct merged m[2];
 #pragma unroll
@@ -91,20 +92,20 @@ RA_DEVICE void store_boxes(char *place, const struct persistent_forward &f,
 /* A warpgroup that computes. */
 template <class Shape>
 RA_DEVICE void compute_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f,
-                           int row)
+                           int group)
 {
     int number = 0;
 #pragma unroll 1
     for (int turn = 0; tile_of(f, turn) >= 0; turn++) {
-        const struct hopper_task &task = shared.task[turn % 2];
+        const struct hopper_task &task = shared.task[turn % 4];
         struct carry<Shape> carry;
         ra_barrier_wait(&shared.full_q, turn % 2);
-        fold_tiles<Shape>(shared, f, task, number, row, carry);
-        number += task.count;
+        fold_tiles<Shape>(shared, f, task, number, group, carry);
+        number += ra_uniform(task.count);
         if (f.by_boxes)
-            store_boxes<Shape>(shared.o[row / 64], f, task, row, carry);
-        else if (task.count > 0 || f.x.first || f.x.last)
-            finish(f, task, task.a0 + row, carry);
+            store_boxes<Shape>(shared.o[group], f, task, group, carry);
+        else if (task.keys > 0 || f.x.first || f.x.last)
+            finish(f, task, task.a0 + row_of(group), carry);
     }
     if (threadIdx.x % 128 == 0)
         ra_stores_wait();
@@ -120,14 +121,14 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
     if (threadIdx.x == 0)
         begin_barriers<Shape>(shared);
     __syncthreads();
-    int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+    int warp = ra_uniform(threadIdx.x / 32);
     if (warp < 4) {
         ra_fewer_registers<Shape::Groups == 3 ? 32 : 24>();
         if (warp == 0)
             load_all(shared, f);
     } else {
         ra_more_registers<Shape::Groups == 3 ? 160 : 240>();
-        compute_all(shared, f, warp * 16 - 64 + threadIdx.x % 32 / 4);
+        compute_all(shared, f, warp / 4 - 1);
     }
 #endif
 }

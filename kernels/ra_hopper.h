@@ -22,6 +22,12 @@
 #define RA_IS_HOPPER 1
 #endif
 
+/* What is the same for all threads of a warp, so that the compiler knows it, too. */
+RA_DEVICE int ra_uniform(int x)
+{
+    return __shfl_sync(0xffffffff, x, 0);
+}
+
 /* ---- mbarriers. One counts arrivals, and bytes that are still to come; when both are complete its
  * phase is over and it begins again. Phases are told apart by their parity: 0, 1, 0, ... */
 
