@@ -29,10 +29,14 @@ struct hopper_forward : forward {
 struct hopper_task : task {
     int64_t first;
     int keys, lo, hi, count, whole, whole_end;
+    int first_of[3], end_of[3];
+    int turn;
+    int number; /* of the first tile of keys, of all that the block has */
 };
 
 template <class Shape>
-RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int block)
+RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int block,
+                                            int number = 0, int turn = 0)
 {
     constexpr int Rows = Shape::Rows, Keys = Shape::Keys, Far = 1 << 30;
     struct hopper_task task;
@@ -41,12 +45,19 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
         ra_keys_seen(f.x.band, task.a0, ra_least(Rows, f.x.queries - task.a0), f.x.keys);
     int64_t back = task.a0 - range.first;
     task.first = ra_least(range.first, f.x.keys);
+    task.number = number;
+    task.turn = turn;
     task.keys = (int)ra_most(0, range.end - range.first);
     task.lo = (int)ra_most(-Far, ra_least(Far, back + f.x.band.lo));
     task.hi = (int)ra_most(-Far, ra_least(Far, back + f.x.band.hi));
     task.count = max(1, (task.keys + Keys - 1) / Keys);
     task.whole = (max(0, task.lo + Rows - 1) + Keys - 1) / Keys;
     task.whole_end = max(0, min(task.keys, task.hi + 1)) / Keys;
+#pragma unroll
+    for (int g = 0; g < Shape::Groups; g++) {
+        task.first_of[g] = min(task.count, max(0, 64 * g + task.lo) / Shape::Keys);
+        task.end_of[g] = min(task.count, max(0, 64 * g + 63 + task.hi + Shape::Keys) / Shape::Keys);
+    }
     return task;
 }
 
@@ -147,27 +158,6 @@ RA_DEVICE void weigh_rows(typename Shape::Scores &s, struct carry<Shape> &carry,
             carry.o[0][i / 4][i % 4] *= before[i / 2 % 2];
 }
 
-/* As hide_scores, where there is no mask: hides the scores of keys j that row i does not see. i: this
- * thread's first row; j: the tile's first key. */
-template <class Shape>
-RA_DEVICE void hide_by_band(typename Shape::Scores &s, struct carry<Shape> &carry,
-                            const struct hopper_task &task, int i, int j)
-{
-    int column = 2 * (threadIdx.x % 4);
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        int lo = i + 8 * r + task.lo - j, hi = min(i + 8 * r + task.hi, task.keys - 1) - j;
-        if (max(lo, 0) <= min(hi, Shape::Keys - 1))
-            carry.most[0][r] = fmaxf(carry.most[0][r], RA_LEAST);
-#pragma unroll
-        for (int c = 0; c < Shape::Keys / 8; c++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                if (8 * c + e < lo - column || 8 * c + e > hi - column)
-                    s[0][c][2 * r + e] = -CUDART_INF_F;
-    }
-}
-
 /* What is done to the scores between the products, of tile number `tile`; whole: nothing is hidden.
  * row: this thread's first one, of the block. `allowed`: the bits of the mask, if there is one. */
 template <class Shape>
@@ -177,12 +167,18 @@ RA_DEVICE void soften(typename Shape::Scores &s, struct carry<Shape> &carry,
 {
     if (!f.plain)
         cap_scores<Shape>(s, f);
-    if (whole)
+    if (whole) {
         note_seen<Shape>(carry);
-    else if (f.x.mask.data)
-        hide_scores<Shape>(s, carry, {task.lo, task.hi}, row - tile * Shape::Keys, allowed);
-    else
-        hide_by_band<Shape>(s, carry, task, row, tile * Shape::Keys);
+    } else {
+        int b0 = tile * Shape::Keys;
+        uint32_t there[Shape::Words];
+        rows_there<Shape::Keys>(there, RA_NO_TENSOR, task.b, b0, task.keys);
+        if (f.x.mask.data)
+#pragma unroll
+            for (int w = 0; w < Shape::Words; w++)
+                there[w] = allowed[w];
+        hide_scores<Shape>(s, carry, {task.lo, task.hi}, row - b0, there);
+    }
     weigh_rows<Shape>(s, carry, f.factor);
 }
 

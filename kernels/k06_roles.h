@@ -106,9 +106,9 @@ RA_DEVICE void load_values(struct roles_memory<Shape> &shared, const struct hopp
  * before its first filling nobody has to. */
 template <class Shape>
 RA_DEVICE void load_tiles(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                          const struct hopper_task &task, int number)
+                          const struct hopper_task &task)
 {
-    int count = task.count, b0 = (int)task.first;
+    int count = task.count, number = task.number, b0 = (int)task.first;
     load_keys(shared, f, task, b0, number);
     load_queries(shared, f, task, number);
 #pragma unroll 1
@@ -129,67 +129,56 @@ RA_DEVICE void give(ra_barrier *empty)
         ra_barrier_arrive(empty);
 }
 
-/* What 64 rows from row i on see of the tile whose first key is j: nothing, some, or all of it, but for
- * the mask. */
-enum seen { NONE, SOME, ALL };
-
-template <class Shape> RA_DEVICE enum seen seen_by(const struct hopper_task &task, int i, int j)
+template <class Shape>
+RA_DEVICE bool is_whole(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
+                        const struct hopper_task &task, int tile, int number)
 {
-    if (j > i + 63 + task.hi || j + Shape::Keys - 1 < i + task.lo)
-        return NONE;
-    return j + Shape::Keys <= task.keys && j >= i + 63 + task.lo &&
-                   j + Shape::Keys - 1 <= i + task.hi
-               ? ALL
-               : SOME;
+    return tile >= task.whole && tile < task.whole_end &&
+           (!f.x.mask.data || all_there<Shape>(shared.allowed[number % 4]));
 }
 
-/* This thread's first row, the other one being 8 further on, of the rows of warpgroup number `group`. */
-RA_DEVICE int row_of(int group)
+/* Which warpgroup of those that compute this thread is of; and its first row, of the block's, the other one
+ * being 8 further on. Asked for each time: registers are scarce. */
+RA_DEVICE int group_of(void)
 {
-    unsigned thread = ra_afresh(threadIdx.x);
-    return 64 * group + thread % 128 / 32 * 16 + thread % 32 / 4;
+    return ra_afresh(threadIdx.x) / 128 - 1;
 }
 
-/* One tile of keys. number: see place_of. */
+RA_DEVICE int row_of(void)
+{
+    unsigned thread = ra_afresh(threadIdx.x) - 128;
+    return thread / 32 * 16 + thread % 32 / 4;
+}
+
+/* One tile of keys. */
 template <class Shape>
 RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                    const struct hopper_task &task, int tile, int number, int group,
-                    struct carry<Shape> &carry)
+                    const struct hopper_task &task, int tile, struct carry<Shape> &carry)
 {
     constexpr int Keys = Shape::Keys;
-    int place = place_of(number), parity = parity_of(number);
+    int number = task.number + tile, place = place_of(number), parity = parity_of(number);
+    bool sure = tile >= task.whole && tile < task.whole_end && !f.x.mask.data;
     const uint32_t *allowed = shared.allowed[number % 4];
-
-    /* Mostly every row of the block sees every key. With a mask each tile is looked at. */
-    enum seen seen = ALL;
-    bool inside = tile >= task.whole && tile < task.whole_end && !f.x.mask.data;
+    bool whole = sure;
     ra_barrier_wait(&shared.full_k[place], parity);
-    if (!inside) {
-        seen = seen_by<Shape>(task, 64 * group, tile * Keys);
-        if (seen == ALL && f.x.mask.data && !all_there<Shape>(allowed))
-            seen = SOME;
-        ra_barrier_wait(&shared.full_v[place], parity);
-        take_out_spoiled_values<Shape>(shared.k[place], shared.v[place], threadIdx.x - 128, 1);
-    }
-
-    /* Keys that only the other warpgroups see. */
-    if (seen == NONE) {
-        give(&shared.empty_k[place]);
-        give(&shared.empty_v[place]);
-        return;
+    if (!sure) {
+        whole = f.x.mask.data && tile >= task.whole && tile < task.whole_end &&
+                all_there<Shape>(allowed);
+        if (!whole) {
+            ra_barrier_wait(&shared.full_v[place], parity);
+            take_out_spoiled_values<Shape>(shared.k[place], shared.v[place], threadIdx.x - 128, 1);
+        }
     }
 
     typename Shape::Scores s;
     ra_products_begin();
-    multiply_keys<Shape>(
-        s, ra_descriptor(ra_shared(shared.q) + ra_panel_place(64 * group, 0, Shape::Rows), 0),
-        ra_descriptor(ra_shared(shared.k[place]), 0));
+    multiply_keys<Shape>(s, ra_descriptor(ra_shared(shared.q) + ra_panel_place(64 * group_of(), 0, Shape::Rows), 0), ra_descriptor(ra_shared(shared.k[place]), 0));
     ra_products_end();
     ra_products_wait<0>();
     ra_pin(s[0]);
     give(&shared.empty_k[place]);
 
-    soften<Shape>(s, carry, f, task, tile, seen == ALL, row_of(group), allowed);
+    soften<Shape>(s, carry, f, task, tile, whole, row_of(), allowed);
     uint32_t p[Keys / 16][4];
     pack<Shape>(p, s);
 
@@ -205,17 +194,48 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
     give(&shared.empty_v[place]);
 }
 
-/* All tiles of keys, one after the other. */
+/* The tiles of keys that some of this warpgroup's rows see. */
+template <class Shape> RA_DEVICE int first_of(const struct hopper_task &task)
+{
+    return task.first_of[group_of()];
+}
+
+template <class Shape> RA_DEVICE int end_of(const struct hopper_task &task)
+{
+    return task.end_of[group_of()];
+}
+
+/* A tile of keys that only the other warpgroups see. */
+template <class Shape>
+RA_DEVICE void pass(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
+                    const struct hopper_task &task, int tile)
+{
+    int number = task.number + tile;
+    int place = place_of(number), parity = parity_of(number);
+    ra_barrier_wait(&shared.full_k[place], parity);
+    ra_barrier_wait(&shared.full_v[place], parity);
+    if (!is_whole<Shape>(shared, f, task, tile, number))
+        take_out_spoiled_values<Shape>(shared.k[place], shared.v[place], threadIdx.x - 128, 1);
+    give(&shared.empty_k[place]);
+    give(&shared.empty_v[place]);
+}
+
+/* All tiles of keys, one after the other, once the queries are there; then these may go. */
 template <class Shape>
 RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                          const struct hopper_task &task, int number, int group,
-                          struct carry<Shape> &carry)
+                          const struct hopper_task &task, struct carry<Shape> &carry)
 {
+    int tile = 0;
     begin(carry);
-    int count = ra_uniform(task.count);
 #pragma unroll 1
-    for (int tile = 0; tile < count; tile++)
-        fold(shared, f, task, tile, number + tile, group, carry);
+    for (; tile < first_of<Shape>(task); tile++)
+        pass(shared, f, task, tile);
+#pragma unroll 1
+    for (; tile < end_of<Shape>(task); tile++)
+        fold(shared, f, task, tile, carry);
+#pragma unroll 1
+    for (; tile < task.count; tile++)
+        pass(shared, f, task, tile);
 }
 
 #endif

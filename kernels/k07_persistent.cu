@@ -41,20 +41,20 @@ RA_DEVICE void load_all(struct shared_memory<Shape> &shared, const struct persis
     for (int turn = 0, tile; (tile = tile_of(f, turn)) >= 0; turn++) {
         struct hopper_task &task = shared.task[turn % 4];
         if (threadIdx.x == 0)
-            task = hopper_task_of<Shape>(f, tile);
+            task = hopper_task_of<Shape>(f, tile, number, turn);
         __syncwarp();
-        load_tiles<Shape>(shared, f, task, number);
-        number += ra_uniform(task.count);
+        load_tiles<Shape>(shared, f, task);
+        number += task.count;
     }
 }
 
 /* The outputs of a warpgroup, through its place in shared memory, by TMA. */
 template <class Shape>
 RA_DEVICE void store_boxes(char *place, const struct persistent_forward &f,
-                           const struct task &task, int group, struct carry<Shape> &carry)
+                           const struct task &task, struct carry<Shape> &carry)
 {
-    int lane = threadIdx.x % 32, row = row_of(group);
-    int first = threadIdx.x % 128 / 32 * 16 + lane % 16;
+    int lane = threadIdx.x % 32, group = group_of(), row = row_of();
+    int first = row / 16 * 16 % 64 + lane % 16;
     bool leads = threadIdx.x % 128 == 0;
     struct merged m[2];
 #pragma unroll
@@ -91,21 +91,20 @@ RA_DEVICE void store_boxes(char *place, const struct persistent_forward &f,
 
 /* A warpgroup that computes. */
 template <class Shape>
-RA_DEVICE void compute_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f,
-                           int group)
+RA_DEVICE void compute_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f)
 {
-    int number = 0;
+    int next;
 #pragma unroll 1
-    for (int turn = 0; tile_of(f, turn) >= 0; turn++) {
+    for (int turn = 0; tile_of(f, turn) >= 0; turn = next) {
         const struct hopper_task &task = shared.task[turn % 4];
         struct carry<Shape> carry;
         ra_barrier_wait(&shared.full_q, turn % 2);
-        fold_tiles<Shape>(shared, f, task, number, group, carry);
-        number += ra_uniform(task.count);
+        fold_tiles<Shape>(shared, f, task, carry);
         if (f.by_boxes)
-            store_boxes<Shape>(shared.o[group], f, task, group, carry);
+            store_boxes<Shape>(shared.o[group_of()], f, task, carry);
         else if (task.keys > 0 || f.x.first || f.x.last)
-            finish(f, task, task.a0 + row_of(group), carry);
+            finish(f, task, task.a0 + row_of(), carry);
+        next = task.turn + 1;
     }
     if (threadIdx.x % 128 == 0)
         ra_stores_wait();
@@ -121,14 +120,14 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
     if (threadIdx.x == 0)
         begin_barriers<Shape>(shared);
     __syncthreads();
-    int warp = ra_uniform(threadIdx.x / 32);
+    int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
     if (warp < 4) {
         ra_fewer_registers<Shape::Groups == 3 ? 32 : 24>();
         if (warp == 0)
             load_all(shared, f);
     } else {
         ra_more_registers<Shape::Groups == 3 ? 160 : 240>();
-        compute_all(shared, f, warp / 4 - 1);
+        compute_all(shared, f);
     }
 #endif
 }
