@@ -24,7 +24,7 @@ enum {
 };
 
 /* The shape of a tile. Dim: D, rounded up with zeros, which TMA fills in. */
-template <class Type_, int Dim_, int Keys_, int Queries_, int Stages_ = 2> struct hopper_tile {
+template <class Type_, int Dim_, int Keys_, int Queries_, int Stages_ = 2> struct backward_tile {
     typedef Type_ Type;
     static constexpr int Dim = Dim_, Keys = Keys_, Queries = Queries_, Stages = Stages_;
     static constexpr int Key_bytes = 2 * Dim * Keys, Query_bytes = 2 * Dim * Queries;
@@ -412,8 +412,7 @@ RA_DEVICE void add_keys(const struct ra_kernel &x, const struct ra_tensor &to,
                          (int)x.dim, scale, c);
 }
 
-/* ---- dq, while keys stay: a product over all keys of the block, of which each warpgroup
- * has only some. */
+/* ---- dq, while keys stay: a product over all keys of the block. ds of one warpgroup is only part of it. */
 
 /* Which half of dq a warpgroup multiplies: of 128 queries 64, with all columns, which are no more than
  * 64; of 64 queries all, and half of the columns. */
@@ -426,7 +425,8 @@ template <class Shape> struct dq_part {
     static_assert(!By_queries || Shape::Dim == 64, "not two halves");
 };
 
-/* This warpgroup's ds, into shared memory: 8 x 8 numbers in each of four quarters at a time. */
+/* This warpgroup's ds, into shared memory as it is computed: a row for each key, in panels of 64
+ * queries. Four 8 x 8 matrices at a time; the swizzle stays within 8 chunks, so ^ moves along there. */
 template <class Shape>
 RA_DEVICE void store_slopes(char *to, const uint32_t (&ds)[Shape::Queries / 16][4])
 {

@@ -334,18 +334,19 @@ template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, 
 {
     cudaError_t error;
     if (x->dim <= 64) {
-        typedef hopper_tile<Type, 64, 128, 128> Shape;
+        typedef backward_tile<Type, 64, 128, 128> Shape;
         error = launch_keys<Shape, struct keys_memory<Shape>>(k06_dk_dv<Shape>, x, 4, stream);
         return error != cudaSuccess ? error : launch_dq<Shape>(x, stream);
     }
     if (x->dim <= 128) {
-        typedef hopper_tile<Type, 128, 128, 64> Shape;
+        typedef backward_tile<Type, 128, 128, 64> Shape;
         error = launch_keys<Shape, struct keys_memory<Shape>>(k06_dk_dv<Shape>, x, 4, stream);
         return error != cudaSuccess ? error
-                                    : launch_dq<hopper_tile<Type, 128, 128, 128>>(x, stream);
+                                    : launch_dq<backward_tile<Type, 128, 128, 128>>(x, stream);
     }
     error = launch_wide<Type, false>(x, stream);
-    return error != cudaSuccess ? error : launch_dq<hopper_tile<Type, 256, 64, 128, 1>>(x, stream);
+    return error != cudaSuccess ? error
+                                : launch_dq<backward_tile<Type, 256, 64, 128, 1>>(x, stream);
 }
 
 extern "C" cudaError_t ra_k06_backward(const struct ra_kernel *x, cudaStream_t stream)
