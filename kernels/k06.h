@@ -426,17 +426,16 @@ template <class Shape> struct dq_part {
 };
 
 /* This warpgroup's ds, into shared memory as it is computed: a row for each key, in panels of 64
- * queries. Four 8 x 8 matrices at a time; the swizzle stays within 8 chunks, so ^ moves along there. */
+ * queries. Four 8 x 8 matrices at a time. */
 template <class Shape>
 RA_DEVICE void store_slopes(char *to, const uint32_t (&ds)[Shape::Queries / 16][4])
 {
-    int lane = ra_afresh(threadIdx.x) % 32, row = my_row() % Shape::Keys / 16 * 16 + lane % 16;
-    uint32_t first = ra_shared(to) + ra_panel_place(row, lane / 16 * 8, Shape::Keys);
+    constexpr int Keys = Shape::Keys;
+    int lane = ra_afresh(threadIdx.x) % 32, row = my_row() % Keys / 16 * 16 + lane % 16;
+    uint32_t first = ra_shared(to) + ra_panel_place(row, lane / 16 * 8, Keys);
 #pragma unroll
     for (int i = 0; i < Shape::Queries / 16; i++)
-        ra_store_matrices((first ^ ra_panel_place(0, 16 * i % 64, Shape::Keys)) +
-                              ra_panel_place(0, 16 * i / 64 * 64, Shape::Keys),
-                          ds[i]);
+        ra_store_matrices(ra_panel_along(first, 16 * i, Keys), ds[i]);
 }
 
 /* c = a^T b over all keys, both with a row for each key: 64 columns of a, and some of b. */
