@@ -137,6 +137,32 @@ RA_DEVICE void ra_load_tile(char *to, const CUtensorMap *map, ra_barrier *barrie
         ra_load_box(to + panel * Rows * 128, map, barrier, 64 * panel, row, head, batch);
 }
 
+/* The other way: a panel of shared memory to a box of the array. Then, as for copies, the end of a group;
+ * and a wait until the groups of this thread have been read out of shared memory, or are there. */
+RA_DEVICE void ra_store_box(const CUtensorMap *map, const void *from, int column, int row, int head,
+                            int batch)
+{
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group"
+                 " [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+                 "r"(ra_shared(from)), "r"(column), "r"(row), "r"(head), "r"(batch)
+                 : "memory");
+}
+
+RA_DEVICE void ra_stores_end(void)
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+RA_DEVICE void ra_stores_wait_read(void)
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+RA_DEVICE void ra_stores_wait(void)
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 /* Four neighbours of float32, added to memory to which others add, too; the address a multiple of 16. */
 RA_DEVICE void ra_add4(float *to, float a, float b, float c, float d)
 {

@@ -76,8 +76,9 @@ ra_kernel_launch ra_k01_forward, ra_k01_backward;
 ra_kernel_launch ra_k02_forward, ra_k02_backward;
 ra_kernel_launch ra_k03_forward, ra_k03_backward;
 
-/* For compute capability 9.0; where they cannot take something, they call k03's. k06 is deterministic
- * in any case; k07 is k06 if it is to be. Neither needs semaphores. */
+/* For compute capability 9.0; what they cannot take goes to k03. k06's backward is deterministic in any
+ * case; k07's is k06's if it is to be. Neither needs semaphores, unless it is k03 that runs. */
+ra_kernel_launch ra_k04_forward, ra_k05_forward, ra_k06_forward, ra_k07_forward;
 ra_kernel_launch ra_k06_backward, ra_k07_backward;
 
 /* How many ints `semaphores` has for these shapes, on any GPU. */

@@ -1,27 +1,32 @@
 #!/usr/bin/env python3
-"""sdpa: the speed of PyTorch's attention on the shapes of bench-cuda, with its conventions.
+"""sdpa: this library's kernels on a GPU beside PyTorch's attention, in the same run.
 
-torch.nn.functional.scaled_dot_product_attention with the FlashAttention-2 kernels and with cuDNN's.
-Rates count forward 4 B H n m D operations, backward 2.5 times that, causal half. Times are medians
-of CUDA events around one call, which are enqueued all at once; inputs are normal random numbers,
-in as many copies as it takes to be four times the L2 cache. The backward is torch.autograd.grad for
-q, k and v: with all that this does, as for bench-cuda.
+Ours is a rung of the ladder as build/bench-cuda runs it; theirs is
+torch.nn.functional.scaled_dot_product_attention with the FlashAttention-2 kernels and with cuDNN's. They
+take turns, in another order each time, since a GPU under load gets warm and slow for whoever comes next.
 
-Needs PyTorch and a GPU; without them it says so and ends with status 1.
+Rates count forward 4 B H n m D operations, backward 2.5 times that, causal half. A turn is a median of
+CUDA events around single calls, which are enqueued all at once; a rate is the median of all turns, and
+the ratio the median of ours to cuDNN's, turn by turn, with its least and its largest. Inputs are normal
+random numbers, in as many copies as it takes to be four times the L2 cache. The backward is all that a
+caller pays: torch.autograd.grad for q, k and v; ours with delta, emptying dq, dk and dv, and rounding them.
+
+Needs PyTorch and a GPU, and `ninja cuda`; without them it says so and ends with status 1.
 """
 import argparse
+import os
 import statistics
+import subprocess
 import sys
 import time
 
+BENCH = "build/bench-cuda"
 # Batches, query heads, key/value heads, tokens, numbers per head: those of tests/rig/bench_kernels.c.
 SHAPES = (
-    (4, 16, 16, 4096, 128), (4, 32, 32, 4096, 64), (16, 16, 16, 1024, 128),
-    (1, 16, 16, 16384, 128), (1, 4, 4, 65536, 128), (1, 32, 8, 16384, 128),
-    (16, 32, 32, 1024, 64), (1, 32, 32, 16384, 64),
+    (1, 16, 16, 16384, 128), (1, 32, 32, 16384, 64), (4, 16, 16, 4096, 128), (4, 32, 32, 4096, 64),
+    (16, 16, 16, 1024, 128), (1, 32, 8, 16384, 128), (1, 4, 4, 65536, 128), (16, 32, 32, 1024, 64),
+    (1, 8, 8, 16384, 256),
 )
-# One GPU's share of the rings that bench-cuda measures.
-SHARES = ((1, 16, 16, 32768, 128), (1, 32, 8, 8192, 128))
 
 
 def shape_name(B, H, G, n):
@@ -30,8 +35,56 @@ def shape_name(B, H, G, n):
     return f"{B}x{heads}x{rows}"
 
 
-def measure(torch, runs, repeats):
-    """Milliseconds of a run: the median, after a warm-up that makes every run once."""
+class Ours:
+    """A process that measures whatever line it is asked for."""
+
+    def __init__(self, rung, repeats):
+        self.rung = rung
+        self.process = subprocess.Popen([BENCH, "--turns", "--repeat", str(repeats)], text=True,
+                                        bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def turn(self, label):
+        """Milliseconds, GHz, watts."""
+        print(f"{self.rung} {label}", file=self.process.stdin)
+        answer = None
+        for line in self.process.stdout:
+            words = line.split()
+            if words == ["end"]:
+                break
+            if words and words[0] == self.rung:
+                answer = float(words[6]), float(words[-4]), float(words[-3])
+        if not answer:
+            sys.exit(f"sdpa: {BENCH} has no line '{self.rung} {label}'")
+        return answer
+
+
+class Theirs:
+    """PyTorch's attention with one of its backends, on copies of q, k, v and d_out, (B, H, n, D)."""
+
+    def __init__(self, torch, backend, copies, causal, grouped):
+        self.torch, self.backend, self.copies = torch, backend, copies
+        self.options = {"is_causal": causal, **({"enable_gqa": True} if grouped else {})}
+        self.outputs = None
+
+    def forward(self, x):
+        return self.torch.nn.functional.scaled_dot_product_attention(*x[:3], **self.options)
+
+    def turn(self, step, repeats):
+        from torch.nn.attention import sdpa_kernel
+
+        with sdpa_kernel(self.backend):
+            # The forward as in training: with what the backward will need.
+            if step == "forward":
+                runs = [lambda x=x: self.forward(x) for x in self.copies]
+            else:
+                self.outputs = self.outputs or [self.forward(x) for x in self.copies]
+                runs = [lambda x=x, o=o: self.torch.autograd.grad(o, x[:3], x[3], retain_graph=True)
+                        for x, o in zip(self.copies, self.outputs)]
+            return milliseconds(self.torch, runs, repeats)
+
+
+def milliseconds(torch, runs, repeats):
+    """Of a run: the median, after a warm-up that makes every run once."""
     began = time.monotonic()
     while time.monotonic() - began < 0.05:
         runs[0]()
@@ -48,80 +101,53 @@ def measure(torch, runs, repeats):
 
 
 def copies_of(torch, shape, kind):
-    """Tuples of q, k, v and d_out, (B, H, n, D): four times the L2 cache of them, sixteen at most.
-
-    They lie in memory as (B, n, H, D), as for bench-cuda.
-    """
+    """Four times the L2 cache of inputs, sixteen at most. They lie in memory as (B, n, H, D)."""
     B, H, G, n, D = shape
-    count = 1
-    copies = []
-    while len(copies) < count:
-        copies.append([torch.randn(B, n, heads, D, device="cuda", dtype=kind).transpose(1, 2)
-                       for heads in (H, G, G, H)])
-        size = sum(x.numel() * x.element_size() for x in copies[0])
-        cache = torch.cuda.get_device_properties(0).L2_cache_size
-        count = max(1, min(16, -(-4 * cache // size)))
+    cache = torch.cuda.get_device_properties(0).L2_cache_size
+    size = 2 * B * n * D * (2 * H + 2 * G)
+    copies = [[torch.randn(B, n, heads, D, device="cuda", dtype=kind).transpose(1, 2)
+               for heads in (H, G, G, H)] for _ in range(max(1, min(16, -(-4 * cache // size))))]
+    for x in copies:
+        for input in x[:3]:
+            input.requires_grad_()
     return copies
 
 
-def lines(torch, backend, name, shape, type_name, options):
-    from torch.nn.attention import sdpa_kernel
-
+def measure(torch, ours, backends, shape, type_name, mask, step, copies, options):
+    """The lines' milliseconds by name, and the GPU's state in our turns."""
     B, H, G, n, D = shape
-    kind = {"bf16": torch.bfloat16, "fp16": torch.float16}[type_name]
-    attention = torch.nn.functional.scaled_dot_product_attention
-    grouped = {"enable_gqa": True} if H != G else {}
-    copies = None
-    for mask in ("full", "causal"):
-        labels = {step: f"{name} {step} {shape_name(B, H, G, n)} d{D} {mask} {type_name}"
-                  for step in ("forward", "backward")}
-        if options.only and not any(options.only in label for label in labels.values()):
-            continue
-        copies = copies or copies_of(torch, shape, kind)
-        work = 4 * B * H * n * n * D * (0.5 if mask == "causal" else 1)
-
-        try:
-            with sdpa_kernel(backend):
-                # The forward as in training: with what the backward will need.
-                for q, k, v, _ in copies:
-                    for x in (q, k, v):
-                        x.requires_grad_()
-                forwards = [lambda x=x: attention(*x[:3], is_causal=mask == "causal", **grouped)
-                            for x in copies]
-                times = {}
-                if not options.only or options.only in labels["forward"]:
-                    times["forward"] = measure(torch, forwards, options.repeat)
-                if not options.only or options.only in labels["backward"]:
-                    outputs = [forward() for forward in forwards]
-                    backwards = [lambda x=x, o=o: torch.autograd.grad(o, x[:3], x[3],
-                                                                      retain_graph=True)
-                                 for x, o in zip(copies, outputs)]
-                    times["backward"] = measure(torch, backwards, options.repeat)
-        except RuntimeError as error:
-            print(f"{name:<6} {shape_name(B, H, G, n)} d{D} {mask} {type_name}: "
-                  f"{str(error).splitlines()[0]}", flush=True)
-            continue
-
-        for step, ms in times.items():
-            rate = 1e-9 * work * (2.5 if step == "backward" else 1) / ms
-            print(f"{name:<6} {step:<25} {shape_name(B, H, G, n):<11} d{D:<4}{mask:<6} "
-                  f"{type_name:<4} {ms:9.3f} {rate:7.1f}", flush=True)
-            if options.csv:
-                print(f"{name},{step},{shape_name(B, H, G, n)},{D},{mask},{type_name},{ms:.6f},"
-                      f"{rate:.3f}", file=options.csv, flush=True)
+    label = f"{step} {shape_name(B, H, G, n)} d{D} {mask} {type_name}"
+    peers = {name: Theirs(torch, backend, copies, mask == "causal", H != G)
+             for name, backend in backends.items()}
+    times = {name: [] for name in (*peers, "ours")}
+    states = []
+    for turn in range(options.turns):
+        names = list(times)
+        for name in names[turn % len(names):] + names[:turn % len(names)]:
+            try:
+                if name == "ours":
+                    ms, *state = ours.turn(label)
+                    states.append(state)
+                else:
+                    ms = peers[name].turn(step, options.repeat)
+                times[name].append(ms)
+            except RuntimeError:
+                times.pop(name)  # a backend that cannot do this
+    return times, [statistics.median(numbers) for numbers in zip(*states)]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="TEXT",
-                        help="only lines whose name has this text, such as 'cuDNN forward'")
-    parser.add_argument("--quick", action="store_true", help="fewer shapes, three repeats")
-    parser.add_argument("--repeat", type=int, metavar="N", help="repeats (10)")
+                        help="only lines with this text, such as 'forward 1x16x16k d128 full'")
+    parser.add_argument("--rung", default="k07", help="which of our kernels (k07)")
+    parser.add_argument("--turns", type=int, default=5, metavar="T", help="turns of each (5)")
+    parser.add_argument("--repeat", type=int, default=10, metavar="N", help="calls of a turn (10)")
+    parser.add_argument("--no-fa2", action="store_true", help="cuDNN alone")
     parser.add_argument("--csv", type=argparse.FileType("w"), metavar="FILE",
                         help="the same numbers, separated by commas")
     options = parser.parse_args()
-    options.repeat = options.repeat or (3 if options.quick else 10)
 
     try:
         import torch
@@ -130,23 +156,47 @@ def main():
         sys.exit(f"sdpa: needs PyTorch 2.3 or newer, which is not installed here ({error})")
     if not torch.cuda.is_available():
         sys.exit("sdpa: PyTorch finds no CUDA device")
+    if not os.path.exists(BENCH):
+        sys.exit(f"sdpa: there is no {BENCH}: run this from the repository's root, after ninja cuda")
 
     torch.manual_seed(1)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
-          f"cuDNN {torch.backends.cudnn.version()}")
-    print("rates: forward 4 B H n m D operations, backward 2.5 times that, causal half; medians of "
-          f"{options.repeat}\n")
-    print(f"{'kernel':<6} {'pass':<25} {'shape':<11} {'dim':<4} {'mask':<6} {'type':<4} {'ms':>9} "
-          f"{'TFLOP/s':>7}")
+          f"cuDNN {torch.backends.cudnn.version()}; ours is {options.rung}")
+    print(f"TFLOP/s: medians of {options.turns} turns of {options.repeat} calls\n")
+    header = ("pass", "shape", "dim", "mask", "type", "FA2", "cuDNN", "ours", "to cuDNN", "spread", "GHz", "W")
+    widths = (9, 11, 4, 6, 4, 7, 7, 7, 8, 11, 5, 4)
+    print("  ".join(f"{text:{'<' if i < 5 else '>'}{width}}"
+                    for i, (text, width) in enumerate(zip(header, widths))), flush=True)
     if options.csv:
-        print("kernel,pass,shape,dim,mask,type,ms,TFLOP/s", file=options.csv)
-    backends = (("FA2", SDPBackend.FLASH_ATTENTION), ("cuDNN", SDPBackend.CUDNN_ATTENTION))
-    for shape in SHAPES[:2] if options.quick else SHAPES + SHARES:
-        for name, backend in backends:
-            lines(torch, backend, name, shape, "bf16", options)
-    if not options.quick:
-        for name, backend in backends:
-            lines(torch, backend, name, SHAPES[0], "fp16", options)
+        print(",".join(header), file=options.csv)
+    backends = {} if options.no_fa2 else {"FA2": SDPBackend.FLASH_ATTENTION}
+    backends["cuDNN"] = SDPBackend.CUDNN_ATTENTION
+    ours = Ours(options.rung, options.repeat)
+    for shape, type_name in [(shape, "bf16") for shape in SHAPES] + [(SHAPES[2], "fp16")]:
+        B, H, G, n, D = shape
+        copies = None
+        for mask in ("full", "causal"):
+            for step in ("forward", "backward"):
+                label = f"{step} {shape_name(B, H, G, n)} d{D} {mask} {type_name}"
+                if options.only and not any(text in label for text in options.only.split(",")):
+                    continue
+                kind = {"bf16": torch.bfloat16, "fp16": torch.float16}[type_name]
+                copies = copies or copies_of(torch, shape, kind)
+                times, state = measure(torch, ours, backends, shape, type_name, mask, step, copies,
+                                       options)
+                work = 4e-9 * B * H * n * n * D * (0.5, 1)[mask == "full"] * (1, 2.5)[step != "forward"]
+                rates = {name: work / statistics.median(ms) for name, ms in times.items()}
+                ratios = sorted(b / a for a, b in zip(times["ours"], times.get("cuDNN", ())))
+                row = [step, shape_name(B, H, G, n), f"d{D}", mask, type_name]
+                row += [f"{rates[name]:.1f}" if name in rates else "-"
+                        for name in ("FA2", "cuDNN", "ours")]
+                row += ([f"{statistics.median(ratios):.3f}", f"{ratios[0]:.2f}-{ratios[-1]:.2f}"]
+                        if ratios else ["-", "-"])
+                row += [f"{state[0]:.2f}", f"{state[1]:.0f}"]
+                print("  ".join(f"{text:{'<' if i < 5 else '>'}{width}}"
+                                for i, (text, width) in enumerate(zip(row, widths))), flush=True)
+                if options.csv:
+                    print(",".join(row), file=options.csv, flush=True)
 
 
 if __name__ == "__main__":

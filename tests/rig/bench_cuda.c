@@ -11,6 +11,7 @@
 #include <getopt.h>
 #include <mpi.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char usage[] =
     "usage: bench-cuda [flags]\n"
@@ -23,12 +24,14 @@ static const char usage[] =
     "  --quick        fewer shapes, three repeats\n"
     "  --repeat N     repeats of which the median counts (10)\n"
     "  --csv FILE     the numbers of one GPU, and more, separated by commas\n"
+    "  --turns        instead, for each line of the input the lines whose name has its text, and then\n"
+    "                 'end': so another program can take turns with this one\n"
     "  --timeline FILE\n"
     "                 when each rank of the ring computed and copied, hop by hop, in the last of\n"
     "                 N calls\n"
     "  --help         this text\n";
 
-struct bench bench = {NULL, false, 10, NULL, NULL, false};
+struct bench bench = {NULL, false, false, 10, NULL, NULL, false};
 
 /* A file of rank 0; NULL on other ranks, and if there is no name. */
 static FILE *create(const char *name)
@@ -56,6 +59,7 @@ static void read_options(int argc, char **argv)
         {"repeat", required_argument, NULL, 'r'},
         {"csv", required_argument, NULL, 'c'},
         {"timeline", required_argument, NULL, 't'},
+        {"turns", no_argument, NULL, 'u'},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
@@ -79,6 +83,9 @@ static void read_options(int argc, char **argv)
         case 't':
             timeline = optarg;
             break;
+        case 'u':
+            bench.turns = true;
+            break;
         case 'h':
             explain(stdout, 0);
         default:
@@ -95,7 +102,7 @@ static void read_options(int argc, char **argv)
     if (bench.csv)
         fprintf(bench.csv, "kernel,pass,shape,dim,mask,type,ms,TFLOP/s,operations,exponentials,"
                            "bytes,floor of products ms,floor of exponentials ms,floor of bytes "
-                           "ms\n");
+                           "ms,GHz,W\n");
     if (bench.timeline)
         fprintf(bench.timeline, "ring,rank,what,number,start ms,end ms\n");
 }
@@ -106,10 +113,19 @@ int main(int argc, char **argv)
     read_options(argc, argv);
     rig_choose_device("rings mean nothing");
     find_ceiling();
-    if (rig.rank == 0)
+    static char line[256];
+    while (bench.turns && fgets(line, sizeof line, stdin)) {
+        line[strcspn(line, "\n")] = 0;
+        bench.only = line;
+        bench_kernels();
+        puts("end");
+        fflush(stdout);
+    }
+    if (rig.rank == 0 && !bench.turns)
         bench_kernels();
     MPI_Barrier(MPI_COMM_WORLD);
-    bench_rings();
+    if (!bench.turns)
+        bench_rings();
     if (bench.csv && fclose(bench.csv))
         stop("--csv", "cannot be written");
     if (bench.timeline && fclose(bench.timeline))

@@ -13,7 +13,7 @@
 /* What was asked for. */
 extern struct bench {
     const char *only;
-    bool quick;
+    bool quick, turns;
     int repeats;
     FILE *csv, *timeline; /* rank 0's */
     bool has_timeline;
@@ -73,6 +73,9 @@ double milliseconds(cudaEvent_t start, cudaEvent_t end);
 /* Milliseconds of a run: the median, after a warm-up that sees every set. Runs take turns on the
  * sets, and are enqueued all at once, so that the GPU does not wait for the host. */
 double measure(pass_run *run, struct set *sets, int count, int repeats);
+
+/* Of the GPU, half-way through the last measure. */
+extern struct rig_state state;
 
 /* What has to be done, whoever does it. */
 struct work {

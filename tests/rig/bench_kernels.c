@@ -13,6 +13,7 @@ static struct {
     double float_products; /* the same in float32, without tensor cores */
     double exponentials;   /* a second */
     double copies;         /* bytes a second, measured; bytes read and bytes written both count */
+    double clock;          /* in GHz, at its highest */
 } ceiling;
 
 /* From the first half of the set's memory to the second. */
@@ -49,6 +50,7 @@ void find_ceiling(void)
     double in_a_clock = device.major == 9                        ? 4096
                         : device.major == 8 && device.minor == 0 ? 2048
                                                                  : 0;
+    ceiling.clock = 1e-9 * clock;
     ceiling.products = clocks * in_a_clock;
     ceiling.float_products = clocks * 2 * (device.major == 8 && device.minor == 0 ? 64 : 128);
     ceiling.exponentials = clocks * 16;
@@ -147,8 +149,9 @@ static void print_title(void)
 {
     if (!title)
         return;
-    printf("\n%s\n%-6s %-25s %-11s %-4s %-6s %-4s %9s %7s %9s %6s\n", title, "kernel", "pass",
-           "shape", "dim", "mask", "type", "ms", "TFLOP/s", "floor ms", "of it");
+    printf("\n%s\n%-6s %-25s %-11s %-4s %-6s %-4s %9s %7s %9s %6s %5s %4s %5s\n", title, "kernel",
+           "pass", "shape", "dim", "mask", "type", "ms", "TFLOP/s", "floor ms", "of it", "GHz", "W",
+           "busy");
     title = NULL;
 }
 
@@ -170,15 +173,21 @@ static void print_line(const struct line *line, double ms)
     shape_name(line->shape, shape, sizeof shape);
     const char *mask = line->causal ? "causal" : "full", *type = type_name(line->type);
     double rate = 1e-9 * work.operations / ms;
-    printf("%-6s %-25s %-11s d%-4" PRId64 "%-6s %-4s %9.3f %7.1f %7.3f %c %4.0f %%\n",
+    /* Busy: of the products that the clock at which the GPU ran allows. */
+    double busy = state.clock > 0 ? 100 * floors[0] / ms * ceiling.clock / state.clock : 0;
+    printf("%-6s %-25s %-11s d%-4" PRId64 "%-6s %-4s %9.3f %7.1f %7.3f %c %4.0f %% %5.2f %4.0f "
+           "%3.0f %%\n",
            line->rung->name, line->pass->name, shape, line->shape.dim, mask, type, ms, rate,
-           floors[highest], "peb"[highest], 100 * floors[highest] / ms);
+           floors[highest], "peb"[highest], 100 * floors[highest] / ms, state.clock, state.power,
+           busy);
     fflush(stdout);
     if (bench.csv)
         fprintf(bench.csv,
-                "%s,\"%s\",%s,%" PRId64 ",%s,%s,%.6f,%.3f,%.6g,%.6g,%.6g,%.6f,%.6f,%.6f\n",
+                "%s,\"%s\",%s,%" PRId64 ",%s,%s,%.6f,%.3f,%.6g,%.6g,%.6g,%.6f,%.6f,%.6f,%.3f,"
+                "%.0f\n",
                 line->rung->name, line->pass->name, shape, line->shape.dim, mask, type, ms, rate,
-                work.operations, work.exponentials, work.bytes, floors[0], floors[1], floors[2]);
+                work.operations, work.exponentials, work.bytes, floors[0], floors[1], floors[2],
+                state.clock, state.power);
 }
 
 /* Makes NaN of what a pass is to write; not of a carry, which it also reads. */
@@ -243,7 +252,7 @@ static void lines(const struct ra_rung *rung, struct shape shape, enum ra_type t
 void bench_kernels(void)
 {
     /* The ladder, on a problem that its first rung can do in a moment. */
-    const struct ra_rung *last = &ra_ladder[RA_K03];
+    const struct ra_rung *last = &ra_ladder[RA_RUNGS - 1];
     title = "the ladder";
     for (int i = 0; i < RA_RUNGS; i++)
         lines(&ra_ladder[i], (struct shape){1, 2048, 16, 16, 128},
@@ -253,7 +262,7 @@ void bench_kernels(void)
     static const struct shape shapes[] = {
         {4, 4096, 16, 16, 128},  {4, 4096, 32, 32, 64},  {16, 1024, 16, 16, 128},
         {1, 16384, 16, 16, 128}, {1, 65536, 4, 4, 128},  {1, 16384, 32, 8, 128},
-        {16, 1024, 32, 32, 64},  {1, 16384, 32, 32, 64},
+        {16, 1024, 32, 32, 64},  {1, 16384, 32, 32, 64}, {1, 16384, 8, 8, 256},
     };
     int all = sizeof shapes / sizeof *shapes;
     title = "the last rung";

@@ -163,6 +163,8 @@ double milliseconds(cudaEvent_t start, cudaEvent_t end)
     return (double)ms;
 }
 
+struct rig_state state;
+
 double measure(pass_run *run, struct set *sets, int count, int repeats)
 {
     double *times = on_host(repeats, sizeof *times);
@@ -183,6 +185,8 @@ double measure(pass_run *run, struct set *sets, int count, int repeats)
         run(&sets[i % count]);
         must(cudaEventRecord(events[2 * i + 1], rig.stream), "cudaEventRecord");
     }
+    must(cudaEventSynchronize(events[repeats]), "the GPU");
+    state = rig_read_state();
     must(cudaStreamSynchronize(rig.stream), "the GPU");
 
     for (int i = 0; i < repeats; i++)

@@ -1,5 +1,6 @@
 /* cuda_rig: what programs that measure GPUs share. See cuda_rig.h. */
 #include "cuda_rig.h"
+#include <dlfcn.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,6 +68,37 @@ void stop(const char *what, const char *why)
     fprintf(stderr, "%s: rank %d: %s: %s\n", rig.program, rig.rank, what, why);
     MPI_Abort(MPI_COMM_WORLD, 1);
     exit(1);
+}
+
+/* NVML comes with the driver, not with the toolkit: it is looked for when the program runs. */
+struct rig_state rig_read_state(void)
+{
+    static int (*clock)(void *, int, unsigned *), (*power)(void *, unsigned *);
+    static void *device;
+    static bool asked;
+    if (!asked) {
+        asked = true;
+        char bus[32];
+        int id;
+        void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+        int (*start)(void) = library ? (int (*)(void))dlsym(library, "nvmlInit_v2") : NULL;
+        int (*find)(const char *, void **) =
+            library ? (int (*)(const char *, void **))dlsym(
+                          library, "nvmlDeviceGetHandleByPciBusId_v2")
+                    : NULL;
+        if (start && find && start() == 0 && cudaGetDevice(&id) == cudaSuccess &&
+            cudaDeviceGetPCIBusId(bus, sizeof bus, id) == cudaSuccess && find(bus, &device) == 0) {
+            clock = (int (*)(void *, int, unsigned *))dlsym(library, "nvmlDeviceGetClockInfo");
+            power = (int (*)(void *, unsigned *))dlsym(library, "nvmlDeviceGetPowerUsage");
+        }
+    }
+    enum { MULTIPROCESSORS = 1 };
+    unsigned megahertz = 0, milliwatts = 0;
+    if (clock && clock(device, MULTIPROCESSORS, &megahertz))
+        megahertz = 0;
+    if (power && power(device, &milliwatts))
+        milliwatts = 0;
+    return (struct rig_state){1e-3 * megahertz, 1e-3 * milliwatts};
 }
 
 void must(cudaError_t status, const char *what)

@@ -36,6 +36,13 @@ _Noreturn void stop(const char *what, const char *why);
 void must(cudaError_t status, const char *what);
 void must_ra(enum ra_status status, const struct ra_plan *plan);
 
+/* The clock of this rank's multiprocessors in GHz and its GPU's power in watts, as the driver reads them
+ * now; 0 where it does not say. */
+struct rig_state {
+    double clock, power;
+};
+struct rig_state rig_read_state(void);
+
 /* Memory, all 0. */
 void *on_host(int64_t count, size_t size);
 

@@ -16,6 +16,14 @@ static const struct kernel {
     {"k02", RA_FLOAT32, &ra_ladder[RA_K02]},
     {"k03-bfloat16", RA_BFLOAT16, &ra_ladder[RA_K03]},
     {"k03-float16", RA_FLOAT16, &ra_ladder[RA_K03]},
+    {"k04-bfloat16", RA_BFLOAT16, &ra_ladder[RA_K04]},
+    {"k04-float16", RA_FLOAT16, &ra_ladder[RA_K04]},
+    {"k05-bfloat16", RA_BFLOAT16, &ra_ladder[RA_K05]},
+    {"k05-float16", RA_FLOAT16, &ra_ladder[RA_K05]},
+    {"k06-bfloat16", RA_BFLOAT16, &ra_ladder[RA_K06]},
+    {"k06-float16", RA_FLOAT16, &ra_ladder[RA_K06]},
+    {"k07-bfloat16", RA_BFLOAT16, &ra_ladder[RA_K07]},
+    {"k07-float16", RA_FLOAT16, &ra_ladder[RA_K07]},
 };
 enum { KERNELS = sizeof kernels / sizeof kernels[0] };
 

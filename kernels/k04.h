@@ -1,0 +1,233 @@
+/* k04: what the forwards for Hopper share, k04 to k06: tiles in panels, the two products of a tile by
+ * wgmma, and which launches these kernels take.
+ *
+ * Chapter 11d.
+ */
+#ifndef K04_H
+#define K04_H
+
+#include "ra_forward.h"
+#include "ra_hopper.h"
+
+/* The shape of a tile: each warpgroup has 64 rows of queries. */
+template <class Type_, int Dim_, int Keys_, int Groups_>
+struct hopper_tile : forward_tile<Type_, Dim_, 1, Keys_, 4 * Groups_> {
+    static constexpr int Groups = Groups_, Query_bytes = 64 * Groups * Dim_ * 2,
+                         Key_bytes = Keys_ * Dim_ * 2;
+};
+
+/* What the launcher works out, and how TMA finds the rows. */
+struct hopper_forward : forward {
+    CUtensorMap q_map, k_map, v_map;
+    int blocks; /* tiles of queries of all heads */
+};
+
+/* What a block of threads has to do: its rows, and the tiles of keys that they see. Every row sees every
+ * key of tiles whole .. whole_end - 1, but for those that the mask hides. It stays in shared memory, as
+ * registers are scarce. */
+struct hopper_task : task {
+    int64_t first, end; /* keys */
+    int count, whole, whole_end;
+};
+
+template <class Shape>
+RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int block)
+{
+    constexpr int Rows = Shape::Rows, Keys = Shape::Keys;
+    struct hopper_task task;
+    (struct task &)task = task_of<Shape>(f, block);
+    struct ra_band band = f.x.band;
+    struct ra_range range =
+        ra_keys_seen(band, task.a0, ra_least(Rows, f.x.queries - task.a0), f.x.keys);
+    task.first = range.first;
+    task.end = ra_most(range.first, range.end);
+    task.count = (int)((task.end - task.first + Keys - 1) / Keys);
+    int64_t seen = ra_most(0, task.a0 + Rows - 1 + band.lo - task.first);
+    int64_t seen_end = ra_least(task.end, task.a0 + band.hi + 1) - task.first;
+    task.whole = (int)((seen + Keys - 1) / Keys);
+    task.whole_end = (int)(ra_most(0, seen_end) / Keys);
+    return task;
+}
+
+/* s = q k^T, of 64 rows. As soon as its operands are described a product is on its way: this returns
+ * long before s is there. */
+template <class Shape>
+RA_DEVICE void multiply_keys(typename Shape::Scores &s, uint64_t q, uint64_t k)
+{
+#pragma unroll
+    for (int d = 0; d < Shape::Dim; d += 16)
+        ra_wgmma<typename Shape::Type, Shape::Keys>::template multiply<false, false>(
+            s[0], ra_descriptor_beyond(q, ra_panel_place(0, d, Shape::Rows)),
+            ra_descriptor_beyond(k, ra_panel_place(0, d, Shape::Keys)), d > 0);
+}
+
+/* The weights as 16-bit numbers: what a thread has of two products side by side is just what it has to
+ * bring of the next one's left matrix. */
+template <class Shape>
+RA_DEVICE void pack(uint32_t (&p)[Shape::Keys / 16][4], const typename Shape::Scores &weights)
+{
+#pragma unroll
+    for (int i = 0; i < Shape::Keys / 4; i++)
+        p[i / 4][i % 4] = Shape::Type::pair(weights[0][i / 2][i % 2 * 2],
+                                            weights[0][i / 2][i % 2 * 2 + 1]);
+}
+
+/* o += p v. The values lie with one row for a key: for this product they are turned. */
+template <class Shape>
+RA_DEVICE void add_values(typename Shape::Outputs &o, const uint32_t (&p)[Shape::Keys / 16][4],
+                          uint64_t v)
+{
+#pragma unroll
+    for (int b = 0; b < Shape::Keys; b += 16)
+        ra_wgmma<typename Shape::Type, Shape::Dim>::template multiply<true>(
+            o[0], p[b / 16], ra_descriptor_beyond(v, ra_panel_place(b, 0, Shape::Keys)), true);
+}
+
+template <class Shape> RA_DEVICE void begin(struct carry<Shape> &carry)
+{
+    clear(carry.o);
+    carry.most[0][0] = carry.most[0][1] = -CUDART_INF_F;
+    carry.sum[0][0] = carry.sum[0][1] = 0;
+}
+
+/* Values that some of the rows do not see must be finite: their keys become NaN instead. For the
+ * threads of these warpgroups together, by a barrier of this number. */
+template <class Shape>
+RA_DEVICE void take_out_spoiled_values(char *k, char *v, int thread, int barrier)
+{
+    take_out_spoiled<typename Shape::Type>(
+        (uint4 *)v, Shape::Key_bytes / 16, thread, Shape::Threads,
+        [=](bool mine) {
+            ra_stores_before_wgmma();
+            return ra_named_barrier_or(barrier, Shape::Threads, mine);
+        },
+        [=](int chunk) {
+            int key = chunk / 8 % Shape::Keys;
+            *(uint16_t *)(k + ra_panel_place(key, 0, Shape::Keys)) = 0x7fff;
+        });
+}
+
+/* Turns the scores of row r into weights under its largest score so far. Returns what the carry of the row
+ * is multiplied by. */
+template <class Shape>
+RA_DEVICE float weigh_row(typename Shape::Scores &s, struct carry<Shape> &carry, int r, float factor)
+{
+    float old = carry.most[0][r], now = old;
+#pragma unroll
+    for (int c = 0; c < Shape::Keys / 8; c++)
+        now = fmaxf(now, fmaxf(s[0][c][2 * r], s[0][c][2 * r + 1]));
+    carry.most[0][r] = now = most_of_row(now);
+
+    /* As in k03: a row that has seen nothing has no largest score, and where nothing has grown the
+     * carry must be multiplied by 1. */
+    float base = now == -CUDART_INF_F ? 0 : __fmul_rn(now, factor);
+    float before = ra_exp2(__fmul_rn(old, factor) - base), sum = carry.sum[0][r] * before;
+#pragma unroll
+    for (int c = 0; c < Shape::Keys / 8; c++)
+#pragma unroll
+        for (int e = 2 * r; e < 2 * r + 2; e++) {
+            s[0][c][e] = ra_exp2(s[0][c][e] * factor - base);
+            sum += s[0][c][e];
+        }
+    carry.sum[0][r] = sum;
+    return before;
+}
+
+/* Both rows of a thread, one after the other: while exponentials of the first are computed, the largest
+ * score of the second is found. k03, with its four rows, has not the registers for that. */
+template <class Shape>
+RA_DEVICE void weigh_rows(typename Shape::Scores &s, struct carry<Shape> &carry, float factor)
+{
+    float before[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        before[r] = weigh_row<Shape>(s, carry, r, factor);
+    if (__any_sync(0xffffffff, before[0] != 1 || before[1] != 1))
+#pragma unroll
+        for (int i = 0; i < Shape::Dim / 2; i++)
+            carry.o[0][i / 4][i % 4] *= before[i / 2 % 2];
+}
+
+/* What is done to the scores between the products, of tile number `tile`; whole: nothing is hidden.
+ * row: this thread's first one, of the block. `allowed`: the bits of the mask, if there is one. */
+template <class Shape>
+RA_DEVICE void soften(typename Shape::Scores &s, struct carry<Shape> &carry,
+                      const struct forward &f, const struct hopper_task &task, int tile, bool whole,
+                      int row, const uint32_t allowed[Shape::Words])
+{
+    if (!f.plain)
+        cap_scores<Shape>(s, f);
+    if (whole) {
+        note_seen<Shape>(carry);
+    } else {
+        int64_t b0 = task.first + (int64_t)tile * Shape::Keys;
+        uint32_t there[Shape::Words];
+        rows_there<Shape::Keys>(there, RA_NO_TENSOR, task.b, b0, task.end);
+        if (f.x.mask.data)
+#pragma unroll
+            for (int w = 0; w < Shape::Words; w++)
+                there[w] = allowed[w];
+        hide_scores<Shape>(s, carry, f.x.band, task.a0 + row - b0, there);
+    }
+    weigh_rows<Shape>(s, carry, f.factor);
+}
+
+/* ---- For the host. */
+
+/* Can these kernels run it? They want a GPU of compute capability 9.0 and, for TMA, rows that lie at
+ * multiples of 16 bytes. */
+static inline cudaError_t takes(bool *answer, const struct ra_kernel *x)
+{
+    *answer = false;
+    if (x->batch * x->heads * x->queries * x->keys == 0 || x->q.type == RA_FLOAT32 ||
+        x->dim > RA_MOST_DIM || !ra_in_boxes(x->q, x->queries, x->dim) ||
+        !ra_in_boxes(x->k, x->keys, x->dim) || !ra_in_boxes(x->v, x->keys, x->dim))
+        return cudaSuccess;
+    return ra_ask_hopper(answer);
+}
+
+/* A launch with tiles of this shape, but for the kernel. */
+template <class Shape>
+static cudaError_t prepare_hopper(struct hopper_forward *f, const struct ra_kernel *x)
+{
+    (struct forward &)*f = prepare_forward(x, Shape::Rows);
+    f->blocks = (int)(x->batch * x->heads * f->tiles);
+    cudaError_t error = ra_make_map(&f->q_map, x->q, x->batch, x->queries, x->heads, x->dim,
+                                    Shape::Rows);
+    if (error == cudaSuccess)
+        error = ra_make_map(&f->k_map, x->k, x->batch, x->keys, x->key_heads, x->dim, Shape::Keys);
+    if (error == cudaSuccess)
+        error = ra_make_map(&f->v_map, x->v, x->batch, x->keys, x->key_heads, x->dim, Shape::Keys);
+    return error;
+}
+
+/* Launches `kernel`, a block of so many threads for every tile of queries. */
+template <class Shape, class Memory>
+static cudaError_t launch_hopper(void (*kernel)(struct hopper_forward), int threads,
+                                 const struct ra_kernel *x, cudaStream_t stream)
+{
+    static_assert(sizeof(Memory) <= 227 << 10, "a GPU has not the shared memory");
+    struct hopper_forward f;
+    cudaError_t error = prepare_hopper<Shape>(&f, x);
+    return error != cudaSuccess
+               ? error
+               : ra_launch(kernel, f.blocks, threads, sizeof(Memory), stream, f);
+}
+
+/* Calls launch(type, columns) with D rounded up to whole panels, a constant; where these kernels cannot
+ * run it, k03 does. */
+template <class Launch>
+static cudaError_t launch_or_k03(const struct ra_kernel *x, cudaStream_t stream, const Launch &launch)
+{
+    bool answer;
+    cudaError_t error = takes(&answer, x);
+    if (error != cudaSuccess || !answer)
+        return error != cudaSuccess ? error : ra_k03_forward(x, stream);
+    return launch_for_type(x, [&](auto type) {
+        return x->dim <= 64    ? launch(type, std::integral_constant<int, 64>())
+               : x->dim <= 128 ? launch(type, std::integral_constant<int, 128>())
+                               : launch(type, std::integral_constant<int, 256>());
+    });
+}
+
+#endif

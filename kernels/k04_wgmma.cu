@@ -1,0 +1,143 @@
+/* k04: the forward by wgmma: 64 x 16 by 16 x 128 numbers at a time, out of shared memory, by the 128
+ * threads of a warpgroup, while these go on. For compute capability 9.0; elsewhere k03 runs.
+ *
+ * Chapter 11d. New here: matrices that no thread loads, but that are described; tiles in panels of 64
+ * columns; products that are begun and waited for; and the fence between what threads write to shared
+ * memory and what the tensor cores read there. A block of threads is one warpgroup, 64 rows of
+ * queries. It copies keys and values by cp.async, as k03 does, but each of them while the other is in
+ * use.
+ */
+#include "k04.h"
+
+template <class Shape> struct shared_memory {
+    alignas(1024) char q[Shape::Query_bytes];
+    alignas(1024) char k[Shape::Key_bytes];
+    alignas(1024) char v[Shape::Key_bytes];
+    struct hopper_task task;
+};
+
+/* Begins to copy `Count` rows into panels, as one group: those from `from` on, `stride` numbers apart;
+ * zeros for a row whose bit in `there` is not set, and for columns from `dim` on. */
+template <class Shape, int Count>
+RA_DEVICE void copy_panels(char *to, const uint16_t *from, int64_t stride,
+                           const uint32_t there[(Count + 31) / 32], int dim)
+{
+    constexpr int Step = Shape::Threads / Shape::Chunks;
+    int column = threadIdx.x % Shape::Chunks * 8, row = threadIdx.x / Shape::Chunks;
+#pragma unroll
+    for (int i = 0; i < Count; i += Step)
+        ra_copy16(ra_shared(to) + ra_panel_place(row + i, column, Count),
+                  from + (row + i) * stride + column,
+                  there[i / 32] >> row >> i % 32 & 1 && column < dim);
+    ra_copies_end();
+}
+
+/* Waits until at most one group is under way, of all threads, and lets wgmma see what was copied. */
+RA_DEVICE void await_copies(void)
+{
+    ra_copies_wait<1>();
+    ra_stores_before_wgmma();
+    __syncthreads();
+}
+
+/* Keys, or values, of one tile; an empty group behind the last one. */
+template <class Shape>
+RA_DEVICE void copy_tile(char *to, const struct hopper_forward &f, const struct ra_tensor &x,
+                         const struct hopper_task &task, int tile)
+{
+    int64_t b0 = task.first + (int64_t)tile * Shape::Keys;
+    uint32_t there[Shape::Words];
+    if (tile >= task.count)
+        return ra_copies_end();
+    rows_there<Shape::Keys>(there, f.x.mask, task.b, b0, task.end);
+    copy_panels<Shape, Shape::Keys>(to, row_at(x, task.b, b0, task.g), x.row, there,
+                                    (int)f.x.dim);
+}
+
+/* One tile of keys. While S is used up the next keys are copied, and then the next values while the
+ * next S is multiplied: between reading a place and writing it again there is a barrier. */
+template <class Shape>
+RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_forward &f, int tile,
+                    int row, struct carry<Shape> &carry)
+{
+    const struct hopper_task &task = shared.task;
+    uint32_t allowed[Shape::Words];
+    if (f.x.mask.data)
+        rows_there<Shape::Keys>(allowed, f.x.mask, task.b,
+                                task.first + (int64_t)tile * Shape::Keys, task.end);
+    bool whole = tile >= task.whole && tile < task.whole_end &&
+                 (!f.x.mask.data || all_there<Shape>(allowed));
+
+    await_copies();
+    if (!whole) {
+        ra_copies_wait<0>();
+        __syncthreads();
+        take_out_spoiled_values<Shape>(shared.k, shared.v, threadIdx.x, 1);
+    }
+    typename Shape::Scores s;
+    ra_products_begin();
+    multiply_keys<Shape>(s, ra_descriptor(ra_shared(shared.q), 0),
+                         ra_descriptor(ra_shared(shared.k), 0));
+    ra_products_end();
+    ra_products_wait<0>();
+    ra_pin(s[0]);
+    __syncthreads();
+    copy_tile<Shape>(shared.k, f, f.x.k, task, tile + 1);
+
+    soften<Shape>(s, carry, f, task, tile, whole, row, allowed);
+    uint32_t p[Shape::Keys / 16][4];
+    pack<Shape>(p, s);
+
+    await_copies();
+    ra_pin(carry.o[0]);
+    ra_pin(p);
+    ra_products_begin();
+    add_values<Shape>(carry.o, p,
+                      ra_descriptor(ra_shared(shared.v), ra_panel_stride(Shape::Keys)));
+    ra_products_end();
+    ra_products_wait<0>();
+    ra_pin(carry.o[0]);
+    __syncthreads();
+    copy_tile<Shape>(shared.v, f, f.x.v, task, tile + 1);
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(128, Shape::Dim == 64 ? 3 : Shape::Dim == 128 ? 2 : 1)
+    forward_kernel(const __grid_constant__ struct hopper_forward f)
+{
+#if RA_IS_HOPPER
+    extern __shared__ __align__(1024) char bytes[];
+    struct shared_memory<Shape> &shared = *(struct shared_memory<Shape> *)bytes;
+    const struct ra_kernel &x = f.x;
+    if (threadIdx.x == 0)
+        shared.task = hopper_task_of<Shape>(f, blockIdx.x);
+    __syncthreads();
+    const struct hopper_task &task = shared.task;
+    if (task.count == 0 && !x.first && !x.last)
+        return;
+
+    uint32_t there[Shape::Rows / 32];
+    rows_there<Shape::Rows>(there, RA_NO_TENSOR, task.b, task.a0, x.queries);
+    copy_panels<Shape, Shape::Rows>(shared.q, row_at(x.q, task.b, task.a0, task.h), x.q.row, there,
+                                    (int)x.dim);
+    copy_tile<Shape>(shared.k, f, x.k, task, 0);
+    copy_tile<Shape>(shared.v, f, x.v, task, 0);
+
+    int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, count = task.count;
+    struct carry<Shape> carry;
+    begin(carry);
+    for (int tile = 0; tile < count; tile++)
+        fold(shared, f, tile, row, carry);
+    finish(f, task, task.a0 + row, carry);
+#endif
+}
+
+extern "C" cudaError_t ra_k04_forward(const struct ra_kernel *x, cudaStream_t stream)
+{
+    return launch_or_k03(x, stream, [=](auto type, auto dim) {
+        constexpr int Dim = decltype(dim)::value;
+        typedef hopper_tile<decltype(type), Dim, Dim == 256 ? 64 : 128, 1> Shape;
+        return launch_hopper<Shape, struct shared_memory<Shape>>(forward_kernel<Shape>, 128, x,
+                                                                 stream);
+    });
+}

@@ -1,0 +1,56 @@
+/* k06: the forward with roles: one warpgroup only loads, the others only compute. For compute
+ * capability 9.0; elsewhere k03 runs.
+ *
+ * Chapter 11d. New here: a warp that has nothing to do but to keep TMA busy, two tiles ahead of the
+ * others; mbarriers in both directions, full and empty; registers that the loading warpgroup gives
+ * to those that compute. Three of these, each with 64 rows of queries and a pace of its own: while one
+ * is at its exponentials, the others' products keep the tensor cores busy.
+ */
+#include "k06_roles.h"
+
+template <class Shape> struct shared_memory : roles_memory<Shape> {
+    struct hopper_task task;
+};
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::Threads + 128, 1)
+    forward_kernel(const __grid_constant__ struct hopper_forward f)
+{
+#if RA_IS_HOPPER
+    extern __shared__ __align__(1024) char bytes[];
+    struct shared_memory<Shape> &shared = *(struct shared_memory<Shape> *)bytes;
+    if (threadIdx.x == 0) {
+        shared.task = hopper_task_of<Shape>(f, blockIdx.x);
+        begin_barriers<Shape>(shared);
+    }
+    __syncthreads();
+    if (shared.task.count == 0 && !f.x.first && !f.x.last)
+        return;
+
+    /* The same for all threads of a warp, so that the compiler knows it, too. */
+    int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+    if (warp < 4) {
+        ra_fewer_registers<Shape::Groups == 3 ? 32 : 24>();
+        if (warp == 0) {
+            load_queries<Shape>(shared, f, shared.task);
+            load_tiles<Shape>(shared, f, shared.task, 0);
+        }
+    } else {
+        ra_more_registers<Shape::Groups == 3 ? 160 : 240>();
+        int row = warp * 16 - 64 + threadIdx.x % 32 / 4;
+        struct carry<Shape> carry;
+        ra_barrier_wait(&shared.full_q, 0);
+        fold_tiles<Shape>(shared, f, shared.task, 0, row, carry);
+        finish(f, shared.task, shared.task.a0 + row, carry);
+    }
+#endif
+}
+
+extern "C" cudaError_t ra_k06_forward(const struct ra_kernel *x, cudaStream_t stream)
+{
+    return launch_or_k03(x, stream, [=](auto type, auto dim) {
+        typedef shape_of<decltype(type), decltype(dim)::value> Shape;
+        return launch_hopper<Shape, struct shared_memory<Shape>>(
+            forward_kernel<Shape>, Shape::Threads + 128, x, stream);
+    });
+}

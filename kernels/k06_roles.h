@@ -1,0 +1,187 @@
+/* k06_roles: the two roles of k06 and k07: the warp that loads, and the warpgroups that compute, for one tile of
+ * queries.
+ *
+ * Chapter 11d.
+ */
+#ifndef K06_ROLES_H
+#define K06_ROLES_H
+
+#include "k04.h"
+
+/* Three warpgroups compute; of D = 256 two, as o takes 128 registers. */
+template <class Type, int Dim> struct shape_of;
+template <class Type> struct shape_of<Type, 64> : hopper_tile<Type, 64, 176, 3> {};
+template <class Type> struct shape_of<Type, 128> : hopper_tile<Type, 128, 128, 3> {};
+template <class Type> struct shape_of<Type, 256> : hopper_tile<Type, 256, 64, 2> {};
+
+/* Shared memory: two places for keys and two for values. */
+template <class Shape> struct roles_memory {
+    alignas(1024) char q[Shape::Query_bytes];
+    alignas(1024) char k[2][Shape::Key_bytes];
+    alignas(1024) char v[2][Shape::Key_bytes];
+
+    /* Which keys the mask allows, of the last four tiles: a place is written again when the keys of
+     * two tiles later have been multiplied, and by then nobody reads the old one. */
+    uint32_t allowed[4][Shape::Words];
+    ra_barrier full_q, empty_q, full_k[2], empty_k[2], full_v[2], empty_v[2];
+};
+
+/* By one thread. Full: one thread says how many bytes come. Empty: every warp that computes is through. */
+template <class Shape> RA_DEVICE void begin_barriers(struct roles_memory<Shape> &shared)
+{
+    ra_barrier_init(&shared.full_q, 1);
+    ra_barrier_init(&shared.empty_q, Shape::Warps);
+    for (int i = 0; i < 2; i++) {
+        ra_barrier_init(&shared.full_k[i], 1);
+        ra_barrier_init(&shared.full_v[i], 1);
+        ra_barrier_init(&shared.empty_k[i], Shape::Warps);
+        ra_barrier_init(&shared.empty_v[i], Shape::Warps);
+    }
+    ra_barriers_ready();
+}
+
+/* Of tile of keys number `number`, counted from the first one that the block loads: its place, and the
+ * parity of its phase there. */
+RA_DEVICE int place_of(int number)
+{
+    return number % 2;
+}
+
+RA_DEVICE int parity_of(int number)
+{
+    return number / 2 % 2;
+}
+
+/* ---- The warp that loads. */
+
+template <class Shape>
+RA_DEVICE void load_queries(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
+                            const struct hopper_task &task)
+{
+    if (threadIdx.x % 32 == 0) {
+        ra_barrier_expect(&shared.full_q, Shape::Query_bytes);
+        ra_load_tile<Shape::Dim, Shape::Rows>(shared.q, &f.q_map, &shared.full_q, (int)task.a0,
+                                              task.h, task.b);
+    }
+}
+
+template <class Shape>
+RA_DEVICE void load_keys(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
+                         const struct hopper_task &task, int b0, int number)
+{
+    int place = place_of(number);
+    uint32_t allowed[Shape::Words];
+    if (f.x.mask.data)
+        rows_there<Shape::Keys>(allowed, f.x.mask, task.b, b0, task.end);
+    ra_barrier_wait(&shared.empty_k[place], parity_of(number) ^ 1);
+    if (threadIdx.x % 32 == 0) {
+        if (f.x.mask.data)
+#pragma unroll
+            for (int w = 0; w < Shape::Words; w++)
+                shared.allowed[number % 4][w] = allowed[w];
+        ra_barrier_expect(&shared.full_k[place], Shape::Key_bytes);
+        ra_load_tile<Shape::Dim, Shape::Keys>(shared.k[place], &f.k_map, &shared.full_k[place], b0,
+                                              task.g, task.b);
+    }
+}
+
+template <class Shape>
+RA_DEVICE void load_values(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
+                           const struct hopper_task &task, int b0, int number)
+{
+    int place = place_of(number);
+    ra_barrier_wait(&shared.empty_v[place], parity_of(number) ^ 1);
+    if (threadIdx.x % 32 == 0) {
+        ra_barrier_expect(&shared.full_v[place], Shape::Key_bytes);
+        ra_load_tile<Shape::Dim, Shape::Keys>(shared.v[place], &f.v_map, &shared.full_v[place], b0,
+                                              task.g, task.b);
+    }
+}
+
+/* Keys and values in the order in which they are wanted: K of a tile, then V of the tile before. A place
+ * is filled when all warps have given it back; before its first filling nobody has to. */
+template <class Shape>
+RA_DEVICE void load_tiles(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
+                          const struct hopper_task &task, int number)
+{
+    int count = task.count, b0 = (int)task.first;
+#pragma unroll 1
+    for (int tile = 0; tile <= count; tile++, b0 += Shape::Keys) {
+        if (tile < count)
+            load_keys(shared, f, task, b0, number + tile);
+        if (tile > 0)
+            load_values(shared, f, task, b0 - Shape::Keys, number + tile - 1);
+    }
+}
+
+/* ---- A warpgroup that computes. */
+
+/* This warp is through with a place. */
+RA_DEVICE void give(ra_barrier *empty)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        ra_barrier_arrive(empty);
+}
+
+/* One tile of keys. number: see place_of; q: this warpgroup's rows, described; row: this thread's first
+ * one; sure: nothing is hidden, without asking further. */
+template <class Shape>
+RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
+                    const struct hopper_task &task, int tile, int number, uint64_t q, int row,
+                    bool sure, struct carry<Shape> &carry)
+{
+    constexpr int Keys = Shape::Keys;
+    int place = place_of(number), parity = parity_of(number);
+    const uint32_t *allowed = shared.allowed[number % 4];
+    bool whole = sure;
+    ra_barrier_wait(&shared.full_k[place], parity);
+    if (!sure) {
+        whole = f.x.mask.data && tile >= task.whole && tile < task.whole_end &&
+                all_there<Shape>(allowed);
+        if (!whole) {
+            ra_barrier_wait(&shared.full_v[place], parity);
+            take_out_spoiled_values<Shape>(shared.k[place], shared.v[place], threadIdx.x - 128, 1);
+        }
+    }
+
+    typename Shape::Scores s;
+    ra_products_begin();
+    multiply_keys<Shape>(s, q, ra_descriptor(ra_shared(shared.k[place]), 0));
+    ra_products_end();
+    ra_products_wait<0>();
+    ra_pin(s[0]);
+    give(&shared.empty_k[place]);
+
+    soften<Shape>(s, carry, f, task, tile, whole, row, allowed);
+    uint32_t p[Keys / 16][4];
+    pack<Shape>(p, s);
+
+    ra_barrier_wait(&shared.full_v[place], parity);
+    ra_pin(carry.o[0]);
+    ra_pin(p);
+    ra_products_begin();
+    add_values<Shape>(carry.o, p,
+                      ra_descriptor(ra_shared(shared.v[place]), ra_panel_stride(Keys)));
+    ra_products_end();
+    ra_products_wait<0>();
+    ra_pin(carry.o[0]);
+    give(&shared.empty_v[place]);
+}
+
+/* All tiles of keys, one after the other, once the queries are there; then these may go. */
+template <class Shape>
+RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
+                          const struct hopper_task &task, int number, int row,
+                          struct carry<Shape> &carry)
+{
+    uint64_t q = ra_descriptor(ra_shared(shared.q) + ra_panel_place(row / 64 * 64, 0, Shape::Rows), 0);
+    int count = task.count, whole = task.whole, whole_end = f.x.mask.data ? 0 : task.whole_end;
+    begin(carry);
+    for (int tile = 0; tile < count; tile++)
+        fold(shared, f, task, tile, number + tile, q, row, tile >= whole && tile < whole_end,
+             carry);
+    give(&shared.empty_q);
+}
+
+#endif

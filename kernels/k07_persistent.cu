@@ -1,0 +1,158 @@
+/* k07: the forward of k06 by as many blocks of threads as there are multiprocessors, each of which takes
+ * one tile of queries after the other. For compute capability 9.0; elsewhere k03 runs.
+ *
+ * Chapter 11d. New here: while the outputs of a tile are written, the queries and the first keys of the
+ * next one are loaded; and outputs leave by TMA, in whole rows, while the next tile is computed.
+ */
+#include "k06_roles.h"
+
+/* Where TMA finds the outputs, if it can write them: whole rows of the inputs' type. Otherwise the
+ * threads write them. */
+struct persistent_forward : hopper_forward {
+    CUtensorMap o_map;
+    bool by_boxes;
+};
+
+/* Room for the outputs, of 64 rows for each warpgroup. Of D = 256 there is none. */
+template <class Shape> struct shared_memory : roles_memory<Shape> {
+    static constexpr int Output_bytes = Shape::Dim == 256 ? 0 : 64 * Shape::Dim * 2;
+    alignas(1024) char o[Shape::Groups][Output_bytes];
+    struct hopper_task task[2]; /* of this tile, and of the one before, which may not be written yet */
+};
+
+/* Tile number `turn` of this block of threads, -1 after the last one. There and back: so no block has
+ * the longer one of two neighbours each time. */
+RA_DEVICE int tile_of(const struct persistent_forward &f, int turn)
+{
+    int place = turn % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
+    int tile = turn * gridDim.x + place;
+    return tile < f.blocks ? tile : -1;
+}
+
+/* The warp that loads. A task may be written when the queries of the one before are no longer needed: who
+ * has come so far is through with the one before that. */
+template <class Shape>
+RA_DEVICE void load_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f)
+{
+    int number = 0;
+#pragma unroll 1
+    for (int turn = 0, tile; (tile = tile_of(f, turn)) >= 0; turn++) {
+        struct hopper_task &task = shared.task[turn % 2];
+        ra_barrier_wait(&shared.empty_q, turn % 2 ^ 1);
+        if (threadIdx.x == 0)
+            task = hopper_task_of<Shape>(f, tile);
+        __syncwarp();
+        load_queries<Shape>(shared, f, task);
+        load_tiles<Shape>(shared, f, task, number);
+        number += task.count;
+    }
+}
+
+/* The outputs of a warpgroup, through its place in shared memory, by TMA. */
+template <class Shape>
+RA_DEVICE void store_boxes(char *place, const struct persistent_forward &f,
+                           const struct task &task, int row, struct carry<Shape> &carry)
+{
+    int lane = threadIdx.x % 32, group = row / 64, first = row / 16 * 16 % 64 + lane % 16;
+    bool leads = threadIdx.x % 128 == 0;
+    struct merged m[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int64_t a = task.a0 + row + 8 * r;
+        m[r] = merge_row<Shape>(f, task, a, carry, 0, r);
+        if (a < f.x.queries && lane % 4 == 0)
+            store_sums(f.x, task, a, m[r]);
+    }
+
+    /* What was there before has left. */
+    if (leads)
+        ra_stores_wait_read();
+    ra_named_barrier(2 + group, 128);
+#pragma unroll
+    for (int c = 0; c < Shape::Dim / 16; c++) {
+        uint32_t x[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            x[e] = Shape::Type::pair(carry.o[0][2 * c + e / 2][e % 2 * 2] * m[e % 2].here,
+                                     carry.o[0][2 * c + e / 2][e % 2 * 2 + 1] * m[e % 2].here);
+        ra_store_matrices(ra_shared(place) + ra_panel_place(first, 16 * c + lane / 16 * 8, 64), x);
+    }
+    ra_stores_before_wgmma();
+    ra_named_barrier(2 + group, 128);
+    if (leads) {
+#pragma unroll
+        for (int panel = 0; panel < Shape::Dim / 64; panel++)
+            ra_store_box(&f.o_map, place + panel * ra_panel_stride(64), 64 * panel,
+                         (int)task.a0 + 64 * group, task.h, task.b);
+        ra_stores_end();
+    }
+}
+
+/* A warpgroup that computes. */
+template <class Shape>
+RA_DEVICE void compute_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f,
+                           int row)
+{
+    int number = 0;
+#pragma unroll 1
+    for (int turn = 0; tile_of(f, turn) >= 0; turn++) {
+        const struct hopper_task &task = shared.task[turn % 2];
+        struct carry<Shape> carry;
+        ra_barrier_wait(&shared.full_q, turn % 2);
+        fold_tiles<Shape>(shared, f, task, number, row, carry);
+        number += task.count;
+        if (f.by_boxes)
+            store_boxes<Shape>(shared.o[row / 64], f, task, row, carry);
+        else if (task.count > 0 || f.x.first || f.x.last)
+            finish(f, task, task.a0 + row, carry);
+    }
+    if (threadIdx.x % 128 == 0)
+        ra_stores_wait();
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::Threads + 128, 1)
+    forward_kernel(const __grid_constant__ struct persistent_forward f)
+{
+#if RA_IS_HOPPER
+    extern __shared__ __align__(1024) char bytes[];
+    struct shared_memory<Shape> &shared = *(struct shared_memory<Shape> *)bytes;
+    if (threadIdx.x == 0)
+        begin_barriers<Shape>(shared);
+    __syncthreads();
+    int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+    if (warp < 4) {
+        ra_fewer_registers<Shape::Groups == 3 ? 32 : 24>();
+        if (warp == 0)
+            load_all(shared, f);
+    } else {
+        ra_more_registers<Shape::Groups == 3 ? 160 : 240>();
+        compute_all(shared, f, warp * 16 - 64 + threadIdx.x % 32 / 4);
+    }
+#endif
+}
+
+template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cudaStream_t stream)
+{
+    static_assert(sizeof(struct shared_memory<Shape>) <= 227 << 10, "a GPU has not the shared memory");
+    struct persistent_forward f;
+    int processors;
+    cudaError_t error = ra_ask_device(&processors, cudaDevAttrMultiProcessorCount);
+    if (error == cudaSuccess)
+        error = prepare_hopper<Shape>(&f, x);
+    f.by_boxes = x->first && x->last && x->o.type == x->q.type && Shape::Dim < 256 &&
+                 ra_in_boxes(x->o, x->queries, x->dim);
+    if (error == cudaSuccess && f.by_boxes)
+        error = ra_make_map(&f.o_map, x->o, x->batch, x->queries, x->heads, x->dim, 64);
+    if (error != cudaSuccess)
+        return error;
+    return ra_launch(forward_kernel<Shape>, ra_least(processors, f.blocks), Shape::Threads + 128,
+                     sizeof(struct shared_memory<Shape>), stream, f);
+}
+
+extern "C" cudaError_t ra_k07_forward(const struct ra_kernel *x, cudaStream_t stream)
+{
+    return launch_or_k03(x, stream, [=](auto type, auto dim) {
+        return launch<shape_of<decltype(type), decltype(dim)::value>>(x, stream);
+    });
+}

@@ -1,0 +1,328 @@
+/* ra_forward: what the forwards on tensor cores share, k03 to k06: which block of threads has which rows,
+ * what a warp does with its scores between the two products, and how a launch ends, with the carry.
+ *
+ * Chapter 11b.
+ */
+#ifndef RA_FORWARD_H
+#define RA_FORWARD_H
+
+#include "k03.h"
+
+/* The shape of a tile. Blocks: of 16 query rows, for each warp. Keys: of a tile. */
+template <class Type_, int Dim_, int Blocks_, int Keys_, int Warps_>
+struct forward_tile : tile<Type_, Dim_, Warps_> {
+    static constexpr int Blocks = Blocks_, Keys = Keys_, Rows = Warps_ * 16 * Blocks;
+    static constexpr int Words = (Keys + 31) / 32; /* with a bit for every key */
+
+    /* What a thread has of its warp's rows of s, and of o. Number [i][c][2 r + e] is of row 16 i +
+     * 8 r + lane / 4 of the warp, and of column 8 c + 2 (lane % 4) + e. */
+    typedef float Scores[Blocks][Keys / 8][4], Outputs[Blocks][Dim_ / 8][4];
+};
+
+/* What the launcher works out once for all threads. */
+struct forward {
+    struct ra_kernel x;
+    float factor;      /* a score times this is its power of two */
+    float over_cap;    /* 1 / soft cap */
+    bool plain;        /* that is all: no soft cap, and factor > 0 */
+    bool chunks;       /* rows of q, k and v can be read 16 bytes at a time */
+    bool pairs;        /* rows of o and the carry can be reached two numbers at a time */
+    int tiles;         /* of query rows */
+    int heads_at_once; /* a set of heads that go together: see launch */
+};
+
+/* What a block of threads has to do: the tile of query rows from a0 on, of one head. */
+struct task {
+    int b, h, g;
+    int64_t a0;
+};
+
+/* A thread's carry, of the keys of this launch: o, before it is divided; and of row 16 i + 8 r + lane
+ * / 4 the largest score and the sum of the weights. Of the sum, each of the four threads that share
+ * the row has a part, until the end. */
+template <class Shape> struct carry {
+    typename Shape::Outputs o;
+    float most[Shape::Blocks][2], sum[Shape::Blocks][2];
+};
+
+/* ---- Which rows, and which keys. */
+
+/* Tiles of the last rows come first: under a causal mask they have the most work. Heads come in sets
+ * whose keys and values stay in the L2 cache, and query heads that read the same keys side by side. */
+template <class Shape> RA_DEVICE struct task task_of(const struct forward &f, int block)
+{
+    int H = (int)f.x.heads, G = (int)f.x.key_heads;
+    struct ra_turn turn = ra_turn_of(block, (int)f.x.batch * H, f.heads_at_once, f.tiles);
+    struct task task;
+    task.b = turn.head / H;
+    task.g = turn.head % H / (H / G);
+    task.h = ra_query_head(f.x.head_map, H, G, task.g, turn.head % H % (H / G));
+    task.a0 = (int64_t)(f.tiles - 1 - turn.tile) * Shape::Rows;
+    return task;
+}
+
+/* A soft cap, or a scale that is not positive: turns products q . k into powers of two, so that the
+ * factor is 1. */
+template <class Shape> RA_DEVICE void cap_scores(typename Shape::Scores &s, const struct forward &f)
+{
+    constexpr int Keys = Shape::Keys;
+    float cap = f.x.score.softcap;
+#pragma unroll
+    for (int e = 0; e < Shape::Blocks * Keys / 2; e++) {
+        float &score = s[e / (Keys / 2)][e % (Keys / 2) / 4][e % 4];
+        score *= f.x.score.scale;
+        score = RA_LOG2E * (cap > 0 ? cap * ra_tanh(score * f.over_cap) : score);
+    }
+}
+
+/* Are all keys of this tile there? */
+template <class Shape> RA_DEVICE bool all_there(const uint32_t there[Shape::Words])
+{
+    bool all = true;
+#pragma unroll
+    for (int w = 0; w < Shape::Words; w++) {
+        uint32_t bits = Shape::Keys - 32 * w < 32 ? (1u << (Shape::Keys - 32 * w) % 32) - 1 : ~0u;
+        all = all && (there[w] & bits) == bits;
+    }
+    return all;
+}
+
+/* Sets the score of every key that a row does not see to -inf. `from`: how far this thread's first row
+ * is behind the first key of the tile. */
+template <class Shape>
+RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry,
+                           struct ra_band band, int64_t from,
+                           const uint32_t there[Shape::Words])
+{
+    constexpr int Keys = Shape::Keys;
+    int column = 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int i = 0; i < Shape::Blocks; i++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            /* Column 8 c + e of the tile is seen from lo to hi, counted from this thread's first
+             * column. */
+            int64_t row = from + 16 * i + 8 * r - column;
+            int lo = (int)ra_most(-Keys, ra_least(Keys, row + band.lo));
+            int hi = (int)ra_most(-Keys, ra_least(Keys, row + band.hi));
+            bool any = false;
+#pragma unroll
+            for (int c = 0; c < Keys / 8; c++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    bool seen = there[c / 4] >> (8 * (c % 4) + e + column) & 1;
+                    seen = seen && lo <= 8 * c + e && 8 * c + e <= hi;
+                    float &score = s[i][c][2 * r + e];
+                    score = seen ? score : -CUDART_INF_F;
+                    any = any || seen;
+                }
+            if (any)
+                carry.most[i][r] = fmaxf(carry.most[i][r], RA_LEAST);
+        }
+}
+
+/* Where every row sees every key. */
+template <class Shape> RA_DEVICE void note_seen(struct carry<Shape> &carry)
+{
+#pragma unroll
+    for (int i = 0; i < Shape::Blocks; i++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            carry.most[i][r] = fmaxf(carry.most[i][r], RA_LEAST);
+}
+
+/* The largest, and the sum, of the numbers of the four threads that share a row. */
+RA_DEVICE float most_of_row(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+
+RA_DEVICE float sum_of_row(float x)
+{
+    x += __shfl_xor_sync(0xffffffff, x, 1);
+    return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+/* ---- The end: the keys of this launch and those of the carry in memory, together. */
+
+/* What o of this launch and o in memory have to be multiplied by, before they are added up; and the
+ * largest score, times log2(e), and the sum of both. */
+struct merged {
+    float here, before, largest, sum;
+};
+
+/* For one row, of which this launch found a largest score, times log2(e), and a sum. At the end of all
+ * keys the factors divide by the sum, too. */
+RA_DEVICE struct merged merge(const struct ra_kernel &x, const struct task &task, int64_t a,
+                              float sum, float largest)
+{
+    struct merged m = {1, 0, largest, sum};
+    if (!x.first && a < x.queries) {
+        float old = *ra_floats(x.carry_max, task.b, a, task.h) * RA_LOG2E;
+        m.largest = fmaxf(old, largest);
+        m.before = old == -CUDART_INF_F ? 0 : ra_exp2(old - m.largest);
+        m.here = largest == -CUDART_INF_F ? 0 : ra_exp2(largest - m.largest);
+        m.sum = sum * m.here + *ra_floats(x.carry_sum, task.b, a, task.h) * m.before;
+    }
+    if (x.last) {
+        float over = m.sum == 0 ? 0 : 1 / m.sum;
+        m.here *= over;
+        m.before *= over;
+    }
+    return m;
+}
+
+/* Writes lse of a row, or the largest score and the sum for the next launch. */
+RA_DEVICE void store_sums(const struct ra_kernel &x, const struct task &task, int64_t a,
+                          const struct merged &m)
+{
+    if (x.last) {
+        *ra_floats(x.lse, task.b, a, task.h) =
+            m.sum == 0 ? -CUDART_INF_F : RA_LN2 * m.largest + logf(m.sum);
+    } else {
+        *ra_floats(x.carry_max, task.b, a, task.h) = RA_LN2 * m.largest;
+        *ra_floats(x.carry_sum, task.b, a, task.h) = m.sum;
+    }
+}
+
+/* Two neighbouring numbers of a row, columns c and c + 1; what is beyond column dim is left out. */
+template <class Type>
+RA_DEVICE void store_pair(const struct ra_tensor &x, int64_t at, int c, int dim, bool pairs,
+                          float first, float second)
+{
+    if (x.type == RA_FLOAT32) {
+        float *to = (float *)x.data + at + c;
+        if (pairs && c < dim) {
+            *(float2 *)to = make_float2(first, second);
+        } else {
+            if (c < dim)
+                to[0] = first;
+            if (c + 1 < dim)
+                to[1] = second;
+        }
+    } else {
+        uint16_t *to = (uint16_t *)x.data + at + c;
+        uint32_t both = Type::pair(first, second);
+        if (c < dim)
+            to[0] = (uint16_t)both;
+        if (c + 1 < dim)
+            to[1] = (uint16_t)(both >> 16);
+    }
+}
+
+/* This thread's numbers of a row of the carry, two of every eight columns; 0 beyond column dim. All
+ * are asked for before the first is used: they are on their way together. */
+template <int Columns>
+RA_DEVICE void load_row(float2 to[Columns], const struct ra_tensor &x, int64_t at, int dim,
+                        bool pairs)
+{
+    const float *row = (const float *)x.data + at;
+    if (pairs) {
+#pragma unroll
+        for (int c = 0; c < Columns; c++)
+            to[c] = 8 * c < dim ? *(const float2 *)(row + 8 * c) : make_float2(0, 0);
+        return;
+    }
+#pragma unroll
+    for (int c = 0; c < Columns; c++) {
+        to[c].x = 8 * c < dim ? row[8 * c] : 0;
+        to[c].y = 8 * c + 1 < dim ? row[8 * c + 1] : 0;
+    }
+}
+
+/* Writes this thread's numbers of a row of o, or of the carry: numbers [2 r] and [2 r + 1] of `o`. */
+template <class Shape>
+RA_DEVICE void store_outputs(const struct forward &f, const struct task &task, int64_t a, int r,
+                             float (&o)[Shape::Dim / 8][4], const struct merged &m)
+{
+    constexpr int Columns = Shape::Dim / 8;
+    typedef typename Shape::Type Type;
+    const struct ra_kernel &x = f.x;
+    int column = 2 * (threadIdx.x % 4), dim = (int)x.dim;
+    int64_t at = ra_place(x.o, task.b, a, task.h);
+    int64_t carry_at = ra_place(x.carry_o, task.b, a, task.h);
+    float2 old[Columns] = {};
+    if (!x.first)
+        load_row<Columns>(old, x.carry_o, carry_at + column, dim - column, f.pairs);
+#pragma unroll
+    for (int c = 0; c < Columns; c++) {
+        o[c][2 * r] = o[c][2 * r] * m.here + old[c].x * m.before;
+        o[c][2 * r + 1] = o[c][2 * r + 1] * m.here + old[c].y * m.before;
+    }
+    if (x.last && f.pairs && x.o.type != RA_FLOAT32) {
+#pragma unroll
+        for (int c = 0; c < Columns; c++)
+            if (8 * c + column < dim)
+                *(uint32_t *)((uint16_t *)x.o.data + at + 8 * c + column) =
+                    Type::pair(o[c][2 * r], o[c][2 * r + 1]);
+        return;
+    }
+    const struct ra_tensor &to = x.last ? x.o : x.carry_o;
+#pragma unroll
+    for (int c = 0; c < Columns; c++)
+        store_pair<Type>(to, x.last ? at : carry_at, 8 * c + column, dim, f.pairs, o[c][2 * r],
+                         o[c][2 * r + 1]);
+}
+
+/* Row [i][r] of this thread, row a of the queries, with what the carry in memory has. */
+template <class Shape>
+RA_DEVICE struct merged merge_row(const struct forward &f, const struct task &task, int64_t a,
+                                  const struct carry<Shape> &carry, int i, int r)
+{
+    float sum = sum_of_row(carry.sum[i][r]);
+    if (carry.most[i][r] == RA_LEAST)
+        sum = CUDART_NAN_F;
+    struct merged m = merge(f.x, task, a, sum, carry.most[i][r] * f.factor);
+
+    /* All four threads of the row have read the carry before one of them writes it. */
+    __syncwarp();
+    return m;
+}
+
+/* Writes all rows of this thread, the first of which is row0. */
+template <class Shape>
+RA_DEVICE void finish(const struct forward &f, const struct task &task, int64_t row0,
+                      struct carry<Shape> &carry)
+{
+#pragma unroll
+    for (int i = 0; i < Shape::Blocks; i++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int64_t a = row0 + 16 * i + 8 * r;
+            struct merged m = merge_row<Shape>(f, task, a, carry, i, r);
+            if (a >= f.x.queries)
+                continue;
+            if (threadIdx.x % 4 == 0)
+                store_sums(f.x, task, a, m);
+            store_outputs<Shape>(f, task, a, r, carry.o[i], m);
+        }
+}
+
+/* ---- For the host. */
+
+/* Of a launch with tiles of so many rows. */
+static inline struct forward prepare_forward(const struct ra_kernel *x, int rows)
+{
+    struct forward f;
+    f.x = *x;
+    float factor = x->score.scale * RA_LOG2E;
+    f.plain = x->score.softcap == 0 && factor > 1e-30f;
+    f.factor = f.plain ? factor : 1;
+    f.over_cap = x->score.softcap > 0 ? 1 / x->score.softcap : 0;
+    f.chunks =
+        ra_in_chunks(x->q, x->dim) && ra_in_chunks(x->k, x->dim) && ra_in_chunks(x->v, x->dim);
+    f.pairs = (!x->last || in_pairs(x->o, x->dim)) &&
+              ((x->first && x->last) || in_pairs(x->carry_o, x->dim));
+    f.tiles = (int)((x->queries + rows - 1) / rows);
+
+    /* As many heads at once as half of an L2 cache of 50 MB holds, but enough of them that the
+     * blocks with little work, which come last, can fill what is left by those with much. */
+    int64_t heads = x->batch * x->heads, bytes = 4 * x->dim * ra_most(1, x->keys);
+    int64_t fit = (24 << 20) / bytes * (x->heads / x->key_heads);
+    int64_t at_once = ra_most(ra_most(1, fit), 1024 / f.tiles);
+    f.heads_at_once = (int)ra_least(at_once, heads);
+    return f;
+}
+
+#endif
