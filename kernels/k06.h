@@ -24,7 +24,7 @@ enum {
 };
 
 /* The shape of a tile. Dim: D, rounded up with zeros, which TMA fills in. */
-template <class Type_, int Dim_, int Keys_, int Queries_, int Stages_ = 2> struct hopper_tile {
+template <class Type_, int Dim_, int Keys_, int Queries_, int Stages_ = 2> struct backward_tile {
     typedef Type_ Type;
     static constexpr int Dim = Dim_, Keys = Keys_, Queries = Queries_, Stages = Stages_;
     static constexpr int Key_bytes = 2 * Dim * Keys, Query_bytes = 2 * Dim * Queries;
@@ -412,8 +412,7 @@ RA_DEVICE void add_keys(const struct ra_kernel &x, const struct ra_tensor &to,
                          (int)x.dim, scale, c);
 }
 
-/* ---- dq, while keys stay: a product over all keys of the block, of which each warpgroup
- * has only some. */
+/* ---- dq, while keys stay: a product over all keys of the block. ds of one warpgroup is only part of it. */
 
 /* Which half of dq a warpgroup multiplies: of 128 queries 64, with all columns, which are no more than
  * 64; of 64 queries all, and half of the columns. */
@@ -426,17 +425,17 @@ template <class Shape> struct dq_part {
     static_assert(!By_queries || Shape::Dim == 64, "not two halves");
 };
 
-/* This warpgroup's ds, into shared memory: 8 x 8 numbers in each of four quarters at a time. */
+/* This warpgroup's ds, into shared memory as it is computed: a row for each key, in panels of 64
+ * queries. Four 8 x 8 matrices at a time. */
 template <class Shape>
 RA_DEVICE void store_slopes(char *to, const uint32_t (&ds)[Shape::Queries / 16][4])
 {
-    int lane = ra_afresh(threadIdx.x) % 32, row = my_row() % Shape::Keys / 16 * 16 + lane % 16;
-    uint32_t first = ra_shared(to) + ra_panel_place(row, lane / 16 * 8, Shape::Keys);
+    constexpr int Keys = Shape::Keys;
+    int lane = ra_afresh(threadIdx.x) % 32, row = my_row() % Keys / 16 * 16 + lane % 16;
+    uint32_t first = ra_shared(to) + ra_panel_place(row, lane / 16 * 8, Keys);
 #pragma unroll
     for (int i = 0; i < Shape::Queries / 16; i++)
-        ra_store_matrices((first ^ ra_panel_place(0, 16 * i % 64, Shape::Keys)) +
-                              ra_panel_place(0, 16 * i / 64 * 64, Shape::Keys),
-                          ds[i]);
+        ra_store_matrices(ra_panel_along(first, 16 * i, Keys), ds[i]);
 }
 
 /* c = a^T b over all keys, both with a row for each key: 64 columns of a, and some of b. */

@@ -125,8 +125,7 @@ RA_DEVICE struct queries_task queries_task_of(const struct backward &f, int bloc
 template <class Shape> struct queries_memory {
     alignas(RA_PANEL_ALIGNMENT) char q[Shape::Query_bytes], d_out[Shape::Query_bytes];
     char k[Shape::Stages][Shape::Key_bytes], v[Shape::Stages][Shape::Key_bytes];
-    uint32_t there[Shape::Stages]
-                  [Shape::Keys / 32]; /* a bit for every key: not hidden by the mask */
+    uint32_t there[Shape::Stages][Shape::Keys / 32];   /* a bit for every key: not hidden */
     uint32_t spoiled[Shape::Stages][Shape::Keys / 32]; /* with a number that is not finite */
     ra_barrier queries_full, full[Shape::Stages], empty[Shape::Stages];
 };
@@ -323,6 +322,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1) k06_dq(const __grid_constant__
 
 template <class Shape> static cudaError_t launch_dq(const struct ra_kernel *x, cudaStream_t stream)
 {
+    /* In the L2 cache: k and v, which the query heads of a group share. */
     int64_t heads = x->batch * x->heads;
     int64_t tiles = (x->queries + Shape::Queries - 1) / Shape::Queries;
     int64_t head_bytes = 4 * x->keys * x->dim / (x->heads / x->key_heads);
@@ -334,18 +334,19 @@ template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, 
 {
     cudaError_t error;
     if (x->dim <= 64) {
-        typedef hopper_tile<Type, 64, 128, 128> Shape;
+        typedef backward_tile<Type, 64, 128, 128> Shape;
         error = launch_keys<Shape, struct keys_memory<Shape>>(k06_dk_dv<Shape>, x, 4, stream);
         return error != cudaSuccess ? error : launch_dq<Shape>(x, stream);
     }
     if (x->dim <= 128) {
-        typedef hopper_tile<Type, 128, 128, 64> Shape;
+        typedef backward_tile<Type, 128, 128, 64> Shape;
         error = launch_keys<Shape, struct keys_memory<Shape>>(k06_dk_dv<Shape>, x, 4, stream);
         return error != cudaSuccess ? error
-                                    : launch_dq<hopper_tile<Type, 128, 128, 128>>(x, stream);
+                                    : launch_dq<backward_tile<Type, 128, 128, 128>>(x, stream);
     }
     error = launch_wide<Type, false>(x, stream);
-    return error != cudaSuccess ? error : launch_dq<hopper_tile<Type, 256, 64, 128, 1>>(x, stream);
+    return error != cudaSuccess ? error
+                                : launch_dq<backward_tile<Type, 256, 64, 128, 1>>(x, stream);
 }
 
 extern "C" cudaError_t ra_k06_backward(const struct ra_kernel *x, cudaStream_t stream)

@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
 template <class Type, bool Adds_dq>
 static cudaError_t launch_wide(const struct ra_kernel *x, cudaStream_t stream)
 {
-    typedef hopper_tile<Type, 256, 64, 64> Shape;
+    typedef backward_tile<Type, 256, 64, 64> Shape;
     return launch_keys<Shape, struct wide_memory<Shape>>(k06_wide<Shape, Adds_dq>, x,
                                                          Adds_dq ? 8 : 4, stream);
 }

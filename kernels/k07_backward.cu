@@ -120,7 +120,7 @@ template <class Type, int Dim, int Queries>
 static cudaError_t launch_fused(const struct ra_kernel *x, cudaStream_t stream)
 {
     /* In the L2 cache: q, d_out, and dq in float32. */
-    typedef hopper_tile<Type, Dim, 128, Queries> Shape;
+    typedef backward_tile<Type, Dim, 128, Queries> Shape;
     return launch_keys<Shape, struct fused_memory<Shape>>(k07_fused<Shape>, x, 8, stream);
 }
 
