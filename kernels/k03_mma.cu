@@ -256,8 +256,8 @@ template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cuda
     struct forward f = prepare_forward(x, Shape::Rows);
     static_assert(Shape::Shared_bytes <= 99 << 10, "a GPU has not the shared memory");
 
-    return ra_launch(forward_kernel<Shape>, x->batch * x->heads * f.tiles, Shape::Threads, Shape::Shared_bytes,
-                     stream, f);
+    return ra_launch(forward_kernel<Shape>, x->batch * x->heads * f.tiles, Shape::Threads,
+                     Shape::Shared_bytes, stream, f);
 }
 
 template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, cudaStream_t stream)

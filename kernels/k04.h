@@ -80,8 +80,8 @@ RA_DEVICE void pack(uint32_t (&p)[Shape::Keys / 16][4], const typename Shape::Sc
 {
 #pragma unroll
     for (int i = 0; i < Shape::Keys / 4; i++)
-        p[i / 4][i % 4] = Shape::Type::pair(weights[0][i / 2][i % 2 * 2],
-                                            weights[0][i / 2][i % 2 * 2 + 1]);
+        p[i / 4][i % 4] =
+            Shape::Type::pair(weights[0][i / 2][i % 2 * 2], weights[0][i / 2][i % 2 * 2 + 1]);
 }
 
 /* o += p v. The values lie with one row for a key: for this product they are turned. */
@@ -120,7 +120,8 @@ RA_DEVICE void take_out_spoiled_values(char *k, char *v, int thread, int barrier
 /* Turns the scores of row r into weights under its largest score so far. Returns what the carry of the row
  * is multiplied by. */
 template <class Shape>
-RA_DEVICE float weigh_row(typename Shape::Scores &s, struct carry<Shape> &carry, int r, float factor)
+RA_DEVICE float weigh_row(typename Shape::Scores &s, struct carry<Shape> &carry, int r,
+                          float factor)
 {
     float old = carry.most[0][r], now = old;
 #pragma unroll
@@ -202,8 +203,8 @@ static cudaError_t prepare_hopper(struct hopper_forward *f, const struct ra_kern
 {
     (struct forward &)*f = prepare_forward(x, Shape::Rows);
     f->blocks = (int)(x->batch * x->heads * f->tiles);
-    cudaError_t error = ra_make_map(&f->q_map, x->q, x->batch, x->queries, x->heads, x->dim,
-                                    Shape::Rows);
+    cudaError_t error =
+        ra_make_map(&f->q_map, x->q, x->batch, x->queries, x->heads, x->dim, Shape::Rows);
     if (error == cudaSuccess)
         error = ra_make_map(&f->k_map, x->k, x->batch, x->keys, x->key_heads, x->dim, Shape::Keys);
     if (error == cudaSuccess)
@@ -219,15 +220,15 @@ static cudaError_t launch_hopper(void (*kernel)(struct hopper_forward), int thre
     static_assert(sizeof(Memory) <= 227 << 10, "a GPU has not the shared memory");
     struct hopper_forward f;
     cudaError_t error = prepare_hopper<Shape>(&f, x);
-    return error != cudaSuccess
-               ? error
-               : ra_launch(kernel, f.blocks, threads, sizeof(Memory), stream, f);
+    return error != cudaSuccess ? error
+                                : ra_launch(kernel, f.blocks, threads, sizeof(Memory), stream, f);
 }
 
 /* Calls launch(type, columns) with D rounded up to whole panels, a constant; where these kernels cannot
  * run it, k03 does. */
 template <class Launch>
-static cudaError_t launch_or_k03(const struct ra_kernel *x, cudaStream_t stream, const Launch &launch)
+static cudaError_t launch_or_k03(const struct ra_kernel *x, cudaStream_t stream,
+                                 const Launch &launch)
 {
     bool answer;
     cudaError_t error = takes(&answer, x);

@@ -36,8 +36,8 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     const struct hopper_task &task = shared.task;
     uint32_t allowed[Shape::Words];
     if (f.x.mask.data)
-        rows_there<Shape::Keys>(allowed, f.x.mask, task.b,
-                                task.first + (int64_t)tile * Shape::Keys, task.first + task.keys);
+        rows_there<Shape::Keys>(allowed, f.x.mask, task.b, task.first + (int64_t)tile * Shape::Keys,
+                                task.first + task.keys);
     bool whole = tile >= task.whole && tile < task.whole_end &&
                  (!f.x.mask.data || all_there<Shape>(allowed));
 
@@ -64,8 +64,7 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     ra_pin(carry.o[0]);
     ra_pin(p);
     ra_products_begin();
-    add_values<Shape>(carry.o, p,
-                      ra_descriptor(ra_shared(shared.v), ra_panel_stride(Shape::Keys)));
+    add_values<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v), ra_panel_stride(Shape::Keys)));
     ra_products_end();
     ra_products_wait<0>();
     ra_pin(carry.o[0]);
@@ -74,7 +73,9 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
 }
 
 template <class Shape>
-__global__ void __launch_bounds__(128, Shape::Dim == 64 ? 3 : Shape::Dim == 128 ? 2 : 1)
+__global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
+                                       : Shape::Dim == 128 ? 2
+                                                           : 1)
     forward_kernel(const __grid_constant__ struct hopper_forward f)
 {
 #if RA_IS_HOPPER

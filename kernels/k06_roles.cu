@@ -46,7 +46,7 @@ extern "C" cudaError_t ra_k06_forward(const struct ra_kernel *x, cudaStream_t st
 {
     return launch_or_k03(x, stream, [=](auto type, auto dim) {
         typedef shape_of<decltype(type), decltype(dim)::value> Shape;
-        return launch_hopper<Shape, struct shared_memory<Shape>>(
-            forward_kernel<Shape>, Shape::Threads + 128, x, stream);
+        return launch_hopper<Shape, struct shared_memory<Shape>>(forward_kernel<Shape>,
+                                                                 Shape::Threads + 128, x, stream);
     });
 }

@@ -10,9 +10,12 @@
 
 /* Three warpgroups compute; of D = 256 two, as o takes 128 registers. */
 template <class Type, int Dim> struct shape_of;
-template <class Type> struct shape_of<Type, 64> : hopper_tile<Type, 64, 176, 3> {};
-template <class Type> struct shape_of<Type, 128> : hopper_tile<Type, 128, 128, 3> {};
-template <class Type> struct shape_of<Type, 256> : hopper_tile<Type, 256, 64, 2> {};
+template <class Type> struct shape_of<Type, 64> : hopper_tile<Type, 64, 176, 3> {
+};
+template <class Type> struct shape_of<Type, 128> : hopper_tile<Type, 128, 128, 3> {
+};
+template <class Type> struct shape_of<Type, 256> : hopper_tile<Type, 256, 64, 2> {
+};
 
 /* Shared memory: two places for keys and two for values. */
 template <class Shape> struct roles_memory {
@@ -129,6 +132,7 @@ RA_DEVICE void give(ra_barrier *empty)
         ra_barrier_arrive(empty);
 }
 
+/* Does every row of the block see every key of the tile? */
 template <class Shape>
 RA_DEVICE bool is_whole(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
                         const struct hopper_task &task, int tile, int number)
@@ -157,28 +161,26 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
 {
     constexpr int Keys = Shape::Keys;
     int number = task.number + tile, place = place_of(number), parity = parity_of(number);
-    bool sure = tile >= task.whole && tile < task.whole_end && !f.x.mask.data;
-    const uint32_t *allowed = shared.allowed[number % 4];
-    bool whole = sure;
     ra_barrier_wait(&shared.full_k[place], parity);
-    if (!sure) {
-        whole = f.x.mask.data && tile >= task.whole && tile < task.whole_end &&
-                all_there<Shape>(allowed);
-        if (!whole) {
-            ra_barrier_wait(&shared.full_v[place], parity);
-            take_out_spoiled_values<Shape>(shared.k[place], shared.v[place], threadIdx.x - 128, 1);
-        }
+
+    /* Mostly every row of the block sees every key. */
+    bool whole = is_whole<Shape>(shared, f, task, tile, number);
+    if (!whole) {
+        ra_barrier_wait(&shared.full_v[place], parity);
+        take_out_spoiled_values<Shape>(shared.k[place], shared.v[place], threadIdx.x - 128, 1);
     }
 
     typename Shape::Scores s;
     ra_products_begin();
-    multiply_keys<Shape>(s, ra_descriptor(ra_shared(shared.q) + ra_panel_place(64 * group_of(), 0, Shape::Rows), 0), ra_descriptor(ra_shared(shared.k[place]), 0));
+    multiply_keys<Shape>(
+        s, ra_descriptor(ra_shared(shared.q) + ra_panel_place(64 * group_of(), 0, Shape::Rows), 0),
+        ra_descriptor(ra_shared(shared.k[place]), 0));
     ra_products_end();
     ra_products_wait<0>();
     ra_pin(s[0]);
     give(&shared.empty_k[place]);
 
-    soften<Shape>(s, carry, f, task, tile, whole, row_of(), allowed);
+    soften<Shape>(s, carry, f, task, tile, whole, row_of(), shared.allowed[number % 4]);
     uint32_t p[Keys / 16][4];
     pack<Shape>(p, s);
 
@@ -186,23 +188,11 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
     ra_pin(carry.o[0]);
     ra_pin(p);
     ra_products_begin();
-    add_values<Shape>(carry.o, p,
-                      ra_descriptor(ra_shared(shared.v[place]), ra_panel_stride(Keys)));
+    add_values<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v[place]), ra_panel_stride(Keys)));
     ra_products_end();
     ra_products_wait<0>();
     ra_pin(carry.o[0]);
     give(&shared.empty_v[place]);
-}
-
-/* The tiles of keys that some of this warpgroup's rows see. */
-template <class Shape> RA_DEVICE int first_of(const struct hopper_task &task)
-{
-    return task.first_of[group_of()];
-}
-
-template <class Shape> RA_DEVICE int end_of(const struct hopper_task &task)
-{
-    return task.end_of[group_of()];
 }
 
 /* A tile of keys that only the other warpgroups see. */
@@ -220,7 +210,7 @@ RA_DEVICE void pass(struct roles_memory<Shape> &shared, const struct hopper_forw
     give(&shared.empty_v[place]);
 }
 
-/* All tiles of keys, one after the other, once the queries are there; then these may go. */
+/* All tiles of keys, one after the other: in the middle those that this warpgroup sees. */
 template <class Shape>
 RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
                           const struct hopper_task &task, struct carry<Shape> &carry)
@@ -228,10 +218,10 @@ RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hoppe
     int tile = 0;
     begin(carry);
 #pragma unroll 1
-    for (; tile < first_of<Shape>(task); tile++)
+    for (; tile < task.first_of[group_of()]; tile++)
         pass(shared, f, task, tile);
 #pragma unroll 1
-    for (; tile < end_of<Shape>(task); tile++)
+    for (; tile < task.end_of[group_of()]; tile++)
         fold(shared, f, task, tile, carry);
 #pragma unroll 1
     for (; tile < task.count; tile++)

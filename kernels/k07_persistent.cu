@@ -50,8 +50,8 @@ RA_DEVICE void load_all(struct shared_memory<Shape> &shared, const struct persis
 
 /* The outputs of a warpgroup, through its place in shared memory, by TMA. */
 template <class Shape>
-RA_DEVICE void store_boxes(char *place, const struct persistent_forward &f,
-                           const struct task &task, struct carry<Shape> &carry)
+RA_DEVICE void store_boxes(char *place, const struct persistent_forward &f, const struct task &task,
+                           struct carry<Shape> &carry)
 {
     int lane = threadIdx.x % 32, group = group_of(), row = row_of();
     int first = row / 16 * 16 % 64 + lane % 16;
@@ -134,7 +134,8 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
 
 template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cudaStream_t stream)
 {
-    static_assert(sizeof(struct shared_memory<Shape>) <= 227 << 10, "a GPU has not the shared memory");
+    static_assert(sizeof(struct shared_memory<Shape>) <= 227 << 10,
+                  "a GPU has not the shared memory");
     struct persistent_forward f;
     int processors;
     cudaError_t error = ra_ask_device(&processors, cudaDevAttrMultiProcessorCount);

@@ -91,8 +91,7 @@ template <class Shape> RA_DEVICE bool all_there(const uint32_t there[Shape::Word
  * is behind the first key of the tile. */
 template <class Shape>
 RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry,
-                           struct ra_band band, int64_t from,
-                           const uint32_t there[Shape::Words])
+                           struct ra_band band, int64_t from, const uint32_t there[Shape::Words])
 {
     constexpr int Keys = Shape::Keys;
     int column = 2 * (threadIdx.x % 4);

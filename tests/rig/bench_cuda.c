@@ -24,7 +24,8 @@ static const char usage[] =
     "  --quick        fewer shapes, three repeats\n"
     "  --repeat N     repeats of which the median counts (10)\n"
     "  --csv FILE     the numbers of one GPU, and more, separated by commas\n"
-    "  --turns        instead, for each line of the input the lines whose name has its text, and then\n"
+    "  --turns        instead, for each line of the input the lines whose name has its text, and "
+    "then\n"
     "                 'end': so another program can take turns with this one\n"
     "  --timeline FILE\n"
     "                 when each rank of the ring computed and copied, hop by hop, in the last of\n"
@@ -54,14 +55,10 @@ static _Noreturn void explain(FILE *where, int status)
 static void read_options(int argc, char **argv)
 {
     static const struct option words[] = {
-        {"only", required_argument, NULL, 'o'},
-        {"quick", no_argument, NULL, 'q'},
-        {"repeat", required_argument, NULL, 'r'},
-        {"csv", required_argument, NULL, 'c'},
-        {"timeline", required_argument, NULL, 't'},
-        {"turns", no_argument, NULL, 'u'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
+        {"only", required_argument, NULL, 'o'},     {"quick", no_argument, NULL, 'q'},
+        {"repeat", required_argument, NULL, 'r'},   {"csv", required_argument, NULL, 'c'},
+        {"timeline", required_argument, NULL, 't'}, {"turns", no_argument, NULL, 'u'},
+        {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
     };
     const char *csv = NULL, *timeline = NULL;
     bool repeat_given = false;

@@ -41,7 +41,8 @@ static void place(struct set *set, enum ra_type type)
     kernel->dq = take_rows(set, RA_FLOAT32, H, D);
     kernel->dk = take_rows(set, RA_FLOAT32, G, D);
     kernel->dv = take_rows(set, RA_FLOAT32, G, D);
-    kernel->semaphores = take(set, ra_kernel_semaphores(kernel) * (int64_t)sizeof *kernel->semaphores);
+    kernel->semaphores =
+        take(set, ra_kernel_semaphores(kernel) * (int64_t)sizeof *kernel->semaphores);
 
     /* Gradients of float32 inputs are finished where they are added up. */
     bool rounded = type != RA_FLOAT32;

@@ -83,9 +83,9 @@ struct rig_state rig_read_state(void)
         void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
         int (*start)(void) = library ? (int (*)(void))dlsym(library, "nvmlInit_v2") : NULL;
         int (*find)(const char *, void **) =
-            library ? (int (*)(const char *, void **))dlsym(
-                          library, "nvmlDeviceGetHandleByPciBusId_v2")
-                    : NULL;
+            library
+                ? (int (*)(const char *, void **))dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2")
+                : NULL;
         if (start && find && start() == 0 && cudaGetDevice(&id) == cudaSuccess &&
             cudaDeviceGetPCIBusId(bus, sizeof bus, id) == cudaSuccess && find(bus, &device) == 0) {
             clock = (int (*)(void *, int, unsigned *))dlsym(library, "nvmlDeviceGetClockInfo");
