@@ -176,7 +176,7 @@ int main(void)
     printf("%-24s %d of %d numbers are misplaced\n", "q, ds", wrong, QUERIES * DIM + KEYS * GROUP);
 
     for (int row = 0; row < QUERIES; row += GROUP) {
-        char name[32];
+        char name[40];
         snprintf(name, sizeof name, "s = q k^T, rows %d on", row);
         memset(s, 0, sizeof s);
         scores(s, at_q, row, at_k);
@@ -185,7 +185,7 @@ int main(void)
     output(o, at_p, at_v);
     wrong += judge("o = p v", DIM, o, p, KEYS, 1, v, 1, DIM, KEYS);
     for (int half = 0; half < DIM; half += 64) {
-        char name[32];
+        char name[40];
         snprintf(name, sizeof name, "dq = ds k, columns %d on", half);
         memset(dq, 0, sizeof dq);
         dq_half(dq, at_ds, at_k, half);
