@@ -80,11 +80,6 @@ static void put(struct tasks *thread, struct task task)
     thread->tasks[thread->count++] = task;
 }
 
-static void put_wait(struct tasks *thread, struct barrier *barrier, int parity)
-{
-    put(thread, (struct task){WAIT, .barrier = barrier, .number = parity});
-}
-
 static void stage_begin(struct stage *stage, const char *name)
 {
     stage->name = name;
@@ -99,8 +94,8 @@ static void stage_begin(struct stage *stage, const char *name)
 static void load(struct stage *stage, int tile)
 {
     int round = tile / STAGES;
-    put_wait(&producer, &stage->empty, (round + 1) % 2);
-    put(&producer, (struct task){EXPECT, .barrier = &stage->full, .number = BOXES * BOX});
+    put(&producer, (struct task){WAIT, &stage->empty, .number = (round + 1) % 2});
+    put(&producer, (struct task){EXPECT, &stage->full, .number = BOXES * BOX});
     for (int box = 0; box < BOXES; box++)
         put(&producer, (struct task){COPY, &stage->full, stage, tile, box});
 }
@@ -120,7 +115,7 @@ static void produce(void)
 static void multiply(struct tasks *warp, struct stage *stage, int tile)
 {
     int round = tile / STAGES;
-    put_wait(warp, &stage->full, round % 2);
+    put(warp, (struct task){WAIT, &stage->full, .number = round % 2});
     for (int box = 0; box < BOXES; box++)
         put(warp, (struct task){READ, .stage = stage, .number = tile, .box = box});
     put(warp, (struct task){ARRIVE, .barrier = &stage->empty});
