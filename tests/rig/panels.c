@@ -3,6 +3,8 @@
  * Chapter 11d. The operands of three products of attention, as the kernels lay them out and describe
  * them, held against the plain product. Without a GPU it shows what comes out if a descriptor, a
  * stride or the swizzle is wrong. Small whole numbers stand for bfloat16, so that every sum is exact.
+ * What wgmma does here was held against an H200: 96 instructions with right and wrong descriptors, and
+ * every number was the same.
  */
 #include "ra_panel.h"
 #include <stdio.h>

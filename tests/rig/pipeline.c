@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A box is a panel of 64 of 128 columns and 128 rows, in bytes. Of each warpgroup that computes, a
- * warp does not wait for the others here: the hardware holds them closer together. */
+/* Four warps are a warpgroup. Here they do not wait for each other; on the GPU their products make them.
+ * A tile is two boxes of 128 rows, 64 columns each; BOX: in bytes. */
 enum { STEPS = 20, STAGES = 2, GROUPS = 3, WARPS = 4 * GROUPS, BOXES = 2, BOX = 128 * 128 };
 enum { RUNS = 200, MOST_TASKS = 400 };
 

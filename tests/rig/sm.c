@@ -19,7 +19,9 @@ enum { STEPS = 300, MOST_GROUPS = 4, COLUMN = 64, COLUMNS = 88 };
  *     s   waits until S is there                  c   copies the next keys, or values, by itself
  *     P   asks for O += P V; goes on at once      (   waits for its turn
  *     w   waits until all that it asked for       )   passes the turn to the next warpgroup
- */
+ *
+ * To ask takes no time here. A real warp stands while it asks, until the tensor cores have done most of
+ * it, and only then passes the turn: hence ) behind s. */
 struct design {
     const char *name, *letters;
     int groups, measured; /* warpgroups that compute; how busy the real kernel is, in percent */
@@ -31,7 +33,7 @@ static const struct design designs[] = {
     {"k06: roles, two consumers", "bSsxrPw", 2, 62},
     {"k06: three consumers", "bSsxrPw", 3, 79},
     {"two, overlap", "bSPsxwr", 2, 74},
-    {"two, overlap, ping-pong", "b(SP)sxwr", 2, 73},
+    {"two, overlap, ping-pong", "b(SPs)xwr", 2, 73},
 };
 
 /* ---- The units. Each serves one warpgroup after the other, 64 clocks at a time: a wgmma of m64 n128
@@ -53,6 +55,7 @@ struct group {
 
 static struct group groups[MOST_GROUPS];
 static struct unit tensor, exponentials, copies;
+static unsigned long long dice;
 static int turn;
 
 /* Which kind of work a warpgroup wants of a unit now: the first one first. -1: none. */
@@ -86,7 +89,6 @@ static bool serve(struct unit *unit, int count)
 
 static int between(int least, int most)
 {
-    static unsigned long long dice = 1;
     dice = dice * 6364136223846793005 + 1442695040888963407;
     return least + (int)((dice >> 33) % (unsigned)(most - least + 1));
 }
@@ -146,6 +148,7 @@ static void draw(int count, int column)
 static int simulate(const struct design *design, double *busy)
 {
     int steps = 0, worked = 0, clock = 0, count = design->groups;
+    dice = 1;
     memset(groups, 0, sizeof groups);
     tensor = (struct unit){SCORES, OUTPUTS, 0, 0};
     exponentials = (struct unit){EXPONENTIALS, EXPONENTIALS, 0, 0};
@@ -174,7 +177,7 @@ static int simulate(const struct design *design, double *busy)
 }
 
 /* A line of the table. At most: if no warpgroup ever had to wait for another. True: the model is off by
- * less than 6 of a hundred. */
+ * less than 5 of a hundred. */
 static bool show(const struct design *design)
 {
     struct design alone = *design;
@@ -184,7 +187,7 @@ static bool show(const struct design *design)
     most = most * design->groups < 100 ? most * design->groups : 100;
     printf("%-26s %6d %6.0f %% %6d %4.0f %%", design->name, chain, most, step, busy);
     printf(design->measured ? " %6d %%\n" : "\n", design->measured);
-    return busy > design->measured - 6 && busy < design->measured + 6;
+    return busy > design->measured - 5 && busy < design->measured + 5;
 }
 
 int main(int argc, char **argv)
