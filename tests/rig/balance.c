@@ -96,8 +96,8 @@ static void show(const char *name, int D, struct bill bill, int measured)
 
 int main(void)
 {
-    printf("  D  %-26s %8s %8s %8s %8s %8s %8s %8s\n", "a step of", "products", "shared", "exp",
-           "TMA", "sums", "at most", "measured");
+    printf("  D  %-20s %8s %8s %8s %8s %8s %8s\n", "a step of", "products", "shared", "exp", "TMA",
+           "sums", "busy");
     show("forward, 64 x 128", 128, forward(64, 128, 128), 63);
     show("forward, 128 x 128", 128, forward(128, 128, 128), 62);
     show("forward, 192 x 128", 128, forward(192, 128, 128), 79);

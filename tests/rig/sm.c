@@ -38,7 +38,8 @@ static const struct design designs[] = {
 
 /* ---- The units. Each serves one warpgroup after the other, 64 clocks at a time: a wgmma of m64 n128
  * k16, as an SM multiplies and adds 2,048 pairs of bfloat16 in a clock; 1,024 exponentials, 16 in a
- * clock; a ninth of 128 keys that threads copy, 57 bytes in a clock. */
+ * clock; a ninth of 128 keys that threads copy, if that is 57 bytes in a clock (by TMA it was 39 to
+ * 72). */
 enum { SCORES, OUTPUTS, EXPONENTIALS, COPIES, KINDS };
 enum { PART = 64 };
 
