@@ -1,7 +1,8 @@
 /* balance: what a step of each Hopper kernel asks of the units of an SM, in clocks.
  *
- * Chapters 11d and 11e. All units can work at the same time, so a step takes at least the clocks of the
- * busiest one. Beside them stands how busy the tensor cores were on an H200; so were the rates measured.
+ * Chapters 11d and 11e. All units can work at the same time, so a step takes at least the clocks of
+ * the busiest one. Beside them stands how busy the tensor cores were on an H200; so were the rates
+ * measured.
  */
 #include <stdio.h>
 
@@ -73,8 +74,8 @@ static struct bill backward_keys(int keys, int queries, int D)
     return bill;
 }
 
-/* And dQ: dS goes through shared memory, to all warpgroups, and each part of the sum to L2. Each of two
- * warpgroups has 64 queries and 64 columns: the other half of D, or of the queries. */
+/* And dQ: dS goes through shared memory, to all warpgroups, and each part of the sum to L2. Each of
+ * two warpgroups has 64 queries and 64 columns: the other half of D, or of the queries. */
 static struct bill backward_fused(int keys, int queries, int D)
 {
     struct bill bill = backward_keys(keys, queries, D);

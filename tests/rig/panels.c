@@ -1,10 +1,10 @@
 /* panels: what TMA writes into shared memory and what wgmma reads there, followed byte by byte.
  *
- * Chapter 11d. The operands of three products of attention, as the kernels lay them out and describe
- * them, held against the plain product. Without a GPU it shows what comes out if a descriptor, a
- * stride or the swizzle is wrong. Small whole numbers stand for bfloat16, so that every sum is exact.
- * What wgmma does here was held against an H200: 96 instructions with right and wrong descriptors, and
- * every number was the same.
+ * Chapter 11d. The operands of three products of attention, as the kernels lay them out and
+ * describe them, held against the plain product. Without a GPU it shows what comes out if a
+ * descriptor, a stride or the swizzle is wrong. Small whole numbers stand for bfloat16, so that
+ * every sum is exact. What wgmma does here was held against an H200: 96 instructions with right and
+ * wrong descriptors, and every number was the same.
  */
 #include "ra_panel.h"
 #include <stdio.h>
@@ -44,8 +44,8 @@ static void tma_load(uint32_t to, const int16_t *from, int columns, int first, i
         }
 }
 
-/* Number k, 0 to 15, of row i of an operand. As it lies, row i is a row of the panel. Transposed, it is
- * a column, perhaps of a later panel, and k is the row. */
+/* Number k, 0 to 15, of row i of an operand. As it lies, row i is a row of the panel. Transposed,
+ * it is a column, perhaps of a later panel, and k is the row. */
 static int operand(uint64_t descriptor, bool transposed, int i, int k)
 {
     if (descriptor >> 62 != 1)
@@ -88,7 +88,8 @@ static void scores(int *s, uint32_t q, int row, uint32_t k)
               ra_descriptor_beyond(b, ra_panel_place(0, c, KEYS)), false);
 }
 
-/* o (64, DIM) = p v. p lies as (64, KEYS); in the kernel it is in registers. v lies as (KEYS, DIM). */
+/* o (64, DIM) = p v. p lies as (64, KEYS); in the kernel it is in registers. v lies as (KEYS,
+ * DIM). */
 static void output(int *o, uint32_t p, uint32_t v)
 {
     uint64_t a = ra_descriptor(p, 0), b = ra_descriptor(v, ra_panel_stride(KEYS));
@@ -97,8 +98,8 @@ static void output(int *o, uint32_t p, uint32_t v)
               ra_descriptor_beyond(b, ra_panel_place(key, 0, KEYS)), true);
 }
 
-/* Columns `half`, 0 or 64, and the next 63 of dq (64, DIM) = ds k, of which ds lies as (KEYS, 64): the
- * two warpgroups of the fused backward have a half each. */
+/* Columns `half`, 0 or 64, and the next 63 of dq (64, DIM) = ds k, of which ds lies as (KEYS, 64):
+ * the two warpgroups of the fused backward have a half each. */
 static void dq_half(int *dq, uint32_t ds, uint32_t k, int half)
 {
     uint64_t a = ra_descriptor(ds, 0);
@@ -110,7 +111,8 @@ static void dq_half(int *dq, uint32_t ds, uint32_t k, int half)
 
 /* ---- The judge. */
 
-/* Whole numbers of 8 bits, as bfloat16 has them, from dice: so no wrong sum is right by accident. */
+/* Whole numbers of 8 bits, as bfloat16 has them, from dice: so no wrong sum is right by
+ * accident. */
 static void fill(int16_t *x, int numbers)
 {
     static uint64_t dice = 1;
@@ -120,8 +122,9 @@ static void fill(int16_t *x, int numbers)
     }
 }
 
-/* Holds d (64, n) against a b^T. The steps from one row to the next, and from one k to the next, say how
- * a and b lie. If a number is wrong, draws a sign for each 8 x 8: all right, some wrong, all wrong. */
+/* Holds d (64, n) against a b^T. The steps from one row to the next, and from one k to the next,
+ * say how a and b lie. If a number is wrong, draws a sign for each 8 x 8: all right, some wrong,
+ * all wrong. */
 static int judge(const char *name, int n, const int *d, const int16_t *a, int a_row, int a_k,
                  const int16_t *b, int b_row, int b_k, int length)
 {

@@ -1,22 +1,22 @@
 /* pipeline: the warps of a Hopper block that hand tiles of keys and values to each other through
  * mbarriers, as tasks that are played in random orders.
  *
- * Chapter 11d. The loops of a kernel with roles, small enough to be broken: without a GPU it shows what
- * goes wrong if a wait, a parity or a number of arrivals is not right.
+ * Chapter 11d. The loops of a kernel with roles, small enough to be broken: without a GPU it shows
+ * what goes wrong if a wait, a parity or a number of arrivals is not right.
  */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Four warps are a warpgroup. Here they do not wait for each other; on the GPU their products make them.
- * A tile is two boxes of 128 rows, 64 columns each; BOX: in bytes. */
+/* Four warps are a warpgroup. Here they do not wait for each other; on the GPU their products make
+ * them. A tile is two boxes of 128 rows, 64 columns each; BOX: in bytes. */
 enum { STEPS = 20, STAGES = 2, GROUPS = 3, WARPS = 4 * GROUPS, BOXES = 2, BOX = 128 * 128 };
 enum { RUNS = 200, MOST_TASKS = 400 };
 
 /* ---- The hardware. */
 
-/* A phase is over when all arrivals have come, and all bytes that were announced. Then the next begins,
- * for which the arrivals are counted anew. */
+/* A phase is over when all arrivals have come, and all bytes that were announced. Then the next
+ * begins, for which the arrivals are counted anew. */
 struct barrier {
     int arrivals, pending, bytes, phase;
 };
@@ -67,7 +67,8 @@ static bool barrier_arrive(struct barrier *barrier, int bytes)
     return true;
 }
 
-/* Is the phase of this parity over? All that the hardware knows is the parity of the present one. */
+/* Is the phase of this parity over? All that the hardware knows is the parity of the present
+ * one. */
 static bool barrier_over(const struct barrier *barrier, int parity)
 {
     return barrier->phase % 2 != parity;
@@ -89,8 +90,8 @@ static void stage_begin(struct stage *stage, const char *name)
         stage->tile[box] = -1;
 }
 
-/* No stage has been emptied before it is first filled. So the first wait is for the phase before phase
- * 0, whose parity is 1: of a new barrier it counts as over. */
+/* No stage has been emptied before it is first filled. So the first wait is for the phase before
+ * phase 0, whose parity is 1: of a new barrier it counts as over. */
 static void load(struct stage *stage, int tile)
 {
     int round = tile / STAGES;
@@ -177,8 +178,8 @@ static bool copy(unsigned dice)
     return true;
 }
 
-/* Plays one run: the thread that is drawn does up to eight tasks; TMA, a copy. Returns how many tasks
- * of the warps are left when nobody can go on. */
+/* Plays one run: the thread that is drawn does up to eight tasks; TMA, a copy. Returns how many
+ * tasks of the warps are left when nobody can go on. */
 static int play(unsigned long long *dice)
 {
     int left = 0, idle = 0;

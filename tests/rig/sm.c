@@ -1,7 +1,8 @@
 /* sm: how busy the tensor cores of one SM are, clock by clock, for each design of the forward.
  *
  * Chapter 11d. A model, not a measurement. It knows what waits for what, and a few clocks that were
- * measured on an H200, for D = 128 and tiles of 64 rows and 128 keys. It can be given another design:
+ * measured on an H200, for D = 128 and tiles of 64 rows and 128 keys. It can be given another
+ * design:
  *
  *     sm [LETTERS WARPGROUPS]
  */
@@ -20,8 +21,8 @@ enum { STEPS = 300, MOST_GROUPS = 4, COLUMN = 64, COLUMNS = 88 };
  *     P   asks for O += P V; goes on at once      (   waits for its turn
  *     w   waits until all that it asked for       )   passes the turn to the next warpgroup
  *
- * To ask takes no time here. A real warp stands while it asks, until the tensor cores have done most of
- * it, and only then passes the turn: hence ) behind s. */
+ * To ask takes no time here. A real warp stands while it asks, until the tensor cores have done
+ * most of it, and only then passes the turn: hence ) behind s. */
 struct design {
     const char *name, *letters;
     int groups, measured; /* warpgroups that compute; how busy the real kernel is, in percent */
@@ -36,10 +37,10 @@ static const struct design designs[] = {
     {"two, overlap, ping-pong", "b(SPs)xwr", 2, 73},
 };
 
-/* ---- The units. Each serves one warpgroup after the other, 64 clocks at a time: a wgmma of m64 n128
- * k16, as an SM multiplies and adds 2,048 pairs of bfloat16 in a clock; 1,024 exponentials, 16 in a
- * clock; a ninth of 128 keys that threads copy, if that is 57 bytes in a clock (by TMA it was 39 to
- * 72). */
+/* ---- The units. Each serves one warpgroup after the other, 64 clocks at a time: a wgmma of m64
+ * n128 k16, as an SM multiplies and adds 2,048 pairs of bfloat16 in a clock; 1,024 exponentials, 16
+ * in a clock; a ninth of 128 keys that threads copy, if that is 57 bytes in a clock (by TMA it was
+ * 39 to 72). */
 enum { SCORES, OUTPUTS, EXPONENTIALS, COPIES, KINDS };
 enum { PART = 64 };
 
@@ -145,7 +146,8 @@ static void draw(int count, int column)
     timeline[count][column] = (char)(tensor.left > 0 ? '1' + tensor.owner : '-');
 }
 
-/* Returns the clocks of a step, and in how much of them the tensor cores are busy. 0: it gets stuck. */
+/* Returns the clocks of a step, and in how much of them the tensor cores are busy. 0: it gets
+ * stuck. */
 static int simulate(const struct design *design, double *busy)
 {
     int steps = 0, worked = 0, clock = 0, count = design->groups;
@@ -177,8 +179,8 @@ static int simulate(const struct design *design, double *busy)
     return clock / STEPS;
 }
 
-/* A line of the table. At most: if no warpgroup ever had to wait for another. True: the model is off by
- * less than 5 of a hundred. */
+/* A line of the table. At most: if no warpgroup ever had to wait for another. True: the model is
+ * off by less than 5 of a hundred. */
 static bool show(const struct design *design)
 {
     struct design alone = *design;
