@@ -1,8 +1,8 @@
 /* balance: what a step of each Hopper kernel asks of the units of an SM, in clocks.
  *
  * Chapters 11d and 11e. All units can work at the same time, so a step takes at least the clocks of
- * the busiest one. Beside them stands how busy the tensor cores were on an H200; so were the rates
- * measured.
+ * the busiest one. Beside them stands how busy the tensor cores were on an H200. The rates were
+ * measured there, too, but for that of shared memory: 32 banks of 4 bytes.
  */
 #include <stdio.h>
 
