@@ -1,5 +1,6 @@
-/* ra_panel: where a number lies in shared memory as TMA writes it and wgmma reads it, and the 64 bits
- * that tell wgmma where. Plain arithmetic, for the device and for the host, where it is tested.
+/* ra_panel: where a number lies in shared memory as TMA writes it and wgmma reads it, and the 64
+ * bits that tell wgmma where. Plain arithmetic, for the device and for the host, where it is
+ * tested.
  *
  * Chapter 11d.
  */
@@ -8,10 +9,10 @@
 
 #include "ra_range.h"
 
-/* A tile of 16-bit numbers is cut into panels of 64 columns, which lie one behind the other. A row of a
- * panel has 128 bytes, 8 chunks, in the places of ra_swizzle. The hardware takes the row's number out
- * of the address, bits 7 to 9: so a panel begins at a multiple of 1,024 bytes, and a tile has a
- * multiple of 8 rows. */
+/* A tile of 16-bit numbers is cut into panels of 64 columns, which lie one behind the other. A row
+ * of a panel has 128 bytes, 8 chunks, in the places of ra_swizzle. The hardware takes the row's
+ * number out of the address, bits 7 to 9: so a panel begins at a multiple of 1,024 bytes, and a
+ * tile has a multiple of 8 rows. */
 enum { RA_PANEL_COLUMNS = 64, RA_PANEL_ROW = 128, RA_PANEL_ALIGNMENT = 1024 };
 
 /* From one panel of so many rows to the next, in bytes. */
@@ -20,8 +21,8 @@ RA_BOTH int ra_panel_stride(int rows)
     return rows * RA_PANEL_ROW;
 }
 
-/* The byte of a tile of panels of so many rows at which a number begins. Of (0, 16 i) and (16 i, 0) it
- * is how far the i-th 16 columns or rows are from the first: see ra_descriptor_beyond. */
+/* The byte of a tile of panels of so many rows at which a number begins. Of (0, 16 i) and (16 i, 0)
+ * it is how far the i-th 16 columns or rows are from the first: see ra_descriptor_beyond. */
 RA_BOTH int ra_panel_place(int row, int column, int rows)
 {
     int panel = column / RA_PANEL_COLUMNS, chunk = column % RA_PANEL_COLUMNS / 8;
