@@ -19,8 +19,9 @@
 /* The tag of signs, behind those of messages. */
 enum { SIGN = RA_MESSAGES };
 
-/* Of a rank that has taken leave. */
-#define GONE (-INFINITY)
+/* Seconds that a message may still be on its way after its sender has taken leave: MPI keeps the order in
+ * which messages are matched, but where two connections lead to a rank, the leave may overtake a long one. */
+#define ON_ITS_WAY 5
 
 /* Begins to listen for the next sign, of any rank. */
 static void listen(struct ra_mpi_link *mpi)
@@ -68,7 +69,7 @@ void ra_mpi_life_show(struct ra_mpi_link *mpi, enum ra_mpi_sign sign)
         if (MPI_Test(&mpi->signs, &arrived, &status) != MPI_SUCCESS || !arrived)
             return;
         int peer = status.MPI_SOURCE - mpi->first;
-        mpi->heard[peer] = mpi->sign == RA_LEAVES ? GONE : now;
+        mpi->heard[peer] = mpi->sign == RA_LEAVES ? -now : now;
         mpi->gone += mpi->sign == RA_LEAVES;
         if (mpi->sign == RA_COMPUTES)
             mpi->work = now;
@@ -78,7 +79,8 @@ void ra_mpi_life_show(struct ra_mpi_link *mpi, enum ra_mpi_sign sign)
 
 bool ra_mpi_life_gone(const struct ra_mpi_link *mpi, int peer)
 {
-    return mpi->heard[peer] == GONE;
+    double most = mpi->timeout > 0 ? fmin(mpi->timeout / 2, ON_ITS_WAY) : ON_ITS_WAY;
+    return mpi->heard[peer] < 0 && ra_seconds() + mpi->heard[peer] > most;
 }
 
 bool ra_mpi_life_leave(struct ra_mpi_link *mpi)

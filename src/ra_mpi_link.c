@@ -161,15 +161,15 @@ static bool poll(void *self)
     return move(self, RA_COMPUTES);
 }
 
-/* Fails if this message will not come any more, or has not come in time. `gone`: the other rank had
- * taken leave before this one last looked. */
+/* Fails if this message will not come any more, or has not come in time. `gone`: the other rank was
+ * gone before this one last looked. */
 static void check_overdue(struct ra_mpi_link *mpi, const struct ra_passage *late, bool incoming,
                           bool gone, double began)
 {
-    double now = ra_seconds(), silent = now - fmax(began, mpi->heard[late->peer]);
+    double now = ra_seconds(), silent = now - fmax(began, fabs(mpi->heard[late->peer]));
     double idle = now - fmax(began, mpi->work), timeout = mpi->timeout;
 
-    /* What a rank sent before it took leave is there the next time that this one looks. */
+    /* This rank may have slept since it last looked: then what has come is there the next time. */
     if (!gone && (ra_mpi_life_gone(mpi, late->peer) || timeout <= 0 ||
                   (silent <= timeout && idle <= 1.5 * timeout)))
         return;

@@ -33,7 +33,8 @@ struct ra_mpi_link {
     int mine[3], least[3];       /* what the ranks compare at the opening */
 
     /* Signs of life: the request for the next one, and its place; when this rank has last shown one;
-     * how many ranks have taken leave; when somebody computed, and when each rank was heard. */
+     * how many ranks have taken leave; when somebody computed, and when each rank was heard, as a
+     * negative number if it then took leave. */
     MPI_Request signs;
     int sign, gone;
     double shown, work, heard[];
@@ -68,7 +69,7 @@ void ra_mpi_life_begin(struct ra_mpi_link *mpi);
 /* Shows the others what this rank does, if it is time to, and hears what they show. */
 void ra_mpi_life_show(struct ra_mpi_link *mpi, enum ra_mpi_sign sign);
 
-/* Has this rank taken leave? */
+/* Has this rank taken leave, so long ago that nothing of it is on its way any more? */
 bool ra_mpi_life_gone(const struct ra_mpi_link *mpi, int peer);
 
 /* Takes leave of all. Have all others, too, within a moment? Then nothing will come from them. */

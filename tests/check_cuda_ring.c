@@ -478,6 +478,11 @@ static void check_transport(const struct problem *p, struct ra_plan *plan, int r
     static const char *const names[] = {"peer copies", "peer copies", "device link", "host link"};
     if (ra_plan_hops(plan) == 1)
         snprintf(wanted, sizeof wanted, "\ntransport: none needed\n");
+    else if (p->unreached && getenv("TWO_HOSTS")) /* tests/cuda: ranks 0 and 1, and the others */
+        snprintf(wanted, sizeof wanted,
+                 "\ntransport: %s link, as rank 2 is not on the host of rank 0%s\n",
+                 p->device_link ? "device" : "host",
+                 p->device_link ? "" : "; the link takes no device pointers");
     else if (p->unreached)
         snprintf(wanted, sizeof wanted,
                  "\ntransport: %s link, as rank 1 does not reach the memory of rank 0: %s%s\n",

@@ -2141,6 +2141,77 @@ START_TEST(config_beginnings)
 }
 END_TEST
 
+/* ra_config_set writes the field of that name, whole, and no other byte; what the field cannot hold,
+ * nowhere. In a struct of 512 bytes, for those who have no struct ra_config. */
+START_TEST(config_by_name)
+{
+#define SETS(name, value)                                                          \
+    do {                                                                           \
+        ck_assert_int_eq(ra_config_set(&made.config, #name, value, error), RA_OK); \
+        want.config.name = value;                                                  \
+        ck_assert_mem_eq(&made, &want, sizeof made);                               \
+    } while (0)
+#define REFUSES(config, name, value, words)                                      \
+    do {                                                                         \
+        ck_assert_int_eq(ra_config_set(config, name, value, error), RA_INVALID); \
+        ck_assert_msg(strstr(error, words), "%s", error);                        \
+        ck_assert_mem_eq(&made, &want, sizeof made);                             \
+    } while (0)
+    union {
+        struct ra_config config;
+        char bytes[512];
+    } made, want;
+    char error[RA_ERROR_SIZE];
+    ra_config_init(&made.config, sizeof made);
+    ra_config_init(&want.config, sizeof want);
+    SETS(batch, 3);
+    SETS(queries, 0x1p50);
+    SETS(keys, RA_SAME);
+    SETS(heads, 6);
+    SETS(key_heads, 2);
+    SETS(dim, 5);
+    SETS(type, RA_BFLOAT16);
+    SETS(has_mask, true);
+    SETS(forward_only, true);
+    SETS(causal, true);
+    SETS(local_keys, true);
+    SETS(lookback, 0);
+    SETS(head_map, RA_INTERLEAVED);
+    SETS(scale, 0.3);
+    SETS(softcap, 30);
+    SETS(layout, RA_ZIGZAG);
+    SETS(bucket, 7);
+    SETS(ring_size, 4);
+    SETS(tile_queries, 8);
+    SETS(tile_keys, 9);
+    SETS(timeout, 0.25);
+    SETS(transport, RA_HOST_LINK);
+    SETS(deterministic, true);
+    SETS(tile, RA_PLAIN_TILE);
+    SETS(threads, 2);
+    SETS(causal, false);
+
+    REFUSES(&made.config, "quries", 3, "config.quries");
+    REFUSES(&made.config, "begun", 1, "config.begun");
+    REFUSES(&made.config, "heads", 2.5, "config.heads = 2.5");
+    REFUSES(&made.config, "heads", 0x1p60, "config.heads");
+    REFUSES(&made.config, "heads", NAN, "config.heads");
+    REFUSES(&made.config, "threads", 0x1p32 + 1, "config.threads");
+    REFUSES(&made.config, "layout", -0x1p40, "config.layout");
+    REFUSES(&made.config, "causal", 256, "config.causal = 256: give 0 or 1");
+    REFUSES(&made.config, NULL, 1, "field is NULL");
+    REFUSES(NULL, "heads", 1, "config is NULL");
+    ck_assert_int_eq(ra_config_set(&made.config, "heads", 0.5, NULL), RA_INVALID);
+
+    /* A smaller struct, of an older version, has no room for the last field. */
+    want.config.size = made.config.size = offsetof(struct ra_config, begun);
+    REFUSES(&made.config, "threads", 1, "too small for threads");
+    SETS(heads, 12);
+#undef SETS
+#undef REFUSES
+}
+END_TEST
+
 /* No plan is no error of memory anywhere. */
 START_TEST(no_plan)
 {
@@ -3729,6 +3800,7 @@ int main(void)
     tcase_add_test(cases, wrong_configs);
     tcase_add_test(cases, config_sizes);
     tcase_add_test(cases, config_beginnings);
+    tcase_add_test(cases, config_by_name);
     tcase_add_test(cases, no_plan);
     tcase_add_test(cases, huge_tensors);
     tcase_add_test(cases, strides_of_outputs);

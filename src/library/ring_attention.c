@@ -5,6 +5,8 @@
  */
 #include "ring_attention.h"
 #include <inttypes.h>
+#include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +51,32 @@ void ra_config_init(struct ra_config *config, size_t size)
     memcpy(config, &defaults, size < sizeof defaults ? size : sizeof defaults);
     if (size >= sizeof config->size)
         config->size = size;
+}
+
+enum ra_status ra_config_set(struct ra_config *config, const char *field, double value,
+                             char error[RA_ERROR_SIZE])
+{
+    if (!config || !field)
+        return ra_refuse(error, "%s is NULL", config ? "field" : "config");
+    for (const struct ra_option *option = ra_options; option < ra_options + RA_OPTIONS; option++) {
+        if (!option->field || strcmp(option->field, field) != 0)
+            continue;
+        if (config->size <= option->offset)
+            return ra_refuse(error,
+                             "config.size = %zu: too small for %s; begin with ra_config_init",
+                             config->size, field);
+
+        /* A value that is cut to fit would be another one, and perhaps a good one. */
+        bool is_flag = option->kind == RA_OPTION_FLAG, is_real = option->kind == RA_OPTION_REAL;
+        double most = is_flag ? 1 : option->kind == RA_OPTION_WHOLE ? 0x1p53 : INT_MAX;
+        bool whole = value >= (is_flag ? 0 : -most) && value <= most && value == floor(value);
+        if (!is_real && !whole)
+            return ra_refuse(error, "config.%s = %g: give %s", field, value,
+                             is_flag ? "0 or 1" : "a whole number");
+        ra_option_store(option, config, is_real ? ra_option_bits(value) : (int64_t)value);
+        return RA_OK;
+    }
+    return ra_refuse(error, "config.%s: there is no such field, or none to be set by name", field);
 }
 
 /* A product of sizes. What is more than any memory is so here, too, and will be refused. */

@@ -62,8 +62,15 @@ const char *ra_status_text(enum ra_status status);
 /* Bytes of one number of this type; 0 for what is no type. */
 int64_t ra_type_bytes(enum ra_type type);
 
-/* RA_CONFIG_INIT for other languages, which know the size of their struct ra_config and give it. */
+/* RA_CONFIG_INIT for other languages, which know the size of their struct ra_config and give it. One
+ * that has no such struct gives 512 bytes, at an address that 8 divides, and sets fields by name. */
 void ra_config_init(struct ra_config *config, size_t size);
+
+/* config->field = value, with the field's name as text, for all fields but observe, observer and device.
+ * An enum is its number, a bool 0 or 1. RA_INVALID, and nothing is set: there is no such field, or it
+ * cannot hold this value. Whether the value is good, ra_plan_create says. */
+RA_CHECKED enum ra_status ra_config_set(struct ra_config *config, const char *field, double value,
+                                        char error[RA_ERROR_SIZE]);
 
 /* A plan: layout, schedule and memory for calls of one shape. */
 struct ra_plan;

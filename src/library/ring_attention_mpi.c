@@ -87,6 +87,8 @@ enum ra_status ra_mpi_link(struct ra_link *link, MPI_Comm comm, int ring_size, d
 enum ra_status ra_mpi_link_f(struct ra_link *link, MPI_Fint comm, int ring_size, double timeout,
                              char error[RA_ERROR_SIZE])
 {
+    _Static_assert(sizeof *link <= 256, "ring_attention_mpi.h says so");
+
     /* MPI converts handles only while it is running. */
     return ra_mpi_link(link, is_running() ? MPI_Comm_f2c(comm) : MPI_COMM_NULL, ring_size, timeout,
                        error);
