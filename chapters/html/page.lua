@@ -4,7 +4,7 @@
 
 -- The page README.md is the front page, index.html; each other page keeps its name.
 local function html(path)
-    return (path:gsub("README%.md$", "index.html"):gsub("%.md$", ".html"))
+    return (path:gsub("README%.md$", "index.html"):gsub("%.md$", ".html"):gsub("%.ipynb$", ".html"))
 end
 
 function Link(link)
@@ -13,6 +13,17 @@ function Link(link)
         link.target = html(path) .. place
     end
     return link
+end
+
+-- Pandoc has taken the pictures of a notebook out of it; their paths begin where the book does.
+function Image(image)
+    image.src = image.src:gsub("^notebooks/", "")
+    return image
+end
+
+-- A cell of a notebook is no box of its own.
+function Div(block)
+    return block.classes[1] == "cell" and block.content or nil
 end
 
 function Table(block)

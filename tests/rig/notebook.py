@@ -1,0 +1,52 @@
+"""notebook: runs a notebook, and holds two against each other. Called by tests/notebooks.
+
+notebook.py run FROM TO
+    Runs FROM in its own folder; writes it with its outputs to TO. Fails at the first cell that fails.
+notebook.py compare OLD NEW
+    Fails, with a diff, unless cells and the text of their outputs are the same. Pictures are not
+    compared, nor the outputs of a cell with the tag `varies`: those differ from run to run.
+"""
+import difflib
+import os
+import pathlib
+import re
+import sys
+
+import nbclient
+import nbformat
+
+
+def run(source, target):
+    notebook = nbformat.read(source, nbformat.NO_CONVERT)
+    os.environ["NOTEBOOKS_STATIC"] = "yes"  # no sliders
+    client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", record_timing=False,
+                                     resources={"metadata": {"path": source.parent}})
+    try:
+        client.execute()
+    except nbclient.exceptions.CellExecutionError as error:
+        print(f"{source}:", re.sub("\x1b\\[[0-9;]*m", "", str(error)))  # without colours
+        return 1
+    notebook.metadata.language_info = {"name": "python"}  # without the version, which differs
+    nbformat.write(notebook, target)
+    return 0
+
+
+def lines(path):
+    """What is compared, as lines."""
+    for cell in nbformat.read(path, nbformat.NO_CONVERT).cells:
+        yield from f"[{cell.cell_type}]\n{cell.source}".split("\n")
+        for output in cell.get("outputs", []):
+            if "varies" not in cell.metadata.get("tags", []):
+                yield f"[{output.output_type}]"
+                yield from (output.get("text") or output.get("data", {}).get("text/plain", "")).split("\n")
+
+
+def compare(old, new):
+    diff = list(difflib.unified_diff([*lines(old)], [*lines(new)], str(old), str(new), lineterm=""))
+    print("\n".join(diff))
+    return len(diff) > 0
+
+
+if __name__ == "__main__":
+    paths = [pathlib.Path(path) for path in sys.argv[2:]]
+    sys.exit({"run": run, "compare": compare}[sys.argv[1]](*paths))
