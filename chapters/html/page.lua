@@ -15,10 +15,14 @@ function Link(link)
     return link
 end
 
--- Pandoc has taken the pictures of a notebook out of it; their paths begin where the book does.
+-- A picture in a notebook becomes a file beside its page; the book's own folder is the working one.
 function Image(image)
-    image.src = image.src:gsub("^notebooks/", "")
-    return image
+    local _, bytes = pandoc.mediabag.lookup(image.src)
+    if bytes then
+        local file = assert(io.open("notebooks/" .. image.src, "wb"))
+        file:write(bytes)
+        file:close()
+    end
 end
 
 -- A cell of a notebook is no box of its own.

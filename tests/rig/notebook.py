@@ -26,9 +26,20 @@ def run(source, target):
     except nbclient.exceptions.CellExecutionError as error:
         print(f"{source}:", re.sub("\x1b\\[[0-9;]*m", "", str(error)))  # without colours
         return 1
+    for cell in notebook.cells:
+        join_streams(cell.get("outputs", []))
     notebook.metadata.language_info = {"name": "python"}  # without the version, which differs
     nbformat.write(notebook, target)
     return 0
+
+
+def join_streams(outputs):
+    """Makes one of what a cell has printed in several pieces: where they are cut is chance."""
+    for i in range(len(outputs) - 1, 0, -1):
+        one, two = outputs[i - 1 : i + 1]
+        if one.output_type == two.output_type == "stream" and one.name == two.name:
+            one.text += two.text
+            del outputs[i]
 
 
 def lines(path):
