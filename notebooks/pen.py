@@ -20,11 +20,11 @@ from matplotlib.colors import ListedColormap
 
 os.chdir(pathlib.Path(__file__).resolve().parent.parent)
 
-# The palette of tests/rig/figure.h, which colour-blind readers can tell apart, and greys.
-BLUE, SKY, GREEN, ORANGE, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#A6487E"
-PALE_BLUE, PALE_ORANGE = "#D6E8F3", "#FBE3CF"
-INK, GREY, LIGHT = "#222222", "#8A8A8A", "#E6E6E6"
-COLOURS = [BLUE, ORANGE, GREEN, PURPLE, SKY, GREY]
+# The palette of the book's figures.
+palette = dict(re.findall(r'^#define (\w+) "(#\w{6})"', pathlib.Path("tests/rig/figure.h").read_text(), re.M))
+BLUE, ORANGE, GREEN, PURPLE, SKY = COLOURS = [
+    palette[name] for name in ("BLUE", "ORANGE", "GREEN", "PURPLE", "SKY")]
+INK, GREY, LIGHT = palette["INK"], palette["GREY"], palette["LIGHT"]
 
 # 7.2 inches are 720 pixels on a page. Each picture brings its own white paper, as those of the book do.
 plt.rcParams.update({
