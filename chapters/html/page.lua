@@ -4,7 +4,7 @@
 
 -- The page README.md is the front page, index.html; each other page keeps its name.
 local function html(path)
-    return (path:gsub("README%.md$", "index.html"):gsub("%.md$", ".html"))
+    return (path:gsub("README%.md$", "index.html"):gsub("%.md$", ".html"):gsub("%.ipynb$", ".html"))
 end
 
 function Link(link)
@@ -13,6 +13,21 @@ function Link(link)
         link.target = html(path) .. place
     end
     return link
+end
+
+-- A picture in a notebook becomes a file beside its page; the book's own folder is the working one.
+function Image(image)
+    local _, bytes = pandoc.mediabag.lookup(image.src)
+    if bytes then
+        local file = assert(io.open("notebooks/" .. image.src, "wb"))
+        file:write(bytes)
+        file:close()
+    end
+end
+
+-- A cell of a notebook is no box of its own.
+function Div(block)
+    return block.classes[1] == "cell" and block.content or nil
 end
 
 function Table(block)

@@ -1,8 +1,8 @@
 """book: looks for what is wrong with the book as HTML. Called by tests/book.
 
 book.py links BOOK HTML
-    Every link, anchor and picture leads somewhere; each page of BOOK, in Markdown, is in HTML, and
-    can be reached from the front page.
+    Every link, anchor and picture leads somewhere; each page of BOOK, in Markdown or a notebook, is in
+    HTML, and can be reached from the front page.
 book.py look BROWSER WORK HTML
     In a Chromium, which may keep files in WORK: no page is wider than its window, all pictures are
     shown, code has colours, and words can be told from what is behind them.
@@ -64,7 +64,8 @@ def links(book, folder):
             waiting += targets[path]
     for path in set(pages) - reached:
         pages[path].problems.append("no link leads here")
-    wanted = {str(path.relative_to(book))[:-3] for path in book.rglob("*.md")} - {"README"}
+    sources = [*book.rglob("*.md"), *(book / "notebooks").glob("*.ipynb")]
+    wanted = {str(path.relative_to(book).with_suffix("")) for path in sources} - {"README"}
     missing = sorted(wanted - {name[:-5] for name in names.values()})
     for name in missing:
         print(f"FAILED {name}: it is not in the book")

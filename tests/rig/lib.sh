@@ -86,7 +86,7 @@ copy_tree() {
     from=${2:-.}
     rm -rf "$1"
     mkdir -p "$1/build"
-    for part in LICENSE README.md build.ninja src kernels tests chapters; do
+    for part in LICENSE README.md build.ninja src kernels tests chapters notebooks; do
         cp -R -p "$from/$part" "$1"
     done
     find "$from/build" -maxdepth 1 \( -type f -size -8M -o -name '*.d' \) \
