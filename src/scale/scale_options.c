@@ -175,7 +175,8 @@ static void print_help(const struct stage *stage)
 {
     printf(
         "Usage: %s [FLAGS]\n       mpirun -n RANKS %s --measure\n\n%s\n\n"
-        "  %s --machine h200 --network infiniband400 --tokens 1048576 --causal --ranks 8,64,512\n"
+        "  %s --machine h200 --network infiniband400 --tokens 1048576 --causal \\\n"
+        "      --ranks 8,64,512\n"
         "  %s --machine h200 --fits --recompute --ranks 8,64\n\n"
         "Numbers may be written as 1e9, where they need not be whole. Times are seconds unless\n"
         "the table says otherwise; GB are 10^9 bytes. Exit code: 0 done, 1 failed, 2 misuse.\n\n"
