@@ -2,7 +2,7 @@
 """manual: a manual page of every program of src, made of what it prints with --help.
 
     manual.py           writes them to build/man; then `man -M build/man 05-striped` shows one
-    manual.py --check   writes them to build/tests-man; fails if a page lacks a section or one of
+    manual.py --check   writes them to build/man-check; fails if a page lacks a section or one of
                         the flags, or if mandoc or groff has anything to say about it
 
 A page can say no more than --help says, so both come from one table of options. Programs that are
@@ -135,7 +135,7 @@ def main():
     check = sys.argv[1:] == ["--check"]
     if sys.argv[1:] and not check:
         sys.exit(__doc__)
-    folder = "build/tests-man/man1" if check else "build/man/man1"
+    folder = "build/man-check/man1" if check else "build/man/man1"
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     sources = sorted(name for name in os.listdir("src") if name[0].isdigit())
