@@ -135,7 +135,19 @@ static void print_help(const struct stage *stage)
            stage->program, stage->about);
     for (int c = 0; c < COMMANDS; c++)
         printf("  %-8s %-14s %s\n", commands[c].name, commands[c].arguments, commands[c].help);
-    printf("\nFlags%s%s:\n", command ? " of " : "", command ? command->name : "");
+    printf(
+        "\nDATA is a file: each byte is a token; or a .npy with one axis of integers.\n"
+        "MODEL is a file, which train and import write. generate also reads a FOLDER.\n"
+        "FOLDER has a model as config.json and weights/NAME.npy, one for each array.\n"
+        "PROBLEM is such a folder with a batch, too: tokens.npy, labels.npy and maybe mask.npy.\n"
+        "RESULT is a folder that gets logits.npy, loss.npy and gradients/NAME.npy.\n\n"
+        "Losses, texts and times go to stdout, errors to stderr. Exit code: 0 done, 1 failed,\n"
+        "2 misuse. For example:\n\n"
+        "  build/%s train --steps 50 README.md build/own-model\n"
+        "  mpirun --oversubscribe -n 4 build/%s generate --prompt \"The \" \\\n"
+        "      build/own-model\n\n"
+        "Flags%s%s:\n",
+        stage->program, stage->program, command ? " of " : "", command ? command->name : "");
     for (int o = 0; o < OPTIONS; o++)
         if (!command || options[o].programs & command->bit)
             stage_print_flag(&options[o]);

@@ -173,14 +173,14 @@ static void print_sources(const struct ra_choice *choices, const struct preset *
 
 static void print_help(const struct stage *stage)
 {
-    printf(
-        "Usage: %s [FLAGS]\n       mpirun -n RANKS %s --measure\n\n%s\n\n"
-        "  %s --machine h200 --network infiniband400 --tokens 1048576 --causal --ranks 8,64,512\n"
-        "  %s --machine h200 --fits --recompute --ranks 8,64\n\n"
-        "Numbers may be written as 1e9, where they need not be whole. Times are seconds unless\n"
-        "the table says otherwise; GB are 10^9 bytes. Exit code: 0 done, 1 failed, 2 misuse.\n\n"
-        "Flags:\n",
-        stage->program, stage->program, stage->about, stage->program, stage->program);
+    printf("Usage: %s [FLAGS]\n       mpirun -n RANKS %s --measure\n\n%s\n\n"
+           "  %s --machine h200 --network infiniband400 --tokens 1048576 --causal \\\n"
+           "      --ranks 8,64,512\n"
+           "  %s --machine h200 --fits --recompute --ranks 8,64\n\n"
+           "Numbers may be written as 1e9, where they need not be whole. Times are seconds unless\n"
+           "the table says otherwise; GB are 10^9 bytes. Exit code: 0 done, 1 failed, 2 misuse.\n\n"
+           "Flags:\n",
+           stage->program, stage->program, stage->about, stage->program, stage->program);
     for (int o = 0; o < OPTIONS; o++)
         stage_print_flag(&options[o]);
     puts("\nMachines and networks, and where their numbers come from:");

@@ -38,13 +38,17 @@ static void print_help(const struct stage *stage)
         "PROBLEM is a folder of arrays saved by NumPy, float32 or float16:\n"
         "  q.npy, do.npy (B, N, H, D); k.npy, v.npy (B, M, G, D); maybe mask.npy (B, M) of bool\n"
         "RESULT is a folder, created if missing, that gets\n"
-        "  o.npy, dq.npy (B, N, H, D); lse.npy (B, H, N); dk.npy, dv.npy (B, M, G, D)\n"
+        "  o.npy, dq.npy (B, N, H, D); lse.npy (B, H, N); dk.npy, dv.npy (B, M, G, D)\n\n"
         "Counts go to stdout, errors to stderr. Exit code: 0 written, 1 failed, 2 misuse.\n\n"
-        "Flags:\n");
+        "Make a problem with build/problem, grade a result with build/compare. For example, on a\n"
+        "problem that `ninja` has made:\n\n"
+        "  %sbuild/%s%s%s \\\n      build/lesson/problem build/own-result\n\n"
+        "Flags:\n",
+        stage->number > 2 ? "mpirun --oversubscribe -n 4 " : "", stage->program,
+        stage->number >= 4 ? " --causal" : "", stage->number >= 5 ? " --layout striped" : "");
     for (int o = 0; o < RA_OPTIONS; o++)
         if (has_flag(stage, &ra_options[o]))
             stage_print_flag(&ra_options[o]);
-    printf("\nMake a problem with build/problem, grade a result with build/compare.\n");
 }
 
 void stage_help(const struct stage *stage, void (*print)(const struct stage *))

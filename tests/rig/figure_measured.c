@@ -278,8 +278,8 @@ void draw_trace(const char *source)
     legend(20, y, FILL(SKY), "forward, hop 0, 1 …");
     legend(172, y, FILL(BLUE), "backward");
     legend(272, y, FILL(PALE_ORANGE) " stroke=\"" ORANGE "\"", "waits for a message");
-    legend(428, y, FILL(GREEN), "keys, and");
-    legend(522, y, FILL(PURPLE), "gradients on their way here");
+    legend(428, y, FILL(GREEN), "keys under way");
+    legend(558, y, FILL(PURPLE), "gradients under way");
 }
 
 /* ---- 07-bytes */
