@@ -503,6 +503,26 @@ static void check_transport(const struct problem *p, struct ra_plan *plan, int r
               said_it ? (int)strcspn(said_it + 1, "\n") : 0, said_it ? said_it + 1 : "");
 }
 
+/* And which kernels it launches? */
+static void check_kernels(const struct problem *p, struct ra_plan *plan, int rank)
+{
+    char text[4096];
+    struct cudaDeviceProp properties;
+    int device;
+    if (!CUDA(cudaGetDevice(&device)) || !CUDA(cudaGetDeviceProperties(&properties, device)))
+        return;
+    const char *wanted =
+        p->config.type == RA_FLOAT32 ? "\nkernels: k02\n"
+        : properties.major != 9      ? "\nkernels: k03\n"
+        : p->config.dim % 8
+            ? "\nkernels: k03, as dim is not a multiple of 8\n"
+            : "\nkernels: k07 forward, k06 backward; k03 for arrays not at multiples of "
+              "16 bytes\n";
+    ra_plan_describe(plan, ra_plan_rank(plan), text, sizeof text);
+    if (!strstr(text, wanted))
+        WRONG("rank %d: not '%s' in '%s'", rank, wanted + 1, text);
+}
+
 /* Enqueues both calls of a set on a stream. */
 static void call(const struct problem *p, struct ra_plan *plan, const struct set *set,
                  cudaStream_t stream)
@@ -532,6 +552,7 @@ static void compute(void *context, int rank)
     if (!begin_plan(p, &plan, rank))
         return;
     check_transport(p, plan, rank);
+    check_kernels(p, plan, rank);
     if (p->hops > 0 && ra_plan_hops(plan) != p->hops)
         WRONG("rank %d: %d hops, not %d", rank, ra_plan_hops(plan), p->hops);
 
@@ -833,6 +854,7 @@ static void check_memory(void *context, int rank)
         WRONG("rank %d: the plan says that it has %" PRId64 " bytes; %" PRId64 " were taken", rank,
               said, taken);
     check_transport(p, plan, rank);
+    check_kernels(p, plan, rank);
     struct set set;
     make_set(p, plan, &set, 1);
     synchronize(p);
@@ -1257,7 +1279,8 @@ int main(int argc, char **argv)
         right = right && known;
     }
     if (!right && world_rank == 0) {
-        fprintf(stderr, "usage: mpirun -n %d build/check-cuda-ring [PART...]      PART:", MOST_RANKS);
+        fprintf(stderr,
+                "usage: mpirun -n %d build/check-cuda-ring [PART...]      PART:", MOST_RANKS);
         for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
             fprintf(stderr, " %s", tests[i].name);
         fprintf(stderr, " (default: all)\n");

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """sdpa: this library's kernels on a GPU beside PyTorch's attention, in the same run.
 
-Ours is a rung of the ladder as build/bench-cuda runs it; theirs is
+Ours is a kernel of the ladder as build/bench-cuda runs it; theirs is
 torch.nn.functional.scaled_dot_product_attention with the FlashAttention-2 kernels and with cuDNN's. They
 take turns, in another order each time, since a GPU under load gets warm and slow for whoever comes next.
 
@@ -39,22 +39,23 @@ class Ours:
     """A process that measures whatever line it is asked for."""
 
     def __init__(self, rung, repeats):
-        self.rung = rung
+        self.rung = rung  # None: what the library launches
         self.process = subprocess.Popen([BENCH, "--turns", "--repeat", str(repeats)], text=True,
                                         bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def turn(self, label):
         """Milliseconds, GHz, watts."""
-        print(f"{self.rung} {label}", file=self.process.stdin)
+        rung = self.rung or {"forward": "k07", "backward": "k06"}[label.split()[0]]
+        print(f"{rung} {label}", file=self.process.stdin)
         answer = None
         for line in self.process.stdout:
             words = line.split()
             if words == ["end"]:
                 break
-            if words and words[0] == self.rung:
+            if words and words[0] == rung:
                 answer = float(words[6]), float(words[-4]), float(words[-3])
         if not answer:
-            sys.exit(f"sdpa: {BENCH} has no line '{self.rung} {label}'")
+            sys.exit(f"sdpa: {BENCH} has no line '{rung} {label}'")
         return answer
 
 
@@ -141,7 +142,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="TEXT",
                         help="only lines with this text, such as 'forward 1x16x16k d128 full'")
-    parser.add_argument("--rung", default="k07", help="which of our kernels (k07)")
+    parser.add_argument("--rung", help="which of our kernels (what the library launches: k07 forward, k06 backward)")
     parser.add_argument("--turns", type=int, default=5, metavar="T", help="turns of each (5)")
     parser.add_argument("--repeat", type=int, default=10, metavar="N", help="calls of a turn (10)")
     parser.add_argument("--no-fa2", action="store_true", help="cuDNN alone")
@@ -161,7 +162,7 @@ def main():
 
     torch.manual_seed(1)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
-          f"cuDNN {torch.backends.cudnn.version()}; ours is {options.rung}")
+          f"cuDNN {torch.backends.cudnn.version()}; ours is {options.rung or 'k07 forward, k06 backward'}")
     print(f"TFLOP/s: medians of {options.turns} turns of {options.repeat} calls\n")
     header = ("pass", "shape", "dim", "mask", "type", "FA2", "cuDNN", "ours", "to cuDNN", "spread", "GHz", "W")
     widths = (9, 11, 4, 6, 4, 7, 7, 7, 8, 11, 5, 4)

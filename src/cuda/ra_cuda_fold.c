@@ -105,7 +105,7 @@ static void launch_forward(struct ra_cuda_call *call, const struct ra_kernel *wh
         cuda->launched[s]++;
         piece.last = cuda->launched[s] >= cuda->launches[s];
         if (type != RA_FLOAT32)
-            RA_DO(plan, ra_k03_forward(&piece, call->stream));
+            RA_DO(plan, ra_k07_forward(&piece, call->stream));
         else
             RA_DO(plan, ra_k02_forward(&piece, call->stream));
         b += most;
@@ -152,7 +152,7 @@ static void launch(struct ra_cuda_call *call, struct ra_kernel *kernel, int64_t 
     kernel->dk_lost = ra_tensor_from_row(keys->dk_lost, b);
     kernel->dv_lost = ra_tensor_from_row(keys->dv_lost, b);
     if (c->type != RA_FLOAT32)
-        RA_DO(plan, ra_k03_backward(kernel, call->stream));
+        RA_DO(plan, ra_k06_backward(kernel, call->stream));
     else
         RA_DO(plan, ra_k02_backward(kernel, call->stream));
 }

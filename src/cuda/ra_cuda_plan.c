@@ -119,6 +119,19 @@ static int64_t bytes_of(const struct ra_plan *plan, int rank)
     return bytes;
 }
 
+/* Which kernels ra_cuda_fold.c launches: those for compute capability 9.0 call k03's for what they cannot
+ * take. */
+static const char *kernels_of(const struct ra_plan *plan)
+{
+    const struct ra_config *c = &plan->config;
+    if (c->type == RA_FLOAT32)
+        return "k02";
+    if (ra_cuda_of(plan)->capability / 10 != 9)
+        return "k03";
+    return c->dim % 8 ? "k03, as dim is not a multiple of 8"
+                      : "k07 forward, k06 backward; k03 for arrays not at multiples of 16 bytes";
+}
+
 static int describe(const struct ra_plan *plan, int rank, char *text, size_t size)
 {
     const struct ra_cuda *cuda = plan->own;
@@ -129,8 +142,9 @@ static int describe(const struct ra_plan *plan, int rank, char *text, size_t siz
                         bytes);
     bool several = plan->ring.schedule.count > 1, given = several && cuda->why[0];
     const char *transport = !several ? "none needed" : cuda->pass ? cuda->pass->name : "none";
-    return snprintf(text, size, "device %d: %s; %" PRId64 " bytes on it\ntransport: %s%s%s\n",
-                    cuda->device, cuda->device_name, bytes, transport, given ? ", as " : "",
+    return snprintf(text, size, "device %d: %s; %" PRId64
+                    " bytes on it\nkernels: %s\ntransport: %s%s%s\n",
+                    cuda->device, cuda->device_name, bytes, kernels_of(plan), transport, given ? ", as " : "",
                     given ? cuda->why : "");
 }
 

@@ -252,22 +252,28 @@ static void lines(const struct ra_rung *rung, struct shape shape, enum ra_type t
 void bench_kernels(void)
 {
     /* The ladder, on a problem that its first rung can do in a moment. */
-    const struct ra_rung *last = &ra_ladder[RA_RUNGS - 1];
     title = "the ladder";
     for (int i = 0; i < RA_RUNGS; i++)
         lines(&ra_ladder[i], (struct shape){1, 2048, 16, 16, 128},
               ra_ladder[i].tensor_cores ? RA_BFLOAT16 : RA_FLOAT32);
 
-    /* Its last rung, on problems that fill the GPU. */
+    /* Those of tensor cores, on one that fills the GPU. */
+    for (int i = RA_K03; i < RA_K06 && !bench.quick; i++)
+        lines(&ra_ladder[i], (struct shape){1, 16384, 16, 16, 128}, RA_BFLOAT16);
+
+    /* What the library launches on compute capability 9.0, the forward of k07 and the backward of k06, and
+     * k07's backward, on problems that fill the GPU. */
     static const struct shape shapes[] = {
         {4, 4096, 16, 16, 128},  {4, 4096, 32, 32, 64},  {16, 1024, 16, 16, 128},
         {1, 16384, 16, 16, 128}, {1, 65536, 4, 4, 128},  {1, 16384, 32, 8, 128},
         {16, 1024, 32, 32, 64},  {1, 16384, 32, 32, 64}, {1, 16384, 8, 8, 256},
     };
     int all = sizeof shapes / sizeof *shapes;
-    title = "the last rung";
-    for (int i = 0; i < (bench.quick ? 2 : all); i++)
-        lines(last, shapes[i], RA_BFLOAT16);
-    if (!bench.quick)
-        lines(last, shapes[0], RA_FLOAT16);
+    title = "on problems that fill the GPU";
+    for (int rung = RA_K06; rung <= RA_K07; rung++) {
+        for (int i = 0; i < (bench.quick ? 2 : all); i++)
+            lines(&ra_ladder[rung], shapes[i], RA_BFLOAT16);
+        if (!bench.quick)
+            lines(&ra_ladder[rung], shapes[0], RA_FLOAT16);
+    }
 }
