@@ -1,6 +1,6 @@
 /* k06, backward: attention's gradients by wgmma and TMA, in two kernels.
  *
- * Chapter 11d. In the first a tile of keys stays and the queries pass: dk and dv are in registers until
+ * Chapter 11e. In the first a tile of keys stays and the queries pass: dk and dv are in registers until
  * the end. In the second a tile of queries stays and the keys pass: so is dq. Every row of a result has
  * one block that adds to it, and equal inputs give equal bits. For that s and dp are multiplied twice:
  * seven products, where k07 has five.
