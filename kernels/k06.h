@@ -1,6 +1,6 @@
 /* k06: what the backwards for GPUs of compute capability 9.0 share, k06 and k07.
  *
- * Chapter 11d. Both are the backward of k03: s = q k^T and dp = d_out v^T, from these p and ds, then
+ * Chapter 11e. Both are the backward of k03: s = q k^T and dp = d_out v^T, from these p and ds, then
  * dv += p^T d_out, dk += ds^T q and dq += ds k. New here is who does what. A block of threads has
  * three warpgroups with two roles: one loads, by TMA, a tile ahead of where the others are; two
  * multiply, by wgmma, each for half of the rows that stay. Registers go where the sums are: 24 to a

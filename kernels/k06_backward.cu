@@ -1,6 +1,6 @@
 /* k06, backward: attention's gradients by wgmma and TMA, in two kernels.
  *
- * Chapter 11d. In the first a tile of keys stays and the queries pass: dk and dv are in registers until
+ * Chapter 11e. In the first a tile of keys stays and the queries pass: dk and dv are in registers until
  * the end. In the second a tile of queries stays and the keys pass: so is dq. Every row of a result has
  * one block that adds to it, and equal inputs give equal bits. For that s and dp are multiplied twice:
  * seven products, where k07 has five.
@@ -320,14 +320,20 @@ __global__ void __launch_bounds__(K06_THREADS, 1) k06_dq(const __grid_constant__
 
 /* ---- Launching. */
 
+/* In pieces of the keys: dq is a sum over these, and no launch adds up more of them than it can well. */
 template <class Shape> static cudaError_t launch_dq(const struct ra_kernel *x, cudaStream_t stream)
 {
-    /* In the L2 cache: k and v, which the query heads of a group share. */
-    int64_t heads = x->batch * x->heads;
+    int64_t most = ra_kernel_most_keys(x->q.type), heads = x->batch * x->heads;
     int64_t tiles = (x->queries + Shape::Queries - 1) / Shape::Queries;
-    int64_t head_bytes = 4 * x->keys * x->dim / (x->heads / x->key_heads);
-    return launch_hopper<Shape, struct queries_memory<Shape>>(k06_dq<Shape>, x, heads, tiles,
-                                                              head_bytes, stream);
+    cudaError_t error = cudaSuccess;
+    for (int64_t b = 0; b < x->keys && error == cudaSuccess; b += most) {
+        /* In the L2 cache: k and v, which the query heads of a group share. */
+        struct ra_kernel piece = ra_kernel_keys(*x, b, most);
+        int64_t head_bytes = 4 * piece.keys * x->dim / (x->heads / x->key_heads);
+        error = launch_hopper<Shape, struct queries_memory<Shape>>(k06_dq<Shape>, &piece, heads,
+                                                                   tiles, head_bytes, stream);
+    }
+    return error;
 }
 
 template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, cudaStream_t stream)

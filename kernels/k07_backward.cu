@@ -1,6 +1,6 @@
 /* k07, backward: attention's gradients by wgmma and TMA, in one kernel.
  *
- * Chapter 11d. As the first kernel of k06: a tile of keys stays, the queries pass, dk and dv are in
+ * Chapter 11e. As the first kernel of k06: a tile of keys stays, the queries pass, dk and dv are in
  * registers until the end. New here is dq = ds k, which k06 left to a second kernel. It is a product
  * over keys, of which each warpgroup has ds of its own 64: so ds goes to shared memory, and after a
  * barrier each warpgroup multiplies half of dq, over all keys, and adds it to memory. Other blocks add

@@ -35,7 +35,8 @@ typedef uint64_t ra_barrier;
 
 RA_DEVICE void ra_barrier_init(ra_barrier *barrier, int arrivals)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(ra_shared(barrier)), "r"(arrivals));
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(ra_shared(barrier)),
+                 "r"(arrivals));
 }
 
 /* After the last of them: TMA and the other blocks of a cluster may use them. */
@@ -53,8 +54,7 @@ RA_DEVICE void ra_barrier_arrive(ra_barrier *barrier)
 /* Arrives, and says how many bytes will come in this phase. */
 RA_DEVICE void ra_barrier_expect(ra_barrier *barrier, int bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     ra_shared(barrier)),
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(ra_shared(barrier)),
                  "r"(bytes)
                  : "memory");
 }
@@ -234,8 +234,8 @@ template <int Rows, int Columns> RA_DEVICE void ra_pin(uint32_t (&x)[Rows][Colum
 template <class Type, int N> struct ra_wgmma;
 
 /* The names of operands: RA_TEN(3) is of numbers 30 to 39. And of the accumulators, as operands. */
-#define RA_TEN(x)                                                                                  \
-    "%" #x "0, %" #x "1, %" #x "2, %" #x "3, %" #x "4, %" #x "5, %" #x "6, %" #x "7, %" #x         \
+#define RA_TEN(x)                                                                          \
+    "%" #x "0, %" #x "1, %" #x "2, %" #x "3, %" #x "4, %" #x "5, %" #x "6, %" #x "7, %" #x \
     "8, %" #x "9, "
 #define RA_TO_30 RA_TEN() RA_TEN(1) RA_TEN(2)
 #define RA_TO_60 RA_TO_30 RA_TEN(3) RA_TEN(4) RA_TEN(5)
@@ -245,36 +245,36 @@ template <class Type, int N> struct ra_wgmma;
 #define RA_D8(j) RA_D2(j), RA_D2(j + 2), RA_D2(j + 4), RA_D2(j + 6)
 
 /* The rest are the numbers of the operands behind the accumulators, and these. */
-#define RA_WGMMA(Type, type, N, names, a, b, add, turned_a, turned_b, a2, b2, add2, turned2, ...)  \
-    template <> struct ra_wgmma<Type, N> {                                                         \
-        template <bool A_turned, bool B_turned>                                                    \
-        static __device__ __forceinline__ void multiply(float (&d)[N / 8][4], uint64_t x,          \
-                                                        uint64_t y, bool more)                     \
-        {                                                                                          \
-            RA_HOPPER_ONLY("{ .reg .pred add; setp.ne.b32 add, %" #add                             \
-                           ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type    \
-                           " {" names "}, %" #a ", %" #b ", add, 1, 1, %" #turned_a ", %" #turned_b \
-                           "; }"                                                                   \
-                           : __VA_ARGS__                                                           \
-                           : "l"(x), "l"(y), "r"((int)more), "n"(A_turned), "n"(B_turned));        \
-        }                                                                                          \
-                                                                                                   \
-        template <bool B_turned>                                                                   \
-        static __device__ __forceinline__ void multiply(float (&d)[N / 8][4],                      \
-                                                        const uint32_t (&x)[4], uint64_t y,        \
-                                                        bool more)                                 \
-        {                                                                                          \
-            RA_HOPPER_ONLY("{ .reg .pred add; setp.ne.b32 add, %" #add2                            \
-                           ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type    \
-                           " {" names "}, {%" #a ", %" #b ", %" #add ", %" #a2 "}, %" #b2          \
-                           ", add, 1, 1, %" #turned2 "; }"                                         \
-                           : __VA_ARGS__                                                           \
-                           : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"((int)more),   \
-                             "n"(B_turned));                                                       \
-        }                                                                                          \
+#define RA_WGMMA(Type, type, N, names, a, b, add, turned_a, turned_b, a2, b2, add2, turned2, ...) \
+    template <> struct ra_wgmma<Type, N> {                                                        \
+        template <bool A_turned, bool B_turned>                                                   \
+        static __device__ __forceinline__ void multiply(float (&d)[N / 8][4], uint64_t x,         \
+                                                        uint64_t y, bool more)                    \
+        {                                                                                         \
+            RA_HOPPER_ONLY("{ .reg .pred add; setp.ne.b32 add, %" #add                            \
+                           ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type   \
+                           " {" names "}, %" #a ", %" #b ", add, 1, 1, %" #turned_a               \
+                           ", %" #turned_b "; }"                                                  \
+                           : __VA_ARGS__                                                          \
+                           : "l"(x), "l"(y), "r"((int)more), "n"(A_turned), "n"(B_turned));       \
+        }                                                                                         \
+                                                                                                  \
+        template <bool B_turned>                                                                  \
+        static __device__ __forceinline__ void multiply(float (&d)[N / 8][4],                     \
+                                                        const uint32_t (&x)[4], uint64_t y,       \
+                                                        bool more)                                \
+        {                                                                                         \
+            RA_HOPPER_ONLY("{ .reg .pred add; setp.ne.b32 add, %" #add2                           \
+                           ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type   \
+                           " {" names "}, {%" #a ", %" #b ", %" #add ", %" #a2 "}, %" #b2         \
+                           ", add, 1, 1, %" #turned2 "; }"                                        \
+                           : __VA_ARGS__                                                          \
+                           : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"((int)more),  \
+                             "n"(B_turned));                                                      \
+        }                                                                                         \
     };
-#define RA_WGMMA_BOTH(...)                                                                         \
-    RA_WGMMA(ra_bfloat16, "bf16", __VA_ARGS__)                                                     \
+#define RA_WGMMA_BOTH(...)                     \
+    RA_WGMMA(ra_bfloat16, "bf16", __VA_ARGS__) \
     RA_WGMMA(ra_float16, "f16", __VA_ARGS__)
 RA_WGMMA_BOTH(64, RA_TO_30 "%30, %31", 32, 33, 34, 35, 36, 35, 36, 37, 38, RA_D8(0))
 RA_WGMMA_BOTH(128, RA_TO_60 "%60, %61, %62, %63", 64, 65, 66, 67, 68, 67, 68, 69, 70, RA_D8(0),
@@ -324,13 +324,14 @@ static cudaError_t ra_make_map(CUtensorMap *map, struct ra_tensor x, int64_t bat
                             (cuuint64_t)(batch > 1 ? x.batch * bytes : 16)};
     cuuint32_t box_sizes[] = {(cuuint32_t)(vector ? box : 64), (cuuint32_t)box, 1, 1};
     cuuint32_t steps[] = {1, 1, 1, 1};
-    CUtensorMapDataType type = vector                ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+    CUtensorMapDataType type = vector                 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                : x.type == RA_FLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                       : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-    CUresult result = ((encode *)function)(
-        map, type, vector ? 1 : 4, x.data, sizes, strides, box_sizes, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, vector ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CUresult result =
+        ((encode *)function)(map, type, vector ? 1 : 4, x.data, sizes, strides, box_sizes, steps,
+                             CU_TENSOR_MAP_INTERLEAVE_NONE,
+                             vector ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 

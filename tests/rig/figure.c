@@ -214,6 +214,7 @@ static const char usage[] =
     "                        " DECODE_HEADER "\n"
     "  11-sm                 what a multiprocessor holds and delivers\n"
     "  11-backward           the five products of k03's backward\n"
+    "  11-backward-hopper    the five products of a warpgroup of k07\n"
     "  11-fragments          who has which numbers of an mma.sync\n"
     "  11-swizzle            shared memory in its banks\n"
     "  11-streams            the streams of a GPU in a ring\n"
@@ -271,6 +272,7 @@ static const struct {
     {"10-decode", true, draw_decode},
     {"11-sm", false, draw_sm},
     {"11-backward", false, draw_products},
+    {"11-backward-hopper", false, draw_hopper_products},
     {"11-fragments", false, draw_fragments},
     {"11-swizzle", false, draw_swizzle},
     {"11-rates", true, draw_rates},

@@ -143,6 +143,7 @@ void draw_gpus(const char *source);
 void draw_streams(const char *source);
 void draw_sm(const char *source);
 void draw_products(const char *source);
+void draw_hopper_products(const char *source);
 
 void draw_scale(const char *source);
 void draw_slow(const char *source);

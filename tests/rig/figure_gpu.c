@@ -81,26 +81,41 @@ static void array(double x, double y, double width, double height, const char *l
 /* One product: two operands, the result, and where that goes. */
 struct product {
     const char *left, *left_shape, *right, *right_shape, *result, *result_shape, *where, *who;
-    const char *look; /* of the result */
+    const char *left_look, *right_look, *look;
 };
+
+static void draw_product(const struct product *p, double y)
+{
+    enum { HEIGHT = 64 };
+    array(96, y, 84, HEIGHT, p->left_look, p->left, p->left_shape);
+    text(190, y + 38, BOLD, "·");
+    array(204, y, 84, HEIGHT, p->right_look, p->right, p->right_shape);
+    text(298, y + 38, BOLD, "=");
+    array(316, y, 84, HEIGHT, p->look, p->result, p->result_shape);
+    text(414, y + 28, SMALL, "%s", p->where);
+    text(414, y + 46, SMALL FILL("#555555"), "%s", p->who);
+}
+
+#define PLAIN FILL("#FFFFFF") STROKE_BOX
 
 void draw_products(const char *source)
 {
     (void)source; /* nothing is read */
     static const struct product products[] = {
         {"Q", "64 × 128", "Kᵀ", "128 × 128", "S", "64 × 128", "becomes P: 16 bits, shared memory",
-         "a warp: 32 queries × 32 keys", FILL(PALE_ORANGE)},
+         "a warp: 32 queries × 32 keys", PLAIN, PLAIN, FILL(PALE_ORANGE)},
         {"dO", "64 × 128", "Vᵀ", "128 × 128", "dP", "64 × 128",
-         "becomes dS = P ∘ (dP − δ): 16 bits, shared memory", "a warp: 32 queries × 32 keys",
-         FILL(PALE_ORANGE)},
+         "becomes dS = P ∘ (dP − δ): 16 bits, shared memory", "a warp: 32 queries × 32 keys", PLAIN,
+         PLAIN, FILL(PALE_ORANGE)},
         {"Pᵀ", "128 × 64", "dO", "64 × 128", "dV", "128 × 128", "stays in registers to the end",
-         "a warp: 32 keys × 64 columns", FILL(PALE_BLUE)},
+         "a warp: 32 keys × 64 columns", PLAIN, PLAIN, FILL(PALE_BLUE)},
         {"dSᵀ", "128 × 64", "Q", "64 × 128", "dK", "128 × 128", "stays in registers to the end",
-         "a warp: 32 keys × 64 columns", FILL(PALE_BLUE)},
+         "a warp: 32 keys × 64 columns", PLAIN, PLAIN, FILL(PALE_BLUE)},
         {"dS", "64 × 128", "K", "128 × 128", "dQ", "64 × 128",
-         "is added to device memory at every step", "a warp: 32 queries × 32 columns", FILL(LIGHT)},
+         "is added to device memory at every step", "a warp: 32 queries × 32 columns", PLAIN, PLAIN,
+         FILL(LIGHT)},
     };
-    enum { COUNT = sizeof products / sizeof *products, HEIGHT = 64, STEP = 82, TOP = 72 };
+    enum { COUNT = sizeof products / sizeof *products, STEP = 82, TOP = 72 };
     svg_open(
         TOP + COUNT * STEP + 58, "The five products of the backward, and where each result stays",
         "A block of k03 keeps 128 keys; 64 queries pass in a step. Weigh computes S and dP, whose "
@@ -108,17 +123,8 @@ void draw_products(const char *source)
         "registers, and dQ, which is added to device memory.");
     heading(20, 30, "One step of k03's backward",
             "128 keys stay, 64 queries pass; D = 128, 8 warps; all operands lie in shared memory");
-    for (int k = 0; k < COUNT; k++) {
-        const struct product *p = &products[k];
-        double y = TOP + STEP * k + (k > 1) * 14;
-        array(96, y, 84, HEIGHT, FILL("#FFFFFF") STROKE_BOX, p->left, p->left_shape);
-        text(190, y + 38, BOLD, "·");
-        array(204, y, 84, HEIGHT, FILL("#FFFFFF") STROKE_BOX, p->right, p->right_shape);
-        text(298, y + 38, BOLD, "=");
-        array(316, y, 84, HEIGHT, p->look, p->result, p->result_shape);
-        text(414, y + 28, SMALL, "%s", p->where);
-        text(414, y + 46, SMALL FILL("#555555"), "%s", p->who);
-    }
+    for (int k = 0; k < COUNT; k++)
+        draw_product(&products[k], TOP + STEP * k + (k > 1) * 14);
     text(20, TOP + 76, BOLD, "Weigh");
     text(20, TOP + STEP * 3 + 46, BOLD, "Gather");
     line(20, TOP + STEP * 2 - 4, 700, TOP + STEP * 2 - 4, STROKE(INK, "1.5") DASHES);
@@ -127,4 +133,45 @@ void draw_products(const char *source)
     legend(20, y, FILL(PALE_BLUE), "registers");
     legend(160, y, FILL(PALE_ORANGE), "shared memory");
     legend(330, y, FILL(LIGHT), "device memory");
+}
+
+/* ---- 11-backward-hopper */
+
+void draw_hopper_products(const char *source)
+{
+    (void)source; /* nothing is read */
+#define LIES FILL(PALE_ORANGE)
+#define TURNED FILL(PALE_ORANGE) " stroke=\"" INK "\" stroke-width=\"1.5\"" DASHES
+#define KEPT FILL(PALE_BLUE)
+    static const struct product products[] = {
+        {"K", "64 × 128", "Qᵀ", "128 × 64", "Sᵀ", "64 × 64", "becomes Pᵀ: 16 bits, registers",
+         "a row is a key, a column a query", LIES, LIES, KEPT},
+        {"V", "64 × 128", "dOᵀ", "128 × 64", "dPᵀ", "64 × 64",
+         "becomes dSᵀ = Pᵀ ∘ (dPᵀ − δ): 16 bits, registers", "and, for dQ, shared memory", LIES,
+         LIES, KEPT},
+        {"Pᵀ", "64 × 64", "dO", "64 × 128", "dV", "64 × 128", "stays in registers to the end",
+         "of the 64 keys of the warpgroup", KEPT, TURNED, KEPT},
+        {"dSᵀ", "64 × 64", "Q", "64 × 128", "dK", "64 × 128", "stays in registers to the end",
+         "of the 64 keys of the warpgroup", KEPT, TURNED, KEPT},
+        {"dS", "64 × 128", "K", "128 × 64", "dQ", "64 × 64",
+         "is added to device memory at every step", "over all 128 keys, of half of the columns",
+         TURNED, TURNED, FILL(LIGHT)},
+    };
+    enum { COUNT = sizeof products / sizeof *products, STEP = 82, TOP = 72 };
+    svg_open(
+        TOP + COUNT * STEP + 58, "The five products of a warpgroup of k07",
+        "A warpgroup has 64 of the 128 keys of its block, and 64 queries pass in a step. S and "
+        "dP are computed with a row for each key; P and dS stay in registers as left operands "
+        "of dV and dK. dS also goes to shared memory, for dQ, in which both operands are turned.");
+    heading(20, 30, "One step of a warpgroup of k07",
+            "the block: 128 keys stay, 64 queries pass, D = 128; a warpgroup: 64 of the keys");
+    for (int k = 0; k < COUNT; k++)
+        draw_product(&products[k], TOP + STEP * k + (k > 3) * 14);
+    line(20, TOP + STEP * 4 - 4, 700, TOP + STEP * 4 - 4, STROKE(INK, "1.5") DASHES);
+    text(700, TOP + STEP * 4 - 10, END SMALL, "a barrier: dS of both warpgroups is there");
+    double y = TOP + STEP * COUNT + 30;
+    legend(20, y, KEPT, "registers");
+    legend(130, y, LIES, "shared memory, as it lies");
+    legend(330, y, TURNED, "shared memory, turned");
+    legend(520, y, FILL(LIGHT), "device memory");
 }
