@@ -55,22 +55,21 @@ template <int Stages> RA_DEVICE void advance(struct turn &turn)
     }
 }
 
-/* One arrival for the 32 threads of a warp, after all of them. */
+/* Every thread arrives for itself. One could for the 32 of a warp, after a __syncwarp, as in the forward;
+ * here threads have read and written shared memory themselves, and racecheck does not see that such an
+ * arrival is for all of them. */
 RA_DEVICE void give(ra_barrier *barrier)
 {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        ra_barrier_arrive(barrier);
+    ra_barrier_arrive(barrier);
 }
 
-/* The same, by a warp that loads: `load` issues the copies, in the first warp alone, of `bytes`. */
+/* The same, by the threads that load: `load`, in the first of them, issues the copies, of `bytes`. */
 template <class Load> RA_DEVICE void give_full(ra_barrier *barrier, int bytes, const Load &load)
 {
-    __syncwarp();
     if (threadIdx.x == 0) {
         ra_barrier_expect(barrier, bytes);
         load();
-    } else if (threadIdx.x % 32 == 0) {
+    } else {
         ra_barrier_arrive(barrier);
     }
 }
@@ -285,8 +284,8 @@ RA_DEVICE void begin(struct keys_memory<Shape> &shared, const struct keys_task &
         shared.task = task;
         ra_barrier_init(&shared.keys_full, 1);
         for (int i = 0; i < Shape::Stages; i++) {
-            ra_barrier_init(&shared.full[i], Shape::Queries / 32);
-            ra_barrier_init(&shared.empty[i], K06_WARPS);
+            ra_barrier_init(&shared.full[i], Shape::Queries);
+            ra_barrier_init(&shared.empty[i], K06_CONSUMERS);
         }
         ra_barriers_ready();
     }

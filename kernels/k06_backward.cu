@@ -135,8 +135,8 @@ template <class Shape> RA_DEVICE void begin(struct queries_memory<Shape> &shared
     if (threadIdx.x == 0) {
         ra_barrier_init(&shared.queries_full, 1);
         for (int i = 0; i < Shape::Stages; i++) {
-            ra_barrier_init(&shared.full[i], Shape::Keys / 32);
-            ra_barrier_init(&shared.empty[i], K06_WARPS);
+            ra_barrier_init(&shared.full[i], Shape::Keys);
+            ra_barrier_init(&shared.empty[i], K06_CONSUMERS);
         }
         ra_barriers_ready();
     }
