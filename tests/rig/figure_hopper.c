@@ -27,7 +27,8 @@ static void panel_rows(double x, double y, int panel, int first, const char *loo
                 fail("11-panels: ra_panel_place is not what the hardware does");
             double left = x + at % RA_PANEL_ROW / 16 * width;
             bool read = chunk == first || chunk == first + 1;
-            rect(left + 0.5, y + row * height + 0.5, width - 1, height - 1, read ? look : FILL(LIGHT));
+            rect(left + 0.5, y + row * height + 0.5, width - 1, height - 1,
+                 read ? look : FILL(LIGHT));
             text(left + width / 2, y + row * height + 13,
                  read ? MIDDLE BOLD FILL("#FFFFFF") : MIDDLE FILL("#555555"), "%d",
                  panel * CHUNKS + chunk);
@@ -52,11 +53,13 @@ void draw_panels(const char *source)
 {
     (void)source; /* nothing is read */
     double left = 44, right = 420, top = 92, below = 330, wide = CHUNKS * 26;
-    svg_open(566, "What wgmma reads of a tile of 128 keys in two panels",
-             "Left: K as it lies. A row of a panel has eight chunks in swizzled places; one product "
-             "reads two chunks of every row. Right: V turned. One product reads 16 rows of both "
-             "panels.");
-    heading(left - 24, 30, "K as it lies, for S = Q Kᵀ", "rows are keys; the number of each chunk of 8");
+    svg_open(
+        566, "What wgmma reads of a tile of 128 keys in two panels",
+        "Left: K as it lies. A row of a panel has eight chunks in swizzled places; one product "
+        "reads two chunks of every row. Right: V turned. One product reads 16 rows of both "
+        "panels.");
+    heading(left - 24, 30, "K as it lies, for S = Q Kᵀ",
+            "rows are keys; the number of each chunk of 8");
     for (int panel = 0; panel < PANELS; panel++)
         text(left, (panel ? below : top) - 7, BOLD, "panel %d: columns %d … %d", panel,
              panel * RA_PANEL_COLUMNS, panel * RA_PANEL_COLUMNS + 63);
@@ -90,8 +93,20 @@ void draw_panels(const char *source)
  * divided, and TMA has 65 bytes in a clock. */
 
 enum { GROUPS = 3, TILES = 4, PLACES = 2, MOST = 200 };
-enum { PRODUCT = 512, UNTIL_USED = 115, SOFTMAX = 1475, PACK = 250, LOOP = 300, COPY = 128 * 128 * 2 / 65 };
-enum lane { KEYS_AT, VALUES_AT = KEYS_AT + PLACES, GROUP_AT = VALUES_AT + PLACES, TENSOR_AT = GROUP_AT + GROUPS };
+enum {
+    PRODUCT = 512,
+    UNTIL_USED = 115,
+    SOFTMAX = 1475,
+    PACK = 250,
+    LOOP = 300,
+    COPY = 128 * 128 * 2 / 65
+};
+enum lane {
+    KEYS_AT,
+    VALUES_AT = KEYS_AT + PLACES,
+    GROUP_AT = VALUES_AT + PLACES,
+    TENSOR_AT = GROUP_AT + GROUPS
+};
 
 static struct bar {
     int lane, start, end, number;
@@ -182,16 +197,17 @@ static void play(void)
 void draw_roles(const char *source)
 {
     (void)source; /* nothing is read */
-    static const char *const names[] = {"keys, place 0", "keys, place 1", "values, place 0",
-                                        "values, place 1", "warpgroup 1", "warpgroup 2",
-                                        "warpgroup 3", "tensor cores"};
+    static const char *const names[] = {"keys, place 0",   "keys, place 1", "values, place 0",
+                                        "values, place 1", "warpgroup 1",   "warpgroup 2",
+                                        "warpgroup 3",     "tensor cores"};
     struct axis time = {0, 15600, 122, 706};
     double top = 66, pitch = 30;
     svg_open(378, "The roles of k06, in the first four tiles of keys",
              "Lanes for the two places of keys, the two of values, three warpgroups and the tensor "
              "cores. A place is filled when all three warpgroups have given it back. While one "
              "warpgroup multiplies, the others are at their softmax.");
-    heading(20, 26, "The first four tiles of k06", "the number of the tile; of the tensor cores, whom they serve");
+    heading(20, 26, "The first four tiles of k06",
+            "the number of the tile; of the tensor cores, whom they serve");
     play();
     for (int lane = 0; lane <= TENSOR_AT; lane++) {
         double y = top + pitch * lane + (lane >= GROUP_AT ? 8 : 0) + (lane >= TENSOR_AT ? 8 : 0);
@@ -213,7 +229,8 @@ void draw_roles(const char *source)
     double y = top + pitch * (TENSOR_AT + 1) + 22;
     for (int clock = 0; clock <= 14000; clock += 2000) {
         line(place(time, clock), y, place(time, clock), y + 5, STROKE(GREY, "1"));
-        text(place(time, clock), y + 18, MIDDLE " font-size=\"10\"", clock ? "%d,000" : "%d", clock / 1000);
+        text(place(time, clock), y + 18, MIDDLE " font-size=\"10\"", clock ? "%d,000" : "%d",
+             clock / 1000);
     }
     text(116, y + 18, END " font-size=\"10\"", "clocks");
     legend(20, y + 44, FILL(PALE_BLUE), "TMA fills it");
