@@ -217,6 +217,8 @@ static const char usage[] =
     "  11-backward-hopper    the five products of a warpgroup of k07\n"
     "  11-fragments          who has which numbers of an mma.sync\n"
     "  11-swizzle            shared memory in its banks\n"
+    "  11-panels             what wgmma reads of a tile in panels\n"
+    "  11-roles              who loads and who computes when in k06\n"
     "  11-streams            the streams of a GPU in a ring\n"
     "  11-rates DATA.csv     how fast the kernels are\n"
     "                        " RATES_HEADER "\n"
@@ -278,6 +280,8 @@ static const struct {
     {"11-rates", true, draw_rates},
     {"11-tricks", true, draw_tricks},
     {"11-ring", true, draw_gpus},
+    {"11-panels", false, draw_panels},
+    {"11-roles", false, draw_roles},
     {"11-streams", false, draw_streams},
     {"12-ranks", true, draw_scale},
     {"12-slow", true, draw_slow},

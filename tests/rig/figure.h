@@ -2,7 +2,7 @@
  *
  * figure.c holds the tools and the program; figure_tile.c draws chapters 01 and 02; of the chapters
  * of the ring, figure_ring.c and figure_masks.c draw the rules, figure_measured.c the measurements;
- * figure_cuda.c and figure_gpu.c draw chapter 11, figure_streams.c one picture of it;
+ * figure_cuda.c and figure_gpu.c draw chapter 11, figure_hopper.c and figure_streams.c some of it;
  * figure_library.c draws the rules of chapter 08, figure_vector.c chapter 09; figure_model.c chapter 10
  * and figure_decode.c its decoding; figure_scale.c chapter 12.
  */
@@ -142,6 +142,8 @@ void draw_tricks(const char *source);
 void draw_gpus(const char *source);
 void draw_streams(const char *source);
 void draw_sm(const char *source);
+void draw_panels(const char *source);
+void draw_roles(const char *source);
 void draw_products(const char *source);
 void draw_hopper_products(const char *source);
 
