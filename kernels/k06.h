@@ -36,10 +36,9 @@ struct backward {
     struct ra_kernel x;
     float factor;      /* a score, or with a soft cap its tanh, times this is the power of two */
     float inside;      /* with a soft cap: q . k times this goes into the tanh */
-    bool fours;        /* rows of dq can be added to four numbers at a time */
-    int group;         /* H / G query heads read a key/value head */
     int tiles;         /* of one head: of the rows that stay */
     int heads_at_once; /* a set of heads that go together */
+    int group;         /* H / G query heads read a key/value head */
 };
 
 /* Which stage comes next, and the parity of the phase that is to be over there. */
@@ -418,9 +417,6 @@ RA_DEVICE void add_keys(const struct ra_kernel &x, const struct ra_tensor &to,
 template <class Shape> struct dq_part {
     static constexpr bool By_queries = Shape::Queries == 128;
     static constexpr int Rows = By_queries ? 128 : 64, Columns = By_queries ? 64 : Shape::Dim / 2;
-
-    /* Do neighbouring threads exchange numbers, so that each adds four to one row, not two to two? */
-    static constexpr bool Fours = false;
     static_assert(!By_queries || Shape::Dim == 64, "not two halves");
 };
 
@@ -450,26 +446,6 @@ RA_DEVICE void multiply_keys(float (&c)[dq_part<Shape>::Columns / 8][4], uint64_
     ra_products_end();
 }
 
-/* add_rows, four numbers at a time. Of two neighbouring threads, which have four columns of two rows, the
- * even one takes the first row, the odd one the second. */
-template <int Columns>
-RA_DEVICE void add_fours(float *to, int64_t stride, int64_t rows, int columns, float scale,
-                         const float (&c)[Columns / 8][4])
-{
-    bool odd = threadIdx.x % 2;
-    to += odd ? 8 * stride - 2 : 0;
-#pragma unroll
-    for (int j = 0; j < Columns / 8; j++) {
-        float x[2];
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-            x[e] = scale * __shfl_xor_sync(0xffffffff, odd ? c[j][e] : c[j][2 + e], 1);
-        if (8 * odd < rows && 8 * j < columns)
-            ra_add4(to + 8 * j, odd ? x[0] : scale * c[j][0], odd ? x[1] : scale * c[j][1],
-                    odd ? scale * c[j][2] : x[0], odd ? scale * c[j][3] : x[1]);
-    }
-}
-
 /* Adds this warpgroup's part of dq, of the queries of a step. */
 template <class Shape>
 RA_DEVICE void add_dq(const struct backward &f, int b, const struct step &step,
@@ -480,10 +456,7 @@ RA_DEVICE void add_dq(const struct backward &f, int b, const struct step &step,
     int64_t row = (int64_t)step.a0 + my_row() % dq_part<Shape>::Rows;
     int column = dq_part<Shape>::By_queries ? 0 : my_number() / 128 * Columns;
     float *to = ra_floats(x.dq, b, row, step.h) + column + my_column();
-    if (dq_part<Shape>::Fours && f.fours)
-        add_fours<Columns>(to, x.dq.row, x.queries - row, (int)x.dim - column, x.score.scale, dq);
-    else
-        add_rows<Columns>(to, x.dq.row, x.queries - row, (int)x.dim - column, x.score.scale, dq);
+    add_rows<Columns>(to, x.dq.row, x.queries - row, (int)x.dim - column, x.score.scale, dq);
 }
 
 /* ---- For the host. */
@@ -519,8 +492,6 @@ static cudaError_t launch_hopper(void (*kernel)(struct backward), const struct r
     f.group = (int)(x->heads / x->key_heads);
     f.tiles = (int)tiles;
     f.heads_at_once = (int)ra_least(heads, ra_most(1, (24 << 20) / ra_most(1, head_bytes)));
-    f.fours = (uintptr_t)x->dq.data % 16 == 0 && x->dq.batch % 4 == 0 && x->dq.row % 4 == 0 &&
-              x->dq.head % 4 == 0;
 
     const struct {
         CUtensorMap *map;

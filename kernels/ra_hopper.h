@@ -124,15 +124,6 @@ RA_DEVICE void ra_load_box(void *to, const CUtensorMap *map, ra_barrier *barrier
                  : "memory");
 }
 
-/* Numbers of a vector of float32, into memory at a multiple of 128 bytes. */
-RA_DEVICE void ra_load_floats(float *to, const CUtensorMap *map, ra_barrier *barrier, int first)
-{
-    asm volatile("cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                 " [%0], [%1, {%3}], [%2];" ::"r"(ra_shared(to)),
-                 "l"(map), "r"(ra_shared(barrier)), "r"(first)
-                 : "memory");
-}
-
 /* A whole tile of `Rows` rows of Dim columns, panel beside panel. The barrier is told of its bytes. */
 template <int Dim, int Rows>
 RA_DEVICE void ra_load_tile(char *to, const CUtensorMap *map, ra_barrier *barrier, int row,
@@ -167,16 +158,6 @@ RA_DEVICE void ra_stores_wait_read(void)
 RA_DEVICE void ra_stores_wait(void)
 {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
-
-/* Four neighbours of float32, added to memory to which others add, too; the address a multiple of 16. */
-RA_DEVICE void ra_add4(float *to, float a, float b, float c, float d)
-{
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c),
-                 "f"(d)
-                 : "memory");
-#endif
 }
 
 /* Four 8 x 8 matrices of 16-bit numbers into shared memory: the reverse of ra_load_matrices. */
@@ -286,18 +267,18 @@ RA_WGMMA_BOTH(256, RA_TO_120 "%120, %121, %122, %123, %124, %125, %126, %127", 1
 
 /* ---- For the host. */
 
-/* Can TMA take the array? Its addresses and strides are multiples of 16 bytes, a stride is below 2^40
- * bytes, and rows are numbered in 32 bits. */
+/* Can TMA take the array? Its addresses and strides are multiples of 16 bytes, a stride is not 0 and is
+ * below 2^40 bytes, and rows are numbered in 32 bits. */
 static inline bool ra_in_boxes(struct ra_tensor x, int64_t rows, int64_t dim)
 {
     int64_t bytes = ra_type_bytes(x.type), far = (int64_t)1 << 40;
-    return ra_in_chunks(x, dim) && rows > 0 && rows < (int64_t)1 << 31 && x.row * bytes < far &&
-           x.head * bytes < far && x.batch * bytes < far;
+    return ra_in_chunks(x, dim) && x.row > 0 && x.head > 0 && x.batch > 0 && rows > 0 &&
+           rows < (int64_t)1 << 31 && x.row * bytes < far && x.head * bytes < far &&
+           x.batch * bytes < far;
 }
 
 /* The map by which TMA finds boxes of 64 columns by `box` rows in an array (batch, rows, heads, dim) of
- * 16-bit numbers; of float32, `box` numbers of a vector of `rows`. The driver makes it; the runtime
- * knows where that is. */
+ * 16-bit numbers. The driver makes it; the runtime knows where that is. */
 static cudaError_t ra_make_map(CUtensorMap *map, struct ra_tensor x, int64_t batch, int64_t rows,
                                int64_t heads, int64_t dim, int box)
 {
@@ -315,22 +296,18 @@ static cudaError_t ra_make_map(CUtensorMap *map, struct ra_tensor x, int64_t bat
         return error != cudaSuccess ? error : cudaErrorNotSupported;
 
     /* A stride that is never taken may be anything, but TMA wants to like it. */
-    bool vector = x.type == RA_FLOAT32;
     int64_t bytes = ra_type_bytes(x.type);
-    cuuint64_t sizes[] = {(cuuint64_t)(vector ? rows : dim), (cuuint64_t)rows, (cuuint64_t)heads,
-                          (cuuint64_t)batch};
+    cuuint64_t sizes[] = {(cuuint64_t)dim, (cuuint64_t)rows, (cuuint64_t)heads, (cuuint64_t)batch};
     cuuint64_t strides[] = {(cuuint64_t)(rows > 1 ? x.row * bytes : 16),
                             (cuuint64_t)(heads > 1 ? x.head * bytes : 16),
                             (cuuint64_t)(batch > 1 ? x.batch * bytes : 16)};
-    cuuint32_t box_sizes[] = {(cuuint32_t)(vector ? box : 64), (cuuint32_t)box, 1, 1};
+    cuuint32_t box_sizes[] = {RA_PANEL_COLUMNS, (cuuint32_t)box, 1, 1};
     cuuint32_t steps[] = {1, 1, 1, 1};
-    CUtensorMapDataType type = vector                 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-                               : x.type == RA_FLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                      : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    CUtensorMapDataType type =
+        x.type == RA_FLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     CUresult result =
-        ((encode *)function)(map, type, vector ? 1 : 4, x.data, sizes, strides, box_sizes, steps,
-                             CU_TENSOR_MAP_INTERLEAVE_NONE,
-                             vector ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
+        ((encode *)function)(map, type, 4, x.data, sizes, strides, box_sizes, steps,
+                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
