@@ -580,6 +580,7 @@ static bool test_gone(void)
 static bool test_overtaken(void)
 {
     struct ra_link link;
+    int before = communicators;
     if (ring_size != 2)
         return true;
     EXPECT(opens(&link, patience), "%s", error);
@@ -598,7 +599,8 @@ static bool test_overtaken(void)
             return false;
     }
     closes(&link);
-    communicators -= link.rank; /* rank 1 has counted two leaves, and keeps it */
+    if (link.rank == 1)
+        communicators = before; /* it keeps its own if it has counted two leaves */
     return true;
 }
 
