@@ -1,6 +1,6 @@
 /* check_range: the plain arithmetic of the kernels, held against counting.
  */
-#include "../kernels/ra_panel.h"
+#include "../kernels/ra_range.h"
 #include "suite.h"
 
 enum { ROWS = 7, REACH = 9 };
@@ -162,22 +162,6 @@ START_TEST(swizzle)
 }
 END_TEST
 
-/* Along a row of panels, from any place in its first 16 columns; a tile may begin at any multiple of
- * the alignment. */
-START_TEST(along)
-{
-    for (int rows = 64; rows <= 128; rows *= 2)
-        for (int row = 0; row < rows; row++)
-            for (int column = 0; column < 16; column++)
-                for (int columns = 0; columns < 256; columns += 16) {
-                    uint32_t tile = 3 * RA_PANEL_ALIGNMENT;
-                    ck_assert_int_eq(
-                        ra_panel_along(tile + ra_panel_place(row, column, rows), columns, rows),
-                        tile + ra_panel_place(row, column + columns, rows));
-                }
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("range");
@@ -189,7 +173,6 @@ int main(void)
     tcase_add_loop_test(cases, heads, RA_GROUPED, RA_INTERLEAVED + 1);
     tcase_add_loop_test(cases, turns, 1, 11);
     tcase_add_test(cases, swizzle);
-    tcase_add_test(cases, along);
     suite_add_tcase(suite, cases);
     return suite_run(suite);
 }

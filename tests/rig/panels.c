@@ -146,14 +146,17 @@ static int judge(const char *name, int n, const int *d, const int16_t *a, int a_
     return wrong;
 }
 
-/* Is every number of a tile where ra_panel_place says? */
+/* Is every number of a tile where ra_panel_place says, and found along its row by ra_panel_along? */
 static int misplaced(uint32_t tile, const int16_t *x, int columns, int rows)
 {
     int wrong = 0;
     for (int row = 0; row < rows; row++)
-        for (int column = 0; column < columns; column++)
-            wrong += number_at(tile + (uint32_t)ra_panel_place(row, column, rows)) !=
-                     x[row * columns + column];
+        for (int column = 0; column < columns; column++) {
+            uint32_t place = tile + (uint32_t)ra_panel_place(row, column, rows);
+            uint32_t from = tile + (uint32_t)ra_panel_place(row, column % 16, rows);
+            wrong += number_at(place) != x[row * columns + column] ||
+                     ra_panel_along(from, column / 16 * 16, rows) != place;
+        }
     return wrong;
 }
 
