@@ -451,6 +451,9 @@ static void trouble(bool comes)
         return;
     fill(&text);
     keep(&text, 10, 1);
+
+    /* All have the tree: a rank's trouble may overtake the end of an agreement. */
+    PMPI_Barrier(MPI_COMM_WORLD);
     bool odd = rank == ranks - 1;
     double began = ra_seconds();
     struct ra_tensor q = input(&text, Q, 0, 1, 5), o = room_of(&text, O, 5);
