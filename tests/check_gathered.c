@@ -453,6 +453,9 @@ static void trouble(bool comes)
     struct work work;
     if (!begin(&work, &problem))
         return;
+
+    /* All have the plan: a rank's trouble may overtake the end of an agreement. */
+    PMPI_Barrier(MPI_COMM_WORLD);
     bool odd = world_rank % ring_size == ring_size - 1;
     double began = ra_seconds();
     struct ra_arrays arrays = work.arrays;
