@@ -335,6 +335,22 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
     }
 }
 
+/* How a block begins. True for the warpgroup that loads, which has then done all of its work. (Not its
+ * number: the compiler gives each role its registers only where they part at once.) */
+template <class Shape>
+RA_DEVICE bool begin_or_load(struct keys_memory<Shape> &shared, const struct backward &f,
+                             const struct keys_task &task)
+{
+    begin<Shape>(shared, task);
+    if (ra_uniform(threadIdx.x / 128) == 0) {
+        ra_fewer_registers<K06_LOAD_REGISTERS>();
+        load_queries<Shape>(shared, f, task);
+        return true;
+    }
+    ra_more_registers<K06_MULTIPLY_REGISTERS>();
+    return false;
+}
+
 /* Finds out which queries see each key, for the threads that multiply together. */
 template <class Shape>
 RA_DEVICE void find_seen(struct keys_memory<Shape> &shared, const struct backward &f,
@@ -397,6 +413,44 @@ RA_DEVICE void hide_queries(float (&s)[Shape::Queries / 8][4], float (&dp)[Shape
             int2 seen_by = sight.seen_by[e / 2];
             hide(s[j][e], dp[j][e], column < seen_by.x || column > seen_by.y, sight.spoiled[e / 2]);
         }
+}
+
+/* p and ds of step j, of this warpgroup's 64 keys: s = k q^T and dp = v d_out^T, and from these p =
+ * 2^(s factor - lse2) and ds = p (dp - delta). The operands are described; q and d_out lie in a stage,
+ * which has been waited for when this returns. */
+template <class Shape>
+RA_DEVICE void weigh_step(uint32_t (&p)[Shape::Queries / 16][4],
+                          uint32_t (&ds)[Shape::Queries / 16][4],
+                          const struct keys_memory<Shape> &shared, ra_barrier *full,
+                          const struct backward &f, int j, uint64_t k, uint64_t v, uint64_t q,
+                          uint64_t d_out)
+{
+    typedef typename Shape::Type Type;
+    constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
+    int stage = j % Shape::Stages;
+    bool capped = f.x.score.softcap > 0;
+    const float *lses = &shared.lse2[stage][my_column()];
+    const float *deltas = &shared.delta[stage][my_column()];
+    auto lse2 = [=](int j, int) { return *(const float2 *)&lses[8 * j]; };
+    auto delta = [=](int j, int) { return *(const float2 *)&deltas[8 * j]; };
+    float s[Queries / 8][4], dp[Queries / 8][4];
+
+    ra_barrier_wait(full, j / Shape::Stages % 2);
+    ra_products_begin();
+    multiply_rows<Type, Dim, Keys, Queries>(s, k, q);
+    multiply_rows<Type, Dim, Keys, Queries>(dp, v, d_out);
+    ra_products_wait<1>();
+    ra_pin(s);
+    if (!capped)
+        weigh<Queries>(s, f.factor, lse2);
+    ra_products_wait<0>();
+    ra_pin(dp);
+    if (capped)
+        weigh_capped<Queries>(s, dp, f, lse2, delta);
+    if (!all_seen<Shape>(shared, stage))
+        hide_queries<Shape>(s, dp, sight_from<Shape>(shared, shared.step[stage].a0));
+    pack<Type, Queries>(p, s);
+    slope<Type, Queries>(ds, s, dp, delta);
 }
 
 /* Adds a warpgroup's 64 x Dim numbers of dk or dv. No other block adds to these rows. */

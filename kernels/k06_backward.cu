@@ -31,20 +31,13 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
     if (task.end <= task.first)
         return;
-    begin(shared, task);
-    int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-    if (warpgroup == 0) {
-        ra_fewer_registers<K06_LOAD_REGISTERS>();
-        load_queries(shared, f, task);
+    if (begin_or_load<Shape>(shared, f, task))
         return;
-    }
-    ra_more_registers<K06_MULTIPLY_REGISTERS>();
 
     float dk[Dim / 8][4] = {}, dv[Dim / 8][4] = {};
-    int mine = ra_panel_place(64 * (warpgroup - 1), 0, Keys);
+    int mine = ra_panel_place(64 * (ra_uniform(threadIdx.x / 128) - 1), 0, Keys);
     uint64_t k = ra_descriptor(ra_shared(shared.k + mine), ra_panel_stride(Keys));
     uint64_t v = ra_descriptor(ra_shared(shared.v + mine), ra_panel_stride(Keys));
-    bool capped = x.score.softcap > 0;
     find_seen(shared, f, task);
     ra_barrier_wait(&shared.keys_full, 0);
 
@@ -52,29 +45,8 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
         int stage = j % Shape::Stages;
         uint64_t q = ra_descriptor(ra_shared(shared.q[stage]), ra_panel_stride(Queries));
         uint64_t d_out = ra_descriptor(ra_shared(shared.d_out[stage]), ra_panel_stride(Queries));
-        const float *lses = &shared.lse2[stage][my_column()];
-        const float *deltas = &shared.delta[stage][my_column()];
-        auto lse2 = [=](int j, int) { return *(const float2 *)&lses[8 * j]; };
-        auto delta = [=](int j, int) { return *(const float2 *)&deltas[8 * j]; };
-        float s[Queries / 8][4], dp[Queries / 8][4];
         uint32_t p[Queries / 16][4], ds[Queries / 16][4];
-
-        ra_barrier_wait(&shared.full[stage], j / Shape::Stages % 2);
-        ra_products_begin();
-        multiply_rows<Type, Dim, Keys, Queries>(s, k, q);
-        multiply_rows<Type, Dim, Keys, Queries>(dp, v, d_out);
-        ra_products_wait<1>();
-        ra_pin(s);
-        if (!capped)
-            weigh<Queries>(s, f.factor, lse2);
-        ra_products_wait<0>();
-        ra_pin(dp);
-        if (capped)
-            weigh_capped<Queries>(s, dp, f, lse2, delta);
-        if (!all_seen(shared, stage))
-            hide_queries<Shape>(s, dp, sight_from(shared, shared.step[stage].a0));
-        pack<Type, Queries>(p, s);
-        slope<Type, Queries>(ds, s, dp, delta);
+        weigh_step<Shape>(p, ds, shared, &shared.full[stage], f, j, k, v, q, d_out);
 
         ra_pin(p);
         ra_pin(ds);

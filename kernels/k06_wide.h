@@ -64,14 +64,8 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
     if (task.end <= task.first)
         return;
-    begin<Shape>(shared, task);
-    int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-    if (warpgroup == 0) {
-        ra_fewer_registers<K06_LOAD_REGISTERS>();
-        load_queries<Shape>(shared, f, task);
+    if (begin_or_load<Shape>(shared, f, task))
         return;
-    }
-    ra_more_registers<K06_MULTIPLY_REGISTERS>();
 
     float sum[Dim / 8][4] = {}; /* dv, or dk */
     bool capped = x.score.softcap > 0;
