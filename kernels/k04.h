@@ -95,6 +95,28 @@ RA_DEVICE void add_values(typename Shape::Outputs &o, const uint32_t (&p)[Shape:
             o[0], p[b / 16], ra_descriptor_beyond(v, ra_panel_place(b, 0, Shape::Keys)), true);
 }
 
+/* The two products of a tile, from the fence to the end: when these return, s and o are there. */
+template <class Shape> RA_DEVICE void score(typename Shape::Scores &s, uint64_t q, uint64_t k)
+{
+    ra_products_begin();
+    multiply_keys<Shape>(s, q, k);
+    ra_products_end();
+    ra_products_wait<0>();
+    ra_pin(s[0]);
+}
+
+template <class Shape>
+RA_DEVICE void gather(typename Shape::Outputs &o, uint32_t (&p)[Shape::Keys / 16][4], uint64_t v)
+{
+    ra_pin(o[0]);
+    ra_pin(p);
+    ra_products_begin();
+    add_values<Shape>(o, p, v);
+    ra_products_end();
+    ra_products_wait<0>();
+    ra_pin(o[0]);
+}
+
 template <class Shape> RA_DEVICE void begin(struct carry<Shape> &carry)
 {
     clear(carry.o);

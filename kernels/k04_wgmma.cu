@@ -74,12 +74,7 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
         take_out_spoiled_values<Shape>(shared.k, shared.v, threadIdx.x, 1);
     }
     typename Shape::Scores s;
-    ra_products_begin();
-    multiply_keys<Shape>(s, ra_descriptor(ra_shared(shared.q), 0),
-                         ra_descriptor(ra_shared(shared.k), 0));
-    ra_products_end();
-    ra_products_wait<0>();
-    ra_pin(s[0]);
+    score<Shape>(s, ra_descriptor(ra_shared(shared.q), 0), ra_descriptor(ra_shared(shared.k), 0));
     __syncthreads();
     copy_tile<Shape>(shared.k, f, f.x.k, task, tile + 1);
 
@@ -88,13 +83,7 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     pack<Shape>(p, s);
 
     await_copies();
-    ra_pin(carry.o[0]);
-    ra_pin(p);
-    ra_products_begin();
-    add_values<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v), ra_panel_stride(Shape::Keys)));
-    ra_products_end();
-    ra_products_wait<0>();
-    ra_pin(carry.o[0]);
+    gather<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v), ra_panel_stride(Shape::Keys)));
     __syncthreads();
     copy_tile<Shape>(shared.v, f, f.x.v, task, tile + 1);
 }

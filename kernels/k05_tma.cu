@@ -47,12 +47,7 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
         take_out_spoiled_values<Shape>(shared.k, shared.v, threadIdx.x, 1);
     }
     typename Shape::Scores s;
-    ra_products_begin();
-    multiply_keys<Shape>(s, ra_descriptor(ra_shared(shared.q), 0),
-                         ra_descriptor(ra_shared(shared.k), 0));
-    ra_products_end();
-    ra_products_wait<0>();
-    ra_pin(s[0]);
+    score<Shape>(s, ra_descriptor(ra_shared(shared.q), 0), ra_descriptor(ra_shared(shared.k), 0));
     __syncthreads();
     load<Shape>(shared.k, &f.k_map, &shared.full_k, task, tile + 1);
 
@@ -61,13 +56,7 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     pack<Shape>(p, s);
 
     ra_barrier_wait(&shared.full_v, tile % 2);
-    ra_pin(carry.o[0]);
-    ra_pin(p);
-    ra_products_begin();
-    add_values<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v), ra_panel_stride(Shape::Keys)));
-    ra_products_end();
-    ra_products_wait<0>();
-    ra_pin(carry.o[0]);
+    gather<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v), ra_panel_stride(Shape::Keys)));
     __syncthreads();
     load<Shape>(shared.v, &f.v_map, &shared.full_v, task, tile + 1);
 }

@@ -171,13 +171,9 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
     }
 
     typename Shape::Scores s;
-    ra_products_begin();
-    multiply_keys<Shape>(
+    score<Shape>(
         s, ra_descriptor(ra_shared(shared.q) + ra_panel_place(64 * group_of(), 0, Shape::Rows), 0),
         ra_descriptor(ra_shared(shared.k[place]), 0));
-    ra_products_end();
-    ra_products_wait<0>();
-    ra_pin(s[0]);
     give(&shared.empty_k[place]);
 
     soften<Shape>(s, carry, f, task, tile, whole, row_of(), shared.allowed[number % 4]);
@@ -185,13 +181,7 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
     pack<Shape>(p, s);
 
     ra_barrier_wait(&shared.full_v[place], parity);
-    ra_pin(carry.o[0]);
-    ra_pin(p);
-    ra_products_begin();
-    add_values<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v[place]), ra_panel_stride(Keys)));
-    ra_products_end();
-    ra_products_wait<0>();
-    ra_pin(carry.o[0]);
+    gather<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v[place]), ra_panel_stride(Keys)));
     give(&shared.empty_v[place]);
 }
 
