@@ -91,23 +91,29 @@ template <class Type> RA_DEVICE bool is_spoiled(uint4 chunk)
  * mark(i) is called for chunk i. A query that sees such a key must get NaN by that mark; of the others,
  * whose weights for it are 0, the chunk must be taken away, as 0 times NaN is NaN. For `threads` threads
  * together, once the rows are there; any(x) is a barrier of theirs, true if x is for one of them. When
- * it returns they all see the same. */
+ * it returns they all see the same. All threads of a warp go round the loops equally often, and vote: see
+ * is_whole of k04. */
 template <class Type, class Any, class Mark>
 RA_DEVICE void take_out_spoiled(uint4 *chunks, int count, int thread, int threads, const Any &any,
                                 const Mark &mark)
 {
     bool spoiled = false;
 #pragma unroll 1
-    for (int i = thread; i < count; i += threads)
-        spoiled = spoiled || is_spoiled<Type>(chunks[i]);
-    if (!any(spoiled))
+    for (int first = 0; first < count; first += threads) {
+        int i = first + thread;
+        if (i < count)
+            spoiled |= is_spoiled<Type>(chunks[i]);
+    }
+    if (!__any_sync(0xffffffff, any(spoiled)))
         return;
 #pragma unroll 1
-    for (int i = thread; i < count; i += threads)
-        if (is_spoiled<Type>(chunks[i])) {
+    for (int first = 0; first < count; first += threads) {
+        int i = first + thread;
+        if (i < count && is_spoiled<Type>(chunks[i])) {
             chunks[i] = make_uint4(0, 0, 0, 0);
             mark(i);
         }
+    }
     any(false);
 }
 

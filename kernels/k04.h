@@ -61,6 +61,18 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
     return task;
 }
 
+/* Does every row of the block see every key of tile number `tile`, of which the mask allows these? The
+ * answer is a vote: so the compiler knows that a warp stays together, and what is the same for all of its
+ * threads it keeps in registers of the warp's. */
+template <class Shape>
+RA_DEVICE bool is_whole(const struct forward &f, const struct hopper_task &task, int tile,
+                        const uint32_t allowed[Shape::Words])
+{
+    bool whole = tile >= task.whole && tile < task.whole_end &&
+                 (!f.x.mask.data || all_there<Shape>(allowed));
+    return __all_sync(0xffffffff, whole);
+}
+
 /* s = q k^T, of 64 rows. As soon as its operands are described a product is on its way: this returns
  * long before s is there. */
 template <class Shape>

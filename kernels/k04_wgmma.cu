@@ -64,8 +64,7 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     if (f.x.mask.data)
         rows_there<Shape::Keys>(allowed, f.x.mask, task.b, task.first + (int64_t)tile * Shape::Keys,
                                 task.first + task.keys);
-    bool whole = tile >= task.whole && tile < task.whole_end &&
-                 (!f.x.mask.data || all_there<Shape>(allowed));
+    bool whole = is_whole<Shape>(f, task, tile, allowed);
 
     await_copies();
     if (!whole) {

@@ -19,6 +19,7 @@ enum {
     K06_THREADS = 384,   /* of a block */
     K06_CONSUMERS = 256, /* of these multiply */
     K06_WARPS = 8,       /* their warps */
+    K06_LOADERS = 64,    /* of the rest, these load queries */
     K06_LOAD_REGISTERS = 24,
     K06_MULTIPLY_REGISTERS = 240,
 };
@@ -32,7 +33,7 @@ template <class Type_, int Dim_, int Keys_, int Queries_, int Stages_ = 2> struc
 
 /* What the launcher works out once for all threads. */
 struct backward {
-    CUtensorMap q, k, v, d_out;
+    CUtensorMap q, k, v, d_out, dq; /* dq: k07 */
     struct ra_kernel x;
     float factor;      /* a score, or with a soft cap its tanh, times this is the power of two */
     float inside;      /* with a soft cap: q . k times this goes into the tanh */
@@ -283,7 +284,7 @@ RA_DEVICE void begin(struct keys_memory<Shape> &shared, const struct keys_task &
         shared.task = task;
         ra_barrier_init(&shared.keys_full, 1);
         for (int i = 0; i < Shape::Stages; i++) {
-            ra_barrier_init(&shared.full[i], Shape::Queries);
+            ra_barrier_init(&shared.full[i], K06_LOADERS);
             ra_barrier_init(&shared.empty[i], K06_CONSUMERS);
         }
         ra_barriers_ready();
@@ -291,60 +292,78 @@ RA_DEVICE void begin(struct keys_memory<Shape> &shared, const struct keys_task &
     __syncthreads();
 }
 
-/* The warpgroup that loads: the keys, then one tile of queries after the other. lse and delta may have
- * any strides: for these each thread has a row, which it asks for before it waits. */
-template <class Shape>
-RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct backward &f,
-                            const struct keys_task &task)
+/* Calls step(a0, h) for the tiles of queries that pass, in their order. */
+template <class Shape, class Step>
+RA_DEVICE void each_step(const struct backward &f, const struct keys_task &task, const Step &step)
 {
-    constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
+#pragma unroll 1
+    for (int i = 0; i < f.group; i++) {
+        int h = ra_query_head(f.x.head_map, (int)f.x.heads, (int)f.x.key_heads, task.g, i);
+#pragma unroll 1
+        for (int a0 = task.first; a0 < task.end; a0 += Shape::Queries)
+            step(a0, h);
+    }
+}
+
+/* The threads that load: the keys, then one tile of queries after the other. lse and delta may have any
+ * strides: for these each thread has some rows, which it asks for before it waits. */
+template <class Shape>
+RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct backward &f)
+{
+    const struct keys_task &task = shared.task;
+    constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries,
+                  Rows = Queries / K06_LOADERS;
     const struct ra_kernel &x = f.x;
     if (threadIdx.x == 0) {
         ra_barrier_expect(&shared.keys_full, 2 * Shape::Key_bytes);
         ra_load_tile<Dim, Keys>(shared.k, &f.k, &shared.keys_full, task.b0, task.g, task.b);
         ra_load_tile<Dim, Keys>(shared.v, &f.v, &shared.keys_full, task.b0, task.g, task.b);
     }
-    if (threadIdx.x >= Queries)
-        return;
 
-    int row = threadIdx.x;
     struct turn turn = {0, 1};
-#pragma unroll 1
-    for (int i = 0; i < f.group; i++) {
-        int h = ra_query_head(x.head_map, (int)x.heads, (int)x.key_heads, task.g, i);
-#pragma unroll 1
-        for (int a0 = task.first; a0 < task.end; a0 += Queries, advance<Shape::Stages>(turn)) {
-            bool there = a0 + row < x.queries;
-            float lse = there ? *ra_floats(x.lse, task.b, a0 + row, h) : 0;
-            float delta = there ? *ra_floats(x.delta, task.b, a0 + row, h) : 0;
-            struct step step = {a0, h};
-            step.inside =
-                a0 + Queries <= x.queries && ra_all_seen(x.band, a0, Queries, task.b0, Shape::Keys);
-            int stage = turn.stage;
-            ra_barrier_wait(&shared.empty[stage], turn.parity);
-            shared.lse2[stage][row] = power_of_lse(lse, there);
-            shared.delta[stage][row] = delta;
-            if (row == 0)
-                shared.step[stage] = step;
-            ra_barrier *full = &shared.full[stage];
-            give_full(full, 2 * Shape::Query_bytes, [&]() {
-                ra_load_tile<Dim, Queries>(shared.q[stage], &f.q, full, a0, h, task.b);
-                ra_load_tile<Dim, Queries>(shared.d_out[stage], &f.d_out, full, a0, h, task.b);
-            });
+    each_step<Shape>(f, task, [&](int a0, int h) {
+        float lse2[Rows], delta[Rows];
+#pragma unroll
+        for (int i = 0; i < Rows; i++) {
+            int a = a0 + (int)threadIdx.x + K06_LOADERS * i;
+            bool there = a < x.queries;
+            lse2[i] = power_of_lse(there ? *ra_floats(x.lse, task.b, a, h) : 0, there);
+            delta[i] = there ? *ra_floats(x.delta, task.b, a, h) : 0;
         }
-    }
+        struct step step = {a0, h};
+        step.inside = a0 + Queries <= x.queries && ra_all_seen(x.band, a0, Queries, task.b0, Keys);
+        int stage = turn.stage;
+        ra_barrier_wait(&shared.empty[stage], turn.parity);
+#pragma unroll
+        for (int i = 0; i < Rows; i++) {
+            shared.lse2[stage][threadIdx.x + K06_LOADERS * i] = lse2[i];
+            shared.delta[stage][threadIdx.x + K06_LOADERS * i] = delta[i];
+        }
+        if (threadIdx.x == 0)
+            shared.step[stage] = step;
+        ra_barrier *full = &shared.full[stage];
+        give_full(full, 2 * Shape::Query_bytes, [&]() {
+            ra_load_tile<Dim, Queries>(shared.q[stage], &f.q, full, a0, h, task.b);
+            ra_load_tile<Dim, Queries>(shared.d_out[stage], &f.d_out, full, a0, h, task.b);
+        });
+        advance<Shape::Stages>(turn);
+    });
 }
 
-/* How a block begins. True for the warpgroup that loads, which has then done all of its work. (Not its
- * number: the compiler gives each role its registers only where they part at once.) */
-template <class Shape>
+/* How a block begins. True for the warpgroup that loads, which has then done all of its work; its threads
+ * that do not load call rest(). (Not the warpgroup's number: the compiler gives each role its registers
+ * only where they part at once.) */
+template <class Shape, class Rest>
 RA_DEVICE bool begin_or_load(struct keys_memory<Shape> &shared, const struct backward &f,
-                             const struct keys_task &task)
+                             const struct keys_task &task, const Rest &rest)
 {
     begin<Shape>(shared, task);
     if (ra_uniform(threadIdx.x / 128) == 0) {
         ra_fewer_registers<K06_LOAD_REGISTERS>();
-        load_queries<Shape>(shared, f, task);
+        if (threadIdx.x < K06_LOADERS)
+            load_queries<Shape>(shared, f);
+        else
+            rest();
         return true;
     }
     ra_more_registers<K06_MULTIPLY_REGISTERS>();
@@ -370,10 +389,10 @@ RA_DEVICE void find_seen(struct keys_memory<Shape> &shared, const struct backwar
     ra_named_barrier(1, K06_CONSUMERS);
 }
 
-/* Does every query of this step see every key, and none of these was spoiled? */
-template <class Shape> RA_DEVICE bool all_seen(const struct keys_memory<Shape> &shared, int stage)
+/* Are all keys there, and was none of them spoiled? */
+template <class Shape> RA_DEVICE bool all_sound(const struct keys_memory<Shape> &shared)
 {
-    bool all = shared.step[stage].inside;
+    bool all = true;
 #pragma unroll
     for (int w = 0; w < Shape::Keys / 32; w++)
         all = all && shared.there[w] == 0xffffffff && shared.spoiled[w] == 0;
@@ -417,25 +436,34 @@ RA_DEVICE void hide_queries(float (&s)[Shape::Queries / 8][4], float (&dp)[Shape
 
 /* p and ds of step j, of this warpgroup's 64 keys: s = k q^T and dp = v d_out^T, and from these p =
  * 2^(s factor - lse2) and ds = p (dp - delta). The operands are described; q and d_out lie in a stage,
- * which has been waited for when this returns. */
+ * which has been waited for when this returns. sound: all keys are there and finite. */
 template <class Shape>
 RA_DEVICE void weigh_step(uint32_t (&p)[Shape::Queries / 16][4],
                           uint32_t (&ds)[Shape::Queries / 16][4],
                           const struct keys_memory<Shape> &shared, ra_barrier *full,
-                          const struct backward &f, int j, uint64_t k, uint64_t v, uint64_t q,
-                          uint64_t d_out)
+                          const struct backward &f, int j, bool sound, uint64_t k, uint64_t v,
+                          uint64_t q, uint64_t d_out)
 {
     typedef typename Shape::Type Type;
     constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
     int stage = j % Shape::Stages;
     bool capped = f.x.score.softcap > 0;
+    float s[Queries / 8][4], dp[Queries / 8][4];
     const float *lses = &shared.lse2[stage][my_column()];
     const float *deltas = &shared.delta[stage][my_column()];
-    auto lse2 = [=](int j, int) { return *(const float2 *)&lses[8 * j]; };
     auto delta = [=](int j, int) { return *(const float2 *)&deltas[8 * j]; };
-    float s[Queries / 8][4], dp[Queries / 8][4];
 
+    /* What is read from shared memory behind the products waits until their operands have been read: so
+     * here is read what there are registers for. */
+    constexpr int Early = 8;
+    float2 early[Early];
     ra_barrier_wait(full, j / Shape::Stages % 2);
+#pragma unroll
+    for (int i = 0; i < Early; i++)
+        early[i] = *(const float2 *)&lses[8 * i];
+    auto lse2 = [&](int j, int) { return j < Early ? early[j] : *(const float2 *)&lses[8 * j]; };
+    bool whole = sound && shared.step[stage].inside;
+
     ra_products_begin();
     multiply_rows<Type, Dim, Keys, Queries>(s, k, q);
     multiply_rows<Type, Dim, Keys, Queries>(dp, v, d_out);
@@ -447,7 +475,7 @@ RA_DEVICE void weigh_step(uint32_t (&p)[Shape::Queries / 16][4],
     ra_pin(dp);
     if (capped)
         weigh_capped<Queries>(s, dp, f, lse2, delta);
-    if (!all_seen<Shape>(shared, stage))
+    if (!whole)
         hide_queries<Shape>(s, dp, sight_from<Shape>(shared, shared.step[stage].a0));
     pack<Type, Queries>(p, s);
     slope<Type, Queries>(ds, s, dp, delta);
@@ -462,55 +490,6 @@ RA_DEVICE void add_keys(const struct ra_kernel &x, const struct ra_tensor &to,
     int64_t row = (int64_t)task.b0 + my_row() % Shape::Keys;
     add_rows<Shape::Dim>(ra_floats(to, task.b, row, task.g) + my_column(), to.row, x.keys - row,
                          (int)x.dim, scale, c);
-}
-
-/* ---- dq, while keys stay: a product over all keys of the block. ds of one warpgroup is only part of it. */
-
-/* Which half of dq a warpgroup multiplies: of 128 queries 64, with all columns, which are no more than
- * 64; of 64 queries all, and half of the columns. */
-template <class Shape> struct dq_part {
-    static constexpr bool By_queries = Shape::Queries == 128;
-    static constexpr int Rows = By_queries ? 128 : 64, Columns = By_queries ? 64 : Shape::Dim / 2;
-    static_assert(!By_queries || Shape::Dim == 64, "not two halves");
-};
-
-/* This warpgroup's ds, into shared memory as it is computed: a row for each key, in panels of 64
- * queries. Four 8 x 8 matrices at a time. */
-template <class Shape>
-RA_DEVICE void store_slopes(char *to, const uint32_t (&ds)[Shape::Queries / 16][4])
-{
-    constexpr int Keys = Shape::Keys;
-    int lane = ra_afresh(threadIdx.x) % 32, row = my_row() % Keys / 16 * 16 + lane % 16;
-    uint32_t first = ra_shared(to) + ra_panel_place(row, lane / 16 * 8, Keys);
-#pragma unroll
-    for (int i = 0; i < Shape::Queries / 16; i++)
-        ra_store_matrices(ra_panel_along(first, 16 * i, Keys), ds[i]);
-}
-
-/* c = a^T b over all keys, both with a row for each key: 64 columns of a, and some of b. */
-template <class Shape>
-RA_DEVICE void multiply_keys(float (&c)[dq_part<Shape>::Columns / 8][4], uint64_t a, uint64_t b)
-{
-    constexpr int Keys = Shape::Keys;
-#pragma unroll
-    for (int key = 0; key < Keys; key += 16)
-        ra_wgmma<typename Shape::Type, dq_part<Shape>::Columns>::template multiply<true, true>(
-            c, ra_descriptor_beyond(a, ra_panel_place(key, 0, Keys)),
-            ra_descriptor_beyond(b, ra_panel_place(key, 0, Keys)), key > 0);
-    ra_products_end();
-}
-
-/* Adds this warpgroup's part of dq, of the queries of a step. */
-template <class Shape>
-RA_DEVICE void add_dq(const struct backward &f, int b, const struct step &step,
-                      const float (&dq)[dq_part<Shape>::Columns / 8][4])
-{
-    constexpr int Columns = dq_part<Shape>::Columns;
-    const struct ra_kernel &x = f.x;
-    int64_t row = (int64_t)step.a0 + my_row() % dq_part<Shape>::Rows;
-    int column = dq_part<Shape>::By_queries ? 0 : my_number() / 128 * Columns;
-    float *to = ra_floats(x.dq, b, row, step.h) + column + my_column();
-    add_rows<Columns>(to, x.dq.row, x.queries - row, (int)x.dim - column, x.score.scale, dq);
 }
 
 /* ---- For the host. */
@@ -552,11 +531,13 @@ static cudaError_t launch_hopper(void (*kernel)(struct backward), const struct r
         struct ra_tensor tensor;
         int64_t rows, heads;
         int box;
-    } maps[] = {{&f.q, x->q, x->queries, x->heads, Shape::Queries},
+    } maps[] = {{&f.dq, x->dq, x->queries, x->heads, 64},
+                {&f.q, x->q, x->queries, x->heads, Shape::Queries},
                 {&f.d_out, x->d_out, x->queries, x->heads, Shape::Queries},
                 {&f.k, x->k, x->keys, x->key_heads, Shape::Keys},
                 {&f.v, x->v, x->keys, x->key_heads, Shape::Keys}};
-    for (int i = 0; i < 4; i++) {
+    /* k06 adds to dq itself, wherever it lies. */
+    for (int i = ra_in_boxes(x->dq, x->queries, x->dim) ? 0 : 1; i < 5; i++) {
         cudaError_t error = ra_make_map(maps[i].map, maps[i].tensor, x->batch, maps[i].rows,
                                         maps[i].heads, x->dim, maps[i].box);
         if (error != cudaSuccess)

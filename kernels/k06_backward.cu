@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
     if (task.end <= task.first)
         return;
-    if (begin_or_load<Shape>(shared, f, task))
+    if (begin_or_load<Shape>(shared, f, task, []() {}))
         return;
 
     float dk[Dim / 8][4] = {}, dv[Dim / 8][4] = {};
@@ -41,12 +41,14 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     find_seen(shared, f, task);
     ra_barrier_wait(&shared.keys_full, 0);
 
-    for (int j = 0; j < shared.task.steps; j++) {
+    bool sound = all_sound<Shape>(shared);
+    int steps = ra_uniform(shared.task.steps);
+    for (int j = 0; j < steps; j++) {
         int stage = j % Shape::Stages;
         uint64_t q = ra_descriptor(ra_shared(shared.q[stage]), ra_panel_stride(Queries));
         uint64_t d_out = ra_descriptor(ra_shared(shared.d_out[stage]), ra_panel_stride(Queries));
         uint32_t p[Queries / 16][4], ds[Queries / 16][4];
-        weigh_step<Shape>(p, ds, shared, &shared.full[stage], f, j, k, v, q, d_out);
+        weigh_step<Shape>(p, ds, shared, &shared.full[stage], f, j, sound, k, v, q, d_out);
 
         ra_pin(p);
         ra_pin(ds);
@@ -322,7 +324,7 @@ template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, 
         return error != cudaSuccess ? error
                                     : launch_dq<backward_tile<Type, 128, 128, 128>>(x, stream);
     }
-    error = launch_wide<Type, false>(x, stream);
+    error = launch_wide<Type>(x, stream);
     return error != cudaSuccess ? error
                                 : launch_dq<backward_tile<Type, 256, 64, 128, 1>>(x, stream);
 }

@@ -44,12 +44,12 @@ template <class Shape> RA_DEVICE void begin_barriers(struct roles_memory<Shape> 
 
 /* Of tile of keys number `number`, counted from the first one that the block loads: its place, and the
  * parity of its phase there. */
-RA_DEVICE int place_of(int number)
+RA_DEVICE int place_of(unsigned number)
 {
     return number % 2;
 }
 
-RA_DEVICE int parity_of(int number)
+RA_DEVICE int parity_of(unsigned number)
 {
     return number / 2 % 2;
 }
@@ -132,15 +132,6 @@ RA_DEVICE void give(ra_barrier *empty)
         ra_barrier_arrive(empty);
 }
 
-/* Does every row of the block see every key of the tile? */
-template <class Shape>
-RA_DEVICE bool is_whole(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                        const struct hopper_task &task, int tile, int number)
-{
-    return tile >= task.whole && tile < task.whole_end &&
-           (!f.x.mask.data || all_there<Shape>(shared.allowed[number % 4]));
-}
-
 /* Which warpgroup of those that compute this thread is of; and its first row, of the block's, the other one
  * being 8 further on. Asked for each time: registers are scarce. */
 RA_DEVICE int group_of(void)
@@ -157,23 +148,24 @@ RA_DEVICE int row_of(void)
 /* One tile of keys. */
 template <class Shape>
 RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                    const struct hopper_task &task, int tile, struct carry<Shape> &carry)
+                    const struct hopper_task &task, int tile, unsigned number, int group,
+                    struct carry<Shape> &carry)
 {
     constexpr int Keys = Shape::Keys;
-    int number = task.number + tile, place = place_of(number), parity = parity_of(number);
+    int place = place_of(number), parity = parity_of(number);
     ra_barrier_wait(&shared.full_k[place], parity);
 
     /* Mostly every row of the block sees every key. */
-    bool whole = is_whole<Shape>(shared, f, task, tile, number);
+    bool whole = is_whole<Shape>(f, task, tile, shared.allowed[number % 4]);
     if (!whole) {
         ra_barrier_wait(&shared.full_v[place], parity);
         take_out_spoiled_values<Shape>(shared.k[place], shared.v[place], threadIdx.x - 128, 1);
     }
 
     typename Shape::Scores s;
-    score<Shape>(
-        s, ra_descriptor(ra_shared(shared.q) + ra_panel_place(64 * group_of(), 0, Shape::Rows), 0),
-        ra_descriptor(ra_shared(shared.k[place]), 0));
+    score<Shape>(s,
+                 ra_descriptor(ra_shared(shared.q) + ra_panel_place(64 * group, 0, Shape::Rows), 0),
+                 ra_descriptor(ra_shared(shared.k[place]), 0));
     give(&shared.empty_k[place]);
 
     soften<Shape>(s, carry, f, task, tile, whole, row_of(), shared.allowed[number % 4]);
@@ -188,13 +180,12 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
 /* A tile of keys that only the other warpgroups see. */
 template <class Shape>
 RA_DEVICE void pass(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                    const struct hopper_task &task, int tile)
+                    const struct hopper_task &task, int tile, unsigned number)
 {
-    int number = task.number + tile;
     int place = place_of(number), parity = parity_of(number);
     ra_barrier_wait(&shared.full_k[place], parity);
     ra_barrier_wait(&shared.full_v[place], parity);
-    if (!is_whole<Shape>(shared, f, task, tile, number))
+    if (!is_whole<Shape>(f, task, tile, shared.allowed[number % 4]))
         take_out_spoiled_values<Shape>(shared.k[place], shared.v[place], threadIdx.x - 128, 1);
     give(&shared.empty_k[place]);
     give(&shared.empty_v[place]);
@@ -205,17 +196,18 @@ template <class Shape>
 RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
                           const struct hopper_task &task, struct carry<Shape> &carry)
 {
-    int tile = 0;
+    unsigned number = ra_uniform(task.number);
+    int group = ra_uniform(threadIdx.x / 128) - 1, tile = 0;
     begin(carry);
 #pragma unroll 1
-    for (; tile < task.first_of[group_of()]; tile++)
-        pass(shared, f, task, tile);
+    for (; tile < task.first_of[group]; tile++)
+        pass(shared, f, task, tile, number + tile);
 #pragma unroll 1
-    for (; tile < task.end_of[group_of()]; tile++)
-        fold(shared, f, task, tile, carry);
+    for (; tile < task.end_of[group]; tile++)
+        fold(shared, f, task, tile, number + tile, group, carry);
 #pragma unroll 1
     for (; tile < task.count; tile++)
-        pass(shared, f, task, tile);
+        pass(shared, f, task, tile, number + tile);
 }
 
 #endif

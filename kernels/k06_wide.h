@@ -1,4 +1,4 @@
-/* k06_wide: the kernel of k06 and k07 in which keys stay, for D up to 256.
+/* k06_wide: the kernel of k06 in which keys stay, for D up to 256.
  *
  * Chapter 11e. dk and dv of 64 keys and 256 columns are all the registers that a warpgroup can have for
  * sums: so one warpgroup has dv, the other dk. Each has two of the four products:
@@ -7,8 +7,7 @@
  *     second    dp = v d_out^T                              ds = p (dp - delta)  dk += ds q
  *     barrier                                           |                  |
  *
- * p goes from the first to the second through shared memory; ds too, if dq is to be added, of which
- * each then multiplies half of the columns.
+ * p goes from the first to the second through shared memory.
  */
 #ifndef K06_WIDE_H
 #define K06_WIDE_H
@@ -16,7 +15,6 @@
 #include "k06.h"
 
 template <class Shape> struct wide_memory : keys_memory<Shape> {
-    alignas(RA_PANEL_ALIGNMENT) char ds[2 * Shape::Keys * Shape::Queries];
     float4 weights[Shape::Queries / 8][128]; /* as the threads of a warpgroup have them */
 };
 
@@ -47,8 +45,7 @@ RA_DEVICE void load_weights(float (&s)[Shape::Queries / 8][4],
     }
 }
 
-/* Adds_dq: else another kernel does. */
-template <class Shape, bool Adds_dq>
+template <class Shape>
 __global__ void __launch_bounds__(K06_THREADS, 1)
     k06_wide(const __grid_constant__ struct backward f)
 {
@@ -64,19 +61,19 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
     if (task.end <= task.first)
         return;
-    if (begin_or_load<Shape>(shared, f, task))
+    if (begin_or_load<Shape>(shared, f, task, []() {}))
         return;
 
     float sum[Dim / 8][4] = {}; /* dv, or dk */
+    bool first = ra_uniform(threadIdx.x / 128) == 1;
     bool capped = x.score.softcap > 0;
     find_seen<Shape>(shared, f, task);
     ra_barrier_wait(&shared.keys_full, 0);
-    if (Adds_dq)
-        take_out_keys<Shape>(shared.k, shared.spoiled);
 
-    for (int j = 0; j < shared.task.steps; j++) {
-        int stage = j % Shape::Stages, half = my_number() / 128;
-        bool first = half == 0;
+    bool sound = all_sound<Shape>(shared);
+    int steps = ra_uniform(shared.task.steps);
+    for (int j = 0; j < steps; j++) {
+        int stage = j % Shape::Stages;
         uint64_t k = ra_descriptor(ra_shared(shared.k), Stride);
         uint64_t v = ra_descriptor(ra_shared(shared.v), Stride);
         uint64_t q = ra_descriptor(ra_shared(shared.q[stage]), ra_panel_stride(Queries));
@@ -102,7 +99,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
                                       [](int, int) { return make_float2(0, 0); });
             else
                 weigh<Queries>(product, f.factor, lse2);
-            if (!all_seen<Shape>(shared, stage))
+            if (!(sound && shared.step[stage].inside))
                 hide_queries<Shape>(product, other,
                                     sight_from<Shape>(shared, shared.step[stage].a0));
             store_weights(shared, product, other);
@@ -111,51 +108,32 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
         ra_named_barrier(1, K06_CONSUMERS);
         if (!first) {
             load_weights(other, shared);
-            if (!all_seen<Shape>(shared, stage))
+            if (!(sound && shared.step[stage].inside))
                 hide_queries<Shape>(other, product,
                                     sight_from<Shape>(shared, shared.step[stage].a0));
             slope<Type, Queries>(left, other, product, delta);
-            if (Adds_dq) {
-                store_slopes<Shape>(shared.ds, left);
-                ra_stores_before_wgmma();
-            }
         }
 
         ra_pin(left);
         ra_pin(sum);
         ra_products_begin();
         add_product<Type, Dim, Queries>(sum, left, first ? d_out : q);
-        /* Now ds is there, and p was read. */
-        ra_named_barrier(1, K06_CONSUMERS);
-        struct step step = shared.step[stage];
-        float dq[dq_part<Shape>::Columns / 8][4];
-        if (Adds_dq) {
-            char *k_part = shared.k + half * (dq_part<Shape>::Columns / 64) * Stride;
-            ra_products_begin();
-            multiply_keys<Shape>(dq, ra_descriptor(ra_shared(shared.ds), Stride),
-                                 ra_descriptor(ra_shared(k_part), Stride));
-        }
+        ra_named_barrier(1, K06_CONSUMERS); /* p was read */
         ra_products_wait<0>();
         ra_pin(sum);
         give(&shared.empty[stage]);
-        if (Adds_dq) {
-            ra_pin(dq);
-            add_dq<Shape>(f, shared.task.b, step, dq);
-        }
     }
-    if (my_number() < 128)
+    if (first)
         add_keys<Shape>(x, x.dv, shared.task, 1, sum);
     else
         add_keys<Shape>(x, x.dk, shared.task, x.score.scale, sum);
 #endif
 }
 
-template <class Type, bool Adds_dq>
-static cudaError_t launch_wide(const struct ra_kernel *x, cudaStream_t stream)
+template <class Type> static cudaError_t launch_wide(const struct ra_kernel *x, cudaStream_t stream)
 {
     typedef backward_tile<Type, 256, 64, 64> Shape;
-    return launch_keys<Shape, struct wide_memory<Shape>>(k06_wide<Shape, Adds_dq>, x,
-                                                         Adds_dq ? 8 : 4, stream);
+    return launch_keys<Shape, struct wide_memory<Shape>>(k06_wide<Shape>, x, 4, stream);
 }
 
 #endif

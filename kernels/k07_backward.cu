@@ -3,25 +3,104 @@
  * Chapter 11e. As the first kernel of k06: a tile of keys stays, the queries pass, dk and dv are in
  * registers until the end. New here is dq = ds k, which k06 left to a second kernel. It is a product
  * over keys, of which each warpgroup has ds of its own 64: so ds goes to shared memory, and after a
- * barrier each warpgroup multiplies half of dq, over all keys, and adds it to memory. Other blocks add
- * to the same rows, in any order: who wants equal bits takes k06.
+ * barrier each warpgroup multiplies half of dq, over all keys. That goes to shared memory, too, and from
+ * there TMA adds it to memory, told to by two warps that have nothing to load. Other blocks add to the
+ * same rows, in any order: who wants equal bits takes k06.
  *
- * A step, of a warpgroup, in the order in which products are issued; dq is added while dk is multiplied:
+ * A step, of a warpgroup, in the order in which products are issued; dq leaves while dk is multiplied:
  *
  *     s = k q^T   dp = v d_out^T              dv += p d_out             dq = ds k   dk += ds q
- *                 p = 2^(s factor - lse2)     ds to shared memory                   add dq
+ *                 p = 2^(s factor - lse2)     ds to shared memory                   dq to shared memory
  *                        ds = p (dp - delta)                  barrier
  *
  * ds has two places, in turn: so one barrier a step is enough. Who comes to the next barrier has read
  * what lies in the other place.
  */
-#include "k06_wide.h"
+#include "k06.h"
 
-/* ds lies as it is computed, a row for each key, in panels of 64 queries. */
 template <class Shape> struct fused_memory : keys_memory<Shape> {
     static_assert(Shape::Stages == 2, "ds lies in the place of its stage");
-    alignas(RA_PANEL_ALIGNMENT) char ds[2][2 * Shape::Keys * Shape::Queries];
+    alignas(
+        RA_PANEL_ALIGNMENT) char ds[2][2 * Shape::Keys * Shape::Queries]; /* a row for each key */
+    char dq[2][4 * 64 * 64]; /* of each warpgroup; in panels of 32 columns of float32 */
 };
+
+/* Named barriers: of all that multiply, and of the warps that add; and of each warpgroup with its one. */
+enum { DS_IS_THERE = 2, DQ_IS_THERE = 3 };
+
+/* Of dq = ds k each warpgroup has 64 queries and 64 columns: of 128 queries half, with all 64 columns; of
+ * 64 queries all, and half of the columns. */
+template <class Shape> RA_DEVICE constexpr bool halves_queries(void)
+{
+    static_assert(Shape::Dim * Shape::Queries == 2 * 64 * 64, "not two halves");
+    return Shape::Queries == 128;
+}
+
+/* This warpgroup's ds, into shared memory as it is computed: a row for each key, in panels of 64
+ * queries. Four 8 x 8 matrices at a time. */
+template <class Shape>
+RA_DEVICE void store_slopes(char *to, const uint32_t (&ds)[Shape::Queries / 16][4])
+{
+    constexpr int Keys = Shape::Keys;
+    int lane = ra_afresh(threadIdx.x) % 32, row = my_row() % Keys / 16 * 16 + lane % 16;
+    uint32_t first = ra_shared(to) + ra_panel_place(row, lane / 16 * 8, Keys);
+#pragma unroll
+    for (int i = 0; i < Shape::Queries / 16; i++)
+        ra_store_matrices(ra_panel_along(first, 16 * i, Keys), ds[i]);
+}
+
+/* c = a^T b over all keys, both with a row for each key: 64 columns of each. */
+template <class Shape> RA_DEVICE void multiply_keys(float (&c)[8][4], uint64_t a, uint64_t b)
+{
+    constexpr int Keys = Shape::Keys;
+#pragma unroll
+    for (int key = 0; key < Keys; key += 16)
+        ra_wgmma<typename Shape::Type, 64>::template multiply<true, true>(
+            c, ra_descriptor_beyond(a, ra_panel_place(key, 0, Keys)),
+            ra_descriptor_beyond(b, ra_panel_place(key, 0, Keys)), key > 0);
+    ra_products_end();
+}
+
+/* This thread's numbers of dq, into the place from which they are added. In a panel a number of float32
+ * takes the place of two of 16 bits. Every other pair of threads writes 16 columns further on, or back: so
+ * the 16 threads that write at a time reach all banks of shared memory. */
+RA_DEVICE void store_dq(char *place, float scale, const float (&dq)[8][4])
+{
+    bool far = my_column() >= 4;
+    int first = ra_panel_place(my_row() % 64, 2 * my_column(), 64) ^ (far ? 64 : 0);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            *(float2 *)(place + ra_panel_along(first, 16 * j, 64) + ra_panel_place(8 * r, 0, 64)) =
+                make_float2(scale * (far ? dq[j ^ 2][2 * r] : dq[j][2 * r]),
+                            scale * (far ? dq[j ^ 2][2 * r + 1] : dq[j][2 * r + 1]));
+}
+
+/* The two warps that add: each the part of one warpgroup. TMA leaves out what is beyond the array. */
+template <class Shape>
+RA_DEVICE void add_dq(struct fused_memory<Shape> &shared, const struct backward &f)
+{
+    int half = (threadIdx.x - K06_LOADERS) / 32;
+    bool leads = threadIdx.x % 32 == 0;
+    each_step<Shape>(f, shared.task, [&](int a0, int h) {
+        ra_named_barrier_arrive(DS_IS_THERE, K06_CONSUMERS + 64); /* what was there has been read */
+        ra_named_barrier(DQ_IS_THERE + half, 128 + 32);
+        if (leads) {
+            int row = a0 + (halves_queries<Shape>() ? 64 * half : 0);
+#pragma unroll
+            for (int panel = 0; panel < 2; panel++)
+                ra_add_box(&f.dq, shared.dq[half] + panel * ra_panel_stride(64),
+                           32 * panel + (halves_queries<Shape>() ? 0 : 64 * half), row, h,
+                           shared.task.b);
+            ra_stores_end();
+            ra_stores_wait_read();
+        }
+        __syncwarp();
+    });
+    if (leads)
+        ra_stores_wait();
+}
 
 template <class Shape>
 __global__ void __launch_bounds__(K06_THREADS, 1)
@@ -30,7 +109,6 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
 #if RA_IS_HOPPER
     typedef typename Shape::Type Type;
     constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
-    constexpr bool By_queries = dq_part<Shape>::By_queries;
     extern __shared__ __align__(1024) char bytes[];
     struct fused_memory<Shape> &shared = *(struct fused_memory<Shape> *)bytes;
     const struct ra_kernel &x = f.x;
@@ -38,25 +116,28 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
     if (task.end <= task.first)
         return;
-    if (begin_or_load<Shape>(shared, f, task))
+    if (begin_or_load<Shape>(shared, f, task, [&]() { add_dq<Shape>(shared, f); }))
         return;
 
+    /* This warpgroup has half of the rows of k and v; and of dq = ds k half of the queries, which are
+     * columns of ds, or of the columns of k. */
     float dk[Dim / 8][4] = {}, dv[Dim / 8][4] = {};
+    int half = ra_uniform(threadIdx.x / 128) - 1;
+    int mine = half * ra_panel_place(64, 0, Keys), panel = half * ra_panel_stride(Keys);
+    uint64_t k = ra_descriptor(ra_shared(shared.k + mine), ra_panel_stride(Keys));
+    uint64_t v = ra_descriptor(ra_shared(shared.v + mine), ra_panel_stride(Keys));
     find_seen<Shape>(shared, f, task);
     ra_barrier_wait(&shared.keys_full, 0);
     take_out_keys<Shape>(shared.k, shared.spoiled);
 
-    for (int j = 0; j < shared.task.steps; j++) {
-        /* This warpgroup has half of the rows of k and v; and of dq = ds k, over all keys, half of the
-         * rows or of the columns. Worked out each time: registers are scarce. */
-        int stage = j % Shape::Stages, half = my_number() / 128;
-        int rows = half * ra_panel_place(64, 0, Keys), panel = half * ra_panel_stride(Keys);
-        uint64_t k = ra_descriptor(ra_shared(shared.k + rows), ra_panel_stride(Keys));
-        uint64_t v = ra_descriptor(ra_shared(shared.v + rows), ra_panel_stride(Keys));
+    bool sound = all_sound<Shape>(shared);
+    int steps = ra_uniform(shared.task.steps);
+    for (int j = 0; j < steps; j++) {
+        int stage = j % Shape::Stages;
         uint64_t q = ra_descriptor(ra_shared(shared.q[stage]), ra_panel_stride(Queries));
         uint64_t d_out = ra_descriptor(ra_shared(shared.d_out[stage]), ra_panel_stride(Queries));
         uint32_t p[Queries / 16][4], ds[Queries / 16][4];
-        weigh_step<Shape>(p, ds, shared, &shared.full[stage], f, j, k, v, q, d_out);
+        weigh_step<Shape>(p, ds, shared, &shared.full[stage], f, j, sound, k, v, q, d_out);
 
         ra_pin(p);
         ra_pin(dv);
@@ -65,10 +146,10 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
 
         store_slopes<Shape>(shared.ds[stage], ds);
         ra_stores_before_wgmma();
-        ra_named_barrier(1, K06_CONSUMERS);
-        char *ds_part = shared.ds[stage] + (By_queries ? panel : 0);
-        char *k_part = shared.k + (By_queries ? 0 : panel);
-        float dq[dq_part<Shape>::Columns / 8][4];
+        ra_named_barrier(DS_IS_THERE, K06_CONSUMERS + 64);
+        char *ds_part = shared.ds[stage] + (halves_queries<Shape>() ? panel : 0);
+        char *k_part = shared.k + (halves_queries<Shape>() ? 0 : panel);
+        float dq[8][4];
         ra_pin(ds);
         ra_pin(dk);
         ra_products_begin();
@@ -78,7 +159,9 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
         ra_products_wait<1>();
         ra_pin(dv);
         ra_pin(dq);
-        add_dq<Shape>(f, shared.task.b, shared.step[stage], dq);
+        store_dq(shared.dq[half], x.score.scale, dq);
+        ra_stores_before_wgmma();
+        ra_named_barrier_arrive(DQ_IS_THERE + half, 128 + 32);
         ra_products_wait<0>();
         ra_pin(dk);
         give(&shared.empty[stage]);
@@ -96,20 +179,20 @@ static cudaError_t launch_fused(const struct ra_kernel *x, cudaStream_t stream)
     return launch_keys<Shape, struct fused_memory<Shape>>(k07_fused<Shape>, x, 8, stream);
 }
 
+/* Of D > 128 sums of dk and dv leave no registers for dq: there k06 is the faster one. */
 extern "C" cudaError_t ra_k07_backward(const struct ra_kernel *x, cudaStream_t stream)
 {
-    if (x->deterministic)
-        return ra_k06_backward(x, stream);
     bool takes;
     cudaError_t error = k06_takes(x, &takes);
-    if (error != cudaSuccess || !takes)
-        return error != cudaSuccess ? error : ra_k03_backward(x, stream);
+    if (error != cudaSuccess)
+        return error;
+    if (!takes || x->deterministic || x->dim > 128 || !ra_in_boxes(x->dq, x->queries, x->dim))
+        return ra_k06_backward(x, stream);
     return in_pieces(x, [=](const struct ra_kernel *piece) {
         return launch_for_type(x, [=](auto type) {
             typedef decltype(type) Type;
-            return piece->dim <= 64    ? launch_fused<Type, 64, 128>(piece, stream)
-                   : piece->dim <= 128 ? launch_fused<Type, 128, 64>(piece, stream)
-                                       : launch_wide<Type, true>(piece, stream);
+            return piece->dim <= 64 ? launch_fused<Type, 64, 128>(piece, stream)
+                                    : launch_fused<Type, 128, 64>(piece, stream);
         });
     });
 }

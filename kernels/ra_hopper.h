@@ -79,11 +79,16 @@ RA_DEVICE void ra_stores_before_wgmma(void)
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* A barrier of `threads` threads, of which several can be in use: number 1 to 15. And one that tells
- * them all whether it is true for one of them. */
+/* A barrier of `threads` threads, of which several can be in use: number 1 to 15. Some of them may arrive
+ * there and go on at once. And one that tells all of them whether it is true for one. */
 RA_DEVICE void ra_named_barrier(int number, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+RA_DEVICE void ra_named_barrier_arrive(int number, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
 RA_DEVICE bool ra_named_barrier_or(int number, int threads, bool mine)
@@ -112,8 +117,8 @@ template <int Registers> RA_DEVICE void ra_more_registers(void)
     RA_HOPPER_ONLY("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
-/* ---- TMA: one thread has a box of 64 columns, 128 bytes, by some rows copied into a panel of shared
- * memory, or out of it. What is beyond the array is 0 there, and is not written. */
+/* ---- TMA: one thread has a box of 128 bytes, 64 columns or of float32 32, by some rows copied into a
+ * panel of shared memory, or out of it. What is beyond the array is 0 there, and is not written. */
 
 RA_DEVICE void ra_load_box(void *to, const CUtensorMap *map, ra_barrier *barrier, int column,
                            int row, int head, int batch)
@@ -140,6 +145,16 @@ RA_DEVICE void ra_store_box(const CUtensorMap *map, const void *from, int column
                             int batch)
 {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group"
+                 " [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+                 "r"(ra_shared(from)), "r"(column), "r"(row), "r"(head), "r"(batch)
+                 : "memory");
+}
+
+/* The same, but the float32 numbers of the panel are added to those of the array. */
+RA_DEVICE void ra_add_box(const CUtensorMap *map, const void *from, int column, int row, int head,
+                          int batch)
+{
+    asm volatile("cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group"
                  " [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
                  "r"(ra_shared(from)), "r"(column), "r"(row), "r"(head), "r"(batch)
                  : "memory");
@@ -277,8 +292,8 @@ static inline bool ra_in_boxes(struct ra_tensor x, int64_t rows, int64_t dim)
            x.batch * bytes < far;
 }
 
-/* The map by which TMA finds boxes of 64 columns by `box` rows in an array (batch, rows, heads, dim) of
- * 16-bit numbers. The driver makes it; the runtime knows where that is. */
+/* The map by which TMA finds boxes of 128 bytes by `box` rows in an array (batch, rows, heads, dim). The
+ * driver makes it; the runtime knows where that is. */
 static cudaError_t ra_make_map(CUtensorMap *map, struct ra_tensor x, int64_t batch, int64_t rows,
                                int64_t heads, int64_t dim, int box)
 {
@@ -301,10 +316,11 @@ static cudaError_t ra_make_map(CUtensorMap *map, struct ra_tensor x, int64_t bat
     cuuint64_t strides[] = {(cuuint64_t)(rows > 1 ? x.row * bytes : 16),
                             (cuuint64_t)(heads > 1 ? x.head * bytes : 16),
                             (cuuint64_t)(batch > 1 ? x.batch * bytes : 16)};
-    cuuint32_t box_sizes[] = {RA_PANEL_COLUMNS, (cuuint32_t)box, 1, 1};
+    cuuint32_t box_sizes[] = {(cuuint32_t)(RA_PANEL_ROW / bytes), (cuuint32_t)box, 1, 1};
     cuuint32_t steps[] = {1, 1, 1, 1};
-    CUtensorMapDataType type =
-        x.type == RA_FLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    CUtensorMapDataType type = x.type == RA_FLOAT32   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                               : x.type == RA_FLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                      : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     CUresult result =
         ((encode *)function)(map, type, 4, x.data, sizes, strides, box_sizes, steps,
                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,

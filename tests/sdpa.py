@@ -35,17 +35,20 @@ def shape_name(B, H, G, n):
     return f"{B}x{heads}x{rows}"
 
 
+def launched(step, tokens):
+    """The kernel that the library launches: as src/cuda/ra_cuda_fold.c has it."""
+    return "k06" if step == "forward" and tokens > 4096 else "k07"
+
+
 class Ours:
     """A process that measures whatever line it is asked for."""
 
-    def __init__(self, rung, repeats):
-        self.rung = rung  # None: what the library launches
+    def __init__(self, repeats):
         self.process = subprocess.Popen([BENCH, "--turns", "--repeat", str(repeats)], text=True,
                                         bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def turn(self, label):
+    def turn(self, rung, label):
         """Milliseconds, GHz, watts."""
-        rung = self.rung or {"forward": "k07", "backward": "k06"}[label.split()[0]]
         print(f"{rung} {label}", file=self.process.stdin)
         answer = None
         for line in self.process.stdout:
@@ -114,7 +117,7 @@ def copies_of(torch, shape, kind):
     return copies
 
 
-def measure(torch, ours, backends, shape, type_name, mask, step, copies, options):
+def measure(torch, ours, rung, backends, shape, type_name, mask, step, copies, options):
     """The lines' milliseconds by name, and the GPU's state in our turns."""
     B, H, G, n, D = shape
     label = f"{step} {shape_name(B, H, G, n)} d{D} {mask} {type_name}"
@@ -127,7 +130,7 @@ def measure(torch, ours, backends, shape, type_name, mask, step, copies, options
         for name in names[turn % len(names):] + names[:turn % len(names)]:
             try:
                 if name == "ours":
-                    ms, *state = ours.turn(label)
+                    ms, *state = ours.turn(rung, label)
                     states.append(state)
                 else:
                     ms = peers[name].turn(step, options.repeat)
@@ -142,7 +145,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="TEXT",
                         help="only lines with this text, such as 'forward 1x16x16k d128 full'")
-    parser.add_argument("--rung", help="which of our kernels (what the library launches: k07 forward, k06 backward)")
+    parser.add_argument("--rung", help="which of our kernels, such as k06, whose backward is "
+                             "deterministic (that which the library launches)")
     parser.add_argument("--turns", type=int, default=5, metavar="T", help="turns of each (5)")
     parser.add_argument("--repeat", type=int, default=10, metavar="N", help="calls of a turn (10)")
     parser.add_argument("--no-fa2", action="store_true", help="cuDNN alone")
@@ -162,17 +166,17 @@ def main():
 
     torch.manual_seed(1)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
-          f"cuDNN {torch.backends.cudnn.version()}; ours is {options.rung or 'k07 forward, k06 backward'}")
+          f"cuDNN {torch.backends.cudnn.version()}")
     print(f"TFLOP/s: medians of {options.turns} turns of {options.repeat} calls\n")
-    header = ("pass", "shape", "dim", "mask", "type", "FA2", "cuDNN", "ours", "to cuDNN", "spread", "GHz", "W")
-    widths = (9, 11, 4, 6, 4, 7, 7, 7, 8, 11, 5, 4)
-    print("  ".join(f"{text:{'<' if i < 5 else '>'}{width}}"
+    header = ("pass", "shape", "dim", "mask", "type", "ours is", "FA2", "cuDNN", "ours", "to cuDNN", "spread", "GHz", "W")
+    widths = (9, 11, 4, 6, 4, 7, 7, 7, 7, 8, 11, 5, 4)
+    print("  ".join(f"{text:{'<' if i < 6 else '>'}{width}}"
                     for i, (text, width) in enumerate(zip(header, widths))), flush=True)
     if options.csv:
         print(",".join(header), file=options.csv)
     backends = {} if options.no_fa2 else {"FA2": SDPBackend.FLASH_ATTENTION}
     backends["cuDNN"] = SDPBackend.CUDNN_ATTENTION
-    ours = Ours(options.rung, options.repeat)
+    ours = Ours(options.repeat)
     for shape, type_name in [(shape, "bf16") for shape in SHAPES] + [(SHAPES[2], "fp16")]:
         B, H, G, n, D = shape
         copies = None
@@ -183,18 +187,19 @@ def main():
                     continue
                 kind = {"bf16": torch.bfloat16, "fp16": torch.float16}[type_name]
                 copies = copies or copies_of(torch, shape, kind)
-                times, state = measure(torch, ours, backends, shape, type_name, mask, step, copies,
+                rung = options.rung or launched(step, n)
+                times, state = measure(torch, ours, rung, backends, shape, type_name, mask, step, copies,
                                        options)
                 work = 4e-9 * B * H * n * n * D * (0.5, 1)[mask == "full"] * (1, 2.5)[step != "forward"]
                 rates = {name: work / statistics.median(ms) for name, ms in times.items()}
                 ratios = sorted(b / a for a, b in zip(times["ours"], times.get("cuDNN", ())))
-                row = [step, shape_name(B, H, G, n), f"d{D}", mask, type_name]
+                row = [step, shape_name(B, H, G, n), f"d{D}", mask, type_name, rung]
                 row += [f"{rates[name]:.1f}" if name in rates else "-"
                         for name in ("FA2", "cuDNN", "ours")]
                 row += ([f"{statistics.median(ratios):.3f}", f"{ratios[0]:.2f}-{ratios[-1]:.2f}"]
                         if ratios else ["-", "-"])
                 row += [f"{state[0]:.2f}", f"{state[1]:.0f}"]
-                print("  ".join(f"{text:{'<' if i < 5 else '>'}{width}}"
+                print("  ".join(f"{text:{'<' if i < 6 else '>'}{width}}"
                                 for i, (text, width) in enumerate(zip(row, widths))), flush=True)
                 if options.csv:
                     print(",".join(row), file=options.csv, flush=True)

@@ -785,9 +785,11 @@ RETURNS(ra_k02_forward(const struct ra_kernel *kernel, cudaStream_t stream),
         launch_kernel(false, false, kernel, stream))
 RETURNS(ra_k02_backward(const struct ra_kernel *kernel, cudaStream_t stream),
         launch_kernel(false, true, kernel, stream))
+RETURNS(ra_k06_forward(const struct ra_kernel *kernel, cudaStream_t stream),
+        launch_kernel(true, false, kernel, stream))
 RETURNS(ra_k07_forward(const struct ra_kernel *kernel, cudaStream_t stream),
         launch_kernel(true, false, kernel, stream))
-RETURNS(ra_k06_backward(const struct ra_kernel *kernel, cudaStream_t stream),
+RETURNS(ra_k07_backward(const struct ra_kernel *kernel, cudaStream_t stream),
         launch_kernel(true, true, kernel, stream))
 
 /* The stand-in needs no semaphores; but memory for them is asked for. */
