@@ -2,6 +2,7 @@
  *
  * Chapter 10.
  */
+#include "stage_parts.h"
 #include "transformer.h"
 
 int main(int argc, char **argv)
@@ -13,5 +14,9 @@ int main(int argc, char **argv)
     transformer_command *run = transformer_options(&t, argc, argv);
     stage_guard();
     run(&t);
+
+    /* Rank 0 may still write, alone. If it fails it ends all ranks, and mpirun may crash if one of them
+     * is in MPI_Finalize by then: so none goes there before all are done. */
+    stage_gather(&t.stage, 0);
     return stage_leave(&t.stage);
 }
