@@ -22,14 +22,20 @@ struct hopper_forward : forward {
     int blocks; /* tiles of queries of all heads */
 };
 
+/* Tiles of keys, from number `first` to before `end`. */
+struct tiles {
+    int first, end;
+};
+
 /* What a block of threads has to do: its rows, and the tiles of keys that they see. Keys are counted from
  * the first that one of the rows sees, `first`; there are `keys` of them, in `count` tiles, at least one. Row i, from
- * a0, sees key j when lo <= j - i <= hi and the mask allows it; and every row sees every key of tiles
- * whole .. whole_end - 1, but for the mask. It stays in shared memory, as registers are scarce. */
+ * a0, sees key j when lo <= j - i <= hi and the mask allows it; every row sees every key of the tiles
+ * `whole`, but for the mask, and a warpgroup nothing but its tiles `of` [group]. It stays in shared memory,
+ * as registers are scarce. */
 struct hopper_task : task {
     int64_t first;
-    int keys, lo, hi, count, whole, whole_end;
-    int first_of[3], end_of[3];
+    int keys, lo, hi, count;
+    struct tiles whole, of[3];
     int turn;
     int number; /* of the first tile of keys, of all that the block has */
 };
@@ -51,26 +57,33 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
     task.lo = (int)ra_most(-Far, ra_least(Far, back + f.x.band.lo));
     task.hi = (int)ra_most(-Far, ra_least(Far, back + f.x.band.hi));
     task.count = max(1, (task.keys + Keys - 1) / Keys);
-    task.whole = (max(0, task.lo + Rows - 1) + Keys - 1) / Keys;
-    task.whole_end = max(0, min(task.keys, task.hi + 1)) / Keys;
+    task.whole.first = (max(0, task.lo + Rows - 1) + Keys - 1) / Keys;
+    task.whole.end = max(0, min(task.keys, task.hi + 1)) / Keys;
 #pragma unroll
     for (int g = 0; g < Shape::Groups; g++) {
-        task.first_of[g] = min(task.count, max(0, 64 * g + task.lo) / Shape::Keys);
-        task.end_of[g] = min(task.count, max(0, 64 * g + 63 + task.hi + Shape::Keys) / Shape::Keys);
+        task.of[g].first = min(task.count, max(0, 64 * g + task.lo) / Keys);
+        task.of[g].end = min(task.count, max(0, 64 * g + 63 + task.hi + Keys) / Keys);
     }
     return task;
 }
 
-/* Does every row of the block see every key of tile number `tile`, of which the mask allows these? The
- * answer is a vote: so the compiler knows that a warp stays together, and what is the same for all of its
- * threads it keeps in registers of the warp's. */
+/* Read before the loop, and the same for all threads of a warp, as the compiler then knows: so a test of
+ * them waits for no memory, a warp stays together behind it, and what is the same for its threads stays in
+ * registers of the warp's. */
+RA_DEVICE struct tiles uniform(const struct tiles &x)
+{
+    return {ra_uniform(x.first), ra_uniform(x.end)};
+}
+
+/* Does every row of the block see every key of tile number `tile`, of which the mask allows these? */
 template <class Shape>
-RA_DEVICE bool is_whole(const struct forward &f, const struct hopper_task &task, int tile,
+RA_DEVICE bool is_whole(const struct forward &f, struct tiles whole, int tile,
                         const uint32_t allowed[Shape::Words])
 {
-    bool whole = tile >= task.whole && tile < task.whole_end &&
-                 (!f.x.mask.data || all_there<Shape>(allowed));
-    return __all_sync(0xffffffff, whole);
+    bool inside = tile >= whole.first && tile < whole.end;
+    if (inside && f.x.mask.data)
+        inside = __all_sync(0xffffffff, all_there<Shape>(allowed));
+    return inside;
 }
 
 /* s = q k^T, of 64 rows. As soon as its operands are described a product is on its way: this returns
@@ -136,6 +149,45 @@ template <class Shape> RA_DEVICE void begin(struct carry<Shape> &carry)
     carry.sum[0][0] = carry.sum[0][1] = 0;
 }
 
+/* The bits of a word from number `first` to number `last`; none if that is before. */
+RA_DEVICE uint32_t bits_between(int first, int last)
+{
+    first = max(first, 0);
+    last = min(last, 31);
+    return first > last ? 0 : ~0u << first & ~0u >> (31 - last);
+}
+
+/* Sets the score of every key that a row does not see to -inf. `from`: how far this thread's first row
+ * is behind the first key of the tile. What a row sees are bits: those of keys that are there, and from
+ * the first to the last that its band lets it see. So a score costs a test of one bit and a choice. */
+template <class Shape>
+RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry,
+                           const struct hopper_task &task, int from,
+                           const uint32_t there[Shape::Words])
+{
+    int column = 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int lo = from + 8 * r + task.lo, hi = from + 8 * r + task.hi;
+        uint32_t any = 0;
+#pragma unroll
+        for (int w = 0; w < Shape::Words; w++) {
+            uint32_t seen = there[w] & bits_between(lo - 32 * w, hi - 32 * w);
+            any |= seen;
+            seen >>= column;
+#pragma unroll
+            for (int c = 4 * w; c < 4 * w + 4 && c < Shape::Keys / 8; c++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    float &score = s[0][c][2 * r + e];
+                    score = seen >> (8 * (c % 4) + e) & 1 ? score : -CUDART_INF_F;
+                }
+        }
+        if (any != 0)
+            carry.most[0][r] = fmaxf(carry.most[0][r], RA_LEAST);
+    }
+}
+
 /* Values that some of the rows do not see must be finite: their keys become NaN instead. For the
  * threads of these warpgroups together, by a barrier of this number. */
 template <class Shape>
@@ -187,10 +239,14 @@ RA_DEVICE void weigh_rows(typename Shape::Scores &s, struct carry<Shape> &carry,
 #pragma unroll
     for (int r = 0; r < 2; r++)
         before[r] = weigh_row<Shape>(s, carry, r, factor);
-    if (__any_sync(0xffffffff, before[0] != 1 || before[1] != 1))
+
+    /* Mostly nothing has grown, and o stays as it is. No branch: what is on one side of it the compiler does
+     * not mix with what is on the other, and among the exponentials there is time for the additions of both
+     * rows. 64 columns are so few that they are multiplied in any case. */
+    bool any = Shape::Dim == 64 || __any_sync(0xffffffff, before[0] != 1 || before[1] != 1);
 #pragma unroll
-        for (int i = 0; i < Shape::Dim / 2; i++)
-            carry.o[0][i / 4][i % 4] *= before[i / 2 % 2];
+    for (int c = 0; c < Shape::Dim / 8; c++)
+        ra_multiply_if(any, carry.o[0][c], before);
 }
 
 /* What is done to the scores between the products, of tile number `tile`; whole: nothing is hidden.
@@ -207,12 +263,10 @@ RA_DEVICE void soften(typename Shape::Scores &s, struct carry<Shape> &carry,
     } else {
         int b0 = tile * Shape::Keys;
         uint32_t there[Shape::Words];
-        rows_there<Shape::Keys>(there, RA_NO_TENSOR, task.b, b0, task.keys);
-        if (f.x.mask.data)
 #pragma unroll
-            for (int w = 0; w < Shape::Words; w++)
-                there[w] = allowed[w];
-        hide_scores<Shape>(s, carry, {task.lo, task.hi}, row - b0, there);
+        for (int w = 0; w < Shape::Words; w++)
+            there[w] = f.x.mask.data ? allowed[w] : bits_between(0, task.keys - b0 - 32 * w - 1);
+        hide_scores<Shape>(s, carry, task, row - b0, there);
     }
     weigh_rows<Shape>(s, carry, f.factor);
 }

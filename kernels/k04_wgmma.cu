@@ -57,14 +57,14 @@ RA_DEVICE void copy_tile(char *to, const struct hopper_forward &f, const struct 
  * next S is multiplied: between reading a place and writing it again there is a barrier. */
 template <class Shape>
 RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_forward &f, int tile,
-                    int row, struct carry<Shape> &carry)
+                    struct tiles whole_tiles, int row, struct carry<Shape> &carry)
 {
     const struct hopper_task &task = shared.task;
     uint32_t allowed[Shape::Words];
     if (f.x.mask.data)
         rows_there<Shape::Keys>(allowed, f.x.mask, task.b, task.first + (int64_t)tile * Shape::Keys,
                                 task.first + task.keys);
-    bool whole = is_whole<Shape>(f, task, tile, allowed);
+    bool whole = is_whole<Shape>(f, whole_tiles, tile, allowed);
 
     await_copies();
     if (!whole) {
@@ -112,10 +112,11 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
     copy_tile<Shape>(shared.v, f, x.v, task, 0);
 
     int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, count = task.count;
+    struct tiles whole = uniform(task.whole);
     struct carry<Shape> carry;
     begin(carry);
     for (int tile = 0; tile < count; tile++)
-        fold(shared, f, tile, row, carry);
+        fold(shared, f, tile, whole, row, carry);
     finish(f, task, task.a0 + row, carry);
 #endif
 }

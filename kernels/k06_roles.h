@@ -148,15 +148,15 @@ RA_DEVICE int row_of(void)
 /* One tile of keys. */
 template <class Shape>
 RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                    const struct hopper_task &task, int tile, unsigned number, int group,
-                    struct carry<Shape> &carry)
+                    const struct hopper_task &task, int tile, struct tiles whole_tiles,
+                    unsigned number, int group, struct carry<Shape> &carry)
 {
     constexpr int Keys = Shape::Keys;
     int place = place_of(number), parity = parity_of(number);
     ra_barrier_wait(&shared.full_k[place], parity);
 
     /* Mostly every row of the block sees every key. */
-    bool whole = is_whole<Shape>(f, task, tile, shared.allowed[number % 4]);
+    bool whole = is_whole<Shape>(f, whole_tiles, tile, shared.allowed[number % 4]);
     if (!whole) {
         ra_barrier_wait(&shared.full_v[place], parity);
         take_out_spoiled_values<Shape>(shared.k[place], shared.v[place], threadIdx.x - 128, 1);
@@ -180,12 +180,12 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
 /* A tile of keys that only the other warpgroups see. */
 template <class Shape>
 RA_DEVICE void pass(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                    const struct hopper_task &task, int tile, unsigned number)
+                    int tile, struct tiles whole, unsigned number)
 {
     int place = place_of(number), parity = parity_of(number);
     ra_barrier_wait(&shared.full_k[place], parity);
     ra_barrier_wait(&shared.full_v[place], parity);
-    if (!is_whole<Shape>(f, task, tile, shared.allowed[number % 4]))
+    if (!is_whole<Shape>(f, whole, tile, shared.allowed[number % 4]))
         take_out_spoiled_values<Shape>(shared.k[place], shared.v[place], threadIdx.x - 128, 1);
     give(&shared.empty_k[place]);
     give(&shared.empty_v[place]);
@@ -198,16 +198,17 @@ RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hoppe
 {
     unsigned number = ra_uniform(task.number);
     int group = ra_uniform(threadIdx.x / 128) - 1, tile = 0;
+    struct tiles whole = uniform(task.whole), own = uniform(task.of[group]);
     begin(carry);
 #pragma unroll 1
-    for (; tile < task.first_of[group]; tile++)
-        pass(shared, f, task, tile, number + tile);
+    for (; tile < own.first; tile++)
+        pass(shared, f, tile, whole, number + tile);
 #pragma unroll 1
-    for (; tile < task.end_of[group]; tile++)
-        fold(shared, f, task, tile, number + tile, group, carry);
+    for (; tile < own.end; tile++)
+        fold(shared, f, task, tile, whole, number + tile, group, carry);
 #pragma unroll 1
     for (; tile < task.count; tile++)
-        pass(shared, f, task, tile, number + tile);
+        pass(shared, f, tile, whole, number + tile);
 }
 
 #endif

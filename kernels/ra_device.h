@@ -32,6 +32,16 @@ RA_DEVICE float ra_exp2(float x)
     return y;
 }
 
+/* If `on`, the first two numbers times the first factor and the others times the second: instructions that
+ * take their turn in any case, but do nothing if it is not. */
+RA_DEVICE void ra_multiply_if(bool on, float (&x)[4], const float (&factors)[2])
+{
+    asm("{ .reg .pred on; setp.ne.b32 on, %6, 0; @on mul.f32 %0, %0, %4; @on mul.f32 %1, %1, %4; "
+        "@on mul.f32 %2, %2, %5; @on mul.f32 %3, %3, %5; }"
+        : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3])
+        : "f"(factors[0]), "f"(factors[1]), "r"((int)on));
+}
+
 /* tanh(x) = 1 - 2 / (e^2x + 1), within 2e-7: closer than tanh.approx, which has 11 bits. */
 RA_DEVICE float ra_tanh(float x)
 {

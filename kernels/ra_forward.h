@@ -87,39 +87,6 @@ template <class Shape> RA_DEVICE bool all_there(const uint32_t there[Shape::Word
     return all;
 }
 
-/* Sets the score of every key that a row does not see to -inf. `from`: how far this thread's first row
- * is behind the first key of the tile. */
-template <class Shape>
-RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry,
-                           struct ra_band band, int64_t from, const uint32_t there[Shape::Words])
-{
-    constexpr int Keys = Shape::Keys;
-    int column = 2 * (threadIdx.x % 4);
-#pragma unroll
-    for (int i = 0; i < Shape::Blocks; i++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            /* Column 8 c + e of the tile is seen from lo to hi, counted from this thread's first
-             * column. */
-            int64_t row = from + 16 * i + 8 * r - column;
-            int lo = (int)ra_most(-Keys, ra_least(Keys, row + band.lo));
-            int hi = (int)ra_most(-Keys, ra_least(Keys, row + band.hi));
-            bool any = false;
-#pragma unroll
-            for (int c = 0; c < Keys / 8; c++)
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    bool seen = there[c / 4] >> (8 * (c % 4) + e + column) & 1;
-                    seen = seen && lo <= 8 * c + e && 8 * c + e <= hi;
-                    float &score = s[i][c][2 * r + e];
-                    score = seen ? score : -CUDART_INF_F;
-                    any = any || seen;
-                }
-            if (any)
-                carry.most[i][r] = fmaxf(carry.most[i][r], RA_LEAST);
-        }
-}
-
 /* Where every row sees every key. */
 template <class Shape> RA_DEVICE void note_seen(struct carry<Shape> &carry)
 {
