@@ -13,7 +13,7 @@
 #include "ra_signal.h"
 
 /* Up to so many keys k07's forward is faster than k06's. */
-enum { RA_CUDA_FEW_KEYS = 4096 };
+enum { RA_CUDA_FEW_KEYS = 1024 };
 
 /* ---- How messages pass. */
 
