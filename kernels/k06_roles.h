@@ -179,8 +179,8 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
 
 /* A tile of keys that only the other warpgroups see. */
 template <class Shape>
-RA_DEVICE void pass(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                    int tile, struct tiles whole, unsigned number)
+RA_DEVICE void pass(struct roles_memory<Shape> &shared, const struct hopper_forward &f, int tile,
+                    struct tiles whole, unsigned number)
 {
     int place = place_of(number), parity = parity_of(number);
     ra_barrier_wait(&shared.full_k[place], parity);
