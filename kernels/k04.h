@@ -29,15 +29,16 @@ struct tiles {
 
 /* What a block of threads has to do: its rows, and the tiles of keys that they see. Keys are counted from
  * the first that one of the rows sees, `first`; there are `keys` of them, in `count` tiles, at least one. Row i, from
- * a0, sees key j when lo <= j - i <= hi and the mask allows it; every row sees every key of the tiles
- * `whole`, but for the mask, and a warpgroup nothing but its tiles `of` [group]. It stays in shared memory,
- * as registers are scarce. */
+ * a0, sees key j when lo <= j - i <= hi and the mask allows it. The first tile has this number, which is not 0
+ * where a block has several tasks, one after the other; every row sees every key of the tiles `whole`, but
+ * for the mask, and a warpgroup nothing but its tiles `of` [group], by their numbers. It stays in shared
+ * memory, as registers are scarce. */
 struct hopper_task : task {
     int64_t first;
     int keys, lo, hi, count;
+    int number;
     struct tiles whole, of[3];
     int turn;
-    int number; /* of the first tile of keys, of all that the block has */
 };
 
 template <class Shape>
@@ -57,12 +58,13 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
     task.lo = (int)ra_most(-Far, ra_least(Far, back + f.x.band.lo));
     task.hi = (int)ra_most(-Far, ra_least(Far, back + f.x.band.hi));
     task.count = max(1, (task.keys + Keys - 1) / Keys);
-    task.whole.first = (max(0, task.lo + Rows - 1) + Keys - 1) / Keys;
-    task.whole.end = max(0, min(task.keys, task.hi + 1)) / Keys;
+    task.whole.first = number + (max(0, task.lo + Rows - 1) + Keys - 1) / Keys;
+    task.whole.end = number + max(0, min(task.keys, task.hi + 1)) / Keys;
 #pragma unroll
     for (int g = 0; g < Shape::Groups; g++) {
-        task.of[g].first = min(task.count, max(0, 64 * g + task.lo) / Keys);
-        task.of[g].end = min(task.count, max(0, 64 * g + 63 + task.hi + Keys) / Keys);
+        task.of[g].first = number + min(task.count, max(0, 64 * g + task.lo) / Keys);
+        task.of[g].end =
+            number + min(task.count, max(0, 64 * g + 63 + task.hi + Keys) / Keys);
     }
     return task;
 }
@@ -75,12 +77,12 @@ RA_DEVICE struct tiles uniform(const struct tiles &x)
     return {ra_uniform(x.first), ra_uniform(x.end)};
 }
 
-/* Does every row of the block see every key of tile number `tile`, of which the mask allows these? */
+/* Does every row of the block see every key of this tile, of which the mask allows these? */
 template <class Shape>
-RA_DEVICE bool is_whole(const struct forward &f, struct tiles whole, int tile,
+RA_DEVICE bool is_whole(const struct forward &f, struct tiles whole, int number,
                         const uint32_t allowed[Shape::Words])
 {
-    bool inside = tile >= whole.first && tile < whole.end;
+    bool inside = number >= whole.first && number < whole.end;
     if (inside && f.x.mask.data)
         inside = __all_sync(0xffffffff, all_there<Shape>(allowed));
     return inside;
@@ -188,6 +190,21 @@ RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry
     }
 }
 
+/* Sets to NaN the scores that are not hidden of keys whose values are spoiled. */
+template <class Shape>
+RA_DEVICE void spoil_scores(typename Shape::Scores &s, const uint32_t spoiled[Shape::Words])
+{
+    int column = 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int c = 0; c < Shape::Keys / 8; c++) {
+        uint32_t bits = spoiled[c / 4] >> column >> 8 * (c % 4);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (bits >> e % 2 & 1 && s[0][c][e] != -CUDART_INF_F)
+                s[0][c][e] = CUDART_NAN_F;
+    }
+}
+
 /* Values that some of the rows do not see must be finite: their keys become NaN instead. For the
  * threads of these warpgroups together, by a barrier of this number. */
 template <class Shape>
@@ -249,24 +266,32 @@ RA_DEVICE void weigh_rows(typename Shape::Scores &s, struct carry<Shape> &carry,
         ra_multiply_if(any, carry.o[0][c], before);
 }
 
-/* What is done to the scores between the products, of tile number `tile`; whole: nothing is hidden.
+/* What is done to the scores between the products, of this tile; whole: nothing is hidden.
  * row: this thread's first one, of the block. `allowed`: the bits of the mask, if there is one. */
 template <class Shape>
 RA_DEVICE void soften(typename Shape::Scores &s, struct carry<Shape> &carry,
-                      const struct forward &f, const struct hopper_task &task, int tile, bool whole,
-                      int row, const uint32_t allowed[Shape::Words])
+                      const struct forward &f, const struct hopper_task &task, int number, bool whole,
+                      int row, const uint32_t allowed[Shape::Words],
+                      const uint32_t *spoiled = nullptr)
 {
     if (!f.plain)
         cap_scores<Shape>(s, f);
     if (whole) {
         note_seen<Shape>(carry);
     } else {
-        int b0 = tile * Shape::Keys;
+        int b0 = (number - task.number) * Shape::Keys;
         uint32_t there[Shape::Words];
 #pragma unroll
         for (int w = 0; w < Shape::Words; w++)
             there[w] = f.x.mask.data ? allowed[w] : bits_between(0, task.keys - b0 - 32 * w - 1);
         hide_scores<Shape>(s, carry, task, row - b0, there);
+        uint32_t any = 0;
+        if (spoiled)
+#pragma unroll
+            for (int w = 0; w < Shape::Words; w++)
+                any |= spoiled[w];
+        if (any != 0)
+            spoil_scores<Shape>(s, spoiled);
     }
     weigh_rows<Shape>(s, carry, f.factor);
 }

@@ -32,6 +32,8 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         ra_fewer_registers<Shape::Groups == 3 ? 32 : 24>();
         if (warp == 0)
             load_tiles<Shape>(shared, f, shared.task);
+        else
+            keep_values<Shape>(shared, f, shared.task);
     } else {
         ra_more_registers<Shape::Groups == 3 ? 160 : 240>();
         struct carry<Shape> carry;

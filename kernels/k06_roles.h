@@ -1,5 +1,5 @@
-/* k06_roles: the two roles of k06 and k07: the warp that loads, and the warpgroups that compute, for one tile of
- * queries.
+/* k06_roles: the roles of k06 and k07, for one tile of queries: the warp that loads, the warps that look after
+ * the values, and the warpgroups that compute.
  *
  * Chapter 11d.
  */
@@ -26,18 +26,26 @@ template <class Shape> struct roles_memory {
     /* Which keys the mask allows, of the last four tiles: a place is written again when the keys of
      * two tiles later have been multiplied, and by then nobody reads the old one. */
     uint32_t allowed[4][Shape::Words];
-    ra_barrier full_q, full_k[2], empty_k[2], full_v[2], empty_v[2];
+
+    /* Of values that not all rows see, a bit for every key whose row was not finite. */
+    uint32_t spoiled[2][Shape::Words];
+    ra_barrier full_q, full_k[2], empty_k[2], full_v[2], sound_v[2], empty_v[2];
 };
 
-/* By one thread. Full: one thread says how many bytes come. Empty: every warp that computes is through. */
+/* Of the warpgroup that loads, the warps that do not load: they look after the values. */
+enum { K06_KEEPERS = 3 };
+
+/* By one thread. Full: one thread says how many bytes come. Sound: the values have been looked after. Empty:
+ * every warp that reads them is through. */
 template <class Shape> RA_DEVICE void begin_barriers(struct roles_memory<Shape> &shared)
 {
     ra_barrier_init(&shared.full_q, 1);
     for (int i = 0; i < 2; i++) {
         ra_barrier_init(&shared.full_k[i], 1);
         ra_barrier_init(&shared.full_v[i], 1);
+        ra_barrier_init(&shared.sound_v[i], K06_KEEPERS);
         ra_barrier_init(&shared.empty_k[i], Shape::Warps);
-        ra_barrier_init(&shared.empty_v[i], Shape::Warps);
+        ra_barrier_init(&shared.empty_v[i], Shape::Warps + K06_KEEPERS);
     }
     ra_barriers_ready();
 }
@@ -122,8 +130,6 @@ RA_DEVICE void load_tiles(struct roles_memory<Shape> &shared, const struct hoppe
     }
 }
 
-/* ---- A warpgroup that computes. */
-
 /* This warp is through with a place. */
 RA_DEVICE void give(ra_barrier *empty)
 {
@@ -131,6 +137,63 @@ RA_DEVICE void give(ra_barrier *empty)
     if (threadIdx.x % 32 == 0)
         ra_barrier_arrive(empty);
 }
+
+/* ---- The warps that look after the values. */
+
+/* Values that some of the rows do not see must be finite, as 0 times NaN is NaN. Of 32 keys, one for each
+ * thread of the warp: what is not finite becomes 0, and the key gets a bit, by which the rows that do see
+ * it get NaN. */
+template <class Shape>
+RA_DEVICE void take_out_spoiled_values(struct roles_memory<Shape> &shared, int place, int word)
+{
+    typedef typename Shape::Type Type;
+    constexpr int Some = 2;
+    int lane = threadIdx.x % 32, key = 32 * word + lane;
+    bool spoiled = false;
+    if (key < Shape::Keys)
+#pragma unroll 1
+        for (int c = 0; c < Shape::Dim; c += 8 * Some) {
+            uint4 *at[Some], chunk[Some];
+#pragma unroll
+            for (int i = 0; i < Some; i++) {
+                at[i] = (uint4 *)&shared.v[place][ra_panel_place(key, c + 8 * i, Shape::Keys)];
+                chunk[i] = *at[i];
+            }
+#pragma unroll
+            for (int i = 0; i < Some; i++)
+                if (is_spoiled<Type>(chunk[i])) {
+                    *at[i] = make_uint4(0, 0, 0, 0);
+                    spoiled = true;
+                }
+        }
+    uint32_t keys = __ballot_sync(0xffffffff, spoiled);
+    if (lane == 0)
+        shared.spoiled[place][word] = keys;
+}
+
+/* Of every tile. Warps that give back every place are never a phase behind. */
+template <class Shape>
+RA_DEVICE void keep_values(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
+                           const struct hopper_task &task)
+{
+    struct tiles whole = uniform(task.whole);
+    int number = ra_uniform(task.number), end = number + ra_uniform(task.count);
+#pragma unroll 1
+    for (; number < end; number++) {
+        int place = place_of(number);
+        ra_barrier_wait(&shared.full_v[place], parity_of(number));
+        if (!is_whole<Shape>(f, whole, number, shared.allowed[number % 4])) {
+#pragma unroll 1
+            for (int word = threadIdx.x / 32 - 1; word < Shape::Words; word += K06_KEEPERS)
+                take_out_spoiled_values<Shape>(shared, place, word);
+            ra_stores_before_wgmma();
+        }
+        give(&shared.sound_v[place]);
+        give(&shared.empty_v[place]);
+    }
+}
+
+/* ---- A warpgroup that computes. */
 
 /* Which warpgroup of those that compute this thread is of; and its first row, of the block's, the other one
  * being 8 further on. Asked for each time: registers are scarce. */
@@ -148,27 +211,27 @@ RA_DEVICE int row_of(void)
 /* One tile of keys. */
 template <class Shape>
 RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                    const struct hopper_task &task, int tile, struct tiles whole_tiles,
-                    unsigned number, int group, struct carry<Shape> &carry)
+                    const struct hopper_task &task, unsigned number,
+                    struct tiles whole_tiles, int group, struct carry<Shape> &carry)
 {
     constexpr int Keys = Shape::Keys;
     int place = place_of(number), parity = parity_of(number);
     ra_barrier_wait(&shared.full_k[place], parity);
 
     /* Mostly every row of the block sees every key. */
-    bool whole = is_whole<Shape>(f, whole_tiles, tile, shared.allowed[number % 4]);
-    if (!whole) {
-        ra_barrier_wait(&shared.full_v[place], parity);
-        take_out_spoiled_values<Shape>(shared.k[place], shared.v[place], threadIdx.x - 128, 1);
-    }
-
+    bool whole = is_whole<Shape>(f, whole_tiles, number, shared.allowed[number % 4]);
     typename Shape::Scores s;
     score<Shape>(s,
                  ra_descriptor(ra_shared(shared.q) + ra_panel_place(64 * group, 0, Shape::Rows), 0),
                  ra_descriptor(ra_shared(shared.k[place]), 0));
     give(&shared.empty_k[place]);
 
-    soften<Shape>(s, carry, f, task, tile, whole, row_of(), shared.allowed[number % 4]);
+    if (!whole) {
+        ra_barrier_wait(&shared.full_v[place], parity);
+        ra_barrier_wait(&shared.sound_v[place], parity);
+    }
+    soften<Shape>(s, carry, f, task, number, whole, row_of(), shared.allowed[number % 4],
+                  shared.spoiled[place]);
     uint32_t p[Keys / 16][4];
     pack<Shape>(p, s);
 
@@ -178,16 +241,12 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
 }
 
 /* A tile of keys that only the other warpgroups see. */
-template <class Shape>
-RA_DEVICE void pass(struct roles_memory<Shape> &shared, const struct hopper_forward &f, int tile,
-                    struct tiles whole, unsigned number)
+template <class Shape> RA_DEVICE void pass(struct roles_memory<Shape> &shared, unsigned number)
 {
     int place = place_of(number), parity = parity_of(number);
     ra_barrier_wait(&shared.full_k[place], parity);
-    ra_barrier_wait(&shared.full_v[place], parity);
-    if (!is_whole<Shape>(f, whole, tile, shared.allowed[number % 4]))
-        take_out_spoiled_values<Shape>(shared.k[place], shared.v[place], threadIdx.x - 128, 1);
     give(&shared.empty_k[place]);
+    ra_barrier_wait(&shared.full_v[place], parity);
     give(&shared.empty_v[place]);
 }
 
@@ -196,19 +255,18 @@ template <class Shape>
 RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
                           const struct hopper_task &task, struct carry<Shape> &carry)
 {
-    unsigned number = ra_uniform(task.number);
-    int group = ra_uniform(threadIdx.x / 128) - 1, tile = 0;
+    int group = ra_uniform(threadIdx.x / 128) - 1, number = ra_uniform(task.number);
     struct tiles whole = uniform(task.whole), own = uniform(task.of[group]);
     begin(carry);
 #pragma unroll 1
-    for (; tile < own.first; tile++)
-        pass(shared, f, tile, whole, number + tile);
+    for (; number < own.first; number++)
+        pass(shared, number);
 #pragma unroll 1
-    for (; tile < own.end; tile++)
-        fold(shared, f, task, tile, whole, number + tile, group, carry);
+    for (; number < own.end; number++)
+        fold(shared, f, task, number, whole, group, carry);
 #pragma unroll 1
-    for (; tile < task.count; tile++)
-        pass(shared, f, tile, whole, number + tile);
+    for (; number < task.number + task.count; number++)
+        pass(shared, number);
 }
 
 #endif

@@ -23,28 +23,58 @@ template <class Shape> struct shared_memory : roles_memory<Shape> {
     struct hopper_task task[4];
 };
 
-/* Tile number `turn` of this block of threads, -1 after the last one. There and back: so no block has
- * the longer one of two neighbours each time. */
-RA_DEVICE int tile_of(const struct persistent_forward &f, int turn)
+/* The next tile of this block of threads, whose number `turn` it will be, for a whole warp; f.blocks or more:
+ * there is none. The next that nobody has: so all blocks end at about the same time, whatever their tiles
+ * cost. The last of all draws brings the semaphore back to 0. Without a semaphore there and back: so no
+ * block has the longer one of two neighbours each time. */
+RA_DEVICE int next_tile(const struct persistent_forward &f, int turn)
 {
-    int place = turn % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
-    int tile = turn * gridDim.x + place;
-    return tile < f.blocks ? tile : -1;
+    int tile = turn * gridDim.x + (turn % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
+    int *drawn = f.x.semaphores;
+    if (drawn && threadIdx.x % 32 == 0)
+        tile = gridDim.x + atomicInc((unsigned *)drawn, f.blocks - 1);
+    return ra_uniform(tile);
 }
 
-/* The warp that loads. Whoever reads a task has seen first that its queries are there. */
+/* The warp that loads. Whoever reads a task has seen first that its queries, or its first values, are there.
+ * After the last task comes one without tiles of keys, and nothing is there. */
 template <class Shape>
 RA_DEVICE void load_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f)
 {
-    int number = 0;
+    int number = 0, turn = 0;
 #pragma unroll 1
-    for (int turn = 0, tile; (tile = tile_of(f, turn)) >= 0; turn++) {
+    for (int tile = blockIdx.x; tile < f.blocks; tile = next_tile(f, turn)) {
         struct hopper_task &task = shared.task[turn % 4];
         if (threadIdx.x == 0)
             task = hopper_task_of<Shape>(f, tile, number, turn);
         __syncwarp();
         load_tiles<Shape>(shared, f, task);
         number += task.count;
+        turn++;
+    }
+    ra_barrier_wait(&shared.empty_k[place_of(number + 1)], parity_of(number + 1) ^ 1);
+    ra_barrier_wait(&shared.empty_v[place_of(number)], parity_of(number) ^ 1);
+    if (threadIdx.x == 0) {
+        shared.task[turn % 4].count = 0;
+        ra_barrier_arrive(&shared.full_q);
+        ra_barrier_arrive(&shared.full_v[place_of(number)]);
+    }
+}
+
+/* The warps that look after the values. */
+template <class Shape>
+RA_DEVICE void keep_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f)
+{
+    int number = 0;
+#pragma unroll 1
+    for (int turn = 0;; turn++) {
+        ra_barrier_wait(&shared.full_v[place_of(number)], parity_of(number));
+        const struct hopper_task &task = shared.task[turn % 4];
+        int count = ra_uniform(task.count);
+        if (count == 0)
+            break;
+        keep_values<Shape>(shared, f, task);
+        number += count;
     }
 }
 
@@ -95,10 +125,12 @@ RA_DEVICE void compute_all(struct shared_memory<Shape> &shared, const struct per
 {
     int next;
 #pragma unroll 1
-    for (int turn = 0; tile_of(f, turn) >= 0; turn = next) {
+    for (int turn = 0;; turn = next) {
         const struct hopper_task &task = shared.task[turn % 4];
         struct carry<Shape> carry;
         ra_barrier_wait(&shared.full_q, turn % 2);
+        if (ra_uniform(task.count) == 0)
+            break;
         fold_tiles<Shape>(shared, f, task, carry);
         if (f.by_boxes)
             store_boxes<Shape>(shared.o[group_of()], f, task, carry);
@@ -125,6 +157,8 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         ra_fewer_registers<Shape::Groups == 3 ? 32 : 24>();
         if (warp == 0)
             load_all(shared, f);
+        else
+            keep_all(shared, f);
     } else {
         ra_more_registers<Shape::Groups == 3 ? 160 : 240>();
         compute_all(shared, f);
