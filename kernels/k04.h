@@ -12,8 +12,8 @@
 /* The shape of a tile: each warpgroup has 64 rows of queries. */
 template <class Type_, int Dim_, int Keys_, int Groups_>
 struct hopper_tile : forward_tile<Type_, Dim_, 1, Keys_, 4 * Groups_> {
-    static constexpr int Groups = Groups_, Query_bytes = 64 * Groups * Dim_ * 2,
-                         Key_bytes = Keys_ * Dim_ * 2;
+    static constexpr int Groups = Groups_, Query_bytes = 64 * Dim_ * 2, /* of a warpgroup */
+        Key_bytes = Keys_ * Dim_ * 2;
 };
 
 /* What the launcher works out, and how TMA finds the rows. */
@@ -27,13 +27,16 @@ struct tiles {
     int first, end;
 };
 
-/* What a block of threads has to do: its rows, and the tiles of keys that they see. Keys are counted from
+/* What a block of threads has to do: its rows, 64 for each of its `groups`, and the tiles of keys that they
+ * see. Keys are counted from
  * the first that one of the rows sees, `first`; there are `keys` of them, in `count` tiles, at least one. Row i, from
  * a0, sees key j when lo <= j - i <= hi and the mask allows it. The first tile has this number, which is not 0
  * where a block has several tasks, one after the other; every row sees every key of the tiles `whole`, but
  * for the mask, and a warpgroup nothing but its tiles `of` [group], by their numbers. It stays in shared
  * memory, as registers are scarce. */
 struct hopper_task : task {
+    int groups;
+    int64_t rows[3]; /* where those of a warpgroup begin; beyond the last row if it has none */
     int64_t first;
     int keys, lo, hi, count;
     int number;
@@ -45,11 +48,19 @@ template <class Shape>
 RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int block,
                                             int number = 0, int turn = 0)
 {
-    constexpr int Rows = Shape::Rows, Keys = Shape::Keys, Far = 1 << 30;
+    constexpr int Groups = Shape::Groups, Keys = Shape::Keys, Far = 1 << 30;
     struct hopper_task task;
     (struct task &)task = task_of<Shape>(f, block);
+
+    /* Where there are not rows for all tiles, the first one has fewer: under a causal mask it has the
+     * fewest keys. */
+    int missing = f.tiles * Groups - (int)((f.x.queries + 63) / 64);
+    task.groups = task.a0 == 0 ? Groups - missing : Groups;
+    task.a0 = ra_most(0, task.a0 - 64 * missing);
+
+    int rows = 64 * task.groups;
     struct ra_range range =
-        ra_keys_seen(f.x.band, task.a0, ra_least(Rows, f.x.queries - task.a0), f.x.keys);
+        ra_keys_seen(f.x.band, task.a0, ra_least(rows, f.x.queries - task.a0), f.x.keys);
     int64_t back = task.a0 - range.first;
     task.first = ra_least(range.first, f.x.keys);
     task.number = number;
@@ -58,13 +69,15 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
     task.lo = (int)ra_most(-Far, ra_least(Far, back + f.x.band.lo));
     task.hi = (int)ra_most(-Far, ra_least(Far, back + f.x.band.hi));
     task.count = max(1, (task.keys + Keys - 1) / Keys);
-    task.whole.first = number + (max(0, task.lo + Rows - 1) + Keys - 1) / Keys;
+    task.whole.first = number + (max(0, task.lo + rows - 1) + Keys - 1) / Keys;
     task.whole.end = number + max(0, min(task.keys, task.hi + 1)) / Keys;
 #pragma unroll
-    for (int g = 0; g < Shape::Groups; g++) {
-        task.of[g].first = number + min(task.count, max(0, 64 * g + task.lo) / Keys);
-        task.of[g].end =
-            number + min(task.count, max(0, 64 * g + 63 + task.hi + Keys) / Keys);
+    for (int g = 0; g < Groups; g++) {
+        int first = max(0, 64 * g + task.lo) / Keys;
+        int end = g < task.groups ? max(0, 64 * g + 63 + task.hi + Keys) / Keys : 0;
+        task.of[g].first = number + min(task.count, first);
+        task.of[g].end = number + min(task.count, end);
+        task.rows[g] = g < task.groups ? task.a0 + 64 * g : f.x.queries;
     }
     return task;
 }
@@ -96,7 +109,7 @@ RA_DEVICE void multiply_keys(typename Shape::Scores &s, uint64_t q, uint64_t k)
 #pragma unroll
     for (int d = 0; d < Shape::Dim; d += 16)
         ra_wgmma<typename Shape::Type, Shape::Keys>::template multiply<false, false>(
-            s[0], ra_descriptor_beyond(q, ra_panel_place(0, d, Shape::Rows)),
+            s[0], ra_descriptor_beyond(q, ra_panel_place(0, d, 64)),
             ra_descriptor_beyond(k, ra_panel_place(0, d, Shape::Keys)), d > 0);
 }
 
@@ -317,7 +330,7 @@ static cudaError_t prepare_hopper(struct hopper_forward *f, const struct ra_kern
     (struct forward &)*f = prepare_forward(x, Shape::Rows);
     f->blocks = (int)(x->batch * x->heads * f->tiles);
     cudaError_t error =
-        ra_make_map(&f->q_map, x->q, x->batch, x->queries, x->heads, x->dim, Shape::Rows);
+        ra_make_map(&f->q_map, x->q, x->batch, x->queries, x->heads, x->dim, 64);
     if (error == cudaSuccess)
         error = ra_make_map(&f->k_map, x->k, x->batch, x->keys, x->key_heads, x->dim, Shape::Keys);
     if (error == cudaSuccess)

@@ -31,15 +31,14 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
     if (warp < 4) {
         ra_fewer_registers<Shape::Groups == 3 ? 32 : 24>();
         if (warp == 0)
-            load_tiles<Shape>(shared, f, shared.task);
+            load_tiles<Shape>(shared, f, shared.task, []() {});
         else
             keep_values<Shape>(shared, f, shared.task);
     } else {
         ra_more_registers<Shape::Groups == 3 ? 160 : 240>();
         struct carry<Shape> carry;
-        ra_barrier_wait(&shared.full_q, 0);
         fold_tiles<Shape>(shared, f, shared.task, carry);
-        finish(f, shared.task, shared.task.a0 + row_of(), carry);
+        finish(f, shared.task, first_row(shared.task), carry);
     }
 #endif
 }

@@ -19,7 +19,7 @@ template <class Type> struct shape_of<Type, 256> : hopper_tile<Type, 256, 64, 2>
 
 /* Shared memory: two places for keys and two for values. */
 template <class Shape> struct roles_memory {
-    alignas(1024) char q[Shape::Query_bytes];
+    alignas(1024) char q[Shape::Groups][Shape::Query_bytes];
     alignas(1024) char k[2][Shape::Key_bytes];
     alignas(1024) char v[2][Shape::Key_bytes];
 
@@ -29,7 +29,8 @@ template <class Shape> struct roles_memory {
 
     /* Of values that not all rows see, a bit for every key whose row was not finite. */
     uint32_t spoiled[2][Shape::Words];
-    ra_barrier full_q, full_k[2], empty_k[2], full_v[2], sound_v[2], empty_v[2];
+    ra_barrier full_q[Shape::Groups], empty_q[Shape::Groups];
+    ra_barrier full_k[2], empty_k[2], full_v[2], sound_v[2], empty_v[2];
 };
 
 /* Of the warpgroup that loads, the warps that do not load: they look after the values. */
@@ -39,7 +40,10 @@ enum { K06_KEEPERS = 3 };
  * every warp that reads them is through. */
 template <class Shape> RA_DEVICE void begin_barriers(struct roles_memory<Shape> &shared)
 {
-    ra_barrier_init(&shared.full_q, 1);
+    for (int g = 0; g < Shape::Groups; g++) {
+        ra_barrier_init(&shared.full_q[g], 1);
+        ra_barrier_init(&shared.empty_q[g], 4);
+    }
     for (int i = 0; i < 2; i++) {
         ra_barrier_init(&shared.full_k[i], 1);
         ra_barrier_init(&shared.full_v[i], 1);
@@ -64,18 +68,16 @@ RA_DEVICE int parity_of(unsigned number)
 
 /* ---- The warp that loads. */
 
-/* The queries, once those before them are no longer needed: when the keys of the tile before, number - 1,
- * have been multiplied, whose place tile number + 1 will have. */
+/* The queries of a warpgroup, once it is through with those of the task before. */
 template <class Shape>
 RA_DEVICE void load_queries(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                            const struct hopper_task &task, int number)
+                            const struct hopper_task &task, int group)
 {
-    if (number > 0)
-        ra_barrier_wait(&shared.empty_k[place_of(number + 1)], parity_of(number + 1) ^ 1);
+    ra_barrier_wait(&shared.empty_q[group], task.turn % 2 ^ 1);
     if (threadIdx.x % 32 == 0) {
-        ra_barrier_expect(&shared.full_q, Shape::Query_bytes);
-        ra_load_tile<Shape::Dim, Shape::Rows>(shared.q, &f.q_map, &shared.full_q, (int)task.a0,
-                                              task.h, task.b);
+        ra_barrier_expect(&shared.full_q[group], Shape::Query_bytes);
+        ra_load_tile<Shape::Dim, 64>(shared.q[group], &f.q_map, &shared.full_q[group],
+                                     (int)task.a0 + 64 * group, task.h, task.b);
     }
 }
 
@@ -112,21 +114,26 @@ RA_DEVICE void load_values(struct roles_memory<Shape> &shared, const struct hopp
     }
 }
 
-/* Keys, queries and values in the order in which there is room and in which they are wanted: the first K,
- * Q, then K of a tile and V of the tile before. A place is filled when all warps have given it back;
- * before its first filling nobody has to. */
-template <class Shape>
+/* Keys, queries and values in the order in which there is room and in which they are wanted. A place is
+ * filled when all warps have given it back; before its first filling nobody has to. Calls meanwhile() once,
+ * when both places are full. */
+template <class Shape, class Meanwhile>
 RA_DEVICE void load_tiles(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                          const struct hopper_task &task)
+                          const struct hopper_task &task, const Meanwhile &meanwhile)
 {
     int count = task.count, number = task.number, b0 = (int)task.first;
-    load_keys(shared, f, task, b0, number);
-    load_queries(shared, f, task, number);
 #pragma unroll 1
-    for (int tile = 1; tile <= count; tile++, b0 += Shape::Keys) {
-        if (tile < count)
-            load_keys(shared, f, task, b0 + Shape::Keys, number + tile);
-        load_values(shared, f, task, b0, number + tile - 1);
+    for (int tile = 0; tile < count; tile++, b0 += Shape::Keys) {
+        load_keys(shared, f, task, b0, number + tile);
+        if (tile == 0)
+            load_queries(shared, f, task, 0);
+        load_values(shared, f, task, b0, number + tile);
+        if (tile == 0)
+#pragma unroll 1
+            for (int group = 1; group < Shape::Groups; group++)
+                load_queries(shared, f, task, group);
+        if (tile == min(1, count - 1))
+            meanwhile();
     }
 }
 
@@ -208,6 +215,12 @@ RA_DEVICE int row_of(void)
     return thread / 32 * 16 + thread % 32 / 4;
 }
 
+/* Of all queries. */
+RA_DEVICE int64_t first_row(const struct hopper_task &task)
+{
+    return task.rows[group_of()] + row_of() % 64;
+}
+
 /* One tile of keys. */
 template <class Shape>
 RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
@@ -222,7 +235,7 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
     bool whole = is_whole<Shape>(f, whole_tiles, number, shared.allowed[number % 4]);
     typename Shape::Scores s;
     score<Shape>(s,
-                 ra_descriptor(ra_shared(shared.q) + ra_panel_place(64 * group, 0, Shape::Rows), 0),
+                 ra_descriptor(ra_shared(shared.q[group]), 0),
                  ra_descriptor(ra_shared(shared.k[place]), 0));
     give(&shared.empty_k[place]);
 
@@ -257,6 +270,7 @@ RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hoppe
 {
     int group = ra_uniform(threadIdx.x / 128) - 1, number = ra_uniform(task.number);
     struct tiles whole = uniform(task.whole), own = uniform(task.of[group]);
+    ra_barrier_wait(&shared.full_q[group], task.turn % 2);
     begin(carry);
 #pragma unroll 1
     for (; number < own.first; number++)
@@ -264,6 +278,7 @@ RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hoppe
 #pragma unroll 1
     for (; number < own.end; number++)
         fold(shared, f, task, number, whole, group, carry);
+    give(&shared.empty_q[group_of()]);
 #pragma unroll 1
     for (; number < task.number + task.count; number++)
         pass(shared, number);

@@ -36,28 +36,44 @@ RA_DEVICE int next_tile(const struct persistent_forward &f, int turn)
     return ra_uniform(tile);
 }
 
-/* The warp that loads. Whoever reads a task has seen first that its queries, or its first values, are there.
- * After the last task comes one without tiles of keys, and nothing is there. */
+/* Writes down what the block does next, or that there is nothing: no tiles of keys. By one thread. */
+template <class Shape>
+RA_DEVICE void note_task(struct hopper_task &task, const struct persistent_forward &f, int tile,
+                         int number, int turn)
+{
+    if (tile < f.blocks)
+        task = hopper_task_of<Shape>(f, tile, number, turn);
+    else
+        task.count = 0;
+}
+
+/* The warp that loads. It finds out about the next task while this one's first tiles are computed. Who reads
+ * a task has seen first that its queries, or its first values, are there. After the last one nothing is. */
 template <class Shape>
 RA_DEVICE void load_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f)
 {
-    int number = 0, turn = 0;
+    int turn = 0, number = 0;
+    bool leads = threadIdx.x == 0;
+    if (leads)
+        note_task<Shape>(shared.task[0], f, blockIdx.x, 0, 0);
+    __syncwarp();
 #pragma unroll 1
-    for (int tile = blockIdx.x; tile < f.blocks; tile = next_tile(f, turn)) {
-        struct hopper_task &task = shared.task[turn % 4];
-        if (threadIdx.x == 0)
-            task = hopper_task_of<Shape>(f, tile, number, turn);
-        __syncwarp();
-        load_tiles<Shape>(shared, f, task);
+    for (; shared.task[turn % 4].count > 0; turn++) {
+        const struct hopper_task &task = shared.task[turn % 4];
         number += task.count;
-        turn++;
+        load_tiles<Shape>(shared, f, task, [&]() {
+            int tile = next_tile(f, turn + 1);
+            if (leads)
+                note_task<Shape>(shared.task[(turn + 1) % 4], f, tile, number, turn + 1);
+            __syncwarp();
+        });
     }
-    ra_barrier_wait(&shared.empty_k[place_of(number + 1)], parity_of(number + 1) ^ 1);
-    ra_barrier_wait(&shared.empty_v[place_of(number)], parity_of(number) ^ 1);
-    if (threadIdx.x == 0) {
-        shared.task[turn % 4].count = 0;
-        ra_barrier_arrive(&shared.full_q);
-        ra_barrier_arrive(&shared.full_v[place_of(number)]);
+    int place = place_of(number), parity = parity_of(number) ^ 1;
+    ra_barrier_wait(&shared.empty_k[place], parity);
+    ra_barrier_wait(&shared.empty_v[place], parity);
+    if (leads) {
+        ra_barrier_arrive(&shared.full_k[place]);
+        ra_barrier_arrive(&shared.full_v[place]);
     }
 }
 
@@ -80,16 +96,17 @@ RA_DEVICE void keep_all(struct shared_memory<Shape> &shared, const struct persis
 
 /* The outputs of a warpgroup, through its place in shared memory, by TMA. */
 template <class Shape>
-RA_DEVICE void store_boxes(char *place, const struct persistent_forward &f, const struct task &task,
+RA_DEVICE void store_boxes(char *place, const struct persistent_forward &f,
+                          const struct hopper_task &task,
                            struct carry<Shape> &carry)
 {
-    int lane = threadIdx.x % 32, group = group_of(), row = row_of();
-    int first = row / 16 * 16 % 64 + lane % 16;
+    int lane = threadIdx.x % 32, group = group_of();
+    int first = row_of() / 16 * 16 % 64 + lane % 16;
     bool leads = threadIdx.x % 128 == 0;
     struct merged m[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        int64_t a = task.a0 + row + 8 * r;
+        int64_t a = first_row(task) + 8 * r;
         m[r] = merge_row<Shape>(f, task, a, carry, 0, r);
         if (a < f.x.queries && lane % 4 == 0)
             store_sums(f.x, task, a, m[r]);
@@ -114,7 +131,7 @@ RA_DEVICE void store_boxes(char *place, const struct persistent_forward &f, cons
 #pragma unroll
         for (int panel = 0; panel < Shape::Dim / 64; panel++)
             ra_store_box(&f.o_map, place + panel * ra_panel_stride(64), 64 * panel,
-                         (int)task.a0 + 64 * group, task.h, task.b);
+                         (int)task.rows[group], task.h, task.b);
         ra_stores_end();
     }
 }
@@ -123,20 +140,21 @@ RA_DEVICE void store_boxes(char *place, const struct persistent_forward &f, cons
 template <class Shape>
 RA_DEVICE void compute_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f)
 {
-    int next;
+    int number = 0, turn = 0;
 #pragma unroll 1
-    for (int turn = 0;; turn = next) {
+    for (;;) {
         const struct hopper_task &task = shared.task[turn % 4];
         struct carry<Shape> carry;
-        ra_barrier_wait(&shared.full_q, turn % 2);
+        ra_barrier_wait(&shared.full_k[place_of(number)], parity_of(number));
         if (ra_uniform(task.count) == 0)
             break;
         fold_tiles<Shape>(shared, f, task, carry);
         if (f.by_boxes)
             store_boxes<Shape>(shared.o[group_of()], f, task, carry);
         else if (task.keys > 0 || f.x.first || f.x.last)
-            finish(f, task, task.a0 + row_of(), carry);
-        next = task.turn + 1;
+            finish(f, task, first_row(task), carry);
+        number = task.number + task.count;
+        turn = task.turn + 1;
     }
     if (threadIdx.x % 128 == 0)
         ra_stores_wait();
