@@ -283,8 +283,8 @@ RA_DEVICE void weigh_rows(typename Shape::Scores &s, struct carry<Shape> &carry,
  * row: this thread's first one, of the block. `allowed`: the bits of the mask, if there is one. */
 template <class Shape>
 RA_DEVICE void soften(typename Shape::Scores &s, struct carry<Shape> &carry,
-                      const struct forward &f, const struct hopper_task &task, int number, bool whole,
-                      int row, const uint32_t allowed[Shape::Words],
+                      const struct forward &f, const struct hopper_task &task, int number,
+                      bool whole, int row, const uint32_t allowed[Shape::Words],
                       const uint32_t *spoiled = nullptr)
 {
     if (!f.plain)
@@ -329,8 +329,7 @@ static cudaError_t prepare_hopper(struct hopper_forward *f, const struct ra_kern
 {
     (struct forward &)*f = prepare_forward(x, Shape::Rows);
     f->blocks = (int)(x->batch * x->heads * f->tiles);
-    cudaError_t error =
-        ra_make_map(&f->q_map, x->q, x->batch, x->queries, x->heads, x->dim, 64);
+    cudaError_t error = ra_make_map(&f->q_map, x->q, x->batch, x->queries, x->heads, x->dim, 64);
     if (error == cudaSuccess)
         error = ra_make_map(&f->k_map, x->k, x->batch, x->keys, x->key_heads, x->dim, Shape::Keys);
     if (error == cudaSuccess)

@@ -224,8 +224,8 @@ RA_DEVICE int64_t first_row(const struct hopper_task &task)
 /* One tile of keys. */
 template <class Shape>
 RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                    const struct hopper_task &task, unsigned number,
-                    struct tiles whole_tiles, int group, struct carry<Shape> &carry)
+                    const struct hopper_task &task, unsigned number, struct tiles whole_tiles,
+                    int group, struct carry<Shape> &carry)
 {
     constexpr int Keys = Shape::Keys;
     int place = place_of(number), parity = parity_of(number);
@@ -234,8 +234,7 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
     /* Mostly every row of the block sees every key. */
     bool whole = is_whole<Shape>(f, whole_tiles, number, shared.allowed[number % 4]);
     typename Shape::Scores s;
-    score<Shape>(s,
-                 ra_descriptor(ra_shared(shared.q[group]), 0),
+    score<Shape>(s, ra_descriptor(ra_shared(shared.q[group]), 0),
                  ra_descriptor(ra_shared(shared.k[place]), 0));
     give(&shared.empty_k[place]);
 

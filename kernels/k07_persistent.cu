@@ -97,8 +97,7 @@ RA_DEVICE void keep_all(struct shared_memory<Shape> &shared, const struct persis
 /* The outputs of a warpgroup, through its place in shared memory, by TMA. */
 template <class Shape>
 RA_DEVICE void store_boxes(char *place, const struct persistent_forward &f,
-                          const struct hopper_task &task,
-                           struct carry<Shape> &carry)
+                           const struct hopper_task &task, struct carry<Shape> &carry)
 {
     int lane = threadIdx.x % 32, group = group_of();
     int first = row_of() / 16 * 16 % 64 + lane % 16;

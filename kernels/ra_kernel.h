@@ -44,10 +44,13 @@ struct ra_kernel {
 
     /* Backward: reads lse and delta (B, n, H) float32, adds to dq (B, n, H, D), dk and dv (B, m, G,
      * D), all float32, any number of rows. With `deterministic` equal inputs give equal bits, run
-     * after run. `semaphores`: ra_kernel_semaphores ints that k03 needs for that, all 0 before the
-     * first launch; it leaves them so. */
+     * after run. */
     bool deterministic;
     struct ra_tensor delta, dq, dk, dv;
+
+    /* For a deterministic backward ra_kernel_semaphores ints, which k03 needs; for k07's forward one,
+     * with which its blocks draw their tiles, or NULL: each has a fixed share. They are 0 before the
+     * first launch and after each, and serve one launch at a time. */
     int *semaphores;
 
     /* What rounding has lost of sums in memory: in the forward of carry_o and carry_sum, in the
@@ -77,7 +80,8 @@ ra_kernel_launch ra_k02_forward, ra_k02_backward;
 ra_kernel_launch ra_k03_forward, ra_k03_backward;
 
 /* For compute capability 9.0; what they cannot take goes to k03. k06's backward is deterministic in any
- * case; k07's is k06's if it is to be. Neither needs semaphores, unless it is k03 that runs. */
+ * case; k07's is k06's if it is to be. Neither
+ * needs semaphores, unless it is k03 that runs. */
 ra_kernel_launch ra_k04_forward, ra_k05_forward, ra_k06_forward, ra_k07_forward;
 ra_kernel_launch ra_k06_backward, ra_k07_backward;
 

@@ -47,7 +47,7 @@ void ra_cuda_count_launches(const struct ra_plan *plan, int rank, int64_t *launc
     struct ra_kernel kernel = ra_cuda_kernel(plan);
     int64_t most = ra_kernel_most_keys(c->type);
     *carries = false;
-    *semaphores = 0;
+    *semaphores = c->type != RA_FLOAT32; /* the forward draws its tiles with one */
     for (int64_t s = 0; s < ra_layout_spans(plan->layouts[RA_QUERY_SIDE]); s++) {
         int64_t count = 0;
         for (int step = 0; step < plan->ring.schedule.count; step++)

@@ -286,7 +286,7 @@ static enum ra_status take_device(struct ra_plan *plan, char *error)
     }
     lay_out(plan, plan->link.rank, cuda, cuda->memory, plan->ring.keys, plan->ring.gradients);
 
-    /* The semaphores of the deterministic backward begin at 0. */
+    /* Semaphores begin at 0. */
     RA_DO(plan, cudaMemset(cuda->memory, 0, (size_t)cuda->device_bytes));
     int *flags = NULL;
     if (plan->ring.schedule.count > 1) {
