@@ -905,6 +905,42 @@ static void try_bands(void)
     }
 }
 
+/* Where an edge of the band meets one of a tile: the first query and the last key of a tile that is whole,
+ * or no longer is, of every kernel's sizes of tiles. */
+static void try_edges(void)
+{
+    static const int64_t rows[] = {64, 128, 192}, keys[] = {64, 128, 176};
+    for (int i = 0; i < 3 * 3 * 3 * 2; i++) {
+        int64_t slip = i / 9 % 3 - 1;
+        struct problem p = ordinary("edges", 200, 400);
+        p.seed = (uint64_t)(9000 + i);
+        p.dim = i / 27 ? 128 : 64;
+        p.band.lo = keys[i % 3] - rows[i / 3 % 3] + 1 + slip;
+        try(&p);
+        p.band = (struct ra_band){-RA_BAND_FAR, keys[i % 3] - 1 + slip};
+        if (i / 3 % 3 == 0)
+            try(&p);
+    }
+}
+
+/* More tiles of queries than a GPU has multiprocessors, each with several tiles of keys: a block of threads
+ * that takes one after the other has to keep them apart. */
+static void try_turns(void)
+{
+    for (int i = 0; i < 4; i++) {
+        struct problem p = ordinary("turns", 8, 400);
+        p.seed = (uint64_t)(9200 + i);
+        p.batch = 20;
+        p.heads = 16;
+        p.key_heads = 4;
+        p.dim = i % 2 ? 128 : 64;
+        p.mask = i / 2 ? RANDOM : NO_MASK;
+        if (i / 2)
+            p.band.hi = 300;
+        try(&p);
+    }
+}
+
 /* Every mask, order of arrays, head map, type of o, scale and soft cap, on tiles that are whole and
  * on such that are not. */
 static void try_features(void)
@@ -1343,6 +1379,7 @@ int main(int argc, char **argv)
         } else
             wanted = argv[i];
 
+    verdict_start(0, 0, "%s", "");
     int devices = 0;
     cudaError_t error = cudaGetDeviceCount(&devices);
     if (error != cudaSuccess || devices == 0)
@@ -1357,6 +1394,8 @@ int main(int argc, char **argv)
     try_far_rows();
     try_features();
     try_bands();
+    try_edges();
+    try_turns();
     try_lengths();
     try_many_keys();
     try_dims();
