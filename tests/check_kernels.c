@@ -912,7 +912,7 @@ static void try_edges(void)
     static const int64_t rows[] = {64, 128, 192}, keys[] = {64, 128, 176};
     for (int i = 0; i < 3 * 3 * 3 * 2; i++) {
         int64_t slip = i / 9 % 3 - 1;
-        struct problem p = ordinary("edges", 200, 400);
+        struct problem p = ordinary("edges", 192, 400);
         p.seed = (uint64_t)(9000 + i);
         p.dim = i / 27 ? 128 : 64;
         p.band.lo = keys[i % 3] - rows[i / 3 % 3] + 1 + slip;

@@ -13,7 +13,7 @@ import sys
 
 STORE = re.compile(r'stmatrix|st\.shared\.v2\.f32|st\S*\.v4\.\w+\s.*\{(%\w+), \1, \1, \1\}'
                    r'|cp\.async\.wait_group 1;')
-BARRIER = re.compile(r'\b(bar\.(sync|arrive)|barrier\.cta)')
+BARRIER = re.compile(r'\b(mbarrier\.arrive|bar\.(sync|arrive)|barrier\.cta)')
 missing = 0
 for path in sys.argv[1:]:
     store = None
