@@ -14,10 +14,10 @@
 /* QUERIES are a block of lanes, as many as one block of sums takes; KEYS are multiplied with them at
  * once; the backward does it with a GROUP of such blocks, so that dk and dv are added to less often. */
 enum {
-    VECTORS = ACCUMULATORS == 24 ? 3 : 2,
+    VECTORS = ACCUMULATORS == 24 ? 4 : 2,
     QUERIES = VECTORS * LANES,
     KEYS = RA_VECTOR_KEYS,
-    GROUP = (LANES == 16 ? 4 : 128 / QUERIES) * QUERIES
+    GROUP = (LANES == 16 ? 3 : 128 / QUERIES) * QUERIES
 };
 _Static_assert((int)QUERIES <= RA_VECTOR_QUERIES && (int)GROUP <= RA_VECTOR_GROUP,
                "the workspace is for smaller blocks");
