@@ -52,13 +52,14 @@ static struct panel pack(int64_t count, int64_t D, const float *from, int64_t st
         if (b + AHEAD < count)
             ask_for(D, from + (b + AHEAD) * stride);
         for (int64_t c = 0; c < D; c += LANES) {
-            float rest[LANES] = {0};
             const float *in = from + b * stride + c;
+            lanes x = all_lanes(0);
+            if (D - c < LANES)
+                memcpy(&x, in, (size_t)(D - c) * sizeof *in);
+            else
+                x = load(in);
             if (mask && !mask[b])
-                in = rest;
-            else if (D - c < LANES)
-                in = memcpy(rest, in, (size_t)(D - c) * sizeof *rest);
-            lanes x = load(in);
+                x = all_lanes(0);
             lane_bits number = x - x == 0;
             missing |= ~number;
             store(to + b * row + c, (lanes)((lane_bits)x & number));
@@ -67,17 +68,40 @@ static struct panel pack(int64_t count, int64_t D, const float *from, int64_t st
     return (struct panel){to, from, stride, !any(missing)};
 }
 
+/* LANES vectors on their side. A round shuffles the first half of them into the second, as cards; after
+ * as many rounds as halve LANES to 1, number i of vector j is number j of vector i. */
+INLINE void turn_square(lanes x[LANES])
+{
+    UNROLLED
+    for (int rest = LANES; rest > 1; rest /= 2) {
+        lanes y[LANES];
+        UNROLLED
+        for (int i = 0; i < LANES; i++)
+            y[i] = x[i];
+        UNROLLED
+        for (int i = 0; i < LANES / 2; i++) {
+            x[2 * i] = lower(y[i], y[i + LANES / 2]);
+            x[2 * i + 1] = upper(y[i], y[i + LANES / 2]);
+        }
+    }
+}
+
 /* to (D, QUERIES): a block of packed rows on its side, times `sign`; lanes without a row are 0. */
 static void turn(int64_t count, int64_t D, const float *rows, float sign, float *to)
 {
     int64_t row = ra_vector_row(D);
-    for (int64_t first = 0; first < D; first += 16)
-        for (int64_t a = 0; a < count; a++)
-            for (int64_t c = first; c < least(D, first + 16); c++)
-                to[c * QUERIES + a] = sign * rows[a * row + c];
-    for (int64_t a = count; a < QUERIES; a++)
-        for (int64_t c = 0; c < D; c++)
-            to[c * QUERIES + a] = 0;
+    for (int64_t a = 0; a < QUERIES; a += LANES)
+        for (int64_t c = 0; c < D; c += LANES) {
+            lanes square[LANES];
+            UNROLLED
+            for (int i = 0; i < LANES; i++)
+                square[i] = a + i < count ? load(rows + (a + i) * row + c) * sign : all_lanes(0);
+            turn_square(square);
+            UNROLLED
+            for (int i = 0; i < LANES; i++)
+                if (c + i < D)
+                    store(to + (c + i) * QUERIES + a, square[i]);
+        }
 }
 
 /* One number for each lane of a block, and `rest` where there is no row. */
