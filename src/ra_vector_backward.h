@@ -136,7 +136,7 @@ static void backward_group(const struct tile *x, const struct ra_queries *querie
         fill(rows, queries->lse + a + j, 0, group.lse + j);
         fill(rows, queries->delta + a + j, 0, group.delta + j);
     }
-    memset(sums->dq, 0, (size_t)panel * sizeof *sums->dq);
+    memset(sums->dq, 0, (size_t)(count * x->row) * sizeof *sums->dq);
     for (int64_t b = first, asked = 0, keys; b < last; b += keys) {
         keys = least(KEYS, last - b);
         add_gradients(x, &group, b, keys, sums);

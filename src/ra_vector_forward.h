@@ -102,7 +102,6 @@ static void forward_block(const struct tile *x, const struct ra_queries *queries
     struct panel q = pack(count, x->D, queries->q + a * stride, stride, NULL, q_rows);
     turn(count, x->D, q.rows, x->sign, turned);
     fill(0, NULL, -INFINITY, max);
-    memset(o, 0, (size_t)(QUERIES * x->row) * sizeof *o);
 
     /* Keys in order: their products with the queries, their weights, and their values into o. */
     for (int64_t b = first, asked = 0, keys; b < last; b += keys) {
@@ -114,7 +113,7 @@ static void forward_block(const struct tile *x, const struct ra_queries *queries
         for (int64_t j = 0; j < QUERIES; j += LANES)
             weigh(x, a + j, b, keys, whole, weights + j, max + j, sum + j, rescale + j);
         multiply((struct product){count, keys, width, weights, 1, QUERIES, x->v.rows + b * x->row,
-                                  x->row, o, x->row, ADD, rescale});
+                                  x->row, o, x->row, b == first ? WRITE : ADD, rescale});
         for (int64_t i = 0; i < keys && !x->v.numbers; i++)
             for (int64_t j = 0; j < count; j++)
                 if (sees(x, a + j, b + i))
