@@ -63,16 +63,16 @@ static void add_gradients(const struct tile *x, const struct group *group, int64
         keys_in_sight(x, group->a + j, least(QUERIES, group->count - j), &from, &to);
         if (from < b + count && to > b && from < to) {
             first = least(first, j);
-            last = j + QUERIES;
+            last = j + padded(least(QUERIES, group->count - j));
         }
     }
     const float *k = x->k.rows + b * x->row, *v = x->v.rows + b * x->row;
     for (int64_t j = first; j < last; j += QUERIES) {
-        multiply((struct product){count, x->D, QUERIES, k, x->row, 1, group->q_turned + j * x->D,
+        int64_t width = least(QUERIES, last - j);
+        multiply((struct product){count, x->D, width, k, x->row, 1, group->q_turned + j * x->D,
                                   QUERIES, group->p + j, GROUP, WRITE, NULL});
-        multiply((struct product){count, x->D, QUERIES, v, x->row, 1,
-                                  group->d_out_turned + j * x->D, QUERIES, group->ds + j, GROUP,
-                                  WRITE, NULL});
+        multiply((struct product){count, x->D, width, v, x->row, 1, group->d_out_turned + j * x->D,
+                                  QUERIES, group->ds + j, GROUP, WRITE, NULL});
     }
     if (first >= last)
         return;
@@ -82,7 +82,7 @@ static void add_gradients(const struct tile *x, const struct group *group, int64
     weigh_again(x, group, first, last, b, count);
 
     /* dv_b += sum over a of p_ab d_out_a, dk_b += sum over a of ds_ab q_a, dq_a += sum over b of ds_ab k_b. */
-    int64_t width = (x->D + LANES - 1) / LANES * LANES, row = x->row;
+    int64_t width = padded(x->D), row = x->row;
     multiply((struct product){count, rows, width, group->p + first, GROUP, 1,
                               group->d_out.rows + first * row, row, sums->dv + b * row, row, ADD,
                               NULL});

@@ -22,6 +22,12 @@ enum {
 _Static_assert((int)QUERIES <= RA_VECTOR_QUERIES && (int)GROUP <= RA_VECTOR_GROUP,
                "the workspace is for smaller blocks");
 
+/* Numbers of as many whole vectors as hold this many. */
+static int64_t padded(int64_t count)
+{
+    return (count + LANES - 1) / LANES * LANES;
+}
+
 /* Rows of D numbers side by side, x->row apart, with zeros up to a multiple of LANES. What is infinite
  * or NaN in them is 0, too, as 0 times it would not be: it is added apart, pair by pair. */
 struct panel {
@@ -42,6 +48,14 @@ static void ask_for(int64_t D, const float *row)
 /* So many rows ahead. */
 enum { AHEAD = 6 };
 
+/* Stores a vector with 0 where it has no number. Returns where that is. */
+INLINE lane_bits keep_numbers(lanes x, float *to)
+{
+    lane_bits number = x - x == 0;
+    store(to, (lanes)((lane_bits)x & number));
+    return ~number;
+}
+
 /* Rows that the mask hides are 0. */
 static struct panel pack(int64_t count, int64_t D, const float *from, int64_t stride,
                          const bool *mask, float *to)
@@ -51,18 +65,19 @@ static struct panel pack(int64_t count, int64_t D, const float *from, int64_t st
     for (int64_t b = 0; b < count; b++) {
         if (b + AHEAD < count)
             ask_for(D, from + (b + AHEAD) * stride);
-        for (int64_t c = 0; c < D; c += LANES) {
-            const float *in = from + b * stride + c;
-            lanes x = all_lanes(0);
-            if (D - c < LANES)
-                memcpy(&x, in, (size_t)(D - c) * sizeof *in);
-            else
-                x = load(in);
-            if (mask && !mask[b])
-                x = all_lanes(0);
-            lane_bits number = x - x == 0;
-            missing |= ~number;
-            store(to + b * row + c, (lanes)((lane_bits)x & number));
+        const float *in = from + b * stride;
+        float *out = to + b * row;
+        if (mask && !mask[b]) {
+            memset(out, 0, (size_t)row * sizeof *out);
+            continue;
+        }
+        int64_t c = 0;
+        for (; c + LANES <= D; c += LANES)
+            missing |= keep_numbers(load(in + c), out + c);
+        if (c < D) {
+            float rest[LANES] = {0};
+            memcpy(rest, in + c, (size_t)(D - c) * sizeof *rest);
+            missing |= keep_numbers(load(rest), out + c);
         }
     }
     return (struct panel){to, from, stride, !any(missing)};
@@ -86,11 +101,11 @@ INLINE void turn_square(lanes x[LANES])
     }
 }
 
-/* to (D, QUERIES): a block of packed rows on its side, times `sign`; lanes without a row are 0. */
+/* to (D, QUERIES): a block of packed rows on its side, times `sign`; what is left of the last vector is 0. */
 static void turn(int64_t count, int64_t D, const float *rows, float sign, float *to)
 {
     int64_t row = ra_vector_row(D);
-    for (int64_t a = 0; a < QUERIES; a += LANES)
+    for (int64_t a = 0; a < count; a += LANES)
         for (int64_t c = 0; c < D; c += LANES) {
             lanes square[LANES];
             UNROLLED
