@@ -39,8 +39,8 @@ int64_t ra_vector_queries(int64_t D)
 
 int64_t ra_vector_keys(int64_t D)
 {
-    /* k and v of a tile fill about half of a second-level cache of 1 MiB. */
-    int64_t keys = 65536 / D / KEYS * KEYS;
+    /* k and v of a tile fill three quarters of a second-level cache of 1 MiB. */
+    int64_t keys = 98304 / D / KEYS * KEYS;
     return keys < KEYS ? KEYS : keys > 10 * KEYS ? 10 * KEYS : keys;
 }
 

@@ -54,7 +54,7 @@ const struct ra_vector *ra_vector_find(const char *name);
 
 /* The largest block of lanes and group of queries among the instruction sets, and the keys that are
  * multiplied at once. */
-enum { RA_VECTOR_QUERIES = 48, RA_VECTOR_GROUP = 192, RA_VECTOR_KEYS = 96 };
+enum { RA_VECTOR_QUERIES = 64, RA_VECTOR_GROUP = 192, RA_VECTOR_KEYS = 96 };
 
 /* Rows of a tile that is as large as speed asks for. */
 int64_t ra_vector_queries(int64_t D);

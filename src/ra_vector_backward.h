@@ -9,9 +9,11 @@
 #include "ra_sum.h"
 #include "ra_vector_panel.h"
 
-/* The sums of a group and of a tile, which are added to the caller's once. */
+/* The sums of a group and of a tile, which are added to the caller's once. The first terms of a sum
+ * are written, if each row has some; else they are added to zeros. */
 struct gradients {
     float *dq, *dk, *dv; /* (GROUP, row), (key rows, row) */
+    bool dq_is_new, dk_is_new;
 };
 
 /* A group of queries: on their side and in rows, their lse and delta; weights p of keys and ds. */
@@ -63,16 +65,16 @@ static void add_gradients(const struct tile *x, const struct group *group, int64
         keys_in_sight(x, group->a + j, least(QUERIES, group->count - j), &from, &to);
         if (from < b + count && to > b && from < to) {
             first = least(first, j);
-            last = j + QUERIES;
+            last = j + padded(least(QUERIES, group->count - j));
         }
     }
     const float *k = x->k.rows + b * x->row, *v = x->v.rows + b * x->row;
     for (int64_t j = first; j < last; j += QUERIES) {
-        multiply((struct product){count, x->D, QUERIES, k, x->row, 1, group->q_turned + j * x->D,
+        int64_t width = least(QUERIES, last - j);
+        multiply((struct product){count, x->D, width, k, x->row, 1, group->q_turned + j * x->D,
                                   QUERIES, group->p + j, GROUP, WRITE, NULL});
-        multiply((struct product){count, x->D, QUERIES, v, x->row, 1,
-                                  group->d_out_turned + j * x->D, QUERIES, group->ds + j, GROUP,
-                                  WRITE, NULL});
+        multiply((struct product){count, x->D, width, v, x->row, 1, group->d_out_turned + j * x->D,
+                                  QUERIES, group->ds + j, GROUP, WRITE, NULL});
     }
     if (first >= last)
         return;
@@ -82,19 +84,20 @@ static void add_gradients(const struct tile *x, const struct group *group, int64
     weigh_again(x, group, first, last, b, count);
 
     /* dv_b += sum over a of p_ab d_out_a, dk_b += sum over a of ds_ab q_a, dq_a += sum over b of ds_ab k_b. */
-    int64_t width = (x->D + LANES - 1) / LANES * LANES, row = x->row;
+    int64_t width = padded(x->D), row = x->row;
+    int to_keys = sums->dk_is_new ? WRITE : ADD, to_queries = sums->dq_is_new ? WRITE : ADD;
     multiply((struct product){count, rows, width, group->p + first, GROUP, 1,
-                              group->d_out.rows + first * row, row, sums->dv + b * row, row, ADD,
-                              NULL});
+                              group->d_out.rows + first * row, row, sums->dv + b * row, row,
+                              to_keys, NULL});
     for (int64_t i = 0; i < count && !group->d_out.numbers; i++)
         for (int64_t j = first; j < first + rows; j++)
             if (sees(x, group->a + j, b + i))
                 add_row(x, group->d_out, j, group->p[i * GROUP + j], sums->dv + (b + i) * row);
     multiply((struct product){count, rows, width, group->ds + first, GROUP, 1,
-                              group->q.rows + first * row, row, sums->dk + b * row, row, ADD,
+                              group->q.rows + first * row, row, sums->dk + b * row, row, to_keys,
                               NULL});
     multiply((struct product){rows, count, width, group->ds + first, 1, GROUP, k, x->row,
-                              sums->dq + first * row, row, ADD, NULL});
+                              sums->dq + first * row, row, to_queries, NULL});
 }
 
 /* to += scale times the sums, row by row. */
@@ -112,7 +115,7 @@ static void add_rows(int64_t rows, int64_t D, float scale, const float *sums, in
 
 /* The gradients of a group, from row a on: dq, and its share of the sums of the tile. */
 static void backward_group(const struct tile *x, const struct ra_queries *queries, int64_t a,
-                           int64_t count, const struct gradients *sums, float *workspace)
+                           int64_t count, struct gradients *sums, float *workspace)
 {
     int64_t D = x->D, side = GROUP * D, panel = GROUP * x->row, weights = KEYS * GROUP, first, last;
     struct group group = {.a = a,
@@ -136,10 +139,13 @@ static void backward_group(const struct tile *x, const struct ra_queries *querie
         fill(rows, queries->lse + a + j, 0, group.lse + j);
         fill(rows, queries->delta + a + j, 0, group.delta + j);
     }
-    memset(sums->dq, 0, (size_t)panel * sizeof *sums->dq);
+    sums->dq_is_new = sees_all(x, a, count, 0, x->key_rows);
+    if (!sums->dq_is_new)
+        memset(sums->dq, 0, (size_t)(count * x->row) * sizeof *sums->dq);
     for (int64_t b = first, asked = 0, keys; b < last; b += keys) {
         keys = least(KEYS, last - b);
         add_gradients(x, &group, b, keys, sums);
+        sums->dq_is_new = false;
 
         /* A few rows at a time: dq of this group, and the next. */
         for (; asked < count * (b + keys - first) / (last - first); asked++) {
@@ -160,11 +166,15 @@ static void backward(int64_t D, struct ra_score score, const struct ra_queries *
 {
     int64_t n = queries->rows, m = keys->rows, row = ra_vector_row(D);
     float *dk = workspace + 2 * m * row, *dv = dk + m * row, *dq = dv + m * row;
-    struct gradients sums = {dq, dk, dv};
+    struct gradients sums = {.dq = dq, .dk = dk, .dv = dv};
     struct tile x = tile_of(D, score, queries, keys, band, workspace);
-    memset(dk, 0, (size_t)(2 * m * row) * sizeof *dk);
-    for (int64_t a = 0; a < n; a += GROUP)
+    sums.dk_is_new = n > 0 && sees_all(&x, 0, least(GROUP, n), 0, m);
+    if (!sums.dk_is_new)
+        memset(dk, 0, (size_t)(2 * m * row) * sizeof *dk);
+    for (int64_t a = 0; a < n; a += GROUP) {
         backward_group(&x, queries, a, least(GROUP, n - a), &sums, dq + GROUP * row);
+        sums.dk_is_new = false;
+    }
 
     add_rows(m, D, score.scale, sums.dk, row, keys->dk, keys->dk_lost, keys->stride.dk,
              keys->stride.dk);

@@ -95,26 +95,26 @@ static void forward_block(const struct tile *x, const struct ra_queries *queries
     float *q_rows = workspace, *turned = q_rows + QUERIES * x->row;
     float *weights = turned + x->D * QUERIES, *o = weights + KEYS * QUERIES;
     float max[QUERIES], sum[QUERIES] = {0}, rescale[QUERIES];
-    int64_t first, last, width = (x->D + LANES - 1) / LANES * LANES, stride = queries->stride.q;
+    int64_t first, last, stride = queries->stride.q;
     keys_in_sight(x, a, count, &first, &last);
     if (first >= last)
         return;
     struct panel q = pack(count, x->D, queries->q + a * stride, stride, NULL, q_rows);
     turn(count, x->D, q.rows, x->sign, turned);
     fill(0, NULL, -INFINITY, max);
-    memset(o, 0, (size_t)(QUERIES * x->row) * sizeof *o);
 
     /* Keys in order: their products with the queries, their weights, and their values into o. */
     for (int64_t b = first, asked = 0, keys; b < last; b += keys) {
         keys = least(KEYS, last - b);
         bool whole = sees_all(x, a, count, b, keys);
-        multiply((struct product){keys, x->D, QUERIES, x->k.rows + b * x->row, x->row, 1, turned,
-                                  QUERIES, weights, QUERIES, WRITE, NULL});
+        multiply((struct product){keys, x->D, padded(count), x->k.rows + b * x->row, x->row, 1,
+                                  turned, QUERIES, weights, QUERIES, WRITE, NULL});
         add_missing(x, x->k, b, keys, q, 0, count, x->sign, weights, QUERIES);
-        for (int64_t j = 0; j < QUERIES; j += LANES)
+        for (int64_t j = 0; j < count; j += LANES)
             weigh(x, a + j, b, keys, whole, weights + j, max + j, sum + j, rescale + j);
-        multiply((struct product){count, keys, width, weights, 1, QUERIES, x->v.rows + b * x->row,
-                                  x->row, o, x->row, ADD, rescale});
+        multiply((struct product){count, keys, padded(x->D), weights, 1, QUERIES,
+                                  x->v.rows + b * x->row, x->row, o, x->row,
+                                  b == first ? WRITE : ADD, rescale});
         for (int64_t i = 0; i < keys && !x->v.numbers; i++)
             for (int64_t j = 0; j < count; j++)
                 if (sees(x, a + j, b + i))

@@ -77,6 +77,20 @@ INLINE void store(float *to, lanes x)
 #define smaller(x, y) ((lanes)vbslq_f32(vcltq_f32(x, y), x, y))
 #endif
 
+/* Lanes of x and of y by turns: those of the lower halves, and those of the upper halves. */
+#if defined RA_AVX512
+#define lower(x, y) \
+    __builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define upper(x, y) \
+    __builtin_shufflevector(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#elif defined RA_AVX2
+#define lower(x, y) __builtin_shufflevector(x, y, 0, 8, 1, 9, 2, 10, 3, 11)
+#define upper(x, y) __builtin_shufflevector(x, y, 4, 12, 5, 13, 6, 14, 7, 15)
+#else
+#define lower(x, y) __builtin_shufflevector(x, y, 0, 4, 1, 5)
+#define upper(x, y) __builtin_shufflevector(x, y, 2, 6, 3, 7)
+#endif
+
 /* x where the condition, a comparison of vectors, is true, and elsewhere y. */
 INLINE lanes choose(lane_bits condition, lanes x, lanes y)
 {

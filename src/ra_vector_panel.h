@@ -14,13 +14,19 @@
 /* QUERIES are a block of lanes, as many as one block of sums takes; KEYS are multiplied with them at
  * once; the backward does it with a GROUP of such blocks, so that dk and dv are added to less often. */
 enum {
-    VECTORS = ACCUMULATORS == 24 ? 3 : 2,
+    VECTORS = ACCUMULATORS == 24 ? 4 : 2,
     QUERIES = VECTORS * LANES,
     KEYS = RA_VECTOR_KEYS,
-    GROUP = (LANES == 16 ? 4 : 128 / QUERIES) * QUERIES
+    GROUP = (LANES == 16 ? 3 : 128 / QUERIES) * QUERIES
 };
 _Static_assert((int)QUERIES <= RA_VECTOR_QUERIES && (int)GROUP <= RA_VECTOR_GROUP,
                "the workspace is for smaller blocks");
+
+/* Numbers of as many whole vectors as hold this many. */
+static int64_t padded(int64_t count)
+{
+    return (count + LANES - 1) / LANES * LANES;
+}
 
 /* Rows of D numbers side by side, x->row apart, with zeros up to a multiple of LANES. What is infinite
  * or NaN in them is 0, too, as 0 times it would not be: it is added apart, pair by pair. */
@@ -42,6 +48,14 @@ static void ask_for(int64_t D, const float *row)
 /* So many rows ahead. */
 enum { AHEAD = 6 };
 
+/* Stores a vector with 0 where it has no number. Returns where that is. */
+INLINE lane_bits keep_numbers(lanes x, float *to)
+{
+    lane_bits number = x - x == 0;
+    store(to, (lanes)((lane_bits)x & number));
+    return ~number;
+}
+
 /* Rows that the mask hides are 0. */
 static struct panel pack(int64_t count, int64_t D, const float *from, int64_t stride,
                          const bool *mask, float *to)
@@ -51,33 +65,58 @@ static struct panel pack(int64_t count, int64_t D, const float *from, int64_t st
     for (int64_t b = 0; b < count; b++) {
         if (b + AHEAD < count)
             ask_for(D, from + (b + AHEAD) * stride);
-        for (int64_t c = 0; c < D; c += LANES) {
+        const float *in = from + b * stride;
+        float *out = to + b * row;
+        if (mask && !mask[b]) {
+            memset(out, 0, (size_t)row * sizeof *out);
+            continue;
+        }
+        int64_t c = 0;
+        for (; c + LANES <= D; c += LANES)
+            missing |= keep_numbers(load(in + c), out + c);
+        if (c < D) {
             float rest[LANES] = {0};
-            const float *in = from + b * stride + c;
-            if (mask && !mask[b])
-                in = rest;
-            else if (D - c < LANES)
-                in = memcpy(rest, in, (size_t)(D - c) * sizeof *rest);
-            lanes x = load(in);
-            lane_bits number = x - x == 0;
-            missing |= ~number;
-            store(to + b * row + c, (lanes)((lane_bits)x & number));
+            memcpy(rest, in + c, (size_t)(D - c) * sizeof *rest);
+            missing |= keep_numbers(load(rest), out + c);
         }
     }
     return (struct panel){to, from, stride, !any(missing)};
 }
 
-/* to (D, QUERIES): a block of packed rows on its side, times `sign`; lanes without a row are 0. */
+/* LANES vectors on their side. A round shuffles the first half of them into the second, as cards; after
+ * as many rounds as halve LANES to 1, number i of vector j is number j of vector i. */
+INLINE void turn_square(lanes x[LANES])
+{
+    UNROLLED
+    for (int rest = LANES; rest > 1; rest /= 2) {
+        lanes y[LANES];
+        UNROLLED
+        for (int i = 0; i < LANES; i++)
+            y[i] = x[i];
+        UNROLLED
+        for (int i = 0; i < LANES / 2; i++) {
+            x[2 * i] = lower(y[i], y[i + LANES / 2]);
+            x[2 * i + 1] = upper(y[i], y[i + LANES / 2]);
+        }
+    }
+}
+
+/* to (D, QUERIES): a block of packed rows on its side, times `sign`; what is left of the last vector is 0. */
 static void turn(int64_t count, int64_t D, const float *rows, float sign, float *to)
 {
     int64_t row = ra_vector_row(D);
-    for (int64_t first = 0; first < D; first += 16)
-        for (int64_t a = 0; a < count; a++)
-            for (int64_t c = first; c < least(D, first + 16); c++)
-                to[c * QUERIES + a] = sign * rows[a * row + c];
-    for (int64_t a = count; a < QUERIES; a++)
-        for (int64_t c = 0; c < D; c++)
-            to[c * QUERIES + a] = 0;
+    for (int64_t a = 0; a < count; a += LANES)
+        for (int64_t c = 0; c < D; c += LANES) {
+            lanes square[LANES];
+            UNROLLED
+            for (int i = 0; i < LANES; i++)
+                square[i] = a + i < count ? load(rows + (a + i) * row + c) * sign : all_lanes(0);
+            turn_square(square);
+            UNROLLED
+            for (int i = 0; i < LANES; i++)
+                if (c + i < D)
+                    store(to + (c + i) * QUERIES + a, square[i]);
+        }
 }
 
 /* One number for each lane of a block, and `rest` where there is no row. */

@@ -966,7 +966,7 @@ START_TEST(threads_of_a_rank)
     int64_t N = large ? 1300 : 260 + (int64_t)random_below(&state, 180);
     int64_t M = large || random_below(&state, 2) ? 300 : N;
     struct problem p = {.config = shape(1, N, M, 4, 2, large ? 3 : ONE_OF(&state, dims)),
-                        .masking = _i % 3 ? NO_MASK : RANDOM_MASK,
+                        .masking = large || _i % 3 ? NO_MASK : RANDOM_MASK,
                         .seed = (unsigned)_i};
     struct ra_config *c = &p.config;
     c->causal = _i % 2;

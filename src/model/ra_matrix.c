@@ -11,7 +11,7 @@
 #include <omp.h>
 #include <string.h>
 
-enum { DEPTH = 384, STRIPS = 10, ROWS = 96, GAP = 16 };
+enum { DEPTH = 384, STRIPS = 8, ROWS = 96, GAP = 16 };
 
 static int64_t least(int64_t a, int64_t b)
 {

@@ -71,10 +71,10 @@ void draw_layer(const char *source)
 void draw_matrix(const char *source)
 {
     (void)source; /* nothing is read */
-    enum { X = 280, Y = 232, INNER = 190, ROWS = 150, STRIP = 22, STRIPS = 10, DEPTH = 108 };
+    enum { X = 280, Y = 232, INNER = 190, ROWS = 150, STRIP = 28, STRIPS = 8, DEPTH = 108 };
     svg_open(Y + ROWS + 84, "A product of matrices by blocks",
              "The left operand is below on the left, the right one above, the result in the "
-             "corner. Ten strips of the right operand, 384 terms deep, are packed; a block of 96 "
+             "corner. Eight strips of the right operand, 384 terms deep, are packed; a block of 96 "
              "rows of the left one is multiplied with each of them.");
     heading(20, 30, "A product by blocks", "the numbers are those of AVX-512");
     double top = Y - INNER + 10, wide = STRIPS * STRIP + 150;
@@ -88,8 +88,8 @@ void draw_matrix(const char *source)
     }
     rect(begin, Y + 40, DEPTH, 44, FILL(ORANGE));
     rect(X + STRIP * 3 + 1, Y + 54, STRIP - 2, 6, FILL(INK));
-    text(X + wide / 2 + 110, top + DEPTH / 2 - 4, MIDDLE SMALL, "ten strips, packed");
-    text(X + wide / 2 + 110, top + DEPTH / 2 + 11, MIDDLE SMALL, "of 48 columns");
+    text(X + wide / 2 + 110, top + DEPTH / 2 - 4, MIDDLE SMALL, "eight strips, packed");
+    text(X + wide / 2 + 110, top + DEPTH / 2 + 11, MIDDLE SMALL, "of 64 columns");
     text(X - 8, top + DEPTH / 2 + 4, END SMALL, "384 terms");
     text(begin + DEPTH / 2, Y + 32, MIDDLE SMALL, "384 terms");
     text(begin - 8, Y + 66, END SMALL, "96 rows");
@@ -100,7 +100,7 @@ void draw_matrix(const char *source)
     legend(20, y, FILL(ORANGE), "a packed block of rows");
     legend(190, y, FILL(BLUE), "the strip that it meets now");
     legend(384, y, FILL(GREY), "is added to these sums,");
-    legend(550, y, FILL(INK), "8 × 48 at a time");
+    legend(550, y, FILL(INK), "6 × 64 at a time");
 }
 
 /* ---- 10-curves */

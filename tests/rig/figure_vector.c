@@ -22,13 +22,13 @@ static void vector(double x, double y, const char *look)
 void draw_block(const char *source)
 {
     (void)source; /* nothing is read */
-    enum { M = 8, V = 3, TOP = 122, PITCH = 30, LEFT = 150, STEP = 142 };
+    enum { M = 6, V = 4, TOP = 122, PITCH = 30, LEFT = 150, STEP = 138 };
     svg_open(
         TOP + M * PITCH + 88, "A block of sums in registers",
-        "Eight rows of three vectors of sixteen sums each. In each step three vectors of the right "
-        "operand are loaded, and eight numbers of the left one, each spread over a vector: eleven "
+        "Six rows of four vectors of sixteen sums each. In each step four vectors of the right "
+        "operand are loaded, and six numbers of the left one, each spread over a vector: ten "
         "loads for twenty-four multiply-adds of vectors.");
-    heading(20, 30, "A block of 8 × 3 vectors of sums, AVX-512",
+    heading(20, 30, "A block of 6 × 4 vectors of sums, AVX-512",
             "step k: sum i, j += left(i, k) in all lanes × vector j of row k of the right operand");
     text(20, 83, BOLD, "right, row k");
     for (int j = 0; j < V; j++) {
@@ -44,11 +44,11 @@ void draw_block(const char *source)
             vector(LEFT + STEP * j, y, FILL(LIGHT) " stroke=\"" GREY "\" stroke-width=\"0.5\"");
     }
     double y = TOP + PITCH * M + 24;
-    legend(20, y, FILL(ORANGE), "8 numbers, each spread over a vector");
-    legend(270, y, FILL(PALE_BLUE), "3 vectors loaded");
+    legend(20, y, FILL(ORANGE), "6 numbers, each spread over a vector");
+    legend(270, y, FILL(PALE_BLUE), "4 vectors loaded");
     legend(410, y, FILL(LIGHT), "24 vectors of sums, in registers to the end");
-    text(20, y + 28, "", "Each step: 8 + 3 = 11 loads for 24 multiply-adds of vectors. "
-                         "24 + 3 + 1 = 28 registers are in use, of 32.");
+    text(20, y + 28, "", "Each step: 6 + 4 = 10 loads for 24 multiply-adds of vectors. "
+                         "24 + 4 + 1 = 29 registers are in use, of 32.");
 }
 
 /* ---- 09-products */
