@@ -15,7 +15,6 @@
 #include <getopt.h>
 #include <libgen.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -27,8 +26,6 @@
 #include <sys/wait.h>
 #include <threads.h>
 #include <unistd.h>
-
-extern char **environ; /* POSIX has it in no header */
 
 enum { MOST_SHAPES = 1000, MOST_RANKS = 8, MOST_WORKERS = 64 };
 
@@ -174,27 +171,35 @@ static void read_shapes(const char *path)
         die("holds no shapes", path);
 }
 
-/* Runs a shell command with its output in `log`; returns its exit code, 124 if its time was
- * over. */
+/* Runs a command, split at blanks, with its output in `log`; returns its exit code, or 128 and the
+ * signal that ended it. Its time is over with an alarm, which outlives exec: to start `timeout`, and a
+ * shell, takes as long as to grade a result. Only mpirun has to be asked to end: then it ends its ranks,
+ * too, and `timeout` returns 124; in the foreground, so that Ctrl-C reaches them. */
 static int run(const char *command, const char *log, int seconds)
 {
-    /* mpirun reads stdin, and would take what is meant for whoever started us. */
-    posix_spawn_file_actions_t files;
-    posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&files, 1, log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    posix_spawn_file_actions_adddup2(&files, 1, 2);
+    bool is_job = strncmp(command, "mpirun ", 7) == 0;
+    char *line = is_job ? text("timeout --foreground -k 5 %d %s", seconds, command)
+                        : text("%s", command);
+    char **words = calloc(strlen(line) / 2 + 2, sizeof *words), *rest = line;
+    for (int w = 0; words && (words[w] = strtok_r(rest, " ", &rest));)
+        w++;
 
-    /* timeout asks mpirun to end, which then ends its ranks; they would outlive a SIGKILL. In the
-     * foreground, so that Ctrl-C reaches them, too. */
-    char *words[] = {"timeout", "--foreground",           "-k", "5", text("%d", seconds), "sh",
-                     "-c",      text("exec %s", command), NULL};
-    pid_t child;
-    int status;
-    if (posix_spawnp(&child, words[0], &files, NULL, words, environ) != 0 ||
-        waitpid(child, &status, 0) != child)
+    /* mpirun reads stdin, and would take what is meant for whoever started us. The child of a program
+     * with threads may do little but exec. */
+    int status, in = open("/dev/null", O_RDONLY | O_CLOEXEC),
+                out = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(is_job ? 0 : (unsigned)seconds);
+        if (dup2(in, 0) == 0 && dup2(out, 1) == 1 && dup2(out, 2) == 2)
+            execvp(words[0], words);
+        _exit(127);
+    }
+    if (!words || in < 0 || out < 0 || child < 0 || waitpid(child, &status, 0) != child)
         die("cannot run", command);
-    posix_spawn_file_actions_destroy(&files);
+    close(in);
+    close(out);
+    free(words);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
@@ -261,7 +266,7 @@ static bool *made(const struct run *r)
 static void fail(const struct run *r, int exit_code, const char *wanted, const char *last_command,
                  const char *log)
 {
-    /* timeout's own code, and what mpirun gives when a rank's alarm has killed it. */
+    /* timeout's own code, and what an alarm leaves: here, or of a rank, by mpirun. */
     bool late = exit_code == 124 || exit_code == 128 + SIGALRM;
     const char *first = r ? command(r) : last_command;
     char line[4096];
@@ -556,7 +561,8 @@ static void work_on_shape(int item)
     for (const struct stage *stage = stages; stage < stages + STAGES && !done(); stage++)
         grade_stage(stage, &shapes[item]);
     if (failed == 0)
-        run(text("rm -rf %s/[0-9]*", home(&shapes[item])), "/dev/null", settings.seconds);
+        run(text("find %s -mindepth 1 -maxdepth 1 -name [0-9]* -exec rm -r {} +", home(&shapes[item])),
+            "/dev/null", settings.seconds);
 }
 
 /* Work for all workers: items 0..count-1. Each takes the next one as soon as it is free. */

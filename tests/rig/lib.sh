@@ -11,6 +11,8 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_pml=ob1
 # Threads that wait for each other sleep: while they spin, other tests lack the processor.
 export OMP_WAIT_POLICY=passive
+# So that ranks, too, leave it to others, even in a job that has no more of them than there are processors.
+export OMPI_MCA_mpi_yield_when_idle=1
 mpirun='mpirun --oversubscribe --bind-to none'
 
 # begin FOLDER: makes it anew, as $work, for all that a script leaves and for its numbers.
