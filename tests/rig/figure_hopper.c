@@ -134,35 +134,19 @@ static int fetch(int kind, int tile, int free)
     return full[kind][tile];
 }
 
-/* The order in which tiles are asked for: as load_tiles of k06 has it. */
-static struct tile {
-    int kind, number;
-} order[2 * TILES];
-
-static void put_in_order(void)
-{
-    int count = 0;
-    order[count++] = (struct tile){0, 0};
-    for (int tile = 1; tile <= TILES; tile++) {
-        if (tile < TILES)
-            order[count++] = (struct tile){0, tile};
-        order[count++] = (struct tile){1, tile - 1};
-    }
-}
-
 /* A warpgroup does S and P in turn, each when its keys or values are there; the one that can begin
  * first has the tensor cores. */
 static void play(void)
 {
     int ready[GROUPS] = {0}, step[GROUPS] = {0}, through[2][TILES] = {{0}};
     int tensor = 0, tma = 0, asked = 0;
-    put_in_order();
     for (int done = 0; done < 2 * TILES * GROUPS; done++) {
+        /* Keys and values of a tile, then of the next: as load_tiles of k06 asks for them. */
         for (; asked < 2 * TILES; asked++) {
-            struct tile next = order[asked];
-            if (next.number >= PLACES && through[next.kind][next.number - PLACES] < GROUPS)
+            int kind = asked % 2, tile = asked / 2;
+            if (tile >= PLACES && through[kind][tile - PLACES] < GROUPS)
                 break;
-            tma = fetch(next.kind, next.number, tma);
+            tma = fetch(kind, tile, tma);
         }
         int best = -1, first = 0;
         for (int g = 0; g < GROUPS; g++) {
