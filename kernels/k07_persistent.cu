@@ -1,8 +1,9 @@
-/* k07: the forward of k06 by as many blocks of threads as there are multiprocessors, each of which takes
+/* k07: the forward of k06 by as many blocks of threads as there are multiprocessors, each of which draws
  * one tile of queries after the other. For compute capability 9.0; elsewhere k03 runs.
  *
  * Chapter 11d. New here: while the outputs of a tile are written, the queries and the first keys of the
- * next one are loaded; and outputs leave by TMA, in whole rows, while the next tile is computed.
+ * next one are loaded; a warpgroup that is through begins the next one while others are not; and outputs
+ * leave by TMA, in whole rows, while the next tile is computed.
  */
 #include "k06_roles.h"
 
