@@ -12,11 +12,11 @@ MEAN_SECONDS = 5  # the same for a launch, for each of its lines
 
 def mpirun(ranks, *command):
     """The command on so many ranks. Open MPI wants to hear twice that root may run it; ranks of one machine
-    need no network. On a busy machine threads that spin while they wait take the processors from those that
-    they wait for: passive ones do not."""
+    need no network. On a busy machine threads and ranks that spin while they wait take the processors from
+    those that they wait for: passive threads, and ranks that yield, do not."""
     return ["env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-            "OMPI_MCA_pml=ob1", "OMP_WAIT_POLICY=passive", "mpirun", "--oversubscribe",
-            "--bind-to", "none", "-n", str(ranks), *command]
+            "OMPI_MCA_pml=ob1", "OMPI_MCA_mpi_yield_when_idle=1", "OMP_WAIT_POLICY=passive",
+            "mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), *command]
 
 
 def run_lines(program, ranks, lines, path, most=LOST_LAUNCHES):
