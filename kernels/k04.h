@@ -27,21 +27,20 @@ struct tiles {
     int first, end;
 };
 
-/* What a block of threads has to do: its rows, 64 for each of its `groups`, and the tiles of keys that they
- * see. Keys are counted from
- * the first that one of the rows sees, `first`; there are `keys` of them, in `count` tiles, at least one. Row i, from
- * a0, sees key j when lo <= j - i <= hi and the mask allows it. The first tile has this number, which is not 0
- * where a block has several tasks, one after the other; every row sees every key of the tiles `whole`, but
- * for the mask, and a warpgroup nothing but its tiles `of` [group], by their numbers. It stays in shared
+/* What a block of threads has to do: rows of queries, from a0 on, and the tiles of keys that they see. Keys
+ * are counted from the first that one of the rows sees, `first`; there are `keys` of them, in `count`
+ * tiles, at least one. Row i sees key j when lo <= j - i <= hi and the mask allows it. Tiles have numbers,
+ * from `number` on, which is not 0 where a block has several tasks: every row sees every key of the tiles
+ * `whole`, but for the mask, and a warpgroup nothing but its tiles `of` [group]. All of it stays in shared
  * memory, as registers are scarce. */
 struct hopper_task : task {
-    int groups;
+    int groups;      /* how many warpgroups have rows, 64 each */
     int64_t rows[3]; /* where those of a warpgroup begin; beyond the last row if it has none */
     int64_t first;
     int keys, lo, hi, count;
     int number;
     struct tiles whole, of[3];
-    int turn;
+    int turn; /* the number of the task, of those that the block has */
 };
 
 template <class Shape>
@@ -52,8 +51,8 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
     struct hopper_task task;
     (struct task &)task = task_of<Shape>(f, block);
 
-    /* Where there are not rows for all tiles, the first one has fewer: under a causal mask it has the
-     * fewest keys. */
+    /* If the rows are not enough for whole tiles, the first tile has fewer warpgroups: under a causal mask
+     * it has the fewest keys. */
     int missing = f.tiles * Groups - (int)((f.x.queries + 63) / 64);
     task.groups = task.a0 == 0 ? Groups - missing : Groups;
     task.a0 = ra_most(0, task.a0 - 64 * missing);
@@ -280,7 +279,8 @@ RA_DEVICE void weigh_rows(typename Shape::Scores &s, struct carry<Shape> &carry,
 }
 
 /* What is done to the scores between the products, of this tile; whole: nothing is hidden.
- * row: this thread's first one, of the block. `allowed`: the bits of the mask, if there is one. */
+ * row: this thread's first one, of the block. `allowed`: the bits of the mask, if there is one; `spoiled`:
+ * those of keys whose values were not finite, if anybody has looked. */
 template <class Shape>
 RA_DEVICE void soften(typename Shape::Scores &s, struct carry<Shape> &carry,
                       const struct forward &f, const struct hopper_task &task, int number,

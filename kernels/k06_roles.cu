@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         if (warp == 0)
             load_tiles<Shape>(shared, f, shared.task, []() {});
         else
-            keep_values<Shape>(shared, f, shared.task);
+            clean_values<Shape>(shared, f, shared.task);
     } else {
         ra_more_registers<Shape::Groups == 3 ? 160 : 240>();
         struct carry<Shape> carry;

@@ -1,5 +1,5 @@
-/* k06_roles: the roles of k06 and k07, for one tile of queries: the warp that loads, the warps that look after
- * the values, and the warpgroups that compute.
+/* k06_roles: the roles of k06 and k07, for one tile of queries: the warp that loads, the warps that clean the
+ * values, and the warpgroups that compute.
  *
  * Chapter 11d.
  */
@@ -27,17 +27,17 @@ template <class Shape> struct roles_memory {
      * two tiles later have been multiplied, and by then nobody reads the old one. */
     uint32_t allowed[4][Shape::Words];
 
-    /* Of values that not all rows see, a bit for every key whose row was not finite. */
+    /* Of values that not all rows see, a bit for every key whose row had a number that is not finite. */
     uint32_t spoiled[2][Shape::Words];
     ra_barrier full_q[Shape::Groups], empty_q[Shape::Groups];
-    ra_barrier full_k[2], empty_k[2], full_v[2], sound_v[2], empty_v[2];
+    ra_barrier full_k[2], empty_k[2], full_v[2], clean_v[2], empty_v[2];
 };
 
-/* Of the warpgroup that loads, the warps that do not load: they look after the values. */
-enum { K06_KEEPERS = 3 };
+/* Of the warpgroup that loads, the warps that clean values. */
+enum { K06_CLEANERS = 3 };
 
-/* By one thread. Full: one thread says how many bytes come. Sound: the values have been looked after. Empty:
- * every warp that reads them is through. */
+/* By one thread. Full: one thread says how many bytes come. Clean: what is not finite
+ * has been taken out of the values. Empty: every warp that reads them is through. */
 template <class Shape> RA_DEVICE void begin_barriers(struct roles_memory<Shape> &shared)
 {
     for (int g = 0; g < Shape::Groups; g++) {
@@ -47,9 +47,9 @@ template <class Shape> RA_DEVICE void begin_barriers(struct roles_memory<Shape> 
     for (int i = 0; i < 2; i++) {
         ra_barrier_init(&shared.full_k[i], 1);
         ra_barrier_init(&shared.full_v[i], 1);
-        ra_barrier_init(&shared.sound_v[i], K06_KEEPERS);
+        ra_barrier_init(&shared.clean_v[i], K06_CLEANERS);
         ra_barrier_init(&shared.empty_k[i], Shape::Warps);
-        ra_barrier_init(&shared.empty_v[i], Shape::Warps + K06_KEEPERS);
+        ra_barrier_init(&shared.empty_v[i], Shape::Warps + K06_CLEANERS);
     }
     ra_barriers_ready();
 }
@@ -145,13 +145,13 @@ RA_DEVICE void give(ra_barrier *empty)
         ra_barrier_arrive(empty);
 }
 
-/* ---- The warps that look after the values. */
+/* ---- The warps that clean the values. */
 
 /* Values that some of the rows do not see must be finite, as 0 times NaN is NaN. Of 32 keys, one for each
  * thread of the warp: what is not finite becomes 0, and the key gets a bit, by which the rows that do see
  * it get NaN. */
 template <class Shape>
-RA_DEVICE void take_out_spoiled_values(struct roles_memory<Shape> &shared, int place, int word)
+RA_DEVICE void clean_32_keys(struct roles_memory<Shape> &shared, int place, int word)
 {
     typedef typename Shape::Type Type;
     constexpr int Some = 2;
@@ -178,10 +178,11 @@ RA_DEVICE void take_out_spoiled_values(struct roles_memory<Shape> &shared, int p
         shared.spoiled[place][word] = keys;
 }
 
-/* Of every tile. Warps that give back every place are never a phase behind. */
+/* Every tile that not all rows see. The whole ones are waited for and given back, too: a parity tells a
+ * phase from the next one only. */
 template <class Shape>
-RA_DEVICE void keep_values(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                           const struct hopper_task &task)
+RA_DEVICE void clean_values(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
+                            const struct hopper_task &task)
 {
     struct tiles whole = uniform(task.whole);
     int number = ra_uniform(task.number), end = number + ra_uniform(task.count);
@@ -191,11 +192,11 @@ RA_DEVICE void keep_values(struct roles_memory<Shape> &shared, const struct hopp
         ra_barrier_wait(&shared.full_v[place], parity_of(number));
         if (!is_whole<Shape>(f, whole, number, shared.allowed[number % 4])) {
 #pragma unroll 1
-            for (int word = threadIdx.x / 32 - 1; word < Shape::Words; word += K06_KEEPERS)
-                take_out_spoiled_values<Shape>(shared, place, word);
+            for (int word = threadIdx.x / 32 - 1; word < Shape::Words; word += K06_CLEANERS)
+                clean_32_keys<Shape>(shared, place, word);
             ra_stores_before_wgmma();
         }
-        give(&shared.sound_v[place]);
+        give(&shared.clean_v[place]);
         give(&shared.empty_v[place]);
     }
 }
@@ -215,7 +216,7 @@ RA_DEVICE int row_of(void)
     return thread / 32 * 16 + thread % 32 / 4;
 }
 
-/* Of all queries. */
+/* The same, counted from the first of all queries; beyond the last if the warpgroup has no rows. */
 RA_DEVICE int64_t first_row(const struct hopper_task &task)
 {
     return task.rows[group_of()] + row_of() % 64;
@@ -240,7 +241,7 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
 
     if (!whole) {
         ra_barrier_wait(&shared.full_v[place], parity);
-        ra_barrier_wait(&shared.sound_v[place], parity);
+        ra_barrier_wait(&shared.clean_v[place], parity);
     }
     soften<Shape>(s, carry, f, task, number, whole, row_of(), shared.allowed[number % 4],
                   shared.spoiled[place]);

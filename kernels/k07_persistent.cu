@@ -24,10 +24,10 @@ template <class Shape> struct shared_memory : roles_memory<Shape> {
     struct hopper_task task[4];
 };
 
-/* The next tile of this block of threads, whose number `turn` it will be, for a whole warp; f.blocks or more:
- * there is none. The next that nobody has: so all blocks end at about the same time, whatever their tiles
- * cost. The last of all draws brings the semaphore back to 0. Without a semaphore there and back: so no
- * block has the longer one of two neighbours each time. */
+/* The next tile of this block of threads, for a whole warp; f.blocks or more if there is none. With a
+ * semaphore blocks draw: so all of them end at about the same time, whatever their tiles cost. The last of
+ * all draws brings the semaphore back to 0. Without one this is tile number `turn` of a fixed share, dealt
+ * there and back: so no block has the longer one of two neighbours each time. */
 RA_DEVICE int next_tile(const struct persistent_forward &f, int turn)
 {
     int tile = turn * gridDim.x + (turn % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
@@ -48,8 +48,9 @@ RA_DEVICE void note_task(struct hopper_task &task, const struct persistent_forwa
         task.count = 0;
 }
 
-/* The warp that loads. It finds out about the next task while this one's first tiles are computed. Who reads
- * a task has seen first that its queries, or its first values, are there. After the last one nothing is. */
+/* The warp that loads. It works out the next task while this one's first tiles are computed. The other warps
+ * read a task when its first keys, or values, have arrived; after the last task both are said to be there,
+ * but the task has no tiles. */
 template <class Shape>
 RA_DEVICE void load_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f)
 {
@@ -78,9 +79,9 @@ RA_DEVICE void load_all(struct shared_memory<Shape> &shared, const struct persis
     }
 }
 
-/* The warps that look after the values. */
+/* The warps that clean the values. */
 template <class Shape>
-RA_DEVICE void keep_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f)
+RA_DEVICE void clean_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f)
 {
     int number = 0;
 #pragma unroll 1
@@ -90,7 +91,7 @@ RA_DEVICE void keep_all(struct shared_memory<Shape> &shared, const struct persis
         int count = ra_uniform(task.count);
         if (count == 0)
             break;
-        keep_values<Shape>(shared, f, task);
+        clean_values<Shape>(shared, f, task);
         number += count;
     }
 }
@@ -176,7 +177,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         if (warp == 0)
             load_all(shared, f);
         else
-            keep_all(shared, f);
+            clean_all(shared, f);
     } else {
         ra_more_registers<Shape::Groups == 3 ? 160 : 240>();
         compute_all(shared, f);
