@@ -92,9 +92,8 @@ static struct ra_tensor lost_of(const struct ra_cuda_call *call, float *lost, in
     return width == 1 ? ra_tensor_bhn(lost, n, H) : ra_tensor_bnhd(lost, RA_FLOAT32, n, H, width);
 }
 
-/* Launches the forward of these queries and keys, in pieces of the keys that are added up well. Of few
- * keys, or narrow rows, k07's is faster, as it loads a tile of queries while it writes the one before;
- * otherwise k06's. */
+/* Launches the forward of these queries and keys, in pieces of the keys that are added up well: k07's for
+ * few keys or narrow rows, as it loads queries while it writes outputs; otherwise k06's. */
 static void launch_forward(struct ra_cuda_call *call, const struct ra_kernel *whole, int64_t s)
 {
     struct ra_plan *plan = call->plan;
