@@ -217,19 +217,25 @@ template <class Shape> RA_DEVICE void take_out_keys(char *k, uint32_t *spoiled)
 
 /* ---- Results. */
 
-/* Adds scale * c to memory: `to` is where this thread's first number is to go, `rows` and `columns` are
- * those that are left from there on. */
-template <int Columns>
-RA_DEVICE void add_rows(float *to, int64_t stride, int64_t rows, int columns, float scale,
-                        const float (&c)[Columns / 8][4])
+/* Adds scale * c to an array of float32, or writes it to one of the inputs' type: from row `row` on, which
+ * is this thread's first one, those before row `rows`. No other block has these rows. */
+template <class Type, int Columns>
+RA_DEVICE void put_rows(const struct ra_tensor &to, int b, int64_t row, int head, int64_t rows,
+                        int dim, float scale, const float (&c)[Columns / 8][4])
 {
+    int64_t at = ra_place(to, b, row, head) + my_column();
 #pragma unroll
-    for (int r = 0; r < 2; r++, to += 8 * stride)
-        if (8 * r < rows)
+    for (int r = 0; r < 2; r++, at += 8 * to.row)
+        if (row + 8 * r < rows)
 #pragma unroll
             for (int j = 0; j < Columns / 8; j++)
-                if (8 * j < columns)
-                    ra_add2(to + 8 * j, scale * c[j][2 * r], scale * c[j][2 * r + 1]);
+                if (8 * j < dim) {
+                    float first = scale * c[j][2 * r], second = scale * c[j][2 * r + 1];
+                    if (to.type == RA_FLOAT32)
+                        ra_add2((float *)to.data + at + 8 * j, first, second);
+                    else
+                        *(uint32_t *)((uint16_t *)to.data + at + 8 * j) = Type::pair(first, second);
+                }
 }
 
 /* ---- Keys that stay: dk and dv of a tile of keys, while all queries that see it pass. */
@@ -239,6 +245,12 @@ RA_DEVICE void add_rows(float *to, int64_t stride, int64_t rows, int columns, fl
 struct keys_task {
     int b, g, b0, first, end, steps;
 };
+
+/* Is there nothing to do? Sums that are written, not added, are written even if they are 0. */
+RA_DEVICE bool idle(int first, int end, const struct ra_tensor &sums)
+{
+    return end <= first && sums.type == RA_FLOAT32;
+}
 
 /* A step: the tile of queries from a0 on, and their head. inside: all of them see all keys, as far as the
  * band goes. */
@@ -481,15 +493,14 @@ RA_DEVICE void weigh_step(uint32_t (&p)[Shape::Queries / 16][4],
     slope<Type, Queries>(ds, s, dp, delta);
 }
 
-/* Adds a warpgroup's 64 x Dim numbers of dk or dv. No other block adds to these rows. */
+/* Adds or writes a warpgroup's 64 x Dim numbers of dk or dv. */
 template <class Shape>
-RA_DEVICE void add_keys(const struct ra_kernel &x, const struct ra_tensor &to,
+RA_DEVICE void put_keys(const struct ra_kernel &x, const struct ra_tensor &to,
                         const struct keys_task &task, float scale,
                         const float (&c)[Shape::Dim / 8][4])
 {
-    int64_t row = (int64_t)task.b0 + my_row() % Shape::Keys;
-    add_rows<Shape::Dim>(ra_floats(to, task.b, row, task.g) + my_column(), to.row, x.keys - row,
-                         (int)x.dim, scale, c);
+    put_rows<typename Shape::Type, Shape::Dim>(to, task.b, task.b0 + my_row() % Shape::Keys, task.g,
+                                               x.keys, (int)x.dim, scale, c);
 }
 
 /* ---- For the host. */
@@ -507,6 +518,30 @@ static cudaError_t k06_takes(const struct ra_kernel *x, bool *takes)
         !ra_in_boxes(x->v, x->keys, D))
         return cudaSuccess;
     return ra_ask_hopper(takes);
+}
+
+/* Which sums, of arrays of the inputs' type, can be written: those of which one launch has all. */
+static cudaError_t k06_writes(const struct ra_kernel *x, bool *keys, bool *queries)
+{
+    enum ra_type type = x->q.type;
+    int64_t most = ra_kernel_most_keys(type);
+    struct ra_kernel dk_dv = *x;
+    dk_dv.dq = (struct ra_tensor)RA_NO_TENSOR;
+    cudaError_t error = k06_takes(&dk_dv, keys);
+    *keys = *keys && x->dk.type == type && x->dv.type == type &&
+            x->heads / x->key_heads * x->queries <= most;
+    *queries = *keys && x->dq.type == type && x->keys <= most && in_pairs(x->dq, x->dim);
+    return error;
+}
+
+/* Is each sum one that is added to, or that can be written? */
+static cudaError_t check_sums(const struct ra_kernel *x, ra_kernel_writes *writes)
+{
+    bool keys, queries, added = x->dk.type == RA_FLOAT32 && x->dv.type == RA_FLOAT32;
+    cudaError_t error = writes(x, &keys, &queries);
+    if (error == cudaSuccess && !((added || keys) && (x->dq.type == RA_FLOAT32 || queries)))
+        error = cudaErrorNotSupported;
+    return error;
 }
 
 /* Launches a kernel, with `heads` heads of `tiles` tiles that stay each; `Memory` is what it has in

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     const struct ra_kernel &x = f.x;
 
     struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
-    if (task.end <= task.first)
+    if (idle(task.first, task.end, x.dk))
         return;
     if (begin_or_load<Shape>(shared, f, task, []() {}))
         return;
@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
         ra_pin(dv);
         give(&shared.empty[stage]);
     }
-    add_keys<Shape>(x, x.dk, shared.task, x.score.scale, dk);
-    add_keys<Shape>(x, x.dv, shared.task, 1, dv);
+    put_keys<Shape>(x, x.dk, shared.task, x.score.scale, dk);
+    put_keys<Shape>(x, x.dv, shared.task, 1, dv);
 #endif
 }
 
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1) k06_dq(const __grid_constant__
     const struct ra_kernel &x = f.x;
 
     struct queries_task task = queries_task_of<Shape>(f, blockIdx.x);
-    if (task.end <= task.first)
+    if (idle(task.first, task.end, x.dq))
         return;
     begin(shared);
     int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
@@ -285,10 +285,8 @@ __global__ void __launch_bounds__(K06_THREADS, 1) k06_dq(const __grid_constant__
         give(&shared.empty[stage]);
     }
 
-    /* No other block adds to these rows. */
-    int64_t row = (int64_t)task.a0 + my_row();
-    add_rows<Dim>(ra_floats(x.dq, task.b, row, task.h) + my_column(), x.dq.row, x.queries - row,
-                  (int)x.dim, x.score.scale, dq);
+    put_rows<Type, Dim>(x.dq, task.b, task.a0 + my_row(), task.h, x.queries, (int)x.dim,
+                        x.score.scale, dq);
 #endif
 }
 
@@ -332,11 +330,18 @@ template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, 
 extern "C" cudaError_t ra_k06_backward(const struct ra_kernel *x, cudaStream_t stream)
 {
     bool takes;
-    cudaError_t error = k06_takes(x, &takes);
+    cudaError_t error = check_sums(x, ra_k06_writes);
+    if (error == cudaSuccess)
+        error = k06_takes(x, &takes);
     if (error != cudaSuccess || !takes)
         return error != cudaSuccess ? error : ra_k03_backward(x, stream);
     return in_pieces(x, [=](const struct ra_kernel *piece) {
         return launch_for_type(
             x, [=](auto type) { return launch_type<decltype(type)>(piece, stream); });
     });
+}
+
+extern "C" cudaError_t ra_k06_writes(const struct ra_kernel *x, bool *keys, bool *queries)
+{
+    return k06_writes(x, keys, queries);
 }

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     const struct ra_kernel &x = f.x;
 
     struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
-    if (task.end <= task.first)
+    if (idle(task.first, task.end, x.dk))
         return;
     if (begin_or_load<Shape>(shared, f, task, []() {}))
         return;
@@ -124,9 +124,9 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
         give(&shared.empty[stage]);
     }
     if (first)
-        add_keys<Shape>(x, x.dv, shared.task, 1, sum);
+        put_keys<Shape>(x, x.dv, shared.task, 1, sum);
     else
-        add_keys<Shape>(x, x.dk, shared.task, x.score.scale, sum);
+        put_keys<Shape>(x, x.dk, shared.task, x.score.scale, sum);
 #endif
 }
 

@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     const struct ra_kernel &x = f.x;
 
     struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
-    if (task.end <= task.first)
+    if (idle(task.first, task.end, x.dk))
         return;
     if (begin_or_load<Shape>(shared, f, task, [&]() { add_dq<Shape>(shared, f); }))
         return;
@@ -166,8 +166,8 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
         ra_pin(dk);
         give(&shared.empty[stage]);
     }
-    add_keys<Shape>(x, x.dk, shared.task, x.score.scale, dk);
-    add_keys<Shape>(x, x.dv, shared.task, 1, dv);
+    put_keys<Shape>(x, x.dk, shared.task, x.score.scale, dk);
+    put_keys<Shape>(x, x.dv, shared.task, 1, dv);
 #endif
 }
 
@@ -180,13 +180,28 @@ static cudaError_t launch_fused(const struct ra_kernel *x, cudaStream_t stream)
 }
 
 /* Of D > 128 sums of dk and dv leave no registers for dq: there k06 is the faster one. */
+static bool runs_k06(const struct ra_kernel *x)
+{
+    return x->deterministic || x->dim > 128;
+}
+
+/* k07's own dq is added up in memory, by many blocks. */
+extern "C" cudaError_t ra_k07_writes(const struct ra_kernel *x, bool *keys, bool *queries)
+{
+    cudaError_t error = k06_writes(x, keys, queries);
+    *queries = *queries && runs_k06(x);
+    return error;
+}
+
 extern "C" cudaError_t ra_k07_backward(const struct ra_kernel *x, cudaStream_t stream)
 {
     bool takes;
-    cudaError_t error = k06_takes(x, &takes);
+    cudaError_t error = check_sums(x, ra_k07_writes);
+    if (error == cudaSuccess)
+        error = k06_takes(x, &takes);
     if (error != cudaSuccess)
         return error;
-    if (!takes || x->deterministic || x->dim > 128 || !ra_in_boxes(x->dq, x->queries, x->dim))
+    if (!takes || runs_k06(x) || !ra_in_boxes(x->dq, x->queries, x->dim))
         return ra_k06_backward(x, stream);
     return in_pieces(x, [=](const struct ra_kernel *piece) {
         return launch_for_type(x, [=](auto type) {

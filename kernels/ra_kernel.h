@@ -43,7 +43,8 @@ struct ra_kernel {
     struct ra_tensor carry_o, carry_max, carry_sum, o, lse;
 
     /* Backward: reads lse and delta (B, n, H) float32, adds to dq (B, n, H, D), dk and dv (B, m, G,
-     * D), all float32, any number of rows. With `deterministic` equal inputs give equal bits, run
+     * D), all float32, any number of rows. Or dk and dv, or all three, are of the inputs' type and are
+     * written, every row: see ra_kernel_writes. With `deterministic` equal inputs give equal bits, run
      * after run. */
     bool deterministic;
     struct ra_tensor delta, dq, dk, dv;
@@ -80,10 +81,15 @@ ra_kernel_launch ra_k02_forward, ra_k02_backward;
 ra_kernel_launch ra_k03_forward, ra_k03_backward;
 
 /* For compute capability 9.0; what they cannot take goes to k03. k06's backward is deterministic in any
- * case; k07's is k06's if it is to be. Neither
- * needs semaphores, unless it is k03 that runs. */
+ * case; k07's is k06's if it is to be. Neither needs semaphores, unless it is k03 that runs. */
 ra_kernel_launch ra_k04_forward, ra_k05_forward, ra_k06_forward, ra_k07_forward;
 ra_kernel_launch ra_k06_backward, ra_k07_backward;
+
+/* Which gradients of this launch the backward can write in the inputs' type, as all that there is to be
+ * added is of this launch: dk and dv (`keys`), and dq too (`queries`). The rest it refuses with
+ * cudaErrorNotSupported. All other kernels only add. */
+typedef cudaError_t ra_kernel_writes(const struct ra_kernel *kernel, bool *keys, bool *queries);
+ra_kernel_writes ra_k06_writes, ra_k07_writes;
 
 /* How many ints `semaphores` has for these shapes, on any GPU. */
 int64_t ra_kernel_semaphores(const struct ra_kernel *kernel);

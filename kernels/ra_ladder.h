@@ -13,6 +13,7 @@ struct ra_rung {
     bool tensor_cores;          /* takes float16 and bfloat16; other kernels take float32 */
     ra_kernel_launch *forward, *backward;
     int64_t (*semaphores)(const struct ra_kernel *kernel); /* how many ints; NULL: none */
+    ra_kernel_writes *writes;                              /* NULL: it adds to float32 */
 };
 
 /* From the plainest to the fastest. */

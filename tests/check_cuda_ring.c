@@ -702,6 +702,10 @@ static const struct shape {
      RA_FLOAT32},
     {"local keys", 3, 45, 45, ALL, 0, 0, 0, 0, 0, 0, 1, 0, RA_CONTIGUOUS, RA_FLOAT32},
     {"local keys", 4, 60, 60, 6, 0, 1, 1, 0, 0, 0, 1, 0, RA_CONTIGUOUS, RA_BFLOAT16},
+    {"one rank", 1, 60, 60, 7, 0, 1, 1, 1, 0, 0, 0, 0, RA_CONTIGUOUS, RA_BFLOAT16},
+    {"one rank, keys that nobody sees", 1, 11, 50, 5, 0, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED,
+     RA_FLOAT16},
+    {"one rank, no queries", 1, 0, 11, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_BFLOAT16},
     {"several tiles", 4, 700, 700, ALL, 0, 1, 1, 0, 0, 0, 0, 0, RA_STRIPED, RA_BFLOAT16},
 };
 #undef ALL
@@ -826,16 +830,17 @@ static void compute_twice(void *context, int rank)
 
 static void test_deterministic(void)
 {
-    for (int type = RA_FLOAT32; type <= RA_BFLOAT16; type++) {
-        struct problem p = usual(3, (enum ra_type)type);
-        p.config.queries = 500;
-        p.config.deterministic = true;
-        p.config.layout = RA_STRIPED;
-        begin_problem(&p);
-        run_ranks(&p, compute_twice);
-        end_problem(&p);
-        verdict("equal bits, %s", type_names[type]);
-    }
+    for (int type = RA_FLOAT32; type <= RA_BFLOAT16; type++)
+        for (int ranks = 1; ranks <= 3; ranks += 2) {
+            struct problem p = usual(ranks, (enum ra_type)type);
+            p.config.queries = 500;
+            p.config.deterministic = true;
+            p.config.layout = RA_STRIPED;
+            begin_problem(&p);
+            run_ranks(&p, compute_twice);
+            end_problem(&p);
+            verdict("equal bits, %s, %d ranks", type_names[type], ranks);
+        }
 }
 
 /* ---- Memory. */

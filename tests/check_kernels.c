@@ -58,6 +58,7 @@ static struct problem ordinary(const char *name, int64_t n, int64_t m)
 }
 
 static double worst[KERNELS];   /* error, as a share of what is allowed */
+static int written_count;       /* problems whose gradients were written in the inputs' type */
 static const char *wanted = ""; /* part of the names of the cases to run */
 static bool quick;
 
@@ -696,6 +697,59 @@ static bool same_again(const struct kernel *kernel, struct arrays *x, const stru
     return same;
 }
 
+/* Gradients that a kernel writes in the inputs' type must be those that it adds to 0, rounded; what it says
+ * that it cannot write, it must refuse. */
+static bool writes_what_it_adds(const struct kernel *kernel, struct arrays *x,
+                                const struct sample *s)
+{
+    const struct problem *p = s->p;
+    struct array *const sums[] = {&x->dq, &x->dk, &x->dv};
+    struct ra_kernel writing = x->kernel;
+    struct ra_tensor *const tensors[] = {&writing.dq, &writing.dk, &writing.dv};
+    struct array written[3];
+    for (int i = 0; i < 3; i++) {
+        struct array *sum = sums[i];
+        double *none = truth_numbers(sum->batch * sum->rows * sum->heads * sum->dim);
+        put(sum, none, NULL);
+        free(none);
+        written[i] = make_array(p->order, kernel->type, sum->batch, sum->rows, sum->heads, sum->dim,
+                                false);
+        send(&written[i]);
+        *tensors[i] = from_row(&written[i], 0);
+    }
+    bool keys, queries;
+    check(kernel->rung->writes(&writing, &keys, &queries), "what is written");
+    bool good = queries || kernel->rung->backward(&writing, 0) == cudaErrorNotSupported ||
+                wrong(kernel, p, "gradients that it does not write are not refused");
+    if (!queries)
+        writing.dq = from_row(&x->dq, 0);
+    if (good && keys)
+        good = launched(kernel, p, "backward", kernel->rung->backward(&writing, 0));
+    if (good && keys)
+        good = launched(kernel, p, "backward", kernel->rung->backward(&x->kernel, 0));
+    for (int i = queries ? 0 : 1; i < 3 && good && keys; i++) {
+        unsigned char *images[] = {fetch(&written[i]), fetch(sums[i])};
+        double *got = numbers_of(&written[i], images[0]);
+        double *hoped = numbers_of(sums[i], images[1]);
+        int64_t count = written[i].batch * written[i].rows * written[i].heads * written[i].dim;
+        good = nothing_beside(kernel, p, truth_names[DQ + i], &written[i], images[0]);
+        for (int64_t e = 0; e < count && good; e++) {
+            double rounded = number_rounded(kernel->type, hoped[e]);
+            good = got[e] == rounded || (isnan(got[e]) && isnan(rounded)) ||
+                   wrong(kernel, p, "%s[%" PRId64 "]: writes %g, adds %g", truth_names[DQ + i], e,
+                         got[e], hoped[e]);
+        }
+        for (int j = 0; j < 2; j++)
+            free(images[j]);
+        free(got);
+        free(hoped);
+    }
+    for (int i = 0; i < 3; i++)
+        free_array(&written[i]);
+    written_count += good && keys;
+    return good;
+}
+
 /* The whole of a problem on one kernel: forward, then backward from what is right. */
 static bool solves(const struct kernel *kernel, const struct sample *s)
 {
@@ -721,6 +775,8 @@ static bool solves(const struct kernel *kernel, const struct sample *s)
            is_right(kernel, p, &s->truth, DK, &x.dk) && is_right(kernel, p, &s->truth, DV, &x.dv);
     if (good && p->deterministic)
         good = same_again(kernel, &x, s, run_backward, backward, &truth_names[DQ], 3);
+    if (good && p->pieces == 1 && kernel->rung->writes)
+        good = writes_what_it_adds(kernel, &x, s);
 
     /* Inputs stay as they are. */
     struct array *const inputs[] = {&x.q, &x.k, &x.v, &x.d_out, &x.mask, &x.lse, &x.delta};
@@ -1169,6 +1225,29 @@ static void try_refusals(void)
     }
 }
 
+/* On a GPU of compute capability 9.0 gradients of ordinary arrays can be written in the inputs' type. */
+static void try_writes(void)
+{
+    int capability, device;
+    check(cudaGetDevice(&device), "the device");
+    check(cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device),
+          "the device");
+    for (int i = 0; i < 6; i++) {
+        struct problem p = ordinary("writes", 200, 300);
+        p.seed = (uint64_t)(9000 + i);
+        p.dim = i % 3 == 0 ? 64 : i % 3 == 1 ? 128 : 256;
+        p.deterministic = i >= 3;
+        p.band = (struct ra_band){-150, -60}; /* keys that no query sees, queries that see no key */
+        int before = written_count, hoped = 0;
+        try(&p);
+        for (int k = 0; k < KERNELS; k++)
+            hoped += capability == 9 && kernels[k].rung->writes && chosen(kernels[k].name, p.name);
+        verdict_count(written_count - before == hoped ||
+                      wrong(NULL, &p, "%d of %d kernels have written gradients",
+                            written_count - before, hoped));
+    }
+}
+
 /* What depends on the sizes of tiles, on such a GPU. */
 static void try_small_tiles(const char *name)
 {
@@ -1390,6 +1469,7 @@ int main(int argc, char **argv)
     try_copies(false);
     try_copies(true);
     try_refusals();
+    try_writes();
     try_extremes();
     try_far_rows();
     try_features();

@@ -101,7 +101,7 @@ static void clear_gradients(struct ra_cuda_call *call, int step)
     int64_t bytes = ra_ring_rows(ring, plan->link.rank, step) * ring->gradient_bytes;
     float *lost = ra_cuda_of(plan)->share_lost;
     RA_DO(plan, cudaStreamWaitEvent(call->stream, ra_cuda_of(plan)->left[slot], 0));
-    if (bytes > 0)
+    if (bytes > 0 && !call->writes_keys)
         RA_DO(plan, cudaMemsetAsync(ring->gradients[slot], 0, (size_t)bytes, call->stream));
     if (bytes > 0 && lost)
         RA_DO(plan, cudaMemsetAsync(lost, 0, (size_t)bytes, call->stream));
@@ -242,13 +242,15 @@ static void begin_queries(struct ra_cuda_call *call)
     kernel.o = call->x.o;
     kernel.delta = ra_tensor_bhn(cuda->delta, n, c->heads);
     RA_DO(plan, ra_kernel_delta(&kernel, call->stream));
-    RA_DO(plan, cudaMemsetAsync(cuda->wide, 0, (size_t)numbers * sizeof(float), call->stream));
+    if (!call->writes_queries)
+        RA_DO(plan, cudaMemsetAsync(cuda->wide, 0, (size_t)numbers * sizeof(float), call->stream));
     if (cuda->wide_lost)
         RA_DO(plan,
               cudaMemsetAsync(cuda->wide_lost, 0, (size_t)numbers * sizeof(float), call->stream));
 }
 
-/* Writes dq, dk and dv to the caller's arrays. Sums are rounded here, once. */
+/* Writes dq, dk and dv to the caller's arrays, but for those that the launch has written. Sums are rounded
+ * here, once. */
 static void write_gradients(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
@@ -262,9 +264,9 @@ static void write_gradients(struct ra_cuda_call *call)
     if (c->batch * n > 0 && lost)
         RA_DO(plan, ra_kernel_add(dq, ra_tensor_bnhd(lost, RA_FLOAT32, n, H, D), c->batch, n, H, D,
                                   call->stream));
-    if (c->batch * n > 0)
+    if (c->batch * n > 0 && !call->writes_queries)
         RA_DO(plan, ra_kernel_copy(call->x.dq, dq, c->batch, n, H, D, call->stream));
-    if (numbers > 0) {
+    if (numbers > 0 && !call->writes_keys) {
         RA_DO(plan, ra_kernel_copy(call->x.dk, dk, c->batch, m, G, D, call->stream));
         RA_DO(plan, ra_kernel_copy(call->x.dv, dv, c->batch, m, G, D, call->stream));
     }
@@ -273,6 +275,7 @@ static void write_gradients(struct ra_cuda_call *call)
 void ra_cuda_enqueue_backward(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
+    ra_cuda_find_writes(call);
     pack_keys(call);
     begin_queries(call);
     for (int step = 0; step < plan->ring.schedule.count && ra_cuda_goes_on(plan); step++) {

@@ -38,7 +38,8 @@ struct ra_cuda_call {
     struct ra_arrays x;
     cudaStream_t stream; /* the caller's */
     bool backward;
-    int number, backward_number; /* of this call, and of this backward */
+    bool writes_keys, writes_queries; /* the launch itself writes dk and dv, and dq */
+    int number, backward_number;      /* of this call, and of this backward */
 };
 
 /* A table for each transport. A message is named by its kind and by the step in which it is used by
@@ -191,6 +192,10 @@ struct ra_kernel ra_cuda_kernel(const struct ra_plan *plan);
 /* Folds the keys of this step: every span of the queries against every span of the keys, but for those
  * of which nobody sees anything. */
 void ra_cuda_fold(struct ra_cuda_call *call, int step);
+
+/* Finds out whether the kernel can write gradients to the caller's arrays: if they need no sum in memory,
+ * as the backward is one launch. */
+void ra_cuda_find_writes(struct ra_cuda_call *call);
 
 /* Counts the launches of a rank by span of queries (launches may be NULL); says whether one span
  * has several, between which there is a carry, and how many semaphores the backward needs. */

@@ -130,6 +130,7 @@ static void launch(struct ra_cuda_call *call, struct ra_kernel *kernel, int64_t 
     const struct ra_arrays *x = &call->x;
     int64_t n = plan->rows[RA_QUERY_SIDE], H = c->heads;
     struct ra_tensor wide = ra_tensor_bnhd(cuda->wide, RA_FLOAT32, n, H, c->dim);
+    struct ra_tensor dq = call->writes_queries ? x->dq : wide;
     struct ra_tensor wide_lost = lost_of(call, cuda->wide_lost, c->dim);
     kernel->q = ra_tensor_from_row(x->q, a);
     kernel->k = ra_tensor_from_row(keys->k, b);
@@ -148,7 +149,7 @@ static void launch(struct ra_cuda_call *call, struct ra_kernel *kernel, int64_t 
     }
     kernel->d_out = ra_tensor_from_row(x->d_out, a);
     kernel->delta = ra_tensor_from_row(ra_tensor_bhn(cuda->delta, n, H), a);
-    kernel->dq = ra_tensor_from_row(wide, a);
+    kernel->dq = ra_tensor_from_row(dq, a);
     kernel->dq_lost = ra_tensor_from_row(wide_lost, a);
     kernel->dk = ra_tensor_from_row(keys->dk, b);
     kernel->dv = ra_tensor_from_row(keys->dv, b);
@@ -172,6 +173,26 @@ static void open_share(const struct ra_plan *plan, int64_t rows, float *share, s
     *dv = ra_tensor_bnhd(share + c->batch * rows * G * c->dim, RA_FLOAT32, rows, G, c->dim);
 }
 
+void ra_cuda_find_writes(struct ra_cuda_call *call)
+{
+    struct ra_plan *plan = call->plan;
+    const struct ra_arrays *x = &call->x;
+    struct ra_kernel kernel = ra_cuda_kernel(plan);
+    if (plan->config.type == RA_FLOAT32 || plan->ring.schedule.count > 1 ||
+        ra_layout_spans(plan->layouts[RA_QUERY_SIDE]) > 1 ||
+        ra_layout_spans(plan->layouts[RA_KEY_SIDE]) > 1 ||
+        !is_seen(plan, plan->link.rank, 0, 0, 0, &kernel))
+        return;
+    kernel.q = x->q;
+    kernel.k = x->k;
+    kernel.v = x->v;
+    kernel.d_out = x->d_out;
+    kernel.dq = x->dq;
+    kernel.dk = x->dk;
+    kernel.dv = x->dv;
+    RA_DO(plan, ra_k07_writes(&kernel, &call->writes_keys, &call->writes_queries));
+}
+
 void ra_cuda_fold(struct ra_cuda_call *call, int step)
 {
     struct ra_plan *plan = call->plan;
@@ -183,7 +204,10 @@ void ra_cuda_fold(struct ra_cuda_call *call, int step)
     int64_t rows = ra_ring_rows(&plan->ring, rank, step), a = 0;
     open_keys(call, step, &keys.k, &keys.v, &keys.mask);
     ra_cuda_begins(plan, timer, call->stream);
-    if (call->backward) {
+    if (call->writes_keys) {
+        keys.dk = call->x.dk;
+        keys.dv = call->x.dv;
+    } else if (call->backward) {
         open_share(plan, rows, plan->ring.gradients[ra_ring_slot(step)], &keys.dk, &keys.dv);
         open_share(plan, rows, cuda->share_lost, &keys.dk_lost, &keys.dv_lost);
     }

@@ -5,7 +5,7 @@
  *
  * All rates count multiplications and additions of the products by one convention: forward 4 B H n m
  * D, backward 2.5 times that, causal half. Times are medians of CUDA events around whatever a caller
- * pays: in the backward delta, emptying dq, dk and dv, and rounding them at the end.
+ * pays: in the backward delta and, of gradients that the kernel only adds to, emptying and rounding.
  */
 #include "bench_cuda.h"
 #include <getopt.h>

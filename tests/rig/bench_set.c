@@ -129,18 +129,32 @@ static void round_to(struct ra_tensor to, struct ra_tensor from, const struct ra
              "rounding gradients");
 }
 
+/* What the kernel cannot write it adds to 0. */
 static void backward(struct set *set)
 {
-    const struct ra_kernel *kernel = &set->kernel;
-    int64_t rows = kernel->batch * kernel->queries * kernel->dim;
-    set_bytes(kernel->dq, 0, rows * kernel->heads);
-    set_bytes(kernel->dk, 0, rows * kernel->key_heads);
-    set_bytes(kernel->dv, 0, rows * kernel->key_heads);
-    must(ra_kernel_delta(kernel, rig.stream), "delta");
-    must(set->rung->backward(kernel, rig.stream), "a backward launch");
-    round_to(set->dq, kernel->dq, kernel, kernel->heads);
-    round_to(set->dk, kernel->dk, kernel, kernel->key_heads);
-    round_to(set->dv, kernel->dv, kernel, kernel->key_heads);
+    struct ra_kernel kernel = set->kernel;
+    int64_t rows = kernel.batch * kernel.queries * kernel.dim;
+    bool keys = false, queries = false;
+    kernel.dq = set->dq;
+    kernel.dk = set->dk;
+    kernel.dv = set->dv;
+    if (set->rung->writes)
+        must(set->rung->writes(&kernel, &keys, &queries), "what is written");
+    if (!queries) {
+        kernel.dq = set->kernel.dq;
+        set_bytes(kernel.dq, 0, rows * kernel.heads);
+    }
+    if (!keys) {
+        kernel.dk = set->kernel.dk;
+        kernel.dv = set->kernel.dv;
+        set_bytes(kernel.dk, 0, rows * kernel.key_heads);
+        set_bytes(kernel.dv, 0, rows * kernel.key_heads);
+    }
+    must(ra_kernel_delta(&kernel, rig.stream), "delta");
+    must(set->rung->backward(&kernel, rig.stream), "a backward launch");
+    round_to(set->dq, kernel.dq, &kernel, kernel.heads);
+    round_to(set->dk, kernel.dk, &kernel, kernel.key_heads);
+    round_to(set->dv, kernel.dv, &kernel, kernel.key_heads);
 }
 
 static void backward_deterministic(struct set *set)

@@ -724,7 +724,7 @@ static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t 
                                  .lse = copy_of(backward ? x->lse : none, n, 1, b, h),
                                  .d_out = copy_of(x->d_out, n, D, b, h),
                                  .delta = copy_of(x->delta, n, 1, b, h),
-                                 .dq = copy_of(x->dq, n, D, b, h)};
+                                 .dq = copy_of(x->dq.type == RA_FLOAT32 ? x->dq : none, n, D, b, h)};
     struct ra_keys keys = {.rows = m,
                            .stride = {D, D, D, D},
                            .k = copy_of(x->k, m, D, b, g),
@@ -761,12 +761,30 @@ static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t 
 
 static bool attend_all(struct work *work)
 {
-    const struct ra_kernel *x = &work->kernel;
-    int64_t numbers = ra_tile_workspace(x->queries, x->keys, x->dim);
+    struct ra_kernel x = work->kernel;
+    int64_t numbers = ra_tile_workspace(x.queries, x.keys, x.dim);
     float *workspace = malloc((size_t)numbers * sizeof *workspace + 1);
-    for (int64_t i = 0; i < x->batch * x->heads; i++) {
-        attend(x, work->value, i / x->heads, i % x->heads, workspace);
+
+    /* dk and dv that are written are sums over several heads, too: in float32, from 0 on. */
+    struct ra_tensor sums[2] = {x.dk, x.dv}, written[2] = {x.dk, x.dv};
+    bool writes = work->value && x.dk.type != RA_FLOAT32;
+    size_t count = (size_t)(x.batch * x.keys * x.key_heads * x.dim);
+    for (int i = 0; i < 2 && writes; i++)
+        sums[i] = ra_tensor_bnhd(calloc(count + 1, sizeof(float)), RA_FLOAT32, x.keys, x.key_heads,
+                                 x.dim);
+    x.dk = sums[0];
+    x.dv = sums[1];
+    for (int64_t i = 0; i < x.batch * x.heads; i++) {
+        attend(&x, work->value, i / x.heads, i % x.heads, workspace);
         free_copies();
+    }
+    for (int i = 0; i < 2 && writes; i++) {
+        for (int64_t h = 0; h < x.batch * x.key_heads; h++) {
+            int64_t b = h / x.key_heads, g = h % x.key_heads;
+            put_back(written[i], x.keys, x.dim, b, g, copy_of(sums[i], x.keys, x.dim, b, g));
+            free_copies();
+        }
+        free(sums[i].data);
     }
     free(workspace);
     return true;
@@ -809,6 +827,15 @@ RETURNS(ra_k07_forward(const struct ra_kernel *kernel, cudaStream_t stream),
         launch_kernel(true, false, true, kernel, stream))
 RETURNS(ra_k07_backward(const struct ra_kernel *kernel, cudaStream_t stream),
         launch_kernel(true, true, false, kernel, stream))
+
+/* As the real one, but that any lengths and strides will do. */
+cudaError_t ra_k07_writes(const struct ra_kernel *kernel, bool *keys, bool *queries)
+{
+    enum ra_type type = kernel->q.type;
+    *keys = type != RA_FLOAT32 && kernel->dk.type == type && kernel->dv.type == type;
+    *queries = *keys && kernel->dq.type == type && kernel->deterministic;
+    return cudaSuccess;
+}
 
 /* The backward of the stand-in needs no semaphores; but memory for them is asked for. */
 int64_t ra_kernel_semaphores(const struct ra_kernel *kernel)
