@@ -173,6 +173,20 @@ static void open_share(const struct ra_plan *plan, int64_t rows, float *share, s
     *dv = ra_tensor_bnhd(share + c->batch * rows * G * c->dim, RA_FLOAT32, rows, G, c->dim);
 }
 
+/* Where dk and dv of this step go: into this rank's share, or to where the caller wants them. */
+static void open_gradients(const struct ra_cuda_call *call, int step, struct key_arrays *keys)
+{
+    const struct ra_plan *plan = call->plan;
+    int64_t rows = ra_ring_rows(&plan->ring, plan->link.rank, step);
+    if (call->writes_keys) {
+        keys->dk = call->x.dk;
+        keys->dv = call->x.dv;
+        return;
+    }
+    open_share(plan, rows, plan->ring.gradients[ra_ring_slot(step)], &keys->dk, &keys->dv);
+    open_share(plan, rows, ra_cuda_of(plan)->share_lost, &keys->dk_lost, &keys->dv_lost);
+}
+
 void ra_cuda_find_writes(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
@@ -201,16 +215,11 @@ void ra_cuda_fold(struct ra_cuda_call *call, int step)
     struct key_arrays keys = {.dk = RA_NO_TENSOR, .dv = RA_NO_TENSOR};
     struct ra_cuda_timer *timer = ra_cuda_timer(plan, call->backward, step, RA_EVENT_WORK);
     int rank = plan->link.rank;
-    int64_t rows = ra_ring_rows(&plan->ring, rank, step), a = 0;
+    int64_t a = 0;
     open_keys(call, step, &keys.k, &keys.v, &keys.mask);
     ra_cuda_begins(plan, timer, call->stream);
-    if (call->writes_keys) {
-        keys.dk = call->x.dk;
-        keys.dv = call->x.dv;
-    } else if (call->backward) {
-        open_share(plan, rows, plan->ring.gradients[ra_ring_slot(step)], &keys.dk, &keys.dv);
-        open_share(plan, rows, cuda->share_lost, &keys.dk_lost, &keys.dv_lost);
-    }
+    if (call->backward)
+        open_gradients(call, step, &keys);
     for (int64_t s = 0; s < ra_layout_spans(plan->layouts[RA_QUERY_SIDE]); s++) {
         int64_t b = 0;
         for (int64_t t = 0; t < ra_layout_spans(plan->layouts[RA_KEY_SIDE]); t++) {
