@@ -204,9 +204,17 @@ template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cuda
                      sizeof(struct shared_memory<Shape>), stream, f);
 }
 
+/* Of so few keys, 176 are too large a part: the last tile has mostly less. */
+enum { K07_FEW_KEYS = 4096 };
+
 extern "C" cudaError_t ra_k07_forward(const struct ra_kernel *x, cudaStream_t stream)
 {
     return launch_or_k03(x, stream, [=](auto type, auto dim) {
-        return launch<shape_of<decltype(type), decltype(dim)::value>>(x, stream);
+        typedef decltype(type) Type;
+        constexpr int Dim = decltype(dim)::value;
+        if constexpr (Dim == 64)
+            if (x->keys <= K07_FEW_KEYS)
+                return launch<hopper_tile<Type, 64, 128, 3>>(x, stream);
+        return launch<shape_of<Type, Dim>>(x, stream);
     });
 }

@@ -1233,11 +1233,11 @@ static void try_writes(void)
     check(cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device),
           "the device");
     for (int i = 0; i < 6; i++) {
-        struct problem p = ordinary("writes", 200, 300);
+        struct problem p = ordinary("writes", 300, 300);
         p.seed = (uint64_t)(9000 + i);
         p.dim = i % 3 == 0 ? 64 : i % 3 == 1 ? 128 : 256;
         p.deterministic = i >= 3;
-        p.band = (struct ra_band){-150, -60}; /* keys that no query sees, queries that see no key */
+        p.band = (struct ra_band){-400, -150}; /* tiles of keys, and of queries, see nothing */
         int before = written_count, hoped = 0;
         try(&p);
         for (int k = 0; k < KERNELS; k++)
