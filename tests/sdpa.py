@@ -14,6 +14,7 @@ caller pays: torch.autograd.grad for q, k and v; ours with delta, emptying dq, d
 Needs PyTorch and a GPU, and `ninja cuda`; without them it says so and ends with status 1.
 """
 import argparse
+import importlib
 import os
 import statistics
 import subprocess
@@ -40,26 +41,66 @@ def launched(step, tokens, dim):
     return "k06" if step == "forward" and tokens > 4096 and dim > 64 else "k07"
 
 
+def fail(text):
+    sys.exit(f"{os.path.basename(sys.argv[0]).removesuffix('.py')}: {text}")
+
+
+def find_torch(version, *modules):
+    """PyTorch, if it has these modules, a GPU, and beside it our program."""
+    try:
+        torch = importlib.import_module("torch")
+        for module in modules:
+            importlib.import_module(module)
+    except ImportError as error:
+        fail(f"needs PyTorch {version} or newer, which is not installed here ({error})")
+    if not torch.cuda.is_available():
+        fail("PyTorch finds no CUDA device")
+    if not os.path.exists(BENCH):
+        fail(f"there is no {BENCH}: run this from the repository's root, after ninja cuda")
+    return torch
+
+
+class Program:
+    """Another program, which answers a line with lines, of which the last is 'end'."""
+
+    def __init__(self, command, environment=None):
+        self.command = command
+        try:
+            self.process = subprocess.Popen(command, text=True, bufsize=1, stdin=subprocess.PIPE,
+                                            stdout=subprocess.PIPE, env=environment)
+        except OSError as error:
+            fail(f"cannot start {command[0]}: {error.strerror}")
+
+    def ask(self, line):
+        """The words of each line of the answer."""
+        try:
+            print(line, file=self.process.stdin)
+        except BrokenPipeError:
+            pass  # it has ended, and so has its output
+        answer = []
+        for text in self.process.stdout:
+            words = text.split()
+            if words == ["end"]:
+                return answer
+            answer.append(words)
+        fail(f"asked for '{line}', {' '.join(self.command)} has ended")
+
+    def close(self):
+        self.process.communicate()
+
+
 class Ours:
     """A process that measures whatever line it is asked for."""
 
     def __init__(self, repeats):
-        self.process = subprocess.Popen([BENCH, "--turns", "--repeat", str(repeats)], text=True,
-                                        bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.program = Program([BENCH, "--turns", "--repeat", str(repeats)])
 
     def turn(self, rung, label):
         """Milliseconds, GHz, watts."""
-        print(f"{rung} {label}", file=self.process.stdin)
-        answer = None
-        for line in self.process.stdout:
-            words = line.split()
-            if words == ["end"]:
-                break
+        for words in self.program.ask(f"{rung} {label}"):
             if words and words[0] == rung:
-                answer = float(words[6]), float(words[-4]), float(words[-3])
-        if not answer:
-            sys.exit(f"sdpa: {BENCH} has no line '{rung} {label}'")
-        return answer
+                return float(words[6]), float(words[-4]), float(words[-3])
+        fail(f"{BENCH} has no line '{rung} {label}'")
 
 
 class Theirs:
@@ -95,6 +136,11 @@ def milliseconds(torch, runs, repeats):
         torch.cuda.synchronize()
     for i in range(len(runs) + 2):
         runs[i % len(runs)]()
+    return milliseconds_in_a_row(torch, runs, repeats)
+
+
+def milliseconds_in_a_row(torch, runs, repeats):
+    """Of a run, enqueued all at once: the median."""
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
     for i, (start, end) in enumerate(events):
         start.record()
@@ -117,6 +163,33 @@ def copies_of(torch, shape, kind):
     return copies
 
 
+class Table:
+    """Prints rows as they come, and writes them to a file with commas, if there is one."""
+
+    def __init__(self, header, widths, left, csv):
+        self.widths, self.left, self.csv = widths, left, csv
+        self.row(header)
+
+    def row(self, cells):
+        print("  ".join(f"{text:{'<' if i < self.left else '>'}{width}}"
+                        for i, (text, width) in enumerate(zip(cells, self.widths))), flush=True)
+        if self.csv:
+            print(",".join(cells), file=self.csv, flush=True)
+
+
+def ratio_and_spread(ours, theirs):
+    """How many times as fast ours is, turn by turn: the median; the least and the largest."""
+    ratios = sorted(b / a for a, b in zip(ours, theirs))
+    if not ratios:
+        return ["-", "-"]
+    return [f"{statistics.median(ratios):.3f}", f"{ratios[0]:.2f}-{ratios[-1]:.2f}"]
+
+
+def in_another_order(names, turn):
+    first = turn % len(names)
+    return names[first:] + names[:first]
+
+
 def measure(torch, ours, rung, backends, shape, type_name, mask, step, copies, options):
     """The lines' milliseconds by name, and the GPU's state in our turns."""
     B, H, G, n, D = shape
@@ -126,8 +199,7 @@ def measure(torch, ours, rung, backends, shape, type_name, mask, step, copies, o
     times = {name: [] for name in (*peers, "ours")}
     states = []
     for turn in range(options.turns):
-        names = list(times)
-        for name in names[turn % len(names):] + names[:turn % len(names)]:
+        for name in in_another_order(list(times), turn):
             try:
                 if name == "ours":
                     ms, *state = ours.turn(rung, label)
@@ -154,26 +226,15 @@ def main():
                         help="the same numbers, separated by commas")
     options = parser.parse_args()
 
-    try:
-        import torch
-        from torch.nn.attention import SDPBackend
-    except ImportError as error:
-        sys.exit(f"sdpa: needs PyTorch 2.3 or newer, which is not installed here ({error})")
-    if not torch.cuda.is_available():
-        sys.exit("sdpa: PyTorch finds no CUDA device")
-    if not os.path.exists(BENCH):
-        sys.exit(f"sdpa: there is no {BENCH}: run this from the repository's root, after ninja cuda")
+    torch = find_torch("2.3", "torch.nn.attention")
+    from torch.nn.attention import SDPBackend
 
     torch.manual_seed(1)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
           f"cuDNN {torch.backends.cudnn.version()}")
     print(f"TFLOP/s: medians of {options.turns} turns of {options.repeat} calls\n")
     header = ("pass", "shape", "dim", "mask", "type", "ours is", "FA2", "cuDNN", "ours", "to cuDNN", "spread", "GHz", "W")
-    widths = (9, 11, 4, 6, 4, 7, 7, 7, 7, 8, 11, 5, 4)
-    print("  ".join(f"{text:{'<' if i < 6 else '>'}{width}}"
-                    for i, (text, width) in enumerate(zip(header, widths))), flush=True)
-    if options.csv:
-        print(",".join(header), file=options.csv)
+    table = Table(header, (9, 11, 4, 6, 4, 7, 7, 7, 7, 8, 11, 5, 4), 6, options.csv)
     backends = {} if options.no_fa2 else {"FA2": SDPBackend.FLASH_ATTENTION}
     backends["cuDNN"] = SDPBackend.CUDNN_ATTENTION
     ours = Ours(options.repeat)
@@ -192,17 +253,12 @@ def main():
                                        options)
                 work = 4e-9 * B * H * n * n * D * (0.5, 1)[mask == "full"] * (1, 2.5)[step != "forward"]
                 rates = {name: work / statistics.median(ms) for name, ms in times.items()}
-                ratios = sorted(b / a for a, b in zip(times["ours"], times.get("cuDNN", ())))
                 row = [step, shape_name(B, H, G, n), f"d{D}", mask, type_name, rung]
                 row += [f"{rates[name]:.1f}" if name in rates else "-"
                         for name in ("FA2", "cuDNN", "ours")]
-                row += ([f"{statistics.median(ratios):.3f}", f"{ratios[0]:.2f}-{ratios[-1]:.2f}"]
-                        if ratios else ["-", "-"])
+                row += ratio_and_spread(times["ours"], times.get("cuDNN", ()))
                 row += [f"{state[0]:.2f}", f"{state[1]:.0f}"]
-                print("  ".join(f"{text:{'<' if i < 6 else '>'}{width}}"
-                                for i, (text, width) in enumerate(zip(row, widths))), flush=True)
-                if options.csv:
-                    print(",".join(row), file=options.csv, flush=True)
+                table.row(row)
 
 
 if __name__ == "__main__":

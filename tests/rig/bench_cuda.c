@@ -26,7 +26,10 @@ static const char usage[] =
     "  --csv FILE     the numbers of one GPU, and more, separated by commas\n"
     "  --turns        instead, for each line of the input the lines whose name has its text, and "
     "then\n"
-    "                 'end': so another program can take turns with this one\n"
+    "                 'end': so another program can take turns with this one. A line such as\n"
+    "                 'ring 131072 16 128 striped' asks for a causal ring over so many tokens in\n"
+    "                 all, heads, numbers per head, and in this layout; the answer is 'ring', ms\n"
+    "                 forward, ms forward and backward, GHz, W\n"
     "  --timeline FILE\n"
     "                 when each rank of the ring computed and copied, hop by hop, in the last of\n"
     "                 N calls\n"
@@ -104,6 +107,17 @@ static void read_options(int argc, char **argv)
         fprintf(bench.timeline, "ring,rank,what,number,start ms,end ms\n");
 }
 
+/* The next line of rank 0's input, without its end, on all ranks; false if there is none. */
+static bool next_line(char *line, int size)
+{
+    if (rig.rank == 0 && !fgets(line, size, stdin))
+        *line = 0;
+    MPI_Bcast(line, size, MPI_CHAR, 0, MPI_COMM_WORLD);
+    bool is_line = *line != 0;
+    line[strcspn(line, "\n")] = 0;
+    return is_line;
+}
+
 int main(int argc, char **argv)
 {
     rig_begin("bench-cuda", &argc, &argv);
@@ -111,9 +125,11 @@ int main(int argc, char **argv)
     rig_choose_device("rings mean nothing");
     find_ceiling();
     static char line[256];
-    while (bench.turns && fgets(line, sizeof line, stdin)) {
-        line[strcspn(line, "\n")] = 0;
+    while (bench.turns && next_line(line, sizeof line)) {
         bench.only = line;
+        bench_ring_turn(line);
+        if (rig.rank > 0)
+            continue;
         bench_kernels();
         puts("end");
         fflush(stdout);

@@ -8,6 +8,7 @@
 
 #include "bench_cuda.h"
 #include "oracle.h"
+#include "ra_clock.h"
 #include "ring_attention_cuda.h"
 #include "ring_attention_mpi.h"
 
@@ -97,31 +98,45 @@ static double transfer_rate(int64_t bytes)
     return rate;
 }
 
-static void call(struct ra_plan *plan, const struct ra_arrays *arrays, bool is_backward)
+/* What is called: one pass, or one after the other. */
+enum calls { FORWARD = 1, BACKWARD = 2, BOTH = FORWARD | BACKWARD };
+
+static void call(struct ra_plan *plan, const struct ra_arrays *arrays, enum calls calls)
 {
-    must_ra(is_backward ? ra_cuda_backward(plan, arrays, rig.stream)
-                        : ra_cuda_forward(plan, arrays, rig.stream),
-            plan);
+    if (calls & FORWARD)
+        must_ra(ra_cuda_forward(plan, arrays, rig.stream), plan);
+    if (calls & BACKWARD)
+        must_ra(ra_cuda_backward(plan, arrays, rig.stream), plan);
 }
 
-/* Milliseconds of a call in a row of calls: the median of each rank, of which the largest. */
-static double measure_ring(struct ra_plan *plan, const struct ra_arrays *arrays, bool is_backward)
+/* Milliseconds of calls in a row of them: the median of each rank, of which the largest. */
+static double measure_ring(struct ra_plan *plan, const struct ra_arrays *arrays, enum calls calls)
 {
     int repeats = bench.repeats;
     double *times = on_host(repeats, sizeof *times);
     cudaEvent_t *events = on_host(repeats + 1, sizeof *events);
     for (int i = 0; i <= repeats; i++)
         must(cudaEventCreate(&events[i]), "cudaEventCreate");
-    call(plan, arrays, is_backward);
-    call(plan, arrays, is_backward);
+    call(plan, arrays, calls);
+    must_ra(ra_wait(plan), plan);
+
+    /* A GPU that was idle takes a while to reach its clock. All ranks must call equally often. */
+    double start = ra_seconds();
+    call(plan, arrays, calls);
+    must_ra(ra_wait(plan), plan);
+    double seconds = spread_of(ra_seconds() - start).largest;
+    for (int i = 0; i < (int)(0.05 / seconds); i++)
+        call(plan, arrays, calls);
     must_ra(ra_wait(plan), plan);
     MPI_Barrier(MPI_COMM_WORLD);
 
     must(cudaEventRecord(events[0], rig.stream), "cudaEventRecord");
     for (int i = 0; i < repeats; i++) {
-        call(plan, arrays, is_backward);
+        call(plan, arrays, calls);
         must(cudaEventRecord(events[i + 1], rig.stream), "cudaEventRecord");
     }
+    must(cudaEventSynchronize(events[(repeats + 1) / 2]), "the GPU");
+    state = rig_read_state();
     must_ra(ra_wait(plan), plan);
     must(cudaStreamSynchronize(rig.stream), "the GPU");
 
@@ -150,13 +165,13 @@ static void observe(void *observer, const struct ra_event *event)
 
 /* Another row of calls, of which the last is observed, into the file of --timeline. */
 static void write_timeline(const char *name, struct ra_config config,
-                           const struct ra_arrays *arrays, bool is_backward)
+                           const struct ra_arrays *arrays, enum calls calls)
 {
     config.observe = observe;
     struct ra_plan *plan = rig_plan(&config);
     seen.count = 0;
     for (int i = 0; i < bench.repeats; i++)
-        call(plan, arrays, is_backward);
+        call(plan, arrays, calls);
     must_ra(ra_wait(plan), plan);
     ra_plan_destroy(plan);
 
@@ -300,6 +315,20 @@ static void print_ring(struct shape shape, const char *layout, int pass, double 
     fflush(stdout);
 }
 
+/* Of a causal ring with so many rows per rank. */
+static struct ra_config ring_config(struct shape shape, enum ra_layout_kind layout)
+{
+    struct ra_config config = RA_CONFIG_INIT;
+    config.queries = shape.rows * rig.ranks;
+    config.heads = shape.heads;
+    config.key_heads = shape.key_heads;
+    config.dim = shape.dim;
+    config.type = RA_BFLOAT16;
+    config.causal = true;
+    config.layout = layout;
+    return config;
+}
+
 /* All lines of one shape, of so many rows per rank. */
 static void ring_lines(struct shape shape)
 {
@@ -321,14 +350,7 @@ static void ring_lines(struct shape shape)
         if (!asked[0] && !asked[1])
             continue;
 
-        struct ra_config config = RA_CONFIG_INIT;
-        config.queries = shape.rows * rig.ranks;
-        config.heads = shape.heads;
-        config.key_heads = shape.key_heads;
-        config.dim = shape.dim;
-        config.type = RA_BFLOAT16;
-        config.causal = true;
-        config.layout = layouts[l];
+        struct ra_config config = ring_config(shape, layouts[l]);
         struct ra_plan *plan = rig_plan(&config);
         if (!begun)
             measure_alone(plan, shape, alone);
@@ -336,15 +358,16 @@ static void ring_lines(struct shape shape)
 
         struct ra_arrays arrays;
         void *memory = ring_arrays(plan, &config, &arrays);
-        call(plan, &arrays, false);
+        call(plan, &arrays, FORWARD);
         for (int p = 0; p < 2; p++) {
             if (!asked[p])
                 continue;
-            double ms = measure_ring(plan, &arrays, p == 1);
+            enum calls calls = p == 0 ? FORWARD : BACKWARD;
+            double ms = measure_ring(plan, &arrays, calls);
             check_ring(plan, &arrays, &config, p == 1);
             print_ring(shape, layout, p, ms, alone[p].mean);
             if (bench.has_timeline)
-                write_timeline(names[p], config, &arrays, p == 1);
+                write_timeline(names[p], config, &arrays, calls);
         }
         ra_plan_destroy(plan);
         must(cudaFree(memory), "cudaFree");
@@ -355,4 +378,33 @@ void bench_rings(void)
 {
     ring_lines((struct shape){1, 32768, 16, 16, 128});
     ring_lines((struct shape){1, 8192, 32, 8, 128});
+}
+
+void bench_ring_turn(const char *line)
+{
+    struct shape shape = {.batch = 1};
+    int64_t tokens;
+    char layout[16];
+    if (sscanf(line, "ring %" SCNd64 " %" SCNd64 " %" SCNd64 " %15s", &tokens, &shape.heads,
+               &shape.dim, layout) != 4 ||
+        tokens % rig.ranks != 0)
+        return;
+    shape.rows = tokens / rig.ranks;
+    shape.key_heads = shape.heads;
+    for (int l = 0; l < 3; l++) {
+        if (strcmp(layout, layout_names[l]) != 0)
+            continue;
+        struct ra_config config = ring_config(shape, (enum ra_layout_kind)l);
+        struct ra_plan *plan = rig_plan(&config);
+        struct ra_arrays arrays;
+        void *memory = ring_arrays(plan, &config, &arrays);
+        double forward_ms = measure_ring(plan, &arrays, FORWARD);
+        double both_ms = measure_ring(plan, &arrays, BOTH);
+        check_ring(plan, &arrays, &config, true);
+        double clock = spread_of(state.clock).mean, power = spread_of(state.power).mean;
+        if (rig.rank == 0)
+            printf("ring %.6f %.6f %.3f %.0f\n", forward_ms, both_ms, clock, power);
+        ra_plan_destroy(plan);
+        must(cudaFree(memory), "cudaFree");
+    }
 }
