@@ -31,26 +31,17 @@ struct tiles {
  * are counted from the first that one of the rows sees, `first`; there are `keys` of them, in `count`
  * tiles, at least one. Row i sees key j when lo <= j - i <= hi and the mask allows it. Tiles have numbers,
  * from `number` on, which is not 0 where a block has several tasks: every row sees every key of the tiles
- * `whole`, but for the mask, and every row of a warpgroup those of its `whole_of` [group]; a warpgroup sees
- * nothing but its tiles `of` [group]. All of it stays in shared memory, as registers are scarce. */
+ * `whole`, but for the mask, and a warpgroup nothing but its tiles `of` [group]. All of it stays in shared
+ * memory, as registers are scarce. */
 struct hopper_task : task {
     int groups;      /* how many warpgroups have rows, 64 each */
     int64_t rows[3]; /* where those of a warpgroup begin; beyond the last row if it has none */
     int64_t first;
     int keys, lo, hi, count;
     int number;
-    struct tiles whole, whole_of[3], of[3];
+    struct tiles whole, of[3];
     int turn; /* the number of the task, of those that the block has */
 };
-
-/* Of the keys of a task the tiles that rows first to last see whole. */
-template <class Shape>
-RA_DEVICE struct tiles whole_tiles(const struct hopper_task &task, int first, int last)
-{
-    constexpr int Keys = Shape::Keys;
-    return {task.number + (max(0, task.lo + last) + Keys - 1) / Keys,
-            task.number + max(0, min(task.keys, task.hi + first + 1)) / Keys};
-}
 
 template <class Shape>
 RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int block,
@@ -77,14 +68,14 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
     task.lo = (int)ra_most(-Far, ra_least(Far, back + f.x.band.lo));
     task.hi = (int)ra_most(-Far, ra_least(Far, back + f.x.band.hi));
     task.count = max(1, (task.keys + Keys - 1) / Keys);
-    task.whole = whole_tiles<Shape>(task, 0, rows - 1);
+    task.whole.first = number + (max(0, task.lo + rows - 1) + Keys - 1) / Keys;
+    task.whole.end = number + max(0, min(task.keys, task.hi + 1)) / Keys;
 #pragma unroll
     for (int g = 0; g < Groups; g++) {
         int first = max(0, 64 * g + task.lo) / Keys;
         int end = g < task.groups ? max(0, 64 * g + 63 + task.hi + Keys) / Keys : 0;
         task.of[g].first = number + min(task.count, first);
         task.of[g].end = number + min(task.count, end);
-        task.whole_of[g] = whole_tiles<Shape>(task, 64 * g, 64 * g + 63);
         task.rows[g] = g < task.groups ? task.a0 + 64 * g : f.x.queries;
     }
     return task;
@@ -287,14 +278,13 @@ RA_DEVICE void weigh_rows(typename Shape::Scores &s, struct carry<Shape> &carry,
         ra_multiply_if(any, carry.o[0][c], before);
 }
 
-/* What is done to the scores between the products, of this tile. whole: every row of the block sees all of
- * it; seen: every row of this warpgroup does. row: this thread's first one, of the block. `allowed`: the bits
- * of the mask, if there is one; `spoiled`: those of keys whose values were not finite, if anybody has looked.
- */
+/* What is done to the scores between the products, of this tile; whole: nothing is hidden.
+ * row: this thread's first one, of the block. `allowed`: the bits of the mask, if there is one; `spoiled`:
+ * those of keys whose values were not finite, if anybody has looked. */
 template <class Shape>
 RA_DEVICE void soften(typename Shape::Scores &s, struct carry<Shape> &carry,
                       const struct forward &f, const struct hopper_task &task, int number,
-                      bool whole, bool seen, int row, const uint32_t allowed[Shape::Words],
+                      bool whole, int row, const uint32_t allowed[Shape::Words],
                       const uint32_t *spoiled = nullptr)
 {
     if (!f.plain)
@@ -307,10 +297,7 @@ RA_DEVICE void soften(typename Shape::Scores &s, struct carry<Shape> &carry,
 #pragma unroll
         for (int w = 0; w < Shape::Words; w++)
             there[w] = f.x.mask.data ? allowed[w] : bits_between(0, task.keys - b0 - 32 * w - 1);
-        if (seen)
-            note_seen<Shape>(carry);
-        else
-            hide_scores<Shape>(s, carry, task, row - b0, there);
+        hide_scores<Shape>(s, carry, task, row - b0, there);
         uint32_t any = 0;
         if (spoiled)
 #pragma unroll

@@ -50,7 +50,7 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     __syncthreads();
     load<Shape>(shared.k, &f.k_map, &shared.full_k, task, tile + 1);
 
-    soften<Shape>(s, carry, f, task, tile, whole, whole, row, allowed);
+    soften<Shape>(s, carry, f, task, tile, whole, row, allowed);
     uint32_t p[Shape::Keys / 16][4];
     pack<Shape>(p, s);
 

@@ -226,7 +226,7 @@ RA_DEVICE int64_t first_row(const struct hopper_task &task)
 template <class Shape>
 RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
                     const struct hopper_task &task, unsigned number, struct tiles whole_tiles,
-                    struct tiles seen_tiles, int group, struct carry<Shape> &carry)
+                    int group, struct carry<Shape> &carry)
 {
     constexpr int Keys = Shape::Keys;
     int place = place_of(number), parity = parity_of(number);
@@ -239,14 +239,11 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
                  ra_descriptor(ra_shared(shared.k[place]), 0));
     give(&shared.empty_k[place]);
 
-    /* What some rows do not see may be seen whole by those of this warpgroup. */
-    bool seen = whole;
     if (!whole) {
         ra_barrier_wait(&shared.full_v[place], parity);
         ra_barrier_wait(&shared.clean_v[place], parity);
-        seen = is_whole<Shape>(f, seen_tiles, number, shared.allowed[number % 4]);
     }
-    soften<Shape>(s, carry, f, task, number, whole, seen, row_of(), shared.allowed[number % 4],
+    soften<Shape>(s, carry, f, task, number, whole, row_of(), shared.allowed[number % 4],
                   shared.spoiled[place]);
     uint32_t p[Keys / 16][4];
     pack<Shape>(p, s);
@@ -273,7 +270,6 @@ RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hoppe
 {
     int group = ra_uniform(threadIdx.x / 128) - 1, number = ra_uniform(task.number);
     struct tiles whole = uniform(task.whole), own = uniform(task.of[group]);
-    struct tiles seen = uniform(task.whole_of[group]);
     ra_barrier_wait(&shared.full_q[group], task.turn % 2);
     begin(carry);
 #pragma unroll 1
@@ -281,7 +277,7 @@ RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hoppe
         pass(shared, number);
 #pragma unroll 1
     for (; number < own.end; number++)
-        fold(shared, f, task, number, whole, seen, group, carry);
+        fold(shared, f, task, number, whole, group, carry);
     give(&shared.empty_q[group_of()]);
 #pragma unroll 1
     for (; number < task.number + task.count; number++)

@@ -28,12 +28,13 @@ static struct spread spread_of(double mine)
 }
 
 /* What each GPU does alone, all of them at once: one causal launch over so many tokens, forward and
- * backward, in TFLOP/s. A call of the ring is a launch for each rank; here there are as many, so
- * that both work equally long: a GPU that has done so for a second is slower than a rested one. */
+ * backward, in TFLOP/s, by the kernels that the library launches for so many. A call of the ring is a
+ * launch for each rank; here there are as many, so that both work equally long: a GPU that has done so
+ * for a second is slower than a rested one. */
 static void rates_alone(struct shape shape, struct spread rates[2])
 {
     struct set sets[MOST_SETS];
-    int count = sets_make(sets, &ra_ladder[RA_K03], shape, RA_BFLOAT16);
+    int count = sets_make(sets, &ra_ladder[RA_K06], shape, RA_BFLOAT16);
     for (int i = 0; i < count; i++) {
         sets[i].kernel.band = (struct ra_band){-RA_BAND_FAR, 0};
         forward(&sets[i]);
@@ -41,6 +42,8 @@ static void rates_alone(struct shape shape, struct spread rates[2])
     MPI_Barrier(MPI_COMM_WORLD);
     for (int p = 0; p < 2; p++) {
         const struct pass *pass = &passes[2 * p];
+        for (int i = 0; i < count; i++)
+            sets[i].rung = &ra_ladder[p == 0 ? RA_K06 : RA_K07];
         double ms = measure(pass->run, sets, count, bench.repeats * rig.ranks);
         struct work work = work_of(shape, RA_BFLOAT16, true, pass);
         rates[p] = spread_of(1e-9 * work.operations / ms);
