@@ -520,28 +520,14 @@ static cudaError_t k06_takes(const struct ra_kernel *x, bool *takes)
     return ra_ask_hopper(takes);
 }
 
-/* Which sums, of arrays of the inputs' type, can be written: those of which one launch has all. */
-static cudaError_t k06_writes(const struct ra_kernel *x, bool *keys, bool *queries)
-{
-    enum ra_type type = x->q.type;
-    int64_t most = ra_kernel_most_keys(type);
-    struct ra_kernel dk_dv = *x;
-    dk_dv.dq = (struct ra_tensor)RA_NO_TENSOR;
-    cudaError_t error = k06_takes(&dk_dv, keys);
-    *keys = *keys && x->dk.type == type && x->dv.type == type &&
-            x->heads / x->key_heads * x->queries <= most;
-    *queries = *keys && x->dq.type == type && x->keys <= most && in_pairs(x->dq, x->dim);
-    return error;
-}
-
-/* Is each sum one that is added to, or that can be written? */
-static cudaError_t check_sums(const struct ra_kernel *x, ra_kernel_writes *writes)
+/* The same, but refuses sums that are neither added to nor such as the kernel can write. */
+static cudaError_t takes_sums(const struct ra_kernel *x, ra_kernel_writes *writes, bool *takes)
 {
     bool keys, queries, added = x->dk.type == RA_FLOAT32 && x->dv.type == RA_FLOAT32;
     cudaError_t error = writes(x, &keys, &queries);
     if (error == cudaSuccess && !((added || keys) && (x->dq.type == RA_FLOAT32 || queries)))
         error = cudaErrorNotSupported;
-    return error;
+    return error == cudaSuccess ? k06_takes(x, takes) : error;
 }
 
 /* Launches a kernel, with `heads` heads of `tiles` tiles that stay each; `Memory` is what it has in

@@ -330,9 +330,7 @@ template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, 
 extern "C" cudaError_t ra_k06_backward(const struct ra_kernel *x, cudaStream_t stream)
 {
     bool takes;
-    cudaError_t error = check_sums(x, ra_k06_writes);
-    if (error == cudaSuccess)
-        error = k06_takes(x, &takes);
+    cudaError_t error = takes_sums(x, ra_k06_writes, &takes);
     if (error != cudaSuccess || !takes)
         return error != cudaSuccess ? error : ra_k03_backward(x, stream);
     return in_pieces(x, [=](const struct ra_kernel *piece) {
@@ -341,7 +339,16 @@ extern "C" cudaError_t ra_k06_backward(const struct ra_kernel *x, cudaStream_t s
     });
 }
 
+/* Sums of arrays of the inputs' type, of which one launch has all. */
 extern "C" cudaError_t ra_k06_writes(const struct ra_kernel *x, bool *keys, bool *queries)
 {
-    return k06_writes(x, keys, queries);
+    enum ra_type type = x->q.type;
+    int64_t most = ra_kernel_most_keys(type);
+    struct ra_kernel dk_dv = *x;
+    dk_dv.dq = (struct ra_tensor)RA_NO_TENSOR;
+    cudaError_t error = k06_takes(&dk_dv, keys);
+    *keys = *keys && x->dk.type == type && x->dv.type == type &&
+            x->heads / x->key_heads * x->queries <= most;
+    *queries = *keys && x->dq.type == type && x->keys <= most && in_pairs(x->dq, x->dim);
+    return error;
 }

@@ -188,7 +188,7 @@ static bool runs_k06(const struct ra_kernel *x)
 /* k07's own dq is added up in memory, by many blocks. */
 extern "C" cudaError_t ra_k07_writes(const struct ra_kernel *x, bool *keys, bool *queries)
 {
-    cudaError_t error = k06_writes(x, keys, queries);
+    cudaError_t error = ra_k06_writes(x, keys, queries);
     *queries = *queries && runs_k06(x);
     return error;
 }
@@ -196,9 +196,7 @@ extern "C" cudaError_t ra_k07_writes(const struct ra_kernel *x, bool *keys, bool
 extern "C" cudaError_t ra_k07_backward(const struct ra_kernel *x, cudaStream_t stream)
 {
     bool takes;
-    cudaError_t error = check_sums(x, ra_k07_writes);
-    if (error == cudaSuccess)
-        error = k06_takes(x, &takes);
+    cudaError_t error = takes_sums(x, ra_k07_writes, &takes);
     if (error != cudaSuccess)
         return error;
     if (!takes || runs_k06(x) || !ra_in_boxes(x->dq, x->queries, x->dim))
