@@ -514,8 +514,7 @@ static void check_kernels(const struct problem *p, struct ra_plan *plan, int ran
     const char *wanted =
         p->config.type == RA_FLOAT32 ? "\nkernels: k02\n"
         : properties.major != 9      ? "\nkernels: k03\n"
-        : p->config.dim % 8
-            ? "\nkernels: k03, as dim is not a multiple of 8\n"
+        : p->config.dim % 8          ? "\nkernels: k03, as dim is not a multiple of 8\n"
         : p->config.deterministic || p->config.dim > 128
             ? "\nkernels: k06 or k07 forward, k06 backward; k03 for arrays not at multiples of "
               "16 bytes\n"

@@ -712,8 +712,8 @@ static bool writes_what_it_adds(const struct kernel *kernel, struct arrays *x,
         double *none = truth_numbers(sum->batch * sum->rows * sum->heads * sum->dim);
         put(sum, none, NULL);
         free(none);
-        written[i] = make_array(p->order, kernel->type, sum->batch, sum->rows, sum->heads, sum->dim,
-                                false);
+        written[i] =
+            make_array(p->order, kernel->type, sum->batch, sum->rows, sum->heads, sum->dim, false);
         send(&written[i]);
         *tensors[i] = from_row(&written[i], 0);
     }
@@ -1232,9 +1232,9 @@ static void try_written(const struct problem *p, bool written)
     try(p);
     for (int k = 0; k < KERNELS; k++)
         hoped += written && kernels[k].rung->writes && chosen(kernels[k].name, p->name);
-    verdict_count(written_count - before == hoped ||
-                  wrong(NULL, p, "%d of %d kernels have written gradients", written_count - before,
-                        hoped));
+    verdict_count(
+        written_count - before == hoped ||
+        wrong(NULL, p, "%d of %d kernels have written gradients", written_count - before, hoped));
 }
 
 /* On a GPU of compute capability 9.0 gradients of ordinary arrays can be written in the inputs' type; not

@@ -724,7 +724,8 @@ static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t 
                                  .lse = copy_of(backward ? x->lse : none, n, 1, b, h),
                                  .d_out = copy_of(x->d_out, n, D, b, h),
                                  .delta = copy_of(x->delta, n, 1, b, h),
-                                 .dq = copy_of(x->dq.type == RA_FLOAT32 ? x->dq : none, n, D, b, h)};
+                                 .dq =
+                                     copy_of(x->dq.type == RA_FLOAT32 ? x->dq : none, n, D, b, h)};
     struct ra_keys keys = {.rows = m,
                            .stride = {D, D, D, D},
                            .k = copy_of(x->k, m, D, b, g),
