@@ -217,11 +217,17 @@ template <class Shape> RA_DEVICE void take_out_keys(char *k, uint32_t *spoiled)
 
 /* ---- Results. */
 
-/* Adds scale * c to an array of float32, or writes it to one of the inputs' type: from row `row` on, which
- * is this thread's first one, those before row `rows`. No other block has these rows. */
+/* Are dk and dv written, and not added to what is there? */
+RA_DEVICE bool writes_keys(const struct ra_kernel &x)
+{
+    return x.writes_keys || x.dk.type != RA_FLOAT32;
+}
+
+/* Adds scale * c to an array of float32, or writes it to one of float32 or of the inputs' type: from row
+ * `row` on, which is this thread's first one, those before row `rows`. No other block has these rows. */
 template <class Type, int Columns>
-RA_DEVICE void put_rows(const struct ra_tensor &to, int b, int64_t row, int head, int64_t rows,
-                        int dim, float scale, const float (&c)[Columns / 8][4])
+RA_DEVICE void put_rows(const struct ra_tensor &to, bool adds, int b, int64_t row, int head,
+                        int64_t rows, int dim, float scale, const float (&c)[Columns / 8][4])
 {
     int64_t at = ra_place(to, b, row, head) + my_column();
 #pragma unroll
@@ -231,8 +237,11 @@ RA_DEVICE void put_rows(const struct ra_tensor &to, int b, int64_t row, int head
             for (int j = 0; j < Columns / 8; j++)
                 if (8 * j < dim) {
                     float first = scale * c[j][2 * r], second = scale * c[j][2 * r + 1];
-                    if (to.type == RA_FLOAT32)
-                        ra_add2((float *)to.data + at + 8 * j, first, second);
+                    float *sum = (float *)to.data + at + 8 * j;
+                    if (adds)
+                        ra_add2(sum, first, second);
+                    else if (to.type == RA_FLOAT32)
+                        *(float2 *)sum = make_float2(first, second);
                     else
                         *(uint32_t *)((uint16_t *)to.data + at + 8 * j) = Type::pair(first, second);
                 }
@@ -247,9 +256,9 @@ struct keys_task {
 };
 
 /* Is there nothing to do? Sums that are written, not added, are written even if they are 0. */
-RA_DEVICE bool idle(int first, int end, const struct ra_tensor &sums)
+RA_DEVICE bool idle(int first, int end, bool writes)
 {
-    return end <= first && sums.type == RA_FLOAT32;
+    return end <= first && !writes;
 }
 
 /* A step: the tile of queries from a0 on, and their head. inside: all of them see all keys, as far as the
@@ -499,8 +508,9 @@ RA_DEVICE void put_keys(const struct ra_kernel &x, const struct ra_tensor &to,
                         const struct keys_task &task, float scale,
                         const float (&c)[Shape::Dim / 8][4])
 {
-    put_rows<typename Shape::Type, Shape::Dim>(to, task.b, task.b0 + my_row() % Shape::Keys, task.g,
-                                               x.keys, (int)x.dim, scale, c);
+    put_rows<typename Shape::Type, Shape::Dim>(to, !writes_keys(x), task.b,
+                                               task.b0 + my_row() % Shape::Keys, task.g, x.keys,
+                                               (int)x.dim, scale, c);
 }
 
 /* ---- For the host. */
@@ -523,7 +533,8 @@ static cudaError_t k06_takes(const struct ra_kernel *x, bool *takes)
 /* The same, but refuses sums that are neither added to nor such as the kernel can write. */
 static cudaError_t takes_sums(const struct ra_kernel *x, ra_kernel_writes *writes, bool *takes)
 {
-    bool keys, queries, added = x->dk.type == RA_FLOAT32 && x->dv.type == RA_FLOAT32;
+    bool keys, queries;
+    bool added = !x->writes_keys && x->dk.type == RA_FLOAT32 && x->dv.type == RA_FLOAT32;
     cudaError_t error = writes(x, &keys, &queries);
     if (error == cudaSuccess && !((added || keys) && (x->dq.type == RA_FLOAT32 || queries)))
         error = cudaErrorNotSupported;

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     const struct ra_kernel &x = f.x;
 
     struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
-    if (idle(task.first, task.end, x.dk))
+    if (idle(task.first, task.end, writes_keys(x)))
         return;
     if (begin_or_load<Shape>(shared, f, task, []() {}))
         return;
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1) k06_dq(const __grid_constant__
     const struct ra_kernel &x = f.x;
 
     struct queries_task task = queries_task_of<Shape>(f, blockIdx.x);
-    if (idle(task.first, task.end, x.dq))
+    if (idle(task.first, task.end, x.dq.type != RA_FLOAT32))
         return;
     begin(shared);
     int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
@@ -285,8 +285,8 @@ __global__ void __launch_bounds__(K06_THREADS, 1) k06_dq(const __grid_constant__
         give(&shared.empty[stage]);
     }
 
-    put_rows<Type, Dim>(x.dq, task.b, task.a0 + my_row(), task.h, x.queries, (int)x.dim,
-                        x.score.scale, dq);
+    put_rows<Type, Dim>(x.dq, x.dq.type == RA_FLOAT32, task.b, task.a0 + my_row(), task.h,
+                        x.queries, (int)x.dim, x.score.scale, dq);
 #endif
 }
 
@@ -339,7 +339,7 @@ extern "C" cudaError_t ra_k06_backward(const struct ra_kernel *x, cudaStream_t s
     });
 }
 
-/* Sums of arrays of the inputs' type, of which one launch has all. */
+/* Sums of which one launch has all. */
 extern "C" cudaError_t ra_k06_writes(const struct ra_kernel *x, bool *keys, bool *queries)
 {
     enum ra_type type = x->q.type;
@@ -347,8 +347,9 @@ extern "C" cudaError_t ra_k06_writes(const struct ra_kernel *x, bool *keys, bool
     struct ra_kernel dk_dv = *x;
     dk_dv.dq = (struct ra_tensor)RA_NO_TENSOR;
     cudaError_t error = k06_takes(&dk_dv, keys);
-    *keys = *keys && x->dk.type == type && x->dv.type == type &&
+    *keys = *keys && (x->dk.type == type || x->dk.type == RA_FLOAT32) && x->dv.type == x->dk.type &&
             x->heads / x->key_heads * x->queries <= most;
-    *queries = *keys && x->dq.type == type && x->keys <= most && in_pairs(x->dq, x->dim);
+    *queries = *keys && x->dk.type == type && x->dq.type == type && x->keys <= most &&
+               in_pairs(x->dq, x->dim);
     return error;
 }

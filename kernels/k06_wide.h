@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
     const struct ra_kernel &x = f.x;
 
     struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
-    if (idle(task.first, task.end, x.dk))
+    if (idle(task.first, task.end, writes_keys(x)))
         return;
     if (begin_or_load<Shape>(shared, f, task, []() {}))
         return;

@@ -44,9 +44,9 @@ struct ra_kernel {
 
     /* Backward: reads lse and delta (B, n, H) float32, adds to dq (B, n, H, D), dk and dv (B, m, G,
      * D), all float32, any number of rows. Or dk and dv, or all three, are of the inputs' type and are
-     * written, every row: see ra_kernel_writes. With `deterministic` equal inputs give equal bits, run
-     * after run. */
-    bool deterministic;
+     * written, every row; dk and dv of float32, too, with `writes_keys`: see ra_kernel_writes. With
+     * `deterministic` equal inputs give equal bits, run after run. */
+    bool deterministic, writes_keys;
     struct ra_tensor delta, dq, dk, dv;
 
     /* For a deterministic backward ra_kernel_semaphores ints, which k03 needs; for k07's forward one,
@@ -85,9 +85,9 @@ ra_kernel_launch ra_k03_forward, ra_k03_backward;
 ra_kernel_launch ra_k04_forward, ra_k05_forward, ra_k06_forward, ra_k07_forward;
 ra_kernel_launch ra_k06_backward, ra_k07_backward;
 
-/* Which gradients of this launch the backward can write in the inputs' type, as all that there is to be
- * added is of this launch: dk and dv (`keys`), and dq too (`queries`). The rest it refuses with
- * cudaErrorNotSupported. All other kernels only add. */
+/* Which gradients of this launch the backward can write, as all that there is to be added is of this
+ * launch: dk and dv (`keys`), in the inputs' type or in float32, and dq too (`queries`), in the inputs' type.
+ * The rest it refuses with cudaErrorNotSupported. All other kernels only add. */
 typedef cudaError_t ra_kernel_writes(const struct ra_kernel *kernel, bool *keys, bool *queries);
 ra_kernel_writes ra_k06_writes, ra_k07_writes;
 

@@ -54,6 +54,8 @@ cudaError_t __wrap_cudaFreeHost(void *pointer);
 cudaError_t __real_cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags);
 cudaError_t __wrap_cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags);
 ra_kernel_launch __real_ra_k02_forward, __wrap_ra_k02_forward;
+int64_t __real_ra_cuda_rest_of_keys(const struct ra_plan *plan, int step);
+int64_t __wrap_ra_cuda_rest_of_keys(const struct ra_plan *plan, int step);
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local bool no_device_memory, no_host_memory, no_foreign_memory, no_launch;
@@ -133,6 +135,16 @@ cudaError_t __wrap_cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle
 cudaError_t __wrap_ra_k02_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
     return no_launch ? cudaErrorInvalidValue : __real_ra_k02_forward(kernel, stream);
+}
+
+/* Gradients of few keys go home in two parts, too, where a test wants that. */
+static bool goes_home_in_parts;
+
+int64_t __wrap_ra_cuda_rest_of_keys(const struct ra_plan *plan, int step)
+{
+    int64_t rest = __real_ra_cuda_rest_of_keys(plan, step);
+    bool last = step > 0 && step == plan->ring.schedule.count - 1;
+    return goes_home_in_parts && last && ra_cuda_of(plan)->pass->in_parts ? (rest + 2) / 3 : rest;
 }
 
 /* ---- Links. */
@@ -647,6 +659,58 @@ static void test_unreached(void)
         run(&p);
         verdict("memory that a rank does not reach, a link that takes %s pointers",
                 device_link ? "device" : "host");
+    }
+}
+
+/* Gradients go home in two parts. */
+static void test_parts(void)
+{
+    goes_home_in_parts = true;
+    for (int type = RA_FLOAT32; type <= RA_BFLOAT16; type++)
+        for (int layout = RA_CONTIGUOUS; layout <= RA_ZIGZAG; layout++)
+            for (int ranks = 2; ranks <= 4; ranks++) {
+                struct problem p = usual(ranks, type);
+                p.config.layout = layout;
+                p.config.has_mask = ranks == 3;
+                p.strided = ranks == 4;
+                run(&p);
+                verdict("in two parts, %s, %s, %d ranks", type_names[type], layout_names[layout],
+                        ranks);
+            }
+    goes_home_in_parts = false;
+}
+
+/* Of rows of many tiles, those that are left for the end are whole waves of them, and few. */
+static void check_rule(void *context, int rank)
+{
+    struct problem *p = context;
+    struct ra_plan *plan;
+    if (!begin_plan(p, &plan, rank))
+        return;
+    int64_t rows = ra_plan_rows(plan, RA_KEY_SIDE);
+    for (int step = 0; step < 2; step++) {
+        int64_t rest = ra_cuda_rest_of_keys(plan, step);
+        int64_t wave = ra_cuda_of(plan)->processors / p->config.key_heads;
+        bool whole = step == 0 || !ra_cuda_of(plan)->pass->in_parts;
+        if (whole ? rest != rows : rest % (128 * wave) != 0 || rest <= 0 || rest > rows / 8)
+            WRONG("rank %d, step %d: of %" PRId64 " rows %" PRId64 " are left", rank, step, rows,
+                  rest);
+    }
+    ra_plan_destroy(plan);
+}
+
+static void test_rule(void)
+{
+    for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++) {
+        struct problem p = usual(2, RA_BFLOAT16);
+        p.config.batch = 1;
+        p.config.queries = 65536;
+        p.config.key_heads = p.config.heads = 16;
+        p.config.dim = 1;
+        p.config.layout = RA_STRIPED;
+        p.config.transport = transport;
+        run_ranks(&p, check_rule);
+        verdict("what goes home first, transport %s", transport_names[transport]);
     }
 }
 
@@ -1267,6 +1331,7 @@ int main(int argc, char **argv)
         void (*run)(void);
     } tests[] = {{"layouts", test_layouts},     {"transports", test_transports},
                  {"unreached", test_unreached}, {"rings", test_rings},
+                 {"parts", test_parts},         {"rule", test_rule},
                  {"shapes", test_shapes},       {"often", test_often},
                  {"threads", test_threads},     {"created", test_created_often},
                  {"late", test_late_streams},   {"deterministic", test_deterministic},

@@ -57,8 +57,8 @@ static struct problem ordinary(const char *name, int64_t n, int64_t m)
                             .pieces = 1};
 }
 
-static double worst[KERNELS];   /* error, as a share of what is allowed */
-static int written_count;       /* problems whose gradients were written in the inputs' type */
+static double worst[KERNELS]; /* error, as a share of what is allowed */
+static int written_count; /* how often gradients were written, in the inputs' type or in float32 */
 static const char *wanted = ""; /* part of the names of the cases to run */
 static bool quick;
 
@@ -697,9 +697,9 @@ static bool same_again(const struct kernel *kernel, struct arrays *x, const stru
     return same;
 }
 
-/* Gradients that a kernel writes in the inputs' type must be those that it adds to 0, rounded; what it says
- * that it cannot write, it must refuse. */
-static bool writes_what_it_adds(const struct kernel *kernel, struct arrays *x,
+/* Gradients that a kernel writes, in the inputs' type or in float32, must be those that it adds to 0,
+ * rounded; what it says that it cannot write, it must refuse. */
+static bool writes_what_it_adds(const struct kernel *kernel, enum ra_type type, struct arrays *x,
                                 const struct sample *s)
 {
     const struct problem *p = s->p;
@@ -707,19 +707,20 @@ static bool writes_what_it_adds(const struct kernel *kernel, struct arrays *x,
     struct ra_kernel writing = x->kernel;
     struct ra_tensor *const tensors[] = {&writing.dq, &writing.dk, &writing.dv};
     struct array written[3];
+    writing.writes_keys = type == RA_FLOAT32;
     for (int i = 0; i < 3; i++) {
         struct array *sum = sums[i];
         double *none = truth_numbers(sum->batch * sum->rows * sum->heads * sum->dim);
         put(sum, none, NULL);
         free(none);
-        written[i] =
-            make_array(p->order, kernel->type, sum->batch, sum->rows, sum->heads, sum->dim, false);
+        written[i] = make_array(p->order, type, sum->batch, sum->rows, sum->heads, sum->dim, false);
         send(&written[i]);
         *tensors[i] = from_row(&written[i], 0);
     }
     bool keys, queries;
     check(kernel->rung->writes(&writing, &keys, &queries), "what is written");
-    bool good = queries || kernel->rung->backward(&writing, 0) == cudaErrorNotSupported ||
+    bool all = type == RA_FLOAT32 ? keys && !queries : queries;
+    bool good = all || kernel->rung->backward(&writing, 0) == cudaErrorNotSupported ||
                 wrong(kernel, p, "gradients that it does not write are not refused");
     if (!queries)
         writing.dq = from_row(&x->dq, 0);
@@ -734,7 +735,7 @@ static bool writes_what_it_adds(const struct kernel *kernel, struct arrays *x,
         int64_t count = written[i].batch * written[i].rows * written[i].heads * written[i].dim;
         good = nothing_beside(kernel, p, truth_names[DQ + i], &written[i], images[0]);
         for (int64_t e = 0; e < count && good; e++) {
-            double rounded = number_rounded(kernel->type, hoped[e]);
+            double rounded = number_rounded(type, hoped[e]);
             good = got[e] == rounded || (isnan(got[e]) && isnan(rounded)) ||
                    wrong(kernel, p, "%s[%" PRId64 "]: writes %g, adds %g", truth_names[DQ + i], e,
                          got[e], hoped[e]);
@@ -776,7 +777,8 @@ static bool solves(const struct kernel *kernel, const struct sample *s)
     if (good && p->deterministic)
         good = same_again(kernel, &x, s, run_backward, backward, &truth_names[DQ], 3);
     if (good && p->pieces == 1 && kernel->rung->writes)
-        good = writes_what_it_adds(kernel, &x, s);
+        good = writes_what_it_adds(kernel, kernel->type, &x, s) &&
+               writes_what_it_adds(kernel, RA_FLOAT32, &x, s);
 
     /* Inputs stay as they are. */
     struct array *const inputs[] = {&x.q, &x.k, &x.v, &x.d_out, &x.mask, &x.lse, &x.delta};
@@ -1231,14 +1233,14 @@ static void try_written(const struct problem *p, bool written)
     int before = written_count, hoped = 0;
     try(p);
     for (int k = 0; k < KERNELS; k++)
-        hoped += written && kernels[k].rung->writes && chosen(kernels[k].name, p->name);
+        hoped += 2 * (written && kernels[k].rung->writes && chosen(kernels[k].name, p->name));
     verdict_count(
         written_count - before == hoped ||
-        wrong(NULL, p, "%d of %d kernels have written gradients", written_count - before, hoped));
+        wrong(NULL, p, "gradients were written %d times, not %d", written_count - before, hoped));
 }
 
-/* On a GPU of compute capability 9.0 gradients of ordinary arrays can be written in the inputs' type; not
- * those that are sums over more rows than one launch adds up well. */
+/* On a GPU of compute capability 9.0 gradients of ordinary arrays can be written; not those that are sums over
+ * more rows than one launch adds up well. */
 static void try_writes(void)
 {
     int capability, device;

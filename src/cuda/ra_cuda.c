@@ -11,7 +11,17 @@
 
 /* ---- Keys. */
 
-/* Copies the mask, and puts this rank's keys into the message that carries them, if they travel. */
+/* Is this an array (B, rows, G, D) without gaps? */
+static bool is_dense(const struct ra_plan *plan, struct ra_tensor x)
+{
+    const struct ra_config *c = &plan->config;
+    struct ra_tensor dense =
+        ra_tensor_bnhd(x.data, x.type, plan->rows[RA_KEY_SIDE], c->key_heads, c->dim);
+    return x.head == dense.head && x.row == dense.row && x.batch == dense.batch;
+}
+
+/* Copies the mask, and puts this rank's keys into the message that carries them, if they travel and a copy
+ * engine cannot take them from where they are. */
 static void pack_keys(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
@@ -21,7 +31,10 @@ static void pack_keys(struct ra_cuda_call *call)
     int64_t bytes = c->batch * m * G * D * ra_type_bytes(c->type);
     if (c->has_mask && c->batch * m > 0)
         RA_DO(plan, ra_signal_mask(cuda->mask, call->x.mask, c->batch, m, call->stream));
-    if (!ra_ring_sends(&plan->ring, plan->link.rank, 0)) {
+    bool sends = ra_ring_sends(&plan->ring, plan->link.rank, 0);
+    call->keys_in_place = sends && cuda->transport == RA_PEER_COPIES && is_dense(plan, call->x.k) &&
+                          is_dense(plan, call->x.v);
+    if (!sends || call->keys_in_place) {
         RA_DO(plan, cudaEventRecord(cuda->packed, call->stream));
         return;
     }
@@ -56,7 +69,7 @@ static void pass_keys(struct ra_cuda_call *call, int step)
     if (ra_ring_receives(&plan->ring, rank, next))
         cuda->pass->expect(call, RA_KEYS, next);
     if (ra_ring_sends(&plan->ring, rank, step))
-        cuda->pass->push(call, RA_KEYS, next,
+        cuda->pass->push(call, RA_KEYS, next, ra_cuda_all_keys(plan, step),
                          ra_cuda_timer(plan, call->backward, step, RA_EVENT_KEYS));
     if (step == 0)
         RA_DO(plan, cudaEventRecord(cuda->keys_left, cuda->keys_stream));
@@ -122,8 +135,8 @@ static void add_lost(struct ra_cuda_call *call, int step)
                                   c->dim, call->stream));
 }
 
-/* Adds the sum of the ranks before, which arrives meanwhile, to this rank's share. */
-static void add_gradients(struct ra_cuda_call *call, int step)
+/* Adds the sum of the ranks before, which arrives meanwhile, to this rank's share: these rows. */
+static void add_gradients(struct ra_cuda_call *call, int step, struct ra_range rows)
 {
     struct ra_plan *plan = call->plan;
     const struct ra_cuda *cuda = plan->own;
@@ -132,26 +145,29 @@ static void add_gradients(struct ra_cuda_call *call, int step)
     int rank = plan->link.rank;
     if (ring->schedule.count == 1)
         return;
-    cuda->pass->await(call, RA_GRADIENTS, step);
+    if (rows.end == ra_ring_rows(ring, rank, step))
+        cuda->pass->await(call, RA_GRADIENTS, step);
     if (ra_ring_receives(ring, rank, step)) {
         RA_DO(plan, cudaEventRecord(cuda->gradients_arrived, cuda->gradients_stream));
         RA_DO(plan, cudaStreamWaitEvent(call->stream, cuda->gradients_arrived, 0));
 
-        /* dk and dv lie one behind the other: of one batch that is twice as many rows. */
-        int64_t all = 2 * c->batch * ra_ring_rows(ring, rank, step), G = c->key_heads, D = c->dim;
-        float *share = ring->gradients[ra_ring_slot(step)];
-        RA_DO(plan, ra_kernel_add(ra_tensor_bnhd(share, RA_FLOAT32, all, G, D),
-                                  ra_tensor_bnhd(ring->gradients[3], RA_FLOAT32, all, G, D), 1, all,
-                                  G, D, call->stream));
+        /* dk and dv lie one behind the other: they are twice as many batches. */
+        int64_t all = ra_ring_rows(ring, rank, step), G = c->key_heads, D = c->dim;
+        struct ra_tensor share =
+            ra_tensor_bnhd(ring->gradients[ra_ring_slot(step)], RA_FLOAT32, all, G, D);
+        struct ra_tensor sum = ra_tensor_bnhd(ring->gradients[3], RA_FLOAT32, all, G, D);
+        RA_DO(plan, ra_kernel_add(ra_tensor_from_row(share, rows.first),
+                                  ra_tensor_from_row(sum, rows.first), 2 * c->batch,
+                                  rows.end - rows.first, G, D, call->stream));
     }
     RA_DO(plan, cudaEventRecord(cuda->summed, call->stream));
     RA_DO(plan, cudaStreamWaitEvent(cuda->gradients_stream, cuda->summed, 0));
-    if (ra_ring_receives(ring, rank, step))
+    if (ra_ring_receives(ring, rank, step) && rows.first == 0)
         cuda->pass->room(call, RA_GRADIENTS, step);
 }
 
-/* Begins to send the sum on, or home, and to receive the next one. */
-static void pass_gradients(struct ra_cuda_call *call, int step)
+/* Begins to send these rows of the sum on, or home, and to receive the next one. */
+static void pass_gradients(struct ra_cuda_call *call, int step, struct ra_range rows)
 {
     struct ra_plan *plan = call->plan;
     const struct ra_cuda *cuda = plan->own;
@@ -167,10 +183,26 @@ static void pass_gradients(struct ra_cuda_call *call, int step)
     if (next < ring->schedule.count && ra_ring_receives(ring, rank, next))
         cuda->pass->expect(call, RA_GRADIENTS, next);
     if (ra_ring_sends(ring, rank, step))
-        cuda->pass->push(call, RA_GRADIENTS, next, timer);
+        cuda->pass->push(call, RA_GRADIENTS, next, rows, timer);
     else if (ra_ring_sends_home(ring, rank, step))
-        cuda->pass->push(call, RA_HOME, step, timer);
+        cuda->pass->push(call, RA_HOME, step, rows, timer);
     RA_DO(plan, cudaEventRecord(cuda->left[ra_ring_slot(step)], cuda->gradients_stream));
+}
+
+/* No work is left behind the last step, beside which its gradients could go home: so most of them go while the
+ * rest is computed. Returns which rows of the keys are the rest; of the other steps, all. */
+static struct ra_range send_ahead(struct ra_cuda_call *call, int step)
+{
+    struct ra_range rows = ra_cuda_all_keys(call->plan, step);
+    int64_t rest = ra_cuda_rest_of_keys(call->plan, step);
+    if (rest < rows.end) {
+        struct ra_range ahead = {rest, rows.end};
+        ra_cuda_fold(call, step, ahead);
+        add_gradients(call, step, ahead);
+        pass_gradients(call, step, ahead);
+        rows.end = rest;
+    }
+    return rows;
 }
 
 /* At which step a rank's own keys are used for the last time. */
@@ -221,7 +253,7 @@ void ra_cuda_enqueue_forward(struct ra_cuda_call *call)
     for (int step = 0; step < plan->ring.schedule.count && ra_cuda_goes_on(plan); step++) {
         ra_cuda_of(plan)->hop = plan->ring.schedule.hop[step];
         pass_keys(call, step);
-        ra_cuda_fold(call, step);
+        ra_cuda_fold(call, step, ra_cuda_all_keys(plan, step));
         leave_keys(call, step);
         take_keys(call, step);
     }
@@ -242,7 +274,7 @@ static void begin_queries(struct ra_cuda_call *call)
     kernel.o = call->x.o;
     kernel.delta = ra_tensor_bhn(cuda->delta, n, c->heads);
     RA_DO(plan, ra_kernel_delta(&kernel, call->stream));
-    if (!call->writes_queries)
+    if (!call->in_callers_queries)
         RA_DO(plan, cudaMemsetAsync(cuda->wide, 0, (size_t)numbers * sizeof(float), call->stream));
     if (cuda->wide_lost)
         RA_DO(plan,
@@ -264,9 +296,9 @@ static void write_gradients(struct ra_cuda_call *call)
     if (c->batch * n > 0 && lost)
         RA_DO(plan, ra_kernel_add(dq, ra_tensor_bnhd(lost, RA_FLOAT32, n, H, D), c->batch, n, H, D,
                                   call->stream));
-    if (c->batch * n > 0 && !call->writes_queries)
+    if (c->batch * n > 0 && !call->in_callers_queries)
         RA_DO(plan, ra_kernel_copy(call->x.dq, dq, c->batch, n, H, D, call->stream));
-    if (numbers > 0 && !call->writes_keys) {
+    if (numbers > 0 && !call->in_callers_keys) {
         RA_DO(plan, ra_kernel_copy(call->x.dk, dk, c->batch, m, G, D, call->stream));
         RA_DO(plan, ra_kernel_copy(call->x.dv, dv, c->batch, m, G, D, call->stream));
     }
@@ -275,18 +307,20 @@ static void write_gradients(struct ra_cuda_call *call)
 void ra_cuda_enqueue_backward(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
-    ra_cuda_find_writes(call);
     pack_keys(call);
+    ra_cuda_find_writes(call, 0);
     begin_queries(call);
     for (int step = 0; step < plan->ring.schedule.count && ra_cuda_goes_on(plan); step++) {
         ra_cuda_of(plan)->hop = plan->ring.schedule.hop[step];
         pass_keys(call, step);
+        ra_cuda_find_writes(call, step);
         clear_gradients(call, step);
-        ra_cuda_fold(call, step);
+        struct ra_range rest = send_ahead(call, step);
+        ra_cuda_fold(call, step, rest);
         add_lost(call, step);
         leave_keys(call, step);
-        add_gradients(call, step);
-        pass_gradients(call, step);
+        add_gradients(call, step, rest);
+        pass_gradients(call, step, rest);
         take_keys(call, step);
     }
     take_gradients(call);

@@ -10,6 +10,7 @@
 
 #include "ra_kernel.h"
 #include "ra_plan.h"
+#include "ra_range.h"
 #include "ra_signal.h"
 
 /* Up to so many numbers of a row, or keys, k07's forward is faster than k06's. */
@@ -38,8 +39,12 @@ struct ra_cuda_call {
     struct ra_arrays x;
     cudaStream_t stream; /* the caller's */
     bool backward;
-    bool writes_keys, writes_queries; /* the launch itself writes dk and dv, and dq */
-    int number, backward_number;      /* of this call, and of this backward */
+    bool keys_in_place; /* this rank's keys leave from the caller's arrays */
+
+    /* The launches of this step write dk and dv, instead of adding to them; and a call's only launch does so
+     * in the caller's arrays, and writes dq, too. */
+    bool writes_keys, in_callers_keys, in_callers_queries;
+    int number, backward_number; /* of this call, and of this backward */
 };
 
 /* A table for each transport. A message is named by its kind and by the step in which it is used by
@@ -51,8 +56,11 @@ struct ra_cuda_transport {
     /* This rank's place for the message is free: it may come from now on. */
     void (*expect)(struct ra_cuda_call *call, enum ra_message message, int step);
 
-    /* Sends the message from where the ring has it. `timer` is that of the copy; may be NULL. */
-    void (*push)(struct ra_cuda_call *call, enum ra_message message, int step,
+    /* Sends these rows of the message from where the ring has it: all of them but for gradients that go home
+     * `in_parts`, from the last rows to the first, which end the message. `timer` is that of the copy; may be
+     * NULL. */
+    bool in_parts;
+    void (*push)(struct ra_cuda_call *call, enum ra_message message, int step, struct ra_range rows,
                  struct ra_cuda_timer *timer);
 
     /* Holds the stream until the message of this step, if there is one, has come. */
@@ -67,7 +75,7 @@ extern const struct ra_cuda_transport ra_cuda_peer_copies, ra_cuda_device_link, 
 /* ---- The plan's own part. */
 
 struct ra_cuda {
-    int device;
+    int device, processors;
     char device_name[64];
     int capability;              /* compute capability, times ten */
     enum ra_transport transport; /* RA_ANY_TRANSPORT: not agreed upon yet, or no messages */
@@ -189,13 +197,17 @@ void ra_cuda_enqueue_backward(struct ra_cuda_call *call);
 /* The part of a kernel that all launches of a plan have in common. */
 struct ra_kernel ra_cuda_kernel(const struct ra_plan *plan);
 
-/* Folds the keys of this step: every span of the queries against every span of the keys, but for those
- * of which nobody sees anything. */
-void ra_cuda_fold(struct ra_cuda_call *call, int step);
+/* All rows of the keys of this step; and how many of them, the first, are left for the end: of the last step,
+ * so many that the gradients of all others go home while these are computed. */
+struct ra_range ra_cuda_all_keys(const struct ra_plan *plan, int step);
+int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan, int step);
 
-/* Finds out whether the kernel can write gradients to the caller's arrays: if they need no sum in memory,
- * as the backward is one launch. */
-void ra_cuda_find_writes(struct ra_cuda_call *call);
+/* Folds these rows of the keys of this step: every span of the queries against every span of the keys, but
+ * for those of which nobody sees anything. */
+void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_range rows);
+
+/* Finds out which gradients the launches of this step can write: those that need no sum in memory. */
+void ra_cuda_find_writes(struct ra_cuda_call *call, int step);
 
 /* Counts the launches of a rank by span of queries (launches may be NULL); says whether one span
  * has several, between which there is a carry, and how many semaphores the backward needs. */

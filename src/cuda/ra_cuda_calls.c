@@ -60,6 +60,8 @@ static enum ra_status end(struct ra_cuda_call *call)
     struct ra_plan *plan = call->plan;
     struct ra_cuda *cuda = plan->own;
     cuda->hop = -1;
+    if (call->keys_in_place)
+        RA_DO(plan, cudaStreamWaitEvent(call->stream, cuda->keys_left, 0));
     RA_DO(plan, cudaEventRecord(cuda->ended, call->stream));
 
     /* If the link passes messages, nothing is left to be waited for. */

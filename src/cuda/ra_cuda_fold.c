@@ -120,9 +120,10 @@ struct key_arrays {
     struct ra_tensor k, v, mask, dk, dv, dk_lost, dv_lost;
 };
 
-/* Span s of the queries, from row a on, and a span of the keys, from row b on. */
+/* Span s of the queries, from row a on, and a span of the keys, from row b on; backward, those of its rows
+ * that are among these. */
 static void launch(struct ra_cuda_call *call, struct ra_kernel *kernel, int64_t s, int64_t a,
-                   int64_t b, const struct key_arrays *keys)
+                   int64_t b, struct ra_range rows, const struct key_arrays *keys)
 {
     struct ra_plan *plan = call->plan;
     struct ra_cuda *cuda = plan->own;
@@ -130,7 +131,7 @@ static void launch(struct ra_cuda_call *call, struct ra_kernel *kernel, int64_t 
     const struct ra_arrays *x = &call->x;
     int64_t n = plan->rows[RA_QUERY_SIDE], H = c->heads;
     struct ra_tensor wide = ra_tensor_bnhd(cuda->wide, RA_FLOAT32, n, H, c->dim);
-    struct ra_tensor dq = call->writes_queries ? x->dq : wide;
+    struct ra_tensor dq = call->in_callers_queries ? x->dq : wide;
     struct ra_tensor wide_lost = lost_of(call, cuda->wide_lost, c->dim);
     kernel->q = ra_tensor_from_row(x->q, a);
     kernel->k = ra_tensor_from_row(keys->k, b);
@@ -155,10 +156,15 @@ static void launch(struct ra_cuda_call *call, struct ra_kernel *kernel, int64_t 
     kernel->dv = ra_tensor_from_row(keys->dv, b);
     kernel->dk_lost = ra_tensor_from_row(keys->dk_lost, b);
     kernel->dv_lost = ra_tensor_from_row(keys->dv_lost, b);
+    kernel->writes_keys = call->writes_keys;
+    int64_t first = ra_most(0, rows.first - b), end = ra_least(kernel->keys, rows.end - b);
+    if (first >= end)
+        return;
+    struct ra_kernel part = ra_kernel_keys(*kernel, first, end - first);
     if (c->type != RA_FLOAT32)
-        RA_DO(plan, ra_k07_backward(kernel, call->stream));
+        RA_DO(plan, ra_k07_backward(&part, call->stream));
     else
-        RA_DO(plan, ra_k02_backward(kernel, call->stream));
+        RA_DO(plan, ra_k02_backward(&part, call->stream));
 }
 
 /* dk and dv of a share, which lie one behind the other. */
@@ -173,12 +179,13 @@ static void open_share(const struct ra_plan *plan, int64_t rows, float *share, s
     *dv = ra_tensor_bnhd(share + c->batch * rows * G * c->dim, RA_FLOAT32, rows, G, c->dim);
 }
 
-/* Where dk and dv of this step go: into this rank's share, or to where the caller wants them. */
+/* Where dk and dv of this step go: into this rank's share or, of a single launch, to where the caller wants
+ * them. */
 static void open_gradients(const struct ra_cuda_call *call, int step, struct key_arrays *keys)
 {
     const struct ra_plan *plan = call->plan;
     int64_t rows = ra_ring_rows(&plan->ring, plan->link.rank, step);
-    if (call->writes_keys) {
+    if (call->in_callers_keys) {
         keys->dk = call->x.dk;
         keys->dv = call->x.dv;
         return;
@@ -187,27 +194,56 @@ static void open_gradients(const struct ra_cuda_call *call, int step, struct key
     open_share(plan, rows, ra_cuda_of(plan)->share_lost, &keys->dk_lost, &keys->dv_lost);
 }
 
-void ra_cuda_find_writes(struct ra_cuda_call *call)
+void ra_cuda_find_writes(struct ra_cuda_call *call, int step)
 {
     struct ra_plan *plan = call->plan;
     const struct ra_arrays *x = &call->x;
     struct ra_kernel kernel = ra_cuda_kernel(plan);
-    if (plan->config.type == RA_FLOAT32 || plan->ring.schedule.count > 1 ||
-        ra_layout_spans(plan->layouts[RA_QUERY_SIDE]) > 1 ||
+    struct key_arrays keys = {.dk = x->dk, .dv = x->dv};
+    bool single = plan->ring.schedule.count == 1;
+    call->writes_keys = call->in_callers_keys = call->in_callers_queries = false;
+    if (plan->config.type == RA_FLOAT32 || ra_layout_spans(plan->layouts[RA_QUERY_SIDE]) > 1 ||
         ra_layout_spans(plan->layouts[RA_KEY_SIDE]) > 1 ||
-        !is_seen(plan, plan->link.rank, 0, 0, 0, &kernel))
+        !is_seen(plan, plan->link.rank, 0, step, 0, &kernel))
         return;
+    open_keys(call, step, &keys.k, &keys.v, &keys.mask);
+    if (!single)
+        open_gradients(call, step, &keys);
     kernel.q = x->q;
-    kernel.k = x->k;
-    kernel.v = x->v;
+    kernel.k = keys.k;
+    kernel.v = keys.v;
     kernel.d_out = x->d_out;
-    kernel.dq = x->dq;
-    kernel.dk = x->dk;
-    kernel.dv = x->dv;
-    RA_DO(plan, ra_k07_writes(&kernel, &call->writes_keys, &call->writes_queries));
+    kernel.dq = single ? x->dq : (struct ra_tensor)RA_NO_TENSOR;
+    kernel.dk = keys.dk;
+    kernel.dv = keys.dv;
+    RA_DO(plan, ra_k07_writes(&kernel, &call->writes_keys, &call->in_callers_queries));
+    call->in_callers_keys = single && call->writes_keys;
 }
 
-void ra_cuda_fold(struct ra_cuda_call *call, int step)
+struct ra_range ra_cuda_all_keys(const struct ra_plan *plan, int step)
+{
+    return (struct ra_range){0, ra_ring_rows(&plan->ring, plan->link.rank, step)};
+}
+
+int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan, int step)
+{
+    /* A key's gradients, 8 bytes for each of its numbers, leave in the time in which a Hopper works on it
+     * for some 2,000 queries, of all heads that read it. A tile has 128 keys; they come in whole waves. The
+     * first keys are those that most queries see under a causal mask. */
+    enum { QUERIES = 2048, TILE = 128, MOST_COPIES = 16 };
+    const struct ra_config *c = &plan->config;
+    const struct ra_cuda *cuda = plan->own;
+    int64_t rows = ra_cuda_all_keys(plan, step).end, tiles = (rows + TILE - 1) / TILE;
+    int64_t queries = plan->rows[RA_QUERY_SIDE] * (c->heads / c->key_heads);
+    int64_t wave = ra_most(1, cuda->processors / ra_most(1, c->batch * c->key_heads));
+    int64_t needed = tiles * QUERIES / (queries + QUERIES) + 1;
+    int64_t rest = (needed + wave - 1) / wave * wave;
+    bool last = step > 0 && step == plan->ring.schedule.count - 1 && cuda->pass->in_parts;
+    bool good = last && !cuda->share_lost && 2 * c->batch <= MOST_COPIES && rest < tiles;
+    return good ? rest * TILE : rows;
+}
+
+void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_range rows)
 {
     struct ra_plan *plan = call->plan;
     struct ra_cuda *cuda = plan->own;
@@ -217,14 +253,15 @@ void ra_cuda_fold(struct ra_cuda_call *call, int step)
     int rank = plan->link.rank;
     int64_t a = 0;
     open_keys(call, step, &keys.k, &keys.v, &keys.mask);
-    ra_cuda_begins(plan, timer, call->stream);
+    if (rows.end == ra_cuda_all_keys(plan, step).end)
+        ra_cuda_begins(plan, timer, call->stream);
     if (call->backward)
         open_gradients(call, step, &keys);
     for (int64_t s = 0; s < ra_layout_spans(plan->layouts[RA_QUERY_SIDE]); s++) {
         int64_t b = 0;
         for (int64_t t = 0; t < ra_layout_spans(plan->layouts[RA_KEY_SIDE]); t++) {
             if (is_seen(plan, rank, s, step, t, &kernel))
-                launch(call, &kernel, s, a, b, &keys);
+                launch(call, &kernel, s, a, b, rows, &keys);
             b += kernel.keys;
         }
 
@@ -232,7 +269,7 @@ void ra_cuda_fold(struct ra_cuda_call *call, int step)
         if (!call->backward && step == 0 && cuda->launches[s] == 0 && kernel.queries > 0) {
             kernel.keys = 0;
             kernel.band = (struct ra_band){1, 0};
-            launch(call, &kernel, s, a, 0, &keys);
+            launch(call, &kernel, s, a, 0, rows, &keys);
         }
         a += kernel.queries;
     }

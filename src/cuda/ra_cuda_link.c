@@ -116,23 +116,25 @@ static void expect(struct ra_cuda_call *call, enum ra_message message, int step)
 }
 
 static void push_from_device(struct ra_cuda_call *call, enum ra_message message, int step,
-                             struct ra_cuda_timer *timer)
+                             struct ra_range rows, struct ra_cuda_timer *timer)
 {
     struct ra_plan *plan = call->plan;
     const struct ra_link *link = &plan->link;
     struct passed out = outgoing(plan, message, step);
     (void)timer;
+    (void)rows;
     if (settle(plan, message))
         link->send(link->self, message, out.hop, out.distance, out.device, out.bytes);
 }
 
 static void push_from_host(struct ra_cuda_call *call, enum ra_message message, int step,
-                           struct ra_cuda_timer *timer)
+                           struct ra_range rows, struct ra_cuda_timer *timer)
 {
     struct ra_plan *plan = call->plan;
     const struct ra_link *link = &plan->link;
     struct passed out = outgoing(plan, message, step);
     (void)timer;
+    (void)rows;
 
     /* Keys that came by the link are in the host's memory already. */
     if (message != RA_KEYS || step == 1)

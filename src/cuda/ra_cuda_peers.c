@@ -117,7 +117,43 @@ static void expect(struct ra_cuda_call *call, enum ra_message message, int step)
     (void)step;
 }
 
-static void push(struct ra_cuda_call *call, enum ra_message message, int step,
+/* Of a message a number of bytes from `offset` on, from there. */
+static void copy(struct ra_plan *plan, char *place, int64_t offset, const void *from, int64_t bytes,
+                 cudaStream_t stream)
+{
+    if (bytes > 0)
+        RA_DO(plan,
+              cudaMemcpyAsync(place + offset, from, (size_t)bytes, cudaMemcpyDefault, stream));
+}
+
+/* This rank's own keys, from where the caller has them, and the mask. */
+static void copy_own_keys(struct ra_cuda_call *call, char *place)
+{
+    struct ra_plan *plan = call->plan;
+    const struct ra_config *c = &plan->config;
+    cudaStream_t stream = ra_cuda_stream(plan, RA_KEYS);
+    int64_t m = plan->rows[RA_KEY_SIDE];
+    int64_t bytes = c->batch * m * c->key_heads * c->dim * ra_type_bytes(c->type);
+    copy(plan, place, 0, call->x.k.data, bytes, stream);
+    copy(plan, place, bytes, call->x.v.data, bytes, stream);
+    if (c->has_mask)
+        copy(plan, place, 2 * bytes, ra_cuda_of(plan)->mask, c->batch * m, stream);
+}
+
+/* Rows of a share of `all` rows: of dk and dv, of every batch. */
+static void copy_gradients(struct ra_plan *plan, char *place, const char *from,
+                           struct ra_range rows, int64_t all)
+{
+    int64_t arrays = rows.end - rows.first == all ? 1 : 2 * plan->config.batch;
+    int64_t row = plan->ring.gradient_bytes / arrays;
+    for (int64_t i = 0; i < arrays; i++) {
+        int64_t offset = (i * all + rows.first) * row;
+        copy(plan, place, offset, from + offset, (rows.end - rows.first) * row,
+             ra_cuda_stream(plan, RA_GRADIENTS));
+    }
+}
+
+static void push(struct ra_cuda_call *call, enum ra_message message, int step, struct ra_range rows,
                  struct ra_cuda_timer *timer)
 {
     struct ra_plan *plan = call->plan;
@@ -129,22 +165,26 @@ static void push(struct ra_cuda_call *call, enum ra_message message, int step,
     int to = home ? ra_ring_origin(ring, rank, step)
                   : ra_ring_rank_at(ring, rank, ra_ring_jump(ring, sent_at));
     int number = number_of(call, message);
-    int64_t rows = ra_ring_rows(ring, rank, sent_at);
+    int64_t all = ra_ring_rows(ring, rank, sent_at);
 
-    /* Where it goes, from where. Gradients that come home replace the share that lay there, which
+    /* Where it goes. Gradients that come home replace the share that lay there, which
      * has left before: for them there is always room. */
     const struct ra_peer *peer = &cuda->peers[to];
-    int64_t place =
-        message == RA_KEYS ? peer->keys[ra_ring_slot(step)] : peer->gradients[home ? 0 : 3];
-    const void *from = message == RA_KEYS ? ring->keys[slot] : (void *)ring->gradients[slot];
-    int64_t bytes = rows * (message == RA_KEYS ? ring->key_bytes : ring->gradient_bytes);
+    char *place = peer->memory + (message == RA_KEYS ? peer->keys[ra_ring_slot(step)]
+                                                     : peer->gradients[home ? 0 : 3]);
     if (!home)
         wait_for_signal(plan, to, message, true, step, number, stream);
-    ra_cuda_begins(plan, timer, stream);
-    RA_DO(plan,
-          cudaMemcpyAsync(peer->memory + place, from, (size_t)bytes, cudaMemcpyDefault, stream));
+    if (rows.end == all)
+        ra_cuda_begins(plan, timer, stream);
+    if (message != RA_KEYS)
+        copy_gradients(plan, place, (const char *)ring->gradients[slot], rows, all);
+    else if (sent_at == 0 && call->keys_in_place)
+        copy_own_keys(call, place);
+    else
+        copy(plan, place, 0, ring->keys[slot], all * ring->key_bytes, stream);
     ra_cuda_ends(plan, timer, stream);
-    send_signal(plan, to, message, false, step, number, stream);
+    if (rows.first == 0)
+        send_signal(plan, to, message, false, step, number, stream);
 }
 
 static void await(struct ra_cuda_call *call, enum ra_message message, int step)
@@ -171,5 +211,9 @@ static void room(struct ra_cuda_call *call, enum ra_message message, int step)
                 number_of(call, message) + next_call, ra_cuda_stream(plan, message));
 }
 
-const struct ra_cuda_transport ra_cuda_peer_copies = {
-    .name = "peer copies", .expect = expect, .push = push, .await = await, .room = room};
+const struct ra_cuda_transport ra_cuda_peer_copies = {.name = "peer copies",
+                                                      .expect = expect,
+                                                      .in_parts = true,
+                                                      .push = push,
+                                                      .await = await,
+                                                      .room = room};

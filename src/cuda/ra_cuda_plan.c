@@ -145,10 +145,10 @@ static int describe(const struct ra_plan *plan, int rank, char *text, size_t siz
                         bytes);
     bool several = plan->ring.schedule.count > 1, given = several && cuda->why[0];
     const char *transport = !several ? "none needed" : cuda->pass ? cuda->pass->name : "none";
-    return snprintf(text, size, "device %d: %s; %" PRId64
-                    " bytes on it\nkernels: %s\ntransport: %s%s%s\n",
-                    cuda->device, cuda->device_name, bytes, kernels_of(plan), transport, given ? ", as " : "",
-                    given ? cuda->why : "");
+    return snprintf(text, size,
+                    "device %d: %s; %" PRId64 " bytes on it\nkernels: %s\ntransport: %s%s%s\n",
+                    cuda->device, cuda->device_name, bytes, kernels_of(plan), transport,
+                    given ? ", as " : "", given ? cuda->why : "");
 }
 
 /* ---- The end of a plan. */
@@ -231,6 +231,7 @@ static void begin_device(struct ra_plan *plan)
     if (RA_DO(plan, cudaGetDeviceProperties(&properties, cuda->device))) {
         snprintf(cuda->device_name, sizeof cuda->device_name, "%.60s", properties.name);
         cuda->capability = 10 * properties.major + properties.minor;
+        cuda->processors = properties.multiProcessorCount;
         cuda->reaches_all_memory = properties.pageableMemoryAccess;
     }
 

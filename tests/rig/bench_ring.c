@@ -27,28 +27,25 @@ static struct spread spread_of(double mine)
     return spread;
 }
 
-/* What each GPU does alone, all of them at once: one causal launch over so many tokens, forward and
- * backward, in TFLOP/s, by the kernels that the library launches for so many. A call of the ring is a
- * launch for each rank; here there are as many, so that both work equally long: a GPU that has done so
- * for a second is slower than a rested one. */
-static void rates_alone(struct shape shape, struct spread rates[2])
+/* What each GPU does alone, all of them at once, in one pass: one causal launch over so many tokens, in
+ * TFLOP/s, by the kernel that the library launches for so many. A call of the ring is a launch for each
+ * rank; here there are as many, so that both work equally long: a GPU that has done so for a second is slower
+ * than a rested one. */
+static struct spread rate_alone(struct shape shape, int p)
 {
     struct set sets[MOST_SETS];
+    const struct pass *pass = &passes[2 * p];
     int count = sets_make(sets, &ra_ladder[RA_K06], shape, RA_BFLOAT16);
     for (int i = 0; i < count; i++) {
         sets[i].kernel.band = (struct ra_band){-RA_BAND_FAR, 0};
         forward(&sets[i]);
+        sets[i].rung = &ra_ladder[p == 0 ? RA_K06 : RA_K07];
     }
     MPI_Barrier(MPI_COMM_WORLD);
-    for (int p = 0; p < 2; p++) {
-        const struct pass *pass = &passes[2 * p];
-        for (int i = 0; i < count; i++)
-            sets[i].rung = &ra_ladder[p == 0 ? RA_K06 : RA_K07];
-        double ms = measure(pass->run, sets, count, bench.repeats * rig.ranks);
-        struct work work = work_of(shape, RA_BFLOAT16, true, pass);
-        rates[p] = spread_of(1e-9 * work.operations / ms);
-    }
+    double ms = measure(pass->run, sets, count, bench.repeats * rig.ranks);
+    struct work work = work_of(shape, RA_BFLOAT16, true, pass);
     sets_free(sets, count);
+    return spread_of(1e-9 * work.operations / ms);
 }
 
 /* GB/s of one message from every rank to its right neighbour at once, with nothing else to do: from
@@ -233,15 +230,16 @@ static void *ring_arrays(struct ra_plan *plan, const struct ra_config *config,
     return memory;
 }
 
-/* Before the lines of a shape: how messages pass, and what they are compared with. */
-static void print_alone(struct ra_plan *plan, struct shape shape, struct shape larger,
-                        const struct spread alone[2], const struct spread same_work[2],
-                        int64_t message, double link)
+/* Before the lines of a shape: how messages pass, and what the links do alone. */
+static void print_shape(struct ra_plan *plan, struct shape shape)
 {
     static char text[16384];
-    char rows[128], more_rows[128];
+    char rows[128];
+    int64_t message = 4 * shape.rows * shape.key_heads * shape.dim;
+    double link = rig.ranks > 1 ? transfer_rate(message) : 0;
+    if (rig.rank > 0)
+        return;
     shape_name(shape, rows, sizeof rows);
-    shape_name(larger, more_rows, sizeof more_rows);
     printf("\nring of %d, %s per GPU, d%" PRId64 ", causal, bf16\n", rig.ranks, rows, shape.dim);
 
     /* The plan says how messages pass. */
@@ -256,16 +254,10 @@ static void print_alone(struct ra_plan *plan, struct shape shape, struct shape l
         puts("the GPUs do not reach each other's memory");
 
     /* A hop of a striped ring is a launch over n x n, causal or causal but for the diagonal. */
-    printf(
-        "own rate: what each GPU does alone, all at once, in one causal launch over the tokens of "
-        "its share,\n          %s: forward %.1f TFLOP/s (%.1f to %.1f), backward %.1f (%.1f to "
-        "%.1f)\n",
-        rows, alone[0].mean, alone[0].least, alone[0].largest, alone[1].mean, alone[1].least,
-        alone[1].largest);
-    printf("          over as many tokens as make the multiply-adds of its part of the ring, %s:\n"
-           "          forward %.1f, backward %.1f\n",
-           more_rows, same_work[0].mean, same_work[1].mean);
-    printf("%-8s %-11s %-4s %-10s %10s %8s %10s %10s\n", "pass", "shape/GPU", "dim", "layout", "ms",
+    puts("own rate: what each GPU does alone, all at once, in one causal launch over the tokens of "
+         "its "
+         "share,\n          right before and right after the ring");
+    printf("%-8s %-11s %-4s %-10s %10s %8s %17s %10s\n", "pass", "shape/GPU", "dim", "layout", "ms",
            "TFLOP/s", "own rate", "efficiency");
 }
 
@@ -284,23 +276,9 @@ static void check_ring(struct ra_plan *plan, const struct ra_arrays *arrays,
     }
 }
 
-/* What a GPU does alone, and what the links do alone, before the lines of a shape. */
-static void measure_alone(struct ra_plan *plan, struct shape shape, struct spread alone[2])
-{
-    struct spread same_work[2];
-    struct shape larger = shape;
-    larger.rows = (int64_t)((double)shape.rows * sqrt(rig.ranks) / 128 + 0.5) * 128;
-    rates_alone(shape, alone);
-    rates_alone(larger, same_work);
-    int64_t message = 4 * shape.rows * shape.key_heads * shape.dim;
-    double link = rig.ranks > 1 ? transfer_rate(message) : 0;
-    if (rig.rank == 0)
-        print_alone(plan, shape, larger, alone, same_work, message, link);
-}
-
 /* One line, of a pass that took so many milliseconds. */
 static void print_ring(struct shape shape, const char *layout, int pass, double ms,
-                       double rate_alone)
+                       const struct spread alone[2])
 {
     char shapes[128];
     shape_name(shape, shapes, sizeof shapes);
@@ -310,8 +288,9 @@ static void print_ring(struct shape shape, const char *layout, int pass, double 
     double rate = 1e-9 * operations / ms;
     const char *name = passes[2 * pass].name;
     if (rig.rank == 0)
-        printf("%-8s %-11s d%-4" PRId64 "%-10s %10.3f %8.1f %10.1f %8.1f %%\n", name, shapes,
-               shape.dim, layout, ms, rate, rate_alone, 100 * rate / rate_alone);
+        printf("%-8s %-11s d%-4" PRId64 "%-10s %10.3f %8.1f %8.1f %8.1f %8.1f %%\n", name, shapes,
+               shape.dim, layout, ms, rate, alone[0].mean, alone[1].mean,
+               200 * rate / (alone[0].mean + alone[1].mean));
     if (bench.csv)
         fprintf(bench.csv, "ring of %d %s,%s,%s,%" PRId64 ",causal,bf16,%.6f,%.3f,%.6g,,,,,\n",
                 rig.ranks, layout, name, shapes, shape.dim, ms, rate, operations);
@@ -336,7 +315,6 @@ static struct ra_config ring_config(struct shape shape, enum ra_layout_kind layo
 static void ring_lines(struct shape shape)
 {
     static const enum ra_layout_kind layouts[] = {RA_STRIPED, RA_ZIGZAG, RA_CONTIGUOUS};
-    struct spread alone[2];
     bool begun = false;
     char shapes[128];
     shape_name(shape, shapes, sizeof shapes);
@@ -356,7 +334,7 @@ static void ring_lines(struct shape shape)
         struct ra_config config = ring_config(shape, layouts[l]);
         struct ra_plan *plan = rig_plan(&config);
         if (!begun)
-            measure_alone(plan, shape, alone);
+            print_shape(plan, shape);
         begun = true;
 
         struct ra_arrays arrays;
@@ -366,9 +344,11 @@ static void ring_lines(struct shape shape)
             if (!asked[p])
                 continue;
             enum calls calls = p == 0 ? FORWARD : BACKWARD;
+            struct spread alone[2] = {rate_alone(shape, p)};
             double ms = measure_ring(plan, &arrays, calls);
+            alone[1] = rate_alone(shape, p);
             check_ring(plan, &arrays, &config, p == 1);
-            print_ring(shape, layout, p, ms, alone[p].mean);
+            print_ring(shape, layout, p, ms, alone);
             if (bench.has_timeline)
                 write_timeline(names[p], config, &arrays, calls);
         }

@@ -278,6 +278,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int which
     memset(properties, 0, sizeof *properties);
     strcpy(properties->name, "stand-in on the host");
     properties->major = 9;
+    properties->multiProcessorCount = 132;
     return cudaSuccess;
 }
 
@@ -768,7 +769,7 @@ static bool attend_all(struct work *work)
 
     /* dk and dv that are written are sums over several heads, too: in float32, from 0 on. */
     struct ra_tensor sums[2] = {x.dk, x.dv}, written[2] = {x.dk, x.dv};
-    bool writes = work->value && x.dk.type != RA_FLOAT32;
+    bool writes = work->value && (x.writes_keys || x.dk.type != RA_FLOAT32);
     size_t count = (size_t)(x.batch * x.keys * x.key_heads * x.dim);
     for (int i = 0; i < 2 && writes; i++)
         sums[i] = ra_tensor_bnhd(calloc(count + 1, sizeof(float)), RA_FLOAT32, x.keys, x.key_heads,
@@ -833,8 +834,9 @@ RETURNS(ra_k07_backward(const struct ra_kernel *kernel, cudaStream_t stream),
 cudaError_t ra_k07_writes(const struct ra_kernel *kernel, bool *keys, bool *queries)
 {
     enum ra_type type = kernel->q.type;
-    *keys = type != RA_FLOAT32 && kernel->dk.type == type && kernel->dv.type == type;
-    *queries = *keys && kernel->dq.type == type && kernel->deterministic;
+    *keys = type != RA_FLOAT32 && (kernel->dk.type == type || kernel->dk.type == RA_FLOAT32) &&
+            kernel->dv.type == kernel->dk.type;
+    *queries = *keys && kernel->dk.type == type && kernel->dq.type == type && kernel->deterministic;
     return cudaSuccess;
 }
 
