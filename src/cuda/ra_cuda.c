@@ -105,7 +105,8 @@ static void take_keys(struct ra_cuda_call *call, int step)
 
 /* ---- Gradients. */
 
-/* Sets this rank's share of the gradients of this step's keys to 0, once what lay there has left. */
+/* Sets this rank's share of the gradients of this step's keys to 0, once what lay there has left; or its
+ * launch writes them. */
 static void clear_gradients(struct ra_cuda_call *call, int step)
 {
     struct ra_plan *plan = call->plan;
@@ -113,6 +114,7 @@ static void clear_gradients(struct ra_cuda_call *call, int step)
     int slot = ra_ring_slot(step);
     int64_t bytes = ra_ring_rows(ring, plan->link.rank, step) * ring->gradient_bytes;
     float *lost = ra_cuda_of(plan)->share_lost;
+    ra_cuda_find_writes(call, step);
     RA_DO(plan, cudaStreamWaitEvent(call->stream, ra_cuda_of(plan)->left[slot], 0));
     if (bytes > 0 && !call->writes_keys)
         RA_DO(plan, cudaMemsetAsync(ring->gradients[slot], 0, (size_t)bytes, call->stream));
@@ -259,7 +261,7 @@ void ra_cuda_enqueue_forward(struct ra_cuda_call *call)
     }
 }
 
-/* delta of all queries, and dq, a sum, which begins at 0. */
+/* delta of all queries, and dq: a sum, which begins at 0, unless a single launch writes it. */
 static void begin_queries(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
@@ -268,6 +270,7 @@ static void begin_queries(struct ra_cuda_call *call)
     int64_t n = plan->rows[RA_QUERY_SIDE], numbers = c->batch * n * c->heads * c->dim;
     if (numbers == 0)
         return;
+    ra_cuda_find_writes(call, 0);
     struct ra_kernel kernel = ra_cuda_kernel(plan);
     kernel.queries = n;
     kernel.d_out = call->x.d_out;
@@ -308,12 +311,10 @@ void ra_cuda_enqueue_backward(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
     pack_keys(call);
-    ra_cuda_find_writes(call, 0);
     begin_queries(call);
     for (int step = 0; step < plan->ring.schedule.count && ra_cuda_goes_on(plan); step++) {
         ra_cuda_of(plan)->hop = plan->ring.schedule.hop[step];
         pass_keys(call, step);
-        ra_cuda_find_writes(call, step);
         clear_gradients(call, step);
         struct ra_range rest = send_ahead(call, step);
         ra_cuda_fold(call, step, rest);
