@@ -22,6 +22,13 @@ a round. Ours is called
 
 and must print the same line.
 
+With --ours and --ranks P there is no PyTorch: one rank, P ranks with a thread each, and P programs
+of one rank at once take turns, each rank or program on a processor of its own. The last says what P
+processors of this machine are worth at the same time: they share clock, memory and caches, and on a
+virtual machine with others. A quarter of the length is enough for that.
+
+    step_cpu.py --length 8192 --threads 1 --repeat 2 --rounds 3 --ours build/10-transformer --ranks 8
+
 PyTorch goes into a folder outside the repository, and this is run from the repository's root:
 
     python3 -m venv SOME-FOLDER
@@ -182,18 +189,56 @@ class Theirs:
 
 
 class Ours:
-    def __init__(self, program, options):
+    def __init__(self, program, options, **changed):
         self.command = [program, "bench"]
         for name, _ in SIZES:
-            self.command += ["--" + name, str(getattr(options, name.replace("-", "_")))]
+            value = changed.get(name, getattr(options, name.replace("-", "_")))
+            self.command += ["--" + name, str(value)]
 
-    def seconds(self):
-        done = subprocess.run(self.command, capture_output=True, text=True)
-        line = LINE.search(done.stdout)
-        if done.returncode != 0 or not line:
-            sys.exit(f"step_cpu: {' '.join(self.command)}: exit status {done.returncode}, no line "
-                     f"'seconds per step X': {(done.stderr or done.stdout).strip()}")
+    def start(self, before=()):
+        return subprocess.Popen([*before, *self.command], stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+
+    def seconds(self, process=None):
+        process = process or self.start()
+        output, errors = process.communicate()
+        line = LINE.search(output)
+        if process.returncode != 0 or not line:
+            sys.exit(f"step_cpu: {' '.join(self.command)}: exit status {process.returncode}, no "
+                     f"line 'seconds per step X': {(errors or output).strip()}")
         return float(line[1])
+
+
+# ---- Ranks ----
+
+
+def scale(options):
+    P, processors = options.ranks, sorted(os.sched_getaffinity(0))
+    places = processors[::len(processors) // P][:P]
+    whole = Ours(options.ours, options)
+    whole.command += ["--layout", "zigzag"]
+    part = Ours(options.ours, options, length=max(1, options.length // 4))
+    ranks = ["mpirun", "--bind-to", "none", "-n", str(P), "sh", "-c", "place=$(echo $0 | cut -d, -f"
+             "$((OMPI_COMM_WORLD_RANK + 1))) && exec taskset -c $place \"$@\"",
+             ",".join(map(str, places))]
+
+    def alone(ours):
+        return ours.seconds(ours.start(("taskset", "-c", str(places[0]))))
+
+    one, together, worth = [], [], []
+    for _ in range(options.rounds):
+        one.append(alone(whole))
+        together.append(whole.seconds(whole.start(ranks)))
+        before = alone(part)
+        jobs = [part.start(("taskset", "-c", str(place))) for place in places]
+        times = [part.seconds(job) for job in jobs]
+        worth.append((before + alone(part)) / 2 * sum(1 / time for time in times))
+    ratios = sorted(mine / ours for mine, ours in zip(one, together))
+    print(f"one rank   seconds per step {statistics.median(one):.4g}")
+    print(f"{P} ranks    seconds per step {statistics.median(together):.4g}: "
+          f"{statistics.median(ratios):.2f} x ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+    print(f"{P} processors at once are worth {statistics.median(worth):.2f} "
+          f"({min(worth):.2f} to {max(worth):.2f})")
 
 
 def main():
@@ -206,12 +251,19 @@ def main():
                         help="our program, which takes turns with PyTorch")
     parser.add_argument("--rounds", type=int, default=5, metavar="X",
                         help="turns of each, with --ours (5)")
+    parser.add_argument("--ranks", type=int, metavar="P",
+                        help="with --ours, instead of PyTorch: P ranks against one")
     options = parser.parse_args()
     if min(getattr(options, name.replace("-", "_")) for name, _ in SIZES) < 1 or options.rounds < 1:
         parser.error("all sizes must be at least 1")
     if options.dim % (2 * options.heads) or options.heads % options.key_heads:
         parser.error("--dim must be an even multiple of --heads, and --heads a multiple of "
                      "--key-heads")
+    if options.ranks is not None:
+        if not options.ours or not 1 <= options.ranks <= len(os.sched_getaffinity(0)):
+            parser.error("--ranks wants --ours, and from 1 to as many as there are processors")
+        scale(options)
+        return
     try:
         import numpy
         import torch
