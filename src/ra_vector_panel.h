@@ -56,12 +56,28 @@ INLINE lane_bits keep_numbers(lanes x, float *to)
     return ~number;
 }
 
+/* Do these rows need no copy: are they as far apart as a panel's, whole vectors, and all numbers? */
+static bool is_packed(int64_t count, int64_t D, const float *from, int64_t stride)
+{
+    lane_bits missing = {0};
+    if (stride != ra_vector_row(D) || D % LANES != 0 || (uintptr_t)from % (4 * LANES) != 0)
+        return false;
+    for (int64_t b = 0; b < count; b++)
+        for (int64_t c = 0; c < D; c += LANES) {
+            lanes x = load(from + b * stride + c);
+            missing |= ~(lane_bits)(x - x == 0);
+        }
+    return !any(missing);
+}
+
 /* Rows that the mask hides are 0. */
 static struct panel pack(int64_t count, int64_t D, const float *from, int64_t stride,
                          const bool *mask, float *to)
 {
     int64_t row = ra_vector_row(D);
     lane_bits missing = {0};
+    if (!mask && is_packed(count, D, from, stride))
+        return (struct panel){from, from, stride, true};
     for (int64_t b = 0; b < count; b++) {
         if (b + AHEAD < count)
             ask_for(D, from + (b + AHEAD) * stride);

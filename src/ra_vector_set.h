@@ -18,20 +18,15 @@ static void exp_all(bool two, int64_t count, const float *from, float *to)
 static void load_all(enum ra_type type, int64_t count, const void *from, float *to)
 {
     const uint16_t *numbers = from;
-    for (int64_t e = 0; e < count; e += LANES) {
+    int64_t e = 0;
+    for (; e + LANES <= count; e += LANES)
+        store(to + e, type == RA_FLOAT16 ? load_float16(numbers + e) : load_bfloat16(numbers + e));
+    if (e < count) {
         uint16_t in[LANES] = {0};
         float out[LANES];
-        int64_t these = least(LANES, count - e);
-        const uint16_t *next = numbers + e;
-        if (these < LANES)
-            next = memcpy(in, next, (size_t)these * sizeof *in);
-        lanes x = type == RA_FLOAT16 ? load_float16(next) : load_bfloat16(next);
-        if (these == LANES)
-            store(to + e, x);
-        else {
-            store(out, x);
-            memcpy(to + e, out, (size_t)these * sizeof *out);
-        }
+        memcpy(in, numbers + e, (size_t)(count - e) * sizeof *in);
+        load_all(type, LANES, in, out);
+        memcpy(to + e, out, (size_t)(count - e) * sizeof *out);
     }
 }
 

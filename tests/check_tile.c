@@ -144,7 +144,8 @@ static void run_tiles(struct ra_score score, struct ra_queries queries, struct r
                 /* The band counts from the tile's own first rows. */
                 struct ra_band part = {band.lo + i - j, band.hi + i - j};
                 memset(workspace, 0xFF, bytes);
-                (backward ? tested.backward : tested.forward)(DIM, score, &rows, &seen, part, workspace);
+                (backward ? tested.backward : tested.forward)(DIM, score, &rows, &seen, part,
+                                                              workspace);
             }
             if (!backward)
                 ra_tile_finish(DIM, &rows);
@@ -520,8 +521,8 @@ static void judge_value(const struct tiles *clean, enum truth_array array, int64
         for (int64_t e = 0; e < outputs[o].count * outputs[o].width; e++) {
             int64_t of = e / outputs[o].width, column = e % outputs[o].width;
             int64_t at = outputs[o].width == 1 ? e : of * STRIDE + column;
-            bool touched = outputs[o].depends && outputs[o].rows[of] &&
-                           (outputs[o].whole || column == c);
+            bool touched =
+                outputs[o].depends && outputs[o].rows[of] && (outputs[o].whole || column == c);
             if (touched ? isfinite(outputs[o].got[at])
                         : memcmp(&outputs[o].got[at], &outputs[o].want[at], sizeof(float)) != 0)
                 ck_abort_msg("%s row %d = %g, output %d, row %d, column %d: %g, before %g",
@@ -591,13 +592,28 @@ START_TEST(many_rows)
 
     /* Scores are 1, and 1.1 once. */
     struct ra_score score = {0.5f, 0};
-    float o[D], lost[D], max[1], dq[D], dk[D] = {0}, dv[D] = {0}, dk_lost[D] = {0}, dv_lost[D] = {0};
+    float o[D], lost[D], max[1], dq[D], dk[D] = {0}, dv[D] = {0}, dk_lost[D] = {0},
+                                        dv_lost[D] = {0};
     double sum[1];
-    struct ra_queries query = {.rows = 1, .stride = {D, D, D, D, D}, .q = ones, .o = o, .max = max,
-                               .sum = sum, .lost = lost, .lse = lse, .d_out = d_out,
-                               .delta = delta, .dq = dq};
-    struct ra_keys keys = {.rows = rows, .stride = {D, D, 0, 0}, .k = ones, .v = v, .dk = sums,
-                           .dv = sums, .dk_lost = lost_sums, .dv_lost = lost_sums};
+    struct ra_queries query = {.rows = 1,
+                               .stride = {D, D, D, D, D},
+                               .q = ones,
+                               .o = o,
+                               .max = max,
+                               .sum = sum,
+                               .lost = lost,
+                               .lse = lse,
+                               .d_out = d_out,
+                               .delta = delta,
+                               .dq = dq};
+    struct ra_keys keys = {.rows = rows,
+                           .stride = {D, D, 0, 0},
+                           .k = ones,
+                           .v = v,
+                           .dk = sums,
+                           .dv = sums,
+                           .dk_lost = lost_sums,
+                           .dv_lost = lost_sums};
     struct ra_keys larger = keys;
     larger.k = first;
     larger.rows = 1;
@@ -726,6 +742,77 @@ START_TEST(strides)
 }
 END_TEST
 
+/* Whole vectors that lie as the vectors' own copies do need none. Elsewhere, or further apart, they are copied: the
+ * same bits. Also of what is no number, in some row of some input, while queries do not see all keys. */
+enum { WHOLE = 16, WHOLE_ROWS = 12, WHOLE_ROOM = WHOLE * (WHOLE + 1) };
+
+static void fold_whole(const float *rows, int64_t stride, float *results)
+{
+    /* q, k, v and d_out; o, dq, dk, dv, and lse. */
+    const float *in[4];
+    float *out[5], lost[3][WHOLE_ROWS * WHOLE], max[WHOLE_ROWS], delta[WHOLE_ROWS];
+    double sum[WHOLE_ROWS];
+    for (int i = 0; i < 4; i++)
+        in[i] = rows + i * WHOLE_ROOM;
+    for (int i = 0; i < 5; i++)
+        out[i] = results + i * WHOLE_ROWS * WHOLE;
+    memset(results, 0, 5 * WHOLE_ROWS * WHOLE * sizeof *results);
+    memset(lost, 0, sizeof lost);
+    struct ra_queries queries = {.rows = WHOLE_ROWS,
+                                 .stride = {stride, WHOLE, stride, WHOLE, WHOLE},
+                                 .q = in[0],
+                                 .o = out[0],
+                                 .max = max,
+                                 .sum = sum,
+                                 .lost = lost[0],
+                                 .lse = out[4],
+                                 .d_out = in[3],
+                                 .delta = delta,
+                                 .dq = out[1]};
+    struct ra_keys keys = {.rows = WHOLE_ROWS,
+                           .stride = {stride, stride, WHOLE, WHOLE},
+                           .k = in[1],
+                           .v = in[2],
+                           .dk = out[2],
+                           .dv = out[3],
+                           .dk_lost = lost[1],
+                           .dv_lost = lost[2]};
+    struct ra_band band = {-5, 2};
+    float *workspace = room(WHOLE_ROWS, WHOLE_ROWS, WHOLE);
+    ra_tile_begin(WHOLE, &queries);
+    tested.forward(WHOLE, (struct ra_score){0.7f, 0}, &queries, &keys, band, workspace);
+    ra_tile_finish(WHOLE, &queries);
+    ra_tile_begin_backward(WHOLE, &queries);
+    tested.backward(WHOLE, (struct ra_score){0.7f, 0}, &queries, &keys, band, workspace);
+    free(workspace);
+}
+
+START_TEST(rows_without_a_copy)
+{
+    enum { NUMBERS = WHOLE_ROWS * WHOLE };
+    static const float values[] = {1, NAN, INFINITY};
+    static _Alignas(64) float rows[2][4 * WHOLE_ROOM], results[2][5 * NUMBERS];
+    uint64_t state = 21;
+    for (int n = 0; n < 4; n++)
+        for (int e = 0; e < NUMBERS; e++)
+            rows[0][n * WHOLE_ROOM + e] = (float)random_number(&state);
+    for (int v = 0; v < 3; v++)
+        for (int at = 3; at < 4 * NUMBERS; at += 17) {
+            float *one = &rows[0][at / NUMBERS * WHOLE_ROOM + at % NUMBERS], before = *one;
+            *one = values[v];
+            for (int n = 0; n < 4; n++)
+                for (int a = 0; a < WHOLE_ROWS; a++)
+                    memcpy(&rows[1][n * WHOLE_ROOM + a * (WHOLE + 1)],
+                           &rows[0][n * WHOLE_ROOM + a * WHOLE], WHOLE * sizeof(float));
+            fold_whole(rows[0], WHOLE, results[0]);
+            fold_whole(rows[1], WHOLE + 1, results[1]);
+            *one = before;
+            ck_assert_msg(memcmp(results[0], results[1], sizeof results[0]) == 0,
+                          "input %d, number %d: %g", at / NUMBERS, at % NUMBERS, values[v]);
+        }
+}
+END_TEST
+
 /* A block moves every array by its own stride, a head by what lies before it in arrays (B, rows,
  * heads, D). The last block has what is left. */
 START_TEST(blocks_and_heads)
@@ -851,6 +938,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(cases, no_numbers, 0, TILE_ROWS);
     tcase_add_loop_test(cases, overflowing_scores, 0, 2);
     tcase_add_loop_test(cases, strides, 0, 2);
+    tcase_add_test(cases, rows_without_a_copy);
     tcase_add_test(cases, blocks_and_heads);
     tcase_add_test(cases, null_stays_null);
     tcase_add_loop_test(cases, the_judge, 0, 2);
