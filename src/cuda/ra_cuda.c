@@ -11,13 +11,18 @@
 
 /* ---- Keys. */
 
-/* Is this an array (B, rows, G, D) without gaps? */
-static bool is_dense(const struct ra_plan *plan, struct ra_tensor x)
+/* Can copy engines take this array (B, rows, G, D) as a part of a message? It has no gaps, and lies in memory that
+ * CUDA knows: other memory they may read at once, not when it is their turn. */
+static bool is_message(const struct ra_plan *plan, struct ra_tensor x)
 {
     const struct ra_config *c = &plan->config;
     struct ra_tensor dense =
         ra_tensor_bnhd(x.data, x.type, plan->rows[RA_KEY_SIDE], c->key_heads, c->dim);
-    return x.head == dense.head && x.row == dense.row && x.batch == dense.batch;
+    struct cudaPointerAttributes attributes;
+    return (c->key_heads == 1 || x.head == dense.head) && x.row == dense.row &&
+           (c->batch == 1 || x.batch == dense.batch) &&
+           cudaPointerGetAttributes(&attributes, x.data) == cudaSuccess &&
+           attributes.type != cudaMemoryTypeUnregistered;
 }
 
 /* Copies the mask, and puts this rank's keys into the message that carries them, if they travel and a copy
@@ -32,8 +37,8 @@ static void pack_keys(struct ra_cuda_call *call)
     if (c->has_mask && c->batch * m > 0)
         RA_DO(plan, ra_signal_mask(cuda->mask, call->x.mask, c->batch, m, call->stream));
     bool sends = ra_ring_sends(&plan->ring, plan->link.rank, 0);
-    call->keys_in_place = sends && cuda->transport == RA_PEER_COPIES && is_dense(plan, call->x.k) &&
-                          is_dense(plan, call->x.v);
+    call->keys_in_place = sends && cuda->transport == RA_PEER_COPIES &&
+                          is_message(plan, call->x.k) && is_message(plan, call->x.v);
     if (!sends || call->keys_in_place) {
         RA_DO(plan, cudaEventRecord(cuda->packed, call->stream));
         return;
