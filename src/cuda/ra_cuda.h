@@ -56,9 +56,8 @@ struct ra_cuda_transport {
     /* This rank's place for the message is free: it may come from now on. */
     void (*expect)(struct ra_cuda_call *call, enum ra_message message, int step);
 
-    /* Sends these rows of the message from where the ring has it: all of them but for gradients that go home
-     * `in_parts`, from the last rows to the first, which end the message. `timer` is that of the copy; may be
-     * NULL. */
+    /* Sends these rows of the message. A message goes whole, but gradients that go home may go `in_parts`: the
+     * last rows first, and the part with row 0 ends it. `timer` is that of the copy; may be NULL. */
     bool in_parts;
     void (*push)(struct ra_cuda_call *call, enum ra_message message, int step, struct ra_range rows,
                  struct ra_cuda_timer *timer);

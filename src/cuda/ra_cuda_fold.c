@@ -229,7 +229,8 @@ int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan, int step)
 {
     /* A key's gradients, 8 bytes for each of its numbers, leave in the time in which a Hopper works on it
      * for some 2,000 queries, of all heads that read it. A tile has 128 keys; they come in whole waves. The
-     * first keys are those that most queries see under a causal mask. */
+     * first keys are those that most queries see under a causal mask. Many batches would be many small
+     * copies: these go whole. */
     enum { QUERIES = 2048, TILE = 128, MOST_COPIES = 16 };
     const struct ra_config *c = &plan->config;
     const struct ra_cuda *cuda = plan->own;

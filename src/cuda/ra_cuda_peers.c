@@ -117,7 +117,7 @@ static void expect(struct ra_cuda_call *call, enum ra_message message, int step)
     (void)step;
 }
 
-/* Of a message a number of bytes from `offset` on, from there. */
+/* Copies bytes of a message to its place, `offset` bytes behind its beginning. */
 static void copy(struct ra_plan *plan, char *place, int64_t offset, const void *from, int64_t bytes,
                  cudaStream_t stream)
 {
