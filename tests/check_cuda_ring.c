@@ -251,6 +251,7 @@ struct problem {
     struct ra_config config;
     int ranks;
     bool strided; /* arrays with gaps, heads before rows, and float32 results */
+    int apart;    /* or so many numbers between batches only */
     int rounds;   /* calls of each kind, two of which are always under way */
     struct truth truth;
     int late;         /* seconds of other work that streams have before the calls, */
@@ -353,6 +354,7 @@ static struct array array_of(const struct problem *p, enum truth_array a, int64_
     int64_t gap = p->strided ? 3 : 0;
     enum ra_type type = p->truth.type[a];
     struct array array = {ra_tensor_bnhd(NULL, type, rows, heads, width), rows, 0};
+    array.tensor.batch += p->apart;
     if (p->strided)
         array.tensor = (struct ra_tensor){NULL, type, heads * (rows + 1) * (width + gap) + gap,
                                           width + gap, (rows + 1) * (width + gap)};
@@ -687,6 +689,7 @@ static void test_parts(void)
                 p.config.layout = layout;
                 p.config.has_mask = ranks == 3;
                 p.strided = ranks == 4;
+                p.apart = type == RA_FLOAT32;
                 run(&p);
                 verdict("in two parts, %s, %s, %d ranks", type_names[type], layout_names[layout],
                         ranks);
@@ -705,7 +708,7 @@ static void check_rule(void *context, int rank)
     for (int step = 0; step < 2; step++) {
         int64_t rest = ra_cuda_rest_of_keys(plan, step);
         int64_t wave = ra_cuda_of(plan)->processors / p->config.key_heads;
-        bool whole = step == 0 || !ra_cuda_of(plan)->pass->in_parts;
+        bool whole = step == 0 || !ra_cuda_of(plan)->pass->in_parts || p->config.batch > 8;
         if (whole ? rest != rows : rest % (128 * wave) != 0 || rest <= 0 || rest > rows / 8)
             WRONG("rank %d, step %d: of %" PRId64 " rows %" PRId64 " are left", rank, step, rows,
                   rest);
@@ -723,6 +726,8 @@ static void test_rule(void)
         p.config.dim = 1;
         p.config.layout = RA_STRIPED;
         p.config.transport = transport;
+        run_ranks(&p, check_rule);
+        p.config.batch = 9; /* as many copies would be */
         run_ranks(&p, check_rule);
         verdict("what goes home first, transport %s", transport_names[transport]);
     }
@@ -1065,13 +1070,15 @@ static void check_observer(void *context, int rank)
             bool keys = peer && ra_ring_sends(&plan->ring, rank, step);
             bool gradients = keys || (peer && ra_ring_sends_home(&plan->ring, rank, step));
             const struct ra_event *work = only_event(RA_EVENT_WORK, call == 1, hop);
+            const struct ra_event *left = only_event(RA_EVENT_GRADIENTS, call == 1, hop);
             if (!work || work->start < last - 1e-6)
                 WRONG("rank %d, hop %d: no work, or too early", rank, hop);
+            if (work && left && left->start < work->start - 1e-6)
+                WRONG("rank %d, hop %d: gradients leave before the work", rank, hop);
             last = work ? work->end : last;
             if (keys != (only_event(RA_EVENT_KEYS, call == 1, hop) != NULL))
                 WRONG("rank %d, hop %d: keys", rank, hop);
-            if ((call == 1 && gradients) !=
-                (only_event(RA_EVENT_GRADIENTS, call == 1, hop) != NULL))
+            if ((call == 1 && gradients) != (left != NULL))
                 WRONG("rank %d, hop %d: gradients", rank, hop);
             wanted += 1 + keys + (call == 1 && gradients);
         }
@@ -1097,9 +1104,11 @@ static void test_observer(void)
             p.config.lookback = layout == RA_CONTIGUOUS ? 10 : RA_NO_LOOKBACK;
             p.config.transport = transport;
             p.config.observe = hear;
+            goes_home_in_parts = layout == RA_STRIPED;
             begin_problem(&p);
             run_ranks(&p, check_observer);
             end_problem(&p);
+            goes_home_in_parts = false;
             verdict("an observer, %s, transport %s", layout_names[layout],
                     transport_names[transport]);
         }

@@ -742,8 +742,8 @@ START_TEST(strides)
 }
 END_TEST
 
-/* Whole vectors that lie as the vectors' own copies do need none. Elsewhere, or further apart, they are copied: the
- * same bits. Also of what is no number, in some row of some input, while queries do not see all keys. */
+/* Rows of whole vectors that lie as a tile's own copies do are not copied. Further apart they are: that must
+ * give the same bits; also of what is no number, in some row of some input, where queries do not see all keys. */
 enum { WHOLE = 16, WHOLE_ROWS = 12, WHOLE_ROOM = WHOLE * (WHOLE + 1) };
 
 static void fold_whole(const float *rows, int64_t stride, float *results)

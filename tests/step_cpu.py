@@ -27,7 +27,7 @@ of one rank at once take turns, each rank or program on a processor of its own. 
 processors of this machine are worth at the same time: they share clock, memory and caches, and on a
 virtual machine with others. A quarter of the length is enough for that.
 
-    step_cpu.py --length 8192 --threads 1 --repeat 2 --rounds 3 --ours build/10-transformer --ranks 8
+    step_cpu.py --length 8192 --repeat 2 --rounds 3 --ours build/10-transformer --ranks 8
 
 PyTorch goes into a folder outside the repository, and this is run from the repository's root:
 
@@ -215,9 +215,9 @@ class Ours:
 def scale(options):
     P, processors = options.ranks, sorted(os.sched_getaffinity(0))
     places = processors[::len(processors) // P][:P]
-    whole = Ours(options.ours, options)
+    whole = Ours(options.ours, options, threads=1)
     whole.command += ["--layout", "zigzag"]
-    part = Ours(options.ours, options, length=max(1, options.length // 4))
+    part = Ours(options.ours, options, threads=1, length=max(1, options.length // 4))
     ranks = ["mpirun", "--bind-to", "none", "-n", str(P), "sh", "-c", "place=$(echo $0 | cut -d, -f"
              "$((OMPI_COMM_WORLD_RANK + 1))) && exec taskset -c $place \"$@\"",
              ",".join(map(str, places))]

@@ -11,8 +11,8 @@
 
 /* ---- Keys. */
 
-/* Can copy engines take this array (B, rows, G, D) as a part of a message? It has no gaps, and lies in memory that
- * CUDA knows: other memory they may read at once, not when it is their turn. */
+/* Can copy engines take this array (B, rows, G, D) as a part of a message? It has no gaps, and lies in memory
+ * that CUDA knows: other memory they may read at once, not when it is their turn. */
 static bool is_message(const struct ra_plan *plan, struct ra_tensor x)
 {
     const struct ra_config *c = &plan->config;

@@ -254,9 +254,8 @@ static void print_shape(struct ra_plan *plan, struct shape shape)
         puts("the GPUs do not reach each other's memory");
 
     /* A hop of a striped ring is a launch over n x n, causal or causal but for the diagonal. */
-    puts("own rate: what each GPU does alone, all at once, in one causal launch over the tokens of "
-         "its "
-         "share,\n          right before and right after the ring");
+    puts("own rate: what each GPU does alone, all at once, in one causal launch over the tokens\n"
+         "          of its share, right before and right after the ring");
     printf("%-8s %-11s %-4s %-10s %10s %8s %17s %10s\n", "pass", "shape/GPU", "dim", "layout", "ms",
            "TFLOP/s", "own rate", "efficiency");
 }
