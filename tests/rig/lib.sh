@@ -13,7 +13,8 @@ export OMPI_MCA_pml=ob1
 export OMP_WAIT_POLICY=passive
 # So that ranks, too, leave it to others, even in a job that has no more of them than there are processors.
 export OMPI_MCA_mpi_yield_when_idle=1
-mpirun='mpirun --oversubscribe --bind-to none'
+# Where ranks end badly, mpirun itself must not: see tests/rig/mpirun_end.c.
+mpirun='env LD_PRELOAD=build/mpirun_end.so mpirun --oversubscribe --bind-to none'
 
 # begin FOLDER: makes it anew, as $work, for all that a script leaves and for its numbers.
 begin() {
