@@ -28,7 +28,7 @@ struct ra_host {
     /* What the tiles keep of each query row, (B, H, n), and what they lose of each number of o or dq,
      * (B, n, H, D), and of the share of a hop. In a plan of 16 bits `wide` is room for o or dq as float32,
      * or, if the caller's are that, for what they lose: so lost, which else is a part of the plan, may be
-     * NULL, and the caller's own array has it. */
+     * NULL, and is kept only while rows are folded. */
     float *max, *lse, *delta, *wide, *lost, *share_lost;
     double *sum;
 
@@ -79,10 +79,6 @@ struct ra_queries ra_host_take_queries(const struct ra_plan *plan, bool backward
                                        int64_t h, int64_t a, int64_t count, float *room);
 struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool backward, int64_t b,
                                  int64_t g, int64_t first, int64_t count, float *room);
-
-/* Keeps what such a block of queries has lost. */
-void ra_host_leave_queries(const struct ra_plan *plan, int64_t b, int64_t h, int64_t a,
-                           const struct ra_queries *block);
 
 /* Empties the carry of all queries; makes it o and lse; computes delta, and makes dq 0. */
 void ra_host_begin(struct ra_plan *plan);

@@ -145,7 +145,6 @@ static void fold_head(struct worker *worker, int64_t b, int64_t g)
         ra_layout_fold(&worker->fold, plan->layouts[RA_QUERY_SIDE], plan->link.rank,
                        plan->layouts[RA_KEY_SIDE], hop->origin, c->causal, c->lookback, &queries,
                        &keys);
-        ra_host_leave_queries(plan, b, h, 0, &queries);
     }
 }
 
@@ -162,9 +161,8 @@ static struct ra_band band_of(const struct hop *hop, const struct ra_host_block 
     return ra_band_from(band, queries->offset, keys->offset);
 }
 
-/* One block of keys of head g into one block of queries of the heads from h on, before `last`. */
-static void fold_pair(struct worker *worker, int64_t b, int64_t g, int64_t h, int64_t last,
-                      int64_t i, int64_t j)
+/* One block of keys of head g into one block of queries of the heads that read it. */
+static void fold_pair(struct worker *worker, int64_t b, int64_t g, int64_t i, int64_t j)
 {
     const struct hop *hop = worker->hop;
     const struct ra_plan *plan = hop->plan;
@@ -177,13 +175,34 @@ static void fold_pair(struct worker *worker, int64_t b, int64_t g, int64_t h, in
         return;
     struct ra_keys keys = ra_host_take_keys(plan, hop->step, hop->backward, b, g, seen->row,
                                             seen->count, worker->key_room);
-    for (; h < last; h++) {
+    for (int64_t h = 0; h < c->heads; h++) {
         if (ra_heads_key(c->head_map, c->heads, c->key_heads, h) != g)
             continue;
         struct ra_queries queries = ra_host_take_queries(plan, hop->backward, b, h, rows->row,
                                                          rows->count, worker->query_room);
         ra_band_fold(&worker->fold, &queries, &keys, band);
-        ra_host_leave_queries(plan, b, h, rows->row, &queries);
+    }
+}
+
+/* All keys, in order, into block i of the queries of head h. */
+static void fold_keys(struct worker *worker, int64_t b, int64_t h, int64_t i)
+{
+    const struct hop *hop = worker->hop;
+    const struct ra_plan *plan = hop->plan;
+    const struct ra_config *c = &plan->config;
+    const struct ra_host *host = plan->own;
+    const struct ra_host_block *rows = &host->blocks[RA_QUERY_SIDE][i];
+    int64_t g = ra_heads_key(c->head_map, c->heads, c->key_heads, h);
+    struct ra_queries queries =
+        ra_host_take_queries(plan, false, b, h, rows->row, rows->count, worker->query_room);
+    for (int64_t j = 0; j < hop->blocks[RA_KEY_SIDE]; j++) {
+        const struct ra_host_block *seen = &host->blocks[RA_KEY_SIDE][j];
+        struct ra_band band = band_of(hop, rows, seen);
+        if (ra_band_is_empty(band, rows->count, seen->count))
+            continue;
+        struct ra_keys keys = ra_host_take_keys(plan, hop->step, false, b, g, seen->row,
+                                                seen->count, worker->key_room);
+        ra_band_fold(&worker->fold, &queries, &keys, band);
     }
 }
 
@@ -204,9 +223,7 @@ static void fold_queries(struct worker *worker)
     int64_t heads = c->batch * c->heads, blocks = hop->blocks[RA_QUERY_SIDE];
     for (int64_t item; (item = take(worker, 0)) < blocks * heads;) {
         int64_t i = blocks - 1 - item / heads, b = item % heads / c->heads, h = item % c->heads;
-        int64_t g = ra_heads_key(c->head_map, c->heads, c->key_heads, h);
-        for (int64_t j = 0; j < hop->blocks[RA_KEY_SIDE]; j++)
-            fold_pair(worker, b, g, h, h + 1, i, j);
+        fold_keys(worker, b, h, i);
     }
 }
 
@@ -225,7 +242,7 @@ static void fold_both(struct worker *worker)
         for (int64_t item; (item = take(worker, t)) < m * heads;) {
             int64_t j = item / heads, i = (j + t) % turns, b = item % heads / c->key_heads;
             if (i < n)
-                fold_pair(worker, b, item % c->key_heads, 0, c->heads, i, j);
+                fold_pair(worker, b, item % c->key_heads, i, j);
         }
         wait_for_all(host);
     }

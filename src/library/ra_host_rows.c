@@ -53,25 +53,8 @@ static struct ra_queries queries_of(const struct ra_plan *plan, int64_t b, int64
         .delta = host->delta ? host->delta + row : NULL};
 }
 
-/* Where arrays have 16 bits, what o or dq has lost waits in the caller's own array of it, whose numbers
- * come last: the upper halves of float32, which are enough of what is so small. */
-void ra_host_leave_queries(const struct ra_plan *plan, int64_t b, int64_t h, int64_t a,
-                           const struct ra_queries *block)
-{
-    const struct ra_host *host = plan->own;
-    if (host->lost)
-        return;
-    struct ra_tensor to = host->output;
-    uint16_t *halves = (uint16_t *)to.data + b * to.batch + h * to.head + a * to.row;
-    for (int64_t i = 0; i < block->rows; i++)
-        for (int64_t c = 0; c < plan->config.dim; c++) {
-            uint32_t bits;
-            memcpy(&bits, &block->lost[i * block->stride.lost + c], sizeof bits);
-            halves[i * to.row + c] = (uint16_t)(bits >> 16);
-        }
-}
-
-/* `count` of them, from row a on. What is not float32 is read into `room`. */
+/* `count` of them, from row a on. What is not float32 is read into `room`. What a result of 16 bits has lost
+ * in float32 is kept while its rows are folded, and no longer: its own rounding cuts off far more. */
 struct ra_queries ra_host_take_queries(const struct ra_plan *plan, bool backward, int64_t b,
                                        int64_t h, int64_t a, int64_t count, float *room)
 {
@@ -90,11 +73,9 @@ struct ra_queries ra_host_take_queries(const struct ra_plan *plan, bool backward
         block.stride.d_out = row;
     }
     if (!host->lost) {
-        struct ra_tensor lost = host->output;
-        lost.type = RA_BFLOAT16;
-        load_rows(host, lost, b, h, a, count, D, room + 2 * count * row, row);
         block.lost = room + 2 * count * row;
         block.stride.lost = row;
+        memset(block.lost, 0, (size_t)(count * row) * sizeof *block.lost);
     }
     return block;
 }
@@ -187,7 +168,6 @@ static void call_for_head(const struct rows *rows, int64_t b, int64_t h)
             queries.stride.o = row;
         }
         rows->function(c->dim, &queries);
-        ra_host_leave_queries(plan, b, h, a, &queries);
     }
 }
 
