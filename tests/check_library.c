@@ -1416,6 +1416,22 @@ START_TEST(lookbacks)
 }
 END_TEST
 
+/* Vectors, and several stripes on each rank: all rows of a visiting stripe begin before those of each own
+ * one, or after. (Buckets below 8 have plain tiles, and rings above have no larger ones.) */
+START_TEST(stripes_of_vectors)
+{
+    for (int64_t bucket = 8; bucket < 24; bucket += 5)
+        for (int ranks = 2; ranks < 5; ranks++) {
+            struct problem p = {.config = shape(1, 130, 130, 2, 1, 5), .ranks = ranks};
+            p.config.causal = true;
+            p.config.lookback = _i ? 40 : RA_NO_LOOKBACK;
+            p.config.layout = RA_STRIPED;
+            p.config.bucket = bucket;
+            check_problem(p, ROWS_FIRST);
+        }
+}
+END_TEST
+
 /* Keys that nobody may see, by rank: those of one rank, and those of all but one. */
 START_TEST(masked_ranks)
 {
@@ -3786,6 +3802,7 @@ int main(void)
     cases = add_cases(suite, "rings");
     tcase_add_loop_test(cases, rings, 0, 3 * COUNT(ring_sizes));
     tcase_add_loop_test(cases, lookbacks, 0, 6);
+    tcase_add_loop_test(cases, stripes_of_vectors, 0, 2);
     tcase_add_loop_test(cases, masked_ranks, 0, 12);
     tcase_add_test(cases, messages_move_meanwhile);
     cases = add_cases(suite, "plans");

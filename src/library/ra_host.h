@@ -14,7 +14,7 @@
 
 extern const struct ra_backend ra_host;
 
-/* Rows of one side that lie side by side in the sequence: a part of a span, for one thread to fold. */
+/* Rows of one side for one thread to fold: a part of a span, or of spans that are as good as one in a hop. */
 struct ra_host_block {
     int64_t span, offset; /* begins at this row of this span */
     int64_t row, count;   /* and at this row of the rank */

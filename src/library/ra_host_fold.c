@@ -55,23 +55,6 @@ int64_t ra_host_room(const struct ra_config *config, int64_t query_chunk, int64_
            workspace(config->tile_queries, config->tile_keys, config->dim);
 }
 
-/* Lists the blocks of a rank. Returns how many there are. */
-static int64_t cut(struct ra_layout layout, int rank, int64_t chunk, struct ra_host_block *blocks)
-{
-    int64_t count = 0, row = 0;
-    for (int64_t s = 0; s < ra_layout_spans(layout); s++) {
-        int64_t rows = ra_layout_span(layout, rank, s).count;
-        for (int64_t a = 0; a < rows; a += chunk) {
-            int64_t here = smaller(chunk, rows - a);
-            blocks[count++] = (struct ra_host_block){s, a, row, here};
-            row += here;
-        }
-    }
-    return count;
-}
-
-/* ---- Threads. */
-
 /* A hop that is folded, for all threads; and the next item of each turn that no thread has taken. Three
  * counters take turns: while one counts, that of the turn before is set back for the next but one. */
 struct hop {
@@ -81,6 +64,69 @@ struct hop {
     int64_t blocks[2]; /* how many, by side */
     atomic_llong next[3];
 };
+
+#define NO_KEYS ((struct ra_band){RA_BAND_FAR, -RA_BAND_FAR})
+
+/* The band of a pair of spans in this hop: RA_ALL_KEYS, NO_KEYS, or one between. */
+static struct ra_band span_band(const struct hop *hop, int64_t queries, int64_t keys)
+{
+    const struct ra_plan *plan = hop->plan;
+    const struct ra_layout *layouts = plan->layouts;
+    int rank = plan->link.rank;
+    int64_t n = ra_layout_span(layouts[RA_QUERY_SIDE], rank, queries).count;
+    int64_t m = ra_layout_span(layouts[RA_KEY_SIDE], hop->origin, keys).count;
+    struct ra_band band = RA_ALL_KEYS;
+    if (plan->config.causal)
+        band = ra_layout_band(layouts[RA_QUERY_SIDE], rank, queries, layouts[RA_KEY_SIDE],
+                              hop->origin, keys, plan->config.lookback);
+    if (ra_band_is_empty(band, n, m))
+        return NO_KEYS;
+    return band.lo <= 1 - n && band.hi >= m - 1 ? RA_ALL_KEYS : band;
+}
+
+/* The band of a pair of blocks. Empty: nobody sees anything. */
+static struct ra_band band_of(const struct hop *hop, const struct ra_host_block *queries,
+                              const struct ra_host_block *keys)
+{
+    return ra_band_from(span_band(hop, queries->span, keys->span), queries->offset, keys->offset);
+}
+
+/* Are spans s and s + 1 of this side as good as one in this hop: does each span of the other side see, or is
+ * it seen by, all of both or nothing of both? */
+static bool are_one(const struct hop *hop, enum ra_side side, int64_t s)
+{
+    bool keys = side == RA_KEY_SIDE;
+    for (int64_t t = 0; t < ra_layout_spans(hop->plan->layouts[keys ? RA_QUERY_SIDE : RA_KEY_SIDE]);
+         t++) {
+        int64_t hi = (keys ? span_band(hop, t, s) : span_band(hop, s, t)).hi;
+        int64_t next = (keys ? span_band(hop, t, s + 1) : span_band(hop, s + 1, t)).hi;
+        if (hi != next || (hi != RA_ALL_KEYS.hi && hi != NO_KEYS.hi))
+            return false;
+    }
+    return true;
+}
+
+/* Cuts one side's rows into the blocks of this hop. */
+static void cut(struct hop *hop, enum ra_side side, int64_t chunk)
+{
+    const struct ra_host *host = hop->plan->own;
+    struct ra_layout layout = hop->plan->layouts[side];
+    int rank = side == RA_KEY_SIDE ? hop->origin : hop->plan->link.rank;
+    int64_t count = 0, row = 0;
+    for (int64_t s = 0, next; s < ra_layout_spans(layout); s = next) {
+        int64_t rows = ra_layout_span(layout, rank, s).count;
+        for (next = s + 1; next < ra_layout_spans(layout) && are_one(hop, side, next - 1); next++)
+            rows += ra_layout_span(layout, rank, next).count;
+        for (int64_t a = 0; a < rows; a += chunk) {
+            int64_t here = smaller(chunk, rows - a);
+            host->blocks[side][count++] = (struct ra_host_block){s, a, row, here};
+            row += here;
+        }
+    }
+    hop->blocks[side] = count;
+}
+
+/* ---- Threads. */
 
 /* One thread of it: how it folds, and where it may write. */
 struct worker {
@@ -146,19 +192,6 @@ static void fold_head(struct worker *worker, int64_t b, int64_t g)
                        plan->layouts[RA_KEY_SIDE], hop->origin, c->causal, c->lookback, &queries,
                        &keys);
     }
-}
-
-/* The band of a pair of blocks. Empty: nobody sees anything. */
-static struct ra_band band_of(const struct hop *hop, const struct ra_host_block *queries,
-                              const struct ra_host_block *keys)
-{
-    const struct ra_plan *plan = hop->plan;
-    if (!plan->config.causal)
-        return RA_ALL_KEYS;
-    struct ra_band band =
-        ra_layout_band(plan->layouts[RA_QUERY_SIDE], plan->link.rank, queries->span,
-                       plan->layouts[RA_KEY_SIDE], hop->origin, keys->span, plan->config.lookback);
-    return ra_band_from(band, queries->offset, keys->offset);
 }
 
 /* One block of keys of head g into one block of queries of the heads that read it. */
@@ -272,10 +305,8 @@ void ra_host_fold(void *context, int step, bool backward)
     if (host->visiting == 0)
         return;
     if (host->vector) {
-        int64_t chunk = backward ? ra_host_chunk(c, RA_QUERY_SIDE) : forward_chunk(plan);
-        hop.blocks[0] = cut(plan->layouts[0], rank, chunk, host->blocks[0]);
-        hop.blocks[1] =
-            cut(plan->layouts[1], origin, ra_host_chunk(c, RA_KEY_SIDE), host->blocks[1]);
+        cut(&hop, RA_QUERY_SIDE, backward ? ra_host_chunk(c, RA_QUERY_SIDE) : forward_chunk(plan));
+        cut(&hop, RA_KEY_SIDE, ra_host_chunk(c, RA_KEY_SIDE));
     }
     ra_host_share(host, fold_share, &hop);
 }
