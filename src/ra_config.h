@@ -74,12 +74,12 @@ struct ra_config {
     /* How. Tiles change the last bits of results, and speed. */
     int64_t tile_queries, tile_keys; /* rows of a tile at most [0: 64 if they are plain,
                                       * else about a thousand] */
-    double timeout; /* seconds that a rank may be silent, which others wait for, until it counts as
-                     * lost [600]; 0: for ever. A rank that computes is not silent (but on GPUs) */
+    double timeout; /* seconds of silence after which a rank that others wait for counts as lost [600];
+                     * 0: never. A rank that computes is not silent (but on GPUs) */
     void (*observe)(void *observer, const struct ra_event *event); /* may be NULL [NULL] */
     void *observer;                                                /* its first argument [NULL] */
 
-    /* Where. The next two are for GPUs: plans for the host take any value and do nothing with it. */
+    /* Where. transport and deterministic are for GPUs: plans for the host check and ignore them. */
     const struct ra_backend *device; /* [NULL: the host]; ra_cuda(): the current GPU */
     enum ra_transport transport;     /* [RA_ANY_TRANSPORT: the best that all ranks can have] */
     bool deterministic; /* the backward gives equal bits for equal inputs, which on the host it

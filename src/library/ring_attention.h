@@ -66,8 +66,8 @@ int64_t ra_type_bytes(enum ra_type type);
  * that has no such struct gives 512 bytes, at an address that 8 divides, and sets fields by name. */
 void ra_config_init(struct ra_config *config, size_t size);
 
-/* config->field = value, with the field's name as text, for all fields but observe, observer and device.
- * An enum is its number, a bool 0 or 1. RA_INVALID, and nothing is set: there is no such field, or it
+/* config->field = value, with the field's name as text, for all fields but size, begun, observe, observer
+ * and device. An enum is its number, a bool 0 or 1. RA_INVALID, and nothing is set: there is no such field, or it
  * cannot hold this value. Whether the value is good, ra_plan_create says. */
 RA_CHECKED enum ra_status ra_config_set(struct ra_config *config, const char *field, double value,
                                         char error[RA_ERROR_SIZE]);
@@ -87,7 +87,7 @@ struct ra_plan;
  * The link belongs to the plan from then on, also if this fails. The ranks compare what they were
  * given: if one has a config that is wrong, or one that differs, or no memory, all fail and get the
  * same text, which names that rank and the field. A rank that does not come is RA_LOST after
- * config.timeout. What is no link (a rank that its ring has not, a function that is missing) is
+ * config.timeout. What is no link (its rank is not in its ring, or a function is missing) is
  * RA_INVALID; nothing of it is called, and it stays the caller's. */
 RA_CHECKED enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *config,
                                          const struct ra_link *link, char error[RA_ERROR_SIZE]);

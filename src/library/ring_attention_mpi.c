@@ -50,8 +50,10 @@ static enum ra_status count_sharing(struct ra_link *link, char *error)
     MPI_Comm_size(mpi->comm, &ranks);
     MPI_Comm_rank(mpi->comm, &rank);
     int64_t *keys = malloc((size_t)ranks * sizeof *keys);
-    if (!keys)
-        return ra_refuse(error, "no memory for the processors of %d ranks", ranks);
+    if (!keys) {
+        snprintf(error, RA_ERROR_SIZE, "no memory for the processors of %d ranks", ranks);
+        return RA_OUT_OF_MEMORY;
+    }
     keys[rank] = ra_processors_key();
     enum ra_status status =
         ra_mpi_link_await(mpi,

@@ -28,7 +28,7 @@ RA_CHECKED enum ra_status ra_mpi_link(struct ra_link *link, MPI_Comm comm, int r
                                       double timeout, char error[RA_ERROR_SIZE]);
 
 /* The same, of a communicator as a number: in Fortran comm, or comm%MPI_VAL of mpi_f08; in Python
- * comm.py2f() of mpi4py. Who has no struct ra_link gives 256 bytes, at an address that 8 divides. */
+ * comm.py2f() of mpi4py. A caller without struct ra_link gives 256 bytes, at an address that 8 divides. */
 RA_CHECKED enum ra_status ra_mpi_link_f(struct ra_link *link, MPI_Fint comm, int ring_size,
                                         double timeout, char error[RA_ERROR_SIZE]);
 
