@@ -1,4 +1,4 @@
-/* k04: what the forwards for Hopper share, k04 to k06: tiles in panels, the two products of a tile by
+/* k04: what the forwards for Hopper share, k04 to k07: tiles in panels, the two products of a tile by
  * wgmma, and which launches these kernels take.
  *
  * Chapter 11d.

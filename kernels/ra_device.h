@@ -272,8 +272,8 @@ RA_DEVICE void ra_store(void *data, enum ra_type type, int64_t i, float x)
 }
 
 /* *sum += more. What rounding cuts off is kept in *lost, if it is given, and added next time: so the
- * error stays that of one rounding, however many times something is added. See add_compensated in
- * src/ra_tile.c; every step is rounded by itself, so that nvcc makes no fused ones of them. */
+ * error stays that of one rounding, however many times something is added. See ra_sum_add in
+ * src/ra_sum.h; every step is rounded by itself, so that nvcc makes no fused ones of them. */
 RA_DEVICE void ra_add_kept(float *sum, float *lost, float more)
 {
     float a = *sum, b = lost ? __fadd_rn(more, *lost) : more;

@@ -1,4 +1,4 @@
-/* ra_forward: what the forwards on tensor cores share, k03 to k06: which block of threads has which rows,
+/* ra_forward: what the forwards on tensor cores share, k03 to k07: which block of threads has which rows,
  * what a warp does with its scores between the two products, and how a launch ends, with the carry.
  *
  * Chapter 11b.

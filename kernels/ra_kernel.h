@@ -1,7 +1,7 @@
 /* ra_kernel: attention on one GPU, as one launch: a block of key rows against a block of query rows,
  * for all batches and heads.
  *
- * Chapter 11. Every kernel of the ladder, k01 to k03, is a pair of functions of this signature, so
+ * Chapter 11. Every kernel of the ladder, k01 to k07, is a pair of functions of this signature, so
  * any of them may stand in for any other. They are to a hop on a GPU what ra_tile.h is to a tile on
  * a CPU: the same band, the same carry, the same gradients that are added to.
  *
@@ -30,7 +30,7 @@ struct ra_kernel {
     struct ra_band band; /* row a sees key b when lo <= b - a <= hi and the mask allows b */
 
     /* Inputs. q and d_out (B, n, H, D), k and v (B, m, G, D), of one type: float32 for k01 and k02,
-     * float16 or bfloat16 for k03. mask (B, m) of bool, or data NULL: all keys may be seen. Rows of
+     * float16 or bfloat16 for k03 to k07. mask (B, m) of bool, or data NULL: all keys may be seen. Rows of
      * k and v that the mask hides may hold NaN. */
     struct ra_tensor q, k, v, mask, d_out;
 

@@ -74,8 +74,8 @@ struct ra_config {
     /* How. Tiles change the last bits of results, and speed. */
     int64_t tile_queries, tile_keys; /* rows of a tile at most [0: 64 if they are plain,
                                       * else about a thousand] */
-    double timeout; /* seconds of silence after which a rank that others wait for counts as lost [600];
-                     * 0: never. A rank that computes is not silent (but on GPUs) */
+    double timeout; /* seconds of silence after which a rank that others wait for counts as lost
+                     * [600]; 0: never. A rank that computes is not silent (but on GPUs) */
     void (*observe)(void *observer, const struct ra_event *event); /* may be NULL [NULL] */
     void *observer;                                                /* its first argument [NULL] */
 
