@@ -81,7 +81,7 @@ const struct ra_option ra_options[RA_OPTIONS] = {
     {FIELD(tile_queries), TAKES("tile-queries", WHOLE), FROM(2, RA_STAGES), RANGE(1, MOST),
      .unset = "0", .value = "ROWS", .help = "query rows of a tile (default 64; vectors: 1,152)"},
     {FIELD(tile_keys), TAKES("tile-keys", WHOLE), FROM(2, RA_STAGES), RANGE(1, MOST), .unset = "0",
-     .value = "ROWS", .help = "key rows of a tile (default 64; vectors: up to 960)"},
+     .value = "ROWS", .help = "key rows of a tile (default 64; vectors: up to 1024)"},
 
     {FIELD(ring_size), TAKES("ring-size", INT), FROM(3, RA_STAGES), RANGE(1, INT_MAX), .unset = "0",
      .value = "P", .help = "ranks of one ring (default: all)"},

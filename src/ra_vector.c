@@ -41,7 +41,7 @@ int64_t ra_vector_keys(int64_t D)
 {
     /* k and v of a tile fill three quarters of a second-level cache of 1 MiB. */
     int64_t keys = 98304 / D / KEYS * KEYS;
-    return keys < KEYS ? KEYS : keys > 10 * KEYS ? 10 * KEYS : keys;
+    return keys < KEYS ? KEYS : keys > 1024 ? 1024 : keys;
 }
 
 int64_t ra_vector_row(int64_t D)

@@ -16,11 +16,18 @@ export OMPI_MCA_mpi_yield_when_idle=1
 # Where ranks end badly, mpirun itself must not: see tests/rig/mpirun_end.c.
 mpirun='env LD_PRELOAD=build/mpirun_end.so mpirun --oversubscribe --bind-to none'
 
+# make_anew FOLDER: an empty folder. Where tests/all has found room in memory, it is there.
+make_anew() {
+    place=$in_memory${in_memory:+/}$1
+    rm -rf "$1" "$place"
+    mkdir -p "$place"
+    [ -z "$in_memory" ] || ln -s "$place" "$1"
+}
+
 # begin FOLDER: makes it anew, as $work, for all that a script leaves and for its numbers.
 begin() {
     work=$1
-    rm -rf "$work"
-    mkdir -p "$work"
+    make_anew "$work"
     : >"$work/sums"
 }
 
