@@ -32,7 +32,8 @@ def run_lines(program, ranks, lines, path, most=LOST_LAUNCHES):
         failure = run(mpirun(ranks, program, path, str(first), str(LINE_SECONDS)),
                       LINE_SECONDS + MEAN_SECONDS * (len(lines) - first))
         at = last_line(path + ".at")
-        if failure is None and at == len(lines):
+        # After the last line only MPI_Finalize is left, in which a rank has crashed once in thousands of jobs.
+        if at == len(lines) and (failure is None or failure.startswith("exit status 139:")):
             return failures
         if failure is None or not first <= at < len(lines):
             failure = f"batch stopped at line {at} of {path}: {failure or 'exit status 0'}"
