@@ -75,16 +75,17 @@ RA_DEVICE void copy_rows(uint16_t *shared, const uint16_t *from, int64_t stride,
         }
 }
 
-/* Is one of the 8 numbers of a chunk infinite or NaN? To exponents all of whose bits are set one more
- * carries into the sign's place, which is cleared. */
+/* Adds 0 times the 8 numbers of a chunk to two sums that are 0. They stay 0, unless one of the numbers is
+ * infinite or NaN: 0 times that is NaN. */
+template <class Type> RA_DEVICE uint32_t add_nothing(uint32_t sums, uint4 chunk)
+{
+    sums = Type::add_nothing(Type::add_nothing(sums, chunk.x), chunk.y);
+    return Type::add_nothing(Type::add_nothing(sums, chunk.z), chunk.w);
+}
+
 template <class Type> RA_DEVICE bool is_spoiled(uint4 chunk)
 {
-    constexpr uint32_t Exponents = Type::Exponents, One = Exponents & -Exponents & 0xffff;
-    uint32_t pairs[] = {chunk.x, chunk.y, chunk.z, chunk.w}, carries = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        carries |= (pairs[i] & Exponents) + (One << 16 | One);
-    return carries & 0x80008000;
+    return add_nothing<Type>(0, chunk) != 0;
 }
 
 /* Takes chunks with numbers that are infinite or NaN out of rows of shared memory: they become 0, and
@@ -97,14 +98,14 @@ template <class Type, class Any, class Mark>
 RA_DEVICE void take_out_spoiled(uint4 *chunks, int count, int thread, int threads, const Any &any,
                                 const Mark &mark)
 {
-    bool spoiled = false;
+    uint32_t sums = 0;
 #pragma unroll 1
     for (int first = 0; first < count; first += threads) {
         int i = first + thread;
         if (i < count)
-            spoiled |= is_spoiled<Type>(chunks[i]);
+            sums = add_nothing<Type>(sums, chunks[i]);
     }
-    if (!__any_sync(0xffffffff, any(spoiled)))
+    if (!__any_sync(0xffffffff, any(sums != 0)))
         return;
 #pragma unroll 1
     for (int first = 0; first < count; first += threads) {

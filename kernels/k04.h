@@ -204,12 +204,12 @@ RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry
 
 /* Sets to NaN the scores that are not hidden of keys whose values are spoiled. */
 template <class Shape>
-RA_DEVICE void spoil_scores(typename Shape::Scores &s, const uint32_t spoiled[Shape::Words])
+RA_DEVICE void spoil_scores(typename Shape::Scores &s, const uint16_t spoiled[Shape::Keys / 16])
 {
     int column = 2 * (threadIdx.x % 4);
 #pragma unroll
     for (int c = 0; c < Shape::Keys / 8; c++) {
-        uint32_t bits = spoiled[c / 4] >> column >> 8 * (c % 4);
+        uint32_t bits = spoiled[c / 2] >> column >> 8 * (c % 2);
 #pragma unroll
         for (int e = 0; e < 4; e++)
             if (bits >> e % 2 & 1 && s[0][c][e] != -CUDART_INF_F)
@@ -285,7 +285,7 @@ template <class Shape>
 RA_DEVICE void soften(typename Shape::Scores &s, struct carry<Shape> &carry,
                       const struct forward &f, const struct hopper_task &task, int number,
                       bool whole, int row, const uint32_t allowed[Shape::Words],
-                      const uint32_t *spoiled = nullptr)
+                      const uint16_t *spoiled = nullptr)
 {
     if (!f.plain)
         cap_scores<Shape>(s, f);
@@ -301,8 +301,8 @@ RA_DEVICE void soften(typename Shape::Scores &s, struct carry<Shape> &carry,
         uint32_t any = 0;
         if (spoiled)
 #pragma unroll
-            for (int w = 0; w < Shape::Words; w++)
-                any |= spoiled[w];
+            for (int i = 0; i < Shape::Keys / 16; i++)
+                any |= spoiled[i];
         if (any != 0)
             spoil_scores<Shape>(s, spoiled);
     }

@@ -38,7 +38,7 @@ struct backward {
     float factor;      /* a score, or with a soft cap its tanh, times this is the power of two */
     float inside;      /* with a soft cap: q . k times this goes into the tanh */
     int tiles;         /* of one head: of the rows that stay */
-    int heads_at_once; /* a set of heads that go together */
+    int sets;          /* of heads that go together */
     int group;         /* H / G query heads read a key/value head */
 };
 
@@ -272,7 +272,7 @@ struct step {
 template <class Shape> RA_DEVICE struct keys_task keys_task_of(const struct backward &f, int block)
 {
     int G = (int)f.x.key_heads;
-    struct ra_turn turn = ra_turn_of(block, (int)f.x.batch * G, f.heads_at_once, f.tiles);
+    struct ra_turn turn = ra_turn_of(block, (int)f.x.batch * G, f.sets, f.tiles);
     struct keys_task task = {turn.head / G, turn.head % G};
     task.b0 = turn.tile * Shape::Keys;
     struct ra_range range = ra_queries_seeing(
@@ -542,8 +542,7 @@ static cudaError_t takes_sums(const struct ra_kernel *x, ra_kernel_writes *write
 }
 
 /* Launches a kernel, with `heads` heads of `tiles` tiles that stay each; `Memory` is what it has in
- * shared memory. What passes takes `head_bytes` of the L2 cache for a head: as many heads go together as
- * half of its 50 MB hold. */
+ * shared memory. What passes takes `head_bytes` of the L2 cache for a head. */
 template <class Shape, class Memory>
 static cudaError_t launch_hopper(void (*kernel)(struct backward), const struct ra_kernel *x,
                                  int64_t heads, int64_t tiles, int64_t head_bytes,
@@ -556,7 +555,7 @@ static cudaError_t launch_hopper(void (*kernel)(struct backward), const struct r
     f.inside = cap > 0 ? x->score.scale / cap : 0;
     f.group = (int)(x->heads / x->key_heads);
     f.tiles = (int)tiles;
-    f.heads_at_once = (int)ra_least(heads, ra_most(1, (24 << 20) / ra_most(1, head_bytes)));
+    f.sets = ra_sets_of(heads, head_bytes);
 
     const struct {
         CUtensorMap *map;

@@ -82,7 +82,7 @@ RA_DEVICE struct queries_task queries_task_of(const struct backward &f, int bloc
 {
     const struct ra_kernel &x = f.x;
     int H = (int)x.heads, G = (int)x.key_heads;
-    struct ra_turn turn = ra_turn_of(block, (int)x.batch * H, f.heads_at_once, f.tiles);
+    struct ra_turn turn = ra_turn_of(block, (int)x.batch * H, f.sets, f.tiles);
     struct queries_task task = {turn.head / H};
     task.g = turn.head % H / f.group;
     task.h = ra_query_head(x.head_map, H, G, task.g, turn.head % H % f.group);

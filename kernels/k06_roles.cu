@@ -29,13 +29,13 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
 
     int warp = ra_uniform(threadIdx.x / 32);
     if (warp < 4) {
-        ra_fewer_registers<Shape::Groups == 3 ? 32 : 24>();
+        ra_fewer_registers<Shape::Groups == 3 ? 32 : 40>();
         if (warp == 0)
             load_tiles<Shape>(shared, f, shared.task, []() {});
         else
             clean_values<Shape>(shared, f, shared.task);
     } else {
-        ra_more_registers<Shape::Groups == 3 ? 160 : 240>();
+        ra_more_registers<Shape::Groups == 3 ? 160 : 232>();
         struct carry<Shape> carry;
         fold_tiles<Shape>(shared, f, shared.task, carry);
         finish(f, shared.task, first_row(shared.task), carry);

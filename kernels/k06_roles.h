@@ -28,7 +28,7 @@ template <class Shape> struct roles_memory {
     uint32_t allowed[4][Shape::Words];
 
     /* Of values that not all rows see, a bit for every key whose row had a number that is not finite. */
-    uint32_t spoiled[2][Shape::Words];
+    uint16_t spoiled[2][Shape::Keys / 16];
     ra_barrier full_q[Shape::Groups], empty_q[Shape::Groups];
     ra_barrier full_k[2], empty_k[2], full_v[2], clean_v[2], empty_v[2];
 };
@@ -147,35 +147,37 @@ RA_DEVICE void give(ra_barrier *empty)
 
 /* ---- The warps that clean the values. */
 
-/* Values that some of the rows do not see must be finite, as 0 times NaN is NaN. Of 32 keys, one for each
- * thread of the warp: what is not finite becomes 0, and the key gets a bit, by which the rows that do see
- * it get NaN. */
+/* Values that some of the rows do not see must be finite, as 0 times NaN is NaN. Of 16 keys, one for two
+ * threads of the warp, each of which has half of the columns: what is not finite becomes 0, and the key gets a
+ * bit, by which the rows that do see it get NaN. */
 template <class Shape>
-RA_DEVICE void clean_32_keys(struct roles_memory<Shape> &shared, int place, int word)
+RA_DEVICE void clean_16_keys(struct roles_memory<Shape> &shared, int place, int part)
 {
     typedef typename Shape::Type Type;
-    constexpr int Some = 2;
-    int lane = threadIdx.x % 32, key = 32 * word + lane;
-    bool spoiled = false;
-    if (key < Shape::Keys)
+    constexpr int Half = Shape::Dim / 2, Some = 2;
+    int lane = threadIdx.x % 32, key = 16 * part + lane % 16, first = lane / 16 * Half;
+    auto chunk_at = [&](int c) {
+        return (uint4 *)&shared.v[place][ra_panel_place(key, c, Shape::Keys)];
+    };
+    uint32_t sums = 0;
 #pragma unroll 1
-        for (int c = 0; c < Shape::Dim; c += 8 * Some) {
-            uint4 *at[Some], chunk[Some];
+    for (int c = first; c < first + Half; c += 8 * Some) {
+        uint4 chunks[Some];
 #pragma unroll
-            for (int i = 0; i < Some; i++) {
-                at[i] = (uint4 *)&shared.v[place][ra_panel_place(key, c + 8 * i, Shape::Keys)];
-                chunk[i] = *at[i];
-            }
+        for (int i = 0; i < Some; i++)
+            chunks[i] = *chunk_at(c + 8 * i);
 #pragma unroll
-            for (int i = 0; i < Some; i++)
-                if (is_spoiled<Type>(chunk[i])) {
-                    *at[i] = make_uint4(0, 0, 0, 0);
-                    spoiled = true;
-                }
-        }
-    uint32_t keys = __ballot_sync(0xffffffff, spoiled);
+        for (int i = 0; i < Some; i++)
+            sums = add_nothing<Type>(sums, chunks[i]);
+    }
+    uint32_t spoiled = __ballot_sync(0xffffffff, sums != 0);
+    if (spoiled != 0)
+#pragma unroll 1
+        for (int c = first; c < first + Half; c += 8)
+            if (is_spoiled<Type>(*chunk_at(c)))
+                *chunk_at(c) = make_uint4(0, 0, 0, 0);
     if (lane == 0)
-        shared.spoiled[place][word] = keys;
+        shared.spoiled[place][part] = (uint16_t)(spoiled | spoiled >> 16);
 }
 
 /* Every tile that not all rows see. The whole ones are waited for and given back, too: a parity tells a
@@ -192,8 +194,8 @@ RA_DEVICE void clean_values(struct roles_memory<Shape> &shared, const struct hop
         ra_barrier_wait(&shared.full_v[place], parity_of(number));
         if (!is_whole<Shape>(f, whole, number, shared.allowed[number % 4])) {
 #pragma unroll 1
-            for (int word = threadIdx.x / 32 - 1; word < Shape::Words; word += K06_CLEANERS)
-                clean_32_keys<Shape>(shared, place, word);
+            for (int part = threadIdx.x / 32 - 1; part < Shape::Keys / 16; part += K06_CLEANERS)
+                clean_16_keys<Shape>(shared, place, part);
             ra_stores_before_wgmma();
         }
         give(&shared.clean_v[place]);

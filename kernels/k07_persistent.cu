@@ -173,13 +173,13 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
     __syncthreads();
     int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
     if (warp < 4) {
-        ra_fewer_registers<Shape::Groups == 3 ? 32 : 24>();
+        ra_fewer_registers<Shape::Groups == 3 ? 32 : 40>();
         if (warp == 0)
             load_all(shared, f);
         else
             clean_all(shared, f);
     } else {
-        ra_more_registers<Shape::Groups == 3 ? 160 : 240>();
+        ra_more_registers<Shape::Groups == 3 ? 160 : 232>();
         compute_all(shared, f);
     }
 #endif

@@ -173,13 +173,19 @@ RA_DEVICE void ra_load_transposed(uint32_t x[4], uint32_t shared)
 /* The two 16-bit types: pairs of numbers in 32 bits, the first in the low half. */
 struct ra_bfloat16 {
     typedef __nv_bfloat16 number;
-    static constexpr uint32_t Exponents = 0x7f807f80; /* of a pair; all of their bits: inf or NaN */
 
     static __device__ __forceinline__ uint32_t pair(float first, float second)
     {
         uint32_t x;
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(second), "f"(first));
         return x;
+    }
+
+    /* sum + 0 x, of pairs. */
+    static __device__ __forceinline__ uint32_t add_nothing(uint32_t sum, uint32_t x)
+    {
+        asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0));
+        return sum;
     }
 
     /* c (16, 8) += a (16, 16) b (16, 8). Thread t has in c: row t / 4, columns 2 (t % 4) and the
@@ -197,13 +203,19 @@ struct ra_bfloat16 {
 
 struct ra_float16 {
     typedef __half number;
-    static constexpr uint32_t Exponents = 0x7c007c00;
 
     static __device__ __forceinline__ uint32_t pair(float first, float second)
     {
         uint32_t x;
         asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(second), "f"(first));
         return x;
+    }
+
+    /* sum + 0 x, of pairs. */
+    static __device__ __forceinline__ uint32_t add_nothing(uint32_t sum, uint32_t x)
+    {
+        asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0));
+        return sum;
     }
 
     static __device__ __forceinline__ void multiply(float c[4], const uint32_t a[4], uint32_t b0,

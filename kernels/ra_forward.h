@@ -28,7 +28,7 @@ struct forward {
     bool chunks;       /* rows of q, k and v can be read 16 bytes at a time */
     bool pairs;        /* rows of o and the carry can be reached two numbers at a time */
     int tiles;         /* of query rows */
-    int heads_at_once; /* a set of heads that go together: see launch */
+    int group, sets;   /* H / G; of key/value heads that go together */
 };
 
 /* What a block of threads has to do: the tile of query rows from a0 on, of one head. */
@@ -47,17 +47,17 @@ template <class Shape> struct carry {
 
 /* ---- Which rows, and which keys. */
 
-/* Tiles of the last rows come first: under a causal mask they have the most work. Heads come in sets
- * whose keys and values stay in the L2 cache, and query heads that read the same keys side by side. */
+/* Tiles of the last rows come first: under a causal mask they have the most work. Key/value heads come in
+ * sets that stay in the L2 cache, each with the tiles of all query heads that read it. */
 template <class Shape> RA_DEVICE struct task task_of(const struct forward &f, int block)
 {
     int H = (int)f.x.heads, G = (int)f.x.key_heads;
-    struct ra_turn turn = ra_turn_of(block, (int)f.x.batch * H, f.heads_at_once, f.tiles);
+    struct ra_turn turn = ra_turn_of(block, (int)f.x.batch * G, f.sets, f.group * f.tiles);
     struct task task;
-    task.b = turn.head / H;
-    task.g = turn.head % H / (H / G);
-    task.h = ra_query_head(f.x.head_map, H, G, task.g, turn.head % H % (H / G));
-    task.a0 = (int64_t)(f.tiles - 1 - turn.tile) * Shape::Rows;
+    task.b = turn.head / G;
+    task.g = turn.head % G;
+    task.h = ra_query_head(f.x.head_map, H, G, task.g, turn.tile % f.group);
+    task.a0 = (int64_t)(f.tiles - 1 - turn.tile / f.group) * Shape::Rows;
     return task;
 }
 
@@ -281,13 +281,8 @@ static inline struct forward prepare_forward(const struct ra_kernel *x, int rows
     f.pairs = (!x->last || in_pairs(x->o, x->dim)) &&
               ((x->first && x->last) || in_pairs(x->carry_o, x->dim));
     f.tiles = (int)((x->queries + rows - 1) / rows);
-
-    /* As many heads at once as half of an L2 cache of 50 MB holds, but enough of them that the
-     * blocks with little work, which come last, can fill what is left by those with much. */
-    int64_t heads = x->batch * x->heads, bytes = 4 * x->dim * ra_most(1, x->keys);
-    int64_t fit = (24 << 20) / bytes * (x->heads / x->key_heads);
-    int64_t at_once = ra_most(ra_most(1, fit), 1024 / f.tiles);
-    f.heads_at_once = (int)ra_least(at_once, heads);
+    f.group = (int)(x->heads / x->key_heads);
+    f.sets = ra_sets_of(x->batch * x->key_heads, 4 * x->dim * x->keys);
     return f;
 }
 

@@ -63,18 +63,31 @@ RA_BOTH bool ra_all_seen(struct ra_band band, int64_t a0, int64_t rows, int64_t 
 }
 
 /* Which tile of which head block number `block` has, where each of `heads` heads has `tiles` tiles.
- * Heads come in sets of `at_once`, so that what the blocks of one head read alike stays in the L2 cache;
- * within a set the first tiles of all heads come first. */
+ * Heads come in sets, so that what the blocks of one head read alike stays in the L2 cache; within a set
+ * the first tiles of all heads come first. The first sets have at most one head more than the others: a last
+ * set that is small leaves multiprocessors without work. */
 struct ra_turn {
     int head, tile;
 };
 
-RA_BOTH struct ra_turn ra_turn_of(int block, int heads, int at_once, int tiles)
+RA_BOTH struct ra_turn ra_turn_of(int block, int heads, int sets, int tiles)
 {
-    int set = block / (at_once * tiles) * at_once, place = block - set * tiles;
-    int in_set = (int)ra_least(at_once, heads - set);
-    struct ra_turn turn = {set + place % in_set, place / in_set};
+    /* A head of the block's set, and the first one; `larger` heads are in the sets of one more. */
+    int size = heads / sets, larger = heads % sets * (size + 1), head = block / tiles;
+    int first = head < larger ? 0 : larger;
+    size += head < larger;
+    first += (head - first) / size * size;
+    int place = block - first * tiles;
+    struct ra_turn turn = {first + place % size, place / size};
     return turn;
+}
+
+/* For the host: as many sets as it takes, if a head has so many bytes and a set gets half of a cache of 50 MB.
+ * (Some caches keep what all multiprocessors read twice, in each of their halves.) */
+static inline int ra_sets_of(int64_t heads, int64_t head_bytes)
+{
+    int64_t fit = ra_most(1, (24 << 20) / ra_most(1, head_bytes));
+    return (int)((heads + fit - 1) / fit);
 }
 
 /* Rows of 64, 128 or 256 numbers of 2 bytes lie in shared memory in chunks of 8 numbers, 16 bytes.

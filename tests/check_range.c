@@ -115,26 +115,37 @@ START_TEST(heads)
 }
 END_TEST
 
-/* Every tile of every head has one block; _i heads go together, all of a set before the next one, and in
- * a set all first tiles before the second ones. */
+/* Every tile of every head has one block; heads go in _i sets of H / _i heads or one more, all of a set
+ * before the next one, and in a set all first tiles before the second ones. */
 START_TEST(turns)
 {
-    for (int H = 1; H <= 9; H++)
+    for (int H = _i; H <= _i + 9; H++)
         for (int tiles = 1; tiles <= 5; tiles++) {
-            struct ra_turn before = {-1, -1};
-            bool taken[9][5] = {{false}};
-            for (int block = 0; block < H * tiles; block++) {
-                struct ra_turn turn = ra_turn_of(block, H, _i, tiles);
-                ck_assert(turn.head >= 0 && turn.head < H);
-                ck_assert(turn.tile >= 0 && turn.tile < tiles);
-                ck_assert(!taken[turn.head][turn.tile]);
-                taken[turn.head][turn.tile] = true;
-                int set = turn.head / _i, set_before = before.head / _i;
-                ck_assert(block == 0 || set > set_before ||
-                          (set == set_before && turn.tile >= before.tile));
-                before = turn;
+            int block = 0, head = 0;
+            for (int set = 0; set < _i; set++) {
+                int size = H / _i + (set < H % _i);
+                for (int i = 0; i < size * tiles; i++, block++) {
+                    struct ra_turn turn = ra_turn_of(block, H, _i, tiles);
+                    ck_assert_int_eq(turn.head, head + i % size);
+                    ck_assert_int_eq(turn.tile, i / size);
+                }
+                head += size;
             }
         }
+}
+END_TEST
+
+/* As few sets as hold 24 MiB each, or one head. */
+START_TEST(sets)
+{
+    const int64_t MiB = 1 << 20;
+    ck_assert_int_eq(ra_sets_of(16, 8 * MiB), 6);
+    ck_assert_int_eq(ra_sets_of(16, 8 * MiB + 1), 8);
+    ck_assert_int_eq(ra_sets_of(256, MiB / 2), 6);
+    ck_assert_int_eq(ra_sets_of(48, MiB / 2), 1);
+    ck_assert_int_eq(ra_sets_of(49, MiB / 2), 2);
+    ck_assert_int_eq(ra_sets_of(3, 1000 * MiB), 3);
+    ck_assert_int_eq(ra_sets_of(70000, 0), 1);
 }
 END_TEST
 
@@ -172,6 +183,7 @@ int main(void)
     tcase_add_test(cases, far_rows);
     tcase_add_loop_test(cases, heads, RA_GROUPED, RA_INTERLEAVED + 1);
     tcase_add_loop_test(cases, turns, 1, 11);
+    tcase_add_test(cases, sets);
     tcase_add_test(cases, swizzle);
     suite_add_tcase(suite, cases);
     return suite_run(suite);
