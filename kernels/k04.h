@@ -30,16 +30,16 @@ struct tiles {
 /* What a block of threads has to do: rows of queries, from a0 on, and the tiles of keys that they see. Keys
  * are counted from the first that one of the rows sees, `first`; there are `keys` of them, in `count`
  * tiles, at least one. Row i sees key j when lo <= j - i <= hi and the mask allows it. Tiles have numbers,
- * from `number` on, which is not 0 where a block has several tasks: every row sees every key of the tiles
- * `whole`, but for the mask, and a warpgroup nothing but its tiles `of` [group]. All of it stays in shared
- * memory, as registers are scarce. */
+ * from `number` on, which is not 0 where a block has several tasks: a warpgroup sees nothing but its tiles
+ * `of` [group], and all its rows see every key of the tiles `whole` [group], but for the mask. All of it stays
+ * in shared memory, as registers are scarce. */
 struct hopper_task : task {
     int groups;      /* how many warpgroups have rows, 64 each */
     int64_t rows[3]; /* where those of a warpgroup begin; beyond the last row if it has none */
     int64_t first;
     int keys, lo, hi, count;
     int number;
-    struct tiles whole, of[3];
+    struct tiles of[3], whole[3];
     int turn; /* the number of the task, of those that the block has */
 };
 
@@ -68,14 +68,14 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
     task.lo = (int)ra_most(-Far, ra_least(Far, back + f.x.band.lo));
     task.hi = (int)ra_most(-Far, ra_least(Far, back + f.x.band.hi));
     task.count = max(1, (task.keys + Keys - 1) / Keys);
-    task.whole.first = number + (max(0, task.lo + rows - 1) + Keys - 1) / Keys;
-    task.whole.end = number + max(0, min(task.keys, task.hi + 1)) / Keys;
 #pragma unroll
     for (int g = 0; g < Groups; g++) {
         int first = max(0, 64 * g + task.lo) / Keys;
         int end = g < task.groups ? max(0, 64 * g + 63 + task.hi + Keys) / Keys : 0;
         task.of[g].first = number + min(task.count, first);
         task.of[g].end = number + min(task.count, end);
+        task.whole[g].first = number + (max(0, 64 * g + 63 + task.lo) + Keys - 1) / Keys;
+        task.whole[g].end = number + max(0, min(task.keys, 64 * g + task.hi + 1)) / Keys;
         task.rows[g] = g < task.groups ? task.a0 + 64 * g : f.x.queries;
     }
     return task;
@@ -89,7 +89,13 @@ RA_DEVICE struct tiles uniform(const struct tiles &x)
     return {ra_uniform(x.first), ra_uniform(x.end)};
 }
 
-/* Does every row of the block see every key of this tile, of which the mask allows these? */
+/* The tiles that all warpgroups see whole. */
+RA_DEVICE struct tiles whole_for_all(const struct hopper_task &task)
+{
+    return {ra_uniform(task.whole[task.groups - 1].first), ra_uniform(task.whole[0].end)};
+}
+
+/* Is this tile, of which the mask allows these keys, one of the `whole` ones? */
 template <class Shape>
 RA_DEVICE bool is_whole(const struct forward &f, struct tiles whole, int number,
                         const uint32_t allowed[Shape::Words])
@@ -171,18 +177,22 @@ RA_DEVICE uint32_t bits_between(int first, int last)
     return first > last ? 0 : ~0u << first & ~0u >> (31 - last);
 }
 
-/* Sets the score of every key that a row does not see to -inf. `from`: how far this thread's first row
- * is behind the first key of the tile. What a row sees are bits: those of keys that are there, and from
- * the first to the last that its band lets it see. So a score costs a test of one bit and a choice. */
+/* Sets the score of every key of this tile that a row does not see to -inf. What a row sees are bits: those
+ * of keys that are there, and from the first to the last that its band lets it see. So a score costs a test
+ * of one bit and a choice. */
 template <class Shape>
 RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry,
-                           const struct hopper_task &task, int from,
-                           const uint32_t there[Shape::Words])
+                           const struct forward &f, const struct hopper_task &task, int number,
+                           int row, const uint32_t allowed[Shape::Words])
 {
-    int column = 2 * (threadIdx.x % 4);
+    int column = 2 * (threadIdx.x % 4), b0 = (number - task.number) * Shape::Keys;
+    uint32_t there[Shape::Words];
+#pragma unroll
+    for (int w = 0; w < Shape::Words; w++)
+        there[w] = f.x.mask.data ? allowed[w] : bits_between(0, task.keys - b0 - 32 * w - 1);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        int lo = from + 8 * r + task.lo, hi = from + 8 * r + task.hi;
+        int lo = row - b0 + 8 * r + task.lo, hi = row - b0 + 8 * r + task.hi;
         uint32_t any = 0;
 #pragma unroll
         for (int w = 0; w < Shape::Words; w++) {
@@ -292,12 +302,11 @@ RA_DEVICE void soften(typename Shape::Scores &s, struct carry<Shape> &carry,
     if (whole) {
         note_seen<Shape>(carry);
     } else {
-        int b0 = (number - task.number) * Shape::Keys;
-        uint32_t there[Shape::Words];
-#pragma unroll
-        for (int w = 0; w < Shape::Words; w++)
-            there[w] = f.x.mask.data ? allowed[w] : bits_between(0, task.keys - b0 - 32 * w - 1);
-        hide_scores<Shape>(s, carry, task, row - b0, there);
+        /* Some rows of the block do not see some of the keys; those of this warpgroup may. */
+        if (is_whole<Shape>(f, uniform(task.whole[row / 64]), number, allowed))
+            note_seen<Shape>(carry);
+        else
+            hide_scores<Shape>(s, carry, f, task, number, row, allowed);
         uint32_t any = 0;
         if (spoiled)
 #pragma unroll

@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
     copy_tile<Shape>(shared.v, f, x.v, task, 0);
 
     int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, count = task.count;
-    struct tiles whole = uniform(task.whole);
+    struct tiles whole = whole_for_all(task);
     struct carry<Shape> carry;
     begin(carry);
     for (int tile = 0; tile < count; tile++)

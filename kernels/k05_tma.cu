@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
     load<Shape>(shared.v, &f.v_map, &shared.full_v, task, 0);
 
     int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, count = task.count;
-    struct tiles whole = uniform(task.whole);
+    struct tiles whole = whole_for_all(task);
     struct carry<Shape> carry;
     begin(carry);
     ra_barrier_wait(&shared.full_q, 0);

@@ -186,7 +186,7 @@ template <class Shape>
 RA_DEVICE void clean_values(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
                             const struct hopper_task &task)
 {
-    struct tiles whole = uniform(task.whole);
+    struct tiles whole = whole_for_all(task);
     int number = ra_uniform(task.number), end = number + ra_uniform(task.count);
 #pragma unroll 1
     for (; number < end; number++) {
@@ -271,7 +271,7 @@ RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hoppe
                           const struct hopper_task &task, struct carry<Shape> &carry)
 {
     int group = ra_uniform(threadIdx.x / 128) - 1, number = ra_uniform(task.number);
-    struct tiles whole = uniform(task.whole), own = uniform(task.of[group]);
+    struct tiles whole = whole_for_all(task), own = uniform(task.of[group]);
     ra_barrier_wait(&shared.full_q[group], task.turn % 2);
     begin(carry);
 #pragma unroll 1
