@@ -352,7 +352,7 @@ template <class Shape>
 __global__ void __launch_bounds__(Shape::Threads, 1)
     backward_kernel(const __grid_constant__ struct backward f)
 {
-    constexpr int Queries = Shape::Queries, Keys = Shape::Keys, Set = 16;
+    constexpr int Queries = Shape::Queries, Keys = Shape::Keys, Most_heads = 16;
     extern __shared__ __align__(1024) char bytes[];
     struct shared_memory<Shape> &shared = *(struct shared_memory<Shape> *)bytes;
 #if __CUDA_ARCH__ < 900
@@ -377,11 +377,12 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
         number = shared.ticket;
     }
 
-    /* Heads come in sets, whose queries stay in the L2 cache while they are read by one tile of keys
+    /* Heads come in sets of 16 at most, whose queries stay in the L2 cache while they are read by one tile of keys
      * after the other. Within a set the first keys come first: under a causal mask they have the
      * most work. */
     int heads = (int)(x.batch * x.key_heads);
-    struct ra_turn turn = ra_turn_of((int)number, heads, (heads + Set - 1) / Set, f.key_tiles);
+    int sets = (heads + Most_heads - 1) / Most_heads;
+    struct ra_turn turn = ra_turn_of((int)number, heads, sets, f.key_tiles);
     struct task task;
     task.b = turn.head / (int)x.key_heads;
     task.g = turn.head % (int)x.key_heads;

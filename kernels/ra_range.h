@@ -82,8 +82,8 @@ RA_BOTH struct ra_turn ra_turn_of(int block, int heads, int sets, int tiles)
     return turn;
 }
 
-/* For the host: as many sets as it takes, if a head has so many bytes and a set gets half of a cache of 50 MB.
- * (Some caches keep what all multiprocessors read twice, in each of their halves.) */
+/* For the host: as few sets as hold 24 MiB each, or one head, of which each has so many bytes. That is half of an
+ * L2 cache of 50 MB, which keeps in both of its halves what multiprocessors of both read. */
 static inline int ra_sets_of(int64_t heads, int64_t head_bytes)
 {
     int64_t fit = ra_most(1, (24 << 20) / ra_most(1, head_bytes));
