@@ -273,6 +273,33 @@ static int *homes_of(int64_t rows, int ranks)
     return homes;
 }
 
+/* Finds what is right: the first rank of each ring does, and tells the others. */
+static void find_truth(struct problem *p, int ring_number)
+{
+    struct truth *t = &p->truth;
+    MPI_Comm ring;
+    int rank;
+    MPI_Comm_split(MPI_COMM_WORLD, ring_number, 0, &ring);
+    MPI_Comm_rank(ring, &rank);
+    if (rank == 0) {
+        truth_forward(t);
+        if (!p->config.forward_only)
+            truth_backward(t, NULL);
+    }
+    for (enum truth_array a = O; a < ARRAYS; a++) {
+        if (!truth_is_output(a) || (p->config.forward_only && a >= DQ))
+            continue;
+        int64_t count = truth_count(t, a), heads = t->B * truth_heads(t, a);
+        if (rank > 0) {
+            t->x[a] = truth_numbers(count);
+            t->allowed[a] = truth_numbers(heads);
+        }
+        MPI_Bcast(t->x[a], (int)count, MPI_DOUBLE, 0, ring);
+        MPI_Bcast(t->allowed[a], (int)heads, MPI_DOUBLE, 0, ring);
+    }
+    MPI_Comm_free(&ring);
+}
+
 /* Makes the inputs, and finds what is right. The backward on a GPU begins with the o that it has
  * written, rounded to its type, and multiplies weights of 16 bits. */
 static void begin_problem(struct problem *p)
@@ -288,15 +315,14 @@ static void begin_problem(struct problem *p)
         t->home[side] = homes_of(side == RA_KEY_SIDE ? t->M : t->N, p->ranks);
 
     /* Every ring has a problem of its own. */
-    uint64_t state = (uint64_t)(c->ring_size > 0 ? world_rank / c->ring_size : 0);
+    int ring = c->ring_size > 0 ? world_rank / c->ring_size : 0;
+    uint64_t state = (uint64_t)ring;
     truth_make_inputs(t, random_number, 1, &state);
     if (c->has_mask)
         t->x[MASK] = truth_numbers(t->B * t->M);
     for (int64_t e = 0; c->has_mask && e < t->B * t->M; e++)
         t->x[MASK][e] = random_below(&state, 4) == 0 ? 0 : 1 + (double)(e % 2) * 2;
-    truth_forward(t);
-    if (!c->forward_only)
-        truth_backward(t, NULL);
+    find_truth(p, ring);
 }
 
 static void end_problem(struct problem *p)

@@ -13,8 +13,8 @@
 #include "ra_range.h"
 #include "ra_signal.h"
 
-/* Up to so many numbers of a row, or keys, k07's forward is faster than k06's. */
-enum { RA_CUDA_NARROW = 64, RA_CUDA_FEW_KEYS = 4096 };
+/* Up to so many keys k07's forward is faster than k06's. */
+enum { RA_CUDA_FEW_KEYS = 4096 };
 
 /* ---- How messages pass. */
 

@@ -93,7 +93,7 @@ static struct ra_tensor lost_of(const struct ra_cuda_call *call, float *lost, in
 }
 
 /* Launches the forward of these queries and keys, in pieces of the keys that are added up well: k07's for
- * few keys or narrow rows, as it loads queries while it writes outputs; otherwise k06's. */
+ * few keys, as it loads queries while it writes outputs; otherwise k06's. */
 static void launch_forward(struct ra_cuda_call *call, const struct ra_kernel *whole, int64_t s)
 {
     struct ra_plan *plan = call->plan;
@@ -107,7 +107,7 @@ static void launch_forward(struct ra_cuda_call *call, const struct ra_kernel *wh
         piece.last = cuda->launched[s] >= cuda->launches[s];
         if (type == RA_FLOAT32)
             RA_DO(plan, ra_k02_forward(&piece, call->stream));
-        else if (piece.dim <= RA_CUDA_NARROW || piece.keys <= RA_CUDA_FEW_KEYS)
+        else if (piece.keys <= RA_CUDA_FEW_KEYS)
             RA_DO(plan, ra_k07_forward(&piece, call->stream));
         else
             RA_DO(plan, ra_k06_forward(&piece, call->stream));
