@@ -226,43 +226,40 @@ static struct pair pair_of(const struct definition *d, int64_t at, int64_t j)
     return pair;
 }
 
-/* What is wrong with delta is wrong in all pairs alike. */
-void definition_query(const struct definition *d, int64_t at)
+/* dq of query row number `at`, and what its pairs add to dk and dv. */
+static void add_pairs(const struct definition *d, int64_t at)
 {
     struct truth *t = d->t;
-    int64_t D = t->D, h = at % t->H, b = at / t->H / t->N;
-    double scale = as(d, t->scale), *mean = truth_numbers(D);
+    int64_t D = t->D, g = key_head(t, at % t->H), b = at / t->H / t->N;
+    double scale = as(d, t->scale), *mean = truth_numbers(D), of_delta = t->rounding[DELTA][at];
+    const double *q = t->x[Q] + at * D, *d_out = t->x[D_OUT] + at * D;
     for (int64_t j = 0; j < t->M; j++) {
-        const double *k = truth_row(t, t->x, K, b, j, key_head(t, h));
+        int64_t key = (b * t->M + j) * t->G + g;
+        const double *k = t->x[K] + key * D;
         struct pair pair = pair_of(d, at, j);
         if (pair.weight == 0)
             continue;
-        add_row(d, DQ, at, as(d, scale * narrow(d, pair.ds)), k, fabs(scale) * pair.ds_error,
-                scale * half_step_of_weight(t, pair.ds));
+        double ds = as(d, scale * narrow(d, pair.ds)), ds_error = fabs(scale) * pair.ds_error;
+        double step = half_step_of_weight(t, pair.ds);
+        add_row(d, DV, key, narrow(d, pair.weight), d_out, pair.weight_error,
+                half_step_of_weight(t, pair.weight));
+        add_row(d, DQ, at, ds, k, ds_error, scale * step);
+        add_row(d, DK, key, ds, q, ds_error,
+                scale * sqrt(step * step + of_delta * pair.weight * pair.weight));
         for (int64_t c = 0; c < D; c++)
             mean[c] += scale * pair.weight * k[c];
     }
+
+    /* What is wrong with delta is wrong in all pairs alike. */
     for (int64_t c = 0; c < D && !d->single; c++)
-        t->rounding[DQ][at * D + c] += t->rounding[DELTA][at] * mean[c] * mean[c];
+        t->rounding[DQ][at * D + c] += of_delta * mean[c] * mean[c];
     free(mean);
 }
 
-void definition_key(const struct definition *d, int64_t at)
+void definition_backward(const struct definition *d, int64_t at)
 {
-    struct truth *t = d->t;
-    int64_t g = at % t->G, j = at / t->G % t->M, b = at / t->G / t->M;
-    double scale = as(d, t->scale);
+    const struct truth *t = d->t;
     for (int64_t h = 0; h < t->H; h++)
-        for (int64_t i = 0; i < t->N && key_head(t, h) == g; i++) {
-            int64_t query = (b * t->N + i) * t->H + h;
-            struct pair pair = pair_of(d, query, j);
-            if (pair.weight == 0)
-                continue;
-            add_row(d, DV, at, narrow(d, pair.weight), t->x[D_OUT] + query * t->D,
-                    pair.weight_error, half_step_of_weight(t, pair.weight));
-            double step = half_step_of_weight(t, pair.ds), of_delta = t->rounding[DELTA][query];
-            add_row(d, DK, at, as(d, scale * narrow(d, pair.ds)), t->x[Q] + query * t->D,
-                    fabs(scale) * pair.ds_error,
-                    scale * sqrt(step * step + of_delta * pair.weight * pair.weight));
-        }
+        for (int64_t i = 0; i < t->N && key_head(t, h) == at % t->G; i++)
+            add_pairs(d, (at / t->G * t->N + i) * t->H + h);
 }

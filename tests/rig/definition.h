@@ -1,6 +1,6 @@
 /* definition: attention, pair by pair, as the maths has it: for tests/rig/truth.c, which says what it is
- * for. Nothing is skipped, nothing is kept from one row to the next, so rows may be computed side by
- * side, in any order.
+ * for. Nothing is skipped, nothing is kept from one call to the next, so they may be made side by side, in
+ * any order.
  */
 #ifndef DEFINITION_H
 #define DEFINITION_H
@@ -16,12 +16,11 @@ struct definition {
     const double *given_o; /* the o of which the backward is; NULL: that of `out` */
 };
 
-/* o and lse, and then delta, and then dq, of one query row, number `at` of (B, N, H). */
+/* o and lse, and then delta, of one query row, number `at` of (B, N, H). */
 void definition_forward(const struct definition *d, int64_t at);
 void definition_delta(const struct definition *d, int64_t at);
-void definition_query(const struct definition *d, int64_t at);
 
-/* After delta of all rows: dk and dv of one key row, number `at` of (B, M, G). */
-void definition_key(const struct definition *d, int64_t at);
+/* After delta of all rows: the gradients of key/value head number `at` of (B, G), and of all that reads it. */
+void definition_backward(const struct definition *d, int64_t at);
 
 #endif

@@ -205,8 +205,7 @@ void truth_backward(struct truth *t, const double *o)
     for (enum truth_array a = DQ; a <= DELTA; a++)
         begin(t, a);
     on_all(t, definition_delta, t->B * t->N * t->H, o);
-    on_all(t, definition_query, t->B * t->N * t->H, o);
-    on_all(t, definition_key, t->B * t->M * t->G, o);
+    on_all(t, definition_backward, t->B * t->G, o);
     for (enum truth_array a = DQ; a <= DELTA; a++)
         allow(t, a);
 }
