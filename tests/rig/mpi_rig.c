@@ -15,19 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "keep_plugins.h"
+
 int PMIx_server_finalize(void);
-int dlclose(void *library);
 int hwloc_topology_set_io_types_filter(void *topology, int filter);
 
 int PMIx_server_finalize(void)
 {
     return 0; /* PMIX_SUCCESS */
-}
-
-int dlclose(void *library)
-{
-    (void)library;
-    return 0;
 }
 
 /* Unless hwloc is told which devices to look for, it looks for none. */
