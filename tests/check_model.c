@@ -14,8 +14,10 @@
 #include "ra_rotary.h"
 #include "model_rig.h"
 
-static const char *const names[] = {"avx512", "avx2", "sse2", "neon"};
-enum { SETS = sizeof names / sizeof names[0] };
+/* Instruction sets. */
+static const char *names[] = {"avx512", "avx2", "sse2", "neon"};
+static int sets = sizeof names / sizeof names[0];
+
 /* Is this within what is allowed? NaN never is. Keeps the largest share of it. */
 static double worst;
 static bool near(double got, double want, double allowed)
@@ -738,8 +740,14 @@ START_TEST(loss_at_the_ends)
 }
 END_TEST
 
-int main(void)
+/* check-model [best]: on all instruction sets, or on that which the library takes. */
+int main(int argc, char **argv)
 {
+    const struct ra_vector *best = ra_vector_find(NULL);
+    if (argc > 1 && strcmp(argv[1], "best") == 0 && best) {
+        names[0] = best->name;
+        sets = 1;
+    }
     Suite *suite = suite_create("model");
     TCase *matrix = tcase_create("matrix"), *layers = tcase_create("layers");
     TCase *rotary = tcase_create("rotary"), *losses = tcase_create("loss");
@@ -748,20 +756,20 @@ int main(void)
         tcase_set_timeout(cases[c], 600);
         suite_add_tcase(suite, cases[c]);
     }
-    tcase_add_loop_test(matrix, products, 0, SETS);
-    tcase_add_loop_test(matrix, products_of_nan, 0, SETS);
+    tcase_add_loop_test(matrix, products, 0, sets);
+    tcase_add_loop_test(matrix, products_of_nan, 0, sets);
     tcase_add_test(layers, embedding);
     tcase_add_test(layers, bias);
     tcase_add_test(layers, norm);
     tcase_add_test(layers, norm_of_nan);
-    tcase_add_loop_test(layers, gelu_everywhere, 0, SETS);
-    tcase_add_loop_test(layers, gelu_far_away, 0, SETS);
-    tcase_add_loop_test(layers, gelu_counts, 0, SETS);
+    tcase_add_loop_test(layers, gelu_everywhere, 0, sets);
+    tcase_add_loop_test(layers, gelu_far_away, 0, sets);
+    tcase_add_loop_test(layers, gelu_counts, 0, sets);
     tcase_add_test(layers, central_differences);
     tcase_add_test(rotary, rotary_angles);
     tcase_add_test(rotary, rotary_turns);
     tcase_add_test(losses, loss_differences);
-    tcase_add_loop_test(losses, loss, 0, SETS);
-    tcase_add_loop_test(losses, loss_at_the_ends, 0, SETS);
+    tcase_add_loop_test(losses, loss, 0, sets);
+    tcase_add_loop_test(losses, loss_at_the_ends, 0, sets);
     return suite_run(suite);
 }
