@@ -288,17 +288,13 @@ RA_DEVICE void weigh_rows(typename Shape::Scores &s, struct carry<Shape> &carry,
         ra_multiply_if(any, carry.o[0][c], before);
 }
 
-/* What is done to the scores between the products, of this tile; whole: nothing is hidden.
- * row: this thread's first one, of the block. `allowed`: the bits of the mask, if there is one; `spoiled`:
- * those of keys whose values were not finite, if anybody has looked. */
+/* Hides what rows of this warpgroup do not see of this tile; whole: nothing. `allowed`: the bits of the mask, if
+ * there is one; `spoiled`: those of keys whose values were not finite, if anybody has looked. */
 template <class Shape>
-RA_DEVICE void soften(typename Shape::Scores &s, struct carry<Shape> &carry,
-                      const struct forward &f, const struct hopper_task &task, int number,
-                      bool whole, int row, const uint32_t allowed[Shape::Words],
-                      const uint16_t *spoiled = nullptr)
+RA_DEVICE void hide(typename Shape::Scores &s, struct carry<Shape> &carry, const struct forward &f,
+                    const struct hopper_task &task, int number, bool whole, int row,
+                    const uint32_t allowed[Shape::Words], const uint16_t *spoiled)
 {
-    if (!f.plain)
-        cap_scores<Shape>(s, f);
     if (whole) {
         note_seen<Shape>(carry);
     } else {
@@ -315,6 +311,18 @@ RA_DEVICE void soften(typename Shape::Scores &s, struct carry<Shape> &carry,
         if (any != 0)
             spoil_scores<Shape>(s, spoiled);
     }
+}
+
+/* What is done to the scores between the products. row: this thread's first one, of the block. */
+template <class Shape>
+RA_DEVICE void soften(typename Shape::Scores &s, struct carry<Shape> &carry,
+                      const struct forward &f, const struct hopper_task &task, int number,
+                      bool whole, int row, const uint32_t allowed[Shape::Words],
+                      const uint16_t *spoiled = nullptr)
+{
+    if (!f.plain)
+        cap_scores<Shape>(s, f);
+    hide<Shape>(s, carry, f, task, number, whole, row, allowed, spoiled);
     weigh_rows<Shape>(s, carry, f.factor);
 }
 

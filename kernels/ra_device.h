@@ -316,7 +316,8 @@ static cudaError_t ra_launch(void (*kernel)(Parameters...), int64_t blocks, int 
         (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (error != cudaSuccess)
         return error;
-    kernel<<<(unsigned)blocks, threads, bytes, stream>>>(parameters...);
+    void *arguments[] = {(void *)&parameters...};
+    cudaLaunchKernel((const void *)kernel, (unsigned)blocks, threads, arguments, bytes, stream);
     return cudaGetLastError();
 }
 

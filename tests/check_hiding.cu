@@ -1,0 +1,233 @@
+/* check_hiding: what the forwards for Hopper hide, without a GPU: compiled as C++ for the processor, where
+ * the few words of CUDA that this code needs are defined below, one thread after the other.
+ *
+ * hopper_task_of says which tiles of keys a warpgroup sees, and which of these whole; is_whole and hide set
+ * the other scores to -inf; clean_16_keys takes out of the values what is not finite. Both are compared with
+ * the definition, number by number.
+ *
+ *   build/check-hiding
+ */
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <type_traits>
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+/* ---- CUDA, of one thread. All threads of a warp have the same to say, but for the votes of clean_16_keys:
+ * these are collected in a first pass over the threads, and told in a second one. */
+
+static uint3 threadIdx, blockIdx;
+static uint32_t votes;
+static bool are_collected;
+
+static uint32_t __ballot_sync(unsigned, bool x)
+{
+    votes |= are_collected ? 0 : (uint32_t)x << threadIdx.x % 32;
+    return are_collected ? votes : 0;
+}
+
+static float __int_as_float(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+#define __uint_as_float(x) __int_as_float(x)
+#define __shfl_sync(all, x, lane) (x)
+#define __shfl_xor_sync(all, x, lanes) (x)
+#define __all_sync(all, x) (x)
+#define __any_sync(all, x) (x)
+#define __syncthreads_or(x) (x)
+#define __syncthreads()
+#define __syncwarp()
+#define __fmul_rn(x, y) ((x) * (y))
+#define __fadd_rn(x, y) ((x) + (y))
+#define __fsub_rn(x, y) ((x) - (y))
+#define __fdividef(x, y) ((x) / (y))
+#define __cvta_generic_to_shared(x) (size_t)(x)
+using std::isnan;
+using std::max;
+using std::min;
+
+#include "k06_roles.h"
+
+/* bfloat16, of which the sum of nothing is not an instruction of the GPU. */
+struct bfloat16 : ra_bfloat16 {
+    static uint32_t add_nothing(uint32_t sum, uint32_t x)
+    {
+        for (int shift = 0; shift < 32; shift += 16)
+            if ((x >> shift & 0x7f80) == 0x7f80)
+                sum |= 0x7fffu << shift;
+        return sum;
+    }
+};
+
+/* ---- Judging. */
+
+static int passed, failed;
+static long wrong;
+
+template <class... Words> static void is_wrong(const char *format, Words... words)
+{
+    if (wrong++ < 3)
+        printf(format, words...);
+}
+
+static void verdict(const char *name, int dim)
+{
+    printf("%s  %s, D = %d: %ld wrong\n", wrong ? "FAIL" : "ok  ", name, dim, wrong);
+    (wrong ? failed : passed)++;
+    wrong = 0;
+}
+
+/* ---- Scores. */
+
+/* One thread, with its two rows of its warpgroup, and one tile of keys, the first of which is number b0. */
+template <class Shape>
+static void check_thread(const struct hopper_forward &f, const struct hopper_task &task, int number,
+                         int64_t b0, const uint32_t allowed[Shape::Words], int thread)
+{
+    threadIdx.x = 128 + thread;
+    int group = thread / 128, row = row_of(), column = 2 * (thread % 4);
+    struct tiles own = task.of[group];
+    bool is_own = number >= own.first && number < own.end;
+    typename Shape::Scores s = {};
+    struct carry<Shape> carry;
+    begin(carry);
+    if (is_own)
+        hide<Shape>(s, carry, f, task, number,
+                    is_whole<Shape>(f, whole_for_all(task), number, allowed), row, allowed, NULL);
+    for (int r = 0; r < 2; r++) {
+        int64_t i = task.rows[group] + row % 64 + 8 * r;
+        bool any = false, soon = false;
+        for (int c = 0; c < 32 * Shape::Words && i < f.x.queries; c++) {
+            int64_t j = b0 + c;
+            bool is_there = j < f.x.keys && (c >= Shape::Keys || allowed[c / 32] >> c % 32 & 1);
+            bool sees = is_there && j - i >= f.x.band.lo && j - i <= f.x.band.hi;
+            soon = soon || sees;
+            if (c >= Shape::Keys)
+                continue;
+            any = any || sees;
+            if (c % 8 / 2 * 2 == column && sees != (is_own && s[0][c / 8][2 * r + c % 2] == 0))
+                is_wrong("row %ld, key %ld: %s, band from %ld to %ld\n", (long)i, (long)j,
+                         sees ? "hidden" : "seen", (long)f.x.band.lo, (long)f.x.band.hi);
+        }
+
+        /* A row is noted that has seen something, or will in the next tile: words have bits of its keys, too. */
+        bool noted = carry.most[0][r] >= RA_LEAST;
+        if (noted ? !soon && i < f.x.queries : any)
+            is_wrong("row %ld: sees %s keys from %ld on\n", (long)i, noted ? "" : "no", (long)b0);
+    }
+}
+
+/* A whole launch, of n queries and m keys, of which a mask, if there is one, hides a few. */
+template <class Shape> static void check_band(int n, int m, int64_t lo, int64_t hi, bool has_mask)
+{
+    static bool mask[1024];
+    struct hopper_forward f = {};
+    f.x.batch = f.x.heads = f.x.key_heads = 1;
+    f.x.queries = n;
+    f.x.keys = m;
+    f.x.band = {lo, hi};
+    f.x.mask.data = has_mask ? mask : NULL;
+    f.group = f.sets = 1;
+    f.tiles = (n + Shape::Rows - 1) / Shape::Rows;
+    for (int j = 0; j < m; j++)
+        mask[j] = !has_mask || rand() % 64 != 0;
+    for (int block = 0; block < f.tiles; block++) {
+        struct hopper_task task = hopper_task_of<Shape>(f, block, 7, 3);
+        for (int number = task.number; number < task.number + task.count; number++) {
+            int64_t b0 = task.first + (int64_t)(number - task.number) * Shape::Keys;
+            uint32_t allowed[Shape::Words] = {};
+            for (int c = 0; c < Shape::Keys && b0 + c < m; c++)
+                allowed[c / 32] |= (uint32_t)mask[b0 + c] << c % 32;
+            for (int thread = 0; thread < Shape::Threads; thread++)
+                check_thread<Shape>(f, task, number, b0, allowed, thread);
+        }
+    }
+}
+
+/* Bands of all kinds, also without end. */
+template <class Shape> static void check_bands(void)
+{
+    const int64_t far = (int64_t)1 << 40;
+    for (int64_t lo = -450; lo <= 450; lo += 7) {
+        check_band<Shape>(260, 400, -far, lo, false);
+        check_band<Shape>(260, 400, lo, far, false);
+        check_band<Shape>(260, 400, lo, lo + 130, false);
+    }
+    for (int problem = 0; problem < 100; problem++) {
+        int n = 1 + rand() % 700, m = 1 + rand() % 900;
+        int64_t lo = rand() % 3 ? -far : rand() % 900 - 600, hi = rand() % 2 ? 0 : rand() % 900 - 300;
+        check_band<Shape>(n, m, lo < hi ? lo : hi, lo < hi ? hi : lo, problem % 2);
+    }
+    verdict("hidden scores", Shape::Dim);
+}
+
+/* ---- Values. */
+
+/* Random numbers, some keys of which have a number that is not finite, somewhere. */
+template <class Shape> static void check_cleaning(void)
+{
+    static const uint16_t odd[] = {0x7f80, 0xff80, 0x7fc0, 0xffff, 0x7f81};
+    static struct roles_memory<Shape> shared;
+    static uint16_t value[Shape::Keys][Shape::Dim];
+    auto at = [](int key, int c) -> uint16_t & {
+        return *(uint16_t *)&shared.v[1][ra_panel_place(key, c, Shape::Keys)];
+    };
+    for (int round = 0; round < 100; round++) {
+        bool is_odd[Shape::Keys] = {};
+        for (int key = 0; key < Shape::Keys; key++) {
+            for (int c = 0; c < Shape::Dim; c++)
+                value[key][c] = (uint16_t)(rand() % 0x7f80 | rand() % 2 << 15);
+            if (round > 0 && rand() % 8 == 0) {
+                value[key][rand() % Shape::Dim] = odd[rand() % 5];
+                is_odd[key] = true;
+            }
+            for (int c = 0; c < Shape::Dim; c++)
+                at(key, c) = value[key][c];
+        }
+        memset(shared.spoiled, 0xa5, sizeof shared.spoiled);
+        for (int part = 0; part < Shape::Keys / 16; part++) {
+            votes = 0;
+            for (int pass = 0; pass < 2; pass++)
+                for (int lane = 0; lane < 32; lane++) {
+                    are_collected = pass == 1;
+                    threadIdx.x = 32 + lane;
+                    clean_16_keys<Shape>(shared, 1, part);
+                }
+        }
+        for (int key = 0; key < Shape::Keys; key++) {
+            if ((shared.spoiled[1][key / 16] >> key % 16 & 1) != is_odd[key])
+                is_wrong("key %d has %s bit\n", key, is_odd[key] ? "no" : "a");
+            for (int c = 0; c < Shape::Dim; c++)
+                if (at(key, c) != value[key][c] && !(is_odd[key] && at(key, c) == 0))
+                    is_wrong("key %d, number %d: %04x became %04x\n", key, c, value[key][c], at(key, c));
+                else if ((at(key, c) & 0x7f80) == 0x7f80)
+                    is_wrong("key %d, number %d is still %04x\n", key, c, at(key, c));
+        }
+    }
+    verdict("spoiled values", Shape::Dim);
+}
+
+template <int Dim> static void check(void)
+{
+    check_bands<struct shape_of<bfloat16, Dim>>();
+    check_cleaning<struct shape_of<bfloat16, Dim>>();
+}
+
+int main(void)
+{
+    srand(1);
+    check<64>();
+    check<128>();
+    check<256>();
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed > 0;
+}
