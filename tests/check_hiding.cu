@@ -164,7 +164,8 @@ template <class Shape> static void check_bands(void)
     }
     for (int problem = 0; problem < 100; problem++) {
         int n = 1 + rand() % 700, m = 1 + rand() % 900;
-        int64_t lo = rand() % 3 ? -far : rand() % 900 - 600, hi = rand() % 2 ? 0 : rand() % 900 - 300;
+        int64_t lo = rand() % 3 ? -far : rand() % 900 - 600,
+                hi = rand() % 2 ? 0 : rand() % 900 - 300;
         check_band<Shape>(n, m, lo < hi ? lo : hi, lo < hi ? hi : lo, problem % 2);
     }
     verdict("hidden scores", Shape::Dim);
@@ -208,7 +209,8 @@ template <class Shape> static void check_cleaning(void)
                 is_wrong("key %d has %s bit\n", key, is_odd[key] ? "no" : "a");
             for (int c = 0; c < Shape::Dim; c++)
                 if (at(key, c) != value[key][c] && !(is_odd[key] && at(key, c) == 0))
-                    is_wrong("key %d, number %d: %04x became %04x\n", key, c, value[key][c], at(key, c));
+                    is_wrong("key %d, number %d: %04x became %04x\n", key, c, value[key][c],
+                             at(key, c));
                 else if ((at(key, c) & 0x7f80) == 0x7f80)
                     is_wrong("key %d, number %d is still %04x\n", key, c, at(key, c));
         }
