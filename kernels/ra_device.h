@@ -316,8 +316,7 @@ static cudaError_t ra_launch(void (*kernel)(Parameters...), int64_t blocks, int 
         (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (error != cudaSuccess)
         return error;
-    void *arguments[] = {(void *)&parameters...};
-    cudaLaunchKernel((const void *)kernel, (unsigned)blocks, threads, arguments, bytes, stream);
+    kernel<<<(unsigned)blocks, threads, bytes, stream>>>(parameters...);
     return cudaGetLastError();
 }
 

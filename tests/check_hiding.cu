@@ -5,7 +5,7 @@
  * the other scores to -inf; clean_16_keys takes out of the values what is not finite. Both are compared with
  * the definition, number by number.
  *
- *   build/check-hiding
+ *   sh tests/hiding
  */
 #include <algorithm>
 #include <cmath>
