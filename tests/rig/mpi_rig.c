@@ -6,8 +6,8 @@
  * - mpirun takes apart the server that its ranks have been connected with. In 4 to 8 of 100 jobs whose ranks
  *   have ended at about the same time and without MPI_Finalize it crashes there, or waits for ever: its exit
  *   code is not what the ranks asked for then. As the process is about to end, the server may as well stay.
- * - Both unload plugins, and then the thread calls a function of one that is gone: a rank in a thousand
- *   crashes in MPI_Finalize. So nothing is unloaded.
+ * - Both unload plugins, and then the thread calls a function of one that is gone: a rank in some
+ *   thousands crashes in MPI_Finalize. So nothing is unloaded.
  *
  * At their beginning mpirun and every rank ask for the machine's PCI devices, which nobody needs here. In a
  * virtual machine each answer is a way out of it and back: a third of what a job of four ranks costs.
