@@ -759,6 +759,108 @@ static void test_rule(void)
     }
 }
 
+/* ---- Blocks, on plans to look at: what one launch takes, against the positions of all rows. */
+
+/* Does query row a of a rank see row b of the keys of a step? */
+static bool sees(const struct ra_plan *plan, int rank, int step, int64_t a, int64_t b)
+{
+    const struct ra_config *c = &plan->config;
+    struct ra_layout queries = plan->layouts[RA_QUERY_SIDE], keys = plan->layouts[RA_KEY_SIDE];
+    int64_t back = ra_layout_position(queries, rank, a) + keys.length - queries.length -
+                   ra_layout_position(keys, ra_ring_origin(&plan->ring, rank, step), b);
+    return !c->causal || (back >= 0 && back <= c->lookback);
+}
+
+/* The rows of some spans. */
+static struct ra_range rows_of(struct ra_layout layout, int rank, struct ra_range spans)
+{
+    struct ra_range rows = {0, 0};
+    for (int64_t s = 0; s < spans.end; s++) {
+        rows.end += ra_layout_span(layout, rank, s).count;
+        if (s < spans.first)
+            rows.first = rows.end;
+    }
+    return rows;
+}
+
+/* All pairs that see each other are in the block; and if one band says so, no others within it. Returns whether
+ * one does, or none is needed. */
+static bool check_block(const struct ra_plan *plan, int rank, int step, struct ra_range query_spans,
+                        struct ra_range key_spans)
+{
+    struct ra_cuda_block block = ra_cuda_block_of(plan, rank, step, query_spans, key_spans);
+    struct ra_range rows = rows_of(plan->layouts[RA_QUERY_SIDE], rank, query_spans), keys = {0, 0};
+    if (ra_ring_rows(&plan->ring, rank, step) > 0)
+        keys =
+            rows_of(plan->layouts[RA_KEY_SIDE], ra_ring_origin(&plan->ring, rank, step), key_spans);
+    int64_t wrong = 0, seen = 0;
+    for (int64_t a = rows.first; a < rows.end; a++)
+        for (int64_t b = keys.first; b < keys.end; b++) {
+            bool inside = a >= block.queries.first && a < block.queries.end &&
+                          b >= block.keys.first && b < block.keys.end;
+            int64_t along = b - block.keys.first - (a - block.queries.first);
+            bool in_band = inside && along >= block.band.lo && along <= block.band.hi;
+            bool right = sees(plan, rank, step, a, b);
+            seen += right;
+            wrong += right && !inside;
+            wrong += block.one_band && in_band != right;
+        }
+    bool one_pair =
+        query_spans.end - query_spans.first == 1 && key_spans.end - key_spans.first == 1;
+    if (wrong > 0 || (seen > 0) != (block.pairs > 0) || (seen > 0 && one_pair && !block.one_band))
+        WRONG("rank %d, step %d, spans %d to %d and %d to %d: %d rows wrong of %d, %d pairs", rank,
+              step, (int)query_spans.first, (int)query_spans.end, (int)key_spans.first,
+              (int)key_spans.end, (int)wrong, (int)seen, (int)block.pairs);
+    return block.one_band || block.pairs == 0;
+}
+
+/* All blocks of all ranks. Returns whether each step has at most one. */
+static bool check_blocks(const struct ra_plan *plan)
+{
+    bool one = true;
+    struct ra_range queries = {0, ra_layout_spans(plan->layouts[RA_QUERY_SIDE])};
+    struct ra_range keys = {0, ra_layout_spans(plan->layouts[RA_KEY_SIDE])};
+    for (int rank = 0; rank < plan->config.ring_size; rank++)
+        for (int step = 0; step < plan->ring.schedule.count; step++) {
+            one = check_block(plan, rank, step, queries, keys) && one;
+            for (int64_t s = 0; s < queries.end; s++) {
+                check_block(plan, rank, step, (struct ra_range){s, s + 1}, keys);
+                for (int64_t t = 0; t < keys.end; t++)
+                    check_block(plan, rank, step, (struct ra_range){s, s + 1},
+                                (struct ra_range){t, t + 1});
+            }
+        }
+    return one;
+}
+
+static void test_blocks(void)
+{
+    static const int64_t lookbacks[] = {RA_NO_LOOKBACK, 0, 3, 7, 20};
+    for (int layout = RA_CONTIGUOUS; layout <= RA_ZIGZAG; layout++) {
+        for (int i = 0; i < 4 * 6 * 6 * 6; i++) {
+            struct problem p = usual(2 + i % 4, RA_BFLOAT16);
+            p.config.ring_size = 2 + i % 4;
+            p.config.layout = layout;
+            p.config.bucket = layout == RA_STRIPED ? i / 2 % 3 * 4 : 0;
+            p.config.queries = (int64_t[]){1, 5, 16, 24, 33, 48}[i / 4 % 6];
+            p.config.keys = (int64_t[]){1, 5, 16, 24, 33, 48}[i / 24 % 6];
+            p.config.causal = i / 144 < 5;
+            if (p.config.causal)
+                p.config.lookback = lookbacks[i / 144];
+            struct ra_plan *plan;
+            if (!make_plan_alone(&plan, &p.config))
+                return;
+            bool one = check_blocks(plan);
+            bool alike = p.config.queries == p.config.keys && i / 144 == 0 && layout == RA_ZIGZAG;
+            if (!one && (alike || !p.config.causal))
+                WRONG("%d ranks, %d queries: several launches", p.config.ring_size,
+                      (int)p.config.queries);
+            ra_plan_destroy(plan);
+        }
+        verdict("blocks, %s", layout_names[layout]);
+    }
+}
+
 /* Two rings of two ranks. */
 static void test_rings(void)
 {
@@ -801,6 +903,7 @@ static const struct shape {
     {"fewer keys, some see none", 3, 40, 11, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS,
      RA_FLOAT32},
     {"fewer keys, some see none", 4, 40, 11, ALL, 0, 1, 1, 0, 0, 0, 0, 0, RA_STRIPED, RA_BFLOAT16},
+    {"fewer keys, some see none", 3, 40, 11, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT16},
     {"more keys", 3, 11, 50, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED, RA_FLOAT32},
     {"more keys", 4, 11, 50, ALL, 0, 0, 0, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT16},
     {"no keys", 3, 11, 0, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_FLOAT32},
@@ -815,6 +918,9 @@ static const struct shape {
     {"one rank", 1, 60, 60, 7, 0, 1, 1, 1, 0, 0, 0, 0, RA_CONTIGUOUS, RA_BFLOAT16},
     {"one rank, keys that nobody sees", 1, 11, 50, 5, 0, 1, 0, 0, 0, 0, 0, 0, RA_STRIPED,
      RA_FLOAT16},
+    {"one rank, half of its queries see none", 1, 40, 20, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_ZIGZAG,
+     RA_BFLOAT16},
+    {"one rank, two spans", 1, 60, 60, ALL, 0, 1, 1, 0, 0, 0, 0, 0, RA_ZIGZAG, RA_FLOAT16},
     {"one rank, no queries", 1, 0, 11, ALL, 0, 1, 0, 0, 0, 0, 0, 0, RA_CONTIGUOUS, RA_BFLOAT16},
     {"several tiles", 4, 700, 700, ALL, 0, 1, 1, 0, 0, 0, 0, 0, RA_STRIPED, RA_BFLOAT16},
 };
@@ -837,6 +943,9 @@ static void test_shapes(void)
         p.config.layout = s->layout;
         p.config.local_keys = s->local_keys;
         p.strided = s->strided;
+
+        /* Then a rank that is alone may write dq in the caller's array. */
+        p.config.deterministic = s->ranks == 1;
 
         /* What lies 5 tokens back, the rank has itself or the one before it. */
         p.hops = s->local_keys ? 1 : s->lookback == 5 && s->layout == RA_CONTIGUOUS ? 2 : 0;
@@ -1384,14 +1493,23 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = {{"layouts", test_layouts},     {"transports", test_transports},
-                 {"unreached", test_unreached}, {"rings", test_rings},
-                 {"parts", test_parts},         {"rule", test_rule},
-                 {"shapes", test_shapes},       {"often", test_often},
-                 {"threads", test_threads},     {"created", test_created_often},
-                 {"late", test_late_streams},   {"deterministic", test_deterministic},
-                 {"memory", test_memory},       {"calls", test_wrong_calls},
-                 {"elsewhere", test_elsewhere}, {"observer", test_observer},
+    } tests[] = {{"layouts", test_layouts},
+                 {"transports", test_transports},
+                 {"unreached", test_unreached},
+                 {"rings", test_rings},
+                 {"parts", test_parts},
+                 {"rule", test_rule},
+                 {"blocks", test_blocks},
+                 {"shapes", test_shapes},
+                 {"often", test_often},
+                 {"threads", test_threads},
+                 {"created", test_created_often},
+                 {"late", test_late_streams},
+                 {"deterministic", test_deterministic},
+                 {"memory", test_memory},
+                 {"calls", test_wrong_calls},
+                 {"elsewhere", test_elsewhere},
+                 {"observer", test_observer},
                  {"errors", test_errors}};
 
     int size, provided;

@@ -1,9 +1,9 @@
 /* ra_cuda: what a plan for a GPU is made of, besides struct ra_plan. Internal.
  *
  * Chapter 11. ra_cuda_calls.c checks the calls, ra_cuda.c enqueues the ring and ra_cuda_fold.c its
- * work; ra_cuda_plan.c has the memory and the life of a plan, ra_cuda_errors.c what goes wrong and
- * the waiting; ra_cuda_connect.c brings the ranks together, ra_cuda_peers.c and ra_cuda_link.c pass
- * messages. Here is what they need of each other.
+ * work, block by block (ra_cuda_block.c); ra_cuda_plan.c has the memory and the life of a plan,
+ * ra_cuda_errors.c what goes wrong and the waiting; ra_cuda_connect.c brings the ranks together,
+ * ra_cuda_peers.c and ra_cuda_link.c pass messages. Here is what they need of each other.
  */
 #ifndef RA_CUDA_H
 #define RA_CUDA_H
@@ -108,8 +108,8 @@ struct ra_cuda {
     cudaEvent_t left[3]; /* gradients that were in this place are on their way */
 
     int calls, backwards; /* how many so far, modulo RA_SIGNALS */
-    int64_t *launches;    /* of the forward, by span of queries; and how many of them so far */
-    int64_t *launched;
+    int64_t *steps; /* at which queries see keys, by their span; and how many of them are done */
+    int64_t *steps_done;
     struct ra_peer *peers;
     char *arrived_at_end; /* one byte per rank, for the last exchange */
 
@@ -201,17 +201,32 @@ struct ra_kernel ra_cuda_kernel(const struct ra_plan *plan);
 struct ra_range ra_cuda_all_keys(const struct ra_plan *plan, int step);
 int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan, int step);
 
-/* Folds these rows of the keys of this step: every span of the queries against every span of the keys, but
- * for those of which nobody sees anything. */
+/* Folds these rows of the keys of this step into the queries, but for spans of which nobody sees anything. */
 void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_range rows);
 
 /* Finds out which gradients the launches of this step can write: those that need no sum in memory. */
 void ra_cuda_find_writes(struct ra_cuda_call *call, int step);
 
-/* Counts the launches of a rank by span of queries (launches may be NULL); says whether one span
- * has several, between which there is a carry, and how many semaphores the backward needs. */
-void ra_cuda_count_launches(const struct ra_plan *plan, int rank, int64_t *launches, bool *carries,
-                            int64_t *semaphores);
+/* Counts the steps of a rank by span of queries (steps may be NULL); says whether one span has several
+ * launches, between which there is a carry, and how many semaphores the backward needs. */
+void ra_cuda_count_steps(const struct ra_plan *plan, int rank, int64_t *steps, bool *carries,
+                         int64_t *semaphores);
+
+/* ---- ra_cuda_block.c */
+
+/* Neighbouring spans of queries and of keys, and their rows in the memory of the ranks that have them: the least
+ * that has all pairs of spans, of those asked for, of which some query sees some key as far as the causal band goes.
+ * Does one band, from the first rows on, say who sees whom among all of them? */
+struct ra_cuda_block {
+    struct ra_range query_spans, key_spans, queries, keys;
+    struct ra_band band;
+    bool one_band;
+    int64_t pairs; /* 0: all of the above is empty */
+};
+
+/* Of these spans of the queries of a rank, and of the keys of a step. */
+struct ra_cuda_block ra_cuda_block_of(const struct ra_plan *plan, int rank, int step,
+                                      struct ra_range query_spans, struct ra_range key_spans);
 
 /* ---- ra_cuda_connect.c */
 

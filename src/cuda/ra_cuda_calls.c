@@ -46,8 +46,8 @@ static enum ra_status begin(struct ra_cuda_call *call, struct ra_plan *plan,
     if (backward)
         cuda->backwards = (cuda->backwards + 1) % RA_SIGNALS;
     call->backward_number = cuda->backwards;
-    memset(cuda->launched, 0,
-           (size_t)ra_layout_spans(plan->layouts[RA_QUERY_SIDE]) * sizeof *cuda->launched);
+    memset(cuda->steps_done, 0,
+           (size_t)ra_layout_spans(plan->layouts[RA_QUERY_SIDE]) * sizeof *cuda->steps_done);
 
     /* The memory of the plan is that of the call before until it has ended. */
     RA_DO(plan, cudaStreamWaitEvent(stream, cuda->ended, 0));

@@ -1,8 +1,8 @@
 /* ra_cuda_fold: the work of a GPU at one step of the ring: which kernels are launched, on which rows.
  * See ra_cuda.h.
  *
- * Chapter 11. New here: a launch for every pair of spans that see each other, with the carry between
- * the launches of one span.
+ * Chapter 11. New here: one launch for all spans of a step, if one band says who sees whom; otherwise one for each
+ * pair of spans that see each other, with the carry between the launches of one span.
  */
 #include "ra_cuda.h"
 
@@ -21,46 +21,52 @@ struct ra_kernel ra_cuda_kernel(const struct ra_plan *plan)
                               .semaphores = ra_cuda_of(plan)->semaphores};
 }
 
-/* Sets shape and band for span s of the queries of `rank` and span t of the keys of this step; does
- * any query see any key? */
-static bool is_seen(const struct ra_plan *plan, int rank, int64_t s, int step, int64_t t,
-                    struct ra_kernel *kernel)
+static struct ra_range spans_of(const struct ra_plan *plan, enum ra_side side)
 {
-    const struct ra_config *c = &plan->config;
-    int origin = ra_ring_origin(&plan->ring, rank, step);
-    kernel->queries = ra_layout_span(plan->layouts[RA_QUERY_SIDE], rank, s).count;
-    kernel->keys = ra_layout_span(plan->layouts[RA_KEY_SIDE], origin, t).count;
-    kernel->band = RA_ALL_KEYS;
-    if (c->causal)
-        kernel->band = ra_layout_band(plan->layouts[RA_QUERY_SIDE], rank, s,
-                                      plan->layouts[RA_KEY_SIDE], origin, t, c->lookback);
-    return kernel->queries > 0 && kernel->keys > 0 && c->batch > 0 &&
-           ra_ring_rows(&plan->ring, rank, step) > 0 &&
-           !ra_band_is_empty(kernel->band, kernel->queries, kernel->keys);
+    return (struct ra_range){0, ra_layout_spans(plan->layouts[side])};
 }
 
-void ra_cuda_count_launches(const struct ra_plan *plan, int rank, int64_t *launches, bool *carries,
-                            int64_t *semaphores)
+static struct ra_cuda_block block_of_all(const struct ra_plan *plan, int rank, int step)
+{
+    return ra_cuda_block_of(plan, rank, step, spans_of(plan, RA_QUERY_SIDE),
+                            spans_of(plan, RA_KEY_SIDE));
+}
+
+/* How many launches a forward of a block takes, with so many keys in one. */
+static int64_t launches_of(const struct ra_cuda_block *block, int64_t most)
+{
+    int64_t rows = block->keys.end - block->keys.first;
+    return block->one_band ? (rows + most - 1) / most : block->pairs;
+}
+
+void ra_cuda_count_steps(const struct ra_plan *plan, int rank, int64_t *steps, bool *carries,
+                         int64_t *semaphores)
 {
     const struct ra_config *c = &plan->config;
     bool deterministic = c->deterministic && !c->forward_only && c->type != RA_FLOAT32;
     struct ra_kernel kernel = ra_cuda_kernel(plan);
+    struct ra_range queries = spans_of(plan, RA_QUERY_SIDE), keys = spans_of(plan, RA_KEY_SIDE);
     int64_t most = ra_kernel_most_keys(c->type);
     *carries = false;
     *semaphores = c->type != RA_FLOAT32; /* the forward draws its tiles with one */
-    for (int64_t s = 0; s < ra_layout_spans(plan->layouts[RA_QUERY_SIDE]); s++) {
-        int64_t count = 0;
-        for (int step = 0; step < plan->ring.schedule.count; step++)
-            for (int64_t t = 0; t < ra_layout_spans(plan->layouts[RA_KEY_SIDE]); t++) {
-                if (!is_seen(plan, rank, s, step, t, &kernel))
-                    continue;
-                count += (kernel.keys + most - 1) / most;
-                int64_t needed = deterministic ? ra_kernel_semaphores(&kernel) : 0;
-                *semaphores = needed > *semaphores ? needed : *semaphores;
-            }
-        *carries = *carries || count > 1;
-        if (launches)
-            launches[s] = count;
+    for (int step = 0; step < plan->ring.schedule.count; step++) {
+        struct ra_cuda_block all = block_of_all(plan, rank, step);
+        *carries = *carries || (all.one_band && launches_of(&all, most) > 1);
+        kernel.queries = all.queries.end - all.queries.first;
+        kernel.keys = all.keys.end - all.keys.first;
+        *semaphores = ra_most(*semaphores, deterministic ? ra_kernel_semaphores(&kernel) : 0);
+    }
+    for (int64_t s = 0; s < queries.end; s++) {
+        int64_t count = 0, launches = 0;
+        for (int step = 0; step < plan->ring.schedule.count; step++) {
+            struct ra_range own = {s, s + 1};
+            struct ra_cuda_block block = ra_cuda_block_of(plan, rank, step, own, keys);
+            count += block.pairs > 0;
+            launches += launches_of(&block, most);
+        }
+        *carries = *carries || launches > 1;
+        if (steps)
+            steps[s] = count;
     }
 }
 
@@ -94,24 +100,22 @@ static struct ra_tensor lost_of(const struct ra_cuda_call *call, float *lost, in
 
 /* Launches the forward of these queries and keys, in pieces of the keys that are added up well: k07's for
  * few keys, as it loads queries while it writes outputs; otherwise k06's. */
-static void launch_forward(struct ra_cuda_call *call, const struct ra_kernel *whole, int64_t s)
+static void launch_forward(struct ra_cuda_call *call, const struct ra_kernel *whole)
 {
     struct ra_plan *plan = call->plan;
-    struct ra_cuda *cuda = plan->own;
     enum ra_type type = plan->config.type;
     int64_t most = ra_kernel_most_keys(type), b = 0;
     do {
         struct ra_kernel piece = ra_kernel_keys(*whole, b, most);
-        piece.first = cuda->launched[s] == 0;
-        cuda->launched[s]++;
-        piece.last = cuda->launched[s] >= cuda->launches[s];
+        piece.first = whole->first && b == 0;
+        b += most;
+        piece.last = whole->last && b >= whole->keys;
         if (type == RA_FLOAT32)
             RA_DO(plan, ra_k02_forward(&piece, call->stream));
         else if (piece.keys <= RA_CUDA_FEW_KEYS)
             RA_DO(plan, ra_k07_forward(&piece, call->stream));
         else
             RA_DO(plan, ra_k06_forward(&piece, call->stream));
-        b += most;
     } while (b < whole->keys);
 }
 
@@ -120,47 +124,54 @@ struct key_arrays {
     struct ra_tensor k, v, mask, dk, dv, dk_lost, dv_lost;
 };
 
-/* Span s of the queries, from row a on, and a span of the keys, from row b on; backward, those of its rows
- * that are among these. */
-static void launch(struct ra_cuda_call *call, struct ra_kernel *kernel, int64_t s, int64_t a,
-                   int64_t b, struct ra_range rows, const struct key_arrays *keys)
+/* The queries and keys of a block, in a forward the first or last of these queries; backward, those of its keys
+ * that are among these rows. */
+static void launch(struct ra_cuda_call *call, const struct ra_cuda_block *block, bool first,
+                   bool last, struct ra_range rows, const struct key_arrays *keys)
 {
     struct ra_plan *plan = call->plan;
     struct ra_cuda *cuda = plan->own;
     const struct ra_config *c = &plan->config;
     const struct ra_arrays *x = &call->x;
     int64_t n = plan->rows[RA_QUERY_SIDE], H = c->heads;
+    int64_t a = block->queries.first, b = block->keys.first;
+    struct ra_kernel kernel = ra_cuda_kernel(plan);
+    kernel.queries = block->queries.end - a;
+    kernel.keys = block->keys.end - b;
+    kernel.band = block->band;
     struct ra_tensor wide = ra_tensor_bnhd(cuda->wide, RA_FLOAT32, n, H, c->dim);
     struct ra_tensor dq = call->in_callers_queries ? x->dq : wide;
     struct ra_tensor wide_lost = lost_of(call, cuda->wide_lost, c->dim);
-    kernel->q = ra_tensor_from_row(x->q, a);
-    kernel->k = ra_tensor_from_row(keys->k, b);
-    kernel->v = ra_tensor_from_row(keys->v, b);
-    kernel->mask = ra_tensor_from_row(keys->mask, b);
-    kernel->lse = ra_tensor_from_row(x->lse, a);
+    kernel.q = ra_tensor_from_row(x->q, a);
+    kernel.k = ra_tensor_from_row(keys->k, b);
+    kernel.v = ra_tensor_from_row(keys->v, b);
+    kernel.mask = ra_tensor_from_row(keys->mask, b);
+    kernel.lse = ra_tensor_from_row(x->lse, a);
     if (!call->backward) {
-        kernel->o = ra_tensor_from_row(x->o, a);
-        kernel->carry_o = ra_tensor_from_row(wide, a);
-        kernel->carry_max = ra_tensor_from_row(ra_tensor_bhn(cuda->max, n, H), a);
-        kernel->carry_sum = ra_tensor_from_row(ra_tensor_bhn(cuda->sum, n, H), a);
-        kernel->o_lost = ra_tensor_from_row(wide_lost, a);
-        kernel->sum_lost = ra_tensor_from_row(lost_of(call, cuda->sum_lost, 1), a);
-        launch_forward(call, kernel, s);
+        kernel.o = ra_tensor_from_row(x->o, a);
+        kernel.carry_o = ra_tensor_from_row(wide, a);
+        kernel.carry_max = ra_tensor_from_row(ra_tensor_bhn(cuda->max, n, H), a);
+        kernel.carry_sum = ra_tensor_from_row(ra_tensor_bhn(cuda->sum, n, H), a);
+        kernel.o_lost = ra_tensor_from_row(wide_lost, a);
+        kernel.sum_lost = ra_tensor_from_row(lost_of(call, cuda->sum_lost, 1), a);
+        kernel.first = first;
+        kernel.last = last;
+        launch_forward(call, &kernel);
         return;
     }
-    kernel->d_out = ra_tensor_from_row(x->d_out, a);
-    kernel->delta = ra_tensor_from_row(ra_tensor_bhn(cuda->delta, n, H), a);
-    kernel->dq = ra_tensor_from_row(dq, a);
-    kernel->dq_lost = ra_tensor_from_row(wide_lost, a);
-    kernel->dk = ra_tensor_from_row(keys->dk, b);
-    kernel->dv = ra_tensor_from_row(keys->dv, b);
-    kernel->dk_lost = ra_tensor_from_row(keys->dk_lost, b);
-    kernel->dv_lost = ra_tensor_from_row(keys->dv_lost, b);
-    kernel->writes_keys = call->writes_keys;
-    int64_t first = ra_most(0, rows.first - b), end = ra_least(kernel->keys, rows.end - b);
-    if (first >= end)
+    kernel.d_out = ra_tensor_from_row(x->d_out, a);
+    kernel.delta = ra_tensor_from_row(ra_tensor_bhn(cuda->delta, n, H), a);
+    kernel.dq = ra_tensor_from_row(dq, a);
+    kernel.dq_lost = ra_tensor_from_row(wide_lost, a);
+    kernel.dk = ra_tensor_from_row(keys->dk, b);
+    kernel.dv = ra_tensor_from_row(keys->dv, b);
+    kernel.dk_lost = ra_tensor_from_row(keys->dk_lost, b);
+    kernel.dv_lost = ra_tensor_from_row(keys->dv_lost, b);
+    kernel.writes_keys = call->writes_keys;
+    int64_t from = ra_most(0, rows.first - b), to = ra_least(kernel.keys, rows.end - b);
+    if (from >= to)
         return;
-    struct ra_kernel part = ra_kernel_keys(*kernel, first, end - first);
+    struct ra_kernel part = ra_kernel_keys(kernel, from, to - from);
     if (c->type != RA_FLOAT32)
         RA_DO(plan, ra_k07_backward(&part, call->stream));
     else
@@ -200,20 +211,23 @@ void ra_cuda_find_writes(struct ra_cuda_call *call, int step)
     const struct ra_arrays *x = &call->x;
     struct ra_kernel kernel = ra_cuda_kernel(plan);
     struct key_arrays keys = {.dk = x->dk, .dv = x->dv};
+    struct ra_cuda_block block = block_of_all(plan, plan->link.rank, step);
+    int64_t n = block.queries.end - block.queries.first, m = block.keys.end - block.keys.first;
     bool single = plan->ring.schedule.count == 1;
     call->writes_keys = call->in_callers_keys = call->in_callers_queries = false;
-    if (plan->config.type == RA_FLOAT32 || ra_layout_spans(plan->layouts[RA_QUERY_SIDE]) > 1 ||
-        ra_layout_spans(plan->layouts[RA_KEY_SIDE]) > 1 ||
-        !is_seen(plan, plan->link.rank, 0, step, 0, &kernel))
+    if (plan->config.type == RA_FLOAT32 || !block.one_band || m < ra_cuda_all_keys(plan, step).end)
         return;
     open_keys(call, step, &keys.k, &keys.v, &keys.mask);
     if (!single)
         open_gradients(call, step, &keys);
-    kernel.q = x->q;
+    kernel.queries = n;
+    kernel.keys = m;
+    kernel.band = block.band;
+    kernel.q = ra_tensor_from_row(x->q, block.queries.first);
     kernel.k = keys.k;
     kernel.v = keys.v;
-    kernel.d_out = x->d_out;
-    kernel.dq = single ? x->dq : (struct ra_tensor)RA_NO_TENSOR;
+    kernel.d_out = ra_tensor_from_row(x->d_out, block.queries.first);
+    kernel.dq = single && n == plan->rows[RA_QUERY_SIDE] ? x->dq : (struct ra_tensor)RA_NO_TENSOR;
     kernel.dk = keys.dk;
     kernel.dv = keys.dv;
     RA_DO(plan, ra_k07_writes(&kernel, &call->writes_keys, &call->in_callers_queries));
@@ -244,35 +258,82 @@ int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan, int step)
     return good ? rest * TILE : rows;
 }
 
-void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_range rows)
+/* Is this step the first, or the last, at which these queries see keys? */
+static bool is_first(const struct ra_cuda *cuda, int64_t span)
+{
+    return cuda->steps_done[span] == 0;
+}
+
+static bool is_last(const struct ra_cuda *cuda, int64_t span)
+{
+    return cuda->steps_done[span] + 1 == cuda->steps[span];
+}
+
+/* Can these spans of queries share a launch of the forward? It reads a carry for all of its rows, or for none, and
+ * writes one for all of them, or o. */
+static bool are_alike(const struct ra_cuda *cuda, struct ra_range spans)
+{
+    for (int64_t s = spans.first + 1; s < spans.end; s++)
+        if (is_first(cuda, s) != is_first(cuda, s - 1) || is_last(cuda, s) != is_last(cuda, s - 1))
+            return false;
+    return true;
+}
+
+/* Some spans of the queries against all keys of this step: in one launch, if one band says who sees whom, else pair
+ * by pair. */
+static void fold_spans(struct ra_cuda_call *call, int step, struct ra_range spans,
+                       struct ra_range rows, const struct key_arrays *keys)
 {
     struct ra_plan *plan = call->plan;
     struct ra_cuda *cuda = plan->own;
-    struct ra_kernel kernel = ra_cuda_kernel(plan);
+    struct ra_cuda_block block =
+        ra_cuda_block_of(plan, plan->link.rank, step, spans, spans_of(plan, RA_KEY_SIDE));
+    int64_t s = block.query_spans.first, pairs = 0;
+    bool first = is_first(cuda, s), last = is_last(cuda, s);
+    if (block.one_band)
+        launch(call, &block, first, last, rows, keys);
+    for (int64_t t = block.key_spans.first; t < block.key_spans.end && !block.one_band; t++) {
+        struct ra_range key_span = {t, t + 1};
+        struct ra_cuda_block pair = ra_cuda_block_of(plan, plan->link.rank, step, spans, key_span);
+        pairs += pair.pairs;
+        if (pair.pairs > 0)
+            launch(call, &pair, first && pairs == 1, last && pairs == block.pairs, rows, keys);
+    }
+    for (; s < block.query_spans.end; s++)
+        cuda->steps_done[s]++;
+}
+
+/* Queries that never see anything need a result, too. */
+static void finish_unseen(struct ra_cuda_call *call, const struct key_arrays *keys)
+{
+    const struct ra_plan *plan = call->plan;
+    int64_t a = 0;
+    for (int64_t s = 0; s < spans_of(plan, RA_QUERY_SIDE).end; s++) {
+        struct ra_cuda_block unseen = {.queries = {a, a}, .band = {1, 0}};
+        a = unseen.queries.end +=
+            ra_layout_span(plan->layouts[RA_QUERY_SIDE], plan->link.rank, s).count;
+        if (ra_cuda_of(plan)->steps[s] == 0 && a > unseen.queries.first)
+            launch(call, &unseen, true, true, unseen.keys, keys);
+    }
+}
+
+void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_range rows)
+{
+    struct ra_plan *plan = call->plan;
     struct key_arrays keys = {.dk = RA_NO_TENSOR, .dv = RA_NO_TENSOR};
     struct ra_cuda_timer *timer = ra_cuda_timer(plan, call->backward, step, RA_EVENT_WORK);
-    int rank = plan->link.rank;
-    int64_t a = 0;
     open_keys(call, step, &keys.k, &keys.v, &keys.mask);
     if (rows.end == ra_cuda_all_keys(plan, step).end)
         ra_cuda_begins(plan, timer, call->stream);
     if (call->backward)
         open_gradients(call, step, &keys);
-    for (int64_t s = 0; s < ra_layout_spans(plan->layouts[RA_QUERY_SIDE]); s++) {
-        int64_t b = 0;
-        for (int64_t t = 0; t < ra_layout_spans(plan->layouts[RA_KEY_SIDE]); t++) {
-            if (is_seen(plan, rank, s, step, t, &kernel))
-                launch(call, &kernel, s, a, b, rows, &keys);
-            b += kernel.keys;
-        }
-
-        /* Queries that never see anything need a result, too. */
-        if (!call->backward && step == 0 && cuda->launches[s] == 0 && kernel.queries > 0) {
-            kernel.keys = 0;
-            kernel.band = (struct ra_band){1, 0};
-            launch(call, &kernel, s, a, 0, rows, &keys);
-        }
-        a += kernel.queries;
-    }
+    struct ra_range spans = spans_of(plan, RA_QUERY_SIDE);
+    struct ra_cuda_block all = block_of_all(plan, plan->link.rank, step);
+    bool together = all.one_band && (call->backward || are_alike(plan->own, all.query_spans));
+    int64_t at_once = together ? spans.end : 1;
+    for (int64_t s = 0; s < spans.end; s += at_once)
+        fold_spans(call, step, (struct ra_range){s, s + at_once}, rows, &keys);
+    if (!call->backward && step == 0)
+        finish_unseen(call, &keys);
     ra_cuda_ends(plan, timer, call->stream);
 }

@@ -50,7 +50,7 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, struct ra_cuda *cud
     int64_t n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank), semaphores;
     int64_t row_bytes = c->batch * n * c->heads * (int64_t)sizeof(float);
     bool backward = !c->forward_only, several = plan->ring.schedule.count > 1, carries;
-    ra_cuda_count_launches(plan, rank, NULL, &carries, &semaphores);
+    ra_cuda_count_steps(plan, rank, NULL, &carries, &semaphores);
     cuda->wide = ra_arena_take(&arena, carries || backward ? row_bytes * c->dim : 0);
     cuda->max = ra_arena_take(&arena, carries ? row_bytes : 0);
     cuda->sum = ra_arena_take(&arena, carries ? row_bytes : 0);
@@ -95,14 +95,14 @@ static int64_t lay_out_host(const struct ra_plan *plan, struct ra_cuda *cuda)
     struct ra_arena arena = {(char *)cuda, LINE, 0};
     int64_t counts = ra_layout_spans(plan->layouts[RA_QUERY_SIDE]) * (int64_t)sizeof(int64_t);
     ra_arena_take(&arena, sizeof *cuda);
-    void *launches = ra_arena_take(&arena, counts), *launched = ra_arena_take(&arena, counts);
+    void *steps = ra_arena_take(&arena, counts), *steps_done = ra_arena_take(&arena, counts);
     void *peers = ra_arena_take(&arena, plan->link.size * (int64_t)sizeof(struct ra_peer));
     void *arrived_at_end = ra_arena_take(&arena, plan->link.size);
     int64_t timers = ra_cuda_timer_count(plan);
     void *timer = ra_arena_take(&arena, timers * (int64_t)sizeof(struct ra_cuda_timer));
     if (cuda) {
-        cuda->launches = launches;
-        cuda->launched = launched;
+        cuda->steps = steps;
+        cuda->steps_done = steps_done;
         cuda->peers = peers;
         cuda->arrived_at_end = arrived_at_end;
         cuda->timers = timers > 0 ? timer : NULL;
@@ -324,7 +324,7 @@ static enum ra_status create(struct ra_plan *plan, char *error)
     cuda->hop = -1;
     bool carries;
     int64_t semaphores;
-    ra_cuda_count_launches(plan, plan->link.rank, cuda->launches, &carries, &semaphores);
+    ra_cuda_count_steps(plan, plan->link.rank, cuda->steps, &carries, &semaphores);
     cuda->device_bytes = device_bytes_of(plan, plan->link.rank);
     enum ra_status status = plan->look_only ? RA_OK : take_device(plan, error);
     if (status != RA_OK)
