@@ -308,23 +308,25 @@ template <class Shape> static cudaError_t launch_dq(const struct ra_kernel *x, c
     return error;
 }
 
+template <class Shape>
+static cudaError_t launch_dk_dv(const struct ra_kernel *x, cudaStream_t stream)
+{
+    return launch_keys<Shape, struct keys_memory<Shape>>(k06_dk_dv<Shape>, x, 4, stream);
+}
+
+/* Both kernels, or the one whose sums are wanted. */
 template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, cudaStream_t stream)
 {
-    cudaError_t error;
-    if (x->dim <= 64) {
-        typedef backward_tile<Type, 64, 128, 128> Shape;
-        error = launch_keys<Shape, struct keys_memory<Shape>>(k06_dk_dv<Shape>, x, 4, stream);
-        return error != cudaSuccess ? error : launch_dq<Shape>(x, stream);
-    }
-    if (x->dim <= 128) {
-        typedef backward_tile<Type, 128, 128, 64> Shape;
-        error = launch_keys<Shape, struct keys_memory<Shape>>(k06_dk_dv<Shape>, x, 4, stream);
-        return error != cudaSuccess ? error
-                                    : launch_dq<backward_tile<Type, 128, 128, 128>>(x, stream);
-    }
-    error = launch_wide<Type>(x, stream);
-    return error != cudaSuccess ? error
+    cudaError_t error = cudaSuccess;
+    if (x->dk.data)
+        error = x->dim <= 64    ? launch_dk_dv<backward_tile<Type, 64, 128, 128>>(x, stream)
+                : x->dim <= 128 ? launch_dk_dv<backward_tile<Type, 128, 128, 64>>(x, stream)
+                                : launch_wide<Type>(x, stream);
+    if (error == cudaSuccess && x->dq.data)
+        error = x->dim <= 64    ? launch_dq<backward_tile<Type, 64, 128, 128>>(x, stream)
+                : x->dim <= 128 ? launch_dq<backward_tile<Type, 128, 128, 128>>(x, stream)
                                 : launch_dq<backward_tile<Type, 256, 64, 128, 1>>(x, stream);
+    return error;
 }
 
 extern "C" cudaError_t ra_k06_backward(const struct ra_kernel *x, cudaStream_t stream)

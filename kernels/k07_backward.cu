@@ -185,6 +185,13 @@ static bool runs_k06(const struct ra_kernel *x)
     return x->deterministic || x->dim > 128;
 }
 
+extern "C" cudaError_t ra_k07_separates(const struct ra_kernel *x, bool *separates)
+{
+    cudaError_t error = k06_takes(x, separates);
+    *separates = *separates && runs_k06(x);
+    return error;
+}
+
 /* k07's own dq is added up in memory, by many blocks. */
 extern "C" cudaError_t ra_k07_writes(const struct ra_kernel *x, bool *keys, bool *queries)
 {

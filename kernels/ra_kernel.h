@@ -91,6 +91,10 @@ ra_kernel_launch ra_k06_backward, ra_k07_backward;
 typedef cudaError_t ra_kernel_writes(const struct ra_kernel *kernel, bool *keys, bool *queries);
 ra_kernel_writes ra_k06_writes, ra_k07_writes;
 
+/* Does the backward compute dk and dv in a kernel of its own, before that of dq? Then a launch may have one without
+ * the other: dq, or dk and dv, have no data. */
+cudaError_t ra_k07_separates(const struct ra_kernel *kernel, bool *separates);
+
 /* How many ints `semaphores` has for these shapes, on any GPU. */
 int64_t ra_kernel_semaphores(const struct ra_kernel *kernel);
 

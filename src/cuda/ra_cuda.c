@@ -196,20 +196,40 @@ static void pass_gradients(struct ra_cuda_call *call, int step, struct ra_range 
     RA_DO(plan, cudaEventRecord(cuda->left[ra_ring_slot(step)], cuda->gradients_stream));
 }
 
-/* No work is left behind the last step, beside which its gradients could go home: so most of them go while the
- * rest is computed. Returns which rows of the keys are the rest; of the other steps, all. */
-static struct ra_range send_ahead(struct ra_cuda_call *call, int step)
+/* The parts of a step's work. No work is left behind the last step, beside which its gradients could go home. So
+ * those of keys go while those of queries are computed; or, if one kernel computes both, most of them go while the
+ * rest is computed. Returns how many parts there are. */
+static int parts_of(struct ra_cuda_call *call, int step, struct ra_cuda_part parts[2])
 {
-    struct ra_range rows = ra_cuda_all_keys(call->plan, step);
+    struct ra_range all = ra_cuda_all_keys(call->plan, step);
     int64_t rest = ra_cuda_rest_of_keys(call->plan, step);
-    if (rest < rows.end) {
-        struct ra_range ahead = {rest, rows.end};
-        ra_cuda_fold(call, step, ahead);
-        add_gradients(call, step, ahead);
-        pass_gradients(call, step, ahead);
-        rows.end = rest;
+    bool last = step > 0 && step == call->plan->ring.schedule.count - 1;
+    parts[0] = parts[1] = (struct ra_cuda_part){all, .keys = true, .queries = true};
+    if (last && ra_cuda_separates(call, step)) {
+        parts[0].queries = parts[1].keys = false;
+        return 2;
     }
-    return rows;
+    if (rest == all.end)
+        return 1;
+    parts[0].rows.first = parts[1].rows.end = rest;
+    return 2;
+}
+
+/* The work of a step, and the way of the gradients that are ready. */
+static void work(struct ra_cuda_call *call, int step)
+{
+    struct ra_cuda_part parts[2];
+    int count = parts_of(call, step, parts);
+    for (int i = 0; i < count; i++) {
+        ra_cuda_fold(call, step, parts[i]);
+        if (i == count - 1)
+            leave_keys(call, step);
+        if (!parts[i].keys)
+            continue;
+        add_lost(call, step);
+        add_gradients(call, step, parts[i].rows);
+        pass_gradients(call, step, parts[i].rows);
+    }
 }
 
 /* At which step a rank's own keys are used for the last time. */
@@ -260,7 +280,7 @@ void ra_cuda_enqueue_forward(struct ra_cuda_call *call)
     for (int step = 0; step < plan->ring.schedule.count && ra_cuda_goes_on(plan); step++) {
         ra_cuda_of(plan)->hop = plan->ring.schedule.hop[step];
         pass_keys(call, step);
-        ra_cuda_fold(call, step, ra_cuda_all_keys(plan, step));
+        ra_cuda_fold(call, step, (struct ra_cuda_part){ra_cuda_all_keys(plan, step), false, true});
         leave_keys(call, step);
         take_keys(call, step);
     }
@@ -321,12 +341,7 @@ void ra_cuda_enqueue_backward(struct ra_cuda_call *call)
         ra_cuda_of(plan)->hop = plan->ring.schedule.hop[step];
         pass_keys(call, step);
         clear_gradients(call, step);
-        struct ra_range rest = send_ahead(call, step);
-        ra_cuda_fold(call, step, rest);
-        add_lost(call, step);
-        leave_keys(call, step);
-        add_gradients(call, step, rest);
-        pass_gradients(call, step, rest);
+        work(call, step);
         take_keys(call, step);
     }
     take_gradients(call);

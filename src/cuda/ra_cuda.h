@@ -201,8 +201,18 @@ struct ra_kernel ra_cuda_kernel(const struct ra_plan *plan);
 struct ra_range ra_cuda_all_keys(const struct ra_plan *plan, int step);
 int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan, int step);
 
-/* Folds these rows of the keys of this step into the queries, but for spans of which nobody sees anything. */
-void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_range rows);
+/* A part of the work of a step: of these rows of the keys, in the backward their gradients, or what they add to
+ * those of the queries, or both. */
+struct ra_cuda_part {
+    struct ra_range rows;
+    bool keys, queries;
+};
+
+/* Do the kernels of this step have the gradients of keys before they compute those of queries? */
+bool ra_cuda_separates(struct ra_cuda_call *call, int step);
+
+/* Folds a part of the keys of this step into the queries, but for spans of which nobody sees anything. */
+void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_cuda_part part);
 
 /* Finds out which gradients the launches of this step can write: those that need no sum in memory. */
 void ra_cuda_find_writes(struct ra_cuda_call *call, int step);

@@ -124,24 +124,23 @@ struct key_arrays {
     struct ra_tensor k, v, mask, dk, dv, dk_lost, dv_lost;
 };
 
-/* The queries and keys of a block, in a forward the first or last of these queries; backward, those of its keys
- * that are among these rows. */
-static void launch(struct ra_cuda_call *call, const struct ra_cuda_block *block, bool first,
-                   bool last, struct ra_range rows, const struct key_arrays *keys)
+/* A launch of the queries and keys of a block. */
+static struct ra_kernel kernel_of(const struct ra_cuda_call *call,
+                                  const struct ra_cuda_block *block, const struct key_arrays *keys)
 {
-    struct ra_plan *plan = call->plan;
-    struct ra_cuda *cuda = plan->own;
+    const struct ra_plan *plan = call->plan;
+    const struct ra_cuda *cuda = plan->own;
     const struct ra_config *c = &plan->config;
     const struct ra_arrays *x = &call->x;
     int64_t n = plan->rows[RA_QUERY_SIDE], H = c->heads;
     int64_t a = block->queries.first, b = block->keys.first;
+    struct ra_tensor wide = ra_tensor_bnhd(cuda->wide, RA_FLOAT32, n, H, c->dim);
+    struct ra_tensor dq = call->in_callers_queries ? x->dq : wide;
+    struct ra_tensor wide_lost = lost_of(call, cuda->wide_lost, c->dim);
     struct ra_kernel kernel = ra_cuda_kernel(plan);
     kernel.queries = block->queries.end - a;
     kernel.keys = block->keys.end - b;
     kernel.band = block->band;
-    struct ra_tensor wide = ra_tensor_bnhd(cuda->wide, RA_FLOAT32, n, H, c->dim);
-    struct ra_tensor dq = call->in_callers_queries ? x->dq : wide;
-    struct ra_tensor wide_lost = lost_of(call, cuda->wide_lost, c->dim);
     kernel.q = ra_tensor_from_row(x->q, a);
     kernel.k = ra_tensor_from_row(keys->k, b);
     kernel.v = ra_tensor_from_row(keys->v, b);
@@ -154,10 +153,7 @@ static void launch(struct ra_cuda_call *call, const struct ra_cuda_block *block,
         kernel.carry_sum = ra_tensor_from_row(ra_tensor_bhn(cuda->sum, n, H), a);
         kernel.o_lost = ra_tensor_from_row(wide_lost, a);
         kernel.sum_lost = ra_tensor_from_row(lost_of(call, cuda->sum_lost, 1), a);
-        kernel.first = first;
-        kernel.last = last;
-        launch_forward(call, &kernel);
-        return;
+        return kernel;
     }
     kernel.d_out = ra_tensor_from_row(x->d_out, a);
     kernel.delta = ra_tensor_from_row(ra_tensor_bhn(cuda->delta, n, H), a);
@@ -168,14 +164,39 @@ static void launch(struct ra_cuda_call *call, const struct ra_cuda_block *block,
     kernel.dk_lost = ra_tensor_from_row(keys->dk_lost, b);
     kernel.dv_lost = ra_tensor_from_row(keys->dv_lost, b);
     kernel.writes_keys = call->writes_keys;
-    int64_t from = ra_most(0, rows.first - b), to = ra_least(kernel.keys, rows.end - b);
-    if (from >= to)
+    return kernel;
+}
+
+/* Launches the backward, as much of it as is of this part. */
+static void launch_backward(struct ra_cuda_call *call, const struct ra_kernel *whole, int64_t b,
+                            struct ra_cuda_part part)
+{
+    struct ra_plan *plan = call->plan;
+    int64_t first = ra_most(0, part.rows.first - b), end = ra_least(whole->keys, part.rows.end - b);
+    if (first >= end)
         return;
-    struct ra_kernel part = ra_kernel_keys(kernel, from, to - from);
-    if (c->type != RA_FLOAT32)
-        RA_DO(plan, ra_k07_backward(&part, call->stream));
+    struct ra_kernel kernel = ra_kernel_keys(*whole, first, end - first);
+    if (!part.queries)
+        kernel.dq = (struct ra_tensor)RA_NO_TENSOR;
+    if (!part.keys)
+        kernel.dk = kernel.dv = (struct ra_tensor)RA_NO_TENSOR;
+    if (plan->config.type != RA_FLOAT32)
+        RA_DO(plan, ra_k07_backward(&kernel, call->stream));
     else
-        RA_DO(plan, ra_k02_backward(&part, call->stream));
+        RA_DO(plan, ra_k02_backward(&kernel, call->stream));
+}
+
+/* Launches a block; forward, as the first or last launch of its queries. */
+static void launch(struct ra_cuda_call *call, const struct ra_cuda_block *block, bool first,
+                   bool last, struct ra_cuda_part part, const struct key_arrays *keys)
+{
+    struct ra_kernel kernel = kernel_of(call, block, keys);
+    kernel.first = first;
+    kernel.last = last;
+    if (call->backward)
+        launch_backward(call, &kernel, block->keys.first, part);
+    else
+        launch_forward(call, &kernel);
 }
 
 /* dk and dv of a share, which lie one behind the other. */
@@ -208,9 +229,7 @@ static void open_gradients(const struct ra_cuda_call *call, int step, struct key
 void ra_cuda_find_writes(struct ra_cuda_call *call, int step)
 {
     struct ra_plan *plan = call->plan;
-    const struct ra_arrays *x = &call->x;
-    struct ra_kernel kernel = ra_cuda_kernel(plan);
-    struct key_arrays keys = {.dk = x->dk, .dv = x->dv};
+    struct key_arrays keys = {.dk = call->x.dk, .dv = call->x.dv};
     struct ra_cuda_block block = block_of_all(plan, plan->link.rank, step);
     int64_t n = block.queries.end - block.queries.first, m = block.keys.end - block.keys.first;
     bool single = plan->ring.schedule.count == 1;
@@ -220,16 +239,9 @@ void ra_cuda_find_writes(struct ra_cuda_call *call, int step)
     open_keys(call, step, &keys.k, &keys.v, &keys.mask);
     if (!single)
         open_gradients(call, step, &keys);
-    kernel.queries = n;
-    kernel.keys = m;
-    kernel.band = block.band;
-    kernel.q = ra_tensor_from_row(x->q, block.queries.first);
-    kernel.k = keys.k;
-    kernel.v = keys.v;
-    kernel.d_out = ra_tensor_from_row(x->d_out, block.queries.first);
-    kernel.dq = single && n == plan->rows[RA_QUERY_SIDE] ? x->dq : (struct ra_tensor)RA_NO_TENSOR;
-    kernel.dk = keys.dk;
-    kernel.dv = keys.dv;
+    struct ra_kernel kernel = kernel_of(call, &block, &keys);
+    if (single && n == plan->rows[RA_QUERY_SIDE])
+        kernel.dq = call->x.dq;
     RA_DO(plan, ra_k07_writes(&kernel, &call->writes_keys, &call->in_callers_queries));
     call->in_callers_keys = single && call->writes_keys;
 }
@@ -258,6 +270,21 @@ int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan, int step)
     return good ? rest * TILE : rows;
 }
 
+bool ra_cuda_separates(struct ra_cuda_call *call, int step)
+{
+    struct ra_plan *plan = call->plan;
+    struct ra_cuda_block block = block_of_all(plan, plan->link.rank, step);
+    struct key_arrays keys = {.dk = RA_NO_TENSOR, .dv = RA_NO_TENSOR};
+    bool separates = false;
+    if (plan->config.type == RA_FLOAT32)
+        return false;
+    open_keys(call, step, &keys.k, &keys.v, &keys.mask);
+    open_gradients(call, step, &keys);
+    struct ra_kernel kernel = kernel_of(call, &block, &keys);
+    RA_DO(plan, ra_k07_separates(&kernel, &separates));
+    return separates;
+}
+
 /* Is this step the first, or the last, at which these queries see keys? */
 static bool is_first(const struct ra_cuda *cuda, int64_t span)
 {
@@ -282,7 +309,7 @@ static bool are_alike(const struct ra_cuda *cuda, struct ra_range spans)
 /* Some spans of the queries against all keys of this step: in one launch, if one band says who sees whom, else pair
  * by pair. */
 static void fold_spans(struct ra_cuda_call *call, int step, struct ra_range spans,
-                       struct ra_range rows, const struct key_arrays *keys)
+                       struct ra_cuda_part part, const struct key_arrays *keys)
 {
     struct ra_plan *plan = call->plan;
     struct ra_cuda *cuda = plan->own;
@@ -291,13 +318,13 @@ static void fold_spans(struct ra_cuda_call *call, int step, struct ra_range span
     int64_t s = block.query_spans.first, pairs = 0;
     bool first = is_first(cuda, s), last = is_last(cuda, s);
     if (block.one_band)
-        launch(call, &block, first, last, rows, keys);
+        launch(call, &block, first, last, part, keys);
     for (int64_t t = block.key_spans.first; t < block.key_spans.end && !block.one_band; t++) {
         struct ra_range key_span = {t, t + 1};
         struct ra_cuda_block pair = ra_cuda_block_of(plan, plan->link.rank, step, spans, key_span);
         pairs += pair.pairs;
         if (pair.pairs > 0)
-            launch(call, &pair, first && pairs == 1, last && pairs == block.pairs, rows, keys);
+            launch(call, &pair, first && pairs == 1, last && pairs == block.pairs, part, keys);
     }
     for (; s < block.query_spans.end; s++)
         cuda->steps_done[s]++;
@@ -313,17 +340,17 @@ static void finish_unseen(struct ra_cuda_call *call, const struct key_arrays *ke
         a = unseen.queries.end +=
             ra_layout_span(plan->layouts[RA_QUERY_SIDE], plan->link.rank, s).count;
         if (ra_cuda_of(plan)->steps[s] == 0 && a > unseen.queries.first)
-            launch(call, &unseen, true, true, unseen.keys, keys);
+            launch(call, &unseen, true, true, (struct ra_cuda_part){.queries = true}, keys);
     }
 }
 
-void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_range rows)
+void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_cuda_part part)
 {
     struct ra_plan *plan = call->plan;
     struct key_arrays keys = {.dk = RA_NO_TENSOR, .dv = RA_NO_TENSOR};
     struct ra_cuda_timer *timer = ra_cuda_timer(plan, call->backward, step, RA_EVENT_WORK);
     open_keys(call, step, &keys.k, &keys.v, &keys.mask);
-    if (rows.end == ra_cuda_all_keys(plan, step).end)
+    if (part.rows.end == ra_cuda_all_keys(plan, step).end && (part.keys || !call->backward))
         ra_cuda_begins(plan, timer, call->stream);
     if (call->backward)
         open_gradients(call, step, &keys);
@@ -332,7 +359,7 @@ void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_range rows)
     bool together = all.one_band && (call->backward || are_alike(plan->own, all.query_spans));
     int64_t at_once = together ? spans.end : 1;
     for (int64_t s = 0; s < spans.end; s += at_once)
-        fold_spans(call, step, (struct ra_range){s, s + at_once}, rows, &keys);
+        fold_spans(call, step, (struct ra_range){s, s + at_once}, part, &keys);
     if (!call->backward && step == 0)
         finish_unseen(call, &keys);
     ra_cuda_ends(plan, timer, call->stream);

@@ -688,12 +688,12 @@ static float *copy_of(struct ra_tensor x, int64_t rows, int64_t width, int64_t b
     return to;
 }
 
-/* And back. */
+/* And back; nowhere, if there is no array. */
 static void put_back(struct ra_tensor x, int64_t rows, int64_t width, int64_t batch, int64_t head,
                      const float *from)
 {
     char *to = x.data;
-    for (int64_t row = 0; row < rows; row++)
+    for (int64_t row = 0; to && row < rows; row++)
         ra_number_store(x.type, width, from + row * width,
                         to + (batch * x.batch + row * x.row + head * x.head) *
                                  ra_type_bytes(x.type));
@@ -811,7 +811,8 @@ static bool attend_drawing(struct work *work)
 static cudaError_t launch_kernel(bool narrow, bool backward, bool draws,
                                  const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    if ((kernel->q.type != RA_FLOAT32) != narrow)
+    bool alone = backward && (!kernel->dq.data || !kernel->dk.data);
+    if ((kernel->q.type != RA_FLOAT32) != narrow || (alone && !kernel->deterministic))
         return fail(cudaErrorNotSupported);
     return launch((struct work){.run = draws ? attend_drawing : attend_all,
                                 .value = backward,
@@ -837,6 +838,12 @@ cudaError_t ra_k07_writes(const struct ra_kernel *kernel, bool *keys, bool *quer
     *keys = type != RA_FLOAT32 && (kernel->dk.type == type || kernel->dk.type == RA_FLOAT32) &&
             kernel->dv.type == kernel->dk.type;
     *queries = *keys && kernel->dk.type == type && kernel->dq.type == type && kernel->deterministic;
+    return cudaSuccess;
+}
+
+cudaError_t ra_k07_separates(const struct ra_kernel *kernel, bool *separates)
+{
+    *separates = kernel->q.type != RA_FLOAT32 && kernel->deterministic;
     return cudaSuccess;
 }
 

@@ -73,7 +73,7 @@ judge_suite() {
     if [ "$p" -gt 0 ] && [ "$f" -eq 0 ]; then
         verdict "$2" ''
     else
-        verdict "$2" "$p passed, $f failed: $(grep -m 3 FAILED "$3")"
+        verdict "$2" "$p passed, $f failed, exit status $1: $(grep -m 8 FAILED "$3" || echo "nothing said")"
     fi
 }
 
