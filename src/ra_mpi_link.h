@@ -42,8 +42,9 @@ struct ra_mpi_link {
 
 /* Cuts `world` into rings of `size` ranks each: ranks 0..size-1 are ring 0, and so on; 0: one ring of
  * all ranks. size divides the number of ranks. All ranks of `world` call this together, with the same
- * size; one that does not come is an error after `timeout`. If this fails, there is no link, and
- * `error` says why: on all ranks alike, unless MPI itself has failed on one of them. */
+ * size; one that does not come is an error after `timeout`, and then `world` must not be freed: MPI
+ * may still be duplicating it. If this fails, there is no link, and `error` says why: on all ranks alike,
+ * unless MPI itself has failed on one of them. */
 RA_CHECKED enum ra_status ra_mpi_link_open(struct ra_link *link, MPI_Comm world, int size,
                                            double timeout, char error[RA_ERROR_SIZE]);
 

@@ -23,7 +23,8 @@ extern "C" {
  * duplicated, once. Ranks 0..P-1 of it are one ring, the next P another, P = ring_size (0: all ranks
  * are one ring). Rings are independent. All ranks of `comm` call this together and give the same ring
  * size; if they do not, or one does not come within `timeout` seconds (0: they wait for ever), all
- * fail. A plan passes its config.timeout to the link. */
+ * fail. After RA_LOST `comm` must not be freed: MPI may still be duplicating it. A plan passes its
+ * config.timeout to the link. */
 RA_CHECKED enum ra_status ra_mpi_link(struct ra_link *link, MPI_Comm comm, int ring_size,
                                       double timeout, char error[RA_ERROR_SIZE]);
 

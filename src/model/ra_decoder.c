@@ -134,8 +134,10 @@ enum ra_status ra_decoder_prompt(struct ra_decoder *decoder, const float *weight
     run.keep_keys = true;
     enum ra_status status =
         ra_model_create(&prompt, &model->config, &run, model->comm, model->error);
-    if (status != RA_OK)
+    if (status != RA_OK) {
+        model->lost = status == RA_LOST;
         return status;
+    }
     int64_t n = ra_model_rows(prompt);
     int64_t *positions = malloc((size_t)(n + 1) * sizeof *positions);
     int32_t *own = malloc((size_t)(n + 1) * sizeof *own);

@@ -21,6 +21,7 @@ enum ra_status ra_model_fail(struct ra_model *model, enum ra_status status, cons
     va_start(values, format);
     vsnprintf(model->error, sizeof model->error, format, values);
     va_end(values);
+    model->lost = model->lost || status == RA_LOST;
     return status;
 }
 
@@ -162,6 +163,15 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
         return ra_model_fail(model, RA_INVALID,
                              "the model has %" PRId64 " weights: at most 2^31 - 1 are possible",
                              ra_parameter_numbers(&model->config));
+
+    /* A link waits for all ranks, but not for ever, and knows how many of them share the processors. */
+    status = ra_mpi_link(&link, comm, model->run.ring_size, model->run.timeout, model->error);
+    if (status != RA_OK)
+        return status;
+    model->run.threads = ra_processors_threads(model->run.threads, link.sharing, INT32_MAX);
+    link.close(link.self);
+    model->work.vector = ra_vector_find(getenv("RA_VECTOR"));
+    model->work.threads = model->run.threads;
     if (MPI_Comm_dup(comm, &model->comm) != MPI_SUCCESS)
         return ra_model_fail(model, RA_LOST, "MPI cannot duplicate the communicator");
 
@@ -177,15 +187,6 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
         model->places[r] = (int)share.first;
         model->counts[r] = (int)(share.end - share.first);
     }
-
-    /* A link knows how many ranks share the processors. */
-    status = ra_mpi_link(&link, comm, model->run.ring_size, model->run.timeout, model->error);
-    if (status != RA_OK)
-        return status;
-    model->run.threads = ra_processors_threads(model->run.threads, link.sharing, INT32_MAX);
-    link.close(link.self);
-    model->work.vector = ra_vector_find(getenv("RA_VECTOR"));
-    model->work.threads = model->run.threads;
     return RA_OK;
 }
 
@@ -232,6 +233,7 @@ enum ra_status ra_model_create(struct ra_model **model, const struct ra_model_co
         return RA_OK;
     }
     memcpy(error, made->error, RA_ERROR_SIZE);
+    made->lost = status == RA_LOST;
     ra_model_destroy(made);
     return status;
 }
@@ -245,6 +247,10 @@ void ra_model_destroy(struct ra_model *model)
             ra_plan_destroy(model->plans[l]);
         ra_tree_destroy(model->trees[l]);
     }
+
+    /* After RA_LOST MPI may still use the communicator, and this memory. */
+    if (model->lost)
+        return;
     if (model->comm != MPI_COMM_NULL)
         MPI_Comm_free(&model->comm);
     free(model->counts);

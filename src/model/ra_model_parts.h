@@ -25,6 +25,7 @@ struct ra_model {
     int64_t n, rows; /* of this rank: n, and T = B n */
     int64_t first;   /* of a decoder: the position of the first of its new tokens */
     char error[RA_ERROR_SIZE];
+    bool lost; /* at its end: a rank did not come */
 
     /* By layer. Attention of a whole sequence: layers that see as much share a plan. Of a decoder: each has
      * its own keys. */
