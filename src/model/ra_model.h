@@ -41,7 +41,8 @@ struct ra_model_batch {
 struct ra_model;
 
 /* Makes a model's memory and plans. The weights are the caller's, and no part of it. Otherwise *model is NULL
- * and error has the reason. */
+ * and error has the reason. After RA_LOST, here and below, the model is at its end, and MPI may still use `comm`
+ * and the arrays of the call: neither may be freed. What it uses of the model's own stays. */
 RA_CHECKED enum ra_status ra_model_create(struct ra_model **model,
                                           const struct ra_model_config *config,
                                           const struct ra_model_run *run, MPI_Comm comm,

@@ -46,6 +46,7 @@ struct ra_model {
     int rank, ranks, *counts, *places; /* of all ranks: how many numbers a share has, and where */
     MPI_Request requests[RA_MOST_LAYERS + 2]; /* sums of gradients that are under way */
     int request_count;
+    double sum; /* that is added up over all ranks */
 };
 
 /* Checks the config, and finds out what a model computes with: communicator, threads, vectors. */

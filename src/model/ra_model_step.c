@@ -170,15 +170,17 @@ static enum ra_status layer_backward(struct ra_model *model, int64_t l, const fl
 
 /* ---- The model. */
 
-/* Adds up what ranks have of a sum. */
+/* Adds up what ranks have of a sum: in the model, where MPI may write also after RA_LOST. */
 static enum ra_status sum_up(struct ra_model *model, double *sum)
 {
     MPI_Request request;
-    if (MPI_Iallreduce(MPI_IN_PLACE, sum, 1, MPI_DOUBLE, MPI_SUM, model->comm, &request) !=
+    model->sum = *sum;
+    if (MPI_Iallreduce(MPI_IN_PLACE, &model->sum, 1, MPI_DOUBLE, MPI_SUM, model->comm, &request) !=
             MPI_SUCCESS ||
         !ra_collective_wait(&request, model->run.timeout))
         return ra_model_fail(model, RA_LOST, "waited %g s for all ranks to add up the loss",
                              model->run.timeout);
+    *sum = model->sum;
     return RA_OK;
 }
 
