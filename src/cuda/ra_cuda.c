@@ -204,7 +204,7 @@ static int parts_of(struct ra_cuda_call *call, int step, struct ra_cuda_part par
     struct ra_range all = ra_cuda_all_keys(call->plan, step);
     int64_t rest = ra_cuda_rest_of_keys(call->plan, step);
     bool last = step > 0 && step == call->plan->ring.schedule.count - 1;
-    parts[0] = parts[1] = (struct ra_cuda_part){all, .keys = true, .queries = true};
+    parts[0] = parts[1] = ra_cuda_whole(call->plan, step);
     if (last && ra_cuda_separates(call, step)) {
         parts[0].queries = parts[1].keys = false;
         return 2;
@@ -280,7 +280,7 @@ void ra_cuda_enqueue_forward(struct ra_cuda_call *call)
     for (int step = 0; step < plan->ring.schedule.count && ra_cuda_goes_on(plan); step++) {
         ra_cuda_of(plan)->hop = plan->ring.schedule.hop[step];
         pass_keys(call, step);
-        ra_cuda_fold(call, step, (struct ra_cuda_part){ra_cuda_all_keys(plan, step), false, true});
+        ra_cuda_fold(call, step, ra_cuda_whole(plan, step));
         leave_keys(call, step);
         take_keys(call, step);
     }

@@ -201,12 +201,15 @@ struct ra_kernel ra_cuda_kernel(const struct ra_plan *plan);
 struct ra_range ra_cuda_all_keys(const struct ra_plan *plan, int step);
 int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan, int step);
 
-/* A part of the work of a step: of these rows of the keys, in the backward their gradients, or what they add to
+/* A part of the work of a step: with these rows of the keys; and in the backward their gradients, or what they add to
  * those of the queries, or both. */
 struct ra_cuda_part {
     struct ra_range rows;
     bool keys, queries;
 };
+
+/* All of it. */
+struct ra_cuda_part ra_cuda_whole(const struct ra_plan *plan, int step);
 
 /* Do the kernels of this step have the gradients of keys before they compute those of queries? */
 bool ra_cuda_separates(struct ra_cuda_call *call, int step);
@@ -224,9 +227,9 @@ void ra_cuda_count_steps(const struct ra_plan *plan, int rank, int64_t *steps, b
 
 /* ---- ra_cuda_block.c */
 
-/* Neighbouring spans of queries and of keys, and their rows in the memory of the ranks that have them: the least
- * that has all pairs of spans, of those asked for, of which some query sees some key as far as the causal band goes.
- * Does one band, from the first rows on, say who sees whom among all of them? */
+/* A rectangle in the plane of queries and keys: neighbouring spans of both, and their rows in the memory of the ranks
+ * that have them. It is the smallest that has all pairs of spans, of those asked for, of which some query sees some key
+ * as far as the causal band goes. Does one band, from the first rows on, say who sees whom among all of them? */
 struct ra_cuda_block {
     struct ra_range query_spans, key_spans, queries, keys;
     struct ra_band band;

@@ -251,6 +251,11 @@ struct ra_range ra_cuda_all_keys(const struct ra_plan *plan, int step)
     return (struct ra_range){0, ra_ring_rows(&plan->ring, plan->link.rank, step)};
 }
 
+struct ra_cuda_part ra_cuda_whole(const struct ra_plan *plan, int step)
+{
+    return (struct ra_cuda_part){ra_cuda_all_keys(plan, step), true, true};
+}
+
 int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan, int step)
 {
     /* A key's gradients, 8 bytes for each of its numbers, leave in the time in which a Hopper works on it
@@ -334,13 +339,13 @@ static void fold_spans(struct ra_cuda_call *call, int step, struct ra_range span
 static void finish_unseen(struct ra_cuda_call *call, const struct key_arrays *keys)
 {
     const struct ra_plan *plan = call->plan;
-    int64_t a = 0;
+    struct ra_cuda_block unseen = {.band = {1, 0}};
     for (int64_t s = 0; s < spans_of(plan, RA_QUERY_SIDE).end; s++) {
-        struct ra_cuda_block unseen = {.queries = {a, a}, .band = {1, 0}};
-        a = unseen.queries.end +=
-            ra_layout_span(plan->layouts[RA_QUERY_SIDE], plan->link.rank, s).count;
-        if (ra_cuda_of(plan)->steps[s] == 0 && a > unseen.queries.first)
-            launch(call, &unseen, true, true, (struct ra_cuda_part){.queries = true}, keys);
+        int64_t rows = ra_layout_span(plan->layouts[RA_QUERY_SIDE], plan->link.rank, s).count;
+        unseen.queries.end += rows;
+        if (ra_cuda_of(plan)->steps[s] == 0 && rows > 0)
+            launch(call, &unseen, true, true, ra_cuda_whole(plan, 0), keys);
+        unseen.queries.first = unseen.queries.end;
     }
 }
 
@@ -350,7 +355,7 @@ void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_cuda_part part)
     struct key_arrays keys = {.dk = RA_NO_TENSOR, .dv = RA_NO_TENSOR};
     struct ra_cuda_timer *timer = ra_cuda_timer(plan, call->backward, step, RA_EVENT_WORK);
     open_keys(call, step, &keys.k, &keys.v, &keys.mask);
-    if (part.rows.end == ra_cuda_all_keys(plan, step).end && (part.keys || !call->backward))
+    if (part.rows.end == ra_cuda_all_keys(plan, step).end && part.keys)
         ra_cuda_begins(plan, timer, call->stream);
     if (call->backward)
         open_gradients(call, step, &keys);

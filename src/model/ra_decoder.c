@@ -58,7 +58,7 @@ enum ra_status ra_decoder_create(struct ra_decoder **decoder, const struct ra_mo
                                        .timeout = run->timeout};
     model->comm = MPI_COMM_NULL;
     model->n = model->rows = most_new;
-    enum ra_status status = build(made, comm);
+    enum ra_status status = ra_model_note(model, build(made, comm));
     if (status == RA_OK)
         *decoder = made;
     else {
@@ -132,12 +132,10 @@ enum ra_status ra_decoder_prompt(struct ra_decoder *decoder, const float *weight
     struct ra_model_run run = model->run;
     run.length = count;
     run.keep_keys = true;
-    enum ra_status status =
-        ra_model_create(&prompt, &model->config, &run, model->comm, model->error);
-    if (status != RA_OK) {
-        model->lost = status == RA_LOST;
+    enum ra_status status = ra_model_note(
+        model, ra_model_create(&prompt, &model->config, &run, model->comm, model->error));
+    if (status != RA_OK)
         return status;
-    }
     int64_t n = ra_model_rows(prompt);
     int64_t *positions = malloc((size_t)(n + 1) * sizeof *positions);
     int32_t *own = malloc((size_t)(n + 1) * sizeof *own);

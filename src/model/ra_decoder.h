@@ -13,7 +13,7 @@ struct ra_decoder;
 
 /* Makes a decoder for texts of up to run->length tokens in all, on all ranks of comm as one ring, that gets
  * up to `most_new` tokens at once. It is causal, and of one text. Other fields of run do not matter but
- * threads and timeout. */
+ * threads and timeout. After RA_LOST, here and below, all is as in ra_model.h. */
 RA_CHECKED enum ra_status ra_decoder_create(struct ra_decoder **decoder,
                                             const struct ra_model_config *config,
                                             const struct ra_model_run *run, int64_t most_new,

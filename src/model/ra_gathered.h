@@ -23,7 +23,7 @@
 
 /* Makes a plan, for ra_forward, ra_backward and ra_plan_destroy. Ranks 0..P-1 of comm are one set, the
  * next P another, P = config.ring_size (0: all ranks are one set). All ranks of comm call this together.
- * Errors are those of ra_mpi_link and ra_plan_create. */
+ * Errors are those of ra_mpi_link and ra_plan_create; after RA_LOST comm must not be freed. */
 RA_CHECKED enum ra_status ra_gathered_create(struct ra_plan **plan, const struct ra_config *config,
                                              MPI_Comm comm, char error[RA_ERROR_SIZE]);
 

@@ -21,6 +21,11 @@ enum ra_status ra_model_fail(struct ra_model *model, enum ra_status status, cons
     va_start(values, format);
     vsnprintf(model->error, sizeof model->error, format, values);
     va_end(values);
+    return ra_model_note(model, status);
+}
+
+enum ra_status ra_model_note(struct ra_model *model, enum ra_status status)
+{
     model->lost = model->lost || status == RA_LOST;
     return status;
 }
@@ -227,13 +232,12 @@ enum ra_status ra_model_create(struct ra_model **model, const struct ra_model_co
     made->config = *config;
     made->run = *run;
     made->comm = MPI_COMM_NULL;
-    enum ra_status status = build(made, comm);
+    enum ra_status status = ra_model_note(made, build(made, comm));
     if (status == RA_OK) {
         *model = made;
         return RA_OK;
     }
     memcpy(error, made->error, RA_ERROR_SIZE);
-    made->lost = status == RA_LOST;
     ra_model_destroy(made);
     return status;
 }

@@ -64,4 +64,7 @@ __attribute__((format(printf, 3, 4))) enum ra_status ra_model_fail(struct ra_mod
                                                                    enum ra_status status,
                                                                    const char *format, ...);
 
+/* Notes that the model is at its end, if this is RA_LOST; returns the status. */
+enum ra_status ra_model_note(struct ra_model *model, enum ra_status status);
+
 #endif

@@ -20,8 +20,8 @@ struct ra_tree;
  * at once: a longer cache needs no new one. The config is that of a plan for the last of these calls:
  * causal, striped without a bucket, float32, without a key mask; lookback, head_map, scale, softcap, tiles
  * and threads mean what they do there, and all batches have the same length. All ranks of `ring` call this
- * together and give the same. If it fails, *tree is NULL and error has the reason, the same on all ranks.
- */
+ * together and give the same. If it fails, *tree is NULL and error has the reason, the same on all ranks;
+ * after RA_LOST `ring` must not be freed. */
 RA_CHECKED enum ra_status ra_tree_create(struct ra_tree **tree, const struct ra_config *config,
                                          MPI_Comm ring, char error[RA_ERROR_SIZE]);
 

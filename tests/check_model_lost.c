@@ -1,0 +1,107 @@
+/* check_model_lost: models and decoders of which one rank comes too late, on the ranks of a communicator.
+ *
+ *   mpirun -n RANKS build/check-model-lost      (3 ranks or more)
+ *
+ * The others give up, and destroy what they have of it. Then the late rank comes, and MPI goes on with what they had
+ * begun: on communicators, and in memory, that must still be there.
+ */
+#include <mpi.h>
+#include <time.h>
+
+#include "ra_decoder.h"
+#include "ra_model.h"
+#include "verdict.h"
+
+/* The late rank comes when the others have given up, but before they would have given up twice. */
+static const double timeout = 0.4, delay = 0.7;
+
+static int rank, ranks;
+static int duplicates,
+    late_at; /* how often this rank has duplicated a communicator; at which it is late */
+
+static void pause_for(double seconds)
+{
+    nanosleep(
+        &(struct timespec){(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))},
+        NULL);
+}
+
+int MPI_Comm_idup(MPI_Comm old, MPI_Comm *comm, MPI_Request *request)
+{
+    if (++duplicates == late_at && rank == ranks - 1)
+        pause_for(delay);
+    return PMPI_Comm_idup(old, comm, request);
+}
+
+/* All ranks make a model, or a decoder; the last is late at this duplication of a communicator, or (0) with all of it.
+ * Rank 0 does not look after MPI for a while when it has given up, so that all is still under way. */
+static void lose(int at, bool decodes)
+{
+    struct ra_model_config config;
+    struct ra_model_run run = {.batch = 1, .length = 64, .threads = 1, .timeout = timeout};
+    struct ra_model *model = NULL;
+    struct ra_decoder *decoder = NULL;
+    char error[RA_ERROR_SIZE] = "";
+    MPI_Comm comm;
+    PMPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    ra_model_config_init(&config);
+    config.dim = config.hidden = 16;
+    config.heads = config.key_heads = 1;
+    config.head_dim = 16;
+    duplicates = 0;
+    late_at = at;
+    PMPI_Barrier(MPI_COMM_WORLD);
+    if (late_at == 0 && rank == ranks - 1)
+        pause_for(delay);
+    enum ra_status status = decodes ? ra_decoder_create(&decoder, &config, &run, 4, comm, error)
+                                    : ra_model_create(&model, &config, &run, comm, error);
+    (void)HOLDS(status == RA_LOST && !model && !decoder, "%s: %s", ra_status_text(status), error);
+    if (rank == 0)
+        pause_for(delay);
+
+    /* Meanwhile the numbers of communicators that were freed would be given to others. */
+    for (int i = 0; i < 20; i++) {
+        MPI_Comm other;
+        PMPI_Comm_dup(MPI_COMM_WORLD, &other);
+        PMPI_Barrier(other);
+        PMPI_Comm_free(&other);
+    }
+}
+
+static void test_begin(void)
+{
+    lose(0, false);
+}
+
+/* The first duplicate is that by which a model finds out who shares its processors. */
+static void test_first(void)
+{
+    lose(1, false);
+}
+
+/* The second is that of a layer's plan. */
+static void test_layer(void)
+{
+    lose(2, false);
+}
+
+static void test_decoder(void)
+{
+    lose(2, true);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct verdict_test tests[] = {{"begin", test_begin},
+                                                {"first", test_first},
+                                                {"layer", test_layer},
+                                                {"decoder", test_decoder}};
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    verdict_start(rank, 60, "rank %d of %d: ", rank, ranks);
+    verdict_run(tests, sizeof tests / sizeof *tests);
+    int code = verdict_end();
+    MPI_Finalize();
+    return code;
+}
