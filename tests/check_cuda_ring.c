@@ -977,13 +977,14 @@ static void test_shapes(void)
 /* A plan that is used often, always with two calls under way. */
 static void test_often(void)
 {
-    for (int ranks = 2; ranks <= 4; ranks++) {
-        struct problem p = usual(ranks, RA_BFLOAT16);
+    for (int i = 0; i < 6; i++) {
+        struct problem p = usual(2 + i / 2, RA_BFLOAT16);
         p.config.layout = RA_ZIGZAG;
         p.config.has_mask = true;
+        p.config.deterministic = i % 2;
         p.rounds = 50;
         run(&p);
-        verdict("50 calls of each kind, %d ranks", ranks);
+        verdict("50 calls of each kind, %d ranks%s", p.ranks, i % 2 ? ", deterministic" : "");
     }
 }
 
@@ -1249,6 +1250,7 @@ static void test_observer(void)
             p.config.transport = transport;
             p.config.observe = hear;
             goes_home_in_parts = layout == RA_STRIPED;
+            p.config.deterministic = layout == RA_ZIGZAG; /* in parts, too */
             begin_problem(&p);
             run_ranks(&p, check_observer);
             end_problem(&p);
