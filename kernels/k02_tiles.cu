@@ -176,11 +176,13 @@ template <int M, int N> RA_DEVICE void write_weights(float *weights, const float
 }
 
 /* Which pairs of a tile see each other: row i, counted from a, and key j, counted from b, when
- * lo <= j - i <= hi and j is allowed. */
+ * lo <= j - i <= hi and j is allowed; with stairs, i is the first row of its step. */
 struct view {
     bool whole;  /* all do */
     bool inside; /* all do, as far as the band goes */
     int lo, hi;
+    struct ra_stairs stairs;
+    int64_t a;
 };
 
 /* Of a tile of `rows` query rows from a on and `keys` key rows from b on, of which those from
@@ -189,17 +191,21 @@ RA_DEVICE struct view tile_view(const struct ra_kernel &kernel, int64_t a, int r
                                 int keys)
 {
     /* So near that they fit into ints, and so far that no pair of a tile is between. */
-    const int64_t far = 1024;
-    bool inside = ra_all_seen(kernel.band, a, rows, b, keys);
-    struct view view = {inside && b + keys <= kernel.keys && !kernel.mask.data, inside,
+    const int64_t far = 1 << 20;
+    bool inside = ra_all_seen(kernel.band, kernel.stairs, a, rows, b, keys);
+    struct view view = {inside && b + keys <= kernel.keys && !kernel.mask.data,
+                        inside,
                         (int)ra_most(-far, ra_least(far, kernel.band.lo - (b - a))),
-                        (int)ra_most(-far, ra_least(far, kernel.band.hi - (b - a)))};
+                        (int)ra_most(-far, ra_least(far, kernel.band.hi - (b - a))),
+                        kernel.stairs,
+                        a};
     return view;
 }
 
 RA_DEVICE bool sees(struct view view, int i, int j)
 {
-    return view.lo <= j - i && j - i <= view.hi;
+    return view.lo <= j - i + ra_within_step(view.a + i, view.stairs.lo) &&
+           j - i + ra_within_step(view.a + i, view.stairs.hi) <= view.hi;
 }
 
 /* Products q . k become scores. One question for all of them: a branch for each would keep the
@@ -446,7 +452,7 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
     int dim = (int)kernel.dim, h = place.head;
     int g = ra_key_head(kernel.head_map, (int)kernel.heads, (int)kernel.key_heads, h);
 
-    struct ra_range seen = ra_keys_seen(kernel.band, a0, shape::Stay, kernel.keys);
+    struct ra_range seen = ra_keys_seen(kernel.band, kernel.stairs, a0, shape::Stay, kernel.keys);
     if (seen.end <= seen.first && !kernel.first && !kernel.last)
         return;
     const struct ra_tensor none = {};
@@ -584,7 +590,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     int dim = (int)kernel.dim, h = place.head;
     int g = ra_key_head(kernel.head_map, (int)kernel.heads, (int)kernel.key_heads, h);
 
-    struct ra_range seen = ra_keys_seen(kernel.band, a0, shape::Stay, kernel.keys);
+    struct ra_range seen = ra_keys_seen(kernel.band, kernel.stairs, a0, shape::Stay, kernel.keys);
     if (seen.end <= seen.first)
         return;
     const struct ra_tensor none = {};
@@ -675,7 +681,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
     int dim = (int)kernel.dim, g = place.head;
     int H = (int)kernel.heads, G = (int)kernel.key_heads;
 
-    struct ra_range seeing = ra_queries_seeing(kernel.band, b0, shape::Stay, kernel.queries);
+    struct ra_range seeing =
+        ra_queries_seeing(kernel.band, kernel.stairs, b0, shape::Stay, kernel.queries);
     if (seeing.end <= seeing.first)
         return;
     const struct ra_tensor none = {};
@@ -825,7 +832,7 @@ static cudaError_t launch_backward(const struct ra_kernel *kernel, cudaStream_t 
         error = launch(backward_queries<Dim, Small>, &piece, piece.queries, shape::Stay,
                        piece.heads, numbers, stream);
     }
-    most = ra_most(1, most / (kernel->heads / kernel->key_heads));
+    most = ra_kernel_whole_steps(kernel, most / (kernel->heads / kernel->key_heads));
     for (int64_t a = 0; a < kernel->queries && error == cudaSuccess; a += most) {
         struct ra_kernel piece = ra_kernel_queries(*kernel, a, most);
         error = launch(backward_keys<Dim, Small>, &piece, piece.keys, shape::Stay, piece.key_heads,

@@ -259,7 +259,7 @@ RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward 
     int64_t a0 = (int64_t)shared.step[stage].tile * Shape::Queries + row;
     int64_t b0 = (int64_t)shared.task.key_tile * Shape::Keys + column;
     if (bits == all && spoiled == 0 && x.score.softcap <= 0 &&
-        ra_all_seen(x.band, a0, 16 * Rows, b0, 8 * Columns)) {
+        ra_all_seen(x.band, {}, a0, 16 * Rows, b0, 8 * Columns)) {
         weigh_scores<Shape, true>(f, s, lse, (char *)out.p, place, 0, 0, 0, 0);
     } else {
         int64_t from = a0 + lane / 4 - b0 - lane % 4 * 2, far = 1 << 20;
@@ -297,7 +297,7 @@ RA_DEVICE void await_semaphore(struct shared_memory<Shape> &shared, const struct
     int64_t a0 = (int64_t)step.tile * Shape::Queries, key_tile = shared.task.key_tile;
     int64_t tile = (shared.task.b * x.heads + step.h) * f.query_tiles + step.tile;
     struct ra_range seen =
-        ra_keys_seen(x.band, a0, ra_least(Shape::Queries, x.queries - a0), x.keys);
+        ra_keys_seen(x.band, {}, a0, ra_least(Shape::Queries, x.queries - a0), x.keys);
 
     /* The last one leaves 0 behind. */
     int mine = (int)(key_tile - seen.first / Shape::Keys),
@@ -391,7 +391,7 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     /* The queries that see these keys. */
     int64_t b0 = (int64_t)task.key_tile * Keys;
     int keys = (int)ra_least(Keys, x.keys - b0);
-    struct ra_range range = ra_queries_seeing(x.band, b0, keys, x.queries);
+    struct ra_range range = ra_queries_seeing(x.band, {}, b0, keys, x.queries);
     if (range.end <= range.first)
         return;
     task.first_tile = (int)(range.first / Queries);
@@ -526,6 +526,8 @@ extern "C" cudaError_t ra_k03_backward(const struct ra_kernel *x, cudaStream_t s
 {
     if (x->batch * x->queries * x->keys == 0 || x->band.lo > x->band.hi)
         return cudaSuccess;
+    if (ra_has_steps(x->stairs))
+        return cudaErrorNotSupported;
 
     /* No launch adds up more rows than it can well: dk and dv are sums over queries of H / G heads. */
     int64_t most = ra_most(1, ra_kernel_most_keys(x->q.type) / (x->heads / x->key_heads));

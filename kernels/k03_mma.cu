@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
 
     struct task task = task_of<Shape>(f, blockIdx.x);
     struct ra_range range =
-        ra_keys_seen(x.band, task.a0, ra_least(Rows, x.queries - task.a0), x.keys);
+        ra_keys_seen(x.band, {}, task.a0, ra_least(Rows, x.queries - task.a0), x.keys);
     int count = range.end > range.first ? (int)((range.end - range.first + Keys - 1) / Keys) : 0;
     if (count == 0 && !x.first && !x.last)
         return;
@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
             copy_keys<Shape>(stages + (2 * Shape::Key_size - stage), f, k, v, next);
         }
         /* Values that some of these rows do not see must be finite: their keys become NaN instead. */
-        bool inside = ra_all_seen(x.band, task.a0, Rows, b0, Keys);
+        bool inside = ra_all_seen(x.band, {}, task.a0, Rows, b0, Keys);
         if (!inside) {
             uint16_t *keys = stages + stage;
             take_out_spoiled<Shape>(keys + Shape::Key_size, Keys,
@@ -315,5 +315,7 @@ extern "C" cudaError_t ra_k03_forward(const struct ra_kernel *x, cudaStream_t st
 {
     if (x->batch * x->heads * x->queries == 0)
         return cudaSuccess;
+    if (ra_has_steps(x->stairs))
+        return cudaErrorNotSupported;
     return launch_for_type(x, [=](auto type) { return launch_type<decltype(type)>(x, stream); });
 }

@@ -43,6 +43,17 @@ struct hopper_task : task {
     int turn; /* the number of the task, of those that the block has */
 };
 
+/* The first and the last key that row i sees by the band; keys may have such numbers or not. */
+RA_DEVICE int first_seen(const struct ra_kernel &x, const struct hopper_task &task, int i)
+{
+    return i + task.lo - ra_within_step(task.a0 + i, x.stairs.lo);
+}
+
+RA_DEVICE int last_seen(const struct ra_kernel &x, const struct hopper_task &task, int i)
+{
+    return i + task.hi - ra_within_step(task.a0 + i, x.stairs.hi);
+}
+
 template <class Shape>
 RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int block,
                                             int number = 0, int turn = 0)
@@ -58,8 +69,8 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
     task.a0 = ra_most(0, task.a0 - 64 * missing);
 
     int rows = 64 * task.groups;
-    struct ra_range range =
-        ra_keys_seen(f.x.band, task.a0, ra_least(rows, f.x.queries - task.a0), f.x.keys);
+    struct ra_range range = ra_keys_seen(f.x.band, f.x.stairs, task.a0,
+                                         ra_least(rows, f.x.queries - task.a0), f.x.keys);
     int64_t back = task.a0 - range.first;
     task.first = ra_least(range.first, f.x.keys);
     task.number = number;
@@ -70,12 +81,14 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
     task.count = max(1, (task.keys + Keys - 1) / Keys);
 #pragma unroll
     for (int g = 0; g < Groups; g++) {
-        int first = max(0, 64 * g + task.lo) / Keys;
-        int end = g < task.groups ? max(0, 64 * g + 63 + task.hi + Keys) / Keys : 0;
+        int first = max(0, first_seen(f.x, task, 64 * g)) / Keys;
+        int end = g < task.groups ? max(0, last_seen(f.x, task, 64 * g + 63) + Keys) / Keys : 0;
         task.of[g].first = number + min(task.count, first);
         task.of[g].end = number + min(task.count, end);
-        task.whole[g].first = number + (max(0, 64 * g + 63 + task.lo) + Keys - 1) / Keys;
-        task.whole[g].end = number + max(0, min(task.keys, 64 * g + task.hi + 1)) / Keys;
+        task.whole[g].first =
+            number + (max(0, first_seen(f.x, task, 64 * g + 63)) + Keys - 1) / Keys;
+        task.whole[g].end =
+            number + max(0, min(task.keys, last_seen(f.x, task, 64 * g) + 1)) / Keys;
         task.rows[g] = g < task.groups ? task.a0 + 64 * g : f.x.queries;
     }
     return task;
@@ -192,7 +205,8 @@ RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry
         there[w] = f.x.mask.data ? allowed[w] : bits_between(0, task.keys - b0 - 32 * w - 1);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        int lo = row - b0 + 8 * r + task.lo, hi = row - b0 + 8 * r + task.hi;
+        int lo = first_seen(f.x, task, row + 8 * r) - b0;
+        int hi = last_seen(f.x, task, row + 8 * r) - b0;
         uint32_t any = 0;
 #pragma unroll
         for (int w = 0; w < Shape::Words; w++) {

@@ -35,11 +35,11 @@ template <class Type_, int Dim_, int Keys_, int Queries_, int Stages_ = 2> struc
 struct backward {
     CUtensorMap q, k, v, d_out, dq; /* dq: k07 */
     struct ra_kernel x;
-    float factor;      /* a score, or with a soft cap its tanh, times this is the power of two */
-    float inside;      /* with a soft cap: q . k times this goes into the tanh */
-    int tiles;         /* of one head: of the rows that stay */
-    int sets;          /* of heads that go together */
-    int group;         /* H / G query heads read a key/value head */
+    float factor; /* a score, or with a soft cap its tanh, times this is the power of two */
+    float inside; /* with a soft cap: q . k times this goes into the tanh */
+    int tiles;    /* of one head: of the rows that stay */
+    int sets;     /* of heads that go together */
+    int group;    /* H / G query heads read a key/value head */
 };
 
 /* Which stage comes next, and the parity of the phase that is to be over there. */
@@ -276,7 +276,7 @@ template <class Shape> RA_DEVICE struct keys_task keys_task_of(const struct back
     struct keys_task task = {turn.head / G, turn.head % G};
     task.b0 = turn.tile * Shape::Keys;
     struct ra_range range = ra_queries_seeing(
-        f.x.band, task.b0, ra_least(Shape::Keys, f.x.keys - task.b0), f.x.queries);
+        f.x.band, f.x.stairs, task.b0, ra_least(Shape::Keys, f.x.keys - task.b0), f.x.queries);
     if (range.first < range.end) {
         task.first = (int)(range.first / Shape::Queries * Shape::Queries);
         task.end = (int)range.end;
@@ -352,7 +352,8 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
             delta[i] = there ? *ra_floats(x.delta, task.b, a, h) : 0;
         }
         struct step step = {a0, h};
-        step.inside = a0 + Queries <= x.queries && ra_all_seen(x.band, a0, Queries, task.b0, Keys);
+        step.inside =
+            a0 + Queries <= x.queries && ra_all_seen(x.band, x.stairs, a0, Queries, task.b0, Keys);
         int stage = turn.stage;
         ra_barrier_wait(&shared.empty[stage], turn.parity);
 #pragma unroll
@@ -400,7 +401,7 @@ RA_DEVICE void find_seen(struct keys_memory<Shape> &shared, const struct backwar
     if (i < Shape::Keys) {
         int64_t b = (int64_t)task.b0 + i;
         bool there = b < f.x.keys && ra_allowed(f.x.mask, task.b, b);
-        struct ra_range range = ra_queries_seeing(f.x.band, b, 1, f.x.queries);
+        struct ra_range range = ra_queries_seeing(f.x.band, f.x.stairs, b, 1, f.x.queries);
         bool seen = there && range.first < range.end;
         shared.seen_by[i] =
             seen ? make_int2((int)range.first, (int)range.end - 1) : make_int2(1, 0);
@@ -593,7 +594,8 @@ static cudaError_t launch_keys(void (*kernel)(struct backward), const struct ra_
 template <class Launch>
 static cudaError_t in_pieces(const struct ra_kernel *x, const Launch &launch)
 {
-    int64_t most = ra_most(1, ra_kernel_most_keys(x->q.type) / (x->heads / x->key_heads));
+    int64_t most =
+        ra_kernel_whole_steps(x, ra_kernel_most_keys(x->q.type) / (x->heads / x->key_heads));
     cudaError_t error = cudaSuccess;
     for (int64_t a = 0; a < x->queries && error == cudaSuccess; a += most) {
         struct ra_kernel piece = ra_kernel_queries(*x, a, most);

@@ -87,8 +87,8 @@ RA_DEVICE struct queries_task queries_task_of(const struct backward &f, int bloc
     task.g = turn.head % H / f.group;
     task.h = ra_query_head(x.head_map, H, G, task.g, turn.head % H % f.group);
     task.a0 = (f.tiles - 1 - turn.tile) * Shape::Queries;
-    struct ra_range range =
-        ra_keys_seen(x.band, task.a0, ra_least(Shape::Queries, x.queries - task.a0), x.keys);
+    struct ra_range range = ra_keys_seen(x.band, x.stairs, task.a0,
+                                         ra_least(Shape::Queries, x.queries - task.a0), x.keys);
     if (range.first < range.end) {
         task.first = (int)range.first;
         task.end = (int)range.end;
@@ -162,15 +162,17 @@ template <class Shape> struct keys_sight {
 
 template <class Shape>
 RA_DEVICE struct keys_sight<Shape> sight_from(const struct queries_memory<Shape> &shared, int stage,
-                                              struct ra_band band, int a0, int b0) {
+                                              const struct ra_kernel &x, int a0, int b0) {
     constexpr int Keys = Shape::Keys;
     struct keys_sight<Shape> sight;
     int column = my_column();
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        int64_t from = (int64_t)a0 + my_row() + 8 * r - b0 - column;
-        sight.lo[r] = (int)ra_most(-Keys, ra_least(Keys, from + band.lo));
-        sight.hi[r] = (int)ra_most(-Keys, ra_least(Keys, from + band.hi));
+        int64_t a = (int64_t)a0 + my_row() + 8 * r, from = a - b0 - column;
+        int64_t lo = from + x.band.lo - ra_within_step(a, x.stairs.lo);
+        int64_t hi = from + x.band.hi - ra_within_step(a, x.stairs.hi);
+        sight.lo[r] = (int)ra_most(-Keys, ra_least(Keys, lo));
+        sight.hi[r] = (int)ra_most(-Keys, ra_least(Keys, hi));
     }
 #pragma unroll
     for (int w = 0; w < Keys / 32; w++) {
@@ -201,7 +203,7 @@ RA_DEVICE bool all_seen(const struct queries_memory<Shape> &shared, const struct
                         const struct queries_task &task, int stage, int b0)
 {
     int64_t rows = ra_least(Shape::Queries, f.x.queries - task.a0);
-    bool all = ra_all_seen(f.x.band, task.a0, rows, b0, Shape::Keys);
+    bool all = ra_all_seen(f.x.band, f.x.stairs, task.a0, rows, b0, Shape::Keys);
 #pragma unroll
     for (int w = 0; w < Shape::Keys / 32; w++)
         all = all && shared.there[stage][w] == 0xffffffff;
@@ -273,7 +275,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1) k06_dq(const __grid_constant__
         if (capped)
             weigh_capped<Keys>(s, dp, f, lse2, delta);
         if (!whole)
-            hide_keys<Shape>(s, dp, sight_from(shared, stage, x.band, task.a0, b0));
+            hide_keys<Shape>(s, dp, sight_from(shared, stage, x, task.a0, b0));
         slope<Type, Keys>(ds, s, dp, delta);
 
         ra_pin(ds);

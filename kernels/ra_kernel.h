@@ -13,6 +13,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "ra_range.h"
 #include "ring_attention.h"
 
 #ifdef __cplusplus
@@ -28,6 +29,10 @@ struct ra_kernel {
     enum ra_head_map head_map;
     struct ra_score score;
     struct ra_band band; /* row a sees key b when lo <= b - a <= hi and the mask allows b */
+
+    /* An edge of the band may be a stair, for all kernels but k03: there a is the first row of its step. If both
+     * have steps, these are of one size. */
+    struct ra_stairs stairs;
 
     /* Inputs. q and d_out (B, n, H, D), k and v (B, m, G, D), of one type: float32 for k01 and k02,
      * float16 or bfloat16 for k03 to k07. mask (B, m) of bool, or data NULL: all keys may be seen. Rows of
@@ -72,7 +77,7 @@ static inline int64_t ra_kernel_most_keys(enum ra_type type)
 }
 
 /* The launchers. cudaErrorNotSupported: a type that this kernel has not, or D > RA_MOST_DIM; of k03
- * also a GPU older than compute capability 8.0, for which no kernel is compiled: there CUDA itself
+ * also stairs, and a GPU older than compute capability 8.0, for which no kernel is compiled: there CUDA itself
  * refuses the other launches. Any newer GPU will do: k03 asks it which shapes of tiles it has room
  * for. */
 typedef cudaError_t ra_kernel_launch(const struct ra_kernel *kernel, cudaStream_t stream);
@@ -117,7 +122,7 @@ static inline struct ra_tensor ra_tensor_from_row(struct ra_tensor tensor, int64
 }
 
 /* The same launch for up to `most` of its keys, from row b on; for some of its queries, from row a
- * on. */
+ * on, with which a step begins. */
 static inline struct ra_kernel ra_kernel_keys(struct ra_kernel x, int64_t b, int64_t most)
 {
     x.keys = x.keys - b < most ? x.keys - b : most;
@@ -130,6 +135,13 @@ static inline struct ra_kernel ra_kernel_keys(struct ra_kernel x, int64_t b, int
     x.dk_lost = ra_tensor_from_row(x.dk_lost, b);
     x.dv_lost = ra_tensor_from_row(x.dv_lost, b);
     return x;
+}
+
+/* Up to `most` queries, but at least a step: as many as whole steps are. */
+static inline int64_t ra_kernel_whole_steps(const struct ra_kernel *x, int64_t most)
+{
+    int64_t step = ra_most(1, ra_most(x->stairs.lo, x->stairs.hi));
+    return ra_most(step, most - most % step);
 }
 
 static inline struct ra_kernel ra_kernel_queries(struct ra_kernel x, int64_t a, int64_t most)

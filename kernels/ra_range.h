@@ -37,6 +37,23 @@ RA_BOTH int64_t ra_most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* An edge of the band may be a stair: row a counts there as the first row of its step, of so many rows. 0, as 1:
+ * there are no steps. */
+struct ra_stairs {
+    int lo, hi;
+};
+
+RA_BOTH bool ra_has_steps(struct ra_stairs stairs)
+{
+    return stairs.lo > 1 || stairs.hi > 1;
+}
+
+/* How far row a is behind the first row of its step. Rows have numbers below 2^32. */
+RA_BOTH int ra_within_step(int64_t a, int step)
+{
+    return step > 1 ? (int)((uint32_t)a % (uint32_t)step) : 0;
+}
+
 /* The keys that some row of a0 .. a0 + rows - 1 sees by the band: first .. end - 1, within 0 .. m;
  * none if end <= first. And the queries that see some key of b0 .. b0 + rows - 1. Of a band with lo
  * above hi, in which nobody sees anything, there may be some. */
@@ -44,22 +61,36 @@ struct ra_range {
     int64_t first, end;
 };
 
-RA_BOTH struct ra_range ra_keys_seen(struct ra_band band, int64_t a0, int64_t rows, int64_t m)
+RA_BOTH struct ra_range ra_keys_seen(struct ra_band band, struct ra_stairs stairs, int64_t a0,
+                                     int64_t rows, int64_t m)
 {
-    struct ra_range range = {ra_most(0, a0 + band.lo), ra_least(m, a0 + rows + band.hi)};
+    int64_t last = a0 + rows - 1;
+    struct ra_range range = {ra_most(0, a0 - ra_within_step(a0, stairs.lo) + band.lo),
+                             ra_least(m, last - ra_within_step(last, stairs.hi) + 1 + band.hi)};
     return range;
 }
 
-RA_BOTH struct ra_range ra_queries_seeing(struct ra_band band, int64_t b0, int64_t rows, int64_t n)
+RA_BOTH struct ra_range ra_queries_seeing(struct ra_band band, struct ra_stairs stairs, int64_t b0,
+                                          int64_t rows, int64_t n)
 {
     struct ra_range range = {ra_most(0, b0 - band.hi), ra_least(n, b0 + rows - band.lo)};
+
+    /* The first row of a step is the first that sees a key; and if one sees it, the rest of its step does. */
+    if (stairs.hi > 1 && range.first < n)
+        range.first += (stairs.hi - ra_within_step(range.first, stairs.hi)) % stairs.hi;
+    if (stairs.lo > 1 && range.end > 0)
+        range.end =
+            ra_least(n, range.end - 1 - ra_within_step(range.end - 1, stairs.lo) + stairs.lo);
     return range;
 }
 
 /* Does every one of these rows see every one of these keys, as far as the band goes? */
-RA_BOTH bool ra_all_seen(struct ra_band band, int64_t a0, int64_t rows, int64_t b0, int64_t keys)
+RA_BOTH bool ra_all_seen(struct ra_band band, struct ra_stairs stairs, int64_t a0, int64_t rows,
+                         int64_t b0, int64_t keys)
 {
-    return band.lo <= b0 - (a0 + rows - 1) && b0 + keys - 1 - a0 <= band.hi;
+    int64_t last = a0 + rows - 1;
+    return band.lo <= b0 - (last - ra_within_step(last, stairs.lo)) &&
+           b0 + keys - 1 - (a0 - ra_within_step(a0, stairs.hi)) <= band.hi;
 }
 
 /* Which tile of which head block number `block` has, where each of `heads` heads has `tiles` tiles.

@@ -72,16 +72,18 @@ enum { THREADS = 256 };
 static const int64_t most_blocks = 1024;
 
 __global__ static void __launch_bounds__(THREADS)
-    mask_kernel(bool *to, const struct ra_tensor from, int64_t batch, int64_t rows)
+    mask_kernel(const struct ra_tensor to, const struct ra_tensor from, int64_t batch, int64_t rows)
 {
     /* A bool that holds neither 0 nor 1 may not be read as one. */
     const unsigned char *data = (const unsigned char *)from.data;
+    bool *mask = (bool *)to.data;
     int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x;
     for (; i < batch * rows; i += gridDim.x * (int64_t)THREADS)
-        to[i] = data[i / rows * from.batch + i % rows * from.row] != 0;
+        mask[i / rows * to.batch + i % rows * to.row] =
+            data[i / rows * from.batch + i % rows * from.row] != 0;
 }
 
-cudaError_t ra_signal_mask(bool *to, struct ra_tensor from, int64_t batch, int64_t rows,
+cudaError_t ra_signal_mask(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
                            cudaStream_t stream)
 {
     int64_t blocks = (batch * rows + THREADS - 1) / THREADS;

@@ -48,8 +48,8 @@ struct ra_signal {
  * host says stop: this rank has failed, and this wait and all later ones end. */
 cudaError_t ra_signal_wait(const struct ra_signal *signal, cudaStream_t stream);
 
-/* Copies a mask (batch, rows), in which whatever is not 0 counts as true, to one without gaps. */
-cudaError_t ra_signal_mask(bool *to, struct ra_tensor from, int64_t batch, int64_t rows,
+/* Copies a mask (batch, rows), in which whatever is not 0 counts as true. */
+cudaError_t ra_signal_mask(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
                            cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -88,6 +88,12 @@ static void verdict(const char *name, int dim)
 
 /* ---- Scores. */
 
+/* The first row of the step of a stair that row i is on. */
+static int64_t step_of(int64_t i, int rows)
+{
+    return rows > 0 ? i - i % rows : i;
+}
+
 /* One thread, with its two rows of its warpgroup, and one tile of keys, the first of which is number b0. */
 template <class Shape>
 static void check_thread(const struct hopper_forward &f, const struct hopper_task &task, int number,
@@ -109,14 +115,16 @@ static void check_thread(const struct hopper_forward &f, const struct hopper_tas
         for (int c = 0; c < 32 * Shape::Words && i < f.x.queries; c++) {
             int64_t j = b0 + c;
             bool is_there = j < f.x.keys && (c >= Shape::Keys || allowed[c / 32] >> c % 32 & 1);
-            bool sees = is_there && j - i >= f.x.band.lo && j - i <= f.x.band.hi;
+            bool sees = is_there && j - step_of(i, f.x.stairs.lo) >= f.x.band.lo &&
+                        j - step_of(i, f.x.stairs.hi) <= f.x.band.hi;
             soon = soon || sees;
             if (c >= Shape::Keys)
                 continue;
             any = any || sees;
             if (c % 8 / 2 * 2 == column && sees != (is_own && s[0][c / 8][2 * r + c % 2] == 0))
-                is_wrong("row %ld, key %ld: %s, band from %ld to %ld\n", (long)i, (long)j,
-                         sees ? "hidden" : "seen", (long)f.x.band.lo, (long)f.x.band.hi);
+                is_wrong("row %ld, key %ld: %s, band from %ld to %ld, steps of %d and %d\n",
+                         (long)i, (long)j, sees ? "hidden" : "seen", (long)f.x.band.lo,
+                         (long)f.x.band.hi, f.x.stairs.lo, f.x.stairs.hi);
         }
 
         /* A row is noted that has seen something, or will in the next tile: words have bits of its keys, too. */
@@ -127,7 +135,9 @@ static void check_thread(const struct hopper_forward &f, const struct hopper_tas
 }
 
 /* A whole launch, of n queries and m keys, of which a mask, if there is one, hides a few. */
-template <class Shape> static void check_band(int n, int m, int64_t lo, int64_t hi, bool has_mask)
+template <class Shape>
+static void check_band(int n, int m, int64_t lo, int64_t hi, bool has_mask,
+                       struct ra_stairs stairs = {})
 {
     static bool mask[1024];
     struct hopper_forward f = {};
@@ -135,6 +145,7 @@ template <class Shape> static void check_band(int n, int m, int64_t lo, int64_t 
     f.x.queries = n;
     f.x.keys = m;
     f.x.band = {lo, hi};
+    f.x.stairs = stairs;
     f.x.mask.data = has_mask ? mask : NULL;
     f.group = f.sets = 1;
     f.tiles = (n + Shape::Rows - 1) / Shape::Rows;
@@ -153,7 +164,7 @@ template <class Shape> static void check_band(int n, int m, int64_t lo, int64_t 
     }
 }
 
-/* Bands of all kinds, also without end. */
+/* Bands of all kinds, also without end, and with stairs. */
 template <class Shape> static void check_bands(void)
 {
     const int64_t far = (int64_t)1 << 40;
@@ -162,11 +173,12 @@ template <class Shape> static void check_bands(void)
         check_band<Shape>(260, 400, lo, far, false);
         check_band<Shape>(260, 400, lo, lo + 130, false);
     }
-    for (int problem = 0; problem < 100; problem++) {
-        int n = 1 + rand() % 700, m = 1 + rand() % 900;
+    for (int problem = 0; problem < 200; problem++) {
+        int n = 1 + rand() % 700, m = 1 + rand() % 900, step = problem < 100 ? 0 : 2 + rand() % 100;
         int64_t lo = rand() % 3 ? -far : rand() % 900 - 600,
                 hi = rand() % 2 ? 0 : rand() % 900 - 300;
-        check_band<Shape>(n, m, lo < hi ? lo : hi, lo < hi ? hi : lo, problem % 2);
+        check_band<Shape>(n, m, lo < hi ? lo : hi, lo < hi ? hi : lo, problem % 2,
+                          {problem % 3 == 0 ? 0 : step, problem % 3 == 1 ? 0 : step});
     }
     verdict("hidden scores", Shape::Dim);
 }

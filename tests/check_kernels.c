@@ -29,6 +29,7 @@ struct problem {
     int64_t batch, n, m, heads, key_heads, dim;
     enum ra_head_map map;
     struct ra_band band;
+    struct ra_stairs stairs;
     double scale_times, softcap; /* scale is 1 / sqrt(D), times this */
     enum masks mask;
     enum order order;
@@ -144,6 +145,8 @@ static struct truth shape_of(const struct problem *p, enum ra_type type)
                       .scale = (float)(p->scale_times / sqrt((double)p->dim)),
                       .softcap = p->softcap,
                       .band = p->band,
+                      .lo_step = p->stairs.lo,
+                      .hi_step = p->stairs.hi,
                       .type = {[Q] = type, [K] = type, [V] = type, [D_OUT] = type},
                       .weights = type,
                       .tanh_of_exp = true};
@@ -329,12 +332,12 @@ __attribute__((format(printf, 3, 4))) static bool wrong(const struct kernel *ker
                                          "padded", "uneven",      "shifted"};
     verdict_state.test = p->name;
     WRONG("%s: %s\n    B %" PRId64 " n %" PRId64 " m %" PRId64 " H %" PRId64 " G %" PRId64
-          " D %" PRId64 " %s lo %" PRId64 " hi %" PRId64
+          " D %" PRId64 " %s lo %" PRId64 " hi %" PRId64 " steps %d %d"
           " scale x %g softcap %g mask %s order %s%s%s pieces %d"
           "%s%s seed %" PRIu64,
           kernel ? kernel->name : "rows", text, p->batch, p->n, p->m, p->heads, p->key_heads,
           p->dim, p->map == RA_GROUPED ? "grouped" : "interleaved", p->band.lo, p->band.hi,
-          p->scale_times, p->softcap, masks[p->mask], orders[p->order],
+          p->stairs.lo, p->stairs.hi, p->scale_times, p->softcap, masks[p->mask], orders[p->order],
           p->wide_o ? " float32 o" : "", p->deterministic ? " deterministic" : "", p->pieces,
           p->shuffled ? " shuffled" : "", p->given_carry ? " carry given" : "", p->seed);
     return false;
@@ -418,6 +421,7 @@ static void describe_arrays(struct arrays *x, const struct sample *s)
                                    .head_map = p->map,
                                    .score = {(float)s->truth.scale, (float)p->softcap},
                                    .band = p->band,
+                                   .stairs = p->stairs,
                                    .q = from_row(&x->q, 0),
                                    .k = from_row(&x->k, 0),
                                    .v = from_row(&x->v, 0),
@@ -818,7 +822,8 @@ static void try(const struct problem *p)
         struct sample s;
         bool solved = false;
         for (int k = 0; k < KERNELS; k++) {
-            if (kernels[k].type != types[t] || !chosen(kernels[k].name, p->name))
+            bool takes = !ra_has_steps(p->stairs) || kernels[k].rung->backward != ra_k03_backward;
+            if (!takes || kernels[k].type != types[t] || !chosen(kernels[k].name, p->name))
                 continue;
             if (!solved)
                 s = sample_of(p, types[t]);
@@ -969,6 +974,33 @@ static void try_bands(void)
         p.band = none[i];
         try(&p);
         p.pieces = 3;
+        try(&p);
+    }
+}
+
+/* Edges that are stairs, with steps that divide tiles, that do not, and that are larger. */
+static void try_stairs(void)
+{
+    static const int steps[] = {2, 3, 7, 16, 50, 64, 100, 128, 200, 1000};
+    static const int64_t widths[] = {64, 128, 40, 256};
+    for (int i = 0; i < 10 * 3 * 4; i++) {
+        uint64_t state = (uint64_t)(9400 + i);
+        int step = steps[i / 12];
+        struct problem p = ordinary("stairs", 200 + random_below(&state, 300), 0);
+        if (quick && i % 4 != i / 12 % 4)
+            continue;
+        p.m = 200 + random_below(&state, 300);
+        p.seed = (uint64_t)(9400 + i);
+        p.dim = widths[i % 4];
+        p.heads = i % 5 == 0 ? 4 : 2;
+        p.key_heads = 2;
+        p.deterministic = i / 4 % 2;
+        p.mask = i % 7 == 3 ? RANDOM : NO_MASK;
+        p.pieces = i % 6 == 5 ? 2 : 1;
+        p.stairs = (struct ra_stairs){i / 4 % 3 != 0 ? step : 0, i / 4 % 3 != 1 ? step : 0};
+        p.band.hi = p.m - p.n + random_below(&state, 150) - 50;
+        p.band.lo =
+            p.stairs.lo > 0 || i % 3 == 0 ? p.band.hi - random_below(&state, 400) : -RA_BAND_FAR;
         try(&p);
     }
 }
@@ -1500,6 +1532,7 @@ int main(int argc, char **argv)
     try_far_rows();
     try_features();
     try_bands();
+    try_stairs();
     try_edges();
     try_turns();
     try_lengths();

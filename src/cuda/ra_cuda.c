@@ -34,8 +34,7 @@ static void pack_keys(struct ra_cuda_call *call)
     const struct ra_config *c = &plan->config;
     int64_t m = plan->rows[RA_KEY_SIDE], G = c->key_heads, D = c->dim;
     int64_t bytes = c->batch * m * G * D * ra_type_bytes(c->type);
-    if (c->has_mask && c->batch * m > 0)
-        RA_DO(plan, ra_signal_mask(cuda->mask, call->x.mask, c->batch, m, call->stream));
+    ra_cuda_begin_mask(call);
     bool sends = ra_ring_sends(&plan->ring, plan->link.rank, 0);
     call->keys_in_place = sends && cuda->transport == RA_PEER_COPIES &&
                           is_message(plan, call->x.k) && is_message(plan, call->x.v);
@@ -275,6 +274,7 @@ static void begin_carries(struct ra_cuda_call *call)
 void ra_cuda_enqueue_forward(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
+    ra_cuda_begin_order(call);
     pack_keys(call);
     begin_carries(call);
     for (int step = 0; step < plan->ring.schedule.count && ra_cuda_goes_on(plan); step++) {
@@ -284,6 +284,7 @@ void ra_cuda_enqueue_forward(struct ra_cuda_call *call)
         leave_keys(call, step);
         take_keys(call, step);
     }
+    ra_cuda_end_order(call);
 }
 
 /* delta of all queries, and dq: a sum, which begins at 0, unless a single launch writes it. */
@@ -296,12 +297,7 @@ static void begin_queries(struct ra_cuda_call *call)
     if (numbers == 0)
         return;
     ra_cuda_find_writes(call, 0);
-    struct ra_kernel kernel = ra_cuda_kernel(plan);
-    kernel.queries = n;
-    kernel.d_out = call->x.d_out;
-    kernel.o = call->x.o;
-    kernel.delta = ra_tensor_bhn(cuda->delta, n, c->heads);
-    RA_DO(plan, ra_kernel_delta(&kernel, call->stream));
+    ra_cuda_begin_delta(call);
     if (!call->in_callers_queries)
         RA_DO(plan, cudaMemsetAsync(cuda->wide, 0, (size_t)numbers * sizeof(float), call->stream));
     if (cuda->wide_lost)
@@ -325,16 +321,17 @@ static void write_gradients(struct ra_cuda_call *call)
         RA_DO(plan, ra_kernel_add(dq, ra_tensor_bnhd(lost, RA_FLOAT32, n, H, D), c->batch, n, H, D,
                                   call->stream));
     if (c->batch * n > 0 && !call->in_callers_queries)
-        RA_DO(plan, ra_kernel_copy(call->x.dq, dq, c->batch, n, H, D, call->stream));
+        ra_cuda_give_rows(call, RA_QUERY_SIDE, call->x.dq, dq, H, D);
     if (numbers > 0 && !call->in_callers_keys) {
-        RA_DO(plan, ra_kernel_copy(call->x.dk, dk, c->batch, m, G, D, call->stream));
-        RA_DO(plan, ra_kernel_copy(call->x.dv, dv, c->batch, m, G, D, call->stream));
+        ra_cuda_give_rows(call, RA_KEY_SIDE, call->x.dk, dk, G, D);
+        ra_cuda_give_rows(call, RA_KEY_SIDE, call->x.dv, dv, G, D);
     }
 }
 
 void ra_cuda_enqueue_backward(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
+    ra_cuda_begin_order(call);
     pack_keys(call);
     begin_queries(call);
     for (int step = 0; step < plan->ring.schedule.count && ra_cuda_goes_on(plan); step++) {

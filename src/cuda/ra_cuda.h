@@ -36,8 +36,9 @@ struct ra_cuda_timer {
 /* One forward or backward: what its parts need. */
 struct ra_cuda_call {
     struct ra_plan *plan;
-    struct ra_arrays x;
-    cudaStream_t stream; /* the caller's */
+    struct ra_arrays x;      /* what kernels work on */
+    struct ra_arrays caller; /* the caller's; the same, unless rows are kept in another order */
+    cudaStream_t stream;     /* the caller's */
     bool backward;
     bool keys_in_place; /* this rank's keys leave from the caller's arrays */
 
@@ -91,6 +92,7 @@ struct ra_cuda {
     /* What rounding loses of sums over very many rows: of `wide`, of `sum`, and of this rank's share of
      * dk and dv at one hop; else NULL. */
     float *wide_lost, *sum_lost, *share_lost;
+    void *q, *k, *v, *rows, *lse; /* of ra_cuda_order.c, else NULL; rows: o or d_out */
     bool *mask;
     int *semaphores;
     int *table; /* RA_SIGNALS and one more */
@@ -225,21 +227,48 @@ void ra_cuda_find_writes(struct ra_cuda_call *call, int step);
 void ra_cuda_count_steps(const struct ra_plan *plan, int rank, int64_t *steps, bool *carries,
                          int64_t *semaphores);
 
+/* ---- ra_cuda_order.c */
+
+/* If a rank has several stripes, and the mask is causal, its rows are kept in the order of the sequence while a call
+ * runs. This brings the caller's q, k, v, lse and d_out into it; kernels read these, and write o and lse, in call->x.
+ * Then the mask, in any case copied, and delta, of the caller's o and d_out. */
+void ra_cuda_begin_order(struct ra_cuda_call *call);
+void ra_cuda_begin_mask(struct ra_cuda_call *call);
+void ra_cuda_begin_delta(struct ra_cuda_call *call);
+
+/* The way back: a sum of rows to one of the caller's arrays; and o and lse, at the end of a forward. */
+void ra_cuda_give_rows(struct ra_cuda_call *call, enum ra_side side, struct ra_tensor to,
+                       struct ra_tensor from, int64_t heads, int64_t dim);
+void ra_cuda_end_order(struct ra_cuda_call *call);
+
 /* ---- ra_cuda_block.c */
 
 /* A rectangle in the plane of queries and keys: neighbouring spans of both, and their rows in the memory of the ranks
- * that have them. It is the smallest that has all pairs of spans, of those asked for, of which some query sees some key
- * as far as the causal band goes. Does one band, from the first rows on, say who sees whom among all of them? */
+ * that have them, every row or every `stride`-th. It is the smallest that has all pairs of spans, of those asked for,
+ * of which some query sees some key as far as the causal band goes. Does one band, from the first rows on and perhaps
+ * with stairs, say who sees whom among all of them? */
 struct ra_cuda_block {
     struct ra_range query_spans, key_spans, queries, keys;
+    int64_t stride;
     struct ra_band band;
+    struct ra_stairs stairs;
     bool one_band;
-    int64_t pairs; /* 0: all of the above is empty */
+    int64_t
+        pairs; /* of such spans, unless all rows are in the order of the sequence; 0: all of this is empty */
 };
 
 /* Of these spans of the queries of a rank, and of the keys of a step. */
 struct ra_cuda_block ra_cuda_block_of(const struct ra_plan *plan, int rank, int step,
                                       struct ra_range query_spans, struct ra_range key_spans);
+
+/* How many stripes a rank has whose rows are kept in the order of the sequence; 1: rows stay as they are. Then row i
+ * of stripe s is row i f + s, of f stripes. */
+int64_t ra_cuda_stripes(const struct ra_plan *plan);
+
+/* The rows of a span in memory, from the first to behind the last, with those of other stripes between. `before` are
+ * those of the span before it. */
+struct ra_range ra_cuda_next_rows(const struct ra_plan *plan, enum ra_side side, int rank,
+                                  int64_t span, struct ra_range before);
 
 /* ---- ra_cuda_connect.c */
 

@@ -2,49 +2,59 @@
  *
  * Chapter 11. New here: the bands of several pairs of spans as one band of all their rows, where there is one. So
  * a zigzag rank's own keys are as simple a launch as a contiguous rank's: its rows are in the order of the sequence.
+ * Those of a rank with several stripes are not, until ra_cuda_order.c has brought them into it. Then the edges of
+ * the band may be stairs, whose steps have as many rows as there are stripes.
  */
 #include "ra_cuda.h"
 
-/* How many rows of a rank lie before a span. */
-static int64_t rows_before(struct ra_layout layout, int rank, int64_t span)
+int64_t ra_cuda_stripes(const struct ra_plan *plan)
+{
+    struct ra_layout layout = plan->layouts[RA_QUERY_SIDE];
+    return plan->config.causal && layout.kind == RA_STRIPED ? ra_layout_spans(layout) : 1;
+}
+
+/* How many rows a span has; and how many lie before it. */
+static int64_t count_of(const struct ra_plan *plan, enum ra_side side, int rank, int64_t span)
+{
+    return ra_layout_span(plan->layouts[side], rank, span).count;
+}
+
+static int64_t rows_before(const struct ra_plan *plan, enum ra_side side, int rank, int64_t span)
 {
     int64_t rows = 0;
     for (int64_t s = 0; s < span; s++)
-        rows += ra_layout_span(layout, rank, s).count;
+        rows += count_of(plan, side, rank, s);
     return rows;
 }
 
-/* The rows of a span that come behind these. */
-static struct ra_range next_rows(struct ra_layout layout, int rank, int64_t span,
-                                 struct ra_range before)
+struct ra_range ra_cuda_next_rows(const struct ra_plan *plan, enum ra_side side, int rank,
+                                  int64_t span, struct ra_range before)
 {
-    return (struct ra_range){before.end, before.end + ra_layout_span(layout, rank, span).count};
+    int64_t count = count_of(plan, side, rank, span), stripes = ra_cuda_stripes(plan);
+    int64_t first = stripes > 1 ? span : before.end;
+    return (struct ra_range){first, count > 0 ? first + (count - 1) * stripes + 1 : first};
 }
 
-/* As much of a band as lies among these rows; it counts from row 0 of both sides. lo is above hi if nobody
- * sees anything. Two bands let the same of these rows see the same keys if that is the same. */
-static struct ra_band within(struct ra_band band, struct ra_range queries, struct ra_range keys)
+/* As much of a band as lies among so many rows. lo is above hi if nobody sees anything. Two bands let the same of
+ * these rows see the same keys if that is the same. */
+static struct ra_band within(struct ra_band band, int64_t queries, int64_t keys)
 {
-    band.lo = ra_most(band.lo, keys.first - (queries.end - 1));
-    band.hi = ra_least(band.hi, keys.end - 1 - queries.first);
-    bool none = queries.first == queries.end || keys.first == keys.end || band.lo > band.hi;
+    band.lo = ra_most(band.lo, 1 - queries);
+    band.hi = ra_least(band.hi, keys - 1);
+    bool none = queries == 0 || keys == 0 || band.lo > band.hi;
     return none ? (struct ra_band){1, 0} : band;
 }
 
-/* The band between span s of the queries and span t of the keys of a step, as it is within these, their rows. */
-static struct ra_band band_of(const struct ra_plan *plan, int rank, int step, int64_t s, int64_t t,
-                              struct ra_range queries, struct ra_range keys)
+/* The band between span s of the queries and span t of the keys of a step, which a rank has or not. */
+static struct ra_band band_of(const struct ra_plan *plan, int rank, int step, int64_t s, int64_t t)
 {
     const struct ra_config *c = &plan->config;
-    struct ra_band band = RA_ALL_KEYS;
     if (c->batch == 0 || ra_ring_rows(&plan->ring, rank, step) == 0)
         return (struct ra_band){1, 0};
-    if (c->causal)
-        band = ra_band_from(ra_layout_band(plan->layouts[RA_QUERY_SIDE], rank, s,
-                                           plan->layouts[RA_KEY_SIDE],
-                                           ra_ring_origin(&plan->ring, rank, step), t, c->lookback),
-                            -queries.first, -keys.first);
-    return within(band, queries, keys);
+    if (!c->causal)
+        return RA_ALL_KEYS;
+    return ra_layout_band(plan->layouts[RA_QUERY_SIDE], rank, s, plan->layouts[RA_KEY_SIDE],
+                          ra_ring_origin(&plan->ring, rank, step), t, c->lookback);
 }
 
 /* Is the band of a block, counted from row 0, that of each of its pairs of spans? */
@@ -54,12 +64,13 @@ static bool is_one_band(const struct ra_plan *plan, int rank, int step,
     int origin = ra_ring_origin(&plan->ring, rank, step);
     struct ra_range a = {0, block->queries.first};
     for (int64_t s = block->query_spans.first; s < block->query_spans.end; s++) {
-        a = next_rows(plan->layouts[RA_QUERY_SIDE], rank, s, a);
+        a = ra_cuda_next_rows(plan, RA_QUERY_SIDE, rank, s, a);
         struct ra_range b = {0, block->keys.first};
         for (int64_t t = block->key_spans.first; t < block->key_spans.end; t++) {
-            b = next_rows(plan->layouts[RA_KEY_SIDE], origin, t, b);
-            struct ra_band own = band_of(plan, rank, step, s, t, a, b),
-                           all = within(block->band, a, b);
+            b = ra_cuda_next_rows(plan, RA_KEY_SIDE, origin, t, b);
+            int64_t queries = a.end - a.first, keys = b.end - b.first;
+            struct ra_band own = within(band_of(plan, rank, step, s, t), queries, keys);
+            struct ra_band all = within(ra_band_from(block->band, a.first, b.first), queries, keys);
             if (own.lo != all.lo || own.hi != all.hi)
                 return false;
         }
@@ -67,19 +78,115 @@ static bool is_one_band(const struct ra_plan *plan, int rank, int step,
     return true;
 }
 
+/* Finds the band of the rows that a block has, which lie side by side; until now it counts from row 0. */
+static void find_band(const struct ra_plan *plan, int rank, int step, struct ra_cuda_block *block)
+{
+    block->one_band = block->pairs > 0 && is_one_band(plan, rank, step, block);
+
+    /* A limit that nobody meets is none. */
+    struct ra_band *band = &block->band;
+    *band = ra_band_from(*band, block->queries.first, block->keys.first);
+    if (band->lo <= 1 - (block->queries.end - block->queries.first))
+        band->lo = -RA_BAND_FAR;
+    if (band->hi >= block->keys.end - block->keys.first - 1)
+        band->hi = RA_BAND_FAR;
+}
+
+/* n / d rounded down, for d > 0. */
+static int64_t floor_division(int64_t n, int64_t d)
+{
+    return n / d - (n % d < 0);
+}
+
+/* Is the band of a block, for rows in the order of the sequence, that of each pair of stripes? Of f stripes, row i of
+ * stripe s is row i f + s. So by a band without steps it sees row j of stripe t when
+ *
+ *     ceil((lo + s - t) / f) <= j - i <= floor((hi + s - t) / f)
+ *
+ * and by an edge with steps of f rows when the same holds without s. */
+static bool is_band_of_all(const struct ra_plan *plan, int rank, int step,
+                           const struct ra_cuda_block *block)
+{
+    /* What stripes see of each other depends on how far apart they are. */
+    int64_t f = ra_cuda_stripes(plan);
+    for (int64_t apart = 1 - f; apart < f; apart++) {
+        int64_t s = ra_most(apart, 0), t = s - apart;
+        struct ra_band own = band_of(plan, rank, step, s, t);
+        int64_t lo = block->band.lo + (block->stairs.lo > 0 ? 0 : s) - t;
+        int64_t hi = block->band.hi + (block->stairs.hi > 0 ? 0 : s) - t;
+        if (own.hi != floor_division(hi, f) ||
+            (own.lo > -RA_BAND_FAR && own.lo != -floor_division(-lo, f)))
+            return false;
+    }
+    return true;
+}
+
+/* Can the kernels that will be launched take a band with stairs? */
+static bool take_stairs(const struct ra_plan *plan)
+{
+    const struct ra_config *c = &plan->config;
+    return c->type == RA_FLOAT32 || (ra_cuda_of(plan)->capability / 10 == 9 && c->dim % 8 == 0);
+}
+
+/* Does any query of a rank see any key of a step? Of the stripes that are so far apart, the first have the most
+ * rows. */
+static bool see_any(const struct ra_plan *plan, int rank, int step)
+{
+    int origin = ra_ring_origin(&plan->ring, rank, step);
+    int64_t f = ra_cuda_stripes(plan);
+    for (int64_t apart = 1 - f; apart < f; apart++) {
+        int64_t s = ra_most(apart, 0), t = s - apart;
+        struct ra_band own =
+            within(band_of(plan, rank, step, s, t), count_of(plan, RA_QUERY_SIDE, rank, s),
+                   count_of(plan, RA_KEY_SIDE, origin, t));
+        if (own.lo <= own.hi)
+            return true;
+    }
+    return false;
+}
+
+/* All rows of a rank and of a step, in the order of the sequence. By what stripe 0 sees of stripe 0, either edge of
+ * their band can only be one of two: with steps or without. */
+static struct ra_cuda_block block_in_order(const struct ra_plan *plan, int rank, int step)
+{
+    int origin = ra_ring_origin(&plan->ring, rank, step);
+    int64_t f = ra_cuda_stripes(plan);
+    struct ra_cuda_block block = {.stride = 1};
+    struct ra_band own = band_of(plan, rank, step, 0, 0);
+    if (!see_any(plan, rank, step))
+        return block;
+    block.query_spans = block.key_spans = (struct ra_range){0, f};
+    block.queries.end = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank);
+    block.keys.end = ra_layout_rows(plan->layouts[RA_KEY_SIDE], origin);
+    block.pairs = f * f;
+    for (int steps = 0; steps < 4 && !block.one_band && take_stairs(plan); steps++) {
+        block.stairs.lo = steps & 1 ? (int)f : 0;
+        block.stairs.hi = steps & 2 ? (int)f : 0;
+        block.band.lo = own.lo > -RA_BAND_FAR ? own.lo * f : -RA_BAND_FAR;
+        block.band.hi = own.hi * f + (steps & 2 ? f - 1 : 0);
+        block.one_band = is_band_of_all(plan, rank, step, &block);
+    }
+    return block;
+}
+
 struct ra_cuda_block ra_cuda_block_of(const struct ra_plan *plan, int rank, int step,
                                       struct ra_range query_spans, struct ra_range key_spans)
 {
-    struct ra_layout queries = plan->layouts[RA_QUERY_SIDE], keys = plan->layouts[RA_KEY_SIDE];
     int origin = ra_ring_origin(&plan->ring, rank, step);
-    struct ra_cuda_block block = {.band = {RA_BAND_FAR, -RA_BAND_FAR}};
-    struct ra_range a = {0, rows_before(queries, rank, query_spans.first)};
+    int64_t stripes = ra_cuda_stripes(plan);
+    struct ra_cuda_block block = {.stride = 1, .band = {RA_BAND_FAR, -RA_BAND_FAR}};
+    if (stripes > 1 && query_spans.end - query_spans.first == stripes &&
+        key_spans.end - key_spans.first == stripes)
+        return block_in_order(plan, rank, step);
+    struct ra_range a = {0, rows_before(plan, RA_QUERY_SIDE, rank, query_spans.first)};
     for (int64_t s = query_spans.first; s < query_spans.end; s++) {
-        a = next_rows(queries, rank, s, a);
-        struct ra_range b = {0, rows_before(keys, origin, key_spans.first)};
+        a = ra_cuda_next_rows(plan, RA_QUERY_SIDE, rank, s, a);
+        struct ra_range b = {0, rows_before(plan, RA_KEY_SIDE, origin, key_spans.first)};
         for (int64_t t = key_spans.first; t < key_spans.end; t++) {
-            b = next_rows(keys, origin, t, b);
-            struct ra_band own = band_of(plan, rank, step, s, t, a, b);
+            b = ra_cuda_next_rows(plan, RA_KEY_SIDE, origin, t, b);
+            struct ra_band own =
+                within(band_of(plan, rank, step, s, t), count_of(plan, RA_QUERY_SIDE, rank, s),
+                       count_of(plan, RA_KEY_SIDE, origin, t));
             if (own.lo > own.hi)
                 continue;
 
@@ -92,16 +199,18 @@ struct ra_cuda_block ra_cuda_block_of(const struct ra_plan *plan, int rank, int 
                 grow[i]->first = first ? by[i].first : ra_least(grow[i]->first, by[i].first);
                 grow[i]->end = ra_most(grow[i]->end, by[i].end);
             }
+            own = ra_band_from(own, -a.first, -b.first);
             block.band.lo = ra_least(block.band.lo, own.lo);
             block.band.hi = ra_most(block.band.hi, own.hi);
         }
     }
-    block.one_band = block.pairs > 0 && is_one_band(plan, rank, step, &block);
-
-    /* A limit that nobody meets is none. */
-    struct ra_band most = within(RA_ALL_KEYS, block.queries, block.keys);
-    block.band.lo = block.band.lo > most.lo ? block.band.lo : -RA_BAND_FAR;
-    block.band.hi = block.band.hi < most.hi ? block.band.hi : RA_BAND_FAR;
-    block.band = ra_band_from(block.band, block.queries.first, block.keys.first);
+    if (stripes == 1) {
+        find_band(plan, rank, step, &block);
+    } else if (query_spans.end - query_spans.first == 1 && key_spans.end - key_spans.first == 1) {
+        /* Two stripes. */
+        block.stride = stripes;
+        block.one_band = block.pairs > 0;
+        block.band = band_of(plan, rank, step, query_spans.first, key_spans.first);
+    }
     return block;
 }

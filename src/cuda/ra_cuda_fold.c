@@ -32,11 +32,24 @@ static struct ra_cuda_block block_of_all(const struct ra_plan *plan, int rank, i
                             spans_of(plan, RA_KEY_SIDE));
 }
 
+/* How many rows of a side a block has, and which part of an array. */
+static int64_t rows_of(const struct ra_cuda_block *block, struct ra_range side)
+{
+    return (side.end - side.first + block->stride - 1) / block->stride;
+}
+
+static struct ra_tensor part_of(const struct ra_cuda_block *block, struct ra_tensor x,
+                                struct ra_range side)
+{
+    x = ra_tensor_from_row(x, side.first);
+    x.row *= block->stride;
+    return x;
+}
+
 /* How many launches a forward of a block takes, with so many keys in one. */
 static int64_t launches_of(const struct ra_cuda_block *block, int64_t most)
 {
-    int64_t rows = block->keys.end - block->keys.first;
-    return block->one_band ? (rows + most - 1) / most : block->pairs;
+    return block->one_band ? (rows_of(block, block->keys) + most - 1) / most : block->pairs;
 }
 
 void ra_cuda_count_steps(const struct ra_plan *plan, int rank, int64_t *steps, bool *carries,
@@ -52,8 +65,8 @@ void ra_cuda_count_steps(const struct ra_plan *plan, int rank, int64_t *steps, b
     for (int step = 0; step < plan->ring.schedule.count; step++) {
         struct ra_cuda_block all = block_of_all(plan, rank, step);
         *carries = *carries || (all.one_band && launches_of(&all, most) > 1);
-        kernel.queries = all.queries.end - all.queries.first;
-        kernel.keys = all.keys.end - all.keys.first;
+        kernel.queries = rows_of(&all, all.queries);
+        kernel.keys = rows_of(&all, all.keys);
         *semaphores = ra_most(*semaphores, deterministic ? ra_kernel_semaphores(&kernel) : 0);
     }
     for (int64_t s = 0; s < queries.end; s++) {
@@ -133,46 +146,55 @@ static struct ra_kernel kernel_of(const struct ra_cuda_call *call,
     const struct ra_config *c = &plan->config;
     const struct ra_arrays *x = &call->x;
     int64_t n = plan->rows[RA_QUERY_SIDE], H = c->heads;
-    int64_t a = block->queries.first, b = block->keys.first;
+    struct ra_range a = block->queries, b = block->keys;
     struct ra_tensor wide = ra_tensor_bnhd(cuda->wide, RA_FLOAT32, n, H, c->dim);
     struct ra_tensor dq = call->in_callers_queries ? x->dq : wide;
     struct ra_tensor wide_lost = lost_of(call, cuda->wide_lost, c->dim);
     struct ra_kernel kernel = ra_cuda_kernel(plan);
-    kernel.queries = block->queries.end - a;
-    kernel.keys = block->keys.end - b;
+    kernel.queries = rows_of(block, a);
+    kernel.keys = rows_of(block, b);
     kernel.band = block->band;
-    kernel.q = ra_tensor_from_row(x->q, a);
-    kernel.k = ra_tensor_from_row(keys->k, b);
-    kernel.v = ra_tensor_from_row(keys->v, b);
-    kernel.mask = ra_tensor_from_row(keys->mask, b);
-    kernel.lse = ra_tensor_from_row(x->lse, a);
+    kernel.stairs = block->stairs;
+    kernel.q = part_of(block, x->q, a);
+    kernel.k = part_of(block, keys->k, b);
+    kernel.v = part_of(block, keys->v, b);
+    kernel.mask = part_of(block, keys->mask, b);
+    kernel.lse = part_of(block, x->lse, a);
     if (!call->backward) {
-        kernel.o = ra_tensor_from_row(x->o, a);
-        kernel.carry_o = ra_tensor_from_row(wide, a);
-        kernel.carry_max = ra_tensor_from_row(ra_tensor_bhn(cuda->max, n, H), a);
-        kernel.carry_sum = ra_tensor_from_row(ra_tensor_bhn(cuda->sum, n, H), a);
-        kernel.o_lost = ra_tensor_from_row(wide_lost, a);
-        kernel.sum_lost = ra_tensor_from_row(lost_of(call, cuda->sum_lost, 1), a);
+        kernel.o = part_of(block, x->o, a);
+        kernel.carry_o = part_of(block, wide, a);
+        kernel.carry_max = part_of(block, ra_tensor_bhn(cuda->max, n, H), a);
+        kernel.carry_sum = part_of(block, ra_tensor_bhn(cuda->sum, n, H), a);
+        kernel.o_lost = part_of(block, wide_lost, a);
+        kernel.sum_lost = part_of(block, lost_of(call, cuda->sum_lost, 1), a);
         return kernel;
     }
-    kernel.d_out = ra_tensor_from_row(x->d_out, a);
-    kernel.delta = ra_tensor_from_row(ra_tensor_bhn(cuda->delta, n, H), a);
-    kernel.dq = ra_tensor_from_row(dq, a);
-    kernel.dq_lost = ra_tensor_from_row(wide_lost, a);
-    kernel.dk = ra_tensor_from_row(keys->dk, b);
-    kernel.dv = ra_tensor_from_row(keys->dv, b);
-    kernel.dk_lost = ra_tensor_from_row(keys->dk_lost, b);
-    kernel.dv_lost = ra_tensor_from_row(keys->dv_lost, b);
+    kernel.d_out = part_of(block, x->d_out, a);
+    kernel.delta = part_of(block, ra_tensor_bhn(cuda->delta, n, H), a);
+    kernel.dq = part_of(block, dq, a);
+    kernel.dq_lost = part_of(block, wide_lost, a);
+    kernel.dk = part_of(block, keys->dk, b);
+    kernel.dv = part_of(block, keys->dv, b);
+    kernel.dk_lost = part_of(block, keys->dk_lost, b);
+    kernel.dv_lost = part_of(block, keys->dv_lost, b);
     kernel.writes_keys = call->writes_keys;
     return kernel;
 }
 
+/* How many keys of a block lie before this row. */
+static int64_t keys_before(const struct ra_cuda_block *block, int64_t row)
+{
+    struct ra_range rows = block->keys;
+    rows.end = ra_least(rows.end, ra_most(rows.first, row));
+    return rows_of(block, rows);
+}
+
 /* Launches the backward, as much of it as is of this part. */
-static void launch_backward(struct ra_cuda_call *call, const struct ra_kernel *whole, int64_t b,
-                            struct ra_cuda_part part)
+static void launch_backward(struct ra_cuda_call *call, const struct ra_kernel *whole,
+                            const struct ra_cuda_block *block, struct ra_cuda_part part)
 {
     struct ra_plan *plan = call->plan;
-    int64_t first = ra_most(0, part.rows.first - b), end = ra_least(whole->keys, part.rows.end - b);
+    int64_t first = keys_before(block, part.rows.first), end = keys_before(block, part.rows.end);
     if (first >= end)
         return;
     struct ra_kernel kernel = ra_kernel_keys(*whole, first, end - first);
@@ -194,7 +216,7 @@ static void launch(struct ra_cuda_call *call, const struct ra_cuda_block *block,
     kernel.first = first;
     kernel.last = last;
     if (call->backward)
-        launch_backward(call, &kernel, block->keys.first, part);
+        launch_backward(call, &kernel, block, part);
     else
         launch_forward(call, &kernel);
 }
@@ -231,8 +253,8 @@ void ra_cuda_find_writes(struct ra_cuda_call *call, int step)
     struct ra_plan *plan = call->plan;
     struct key_arrays keys = {.dk = call->x.dk, .dv = call->x.dv};
     struct ra_cuda_block block = block_of_all(plan, plan->link.rank, step);
-    int64_t n = block.queries.end - block.queries.first, m = block.keys.end - block.keys.first;
-    bool single = plan->ring.schedule.count == 1;
+    int64_t n = rows_of(&block, block.queries), m = rows_of(&block, block.keys);
+    bool single = plan->ring.schedule.count == 1 && ra_cuda_stripes(plan) == 1;
     call->writes_keys = call->in_callers_keys = call->in_callers_queries = false;
     if (plan->config.type == RA_FLOAT32 || !block.one_band || m < ra_cuda_all_keys(plan, step).end)
         return;
@@ -339,13 +361,11 @@ static void fold_spans(struct ra_cuda_call *call, int step, struct ra_range span
 static void finish_unseen(struct ra_cuda_call *call, const struct key_arrays *keys)
 {
     const struct ra_plan *plan = call->plan;
-    struct ra_cuda_block unseen = {.band = {1, 0}};
+    struct ra_cuda_block unseen = {.stride = ra_cuda_stripes(plan), .band = {1, 0}};
     for (int64_t s = 0; s < spans_of(plan, RA_QUERY_SIDE).end; s++) {
-        int64_t rows = ra_layout_span(plan->layouts[RA_QUERY_SIDE], plan->link.rank, s).count;
-        unseen.queries.end += rows;
-        if (ra_cuda_of(plan)->steps[s] == 0 && rows > 0)
+        unseen.queries = ra_cuda_next_rows(plan, RA_QUERY_SIDE, plan->link.rank, s, unseen.queries);
+        if (ra_cuda_of(plan)->steps[s] == 0 && rows_of(&unseen, unseen.queries) > 0)
             launch(call, &unseen, true, true, ra_cuda_whole(plan, 0), keys);
-        unseen.queries.first = unseen.queries.end;
     }
 }
 

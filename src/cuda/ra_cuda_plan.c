@@ -64,6 +64,15 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, struct ra_cuda *cud
         most = ra_most(most, ra_ring_rows(&plan->ring, rank, step));
     cuda->share_lost =
         backward && many_queries ? ra_arena_take(&arena, most * plan->ring.gradient_bytes) : NULL;
+    bool ordered = ra_cuda_stripes(plan) > 1;
+    int64_t bytes = row_bytes / (int64_t)sizeof(float) * c->dim * ra_type_bytes(c->type);
+    int64_t key_bytes =
+        c->batch * plan->ring.rows[rank] * c->key_heads * c->dim * ra_type_bytes(c->type);
+    cuda->q = ordered ? ra_arena_take(&arena, bytes) : NULL;
+    cuda->rows = ordered ? ra_arena_take(&arena, bytes) : NULL;
+    cuda->k = ordered ? ra_arena_take(&arena, key_bytes) : NULL;
+    cuda->v = ordered ? ra_arena_take(&arena, key_bytes) : NULL;
+    cuda->lse = ordered ? ra_arena_take(&arena, row_bytes) : NULL;
     cuda->semaphores = ra_arena_take(&arena, semaphores * (int64_t)sizeof *cuda->semaphores);
     cuda->mask = ra_arena_take(&arena, c->has_mask ? c->batch * plan->ring.rows[rank] : 0);
     ra_plan_place_messages(plan, rank, &arena, keys, gradients);

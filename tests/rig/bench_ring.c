@@ -196,7 +196,15 @@ static void write_timeline(const char *name, struct ra_config config,
     }
 }
 
-static const char *const layout_names[] = {"contiguous", "striped", "zigzag"};
+static const struct ring_layout {
+    const char *name;
+    enum ra_layout_kind kind;
+    int64_t bucket;
+} layouts[] = {{"striped", RA_STRIPED, 0},
+               {"zigzag", RA_ZIGZAG, 0},
+               {"buckets", RA_STRIPED, 1024},
+               {"contiguous", RA_CONTIGUOUS, 0}};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
 /* The arrays of a rank, filled; all in one piece of memory, which is returned. */
 static void *ring_arrays(struct ra_plan *plan, const struct ra_config *config,
@@ -297,7 +305,7 @@ static void print_ring(struct shape shape, const char *layout, int pass, double 
 }
 
 /* Of a causal ring with so many rows per rank. */
-static struct ra_config ring_config(struct shape shape, enum ra_layout_kind layout)
+static struct ra_config ring_config(struct shape shape, struct ring_layout layout)
 {
     struct ra_config config = RA_CONFIG_INIT;
     config.queries = shape.rows * rig.ranks;
@@ -306,20 +314,20 @@ static struct ra_config ring_config(struct shape shape, enum ra_layout_kind layo
     config.dim = shape.dim;
     config.type = RA_BFLOAT16;
     config.causal = true;
-    config.layout = layout;
+    config.layout = layout.kind;
+    config.bucket = layout.bucket;
     return config;
 }
 
 /* All lines of one shape, of so many rows per rank. */
 static void ring_lines(struct shape shape)
 {
-    static const enum ra_layout_kind layouts[] = {RA_STRIPED, RA_ZIGZAG, RA_CONTIGUOUS};
     bool begun = false;
     char shapes[128];
     shape_name(shape, shapes, sizeof shapes);
-    for (int l = 0; l < (bench.quick ? 1 : 3); l++) {
+    for (int l = 0; l < (bench.quick ? 1 : LAYOUTS); l++) {
         /* The names of both passes decide; the backward needs the forward anyway. */
-        const char *layout = layout_names[layouts[l]];
+        const char *layout = layouts[l].name;
         char names[2][256];
         bool asked[2];
         for (int p = 0; p < 2; p++) {
@@ -365,18 +373,19 @@ void bench_rings(void)
 void bench_ring_turn(const char *line)
 {
     struct shape shape = {.batch = 1};
-    int64_t tokens;
+    int64_t tokens, bucket = 0;
     char layout[16];
-    if (sscanf(line, "ring %" SCNd64 " %" SCNd64 " %" SCNd64 " %15s", &tokens, &shape.heads,
-               &shape.dim, layout) != 4 ||
+    if (sscanf(line, "ring %" SCNd64 " %" SCNd64 " %" SCNd64 " %15s %" SCNd64, &tokens,
+               &shape.heads, &shape.dim, layout, &bucket) < 4 ||
         tokens % rig.ranks != 0)
         return;
     shape.rows = tokens / rig.ranks;
     shape.key_heads = shape.heads;
-    for (int l = 0; l < 3; l++) {
-        if (strcmp(layout, layout_names[l]) != 0)
+    for (int l = 0; l < LAYOUTS; l++) {
+        if (strcmp(layout, layouts[l].name) != 0)
             continue;
-        struct ra_config config = ring_config(shape, (enum ra_layout_kind)l);
+        struct ra_config config = ring_config(shape, layouts[l]);
+        config.bucket = bucket > 0 ? bucket : config.bucket;
         struct ra_plan *plan = rig_plan(&config);
         struct ra_arrays arrays;
         void *memory = ring_arrays(plan, &config, &arrays);

@@ -658,16 +658,16 @@ static bool copy_mask(struct work *work)
 {
     const unsigned char *from = work->in.data;
     for (int64_t i = 0; i < work->batch * work->rows; i++)
-        work->to[i] = from[i / work->rows * work->in.batch + i % work->rows * work->in.row] ? 1 : 0;
+        ((bool *)
+             work->out.data)[i / work->rows * work->out.batch + i % work->rows * work->out.row] =
+            from[i / work->rows * work->in.batch + i % work->rows * work->in.row] != 0;
     return true;
 }
 
-RETURNS(ra_signal_mask(bool *to, struct ra_tensor from, int64_t batch, int64_t rows,
+RETURNS(ra_signal_mask(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
                        cudaStream_t stream),
-        launch(
-            (struct work){
-                .run = copy_mask, .to = (char *)to, .in = from, .batch = batch, .rows = rows},
-            stream))
+        launch((struct work){.run = copy_mask, .out = to, .in = from, .batch = batch, .rows = rows},
+               stream))
 
 /* ---- Kernels: the tiles of the library on the host, on copies of one head in float32. */
 
@@ -705,6 +705,22 @@ static void free_copies(void)
         free(copies[--copy_count]);
 }
 
+/* Row by row, if the edges of the band are stairs. */
+static void fold(const struct ra_kernel *x,
+                 void (*tile)(int64_t, struct ra_score, const struct ra_queries *,
+                              const struct ra_keys *, struct ra_band, float *),
+                 const struct ra_queries *queries, const struct ra_keys *keys, float *workspace)
+{
+    if (!ra_has_steps(x->stairs))
+        tile(x->dim, x->score, queries, keys, x->band, workspace);
+    for (int64_t a = 0; a < x->queries && ra_has_steps(x->stairs); a++) {
+        struct ra_queries row = ra_queries_block(queries, a, 1);
+        struct ra_band band = {x->band.lo + a - ra_within_step(a, x->stairs.lo),
+                               x->band.hi + a - ra_within_step(a, x->stairs.hi)};
+        tile(x->dim, x->score, &row, keys, band, workspace);
+    }
+}
+
 static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t h, float *workspace)
 {
     const struct ra_tensor none = RA_NO_TENSOR;
@@ -735,10 +751,14 @@ static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t 
                            .dv = copy_of(x->dv, m, D, b, g),
                            .dk_lost = copy_of(none, m, D, b, g),
                            .dv_lost = copy_of(none, m, D, b, g)};
-    if (x->mask.data) /* the plan's own, without gaps */
-        keys.mask = (const bool *)x->mask.data + b * x->mask.batch;
+    if (x->mask.data) {
+        bool *mask = copies[copy_count++] = calloc((size_t)m + 1, sizeof *mask);
+        for (int64_t i = 0; i < m; i++)
+            mask[i] = ((const bool *)x->mask.data)[b * x->mask.batch + i * x->mask.row];
+        keys.mask = mask;
+    }
     if (backward) {
-        ra_tile_backward(D, x->score, &queries, &keys, x->band, workspace);
+        fold(x, ra_tile_backward, &queries, &keys, workspace);
         put_back(x->dq, n, D, b, h, queries.dq);
         put_back(x->dk, m, D, b, g, keys.dk);
         put_back(x->dv, m, D, b, g, keys.dv);
@@ -746,7 +766,7 @@ static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t 
     }
     if (x->first)
         ra_tile_begin(D, &queries);
-    ra_tile_forward(D, x->score, &queries, &keys, x->band, workspace);
+    fold(x, ra_tile_forward, &queries, &keys, workspace);
     if (x->last) {
         ra_tile_finish(D, &queries);
         put_back(x->o, n, D, b, h, queries.o);

@@ -13,7 +13,9 @@ bool truth_sees(const struct truth *t, int64_t i, int64_t j)
     int64_t back = i + t->M - t->N - j;
     if (t->home[0] && t->home[0][i] != t->home[1][j])
         return false;
-    if (j - i < t->band.lo || j - i > t->band.hi)
+    int64_t lowest = t->lo_step > 0 ? i - i % t->lo_step : i;
+    int64_t highest = t->hi_step > 0 ? i - i % t->hi_step : i;
+    if (j - lowest < t->band.lo || j - highest > t->band.hi)
         return false;
     return !t->causal || (back >= 0 && back <= t->lookback);
 }

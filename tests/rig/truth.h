@@ -49,7 +49,8 @@ struct truth {
      * row; by rank; and the mask. */
     bool causal;
     int64_t lookback;
-    struct ra_band band; /* lo <= j - i <= hi */
+    struct ra_band band;  /* lo <= j - i <= hi */
+    int lo_step, hi_step; /* there i is the first of so many rows; 0: each is */
     const int
         *home[2]; /* by enum ra_side: the rank of each row, which sees its own keys only; NULL:
                           * all keys */

@@ -1,0 +1,150 @@
+/* ra_cuda_order: rows of several stripes, brought into the order of the sequence and back. See ra_cuda.h.
+ *
+ * Chapter 11. New here: a rank that has f stripes has f tokens in a row out of every so many. In its own arrays
+ * stripe lies behind stripe; but side by side, the rows of a tile see what lies side by side, and one band says
+ * what. Each array is copied once in a call, whatever the number of hops.
+ */
+#include "ra_cuda.h"
+
+/* Neighbouring stripes of one batch, with equally many rows: `count` of them, from number `first` on. `before`: how
+ * many rows of the caller's array lie before theirs. */
+struct stripes {
+    int64_t batch, first, count, rows, before;
+};
+
+/* How many such groups there are, and one of them: of each batch come first the stripes that have a row more. */
+static int64_t group_count(const struct ra_plan *plan)
+{
+    return 2 * plan->config.batch;
+}
+
+static struct stripes group_of(const struct ra_plan *plan, enum ra_side side, int64_t i)
+{
+    int64_t f = ra_cuda_stripes(plan), rows = plan->rows[side] / f, longer = plan->rows[side] % f;
+    if (i % 2 == 0)
+        return (struct stripes){i / 2, 0, longer, rows + 1, 0};
+    return (struct stripes){i / 2, longer, f - longer, rows, longer * (rows + 1)};
+}
+
+/* Their rows in an array, as if each stripe were a batch: in the caller's, and in one in the order of the
+ * sequence, where every f-th row is of one stripe. */
+static struct ra_tensor view(struct ra_tensor x, int64_t batch, int64_t first, int64_t stripe,
+                             int64_t row)
+{
+    if (x.data)
+        x.data = (char *)x.data + batch * x.batch * ra_type_bytes(x.type);
+    x = ra_tensor_from_row(x, first);
+    x.batch = stripe * x.row;
+    x.row *= row;
+    return x;
+}
+
+static struct ra_tensor in_stripes(struct ra_tensor x, struct stripes group)
+{
+    return view(x, group.batch, group.before, group.rows, 1);
+}
+
+static struct ra_tensor in_order(struct ra_tensor x, struct stripes group, int64_t f)
+{
+    return view(x, group.batch, group.first, 1, f);
+}
+
+/* Copies rows of the caller's into the order of the sequence, or back. */
+static void copy_rows(struct ra_cuda_call *call, enum ra_side side, struct ra_tensor ordered,
+                      struct ra_tensor caller, int64_t heads, int64_t dim, bool back)
+{
+    struct ra_plan *plan = call->plan;
+    for (int64_t i = 0; i < group_count(plan); i++) {
+        struct stripes group = group_of(plan, side, i);
+        struct ra_tensor here = in_order(ordered, group, ra_cuda_stripes(plan));
+        struct ra_tensor there = in_stripes(caller, group);
+        if (group.count * group.rows > 0)
+            RA_DO(plan, ra_kernel_copy(back ? there : here, back ? here : there, group.count,
+                                       group.rows, heads, dim, call->stream));
+    }
+}
+
+void ra_cuda_begin_order(struct ra_cuda_call *call)
+{
+    struct ra_plan *plan = call->plan;
+    const struct ra_cuda *cuda = plan->own;
+    const struct ra_config *c = &plan->config;
+    struct ra_arrays *x = &call->x;
+    int64_t n = plan->rows[RA_QUERY_SIDE], m = plan->rows[RA_KEY_SIDE];
+    call->caller = call->x;
+    if (ra_cuda_stripes(plan) == 1)
+        return;
+    x->q = ra_tensor_bnhd(cuda->q, c->type, n, c->heads, c->dim);
+    x->k = ra_tensor_bnhd(cuda->k, c->type, m, c->key_heads, c->dim);
+    x->v = ra_tensor_bnhd(cuda->v, c->type, m, c->key_heads, c->dim);
+    x->lse = ra_tensor_bhn(cuda->lse, n, c->heads);
+    x->o = x->d_out = ra_tensor_bnhd(cuda->rows, c->type, n, c->heads, c->dim);
+    copy_rows(call, RA_QUERY_SIDE, x->q, call->caller.q, c->heads, c->dim, false);
+    copy_rows(call, RA_KEY_SIDE, x->k, call->caller.k, c->key_heads, c->dim, false);
+    copy_rows(call, RA_KEY_SIDE, x->v, call->caller.v, c->key_heads, c->dim, false);
+    if (call->backward) {
+        copy_rows(call, RA_QUERY_SIDE, x->lse, call->caller.lse, c->heads, 1, false);
+        copy_rows(call, RA_QUERY_SIDE, x->d_out, call->caller.d_out, c->heads, c->dim, false);
+    }
+}
+
+void ra_cuda_begin_mask(struct ra_cuda_call *call)
+{
+    struct ra_plan *plan = call->plan;
+    const struct ra_config *c = &plan->config;
+    int64_t m = plan->rows[RA_KEY_SIDE], f = ra_cuda_stripes(plan);
+    struct ra_tensor own = ra_tensor_bn(ra_cuda_of(plan)->mask, m);
+    if (!c->has_mask || c->batch * m == 0)
+        return;
+    if (f == 1)
+        RA_DO(plan, ra_signal_mask(own, call->caller.mask, c->batch, m, call->stream));
+    for (int64_t i = 0; f > 1 && i < group_count(plan); i++) {
+        struct stripes group = group_of(plan, RA_KEY_SIDE, i);
+        RA_DO(plan, ra_signal_mask(in_order(own, group, f), in_stripes(call->caller.mask, group),
+                                   group.count, group.rows, call->stream));
+    }
+}
+
+void ra_cuda_begin_delta(struct ra_cuda_call *call)
+{
+    struct ra_plan *plan = call->plan;
+    const struct ra_config *c = &plan->config;
+    int64_t n = plan->rows[RA_QUERY_SIDE], f = ra_cuda_stripes(plan);
+    struct ra_kernel kernel = ra_cuda_kernel(plan);
+    struct ra_tensor delta = ra_tensor_bhn(ra_cuda_of(plan)->delta, n, c->heads);
+    kernel.queries = n;
+    kernel.d_out = call->caller.d_out;
+    kernel.o = call->caller.o;
+    kernel.delta = delta;
+    if (f == 1)
+        RA_DO(plan, ra_kernel_delta(&kernel, call->stream));
+    for (int64_t i = 0; f > 1 && i < group_count(plan); i++) {
+        struct stripes group = group_of(plan, RA_QUERY_SIDE, i);
+        kernel.batch = group.count;
+        kernel.queries = group.rows;
+        kernel.d_out = in_stripes(call->caller.d_out, group);
+        kernel.o = in_stripes(call->caller.o, group);
+        kernel.delta = in_order(delta, group, f);
+        RA_DO(plan, ra_kernel_delta(&kernel, call->stream));
+    }
+}
+
+void ra_cuda_give_rows(struct ra_cuda_call *call, enum ra_side side, struct ra_tensor to,
+                       struct ra_tensor from, int64_t heads, int64_t dim)
+{
+    struct ra_plan *plan = call->plan;
+    if (ra_cuda_stripes(plan) == 1)
+        RA_DO(plan, ra_kernel_copy(to, from, plan->config.batch, plan->rows[side], heads, dim,
+                                   call->stream));
+    else
+        copy_rows(call, side, from, to, heads, dim, true);
+}
+
+void ra_cuda_end_order(struct ra_cuda_call *call)
+{
+    const struct ra_config *c = &call->plan->config;
+    if (ra_cuda_stripes(call->plan) == 1)
+        return;
+    copy_rows(call, RA_QUERY_SIDE, call->x.o, call->caller.o, c->heads, c->dim, true);
+    copy_rows(call, RA_QUERY_SIDE, call->x.lse, call->caller.lse, c->heads, 1, true);
+}
