@@ -7,7 +7,7 @@
  * thread that loads, 240 to one that multiplies.
  *
  * A tile that passes lies in one of the Stages. `full` says that it is there, `empty` that both
- * warpgroups have read it.
+ * warpgroups have read it; of a pair of blocks, those of both.
  */
 #ifndef K06_H
 #define K06_H
@@ -24,10 +24,13 @@ enum {
     K06_MULTIPLY_REGISTERS = 240,
 };
 
-/* The shape of a tile. Dim: D, rounded up with zeros, which TMA fills in. */
-template <class Type_, int Dim_, int Keys_, int Queries_, int Stages_ = 2> struct backward_tile {
+/* The shape of a tile. Dim: D, rounded up with zeros, which TMA fills in. Blocks: 1; or 2, if neighbouring tiles of keys
+ * are those of a pair: then each block loads half of every tile of queries, for both. */
+template <class Type_, int Dim_, int Keys_, int Queries_, int Stages_ = 2, int Blocks_ = 1>
+struct backward_tile {
     typedef Type_ Type;
     static constexpr int Dim = Dim_, Keys = Keys_, Queries = Queries_, Stages = Stages_;
+    static constexpr int Blocks = Blocks_;
     static constexpr int Key_bytes = 2 * Dim * Keys, Query_bytes = 2 * Dim * Queries;
 };
 
@@ -37,7 +40,7 @@ struct backward {
     struct ra_kernel x;
     float factor; /* a score, or with a soft cap its tanh, times this is the power of two */
     float inside; /* with a soft cap: q . k times this goes into the tanh */
-    int tiles;    /* of one head: of the rows that stay */
+    int tiles;    /* of one head: of the rows that stay, or pairs of such */
     int sets;     /* of heads that go together */
     int group;    /* H / G query heads read a key/value head */
 };
@@ -250,7 +253,8 @@ RA_DEVICE void put_rows(const struct ra_tensor &to, bool adds, int b, int64_t ro
 /* ---- Keys that stay: dk and dv of a tile of keys, while all queries that see it pass. */
 
 /* What a block of threads has to do: the tile of keys from b0 on, and the queries from `first` up to
- * `end`, tile by tile, of every head that reads these keys. */
+ * `end`, tile by tile, of every head that reads these keys. The second of a pair may have no keys; what passes
+ * is the same for both. */
 struct keys_task {
     int b, g, b0, first, end, steps;
 };
@@ -272,11 +276,13 @@ struct step {
 template <class Shape> RA_DEVICE struct keys_task keys_task_of(const struct backward &f, int block)
 {
     int G = (int)f.x.key_heads;
-    struct ra_turn turn = ra_turn_of(block, (int)f.x.batch * G, f.sets, f.tiles);
+    constexpr int Blocks = Shape::Blocks, Keys = Blocks * Shape::Keys;
+    struct ra_turn turn = ra_turn_of(block / Blocks, (int)f.x.batch * G, f.sets, f.tiles);
     struct keys_task task = {turn.head / G, turn.head % G};
-    task.b0 = turn.tile * Shape::Keys;
-    struct ra_range range = ra_queries_seeing(
-        f.x.band, f.x.stairs, task.b0, ra_least(Shape::Keys, f.x.keys - task.b0), f.x.queries);
+    int first = turn.tile * Keys;
+    task.b0 = first + block % Blocks * Shape::Keys;
+    struct ra_range range = ra_queries_seeing(f.x.band, f.x.stairs, first,
+                                              ra_least(Keys, f.x.keys - first), f.x.queries);
     if (range.first < range.end) {
         task.first = (int)(range.first / Shape::Queries * Shape::Queries);
         task.end = (int)range.end;
@@ -306,11 +312,42 @@ RA_DEVICE void begin(struct keys_memory<Shape> &shared, const struct keys_task &
         ra_barrier_init(&shared.keys_full, 1);
         for (int i = 0; i < Shape::Stages; i++) {
             ra_barrier_init(&shared.full[i], K06_LOADERS);
-            ra_barrier_init(&shared.empty[i], K06_CONSUMERS);
+            ra_barrier_init(&shared.empty[i], K06_CONSUMERS + (Shape::Blocks - 1) * K06_WARPS);
         }
         ra_barriers_ready();
     }
-    __syncthreads();
+    if (Shape::Blocks == 1)
+        __syncthreads();
+    else
+        ra_cluster_barrier();
+}
+
+/* The queries from row a0 on, or this block's half of them, for both; `full` is told, of both. */
+template <class Shape>
+RA_DEVICE void load_half(char *to, const CUtensorMap *map, ra_barrier *full, int a0, int h, int b)
+{
+    constexpr int Rows = Shape::Queries;
+    if (Shape::Blocks == 1) {
+        ra_load_tile<Shape::Dim, Rows>(to, map, full, a0, h, b);
+        return;
+    }
+    int first = Rows / 2 * (blockIdx.x % 2);
+#pragma unroll
+    for (int panel = 0; panel < Shape::Dim / 64; panel++)
+        ra_load_box_twice(to + panel * ra_panel_stride(Rows) + first * RA_PANEL_ROW, map, full,
+                          64 * panel, a0 + first, h, b);
+}
+
+/* Queries have been read: the threads that load may use their place, of both blocks of a pair. To the other block
+ * goes one thread of a warp, when all of it are through: it is far. */
+template <class Shape> RA_DEVICE void give_queries(ra_barrier *empty)
+{
+    give(empty);
+    if (Shape::Blocks == 2) {
+        __syncwarp();
+        if (ra_afresh(threadIdx.x) % 32 == 0)
+            ra_barrier_arrive_at(empty, blockIdx.x % 2 ^ 1);
+    }
 }
 
 /* Calls step(a0, h) for the tiles of queries that pass, in their order. */
@@ -365,8 +402,8 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
             shared.step[stage] = step;
         ra_barrier *full = &shared.full[stage];
         give_full(full, 2 * Shape::Query_bytes, [&]() {
-            ra_load_tile<Dim, Queries>(shared.q[stage], &f.q, full, a0, h, task.b);
-            ra_load_tile<Dim, Queries>(shared.d_out[stage], &f.d_out, full, a0, h, task.b);
+            load_half<Shape>(shared.q[stage], &f.q, full, a0, h, task.b);
+            load_half<Shape>(shared.d_out[stage], &f.d_out, full, a0, h, task.b);
         });
         advance<Shape::Stages>(turn);
     });
@@ -542,7 +579,7 @@ static cudaError_t takes_sums(const struct ra_kernel *x, ra_kernel_writes *write
     return error == cudaSuccess ? k06_takes(x, takes) : error;
 }
 
-/* Launches a kernel, with `heads` heads of `tiles` tiles that stay each; `Memory` is what it has in
+/* Launches a kernel, with `heads` heads of `tiles` tiles, or pairs, that stay each; `Memory` is what it has in
  * shared memory. What passes takes `head_bytes` of the L2 cache for a head. */
 template <class Shape, class Memory>
 static cudaError_t launch_hopper(void (*kernel)(struct backward), const struct ra_kernel *x,
@@ -564,8 +601,8 @@ static cudaError_t launch_hopper(void (*kernel)(struct backward), const struct r
         int64_t rows, heads;
         int box;
     } maps[] = {{&f.dq, x->dq, x->queries, x->heads, 64},
-                {&f.q, x->q, x->queries, x->heads, Shape::Queries},
-                {&f.d_out, x->d_out, x->queries, x->heads, Shape::Queries},
+                {&f.q, x->q, x->queries, x->heads, Shape::Queries / Shape::Blocks},
+                {&f.d_out, x->d_out, x->queries, x->heads, Shape::Queries / Shape::Blocks},
                 {&f.k, x->k, x->keys, x->key_heads, Shape::Keys},
                 {&f.v, x->v, x->keys, x->key_heads, Shape::Keys}};
     /* k06 adds to dq itself, wherever it lies. */
@@ -576,7 +613,7 @@ static cudaError_t launch_hopper(void (*kernel)(struct backward), const struct r
             return error;
     }
     static_assert(sizeof(Memory) <= 227 << 10, "a GPU has not the shared memory");
-    return ra_launch(kernel, heads * tiles, K06_THREADS, sizeof(Memory), stream, f);
+    return ra_launch(kernel, heads * tiles * Shape::Blocks, K06_THREADS, sizeof(Memory), stream, f);
 }
 
 /* The same where keys stay; `bytes` of L2 for each number of a query. */
@@ -584,7 +621,8 @@ template <class Shape, class Memory>
 static cudaError_t launch_keys(void (*kernel)(struct backward), const struct ra_kernel *x,
                                int64_t bytes, cudaStream_t stream)
 {
-    int64_t heads = x->batch * x->key_heads, tiles = (x->keys + Shape::Keys - 1) / Shape::Keys;
+    int64_t heads = x->batch * x->key_heads, keys = Shape::Blocks * Shape::Keys;
+    int64_t tiles = (x->keys + keys - 1) / keys;
     int64_t numbers = x->heads / x->key_heads * x->queries * x->dim;
     return launch_hopper<Shape, Memory>(kernel, x, heads, tiles, bytes * numbers, stream);
 }

@@ -59,6 +59,18 @@ RA_DEVICE void ra_barrier_expect(ra_barrier *barrier, int bytes)
                  : "memory");
 }
 
+/* Arrives at the same barrier of another block of the cluster. */
+RA_DEVICE void ra_barrier_arrive_at(ra_barrier *barrier, int block)
+{
+    asm volatile("{\n"
+                 "    .reg .b32 there;\n"
+                 "    mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "    mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+                 "}" ::"r"(ra_shared(barrier)),
+                 "r"(block)
+                 : "memory");
+}
+
 /* Waits until the phase of this parity is over. Of a barrier that is fresh, the phase before its first
  * one, of parity 1, is. */
 RA_DEVICE void ra_barrier_wait(ra_barrier *barrier, int parity)
@@ -106,6 +118,13 @@ RA_DEVICE bool ra_named_barrier_or(int number, int threads, bool mine)
     return any;
 }
 
+/* A barrier of all threads of all blocks of a cluster; those that have ended are not waited for. */
+RA_DEVICE void ra_cluster_barrier(void)
+{
+    RA_HOPPER_ONLY("barrier.cluster.arrive.aligned;" ::: "memory");
+    RA_HOPPER_ONLY("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
 /* Takes registers from this warpgroup, or gives it more, up to so many for each of its threads. */
 template <int Registers> RA_DEVICE void ra_fewer_registers(void)
 {
@@ -126,6 +145,18 @@ RA_DEVICE void ra_load_box(void *to, const CUtensorMap *map, ra_barrier *barrier
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
                  " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(ra_shared(to)),
                  "l"(map), "r"(ra_shared(barrier)), "r"(column), "r"(row), "r"(head), "r"(batch)
+                 : "memory");
+}
+
+/* The same for the first two blocks of a cluster: the box comes to the same place in both, and the barrier of each
+ * is told. */
+RA_DEVICE void ra_load_box_twice(void *to, const CUtensorMap *map, ra_barrier *barrier, int column,
+                                 int row, int head, int batch)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(ra_shared(to)),
+                 "l"(map), "r"(ra_shared(barrier)), "r"(column), "r"(row), "r"(head), "r"(batch),
+                 "h"((uint16_t)3)
                  : "memory");
 }
 

@@ -1005,6 +1005,28 @@ static void try_stairs(void)
     }
 }
 
+/* So many queries that k07's blocks go in pairs where a band cuts tiles: of even and odd tiles of keys, and of keys
+ * that only one of a pair sees. */
+static void try_pairs(void)
+{
+    static const int64_t keys[] = {1, 128, 129, 256, 257, 300, 384, 500};
+    for (int i = 0; i < 8 * 3; i++) {
+        struct problem p = random_problem((uint64_t)(9600 + i), 5000, keys[i % 8]);
+        p.name = "pairs";
+        p.batch = 1;
+        p.heads = p.key_heads = 1 + i % 2;
+        p.heads *= 1 + i / 2 % 2;
+        p.dim = i % 3 == 0 ? 72 : 128;
+        p.order = PLAIN;
+        p.pieces = 1;
+        p.deterministic = false;
+        p.band = (struct ra_band){i / 8 != 1 ? -4600 : -RA_BAND_FAR,
+                                  i / 8 != 0 ? 90 - 40 * (i % 4) : RA_BAND_FAR};
+        if (!quick || i % 3 == 0)
+            try(&p);
+    }
+}
+
 /* Where an edge of the band meets one of a tile: the first query and the last key of a tile that is whole,
  * or no longer is, of every kernel's sizes of tiles. */
 static void try_edges(void)
@@ -1533,6 +1555,7 @@ int main(int argc, char **argv)
     try_features();
     try_bands();
     try_stairs();
+    try_pairs();
     try_edges();
     try_turns();
     try_lengths();
