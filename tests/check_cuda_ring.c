@@ -451,6 +451,15 @@ static void make_set(const struct problem *p, const struct ra_plan *plan, struct
     CUDA(cudaDeviceSynchronize());
 }
 
+/* Are these numbers of o such that the inputs' type has all of them? */
+static bool in_16_bits(const struct problem *p, const double *o)
+{
+    for (int64_t e = 0; e < truth_count(&p->truth, O); e++)
+        if (o[e] != number_rounded(p->config.type, o[e]))
+            return false;
+    return true;
+}
+
 /* Judges this rank's rows: those of the others count as right. */
 static void check_set(const struct problem *p, const struct ra_plan *plan, struct set *set)
 {
@@ -460,6 +469,8 @@ static void check_set(const struct problem *p, const struct ra_plan *plan, struc
             continue;
         double *got = signed_copy(p, set, a);
         move_array(p, plan, a, &set->arrays[a], got, false);
+        if (a == O && p->strided && p->ranks == 1 && in_16_bits(p, got))
+            WRONG("o in float32 was in 16 bits before");
         for (int64_t e = 0; e < truth_count(&p->truth, a) && (a == O || a == DV); e++)
             got[e] *= set->sign;
         if (!(truth_judge(&p->truth, a, got, text) <= 1))

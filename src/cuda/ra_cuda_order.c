@@ -78,7 +78,8 @@ void ra_cuda_begin_order(struct ra_cuda_call *call)
     x->k = ra_tensor_bnhd(cuda->k, c->type, m, c->key_heads, c->dim);
     x->v = ra_tensor_bnhd(cuda->v, c->type, m, c->key_heads, c->dim);
     x->lse = ra_tensor_bhn(cuda->lse, n, c->heads);
-    x->o = x->d_out = ra_tensor_bnhd(cuda->rows, c->type, n, c->heads, c->dim);
+    x->o = ra_tensor_bnhd(cuda->rows, x->o.type, n, c->heads, c->dim); /* perhaps in float32 */
+    x->d_out = ra_tensor_bnhd(cuda->rows, c->type, n, c->heads, c->dim);
     copy_rows(call, RA_QUERY_SIDE, x->q, call->caller.q, c->heads, c->dim, false);
     copy_rows(call, RA_KEY_SIDE, x->k, call->caller.k, c->key_heads, c->dim, false);
     copy_rows(call, RA_KEY_SIDE, x->v, call->caller.v, c->key_heads, c->dim, false);

@@ -69,7 +69,7 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, struct ra_cuda *cud
     int64_t key_bytes =
         c->batch * plan->ring.rows[rank] * c->key_heads * c->dim * ra_type_bytes(c->type);
     cuda->q = ordered ? ra_arena_take(&arena, bytes) : NULL;
-    cuda->rows = ordered ? ra_arena_take(&arena, bytes) : NULL;
+    cuda->rows = ordered ? ra_arena_take(&arena, row_bytes * c->dim) : NULL;
     cuda->k = ordered ? ra_arena_take(&arena, key_bytes) : NULL;
     cuda->v = ordered ? ra_arena_take(&arena, key_bytes) : NULL;
     cuda->lse = ordered ? ra_arena_take(&arena, row_bytes) : NULL;
