@@ -121,6 +121,13 @@ static inline struct ra_tensor ra_tensor_from_row(struct ra_tensor tensor, int64
     return tensor;
 }
 
+/* Up to `most` queries, but at least a step: as many as whole steps are. */
+static inline int64_t ra_kernel_whole_steps(const struct ra_kernel *x, int64_t most)
+{
+    int64_t step = ra_most(1, ra_most(x->stairs.lo, x->stairs.hi));
+    return ra_most(step, most - most % step);
+}
+
 /* The same launch for up to `most` of its keys, from row b on; for some of its queries, from row a
  * on, with which a step begins. */
 static inline struct ra_kernel ra_kernel_keys(struct ra_kernel x, int64_t b, int64_t most)
@@ -135,13 +142,6 @@ static inline struct ra_kernel ra_kernel_keys(struct ra_kernel x, int64_t b, int
     x.dk_lost = ra_tensor_from_row(x.dk_lost, b);
     x.dv_lost = ra_tensor_from_row(x.dv_lost, b);
     return x;
-}
-
-/* Up to `most` queries, but at least a step: as many as whole steps are. */
-static inline int64_t ra_kernel_whole_steps(const struct ra_kernel *x, int64_t most)
-{
-    int64_t step = ra_most(1, ra_most(x->stairs.lo, x->stairs.hi));
-    return ra_most(step, most - most % step);
 }
 
 static inline struct ra_kernel ra_kernel_queries(struct ra_kernel x, int64_t a, int64_t most)

@@ -253,8 +253,9 @@ struct ra_cuda_block {
     struct ra_band band;
     struct ra_stairs stairs;
     bool one_band;
-    int64_t
-        pairs; /* of such spans, unless all rows are in the order of the sequence; 0: all of this is empty */
+
+    /* How many pairs of spans it has, or if rows are in the order of the sequence, any number; 0: it is empty. */
+    int64_t pairs;
 };
 
 /* Of these spans of the queries of a rank, and of the keys of a step. */

@@ -128,14 +128,11 @@ static bool take_stairs(const struct ra_plan *plan)
     return c->type == RA_FLOAT32 || (ra_cuda_of(plan)->capability / 10 == 9 && c->dim % 8 == 0);
 }
 
-/* Does any query of a rank see any key of a step? Of the stripes that are so far apart, the first have the most
- * rows. */
-static bool see_any(const struct ra_plan *plan, int rank, int step)
+/* Does some row of a stripe see a key of a step? */
+static bool sees_any(const struct ra_plan *plan, int rank, int step, int64_t s)
 {
     int origin = ra_ring_origin(&plan->ring, rank, step);
-    int64_t f = ra_cuda_stripes(plan);
-    for (int64_t apart = 1 - f; apart < f; apart++) {
-        int64_t s = ra_most(apart, 0), t = s - apart;
+    for (int64_t t = 0; t < ra_cuda_stripes(plan); t++) {
         struct ra_band own =
             within(band_of(plan, rank, step, s, t), count_of(plan, RA_QUERY_SIDE, rank, s),
                    count_of(plan, RA_KEY_SIDE, origin, t));
@@ -145,7 +142,8 @@ static bool see_any(const struct ra_plan *plan, int rank, int step)
     return false;
 }
 
-/* All rows of a rank and of a step, in the order of the sequence. By what stripe 0 sees of stripe 0, either edge of
+/* All rows of a rank and of a step, in the order of the sequence; in one launch only if each stripe sees something, as it
+ * is counted for all of them. By what stripe 0 sees of stripe 0, either edge of
  * their band can only be one of two: with steps or without. */
 static struct ra_cuda_block block_in_order(const struct ra_plan *plan, int rank, int step)
 {
@@ -153,13 +151,16 @@ static struct ra_cuda_block block_in_order(const struct ra_plan *plan, int rank,
     int64_t f = ra_cuda_stripes(plan);
     struct ra_cuda_block block = {.stride = 1};
     struct ra_band own = band_of(plan, rank, step, 0, 0);
-    if (!see_any(plan, rank, step))
+    int64_t seeing = 0;
+    for (int64_t s = 0; s < f; s++)
+        seeing += sees_any(plan, rank, step, s);
+    if (seeing == 0)
         return block;
     block.query_spans = block.key_spans = (struct ra_range){0, f};
     block.queries.end = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank);
     block.keys.end = ra_layout_rows(plan->layouts[RA_KEY_SIDE], origin);
     block.pairs = f * f;
-    for (int steps = 0; steps < 4 && !block.one_band && take_stairs(plan); steps++) {
+    for (int steps = 0; steps < 4 && !block.one_band && seeing == f && take_stairs(plan); steps++) {
         block.stairs.lo = steps & 1 ? (int)f : 0;
         block.stairs.hi = steps & 2 ? (int)f : 0;
         block.band.lo = own.lo > -RA_BAND_FAR ? own.lo * f : -RA_BAND_FAR;
