@@ -51,6 +51,6 @@ int sched_yield(void)
     double started = ra_seconds();
     syscall(SYS_sched_yield);
     if (ra_seconds() - started > 1e-3)
-        naps = 1000;
+        naps = 100;
     return 0;
 }
