@@ -142,9 +142,9 @@ static bool sees_any(const struct ra_plan *plan, int rank, int step, int64_t s)
     return false;
 }
 
-/* All rows of a rank and of a step, in the order of the sequence; in one launch only if each stripe sees something, as it
- * is counted for all of them. By what stripe 0 sees of stripe 0, either edge of
- * their band can only be one of two: with steps or without. */
+/* All rows of a rank and of a step, in the order of the sequence. By what stripe 0 sees of stripe 0, either edge of
+ * their band can only be one of two: with steps or without. One launch is counted for all stripes, so each must see
+ * something. */
 static struct ra_cuda_block block_in_order(const struct ra_plan *plan, int rank, int step)
 {
     int origin = ra_ring_origin(&plan->ring, rank, step);

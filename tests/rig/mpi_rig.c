@@ -13,9 +13,9 @@
  * virtual machine each answer is a way out of it and back: a third of what a job of four ranks costs.
  *
  * A rank that waits for a message looks for it, and yields the processor, over and over. To Linux each yield
- * is a time slice used up (6.18 counts it in full), so beside programs that compute it gets the processor back
- * for one look in many milliseconds: what takes 8 s alone takes more than 300 s beside six busy loops on two
- * processors. A rank that sleeps has used up nothing, and is back at once. So ranks yield while nobody else
+ * is a time slice used up (since 79104becf42b, in 6.18), so beside programs that compute it gets the processor
+ * back for one look in many milliseconds: what takes 8 s alone takes more than 300 s beside six busy loops on
+ * two processors. A rank that sleeps has used up nothing, and is back at once. So ranks yield while nobody else
  * wants the processor, and nap for a while after a yield that took long.
  */
 #include <sched.h>
