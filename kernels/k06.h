@@ -36,7 +36,8 @@ struct backward_tile {
 
 /* What the launcher works out once for all threads. */
 struct backward {
-    CUtensorMap q, k, v, d_out, dq; /* dq: k07 */
+    CUtensorMap q, k, v, d_out, dq, dk, dv; /* the last three: k07 */
+    bool boxes;                             /* dk and dv leave by TMA: k07 */
     struct ra_kernel x;
     float factor; /* a score, or with a soft cap its tanh, times this is the power of two */
     float inside; /* with a soft cap: q . k times this goes into the tanh */
@@ -290,6 +291,9 @@ template <class Shape> RA_DEVICE struct keys_task keys_task_of(const struct back
     }
     return task;
 }
+
+/* Barriers of each warpgroup; lower numbers are those of k07. */
+enum { KEYS_ARE_PACKED = 5 };
 
 template <class Shape> struct keys_memory {
     alignas(RA_PANEL_ALIGNMENT) char k[Shape::Key_bytes], v[Shape::Key_bytes];
@@ -551,6 +555,56 @@ RA_DEVICE void put_keys(const struct ra_kernel &x, const struct ra_tensor &to,
                                                (int)x.dim, scale, c);
 }
 
+/* The same as numbers of 16 bits, into a place in shared memory, in panels of so many rows. */
+template <class Shape, int Rows>
+RA_DEVICE void pack_keys(char *place, float scale, const float (&c)[Shape::Dim / 8][4])
+{
+    int lane = ra_afresh(threadIdx.x) % 32, row = my_row() % 64 / 16 * 16 + lane % 16;
+    uint32_t first = ra_shared(place) + ra_panel_place(row, lane / 16 * 8, Rows);
+#pragma unroll
+    for (int i = 0; i < Shape::Dim / 16; i++) {
+        uint32_t x[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            x[e] = Shape::Type::pair(scale * c[2 * i + e / 2][e % 2 * 2],
+                                     scale * c[2 * i + e / 2][e % 2 * 2 + 1]);
+        ra_store_matrices(ra_panel_along(first, 16 * i, Rows), x);
+    }
+}
+
+/* A warpgroup's dk and dv, at its end. If they are written and TMA can take them, they leave by it: dv from where its 64
+ * rows of v were, which no other has read, and dk from a place with panels of so many rows. */
+template <class Shape, int Rows>
+RA_DEVICE void give_keys(struct keys_memory<Shape> &shared, const struct backward &f,
+                         char *dk_place, const float (&dk)[Shape::Dim / 8][4],
+                         const float (&dv)[Shape::Dim / 8][4])
+{
+    const struct keys_task &task = shared.task;
+    if (!f.boxes) {
+        put_keys<Shape>(f.x, f.x.dk, task, f.x.score.scale, dk);
+        put_keys<Shape>(f.x, f.x.dv, task, 1, dv);
+        return;
+    }
+    constexpr int Keys = Shape::Keys;
+    int half = my_number() / 128;
+    char *dv_place = shared.v + half * ra_panel_place(64, 0, Keys);
+    pack_keys<Shape, Rows>(dk_place, f.x.score.scale, dk);
+    pack_keys<Shape, Keys>(dv_place, 1, dv);
+    ra_stores_before_wgmma();
+    ra_named_barrier(KEYS_ARE_PACKED + half, 128);
+    if (my_number() % 128 > 0)
+        return;
+#pragma unroll
+    for (int panel = 0; panel < Shape::Dim / 64; panel++) {
+        ra_store_box(&f.dk, dk_place + panel * ra_panel_stride(Rows), 64 * panel,
+                     task.b0 + 64 * half, task.g, task.b);
+        ra_store_box(&f.dv, dv_place + panel * ra_panel_stride(Keys), 64 * panel,
+                     task.b0 + 64 * half, task.g, task.b);
+    }
+    ra_stores_end();
+    ra_stores_wait_read();
+}
+
 /* ---- For the host. */
 
 /* Can these kernels take it? Otherwise k03 does, which takes everything, or says why not. */
@@ -601,12 +655,19 @@ static cudaError_t launch_hopper(void (*kernel)(struct backward), const struct r
         int64_t rows, heads;
         int box;
     } maps[] = {{&f.dq, x->dq, x->queries, x->heads, 64},
+                {&f.dk, x->dk, x->keys, x->key_heads, 64},
+                {&f.dv, x->dv, x->keys, x->key_heads, 64},
                 {&f.q, x->q, x->queries, x->heads, Shape::Queries / Shape::Blocks},
                 {&f.d_out, x->d_out, x->queries, x->heads, Shape::Queries / Shape::Blocks},
                 {&f.k, x->k, x->keys, x->key_heads, Shape::Keys},
                 {&f.v, x->v, x->keys, x->key_heads, Shape::Keys}};
-    /* k06 adds to dq itself, wherever it lies. */
-    for (int i = ra_in_boxes(x->dq, x->queries, x->dim) ? 0 : 1; i < 5; i++) {
+    /* k06 takes gradients wherever they lie. */
+    f.boxes = x->dk.type == x->q.type && ra_in_boxes(x->dk, x->keys, x->dim) &&
+              ra_in_boxes(x->dv, x->keys, x->dim);
+    bool has[] = {ra_in_boxes(x->dq, x->queries, x->dim), f.boxes, f.boxes, true, true, true, true};
+    for (int i = 0; i < 7; i++) {
+        if (!has[i])
+            continue;
         cudaError_t error = ra_make_map(maps[i].map, maps[i].tensor, x->batch, maps[i].rows,
                                         maps[i].heads, x->dim, maps[i].box);
         if (error != cudaSuccess)

@@ -166,8 +166,11 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(K06_THREADS, 1
         ra_pin(dk);
         give_queries<Shape>(&shared.empty[stage]);
     }
-    put_keys<Shape>(x, x.dk, shared.task, x.score.scale, dk);
-    put_keys<Shape>(x, x.dv, shared.task, 1, dv);
+
+    /* The other warpgroup may still multiply with all of k, but has left the stage that the last step did not use. */
+    int free = shared.task.steps % 2;
+    give_keys<Shape, 64>(shared, f, my_number() / 128 ? shared.d_out[free] : shared.q[free], dk,
+                         dv);
 
     /* Until here the other block of a pair may have loaded something into this one's memory, or arrived there. */
     if (Shape::Blocks == 2)
