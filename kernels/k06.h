@@ -36,8 +36,8 @@ struct backward_tile {
 
 /* What the launcher works out once for all threads. */
 struct backward {
-    CUtensorMap q, k, v, d_out, dq, dk, dv; /* the last three: k07 */
-    bool boxes;                             /* dk and dv leave by TMA: k07 */
+    CUtensorMap q, k, v, d_out, dk, dv, dq; /* dq: k07 */
+    bool boxes;                             /* dk and dv leave by TMA */
     struct ra_kernel x;
     float factor; /* a score, or with a soft cap its tanh, times this is the power of two */
     float inside; /* with a soft cap: q . k times this goes into the tanh */

@@ -168,8 +168,8 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(K06_THREADS, 1
     }
 
     /* The other warpgroup may still multiply with all of k, but has left the stage that the last step did not use. */
-    int free = shared.task.steps % 2;
-    give_keys<Shape, 64>(shared, f, my_number() / 128 ? shared.d_out[free] : shared.q[free], dk,
+    int unused = shared.task.steps % 2;
+    give_keys<Shape, 64>(shared, f, my_number() / 128 ? shared.d_out[unused] : shared.q[unused], dk,
                          dv);
 
     /* Until here the other block of a pair may have loaded something into this one's memory, or arrived there. */
