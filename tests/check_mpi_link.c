@@ -32,8 +32,9 @@ static void end_state(const void *state);
  * (rendezvous). Behind every message lies a guard that nothing may be written to. */
 enum { MEDIUM = 64 << 10, LARGE = 9 << 20, GUARD = 64, GUARD_BYTE = 0x5A };
 
-/* What no error is worth waiting for, and the timeout of the tests of timeouts. */
-static const double patience = 10, soon = 0.1;
+/* In seconds: what no error is worth waiting for, what a busy machine may need for what is done at once, and the
+ * timeout of the tests of timeouts. */
+static const double patience = 30, grace = 10, soon = 0.1;
 
 static int world_rank, ranks, ring_size;
 
@@ -481,7 +482,7 @@ static bool test_idle(void)
         EXPECT(waits(&link, m), "%s", said(&link));
     }
     EXPECT(polls(&link), "%s", said(&link));
-    EXPECT(ra_seconds() - start < 1, "took %g s", ra_seconds() - start);
+    EXPECT(ra_seconds() - start < grace, "took %g s", ra_seconds() - start);
     closes(&link);
     return true;
 }
@@ -514,7 +515,7 @@ static bool test_late(void)
  * it. */
 static bool test_progress(void)
 {
-    const double timeout = 0.5;
+    const double timeout = 2;
     const int last = ring_size - 1, rounds = last == 0 ? 0 : ranks == 3 ? 2 : ranks == 4;
     for (int silent = 0; silent < rounds; silent++) {
         struct ra_link link;
@@ -527,13 +528,13 @@ static bool test_progress(void)
         if (link.rank < last)
             EXPECT(await(&link, RA_KEYS, 0, 1, 3), "%s", said(&link));
         if (link.rank == last && silent)
-            nanosleep(&(struct timespec){0, 700000000}, NULL);
+            nanosleep(&(struct timespec){2, 800000000}, NULL);
         while (link.rank == last && ra_seconds() - after < 2 * timeout && polls(&link))
             nanosleep(&(struct timespec){0, 10000000}, NULL);
         if (silent) {
             EXPECT(!waits(&link, RA_KEYS) || !polls(&link), "came back as if all were well");
             double ended = ra_seconds() - start;
-            const char words[] = "ring rank 1, hop 0: waited 0.5 s for rank 2 to send keys; has it";
+            const char words[] = "ring rank 1, hop 0: waited 2 s for rank 2 to send keys; has it";
             EXPECT(strncmp(said(&link), words, strlen(words)) == 0, "%s", said(&link));
             EXPECT(ended > timeout, "after %g s", ended);
             MPI_Barrier(MPI_COMM_WORLD);
@@ -588,7 +589,7 @@ static bool test_overtaken(void)
         const struct ra_mpi_link *mpi = link.self;
         int leaves = RA_LEAVES, behind_messages = RA_MESSAGES;
         MPI_Send(&leaves, 1, MPI_INT, mpi->first + 1, behind_messages, mpi->comm);
-        for (double start = ra_seconds(); ra_seconds() - start < patience / 8;)
+        for (double start = ra_seconds(); ra_seconds() - start < 1;)
             ;
         EXPECT(speak(&link, RA_KEYS, 0, 1, 3), "%s", said(&link));
         EXPECT(waits(&link, RA_KEYS), "%s", said(&link));
@@ -644,7 +645,7 @@ static bool ends(struct ra_link *link, bool quiet)
     double start = ra_seconds();
     const struct ra_mpi_link *mpi = link->self;
     EXPECT(closes(link) == quiet, "wrong about memory");
-    EXPECT(ra_seconds() - start < 1, "took %g s", ra_seconds() - start);
+    EXPECT(ra_seconds() - start < grace, "took %g s", ra_seconds() - start);
     EXPECT(!quiet || mpi->comm != MPI_COMM_NULL, "freed, but not by all ranks");
     communicators--;
     living -= !quiet;
@@ -684,7 +685,7 @@ static bool gives_up(struct ra_link *link, enum ra_message message, enum ra_mess
     double start = ra_seconds();
     EXPECT(!waits(link, message), "came back as if all were well");
     double waited = ra_seconds() - start;
-    EXPECT(waited < soon + 5, "after %g s", waited);
+    EXPECT(waited < soon + grace, "after %g s", waited);
     char own[40];
     snprintf(own, sizeof own, "ring rank %d,", link->rank);
     EXPECT(waited >= soon || strstr(said(link), own) != said(link), "after %g s", waited);
@@ -777,9 +778,9 @@ static bool hears_of_it(struct ra_link *link, enum others others)
     if (others == POST_LATER)
         EXPECT(speak(link, RA_HOME, 1, 1, 3), "%s", said(link));
     while (others == POLL && polls(link))
-        EXPECT(ra_seconds() - start < 5, "polls in vain");
+        EXPECT(ra_seconds() - start < grace, "polls in vain");
     EXPECT(!waits(link, RA_KEYS), "came back as if all were well");
-    EXPECT(ra_seconds() - start < 5, "took %g s", ra_seconds() - start);
+    EXPECT(ra_seconds() - start < grace, "took %g s", ra_seconds() - start);
     return true;
 }
 
@@ -968,7 +969,7 @@ static bool test_nobody_listens(void)
     if (link.rank == 0)
         fails(&link, "no more");
     synchronous = false;
-    EXPECT(ra_seconds() - start < 2, "took %g s", ra_seconds() - start);
+    EXPECT(ra_seconds() - start < grace, "took %g s", ra_seconds() - start);
     MPI_Barrier(MPI_COMM_WORLD);
     strcpy(mpi->error, "no more");
     bool good = ends(&link, link.rank != 0);
@@ -1059,7 +1060,7 @@ static bool gives_up_opening(MPI_Comm comm)
     EXPECT(ra_mpi_link_open(&link, comm, ring_size, soon, error) == RA_LOST,
            "came back as if all were well");
     double waited = ra_seconds() - start;
-    EXPECT(waited >= soon && waited < soon + 5, "after %g s", waited);
+    EXPECT(waited >= soon && waited < soon + grace, "after %g s", waited);
     EXPECT(strstr(error, "waited 0.1 s for all ranks"), "%s", error);
 
     /* MPI may still write to the link's state, which is freed only if the rest has come meanwhile. */

@@ -98,7 +98,7 @@ static struct settings {
     const char *ranks; /* ",1,3,"; NULL: all */
     int workers, seconds;
     bool until_failure;
-} settings = {.python = "/usr/bin/python3", .seconds = 30};
+} settings = {.python = "/usr/bin/python3", .seconds = 120};
 
 /* What the workers have seen so far, all together; and how many jobs of MPI stages there were. */
 static atomic_int passed, failed, rings;
@@ -657,7 +657,7 @@ static void read_command_line(int argc, char **argv)
                 "  --python PATH    a Python with NumPy (default /usr/bin/python3)\n"
                 "  --ranks P,P,...  MPI stages on these numbers of ranks only\n"
                 "  --results FOLDER where problems and results go: a new folder (default BUILD/shapes)\n"
-                "  --seconds S      time limit of each run (default 30)\n"
+                "  --seconds S      time limit of each run (default 120)\n"
                 "  --until-failure  stop at the first failure\n");
             exit(flag == 'h' ? 0 : 2);
         }

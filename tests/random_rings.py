@@ -37,7 +37,7 @@ import oracle
 PROGRAMS = {3: "03-ring", 4: "04-causal", 5: "05-striped", 6: "06-lookback", 7: "07-gqa",
             8: "08-library", 9: "09-vector"}
 TOGETHER = 300  # configurations that lie on the disk at the same time
-STAGE_SECONDS = 20  # until a rank gives up waiting for another
+STAGE_SECONDS = 60  # until a rank gives up waiting for another
 
 
 # ---- Drawing a configuration ----

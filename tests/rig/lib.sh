@@ -13,6 +13,8 @@ export OMPI_MCA_pml=ob1
 export OMP_WAIT_POLICY=passive
 # So that ranks, too, leave it to others, even in a job that has no more of them than there are processors.
 export OMPI_MCA_mpi_yield_when_idle=1
+# On a busy machine a case of a suite may take four times as long until it counts as hanging.
+export CK_TIMEOUT_MULTIPLIER=4
 # Where ranks end badly, mpirun itself must not: one of our own starts that of the machine.
 case $PATH in */tests/rig/bin:*) ;; *) export PATH="$PWD/tests/rig/bin:$PATH" ;; esac
 mpirun='mpirun --oversubscribe --bind-to none'
