@@ -1263,7 +1263,7 @@ static void wait_for_work(void)
 {
     const struct timespec pause = {0, 2000000};
     bool begun = false;
-    for (int turns = 0; turns < 50000 && !begun; turns++) {
+    for (int turns = 0; turns < 20000 && !begun; turns++) {
         struct path hidden = hidden_folder();
         begun = hidden.text[0] != '\0' && exists(path_of(hidden.text, "dv.npy").text);
         nanosleep(&pause, NULL);
