@@ -152,9 +152,13 @@ int MPI_Irecv(void *into, int count, MPI_Datatype type, int rank, int tag, MPI_C
 /* Why a link could not be opened. */
 static char error[RA_ERROR_SIZE];
 
+/* When a ring was opened last. */
+static double last_opening;
+
 /* Opens a ring of all ranks' neighbours. */
 static bool opens(struct ra_link *link, double timeout)
 {
+    last_opening = ra_seconds();
     return ra_mpi_link_open(link, MPI_COMM_WORLD, ring_size, timeout, error) == RA_OK;
 }
 
@@ -528,7 +532,7 @@ static bool test_progress(void)
         if (link.rank < last)
             EXPECT(await(&link, RA_KEYS, 0, 1, 3), "%s", said(&link));
         if (link.rank == last && silent)
-            nanosleep(&(struct timespec){2, 800000000}, NULL);
+            nanosleep(&(struct timespec){(time_t)(2 * timeout), 0}, NULL);
         while (link.rank == last && ra_seconds() - after < 2 * timeout && polls(&link))
             nanosleep(&(struct timespec){0, 10000000}, NULL);
         if (silent) {
@@ -538,7 +542,7 @@ static bool test_progress(void)
             EXPECT(strncmp(said(&link), words, strlen(words)) == 0, "%s", said(&link));
             EXPECT(ended > timeout, "after %g s", ended);
             MPI_Barrier(MPI_COMM_WORLD);
-            closes(&link);
+            living -= !closes(&link);
             communicators--;
             continue;
         }
@@ -638,12 +642,20 @@ static bool names(const struct ra_link *link, int hop, const char *before, int d
     return true;
 }
 
+/* A rank that fails stays only a second to tell the others why. On a busy machine that may be too short, and MPI keeps
+ * the words. Whether that is so here: there must have been that second. */
+static bool still_tells(const struct ra_mpi_link *mpi)
+{
+    return mpi->telling && ra_seconds() - last_opening >= 1;
+}
+
 /* Closes a ring after an error, at once; `quiet`: nothing may use memory any more. Its communicator
  * is MPI's from then on. */
 static bool ends(struct ra_link *link, bool quiet)
 {
     double start = ra_seconds();
     const struct ra_mpi_link *mpi = link->self;
+    quiet = quiet && !still_tells(mpi);
     EXPECT(closes(link) == quiet, "wrong about memory");
     EXPECT(ra_seconds() - start < grace, "took %g s", ra_seconds() - start);
     EXPECT(!quiet || mpi->comm != MPI_COMM_NULL, "freed, but not by all ranks");
@@ -924,7 +936,7 @@ static bool test_half_way(void)
         const struct ra_mpi_link *mpi = link.self;
         bool idle = mpi->in[RA_KEYS].request == MPI_REQUEST_NULL &&
                     mpi->out[RA_KEYS].request == MPI_REQUEST_NULL;
-        EXPECT(quiet == idle, "wrong about memory in round %d", round);
+        EXPECT(quiet == (idle && !still_tells(mpi)), "wrong about memory in round %d", round);
 
         /* All bytes that are like the one before are like the first. */
         unsigned char *bytes = incoming[RA_KEYS];
@@ -947,7 +959,7 @@ static bool test_too_late(void)
     too_late = true;
     bool good = ends(&link, false);
     too_late = false;
-    EXPECT(call_off(link.self), "MPI still uses memory");
+    EXPECT(call_off(link.self) || still_tells(link.self), "MPI still uses memory");
     return good;
 }
 
