@@ -642,8 +642,8 @@ static bool names(const struct ra_link *link, int hop, const char *before, int d
     return true;
 }
 
-/* A rank that fails stays only a second to tell the others why. On a busy machine that may be too short, and MPI keeps
- * the words. Whether that is so here: there must have been that second. */
+/* A rank that fails tries for one second to tell the others why. On a busy machine that may be too short; then MPI keeps
+ * the words. This is whether it does, which is believed only if that second has passed. */
 static bool still_tells(const struct ra_mpi_link *mpi)
 {
     return mpi->telling && ra_seconds() - last_opening >= 1;
