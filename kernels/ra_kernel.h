@@ -106,12 +106,13 @@ int64_t ra_kernel_semaphores(const struct ra_kernel *kernel);
 /* Writes delta = sum over D of d_out * o, from o and d_out of any type. */
 ra_kernel_launch ra_kernel_delta;
 
-/* to = from, or to += from, number by number, for arrays (batch, rows, heads, dim) of any float types
- * and strides. */
+/* to = from, or to = x + y, number by number, for arrays (batch, rows, heads, dim) of any float types
+ * and strides. `to` may be x or y; y may have no data, and counts as 0. */
 cudaError_t ra_kernel_copy(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
                            int64_t heads, int64_t dim, cudaStream_t stream);
-cudaError_t ra_kernel_add(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
-                          int64_t heads, int64_t dim, cudaStream_t stream);
+cudaError_t ra_kernel_sum(struct ra_tensor to, struct ra_tensor x, struct ra_tensor y,
+                          int64_t batch, int64_t rows, int64_t heads, int64_t dim,
+                          cudaStream_t stream);
 
 /* The part of an array that begins at this row; an array that is not there stays so. */
 static inline struct ra_tensor ra_tensor_from_row(struct ra_tensor tensor, int64_t row)

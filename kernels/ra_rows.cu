@@ -90,12 +90,11 @@ extern "C" cudaError_t ra_kernel_delta(const struct ra_kernel *kernel, cudaStrea
     return cudaGetLastError();
 }
 
-/* A move of numbers: to = from, or to += from. */
+/* A move of numbers: to = from, or to = from + plus. */
 struct move {
-    struct ra_tensor to, from;
+    struct ra_tensor to, from, plus; /* plus may have no data */
     int64_t batch, rows;
     int chunks, heads; /* in a head, in a row */
-    bool add;
 };
 
 /* Thread (x, y) of a block has row y of it, and of this row chunks x, x + blockDim.x, ... */
@@ -109,16 +108,15 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     for (int c = threadIdx.x; c < move.heads * move.chunks; c += blockDim.x) {
         int head = c / move.chunks, first = c % move.chunks * Count;
-        int64_t to = ra_place(move.to, b, row, head) + first;
         __align__(16) float x[Count], y[Count];
         load<Count>(x, move.from, ra_place(move.from, b, row, head) + first);
-        if (move.add) {
-            load<Count>(y, move.to, to);
+        if (move.plus.data) {
+            load<Count>(y, move.plus, ra_place(move.plus, b, row, head) + first);
 #pragma unroll
             for (int e = 0; e < Count; e++)
                 x[e] += y[e];
         }
-        store<Count>(move.to, to, x);
+        store<Count>(move.to, ra_place(move.to, b, row, head) + first, x);
     }
 }
 
@@ -126,7 +124,8 @@ static cudaError_t launch(struct move move, int64_t dim, cudaStream_t stream)
 {
     if (move.batch == 0 || move.rows == 0)
         return cudaSuccess;
-    bool in_eights = in_chunks(move.to, move.from, dim);
+    bool in_eights = in_chunks(move.to, move.from, dim) &&
+                     (!move.plus.data || in_chunks(move.to, move.plus, dim));
     move.chunks = (int)(in_eights ? dim / CHUNK : dim);
 
     /* As many threads to a row as it has chunks, more or less, and as many rows as that leaves. */
@@ -141,16 +140,17 @@ static cudaError_t launch(struct move move, int64_t dim, cudaStream_t stream)
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t ra_kernel_copy(struct ra_tensor to, struct ra_tensor from, int64_t batch,
-                                      int64_t rows, int64_t heads, int64_t dim, cudaStream_t stream)
+extern "C" cudaError_t ra_kernel_sum(struct ra_tensor to, struct ra_tensor x, struct ra_tensor y,
+                                     int64_t batch, int64_t rows, int64_t heads, int64_t dim,
+                                     cudaStream_t stream)
 {
-    struct move move = {to, from, batch, rows, 0, (int)heads, false};
+    struct move move = {to, x, y, batch, rows, 0, (int)heads};
     return launch(move, dim, stream);
 }
 
-extern "C" cudaError_t ra_kernel_add(struct ra_tensor to, struct ra_tensor from, int64_t batch,
-                                     int64_t rows, int64_t heads, int64_t dim, cudaStream_t stream)
+extern "C" cudaError_t ra_kernel_copy(struct ra_tensor to, struct ra_tensor from, int64_t batch,
+                                      int64_t rows, int64_t heads, int64_t dim, cudaStream_t stream)
 {
-    struct move move = {to, from, batch, rows, 0, (int)heads, true};
-    return launch(move, dim, stream);
+    const struct ra_tensor none = RA_NO_TENSOR;
+    return ra_kernel_sum(to, from, none, batch, rows, heads, dim, stream);
 }

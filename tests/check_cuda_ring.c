@@ -54,8 +54,8 @@ cudaError_t __wrap_cudaFreeHost(void *pointer);
 cudaError_t __real_cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags);
 cudaError_t __wrap_cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags);
 ra_kernel_launch __real_ra_k02_forward, __wrap_ra_k02_forward;
-int64_t __real_ra_cuda_rest_of_keys(const struct ra_plan *plan, int step);
-int64_t __wrap_ra_cuda_rest_of_keys(const struct ra_plan *plan, int step);
+int64_t __real_ra_cuda_rest_of_keys(const struct ra_plan *plan);
+int64_t __wrap_ra_cuda_rest_of_keys(const struct ra_plan *plan);
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local bool no_device_memory, no_host_memory, no_foreign_memory, no_launch;
@@ -137,18 +137,16 @@ cudaError_t __wrap_ra_k02_forward(const struct ra_kernel *kernel, cudaStream_t s
     return no_launch ? cudaErrorInvalidValue : __real_ra_k02_forward(kernel, stream);
 }
 
-/* Gradients of few keys go home in two parts, too, where a test wants that. */
-static bool goes_home_in_parts;
-static atomic_int in_parts; /* how often they did */
+/* Of few own keys some are left for the end, too, where a test wants that. */
+static bool leaves_a_rest;
+static atomic_int rests; /* how often they were */
 
-int64_t __wrap_ra_cuda_rest_of_keys(const struct ra_plan *plan, int step)
+int64_t __wrap_ra_cuda_rest_of_keys(const struct ra_plan *plan)
 {
-    int64_t rest = __real_ra_cuda_rest_of_keys(plan, step);
-    bool last = step > 0 && step == plan->ring.schedule.count - 1;
-    if (!goes_home_in_parts || !last || !ra_cuda_of(plan)->pass->in_parts)
-        return rest;
-    in_parts += rest > (rest + 2) / 3;
-    return (rest + 2) / 3;
+    if (!leaves_a_rest || !ra_ring_sends(&plan->ring, plan->link.rank, 0))
+        return __real_ra_cuda_rest_of_keys(plan);
+    rests++;
+    return (ra_plan_rows(plan, RA_KEY_SIDE) + 2) / 3;
 }
 
 /* ---- Links. */
@@ -719,10 +717,10 @@ static void test_unreached(void)
     }
 }
 
-/* Gradients go home in two parts. */
+/* The work on own keys goes in two parts, the second behind that on all others. */
 static void test_parts(void)
 {
-    goes_home_in_parts = true;
+    leaves_a_rest = true;
     for (int type = RA_FLOAT32; type <= RA_BFLOAT16; type++)
         for (int layout = RA_CONTIGUOUS; layout <= RA_ZIGZAG; layout++)
             for (int ranks = 2; ranks <= 4; ranks++) {
@@ -731,51 +729,47 @@ static void test_parts(void)
                 p.config.has_mask = ranks == 3;
                 p.strided = ranks == 4;
                 p.apart = type == RA_FLOAT32;
-                in_parts = 0;
+                rests = 0;
                 run(&p);
 
-                /* Contiguous, the last rank alone has keys in the last step. */
-                if (world_rank == ranks - 1 && in_parts == 0)
+                /* Contiguous, the last rank's keys stay at home. */
+                if (world_rank == 0 && rests == 0)
                     WRONG("all in one part");
                 verdict("in two parts, %s, %s, %d ranks", type_names[type], layout_names[layout],
                         ranks);
             }
-    goes_home_in_parts = false;
+    leaves_a_rest = false;
 }
 
-/* Of rows of many tiles, those that are left for the end are whole waves of them, and few. */
+/* Of rows of many tiles, those that are left for the end are whole waves of them, and no more than two thirds; of keys
+ * that stay at home none are. */
 static void check_rule(void *context, int rank)
 {
     struct problem *p = context;
     struct ra_plan *plan;
     if (!begin_plan(p, &plan, rank))
         return;
-    int64_t rows = ra_plan_rows(plan, RA_KEY_SIDE);
-    for (int step = 0; step < 2; step++) {
-        int64_t rest = ra_cuda_rest_of_keys(plan, step);
-        int64_t wave = ra_cuda_of(plan)->processors / p->config.key_heads;
-        bool whole = step == 0 || !ra_cuda_of(plan)->pass->in_parts || p->config.batch > 8;
-        if (whole ? rest != rows : rest % (128 * wave) != 0 || rest <= 0 || rest > rows / 8)
-            WRONG("rank %d, step %d: of %" PRId64 " rows %" PRId64 " are left", rank, step, rows,
-                  rest);
-    }
+    int64_t rows = ra_plan_rows(plan, RA_KEY_SIDE), rest = ra_cuda_rest_of_keys(plan);
+    int64_t wave = ra_cuda_of(plan)->processors / p->config.key_heads;
+    bool none = p->config.queries < 65536 || (p->config.layout == RA_CONTIGUOUS && rank == 1);
+    if (none ? rest != 0 : rest % (128 * wave) != 0 || rest <= 0 || rest > rows / 8)
+        WRONG("rank %d: of %" PRId64 " rows %" PRId64 " are left", rank, rows, rest);
     ra_plan_destroy(plan);
 }
 
 static void test_rule(void)
 {
-    for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++) {
+    for (int layout = RA_CONTIGUOUS; layout <= RA_STRIPED; layout++) {
         struct problem p = usual(2, RA_BFLOAT16);
         p.config.batch = 1;
         p.config.queries = 65536;
         p.config.key_heads = p.config.heads = 16;
         p.config.dim = 1;
-        p.config.layout = RA_STRIPED;
-        p.config.transport = transport;
+        p.config.layout = layout;
         run_ranks(&p, check_rule);
-        p.config.batch = 9; /* as many copies would be */
+        p.config.queries = 6000; /* more than two thirds of them would be needed */
         run_ranks(&p, check_rule);
-        verdict("what goes home first, transport %s", transport_names[transport]);
+        verdict("what is left for the end, %s", layout_names[layout]);
     }
 }
 
@@ -1236,19 +1230,16 @@ static void hear(void *observer, const struct ra_event *event)
         heard.events[heard.count++] = *event;
 }
 
-/* The only event of this kind at a hop, or NULL. */
-static const struct ra_event *only_event(enum ra_event_kind kind, bool backward, int hop)
+/* The event of this kind at a hop that was heard first, or second, or NULL. */
+static const struct ra_event *event_of(enum ra_event_kind kind, bool backward, int hop, int number)
 {
-    const struct ra_event *found = NULL;
     for (int i = 0; i < heard.count; i++) {
         const struct ra_event *event = &heard.events[i];
-        if (event->kind != kind || event->backward != backward || event->hop != hop)
-            continue;
-        if (found)
-            WRONG("two events of kind %d at hop %d", (int)kind, hop);
-        found = event;
+        bool is_one = event->kind == kind && event->backward == backward && event->hop == hop;
+        if (is_one && number-- == 0)
+            return event;
     }
-    return found;
+    return NULL;
 }
 
 static void check_observer(void *context, int rank)
@@ -1272,7 +1263,7 @@ static void check_observer(void *context, int rank)
             WRONG("rank %d: from %g to %g in a call from %g to %g", rank, heard.events[i].start,
                   heard.events[i].end, began, ended);
 
-    /* One piece of work at each hop, in their order, and what the schedule sends. */
+    /* One piece of work at each hop, in their order, and what the schedule sends; and perhaps a rest. */
     int wanted = 0;
     bool peer = ra_cuda_of(plan)->transport == RA_PEER_COPIES;
     for (int call = 0; call < 2; call++) {
@@ -1280,19 +1271,31 @@ static void check_observer(void *context, int rank)
         for (int step = 0; step < plan->ring.schedule.count; step++) {
             int hop = plan->ring.schedule.hop[step];
             bool keys = peer && ra_ring_sends(&plan->ring, rank, step);
-            bool gradients = keys || (peer && ra_ring_sends_home(&plan->ring, rank, step));
-            const struct ra_event *work = only_event(RA_EVENT_WORK, call == 1, hop);
-            const struct ra_event *left = only_event(RA_EVENT_GRADIENTS, call == 1, hop);
+            bool gradients =
+                (keys && step > 0) || (peer && ra_ring_sends_home(&plan->ring, rank, step));
+            const struct ra_event *work = event_of(RA_EVENT_WORK, call == 1, hop, 0);
+            const struct ra_event *left = event_of(RA_EVENT_GRADIENTS, call == 1, hop, 0);
             if (!work || work->start < last - 1e-6)
                 WRONG("rank %d, hop %d: no work, or too early", rank, hop);
             if (work && left && left->start < work->start - 1e-6)
                 WRONG("rank %d, hop %d: gradients leave before the work", rank, hop);
             last = work ? work->end : last;
-            if (keys != (only_event(RA_EVENT_KEYS, call == 1, hop) != NULL))
+            if (keys != (event_of(RA_EVENT_KEYS, call == 1, hop, 0) != NULL))
                 WRONG("rank %d, hop %d: keys", rank, hop);
             if ((call == 1 && gradients) != (left != NULL))
                 WRONG("rank %d, hop %d: gradients", rank, hop);
+            struct ra_hop planned;
+            if (ra_plan_hop(plan, rank, step, call == 1, &planned) != RA_OK ||
+                (peer && planned.messages != keys + (left != NULL)))
+                WRONG("rank %d, hop %d: the plan says %" PRId64 " messages", rank, hop,
+                      planned.messages);
             wanted += 1 + keys + (call == 1 && gradients);
+        }
+        const struct ra_event *rest = event_of(RA_EVENT_WORK, true, 0, 1);
+        if (call == 1 && ra_cuda_rest_of_keys(plan) > 0) {
+            if (!rest || rest->start < last - 1e-6)
+                WRONG("rank %d: no rest, or too early", rank);
+            wanted++;
         }
     }
     if (heard.count != wanted)
@@ -1316,12 +1319,12 @@ static void test_observer(void)
             p.config.lookback = layout == RA_CONTIGUOUS ? 10 : RA_NO_LOOKBACK;
             p.config.transport = transport;
             p.config.observe = hear;
-            goes_home_in_parts = layout == RA_STRIPED;
-            p.config.deterministic = layout == RA_ZIGZAG; /* in parts, too */
+            leaves_a_rest = layout == RA_STRIPED;
+            p.config.deterministic = layout == RA_ZIGZAG; /* dk and dv before dq */
             begin_problem(&p);
             run_ranks(&p, check_observer);
             end_problem(&p);
-            goes_home_in_parts = false;
+            leaves_a_rest = false;
             verdict("an observer, %s, transport %s", layout_names[layout],
                     transport_names[transport]);
         }

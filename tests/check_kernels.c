@@ -1469,10 +1469,10 @@ static void try_delta(void)
     }
 }
 
-/* to = from or to += from, for every pair of types and of orders. */
-static void try_copies(bool adds)
+/* to = from, to = to + from, or to = from + plus, for every pair of types and of orders. */
+static void try_copies(const char *name)
 {
-    const char *name = adds ? "add" : "copy";
+    bool adds = strcmp(name, "add") == 0, sums = strcmp(name, "sum") == 0;
     for (int i = 0; i < 9 * ORDERS * ORDERS && chosen("rows", name); i += quick ? 7 : 1) {
         enum ra_type to_type = float_types[i % 3], from_type = float_types[i / 3 % 3];
         struct problem p = random_problem((uint64_t)(7000 + i), i % 5 == 0 ? 200 : 33, 1);
@@ -1491,34 +1491,42 @@ static void try_copies(bool adds)
         }
         uint64_t state = p.seed;
         int64_t numbers = p.batch * p.n * p.heads * p.dim, same = 0;
+        enum ra_type plus_type = adds ? to_type : float_types[i / 2 % 3];
         double *from = random_rows(&state, from_type, numbers);
-        double *to = random_rows(&state, to_type, numbers);
+        double *plus = random_rows(&state, plus_type, numbers);
 
         struct array x = make_array(p.order, to_type, p.batch, p.n, p.heads, p.dim, false);
         struct array y =
             make_array((enum order)(i / 9 / ORDERS), from_type, p.batch, p.n, p.heads, p.dim, true);
+        struct array z = make_array((enum order)((i + i / 9) % ORDERS), plus_type, p.batch, p.n,
+                                    p.heads, p.dim, true);
         put(&y, from, NULL);
+        put(&z, plus, NULL);
         if (adds)
-            put(&x, to, NULL);
+            put(&x, plus, NULL);
         else
             send(&x);
-        cudaError_t error = (adds ? ra_kernel_add : ra_kernel_copy)(
-            from_row(&x, 0), from_row(&y, 0), p.batch, p.n, p.heads, p.dim, 0);
+        struct ra_tensor to = from_row(&x, 0), one = from_row(&y, 0), other = from_row(&z, 0);
+        cudaError_t error = adds || sums ? ra_kernel_sum(to, one, adds ? to : other, p.batch, p.n,
+                                                         p.heads, p.dim, 0)
+                                         : ra_kernel_copy(to, one, p.batch, p.n, p.heads, p.dim, 0);
         bool good = launched(NULL, &p, name, error);
         unsigned char *image = fetch(&x);
         double *got = numbers_of(&x, image);
         while (same < numbers &&
-               got[same] ==
-                   number_rounded(to_type, adds ? (float)to[same] + (float)from[same] : from[same]))
+               got[same] == number_rounded(to_type, adds || sums
+                                                        ? (float)from[same] + (float)plus[same]
+                                                        : from[same]))
             same++;
         good = good && (same == numbers || wrong(NULL, &p, "%s of number %" PRId64, name, same));
         verdict_count(good && nothing_beside(NULL, &p, name, &x, image));
         free(image);
         free(got);
         free(from);
-        free(to);
+        free(plus);
         free_array(&x);
         free_array(&y);
+        free_array(&z);
     }
 }
 
@@ -1541,8 +1549,9 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
 
     try_delta();
-    try_copies(false);
-    try_copies(true);
+    try_copies("copy");
+    try_copies("add");
+    try_copies("sum");
     try_refusals();
     try_writes();
     try_extremes();

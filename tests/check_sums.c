@@ -251,7 +251,7 @@ static void test_many_keys(const struct kernel *kernel, int64_t m, double most)
         put(p.x.d_out, e, d_out);
     run_forward(&p);
     run_backward(&p);
-    check(ra_kernel_add(p.x.dq, p.x.dq_lost, 1, N, 1, D, 0), "add");
+    check(ra_kernel_sum(p.x.dq, p.x.dq, p.x.dq_lost, 1, N, 1, D, 0), "add");
     check(cudaDeviceSynchronize(), "add");
 
     /* dp - delta is +-D d_out times half the difference of both v; d_out is so large that ds, 1 / m of
@@ -290,8 +290,8 @@ static void test_many_queries(const struct kernel *kernel, int64_t n, double mos
     }
     run_forward(&p);
     run_backward(&p);
-    check(ra_kernel_add(p.x.dk, p.x.dk_lost, 1, M, 1, D, 0), "add");
-    check(ra_kernel_add(p.x.dv, p.x.dv_lost, 1, M, 1, D, 0), "add");
+    check(ra_kernel_sum(p.x.dk, p.x.dk, p.x.dk_lost, 1, M, 1, D, 0), "add");
+    check(ra_kernel_sum(p.x.dv, p.x.dv, p.x.dv_lost, 1, M, 1, D, 0), "add");
     check(cudaDeviceSynchronize(), "add");
 
     /* The weights are 1 / M, which tensor cores round. */

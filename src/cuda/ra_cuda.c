@@ -73,7 +73,7 @@ static void pass_keys(struct ra_cuda_call *call, int step)
     if (ra_ring_receives(&plan->ring, rank, next))
         cuda->pass->expect(call, RA_KEYS, next);
     if (ra_ring_sends(&plan->ring, rank, step))
-        cuda->pass->push(call, RA_KEYS, next, ra_cuda_all_keys(plan, step),
+        cuda->pass->push(call, RA_KEYS, next,
                          ra_cuda_timer(plan, call->backward, step, RA_EVENT_KEYS));
     if (step == 0)
         RA_DO(plan, cudaEventRecord(cuda->keys_left, cuda->keys_stream));
@@ -90,6 +90,7 @@ static void leave_keys(struct ra_cuda_call *call, int step)
     RA_DO(plan, cudaStreamWaitEvent(cuda->keys_stream, cuda->computed, 0));
     if (ra_ring_receives(&plan->ring, plan->link.rank, step))
         cuda->pass->room(call, RA_KEYS, step);
+    RA_DO(plan, cudaEventRecord(cuda->room_told, cuda->keys_stream));
 }
 
 /* Lets what follows on the caller's stream use the keys of the next step. */
@@ -119,116 +120,69 @@ static void clear_gradients(struct ra_cuda_call *call, int step)
     int64_t bytes = ra_ring_rows(ring, plan->link.rank, step) * ring->gradient_bytes;
     float *lost = ra_cuda_of(plan)->share_lost;
     ra_cuda_find_writes(call, step);
-    RA_DO(plan, cudaStreamWaitEvent(call->stream, ra_cuda_of(plan)->left[slot], 0));
+    if (step > 0)
+        RA_DO(plan, cudaStreamWaitEvent(call->stream, ra_cuda_of(plan)->left[slot - 1], 0));
     if (bytes > 0 && !call->writes_keys)
         RA_DO(plan, cudaMemsetAsync(ring->gradients[slot], 0, (size_t)bytes, call->stream));
     if (bytes > 0 && lost)
         RA_DO(plan, cudaMemsetAsync(lost, 0, (size_t)bytes, call->stream));
 }
 
-/* Adds to this rank's share what rounding has lost of it. */
-static void add_lost(struct ra_cuda_call *call, int step)
+/* Adds this much, which is as large, to this rank's share: dk and dv, one behind the other. */
+static void add_to_share(struct ra_cuda_call *call, int step, float *numbers)
 {
     struct ra_plan *plan = call->plan;
-    const struct ra_ring *ring = &plan->ring;
     const struct ra_config *c = &plan->config;
-    int64_t all = 2 * c->batch * ra_ring_rows(ring, plan->link.rank, step), G = c->key_heads;
-    float *lost = ra_cuda_of(plan)->share_lost;
-    if (lost)
-        RA_DO(plan, ra_kernel_add(ra_tensor_bnhd(ring->gradients[ra_ring_slot(step)], RA_FLOAT32,
-                                                 all, G, c->dim),
-                                  ra_tensor_bnhd(lost, RA_FLOAT32, all, G, c->dim), 1, all, G,
-                                  c->dim, call->stream));
+    int64_t all = 2 * c->batch * ra_ring_rows(&plan->ring, plan->link.rank, step);
+    int64_t G = c->key_heads, D = c->dim;
+    struct ra_tensor share =
+        ra_tensor_bnhd(plan->ring.gradients[ra_ring_slot(step)], RA_FLOAT32, all, G, D);
+    RA_DO(plan, ra_kernel_sum(share, share, ra_tensor_bnhd(numbers, RA_FLOAT32, all, G, D), 1, all,
+                              G, D, call->stream));
 }
 
-/* Adds the sum of the ranks before, which arrives meanwhile, to this rank's share: these rows. */
-static void add_gradients(struct ra_cuda_call *call, int step, struct ra_range rows)
+/* Adds the sum of the ranks before, which arrives meanwhile, to this rank's share. The first share of a sum is that
+ * of step 1: at home it stays. */
+static void add_gradients(struct ra_cuda_call *call, int step)
 {
     struct ra_plan *plan = call->plan;
     const struct ra_cuda *cuda = plan->own;
-    const struct ra_ring *ring = &plan->ring;
-    const struct ra_config *c = &plan->config;
-    int rank = plan->link.rank;
-    if (ring->schedule.count == 1)
-        return;
-    if (rows.end == ra_ring_rows(ring, rank, step))
-        cuda->pass->await(call, RA_GRADIENTS, step);
-    if (ra_ring_receives(ring, rank, step)) {
+    bool comes = ra_cuda_sum_comes(plan, plan->link.rank, step);
+    cuda->pass->await(call, RA_GRADIENTS, step);
+    if (comes) {
         RA_DO(plan, cudaEventRecord(cuda->gradients_arrived, cuda->gradients_stream));
         RA_DO(plan, cudaStreamWaitEvent(call->stream, cuda->gradients_arrived, 0));
-
-        /* dk and dv lie one behind the other: they are twice as many batches. */
-        int64_t all = ra_ring_rows(ring, rank, step), G = c->key_heads, D = c->dim;
-        struct ra_tensor share =
-            ra_tensor_bnhd(ring->gradients[ra_ring_slot(step)], RA_FLOAT32, all, G, D);
-        struct ra_tensor sum = ra_tensor_bnhd(ring->gradients[3], RA_FLOAT32, all, G, D);
-        RA_DO(plan, ra_kernel_add(ra_tensor_from_row(share, rows.first),
-                                  ra_tensor_from_row(sum, rows.first), 2 * c->batch,
-                                  rows.end - rows.first, G, D, call->stream));
+        add_to_share(call, step, plan->ring.gradients[3]);
     }
     RA_DO(plan, cudaEventRecord(cuda->summed, call->stream));
     RA_DO(plan, cudaStreamWaitEvent(cuda->gradients_stream, cuda->summed, 0));
-    if (ra_ring_receives(ring, rank, step) && rows.first == 0)
+    if (comes)
         cuda->pass->room(call, RA_GRADIENTS, step);
 }
 
-/* Begins to send these rows of the sum on, or home, and to receive the next one. */
-static void pass_gradients(struct ra_cuda_call *call, int step, struct ra_range rows)
+/* Begins to send the sum on, or home, and to receive the next one. */
+static void pass_gradients(struct ra_cuda_call *call, int step)
 {
     struct ra_plan *plan = call->plan;
     const struct ra_cuda *cuda = plan->own;
     const struct ra_ring *ring = &plan->ring;
     struct ra_cuda_timer *timer = ra_cuda_timer(plan, call->backward, step, RA_EVENT_GRADIENTS);
     int rank = plan->link.rank, next = step + 1;
-    if (ring->schedule.count == 1)
-        return;
 
     /* From step 1 on this rank's own gradients may come home at any time. */
     if (step == 1 && ra_ring_sends(ring, rank, 0))
         cuda->pass->expect(call, RA_HOME, step);
     if (next < ring->schedule.count && ra_ring_receives(ring, rank, next))
         cuda->pass->expect(call, RA_GRADIENTS, next);
+
+    /* A copy engine does one copy at a time. If this one came before the signal of room for keys, all that follows
+     * the signal on its stream would be late by a whole message, and so the next launch. */
+    RA_DO(plan, cudaStreamWaitEvent(cuda->gradients_stream, cuda->room_told, 0));
     if (ra_ring_sends(ring, rank, step))
-        cuda->pass->push(call, RA_GRADIENTS, next, rows, timer);
+        cuda->pass->push(call, RA_GRADIENTS, next, timer);
     else if (ra_ring_sends_home(ring, rank, step))
-        cuda->pass->push(call, RA_HOME, step, rows, timer);
-    RA_DO(plan, cudaEventRecord(cuda->left[ra_ring_slot(step)], cuda->gradients_stream));
-}
-
-/* The parts of a step's work. No work is left behind the last step, beside which its gradients could go home. So
- * those of keys go while those of queries are computed; or, if one kernel computes both, most of them go while the
- * rest is computed. Returns how many parts there are. */
-static int parts_of(struct ra_cuda_call *call, int step, struct ra_cuda_part parts[2])
-{
-    struct ra_range all = ra_cuda_all_keys(call->plan, step);
-    int64_t rest = ra_cuda_rest_of_keys(call->plan, step);
-    bool last = step > 0 && step == call->plan->ring.schedule.count - 1;
-    parts[0] = parts[1] = ra_cuda_whole(call->plan, step);
-    if (last && ra_cuda_separates(call, step)) {
-        parts[0].queries = parts[1].keys = false;
-        return 2;
-    }
-    if (rest == all.end)
-        return 1;
-    parts[0].rows.first = parts[1].rows.end = rest;
-    return 2;
-}
-
-/* The work of a step, and the way of the gradients that are ready. */
-static void work(struct ra_cuda_call *call, int step)
-{
-    struct ra_cuda_part parts[2];
-    int count = parts_of(call, step, parts);
-    for (int i = 0; i < count; i++) {
-        ra_cuda_fold(call, step, parts[i]);
-        if (i == count - 1)
-            leave_keys(call, step);
-        if (!parts[i].keys)
-            continue;
-        add_lost(call, step);
-        add_gradients(call, step, parts[i].rows);
-        pass_gradients(call, step, parts[i].rows);
-    }
+        cuda->pass->push(call, RA_HOME, step, timer);
+    RA_DO(plan, cudaEventRecord(cuda->left[ra_ring_slot(step) - 1], cuda->gradients_stream));
 }
 
 /* At which step a rank's own keys are used for the last time. */
@@ -240,7 +194,7 @@ static int last_step(const struct ra_ring *ring, int rank)
     return step;
 }
 
-/* Lets what follows on the caller's stream use this rank's own gradients. */
+/* Lets what follows on the caller's stream use what the other ranks have made of this rank's own gradients. */
 static void take_gradients(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
@@ -256,6 +210,19 @@ static void take_gradients(struct ra_cuda_call *call)
 }
 
 /* ---- The loop. */
+
+/* Folds a part of a step, and times it: what step 0 has left as if it were a step behind the last. */
+static void fold(struct ra_cuda_call *call, int step, struct ra_cuda_part part)
+{
+    struct ra_plan *plan = call->plan;
+    bool left = part.rows.end < ra_ring_rows(&plan->ring, plan->link.rank, step);
+    struct ra_cuda_timer *timer =
+        ra_cuda_timer(plan, call->backward, left ? plan->ring.schedule.count : step, RA_EVENT_WORK);
+    if (part.keys)
+        ra_cuda_begins(plan, timer, call->stream);
+    ra_cuda_fold(call, step, part);
+    ra_cuda_ends(plan, timer, call->stream);
+}
 
 /* The first launch reads no carry, but what rounding has lost of it, which begins at 0. */
 static void begin_carries(struct ra_cuda_call *call)
@@ -280,7 +247,7 @@ void ra_cuda_enqueue_forward(struct ra_cuda_call *call)
     for (int step = 0; step < plan->ring.schedule.count && ra_cuda_goes_on(plan); step++) {
         ra_cuda_of(plan)->hop = plan->ring.schedule.hop[step];
         pass_keys(call, step);
-        ra_cuda_fold(call, step, ra_cuda_whole(plan, step));
+        fold(call, step, ra_cuda_whole(plan, step));
         leave_keys(call, step);
         take_keys(call, step);
     }
@@ -305,27 +272,84 @@ static void begin_queries(struct ra_cuda_call *call)
               cudaMemsetAsync(cuda->wide_lost, 0, (size_t)numbers * sizeof(float), call->stream));
 }
 
-/* Writes dq, dk and dv to the caller's arrays, but for those that the launch has written. Sums are rounded
- * here, once. */
-static void write_gradients(struct ra_cuda_call *call)
+/* Writes dq to the caller's array, if no launch has. The sum is rounded here, once. */
+static void write_queries(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
     const struct ra_config *c = &plan->config;
-    int64_t n = plan->rows[RA_QUERY_SIDE], m = plan->rows[RA_KEY_SIDE];
-    int64_t H = c->heads, G = c->key_heads, D = c->dim, numbers = c->batch * m * G * D;
-    struct ra_tensor dq = ra_tensor_bnhd(ra_cuda_of(plan)->wide, RA_FLOAT32, n, H, D);
-    struct ra_tensor dk = ra_tensor_bnhd(plan->ring.gradients[0], RA_FLOAT32, m, G, D);
-    struct ra_tensor dv = ra_tensor_bnhd(plan->ring.gradients[0] + numbers, RA_FLOAT32, m, G, D);
+    int64_t n = plan->rows[RA_QUERY_SIDE], H = c->heads;
+    struct ra_tensor dq = ra_tensor_bnhd(ra_cuda_of(plan)->wide, RA_FLOAT32, n, H, c->dim);
+    const struct ra_tensor none = RA_NO_TENSOR;
     float *lost = ra_cuda_of(plan)->wide_lost;
-    if (c->batch * n > 0 && lost)
-        RA_DO(plan, ra_kernel_add(dq, ra_tensor_bnhd(lost, RA_FLOAT32, n, H, D), c->batch, n, H, D,
-                                  call->stream));
-    if (c->batch * n > 0 && !call->in_callers_queries)
-        ra_cuda_give_rows(call, RA_QUERY_SIDE, call->x.dq, dq, H, D);
-    if (numbers > 0 && !call->in_callers_keys) {
-        ra_cuda_give_rows(call, RA_KEY_SIDE, call->x.dk, dk, G, D);
-        ra_cuda_give_rows(call, RA_KEY_SIDE, call->x.dv, dv, G, D);
+    if (c->batch * n == 0 || call->in_callers_queries)
+        return;
+    if (lost)
+        RA_DO(plan, ra_kernel_sum(dq, dq, ra_tensor_bnhd(lost, RA_FLOAT32, n, H, c->dim), c->batch,
+                                  n, H, c->dim, call->stream));
+    ra_cuda_give_rows(call, RA_QUERY_SIDE, call->x.dq, dq, none, H, c->dim);
+}
+
+/* The same with dk and dv: what stayed at home and, if these keys travelled, what has come home. */
+static void write_keys(struct ra_cuda_call *call)
+{
+    struct ra_plan *plan = call->plan;
+    const struct ra_config *c = &plan->config;
+    int64_t m = plan->rows[RA_KEY_SIDE], G = c->key_heads, numbers = c->batch * m * G * c->dim;
+    struct ra_tensor results[2] = {call->x.dk, call->x.dv}, home = RA_NO_TENSOR;
+    for (int i = 0; i < 2 && numbers > 0 && !call->in_callers_keys; i++) {
+        float *own = plan->ring.gradients[0] + i * numbers;
+        if (ra_ring_sends(&plan->ring, plan->link.rank, 0))
+            home = ra_tensor_bnhd(ra_cuda_of(plan)->home + i * numbers, RA_FLOAT32, m, G, c->dim);
+        ra_cuda_give_rows(call, RA_KEY_SIDE, results[i],
+                          ra_tensor_bnhd(own, RA_FLOAT32, m, G, c->dim), home, G, c->dim);
     }
+}
+
+/* How much of the work on this rank's own keys is left for the end: none if gradients leave before dq is computed,
+ * beside which they come home. */
+static struct ra_cuda_part rest_of_work(struct ra_cuda_call *call)
+{
+    struct ra_cuda_part rest = ra_cuda_whole(call->plan, 0);
+    rest.rows.end = ra_cuda_separates(call, 0) ? 0 : ra_cuda_rest_of_keys(call->plan);
+    return rest;
+}
+
+/* The work of a step, and the way of the gradients that others are to have: where dk and dv are there before dq, they
+ * leave before it. */
+static void work(struct ra_cuda_call *call, int step)
+{
+    struct ra_cuda_part part = ra_cuda_whole(call->plan, step);
+    float *lost = ra_cuda_of(call->plan)->share_lost;
+    bool apart = step > 0 && ra_cuda_separates(call, step);
+    if (step == 0)
+        part.rows.first = rest_of_work(call).rows.end;
+    part.queries = !apart;
+    fold(call, step, part);
+    if (!apart)
+        leave_keys(call, step);
+    if (lost)
+        add_to_share(call, step, lost);
+    if (step > 0) {
+        add_gradients(call, step);
+        pass_gradients(call, step);
+    }
+    if (apart) {
+        part.keys = false;
+        part.queries = true;
+        fold(call, step, part);
+        leave_keys(call, step);
+    }
+}
+
+/* What step 0 has left of the work on this rank's own keys: while it is done, their gradients come home. */
+static void finish_own_keys(struct ra_cuda_call *call)
+{
+    struct ra_cuda_part rest = rest_of_work(call);
+    if (rest.rows.end == 0)
+        return;
+    ra_cuda_of(call->plan)->hop = 0;
+    ra_cuda_find_writes(call, 0);
+    fold(call, 0, rest);
 }
 
 void ra_cuda_enqueue_backward(struct ra_cuda_call *call)
@@ -341,6 +365,8 @@ void ra_cuda_enqueue_backward(struct ra_cuda_call *call)
         work(call, step);
         take_keys(call, step);
     }
+    finish_own_keys(call);
+    write_queries(call);
     take_gradients(call);
-    write_gradients(call);
+    write_keys(call);
 }

@@ -20,11 +20,11 @@ enum { RA_CUDA_FEW_KEYS = 4096 };
 
 /* Another rank's memory, as this one writes to it. */
 struct ra_peer {
-    char *memory;         /* NULL: not reached, or not needed */
-    bool opened;          /* by cudaIpcOpenMemHandle */
-    int64_t keys[3];      /* offsets: of the places for visitors, 1 and 2 */
-    int64_t gradients[4]; /* of 0, where gradients come home, and 3, where they arrive */
-    int64_t flags;        /* of the signals */
+    char *memory;      /* NULL: not reached, or not needed */
+    bool opened;       /* by cudaIpcOpenMemHandle */
+    int64_t keys[3];   /* offsets: of the places for visitors, 1 and 2 */
+    int64_t sum, home; /* of the places where gradients arrive: those that go on, and its own */
+    int64_t flags;     /* of the signals */
 };
 
 /* Events around a part of a step on its stream, for the observer. */
@@ -57,10 +57,8 @@ struct ra_cuda_transport {
     /* This rank's place for the message is free: it may come from now on. */
     void (*expect)(struct ra_cuda_call *call, enum ra_message message, int step);
 
-    /* Sends these rows of the message. A message goes whole, but gradients that go home may go `in_parts`: the
-     * last rows first, and the part with row 0 ends it. `timer` is that of the copy; may be NULL. */
-    bool in_parts;
-    void (*push)(struct ra_cuda_call *call, enum ra_message message, int step, struct ra_range rows,
+    /* Sends the message. `timer` is that of the copy; may be NULL. */
+    void (*push)(struct ra_cuda_call *call, enum ra_message message, int step,
                  struct ra_cuda_timer *timer);
 
     /* Holds the stream until the message of this step, if there is one, has come. */
@@ -83,8 +81,10 @@ struct ra_cuda {
     char why[200]; /* not a better transport */
     bool connected;
 
-    /* Memory of the device, one allocation. The messages are those of plan->ring. */
+    /* Memory of the device, one allocation. The messages are those of plan->ring, but gradients come home to a
+     * place of their own: this rank's share stays in gradients[0], and what comes is added to it at the end. */
     char *memory;
+    float *home;
     int64_t device_bytes;
     float *wide;              /* (B, n, H, D): the carry's o, and in the backward dq */
     float *max, *sum, *delta; /* (B, H, n) */
@@ -106,8 +106,9 @@ struct ra_cuda {
     void *host_home, *host_out, *host_in;
 
     cudaStream_t keys_stream, gradients_stream;
-    cudaEvent_t packed, keys_left, keys_arrived, computed, summed, gradients_arrived, ended;
-    cudaEvent_t left[3]; /* gradients that were in this place are on their way */
+    cudaEvent_t packed, keys_left, keys_arrived, computed, room_told, summed, gradients_arrived,
+        ended;
+    cudaEvent_t left[2]; /* gradients that were in place 1, or 2, are on their way */
 
     int calls, backwards; /* how many so far, modulo RA_SIGNALS */
     int64_t *steps; /* at which queries see keys, by their span; and how many of them are done */
@@ -131,6 +132,13 @@ struct ra_cuda {
 static inline struct ra_cuda *ra_cuda_of(const struct ra_plan *plan)
 {
     return plan->own;
+}
+
+/* Does the sum of the shares of the ranks before come to a rank for this step? The shares of step 0, which stay at home,
+ * are in no sum. */
+static inline bool ra_cuda_sum_comes(const struct ra_plan *plan, int rank, int step)
+{
+    return step > 1 && ra_ring_receives(&plan->ring, rank, step);
 }
 
 /* The stream of a kind of message. */
@@ -163,8 +171,9 @@ bool ra_cuda_note(struct ra_plan *plan, cudaError_t code, const char *call);
 /* The text of the error that was noted. Returns RA_DEVICE. */
 enum ra_status ra_cuda_error(const struct ra_plan *plan, char *error);
 
-/* The timer of a part of a step; NULL if nobody observes. And what marks it on a stream, in front
- * of the work and behind it; without a timer they do nothing. */
+/* The timer of a part of a step, or behind the last step of what was left of the first; NULL if nobody
+ * observes. And what marks it on a stream, in front of the work and behind it; without a timer they do
+ * nothing. */
 struct ra_cuda_timer *ra_cuda_timer(const struct ra_plan *plan, bool backward, int step,
                                     enum ra_event_kind kind);
 void ra_cuda_begins(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream);
@@ -198,11 +207,6 @@ void ra_cuda_enqueue_backward(struct ra_cuda_call *call);
 /* The part of a kernel that all launches of a plan have in common. */
 struct ra_kernel ra_cuda_kernel(const struct ra_plan *plan);
 
-/* All rows of the keys of this step; and how many of them, the first, are left for the end: of the last step,
- * so many that the gradients of all others go home while these are computed. */
-struct ra_range ra_cuda_all_keys(const struct ra_plan *plan, int step);
-int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan, int step);
-
 /* A part of the work of a step: with these rows of the keys; and in the backward their gradients, or what they add to
  * those of the queries, or both. */
 struct ra_cuda_part {
@@ -215,6 +219,10 @@ struct ra_cuda_part ra_cuda_whole(const struct ra_plan *plan, int step);
 
 /* Do the kernels of this step have the gradients of keys before they compute those of queries? */
 bool ra_cuda_separates(struct ra_cuda_call *call, int step);
+
+/* How many of this rank's own keys, the first, the backward leaves for the end: so many that the gradients of all of
+ * them come home while it works on these. 0: it has no reason to. */
+int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan);
 
 /* Folds a part of the keys of this step into the queries, but for spans of which nobody sees anything. */
 void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_cuda_part part);
@@ -236,9 +244,10 @@ void ra_cuda_begin_order(struct ra_cuda_call *call);
 void ra_cuda_begin_mask(struct ra_cuda_call *call);
 void ra_cuda_begin_delta(struct ra_cuda_call *call);
 
-/* The way back: a sum of rows to one of the caller's arrays; and o and lse, at the end of a forward. */
+/* The way back: rows of float32 to one of the caller's arrays, plus others if these have data; and o and lse, at
+ * the end of a forward. */
 void ra_cuda_give_rows(struct ra_cuda_call *call, enum ra_side side, struct ra_tensor to,
-                       struct ra_tensor from, int64_t heads, int64_t dim);
+                       struct ra_tensor from, struct ra_tensor plus, int64_t heads, int64_t dim);
 void ra_cuda_end_order(struct ra_cuda_call *call);
 
 /* ---- ra_cuda_block.c */

@@ -74,8 +74,8 @@ static void write_address(const struct ra_plan *plan, struct address *address)
         return;
     for (int i = 1; i < 3; i++)
         peer->keys[i] = (char *)plan->ring.keys[i] - cuda->memory;
-    for (int i = 0; i < 4; i++)
-        peer->gradients[i] = (char *)plan->ring.gradients[i] - cuda->memory;
+    peer->sum = (char *)plan->ring.gradients[3] - cuda->memory;
+    peer->home = (char *)cuda->home - cuda->memory;
     peer->flags = (char *)cuda->flags - cuda->memory;
     address->exported = cudaIpcGetMemHandle(&address->handle, cuda->memory) == cudaSuccess;
 

@@ -136,7 +136,8 @@ struct ra_cuda_timer *ra_cuda_timer(const struct ra_plan *plan, bool backward, i
     if (!ra_cuda_of(plan)->timers)
         return NULL;
     return &ra_cuda_of(plan)
-                ->timers[(backward * plan->ring.schedule.count + step) * EVENT_KINDS + (int)kind];
+                ->timers[(backward * (plan->ring.schedule.count + 1) + step) * EVENT_KINDS +
+                         (int)kind];
 }
 
 void ra_cuda_begins(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream)
@@ -172,10 +173,10 @@ static void tell_observer(struct ra_plan *plan)
         RA_DO(plan, cudaEventElapsedTime(&began, timer->began, cuda->now));
         if (!RA_DO(plan, cudaEventElapsedTime(&ended, timer->ended, cuda->now)))
             return;
-        int64_t step = i / EVENT_KINDS;
+        int parts = plan->ring.schedule.count + 1, part = (int)(i / EVENT_KINDS % parts);
         struct ra_event event = {.kind = (enum ra_event_kind)(i % EVENT_KINDS),
-                                 .backward = step >= plan->ring.schedule.count,
-                                 .hop = plan->ring.schedule.hop[step % plan->ring.schedule.count],
+                                 .backward = i / EVENT_KINDS >= parts,
+                                 .hop = part + 1 < parts ? plan->ring.schedule.hop[part] : 0,
                                  .start = now - 1e-3 * (double)began,
                                  .end = now - 1e-3 * (double)ended};
         c->observe(c->observer, &event);

@@ -254,9 +254,10 @@ void ra_cuda_find_writes(struct ra_cuda_call *call, int step)
     struct key_arrays keys = {.dk = call->x.dk, .dv = call->x.dv};
     struct ra_cuda_block block = block_of_all(plan, plan->link.rank, step);
     int64_t n = rows_of(&block, block.queries), m = rows_of(&block, block.keys);
+    int64_t all = ra_ring_rows(&plan->ring, plan->link.rank, step);
     bool single = plan->ring.schedule.count == 1 && ra_cuda_stripes(plan) == 1;
     call->writes_keys = call->in_callers_keys = call->in_callers_queries = false;
-    if (plan->config.type == RA_FLOAT32 || !block.one_band || m < ra_cuda_all_keys(plan, step).end)
+    if (plan->config.type == RA_FLOAT32 || !block.one_band || m < all)
         return;
     open_keys(call, step, &keys.k, &keys.v, &keys.mask);
     if (!single)
@@ -268,33 +269,28 @@ void ra_cuda_find_writes(struct ra_cuda_call *call, int step)
     call->in_callers_keys = single && call->writes_keys;
 }
 
-struct ra_range ra_cuda_all_keys(const struct ra_plan *plan, int step)
-{
-    return (struct ra_range){0, ra_ring_rows(&plan->ring, plan->link.rank, step)};
-}
-
 struct ra_cuda_part ra_cuda_whole(const struct ra_plan *plan, int step)
 {
-    return (struct ra_cuda_part){ra_cuda_all_keys(plan, step), true, true};
+    struct ra_range all = {0, ra_ring_rows(&plan->ring, plan->link.rank, step)};
+    return (struct ra_cuda_part){all, true, true};
 }
 
-int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan, int step)
+int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan)
 {
-    /* A key's gradients, 8 bytes for each of its numbers, leave in the time in which a Hopper works on it
+    /* A key's gradients, 8 bytes for each of its numbers, travel in the time in which a Hopper works on it
      * for some 2,000 queries, of all heads that read it. A tile has 128 keys; they come in whole waves. The
-     * first keys are those that most queries see under a causal mask. Many batches would be many small
-     * copies: these go whole. */
-    enum { QUERIES = 2048, TILE = 128, MOST_COPIES = 16 };
+     * first keys are those that most queries see under a causal mask. But a third stays in the first
+     * step, beside which keys travel. */
+    enum { QUERIES = 2048, TILE = 128 };
     const struct ra_config *c = &plan->config;
-    const struct ra_cuda *cuda = plan->own;
-    int64_t rows = ra_cuda_all_keys(plan, step).end, tiles = (rows + TILE - 1) / TILE;
-    int64_t queries = plan->rows[RA_QUERY_SIDE] * (c->heads / c->key_heads);
-    int64_t wave = ra_most(1, cuda->processors / ra_most(1, c->batch * c->key_heads));
-    int64_t needed = tiles * QUERIES / (queries + QUERIES) + 1;
+    int64_t tiles = (plan->rows[RA_KEY_SIDE] + TILE - 1) / TILE;
+    int64_t queries = ra_most(1, plan->rows[RA_QUERY_SIDE] * (c->heads / c->key_heads));
+    int64_t heads = ra_most(1, c->batch * c->key_heads);
+    int64_t wave = ra_most(1, ra_cuda_of(plan)->processors / heads);
+    int64_t needed = (tiles * QUERIES + queries - 1) / queries;
     int64_t rest = (needed + wave - 1) / wave * wave;
-    bool last = step > 0 && step == plan->ring.schedule.count - 1 && cuda->pass->in_parts;
-    bool good = last && !cuda->share_lost && 2 * c->batch <= MOST_COPIES && rest < tiles;
-    return good ? rest * TILE : rows;
+    bool home = ra_ring_sends(&plan->ring, plan->link.rank, 0) && !ra_cuda_of(plan)->share_lost;
+    return home && 3 * rest <= 2 * tiles ? rest * TILE : 0;
 }
 
 bool ra_cuda_separates(struct ra_cuda_call *call, int step)
@@ -373,10 +369,7 @@ void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_cuda_part part)
 {
     struct ra_plan *plan = call->plan;
     struct key_arrays keys = {.dk = RA_NO_TENSOR, .dv = RA_NO_TENSOR};
-    struct ra_cuda_timer *timer = ra_cuda_timer(plan, call->backward, step, RA_EVENT_WORK);
     open_keys(call, step, &keys.k, &keys.v, &keys.mask);
-    if (part.rows.end == ra_cuda_all_keys(plan, step).end && part.keys)
-        ra_cuda_begins(plan, timer, call->stream);
     if (call->backward)
         open_gradients(call, step, &keys);
     struct ra_range spans = spans_of(plan, RA_QUERY_SIDE);
@@ -387,5 +380,4 @@ void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_cuda_part part)
         fold_spans(call, step, (struct ra_range){s, s + at_once}, part, &keys);
     if (!call->backward && step == 0)
         finish_unseen(call, &keys);
-    ra_cuda_ends(plan, timer, call->stream);
 }

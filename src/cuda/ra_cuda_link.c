@@ -70,8 +70,8 @@ static struct passed incoming(const struct ra_plan *plan, enum ra_message messag
     const struct ra_cuda *cuda = plan->own;
     int rank = plan->link.rank, last = ring->schedule.last[rank], slot = ra_ring_slot(step);
     if (message == RA_HOME)
-        return (struct passed){last, last, ring->rows[rank] * ring->gradient_bytes,
-                               ring->gradients[0], cuda->host_home};
+        return (struct passed){last, last, ring->rows[rank] * ring->gradient_bytes, cuda->home,
+                               cuda->host_home};
     struct passed passed = {.hop = ring->schedule.hop[step - 1],
                             .distance = -ra_ring_jump(ring, step - 1)};
     int64_t rows = ra_ring_rows(ring, rank, step);
@@ -116,25 +116,23 @@ static void expect(struct ra_cuda_call *call, enum ra_message message, int step)
 }
 
 static void push_from_device(struct ra_cuda_call *call, enum ra_message message, int step,
-                             struct ra_range rows, struct ra_cuda_timer *timer)
+                             struct ra_cuda_timer *timer)
 {
     struct ra_plan *plan = call->plan;
     const struct ra_link *link = &plan->link;
     struct passed out = outgoing(plan, message, step);
     (void)timer;
-    (void)rows;
     if (settle(plan, message))
         link->send(link->self, message, out.hop, out.distance, out.device, out.bytes);
 }
 
 static void push_from_host(struct ra_cuda_call *call, enum ra_message message, int step,
-                           struct ra_range rows, struct ra_cuda_timer *timer)
+                           struct ra_cuda_timer *timer)
 {
     struct ra_plan *plan = call->plan;
     const struct ra_link *link = &plan->link;
     struct passed out = outgoing(plan, message, step);
     (void)timer;
-    (void)rows;
 
     /* Keys that came by the link are in the host's memory already. */
     if (message != RA_KEYS || step == 1)
@@ -156,8 +154,9 @@ static void wait_for_link(struct ra_plan *plan, enum ra_message message)
 static bool comes(const struct ra_plan *plan, enum ra_message message, int step)
 {
     int rank = plan->link.rank;
-    return message == RA_HOME ? ra_ring_sends(&plan->ring, rank, 0)
-                              : ra_ring_receives(&plan->ring, rank, step);
+    return message == RA_HOME   ? ra_ring_sends(&plan->ring, rank, 0)
+           : message == RA_KEYS ? ra_ring_receives(&plan->ring, rank, step)
+                                : ra_cuda_sum_comes(plan, rank, step);
 }
 
 static void await_on_device(struct ra_cuda_call *call, enum ra_message message, int step)

@@ -49,18 +49,17 @@ static struct ra_tensor in_order(struct ra_tensor x, struct stripes group, int64
     return view(x, group.batch, group.first, 1, f);
 }
 
-/* Copies rows of the caller's into the order of the sequence, or back. */
+/* Copies rows of the caller's into the order of the sequence. */
 static void copy_rows(struct ra_cuda_call *call, enum ra_side side, struct ra_tensor ordered,
-                      struct ra_tensor caller, int64_t heads, int64_t dim, bool back)
+                      struct ra_tensor caller, int64_t heads, int64_t dim)
 {
     struct ra_plan *plan = call->plan;
     for (int64_t i = 0; i < group_count(plan); i++) {
         struct stripes group = group_of(plan, side, i);
-        struct ra_tensor here = in_order(ordered, group, ra_cuda_stripes(plan));
-        struct ra_tensor there = in_stripes(caller, group);
+        struct ra_tensor to = in_order(ordered, group, ra_cuda_stripes(plan));
         if (group.count * group.rows > 0)
-            RA_DO(plan, ra_kernel_copy(back ? there : here, back ? here : there, group.count,
-                                       group.rows, heads, dim, call->stream));
+            RA_DO(plan, ra_kernel_copy(to, in_stripes(caller, group), group.count, group.rows,
+                                       heads, dim, call->stream));
     }
 }
 
@@ -80,12 +79,12 @@ void ra_cuda_begin_order(struct ra_cuda_call *call)
     x->lse = ra_tensor_bhn(cuda->lse, n, c->heads);
     x->o = ra_tensor_bnhd(cuda->rows, x->o.type, n, c->heads, c->dim); /* perhaps in float32 */
     x->d_out = ra_tensor_bnhd(cuda->rows, c->type, n, c->heads, c->dim);
-    copy_rows(call, RA_QUERY_SIDE, x->q, call->caller.q, c->heads, c->dim, false);
-    copy_rows(call, RA_KEY_SIDE, x->k, call->caller.k, c->key_heads, c->dim, false);
-    copy_rows(call, RA_KEY_SIDE, x->v, call->caller.v, c->key_heads, c->dim, false);
+    copy_rows(call, RA_QUERY_SIDE, x->q, call->caller.q, c->heads, c->dim);
+    copy_rows(call, RA_KEY_SIDE, x->k, call->caller.k, c->key_heads, c->dim);
+    copy_rows(call, RA_KEY_SIDE, x->v, call->caller.v, c->key_heads, c->dim);
     if (call->backward) {
-        copy_rows(call, RA_QUERY_SIDE, x->lse, call->caller.lse, c->heads, 1, false);
-        copy_rows(call, RA_QUERY_SIDE, x->d_out, call->caller.d_out, c->heads, c->dim, false);
+        copy_rows(call, RA_QUERY_SIDE, x->lse, call->caller.lse, c->heads, 1);
+        copy_rows(call, RA_QUERY_SIDE, x->d_out, call->caller.d_out, c->heads, c->dim);
     }
 }
 
@@ -131,21 +130,28 @@ void ra_cuda_begin_delta(struct ra_cuda_call *call)
 }
 
 void ra_cuda_give_rows(struct ra_cuda_call *call, enum ra_side side, struct ra_tensor to,
-                       struct ra_tensor from, int64_t heads, int64_t dim)
+                       struct ra_tensor from, struct ra_tensor plus, int64_t heads, int64_t dim)
 {
     struct ra_plan *plan = call->plan;
-    if (ra_cuda_stripes(plan) == 1)
-        RA_DO(plan, ra_kernel_copy(to, from, plan->config.batch, plan->rows[side], heads, dim,
-                                   call->stream));
-    else
-        copy_rows(call, side, from, to, heads, dim, true);
+    int64_t f = ra_cuda_stripes(plan);
+    if (f == 1)
+        RA_DO(plan, ra_kernel_sum(to, from, plus, plan->config.batch, plan->rows[side], heads, dim,
+                                  call->stream));
+    for (int64_t i = 0; f > 1 && i < group_count(plan); i++) {
+        struct stripes group = group_of(plan, side, i);
+        if (group.count * group.rows > 0)
+            RA_DO(plan, ra_kernel_sum(in_stripes(to, group), in_order(from, group, f),
+                                      in_order(plus, group, f), group.count, group.rows, heads, dim,
+                                      call->stream));
+    }
 }
 
 void ra_cuda_end_order(struct ra_cuda_call *call)
 {
     const struct ra_config *c = &call->plan->config;
+    const struct ra_tensor none = RA_NO_TENSOR;
     if (ra_cuda_stripes(call->plan) == 1)
         return;
-    copy_rows(call, RA_QUERY_SIDE, call->x.o, call->caller.o, c->heads, c->dim, true);
-    copy_rows(call, RA_QUERY_SIDE, call->x.lse, call->caller.lse, c->heads, 1, true);
+    ra_cuda_give_rows(call, RA_QUERY_SIDE, call->caller.o, call->x.o, none, c->heads, c->dim);
+    ra_cuda_give_rows(call, RA_QUERY_SIDE, call->caller.lse, call->x.lse, none, c->heads, 1);
 }

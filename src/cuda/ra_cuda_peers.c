@@ -12,6 +12,13 @@ int ra_cuda_sender_of(const struct ra_plan *plan, int rank, int step)
     return ra_ring_rank_at(&plan->ring, rank, -ra_ring_jump(&plan->ring, step - 1));
 }
 
+/* Does a message of this kind, which is not on its way home, come to a rank for this step? */
+static bool comes(const struct ra_plan *plan, int rank, enum ra_message message, int step)
+{
+    return message == RA_KEYS ? ra_ring_receives(&plan->ring, rank, step)
+                              : ra_cuda_sum_comes(plan, rank, step);
+}
+
 /* The message that comes into the same place after that of this step; once round, in the next call.
  * Keys have two places, for odd steps and for even ones; gradients have one. */
 static int next_in_place(const struct ra_plan *plan, int rank, enum ra_message message, int step,
@@ -25,7 +32,7 @@ static int next_in_place(const struct ra_plan *plan, int rank, enum ra_message m
             step = message == RA_KEYS && step % 2 == 0 ? 2 : 1;
             *next_call = true;
         }
-    } while (!ra_ring_receives(&plan->ring, rank, step));
+    } while (!comes(plan, rank, message, step));
     return step;
 }
 
@@ -50,17 +57,14 @@ void ra_cuda_begin_signals(struct ra_plan *plan, int *flags)
     memset(flags, 0, (size_t)ra_cuda_flag_count(plan) * sizeof *flags);
     for (int step = 0; step + 1 < plan->ring.schedule.count; step++)
         for (int message = RA_KEYS; message <= RA_GRADIENTS; message++) {
-            if (!ra_ring_sends(&plan->ring, rank, step))
-                continue;
-
             /* It is the first there if, round the ring of messages in that place, no earlier one
              * comes before the call ends. */
             int to = ra_ring_rank_at(&plan->ring, rank, ra_ring_jump(&plan->ring, step)),
                 before = step + 1;
-            bool first = true;
+            bool first = comes(plan, to, message, before);
             for (before -= message == RA_KEYS ? 2 : 1; before > 0;
                  before -= message == RA_KEYS ? 2 : 1)
-                first = first && !ra_ring_receives(&plan->ring, to, before);
+                first = first && !comes(plan, to, message, before);
             flags[flag_of(plan, message, true, step + 1)] = first;
         }
     RA_DO(plan, cudaMemcpy(cuda->table, table, sizeof table, cudaMemcpyHostToDevice));
@@ -140,20 +144,7 @@ static void copy_own_keys(struct ra_cuda_call *call, char *place)
         copy(plan, place, 2 * bytes, ra_cuda_of(plan)->mask, c->batch * m, stream);
 }
 
-/* Rows of a share of `all` rows: of dk and dv, of every batch. */
-static void copy_gradients(struct ra_plan *plan, char *place, const char *from,
-                           struct ra_range rows, int64_t all)
-{
-    int64_t arrays = rows.end - rows.first == all ? 1 : 2 * plan->config.batch;
-    int64_t row = plan->ring.gradient_bytes / arrays;
-    for (int64_t i = 0; i < arrays; i++) {
-        int64_t offset = (i * all + rows.first) * row;
-        copy(plan, place, offset, from + offset, (rows.end - rows.first) * row,
-             ra_cuda_stream(plan, RA_GRADIENTS));
-    }
-}
-
-static void push(struct ra_cuda_call *call, enum ra_message message, int step, struct ra_range rows,
+static void push(struct ra_cuda_call *call, enum ra_message message, int step,
                  struct ra_cuda_timer *timer)
 {
     struct ra_plan *plan = call->plan;
@@ -165,26 +156,25 @@ static void push(struct ra_cuda_call *call, enum ra_message message, int step, s
     int to = home ? ra_ring_origin(ring, rank, step)
                   : ra_ring_rank_at(ring, rank, ra_ring_jump(ring, sent_at));
     int number = number_of(call, message);
-    int64_t all = ra_ring_rows(ring, rank, sent_at);
+    int64_t rows = ra_ring_rows(ring, rank, sent_at);
 
-    /* Where it goes. Gradients that come home replace the share that lay there, which
-     * has left before: for them there is always room. */
+    /* Where it goes. For gradients that come home there is always room: before a rank sends the keys of a call, it
+     * has used what came home in the call before. */
     const struct ra_peer *peer = &cuda->peers[to];
     char *place = peer->memory + (message == RA_KEYS ? peer->keys[ra_ring_slot(step)]
-                                                     : peer->gradients[home ? 0 : 3]);
+                                  : home             ? peer->home
+                                                     : peer->sum);
     if (!home)
         wait_for_signal(plan, to, message, true, step, number, stream);
-    if (rows.end == all)
-        ra_cuda_begins(plan, timer, stream);
+    ra_cuda_begins(plan, timer, stream);
     if (message != RA_KEYS)
-        copy_gradients(plan, place, (const char *)ring->gradients[slot], rows, all);
+        copy(plan, place, 0, ring->gradients[slot], rows * ring->gradient_bytes, stream);
     else if (sent_at == 0 && call->keys_in_place)
         copy_own_keys(call, place);
     else
-        copy(plan, place, 0, ring->keys[slot], all * ring->key_bytes, stream);
+        copy(plan, place, 0, ring->keys[slot], rows * ring->key_bytes, stream);
     ra_cuda_ends(plan, timer, stream);
-    if (rows.first == 0)
-        send_signal(plan, to, message, false, step, number, stream);
+    send_signal(plan, to, message, false, step, number, stream);
 }
 
 static void await(struct ra_cuda_call *call, enum ra_message message, int step)
@@ -192,7 +182,7 @@ static void await(struct ra_cuda_call *call, enum ra_message message, int step)
     struct ra_plan *plan = call->plan;
     int rank = plan->link.rank;
     if (message == RA_HOME ? !ra_ring_sends(&plan->ring, rank, 0)
-                           : !ra_ring_receives(&plan->ring, rank, step))
+                           : !comes(plan, rank, message, step))
         return;
     int from = message == RA_HOME
                    ? ra_ring_rank_at(&plan->ring, rank, plan->ring.schedule.last[rank])
@@ -211,9 +201,5 @@ static void room(struct ra_cuda_call *call, enum ra_message message, int step)
                 number_of(call, message) + next_call, ra_cuda_stream(plan, message));
 }
 
-const struct ra_cuda_transport ra_cuda_peer_copies = {.name = "peer copies",
-                                                      .expect = expect,
-                                                      .in_parts = true,
-                                                      .push = push,
-                                                      .await = await,
-                                                      .room = room};
+const struct ra_cuda_transport ra_cuda_peer_copies = {
+    .name = "peer copies", .expect = expect, .push = push, .await = await, .room = room};

@@ -76,6 +76,11 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, struct ra_cuda *cud
     cuda->semaphores = ra_arena_take(&arena, semaphores * (int64_t)sizeof *cuda->semaphores);
     cuda->mask = ra_arena_take(&arena, c->has_mask ? c->batch * plan->ring.rows[rank] : 0);
     ra_plan_place_messages(plan, rank, &arena, keys, gradients);
+
+    /* In a ring of two steps no sums come that go on: their place is free. */
+    bool comes_home = backward && plan->ring.schedule.last[rank] > 0;
+    int64_t home_bytes = comes_home ? plan->ring.rows[rank] * plan->ring.gradient_bytes : 0;
+    cuda->home = plan->ring.schedule.count == 2 ? gradients[3] : ra_arena_take(&arena, home_bytes);
     cuda->table = ra_arena_take(&arena, several ? (RA_SIGNALS + 1) * sizeof *cuda->table : 0);
     cuda->flags = ra_arena_take(
         &arena, several ? ra_cuda_flag_count(plan) * (int64_t)sizeof *cuda->flags : 0);
@@ -95,7 +100,8 @@ static int64_t device_bytes_of(const struct ra_plan *plan, int rank)
 
 int64_t ra_cuda_timer_count(const struct ra_plan *plan)
 {
-    return plan->config.observe ? 2 * (RA_EVENT_GRADIENTS + 1) * plan->ring.schedule.count : 0;
+    int64_t parts = plan->ring.schedule.count + 1;
+    return plan->config.observe ? 2 * (RA_EVENT_GRADIENTS + 1) * parts : 0;
 }
 
 /* Host memory of the plan: struct ra_cuda and its arrays. */
@@ -187,7 +193,7 @@ static void release(struct ra_plan *plan, bool unused)
             cudaStreamDestroy(streams[i]);
     cudaEvent_t events[] = {
         cuda->packed, cuda->keys_left, cuda->keys_arrived, cuda->computed, cuda->gradients_arrived,
-        cuda->summed, cuda->ended,     cuda->left[0],      cuda->left[1],  cuda->left[2],
+        cuda->summed, cuda->ended,     cuda->left[0],      cuda->left[1],  cuda->room_told,
         cuda->now};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i])
@@ -253,7 +259,7 @@ static void begin_device(struct ra_plan *plan)
     cudaEvent_t *events[] = {&cuda->packed,   &cuda->keys_left,         &cuda->keys_arrived,
                              &cuda->computed, &cuda->gradients_arrived, &cuda->summed,
                              &cuda->ended,    &cuda->left[0],           &cuda->left[1],
-                             &cuda->left[2]};
+                             &cuda->room_told};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         RA_DO(plan, cudaEventCreateWithFlags(events[i], cudaEventDisableTiming));
 
@@ -343,6 +349,7 @@ static enum ra_status create(struct ra_plan *plan, char *error)
 
 static const struct ra_backend backend = {.place = "a GPU",
                                           .check_address = check_address,
+                                          .own_gradients_stay = true,
                                           .create = create,
                                           .connect = ra_cuda_connect,
                                           .bytes = bytes_of,

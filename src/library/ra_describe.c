@@ -24,9 +24,10 @@ static struct work find_hop(const struct ra_plan *plan, int rank, int step, bool
     *hop = (struct ra_hop){.distance = ring->schedule.hop[step],
                            .origin = ra_ring_origin(ring, rank, step)};
 
-    /* The messages: keys go on, if they do; their gradients go with them, or home. */
+    /* The messages: keys go on, if they do; their gradients go with them, or home, or stay there. */
     bool onward = ra_ring_sends(ring, rank, step);
-    bool gradients = backward && (onward || ra_ring_sends_home(ring, rank, step));
+    bool stay = step == 0 && plan->backend->own_gradients_stay;
+    bool gradients = backward && ((onward && !stay) || ra_ring_sends_home(ring, rank, step));
     hop->messages = onward + gradients;
     hop->bytes = rows * (onward * ring->key_bytes + gradients * ring->gradient_bytes);
 

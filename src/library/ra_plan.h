@@ -37,6 +37,9 @@ struct ra_backend {
     enum ra_status (*check_address)(const struct ra_plan *plan, const char *array,
                                     const void *address, char *error);
 
+    /* In the backward a rank's share of the gradients of its own keys is not sent. */
+    bool own_gradients_stay;
+
     /* Takes what the plan needs to compute, and sets `own`. A plan to look at needs no memory for
      * arrays. If it fails, there is nothing to free. */
     enum ra_status (*create)(struct ra_plan *plan, char *error);

@@ -56,7 +56,7 @@ struct work {
     enum { NOT_CALLED, CALLED, RETURNED } call;
     struct ra_kernel kernel;
     struct ra_signal signal;
-    struct ra_tensor out, in;
+    struct ra_tensor out, in, plus;
     int64_t batch, rows, heads, dim;
 };
 
@@ -896,36 +896,37 @@ static bool write_delta(struct work *work)
 RETURNS(ra_kernel_delta(const struct ra_kernel *kernel, cudaStream_t stream),
         launch((struct work){.run = write_delta, .kernel = *kernel}, stream))
 
-/* To `out` out of `in`, or with `value` added to what is there. */
+/* To `out` out of `in` and, if it is there, `plus`. */
 static bool copy_numbers(struct work *work)
 {
     int64_t rows = work->rows, D = work->dim;
     for (int64_t i = 0; i < work->batch * work->heads; i++) {
         int64_t b = i / work->heads, h = i % work->heads;
         float *from = copy_of(work->in, rows, D, b, h);
-        const float *before = work->value ? copy_of(work->out, rows, D, b, h) : NULL;
-        for (int64_t e = 0; before && e < rows * D; e++)
-            from[e] += before[e];
+        const float *plus = copy_of(work->plus, rows, D, b, h);
+        for (int64_t e = 0; work->plus.data && e < rows * D; e++)
+            from[e] += plus[e];
         put_back(work->out, rows, D, b, h, from);
         free_copies();
     }
     return true;
 }
 
-static cudaError_t launch_copy(bool adds, struct ra_tensor to, struct ra_tensor from, int64_t batch,
-                               int64_t rows, int64_t heads, int64_t dim, cudaStream_t stream)
-{
-    struct work work = {.run = copy_numbers, .value = adds, .out = to, .in = from};
-    work.batch = batch;
-    work.rows = rows;
-    work.heads = heads;
-    work.dim = dim;
-    return launch(work, stream);
-}
+RETURNS(ra_kernel_sum(struct ra_tensor to, struct ra_tensor x, struct ra_tensor y, int64_t batch,
+                      int64_t rows, int64_t heads, int64_t dim, cudaStream_t stream),
+        launch((struct work){.run = copy_numbers,
+                             .out = to,
+                             .in = x,
+                             .plus = y,
+                             .batch = batch,
+                             .rows = rows,
+                             .heads = heads,
+                             .dim = dim},
+               stream))
 
-RETURNS(ra_kernel_copy(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
-                       int64_t heads, int64_t dim, cudaStream_t stream),
-        launch_copy(false, to, from, batch, rows, heads, dim, stream))
-RETURNS(ra_kernel_add(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
-                      int64_t heads, int64_t dim, cudaStream_t stream),
-        launch_copy(true, to, from, batch, rows, heads, dim, stream))
+cudaError_t ra_kernel_copy(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
+                           int64_t heads, int64_t dim, cudaStream_t stream)
+{
+    const struct ra_tensor none = RA_NO_TENSOR;
+    return ra_kernel_sum(to, from, none, batch, rows, heads, dim, stream);
+}

@@ -8,16 +8,17 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { STEPS = 3, PITCH = 58, HIGH = 22, SLOT_PITCH = 17, LEFT = 108 };
+enum { STEPS = 3, HOME = 4, PITCH = 58, HIGH = 22, SLOT_PITCH = 17, LEFT = 108 };
 enum lane { KEYS, CALLER, GRADIENTS, LANES };
 static const char *const lane_names[] = {"keys", "the caller's", "gradients"};
 
 /* How long things last, in pixels: to be read, not to scale. */
 static const double SIGNAL = 14, COPY = 38, LAUNCH = 92, SMALL = 24;
 
-static const char *const slot_fills[] = {FILL(BLUE), FILL(ORANGE), FILL(GREEN), FILL(PURPLE)};
+static const char *const slot_fills[] = {FILL(BLUE), FILL(ORANGE), FILL(GREEN), FILL(PURPLE),
+                                         FILL("#7A5C00")};
 static const char *const pale_fills[] = {FILL(PALE_BLUE), FILL(PALE_ORANGE), FILL("#CFEBE0"),
-                                         FILL("#EBD8E2")};
+                                         FILL("#EBD8E2"), FILL("#EFE3C2")};
 
 /* The panel that is being drawn: where its lanes are, and how far each stream is. */
 static struct {
@@ -124,7 +125,7 @@ static void open_panel(double y, int lanes, int slots, const char *title, const 
 }
 
 static const char *const launches[] = {"launch, hop 0", "launch, hop 1", "launch, hop 2"};
-static const char *const copies[] = {"0 → 1", "1 → 2"}, *const sums[] = {"0 → 3", "1 → 3", "home"};
+static const char *const copies[] = {"0 → 1", "1 → 2"}, *const sums[] = {"", "1 → 3", "home"};
 
 /* The keys of each hop. */
 struct keys {
@@ -176,7 +177,7 @@ static void forward(void)
 static void backward(void)
 {
     struct keys keys = {.comes = {LEFT}};
-    double comes = 0, there = 0, room = 0;
+    double own = 0, comes = 0, there = 0;
     keys.there[0] = task(CALLER, SMALL, -1, -1, "pack");
     for (int step = 0; step < STEPS; step++) {
         int slot = slot_of(step);
@@ -185,45 +186,51 @@ static void backward(void)
         task(CALLER, SMALL, slot, slot, "= 0");
         task(CALLER, LAUNCH, slot, slot, launches[step]);
         leave_keys(&keys, step);
-        if (step > 0) {
+        if (step == 0)
+            own = cleared;
+        if (step > 1) {
             wait_for(GRADIENTS, READY, there);
             event(GRADIENTS, CALLER, "arrived");
             task(CALLER, SMALL, slot, 3, "+ 3");
             stay(3, comes, there, panel.now[CALLER]);
         }
-        event(CALLER, GRADIENTS, "summed");
-        if (step > 0)
-            room = tell(GRADIENTS, ROOM);
+        if (step > 0) {
+            event(CALLER, GRADIENTS, "summed");
+            if (step > 1)
+                tell(GRADIENTS, ROOM);
 
-        /* The last sum goes home, where this GPU's first share was: for it there is always room. */
-        if (step + 1 < STEPS)
-            wait_for(GRADIENTS, ROOM, room);
-        comes = panel.now[GRADIENTS];
-        task(GRADIENTS, COPY, slot, step + 1 < STEPS ? 3 : 0, sums[step]);
-        stay(slot, cleared, cleared, panel.now[GRADIENTS]);
-        there = tell(GRADIENTS, READY);
+            /* For the first sum there has been room since the call before; for the last, which goes home, always. */
+            if (step + 1 < STEPS)
+                wait_for(GRADIENTS, ROOM, 0);
+            comes = panel.now[GRADIENTS];
+            task(GRADIENTS, COPY, slot, step + 1 < STEPS ? 3 : HOME, sums[step]);
+            stay(slot, cleared, cleared, panel.now[GRADIENTS]);
+            there = tell(GRADIENTS, READY);
+        }
         take_keys(&keys, step);
     }
+    task(CALLER, LAUNCH, 0, 0, "rest of hop 0");
     wait_for(GRADIENTS, READY, there);
     event(GRADIENTS, CALLER, "arrived");
-    task(CALLER, SMALL, 0, 0, "write");
-    stay(0, comes, there, panel.now[CALLER]);
+    task(CALLER, SMALL + 10, 0, HOME, "write");
+    stay(0, own, own, panel.now[CALLER]);
+    stay(HOME, comes, there, panel.now[CALLER]);
 }
 
 void draw_streams(const char *source)
 {
     (void)source; /* nothing is read */
-    svg_open(668, "The streams of one GPU in a ring of three",
+    svg_open(685, "The streams of one GPU in a ring of three",
              "Two panels. Forward: the stream of keys and the caller's stream, with launches and "
              "copies coloured by the slots that they use, signals that are written and waited for, "
              "events as arrows from stream to stream, and below when each slot of keys is in use. "
              "Backward: the same with the stream of gradients and the slots of gradients.");
     open_panel(30, 2, 3, "Forward", "one GPU of three; a row is a stream", "keys,");
     forward();
-    open_panel(260, 3, 4, "Backward", "the same, and the gradients one hop behind", "gradients,");
+    open_panel(260, 3, 5, "Backward", "the same, and the gradients one hop behind", "gradients,");
     backward();
 
-    double y = 568;
+    double y = 585;
     static const char *const words[] = {
         "tells the right GPU: your keys (or gradients) are ready", "waits until they are",
         "tells the left GPU: there is room in this slot again", "waits until there is"};
