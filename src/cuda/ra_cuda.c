@@ -128,7 +128,7 @@ static void clear_gradients(struct ra_cuda_call *call, int step)
         RA_DO(plan, cudaMemsetAsync(lost, 0, (size_t)bytes, call->stream));
 }
 
-/* Adds this much, which is as large, to this rank's share: dk and dv, one behind the other. */
+/* Adds as many numbers to this rank's share as it has: dk and dv, one behind the other. */
 static void add_to_share(struct ra_cuda_call *call, int step, float *numbers)
 {
     struct ra_plan *plan = call->plan;
@@ -141,8 +141,8 @@ static void add_to_share(struct ra_cuda_call *call, int step, float *numbers)
                               G, D, call->stream));
 }
 
-/* Adds the sum of the ranks before, which arrives meanwhile, to this rank's share. The first share of a sum is that
- * of step 1: at home it stays. */
+/* Adds the sum of the ranks before, which arrives meanwhile, to this rank's share. There is one from step 2 on: the
+ * share of step 0 has stayed at home. */
 static void add_gradients(struct ra_cuda_call *call, int step)
 {
     struct ra_plan *plan = call->plan;

@@ -17,10 +17,11 @@
  */
 
 /* ra_wait tells config.observe of the last forward and the last backward before it: with
- * RA_EVENT_WORK for each hop, from its first launch to the end of its last; and if GPUs write to
- * each other's memory, with RA_EVENT_KEYS and RA_EVENT_GRADIENTS for what this rank sent at a hop,
- * while the copy engine was at it. RA_EVENT_WAIT does not come. Times are those of the host's clock,
- * right to some tens of microseconds.
+ * RA_EVENT_WORK for each hop, from its first launch to the end of its last, and perhaps once more for
+ * hop 0 of a backward, which leaves some of its work for the end; and if GPUs write to each other's
+ * memory, with RA_EVENT_KEYS and RA_EVENT_GRADIENTS for what this rank sent at a hop, while the copy
+ * engine was at it. RA_EVENT_WAIT does not come. Times are those of the host's clock, right to some
+ * tens of microseconds.
  *
  * Memory of the device is taken when a plan is created, with cudaMalloc, and at no other time. A
  * call may be enqueued while earlier ones run, also on another stream: it waits for them. Calls
