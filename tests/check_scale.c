@@ -570,7 +570,7 @@ START_TEST(misuse)
 }
 END_TEST
 
-/* ---- What was measured: chapter 11f's rings of GPUs, from the rate of one GPU and its link alone. */
+/* ---- What was measured: rings of H200s with k03, from the rate of one GPU and its link alone. */
 
 START_TEST(recorded)
 {
@@ -595,7 +595,7 @@ START_TEST(recorded)
                    : strcmp(layout, "zigzag") == 0 ? RA_ZIGZAG
                                                    : RA_CONTIGUOUS;
 
-        /* Rates in 10^12 operations, two to a multiply-add; NVLink as chapter 11f measured it. */
+        /* Rates in 10^12 operations, two to a multiply-add; NVLink as it was measured. */
         struct ra_scale_machine m = RA_SCALE_MACHINE_INIT;
         m.forward_rate = m.backward_rate = alone / 2 * 1e12;
         m.bandwidth = 389e9;

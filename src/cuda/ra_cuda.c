@@ -110,8 +110,8 @@ static void take_keys(struct ra_cuda_call *call, int step)
 
 /* ---- Gradients. */
 
-/* Sets this rank's share of the gradients of this step's keys to 0, once what lay there has left; or its
- * launch writes them. */
+/* Sets this rank's share of the gradients of this step's keys to 0, once what lay there has left, if it is one that
+ * leaves; or its launch writes them. */
 static void clear_gradients(struct ra_cuda_call *call, int step)
 {
     struct ra_plan *plan = call->plan;
@@ -175,8 +175,8 @@ static void pass_gradients(struct ra_cuda_call *call, int step)
     if (next < ring->schedule.count && ra_ring_receives(ring, rank, next))
         cuda->pass->expect(call, RA_GRADIENTS, next);
 
-    /* A copy engine does one copy at a time. If this one came before the signal of room for keys, all that follows
-     * the signal on its stream would be late by a whole message, and so the next launch. */
+    /* A copy engine does one copy at a time. If this one came before the signal of room for keys of this step, all
+     * that follows the signal on its stream would be late by a whole message, and so the next launch. */
     RA_DO(plan, cudaStreamWaitEvent(cuda->gradients_stream, cuda->room_told, 0));
     if (ra_ring_sends(ring, rank, step))
         cuda->pass->push(call, RA_GRADIENTS, next, timer);
@@ -215,9 +215,9 @@ static void take_gradients(struct ra_cuda_call *call)
 static void fold(struct ra_cuda_call *call, int step, struct ra_cuda_part part)
 {
     struct ra_plan *plan = call->plan;
-    bool left = part.rows.end < ra_ring_rows(&plan->ring, plan->link.rank, step);
-    struct ra_cuda_timer *timer =
-        ra_cuda_timer(plan, call->backward, left ? plan->ring.schedule.count : step, RA_EVENT_WORK);
+    bool is_rest = part.rows.end < ra_ring_rows(&plan->ring, plan->link.rank, step);
+    struct ra_cuda_timer *timer = ra_cuda_timer(
+        plan, call->backward, is_rest ? plan->ring.schedule.count : step, RA_EVENT_WORK);
     if (part.keys)
         ra_cuda_begins(plan, timer, call->stream);
     ra_cuda_fold(call, step, part);

@@ -82,7 +82,7 @@ struct ra_cuda {
     bool connected;
 
     /* Memory of the device, one allocation. The messages are those of plan->ring, but gradients come home to a
-     * place of their own: this rank's share stays in gradients[0], and what comes is added to it at the end. */
+     * place of their own, or in a ring of two steps to gradients[3], which nothing else needs there: this rank's share stays in gradients[0], and what comes is added to it at the end. */
     char *memory;
     float *home;
     int64_t device_bytes;
@@ -171,7 +171,7 @@ bool ra_cuda_note(struct ra_plan *plan, cudaError_t code, const char *call);
 /* The text of the error that was noted. Returns RA_DEVICE. */
 enum ra_status ra_cuda_error(const struct ra_plan *plan, char *error);
 
-/* The timer of a part of a step, or behind the last step of what was left of the first; NULL if nobody
+/* The timer of a part of a step, where the step behind the last stands for what step 0 has left; NULL if nobody
  * observes. And what marks it on a stream, in front of the work and behind it; without a timer they do
  * nothing. */
 struct ra_cuda_timer *ra_cuda_timer(const struct ra_plan *plan, bool backward, int step,

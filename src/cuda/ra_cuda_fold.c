@@ -278,7 +278,7 @@ struct ra_cuda_part ra_cuda_whole(const struct ra_plan *plan, int step)
 int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan)
 {
     /* A key's gradients, 8 bytes for each of its numbers, travel in the time in which a Hopper works on it
-     * for some 2,000 queries, of all heads that read it. A tile has 128 keys; they come in whole waves. The
+     * for some 1,200 queries, of all heads that read it; 2,048 are safe. A tile has 128 keys; they come in whole waves. The
      * first keys are those that most queries see under a causal mask. At least a third stays in the first
      * step, beside which keys travel. */
     enum { QUERIES = 2048, TILE = 128 };

@@ -24,10 +24,10 @@ static int64_t lay_out_staging(const struct ra_plan *plan, int rank, struct ra_c
     for (int i = 0; i < 3; i++)
         cuda->host_keys[i] = ra_arena_take(
             &arena, steps > 1 && i < steps ? (i == 0 ? own : most) * ring->key_bytes : 0);
-    bool backward = !plan->config.forward_only && steps > 1;
-    cuda->host_home = ra_arena_take(&arena, backward ? own * ring->gradient_bytes : 0);
+    bool backward = !plan->config.forward_only && steps > 1, travel = ring->schedule.last[rank] > 0;
+    cuda->host_home = ra_arena_take(&arena, backward && travel ? own * ring->gradient_bytes : 0);
     cuda->host_out = ra_arena_take(&arena, backward ? most * ring->gradient_bytes : 0);
-    cuda->host_in = ra_arena_take(&arena, backward ? most * ring->gradient_bytes : 0);
+    cuda->host_in = ra_arena_take(&arena, backward && steps > 2 ? most * ring->gradient_bytes : 0);
     return arena.used;
 }
 
