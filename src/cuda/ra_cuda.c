@@ -147,7 +147,7 @@ static void add_gradients(struct ra_cuda_call *call, int step)
 {
     struct ra_plan *plan = call->plan;
     const struct ra_cuda *cuda = plan->own;
-    bool comes = ra_cuda_sum_comes(plan, plan->link.rank, step);
+    bool comes = ra_cuda_comes(plan, plan->link.rank, RA_GRADIENTS, step);
     cuda->pass->await(call, RA_GRADIENTS, step);
     if (comes) {
         RA_DO(plan, cudaEventRecord(cuda->gradients_arrived, cuda->gradients_stream));
@@ -170,7 +170,7 @@ static void pass_gradients(struct ra_cuda_call *call, int step)
     int rank = plan->link.rank, next = step + 1;
 
     /* From step 1 on this rank's own gradients may come home at any time. */
-    if (step == 1 && ra_ring_sends(ring, rank, 0))
+    if (step == 1 && ra_cuda_comes(plan, rank, RA_HOME, step))
         cuda->pass->expect(call, RA_HOME, step);
     if (next < ring->schedule.count && ra_ring_receives(ring, rank, next))
         cuda->pass->expect(call, RA_GRADIENTS, next);
@@ -203,7 +203,7 @@ static void take_gradients(struct ra_cuda_call *call)
     if (plan->ring.schedule.count == 1)
         return;
     cuda->pass->await(call, RA_HOME, last_step(&plan->ring, rank));
-    if (!ra_ring_sends(&plan->ring, rank, 0))
+    if (!ra_cuda_comes(plan, rank, RA_HOME, 0))
         return;
     RA_DO(plan, cudaEventRecord(cuda->gradients_arrived, cuda->gradients_stream));
     RA_DO(plan, cudaStreamWaitEvent(call->stream, cuda->gradients_arrived, 0));
@@ -298,7 +298,7 @@ static void write_keys(struct ra_cuda_call *call)
     struct ra_tensor results[2] = {call->x.dk, call->x.dv}, home = RA_NO_TENSOR;
     for (int i = 0; i < 2 && numbers > 0 && !call->in_callers_keys; i++) {
         float *own = plan->ring.gradients[0] + i * numbers;
-        if (ra_ring_sends(&plan->ring, plan->link.rank, 0))
+        if (ra_cuda_comes(plan, plan->link.rank, RA_HOME, 0))
             home = ra_tensor_bnhd(ra_cuda_of(plan)->home + i * numbers, RA_FLOAT32, m, G, c->dim);
         ra_cuda_give_rows(call, RA_KEY_SIDE, results[i],
                           ra_tensor_bnhd(own, RA_FLOAT32, m, G, c->dim), home, G, c->dim);

@@ -81,8 +81,9 @@ struct ra_cuda {
     char why[200]; /* not a better transport */
     bool connected;
 
-    /* Memory of the device, one allocation. The messages are those of plan->ring, but gradients come home to a
-     * place of their own, or in a ring of two steps to gradients[3], which nothing else needs there: this rank's share stays in gradients[0], and what comes is added to it at the end. */
+    /* Memory of the device, one allocation. The messages are those of plan->ring; but this rank's share of the
+     * gradients of its own keys stays in gradients[0], and what the others add comes `home` to a place of its own: in a
+     * ring of two steps to gradients[3], which nothing else needs there. */
     char *memory;
     float *home;
     int64_t device_bytes;
@@ -134,11 +135,14 @@ static inline struct ra_cuda *ra_cuda_of(const struct ra_plan *plan)
     return plan->own;
 }
 
-/* Does the sum of the shares of the ranks before come to a rank for this step? The shares of step 0, which stay at home,
- * are in no sum. */
-static inline bool ra_cuda_sum_comes(const struct ra_plan *plan, int rank, int step)
+/* Does a message of this kind come to a rank for this step? Sums of gradients begin at step 1, as the shares of step 0
+ * stay at home, so they come from step 2 on. What comes home does so once, at whatever step it is sent. */
+static inline bool ra_cuda_comes(const struct ra_plan *plan, int rank, enum ra_message message,
+                                 int step)
 {
-    return step > 1 && ra_ring_receives(&plan->ring, rank, step);
+    if (message == RA_HOME)
+        return ra_ring_sends(&plan->ring, rank, 0);
+    return (message == RA_KEYS || step > 1) && ra_ring_receives(&plan->ring, rank, step);
 }
 
 /* The stream of a kind of message. */

@@ -278,9 +278,9 @@ struct ra_cuda_part ra_cuda_whole(const struct ra_plan *plan, int step)
 int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan)
 {
     /* A key's gradients, 8 bytes for each of its numbers, travel in the time in which a Hopper works on it
-     * for some 1,200 queries, of all heads that read it; 2,048 are safe. A tile has 128 keys; they come in whole waves. The
-     * first keys are those that most queries see under a causal mask. At least a third stays in the first
-     * step, beside which keys travel. */
+     * for some 1,200 queries, of all heads that read it; 2,048 are safe. A tile has 128 keys; they come in
+     * whole waves. The first keys are those that most queries see under a causal mask. At least a third
+     * stays in the first step, beside which keys travel. */
     enum { QUERIES = 2048, TILE = 128 };
     const struct ra_config *c = &plan->config;
     int64_t tiles = (plan->rows[RA_KEY_SIDE] + TILE - 1) / TILE;
@@ -289,7 +289,7 @@ int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan)
     int64_t wave = ra_most(1, ra_cuda_of(plan)->processors / heads);
     int64_t needed = (tiles * QUERIES + queries - 1) / queries;
     int64_t rest = (needed + wave - 1) / wave * wave;
-    bool home = ra_ring_sends(&plan->ring, plan->link.rank, 0) && !ra_cuda_of(plan)->share_lost;
+    bool home = ra_cuda_comes(plan, plan->link.rank, RA_HOME, 0) && !ra_cuda_of(plan)->share_lost;
     return home && 3 * rest <= 2 * tiles ? rest * TILE : 0;
 }
 

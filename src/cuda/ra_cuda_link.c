@@ -150,15 +150,6 @@ static void wait_for_link(struct ra_plan *plan, enum ra_message message)
         ra_cuda_end_plan(plan, RA_LOST, link->error(link->self));
 }
 
-/* Does a message of this step come to this rank? */
-static bool comes(const struct ra_plan *plan, enum ra_message message, int step)
-{
-    int rank = plan->link.rank;
-    return message == RA_HOME   ? ra_ring_sends(&plan->ring, rank, 0)
-           : message == RA_KEYS ? ra_ring_receives(&plan->ring, rank, step)
-                                : ra_cuda_sum_comes(plan, rank, step);
-}
-
 static void await_on_device(struct ra_cuda_call *call, enum ra_message message, int step)
 {
     /* Gradients that left share the way out with those that went home. */
@@ -172,7 +163,7 @@ static void await_on_host(struct ra_cuda_call *call, enum ra_message message, in
 {
     struct ra_plan *plan = call->plan;
     await_on_device(call, message, step);
-    if (!comes(plan, message, step))
+    if (!ra_cuda_comes(plan, plan->link.rank, message, step))
         return;
     struct passed in = incoming(plan, message, step);
     RA_DO(plan, cudaMemcpyAsync(in.device, in.host, (size_t)in.bytes, cudaMemcpyHostToDevice,

@@ -12,13 +12,6 @@ int ra_cuda_sender_of(const struct ra_plan *plan, int rank, int step)
     return ra_ring_rank_at(&plan->ring, rank, -ra_ring_jump(&plan->ring, step - 1));
 }
 
-/* Does a message of this kind, which is not on its way home, come to a rank for this step? */
-static bool comes(const struct ra_plan *plan, int rank, enum ra_message message, int step)
-{
-    return message == RA_KEYS ? ra_ring_receives(&plan->ring, rank, step)
-                              : ra_cuda_sum_comes(plan, rank, step);
-}
-
 /* The message that comes into the same place after that of this step; once round, in the next call.
  * Keys have two places, for odd steps and for even ones; gradients have one. */
 static int next_in_place(const struct ra_plan *plan, int rank, enum ra_message message, int step,
@@ -32,7 +25,7 @@ static int next_in_place(const struct ra_plan *plan, int rank, enum ra_message m
             step = message == RA_KEYS && step % 2 == 0 ? 2 : 1;
             *next_call = true;
         }
-    } while (!comes(plan, rank, message, step));
+    } while (!ra_cuda_comes(plan, rank, message, step));
     return step;
 }
 
@@ -61,10 +54,10 @@ void ra_cuda_begin_signals(struct ra_plan *plan, int *flags)
              * comes before the call ends. */
             int to = ra_ring_rank_at(&plan->ring, rank, ra_ring_jump(&plan->ring, step)),
                 before = step + 1;
-            bool first = comes(plan, to, message, before);
+            bool first = ra_cuda_comes(plan, to, message, before);
             for (before -= message == RA_KEYS ? 2 : 1; before > 0;
                  before -= message == RA_KEYS ? 2 : 1)
-                first = first && !comes(plan, to, message, before);
+                first = first && !ra_cuda_comes(plan, to, message, before);
             flags[flag_of(plan, message, true, step + 1)] = first;
         }
     RA_DO(plan, cudaMemcpy(cuda->table, table, sizeof table, cudaMemcpyHostToDevice));
@@ -181,8 +174,7 @@ static void await(struct ra_cuda_call *call, enum ra_message message, int step)
 {
     struct ra_plan *plan = call->plan;
     int rank = plan->link.rank;
-    if (message == RA_HOME ? !ra_ring_sends(&plan->ring, rank, 0)
-                           : !comes(plan, rank, message, step))
+    if (!ra_cuda_comes(plan, rank, message, step))
         return;
     int from = message == RA_HOME
                    ? ra_ring_rank_at(&plan->ring, rank, plan->ring.schedule.last[rank])
