@@ -9,17 +9,19 @@
 #include "ra_forward.h"
 #include "ra_hopper.h"
 
-/* The shape of a tile: each warpgroup has 64 rows of queries. */
-template <class Type_, int Dim_, int Keys_, int Groups_>
+/* The shape of a tile: each warpgroup has 64 rows of queries. Of k07, a cluster of two blocks of threads may have a
+ * tile in common, half of its rows each. */
+template <class Type_, int Dim_, int Keys_, int Groups_, int Cluster_ = 1>
 struct hopper_tile : forward_tile<Type_, Dim_, 1, Keys_, 4 * Groups_> {
     static constexpr int Groups = Groups_, Query_bytes = 64 * Dim_ * 2, /* of a warpgroup */
-        Key_bytes = Keys_ * Dim_ * 2;
+        Key_bytes = Keys_ * Dim_ * 2, Cluster = Cluster_, Rows = 64 * Groups * Cluster;
 };
 
 /* What the launcher works out, and how TMA finds the rows. */
 struct hopper_forward : forward {
-    CUtensorMap q_map, k_map, v_map;
+    CUtensorMap q_map, k_map, v_map, carry_map;
     int blocks; /* tiles of queries of all heads */
+    bool ahead; /* the carry can be read by TMA, as k06 and k07 do while they still compute */
 };
 
 /* Tiles of keys, from number `first` to before `end`. */
@@ -27,12 +29,12 @@ struct tiles {
     int first, end;
 };
 
-/* What a block of threads has to do: rows of queries, from a0 on, and the tiles of keys that they see. Keys
- * are counted from the first that one of the rows sees, `first`; there are `keys` of them, in `count`
- * tiles, at least one. Row i sees key j when lo <= j - i <= hi and the mask allows it. Tiles have numbers,
- * from `number` on, which is not 0 where a block has several tasks: a warpgroup sees nothing but its tiles
- * `of` [group], and all its rows see every key of the tiles `whole` [group], but for the mask. All of it stays
- * in shared memory, as registers are scarce. */
+/* What a block of threads has to do: rows of queries, from a0 on, and the tiles of keys that they see, or those of the
+ * other block of its cluster. Keys are counted from the first that one of the rows sees, `first`; there are `keys` of
+ * them, in `count` tiles, at least one. Row i sees key j when lo <= j - i <= hi and the mask allows it. Tiles have
+ * numbers, from `number` on, which is not 0 where a block has several tasks: a warpgroup sees nothing but its tiles
+ * `of` [group], and all its rows see every key of the tiles `whole` [group], but for the mask. All of it stays in
+ * shared memory, as registers are scarce. */
 struct hopper_task : task {
     int groups;      /* how many warpgroups have rows, 64 each */
     int64_t rows[3]; /* where those of a warpgroup begin; beyond the last row if it has none */
@@ -54,23 +56,27 @@ RA_DEVICE int last_seen(const struct ra_kernel &x, const struct hopper_task &tas
     return i + task.hi - ra_within_step(task.a0 + i, x.stairs.hi);
 }
 
+/* Of tile `tile` of queries, for the block of this rank in its cluster. */
 template <class Shape>
-RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int block,
+RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int tile, int rank = 0,
                                             int number = 0, int turn = 0)
 {
     constexpr int Groups = Shape::Groups, Keys = Shape::Keys, Far = 1 << 30;
     struct hopper_task task;
-    (struct task &)task = task_of<Shape>(f, block);
+    (struct task &)task = task_of<Shape>(f, tile);
 
     /* If the rows are not enough for whole tiles, the first tile has fewer warpgroups: under a causal mask
      * it has the fewest keys. */
-    int missing = f.tiles * Groups - (int)((f.x.queries + 63) / 64);
-    task.groups = task.a0 == 0 ? Groups - missing : Groups;
+    int groups = Groups * Shape::Cluster,
+        missing = f.tiles * groups - (int)((f.x.queries + 63) / 64);
+    groups -= task.a0 == 0 ? missing : 0;
     task.a0 = ra_most(0, task.a0 - 64 * missing);
-
-    int rows = 64 * task.groups;
     struct ra_range range = ra_keys_seen(f.x.band, f.x.stairs, task.a0,
-                                         ra_least(rows, f.x.queries - task.a0), f.x.keys);
+                                         ra_least(64 * groups, f.x.queries - task.a0), f.x.keys);
+
+    /* From here on all is of this block. */
+    task.groups = max(0, min(Groups, groups - Groups * rank));
+    task.a0 += 64 * Groups * rank;
     int64_t back = task.a0 - range.first;
     task.first = ra_least(range.first, f.x.keys);
     task.number = number;
@@ -105,7 +111,7 @@ RA_DEVICE struct tiles uniform(const struct tiles &x)
 /* The tiles that all warpgroups see whole. */
 RA_DEVICE struct tiles whole_for_all(const struct hopper_task &task)
 {
-    return {ra_uniform(task.whole[task.groups - 1].first), ra_uniform(task.whole[0].end)};
+    return {ra_uniform(task.whole[max(1, task.groups) - 1].first), ra_uniform(task.whole[0].end)};
 }
 
 /* Is this tile, of which the mask allows these keys, one of the `whole` ones? */
@@ -361,14 +367,18 @@ static cudaError_t prepare_hopper(struct hopper_forward *f, const struct ra_kern
     (struct forward &)*f = prepare_forward(x, Shape::Rows);
     f->blocks = (int)(x->batch * x->heads * f->tiles);
     cudaError_t error = ra_make_map(&f->q_map, x->q, x->batch, x->queries, x->heads, x->dim, 64);
+    int keys = Shape::Keys / Shape::Cluster;
     if (error == cudaSuccess)
-        error = ra_make_map(&f->k_map, x->k, x->batch, x->keys, x->key_heads, x->dim, Shape::Keys);
+        error = ra_make_map(&f->k_map, x->k, x->batch, x->keys, x->key_heads, x->dim, keys);
     if (error == cudaSuccess)
-        error = ra_make_map(&f->v_map, x->v, x->batch, x->keys, x->key_heads, x->dim, Shape::Keys);
+        error = ra_make_map(&f->v_map, x->v, x->batch, x->keys, x->key_heads, x->dim, keys);
+    f->ahead = !x->first && ra_in_boxes(x->carry_o, x->queries, x->dim);
+    if (error == cudaSuccess && f->ahead)
+        error = ra_make_map(&f->carry_map, x->carry_o, x->batch, x->queries, x->heads, x->dim, 64);
     return error;
 }
 
-/* Launches `kernel`, a block of so many threads for every tile of queries. */
+/* Launches `kernel`, a block of so many threads, or a cluster, for every tile of queries. */
 template <class Shape, class Memory>
 static cudaError_t launch_hopper(void (*kernel)(struct hopper_forward), int threads,
                                  const struct ra_kernel *x, cudaStream_t stream)
@@ -376,8 +386,9 @@ static cudaError_t launch_hopper(void (*kernel)(struct hopper_forward), int thre
     static_assert(sizeof(Memory) <= 227 << 10, "a GPU has not the shared memory");
     struct hopper_forward f;
     cudaError_t error = prepare_hopper<Shape>(&f, x);
-    return error != cudaSuccess ? error
-                                : ra_launch(kernel, f.blocks, threads, sizeof(Memory), stream, f);
+    return error != cudaSuccess
+               ? error
+               : ra_launch(kernel, Shape::Cluster * f.blocks, threads, sizeof(Memory), stream, f);
 }
 
 /* Calls launch(type, columns) with D rounded up to whole panels, a constant; where these kernels cannot

@@ -326,22 +326,6 @@ RA_DEVICE void begin(struct keys_memory<Shape> &shared, const struct keys_task &
         ra_cluster_barrier();
 }
 
-/* The queries from row a0 on, or this block's half of them, for both; `full` is told, of both. */
-template <class Shape>
-RA_DEVICE void load_half(char *to, const CUtensorMap *map, ra_barrier *full, int a0, int h, int b)
-{
-    constexpr int Rows = Shape::Queries;
-    if (Shape::Blocks == 1) {
-        ra_load_tile<Shape::Dim, Rows>(to, map, full, a0, h, b);
-        return;
-    }
-    int first = Rows / 2 * (blockIdx.x % 2);
-#pragma unroll
-    for (int panel = 0; panel < Shape::Dim / 64; panel++)
-        ra_load_box_twice(to + panel * ra_panel_stride(Rows) + first * RA_PANEL_ROW, map, full,
-                          64 * panel, a0 + first, h, b);
-}
-
 /* Queries have been read: the threads that load may use their place, of both blocks of a pair. To the other block
  * goes one thread of a warp, when all of it are through: it is far. */
 template <class Shape> RA_DEVICE void give_queries(ra_barrier *empty)
@@ -406,8 +390,10 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
             shared.step[stage] = step;
         ra_barrier *full = &shared.full[stage];
         give_full(full, 2 * Shape::Query_bytes, [&]() {
-            load_half<Shape>(shared.q[stage], &f.q, full, a0, h, task.b);
-            load_half<Shape>(shared.d_out[stage], &f.d_out, full, a0, h, task.b);
+            ra_load_tile<Shape::Dim, Shape::Queries, Shape::Blocks>(shared.q[stage], &f.q, full, a0,
+                                                                    h, task.b);
+            ra_load_tile<Shape::Dim, Shape::Queries, Shape::Blocks>(shared.d_out[stage], &f.d_out,
+                                                                    full, a0, h, task.b);
         });
         advance<Shape::Stages>(turn);
     });

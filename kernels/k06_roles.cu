@@ -8,46 +8,9 @@
  */
 #include "k06_roles.h"
 
-template <class Shape> struct shared_memory : roles_memory<Shape> {
-    struct hopper_task task;
-};
-
-template <class Shape>
-__global__ void __launch_bounds__(Shape::Threads + 128, 1)
-    forward_kernel(const __grid_constant__ struct hopper_forward f)
-{
-#if RA_IS_HOPPER
-    extern __shared__ __align__(1024) char bytes[];
-    struct shared_memory<Shape> &shared = *(struct shared_memory<Shape> *)bytes;
-    if (threadIdx.x == 0) {
-        shared.task = hopper_task_of<Shape>(f, blockIdx.x);
-        begin_barriers<Shape>(shared);
-    }
-    __syncthreads();
-    if (shared.task.keys == 0 && !f.x.first && !f.x.last)
-        return;
-
-    int warp = ra_uniform(threadIdx.x / 32);
-    if (warp < 4) {
-        ra_fewer_registers<Shape::Groups == 3 ? 32 : 40>();
-        if (warp == 0)
-            load_tiles<Shape>(shared, f, shared.task, []() {});
-        else
-            clean_values<Shape>(shared, f, shared.task);
-    } else {
-        ra_more_registers<Shape::Groups == 3 ? 160 : 232>();
-        struct carry<Shape> carry;
-        fold_tiles<Shape>(shared, f, shared.task, carry);
-        finish(f, shared.task, first_row(shared.task), carry);
-    }
-#endif
-}
-
 extern "C" cudaError_t ra_k06_forward(const struct ra_kernel *x, cudaStream_t stream)
 {
     return launch_or_k03(x, stream, [=](auto type, auto dim) {
-        typedef shape_of<decltype(type), decltype(dim)::value> Shape;
-        return launch_hopper<Shape, struct shared_memory<Shape>>(forward_kernel<Shape>,
-                                                                 Shape::Threads + 128, x, stream);
+        return launch_tiles<shape_of<decltype(type), decltype(dim)::value>>(x, stream);
     });
 }

@@ -1,5 +1,5 @@
 /* k06_roles: the roles of k06 and k07, for one tile of queries: the warp that loads, the warps that clean the
- * values, and the warpgroups that compute.
+ * values, and the warpgroups that compute; and the kernel in which a block of threads, or a cluster, has one tile.
  *
  * Chapter 11d.
  */
@@ -37,7 +37,8 @@ template <class Shape> struct roles_memory {
 enum { K06_CLEANERS = 3 };
 
 /* By one thread. Full: one thread says how many bytes come. Clean: what is not finite
- * has been taken out of the values. Empty: every warp that reads them is through. */
+ * has been taken out of the values. Empty: every warp that reads them is through; of a cluster those of both
+ * blocks, as what one loads goes to both. */
 template <class Shape> RA_DEVICE void begin_barriers(struct roles_memory<Shape> &shared)
 {
     for (int g = 0; g < Shape::Groups; g++) {
@@ -48,8 +49,8 @@ template <class Shape> RA_DEVICE void begin_barriers(struct roles_memory<Shape> 
         ra_barrier_init(&shared.full_k[i], 1);
         ra_barrier_init(&shared.full_v[i], 1);
         ra_barrier_init(&shared.clean_v[i], K06_CLEANERS);
-        ra_barrier_init(&shared.empty_k[i], Shape::Warps);
-        ra_barrier_init(&shared.empty_v[i], Shape::Warps + K06_CLEANERS);
+        ra_barrier_init(&shared.empty_k[i], Shape::Cluster * Shape::Warps);
+        ra_barrier_init(&shared.empty_v[i], Shape::Cluster * (Shape::Warps + K06_CLEANERS));
     }
     ra_barriers_ready();
 }
@@ -96,8 +97,8 @@ RA_DEVICE void load_keys(struct roles_memory<Shape> &shared, const struct hopper
             for (int w = 0; w < Shape::Words; w++)
                 shared.allowed[number % 4][w] = allowed[w];
         ra_barrier_expect(&shared.full_k[place], Shape::Key_bytes);
-        ra_load_tile<Shape::Dim, Shape::Keys>(shared.k[place], &f.k_map, &shared.full_k[place], b0,
-                                              task.g, task.b);
+        ra_load_tile<Shape::Dim, Shape::Keys, Shape::Cluster>(
+            shared.k[place], &f.k_map, &shared.full_k[place], b0, task.g, task.b);
     }
 }
 
@@ -109,14 +110,19 @@ RA_DEVICE void load_values(struct roles_memory<Shape> &shared, const struct hopp
     ra_barrier_wait(&shared.empty_v[place], parity_of(number) ^ 1);
     if (threadIdx.x % 32 == 0) {
         ra_barrier_expect(&shared.full_v[place], Shape::Key_bytes);
-        ra_load_tile<Shape::Dim, Shape::Keys>(shared.v[place], &f.v_map, &shared.full_v[place], b0,
-                                              task.g, task.b);
+        ra_load_tile<Shape::Dim, Shape::Keys, Shape::Cluster>(
+            shared.v[place], &f.v_map, &shared.full_v[place], b0, task.g, task.b);
     }
 }
 
+/* How many tiles of keys are left when a block of k07 finds out which tile of queries is its next one. If it draws
+ * that earlier, others may have nothing left to draw while it is still far from this one; later, and the answer comes
+ * too late. */
+enum { K07_LEFT = 8 };
+
 /* Keys, queries and values in the order in which there is room and in which they are wanted. A place is
  * filled when all warps have given it back; before its first filling nobody has to. Calls meanwhile() once,
- * when both places are full. */
+ * when both places are full and few tiles are left. */
 template <class Shape, class Meanwhile>
 RA_DEVICE void load_tiles(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
                           const struct hopper_task &task, const Meanwhile &meanwhile)
@@ -132,17 +138,20 @@ RA_DEVICE void load_tiles(struct roles_memory<Shape> &shared, const struct hoppe
 #pragma unroll 1
             for (int group = 1; group < Shape::Groups; group++)
                 load_queries(shared, f, task, group);
-        if (tile == min(1, count - 1))
+        if (tile == max(min(1, count - 1), count - K07_LEFT))
             meanwhile();
     }
 }
 
-/* This warp is through with a place. */
-RA_DEVICE void give(ra_barrier *empty)
+/* This warp is through with a place, which one block has filled, or the two of a cluster. */
+template <int Cluster = 1> RA_DEVICE void give(ra_barrier *empty)
 {
     __syncwarp();
-    if (threadIdx.x % 32 == 0)
+    int lane = threadIdx.x % 32;
+    if (Cluster == 1 && lane == 0)
         ra_barrier_arrive(empty);
+    if (Cluster > 1 && lane < Cluster)
+        ra_barrier_arrive_at(empty, lane);
 }
 
 /* ---- The warps that clean the values. */
@@ -199,7 +208,7 @@ RA_DEVICE void clean_values(struct roles_memory<Shape> &shared, const struct hop
             ra_stores_before_wgmma();
         }
         give(&shared.clean_v[place]);
-        give(&shared.empty_v[place]);
+        give<Shape::Cluster>(&shared.empty_v[place]);
     }
 }
 
@@ -239,7 +248,7 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
     typename Shape::Scores s;
     score<Shape>(s, ra_descriptor(ra_shared(shared.q[group]), 0),
                  ra_descriptor(ra_shared(shared.k[place]), 0));
-    give(&shared.empty_k[place]);
+    give<Shape::Cluster>(&shared.empty_k[place]);
 
     if (!whole) {
         ra_barrier_wait(&shared.full_v[place], parity);
@@ -252,7 +261,7 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
 
     ra_barrier_wait(&shared.full_v[place], parity);
     gather<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v[place]), ra_panel_stride(Keys)));
-    give(&shared.empty_v[place]);
+    give<Shape::Cluster>(&shared.empty_v[place]);
 }
 
 /* A tile of keys that only the other warpgroups see. */
@@ -260,9 +269,9 @@ template <class Shape> RA_DEVICE void pass(struct roles_memory<Shape> &shared, u
 {
     int place = place_of(number), parity = parity_of(number);
     ra_barrier_wait(&shared.full_k[place], parity);
-    give(&shared.empty_k[place]);
+    give<Shape::Cluster>(&shared.empty_k[place]);
     ra_barrier_wait(&shared.full_v[place], parity);
-    give(&shared.empty_v[place]);
+    give<Shape::Cluster>(&shared.empty_v[place]);
 }
 
 /* All tiles of keys, one after the other: in the middle those that this warpgroup sees. */
@@ -284,6 +293,144 @@ RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hoppe
 #pragma unroll 1
     for (; number < task.number + task.count; number++)
         pass(shared, number);
+}
+
+/* ---- One tile, of a block of threads or of two. */
+
+template <class Shape> struct tile_memory : roles_memory<Shape> {
+    struct hopper_task task;
+
+    /* Of a carry that is read ahead: the largest score and the sum of every row. */
+    float largest[Shape::Groups][64], sum[Shape::Groups][64];
+    ra_barrier full_carry[Shape::Groups];
+};
+
+/* The carry is read while the last tiles are multiplied: each of the warps that clean reads it for one warpgroup. Of
+ * D = 256 there is no room. */
+template <class Shape> RA_DEVICE bool reads_ahead(const struct hopper_forward &f)
+{
+    return Shape::Groups == K06_CLEANERS && f.ahead;
+}
+
+/* Where the rows of a warpgroup come to: a place into which no tile of keys or values is loaded any more. There is one
+ * for each. */
+template <class Shape> RA_DEVICE char *place_of_carry(struct tile_memory<Shape> &shared, int group)
+{
+    int place = place_of(shared.task.count + group / 2);
+    return group == 1 ? shared.v[place] : shared.k[place];
+}
+
+/* Rows by TMA, as soon as the place is empty; their sums by all threads of the warp, each of which arrives for
+ * itself. */
+template <class Shape>
+RA_DEVICE void load_carry(struct tile_memory<Shape> &shared, const struct hopper_forward &f,
+                          int group)
+{
+    const struct hopper_task &task = shared.task;
+    int number = task.count + group / 2, lane = threadIdx.x % 32;
+    ra_barrier *empty = group == 1 ? shared.empty_v : shared.empty_k,
+               *full = &shared.full_carry[group];
+    ra_barrier_wait(&empty[place_of(number)], parity_of(number) ^ 1);
+    if (lane == 0) {
+        ra_barrier_expect(full, 64 * Shape::Dim * (int)sizeof(float));
+#pragma unroll
+        for (int panel = 0; panel < Shape::Dim / 32; panel++)
+            ra_load_box(place_of_carry(shared, group) + panel * ra_panel_stride(64), &f.carry_map,
+                        full, 32 * panel, (int)task.rows[group], task.h, task.b);
+    }
+#pragma unroll
+    for (int row = lane; row < 64; row += 32) {
+        float2 sums = sums_before(f.x, task, task.rows[group] + row);
+        shared.largest[group][row] = sums.x;
+        shared.sum[group][row] = sums.y;
+    }
+    ra_barrier_arrive(full);
+}
+
+/* Where a thread that computes finds the carry: there, or in memory. */
+template <class Shape> struct carry_ahead {
+    const struct hopper_forward &f;
+    struct tile_memory<Shape> &shared;
+
+    __device__ __forceinline__ float2 sums_of(int64_t a, int r) const
+    {
+        if (!reads_ahead<Shape>(f))
+            return sums_before(f.x, shared.task, a);
+        int group = group_of(), row = row_of() % 64 + 8 * r;
+        return make_float2(shared.largest[group][row], shared.sum[group][row]);
+    }
+
+    __device__ __forceinline__ void load(float2 (&to)[Shape::Dim / 8], int64_t a, int r) const
+    {
+        if (!reads_ahead<Shape>(f))
+            return carry_in_memory<Shape>{f, shared.task}.load(to, a, r);
+
+        /* In a panel a number of float32 takes the place of two of 16 bits. */
+        const char *place = place_of_carry(shared, group_of());
+        int first = ra_panel_place(row_of() % 64 + 8 * r, 4 * (threadIdx.x % 4), 64);
+#pragma unroll
+        for (int c = 0; c < Shape::Dim / 8; c++)
+            to[c] = *(const float2 *)(place + ra_panel_along(first, 16 * c, 64));
+    }
+};
+
+/* Until the other block of a cluster is through with all places here, it arrives in this block's memory: so this block
+ * must not end. */
+template <class Shape> RA_DEVICE void await_other(struct tile_memory<Shape> &shared)
+{
+    for (int number = shared.task.count; number < shared.task.count + 2; number++) {
+        ra_barrier_wait(&shared.empty_k[place_of(number)], parity_of(number) ^ 1);
+        ra_barrier_wait(&shared.empty_v[place_of(number)], parity_of(number) ^ 1);
+    }
+}
+
+template <class Shape>
+__global__ void __cluster_dims__(Shape::Cluster) __launch_bounds__(Shape::Threads + 128, 1)
+    one_tile(const __grid_constant__ struct hopper_forward f)
+{
+#if RA_IS_HOPPER
+    extern __shared__ __align__(1024) char bytes[];
+    struct tile_memory<Shape> &shared = *(struct tile_memory<Shape> *)bytes;
+    if (threadIdx.x == 0) {
+        shared.task =
+            hopper_task_of<Shape>(f, blockIdx.x / Shape::Cluster, blockIdx.x % Shape::Cluster);
+        for (int g = 0; g < Shape::Groups; g++)
+            ra_barrier_init(&shared.full_carry[g], 1 + 32);
+        begin_barriers<Shape>(shared);
+    }
+    ra_block_barrier<Shape::Cluster>();
+    if (shared.task.keys == 0 && !f.x.first && !f.x.last)
+        return;
+
+    int warp = ra_uniform(threadIdx.x / 32);
+    if (warp < 4) {
+        ra_fewer_registers<Shape::Groups == 3 ? 32 : 40>();
+        if (warp == 0) {
+            load_tiles<Shape>(shared, f, shared.task, []() {});
+            if (Shape::Cluster > 1)
+                await_other(shared);
+        } else {
+            clean_values<Shape>(shared, f, shared.task);
+            if (reads_ahead<Shape>(f))
+                load_carry(shared, f, warp - 1);
+        }
+    } else {
+        ra_more_registers<Shape::Groups == 3 ? 160 : 232>();
+        struct carry<Shape> carry;
+        fold_tiles<Shape>(shared, f, shared.task, carry);
+        if (reads_ahead<Shape>(f))
+            ra_barrier_wait(&shared.full_carry[group_of()], 0);
+        finish(f, shared.task, first_row(shared.task), carry, carry_ahead<Shape>{f, shared});
+    }
+#endif
+}
+
+/* Launches a block for every tile of queries, or a cluster. */
+template <class Shape>
+static cudaError_t launch_tiles(const struct ra_kernel *x, cudaStream_t stream)
+{
+    return launch_hopper<Shape, struct tile_memory<Shape>>(one_tile<Shape>, Shape::Threads + 128, x,
+                                                           stream);
 }
 
 #endif

@@ -178,19 +178,12 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(K06_THREADS, 1
 #endif
 }
 
-/* Do pairs of blocks pay? At D = 128 they gain 1 to 4 %, at D = 64 nothing. But of an odd number of tiles one block has
- * none, and all queries pass that either block sees: under a causal mask more than one alone would see, as here in the
- * middle of the keys. Up to a 32nd of that will do. */
+/* At D = 128 pairs of blocks gain 1 to 4 %, at D = 64 nothing. */
 static bool pairs_pay(const struct ra_kernel *x, int keys)
 {
-    int64_t tiles = (x->keys + keys - 1) / keys, b0 = ra_most(0, x->keys / 2 - keys), seen = 0;
-    struct ra_range both = ra_queries_seeing(x->band, x->stairs, b0, 2 * keys, x->queries);
-    for (int i = 0; i < 2; i++) {
-        struct ra_range one =
-            ra_queries_seeing(x->band, x->stairs, b0 + i * keys, keys, x->queries);
-        seen += ra_most(0, one.end - one.first);
-    }
-    return 32 * (tiles % 2) <= tiles && 32 * (2 * (both.end - both.first) - seen) <= seen;
+    return ra_pairs_pay(x->keys, keys, keys, [=](int64_t b0, int64_t rows) {
+        return ra_queries_seeing(x->band, x->stairs, b0, rows, x->queries);
+    });
 }
 
 /* In the L2 cache: q, d_out, and dq in float32. */

@@ -22,13 +22,13 @@ struct forward_tile : tile<Type_, Dim_, Warps_> {
 /* What the launcher works out once for all threads. */
 struct forward {
     struct ra_kernel x;
-    float factor;      /* a score times this is its power of two */
-    float over_cap;    /* 1 / soft cap */
-    bool plain;        /* that is all: no soft cap, and factor > 0 */
-    bool chunks;       /* rows of q, k and v can be read 16 bytes at a time */
-    bool pairs;        /* rows of o and the carry can be reached two numbers at a time */
-    int tiles;         /* of query rows */
-    int group, sets;   /* H / G; of key/value heads that go together */
+    float factor;    /* a score times this is its power of two */
+    float over_cap;  /* 1 / soft cap */
+    bool plain;      /* that is all: no soft cap, and factor > 0 */
+    bool chunks;     /* rows of q, k and v can be read 16 bytes at a time */
+    bool pairs;      /* rows of o and the carry can be reached two numbers at a time */
+    int tiles;       /* of query rows */
+    int group, sets; /* H / G; of key/value heads that go together */
 };
 
 /* What a block of threads has to do: the tile of query rows from a0 on, of one head. */
@@ -118,18 +118,25 @@ struct merged {
     float here, before, largest, sum;
 };
 
-/* For one row, of which this launch found a largest score, times log2(e), and a sum. At the end of all
- * keys the factors divide by the sum, too. */
-RA_DEVICE struct merged merge(const struct ra_kernel &x, const struct task &task, int64_t a,
-                              float sum, float largest)
+/* What the carry in memory has of row a: the largest score and the sum. */
+RA_DEVICE float2 sums_before(const struct ra_kernel &x, const struct task &task, int64_t a)
+{
+    return a < x.queries ? make_float2(*ra_floats(x.carry_max, task.b, a, task.h),
+                                       *ra_floats(x.carry_sum, task.b, a, task.h))
+                         : make_float2(-CUDART_INF_F, 0);
+}
+
+/* For one row, of which this launch found a largest score, times log2(e), and a sum, and the carry has others. At the
+ * end of all keys the factors divide by the sum, too. */
+RA_DEVICE struct merged merge(const struct ra_kernel &x, float2 before, float sum, float largest)
 {
     struct merged m = {1, 0, largest, sum};
-    if (!x.first && a < x.queries) {
-        float old = *ra_floats(x.carry_max, task.b, a, task.h) * RA_LOG2E;
+    if (!x.first) {
+        float old = before.x * RA_LOG2E;
         m.largest = fmaxf(old, largest);
         m.before = old == -CUDART_INF_F ? 0 : ra_exp2(old - m.largest);
         m.here = largest == -CUDART_INF_F ? 0 : ra_exp2(largest - m.largest);
-        m.sum = sum * m.here + *ra_floats(x.carry_sum, task.b, a, task.h) * m.before;
+        m.sum = sum * m.here + before.y * m.before;
     }
     if (x.last) {
         float over = m.sum == 0 ? 0 : 1 / m.sum;
@@ -197,10 +204,29 @@ RA_DEVICE void load_row(float2 to[Columns], const struct ra_tensor &x, int64_t a
     }
 }
 
+/* Where a thread finds the carry of row a: in memory. Others may bring it nearer, by row r of the thread. */
+template <class Shape> struct carry_in_memory {
+    const struct forward &f;
+    const struct task &task;
+
+    __device__ __forceinline__ float2 sums_of(int64_t a, int r) const
+    {
+        return sums_before(f.x, task, a);
+    }
+
+    __device__ __forceinline__ void load(float2 (&to)[Shape::Dim / 8], int64_t a, int r) const
+    {
+        int column = 2 * (threadIdx.x % 4);
+        load_row<Shape::Dim / 8>(to, f.x.carry_o, ra_place(f.x.carry_o, task.b, a, task.h) + column,
+                                 (int)f.x.dim - column, f.pairs);
+    }
+};
+
 /* Writes this thread's numbers of a row of o, or of the carry: numbers [2 r] and [2 r + 1] of `o`. */
-template <class Shape>
+template <class Shape, class Before>
 RA_DEVICE void store_outputs(const struct forward &f, const struct task &task, int64_t a, int r,
-                             float (&o)[Shape::Dim / 8][4], const struct merged &m)
+                             float (&o)[Shape::Dim / 8][4], const struct merged &m,
+                             const Before &before)
 {
     constexpr int Columns = Shape::Dim / 8;
     typedef typename Shape::Type Type;
@@ -210,7 +236,7 @@ RA_DEVICE void store_outputs(const struct forward &f, const struct task &task, i
     int64_t carry_at = ra_place(x.carry_o, task.b, a, task.h);
     float2 old[Columns] = {};
     if (!x.first)
-        load_row<Columns>(old, x.carry_o, carry_at + column, dim - column, f.pairs);
+        before.load(old, a, r);
 #pragma unroll
     for (int c = 0; c < Columns; c++) {
         o[c][2 * r] = o[c][2 * r] * m.here + old[c].x * m.before;
@@ -231,15 +257,15 @@ RA_DEVICE void store_outputs(const struct forward &f, const struct task &task, i
                          o[c][2 * r + 1]);
 }
 
-/* Row [i][r] of this thread, row a of the queries, with what the carry in memory has. */
+/* Row [i][r] of this thread, with what the carry has: its largest score and its sum. */
 template <class Shape>
-RA_DEVICE struct merged merge_row(const struct forward &f, const struct task &task, int64_t a,
-                                  const struct carry<Shape> &carry, int i, int r)
+RA_DEVICE struct merged merge_row(const struct forward &f, const struct carry<Shape> &carry, int i,
+                                  int r, float2 before)
 {
     float sum = sum_of_row(carry.sum[i][r]);
     if (carry.most[i][r] == RA_LEAST)
         sum = CUDART_NAN_F;
-    struct merged m = merge(f.x, task, a, sum, carry.most[i][r] * f.factor);
+    struct merged m = merge(f.x, before, sum, carry.most[i][r] * f.factor);
 
     /* All four threads of the row have read the carry before one of them writes it. */
     __syncwarp();
@@ -247,22 +273,30 @@ RA_DEVICE struct merged merge_row(const struct forward &f, const struct task &ta
 }
 
 /* Writes all rows of this thread, the first of which is row0. */
-template <class Shape>
+template <class Shape, class Before>
 RA_DEVICE void finish(const struct forward &f, const struct task &task, int64_t row0,
-                      struct carry<Shape> &carry)
+                      struct carry<Shape> &carry, const Before &before)
 {
 #pragma unroll
     for (int i = 0; i < Shape::Blocks; i++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             int64_t a = row0 + 16 * i + 8 * r;
-            struct merged m = merge_row<Shape>(f, task, a, carry, i, r);
+            float2 sums = f.x.first ? make_float2(0, 0) : before.sums_of(a, r);
+            struct merged m = merge_row<Shape>(f, carry, i, r, sums);
             if (a >= f.x.queries)
                 continue;
             if (threadIdx.x % 4 == 0)
                 store_sums(f.x, task, a, m);
-            store_outputs<Shape>(f, task, a, r, carry.o[i], m);
+            store_outputs<Shape>(f, task, a, r, carry.o[i], m, before);
         }
+}
+
+template <class Shape>
+RA_DEVICE void finish(const struct forward &f, const struct task &task, int64_t row0,
+                      struct carry<Shape> &carry)
+{
+    finish(f, task, row0, carry, carry_in_memory<Shape>{f, task});
 }
 
 /* ---- For the host. */

@@ -125,6 +125,15 @@ RA_DEVICE void ra_cluster_barrier(void)
     RA_HOPPER_ONLY("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
+/* Of all threads of the block, or of the cluster if there are more blocks in it. */
+template <int Blocks> RA_DEVICE void ra_block_barrier(void)
+{
+    if (Blocks == 1)
+        __syncthreads();
+    else
+        ra_cluster_barrier();
+}
+
 /* Takes registers from this warpgroup, or gives it more, up to so many for each of its threads. */
 template <int Registers> RA_DEVICE void ra_fewer_registers(void)
 {
@@ -160,14 +169,21 @@ RA_DEVICE void ra_load_box_twice(void *to, const CUtensorMap *map, ra_barrier *b
                  : "memory");
 }
 
-/* A whole tile of `Rows` rows of Dim columns, panel beside panel. The barrier is told of its bytes. */
-template <int Dim, int Rows>
+/* A whole tile of `Rows` rows of Dim columns, panel beside panel. The barrier is told of its bytes. Of a pair of
+ * blocks each loads half of the rows, for both. */
+template <int Dim, int Rows, int Blocks = 1>
 RA_DEVICE void ra_load_tile(char *to, const CUtensorMap *map, ra_barrier *barrier, int row,
                             int head, int batch)
 {
+    int first = Blocks == 1 ? 0 : Rows / 2 * (blockIdx.x % 2);
 #pragma unroll
-    for (int panel = 0; panel < Dim / 64; panel++)
-        ra_load_box(to + panel * Rows * 128, map, barrier, 64 * panel, row, head, batch);
+    for (int panel = 0; panel < Dim / 64; panel++) {
+        char *place = to + panel * ra_panel_stride(Rows) + first * RA_PANEL_ROW;
+        if (Blocks == 1)
+            ra_load_box(place, map, barrier, 64 * panel, row, head, batch);
+        else
+            ra_load_box_twice(place, map, barrier, 64 * panel, row + first, head, batch);
+    }
 }
 
 /* The other way: a panel of shared memory to a box of the array. Then, as for copies, the end of a group;
@@ -357,6 +373,22 @@ static cudaError_t ra_make_map(CUtensorMap *map, struct ra_tensor x, int64_t bat
                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* Do pairs of blocks pay, which have tiles of `tile` rows, and share what these see: a range, seen(first, count)? A
+ * pair wastes time where it has fewer rows than two tiles, counted in parts of `part` rows; and where one of the two
+ * sees less, as here in the middle. Up to a 32nd of either will do. */
+template <class Seen> static bool ra_pairs_pay(int64_t rows, int tile, int part, const Seen &seen)
+{
+    int64_t parts = (rows + part - 1) / part, pair = 2 * tile / part,
+            first = ra_most(0, rows / 2 - tile);
+    auto count = [=](int64_t begin, int64_t rows) {
+        struct ra_range range = seen(begin, rows);
+        return ra_most(0, range.end - range.first);
+    };
+    int64_t each = count(first, tile) + count(first + tile, tile);
+    return 32 * ((pair - parts % pair) % pair) <= parts &&
+           32 * (2 * count(first, 2 * tile) - each) <= each;
 }
 
 /* Is the current device one that these instructions are compiled for? */

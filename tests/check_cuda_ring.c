@@ -570,9 +570,9 @@ static void check_kernels(const struct problem *p, struct ra_plan *plan, int ran
         : properties.major != 9      ? "\nkernels: k03\n"
         : p->config.dim % 8          ? "\nkernels: k03, as dim is not a multiple of 8\n"
         : p->config.deterministic || p->config.dim > 128
-            ? "\nkernels: k06 or k07 forward, k06 backward; k03 for arrays not at multiples of "
+            ? "\nkernels: k07 forward, k06 backward; k03 for arrays not at multiples of "
               "16 bytes\n"
-            : "\nkernels: k06 or k07 forward, k07 backward; k03 for arrays not at multiples of "
+            : "\nkernels: k07 forward, k07 backward; k03 for arrays not at multiples of "
               "16 bytes\n";
     ra_plan_describe(plan, ra_plan_rank(plan), text, sizeof text);
     if (!strstr(text, wanted))

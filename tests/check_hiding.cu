@@ -51,6 +51,10 @@ static float __int_as_float(uint32_t bits)
 #define __fsub_rn(x, y) ((x) - (y))
 #define __fdividef(x, y) ((x) / (y))
 #define __cvta_generic_to_shared(x) (size_t)(x)
+#undef __cluster_dims__
+#undef __launch_bounds__
+#define __cluster_dims__(blocks)
+#define __launch_bounds__(threads, blocks)
 using std::isnan;
 using std::max;
 using std::min;
@@ -151,8 +155,9 @@ static void check_band(int n, int m, int64_t lo, int64_t hi, bool has_mask,
     f.tiles = (n + Shape::Rows - 1) / Shape::Rows;
     for (int j = 0; j < m; j++)
         mask[j] = !has_mask || rand() % 64 != 0;
-    for (int block = 0; block < f.tiles; block++) {
-        struct hopper_task task = hopper_task_of<Shape>(f, block, 7, 3);
+    for (int block = 0; block < f.tiles * Shape::Cluster; block++) {
+        struct hopper_task task =
+            hopper_task_of<Shape>(f, block / Shape::Cluster, block % Shape::Cluster, 7, 3);
         for (int number = task.number; number < task.number + task.count; number++) {
             int64_t b0 = task.first + (int64_t)(number - task.number) * Shape::Keys;
             uint32_t allowed[Shape::Words] = {};
@@ -180,7 +185,7 @@ template <class Shape> static void check_bands(void)
         check_band<Shape>(n, m, lo < hi ? lo : hi, lo < hi ? hi : lo, problem % 2,
                           {problem % 3 == 0 ? 0 : step, problem % 3 == 1 ? 0 : step});
     }
-    verdict("hidden scores", Shape::Dim);
+    verdict(Shape::Cluster > 1 ? "hidden scores of a pair" : "hidden scores", Shape::Dim);
 }
 
 /* ---- Values. */
@@ -232,8 +237,10 @@ template <class Shape> static void check_cleaning(void)
 
 template <int Dim> static void check(void)
 {
-    check_bands<struct shape_of<bfloat16, Dim>>();
-    check_cleaning<struct shape_of<bfloat16, Dim>>();
+    typedef struct shape_of<bfloat16, Dim> Shape;
+    check_bands<Shape>();
+    check_bands<struct hopper_tile<bfloat16, Dim, Shape::Keys, Shape::Groups, 2>>();
+    check_cleaning<Shape>();
 }
 
 int main(void)

@@ -665,7 +665,7 @@ static bool run_forward(const struct kernel *kernel, struct arrays *x, const str
     for (int step = p->given_carry; step < p->pieces; step++) {
         struct ra_kernel piece = piece_of(x, &pieces, step, p->pieces);
         if (step % 2 == 1)
-            piece.semaphores = NULL; /* tiles in fixed shares, too */
+            piece.semaphores = NULL; /* without, k07 draws no tiles */
         if (!launched(kernel, p, "forward", kernel->rung->forward(&piece, 0)))
             return false;
         if (p->check_carry && !piece.last && !carry_is_right(kernel, x, s, &pieces, step + 1))
@@ -1005,18 +1005,27 @@ static void try_stairs(void)
     }
 }
 
-/* So many queries, or keys that all see, that k07's blocks go in pairs: where a band cuts tiles, and where the last
- * block of a head has no keys. */
+/* Where k07's blocks go in pairs: backward, where there are so many queries, or keys that all see; forward, where tiles
+ * of queries are even in number, or many, and there are many keys, or a carry. A band cuts tiles; the last block of
+ * keys of a head has none, and of rows the first pair of a head has a single warpgroup. */
 static void try_pairs(void)
 {
-    static const int64_t rows[] = {4500, 4500, 4500, 70}, keys[] = {129, 256, 200, 4100};
-    for (int i = 0; i < 4; i++) {
-        struct problem p = ordinary("pairs", rows[i], keys[i]);
+    static const struct {
+        int64_t rows, keys, dim;
+        int pieces;
+        bool causal;
+    } shapes[] = {{4500, 129, 128, 1, true},  {4500, 256, 72, 1, true},   {4500, 200, 72, 1, false},
+                  {70, 4100, 72, 1, false},   {384, 4300, 128, 1, false}, {380, 7000, 72, 1, true},
+                  {768, 900, 128, 3, false},  {384, 500, 64, 2, false},   {250, 4200, 200, 1, true},
+                  {12300, 300, 128, 2, false}};
+    for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++) {
+        struct problem p = ordinary("pairs", shapes[i].rows, shapes[i].keys);
         p.seed = (uint64_t)(9600 + i);
-        p.dim = i == 0 ? 128 : 72;
-        p.mask = i > 1 ? RANDOM : NO_MASK;
+        p.dim = shapes[i].dim;
+        p.pieces = shapes[i].pieces;
+        p.mask = i > 1 && i != 4 ? RANDOM : NO_MASK;
         p.softcap = i == 2 ? 5 : 0;
-        p.band.hi = i < 2 ? 90 : RA_BAND_FAR;
+        p.band.hi = !shapes[i].causal ? RA_BAND_FAR : i < 2 ? 90 : p.m - p.n;
         p.band.lo = i == 2 ? -4300 : -RA_BAND_FAR;
         try(&p);
     }
@@ -1115,10 +1124,11 @@ static void try_features(void)
 /* The carry: in any number of pieces, in any order, through empty ones. */
 static void try_carries(void)
 {
+    static const int64_t rows[] = {130, 380, 250};
     for (int i = 0; i < (quick ? 8 : 60); i++) {
-        struct problem p = ordinary("carry", 130, 333);
+        struct problem p = ordinary("carry", rows[i % 7 % 3], 333);
         p.seed = (uint64_t)(5000 + i);
-        p.dim = i % 3 == 0 ? 128 : i % 3 == 1 ? 64 : 80;
+        p.dim = i % 10 == 9 ? 200 : i % 3 == 0 ? 128 : i % 3 == 1 ? 64 : 80;
         p.batch = 1 + i % 2;
         p.heads = 2;
         p.key_heads = 1 + i / 2 % 2;

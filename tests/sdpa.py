@@ -36,11 +36,6 @@ def shape_name(B, H, G, n):
     return f"{B}x{heads}x{rows}"
 
 
-def launched(step, tokens):
-    """The kernel that the library launches: as src/cuda/ra_cuda_fold.c has it."""
-    return "k06" if step == "forward" and tokens > 4096 else "k07"
-
-
 def fail(text):
     sys.exit(f"{os.path.basename(sys.argv[0]).removesuffix('.py')}: {text}")
 
@@ -190,7 +185,7 @@ def in_another_order(names, turn):
     return names[first:] + names[:first]
 
 
-def measure(torch, ours, rung, backends, shape, type_name, mask, step, copies, options):
+def measure(torch, ours, backends, shape, type_name, mask, step, copies, options):
     """The lines' milliseconds by name, and the GPU's state in our turns."""
     B, H, G, n, D = shape
     label = f"{step} {shape_name(B, H, G, n)} d{D} {mask} {type_name}"
@@ -202,7 +197,7 @@ def measure(torch, ours, rung, backends, shape, type_name, mask, step, copies, o
         for name in in_another_order(list(times), turn):
             try:
                 if name == "ours":
-                    ms, *state = ours.turn(rung, label)
+                    ms, *state = ours.turn(options.rung, label)
                     states.append(state)
                 else:
                     ms = peers[name].turn(step, options.repeat)
@@ -217,8 +212,9 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="TEXT",
                         help="only lines with this text, such as 'forward 1x16x16k d128 full'")
-    parser.add_argument("--rung", help="which of our kernels, such as k06, whose backward is "
-                             "deterministic (that which the library launches)")
+    parser.add_argument("--rung", default="k07",
+                        help="which of our kernels, such as k06, whose backward is deterministic "
+                             "(k07, which the library launches)")
     parser.add_argument("--turns", type=int, default=5, metavar="T", help="turns of each (5)")
     parser.add_argument("--repeat", type=int, default=10, metavar="N", help="calls of a turn (10)")
     parser.add_argument("--no-fa2", action="store_true", help="cuDNN alone")
@@ -248,12 +244,11 @@ def main():
                     continue
                 kind = {"bf16": torch.bfloat16, "fp16": torch.float16}[type_name]
                 copies = copies or copies_of(torch, shape, kind)
-                rung = options.rung or launched(step, n)
-                times, state = measure(torch, ours, rung, backends, shape, type_name, mask, step, copies,
+                times, state = measure(torch, ours, backends, shape, type_name, mask, step, copies,
                                        options)
                 work = 4e-9 * B * H * n * n * D * (0.5, 1)[mask == "full"] * (1, 2.5)[step != "forward"]
                 rates = {name: work / statistics.median(ms) for name, ms in times.items()}
-                row = [step, shape_name(B, H, G, n), f"d{D}", mask, type_name, rung]
+                row = [step, shape_name(B, H, G, n), f"d{D}", mask, type_name, options.rung]
                 row += [f"{rates[name]:.1f}" if name in rates else "-"
                         for name in ("FA2", "cuDNN", "ours")]
                 row += ratio_and_spread(times["ours"], times.get("cuDNN", ()))

@@ -13,9 +13,6 @@
 #include "ra_range.h"
 #include "ra_signal.h"
 
-/* Up to so many keys k07's forward is faster than k06's. */
-enum { RA_CUDA_FEW_KEYS = 4096 };
-
 /* ---- How messages pass. */
 
 /* Another rank's memory, as this one writes to it. */

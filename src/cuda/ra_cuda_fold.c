@@ -111,8 +111,7 @@ static struct ra_tensor lost_of(const struct ra_cuda_call *call, float *lost, in
     return width == 1 ? ra_tensor_bhn(lost, n, H) : ra_tensor_bnhd(lost, RA_FLOAT32, n, H, width);
 }
 
-/* Launches the forward of these queries and keys, in pieces of the keys that are added up well: k07's for
- * few keys, as it loads queries while it writes outputs; otherwise k06's. */
+/* Launches the forward of these queries and keys, in pieces of the keys that are added up well. */
 static void launch_forward(struct ra_cuda_call *call, const struct ra_kernel *whole)
 {
     struct ra_plan *plan = call->plan;
@@ -125,10 +124,8 @@ static void launch_forward(struct ra_cuda_call *call, const struct ra_kernel *wh
         piece.last = whole->last && b >= whole->keys;
         if (type == RA_FLOAT32)
             RA_DO(plan, ra_k02_forward(&piece, call->stream));
-        else if (piece.keys <= RA_CUDA_FEW_KEYS)
-            RA_DO(plan, ra_k07_forward(&piece, call->stream));
         else
-            RA_DO(plan, ra_k06_forward(&piece, call->stream));
+            RA_DO(plan, ra_k07_forward(&piece, call->stream));
     } while (b < whole->keys);
 }
 

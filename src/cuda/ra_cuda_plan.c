@@ -146,8 +146,8 @@ static const char *kernels_of(const struct ra_plan *plan)
     if (c->dim % 8)
         return "k03, as dim is not a multiple of 8";
     return c->deterministic || c->dim > 128
-               ? "k06 or k07 forward, k06 backward; k03 for arrays not at multiples of 16 bytes"
-               : "k06 or k07 forward, k07 backward; k03 for arrays not at multiples of 16 bytes";
+               ? "k07 forward, k06 backward; k03 for arrays not at multiples of 16 bytes"
+               : "k07 forward, k07 backward; k03 for arrays not at multiples of 16 bytes";
 }
 
 static int describe(const struct ra_plan *plan, int rank, char *text, size_t size)

@@ -261,8 +261,8 @@ void bench_kernels(void)
     for (int i = RA_K03; i < RA_K06 && !bench.quick; i++)
         lines(&ra_ladder[i], (struct shape){1, 16384, 16, 16, 128}, RA_BFLOAT16);
 
-    /* What the library launches on compute capability 9.0, on problems that fill the GPU: the forward of
-     * k06, of few keys k07's; the backward of k07, and of k06, which is deterministic and takes D = 256. */
+    /* What the library launches on compute capability 9.0, on problems that fill the GPU: k07; and backward k06,
+     * which is deterministic and takes D = 256. */
     static const struct shape shapes[] = {
         {4, 4096, 16, 16, 128},  {4, 4096, 32, 32, 64},  {16, 1024, 16, 16, 128},
         {1, 16384, 16, 16, 128}, {1, 65536, 4, 4, 128},  {1, 16384, 32, 8, 128},

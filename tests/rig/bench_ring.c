@@ -35,11 +35,10 @@ static struct spread rate_alone(struct shape shape, int p)
 {
     struct set sets[MOST_SETS];
     const struct pass *pass = &passes[2 * p];
-    int count = sets_make(sets, &ra_ladder[RA_K06], shape, RA_BFLOAT16);
+    int count = sets_make(sets, &ra_ladder[RA_K07], shape, RA_BFLOAT16);
     for (int i = 0; i < count; i++) {
         sets[i].kernel.band = (struct ra_band){-RA_BAND_FAR, 0};
         forward(&sets[i]);
-        sets[i].rung = &ra_ladder[p == 0 ? RA_K06 : RA_K07];
     }
     MPI_Barrier(MPI_COMM_WORLD);
     double ms = measure(pass->run, sets, count, bench.repeats * rig.ranks);

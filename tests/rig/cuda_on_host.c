@@ -844,8 +844,6 @@ RETURNS(ra_k02_forward(const struct ra_kernel *kernel, cudaStream_t stream),
         launch_kernel(false, false, false, kernel, stream))
 RETURNS(ra_k02_backward(const struct ra_kernel *kernel, cudaStream_t stream),
         launch_kernel(false, true, false, kernel, stream))
-RETURNS(ra_k06_forward(const struct ra_kernel *kernel, cudaStream_t stream),
-        launch_kernel(true, false, false, kernel, stream))
 RETURNS(ra_k07_forward(const struct ra_kernel *kernel, cudaStream_t stream),
         launch_kernel(true, false, true, kernel, stream))
 RETURNS(ra_k07_backward(const struct ra_kernel *kernel, cudaStream_t stream),
