@@ -9,8 +9,8 @@
 #include "ra_forward.h"
 #include "ra_hopper.h"
 
-/* The shape of a tile: each warpgroup has 64 rows of queries. Of k07, a cluster of two blocks of threads may have a
- * tile in common, half of its rows each. */
+/* The shape of a tile: each warpgroup has 64 rows of queries. In k07 two blocks of threads, a cluster, may share a
+ * tile: each has half of its rows. */
 template <class Type_, int Dim_, int Keys_, int Groups_, int Cluster_ = 1>
 struct hopper_tile : forward_tile<Type_, Dim_, 1, Keys_, 4 * Groups_> {
     static constexpr int Groups = Groups_, Query_bytes = 64 * Dim_ * 2, /* of a warpgroup */
@@ -19,9 +19,8 @@ struct hopper_tile : forward_tile<Type_, Dim_, 1, Keys_, 4 * Groups_> {
 
 /* What the launcher works out, and how TMA finds the rows. */
 struct hopper_forward : forward {
-    CUtensorMap q_map, k_map, v_map, carry_map;
+    CUtensorMap q_map, k_map, v_map;
     int blocks; /* tiles of queries of all heads */
-    bool ahead; /* the carry can be read by TMA, as k06 and k07 do while they still compute */
 };
 
 /* Tiles of keys, from number `first` to before `end`. */
@@ -29,12 +28,12 @@ struct tiles {
     int first, end;
 };
 
-/* What a block of threads has to do: rows of queries, from a0 on, and the tiles of keys that they see, or those of the
- * other block of its cluster. Keys are counted from the first that one of the rows sees, `first`; there are `keys` of
- * them, in `count` tiles, at least one. Row i sees key j when lo <= j - i <= hi and the mask allows it. Tiles have
- * numbers, from `number` on, which is not 0 where a block has several tasks: a warpgroup sees nothing but its tiles
- * `of` [group], and all its rows see every key of the tiles `whole` [group], but for the mask. All of it stays in
- * shared memory, as registers are scarce. */
+/* What a block of threads has to do: rows of queries, from a0 on, and the tiles of keys that these rows see, or those
+ * of the other block of the cluster. Keys are counted from the first that one of the rows sees, `first`; there are
+ * `keys` of them, in `count` tiles, at least one. Row i sees key j when lo <= j - i <= hi and the mask allows it.
+ * Tiles have numbers, from `number` on, which is not 0 where a block has several tasks: a warpgroup sees nothing but
+ * its tiles `of` [group], and all its rows see every key of the tiles `whole` [group], but for the mask. All of it
+ * stays in shared memory, as registers are scarce. */
 struct hopper_task : task {
     int groups;      /* how many warpgroups have rows, 64 each */
     int64_t rows[3]; /* where those of a warpgroup begin; beyond the last row if it has none */
@@ -372,13 +371,10 @@ static cudaError_t prepare_hopper(struct hopper_forward *f, const struct ra_kern
         error = ra_make_map(&f->k_map, x->k, x->batch, x->keys, x->key_heads, x->dim, keys);
     if (error == cudaSuccess)
         error = ra_make_map(&f->v_map, x->v, x->batch, x->keys, x->key_heads, x->dim, keys);
-    f->ahead = !x->first && ra_in_boxes(x->carry_o, x->queries, x->dim);
-    if (error == cudaSuccess && f->ahead)
-        error = ra_make_map(&f->carry_map, x->carry_o, x->batch, x->queries, x->heads, x->dim, 64);
     return error;
 }
 
-/* Launches `kernel`, a block of so many threads, or a cluster, for every tile of queries. */
+/* Launches `kernel`, a block of so many threads for every tile of queries. */
 template <class Shape, class Memory>
 static cudaError_t launch_hopper(void (*kernel)(struct hopper_forward), int threads,
                                  const struct ra_kernel *x, cudaStream_t stream)
@@ -386,9 +382,8 @@ static cudaError_t launch_hopper(void (*kernel)(struct hopper_forward), int thre
     static_assert(sizeof(Memory) <= 227 << 10, "a GPU has not the shared memory");
     struct hopper_forward f;
     cudaError_t error = prepare_hopper<Shape>(&f, x);
-    return error != cudaSuccess
-               ? error
-               : ra_launch(kernel, Shape::Cluster * f.blocks, threads, sizeof(Memory), stream, f);
+    return error != cudaSuccess ? error
+                                : ra_launch(kernel, f.blocks, threads, sizeof(Memory), stream, f);
 }
 
 /* Calls launch(type, columns) with D rounded up to whole panels, a constant; where these kernels cannot

@@ -297,6 +297,12 @@ RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hoppe
 
 /* ---- One tile, of a block of threads or of two. */
 
+/* Where TMA finds the carry, if it can read it. */
+struct tile_forward : hopper_forward {
+    CUtensorMap carry_map;
+    bool ahead;
+};
+
 template <class Shape> struct tile_memory : roles_memory<Shape> {
     struct hopper_task task;
 
@@ -307,7 +313,7 @@ template <class Shape> struct tile_memory : roles_memory<Shape> {
 
 /* The carry is read while the last tiles are multiplied: each of the warps that clean reads it for one warpgroup. Of
  * D = 256 there is no room. */
-template <class Shape> RA_DEVICE bool reads_ahead(const struct hopper_forward &f)
+template <class Shape> RA_DEVICE bool reads_ahead(const struct tile_forward &f)
 {
     return Shape::Groups == K06_CLEANERS && f.ahead;
 }
@@ -323,9 +329,12 @@ template <class Shape> RA_DEVICE char *place_of_carry(struct tile_memory<Shape> 
 /* Rows by TMA, as soon as the place is empty; their sums by all threads of the warp, each of which arrives for
  * itself. */
 template <class Shape>
-RA_DEVICE void load_carry(struct tile_memory<Shape> &shared, const struct hopper_forward &f,
+RA_DEVICE void load_carry(struct tile_memory<Shape> &shared, const struct tile_forward &f,
                           int group)
 {
+    static_assert(Shape::Groups != K06_CLEANERS ||
+                      64 * Shape::Dim * (int)sizeof(float) <= Shape::Key_bytes,
+                  "the carry of a warpgroup does not fit into a place");
     const struct hopper_task &task = shared.task;
     int number = task.count + group / 2, lane = threadIdx.x % 32;
     ra_barrier *empty = group == 1 ? shared.empty_v : shared.empty_k,
@@ -349,7 +358,7 @@ RA_DEVICE void load_carry(struct tile_memory<Shape> &shared, const struct hopper
 
 /* Where a thread that computes finds the carry: there, or in memory. */
 template <class Shape> struct carry_ahead {
-    const struct hopper_forward &f;
+    const struct tile_forward &f;
     struct tile_memory<Shape> &shared;
 
     __device__ __forceinline__ float2 sums_of(int64_t a, int r) const
@@ -386,7 +395,7 @@ template <class Shape> RA_DEVICE void await_other(struct tile_memory<Shape> &sha
 
 template <class Shape>
 __global__ void __cluster_dims__(Shape::Cluster) __launch_bounds__(Shape::Threads + 128, 1)
-    one_tile(const __grid_constant__ struct hopper_forward f)
+    one_tile(const __grid_constant__ struct tile_forward f)
 {
 #if RA_IS_HOPPER
     extern __shared__ __align__(1024) char bytes[];
@@ -429,8 +438,18 @@ __global__ void __cluster_dims__(Shape::Cluster) __launch_bounds__(Shape::Thread
 template <class Shape>
 static cudaError_t launch_tiles(const struct ra_kernel *x, cudaStream_t stream)
 {
-    return launch_hopper<Shape, struct tile_memory<Shape>>(one_tile<Shape>, Shape::Threads + 128, x,
-                                                           stream);
+    static_assert(sizeof(struct tile_memory<Shape>) <= 227 << 10,
+                  "a GPU has not the shared memory");
+    struct tile_forward f;
+    cudaError_t error = prepare_hopper<Shape>(&f, x);
+    f.ahead =
+        Shape::Groups == K06_CLEANERS && !x->first && ra_in_boxes(x->carry_o, x->queries, x->dim);
+    if (error == cudaSuccess && f.ahead)
+        error = ra_make_map(&f.carry_map, x->carry_o, x->batch, x->queries, x->heads, x->dim, 64);
+    return error != cudaSuccess
+               ? error
+               : ra_launch(one_tile<Shape>, Shape::Cluster * f.blocks, Shape::Threads + 128,
+                           sizeof(struct tile_memory<Shape>), stream, f);
 }
 
 #endif

@@ -3,8 +3,8 @@
  *
  * Chapter 11d. New here: while the outputs of a tile are written, the queries and the first keys of the
  * next one are loaded; a warpgroup that is through begins the next one while others are not; and outputs
- * leave by TMA, in whole rows, while the next tile is computed. Where tiles take longer, this gains nothing:
- * there two neighbouring blocks share their keys, each loading half of them for both.
+ * leave by TMA, in whole rows, while the next tile is computed. Where a tile takes long, this gains nothing:
+ * there two neighbouring blocks share a tile of twice the rows, and each loads half of the keys for both.
  */
 #include "k06_roles.h"
 
@@ -47,7 +47,7 @@ RA_DEVICE void note_task(struct hopper_task &task, const struct persistent_forwa
         task.count = 0;
 }
 
-/* The warp that loads. It works out the next task while this one's first tiles are computed. The other warps
+/* The warp that loads. It works out the next task while this one's last tiles are computed. The other warps
  * read a task when its first keys, or values, have arrived; after the last task both are said to be there,
  * but the task has no tiles. */
 template <class Shape>
@@ -203,12 +203,12 @@ template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cuda
                      sizeof(struct shared_memory<Shape>), stream, f);
 }
 
-/* Of so few keys, the outputs of a tile take a good part of the time; and 176 are too large a part: the last tile has
- * mostly less. */
+/* With so few keys the outputs take a good part of the time; and of 176, with D = 64, the last tile has mostly less. */
 enum { K07_FEW_KEYS = 4096 };
 
-/* One tile after the other pays where there are few keys, and does without a carry. Elsewhere each tile has a block of
- * its own, as in k06, or two tiles a pair: at D = 128 that gains 1 to 4 %, at D = 256 2 to 4 %, at D = 64 nothing. */
+/* One tile after the other pays where there are few keys, and no carry. Elsewhere each tile has a block of its own, as in
+ * k06; or a pair of blocks has a tile of twice the rows: at D = 128 that gains 1 to 4 %, at D = 256 2 to 4 %, at D = 64
+ * nothing. */
 extern "C" cudaError_t ra_k07_forward(const struct ra_kernel *x, cudaStream_t stream)
 {
     return launch_or_k03(x, stream, [=](auto type, auto dim) {
@@ -217,11 +217,10 @@ extern "C" cudaError_t ra_k07_forward(const struct ra_kernel *x, cudaStream_t st
         typedef shape_of<Type, Dim> Shape;
         if (x->first && x->last && x->semaphores && x->keys <= K07_FEW_KEYS)
             return launch<hopper_tile<Type, Dim, Dim == 256 ? 64 : 128, Shape::Groups>>(x, stream);
-        auto seen = [=](int64_t a0, int64_t rows) {
-            return ra_keys_seen(x->band, x->stairs, a0, rows, x->keys);
-        };
         if constexpr (Dim > 64)
-            if (ra_pairs_pay(x->queries, Shape::Rows, 64, seen))
+            if (ra_pairs_pay(x->queries, Shape::Rows, 64, [=](int64_t a0, int64_t rows) {
+                    return ra_keys_seen(x->band, x->stairs, a0, rows, x->keys);
+                }))
                 return launch_tiles<hopper_tile<Type, Dim, Shape::Keys, Shape::Groups, 2>>(x,
                                                                                            stream);
         return ra_k06_forward(x, stream);

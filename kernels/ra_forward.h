@@ -126,8 +126,8 @@ RA_DEVICE float2 sums_before(const struct ra_kernel &x, const struct task &task,
                          : make_float2(-CUDART_INF_F, 0);
 }
 
-/* For one row, of which this launch found a largest score, times log2(e), and a sum, and the carry has others. At the
- * end of all keys the factors divide by the sum, too. */
+/* For one row, of which this launch found a largest score, times log2(e), and a sum, `before` being
+ * those of the carry. At the end of all keys the factors divide by the sum, too. */
 RA_DEVICE struct merged merge(const struct ra_kernel &x, float2 before, float sum, float largest)
 {
     struct merged m = {1, 0, largest, sum};
@@ -204,7 +204,8 @@ RA_DEVICE void load_row(float2 to[Columns], const struct ra_tensor &x, int64_t a
     }
 }
 
-/* Where a thread finds the carry of row a: in memory. Others may bring it nearer, by row r of the thread. */
+/* Where a thread finds the carry of row a, its row r: in memory. Another type with these two functions may have it
+ * nearer by. */
 template <class Shape> struct carry_in_memory {
     const struct forward &f;
     const struct task &task;

@@ -175,6 +175,8 @@ template <int Dim, int Rows, int Blocks = 1>
 RA_DEVICE void ra_load_tile(char *to, const CUtensorMap *map, ra_barrier *barrier, int row,
                             int head, int batch)
 {
+    static_assert(Blocks == 1 || (Blocks == 2 && Rows % 16 == 0),
+                  "not two halves of whole swizzles");
     int first = Blocks == 1 ? 0 : Rows / 2 * (blockIdx.x % 2);
 #pragma unroll
     for (int panel = 0; panel < Dim / 64; panel++) {
@@ -375,9 +377,9 @@ static cudaError_t ra_make_map(CUtensorMap *map, struct ra_tensor x, int64_t bat
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-/* Do pairs of blocks pay, which have tiles of `tile` rows, and share what these see: a range, seen(first, count)? A
- * pair wastes time where it has fewer rows than two tiles, counted in parts of `part` rows; and where one of the two
- * sees less, as here in the middle. Up to a 32nd of either will do. */
+/* Does it pay to pair blocks, each with `tile` rows, if both then go through all that either of them sees: a range,
+ * seen(first, count)? A pair wastes time if rows are missing from the last pair, counted in parts of `part`; and if one
+ * block sees less than the other, which is asked in the middle of the rows. Up to a 32nd of either will do. */
 template <class Seen> static bool ra_pairs_pay(int64_t rows, int tile, int part, const Seen &seen)
 {
     int64_t parts = (rows + part - 1) / part, pair = 2 * tile / part,

@@ -55,8 +55,8 @@ struct ra_kernel {
     struct ra_tensor delta, dq, dk, dv;
 
     /* For a deterministic backward ra_kernel_semaphores ints, which k03 needs; for k07's forward one,
-     * with which its blocks draw their tiles, or NULL: each has a fixed share. They are 0 before the
-     * first launch and after each, and serve one launch at a time. */
+     * with which its blocks draw their tiles, or NULL: then each tile has a block of its own. They are 0
+     * before the first launch and after each, and serve one launch at a time. */
     int *semaphores;
 
     /* What rounding has lost of sums in memory: in the forward of carry_o and carry_sum, in the

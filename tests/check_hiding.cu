@@ -155,9 +155,21 @@ static void check_band(int n, int m, int64_t lo, int64_t hi, bool has_mask,
     f.tiles = (n + Shape::Rows - 1) / Shape::Rows;
     for (int j = 0; j < m; j++)
         mask[j] = !has_mask || rand() % 64 != 0;
+    int owners[1024] = {};
     for (int block = 0; block < f.tiles * Shape::Cluster; block++) {
         struct hopper_task task =
             hopper_task_of<Shape>(f, block / Shape::Cluster, block % Shape::Cluster, 7, 3);
+        for (int i = 0; i < 64 * Shape::Groups; i++)
+            if (task.rows[i / 64] + i % 64 < n) {
+                int64_t row = task.rows[i / 64] + i % 64,
+                        end = task.first + task.count * Shape::Keys;
+                int64_t first = std::max<int64_t>(0, step_of(row, stairs.lo) + lo);
+                int64_t last = std::min<int64_t>(m - 1, step_of(row, stairs.hi) + hi);
+                owners[row]++;
+                if (first <= last && (first < task.first || last >= end))
+                    is_wrong("row %ld sees keys %ld to %ld, the block has %ld to %ld\n", (long)row,
+                             (long)first, (long)last, (long)task.first, (long)end - 1);
+            }
         for (int number = task.number; number < task.number + task.count; number++) {
             int64_t b0 = task.first + (int64_t)(number - task.number) * Shape::Keys;
             uint32_t allowed[Shape::Words] = {};
@@ -167,6 +179,9 @@ static void check_band(int n, int m, int64_t lo, int64_t hi, bool has_mask,
                 check_thread<Shape>(f, task, number, b0, allowed, thread);
         }
     }
+    for (int i = 0; i < n; i++)
+        if (owners[i] != 1)
+            is_wrong("row %d of %d is computed %d times\n", i, n, owners[i]);
 }
 
 /* Bands of all kinds, also without end, and with stairs. */

@@ -33,7 +33,8 @@ struct problem {
     double scale_times, softcap; /* scale is 1 / sqrt(D), times this */
     enum masks mask;
     enum order order;
-    bool wide_o; /* o is float32, whatever the type */
+    bool wide_o;    /* o is float32, whatever the type */
+    bool odd_carry; /* lies where TMA cannot take it */
     bool deterministic;
     int pieces;       /* of the keys */
     bool shuffled;    /* the pieces come in another order */
@@ -450,7 +451,7 @@ static void open_arrays(struct arrays *x, const struct sample *s)
 {
     const struct problem *p = s->p;
     int64_t B = p->batch, n = p->n, m = p->m, H = p->heads, G = p->key_heads, D = p->dim;
-    enum order order = p->order;
+    enum order order = p->order, carry_order = p->odd_carry ? SHIFTED : order;
     const struct truth *t = &s->truth;
     enum ra_type type = t->type[Q];
     *x = (struct arrays){
@@ -461,9 +462,9 @@ static void open_arrays(struct arrays *x, const struct sample *s)
         .mask = make_array(order == HEADS_FIRST ? PLAIN : order, RA_BOOL, B, m, 1, 1, true),
         .o = make_array(order, t->type[O], B, n, H, D, false),
         .lse = make_array(order, RA_FLOAT32, B, n, H, 1, false),
-        .carry_o = make_array(order, RA_FLOAT32, B, n, H, D, false),
-        .carry_max = make_array(order, RA_FLOAT32, B, n, H, 1, false),
-        .carry_sum = make_array(order, RA_FLOAT32, B, n, H, 1, false),
+        .carry_o = make_array(carry_order, RA_FLOAT32, B, n, H, D, false),
+        .carry_max = make_array(carry_order, RA_FLOAT32, B, n, H, 1, false),
+        .carry_sum = make_array(carry_order, RA_FLOAT32, B, n, H, 1, false),
         .delta = make_array(order, RA_FLOAT32, B, n, H, 1, true),
         .dq = make_array(order, RA_FLOAT32, B, n, H, D, false),
         .dk = make_array(order, RA_FLOAT32, B, m, G, D, false),
@@ -664,7 +665,7 @@ static bool run_forward(const struct kernel *kernel, struct arrays *x, const str
         put_carry(x, s, &pieces);
     for (int step = p->given_carry; step < p->pieces; step++) {
         struct ra_kernel piece = piece_of(x, &pieces, step, p->pieces);
-        if (step % 2 == 1)
+        if (p->seed % 4 == 1)
             piece.semaphores = NULL; /* without, k07 draws no tiles */
         if (!launched(kernel, p, "forward", kernel->rung->forward(&piece, 0)))
             return false;
@@ -1005,25 +1006,28 @@ static void try_stairs(void)
     }
 }
 
-/* Where k07's blocks go in pairs: backward, where there are so many queries, or keys that all see; forward, where tiles
- * of queries are even in number, or many, and there are many keys, or a carry. A band cuts tiles; the last block of
- * keys of a head has none, and of rows the first pair of a head has a single warpgroup. */
+/* Where k07's blocks go in pairs: backward in the first four, where there are many queries, or keys that all see; then
+ * forward, where no or few rows are missing from the last pair, and there are many keys or a carry. A band cuts tiles.
+ * The last block of keys of a head has none; of rows, the second block of the first pair has all, two of three
+ * warpgroups, or none. */
 static void try_pairs(void)
 {
     static const struct {
         int64_t rows, keys, dim;
         int pieces;
-        bool causal;
-    } shapes[] = {{4500, 129, 128, 1, true},  {4500, 256, 72, 1, true},   {4500, 200, 72, 1, false},
-                  {70, 4100, 72, 1, false},   {384, 4300, 128, 1, false}, {380, 7000, 72, 1, true},
-                  {768, 900, 128, 3, false},  {384, 500, 64, 2, false},   {250, 4200, 200, 1, true},
-                  {12300, 300, 128, 2, false}};
+        bool causal, masked;
+    } shapes[] = {{4500, 129, 128, 1, true, false},  {4500, 256, 72, 1, true, false},
+                  {4500, 200, 72, 1, false, true},   {70, 4100, 72, 1, false, true},
+                  {384, 4300, 128, 1, false, false}, {380, 7000, 72, 1, true, false},
+                  {380, 7000, 128, 1, true, true},   {768, 900, 128, 3, false, true},
+                  {384, 500, 64, 2, false, true},    {250, 4200, 200, 1, true, false},
+                  {2240, 300, 128, 2, false, false}, {12300, 100, 72, 2, false, true}};
     for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++) {
         struct problem p = ordinary("pairs", shapes[i].rows, shapes[i].keys);
         p.seed = (uint64_t)(9600 + i);
         p.dim = shapes[i].dim;
         p.pieces = shapes[i].pieces;
-        p.mask = i > 1 && i != 4 ? RANDOM : NO_MASK;
+        p.mask = shapes[i].masked ? RANDOM : NO_MASK;
         p.softcap = i == 2 ? 5 : 0;
         p.band.hi = !shapes[i].causal ? RA_BAND_FAR : i < 2 ? 90 : p.m - p.n;
         p.band.lo = i == 2 ? -4300 : -RA_BAND_FAR;
@@ -1063,6 +1067,19 @@ static void try_turns(void)
         p.mask = i / 2 ? RANDOM : NO_MASK;
         if (i / 2)
             p.band.hi = 300;
+        try(&p);
+    }
+
+    /* Each with so many keys that it draws the next one when most of them are done. */
+    for (int i = 0; i < 4; i++) {
+        struct problem p = ordinary("turns", 8, 1500);
+        p.seed = (uint64_t)(9210 + 2 * i);
+        p.batch = 10;
+        p.heads = 16;
+        p.dim = i == 3 ? 256 : i % 2 ? 128 : 64;
+        p.key_heads = 2;
+        if (i / 2)
+            p.band.hi = 1000;
         try(&p);
     }
 }
@@ -1126,7 +1143,8 @@ static void try_carries(void)
 {
     static const int64_t rows[] = {130, 380, 250};
     for (int i = 0; i < (quick ? 8 : 60); i++) {
-        struct problem p = ordinary("carry", rows[i % 7 % 3], 333);
+        bool in_boxes = i % ORDERS < UNEVEN && i % 8 != 6;
+        struct problem p = ordinary(in_boxes ? "carry ahead" : "carry", rows[i % 7 % 3], 333);
         p.seed = (uint64_t)(5000 + i);
         p.dim = i % 10 == 9 ? 200 : i % 3 == 0 ? 128 : i % 3 == 1 ? 64 : 80;
         p.batch = 1 + i % 2;
@@ -1138,6 +1156,7 @@ static void try_carries(void)
         p.check_carry = true;
         p.mask = i % 5 ? (enum masks)(i % MASKS) : NO_MASK;
         p.order = (enum order)(i % ORDERS);
+        p.odd_carry = i % 8 == 6;
         p.repeats = 3;
         p.deterministic = i % 2;
         if (i % 4 == 1)
