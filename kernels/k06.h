@@ -320,10 +320,7 @@ RA_DEVICE void begin(struct keys_memory<Shape> &shared, const struct keys_task &
         }
         ra_barriers_ready();
     }
-    if (Shape::Blocks == 1)
-        __syncthreads();
-    else
-        ra_cluster_barrier();
+    ra_block_barrier<Shape::Blocks>();
 }
 
 /* Queries have been read: the threads that load may use their place, of both blocks of a pair. To the other block

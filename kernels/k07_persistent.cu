@@ -107,7 +107,7 @@ RA_DEVICE void store_boxes(char *place, const struct persistent_forward &f,
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int64_t a = first_row(task) + 8 * r;
-        m[r] = merge_row<Shape>(f, carry, 0, r, make_float2(0, 0));
+        m[r] = merge_row<Shape>(f, carry, 0, r, make_float2(0, 0)); /* no carry */
         if (a < f.x.queries && lane % 4 == 0)
             store_sums(f.x, task, a, m[r]);
     }
