@@ -2,12 +2,12 @@
  *
  * Chapter 11e. Both are the backward of k03: s = q k^T and dp = d_out v^T, from these p and ds, then
  * dv += p^T d_out, dk += ds^T q and dq += ds k. New here is who does what. A block of threads has
- * three warpgroups with two roles: one loads, by TMA, a tile ahead of where the others are; two
- * multiply, by wgmma, each for half of the rows that stay. Registers go where the sums are: 24 to a
- * thread that loads, 240 to one that multiplies.
+ * warpgroups with two roles: one loads, by TMA, a tile ahead of where the others are; two multiply, by
+ * wgmma, each for 64 of the rows that stay, or three, where D is small. Registers go where the sums are: 24
+ * to a thread that loads, 240 to one that multiplies; with three 32 and 160.
  *
- * A tile that passes lies in one of the Stages. `full` says that it is there, `empty` that both
- * warpgroups have read it; of a pair of blocks, those of both.
+ * A tile that passes lies in one of the Stages. `full` says that it is there, `empty` that all warpgroups
+ * have read it; of a pair of blocks, those of both.
  */
 #ifndef K06_H
 #define K06_H
@@ -15,22 +15,19 @@
 #include "k03.h"
 #include "ra_hopper.h"
 
-enum {
-    K06_THREADS = 384,   /* of a block */
-    K06_CONSUMERS = 256, /* of these multiply */
-    K06_WARPS = 8,       /* their warps */
-    K06_LOADERS = 64,    /* of the rest, these load queries */
-    K06_LOAD_REGISTERS = 24,
-    K06_MULTIPLY_REGISTERS = 240,
-};
+enum { K06_LOADERS = 64 }; /* threads that load queries */
 
 /* The shape of a tile. Dim: D, rounded up with zeros, which TMA fills in. Blocks: 1; or 2, if neighbouring tiles of keys
- * are those of a pair: then each block loads half of every tile of queries, for both. */
-template <class Type_, int Dim_, int Keys_, int Queries_, int Stages_ = 2, int Blocks_ = 1>
+ * are those of a pair: then each block loads half of every tile of queries, for both. Groups: the warpgroups that
+ * multiply, with so many Threads; a block has 128 more. */
+template <class Type_, int Dim_, int Keys_, int Queries_, int Stages_ = 2, int Blocks_ = 1,
+          int Groups_ = 2>
 struct backward_tile {
     typedef Type_ Type;
     static constexpr int Dim = Dim_, Keys = Keys_, Queries = Queries_, Stages = Stages_;
-    static constexpr int Blocks = Blocks_;
+    static constexpr int Blocks = Blocks_, Groups = Groups_, Threads = 128 * Groups;
+    static constexpr int Load_registers = Groups == 3 ? 32 : 24,
+                         Multiply_registers = Groups == 3 ? 160 : 240;
     static constexpr int Key_bytes = 2 * Dim * Keys, Query_bytes = 2 * Dim * Queries;
 };
 
@@ -86,7 +83,7 @@ RA_DEVICE int my_number(void)
 {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread - (K06_THREADS - K06_CONSUMERS);
+    return thread - 128;
 }
 
 /* Of the tile that stays this thread's first row, the other one being 8 further on; and its first
@@ -208,10 +205,10 @@ RA_DEVICE float power_of_lse(float lse, bool there)
 template <class Shape> RA_DEVICE void take_out_keys(char *k, uint32_t *spoiled)
 {
     take_out_spoiled<typename Shape::Type>((uint4 *)k, Shape::Key_bytes / 16, my_number(),
-                                           K06_CONSUMERS,
+                                           Shape::Threads,
                                            [](bool mine) {
                                                ra_stores_before_wgmma();
-                                               return ra_named_barrier_or(1, K06_CONSUMERS, mine);
+                                               return ra_named_barrier_or(1, Shape::Threads, mine);
                                            },
                                            [=](int chunk) {
                                                int key = chunk / 8 % Shape::Keys;
@@ -292,8 +289,8 @@ template <class Shape> RA_DEVICE struct keys_task keys_task_of(const struct back
     return task;
 }
 
-/* Barriers of each warpgroup; lower numbers are those of k07. */
-enum { KEYS_ARE_PACKED = 5 };
+/* Named barriers: 1 is of all threads that multiply, these are of each warpgroup. */
+enum { KEYS_ARE_PACKED = 2 };
 
 template <class Shape> struct keys_memory {
     alignas(RA_PANEL_ALIGNMENT) char k[Shape::Key_bytes], v[Shape::Key_bytes];
@@ -316,7 +313,8 @@ RA_DEVICE void begin(struct keys_memory<Shape> &shared, const struct keys_task &
         ra_barrier_init(&shared.keys_full, 1);
         for (int i = 0; i < Shape::Stages; i++) {
             ra_barrier_init(&shared.full[i], K06_LOADERS);
-            ra_barrier_init(&shared.empty[i], K06_CONSUMERS + (Shape::Blocks - 1) * K06_WARPS);
+            ra_barrier_init(&shared.empty[i],
+                            Shape::Threads + (Shape::Blocks - 1) * Shape::Threads / 32);
         }
         ra_barriers_ready();
     }
@@ -405,14 +403,14 @@ RA_DEVICE bool begin_or_load(struct keys_memory<Shape> &shared, const struct bac
 {
     begin<Shape>(shared, task);
     if (ra_uniform(threadIdx.x / 128) == 0) {
-        ra_fewer_registers<K06_LOAD_REGISTERS>();
+        ra_fewer_registers<Shape::Load_registers>();
         if (threadIdx.x < K06_LOADERS)
             load_queries<Shape>(shared, f);
         else
             rest();
         return true;
     }
-    ra_more_registers<K06_MULTIPLY_REGISTERS>();
+    ra_more_registers<Shape::Multiply_registers>();
     return false;
 }
 
@@ -432,7 +430,7 @@ RA_DEVICE void find_seen(struct keys_memory<Shape> &shared, const struct backwar
         shared.there[i / 32] = __ballot_sync(0xffffffff, there);
         shared.spoiled[i / 32] = 0;
     }
-    ra_named_barrier(1, K06_CONSUMERS);
+    ra_named_barrier(1, Shape::Threads);
 }
 
 /* Are all keys there, and was none of them spoiled? */
@@ -501,7 +499,7 @@ RA_DEVICE void weigh_step(uint32_t (&p)[Shape::Queries / 16][4],
 
     /* What is read from shared memory behind the products waits until their operands have been read: so
      * here is read what there are registers for. */
-    constexpr int Early = 8;
+    constexpr int Early = Shape::Groups == 3 ? 4 : 8;
     float2 early[Early];
     ra_barrier_wait(full, j / Shape::Stages % 2);
 #pragma unroll
@@ -569,20 +567,20 @@ RA_DEVICE void give_keys(struct keys_memory<Shape> &shared, const struct backwar
         return;
     }
     constexpr int Keys = Shape::Keys;
-    int half = my_number() / 128;
-    char *dv_place = shared.v + half * ra_panel_place(64, 0, Keys);
+    int group = my_number() / 128;
+    char *dv_place = shared.v + group * ra_panel_place(64, 0, Keys);
     pack_keys<Shape, Rows>(dk_place, f.x.score.scale, dk);
     pack_keys<Shape, Keys>(dv_place, 1, dv);
     ra_stores_before_wgmma();
-    ra_named_barrier(KEYS_ARE_PACKED + half, 128);
+    ra_named_barrier(KEYS_ARE_PACKED + group, 128);
     if (my_number() % 128 > 0)
         return;
 #pragma unroll
     for (int panel = 0; panel < Shape::Dim / 64; panel++) {
         ra_store_box(&f.dk, dk_place + panel * ra_panel_stride(Rows), 64 * panel,
-                     task.b0 + 64 * half, task.g, task.b);
+                     task.b0 + 64 * group, task.g, task.b);
         ra_store_box(&f.dv, dv_place + panel * ra_panel_stride(Keys), 64 * panel,
-                     task.b0 + 64 * half, task.g, task.b);
+                     task.b0 + 64 * group, task.g, task.b);
     }
     ra_stores_end();
     ra_stores_wait_read();
@@ -657,7 +655,8 @@ static cudaError_t launch_hopper(void (*kernel)(struct backward), const struct r
             return error;
     }
     static_assert(sizeof(Memory) <= 227 << 10, "a GPU has not the shared memory");
-    return ra_launch(kernel, heads * tiles * Shape::Blocks, K06_THREADS, sizeof(Memory), stream, f);
+    return ra_launch(kernel, heads * tiles * Shape::Blocks, Shape::Threads + 128, sizeof(Memory),
+                     stream, f);
 }
 
 /* The same where keys stay; `bytes` of L2 for each number of a query. */

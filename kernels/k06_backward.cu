@@ -18,7 +18,7 @@
 /* ---- dk and dv. A key that is not finite spoils its own row of s, and what is hidden there becomes 0:
  * here no product runs over keys. */
 template <class Shape>
-__global__ void __launch_bounds__(K06_THREADS, 1)
+__global__ void __launch_bounds__(Shape::Threads + 128, 1)
     k06_dk_dv(const __grid_constant__ struct backward f)
 {
 #if RA_IS_HOPPER
@@ -110,7 +110,7 @@ template <class Shape> RA_DEVICE void begin(struct queries_memory<Shape> &shared
         ra_barrier_init(&shared.queries_full, 1);
         for (int i = 0; i < Shape::Stages; i++) {
             ra_barrier_init(&shared.full[i], Shape::Keys);
-            ra_barrier_init(&shared.empty[i], K06_CONSUMERS);
+            ra_barrier_init(&shared.empty[i], Shape::Threads);
         }
         ra_barriers_ready();
     }
@@ -211,7 +211,8 @@ RA_DEVICE bool all_seen(const struct queries_memory<Shape> &shared, const struct
 }
 
 template <class Shape>
-__global__ void __launch_bounds__(K06_THREADS, 1) k06_dq(const __grid_constant__ struct backward f)
+__global__ void __launch_bounds__(Shape::Threads + 128, 1)
+    k06_dq(const __grid_constant__ struct backward f)
 {
 #if RA_IS_HOPPER
     typedef typename Shape::Type Type;
@@ -226,11 +227,11 @@ __global__ void __launch_bounds__(K06_THREADS, 1) k06_dq(const __grid_constant__
     begin(shared);
     int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (warpgroup == 0) {
-        ra_fewer_registers<K06_LOAD_REGISTERS>();
+        ra_fewer_registers<Shape::Load_registers>();
         load_keys(shared, f, task);
         return;
     }
-    ra_more_registers<K06_MULTIPLY_REGISTERS>();
+    ra_more_registers<Shape::Multiply_registers>();
 
     /* Each thread has two rows, and of these all columns. */
     float lses[2], deltas[2], dq[Dim / 8][4] = {};

@@ -46,7 +46,7 @@ RA_DEVICE void load_weights(float (&s)[Shape::Queries / 8][4],
 }
 
 template <class Shape>
-__global__ void __launch_bounds__(K06_THREADS, 1)
+__global__ void __launch_bounds__(Shape::Threads + 128, 1)
     k06_wide(const __grid_constant__ struct backward f)
 {
 #if RA_IS_HOPPER
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
             store_weights(shared, product, other);
             pack<Type, Queries>(left, product);
         }
-        ra_named_barrier(1, K06_CONSUMERS);
+        ra_named_barrier(1, Shape::Threads);
         if (!first) {
             load_weights(other, shared);
             if (!(sound && shared.step[stage].inside))
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(K06_THREADS, 1)
         ra_pin(sum);
         ra_products_begin();
         add_product<Type, Dim, Queries>(sum, left, first ? d_out : q);
-        ra_named_barrier(1, K06_CONSUMERS); /* p was read */
+        ra_named_barrier(1, Shape::Threads); /* p was read */
         ra_products_wait<0>();
         ra_pin(sum);
         give(&shared.empty[stage]);

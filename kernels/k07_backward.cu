@@ -2,39 +2,31 @@
  *
  * Chapter 11e. As the first kernel of k06: a tile of keys stays, the queries pass, dk and dv are in
  * registers until the end. New here is dq = ds k, which k06 left to a second kernel. It is a product
- * over keys, of which each warpgroup has ds of its own 64: so ds goes to shared memory, and after a
- * barrier each warpgroup multiplies half of dq, over all keys. That goes to shared memory, too, and from
- * there TMA adds it to memory, told to by two warps that have nothing to load. Other blocks add to the
- * same rows, in any order: who wants equal bits takes k06.
+ * over keys, of which each warpgroup has ds of its own 64: so ds goes to shared memory, and when that of
+ * all is there, one warpgroup multiplies dq. They take turns, a step each, and the others go on. dq goes to
+ * shared memory, too, and from there TMA adds it to memory, told to by a warp that has nothing to load.
+ * Other blocks add to the same rows, in any order: who wants equal bits takes k06.
  *
- * A step, of a warpgroup, in the order in which products are issued; dq leaves while dk is multiplied:
+ * A step, of a warpgroup, in the order in which products are issued; in brackets what it does in its turn:
  *
- *     s = k q^T   dp = v d_out^T              dv += p d_out             dq = ds k   dk += ds q
- *                 p = 2^(s factor - lse2)     ds to shared memory                   dq to shared memory
- *                        ds = p (dp - delta)                  barrier
+ *     s = k q^T   dp = v d_out^T              dv += p d_out         dk += ds q   [dq = ds k]
+ *                 p = 2^(s factor - lse2)     ds to shared memory                [dq to shared memory]
+ *                        ds = p (dp - delta)
  *
- * ds has two places, in turn: so one barrier a step is enough. Who comes to the next barrier has read
- * what lies in the other place.
+ * Each warpgroup has a place from which it reads ds. `ds_full` says that all have written there. That it was
+ * read needs no barrier: before a warpgroup writes there again it has had a turn of its own, and waited for
+ * ds of all, that of the reader too. dq has one place, or two, with barriers before and behind TMA.
  */
 #include "k06.h"
 
 template <class Shape> struct fused_memory : keys_memory<Shape> {
-    static_assert(Shape::Stages == 2, "ds lies in the place of its stage");
-    alignas(
-        RA_PANEL_ALIGNMENT) char ds[2][2 * Shape::Keys * Shape::Queries]; /* a row for each key */
-    char dq[2][4 * 64 * 64]; /* of each warpgroup; in panels of 32 columns of float32 */
+    static_assert(Shape::Queries == 64, "dq of a step is for one warpgroup");
+    alignas(RA_PANEL_ALIGNMENT) char ds[Shape::Groups]
+                                       [2 * Shape::Keys * Shape::Queries]; /* a row for each key */
+    static constexpr int Places = Shape::Dim == 64 ? 2 : 1;
+    char dq[Places][4 * Shape::Queries * Shape::Dim]; /* in panels of 32 columns of float32 */
+    ra_barrier ds_full[Shape::Groups], dq_full[Places], dq_empty[Places];
 };
-
-/* Named barriers: of all that multiply, and of the warps that add; and of each warpgroup with its one. */
-enum { DS_IS_THERE = 2, DQ_IS_THERE = 3 };
-
-/* Of dq = ds k each warpgroup has 64 queries and 64 columns: of 128 queries half, with all 64 columns; of
- * 64 queries all, and half of the columns. */
-template <class Shape> RA_DEVICE constexpr bool halves_queries(void)
-{
-    static_assert(Shape::Dim * Shape::Queries == 2 * 64 * 64, "not two halves");
-    return Shape::Queries == 128;
-}
 
 /* This warpgroup's ds, into shared memory as it is computed: a row for each key, in panels of 64
  * queries. Four 8 x 8 matrices at a time. */
@@ -49,27 +41,28 @@ RA_DEVICE void store_slopes(char *to, const uint32_t (&ds)[Shape::Queries / 16][
         ra_store_matrices(ra_panel_along(first, 16 * i, Keys), ds[i]);
 }
 
-/* c = a^T b over all keys, both with a row for each key: 64 columns of each. */
-template <class Shape> RA_DEVICE void multiply_keys(float (&c)[8][4], uint64_t a, uint64_t b)
+/* dq = ds k over all keys: both have a row for each key. */
+template <class Shape>
+RA_DEVICE void multiply_keys(float (&dq)[Shape::Dim / 8][4], uint64_t ds, uint64_t k)
 {
     constexpr int Keys = Shape::Keys;
 #pragma unroll
     for (int key = 0; key < Keys; key += 16)
-        ra_wgmma<typename Shape::Type, 64>::template multiply<true, true>(
-            c, ra_descriptor_beyond(a, ra_panel_place(key, 0, Keys)),
-            ra_descriptor_beyond(b, ra_panel_place(key, 0, Keys)), key > 0);
+        ra_wgmma<typename Shape::Type, Shape::Dim>::template multiply<true, true>(
+            dq, ra_descriptor_beyond(ds, ra_panel_place(key, 0, Keys)),
+            ra_descriptor_beyond(k, ra_panel_place(key, 0, Keys)), key > 0);
     ra_products_end();
 }
 
 /* This thread's numbers of dq, into the place from which they are added. In a panel a number of float32
  * takes the place of two of 16 bits. Every other pair of threads writes 16 columns further on, or back: so
  * the 16 threads that write at a time reach all banks of shared memory. */
-RA_DEVICE void store_dq(char *place, float scale, const float (&dq)[8][4])
+template <int Dim> RA_DEVICE void store_dq(char *place, float scale, const float (&dq)[Dim / 8][4])
 {
     bool far = my_column() >= 4;
     int first = ra_panel_place(my_row() % 64, 2 * my_column(), 64) ^ (far ? 64 : 0);
 #pragma unroll
-    for (int j = 0; j < 8; j++)
+    for (int j = 0; j < Dim / 8; j++)
 #pragma unroll
         for (int r = 0; r < 2; r++)
             *(float2 *)(place + ra_panel_along(first, 16 * j, 64) + ra_panel_place(8 * r, 0, 64)) =
@@ -77,33 +70,49 @@ RA_DEVICE void store_dq(char *place, float scale, const float (&dq)[8][4])
                             scale * (far ? dq[j ^ 2][2 * r + 1] : dq[j][2 * r + 1]));
 }
 
-/* The two warps that add: each the part of one warpgroup. TMA leaves out what is beyond the array. */
+/* dq of step j, by the warpgroup whose turn it is, when ds of all is there. Then dq of the step before has been
+ * stored: its warpgroup did that before it stored ds of this step. */
+template <class Shape>
+RA_DEVICE void give_dq(struct fused_memory<Shape> &shared, int j, struct turn turn, float scale)
+{
+    constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Places = fused_memory<Shape>::Places;
+    int place = j % Places;
+    float dq[Dim / 8][4];
+    ra_barrier_wait(&shared.ds_full[turn.stage], turn.parity);
+    ra_products_begin();
+    multiply_keys<Shape>(dq, ra_descriptor(ra_shared(shared.ds[turn.stage]), ra_panel_stride(Keys)),
+                         ra_descriptor(ra_shared(shared.k), ra_panel_stride(Keys)));
+    ra_products_wait<0>();
+    ra_pin(dq);
+    ra_barrier_wait(&shared.dq_empty[place], j / Places % 2 ^ 1);
+    store_dq<Dim>(shared.dq[place], scale, dq);
+    ra_stores_before_wgmma();
+    ra_barrier_arrive(&shared.dq_full[place]);
+}
+
+/* The thread that has TMA add. What is beyond the array is left out. */
 template <class Shape>
 RA_DEVICE void add_dq(struct fused_memory<Shape> &shared, const struct backward &f)
 {
-    int half = (threadIdx.x - K06_LOADERS) / 32;
-    bool leads = threadIdx.x % 32 == 0;
+    if (threadIdx.x > K06_LOADERS)
+        return;
+    struct turn turn = {0, 0};
     each_step<Shape>(f, shared.task, [&](int a0, int h) {
-        ra_named_barrier_arrive(DS_IS_THERE, K06_CONSUMERS + 64); /* what was there has been read */
-        ra_named_barrier(DQ_IS_THERE + half, 128 + 32);
-        if (leads) {
-            int row = a0 + (halves_queries<Shape>() ? 64 * half : 0);
+        ra_barrier_wait(&shared.dq_full[turn.stage], turn.parity);
 #pragma unroll
-            for (int panel = 0; panel < 2; panel++)
-                ra_add_box(&f.dq, shared.dq[half] + panel * ra_panel_stride(64),
-                           32 * panel + (halves_queries<Shape>() ? 0 : 64 * half), row, h,
-                           shared.task.b);
-            ra_stores_end();
-            ra_stores_wait_read();
-        }
-        __syncwarp();
+        for (int panel = 0; panel < Shape::Dim / 32; panel++)
+            ra_add_box(&f.dq, shared.dq[turn.stage] + panel * ra_panel_stride(64), 32 * panel, a0,
+                       h, shared.task.b);
+        ra_stores_end();
+        ra_stores_wait_read();
+        ra_barrier_arrive(&shared.dq_empty[turn.stage]);
+        advance<fused_memory<Shape>::Places>(turn);
     });
-    if (leads)
-        ra_stores_wait();
+    ra_stores_wait();
 }
 
 template <class Shape>
-__global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(K06_THREADS, 1)
+__global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(Shape::Threads + 128, 1)
     k07_fused(const __grid_constant__ struct backward f)
 {
 #if RA_IS_HOPPER
@@ -116,14 +125,20 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(K06_THREADS, 1
     struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
     if (idle(task.first, task.end, writes_keys(x)))
         return;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < Shape::Groups; i++)
+            ra_barrier_init(&shared.ds_full[i], Shape::Threads);
+        for (int i = 0; i < fused_memory<Shape>::Places; i++) {
+            ra_barrier_init(&shared.dq_full[i], 128);
+            ra_barrier_init(&shared.dq_empty[i], 1);
+        }
+    }
     if (begin_or_load<Shape>(shared, f, task, [&]() { add_dq<Shape>(shared, f); }))
         return;
 
-    /* This warpgroup has half of the rows of k and v; and of dq = ds k half of the queries, which are
-     * columns of ds, or of the columns of k. */
+    /* This warpgroup has 64 rows of k and v. */
     float dk[Dim / 8][4] = {}, dv[Dim / 8][4] = {};
-    int half = ra_uniform(threadIdx.x / 128) - 1;
-    int mine = half * ra_panel_place(64, 0, Keys), panel = half * ra_panel_stride(Keys);
+    int group = ra_uniform(threadIdx.x / 128) - 1, mine = group * ra_panel_place(64, 0, Keys);
     uint64_t k = ra_descriptor(ra_shared(shared.k + mine), ra_panel_stride(Keys));
     uint64_t v = ra_descriptor(ra_shared(shared.v + mine), ra_panel_stride(Keys));
     find_seen<Shape>(shared, f, task);
@@ -132,7 +147,8 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(K06_THREADS, 1
 
     bool sound = all_sound<Shape>(shared);
     int steps = ra_uniform(shared.task.steps);
-    for (int j = 0; j < steps; j++) {
+    struct turn turn = {0, 0}; /* the warpgroup whose turn it is */
+    for (int j = 0; j < steps; j++, advance<Shape::Groups>(turn)) {
         int stage = j % Shape::Stages;
         uint64_t q = ra_descriptor(ra_shared(shared.q[stage]), ra_panel_stride(Queries));
         uint64_t d_out = ra_descriptor(ra_shared(shared.d_out[stage]), ra_panel_stride(Queries));
@@ -143,34 +159,23 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(K06_THREADS, 1
         ra_pin(dv);
         ra_products_begin();
         add_product<Type, Dim, Queries>(dv, p, d_out);
-
-        store_slopes<Shape>(shared.ds[stage], ds);
+        store_slopes<Shape>(shared.ds[turn.stage], ds);
         ra_stores_before_wgmma();
-        ra_named_barrier(DS_IS_THERE, K06_CONSUMERS + 64);
-        char *ds_part = shared.ds[stage] + (halves_queries<Shape>() ? panel : 0);
-        char *k_part = shared.k + (halves_queries<Shape>() ? 0 : panel);
-        float dq[8][4];
+        ra_barrier_arrive(&shared.ds_full[turn.stage]);
         ra_pin(ds);
         ra_pin(dk);
         ra_products_begin();
-        multiply_keys<Shape>(dq, ra_descriptor(ra_shared(ds_part), ra_panel_stride(Keys)),
-                             ra_descriptor(ra_shared(k_part), ra_panel_stride(Keys)));
         add_product<Type, Dim, Queries>(dk, ds, q);
-        ra_products_wait<1>();
-        ra_pin(dv);
-        ra_pin(dq);
-        store_dq(shared.dq[half], x.score.scale, dq);
-        ra_stores_before_wgmma();
-        ra_named_barrier_arrive(DQ_IS_THERE + half, 128 + 32);
         ra_products_wait<0>();
+        ra_pin(dv);
         ra_pin(dk);
         give_queries<Shape>(&shared.empty[stage]);
+        if (turn.stage == group)
+            give_dq<Shape>(shared, j, turn, x.score.scale);
     }
 
-    /* The other warpgroup may still multiply with all of k, but has left the stage that the last step did not use. */
-    int unused = shared.task.steps % 2;
-    give_keys<Shape, 64>(shared, f, my_number() / 128 ? shared.d_out[unused] : shared.q[unused], dk,
-                         dv);
+    /* Nobody writes to this warpgroup's place any more: it has had its last turn. */
+    give_keys<Shape, 64>(shared, f, shared.ds[group], dk, dv);
 
     /* Until here the other block of a pair may have loaded something into this one's memory, or arrived there. */
     if (Shape::Blocks == 2)
@@ -187,10 +192,10 @@ static bool pairs_pay(const struct ra_kernel *x, int keys)
 }
 
 /* In the L2 cache: q, d_out, and dq in float32. */
-template <class Type, int Dim, int Queries, int Blocks>
+template <class Type, int Dim, int Groups, int Stages, int Blocks>
 static cudaError_t launch_fused(const struct ra_kernel *x, cudaStream_t stream)
 {
-    typedef backward_tile<Type, Dim, 128, Queries, 2, Blocks> Shape;
+    typedef backward_tile<Type, Dim, 64 * Groups, 64, Stages, Blocks, Groups> Shape;
     return launch_keys<Shape, struct fused_memory<Shape>>(k07_fused<Shape>, x, 8, stream);
 }
 
@@ -226,9 +231,9 @@ extern "C" cudaError_t ra_k07_backward(const struct ra_kernel *x, cudaStream_t s
     return in_pieces(x, [=](const struct ra_kernel *piece) {
         return launch_for_type(x, [=](auto type) {
             typedef decltype(type) Type;
-            return piece->dim <= 64        ? launch_fused<Type, 64, 128, 1>(piece, stream)
-                   : pairs_pay(piece, 128) ? launch_fused<Type, 128, 64, 2>(piece, stream)
-                                           : launch_fused<Type, 128, 64, 1>(piece, stream);
+            return piece->dim <= 64        ? launch_fused<Type, 64, 3, 4, 1>(piece, stream)
+                   : pairs_pay(piece, 128) ? launch_fused<Type, 128, 2, 2, 2>(piece, stream)
+                                           : launch_fused<Type, 128, 2, 2, 1>(piece, stream);
         });
     });
 }

@@ -91,16 +91,11 @@ RA_DEVICE void ra_stores_before_wgmma(void)
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* A barrier of `threads` threads, of which several can be in use: number 1 to 15. Some of them may arrive
- * there and go on at once. And one that tells all of them whether it is true for one. */
+/* A barrier of `threads` threads, of which several can be in use: number 1 to 15. And one that tells all of
+ * them whether it is true for one. */
 RA_DEVICE void ra_named_barrier(int number, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-
-RA_DEVICE void ra_named_barrier_arrive(int number, int threads)
-{
-    asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
 RA_DEVICE bool ra_named_barrier_or(int number, int threads, bool mine)

@@ -153,8 +153,8 @@ void draw_hopper_products(const char *source)
          "of the 64 keys of the warpgroup", KEPT, TURNED, KEPT},
         {"dSᵀ", "64 × 64", "Q", "64 × 128", "dK", "64 × 128", "stays in registers to the end",
          "of the 64 keys of the warpgroup", KEPT, TURNED, KEPT},
-        {"dS", "64 × 128", "K", "128 × 64", "dQ", "64 × 64",
-         "is added to device memory at every step", "over all 128 keys, of half of the columns",
+        {"dS", "64 × 128", "K", "128 × 128", "dQ", "64 × 128",
+         "is added to device memory at every step", "over all 128 keys, by the warpgroups in turn",
          TURNED, TURNED, FILL(LIGHT)},
     };
     enum { COUNT = sizeof products / sizeof *products, STEP = 82, TOP = 72 };
@@ -168,7 +168,7 @@ void draw_hopper_products(const char *source)
     for (int k = 0; k < COUNT; k++)
         draw_product(&products[k], TOP + STEP * k + (k > 3) * 14);
     line(20, TOP + STEP * 4 - 4, 700, TOP + STEP * 4 - 4, STROKE(INK, "1.5") DASHES);
-    text(700, TOP + STEP * 4 - 10, END SMALL, "a barrier: dS of both warpgroups is there");
+    text(700, TOP + STEP * 4 - 10, END SMALL, "when dS of both warpgroups is there");
     double y = TOP + STEP * COUNT + 30;
     legend(20, y, KEPT, "registers");
     legend(130, y, LIES, "shared memory, as it lies");
