@@ -261,6 +261,10 @@ void bench_kernels(void)
     for (int i = RA_K03; i < RA_K06 && !bench.quick; i++)
         lines(&ra_ladder[i], (struct shape){1, 16384, 16, 16, 128}, RA_BFLOAT16);
 
+    /* And the last that knows nothing of Hopper, with D = 256. */
+    if (!bench.quick)
+        lines(&ra_ladder[RA_K03], (struct shape){1, 16384, 8, 8, 256}, RA_BFLOAT16);
+
     /* What the library launches on compute capability 9.0, on problems that fill the GPU: k07; and backward k06,
      * which is deterministic and takes D = 256. */
     static const struct shape shapes[] = {
