@@ -4,7 +4,7 @@
  * registers until the end. New here is dq = ds k, which k06 left to a second kernel. It is a product
  * over keys, of which each warpgroup has ds of its own 64: so ds goes to shared memory, and when that of
  * all is there, one warpgroup multiplies dq. They take turns, a step each, and the others go on. dq goes to
- * shared memory, too, and from there TMA adds it to memory, told to by a warp that has nothing to load.
+ * shared memory, too, and from there TMA adds it to memory, told to by a thread that has nothing to load.
  * Other blocks add to the same rows, in any order: who wants equal bits takes k06.
  *
  * A step, of a warpgroup, in the order in which products are issued; in brackets what it does in its turn:
@@ -21,10 +21,10 @@
 
 template <class Shape> struct fused_memory : keys_memory<Shape> {
     static_assert(Shape::Queries == 64, "dq of a step is for one warpgroup");
-    alignas(RA_PANEL_ALIGNMENT) char ds[Shape::Groups]
-                                       [2 * Shape::Keys * Shape::Queries]; /* a row for each key */
-    static constexpr int Places = Shape::Dim == 64 ? 2 : 1;
-    char dq[Places][4 * Shape::Queries * Shape::Dim]; /* in panels of 32 columns of float32 */
+    static constexpr int Places = Shape::Dim == 64 ? 2 : 1; /* of dq */
+    /* A row for each key; and panels of 32 columns of float32. */
+    alignas(RA_PANEL_ALIGNMENT) char ds[Shape::Groups][2 * Shape::Keys * Shape::Queries];
+    char dq[Places][4 * Shape::Queries * Shape::Dim];
     ra_barrier ds_full[Shape::Groups], dq_full[Places], dq_empty[Places];
 };
 

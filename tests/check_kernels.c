@@ -737,7 +737,7 @@ static bool writes_what_it_adds(const struct kernel *kernel, enum ra_type type, 
     bool all = type == RA_FLOAT32 ? keys && !queries : queries;
     bool good = all || kernel->rung->backward(&writing, 0) == cudaErrorNotSupported ||
                 wrong(kernel, p, "gradients that it does not write are not refused");
-    if (!queries) {
+    if (!queries) { /* dq is added, as ever: judged after the first launch */
         put(&x->dq, s->truth.before[DQ], NULL);
         writing.dq = from_row(&x->dq, 0);
     }

@@ -261,7 +261,7 @@ void bench_kernels(void)
     for (int i = RA_K03; i < RA_K06 && !bench.quick; i++)
         lines(&ra_ladder[i], (struct shape){1, 16384, 16, 16, 128}, RA_BFLOAT16);
 
-    /* And the last that knows nothing of Hopper, with D = 256. */
+    /* And k03 with D = 256, against which the backward of k06 is held. */
     if (!bench.quick)
         lines(&ra_ladder[RA_K03], (struct shape){1, 16384, 8, 8, 256}, RA_BFLOAT16);
 
