@@ -11,6 +11,7 @@
 #include "npy.h"
 #include "ra_checkpoint.h"
 #include "ra_folder.h"
+#include "ra_model_config.h"
 #include "scratch.h"
 
 static char folder[1024]; /* of this run; main makes and removes it */

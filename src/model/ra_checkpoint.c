@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ra_config_check.h"
-#include "ra_folder.h"
+#include "ra_model_config.h"
 
 static const char word[16] = "ringattn model 1";
 

@@ -10,18 +10,9 @@
 #include "npy.h"
 #include "ra_parameters.h"
 
-/* Reads FOLDER/config.json, of which these keys mean something: num_tokens, dim, depth, heads, dim_head; and
- * if they are there num_grouped_query_heads (query heads that share keys), causal, head_map, softcap,
- * lookback (a list, null: none), rotary_theta, rotary_scale, tied, ff_mult. Others are left alone. */
+/* Reads FOLDER/config.json: see ra_model_config_read. */
 RA_CHECKED enum ra_status ra_folder_config(const char *folder, struct ra_model_config *config,
                                            char error[RA_ERROR_SIZE]);
-
-/* The same as text, which the caller gives and gets. `name` is of the text, in errors. Writing returns the
- * length, as snprintf does. */
-RA_CHECKED enum ra_status ra_model_config_read(const char *name, const char *text,
-                                               struct ra_model_config *config,
-                                               char error[RA_ERROR_SIZE]);
-int ra_model_config_write(const struct ra_model_config *config, char *text, size_t size);
 
 /* Reads all weights of this model from NAME.npy in a folder, into an array of all; and writes them there,
  * float32. What the folder has besides is left alone. */

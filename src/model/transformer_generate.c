@@ -8,6 +8,7 @@
 #include "ra_clock.h"
 #include "ra_decoder.h"
 #include "ra_folder.h"
+#include "ra_model_config.h"
 #include "ra_sample.h"
 #include "stage_parts.h"
 #include "transformer.h"
