@@ -186,6 +186,18 @@ def judge_step(truth, result):
     return complaints, worst
 
 
+def judge_unlabelled(result, labelled):
+    """Complaints about the result of a problem without labels: logits alone, those of the run with labels to
+    the bit, and it says so."""
+    with open(result + ".counts", encoding="utf-8") as file:
+        said = file.read()
+    complaints = [f"says {said!r}"] if "no loss" not in said else []
+    if sorted(os.listdir(result)) != ["logits.npy"]:
+        return [*complaints, f"wrote {sorted(os.listdir(result))}"]
+    differ = same_bytes(*(os.path.join(folder, "logits.npy") for folder in (result, labelled)))
+    return complaints + ([differ] if differ else [])
+
+
 def make_later(problem, folder):
     """The problem with other tokens in its second half. Returns where that begins."""
     shutil.copytree(problem, folder)
@@ -215,15 +227,21 @@ def equivalence(test):
             truths[name] = problem + "-truth"
             model_oracle.run(argparse.Namespace(folders=[problem, truths[name]]))
 
-    # Every model in every ring, or in one of those of --ranks; of one that is causal, some also with other
-    # later tokens.
-    runs, twins = [], {}
+    # Every model in every ring, or in one of those of --ranks; some also without labels, and of one that is
+    # causal, some with other later tokens.
+    runs, twins, unlabelled = [], {}, {}
     for turn, (name, problem) in enumerate(problems.items()):
         rings = [ring for ring in RINGS if test.options.ranks in (None, ring[0])]
         rings = [rings[turn % len(rings)]] if test.options.ranks else rings
         for number, (ranks, ring) in enumerate(rings):
             words = ["step", *step_flags(rng, turn + number, ranks, ring)]
             runs.append((ranks, [*words, problem, test.path("results", str(len(runs)))], name))
+            if (turn + number) % 8 == 1:
+                bare = shutil.copytree(problem, test.path("bare", str(len(runs))))
+                os.remove(os.path.join(bare, "labels.npy"))
+                unlabelled[len(runs)] = len(runs) - 1
+                runs.append((ranks, [*(word for word in words if word != "--recompute"), bare,
+                                     test.path("results", str(len(runs)))], name))
             with open(os.path.join(problem, "config.json"), encoding="utf-8") as file:
                 causal = json.load(file)["causal"]
             if causal and (turn + number) % 4 == 0:
@@ -241,6 +259,8 @@ def equivalence(test):
                       for which in (before, place) if which not in failures]
             if len(logits) == 2 and not np.array_equal(*logits):
                 complaints = [f"later tokens change logits before position {half}"]
+        elif not complaints and place in unlabelled:
+            complaints = judge_unlabelled(words[-1], runs[unlabelled[place]][1][-1])
         elif not complaints:
             complaints, error = judge_step(truths[name], words[-1])
         worst = max(worst, error)
@@ -645,7 +665,8 @@ def refusals(test):
     np.save(test.path("tokens.npy"), np.arange(500) % 40)
     np.save(test.path("floats.npy"), np.arange(500) / 7)
     problems = {name: shutil.copytree(fixture, test.path(name))
-                for name in ("no-weight", "other-shape", "label", "no-config", "no-depth", "lookback")}
+                for name in ("no-weight", "other-shape", "label", "no-config", "no-depth", "lookback", "bare")}
+    os.remove(os.path.join(problems["bare"], "labels.npy"))
     os.remove(os.path.join(problems["no-weight"], "weights", "layers.1.1.3.bias.npy"))
     np.save(os.path.join(problems["other-shape"], "weights", "layers.0.1.1.bias.npy"), np.ones(5))
     labels = np.load(os.path.join(fixture, "labels.npy"))
@@ -711,6 +732,8 @@ def refusals(test):
         (1, "layers.1.1.3.bias", 2, ["step", problems["no-weight"], test.path("result")]),
         (1, "layers.0.1.1.bias", 1, ["step", problems["other-shape"], test.path("result")]),
         (1, "rank .: .*labels.* is 64", 4, ["step", problems["label"], test.path("result")]),
+        (1, "--recompute: .* no labels.npy", 2, ["step", "--recompute", problems["bare"], missing]),
+        (1, "loss of an earlier run.* no labels.npy", 2, ["step", problems["bare"], fixture]),
         (1, "config.json", 1, ["step", problems["no-config"], test.path("result")]),
         (1, "config.json: has no .depth", 1, ["step", problems["no-depth"], test.path("result")]),
         (1, "lookback", 2, ["step", problems["lookback"], test.path("result")]),

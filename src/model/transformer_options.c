@@ -22,7 +22,7 @@ static const struct command {
     {"train", TRAIN, transformer_train, 2, "DATA MODEL", "train a model on a file of tokens"},
     {"generate", GENERATE, transformer_generate, 1, "MODEL", "go on with a text"},
     {"step", STEP, transformer_step, 2, "PROBLEM RESULT",
-     "logits, loss and every gradient of one batch"},
+     "logits of one batch, and with labels loss and every gradient"},
     {"export", EXPORT, transformer_export, 2, "MODEL FOLDER", "write a model as a folder of .npy"},
     {"import", IMPORT, transformer_import, 2, "FOLDER MODEL", "read one"},
     {"bench", BENCH, transformer_bench, 0, "", "time training steps on random tokens"},
@@ -139,8 +139,9 @@ static void print_help(const struct stage *stage)
         "\nDATA is a file: each byte is a token; or a .npy with one axis of integers.\n"
         "MODEL is a file, which train and import write. generate also reads a FOLDER.\n"
         "FOLDER has a model as config.json and weights/NAME.npy, one for each array.\n"
-        "PROBLEM is such a folder with a batch, too: tokens.npy, labels.npy and maybe mask.npy.\n"
-        "RESULT is a folder that gets logits.npy, loss.npy and gradients/NAME.npy.\n\n"
+        "PROBLEM is such a folder with a batch, too: tokens.npy, and maybe labels.npy and mask.npy.\n"
+        "RESULT is a folder that gets logits.npy and, if there are labels, loss.npy and\n"
+        "gradients/NAME.npy.\n\n"
         "Losses, texts and times go to stdout, errors to stderr. Exit code: 0 done, 1 failed,\n"
         "2 misuse. For example:\n\n"
         "  build/%s train --steps 50 README.md build/own-model\n"

@@ -1,4 +1,5 @@
-/* transformer_step: logits, loss and every gradient of one batch, from files into files. See transformer.h.
+/* transformer_step: logits, loss and every gradient of one batch, or its logits alone, from files into
+ * files. See transformer.h.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -11,6 +12,18 @@
 #include "ra_folder.h"
 #include "stage_parts.h"
 #include "transformer.h"
+
+/* Says whether FOLDER/NAME.npy is there. */
+static bool has(const struct transformer *t, const char *folder, const char *name)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s.npy", folder, name);
+    if (access(path, F_OK) == 0)
+        return true;
+    if (errno != ENOENT)
+        stage_fail(&t->stage, "%s: %s", path, strerror(errno));
+    return false;
+}
 
 /* Opens FOLDER/NAME.npy, an array (B, N). */
 static void open_rows(const struct transformer *t, const char *name, bool flags, struct npy *file,
@@ -63,6 +76,7 @@ static void create(const struct transformer *t, const char *name, int dims, cons
     char path[4096];
     snprintf(path, sizeof path, "%s/%s.npy", t->arguments[1], name);
     if (t->stage.world.rank == 0) {
+        transformer_make_folder(t, t->arguments[1]);
         unlink(path);
         if (!npy_create(file, path, NPY_FLOAT32, dims, shape) || !npy_close(file))
             stage_fail(&t->stage, "%s", file->error);
@@ -133,17 +147,45 @@ static void write_logits(struct transformer *t, struct ra_model *model, const fl
     ra_batch_destroy(batch);
 }
 
+/* Without labels there is neither loss nor gradient, and so no backward to keep anything for. */
+static void expect_no_labels(struct transformer *t)
+{
+    if (t->run.recompute)
+        stage_fail(&t->stage, "--recompute: %s has no labels.npy, so there is no backward",
+                   t->arguments[0]);
+    if (has(t, t->arguments[1], "loss"))
+        stage_fail(&t->stage,
+                   "%s has the loss of an earlier run, and %s has no labels.npy to replace it: "
+                   "give another RESULT",
+                   t->arguments[1], t->arguments[0]);
+    t->run.forward_only = true;
+}
+
+/* Computes loss and gradients, and writes them. */
+static void step(struct transformer *t, struct ra_model *model, const float *weights,
+                 const struct ra_model_batch *inputs)
+{
+    float *gradients =
+        stage_allocate(&t->stage, ra_parameter_numbers(&t->model), sizeof *gradients);
+    double loss;
+    transformer_check(t, ra_model_step(model, weights, inputs, gradients, &loss),
+                      ra_model_error(model));
+    write_shared(t, loss, gradients);
+}
+
 void transformer_step(struct transformer *t)
 {
-    struct stage *stage = &t->stage;
-    char path[4096], error[RA_ERROR_SIZE];
+    char error[RA_ERROR_SIZE];
     struct npy tokens, labels, mask;
     int64_t rows = -1, length = -1;
-    snprintf(path, sizeof path, "%s/mask.npy", t->arguments[0]);
-    t->run.has_mask = access(path, F_OK) == 0;
+    bool has_labels = has(t, t->arguments[0], "labels");
+    t->run.has_mask = has(t, t->arguments[0], "mask");
     const float *weights = transformer_read_model(t, t->arguments[0]);
     open_rows(t, "tokens", false, &tokens, &rows, &length);
-    open_rows(t, "labels", false, &labels, &rows, &length);
+    if (has_labels)
+        open_rows(t, "labels", false, &labels, &rows, &length);
+    else
+        expect_no_labels(t);
     if (t->run.has_mask)
         open_rows(t, "mask", true, &mask, &rows, &length);
     transformer_opened(t);
@@ -153,8 +195,9 @@ void transformer_step(struct transformer *t)
     t->run.batch = batch->set_rows;
     t->run.length = length;
     transformer_check(t, ra_model_create(&model, &t->model, &t->run, MPI_COMM_WORLD, error), error);
-    struct ra_model_batch inputs = {.tokens = read_rows(t, &tokens, batch, ra_model_rows(model)),
-                                    .labels = read_rows(t, &labels, batch, ra_model_rows(model))};
+    struct ra_model_batch inputs = {.tokens = read_rows(t, &tokens, batch, ra_model_rows(model))};
+    if (has_labels)
+        inputs.labels = read_rows(t, &labels, batch, ra_model_rows(model));
     ra_batch_destroy(batch);
     if (t->run.has_mask) {
         batch = open_batch(t, rows, length, sizeof(bool));
@@ -162,11 +205,12 @@ void transformer_step(struct transformer *t)
         ra_batch_destroy(batch);
     }
 
-    float *gradients = stage_allocate(stage, ra_parameter_numbers(&t->model), sizeof *gradients);
-    double loss;
-    transformer_check(t, ra_model_step(model, weights, &inputs, gradients, &loss),
-                      ra_model_error(model));
-    write_shared(t, loss, gradients);
+    if (has_labels)
+        step(t, model, weights, &inputs);
+    else
+        transformer_check(t, ra_model_forward(model, weights, &inputs), ra_model_error(model));
     write_logits(t, model, weights, rows, length);
+    if (!has_labels && t->stage.world.rank == 0)
+        printf("%s has no labels.npy: wrote logits, no loss and no gradients\n", t->arguments[0]);
     ra_model_destroy(model);
 }
