@@ -88,8 +88,8 @@ struct ra_config {
 
     /* On the host. Results do not depend on the number of threads. */
     enum ra_tile_kind tile; /* [RA_VECTOR_TILE] */
-    int threads; /* of this rank, at most [0: OMP_NUM_THREADS, or else the processors that it may use,
-                  * shared fairly by the ranks of a machine] */
+    int threads; /* of this rank, at most [0: OMP_NUM_THREADS, or else its fair share of the processors
+                  * of its machine, at most what omp_set_num_threads allows] */
 };
 
 #define RA_SAME (-1)

@@ -12,6 +12,12 @@ const char *ra_message_name(enum ra_message message)
     return names[message];
 }
 
+const char *ra_message_error(const struct ra_link *link)
+{
+    const char *text = link->error(link->self);
+    return text && *text ? text : "the link has failed and does not say why";
+}
+
 void ra_message_overdue(char error[RA_ERROR_SIZE], int rank, int hop, double seconds, int peer,
                         bool incoming, enum ra_message message, enum ra_absence absence)
 {

@@ -11,6 +11,9 @@
 /* What a kind of message is called in error texts: "gradients coming home". */
 const char *ra_message_name(enum ra_message message);
 
+/* The error of a link that has failed; of one that gives no text, a text that says so. */
+const char *ra_message_error(const struct ra_link *link);
+
 /* What a link says when this rank has waited in vain, at this hop, for another to send a message or to
  * take one: that rank is silent, or waits itself and nobody computes, or has closed its link. */
 enum ra_absence { RA_IS_SILENT, RA_IS_WAITING, RA_IS_GONE };

@@ -1031,12 +1031,20 @@ START_TEST(processors)
         ra_plan_destroy(plan);
     }
 
-    /* Whoever sets OMP_NUM_THREADS means it. */
+    /* A program may ask OpenMP for fewer threads, as torch.set_num_threads does. Whoever sets
+     * OMP_NUM_THREADS, which OpenMP reads when a program starts, means it. */
+    int usual = omp_get_max_threads();
+    omp_set_num_threads(1);
+    struct ra_plan *single = plan_for(&config);
+    ck_assert_int_eq(ra_plan_bytes(single), bytes[1]);
     setenv("OMP_NUM_THREADS", "3", 1);
+    omp_set_num_threads(3);
     struct ra_plan *three = plan_for(&config);
     ck_assert_int_eq(ra_plan_bytes(three), bytes[3]);
+    ra_plan_destroy(single);
     ra_plan_destroy(three);
     unsetenv("OMP_NUM_THREADS");
+    omp_set_num_threads(usual);
 
     /* One tile for each of two heads: nothing for a third thread to do. */
     config.queries = 100;
@@ -2192,6 +2200,13 @@ START_TEST(config_by_name)
     SETS(causal, true);
     SETS(local_keys, true);
     SETS(lookback, 0);
+    ck_assert_int_eq(ra_config_set(&made.config, "lookback", INFINITY, error), RA_OK);
+    want.config.lookback = RA_NO_LOOKBACK;
+    ck_assert_mem_eq(&made, &want, sizeof made);
+    SETS(lookback, 7);
+    ck_assert_int_eq(ra_config_set(&made.config, "lookback", (double)RA_NO_LOOKBACK, error), RA_OK);
+    want.config.lookback = RA_NO_LOOKBACK;
+    ck_assert_mem_eq(&made, &want, sizeof made);
     SETS(head_map, RA_INTERLEAVED);
     SETS(scale, 0.3);
     SETS(softcap, 30);
@@ -2212,9 +2227,13 @@ START_TEST(config_by_name)
     REFUSES(&made.config, "heads", 2.5, "config.heads = 2.5");
     REFUSES(&made.config, "heads", 0x1p60, "config.heads");
     REFUSES(&made.config, "heads", NAN, "config.heads");
-    REFUSES(&made.config, "threads", 0x1p32 + 1, "config.threads");
+    REFUSES(&made.config, "heads", INFINITY, "config.heads = inf: give a whole number from -9");
+    REFUSES(&made.config, "lookback", -INFINITY, "or infinity for no limit");
+    REFUSES(&made.config, "lookback", NAN, "or infinity for no limit");
+    REFUSES(&made.config, "lookback", 0x1p60, "9007199254740992, or infinity for no limit");
+    REFUSES(&made.config, "threads", 0x1p32 + 1, "config.threads = 4294967297: give a whole");
     REFUSES(&made.config, "layout", -0x1p40, "config.layout");
-    REFUSES(&made.config, "causal", 256, "config.causal = 256: give 0 or 1");
+    REFUSES(&made.config, "causal", 256, "config.causal = 256: give a whole number from 0 to 1");
     REFUSES(&made.config, NULL, 1, "field is NULL");
     REFUSES(NULL, "heads", 1, "config is NULL");
     ck_assert_int_eq(ra_config_set(&made.config, "heads", 0.5, NULL), RA_INVALID);
@@ -2602,6 +2621,8 @@ START_TEST(wrong_shards)
     struct makers makers = plans_of_ring(&config, 5);
     char whole[8], local[8];
     struct ra_plan *plans[] = {makers.rank[0].plan, makers.rank[4].plan};
+    config.queries = config.keys = 0;
+    struct ra_plan *empty = plan_for(&config);
     enum ra_status (*const calls[])(struct ra_plan *, enum ra_side, int64_t, int64_t, const void *,
                                     void *) = {ra_shard, ra_unshard};
     for (int i = 0; i < 2; i++) {
@@ -2620,7 +2641,12 @@ START_TEST(wrong_shards)
         /* Rank 4 has no row, and nothing is copied of no batches. */
         ck_assert_int_eq(calls[i](plans[1], 0, 1, 1, i ? NULL : whole, i ? whole : NULL), RA_OK);
         ck_assert_int_eq(calls[i](plans[0], 0, 0, 1, NULL, NULL), RA_OK);
+
+        /* Nor of no rows, however many batches there are: this would take years. */
+        ck_assert_int_eq(calls[i](plans[1], 0, INT64_C(1) << 58, 1, whole, whole), RA_OK);
+        ck_assert_int_eq(calls[i](empty, 0, INT64_C(1) << 60, 1, NULL, NULL), RA_OK);
     }
+    ra_plan_destroy(empty);
     unmake_all(&makers);
 }
 END_TEST
@@ -2758,6 +2784,65 @@ START_TEST(links_that_are_none)
         ck_assert_msg(strncmp(error, wrong[i].text, strlen(wrong[i].text)) == 0,
                       "\"%s\", not \"%s\"", error, wrong[i].text);
         ck_assert_int_eq(ra_plan_create(NULL, NULL, &wrong[i].link, NULL), RA_INVALID);
+    }
+}
+END_TEST
+
+/* A link of one's own that fails at its first message, and says so, or nothing, or has no text at all. */
+static bool fails_to_send(void *self, enum ra_message message, int hop, int distance,
+                          const void *from, int64_t bytes)
+{
+    (void)self, (void)message, (void)hop, (void)distance, (void)from, (void)bytes;
+    return false;
+}
+
+static bool fails_to_receive(void *self, enum ra_message message, int hop, int distance, void *into,
+                             int64_t bytes)
+{
+    return fails_to_send(self, message, hop, distance, into, bytes);
+}
+
+static bool fails_to_wait(void *self, enum ra_message message)
+{
+    (void)self, (void)message;
+    return false;
+}
+
+static void has_failed(void *self, const char *reason)
+{
+    (void)self, (void)reason;
+}
+
+static const char *text_of(void *self)
+{
+    return self;
+}
+
+static bool closes(void *self)
+{
+    (void)self;
+    return true;
+}
+
+START_TEST(links_that_fail)
+{
+    char cable[] = "the cable is cut", nothing[] = "";
+    char *texts[] = {cable, nothing, NULL};
+    struct ra_config config = shape(1, 8, 8, 1, 1, 4);
+    for (int i = 0; i < COUNT(texts); i++) {
+        const struct ra_link link = {.size = 2,
+                                     .self = texts[i],
+                                     .send = fails_to_send,
+                                     .receive = fails_to_receive,
+                                     .poll = closes,
+                                     .wait = fails_to_wait,
+                                     .fail = has_failed,
+                                     .error = text_of,
+                                     .close = closes};
+        struct ra_plan *plan;
+        char error[RA_ERROR_SIZE] = "";
+        ck_assert_int_eq(ra_plan_create(&plan, &config, &link, error), RA_LOST);
+        ck_assert_str_eq(error, i == 0 ? cable : "the link has failed and does not say why");
     }
 }
 END_TEST
@@ -3829,6 +3914,7 @@ int main(void)
     cases = add_cases(suite, "links");
     tcase_add_test(cases, links_of_no_plan);
     tcase_add_test(cases, links_that_are_none);
+    tcase_add_test(cases, links_that_fail);
     tcase_add_test(cases, ranks_disagree);
     tcase_add_test(cases, ranks_compute_elsewhere);
     tcase_add_test(cases, ranks_agree);

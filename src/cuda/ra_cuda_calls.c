@@ -7,6 +7,7 @@
 #include "ra_arrays.h"
 #include "ra_config_check.h"
 #include "ra_cuda.h"
+#include "ra_message.h"
 #include "ring_attention_cuda.h"
 
 /* Can calls be enqueued on this stream? */
@@ -40,7 +41,7 @@ static enum ra_status begin(struct ra_cuda_call *call, struct ra_plan *plan,
 
     /* Are all ranks in the same call? What their devices do is enqueued for that one. */
     if (!ra_ring_agree(&plan->ring, backward ? RA_CALL_BACKWARD : RA_CALL_FORWARD))
-        return ra_cuda_end_plan(plan, RA_LOST, plan->link.error(plan->link.self));
+        return ra_cuda_end_plan(plan, RA_LOST, ra_message_error(&plan->link));
     struct ra_cuda *cuda = plan->own;
     call->number = cuda->calls = (cuda->calls + 1) % RA_SIGNALS;
     if (backward)

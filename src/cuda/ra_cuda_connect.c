@@ -11,6 +11,7 @@
 #include "ra_agree.h"
 #include "ra_config_check.h"
 #include "ra_cuda.h"
+#include "ra_message.h"
 
 /* What a rank says of itself: where its memory is. */
 struct address {
@@ -190,7 +191,7 @@ static enum ra_status shake_hands(struct ra_plan *plan, struct address *addresse
             mine->all = reach(plan, addresses, r, mine->why);
     heard = heard && ra_agree_allgather(link, reached, sizeof *reached);
     if (!heard) {
-        snprintf(error, RA_ERROR_SIZE, "%s", link->error(link->self));
+        snprintf(error, RA_ERROR_SIZE, "%s", ra_message_error(link));
         close_peers(plan);
         return RA_LOST;
     }

@@ -92,7 +92,7 @@ enum ra_status ra_cuda_listen(struct ra_plan *plan)
         sound = !link->poll || link->poll(link->self);
     }
     if (!sound)
-        return ra_cuda_end_plan(plan, RA_LOST, link->error(link->self));
+        return ra_cuda_end_plan(plan, RA_LOST, ra_message_error(link));
     if (failure == RA_SIGNAL_NONE)
         return RA_OK;
     char text[RA_ERROR_SIZE];

@@ -7,6 +7,7 @@
 #include "ra_cuda.h"
 #include <inttypes.h>
 #include "ra_config_check.h"
+#include "ra_message.h"
 
 /* Blocks of host memory begin where any access is aligned. */
 enum { LINE = 256 };
@@ -147,7 +148,7 @@ static void wait_for_link(struct ra_plan *plan, enum ra_message message)
 {
     const struct ra_link *link = &plan->link;
     if (ra_cuda_goes_on(plan) && !link->wait(link->self, message))
-        ra_cuda_end_plan(plan, RA_LOST, link->error(link->self));
+        ra_cuda_end_plan(plan, RA_LOST, ra_message_error(link));
 }
 
 static void await_on_device(struct ra_cuda_call *call, enum ra_message message, int step)

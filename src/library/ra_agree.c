@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "ra_config_check.h"
+#include "ra_message.h"
 
 /* What a rank says of itself. */
 struct record {
@@ -81,7 +82,7 @@ enum ra_status ra_agree_config(const struct ra_link *link, const struct ra_confi
     }
 
     /* The records stay: the link may still write them, if the missing rank comes after all. */
-    snprintf(error, RA_ERROR_SIZE, "%s", link->error(link->self));
+    snprintf(error, RA_ERROR_SIZE, "%s", ra_message_error(link));
     return RA_LOST;
 }
 

@@ -141,7 +141,7 @@ enum ra_status ra_plan_give_up(struct ra_plan *plan, enum ra_status status, cons
 
 enum ra_status ra_plan_lose(struct ra_plan *plan)
 {
-    snprintf(plan->error, sizeof plan->error, "%s", plan->link.error(plan->link.self));
+    snprintf(plan->error, sizeof plan->error, "%s", ra_message_error(&plan->link));
     plan->lost = RA_LOST;
     return RA_LOST;
 }
@@ -252,7 +252,7 @@ enum ra_status ra_shard(struct ra_plan *plan, enum ra_side side, int64_t outer, 
         return status;
     struct ra_layout layout = ra_plan_layout(plan, side);
     int64_t rows = ra_plan_rows(plan, side);
-    for (int64_t i = 0; i < outer; i++)
+    for (int64_t i = 0; i < outer && rows > 0; i++) /* nothing, 2^60 times, would take for ever */
         ra_layout_shard(layout, plan->link.rank, row_bytes,
                         (const char *)whole + i * layout.length * row_bytes,
                         (char *)local + i * rows * row_bytes);
@@ -267,7 +267,7 @@ enum ra_status ra_unshard(struct ra_plan *plan, enum ra_side side, int64_t outer
         return status;
     struct ra_layout layout = ra_plan_layout(plan, side);
     int64_t rows = ra_plan_rows(plan, side);
-    for (int64_t i = 0; i < outer; i++)
+    for (int64_t i = 0; i < outer && rows > 0; i++)
         ra_layout_unshard(layout, plan->link.rank, row_bytes,
                           (const char *)local + i * rows * row_bytes,
                           (char *)whole + i * layout.length * row_bytes);

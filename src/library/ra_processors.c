@@ -4,6 +4,9 @@
  */
 #define _GNU_SOURCE
 #include "ra_processors.h"
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -58,12 +61,19 @@ int ra_processors(void)
 
 int ra_processors_threads(int asked, int sharing, int64_t pieces)
 {
-    const char *usual = getenv("OMP_NUM_THREADS");
-    int64_t threads = asked;
-    if (threads == 0 && usual)
-        threads = strtol(usual, NULL, 10);
-    if (threads == 0)
-        threads = ra_processors() / (sharing > 1 ? sharing : 1);
+    int64_t threads = asked, share = ra_processors() / (sharing > 1 ? sharing : 1);
+    if (threads == 0) {
+        /* What the environment or omp_set_num_threads said last, or else all processors: then this
+         * rank's share of them is less. */
+        const char *usual = getenv("OMP_NUM_THREADS");
+#ifdef _OPENMP
+        threads = omp_get_max_threads();
+#else
+        threads = usual ? strtol(usual, NULL, 10) : share;
+#endif
+        if (!usual && share < threads)
+            threads = share;
+    }
     threads = threads < pieces ? threads : pieces;
     return threads > 1 ? (int)threads : 1;
 }

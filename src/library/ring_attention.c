@@ -66,14 +66,23 @@ enum ra_status ra_config_set(struct ra_config *config, const char *field, double
                              "config.size = %zu: too small for %s; begin with ra_config_init",
                              config->size, field);
 
+        if (option->kind == RA_OPTION_REAL) {
+            ra_option_store(option, config, ra_option_bits(value));
+            return RA_OK;
+        }
+
+        /* No limit, as a double: INT64_MAX is rounded to 2^63, and infinity says the same. */
+        bool no_limit = option->offset == offsetof(struct ra_config, lookback) && value >= 0x1p63;
+
         /* A value that is cut to fit would be another one, and perhaps a good one. */
-        bool is_flag = option->kind == RA_OPTION_FLAG, is_real = option->kind == RA_OPTION_REAL;
+        bool is_flag = option->kind == RA_OPTION_FLAG;
         double most = is_flag ? 1 : option->kind == RA_OPTION_WHOLE ? 0x1p53 : INT_MAX;
-        bool whole = value >= (is_flag ? 0 : -most) && value <= most && value == floor(value);
-        if (!is_real && !whole)
-            return ra_refuse(error, "config.%s = %g: give %s", field, value,
-                             is_flag ? "0 or 1" : "a whole number");
-        ra_option_store(option, config, is_real ? ra_option_bits(value) : (int64_t)value);
+        double least = is_flag ? 0 : -most;
+        if (!no_limit && !(value >= least && value <= most && value == floor(value)))
+            return ra_refuse(error, "config.%s = %.17g: give a whole number from %.0f to %.0f%s",
+                             field, value, least, most,
+                             option->most > 0x1p53 ? ", or infinity for no limit" : "");
+        ra_option_store(option, config, no_limit ? RA_NO_LOOKBACK : (int64_t)value);
         return RA_OK;
     }
     return ra_refuse(error, "config.%s: there is no such field, or none to be set by name", field);

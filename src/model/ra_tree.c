@@ -14,6 +14,7 @@
 #include "ra_arena.h"
 #include "ra_collective.h"
 #include "ra_config_check.h"
+#include "ra_message.h"
 #include "ra_mpi_link.h"
 #include "ra_processors.h"
 #include "ra_vector.h"
@@ -438,7 +439,7 @@ static enum ra_status reduce(struct ra_tree *tree, int64_t count)
     if (ra_collective_wait_link(&tree->link, code, &tree->request, c->timeout,
                                 "carries of all ranks"))
         return RA_OK;
-    snprintf(tree->error, sizeof tree->error, "%s", tree->link.error(tree->link.self));
+    snprintf(tree->error, sizeof tree->error, "%s", ra_message_error(&tree->link));
     tree->lost = true;
     return RA_LOST;
 }
