@@ -137,11 +137,6 @@ struct run {
     int (*gather)(int64_t mine, int64_t *all, double timeout); /* NULL: it is one process alone */
 };
 
-static void leave(int exit_code, double timeout)
-{
-    (void)exit_code, (void)timeout;
-}
-
 /* Runs the program in this process, and ends it. */
 __attribute__((noreturn)) static void compute(struct run run, FILE *err)
 {
@@ -165,8 +160,10 @@ __attribute__((noreturn)) static void compute(struct run run, FILE *err)
                            .world = stage_alone,
                            .config = RA_CONFIG_INIT,
                            .result_type = NPY_FLOAT32};
-    if (run.gather)
-        stage.world = (struct stage_world){0, 2, 1, run.gather, exit, leave};
+    if (run.gather) {
+        stage.world.ranks = 2;
+        stage.world.gather = run.gather;
+    }
     stage_open_in(&stage, count, words);
     stage.config.timeout = 0.05;
     if (run.waits)

@@ -735,9 +735,15 @@ static void fuzz_layout(struct bytes in)
 static jmp_buf way_out;
 
 /* The program would end here. */
-static void leave(int exit_code, double timeout)
+static void stop(int exit_code)
 {
-    (void)exit_code, (void)timeout;
+    (void)exit_code;
+    longjmp(way_out, 1);
+}
+
+static void leave(double timeout)
+{
+    (void)timeout;
     longjmp(way_out, 1);
 }
 
@@ -802,7 +808,11 @@ static void fuzz_options(struct bytes in)
     struct stage stage = {.program = "fuzz", .about = "", .gathered = gathered};
     stage.number = (int)below(&in, 12);
     ranks = 1 + (int)below(&in, 4);
-    stage.world = (struct stage_world){0, ranks, 1, gather_alone, exit, leave};
+    stage.world = stage_alone;
+    stage.world.ranks = ranks;
+    stage.world.gather = gather_alone;
+    stage.world.stop = stop;
+    stage.world.leave = leave;
     stage.config = (struct ra_config)RA_CONFIG_INIT;
     struct stage again = stage;
     size_t size =

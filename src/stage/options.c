@@ -57,7 +57,7 @@ void stage_help(const struct stage *stage, void (*print)(const struct stage *))
         print(stage);
     stage_flush(stage);
     stage_check_all(stage);
-    stage->world.leave(0, stage->config.timeout);
+    stage->world.leave(stage->config.timeout);
     exit(0);
 }
 

@@ -259,6 +259,6 @@ int stage_leave(struct stage *stage)
     free(stage->counters);
     free(stage->events);
     free(stage->gathered);
-    stage->world.leave(0, stage->config.timeout);
+    stage->world.leave(stage->config.timeout);
     return 0;
 }

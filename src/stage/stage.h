@@ -37,8 +37,10 @@ struct stage_world {
      * that did not come, or `ranks`: one has not if no rank has shown progress for somewhat longer
      * than the timeout (seconds, 0: wait for ever). */
     int (*gather)(int64_t mine, int64_t *all, double timeout);
-    void (*stop)(int exit_code);                  /* ends all ranks at once */
-    void (*leave)(int exit_code, double timeout); /* says goodbye to the others, before exit */
+    bool (*speaks)(void);          /* of ranks that fail at about the same time, the first one */
+    void (*follow)(void);          /* waits for the end that another rank is about to make */
+    void (*stop)(int exit_code);   /* ends all ranks at once */
+    void (*leave)(double timeout); /* says goodbye to the others, before exit */
 };
 
 struct stage {

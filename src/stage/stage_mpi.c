@@ -1,6 +1,7 @@
 /* stage_mpi: a stage program that runs on the ranks of an MPI job. See stage_mpi.h. */
 #include "stage_mpi.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <mpi.h>
 #include <sched.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 #include "ra_clock.h"
 
@@ -77,7 +79,7 @@ static double timeout_of(int argc, char **argv)
 
 /* ---- What the ranks tell each other, under a tag that is no ra_message. */
 
-enum { WORD = 100 };
+enum { WORD = 100, END };
 
 /* Begins to hear the next word of a rank. */
 static void hear(int rank)
@@ -160,17 +162,58 @@ void stage_show_progress(const struct stage *stage, struct ra_link *link)
     link->poll = poll_and_show;
 }
 
+/* ---- The end of a run that has failed. What one rank notices, others often notice at the same time, or hear
+ * of from it: each tells those above it that it will speak, and listens for a moment to those below. */
+
+static bool speaks(void)
+{
+    const double moment = 0.25;
+    int told = 0;
+    for (int r = world.rank + 1; r < world.ranks; r++) {
+        MPI_Request request;
+        MPI_Isend(NULL, 0, MPI_BYTE, r, END, MPI_COMM_WORLD, &request);
+        MPI_Request_free(&request);
+    }
+    for (double began = ra_seconds(); world.rank > 0 && !told && ra_seconds() - began < moment;) {
+        MPI_Iprobe(MPI_ANY_SOURCE, END, MPI_COMM_WORLD, &told, MPI_STATUS_IGNORE);
+        sched_yield();
+    }
+    return !told;
+}
+
+/* If that end does not come, for that rank has died, this rank makes its own. */
+static void follow(void)
+{
+    sleep(SHORTEST_WATCH);
+}
+
+/* What this rank has printed must be out of its pipe before MPI is aborted: mpirun may then read no more. */
+static void drain(double patience)
+{
+    int left = 0;
+    for (double began = ra_seconds();
+         ioctl(STDERR_FILENO, FIONREAD, &left) == 0 && left > 0 && ra_seconds() - began < patience;)
+        sched_yield();
+}
+
 static void stop(int exit_code)
 {
+    drain(1);
+
+    /* The line of error is printed. Open MPI 4 would add nine about MPI_Abort, and reads this before it does;
+     * the same as a setting would also silence what it says when it cannot connect. */
+    bool *quiet = dlsym(dlopen(NULL, RTLD_LAZY), "orte_execute_quiet");
+    if (quiet)
+        *quiet = true;
     MPI_Abort(MPI_COMM_WORLD, exit_code);
     exit(exit_code);
 }
 
-static void leave(int exit_code, double timeout)
+static void leave(double timeout)
 {
     if (!world.started_here)
         return;
-    watch(timeout, exit_code, "end MPI; has one died? What this run has written is not affected");
+    watch(timeout, 0, "end MPI; has one died? What this run has written is not affected");
     MPI_Finalize();
     stop_watch();
 }
@@ -213,7 +256,11 @@ void stage_begin_mpi(struct stage *stage, int argc, char **argv, int number, con
     *stage = (struct stage){.program = program,
                             .number = number,
                             .about = about,
-                            .world = {.gather = gather, .stop = stop, .leave = leave},
+                            .world = {.gather = gather,
+                                      .speaks = speaks,
+                                      .follow = follow,
+                                      .stop = stop,
+                                      .leave = leave},
                             .config = RA_CONFIG_INIT,
                             .result_type = NPY_FLOAT32};
     MPI_Comm_rank(MPI_COMM_WORLD, &stage->world.rank);

@@ -22,24 +22,49 @@ static int gather_alone(int64_t mine, int64_t *all, double timeout)
     return 1;
 }
 
-static void leave_alone(int exit_code, double timeout)
+static bool speaks_alone(void)
 {
-    (void)exit_code, (void)timeout;
+    return true;
 }
 
-const struct stage_world stage_alone = {0, 1, 1, gather_alone, exit, leave_alone};
+static void follow_nobody(void)
+{
+}
+
+static void leave_alone(double timeout)
+{
+    (void)timeout;
+}
+
+const struct stage_world stage_alone = {
+    0, 1, 1, gather_alone, speaks_alone, follow_nobody, exit, leave_alone};
+
+/* Prints the message, if it is this rank's to print, and ends all ranks: the one that speaks does it, so that
+ * its words come out and MPI aborts once. */
+__attribute__((noreturn)) static void stop_all(const struct stage *stage, int exit_code,
+                                               bool speaks, const char *who, const char *message)
+{
+    if (speaks)
+        fprintf(stderr, "%s%s: %s%s\n", progress_shown ? "\n" : "", stage->program, who, message);
+    else
+        stage->world.follow();
+    stage_unfinished_remove();
+    stage->world.stop(exit_code);
+    exit(exit_code);
+}
 
 void stage_gather(const struct stage *stage, int64_t mine)
 {
+    char message[200], who[40];
     int missing = stage->world.gather(mine, stage->gathered, stage->config.timeout);
     if (missing == stage->world.ranks)
         return;
-    fprintf(stderr,
-            "%s: rank %d: waited more than %g s for rank %d to report; has it died? If it is only "
-            "slow, give a longer --timeout\n",
-            stage->program, stage->world.rank, stage->config.timeout, missing);
-    stage_unfinished_remove();
-    stage->world.stop(1);
+    snprintf(who, sizeof who, "rank %d: ", stage->world.rank);
+    snprintf(message, sizeof message,
+             "waited more than %g s for rank %d to report; has it died? If it is only slow, give a "
+             "longer --timeout",
+             stage->config.timeout, missing);
+    stop_all(stage, 1, stage->world.speaks(), who, message);
 }
 
 /* Gathers the exit codes of all ranks, 0 from those that go on. Returns the first rank in trouble,
@@ -56,11 +81,8 @@ static int first_in_trouble(const struct stage *stage, int exit_code)
 void stage_check_all(const struct stage *stage)
 {
     int first = first_in_trouble(stage, 0);
-    if (first == stage->world.ranks)
-        return;
-    int exit_code = (int)stage->gathered[first];
-    stage->world.leave(exit_code, stage->config.timeout);
-    exit(exit_code);
+    if (first < stage->world.ranks)
+        stop_all(stage, (int)stage->gathered[first], false, "", "");
 }
 
 /* Prints the message and ends this rank, and with it all others. */
@@ -81,14 +103,9 @@ __attribute__((noreturn, format(printf, 3, 0))) static void end(const struct sta
 
     /* What goes wrong before all is open goes wrong on all ranks alike, most of the time: the first
      * of them prints it. */
-    if (stage->opened || first_in_trouble(stage, exit_code) == stage->world.rank)
-        fprintf(stderr, "%s%s: %s%s\n", progress_shown ? "\n" : "", stage->program, who, message);
-
-    stage_unfinished_remove();
-    if (stage->opened)
-        stage->world.stop(exit_code);
-    stage->world.leave(exit_code, stage->config.timeout);
-    exit(exit_code);
+    bool speaks = stage->opened ? stage->world.speaks()
+                                : first_in_trouble(stage, exit_code) == stage->world.rank;
+    stop_all(stage, exit_code, speaks, who, message);
 }
 
 void stage_end(const struct stage *stage, int exit_code, const char *format, ...)
