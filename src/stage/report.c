@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ra_clock.h"
+#include "ra_whole.h"
 #include "stage_parts.h"
 
 static const char *const lap_names[STAGE_LAPS] = {"read", "forward", "backward", "wait", "write"};
@@ -119,66 +120,54 @@ void stage_print_counts(struct stage *stage)
 
 /* ---- The trace. */
 
+/* Static, because a signal handler removes it. */
+static struct ra_whole trace;
+
 /* Ends the program if the trace would take the place of something else. */
 static void check_trace(const struct stage *stage)
 {
     static const char *const inputs[] = {"q", "k", "v", "do", "mask"};
     const char *path = stage->trace_path;
-    struct stat there, input;
-    bool exists = lstat(stage->trace, &there) == 0;
-    if (exists && !S_ISREG(there.st_mode))
+    char name[PATH_MAX];
+    struct stat there;
+    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
         stage_end(stage, 2, "--trace %s: is not a regular file; name a new file", path);
-    for (int i = 0; i < STAGE_INPUTS && exists; i++) {
-        char name[PATH_MAX];
+    for (int i = 0; i < STAGE_INPUTS && stage->problem_folder; i++) {
         snprintf(name, sizeof name, "%s/%s.npy", stage->problem_folder, inputs[i]);
-        if (stat(name, &input) == 0 && input.st_dev == there.st_dev && input.st_ino == there.st_ino)
+        if (ra_whole_same(path, name))
             stage_end(stage, 2, "--trace %s: is the input %s; name a new file", path, inputs[i]);
     }
 
     /* RESULT is replaced as a whole. */
-    size_t length = strlen(stage->result);
-    char next = strncmp(stage->trace, stage->result, length) == 0 ? stage->trace[length] : '-';
-    if (stage->result[0] && (next == '\0' || next == '/'))
+    if (stage->result[0] && ra_whole_within(path, stage->result))
         stage_end(stage, 2, "--trace %s: is RESULT, or in it; name a file elsewhere", path);
 }
 
-void stage_find_trace(struct stage *stage)
+/* Rank 0 makes the file that becomes the trace: before the work, to find out then that it cannot be written. */
+static void create_trace(struct stage *stage)
 {
+    char error[RA_ERROR_SIZE];
+    check_trace(stage);
+    if (ra_whole_begin(&trace, stage->trace_path, 0, NULL, error) != RA_OK)
+        stage_fail(stage, "--trace %s", error);
+    int file = open(trace.path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file < 0 || write(file, "[\n", 2) != 2 || close(file) != 0)
+        stage_fail(stage, "--trace %s: %s", stage->trace_path, strerror(errno));
+}
+
+void stage_open_trace(struct stage *stage)
+{
+    char error[RA_ERROR_SIZE];
     if (!stage->trace_path)
         return;
-    if (!stage_resolve(stage->trace_path, stage->trace))
-        stage_fail(stage, "--trace %s: %s", stage->trace_path, strerror(errno));
-    if (stage->world.rank == 0) {
-        check_trace(stage);
-        stage_hidden_clear(stage->trace, false);
-    }
-}
-
-/* The hidden file that becomes the trace. */
-static void hidden_trace(const struct stage *stage, char path[PATH_MAX])
-{
-    if (!stage_hidden_path(stage->trace, false, stage->hidden_number, path))
-        stage_fail(stage, "--trace %.60s...: the path is too long", stage->trace_path);
-}
-
-bool stage_create_trace(struct stage *stage)
-{
-    char path[PATH_MAX];
-    if (!stage->trace_path)
-        return true;
-    hidden_trace(stage, path);
-    stage_unfinished_trace(path);
-    if (stage->world.rank > 0)
-        return true;
-
-    /* Before the work, to find out then that it cannot be written. */
-    stage->trace_lock = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (stage->trace_lock < 0 || pwrite(stage->trace_lock, "[\n", 2, 0) != 2)
-        stage_fail(stage, "--trace %s: %s", stage->trace_path, strerror(errno));
-    if (stage_hidden_own(stage->trace_lock))
-        return true;
-    close(stage->trace_lock);
-    return false;
+    stage_unfinished_add(&trace);
+    if (stage->world.rank == 0)
+        create_trace(stage);
+    stage_check_all(stage);
+    stage_gather(stage, trace.number);
+    if (stage->world.rank > 0 &&
+        ra_whole_join(&trace, stage->trace_path, 0, stage->gathered[0], error) != RA_OK)
+        stage_fail(stage, "--trace %s", error);
 }
 
 void stage_trace(struct stage *stage, enum stage_lane lane, const char *name, int hop, double start,
@@ -228,13 +217,11 @@ void stage_write_trace(struct stage *stage)
     size_t length;
     char *text = trace_text(stage, &length);
     stage_gather(stage, (int64_t)length);
-    int64_t at = 2; /* behind the "[\n" of stage_create_trace */
+    int64_t at = 2; /* behind the "[\n" of create_trace */
     for (int r = 0; r < stage->world.rank; r++)
         at += stage->gathered[r];
 
-    char path[PATH_MAX];
-    hidden_trace(stage, path);
-    int file = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    int file = open(trace.path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     bool written = file >= 0;
     for (size_t done = 0; written && done < length;) {
         ssize_t step = pwrite(file, text + done, length - done, at + (off_t)done);
@@ -248,25 +235,12 @@ void stage_write_trace(struct stage *stage)
 
 void stage_name_trace(struct stage *stage)
 {
-    char path[PATH_MAX];
+    char error[RA_ERROR_SIZE];
     if (!stage->trace_path)
         return;
-    hidden_trace(stage, path);
-    if (rename(path, stage->trace) != 0 || close(stage->trace_lock) != 0)
-        stage_fail(stage, "--trace %s: %s", stage->trace_path, strerror(errno));
-}
-
-void stage_open_trace(struct stage *stage)
-{
-    stage_find_trace(stage);
-    if (stage->world.rank == 0)
-        do
-            stage->hidden_number = stage_hidden_number(stage);
-        while (!stage_create_trace(stage));
-    stage_gather(stage, stage->hidden_number);
-    stage->hidden_number = stage->gathered[0];
-    if (stage->world.rank > 0)
-        stage_create_trace(stage);
+    if (ra_whole_publish(&trace, error) != RA_OK)
+        stage_fail(stage, "--trace %s", error);
+    ra_whole_end(&trace);
 }
 
 void stage_close_trace(struct stage *stage)
@@ -275,7 +249,7 @@ void stage_close_trace(struct stage *stage)
     stage_gather(stage, 0);
     if (stage->world.rank == 0)
         stage_name_trace(stage);
-    stage_unfinished_forget();
+    ra_whole_forget(&trace);
     stage->trace_path = NULL;
 }
 

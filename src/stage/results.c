@@ -115,13 +115,12 @@ static void edit_files(struct stage *stage)
 void stage_open_results(struct stage *stage)
 {
     find_folder(stage);
-    stage_find_trace(stage);
     if (stage->world.rank == 0)
         do {
             stage_unfinished_remove();
             stage_close_results(stage);
             stage->hidden_number = stage_hidden_number(stage);
-        } while (!create_files(stage) || !stage_create_trace(stage));
+        } while (!create_files(stage));
     stage_check_all(stage);
 
     /* Where it stands, by what number. */
@@ -129,11 +128,10 @@ void stage_open_results(struct stage *stage)
     stage->hidden_number = stage->gathered[0];
     stage_gather(stage, stage->inside);
     stage->inside = stage->gathered[0];
-    if (stage->world.rank > 0) {
+    if (stage->world.rank > 0)
         edit_files(stage);
-        stage_create_trace(stage);
-    }
     stage_check_all(stage);
+    stage_open_trace(stage);
 }
 
 /* Fails if a result has overflowed, or was never written: the inputs were finite. */

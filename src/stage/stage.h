@@ -53,9 +53,7 @@ struct stage {
     struct ra_config config; /* complete: the shape is the problem's */
     bool time, per_hop;
     const char *trace_path;
-    char trace[4096]; /* the same with its links resolved */
-    int trace_lock;   /* of rank 0, on what becomes the trace */
-    int64_t pieces;   /* of the keys, one launch each */
+    int64_t pieces; /* of the keys, one launch each */
 
     /* The problem: q, do (B, N, H, D), k, v (B, M, G, D), mask (B, M) or none. B is how many
      * batches this ring has: the batches are dealt to the rings, one after the other. The config

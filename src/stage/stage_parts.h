@@ -12,9 +12,11 @@
 
 /* ---- unfinished.c: what must go if the program ends before stage_close. */
 
-/* Notes the hidden folder with the results in it, and the hidden file of the trace. */
+/* Notes the hidden folder with the results in it; and whatever else is hidden, three at most, which must live until the
+ * program ends. */
+struct ra_whole;
 void stage_unfinished_results(const char *folder);
-void stage_unfinished_trace(const char *path);
+void stage_unfinished_add(struct ra_whole *whole);
 const char *stage_unfinished_result(enum stage_result result);
 void stage_unfinished_forget(void);
 void stage_unfinished_remove(void);
@@ -116,12 +118,6 @@ void stage_check_names(const struct stage *stage);
 void stage_name_results(struct stage *stage);
 
 /* ---- report.c: counts, the trace, laps. */
-
-/* Every rank finds out where the trace will be; rank 0 refuses what must not be replaced. */
-void stage_find_trace(struct stage *stage);
-
-/* Rank 0 creates its hidden file, and the others note it. False if that was cleared away. */
-bool stage_create_trace(struct stage *stage);
 
 /* All ranks write into it, then rank 0 names it. */
 void stage_write_trace(struct stage *stage);

@@ -9,10 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include "ra_whole.h"
 #include "stage_parts.h"
 
-/* The results, their folder, and the trace. Empty: there is none. */
-static char results[STAGE_RESULTS][PATH_MAX + 10], folder[PATH_MAX], trace[PATH_MAX];
+/* The results and their folder. Empty: there is none. */
+static char results[STAGE_RESULTS][PATH_MAX + 10], folder[PATH_MAX];
+
+/* All else that is hidden: the trace, a model, what `step` and `export` write. */
+static struct ra_whole *wholes[4];
 
 /* Whether results are getting their names, so that it is too late to stop. */
 static atomic_bool kept;
@@ -24,9 +28,12 @@ void stage_unfinished_results(const char *path)
         snprintf(results[r], sizeof results[r], "%s/%s", path, stage_result_files[r]);
 }
 
-void stage_unfinished_trace(const char *path)
+void stage_unfinished_add(struct ra_whole *whole)
 {
-    snprintf(trace, sizeof trace, "%s", path);
+    int w = 0;
+    while (wholes[w] && wholes[w] != whole)
+        w++;
+    wholes[w] = whole;
 }
 
 const char *stage_unfinished_result(enum stage_result result)
@@ -36,7 +43,9 @@ const char *stage_unfinished_result(enum stage_result result)
 
 void stage_unfinished_forget(void)
 {
-    folder[0] = trace[0] = '\0';
+    folder[0] = '\0';
+    for (int w = 0; wholes[w]; w++)
+        ra_whole_forget(wholes[w]);
 }
 
 void stage_unfinished_remove(void)
@@ -47,8 +56,8 @@ void stage_unfinished_remove(void)
         removed = unlink(results[r]) == 0 || errno == ENOENT;
     if (removed)
         rmdir(folder);
-    if (trace[0])
-        unlink(trace);
+    for (int w = 0; wholes[w]; w++)
+        ra_whole_end(wholes[w]);
 }
 
 void stage_unfinished_keep(void)

@@ -1,0 +1,456 @@
+/* ra_whole: a file or a folder that appears whole or not at all. See ra_whole.h.
+ *
+ * Common ground, first used in chapter 10.
+ */
+
+/* For renameat2 and getdents64. */
+#define _GNU_SOURCE
+
+#include "ra_whole.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { DIGITS = 16 };
+static const int as_folder = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+
+/* Writes the text of an error; returns RA_INVALID. */
+__attribute__((format(printf, 2, 3))) static enum ra_status refuse(char *error, const char *format,
+                                                                   ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error, RA_ERROR_SIZE, format, arguments);
+    va_end(arguments);
+    return RA_INVALID;
+}
+
+/* ---- Paths. */
+
+/* Splits a path at its last slash. Returns the name that follows it. */
+static const char *split(const char *path, char folder[RA_WHOLE_PATH])
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash) {
+        strcpy(folder, ".");
+        return path;
+    }
+
+    /* The root is the one folder whose name ends in a slash. */
+    snprintf(folder, RA_WHOLE_PATH, "%.*s", slash > path ? (int)(slash - path) : 1, path);
+    return slash + 1;
+}
+
+bool ra_whole_resolve(const char *path, char resolved[RA_WHOLE_PATH])
+{
+    char copy[RA_WHOLE_PATH], folder[RA_WHOLE_PATH];
+    _Static_assert(RA_WHOLE_PATH >= PATH_MAX, "realpath writes up to PATH_MAX characters");
+    if (realpath(path, resolved))
+        return true;
+    if (errno != ENOENT)
+        return false;
+
+    /* It does not exist yet: where will it be? */
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    errno = ENAMETOOLONG;
+    if (length >= sizeof copy)
+        return false;
+    snprintf(copy, sizeof copy, "%.*s", (int)length, path);
+    const char *name = split(copy, folder);
+    errno = ENOENT;
+    if (*name == '\0' || !realpath(folder, resolved))
+        return false;
+    length = strlen(resolved);
+    errno = ENAMETOOLONG;
+    return snprintf(resolved + length, RA_WHOLE_PATH - length, "/%s", name) <
+           (int)(RA_WHOLE_PATH - length);
+}
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+bool ra_whole_same(const char *one, const char *other)
+{
+    struct stat a, b;
+    char x[RA_WHOLE_PATH], y[RA_WHOLE_PATH];
+    if (stat(one, &a) == 0 && stat(other, &b) == 0)
+        return same_file(&a, &b);
+    return ra_whole_resolve(one, x) && ra_whole_resolve(other, y) && strcmp(x, y) == 0;
+}
+
+bool ra_whole_within(const char *path, const char *folder)
+{
+    char at[RA_WHOLE_PATH];
+    bool within = ra_whole_same(path, folder);
+    for (char *slash = ra_whole_resolve(path, at) ? strrchr(at, '/') : NULL; slash && !within;
+         slash = strrchr(at, '/')) {
+        *slash = '\0';
+        within = ra_whole_same(*at ? at : "/", folder);
+    }
+    return within;
+}
+
+/* What hidden names of this final name begin with. A name has at most 255 bytes. */
+static int hidden_start(const char *name, char start[NAME_MAX])
+{
+    return snprintf(start, NAME_MAX, ".%.200s.", name);
+}
+
+/* Fills in the paths. */
+static enum ra_status find(struct ra_whole *whole, const char *path, char *error)
+{
+    char folder[RA_WHOLE_PATH], start[NAME_MAX];
+    if (!ra_whole_resolve(path, whole->final))
+        return refuse(error, "%.200s: %s", path, strerror(errno));
+    hidden_start(split(whole->final, folder), start);
+    if (snprintf(whole->hidden, RA_WHOLE_PATH, "%s/%s%0*" PRIx64, folder, start, DIGITS,
+                 (uint64_t)whole->number) < RA_WHOLE_PATH &&
+        snprintf(whole->path, RA_WHOLE_PATH, "%s/new", whole->hidden) < RA_WHOLE_PATH)
+        return RA_OK;
+    whole->hidden[0] = '\0';
+    return refuse(error, "%.60s...: the path is too long", path);
+}
+
+/* ---- Folders, with all that is in them. A signal handler may call these, so they allocate nothing. */
+
+/* Calls `visit` for what has this name in the folder `at`, after all that it holds. False if any call
+ * was. */
+static bool walk(int at, const char *name, int levels, bool (*visit)(int, const char *, bool))
+{
+    int folder = openat(at, name, as_folder);
+    bool good = true;
+    _Alignas(struct dirent64) char entries[2048];
+    for (ssize_t bytes;
+         folder >= 0 && levels > 0 && (bytes = getdents64(folder, entries, sizeof entries)) > 0;)
+        for (ssize_t next = 0; next < bytes;) {
+            const struct dirent64 *entry = (const struct dirent64 *)(const void *)(entries + next);
+            next += entry->d_reclen;
+            if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+                good = walk(folder, entry->d_name, levels - 1, visit) && good;
+        }
+    good = visit(at, name, folder >= 0) && good;
+    if (folder >= 0)
+        close(folder);
+    return good;
+}
+
+static bool remove_one(int at, const char *name, bool is_folder)
+{
+    return unlinkat(at, name, is_folder ? AT_REMOVEDIR : 0) == 0;
+}
+
+/* Waits until it is on the disk, as far as its file system can tell. */
+static bool sync_one(int at, const char *name, bool is_folder)
+{
+    int file = openat(at, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    bool good = file >= 0 && (fsync(file) == 0 || (is_folder && errno == EINVAL));
+    int reason = errno;
+    if (file >= 0)
+        close(file);
+    errno = reason;
+    return good;
+}
+
+enum { LEVELS = 8 };
+
+static void remove_tree(int at, const char *name)
+{
+    /* Some file systems skip entries while others are removed. */
+    for (int tries = 0; tries < 4 && !walk(at, name, LEVELS, remove_one); tries++)
+        ;
+}
+
+/* Renames something unless the new name is taken. Where the file system cannot tell in the same step, such as on NFS,
+ * just before. */
+static bool rename_new(int at, const char *from, const char *to)
+{
+    struct stat there;
+    return renameat2(at, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0 ||
+           ((errno == EINVAL || errno == ENOSYS) && lstat(to, &there) != 0 &&
+            renameat(at, from, AT_FDCWD, to) == 0);
+}
+
+/* ---- Other writers, alive and dead. */
+
+/* Removes what a killed writer has hidden. False if its writer lives, or may live, as the lock cannot be
+ * asked. */
+static bool clear(int at, const char *name, const char *final)
+{
+    int folder = openat(at, name, as_folder);
+    if (folder < 0)
+        return true; /* of nobody: it has just gone, or is no folder */
+    int lock = openat(folder, "lock", O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    bool none = lock < 0 && errno == ENOENT;
+    bool dead = none || (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) == 0);
+
+    /* The lock goes last. Without one, it is empty: its writer has not locked it yet, or has gone. */
+    if (dead && !none) {
+        rename_new(folder, "earlier", final); /* see exchange */
+        remove_tree(folder, "new");
+        remove_tree(folder, "earlier");
+        unlinkat(folder, "lock", 0);
+    }
+    if (dead)
+        unlinkat(at, name, AT_REMOVEDIR);
+    if (lock >= 0)
+        close(lock);
+    close(folder);
+    return dead;
+}
+
+/* Clears up after all writers of this name that are dead. Returns how many others live, and the hidden name of
+ * one of them. */
+static int clear_all(const struct ra_whole *whole, char other[NAME_MAX + 1])
+{
+    char folder[RA_WHOLE_PATH], start[NAME_MAX], own[RA_WHOLE_PATH];
+    int length = hidden_start(split(whole->final, folder), start), alive = 0;
+    const char *own_name = split(whole->hidden, own);
+    DIR *entries = opendir(folder);
+    for (struct dirent *entry; entries && (entry = readdir(entries));)
+        if (strncmp(entry->d_name, start, (size_t)length) == 0 &&
+            strspn(entry->d_name + length, "0123456789abcdef") == DIGITS &&
+            entry->d_name[length + DIGITS] == '\0' && strcmp(entry->d_name, own_name) != 0 &&
+            !clear(dirfd(entries), entry->d_name, whole->final)) {
+            snprintf(other, NAME_MAX + 1, "%s", entry->d_name);
+            alive++;
+        }
+    if (entries)
+        closedir(entries);
+    return alive;
+}
+
+/* Makes the hidden folder with its lock. False with errno; EAGAIN: another writer took it for a dead one's. */
+static bool create(struct ra_whole *whole)
+{
+    if (mkdir(whole->hidden, 0777) != 0)
+        return false;
+    int folder = open(whole->hidden, as_folder);
+    whole->lock =
+        folder < 0 ? -1 : openat(folder, "lock", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int reason = errno;
+    if (folder >= 0)
+        close(folder);
+    if (whole->lock < 0) {
+        rmdir(whole->hidden);
+        errno = reason == ENOENT ? EAGAIN : reason;
+        return false;
+    }
+
+    /* On a file system without locks nobody can take this for a dead one's either. */
+    struct stat status;
+    bool taken = flock(whole->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!taken && fstat(whole->lock, &status) == 0 && status.st_nlink > 0)
+        return true;
+    close(whole->lock);
+    whole->lock = -1;
+    errno = EAGAIN;
+    return false;
+}
+
+/* ---- What has the name already. */
+
+/* Finds something in a folder that none of the patterns matches, by its path from there on. */
+static bool find_stranger(const char *folder, const char *const *patterns, const char *inside,
+                          char stranger[RA_WHOLE_PATH])
+{
+    char path[RA_WHOLE_PATH + NAME_MAX + 2];
+    snprintf(path, sizeof path, "%s/%s", folder, inside);
+    DIR *entries = opendir(path);
+    bool found = !entries && errno != ENOTDIR;
+    snprintf(stranger, RA_WHOLE_PATH, "%s", inside);
+    for (struct dirent *entry; entries && !found && (entry = readdir(entries));) {
+        char name[RA_WHOLE_PATH];
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        snprintf(name, sizeof name, "%.3000s%s%s", inside, *inside ? "/" : "", entry->d_name);
+        bool known = false;
+        for (const char *const *p = patterns; p && *p; p++)
+            known = known || fnmatch(*p, name, FNM_PATHNAME | FNM_PERIOD) == 0;
+        found = !known || find_stranger(folder, patterns, name, stranger);
+        if (!known)
+            snprintf(stranger, RA_WHOLE_PATH, "%s", name);
+    }
+    if (entries)
+        closedir(entries);
+    return found;
+}
+
+/* Refuses a name that cannot be given, because of what has it. */
+static enum ra_status check(const struct ra_whole *whole, char *error)
+{
+    struct stat there, other;
+    char stranger[RA_WHOLE_PATH], folder[RA_WHOLE_PATH];
+    const char *final = whole->final;
+    bool is_folder = whole->how & RA_WHOLE_FOLDER;
+    if (lstat(final, &there) != 0)
+        return errno == ENOENT ? RA_OK : refuse(error, "%.200s: %s", final, strerror(errno));
+    if (is_folder ? !S_ISDIR(there.st_mode) : !S_ISREG(there.st_mode))
+        return refuse(error, "%.200s: is %s; name a new one", final,
+                      is_folder                ? "not a folder"
+                      : S_ISDIR(there.st_mode) ? "a folder, not a file"
+                                               : "not a regular file");
+    if (!is_folder)
+        return whole->how & RA_WHOLE_NEW
+                   ? refuse(error, "%.200s: is there already; name a new file", final)
+                   : RA_OK;
+
+    /* A mount keeps its place, and a shell that stands in the folder would be left in one that is gone. */
+    split(final, folder);
+    if (stat(folder, &other) == 0 && other.st_dev != there.st_dev)
+        return refuse(error, "%.200s: is mounted, so it cannot be replaced; name a folder in it",
+                      final);
+    if (stat(".", &other) == 0 && same_file(&other, &there))
+        return refuse(
+            error, "%.200s: is the current folder, so it cannot be replaced; name another", final);
+    if (find_stranger(final, whole->replaces, "", stranger))
+        return refuse(error,
+                      "%.150s: holds %.80s, which this program does not replace; name a new folder",
+                      final, *stranger ? stranger : "files that cannot be listed");
+    return RA_OK;
+}
+
+/* ---- The life of one. */
+
+enum ra_status ra_whole_join(struct ra_whole *whole, const char *path, unsigned how, int64_t number,
+                             char *error)
+{
+    *whole = (struct ra_whole){.how = how, .number = number, .lock = -1};
+    return find(whole, path, error);
+}
+
+/* Makes the hidden folder under a number that nobody has. */
+static enum ra_status hide(struct ra_whole *whole, const char *path, char *error)
+{
+    do {
+        if (getrandom(&whole->number, sizeof whole->number, 0) != sizeof whole->number)
+            return refuse(error, "%.200s: the system has no random numbers: %s", path,
+                          strerror(errno));
+        if (find(whole, path, error) != RA_OK || check(whole, error) != RA_OK)
+            return RA_INVALID;
+    } while (!create(whole) && errno == EAGAIN);
+    if (whole->lock < 0)
+        return refuse(error, "%.200s: nothing can be written beside it: %s", path, strerror(errno));
+    return RA_OK;
+}
+
+enum ra_status ra_whole_begin(struct ra_whole *whole, const char *path, unsigned how,
+                              const char *const *replaces, char *error)
+{
+    /* First, as what the dead have left may fill the disk. */
+    char other[NAME_MAX + 1];
+    if (ra_whole_join(whole, path, how, 0, error) == RA_OK)
+        clear_all(whole, other);
+    whole->replaces = replaces;
+    if (hide(whole, path, error) != RA_OK) {
+        whole->hidden[0] = '\0';
+        return RA_INVALID;
+    }
+
+    /* Of two that begin at the same time, each has its lock before it looks: one of them sees the other. */
+    if (!(how & RA_WHOLE_ALONE) || clear_all(whole, other) == 0)
+        return RA_OK;
+    ra_whole_end(whole);
+    return refuse(error, "%.150s: another run is writing it (if none is, remove %.100s beside it)",
+                  path, other);
+}
+
+/* Exchanges the folder with an earlier one. Where the file system cannot do so in one step, such as on NFS, the
+ * earlier one steps aside first: a writer that is killed then leaves none for a moment, until the next one
+ * brings it back. */
+static bool exchange(const struct ra_whole *whole)
+{
+    if (renameat2(AT_FDCWD, whole->path, AT_FDCWD, whole->final, RENAME_EXCHANGE) == 0)
+        return true;
+    char earlier[RA_WHOLE_PATH + 8];
+    snprintf(earlier, sizeof earlier, "%s/earlier", whole->hidden);
+    if ((errno != EINVAL && errno != ENOSYS) || rename(whole->final, earlier) != 0)
+        return false;
+    if (rename(whole->path, whole->final) == 0)
+        return rename(earlier, whole->path) == 0;
+    int reason = errno;
+    rename(earlier, whole->final);
+    errno = reason;
+    return false;
+}
+
+/* Gives the name, whether anything has it or not. False with errno; EEXIST or ENOTEMPTY: it was given to something
+ * else just now. */
+static bool give_name(const struct ra_whole *whole)
+{
+    struct stat there;
+    if (lstat(whole->final, &there) != 0)
+        return whole->how & RA_WHOLE_NEW ? rename_new(AT_FDCWD, whole->path, whole->final)
+                                         : rename(whole->path, whole->final) == 0;
+
+    /* Who may do what with it stays as it was. Only root can keep the owner. */
+    int owned = chown(whole->path, there.st_uid, there.st_gid);
+    (void)owned;
+    if (chmod(whole->path, there.st_mode & 07777) != 0)
+        return false;
+    return whole->how & RA_WHOLE_FOLDER ? exchange(whole) : rename(whole->path, whole->final) == 0;
+}
+
+enum ra_status ra_whole_publish(struct ra_whole *whole, char *error)
+{
+    char folder[RA_WHOLE_PATH];
+    struct stat status;
+    bool named = false, again = true;
+    split(whole->final, folder);
+
+    /* Where locks do not reach from machine to machine, a writer elsewhere may have taken this for dead. */
+    if (fstat(whole->lock, &status) != 0 || status.st_nlink == 0)
+        return refuse(error, "%.200s: another run has removed it before it was whole",
+                      whole->hidden);
+
+    /* All bytes are on the disk before the name says so, and then the name is. */
+    if (!walk(AT_FDCWD, whole->path, LEVELS, sync_one))
+        return refuse(error, "%.200s: cannot be written: %s", whole->final, strerror(errno));
+    while (!named && again) {
+        if (check(whole, error) != RA_OK)
+            return RA_INVALID;
+        named = give_name(whole);
+        again = !(whole->how & RA_WHOLE_NEW) && (errno == EEXIST || errno == ENOTEMPTY);
+    }
+    if (!named || !sync_one(AT_FDCWD, folder, true))
+        return refuse(error, "%.200s: cannot be written: %s", whole->final, strerror(errno));
+    whole->how &= ~(unsigned)RA_WHOLE_NEW;
+    if (whole->how & RA_WHOLE_FOLDER)
+        remove_tree(AT_FDCWD, whole->path);
+    return RA_OK;
+}
+
+void ra_whole_end(struct ra_whole *whole)
+{
+    int folder = whole->hidden[0] ? open(whole->hidden, as_folder) : -1;
+    if (folder >= 0) {
+        remove_tree(folder, "new");
+        if (faccessat(folder, "earlier", F_OK, 0) != 0) /* see exchange */
+            unlinkat(folder, "lock", 0);
+        rmdir(whole->hidden);
+        close(folder);
+    }
+    ra_whole_forget(whole);
+}
+
+void ra_whole_forget(struct ra_whole *whole)
+{
+    if (whole->hidden[0] && whole->lock >= 0)
+        close(whole->lock);
+    whole->lock = -1;
+    whole->hidden[0] = '\0';
+}
