@@ -6,6 +6,8 @@
  * begun: on communicators, and in memory, that must still be there.
  */
 #include <mpi.h>
+#include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "ra_decoder.h"
@@ -90,12 +92,41 @@ static void test_decoder(void)
     lose(2, true);
 }
 
+/* Rings of one rank each, which only add up together: the last does not come, and the others say so. */
+static void test_sum(void)
+{
+    struct ra_model_config config;
+    struct ra_model_run run = {.batch = 1, .length = 4, .ring_size = 1, .threads = 1, .timeout = 2};
+    struct ra_model *model;
+    char error[RA_ERROR_SIZE] = "", due[100];
+    static float weights[1 << 16]; /* they stay */
+    ra_model_config_init(&config);
+    config.dim = config.hidden = config.vocabulary = config.head_dim = 16;
+    config.depth = config.heads = config.key_heads = 1;
+    if (!HOLDS(ra_parameter_numbers(&config) <= 1 << 16 &&
+                   ra_model_create(&model, &config, &run, MPI_COMM_WORLD, error) == RA_OK,
+               "%s", error))
+        return;
+    snprintf(due, sizeof due, "waited 2 s for weights of all ranks: rank %d has not come",
+             ranks - 1);
+    PMPI_Barrier(MPI_COMM_WORLD);
+    if (rank < ranks - 1) {
+        enum ra_status status = ra_model_gather(model, weights);
+        const char *said = ra_model_error(model);
+        (void)HOLDS(status == RA_LOST && strstr(said, due), "%s: %s", ra_status_text(status), said);
+    }
+    PMPI_Barrier(MPI_COMM_WORLD);
+    if (rank == ranks - 1)
+        (void)HOLDS(ra_model_gather(model, weights) == RA_OK, "%s", ra_model_error(model));
+}
+
 int main(int argc, char **argv)
 {
     static const struct verdict_test tests[] = {{"begin", test_begin},
                                                 {"first", test_first},
                                                 {"layer", test_layer},
-                                                {"decoder", test_decoder}};
+                                                {"decoder", test_decoder},
+                                                {"sum", test_sum}};
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);

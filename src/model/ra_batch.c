@@ -74,14 +74,12 @@ static bool allocate(struct ra_batch *batch)
 }
 
 /* Waits for all ranks in what MPI has `begun`. If one does not come, the batch is at its end. */
-static enum ra_status await(struct ra_batch *batch, int begun, MPI_Request *request, char *error)
+static enum ra_status await(struct ra_batch *batch, int begun, MPI_Request *request,
+                            const char *what, char *error)
 {
-    if (begun == MPI_SUCCESS && ra_collective_wait(request, batch->timeout))
+    if (ra_collective_wait(batch->comm, begun, request, batch->timeout, what, error))
         return RA_OK;
     batch->lost = true;
-    snprintf(error, RA_ERROR_SIZE,
-             "rank %d: another rank did not come within %g seconds, or MPI failed", batch->rank,
-             batch->timeout);
     return RA_LOST;
 }
 
@@ -105,7 +103,7 @@ static enum ra_status agree(struct ra_batch *batch, char *error)
     MPI_Request request;
     int begun = MPI_Iallreduce(MPI_IN_PLACE, least, 2 * FIELDS, MPI_INT64_T, MPI_MAX, batch->comm,
                                &request);
-    enum ra_status status = await(batch, begun, &request, error);
+    enum ra_status status = await(batch, begun, &request, "sizes of a batch", error);
     for (int f = 0; f < FIELDS && status == RA_OK; f++)
         least[f] = ~least[f];
     if (status == RA_OK)
@@ -125,7 +123,7 @@ static enum ra_status plan(struct ra_batch *batch, char *error)
     batch->rows_of[batch->rank] = batch->rows;
     int begun = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, batch->rows_of, 1, MPI_INT64_T,
                                batch->comm, &request);
-    enum ra_status status = await(batch, begun, &request, error);
+    enum ra_status status = await(batch, begun, &request, "row counts of a batch", error);
     if (status != RA_OK)
         return status;
 
@@ -227,7 +225,7 @@ static enum ra_status exchange(struct ra_batch *batch, bool forth, char *shard, 
                              batch->part, batch->parts_at, batch->token, batch->comm, &request)
             : MPI_Ialltoallv(shard, batch->part, batch->parts_at, batch->token, batch->parcels,
                              batch->parcel, batch->parcels_at, batch->token, batch->comm, &request);
-    return await(batch, begun, &request, error);
+    return await(batch, begun, &request, "rows of a batch", error);
 }
 
 /* The casts are safe: what is const is only read. */

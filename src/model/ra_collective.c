@@ -5,43 +5,131 @@
 #include "ra_collective.h"
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include "ra_clock.h"
-#include "ra_status.h"
 
-bool ra_collective_wait(MPI_Request *request, double timeout)
+/* ---- The roll. A collective tells nobody who is missing: so a rank that has waited too long asks all others
+ * whether they are here, and those that wait, too, answer. These are the largest tags that every MPI has. */
+
+enum { CALL = 32766, HERE };
+
+static void tell(MPI_Comm comm, int rank, int tag)
 {
-    double began = ra_seconds();
-    for (int done = 0;;) {
-        if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
-            return false;
-        if (done)
-            return true;
-        if (timeout > 0 && ra_seconds() - began > timeout)
-            return false;
-        sched_yield();
-    }
+    MPI_Request request;
+    if (MPI_Isend(NULL, 0, MPI_BYTE, rank, tag, comm, &request) == MPI_SUCCESS)
+        MPI_Request_free(&request);
 }
 
-bool ra_collective_wait_link(const struct ra_link *link, int code, MPI_Request *request,
-                             double timeout, const char *what)
+/* Takes a message with this tag, and returns the rank that has sent it; -1: there is none. */
+static int hear(MPI_Comm comm, int tag)
 {
-    const double moment = 1e-3;
-    char text[RA_ERROR_SIZE];
-    double began = ra_seconds();
-    if (code != MPI_SUCCESS) {
-        snprintf(text, sizeof text, "ring rank %d: MPI cannot begin with %s", link->rank, what);
-        link->fail(link->self, text);
+    int there = 0;
+    MPI_Status status;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, tag, comm, &there, &status) != MPI_SUCCESS || !there)
+        return -1;
+    MPI_Recv(NULL, 0, MPI_BYTE, status.MPI_SOURCE, tag, comm, MPI_STATUS_IGNORE);
+    return status.MPI_SOURCE;
+}
+
+static void answer(MPI_Comm comm)
+{
+    for (int rank; (rank = hear(comm, CALL)) >= 0;)
+        tell(comm, rank, HERE);
+}
+
+/* Writes who is missing: "rank 3 has not come", "ranks 3, 5 have not come". */
+static void call_roll(MPI_Comm comm, char text[RA_ERROR_SIZE])
+{
+    const double patience = 1;
+    int rank, ranks, heard, count, used = 0, missing = 0;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &ranks);
+    bool *here = calloc((size_t)ranks, sizeof *here);
+    snprintf(text, RA_ERROR_SIZE, "one has not come");
+    if (!here)
+        return;
+    here[rank] = true;
+    count = 1;
+    for (int r = 0; r < ranks; r++)
+        if (r != rank)
+            tell(comm, r, CALL);
+    for (double began = ra_seconds(); count < ranks && ra_seconds() - began < patience;) {
+        answer(comm);
+        if ((heard = hear(comm, HERE)) >= 0) {
+            count += !here[heard];
+            here[heard] = true;
+        }
+        sched_yield();
     }
+    for (int r = 0; r < ranks && used < RA_ERROR_SIZE / 4; r++)
+        if (!here[r])
+            used += snprintf(text + used, (size_t)(RA_ERROR_SIZE - used), "%s%d",
+                             missing++ > 0        ? ", "
+                             : ranks - count == 1 ? "rank "
+                                                  : "ranks ",
+                             r);
+    if (missing > 0)
+        snprintf(text + used, (size_t)(RA_ERROR_SIZE - used), "%s not come",
+                 missing < ranks - count ? " and others have"
+                 : missing == 1          ? " has"
+                                         : " have");
+    else
+        snprintf(text, RA_ERROR_SIZE, "the last came too late");
+    free(here);
+}
+
+/* Says why a wait has failed: MPI would not begin or reported an error, or a rank is missing. */
+static void explain(MPI_Comm comm, bool mpi, double timeout, const char *what,
+                    char error[RA_ERROR_SIZE])
+{
+    char missing[RA_ERROR_SIZE];
+    if (mpi) {
+        snprintf(error, RA_ERROR_SIZE, "MPI fails at %s", what);
+        return;
+    }
+    call_roll(comm, missing);
+    snprintf(error, RA_ERROR_SIZE,
+             "waited %g s for %s: %.200s; has it died? If it is only slow, wait longer", timeout,
+             what, missing);
+}
+
+/* ---- Waits. */
+
+bool ra_collective_wait(MPI_Comm comm, int code, MPI_Request *request, double timeout,
+                        const char *what, char error[RA_ERROR_SIZE])
+{
+    double began = ra_seconds();
+    int done = 0;
+    while (code == MPI_SUCCESS && !done) {
+        code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
+        if (code == MPI_SUCCESS && !done && timeout > 0 && ra_seconds() - began > timeout)
+            break;
+        answer(comm);
+        sched_yield();
+    }
+    if (!done || code != MPI_SUCCESS)
+        explain(comm, code != MPI_SUCCESS, timeout, what, error);
+    return done && code == MPI_SUCCESS;
+}
+
+bool ra_collective_wait_link(const struct ra_link *link, MPI_Comm comm, int code,
+                             MPI_Request *request, double timeout, const char *what)
+{
+    char reason[RA_ERROR_SIZE], text[RA_ERROR_SIZE + 40];
+    double began = ra_seconds();
+    int done = 0;
     while (link->poll(link->self)) {
-        if (ra_collective_wait(request, moment))
+        if (code == MPI_SUCCESS)
+            code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
+        if (done && code == MPI_SUCCESS)
             return true;
-        if (timeout > 0 && ra_seconds() - began > timeout) {
-            snprintf(text, sizeof text,
-                     "ring rank %d: waited %g s for %s; has a rank died? If one is only slow, wait "
-                     "longer",
-                     link->rank, timeout, what);
+        if (code != MPI_SUCCESS || (timeout > 0 && ra_seconds() - began > timeout)) {
+            explain(comm, code != MPI_SUCCESS, timeout, what, reason);
+            snprintf(text, sizeof text, "ring rank %d: %s", link->rank, reason);
             link->fail(link->self, text);
         }
+        answer(comm);
+        sched_yield();
     }
     return false;
 }

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "ra_collective.h"
 #include "ra_model_parts.h"
 #include "ra_rotary.h"
 
@@ -113,12 +112,11 @@ static enum ra_status fill(struct ra_decoder *decoder, struct ra_model *prompt,
     if (rank == root)
         ra_model_logits(prompt, weights, row, 1, logits);
     MPI_Request request;
-    MPI_Ibcast(logits, (int)model->config.vocabulary, MPI_FLOAT, root, model->comm, &request);
-    if (!ra_collective_wait(&request, model->run.timeout))
-        return ra_model_fail(model, RA_LOST, "waited %g s for rank %d to send logits",
-                             model->run.timeout, root);
-    decoder->length = count;
-    return RA_OK;
+    int code =
+        MPI_Ibcast(logits, (int)model->config.vocabulary, MPI_FLOAT, root, model->comm, &request);
+    status = ra_model_await(model, code, &request, "logits of the prompt");
+    decoder->length = status == RA_OK ? count : decoder->length;
+    return status;
 }
 
 enum ra_status ra_decoder_prompt(struct ra_decoder *decoder, const float *weights, int64_t count,

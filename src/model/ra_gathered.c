@@ -175,8 +175,8 @@ static bool await(struct ra_plan *plan, int code, bool backward, const char *wha
 {
     struct gathered *gathered = plan->own;
     double start = ra_seconds();
-    bool done =
-        ra_collective_wait_link(&plan->link, code, &gathered->request, plan->config.timeout, what);
+    bool done = ra_collective_wait_link(&plan->link, gathered->ring, code, &gathered->request,
+                                        plan->config.timeout, what);
     tell(plan, RA_EVENT_WAIT, backward, start);
     return done;
 }

@@ -64,6 +64,10 @@ __attribute__((format(printf, 3, 4))) enum ra_status ra_model_fail(struct ra_mod
                                                                    enum ra_status status,
                                                                    const char *format, ...);
 
+/* Waits for all ranks in what MPI has begun, and answered with `code`. */
+enum ra_status ra_model_await(struct ra_model *model, int code, MPI_Request *request,
+                              const char *what);
+
 /* Notes that the model is at its end, if this is RA_LOST; returns the status. */
 enum ra_status ra_model_note(struct ra_model *model, enum ra_status status);
 

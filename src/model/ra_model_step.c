@@ -170,18 +170,24 @@ static enum ra_status layer_backward(struct ra_model *model, int64_t l, const fl
 
 /* ---- The model. */
 
+enum ra_status ra_model_await(struct ra_model *model, int code, MPI_Request *request,
+                              const char *what)
+{
+    bool done =
+        ra_collective_wait(model->comm, code, request, model->run.timeout, what, model->error);
+    return ra_model_note(model, done ? RA_OK : RA_LOST);
+}
+
 /* Adds up what ranks have of a sum: in the model, where MPI may write also after RA_LOST. */
 static enum ra_status sum_up(struct ra_model *model, double *sum)
 {
     MPI_Request request;
     model->sum = *sum;
-    if (MPI_Iallreduce(MPI_IN_PLACE, &model->sum, 1, MPI_DOUBLE, MPI_SUM, model->comm, &request) !=
-            MPI_SUCCESS ||
-        !ra_collective_wait(&request, model->run.timeout))
-        return ra_model_fail(model, RA_LOST, "waited %g s for all ranks to add up the loss",
-                             model->run.timeout);
+    int code =
+        MPI_Iallreduce(MPI_IN_PLACE, &model->sum, 1, MPI_DOUBLE, MPI_SUM, model->comm, &request);
+    enum ra_status status = ra_model_await(model, code, &request, "the losses of all ranks");
     *sum = model->sum;
-    return RA_OK;
+    return status;
 }
 
 /* Begins to add up the gradients from number `first` to before `last` over all ranks: those of a layer are on
@@ -194,11 +200,11 @@ static void begin_sum(struct ra_model *model, float *gradients, int64_t first, i
 
 static enum ra_status end_sums(struct ra_model *model)
 {
-    while (model->request_count > 0)
-        if (!ra_collective_wait(&model->requests[--model->request_count], model->run.timeout))
-            return ra_model_fail(model, RA_LOST, "waited %g s for all ranks to add up gradients",
-                                 model->run.timeout);
-    return RA_OK;
+    enum ra_status status = RA_OK;
+    while (model->request_count > 0 && status == RA_OK)
+        status = ra_model_await(model, MPI_SUCCESS, &model->requests[--model->request_count],
+                                "gradients of all ranks");
+    return status;
 }
 
 enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
@@ -312,10 +318,7 @@ enum ra_status ra_model_step(struct ra_model *model, const float *weights,
 enum ra_status ra_model_gather(struct ra_model *model, float *all)
 {
     MPI_Request request;
-    if (MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_FLOAT, all, model->counts, model->places, MPI_FLOAT,
-                        model->comm, &request) != MPI_SUCCESS ||
-        !ra_collective_wait(&request, model->run.timeout))
-        return ra_model_fail(model, RA_LOST, "waited %g s for all ranks to give their weights",
-                             model->run.timeout);
-    return RA_OK;
+    int code = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_FLOAT, all, model->counts, model->places,
+                               MPI_FLOAT, model->comm, &request);
+    return ra_model_await(model, code, &request, "weights of all ranks");
 }

@@ -436,7 +436,7 @@ static enum ra_status reduce(struct ra_tree *tree, int64_t count)
     const struct ra_mpi_link *mpi = tree->link.self;
     int code = MPI_Iallreduce(MPI_IN_PLACE, tree->carries, (int)(c->batch * count * c->heads),
                               tree->record, tree->combine, mpi->comm, &tree->request);
-    if (ra_collective_wait_link(&tree->link, code, &tree->request, c->timeout,
+    if (ra_collective_wait_link(&tree->link, mpi->comm, code, &tree->request, c->timeout,
                                 "carries of all ranks"))
         return RA_OK;
     snprintf(tree->error, sizeof tree->error, "%s", ra_message_error(&tree->link));
