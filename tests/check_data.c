@@ -194,8 +194,10 @@ START_TEST(refused)
     assert_not_opened(write_bytes("empty.npy", "", 0), "is empty");
     assert_not_opened(write_npy("none.npy", NPY_INT32, 1, (const int64_t[]){0}, NULL),
                       "is empty; at least one token");
-    assert_not_opened(write_npy("two.npy", NPY_INT32, 2, (const int64_t[]){2, 3}, NULL),
-                      "2 axes; tokens have one: save array.reshape(-1)");
+    assert_not_opened(write_npy("three.npy", NPY_INT32, 3, (const int64_t[]){2, 3, 4}, NULL),
+                      "3 axes; a text has one: save array.reshape(-1); samples");
+    assert_not_opened(write_npy("flat.npy", NPY_INT32, 2, (const int64_t[]){2, 0}, NULL),
+                      "is empty; at least one token");
     assert_not_opened(write_npy("scalar.npy", NPY_INT32, 0, (const int64_t[]){1}, NULL), "0 axes");
     assert_not_opened(write_npy("f4.npy", NPY_FLOAT32, 1, (const int64_t[]){2}, NULL),
                       "float32; tokens are integers: save array.astype('int32')");
@@ -296,6 +298,67 @@ START_TEST(windows)
         }
         ra_tokens_close(&tokens);
     }
+}
+END_TEST
+
+/* Rows with padding wherever it may be: each is a window, and padding has no label and is none. */
+START_TEST(rows)
+{
+    enum { ROWS = 5, COLUMNS = 7 };
+    static const int64_t numbers[ROWS][COLUMNS] = {{1, 2, 3, 4, 5, 6, 7},
+                                                   {8, 9, -1, -100, INT32_MIN, -1, -1},
+                                                   {-1, -1, -1, -1, -1, 10, 11},
+                                                   {12, -1, 13, 14, -1, 15, -1},
+                                                   {-1, 16, 17, 18, -1, 19, 20}};
+    static const int labels_of_rows[] = {6, 1, 1, 1, 3};
+    enum npy_type type = (enum npy_type)(NPY_UINT8 + _i);
+    bool padded = type == NPY_INT32 || type == NPY_INT64;
+    int64_t shape[] = {padded ? ROWS : 1, COLUMNS}, all[] = {0, 1, 2, 3, 4, 5};
+    struct ra_tokens tokens;
+    struct ra_dataset data;
+    must(ra_tokens_open(&tokens, write_npy("rows.npy", type, 2, shape, numbers[0]), error));
+    ck_assert_int_eq(tokens.count, shape[0] * COLUMNS);
+    ck_assert_int_eq(tokens.columns, COLUMNS);
+    must(ra_dataset_open(&data, &tokens, COLUMNS - 1, 0, 0, error));
+    ck_assert_int_eq(data.windows, shape[0]);
+    ck_assert_int_eq(ra_dataset_left_out(&data), 0);
+    for (int64_t w = 0; w < data.windows; w++) {
+        int32_t read[COLUMNS], labels[COLUMNS], count = 0;
+        must(ra_dataset_read(&data, w, COLUMNS - 1, all, read, labels, error));
+        for (int i = 0; i < COLUMNS - 1; i++) {
+            int64_t token = numbers[w][i], next = numbers[w][i + 1];
+            ck_assert_int_eq(read[i], token < 0 ? -1 : token);
+            ck_assert_int_eq(labels[i], token < 0 || next < 0 ? -1 : next);
+            count += labels[i] >= 0;
+        }
+        ck_assert_int_eq(count, labels_of_rows[w]);
+    }
+    ra_tokens_close(&tokens);
+}
+END_TEST
+
+START_TEST(rows_refused)
+{
+    static const int64_t numbers[4][3] = {{1, 2, -1}, {-1, 3, 40}, {4, -1, 5}, {-1, -1, -1}};
+    const char *path = write_npy("bad.npy", NPY_INT32, 2, (const int64_t[]){4, 3}, numbers[0]);
+    struct ra_tokens tokens;
+    struct ra_dataset data;
+    must(ra_tokens_open(&tokens, path, error));
+    static const int64_t lengths[] = {0, 1, 3, -1, INT64_MAX};
+    for (int c = 0; c < 5; c++)
+        assert_refused(ra_dataset_open(&data, &tokens, lengths[c], 0, 0, error), path,
+                       "rows of 3 tokens, which are not cut");
+    assert_refused(ra_dataset_open(&data, &tokens, 2, 0, 0, error), path, "row 2 has no two");
+    tokens.count = 6;
+    must(ra_dataset_open(&data, &tokens, 2, 0, 0, error));
+    tokens.vocabulary = 40;
+    assert_refused(ra_dataset_open(&data, &tokens, 2, 0, 0, error), path,
+                   "token [1, 2] is 40; tokens are 0 to 39");
+    ra_tokens_close(&tokens);
+    path = write_npy("one.npy", NPY_INT32, 2, (const int64_t[]){3, 1}, numbers[0]);
+    must(ra_tokens_open(&tokens, path, error));
+    assert_refused(ra_dataset_open(&data, &tokens, 0, 0, 0, error), path, "at least 1");
+    ra_tokens_close(&tokens);
 }
 END_TEST
 
@@ -550,6 +613,8 @@ int main(void)
     tcase_add_test(tokens, long_path);
     tcase_add_test(tokens, larger_than_memory);
     tcase_add_test(windowed, windows);
+    tcase_add_loop_test(windowed, rows, 0, 4);
+    tcase_add_test(windowed, rows_refused);
     tcase_add_test(windowed, labels_of_shards);
     tcase_add_test(windowed, held_out);
     tcase_add_test(windowed, misuse);

@@ -7,7 +7,8 @@ The parts, all of them unless some are named:
 
     equivalence   one step: logits, loss and every gradient, against tests/rig/model_oracle.py
     curves        the loss of one training on all ranks and layouts, and the bits of --recompute
-    adamw         some steps of training, against the oracle and AdamW in float64
+    adamw         some steps of training, also on padded rows and in micro-batches, against the oracle and
+                  AdamW in float64
     resume        jobs that are killed at any moment, and go on
     decoding      the tokens that follow, against the oracle, and on all numbers of ranks
     trouble       ranks that die or stop in training and in decoding
@@ -318,7 +319,8 @@ def curves(test):
     ways = [(1, ""), (1, "--recompute --threads 1"), (2, ""), (2, "--layout zigzag --gather"),
             (3, "--layout zigzag"), (4, ""), (4, "--recompute"), (4, "--layout striped"),
             (4, "--layout striped --bucket 2"), (4, "--layout zigzag"), (4, "--ring-size 2"),
-            (4, "--ring-size 1"), (4, "--gather"), (4, "--recompute --gather")]
+            (4, "--ring-size 1"), (4, "--gather"), (4, "--recompute --gather"),
+            (1, "--batch 1 --accumulate 3"), (4, "--batch 1 --accumulate 3 --layout striped")]
     models = [test.path("models", str(place)) for place in range(len(ways))]
     failures = test.run_batches([(ranks, ["train", *SMALL, *flags.split(), data, models[place]])
                                  for place, (ranks, flags) in enumerate(ways)])
@@ -343,28 +345,37 @@ def curves(test):
         test.verdict(f"4 ranks, '{again}' and '{flags}'", same_bytes(*pair))
 
 
-def adamw(test):
-    """A few steps against the oracle's gradients and AdamW in float64. There is but one window of data, so
-    every row of every batch is known."""
-    rng = np.random.default_rng([test.options.seed, 2])
-    data, start, model = (test.path("adamw", name) for name in ("data.npy", "start", "model"))
-    tokens = rng.integers(0, 30, 25).astype(np.uint16)
-    np.save(data, tokens)
-    flags = ("--vocabulary 30 --dim 16 --depth 1 --heads 2 --dim-head 8 --length 24 --batch 2 "
-             "--validation 0 --rate 0.02 --warmup 2 --decay 0.3 --clip 0.7 --tied").split()
-    failures = test.run_batches([(1, ["train", *flags, "--steps", 0, data, start]),
-                                 (3, ["train", *flags, "--steps", 6, data, model])])
-    failures.update(test.run_batches([(1, ["export", start, start + "-folder"]),
-                                      (1, ["export", model, model + "-folder"])]))
-    if failures:
-        test.verdict("AdamW", list(failures.values()))
-        return
-    config, weights = model_oracle.load_model(start + "-folder")
-    inputs = np.array([tokens[:-1]] * 2, int), np.array([tokens[1:]] * 2, int)
+def samples_of(rows):
+    """What the rows of a DATA of two axes say, as solve() takes it: without the padding at their ends, so that
+    none is left but in the middle."""
+    samples = []
+    for row in rows:
+        real = np.flatnonzero(row >= 0)
+        row = row[real[0]:real[-1] + 1][None].astype(int)
+        labels = np.where((row[:, :-1] < 0) | (row[:, 1:] < 0), -1, row[:, 1:])
+        samples.append((np.maximum(row[:, :-1], 0), labels, row[:, :-1] >= 0))
+    return samples
+
+
+def solve_all(config, weights, samples):
+    """Loss and gradients of samples, over all their labels."""
+    count = sum((labels >= 0).sum() for _, labels, _ in samples)
+    loss, sums = 0, {name: 0 * weight for name, weight in weights.items()}
+    for tokens, labels, mask in samples:
+        share = (labels >= 0).sum() / count
+        _, own, gradients = model_oracle.solve(config, weights, tokens, labels, mask)
+        loss += share * own
+        for name, gradient in gradients.items():
+            sums[name] += share * gradient
+    return loss, sums
+
+
+def train_in_double(config, weights, samples):
+    """Six steps of AdamW, each of all samples. Returns the losses; changes the weights."""
     means, squares = ({name: 0 * weight for name, weight in weights.items()} for _ in "ms")
     losses = []
     for step in range(1, 7):
-        _, loss, gradients = model_oracle.solve(config, weights, *inputs, np.ones((2, 24), bool))
+        loss, gradients = solve_all(config, weights, samples)
         losses.append(loss)
         length = np.sqrt(sum((gradient**2).sum() for gradient in gradients.values()))
         rate = 0.02 * (step / 2 if step <= 2 else 0.55 + 0.45 * np.cos(np.pi * (step - 2) / 4))
@@ -376,15 +387,71 @@ def adamw(test):
                 weights[name] = weights[name] * (1 - rate * 0.3)
             weights[name] = weights[name] - rate * means[name] / (1 - 0.9**step) / (
                 np.sqrt(squares[name] / (1 - 0.95**step)) + 1e-8)
-    curve = curve_of(model)
-    apart = np.abs(curve[:, 1] - losses).max() if len(curve) == 6 else np.inf
-    trained = model_oracle.load_model(model + "-folder")[1]
-    off = max(np.abs(trained[name] - weight).max() for name, weight in weights.items())
-    print(f"adamw: against AdamW in float64, losses are {apart:.1e} off, weights {off:.1e}")
+    return losses
 
-    # Six steps of rate 0.02 move a weight by 0.1 at most.
-    test.verdict("the losses are those of AdamW", "" if apart <= 2e-5 else f"{apart:.1e} off")
-    test.verdict("the weights are those of AdamW", "" if off <= 1e-3 else f"{off:.1e} off")
+
+def padded_rows(rng):
+    """Eight rows of 25: six to train on, with padding at either end, at both, in the middle, with none, and
+    with a single label; then two to validate on, one with three times the labels of the other."""
+    rows = rng.integers(0, 30, (8, 25)).astype(np.int32)
+    rows[0, 9:] = -1
+    rows[1, :14] = -100
+    rows[2, :3], rows[2, 20:] = -1, -1
+    rows[3, 7:11], rows[3, 15] = -1, -1
+    rows[5, 2:] = -1
+    rows[6, 8:] = -1
+    rows[7, :3] = -1
+    return rows
+
+
+def adamw(test):
+    """A few steps against the oracle's gradients and AdamW in float64. Each step has all that there is to train
+    on, so its order does not matter: of a text one window, twice, or all rows of an array with padding, of
+    which the oracle sees none."""
+    rng = np.random.default_rng([test.options.seed, 2])
+    text, rows = rng.integers(0, 30, 25).astype(np.uint16), padded_rows(rng)
+    np.save(test.path("text.npy"), text)
+    np.save(test.path("rows.npy"), rows)
+    flags = ("--vocabulary 30 --dim 16 --depth 1 --heads 2 --dim-head 8 --rate 0.02 --warmup 2 "
+             "--decay 0.3 --clip 0.7 --tied").split()
+    texts, padded = "--length 24 --validation 0 --batch ", "--validation 0.25 --batch "
+    ways = [("text", 3, texts + "2"), ("text", 2, texts + "1 --accumulate 2 --layout zigzag"),
+            ("rows", 1, padded + "6"), ("rows", 1, padded + "1 --accumulate 6"),
+            ("rows", 2, padded + "2 --accumulate 3 --layout striped --recompute"),
+            ("rows", 3, padded + "6 --gather"), ("rows", 3, padded + "6 --length 24 --layout zigzag"),
+            ("rows", 4, padded + "3 --accumulate 2"),
+            ("rows", 4, padded + "3 --accumulate 2 --ring-size 2 --layout striped --bucket 3"),
+            ("rows", 4, padded + "1 --accumulate 6 --ring-size 1"),
+            ("rows", 4, padded + "6 --lookback 4 --layout striped")]
+    start, models = test.path("start"), [test.path("model", str(way)) for way in range(len(ways))]
+    failures = list(test.run_batches(
+        [(1, ["train", *flags, *texts.split(), 1, "--steps", 0, test.path("text.npy"), start])] +
+        [(ranks, ["train", *flags, *more.split(), "--steps", 6, test.path(data + ".npy"), model])
+         for (data, ranks, more), model in zip(ways, models)]).values())
+    failures += test.run_batches([(1, ["export", model, model + "-folder"])
+                                  for model in [start, *models]]).values()
+    if failures:
+        test.verdict("AdamW", failures)
+        return
+    for (data, ranks, more), model in zip(ways, models):
+        config, weights = model_oracle.load_model(start + "-folder")
+        config["lookback"] = model_oracle.load_model(model + "-folder")[0]["lookback"]
+        losses = train_in_double(config, weights, samples_of([text] if data == "text" else rows[:6]))
+        curve, trained = curve_of(model), model_oracle.load_model(model + "-folder")[1]
+        apart = np.abs(curve[:, 1] - losses).max() if len(curve) == 6 else np.inf
+        off = max(np.abs(trained[name] - weight).max() for name, weight in weights.items())
+        wrong = []
+        if not apart <= 2e-5:
+            wrong.append(f"losses are {apart:.1e} off")
+        if not off <= 1e-3:  # six steps of rate 0.02 move a weight by 0.1 at most
+            wrong.append(f"weights are {off:.1e} off")
+        if data == "rows":
+            with open(model + ".counts", encoding="utf-8") as file:
+                printed = float(re.search(r"^validation (\S+)$", file.read(), re.M)[1])
+            unseen = abs(printed - solve_all(config, trained, samples_of(rows[6:]))[0])
+            wrong += [f"the loss of validation is {unseen:.1e} off"] if not unseen <= 2e-5 else []
+        print(f"adamw: {data}, {ranks} ranks, {more}: losses are {apart:.1e} off, weights {off:.1e}")
+        test.verdict(f"AdamW: {data}, {ranks} ranks, {more}", wrong)
 
 
 class Job:
@@ -476,7 +543,7 @@ def resume(test):
     """Jobs that are killed at any moment, and go on: what comes out has the bits of one that was not."""
     data = write_text(test.path("text"), 6000, 1)
     rng = np.random.default_rng([test.options.seed, 3])
-    flags = [*SMALL[:-6], "--steps", 60, "--seed", 3, "--validation", 0.2]
+    flags = [*SMALL[:-6], "--steps", 60, "--seed", 3, "--validation", 0.2, "--batch", 1, "--accumulate", 2]
     whole, model = test.path("whole"), test.path("killed", "model")
     failures = test.run_batches([(4, ["train", *flags, data, whole])])
     words = ["train", *flags, "--save-every", 1, "--resume", data, model]
@@ -664,6 +731,9 @@ def refusals(test):
     flipped = content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1:]
     np.save(test.path("tokens.npy"), np.arange(500) % 40)
     np.save(test.path("floats.npy"), np.arange(500) / 7)
+    np.save(test.path("axes.npy"), np.zeros((2, 3, 4), int))
+    rows = test.path("rows.npy")
+    np.save(rows, np.where(np.arange(27).reshape(3, 9) > 17, -1, 0))
     problems = {name: shutil.copytree(fixture, test.path(name))
                 for name in ("no-weight", "other-shape", "label", "no-config", "no-depth", "lookback", "bare")}
     os.remove(os.path.join(problems["bare"], "labels.npy"))
@@ -717,6 +787,10 @@ def refusals(test):
         (1, "integers", 1, ["train", test.path("floats.npy"), model]),
         (1, "rank .: .*tokens.npy: token .* is 3[2-9]; tokens are 0 to 31", 3,
          ["train", *small, "--vocabulary", 32, test.path("tokens.npy"), model]),
+        (1, "rows.npy: row 2 has no two tokens", 2, ["train", "--steps", 1, rows, model]),
+        (1, "length = 40: .*rows.npy has rows of 9 tokens.* must be 8", 2, ["train", *small, rows, model]),
+        (1, "3 axes", 1, ["train", *small, test.path("axes.npy"), model]),
+        (1, "another --accumulate", 2, ["train", *small, "--accumulate", 2, "--resume", text, used]),
         (1, "used: is there already; give --resume", 1, ["train", *small, text, used]),
         (1, "used: is there already; give --resume", 3, ["train", *small, text, used]),
         (1, "another --rate", 3, ["train", *small, "--rate", 0.02, "--resume", text, used]),

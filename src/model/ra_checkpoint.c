@@ -15,7 +15,7 @@
 #include "ra_config_check.h"
 #include "ra_model_config.h"
 
-static const char word[16] = "ringattn model 1";
+static const char word[16] = "ringattn model 2";
 
 struct head {
     char word[16];

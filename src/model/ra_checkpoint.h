@@ -3,7 +3,7 @@
  * Chapter 10. New here: a file that is whole or not there. It is written beside its final name, and gets
  * that when every byte is on the disk; a checksum at its end tells what has changed since.
  *
- * The file: the word "ringattn model 1", eight bytes each of text length, numbers and trained; what is known
+ * The file: the word "ringattn model 2", eight bytes each of text length, numbers and trained; what is known
  * of the training; the config as JSON; the weights and, if it has been trained, the two arrays of the
  * optimizer, float32; a checksum of all that. Little-endian.
  */
@@ -14,7 +14,7 @@
 
 /* How far the training is, and what must stay so that it can go on to the bit. */
 struct ra_training {
-    int64_t step, steps, warmup, batch, length, seed, tokens;
+    int64_t step, steps, warmup, batch, length, accumulate, seed, tokens;
     double rate, decay, clip, validation;
 };
 

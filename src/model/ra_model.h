@@ -68,12 +68,19 @@ void ra_model_logits(struct ra_model *model, const float *weights, int64_t first
 struct ra_tensor ra_model_keys(const struct ra_model *model, int64_t layer);
 struct ra_tensor ra_model_values(const struct ra_model *model, int64_t layer);
 
-/* The mean of -log p(label) over all labels of all ranks that count, and unless `gradients` is NULL its
- * gradients with respect to all weights: written, and the same on all ranks. No label counts: 0, and
- * gradients 0. */
-RA_CHECKED enum ra_status ra_model_step(struct ra_model *model, const float *weights,
-                                        const struct ra_model_batch *batch, float *gradients,
-                                        double *loss);
+/* The mean of -log p(label) over all labels that count, and how many they are; 0 and 0 if none does. */
+struct ra_model_loss {
+    double mean;
+    int64_t labels;
+};
+
+/* Computes the loss of `count` micro-batches, 1 or more and the same number on all ranks, over the labels of
+ * all of them on all ranks, and unless `gradients` is NULL its gradients with respect to all weights: written,
+ * and the same on all ranks. The loss is one mean: a micro-batch with twice the labels weighs twice as much.
+ * Micro-batches are computed one after the other in the memory of one; ranks add up gradients once. */
+RA_CHECKED enum ra_status ra_model_step(struct ra_model *model, const float *weights, int64_t count,
+                                        const struct ra_model_batch *batches, float *gradients,
+                                        struct ra_model_loss *loss);
 
 /* Gives all ranks all of an array like weights, of which each has its ra_share. */
 RA_CHECKED enum ra_status ra_model_gather(struct ra_model *model, float *all);

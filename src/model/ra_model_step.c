@@ -268,9 +268,10 @@ static double end_forward_and_backward(struct ra_model *model, const float *weig
     return loss;
 }
 
-/* All layers, in the opposite order, and the embedding. */
+/* All layers, in the opposite order, and the embedding. Gradients are added to this rank's; the last of the
+ * micro-batches also adds up those of all ranks. */
 static enum ra_status backward(struct ra_model *model, const float *weights,
-                               const struct ra_model_batch *batch, float *gradients)
+                               const struct ra_model_batch *batch, bool last, float *gradients)
 {
     const struct ra_model_config *c = &model->config;
     int64_t numbers = ra_parameter_numbers(c), summed = numbers;
@@ -282,37 +283,63 @@ static enum ra_status backward(struct ra_model *model, const float *weights,
             status = layer_backward(model, l, weights, batch, gradients);
         if (status != RA_OK)
             return status;
+        if (!last)
+            continue;
         int64_t first = ra_layer(c, gradients, l).attention_gamma - gradients;
         begin_sum(model, gradients, first, summed);
         summed = first;
     }
     ra_embedding_backward(model->work.threads, model->rows, c->dim, batch->tokens, model->gradient,
                           ra_ends(c, gradients).embedding);
-    begin_sum(model, gradients, 0, summed);
+    if (last)
+        begin_sum(model, gradients, 0, summed);
     return end_sums(model);
 }
 
-enum ra_status ra_model_step(struct ra_model *model, const float *weights,
-                             const struct ra_model_batch *batch, float *gradients, double *loss)
+/* Counts this rank's labels of all micro-batches. */
+static enum ra_status count_labels(struct ra_model *model, int64_t count,
+                                   const struct ra_model_batch *batches, double *labels)
 {
-    const struct ra_model_config *c = &model->config;
-    double labels = (double)ra_loss_labels(model->rows, batch->labels);
-    for (int64_t a = 0; a < model->rows; a++)
-        if (batch->labels[a] >= c->vocabulary)
-            return ra_model_fail(model, RA_INVALID, "labels[%d] is %d: give at most %d", (int)a,
-                                 batch->labels[a], (int)c->vocabulary - 1);
-    enum ra_status status = sum_up(model, &labels);
+    int64_t vocabulary = model->config.vocabulary;
+    *labels = 0;
+    for (int64_t k = 0; k < count; k++) {
+        *labels += (double)ra_loss_labels(model->rows, batches[k].labels);
+        for (int64_t a = 0; a < model->rows; a++)
+            if (batches[k].labels[a] >= vocabulary)
+                return ra_model_fail(model, RA_INVALID,
+                                     "batches[%d].labels[%d] is %d: give at most %d", (int)k,
+                                     (int)a, batches[k].labels[a], (int)vocabulary - 1);
+    }
+    return RA_OK;
+}
+
+enum ra_status ra_model_step(struct ra_model *model, const float *weights, int64_t count,
+                             const struct ra_model_batch *batches, float *gradients,
+                             struct ra_model_loss *loss)
+{
+    double labels, sum = 0;
+    if (count < 1)
+        return ra_model_fail(model, RA_INVALID, "count = %d: give 1 micro-batch or more",
+                             (int)count);
+    enum ra_status status = count_labels(model, count, batches, &labels);
     if (status == RA_OK)
-        status = ra_model_forward(model, weights, batch);
-    if (status != RA_OK)
-        return status;
-    if (gradients)
-        memset(gradients, 0, (size_t)ra_parameter_numbers(c) * sizeof *gradients);
+        status = sum_up(model, &labels);
     double factor = labels > 0 ? 1 / labels : 0;
-    *loss = factor * end_forward_and_backward(model, weights, batch->labels, factor, gradients);
     if (gradients)
-        status = backward(model, weights, batch, gradients);
-    return status == RA_OK ? sum_up(model, loss) : status;
+        memset(gradients, 0, (size_t)ra_parameter_numbers(&model->config) * sizeof *gradients);
+    for (int64_t k = 0; k < count && status == RA_OK; k++) {
+        status = ra_model_forward(model, weights, &batches[k]);
+        if (status != RA_OK)
+            break;
+        sum +=
+            factor * end_forward_and_backward(model, weights, batches[k].labels, factor, gradients);
+        if (gradients)
+            status = backward(model, weights, &batches[k], k == count - 1, gradients);
+    }
+    if (status == RA_OK)
+        status = sum_up(model, &sum);
+    *loss = (struct ra_model_loss){sum, (int64_t)labels};
+    return status;
 }
 
 enum ra_status ra_model_gather(struct ra_model *model, float *all)

@@ -44,8 +44,12 @@ static enum ra_status open_npy(struct ra_tokens *tokens, const char *path, int *
                       "%s; tokens are integers: save array.astype('int32') (uint8, uint16 and "
                       "int64 are read, too)",
                       npy_type_name(file.type));
-    if (file.dims != 1)
-        return refuse(tokens, error, "%d axes; tokens have one: save array.reshape(-1)", file.dims);
+    if (file.dims != 1 && file.dims != 2)
+        return refuse(tokens, error,
+                      "%d axes; a text has one: save array.reshape(-1); samples with padding have "
+                      "two, (samples, columns)",
+                      file.dims);
+    tokens->columns = file.dims == 2 ? file.shape[1] : 0;
     return RA_OK;
 }
 
@@ -103,6 +107,18 @@ enum ra_status ra_tokens_open(struct ra_tokens *tokens, const char *path, char *
     return status;
 }
 
+/* Writes where a token stands, as NumPy has it: [index], or [row, column]. */
+enum { PLACE = 50 };
+static const char *place_of(const struct ra_tokens *tokens, int64_t index, char *place)
+{
+    if (tokens->columns > 0)
+        snprintf(place, PLACE, "[%" PRId64 ", %" PRId64 "]", index / tokens->columns,
+                 index % tokens->columns);
+    else
+        snprintf(place, PLACE, "[%" PRId64 "]", index);
+    return place;
+}
+
 enum ra_status ra_tokens_get(const struct ra_tokens *tokens, int64_t index, int32_t *token,
                              char *error)
 {
@@ -110,10 +126,11 @@ enum ra_status ra_tokens_get(const struct ra_tokens *tokens, int64_t index, int3
         return refuse(tokens, error, "there is no token [%" PRId64 "]; there are %" PRId64, index,
                       tokens->count);
     int64_t value = npy_integer(tokens->type, tokens->integers, index);
-    if (value < 0 || value >= tokens->vocabulary)
-        return refuse(tokens, error, "token [%" PRId64 "] is %" PRId64 "; tokens are 0 to %" PRId64,
-                      index, value, tokens->vocabulary - 1);
-    *token = (int32_t)value;
+    bool padding = tokens->columns > 0 && value < 0;
+    if (!padding && (value < 0 || value >= tokens->vocabulary))
+        return refuse(tokens, error, "token %s is %" PRId64 "; tokens are 0 to %" PRId64,
+                      place_of(tokens, index, (char[PLACE]){0}), value, tokens->vocabulary - 1);
+    *token = padding ? -1 : (int32_t)value;
     return RA_OK;
 }
 

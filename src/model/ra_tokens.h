@@ -11,10 +11,12 @@
 #include "npy.h"
 #include "ra_status.h"
 
-/* A file whose path ends with .npy has an array of integers with one axis; of any other, each byte
- * is a token. The file must not become shorter while it is open. */
+/* A file whose path ends with .npy has an array of integers: with one axis, a text; with two, (samples,
+ * columns), a text in each row, where negative numbers are padding. Of any other file, each byte is a token.
+ * The file must not become shorter while it is open. */
 struct ra_tokens {
-    int64_t count; /* of tokens, at least 1 */
+    int64_t count;   /* of tokens and padding, at least 1 */
+    int64_t columns; /* of a row; 0: there are no rows, but one text */
 
     /* Tokens are 0 .. vocabulary - 1. To begin with this is what the type of the file can hold: 256
      * for bytes, 2^31 at most. The caller may lower it to that of a model: then a token from there
@@ -33,8 +35,8 @@ struct ra_tokens {
  * to close. */
 RA_CHECKED enum ra_status ra_tokens_open(struct ra_tokens *tokens, const char *path, char *error);
 
-/* Reads token number `index`. RA_INVALID: there is no such token, or it is outside of the
- * vocabulary; the error names path and index. */
+/* Reads token number `index`, of rows one after the other; padding is -1. RA_INVALID: there is no such token,
+ * or it is outside of the vocabulary; the error names path and index. */
 RA_CHECKED enum ra_status ra_tokens_get(const struct ra_tokens *tokens, int64_t index,
                                         int32_t *token, char *error);
 

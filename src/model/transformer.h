@@ -17,7 +17,7 @@ struct transformer {
     const char *lookback;  /* as text: one, or one for each layer */
 
     /* train */
-    int64_t batch, length, steps, warmup, seed, save_every;
+    int64_t batch, length, accumulate, steps, warmup, seed, save_every;
     double rate, decay, clip, validation;
     bool resume;
 

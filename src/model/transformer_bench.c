@@ -34,6 +34,7 @@ void transformer_bench(struct transformer *t)
     char error[RA_ERROR_SIZE];
     int64_t sets = stage->world.ranks / t->run.ring_size,
             set = stage->world.rank / t->run.ring_size;
+    t->length = t->length > 0 ? t->length : 1024;
     t->run.batch = (t->batch - set + sets - 1) / sets;
     t->run.length = t->length;
     struct ra_model *model;
@@ -45,7 +46,8 @@ void transformer_bench(struct transformer *t)
     float *gradients = stage_allocate(stage, numbers, sizeof *gradients);
     float *means = stage_zeros(stage, numbers, sizeof *means);
     float *squares = stage_zeros(stage, numbers, sizeof *squares);
-    double *seconds = stage_allocate(stage, t->repeat, sizeof *seconds), loss;
+    double *seconds = stage_allocate(stage, t->repeat, sizeof *seconds);
+    struct ra_model_loss loss;
     for (int64_t a = 0; a <= rows; a++)
         tokens[a] = (int32_t)((a * 2654435761 + t->seed) % t->model.vocabulary);
     ra_parameters_begin(&t->model, (uint64_t)t->seed, weights);
@@ -53,7 +55,7 @@ void transformer_bench(struct transformer *t)
     struct ra_model_batch batch = {tokens, tokens + 1, NULL};
     for (int64_t s = -1; s < t->repeat; s++) {
         double began = ra_seconds();
-        transformer_check(t, ra_model_step(model, weights, &batch, gradients, &loss),
+        transformer_check(t, ra_model_step(model, weights, 1, &batch, gradients, &loss),
                           ra_model_error(model));
         ra_optimizer_step(&optimizer, &t->model, ra_model_share(model), ra_model_threads(model),
                           s + 2, gradients, weights, means, squares);

@@ -89,8 +89,10 @@ static const struct ra_option options[] = {
 
     {FIELD(batch), TAKES("batch", WHOLE, NEW), RANGE(1, 1 << 20), .value = "B",
      .help = "sequences of a step, over all rings (default 1)"},
+    {FIELD(accumulate), TAKES("accumulate", WHOLE, TRAIN), RANGE(1, 1 << 20), .value = "K",
+     .help = "a step adds up the gradients of K batches, one after the other (default 1)"},
     {FIELD(length), TAKES("length", WHOLE, NEW), RANGE(1, MOST), .value = "N",
-     .help = "tokens of a sequence (default 1024)"},
+     .help = "tokens of a sequence (default 1024, or what the rows of DATA have)"},
     {FIELD(steps), TAKES("steps", WHOLE, TRAIN), RANGE(0, MOST), .value = "N",
      .help = "steps in all (default 200)"},
     {FIELD(rate), TAKES("rate", REAL, TRAIN), RANGE(0, 1e6), .good = "0 or above", .value = "R",
@@ -135,20 +137,22 @@ static void print_help(const struct stage *stage)
            stage->program, stage->about);
     for (int c = 0; c < COMMANDS; c++)
         printf("  %-8s %-14s %s\n", commands[c].name, commands[c].arguments, commands[c].help);
-    printf(
-        "\nDATA is a file: each byte is a token; or a .npy with one axis of integers.\n"
-        "MODEL is a file, which train and import write. generate also reads a FOLDER.\n"
-        "FOLDER has a model as config.json and weights/NAME.npy, one for each array.\n"
-        "PROBLEM is such a folder with a batch, too: tokens.npy, and maybe labels.npy and mask.npy.\n"
-        "RESULT is a folder that gets logits.npy and, if there are labels, loss.npy and\n"
-        "gradients/NAME.npy.\n\n"
-        "Losses, texts and times go to stdout, errors to stderr. Exit code: 0 done, 1 failed,\n"
-        "2 misuse. For example:\n\n"
-        "  build/%s train --steps 50 README.md build/own-model\n"
-        "  mpirun --oversubscribe -n 4 build/%s generate --prompt \"The \" \\\n"
-        "      build/own-model\n\n"
-        "Flags%s%s:\n",
-        stage->program, stage->program, command ? " of " : "", command ? command->name : "");
+    printf("\nDATA is a file: each byte is a token; or a .npy of integers: with one axis, a text; "
+           "with\n"
+           "two, (samples, columns), a sample in each row, where negative numbers are padding.\n"
+           "MODEL is a file, which train and import write. generate also reads a FOLDER.\n"
+           "FOLDER has a model as config.json and weights/NAME.npy, one for each array.\n"
+           "PROBLEM is such a folder with a batch, too: tokens.npy, and maybe labels.npy and "
+           "mask.npy.\n"
+           "RESULT is a folder that gets logits.npy and, if there are labels, loss.npy and\n"
+           "gradients/NAME.npy.\n\n"
+           "Losses, texts and times go to stdout, errors to stderr. Exit code: 0 done, 1 failed,\n"
+           "2 misuse. For example:\n\n"
+           "  build/%s train --steps 50 README.md build/own-model\n"
+           "  mpirun --oversubscribe -n 4 build/%s generate --prompt \"The \" \\\n"
+           "      build/own-model\n\n"
+           "Flags%s%s:\n",
+           stage->program, stage->program, command ? " of " : "", command ? command->name : "");
     for (int o = 0; o < OPTIONS; o++)
         if (!command || options[o].programs & command->bit)
             stage_print_flag(&options[o]);
@@ -221,8 +225,7 @@ transformer_command *transformer_options(struct transformer *t, int argc, char *
     t->model.key_heads = 0;
     t->feed_multiple = 4;
     t->run.timeout = 60;
-    t->batch = 1;
-    t->length = 1024;
+    t->batch = t->accumulate = 1;
     t->steps = 200;
     t->rate = 1e-3;
     t->warmup = 20;

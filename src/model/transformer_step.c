@@ -167,10 +167,10 @@ static void step(struct transformer *t, struct ra_model *model, const float *wei
 {
     float *gradients =
         stage_allocate(&t->stage, ra_parameter_numbers(&t->model), sizeof *gradients);
-    double loss;
-    transformer_check(t, ra_model_step(model, weights, inputs, gradients, &loss),
+    struct ra_model_loss loss;
+    transformer_check(t, ra_model_step(model, weights, 1, inputs, gradients, &loss),
                       ra_model_error(model));
-    write_shared(t, loss, gradients);
+    write_shared(t, loss.mean, gradients);
 }
 
 void transformer_step(struct transformer *t)

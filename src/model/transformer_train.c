@@ -20,7 +20,9 @@ struct run {
     struct ra_model *model;
     struct ra_training training;
     int64_t sets, set, rows, n, *positions;
-    int32_t *inputs, *labels; /* (B, n) */
+    struct ra_model_batch *batches; /* of a step, one after the other in these: (K, B, n) */
+    int32_t *inputs, *labels;
+    bool *mask;
     float *weights, *gradients, *means, *squares;
     char error[RA_ERROR_SIZE];
 };
@@ -41,6 +43,7 @@ static struct ra_training asked(const struct run *run)
                                 .warmup = t->warmup,
                                 .batch = t->batch,
                                 .length = t->length,
+                                .accumulate = t->accumulate,
                                 .seed = t->seed,
                                 .tokens = run->tokens.count,
                                 .rate = t->rate,
@@ -63,6 +66,7 @@ static void go_on(struct run *run)
                   {"--warmup", before.warmup == now.warmup},
                   {"--batch", before.batch == now.batch},
                   {"--length", before.length == now.length},
+                  {"--accumulate", before.accumulate == now.accumulate},
                   {"--seed", before.seed == now.seed},
                   {"DATA", before.tokens == now.tokens},
                   {"--rate", before.rate == now.rate},
@@ -81,6 +85,9 @@ static void open_data(struct run *run)
 {
     struct transformer *t = run->t;
     transformer_check(t, ra_tokens_open(&run->tokens, t->arguments[0], run->error), run->error);
+    if (t->length == 0)
+        t->length = run->tokens.columns > 0 ? run->tokens.columns - 1 : 1024;
+    t->run.has_mask = run->tokens.columns > 0;
     run->training = asked(run);
     bool there = access(t->arguments[1], F_OK) == 0;
     if (there && !t->resume)
@@ -131,40 +138,55 @@ static void open_model(struct run *run)
     run->rows = t->run.batch * run->n;
     run->positions = stage_allocate(stage, run->n, sizeof *run->positions);
     ra_model_positions(run->model, run->positions);
-    run->inputs = stage_allocate(stage, run->rows, sizeof *run->inputs);
-    run->labels = stage_allocate(stage, run->rows, sizeof *run->labels);
+    run->batches = stage_allocate(stage, t->accumulate, sizeof *run->batches);
+    run->inputs = stage_allocate(stage, t->accumulate * run->rows, sizeof *run->inputs);
+    run->labels = stage_allocate(stage, t->accumulate * run->rows, sizeof *run->labels);
+    run->mask = stage_allocate(stage, t->accumulate * run->rows, sizeof *run->mask);
 }
 
 /* ---- Steps. */
 
-/* Reads this rank's rows of a batch: row b S + s of it is that of set s. Rows are samples of training from
- * `first` on, or windows of validation. */
-static struct ra_model_batch read_batch(struct run *run, int64_t first, bool validation)
+/* Reads this rank's rows of batch k of a step: row b S + s of it is that of set s. Rows are samples of training
+ * from `first` on, or windows of validation; after the last of these there is padding. */
+static void read_batch(struct run *run, int64_t k, int64_t first, bool validation)
 {
+    int32_t *inputs = run->inputs + k * run->rows, *labels = run->labels + k * run->rows;
+    bool *mask = run->mask + k * run->rows;
     for (int64_t b = 0; b < run->t->run.batch; b++) {
         int64_t sample = first + b * run->sets + run->set;
         int64_t window = validation ? sample : ra_dataset_window(&run->data, sample);
-        transformer_check(run->t,
-                          ra_dataset_read(&run->data, window, run->n, run->positions,
-                                          run->inputs + b * run->n, run->labels + b * run->n,
-                                          run->error),
-                          run->error);
+        if (window < run->data.windows)
+            transformer_check(run->t,
+                              ra_dataset_read(&run->data, window, run->n, run->positions,
+                                              inputs + b * run->n, labels + b * run->n, run->error),
+                              run->error);
+        else
+            for (int64_t a = b * run->n; a < (b + 1) * run->n; a++)
+                inputs[a] = labels[a] = -1;
     }
-    return (struct ra_model_batch){run->inputs, run->labels, NULL};
+
+    /* No query sees padding, and it has no label: so any token will do there. */
+    for (int64_t a = 0; a < run->rows; a++) {
+        mask[a] = inputs[a] >= 0;
+        inputs[a] = mask[a] ? inputs[a] : 0;
+    }
+    run->batches[k] = (struct ra_model_batch){inputs, labels, run->t->run.has_mask ? mask : NULL};
 }
 
-/* The loss on windows that are not trained on: whole batches of them. NaN if there is none. */
+/* The mean loss over all labels of what is not trained on. NaN if there are none. */
 static double validate(struct run *run)
 {
-    int64_t batch = run->t->batch, count = 0;
-    double sum = 0, loss;
-    for (int64_t w = run->data.training; w + batch <= run->data.windows; w += batch, count++) {
-        struct ra_model_batch inputs = read_batch(run, w, true);
-        transformer_check(run->t, ra_model_step(run->model, run->weights, &inputs, NULL, &loss),
+    double sum = 0, labels = 0;
+    struct ra_model_loss loss;
+    for (int64_t w = run->data.training; w < run->data.windows; w += run->t->batch) {
+        read_batch(run, 0, w, true);
+        transformer_check(run->t,
+                          ra_model_step(run->model, run->weights, 1, run->batches, NULL, &loss),
                           ra_model_error(run->model));
-        sum += loss;
+        sum += loss.mean * (double)loss.labels;
+        labels += (double)loss.labels;
     }
-    return sum / (double)count;
+    return sum / labels;
 }
 
 /* A number that tells different arrays apart. */
@@ -213,35 +235,39 @@ void transformer_train(struct transformer *t)
     stage_open_trace(stage);
     struct ra_optimizer optimizer = {t->rate, t->warmup, t->steps, 0.9,
                                      0.95,    1e-8,      t->decay, t->clip};
-    double began = ra_seconds();
+    double began = ra_seconds(), trained = 0; /* labels of all steps of this run */
     int64_t *step = &run.training.step;
     if (stage->world.rank == 0)
         printf("step loss rate gradient\n");
     while (*step < t->steps) {
-        double loss;
-        struct ra_model_batch batch = read_batch(&run, *step * t->batch, false);
+        struct ra_model_loss loss;
+        for (int64_t k = 0; k < t->accumulate; k++)
+            read_batch(&run, k, (*step * t->accumulate + k) * t->batch, false);
         double start = ra_seconds();
-        transformer_check(t, ra_model_step(run.model, run.weights, &batch, run.gradients, &loss),
-                          ra_model_error(run.model));
+        transformer_check(
+            t,
+            ra_model_step(run.model, run.weights, t->accumulate, run.batches, run.gradients, &loss),
+            ra_model_error(run.model));
         stage_trace(stage, STAGE_LANE_WORK, "step", (int)*step, start, ra_seconds());
         ++*step;
         double length = ra_optimizer_step(&optimizer, &t->model, ra_model_share(run.model),
                                           ra_model_threads(run.model), *step, run.gradients,
                                           run.weights, run.means, run.squares);
-        if (!isfinite(loss) || !isfinite(length))
+        if (!isfinite(loss.mean) || !isfinite(length))
             stage_fail(stage,
                        "step %" PRId64 ": the loss is %g and the length of the gradient %g; "
                        "try a smaller --rate or --clip",
-                       *step, loss, length);
+                       *step, loss.mean, length);
         transformer_check(t, ra_model_gather(run.model, run.weights), ra_model_error(run.model));
         if (stage->world.rank == 0) {
-            printf("%" PRId64 " %.6f %.6f %.4f\n", *step, loss,
+            printf("%" PRId64 " %.6f %.6f %.4f\n", *step, loss.mean,
                    ra_optimizer_rate(&optimizer, *step), length);
             fflush(stdout);
         }
         char phase[80];
-        snprintf(phase, sizeof phase, "loss %.3f, %.0f tokens per second, trained", loss,
-                 (double)(t->batch * t->length) / (ra_seconds() - start));
+        snprintf(phase, sizeof phase, "loss %.3f, %.0f tokens per second, trained", loss.mean,
+                 (double)loss.labels / (ra_seconds() - start));
+        trained += (double)loss.labels;
         stage_progress(stage, phase, *step, t->steps);
         if (*step % t->save_every == 0 && *step < t->steps)
             save(&run);
@@ -252,10 +278,9 @@ void transformer_train(struct transformer *t)
     save(&run);
     stage_progress_end();
     if (stage->world.rank == 0) {
-        if (run.data.windows - run.data.training >= t->batch)
+        if (run.data.windows > run.data.training)
             printf("validation %.6f\n", loss);
-        fprintf(stderr, "%.1f seconds, %.0f tokens per second\n", seconds,
-                (double)(t->steps * t->batch * t->length) / seconds);
+        fprintf(stderr, "%.1f seconds, %.0f tokens per second\n", seconds, trained / seconds);
     }
     ra_tokens_close(&run.tokens);
     ra_model_destroy(run.model);
