@@ -19,7 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "arrays.h"
 #include "ra_clock.h"
@@ -1006,6 +1008,7 @@ END_TEST
 START_TEST(processors)
 {
     struct ra_config config = shape(1, 4000, RA_SAME, 2, 2, 64);
+    int usual = omp_get_max_threads(); /* OpenMP may count processors when it is first asked */
     int64_t bytes[5] = {0};
     for (config.threads = 1; config.threads < 5; config.threads++) {
         struct ra_plan *plan = plan_for(&config);
@@ -1033,7 +1036,6 @@ START_TEST(processors)
 
     /* A program may ask OpenMP for fewer threads, as torch.set_num_threads does. Whoever sets
      * OMP_NUM_THREADS, which OpenMP reads when a program starts, means it. */
-    int usual = omp_get_max_threads();
     omp_set_num_threads(1);
     struct ra_plan *single = plan_for(&config);
     ck_assert_int_eq(ra_plan_bytes(single), bytes[1]);
@@ -1058,6 +1060,42 @@ START_TEST(processors)
     ck_assert_int_eq(ra_plan_bytes(seven), ra_plan_bytes(plan));
     ra_plan_destroy(plan);
     ra_plan_destroy(seven);
+}
+END_TEST
+
+/* A child made by fork computes with a plan of its parent, whose threads it does not have, the same bits;
+ * and the parent goes on. */
+START_TEST(forked)
+{
+    struct problem p = {.config = shape(1, 3000, 3000, 1, 1, 16), .seed = 4};
+    p.config.threads = 3;
+    prepare(&p);
+    struct ra_plan *plan = plan_for(&p.config);
+    struct shard x;
+    fill_shard(&p, &x, ROWS_FIRST, plan);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
+        ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_OK);
+        struct shard mine = {0};
+        int status;
+        pid_t child = fork();
+        ck_assert_int_ge(child, 0);
+        if (child == 0) {
+            alarm(60);
+            fill_shard(&p, &mine, ROWS_FIRST, plan);
+            bool good = ra_forward(plan, &mine.arrays) == RA_OK &&
+                        ra_backward(plan, &mine.arrays) == RA_OK;
+            for (int t = O; t <= DV && good; t++)
+                good = memcmp(x.block_of[t]->data, mine.block_of[t]->data,
+                              (size_t)x.block_of[t]->bytes) == 0;
+            _exit(good ? 0 : 1);
+        }
+        ck_assert_int_eq(waitpid(child, &status, 0), child);
+        ck_assert_msg(status == 0, "wait says %d of the child", status);
+    }
+    clear_shard(&x);
+    ra_plan_destroy(plan);
+    clear(&p);
 }
 END_TEST
 
@@ -3883,6 +3921,7 @@ int main(void)
     cases = add_cases(suite, "threads");
     tcase_add_loop_test(cases, threads_of_a_rank, 0, 12);
     tcase_add_test(cases, processors);
+    tcase_add_test(cases, forked);
     tcase_add_test(cases, instruction_sets);
     cases = add_cases(suite, "rings");
     tcase_add_loop_test(cases, rings, 0, 3 * COUNT(ring_sizes));

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "ra_arrays.h"
 #include "ra_config_check.h"
 #include "ra_number.h"
@@ -22,11 +23,12 @@ static int64_t smaller(int64_t a, int64_t b)
 
 /* ---- Memory. */
 
-/* How many threads the plan gets: no more than there are blocks to fold at the same time. */
-static int threads_of(const struct ra_plan *plan)
+/* How many threads this process gives a rank: no more than there are blocks to fold at the same time. */
+static int threads_of(const struct ra_plan *plan, int rank)
 {
     const struct ra_config *c = &plan->config;
-    int64_t n = plan->rows[RA_QUERY_SIDE], chunk = ra_host_chunk(c, RA_QUERY_SIDE);
+    int64_t n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank);
+    int64_t chunk = ra_host_chunk(c, RA_QUERY_SIDE);
     int64_t pieces = c->batch * c->key_heads;
     if (c->tile == RA_VECTOR_TILE)
         pieces *= ra_host_blocks(plan->layouts[RA_QUERY_SIDE], n, chunk);
@@ -66,7 +68,7 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, struct ra_host *hos
             host->blocks[side] =
                 ra_arena_take(&arena, blocks * (int64_t)sizeof(struct ra_host_block));
     }
-    host->threads = threads_of(plan);
+    host->threads = threads_of(plan, rank);
     host->room = ra_host_room(c, smaller(chunks[0], n), smaller(chunks[1], visitors));
     host->room = (host->room + LINE - 1) / LINE * LINE;
     host->rooms = ra_arena_take(&arena, host->threads * host->room * (int64_t)sizeof(float));
@@ -134,6 +136,24 @@ static void pack_keys(struct ra_plan *plan)
 
 /* ---- The calls. */
 
+/* Reads the arrays of a call, and begins it. */
+static enum ra_status begin(struct ra_plan *plan, const struct ra_arrays *given, bool backward)
+{
+    struct ra_host *host = plan->own;
+    struct ra_arrays arrays;
+    enum ra_status status = ra_arrays_read(plan, &arrays, given, backward);
+    if (status != RA_OK)
+        return status;
+    host->arrays = arrays;
+
+    /* After fork a child has none of its parent's threads, for which OpenMP would wait without end. */
+    if (host->process != getpid())
+        host->threads = 1;
+    compute_in(plan, backward ? arrays.dq : arrays.o);
+    pack_keys(plan);
+    return RA_OK;
+}
+
 /* The caller's lse with rows and heads in the order of the plan's, (B, H, n). */
 static struct ra_tensor turned(struct ra_tensor lse)
 {
@@ -145,20 +165,16 @@ static enum ra_status forward(struct ra_plan *plan, const struct ra_arrays *give
     (void)stream;
     const struct ra_config *c = &plan->config;
     struct ra_host *host = plan->own;
-    struct ra_arrays arrays;
-    enum ra_status status = ra_arrays_read(plan, &arrays, given, false);
+    enum ra_status status = begin(plan, given, false);
     if (status != RA_OK)
         return status;
-    host->arrays = arrays;
-    compute_in(plan, arrays.o);
-    pack_keys(plan);
     ra_host_begin(plan);
     if (!ra_ring_forward(&plan->ring))
         return ra_plan_lose(plan);
     ra_host_finish(plan);
 
     write_back(plan);
-    ra_number_store_all(turned(arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE], 1,
+    ra_number_store_all(turned(host->arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE], 1,
                         host->lse);
     return RA_OK;
 }
@@ -168,16 +184,11 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
     (void)stream;
     const struct ra_config *c = &plan->config;
     struct ra_host *host = plan->own;
-    struct ra_arrays arrays;
-    enum ra_status status = ra_arrays_read(plan, &arrays, given, true);
+    enum ra_status status = begin(plan, given, true);
     if (status != RA_OK)
         return status;
-    host->arrays = arrays;
-    compute_in(plan, arrays.dq);
-    ra_number_load_all(turned(arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE], 1,
+    ra_number_load_all(turned(host->arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE], 1,
                        host->lse);
-    pack_keys(plan);
-
     ra_host_begin_backward(plan);
     if (!ra_ring_backward(&plan->ring))
         return ra_plan_lose(plan);
@@ -185,8 +196,9 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
     /* dk and dv are complete and at home. */
     int64_t m = plan->rows[RA_KEY_SIDE], numbers = c->batch * m * c->key_heads * c->dim;
     write_back(plan);
-    ra_number_store_all(arrays.dk, c->batch, m, c->key_heads, c->dim, plan->ring.gradients[0]);
-    ra_number_store_all(arrays.dv, c->batch, m, c->key_heads, c->dim,
+    ra_number_store_all(host->arrays.dk, c->batch, m, c->key_heads, c->dim,
+                        plan->ring.gradients[0]);
+    ra_number_store_all(host->arrays.dv, c->batch, m, c->key_heads, c->dim,
                         plan->ring.gradients[0] + numbers);
     return RA_OK;
 }
@@ -213,6 +225,7 @@ static enum ra_status create(struct ra_plan *plan, char *error)
     lay_out(plan, plan->link.rank, plan->own, plan->own, ring->keys, ring->gradients);
     struct ra_host *host = plan->own;
     host->vector = plan->config.tile == RA_VECTOR_TILE ? vector : NULL;
+    host->process = getpid();
     ring->lost = host->share_lost;
     return RA_OK;
 }

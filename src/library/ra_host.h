@@ -24,6 +24,7 @@ struct ra_host_block {
 struct ra_host {
     const struct ra_vector *vector; /* NULL: tiles are plain */
     int threads;
+    int64_t process; /* that made the plan */
 
     /* What the tiles keep of each query row, (B, H, n), and what they lose of each number of o or dq,
      * (B, n, H, D), and of the share of a hop. In a plan of 16 bits `wide` is room for o or dq as float32,
