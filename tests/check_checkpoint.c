@@ -14,7 +14,7 @@
 #include "ra_model_config.h"
 #include "scratch.h"
 
-static char folder[1024]; /* of this run; main makes and removes it */
+static char note[RA_ERROR_SIZE], folder[1024]; /* of this run; main makes and removes it */
 
 /* The path of a file of this run. */
 static const char *path_of(const char *name)
@@ -245,7 +245,7 @@ START_TEST(folders)
         snprintf(path, sizeof path, "%s", path_of(tied ? "tied" : "untied"));
         expect(mkdir(path, 0700) == 0, "mkdir");
         x[0] = INFINITY, x[1] = -0.0f, x[2] = 0x1p-149f, x[3] = NAN;
-        snprintf(file, sizeof file, "%s/mine.npy", path);
+        snprintf(file, sizeof file, "%s/mine.txt", path);
         dump(file, "mine", 4);
         for (int time = 0; time < 2; time++) /* the second time files are there */
             accepted(ra_folder_write(path, &config, x, error));
@@ -277,7 +277,7 @@ START_TEST(folders)
         }
         refused(ra_folder_write(path_of("nowhere"), &config, x, error), "nowhere");
         refused(ra_folder_read(path_of("nowhere"), &config, x, error), "nowhere");
-        refused(ra_folder_config(path_of("nowhere"), &config, error), "nowhere");
+        refused(ra_folder_config(path_of("nowhere"), &config, note, error), "nowhere");
         release();
     }
 }
@@ -317,7 +317,7 @@ START_TEST(configs_come_back)
         char text[1 << 15], again[1 << 15];
         int length = ra_model_config_write(&config, text, sizeof text);
         ck_assert_int_eq(length, strlen(text));
-        accepted(ra_model_config_read("it", text, &back, error));
+        accepted(ra_model_config_read("it", text, &back, note, error));
         expect(same_config(&config, &back), "%s", text);
         for (int size = 0; size <= length + 1; size += i < 3 ? 1 : 997) {
             memset(again, 7, sizeof again);
@@ -331,41 +331,121 @@ START_TEST(configs_come_back)
 END_TEST
 
 #define FIRST "{\"num_tokens\": 64, \"dim\": 32, \"depth\": 2, \"heads\": 4, \"dim_head\": 8"
+#define CAUSAL FIRST ", \"causal\": true"
 
-/* What means nothing here is left alone, whatever it is; what is left out has its default. */
-START_TEST(configs_of_others)
+static enum ra_status read_config(const char *text, struct ra_model_config *config)
 {
-    static const char *const more[] = {
-        "}",
-        ", \"causal\": true}",
-        "\n}\n",
-        " , \"name\" : \"a, b: {c\" , \"list\" : [1, [2, {}], null], "
-        "\"deep\":{\"a\":{\"b\":[]}},\"x\":null}",
-        ", \"strings\": [\"]\", \"}\", \"[\"], \"more\": {\"{\": \"}}\"}}",
-        ", \"quoted\": \"a \\\"word\\\" \\\\\", \"list\": [\"\\\"]\"]}",
-        ", \"a key that is longer than what a key that means something can be, by far, is left "
-        "alone\": 1}",
+    return ra_model_config_read("it", text, config, note, error);
+}
+
+/* The model of CAUSAL. */
+static struct ra_model_config first_config(void)
+{
+    struct ra_model_config config;
+    ra_model_config_init(&config);
+    config.vocabulary = 64;
+    config.dim = 32;
+    config.depth = 2;
+    config.heads = config.key_heads = 4;
+    config.head_dim = 8;
+    config.hidden = 128;
+    return config;
+}
+
+/* What is left out has its default, wherever blanks are. The last is what a checkpoint of before has. */
+START_TEST(configs_of_ours)
+{
+    static const char *const texts[] = {
+        CAUSAL "}",
+        CAUSAL ", \"batch\": 3, \"length\": 48}",
+        "\n{ \"causal\"\t:true ,\"dim_head\":8,\"heads\" : 4\n,\"depth\":2,\"dim\":32,"
+        "\"num_tokens\":64 }\n",
+        CAUSAL ", \"lookback\": null, \"softcap\": 0.0, \"ff_mult\": 4.0, \"tied\": false}",
+        "{\"num_tokens\": 64, \"dim\": 32, \"depth\": 2, \"heads\": 4, "
+        "\"num_grouped_query_heads\": 1, \"dim_head\": 8,\n \"ff_mult\": 4, \"causal\": true, "
+        "\"tied\": false, \"head_map\": \"grouped\", \"softcap\": 0,\n \"rotary_theta\": 10000, "
+        "\"rotary_scale\": 1, \"lookback\": [null, null]}\n",
     };
-    struct ra_model_config want, config;
-    ra_model_config_init(&want);
-    want.vocabulary = 64;
-    want.dim = 32;
-    want.depth = 2;
-    want.heads = want.key_heads = 4;
-    want.head_dim = 8;
-    want.hidden = 128;
-    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
-        char text[1000];
-        snprintf(text, sizeof text, "%s%s", FIRST, more[i]);
-        expect(ra_model_config_read("it", text, &config, error) == RA_OK, "%s: %s", text, error);
-        expect(same_config(&want, &config), "%s", text);
+    struct ra_model_config want = first_config(), config;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        expect(read_config(texts[i], &config) == RA_OK, "%s: %s", texts[i], error);
+        expect(same_config(&want, &config) && !*note, "%s: %s", texts[i], note);
     }
-    accepted(ra_model_config_read("it", FIRST ", \"lookback\": [null, 7]}", &config, error));
+    accepted(read_config(CAUSAL ", \"lookback\": [null, 7]}", &config));
     expect(config.lookback[0] == RA_NO_LOOKBACK && config.lookback[1] == 7, "lookback");
-    accepted(
-        ra_model_config_read("it", FIRST ", \"lookback\": 9, \"ff_mult\": 2.5}", &config, error));
+    accepted(read_config(CAUSAL ", \"lookback\": 9, \"ff_mult\": 2.5}", &config));
     expect(config.lookback[0] == 9 && config.lookback[1] == 9 && config.hidden == 80,
            "one for all");
+    accepted(read_config(CAUSAL ", \"num_grouped_query_heads\": 4}", &config));
+    expect(config.key_heads == 1 && !*note, "of one key head all maps are the same");
+}
+END_TEST
+
+/* Keyword arguments of ring-attention-pytorch: their defaults hold, and the note names those. */
+START_TEST(configs_of_the_original)
+{
+    static const struct {
+        const char *more, *note;
+        int64_t sharing, windows[2];
+        double theta, softcap;
+        bool causal;
+    } cases[] = {
+        {", \"causal\": true, \"num_grouped_query_heads\": 2}",
+         "it: read as ring-attention-pytorch's: head_map interleaved", .sharing = 2,
+         .causal = true},
+        {", \"num_grouped_query_heads\": 2}",
+         "it: read as ring-attention-pytorch's: causal false, head_map interleaved", .sharing = 2},
+        {", \"num_grouped_query_heads\": 4}", "it: read as ring-attention-pytorch's: causal false",
+         .sharing = 4},
+        {", \"bucket_size\": 16}", "it: read as ring-attention-pytorch's: causal false",
+         .sharing = 1},
+        {", \"causal\": true, \"rotary_embed_theta\": 500000}", "", .theta = 500000,
+         .causal = true},
+        {", \"causal\": true, \"rotary_embed_theta\": 500, \"rotary_theta\": 500}", "",
+         .theta = 500, .causal = true},
+        {", \"causal\": true, \"softclamp_qk_sim\": true}", "", .softcap = 50, .causal = true},
+        {", \"causal\": true, \"softclamp_value\": 30.5, \"softclamp_qk_sim\": true}", "",
+         .softcap = 30.5, .causal = true},
+        {", \"causal\": true, \"softclamp_value\": 30, \"softclamp_qk_sim\": false}", "",
+         .causal = true},
+        {", \"causal\": true, \"max_lookback_seq_len\": [null, null], \"bucket_size\": 16}", "",
+         .causal = true},
+        {", \"causal\": true, \"max_lookback_seq_len\": 5, \"bucket_size\": 1, "
+         "\"use_cuda_kernel\": false}",
+         "", .windows = {5, 5}, .causal = true},
+        {", \"causal\": true, \"bucket_size\": 1, \"lookback\": [0, 9], \"use_cuda_kernel\": "
+         "false, \"max_lookback_seq_len\": [0, 9], \"ring_attn\": false}",
+         "", .windows = {0, 9}, .causal = true},
+        {", \"causal\": true, \"ring_attn\": true, \"striped_ring_attn\": true, "
+         "\"ring_seq_size\": 48, \"auto_shard_seq\": true, \"use_cuda_kernel\": null}",
+         "it: read as ring-attention-pytorch's: ring_attn true: attention over the whole sequence, "
+         "as striped_ring_attn has it on several processes, but not on one",
+         .causal = true},
+        {", \"causal\": false, \"force_regular_attn\": true, \"ignore_index\": -100, "
+         "\"auto_shard_seq\": null}",
+         "", .sharing = 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[1000];
+        struct ra_model_config want = first_config(), config;
+        want.causal = cases[i].causal;
+        want.key_heads /= cases[i].sharing > 0 ? cases[i].sharing : 1;
+        want.head_map = want.key_heads == 2 ? RA_INTERLEAVED : RA_GROUPED;
+        want.rotary_theta = cases[i].theta > 0 ? cases[i].theta : 10000;
+        want.softcap = cases[i].softcap;
+        for (int l = 0; l < 2 && strstr(cases[i].more, "lookback") && cases[i].windows[1] > 0; l++)
+            want.lookback[l] = cases[i].windows[l];
+        snprintf(text, sizeof text, "%s%s", FIRST, cases[i].more);
+        expect(read_config(text, &config) == RA_OK, "%s: %s", text, error);
+        expect(same_config(&want, &config), "%s", text);
+        ck_assert_str_eq(note, cases[i].note);
+    }
+    struct ra_model_config config;
+    accepted(read_config("{\"num_tokens\": 9, \"dim\": 5, \"depth\": 1, \"ring_seq_size\": 4}",
+                         &config));
+    expect(config.heads == 8 && config.key_heads == 8 && config.head_dim == 64 && !config.causal,
+           "defaults");
+    expect(strstr(note, "heads 8, dim_head 64, causal false"), "%s", note);
 }
 END_TEST
 
@@ -377,44 +457,159 @@ START_TEST(configs_refused)
     } cases[] = {
         {"", "JSON"},
         {"[]", "JSON"},
-        {"{", "value"},
+        {"{", "JSON"},
         {FIRST, "JSON"},
-        {FIRST ",", "value"},
-        {FIRST " \"x\": 1}", "JSON"},
-        {FIRST ", \"x\"}", "\"x\""},
-        {FIRST ", \"x\": }", "\"x\""},
-        {FIRST ", \"x\": [1, [2]}", "JSON"},
-        {FIRST ", \"x\": \"1}", "\"x\""},
-        {FIRST ", \"dim\": 3.5}", "\"dim\""},
-        {FIRST ", \"dim\": [3]}", "\"dim\""},
-        {FIRST ", \"dim\": null}", "\"dim\""},
+        {FIRST ",", "JSON"},
+        {FIRST ",}", "JSON"},
+        {CAUSAL "} {}", "JSON"},
+        {FIRST " \"causal\": true}", "JSON"},
+        {FIRST ", \"causal\"}", "JSON"},
+        {FIRST ", \"causal\": }", "\"causal\" is wrong: give true or false"},
+        {FIRST ", \"causal\": \"true\"}", "\"causal\""},
+        {CAUSAL ", \"softcap\": \"1}", "\"softcap\""},
+        {CAUSAL ", \"softcap\": \"1\"}", "\"softcap\""},
+        {"{\"dim\": 3.5}", "\"dim\" is wrong: give a whole number"},
+        {"{\"dim\": [3]}", "\"dim\""},
+        {"{\"dim\": null}", "\"dim\""},
+        {"{\"dim\": 99999999999999999999}", "\"dim\""},
         {FIRST ", \"causal\": 1}", "\"causal\""},
-        {FIRST ", \"softcap\": one}", "\"softcap\""},
-        {FIRST ", \"head_map\": \"other\"}", "\"head_map\""},
-        {FIRST ", \"lookback\": [1, x]}", "\"lookback\""},
-        {FIRST ", \"lookback\": [1, 2}", "\"lookback\""},
-        {FIRST ", \"num_grouped_query_heads\": 3}", "num_grouped_query_heads"},
-        {FIRST ", \"num_grouped_query_heads\": 0}", "num_grouped_query_heads"},
-        {FIRST ", \"ff_mult\": nan}", "hidden"},
-        {FIRST ", \"ff_mult\": 1e300}", "hidden"},
-        {FIRST ", \"rotary_theta\": 0}", "rotary_theta"},
-        {FIRST ", \"softcap\": nan}", "softcap"},
-        {FIRST ", \"dim_head\": 7}", "head_dim"},
-        {FIRST ", \"dim\": 99999999999999999999}", "dim"},
+        {FIRST ", \"causal\": null}", "\"causal\""},
+        {CAUSAL ", \"softcap\": one}", "\"softcap\" is wrong: give a number"},
+        {CAUSAL ", \"softcap\": 1000000000000000000000000000000000000000000000000000000000000000}",
+         "\"softcap\""},
+        {CAUSAL ", \"head_map\": \"other\"}", "\"head_map\""},
+        {CAUSAL ", \"head_map\": grouped}", "\"head_map\""},
+        {CAUSAL ", \"lookback\": [1, x]}", "\"lookback\""},
+        {CAUSAL ", \"lookback\": [1, -2]}", "\"lookback\""},
+        {CAUSAL ", \"lookback\": [1, 2}", "\"lookback\""},
+        {CAUSAL ", \"lookback\": []}", "\"lookback\""},
+        {CAUSAL ", \"lookback\": [1]}", "lookback has 1 entries"},
+        {CAUSAL ", \"num_grouped_query_heads\": 3}", "num_grouped_query_heads"},
+        {CAUSAL ", \"num_grouped_query_heads\": 0}", "num_grouped_query_heads"},
+        {CAUSAL ", \"ff_mult\": nan}", "hidden"},
+        {CAUSAL ", \"ff_mult\": 1e300}", "hidden"},
+        {CAUSAL ", \"rotary_theta\": 0}", "rotary_theta"},
+        {CAUSAL ", \"softcap\": nan}", "softcap"},
         {FIRST ", \"causal\": false, \"lookback\": 4}", "lookback"},
-        {"{\"num_tokens\": 64, \"dim\": 32, \"depth\": 2, \"heads\": 4}", "dim_head"},
-        {"{\"dim\": 32, \"depth\": 2, \"heads\": 4, \"dim_head\": 8}", "num_tokens"},
+        {"{\"num_tokens\": 64, \"dim\": 32, \"depth\": 2, \"heads\": 4}", "has no \"dim_head\""},
+        {"{\"dim\": 32, \"depth\": 2, \"heads\": 4, \"dim_head\": 8}", "has no \"num_tokens\""},
+        {"{\"num_tokens\": 64, \"dim\": 32, \"ring_attn\": false}", "has no \"depth\""},
+
+        /* Unknown keys, and what may be meant. */
+        {CAUSAL ", \"lookbak\": 2}", "\"lookbak\" is no key .*did you mean \"lookback\"?"},
+        {CAUSAL ", \"rope_theta\": 2}", "\"rope_theta\".*\"rotary_theta\"?"},
+        {CAUSAL ", \"Causal\": true}", "\"Causal\".*\"causal\"?"},
+        {CAUSAL ", \"attn_logit_softcapping\": 30.0}", "\"attn_logit_softcapping\" is no key"},
+        {CAUSAL ", \"x\": [1, [2]}", "\"x\" is no key"},
+        {CAUSAL ", \"a key that is longer than any key that means something, by far, whatever it "
+                "may be\": 1}",
+         "\"a key that is longer"},
+
+        /* What is said twice, or left open. */
+        {CAUSAL ", \"causal\": true}", "\"causal\" is given twice"},
+        {CAUSAL ", \"lookback\": null, \"lookback\": null}", "\"lookback\" is given twice"},
+        {FIRST "}", "has no \"causal\": give true .*false"},
+        {FIRST ", \"softcap\": 2, \"num_grouped_query_heads\": 1}", "has no \"causal\""},
+        {CAUSAL ", \"softcap\": 2, \"num_grouped_query_heads\": 2}",
+         "has no \"head_map\": give \"grouped\" .*h / 2.*\"interleaved\" (h mod 2"},
+        {"{\"num_tokens\": 64, \"dim\": 32, \"depth\": 2, \"tied\": true, \"bucket_size\": 4}",
+         "has no \"heads\""},
+        {CAUSAL ", \"rotary_theta\": 500, \"rotary_embed_theta\": 501}",
+         "\"rotary_theta\" is 500, but \"rotary_embed_theta\" means 501"},
+        {CAUSAL ", \"softcap\": 50, \"softclamp_qk_sim\": false}",
+         "\"softcap\" is 50, but \"softclamp_qk_sim\" means 0"},
+        {CAUSAL ", \"softclamp_value\": 50}", "softclamp_qk_sim"},
+        {CAUSAL ", \"softclamp_value\": 0, \"softclamp_qk_sim\": true}", "softclamp_value"},
+        {CAUSAL ", \"softclamp_value\": nan, \"softclamp_qk_sim\": true}", "softclamp_value"},
+        {CAUSAL ", \"lookback\": 5, \"max_lookback_seq_len\": null}", "differ in layer 0"},
+
+        /* What the original computes otherwise. */
+        {CAUSAL ", \"max_lookback_seq_len\": 5}", "whole buckets.*give lookback"},
+        {CAUSAL ", \"max_lookback_seq_len\": [null, 5], \"bucket_size\": 16, "
+                "\"use_cuda_kernel\": false}",
+         "max_lookback_seq_len"},
+        {CAUSAL ", \"max_lookback_seq_len\": 5, \"bucket_size\": 1}", "use_cuda_kernel"},
+        {CAUSAL ", \"max_lookback_seq_len\": 5, \"bucket_size\": 1, \"use_cuda_kernel\": null}",
+         "use_cuda_kernel"},
+        {CAUSAL ", \"max_lookback_seq_len\": 5, \"bucket_size\": 1, \"use_cuda_kernel\": true}",
+         "use_cuda_kernel"},
+        {CAUSAL ", \"max_lookback_seq_len\": 5, \"bucket_size\": 1, \"use_cuda_kernel\": false, "
+                "\"ring_attn\": true}",
+         "ring_attn"},
+        {CAUSAL ", \"max_lookback_seq_len\": 5, \"bucket_size\": 1, \"use_cuda_kernel\": false, "
+                "\"force_regular_attn\": true}",
+         "force_regular_attn"},
+        {CAUSAL ", \"max_lookback_seq_len\": [1, 2, 3]}", "max_lookback_seq_len has 3 entries"},
+        {FIRST ", \"max_lookback_seq_len\": 5, \"bucket_size\": 1, \"use_cuda_kernel\": false}",
+         "causal"},
+        {CAUSAL ", \"ring_attn\": true, \"force_regular_attn\": true}", "force_regular_attn"},
+        {CAUSAL ", \"striped_ring_attn\": true}", "striped_ring_attn needs ring_attn"},
+        {CAUSAL ", \"auto_shard_seq\": true}", "auto_shard_seq needs ring_attn"},
+        {FIRST ", \"striped_ring_attn\": true, \"ring_attn\": true}", "striped.*needs causal"},
+        {CAUSAL ", \"bucket_size\": 0}", "bucket_size"},
+        {CAUSAL ", \"ignore_index\": 0}", "ignore_index"},
     };
+    struct ra_model_config config;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct ra_model_config config;
-        refused(ra_model_config_read("some/file.json", cases[i].text, &config, error),
-                cases[i].words);
+        char words[100], *rest;
+        snprintf(words, sizeof words, "%s", cases[i].words);
+        expect(ra_model_config_read("some/file.json", cases[i].text, &config, note, error) ==
+                   RA_INVALID,
+               "%s", cases[i].text);
         expect(strstr(error, "some/file.json"), "%s", error);
+        const char *at = error; /* the parts between .* follow each other */
+        for (char *part = words; part; part = rest) {
+            if ((rest = strstr(part, ".*"))) {
+                *rest = '\0';
+                rest += 2;
+            }
+            at = strstr(at, part);
+            expect(at, "%s: %s", cases[i].text, error);
+        }
     }
+    refused(read_config("{\"num_tokens\": 64, \"dim\": 32, \"depth\": 2, \"heads\": 4, "
+                        "\"dim_head\": 7, \"causal\": true}",
+                        &config),
+            "head_dim");
     expect(mkdir(path_of("bad"), 0700) == 0, "mkdir");
     dump(path_of("bad/config.json"), "{]", 2);
-    struct ra_model_config config;
-    refused(ra_folder_config(path_of("bad"), &config, error), "bad/config.json");
+    refused(ra_folder_config(path_of("bad"), &config, note, error), "bad/config.json");
+}
+END_TEST
+
+/* The table of chapter 10a has the keys that the reader knows, in any order, and no others. */
+START_TEST(keys_of_the_page)
+{
+    char text[1 << 17], known[4096] = " ", page[4096] = " ";
+    FILE *file = fopen("src/model/ra_model_config.c", "r");
+    expect(file, "no source");
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    char *at = strstr(text, "struct key keys[] = {"), *end;
+    expect(at, "no keys");
+    int keys = 0, rows = 0;
+    for (; (at = strstr(at, "\n        {\"")) && (end = strchr(at += 11, '"')); keys++)
+        snprintf(known + strlen(known), 64, "%.*s ", (int)(end - at), at);
+
+    expect((file = fopen("chapters/10a-decoding.md", "r")), "no page");
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    at = strstr(text, "\n| key |");
+    expect(at, "no table");
+    for (; (at = strstr(at, "\n| ")) && at[1] == '|'; rows++) {
+        at += 3;
+        if (*at != '`')
+            continue;
+        snprintf(page + strlen(page), 64, " %.*s", (int)strcspn(at + 1, "`"), at + 1);
+        char word[70], *blank;
+        snprintf(word, sizeof word, "%s ", strrchr(page, ' '));
+        expect(strstr(known, word), "the page has %s", word);
+        if ((blank = strstr(known, word))) /* once */
+            memset(blank + 1, '-', strlen(word) - 2);
+    }
+    expect(keys > 20 && rows > 20, "%d keys, %d rows", keys, rows);
+    for (at = known; *at; at++)
+        expect(*at == ' ' || *at == '-', "not on the page: %s", known);
 }
 END_TEST
 
@@ -448,7 +643,7 @@ START_TEST(configs_damaged)
                 break;
         }
         exact = strdup(text);
-        if (ra_model_config_read("damaged.json", exact, &config, error) != RA_OK)
+        if (ra_model_config_read("damaged.json", exact, &config, note, error) != RA_OK)
             expect(strstr(error, "damaged.json"), "%s: %s", text, error);
         else {
             fine++;
@@ -478,8 +673,10 @@ int main(void)
     tcase_add_test(checkpoint, full_disk);
     tcase_add_test(folder_case, folders);
     tcase_add_test(folder_case, configs_come_back);
-    tcase_add_test(folder_case, configs_of_others);
+    tcase_add_test(folder_case, configs_of_ours);
+    tcase_add_test(folder_case, configs_of_the_original);
     tcase_add_test(folder_case, configs_refused);
+    tcase_add_test(folder_case, keys_of_the_page);
     tcase_add_test(folder_case, configs_damaged);
     int result = suite_run(suite);
     scratch_remove(folder);

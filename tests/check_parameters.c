@@ -16,7 +16,9 @@ START_TEST(names_and_shapes)
 {
     static const char *const fixtures[] = {"tests/fixtures/causal-gqa", "tests/fixtures/masked"};
     struct ra_model_config config;
-    accepted(ra_folder_config(fixtures[_i], &config, error));
+    char note[RA_ERROR_SIZE];
+    accepted(ra_folder_config(fixtures[_i], &config, note, error));
+    ck_assert_str_eq(note, "");
     char path[1024], full[2048];
     snprintf(path, sizeof path, "%s/weights", fixtures[_i]);
     DIR *listing = opendir(path);

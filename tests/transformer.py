@@ -13,6 +13,7 @@ The parts, all of them unless some are named:
     decoding      the tokens that follow, against the oracle, and on all numbers of ranks
     trouble       ranks that die or stop in training and in decoding
     commands      what is refused, and models that go out and come in again
+    moving        models of ring-attention-pytorch, whose config.json is its keyword arguments
 
 --seed draws other models and runs; each further round (--rounds) has random models; --ranks runs less:
 what is compared with the oracle, on one number of ranks alone. Everything lies below
@@ -865,9 +866,84 @@ def commands(test):
         test.verdict(f"{name}: exported and imported", [text for text in complaints if text])
 
 
+# ---- Models that move over ----
+
+
+# The keyword arguments of ring-attention-pytorch beside num_tokens, dim and depth; what they are to the oracle;
+# and the defaults that the import prints, or a part of why it refuses.
+HEADS = dict(heads=4, dim_head=8)
+MOVES = {
+    "causal": (dict(HEADS, causal=True), dict(causal=True), ""),
+    "grouped": (dict(HEADS, causal=True, num_grouped_query_heads=2),
+                dict(causal=True, num_grouped_query_heads=2, head_map="interleaved"),
+                "head_map interleaved"),
+    "not causal": (dict(HEADS, bucket_size=16), {}, "causal false"),
+    "not causal, grouped": (dict(HEADS, num_grouped_query_heads=2),
+                            dict(num_grouped_query_heads=2, head_map="interleaved"),
+                            "causal false, head_map interleaved"),
+    "one head of keys": (dict(HEADS, causal=True, num_grouped_query_heads=4),
+                         dict(causal=True, num_grouped_query_heads=4), ""),
+    "theta": (dict(HEADS, causal=True, rotary_embed_theta=500000),
+              dict(causal=True, rotary_theta=500000.0), ""),
+    "theta, in bfloat16": (dict(HEADS, causal=True, rotary_embed_theta=500000),
+                           dict(causal=True, rotary_theta=500000.0), ""),
+    "soft cap": (dict(HEADS, causal=True, softclamp_qk_sim=True, softclamp_value=2),
+                 dict(causal=True, softcap=2.0), ""),
+    "window": (dict(HEADS, causal=True, max_lookback_seq_len=[5, 0], bucket_size=1,
+                    use_cuda_kernel=False), dict(causal=True, lookback=[5, 0]), ""),
+    "feed-forward": (dict(HEADS, causal=True, ff_mult=3, ignore_index=-1),
+                     dict(causal=True, ff_mult=3), ""),
+    "default heads": (dict(use_cuda_kernel=None), dict(heads=8, dim_head=64),
+                      "heads 8, dim_head 64, causal false"),
+    "ring": (dict(HEADS, causal=True, ring_attn=True, striped_ring_attn=True, ring_seq_size=64,
+                  bucket_size=64, auto_shard_seq=True), dict(causal=True),
+             "ring_attn true: attention over the whole sequence, as striped_ring_attn has it on several "
+             "processes, but not on one"),
+    "causal open": (HEADS, {}, "has no .causal.: give true .*false"),
+    "windows of buckets": (dict(HEADS, causal=True, max_lookback_seq_len=[16, 64], bucket_size=16),
+                           dict(causal=True), "whole buckets"),
+}
+
+
+def moving(test):
+    """Each model as a folder of the original; the oracle's truth of what it means."""
+    kept, runs = {}, []
+    for number, (name, (given, meant, words)) in enumerate(MOVES.items()):
+        problem, truth, file = (test.path(f"{number}-{what}") for what in ("problem", "truth", "file"))
+        meant = {"num_grouped_query_heads": 1, **meant}
+        make_problem(meant, [test.options.seed, number], problem)
+        model_oracle.run(argparse.Namespace(folders=[problem, truth]))
+        config = model_oracle.load_model(problem)[0]
+        frequencies = np.float32(config["rotary_theta"]) ** -(
+            np.arange(0, config["dim_head"], 2, dtype=np.float32) / np.float32(config["dim_head"]))
+        if "bfloat16" in name:  # as safetensors_folder.py widens it
+            frequencies = (frequencies.view(np.uint32) + 0x8000 & 0xffff0000).view(np.float32)
+        np.save(os.path.join(problem, "weights", "rotary_emb.inv_freq.npy"), frequencies)
+        with open(os.path.join(problem, "config.json"), "w", encoding="utf-8") as out:
+            json.dump({key: config[key] for key in ("num_tokens", "dim", "depth")} | given, out)
+
+        job = subprocess.run(test.command(1, "import", problem, file), stdin=subprocess.DEVNULL,
+                             text=True, capture_output=True, timeout=60)
+        said = job.stderr.strip()
+        if job.returncode != 0:
+            good = job.returncode == 1 and re.search(words, said) and not os.path.exists(file)
+            test.verdict(f"moving: {name} is refused", "" if good and words else said)
+            continue
+        want = f"10-transformer: {problem}/config.json: read as ring-attention-pytorch's: {words}"
+        good = not job.stdout and said == (want if words else "")
+        test.verdict(f"moving: {name}", "" if good else f"prints {job.stdout} and says {said}")
+        kept[len(runs)] = (name, truth)
+        runs.append((1, ["step", problem, test.path(f"{number}-result")]))
+    failures = test.run_batches(runs)
+    for place, (name, truth) in kept.items():
+        complaints = [failures[place]] if place in failures else judge_step(truth, runs[place][1][-1])[0]
+        test.verdict(f"moving: {name}: against the oracle", complaints)
+
+
 def main():
     parts = {"equivalence": equivalence, "curves": curves, "adamw": adamw, "resume": resume,
-             "decoding": decoding, "trouble": trouble, "commands": commands}
+             "decoding": decoding, "trouble": trouble, "commands": commands,
+             "moving": moving}
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", metavar="BUILD", help="the folder of 10-transformer")

@@ -63,7 +63,7 @@ enum { LONGEST = 1 << 15, CHUNK = 1024 };
 static enum ra_status open_file(const char *path, struct stream *stream, struct head *head,
                                 struct ra_model_config *config, char error[RA_ERROR_SIZE])
 {
-    char text[LONGEST];
+    char text[LONGEST], note[RA_ERROR_SIZE];
     struct stat status;
     *stream = (struct stream){.file = fopen(path, "rb")};
     if (!stream->file)
@@ -74,7 +74,7 @@ static enum ra_status open_file(const char *path, struct stream *stream, struct 
         return ra_refuse(error, "%.200s: is no model of this program", path);
     get(stream, text, (size_t)head->text);
     text[head->text] = '\0';
-    if (stream->failed || ra_model_config_read(path, text, config, error) != RA_OK)
+    if (stream->failed || ra_model_config_read(path, text, config, note, error) != RA_OK)
         return ra_refuse(error, "%.200s: is damaged: its config cannot be read", path);
     int64_t arrays = head->trained ? 3 : 1, numbers = ra_parameter_numbers(config);
     int64_t bytes = (int64_t)sizeof *head + head->text + arrays * numbers * 4 + 8;

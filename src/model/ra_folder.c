@@ -13,7 +13,7 @@
 #include "ra_model_config.h"
 
 enum ra_status ra_folder_config(const char *folder, struct ra_model_config *config,
-                                char error[RA_ERROR_SIZE])
+                                char note[RA_ERROR_SIZE], char error[RA_ERROR_SIZE])
 {
     char path[4096], text[1 << 15];
     snprintf(path, sizeof path, "%s/config.json", folder);
@@ -23,7 +23,7 @@ enum ra_status ra_folder_config(const char *folder, struct ra_model_config *conf
     size_t length = fread(text, 1, sizeof text - 1, file);
     fclose(file);
     text[length] = '\0';
-    return ra_model_config_read(path, text, config, error);
+    return ra_model_config_read(path, text, config, note, error);
 }
 
 /* ---- Weights. */

@@ -12,7 +12,7 @@
 
 /* Reads FOLDER/config.json: see ra_model_config_read. */
 RA_CHECKED enum ra_status ra_folder_config(const char *folder, struct ra_model_config *config,
-                                           char error[RA_ERROR_SIZE]);
+                                           char note[RA_ERROR_SIZE], char error[RA_ERROR_SIZE]);
 
 /* Reads all weights of this model from NAME.npy in a folder, into an array of all; and writes them there,
  * float32. What the folder has besides is left alone. */

@@ -4,6 +4,7 @@
  */
 #include "ra_model_config.h"
 #include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -29,155 +30,426 @@ static bool step(const char **at, char character)
     return true;
 }
 
-/* A value is a word in quotation marks, or runs up to a comma or bracket. Copies as much as fits, with the
- * backslashes that stand before quotation marks. */
-static bool read_word(const char **at, char word[64])
+/* Copies as much as fits of what stands up to one of the characters `ends`. False: that is nothing. */
+static bool read_up_to(const char **at, const char *ends, char word[64])
 {
-    bool quoted = step(at, '"');
-    const char *ends = quoted ? "\"" : ",]} \t\r\n";
-    size_t length = 0;
-    while ((*at)[length] && !strchr(ends, (*at)[length]))
-        length += quoted && (*at)[length] == '\\' && (*at)[length + 1] ? 2 : 1;
-    size_t kept = length < 63 ? length : 63;
-    memcpy(word, *at, kept);
-    word[kept] = '\0';
+    size_t length = strcspn(*at, ends);
+    snprintf(word, 64, "%.*s", (int)(length < 64 ? length : 63), *at);
     *at += length;
-    return quoted ? step(at, '"') : length > 0;
+    return length > 0;
 }
 
-/* What a key of config.json is to the model: a number or a flag. */
+/* A name in quotation marks; no name here has a backslash. */
+static bool read_name(const char **at, char word[64])
+{
+    return step(at, '"') && read_up_to(at, "\"\\", word) && step(at, '"');
+}
+
+/* A number, true, false or null, in fewer than 63 characters. */
+static bool read_bare(const char **at, char word[64])
+{
+    skip_blanks(at);
+    return **at != '"' && read_up_to(at, ",[]{} \t\r\n", word) && strlen(word) < 63;
+}
+
+static bool read_whole(const char *word, int64_t *number)
+{
+    char *end;
+    errno = 0;
+    *number = strtoll(word, &end, 10);
+    return *word && !*end && errno == 0;
+}
+
+/* ---- Keys. */
+
+/* A window for each layer, RA_NO_LOOKBACK: none. count 0: one for all layers. */
+struct windows {
+    int64_t of[RA_MOST_LAYERS], count;
+};
+
+/* Whose config has this key: anyone's, only one of ring-attention-pytorch ("the original"), or only one of
+ * this program. */
+enum owner { ANYONE, ORIGINAL, OURS };
+
+/* A key of config.json, and where its value goes. */
 struct key {
     const char *name;
+    enum owner owner;
     int64_t *whole;
     double *real;
     bool *flag;
+    bool optional; /* a flag that may be null: then it stays as it is */
+    struct windows *windows;
+    enum ra_head_map *map;
+    bool given;
 };
 
-/* Takes a value. False: it is none of its kind. */
-static bool take(const struct key *key, const char *word)
+/* Values that no config has, as the original knows them, and those that have another form in a config. */
+struct values {
+    int64_t sharing, ignored, bucket, ring_rows, batch, length;
+    double multiple, theta, clamp;
+    bool clamped, ring, striped, sharded, plain, kernel;
+    struct windows lookback, reach;
+};
+
+static struct key *find_key(struct key *keys, const char *name)
 {
-    char *end = "";
-    if (key->whole)
-        *key->whole = strtoll(word, &end, 10);
-    if (key->real)
-        *key->real = strtod(word, &end);
-    if (key->flag) {
-        *key->flag = strcmp(word, "true") == 0;
-        return *key->flag || strcmp(word, "false") == 0;
-    }
-    return *word && !*end;
+    while (keys->name && strcmp(keys->name, name) != 0)
+        keys++;
+    return keys;
 }
 
-/* Reads a list of whole numbers, in which null is no limit, or one for all layers. Sets how many stand there,
- * 0 of one for all. */
-static bool read_lookback(const char **at, struct ra_model_config *config, int64_t *count)
+static bool is_given(struct key *keys, const char *name)
 {
-    bool list = step(at, '[');
-    for (int64_t l = 0; l < RA_MOST_LAYERS; l++) {
-        char word[64], *end = "";
-        if (!read_word(at, word))
-            return false;
-        bool none = strcmp(word, "null") == 0;
-        config->lookback[l] = none ? RA_NO_LOOKBACK : strtoll(word, &end, 10);
-        if (*end)
-            return false;
-        if (!list)
-            for (int64_t other = 0; other < RA_MOST_LAYERS; other++)
-                config->lookback[other] = config->lookback[l];
-        *count = list ? l + 1 : 0;
-        if (!list || step(at, ']'))
-            return true;
-        if (!step(at, ','))
-            return false;
-    }
-    return false;
+    return find_key(keys, name)->given;
 }
 
-/* Steps over a value that means nothing here. */
-static bool skip_value(const char **at)
+/* How many characters must be added, taken away or changed to make `a` of `b` (Levenshtein). */
+static int edits(const char *a, const char *b)
 {
-    char word[64];
-    skip_blanks(at);
-    if (**at != '[' && **at != '{')
-        return read_word(at, word);
-    int depth = 0;
-    do {
-        bool quoted = **at == '"'; /* brackets in quotation marks are none */
-        if (!**at || (quoted && !read_word(at, word)))
-            return false;
-        if (!quoted) {
-            depth += (**at == '[' || **at == '{') - (**at == ']' || **at == '}');
-            ++*at;
+    int row[64], length = (int)strlen(b);
+    for (int j = 0; j <= length; j++)
+        row[j] = j;
+    for (int i = 0; a[i]; i++) {
+        int before = row[0]++;
+        for (int j = 0; j < length; j++) {
+            int changed = before + (a[i] != b[j]);
+            before = row[j + 1];
+            int least = before < row[j] ? before : row[j];
+            row[j + 1] = changed < least + 1 ? changed : least + 1;
         }
-    } while (depth > 0);
+    }
+    return row[length];
+}
+
+/* Names the key, and the known one that it resembles, if there is one. */
+static enum ra_status refuse_key(const char *name, const struct key *keys, const char *word,
+                                 char error[RA_ERROR_SIZE])
+{
+    const char *nearest = NULL;
+    int least = (int)strlen(word) * 2 / 5 + 1;
+    for (; keys->name; keys++) {
+        int distance = edits(word, keys->name);
+        if (distance < least) {
+            least = distance;
+            nearest = keys->name;
+        }
+    }
+    return ra_refuse(error, "%.120s: \"%s\" is no key of a model's config%s%s%s", name, word,
+                     nearest ? "; did you mean \"" : "", nearest ? nearest : "",
+                     nearest ? "\"?" : "");
+}
+
+/* ---- Values. */
+
+/* One window, or a list of them. */
+static bool read_windows(const char **at, struct windows *windows)
+{
+    bool list = step(at, '['), more = true;
+    for (windows->count = 0; more && windows->count < RA_MOST_LAYERS; windows->count++) {
+        char word[64];
+        int64_t *window = &windows->of[windows->count];
+        if (!read_bare(at, word))
+            return false;
+        if (strcmp(word, "null") == 0)
+            *window = RA_NO_LOOKBACK;
+        else if (!read_whole(word, window) || *window < 0)
+            return false;
+        more = list && step(at, ',');
+    }
+    if (list)
+        return step(at, ']');
+    windows->count = 0;
+    for (int l = 1; l < RA_MOST_LAYERS; l++)
+        windows->of[l] = windows->of[0];
     return true;
 }
 
-enum ra_status ra_model_config_read(const char *name, const char *text,
+/* Reads a value. False: it is none of the key's kind. */
+static bool read_value(const char **at, const struct key *key)
+{
+    char word[64], *end;
+    if (key->windows)
+        return read_windows(at, key->windows);
+    if (key->map) {
+        bool good = read_name(at, word);
+        *key->map = strcmp(word, "interleaved") == 0 ? RA_INTERLEAVED : RA_GROUPED;
+        return good && (*key->map == RA_INTERLEAVED || strcmp(word, "grouped") == 0);
+    }
+    if (!read_bare(at, word))
+        return false;
+    if (key->whole)
+        return read_whole(word, key->whole);
+    if (key->real) {
+        *key->real = strtod(word, &end);
+        return !*end;
+    }
+    if (key->optional && strcmp(word, "null") == 0)
+        return true;
+    *key->flag = strcmp(word, "true") == 0;
+    return *key->flag || strcmp(word, "false") == 0;
+}
+
+static enum ra_status refuse_value(const char *name, const struct key *key,
+                                   char error[RA_ERROR_SIZE])
+{
+    const char *right = key->whole      ? "a whole number"
+                        : key->real     ? "a number"
+                        : key->optional ? "true, false or null"
+                        : key->flag     ? "true or false"
+                        : key->map      ? "\"grouped\" or \"interleaved\""
+                                        : "a whole number from 0 on, null, or a list of these with "
+                                          "one for each layer";
+    return ra_refuse(error, "%.120s: the value of \"%s\" is wrong: give %s", name, key->name,
+                     right);
+}
+
+/* Reads the whole text. */
+static enum ra_status read_keys(const char *name, const char *text, struct key *keys,
+                                char error[RA_ERROR_SIZE])
+{
+    const char *at = text;
+    char word[64];
+    bool good = step(&at, '{'), more = good && !step(&at, '}');
+    while (more) {
+        good = read_name(&at, word);
+        struct key *key = find_key(keys, word);
+        if (good && !key->name)
+            return refuse_key(name, keys, word, error);
+        if (good && key->given)
+            return ra_refuse(error, "%.120s: \"%s\" is given twice", name, word);
+        if (good && (good = step(&at, ':')) && !read_value(&at, key))
+            return refuse_value(name, key, error);
+        key->given = good;
+        more = good && step(&at, ',');
+        good = good && (more || step(&at, '}'));
+    }
+    skip_blanks(&at);
+    if (!good || *at)
+        return ra_refuse(error, "%.120s: is not a JSON object of names and values", name);
+    return RA_OK;
+}
+
+/* ---- What the keys mean together. */
+
+/* Two keys that mean the same thing must not contradict each other. */
+static bool contradict(struct key *keys, const char *ours, const char *original, double value,
+                       double other, const char *name, char error[RA_ERROR_SIZE])
+{
+    if (!is_given(keys, ours) || !is_given(keys, original) || value == other)
+        return false;
+    ra_refuse(error, "%.120s: \"%s\" is %.17g, but \"%s\" means %.17g: give one of them", name,
+              ours, value, original, other);
+    return true;
+}
+
+/* The frequencies' base and the soft cap, by either of their names. */
+static enum ra_status merge_numbers(const char *name, struct key *keys, const struct values *x,
                                     struct ra_model_config *config, char error[RA_ERROR_SIZE])
 {
-    ra_model_config_init(config);
-    int64_t sharing = 1, limits = 0, ignored = -1;
-    double multiple = 4;
-    config->vocabulary = config->dim = config->depth = config->heads = config->head_dim = -1;
-    const struct key keys[] = {{"num_tokens", .whole = &config->vocabulary},
-                               {"dim", .whole = &config->dim},
-                               {"depth", .whole = &config->depth},
-                               {"heads", .whole = &config->heads},
-                               {"dim_head", .whole = &config->head_dim},
-                               {"num_grouped_query_heads", .whole = &sharing},
-                               {"ignore_index", .whole = &ignored},
-                               {"causal", .flag = &config->causal},
-                               {"tied", .flag = &config->tied},
-                               {"softcap", .real = &config->softcap},
-                               {"rotary_theta", .real = &config->rotary_theta},
-                               {"rotary_scale", .real = &config->rotary_scale},
-                               {"ff_mult", .real = &multiple}};
-    enum { KEYS = sizeof keys / sizeof *keys };
-    const char *at = text;
-    char word[64], value[64];
-    bool good = step(&at, '{');
-    while (good && !step(&at, '}')) {
-        const struct key *key = keys;
-        good = read_word(&at, word) && step(&at, ':');
-        while (key < keys + KEYS && strcmp(key->name, word) != 0)
-            key++;
-        if (good && strcmp(word, "lookback") == 0)
-            good = read_lookback(&at, config, &limits);
-        else if (good && strcmp(word, "head_map") == 0) {
-            good = read_word(&at, value);
-            config->head_map = strcmp(value, "interleaved") == 0 ? RA_INTERLEAVED : RA_GROUPED;
-            good = good && (config->head_map == RA_INTERLEAVED || strcmp(value, "grouped") == 0);
-        } else if (good)
-            good = key < keys + KEYS ? read_word(&at, value) && take(key, value) : skip_value(&at);
-        if (!good)
-            return ra_refuse(error, "%s: the value of \"%s\" is wrong", name, word);
-        skip_blanks(&at);
-        good = step(&at, ',') || *at == '}';
+    double cap = x->clamped ? x->clamp : 0;
+    if (is_given(keys, "softclamp_value") && !is_given(keys, "softclamp_qk_sim"))
+        return ra_refuse(error,
+                         "%.120s: softclamp_value has no effect without softclamp_qk_sim: give "
+                         "that, true or false",
+                         name);
+    if (x->clamped && !(x->clamp > 0))
+        return ra_refuse(error, "%.120s: softclamp_value must be above 0", name);
+    if (contradict(keys, "rotary_theta", "rotary_embed_theta", config->rotary_theta, x->theta, name,
+                   error) ||
+        contradict(keys, "softcap", "softclamp_qk_sim", config->softcap, cap, name, error))
+        return RA_INVALID;
+    if (is_given(keys, "rotary_embed_theta"))
+        config->rotary_theta = x->theta;
+    if (is_given(keys, "softclamp_qk_sim"))
+        config->softcap = cap;
+    return RA_OK;
+}
+
+static enum ra_status check_count(const char *name, const char *key, const struct windows *windows,
+                                  int64_t depth, char error[RA_ERROR_SIZE])
+{
+    if (windows->count == 0 || windows->count == depth)
+        return RA_OK;
+    return ra_refuse(error,
+                     "%.120s: %s has %" PRId64 " entries; give one for each of %" PRId64
+                     " layers, or one for all without brackets",
+                     name, key, windows->count, depth);
+}
+
+/* The windows, by either of their names. In the original a query sees its own bucket and the
+ * max_lookback_seq_len / bucket_size buckets before it, which is a window of tokens if a bucket is one token.
+ * Its CUDA kernel and its plain attention know no window, and its ring makes too few hops for one. */
+static enum ra_status merge_windows(const char *name, struct key *keys, const struct values *x,
+                                    struct ra_model_config *config, char error[RA_ERROR_SIZE])
+{
+    bool exact = x->bucket == 1 && !x->kernel && !x->ring && !x->plain;
+    if (check_count(name, "lookback", &x->lookback, config->depth, error) != RA_OK ||
+        check_count(name, "max_lookback_seq_len", &x->reach, config->depth, error) != RA_OK)
+        return RA_INVALID;
+    const struct windows *windows =
+        is_given(keys, "max_lookback_seq_len") ? &x->reach : &x->lookback;
+    for (int64_t l = 0; l < config->depth && l < RA_MOST_LAYERS; l++) {
+        if (windows == &x->reach && windows->of[l] != RA_NO_LOOKBACK && !exact)
+            return ra_refuse(error,
+                             "%.120s: max_lookback_seq_len counts whole buckets unless bucket_size "
+                             "is 1, use_cuda_kernel false, ring_attn and force_regular_attn off: "
+                             "give lookback (tokens back) instead",
+                             name);
+        if (is_given(keys, "lookback") && windows->of[l] != x->lookback.of[l])
+            return ra_refuse(error,
+                             "%.120s: \"lookback\" and \"max_lookback_seq_len\" differ in layer "
+                             "%" PRId64 ": give one of them",
+                             name, l);
+        config->lookback[l] = windows->of[l];
     }
-    if (!good)
-        return ra_refuse(error, "%s: is not a JSON object of names and values", name);
+    return RA_OK;
+}
+
+/* Options of the original's ring change nothing here, except where they change what its attention computes. */
+static enum ra_status check_ring(const char *name, const struct values *x, bool causal,
+                                 char error[RA_ERROR_SIZE])
+{
+    const char *wrong = NULL;
+    if (x->ring && x->plain)
+        wrong = "ring_attn with force_regular_attn: the original then attends to each process's "
+                "own tokens alone; take one of them away";
+    else if ((x->striped || x->sharded) && !x->ring)
+        wrong = x->striped ? "striped_ring_attn needs ring_attn" : "auto_shard_seq needs ring_attn";
+    else if (x->striped && !causal)
+        wrong = "striped_ring_attn needs causal";
+    else if (x->bucket < 1 || x->ring_rows < 1)
+        wrong = "bucket_size and ring_seq_size must be 1 or above";
+    return wrong ? ra_refuse(error, "%.120s: %s", name, wrong) : RA_OK;
+}
+
+/* Adds to the note on what was not said. */
+static void add_note(char note[RA_ERROR_SIZE], const char *name, const char *text)
+{
+    size_t used = strlen(note);
+    if (used == 0)
+        snprintf(note, RA_ERROR_SIZE, "%.120s: read as ring-attention-pytorch's: %s", name, text);
+    else
+        snprintf(note + used, RA_ERROR_SIZE - used, ", %s", text);
+}
+
+/* Gives what is left out the original's default if this is a config of the original, which has keys that only
+ * the original knows and none that it does not know. Otherwise it must be given. */
+static enum ra_status add_defaults(const char *name, struct key *keys, const struct values *x,
+                                   struct ra_model_config *config, char note[RA_ERROR_SIZE],
+                                   char error[RA_ERROR_SIZE])
+{
+    bool original = false, ours = false;
+    for (const struct key *key = keys; key->name; key++) {
+        original = original || (key->given && key->owner == ORIGINAL);
+        ours = ours || (key->given && key->owner == OURS);
+    }
+    original = original && !ours;
+    static const char *const needed[] = {"num_tokens", "dim", "depth", "heads", "dim_head"};
     for (int k = 0; k < 5; k++)
-        if (*keys[k].whole == -1)
-            return ra_refuse(error, "%s: has no \"%s\"", name, keys[k].name);
-    if (ignored >= 0)
+        if (!is_given(keys, needed[k]) && (k < 3 || !original))
+            return ra_refuse(error, "%.120s: has no \"%s\"", name, needed[k]);
+    if (!is_given(keys, "heads")) {
+        config->heads = 8;
+        add_note(note, name, "heads 8");
+    }
+    if (!is_given(keys, "dim_head")) {
+        config->head_dim = 64;
+        add_note(note, name, "dim_head 64");
+    }
+    if (x->sharing < 1 || config->heads % x->sharing != 0)
         return ra_refuse(
-            error, "%s: ignore_index is %" PRId64 ": labels that do not count are negative here",
-            name, ignored);
-    if (sharing < 1 || config->heads % sharing != 0)
+            error, "%.120s: num_grouped_query_heads, %" PRId64 ", must divide heads, %" PRId64,
+            name, x->sharing, config->heads);
+    config->key_heads = config->heads / x->sharing;
+
+    if (!is_given(keys, "causal") && !original)
         return ra_refuse(error,
-                         "%s: num_grouped_query_heads, %" PRId64 ", must divide heads, %" PRId64,
-                         name, sharing, config->heads);
-    if (limits > 0 && limits != config->depth)
+                         "%.120s: has no \"causal\": give true (a token sees those before it) or "
+                         "false (it sees all; ring-attention-pytorch's default)",
+                         name);
+    if (!is_given(keys, "causal")) {
+        config->causal = false;
+        add_note(note, name, "causal false");
+    }
+    if (is_given(keys, "head_map") || x->sharing == 1 || config->key_heads == 1)
+        return RA_OK;
+    if (!original)
         return ra_refuse(error,
-                         "%s: lookback has %" PRId64 " entries; give one for each of %" PRId64
-                         " layers, or one for all without brackets",
-                         name, limits, config->depth);
-    config->key_heads = config->heads / sharing;
-    config->hidden = llround(multiple * (double)config->dim);
+                         "%.120s: has no \"head_map\": give \"grouped\" (query head h reads key "
+                         "head h / %" PRId64 ", as in Llama) or \"interleaved\" (h mod %" PRId64
+                         ", as in ring-attention-pytorch)",
+                         name, x->sharing, config->key_heads);
+    config->head_map = RA_INTERLEAVED;
+    add_note(note, name, "head_map interleaved");
+    return RA_OK;
+}
+
+enum ra_status ra_model_config_read(const char *name, const char *text,
+                                    struct ra_model_config *config, char note[RA_ERROR_SIZE],
+                                    char error[RA_ERROR_SIZE])
+{
+    struct values x = {.sharing = 1,
+                       .ignored = -1,
+                       .bucket = 512,
+                       .ring_rows = 512,
+                       .multiple = 4,
+                       .clamp = 50,
+                       .kernel = true}; /* as CUDA may have been there */
+    for (int l = 0; l < RA_MOST_LAYERS; l++)
+        x.lookback.of[l] = x.reach.of[l] = RA_NO_LOOKBACK;
+    struct key keys[] = {
+        {"num_tokens", ANYONE, .whole = &config->vocabulary},
+        {"dim", ANYONE, .whole = &config->dim},
+        {"depth", ANYONE, .whole = &config->depth},
+        {"heads", ANYONE, .whole = &config->heads},
+        {"dim_head", ANYONE, .whole = &config->head_dim},
+        {"causal", ANYONE, .flag = &config->causal},
+        {"ff_mult", ANYONE, .real = &x.multiple},
+        {"batch", ANYONE, .whole = &x.batch},
+        {"length", ANYONE, .whole = &x.length},
+        {"head_map", OURS, .map = &config->head_map},
+        {"lookback", OURS, .windows = &x.lookback},
+        {"softcap", OURS, .real = &config->softcap},
+        {"rotary_theta", OURS, .real = &config->rotary_theta},
+        {"rotary_scale", OURS, .real = &config->rotary_scale},
+        {"tied", OURS, .flag = &config->tied},
+        {"num_grouped_query_heads", ORIGINAL, .whole = &x.sharing},
+        {"rotary_embed_theta", ORIGINAL, .real = &x.theta},
+        {"max_lookback_seq_len", ORIGINAL, .windows = &x.reach},
+        {"softclamp_qk_sim", ORIGINAL, .flag = &x.clamped},
+        {"softclamp_value", ORIGINAL, .real = &x.clamp},
+        {"ignore_index", ORIGINAL, .whole = &x.ignored},
+        {"bucket_size", ORIGINAL, .whole = &x.bucket},
+        {"ring_attn", ORIGINAL, .flag = &x.ring},
+        {"striped_ring_attn", ORIGINAL, .flag = &x.striped},
+        {"ring_seq_size", ORIGINAL, .whole = &x.ring_rows},
+        {"auto_shard_seq", ORIGINAL, .flag = &x.sharded, .optional = true},
+        {"force_regular_attn", ORIGINAL, .flag = &x.plain},
+        {"use_cuda_kernel", ORIGINAL, .flag = &x.kernel, .optional = true},
+        {NULL},
+    };
     char reason[RA_ERROR_SIZE];
+    ra_model_config_init(config);
+    *note = '\0';
+    if (read_keys(name, text, keys, error) != RA_OK ||
+        add_defaults(name, keys, &x, config, note, error) != RA_OK ||
+        merge_numbers(name, keys, &x, config, error) != RA_OK ||
+        merge_windows(name, keys, &x, config, error) != RA_OK ||
+        check_ring(name, &x, config->causal, error) != RA_OK)
+        return RA_INVALID;
+    if (x.ignored >= 0)
+        return ra_refuse(error,
+                         "%.120s: ignore_index is %" PRId64
+                         ": labels that do not count are negative here",
+                         name, x.ignored);
+    config->hidden = llround(x.multiple * (double)config->dim);
     if (ra_model_check(config, reason) != RA_OK)
-        return ra_refuse(error, "%.200s: %.100s", name, reason);
+        return ra_refuse(error, "%.120s: %.180s", name, reason);
+    if (x.ring)
+        add_note(note, name, "ring_attn true: attention over the whole sequence");
+    if (x.striped)
+        add_note(note, name, "as striped_ring_attn has it on several processes, but not on one");
     return RA_OK;
 }
 

@@ -8,13 +8,12 @@
 #include <stddef.h>
 #include "ra_parameters.h"
 
-/* Reads a JSON object, of which these keys mean something: num_tokens, dim, depth, heads, dim_head; and if
- * they are there num_grouped_query_heads (query heads that share keys), causal, head_map, softcap, lookback (a
- * list, null: none), rotary_theta, rotary_scale, tied, ff_mult. Others are left alone. `name` is of the text,
- * in errors. */
+/* Reads a JSON object whose keys chapter 10a lists; others are refused, with the nearest that is known. `name`
+ * is of the text, in errors. Where the keys are those of ring-attention-pytorch, its defaults hold for what is
+ * left out, and `note` is one line that says so, or "". What is left open otherwise is refused. */
 RA_CHECKED enum ra_status ra_model_config_read(const char *name, const char *text,
                                                struct ra_model_config *config,
-                                               char error[RA_ERROR_SIZE]);
+                                               char note[RA_ERROR_SIZE], char error[RA_ERROR_SIZE]);
 
 /* Writes the text, and returns its length, as snprintf does. */
 int ra_model_config_write(const struct ra_model_config *config, char *text, size_t size);

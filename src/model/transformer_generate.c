@@ -23,10 +23,10 @@ static bool is_folder(const char *path)
 
 float *transformer_read_model(struct transformer *t, const char *path)
 {
-    char error[RA_ERROR_SIZE], inside[4096];
+    char error[RA_ERROR_SIZE], note[RA_ERROR_SIZE] = "", inside[4096];
     struct ra_training training;
     bool folder = is_folder(path);
-    enum ra_status status = folder ? ra_folder_config(path, &t->model, error)
+    enum ra_status status = folder ? ra_folder_config(path, &t->model, note, error)
                                    : ra_checkpoint_look(path, &t->model, &training, error);
     transformer_check(t, status, error);
     float *weights = stage_allocate(&t->stage, ra_parameter_numbers(&t->model), sizeof *weights);
@@ -34,6 +34,8 @@ float *transformer_read_model(struct transformer *t, const char *path)
     status = folder ? ra_folder_read(inside, &t->model, weights, error)
                     : ra_checkpoint_read(path, weights, NULL, NULL, error);
     transformer_check(t, status, error);
+    if (*note && t->stage.world.rank == 0)
+        fprintf(stderr, "%s: %s\n", t->stage.program, note);
     return weights;
 }
 
