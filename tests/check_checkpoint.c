@@ -283,6 +283,102 @@ START_TEST(folders)
 }
 END_TEST
 
+/* Arrays of another model beside those of this one are refused by name; what is no array is not looked at. */
+START_TEST(leftovers)
+{
+    static const char *const others[] = {"layers.3.0.to_out.weight", "module.token_emb.weight",
+                                         "to_logits.1.weight", "rotary_emb"};
+    struct ra_model_config config = small(true);
+    float *x = randoms(ra_parameter_numbers(&config));
+    char path[2048], file[2200];
+    snprintf(path, sizeof path, "%s", path_of("leftovers"));
+    expect(mkdir(path, 0700) == 0, "mkdir");
+    accepted(ra_folder_write(path, &config, x, error));
+    for (int i = 0; i < 4; i++) {
+        snprintf(file, sizeof file, "%s/%s.txt", path, others[i]);
+        dump(file, "mine", 4);
+        accepted(ra_folder_read(path, &config, x, error));
+        snprintf(file, sizeof file, "%s/%s.npy", path, others[i]);
+        write_zeros(file, NPY_FLOAT32, 1, 3, 0);
+        refused(ra_folder_read(path, &config, x, error), others[i]);
+        unlink(file);
+    }
+    accepted(ra_folder_read(path, &config, x, error));
+    release();
+}
+END_TEST
+
+/* float32 with so many bits of significand, as bfloat16 (8) and float16 (11) have; float16 is never finer than
+ * 2^-24. */
+static float rounded(double x, int bits)
+{
+    int exponent;
+    frexp(x, &exponent);
+    double unit = ldexp(1, bits == 11 && exponent < -13 ? -24 : exponent - bits);
+    return (float)(unit * nearbyint(x / unit));
+}
+
+/* Frequencies beside the weights must be those of theta, scale and D, to the last digits of their type: as they
+ * are they pass, and with another theta, another D or a NaN they do not. */
+START_TEST(frequencies)
+{
+    static const struct {
+        double theta, scale, other; /* another theta that must be seen */
+        int bits;
+        enum npy_type type;
+    } cases[] = {
+        {10000, 1, 10000.2, 24, NPY_FLOAT32}, {10000, 1, 10000.2, 24, NPY_FLOAT64},
+        {500000, 1, 500020, 24, NPY_FLOAT32}, {1e9, 1, 1.0001e9, 24, NPY_FLOAT32},
+        {7, 1, 7.0001, 24, NPY_FLOAT32},      {10000, 4, 10000.2, 24, NPY_FLOAT32},
+        {10000, 1, 10100, 8, NPY_FLOAT32},    {500000, 1, 510000, 8, NPY_FLOAT32},
+        {10000, 1, 10020, 11, NPY_FLOAT16},   {500000, 1, 501000, 11, NPY_FLOAT16},
+        {500000, 1, 501000, 11, NPY_FLOAT32}, /* float16 once */
+    };
+    struct ra_model_config config = small(false);
+    config.head_dim = 16;
+    float *x = randoms(ra_parameter_numbers(&config)), numbers[9] = {0};
+    char path[2048], file[2200];
+    snprintf(path, sizeof path, "%s", path_of("frequencies"));
+    snprintf(file, sizeof file, "%s/rotary_emb.inv_freq.npy", path);
+    expect(mkdir(path, 0700) == 0, "mkdir");
+    accepted(ra_folder_write(path, &config, x, error));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        config.rotary_theta = cases[i].theta;
+        config.rotary_scale = cases[i].scale;
+        for (int wrong = 0; wrong < 6; wrong++) {
+            struct npy array;
+            int64_t count = wrong == 2 ? 7 : wrong == 3 ? 9 : 8;
+            double theta = wrong == 1 ? cases[i].other : cases[i].theta;
+            for (int t = 0; t < 8; t++) /* in float32, as the original */
+                numbers[t] = rounded(
+                    (double)(powf((float)theta, -(float)(2 * t) / 16) / (float)cases[i].scale),
+                    cases[i].bits);
+            if (wrong == 4)
+                numbers[5] = NAN;
+            if (wrong == 5)
+                numbers[0] *= 2;
+            unlink(file);
+            expect(npy_create(&array, file, cases[i].type, 1, &count) &&
+                       npy_write(&array, (struct npy_slice){0, 0, 0, 1, count}, NPY_FLOAT32,
+                                 numbers) &&
+                       npy_close(&array),
+                   "%s", array.error);
+            if (wrong == 0)
+                accepted(ra_folder_read(path, &config, x, error));
+            else
+                refused(ra_folder_read(path, &config, x, error), "/rotary_emb.inv_freq.npy: ");
+            const char *fits = strstr(error, "; theta ");
+            expect(wrong != 1 || cases[i].scale != 1 ||
+                       fabs(atof(fits + 8) / cases[i].other - 1) < 0.01,
+                   "%s", error);
+        }
+    }
+    dump(file, "no array", 8);
+    refused(ra_folder_read(path, &config, x, error), "inv_freq");
+    release();
+}
+END_TEST
+
 /* ---- Configs as JSON. */
 
 /* A model of random sizes. */
@@ -673,6 +769,8 @@ int main(void)
     tcase_add_test(checkpoint, full_disk);
     tcase_add_test(folder_case, folders);
     tcase_add_test(folder_case, configs_come_back);
+    tcase_add_test(folder_case, leftovers);
+    tcase_add_test(folder_case, frequencies);
     tcase_add_test(folder_case, configs_of_ours);
     tcase_add_test(folder_case, configs_of_the_original);
     tcase_add_test(folder_case, configs_refused);

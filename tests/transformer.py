@@ -899,6 +899,11 @@ MOVES = {
                   bucket_size=64, auto_shard_seq=True), dict(causal=True),
              "ring_attn true: attention over the whole sequence, as striped_ring_attn has it on several "
              "processes, but not on one"),
+    "theta forgotten": (dict(HEADS, causal=True), dict(causal=True, rotary_theta=500000.0),
+                        "inv_freq.npy: number 1 .*theta 500000 would fit"),
+    "heads changed": (dict(causal=True, heads=8, dim_head=4), dict(causal=True),
+                      "inv_freq.npy: must be .2.: half of dim_head"),
+    "tied forgotten": (dict(HEADS, causal=True), dict(causal=True, tied=True), "to_logits.1.weight"),
     "causal open": (HEADS, {}, "has no .causal.: give true .*false"),
     "windows of buckets": (dict(HEADS, causal=True, max_lookback_seq_len=[16, 64], bucket_size=16),
                            dict(causal=True), "whole buckets"),
