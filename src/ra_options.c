@@ -109,7 +109,7 @@ const struct ra_option ra_options[RA_OPTIONS] = {
      .help = "query heads that share keys (default grouped)"},
 
     {FIELD(softcap), TAKES("softcap", REAL), FROM(8, ALL), RANGE(FLT_MIN, FLT_MAX),
-     .good = "a finite number of float32 above 0", .unset = "0", .value = "C",
+     .good = "a normal number of float32 above 0", .unset = "0", .value = "C",
      .help = "scores become C * tanh(score / C)"},
 
     {FIELD(tile), TAKES("tile", CHOICE), FROM(9, RA_STAGES), .choices = ra_option_tiles,
@@ -212,7 +212,18 @@ const char *ra_option_advice(const struct ra_option *option, int64_t value, bool
                              constants ? option->choices[c].constant : option->choices[c].word);
         return text;
     case RA_OPTION_REAL:
-        return option->good;
+        if (option->good)
+            return option->good;
+        if (option->least == DBL_TRUE_MIN)
+            used = snprintf(text, RA_OPTION_TEXT, "a number above 0");
+        else
+            used = snprintf(text, RA_OPTION_TEXT, "%.10g", option->least);
+        if (option->most < DBL_MAX)
+            snprintf(text + used, (size_t)(RA_OPTION_TEXT - used), "%s%.10g",
+                     option->least == DBL_TRUE_MIN ? ", at most " : " to ", option->most);
+        else if (option->least != DBL_TRUE_MIN)
+            snprintf(text + used, (size_t)(RA_OPTION_TEXT - used), " or above");
+        return text;
     default:
         snprintf(text, RA_OPTION_TEXT, "at %s %.0f", above ? "most" : "least",
                  above ? option->most : option->least);

@@ -39,7 +39,7 @@ struct ra_option {
     enum ra_option_kind kind;
 
     double least, most; /* of a good value; unused by FLAG, CHOICE and PATH */
-    const char *good;   /* REAL: a good value in words */
+    const char *good;   /* REAL: a good value in words, unless they follow from least and most */
     const char *unset;  /* how a config leaves this option to its default; NULL: it cannot */
     const struct ra_choice *choices;
 

@@ -776,6 +776,14 @@ def refusals(test):
           for value in values],
         *[flag(name, value, command="generate") for name, value in (
             ("--count", -1), ("--temperature", -1), ("--top-k", 0), ("--top-p", 0), ("--top-p", 1.5))],
+        # What a text says is good, is what the program takes.
+        *[flag(name, value, says=f"{name} {value}: give {good}$", command=command)
+          for name, value, good, command in (
+              ("--temperature", "1e30", "0 to 1000000", "generate"),
+              ("--top-p", 2, "a number above 0, at most 1", "generate"), ("--rate", "1e7", "0 to 1000000", "train"),
+              ("--validation", 0.95, "0 to 0.9", "train"), ("--clip", -1, "0 or above", "train"),
+              ("--rotary-theta", 0, "a number above 0", "train"),
+              ("--softcap", "1e-40", "a normal number of float32 above 0", "bench"))],
         flag("--ring-size", 3, says="--ring-size 3: does not divide the 2 ranks", ranks=2),
         flag("--dim-head", 7, says="head_dim must be even"),
         flag("--heads", 6, "--key-heads", 4, says="key_heads must divide heads"),

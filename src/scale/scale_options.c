@@ -80,8 +80,8 @@ static const struct ra_choice methods[] = {[RA_SCALE_RING] = {"ring", NULL},
 #define FIELD(name) .field = #name, .offset = offsetof(struct scale, name)
 #define TAKES(name, what) .flag = name, .kind = RA_OPTION_##what
 #define RANGE(low, high) .least = low, .most = high
-#define ABOVE_0 .least = DBL_MIN, .most = DBL_MAX, .good = "a number above 0"
-#define FROM_0 .least = 0, .most = DBL_MAX, .good = "0 or above"
+#define ABOVE_0 RANGE(DBL_TRUE_MIN, DBL_MAX)
+#define FROM_0 RANGE(0, DBL_MAX)
 
 static const struct ra_option options[] = {
     {TAKES("help", FLAG), .help = "show this text"},
