@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "ra_checksum.h"
 #include "stage_parts.h"
 
 static const char *const input_names[STAGE_INPUTS] = {"q", "k", "v", "do", "mask"};
@@ -131,13 +132,44 @@ void stage_open_inputs(struct stage *stage, const char *folder)
     /* A mask is there or not; a link that leads nowhere is there, and will be refused. A path too
      * long has been refused above. */
     snprintf(path, sizeof path, "%s/mask.npy", folder);
-    stage->config.has_mask = lstat(path, &status) == 0;
-    if (!stage->config.has_mask && errno != ENOENT)
-        stage_fail(stage, "%s: %s", path, strerror(errno));
+    stage->config.has_mask = stage_is_there(stage, path);
     if (stage->config.has_mask)
         open_input(stage, folder, STAGE_MASK);
     take_shape(stage);
     check_shapes(stage);
+}
+
+/* A checksum of so many pieces of a file, from its beginning to its end. */
+static uint64_t sample(const struct stage *stage, const struct npy *file)
+{
+    enum { PIECES = 16, BYTES = 4096 };
+    char bytes[BYTES];
+    struct stat status;
+    ssize_t count = fstat(file->fd, &status);
+    uint64_t sum = (uint64_t)status.st_size;
+    for (int i = 0; i < PIECES && count >= 0; i++) {
+        off_t last = status.st_size > BYTES ? status.st_size - BYTES : 0;
+        count = pread(file->fd, bytes, BYTES, last * i / (PIECES - 1));
+        sum = ra_checksum(sum, bytes, count > 0 ? (size_t)count : 0);
+    }
+    if (count < 0)
+        stage_fail(stage, "%s: %s", file->path, strerror(errno));
+    return sum;
+}
+
+void stage_agree_inputs(const struct stage *stage)
+{
+    for (int i = 0; i < STAGE_INPUTS && stage->world.ranks > 1; i++) {
+        const struct npy *file = &stage->inputs[i];
+        if (file->fd < 0)
+            continue;
+        int other = stage_other(stage, (int64_t)sample(stage, file));
+        if (other > 0)
+            stage_end(
+                stage, 2,
+                "ranks disagree about %s.npy: that of rank %d has other bytes than that of rank 0",
+                input_names[i], other);
+    }
 }
 
 int64_t stage_whole_batch(const struct stage *stage, int64_t b)

@@ -10,27 +10,50 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include "ra_checksum.h"
 #include "ra_clock.h"
 #include "stage_parts.h"
 
-/* Fails unless all ranks were given the same: the flags, and the shapes that they found, which are
- * 0 before they have looked. */
-static void check_agreement(const struct stage *stage, int argc, char **argv)
+/* Fails unless all ranks were given the same flags. argv[0] may differ, the folders may not. */
+static void check_flags(const struct stage *stage, int argc, char **argv)
 {
-    /* Each rank gives a hash (FNV-1a) of what it knows. argv[0] may differ, the folders may not. */
-    uint64_t hash = 14695981039346656037u;
+    uint64_t sum = (uint64_t)argc;
     for (int a = 1; a < argc; a++)
-        for (const char *c = argv[a]; c == argv[a] || c[-1] != '\0'; c++)
-            hash = (hash ^ (unsigned char)*c) * 1099511628211u;
-    const int64_t shape[] = {
-        stage->B, stage->N, stage->M, stage->H, stage->G, stage->D, stage->config.has_mask};
-    for (int d = 0; d < 7; d++)
-        hash = (hash ^ (uint64_t)shape[d]) * 1099511628211u;
+        sum = ra_checksum(sum, argv[a], strlen(argv[a]));
+    if (stage_other(stage, (int64_t)sum) == 0)
+        return;
 
-    stage_gather(stage, (int64_t)hash);
-    for (int r = 1; r < stage->world.ranks; r++)
-        if (stage->gathered[r] != stage->gathered[0])
-            stage_end(stage, 2, "rank %d disagrees with rank 0 about the flags or the problem", r);
+    /* Which one? */
+    int least = argc;
+    stage_gather(stage, argc);
+    for (int r = 0; r < stage->world.ranks; r++)
+        least = stage->gathered[r] < least ? (int)stage->gathered[r] : least;
+    for (int a = 1; a < least; a++) {
+        int other = stage_other(stage, (int64_t)ra_checksum(0, argv[a], strlen(argv[a])));
+        if (other > 0)
+            stage_end(stage, 2,
+                      "ranks disagree about argument %d: rank 0 has %s, rank %d has another", a,
+                      argv[a], other);
+    }
+    stage_agree(stage, 2, "how many arguments there are", argc - 1);
+}
+
+/* Fails unless all ranks have found the same problem: its files may lie on several hosts. */
+static void check_problem(const struct stage *stage)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } facts[] = {{"B, batches of q.npy", stage->B},
+                 {"N, positions of q.npy", stage->N},
+                 {"M, positions of k.npy", stage->M},
+                 {"H, heads of q.npy", stage->H},
+                 {"G, heads of k.npy", stage->G},
+                 {"D, numbers of a head of q.npy", stage->D},
+                 {"mask.npy, of which there are 0 or 1", stage->config.has_mask}};
+    for (int f = 0; f < 7 && stage->world.ranks > 1; f++)
+        stage_agree(stage, 2, facts[f].name, facts[f].value);
+    stage_agree_inputs(stage);
 }
 
 static int64_t smaller(int64_t a, int64_t b)
@@ -86,7 +109,7 @@ void stage_begin(struct stage *stage, int argc, char **argv)
     }
 
     /* First the flags: a rank that only shows its help would not take part in what comes later. */
-    check_agreement(stage, argc, argv);
+    check_flags(stage, argc, argv);
 }
 
 void stage_guard(void)
@@ -115,7 +138,7 @@ void stage_open_in(struct stage *stage, int argc, char **argv)
     stage_begin(stage, argc, argv);
     stage_open_inputs(stage, stage_read_options(stage, argc, argv));
     stage_check_all(stage);
-    check_agreement(stage, argc, argv);
+    check_problem(stage);
     complete(stage);
 
     /* From here on there is something to clean up. */

@@ -68,6 +68,14 @@ void stage_gather(const struct stage *stage, int64_t mine);
 /* Ends this rank if another one is in trouble; all ranks call it. */
 void stage_check_all(const struct stage *stage);
 
+/* The first rank that gives another number than rank 0; 0: none does. And: ends all ranks with this exit code
+ * unless all have the same number of `what`. */
+int stage_other(const struct stage *stage, int64_t mine);
+void stage_agree(const struct stage *stage, int exit_code, const char *what, int64_t mine);
+
+/* Is there anything of this name, be it a link that leads nowhere? If the system cannot say, this fails. */
+bool stage_is_there(const struct stage *stage, const char *path);
+
 /* Prints "program: message" as one line on stderr and ends all ranks with this exit code. */
 __attribute__((noreturn, format(printf, 3, 4))) void stage_end(const struct stage *stage,
                                                                int exit_code, const char *format,
@@ -98,6 +106,9 @@ int64_t stage_parse(const struct stage *stage, const struct ra_option *option, c
 
 /* ---- inputs.c: the problem. Opens and checks its files, and takes its shape. */
 void stage_open_inputs(struct stage *stage, const char *folder);
+
+/* Ends all ranks unless their files of the problem have the same types, and the same bytes at some places. */
+void stage_agree_inputs(const struct stage *stage);
 
 /* The batch of the whole problem that is batch b of this ring. */
 int64_t stage_whole_batch(const struct stage *stage, int64_t b);

@@ -2,11 +2,13 @@
  * they tell the user on the terminal.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "ra_clock.h"
 #include "stage_parts.h"
@@ -85,6 +87,34 @@ void stage_check_all(const struct stage *stage)
         stop_all(stage, (int)stage->gathered[first], false, "", "");
 }
 
+int stage_other(const struct stage *stage, int64_t mine)
+{
+    stage_gather(stage, mine);
+    for (int r = 1; r < stage->world.ranks; r++)
+        if (stage->gathered[r] != stage->gathered[0])
+            return r;
+    return 0;
+}
+
+void stage_agree(const struct stage *stage, int exit_code, const char *what, int64_t mine)
+{
+    int other = stage_other(stage, mine);
+    if (other > 0)
+        stage_end(stage, exit_code,
+                  "ranks disagree about %s: rank 0 has %" PRId64 ", rank %d has %" PRId64, what,
+                  stage->gathered[0], other, stage->gathered[other]);
+}
+
+bool stage_is_there(const struct stage *stage, const char *path)
+{
+    struct stat status;
+    if (lstat(path, &status) == 0)
+        return true;
+    if (errno != ENOENT)
+        stage_fail(stage, "%s: %s", path, strerror(errno));
+    return false;
+}
+
 /* Prints the message and ends this rank, and with it all others. */
 __attribute__((noreturn, format(printf, 3, 0))) static void end(const struct stage *stage,
                                                                 int exit_code, const char *format,
@@ -105,6 +135,9 @@ __attribute__((noreturn, format(printf, 3, 0))) static void end(const struct sta
      * of them prints it. */
     bool speaks = stage->opened ? stage->world.speaks()
                                 : first_in_trouble(stage, exit_code) == stage->world.rank;
+    for (int r = 0; r < stage->world.ranks && !stage->opened; r++)
+        if (stage->gathered[r] == 0)
+            snprintf(who, sizeof who, "rank %d: ", stage->world.rank);
     stop_all(stage, exit_code, speaks, who, message);
 }
 
