@@ -88,9 +88,9 @@ static const struct ra_option options[] = {
      .help = "seconds until a silent rank is an error (default 60; 0: never)"},
 
     {FIELD(batch), TAKES("batch", WHOLE, NEW), RANGE(1, 1 << 20), .value = "B",
-     .help = "sequences of a step, over all rings (default 1)"},
+     .help = "sequences at a time, over all rings (default 1)"},
     {FIELD(accumulate), TAKES("accumulate", WHOLE, TRAIN), RANGE(1, 1 << 20), .value = "K",
-     .help = "a step adds up the gradients of K batches, one after the other (default 1)"},
+     .help = "batches of a step, whose gradients are added up (default 1)"},
     {FIELD(length), TAKES("length", WHOLE, NEW), RANGE(1, MOST), .value = "N",
      .help = "tokens of a sequence (default 1024, or what the rows of DATA have)"},
     {FIELD(steps), TAKES("steps", WHOLE, TRAIN), RANGE(0, MOST), .value = "N",
