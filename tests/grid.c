@@ -463,18 +463,20 @@ static void work_on_stage(int item)
     if (!judge)
         run_job(lines, count, list);
 
-    /* The last run once more, by the stage itself: what one line of many does, it must do alone. */
+    /* On one number of ranks the last run once more, by the stage itself: what one line of many does, it must
+     * do alone. */
+    bool by_itself = ranks == 3;
     struct run last = lines[count - 1], alone = last;
     alone.purpose = ALONE;
-    if (!judge && *made(&last) && !done()) {
+    if (by_itself && !judge && *made(&last) && !done()) {
         *made(&alone) = check(&alone, command(&alone), 0, NULL);
         check_same(last, alone);
     }
     free(lines);
 
-    /* What the stage must refuse, all ranks with one voice: the first problem of each stage to
+    /* There, too, what the stage must refuse, all ranks with one voice: the first problem of each stage to
      * come. The problems stand in the order of the stages. */
-    for (int s = 0, from = stage->number; s < shape_count && (judge || ranks == 2); s++)
+    for (int s = 0, from = stage->number; s < shape_count && (judge || by_itself); s++)
         if (stage->number > 1 && shapes[s].from > from && !done()) {
             struct run refused = {stage, variants, &shapes[s], ranks, REFUSED};
             check(&refused, command(&refused), 2, " in stage ");
