@@ -27,17 +27,19 @@ struct ra_vector_product {
     bool add;
 };
 
-/* What one instruction set offers. forward and backward are ra_tile_forward and ra_tile_backward but for
- * rounding: sums are added up in another order, which is that of the instruction set. */
+/* What one instruction set offers. forward, begin_backward and backward are ra_tile_forward,
+ * ra_tile_begin_backward and ra_tile_backward but for rounding: sums are added up in another order, which is
+ * that of the instruction set. */
 struct ra_vector {
     const char *name; /* avx512, avx2, sse2, neon */
     void (*forward)(int64_t D, struct ra_score score, const struct ra_queries *queries,
                     const struct ra_keys *keys, struct ra_band band, float *workspace);
+    void (*begin_backward)(int64_t D, const struct ra_queries *queries);
     void (*backward)(int64_t D, struct ra_score score, const struct ra_queries *queries,
                      const struct ra_keys *keys, struct ra_band band, float *workspace);
 
-    /* exp of each number, or 2 to its power; numbers of 16 bits, of this type, as float32. */
-    void (*exp)(bool two, int64_t count, const float *from, float *to);
+    /* exp of each number; numbers of 16 bits, of this type, as float32. */
+    void (*exp)(int64_t count, const float *from, float *to);
     void (*load)(enum ra_type type, int64_t count, const void *from, float *to);
 
     /* Of the normal distribution: how much of it lies below x, and its height there. */

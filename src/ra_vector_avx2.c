@@ -11,9 +11,9 @@
 #endif
 #include "ra_vector_set.h"
 
-const struct ra_vector ra_vector_avx2 = {
-    "avx2",   forward,    backward,     exp_all,
-    load_all, normal_all, multiply_all, 16 * ((QUERIES + 15) / 16)};
+const struct ra_vector ra_vector_avx2 = {"avx2",     forward,      begin_backward,
+                                         backward,   exp_all,      load_all,
+                                         normal_all, multiply_all, 16 * ((QUERIES + 15) / 16)};
 #ifdef __clang__
 #pragma clang attribute pop
 #endif

@@ -9,6 +9,22 @@
 #include "ra_sum.h"
 #include "ra_vector_panel.h"
 
+/* Clears dq, and computes delta, the row sums of d_out * o. Their terms are added up as the products of
+ * d_out and v are: where o is a row of v, because only one key is seen, dp - delta is exactly 0. */
+static void begin_backward(int64_t D, const struct ra_queries *queries)
+{
+    for (int64_t a = 0; a < queries->rows; a++) {
+        const float *d_out = queries->d_out + a * queries->stride.d_out;
+        const float *o = queries->o + a * queries->stride.o;
+        lanes sum = all_lanes(0);
+        for (int64_t c = 0; c < D; c++)
+            sum = multiply_add(all_lanes(d_out[c]), all_lanes(o[c]), sum);
+        queries->delta[a] = sum[0];
+        memset(queries->dq + a * queries->stride.dq, 0, (size_t)D * sizeof *queries->dq);
+        memset(queries->lost + a * queries->stride.lost, 0, (size_t)D * sizeof *queries->lost);
+    }
+}
+
 /* The sums of a group and of a tile, which are added to the caller's once. The first terms of a sum
  * are written, if each row has some; else they are added to zeros. */
 struct gradients {
@@ -42,7 +58,8 @@ static void weigh_again(const struct tile *x, const struct group *group, int64_t
                 score = bent(x, score);
                 slope -= score / cap * (score / cap);
             }
-            lanes weight = exp_lanes(multiply_add(score, factor, -lse));
+            /* The score is rounded as in the forward. A multiply-add would not: ds would not sum to 0. */
+            lanes weight = exp_lanes(score * factor - lse);
             lanes change = weight * (load(ds) - delta) * slope;
             if (!whole) {
                 lane_bits sees = seen(x, group->a + j, b + i);

@@ -19,12 +19,13 @@ INLINE lanes reference_of(lanes max)
 
 /* Turns products of LANES queries, from row a on, and of `count` keys, from b on, into weights under
  * the new max; max, still a product, and sum are those of all keys so far. rescale is what earlier weights
- * are worth under the new max. exp(x) is 2^(x / ln 2), and the factor of all scores has the 1 / ln 2. */
+ * are worth under the new max. A score is product * factor, rounded before anything is subtracted: the
+ * backward rounds it in the same way, whatever the max is. */
 static void weigh(const struct tile *x, int64_t a, int64_t b, int64_t count, bool whole,
                   float *products, float *max, float *sum, float *rescale)
 {
     bool capped = x->score.softcap > 0;
-    lanes factor = all_lanes(0x1.715476p0f * x->factor), none = all_lanes(-INFINITY);
+    lanes factor = all_lanes(x->factor), none = all_lanes(-INFINITY);
     lanes highest = none, lowest = all_lanes(INFINITY);
     for (int64_t i = 0; i < count; i++) {
         lanes product = load(products + i * QUERIES);
@@ -48,9 +49,10 @@ static void weigh(const struct tile *x, int64_t a, int64_t b, int64_t count, boo
 
     /* The largest scores so far, what earlier weights are worth under them, and the new weights. */
     lanes old = load(max), next = larger(highest, old), reference = reference_of(next * factor);
-    lanes worth = exp2_lanes(old * factor - reference), more = all_lanes(0), others = all_lanes(0);
+    lanes worth = weight_lanes(old * factor - reference), more = all_lanes(0),
+          others = all_lanes(0);
     for (int64_t i = 0; i < count; i++) {
-        lanes weight = exp2_lanes(load(products + i * QUERIES) * factor - reference);
+        lanes weight = weight_lanes(load(products + i * QUERIES) * factor - reference);
         store(products + i * QUERIES, weight);
         lanes swapped = more;
         more = others;

@@ -108,15 +108,14 @@ INLINE bool any(lane_bits condition)
 
 /* ---- exp and tanh. */
 
-/* exp(x) = 2^n exp(r), where n is the integer next to x / ln 2, and r = x - n ln 2 lies within half of
- * ln 2 around 0. Added to 1.5 * 2^23 + 127, n stands in the last bits of the sum, as the exponent of 2^n.
- * ln 2 has two parts: the first has so few bits that n times it is exact. exp(r) is a polynomial,
- * exactly 1 at 0. Times 2^n: a NaN stays one. The relative error is below 1.2e-7 where the result is a
- * normal number; smaller results are 0, and those of 2^127.5 and more infinite. */
-INLINE lanes exp_lanes(lanes x)
+/* exp(x) for x up to 88.3, which weights are: exp(x) = 2^n exp(r), where n is the integer next to x / ln 2,
+ * and r = x - n ln 2 lies within half of ln 2 around 0. Added to 1.5 * 2^23 + 127, n stands in the last bits
+ * of the sum, as the exponent of 2^n. ln 2 has two parts: the first has so few bits that n times it is
+ * exact. exp(r) is a polynomial, exactly 1 at 0. Times 2^n: a NaN stays one. The relative error is below
+ * 1.2e-7 where the result is a normal number; smaller results are 0. */
+INLINE lanes weight_lanes(lanes x)
 {
     const lanes magic = all_lanes(0x1.8p23f + 127);
-    x = smaller(all_lanes(89), x);
     lanes z = multiply_add(x, all_lanes(0x1.715476p0f), magic), n = magic - z;
     lanes r = multiply_add(n, all_lanes(0x1.63p-1f), x);
     r = multiply_add(n, all_lanes(-0x1.bd0106p-13f), r);
@@ -125,26 +124,16 @@ INLINE lanes exp_lanes(lanes x)
     p = multiply_add(p, r, all_lanes(0x1.5558f4p-5f));
     p = multiply_add(p, r, all_lanes(0x1.555492p-3f));
     p = multiply_add(p, r, all_lanes(0x1.fffffcp-2f));
-    p = multiply_add(p, r * r, r) + 1;
+    p = multiply_add(p, r, all_lanes(1));
+    p = multiply_add(p, r, all_lanes(1));
     p *= (lanes)((lane_bits)z << 23);
     return (lanes)((lane_bits)p & ~(x < all_lanes(-0x1.5d589ep6f)));
 }
 
-/* 2^x for x < 127.5, and 0 below -126: r is exact, so this is shorter than exp. The relative error
- * is below 1.2e-7, too. */
-INLINE lanes exp2_lanes(lanes x)
+/* The same for any x: what is 2^127.5 and more is infinite. */
+INLINE lanes exp_lanes(lanes x)
 {
-    const lanes magic = all_lanes(0x1.8p23f + 127);
-    lanes z = x + magic, r = x - (z - magic);
-    lanes p = all_lanes(0x1.41fbc8p-13f);
-    p = multiply_add(p, r, all_lanes(0x1.5f3e58p-10f));
-    p = multiply_add(p, r, all_lanes(0x1.3b2d4cp-7f));
-    p = multiply_add(p, r, all_lanes(0x1.c6aee8p-5f));
-    p = multiply_add(p, r, all_lanes(0x1.ebfbdcp-3f));
-    p = multiply_add(p, r, all_lanes(0x1.62e430p-1f));
-    p = multiply_add(p, r, all_lanes(1));
-    p *= (lanes)((lane_bits)z << 23);
-    return (lanes)((lane_bits)p & ~(x < all_lanes(-126)));
+    return weight_lanes(smaller(all_lanes(89), x));
 }
 
 /* tanh(x) = 1 - 2 / (exp(2x) + 1) for x > 0; near 0 that would lose digits, and the first terms of an

@@ -5,12 +5,12 @@
 #include "ra_vector_backward.h"
 #include "ra_vector_forward.h"
 
-static void exp_all(bool two, int64_t count, const float *from, float *to)
+static void exp_all(int64_t count, const float *from, float *to)
 {
     for (int64_t e = 0; e < count; e += LANES) {
         float in[LANES] = {0};
         memcpy(in, from + e, (size_t)least(LANES, count - e) * sizeof *in);
-        store(in, two ? exp2_lanes(load(in)) : exp_lanes(load(in)));
+        store(in, exp_lanes(load(in)));
         memcpy(to + e, in, (size_t)least(LANES, count - e) * sizeof *in);
     }
 }

@@ -6,7 +6,7 @@
 #define RA_SSE2
 #include "ra_vector_set.h"
 
-const struct ra_vector ra_vector_sse2 = {
-    "sse2",   forward,    backward,     exp_all,
-    load_all, normal_all, multiply_all, 16 * ((QUERIES + 15) / 16)};
+const struct ra_vector ra_vector_sse2 = {"sse2",     forward,      begin_backward,
+                                         backward,   exp_all,      load_all,
+                                         normal_all, multiply_all, 16 * ((QUERIES + 15) / 16)};
 #endif

@@ -199,5 +199,6 @@ void ra_host_finish(struct ra_plan *plan)
 
 void ra_host_begin_backward(struct ra_plan *plan)
 {
-    call_for_all(plan, true, ra_tile_begin_backward);
+    const struct ra_host *host = plan->own;
+    call_for_all(plan, true, host->vector ? host->vector->begin_backward : ra_tile_begin_backward);
 }

@@ -272,7 +272,7 @@ static void backward_head(const struct ra_plan *plan, const struct ra_arrays *x,
         struct ra_queries queries = queries_of(plan, x, room, b, h);
         for (int64_t a = 0; a < queries.rows; a++)
             room->lse[a] = rows_of(x->lse, b, h)[a * x->lse.row];
-        ra_tile_begin_backward(D, &queries);
+        (gathered->vector ? gathered->vector->begin_backward : ra_tile_begin_backward)(D, &queries);
         fold_all(plan, room, true, &queries, b, g);
     }
 

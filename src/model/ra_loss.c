@@ -39,7 +39,7 @@ static double row_loss(const struct ra_vector *vector, int64_t vocabulary, float
     float of_label = logits[label] - max;
     for (int64_t c = 0; c < vocabulary; c++)
         logits[c] -= max;
-    vector->exp(false, vocabulary, logits, logits);
+    vector->exp(vocabulary, logits, logits);
     for (int64_t c = 0; c < vocabulary; c++)
         sum += logits[c];
     float share = (float)(factor / sum);
