@@ -6,6 +6,8 @@
  * - mpirun takes apart the server that its ranks have been connected with. In 4 to 8 of 100 jobs whose ranks
  *   have ended at about the same time and without MPI_Finalize it crashes there, or waits for ever: its exit
  *   code is not what the ranks asked for then. As the process is about to end, the server may as well stay.
+ * - It frees the event loop that its threads have used. An event may still be queued there, on a busy machine
+ *   above all, and then libevent's assertion ends mpirun with 134. The loop may stay, too.
  * - Both unload plugins, and then the thread calls a function of one that is gone: a rank in some
  *   thousands crashes in MPI_Finalize. So nothing is unloaded.
  *
@@ -33,6 +35,8 @@
 #include "ra_clock.h"
 
 int PMIx_server_finalize(void);
+struct event_base;
+void event_base_free(struct event_base *base);
 int hwloc_topology_set_io_types_filter(void *topology, int filter);
 long syscall(long number, ...);
 int vasprintf(char **text, const char *format, va_list arguments);
@@ -43,6 +47,11 @@ int __asprintf_chk(char **text, int level, const char *format, ...);
 int PMIx_server_finalize(void)
 {
     return 0; /* PMIX_SUCCESS */
+}
+
+void event_base_free(struct event_base *base)
+{
+    (void)base;
 }
 
 /* Unless hwloc is told which devices to look for, it looks for none. */
