@@ -14,6 +14,7 @@ int main(int argc, char **argv)
     transformer_command *run = transformer_options(&t, argc, argv);
     stage_guard();
     run(&t);
+    stage_flush(&t.stage);
 
     /* Rank 0 may still write, alone. If it fails it ends all ranks, and mpirun may crash if one of them
      * is in MPI_Finalize by then: so none goes there before all are done. */

@@ -8,6 +8,7 @@
 #include "scratch.h"
 #include "suite.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
@@ -19,10 +20,15 @@
 
 static char folder[1024]; /* of this run; main makes and removes it */
 static char error[RA_ERROR_SIZE + 1];
-static int64_t bytes_read; /* by calls; what is mapped is not read by calls */
+static int64_t bytes_read;
+static bool disk_fails;
 
 ssize_t pread(int fd, void *bytes, size_t count, off_t offset)
 {
+    if (disk_fails) {
+        errno = EIO;
+        return -1;
+    }
     ssize_t moved = syscall(SYS_pread64, fd, bytes, count, offset);
     bytes_read += moved > 0 ? moved : 0;
     return moved;
@@ -255,9 +261,42 @@ START_TEST(larger_than_memory)
     struct rusage usage;
     ck_assert_int_eq(getrusage(RUSAGE_SELF, &usage), 0);
     ck_assert_int_lt(usage.ru_maxrss, 1 << 20); /* KiB */
-    ck_assert_int_lt(bytes_read, 10000);
+    ck_assert_int_lt(bytes_read, 1 << 20);
     ra_tokens_close(&tokens);
     unlink(path_of("large"));
+}
+END_TEST
+
+/* Another program cuts the file short, or the disk fails: what is there can be read, the rest is an error. */
+START_TEST(cut_short_while_open)
+{
+    int64_t count = 50000, *numbers = calloc((size_t)count, sizeof *numbers);
+    for (int64_t i = 0; i < count; i++)
+        numbers[i] = i % 200;
+    char text[200];
+    struct ra_tokens tokens;
+    int32_t token = -1;
+    const char *path = write_npy("cut.npy", _i ? NPY_INT64 : NPY_UINT8, 1, &count, numbers);
+    must(ra_tokens_open(&tokens, path, error));
+    disk_fails = true;
+    assert_refused(ra_tokens_get(&tokens, 0, &token, error), path, "cannot be read: Input/output");
+    disk_fails = false;
+    must(ra_tokens_get(&tokens, 0, &token, error));
+    ck_assert_int_eq(truncate(path, tokens.start + 40000 * tokens.width + tokens.width / 2), 0);
+    for (int64_t i = 0; i < 40000; i += 13) {
+        must(ra_tokens_get(&tokens, i, &token, error));
+        ck_assert_int_eq(token, i % 200);
+    }
+    token = 77;
+    for (int64_t i = 40000; i < count; i += 999) {
+        snprintf(text, sizeof text, "token [%" PRId64 "] is missing; the file has been cut", i);
+        assert_refused(ra_tokens_get(&tokens, i, &token, error), path, text);
+    }
+    ck_assert_int_eq(token, 77);
+    must(ra_tokens_get(&tokens, 39999, &token, error));
+    ck_assert_int_eq(token, 39999 % 200);
+    ra_tokens_close(&tokens);
+    free(numbers);
 }
 END_TEST
 
@@ -612,6 +651,7 @@ int main(void)
     tcase_add_test(tokens, refused);
     tcase_add_test(tokens, long_path);
     tcase_add_test(tokens, larger_than_memory);
+    tcase_add_loop_test(tokens, cut_short_while_open, 0, 2);
     tcase_add_test(windowed, windows);
     tcase_add_loop_test(windowed, rows, 0, 4);
     tcase_add_test(windowed, rows_refused);

@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +58,11 @@ static void get(struct stream *stream, void *bytes, size_t count)
 /* Characters of a config; numbers that are read or written at a time. */
 enum { LONGEST = 1 << 15, CHUNK = 1024 };
 
+static int64_t file_bytes(int64_t text, int64_t numbers, bool trained)
+{
+    return (int64_t)sizeof(struct head) + text + (trained ? 3 : 1) * numbers * 4 + 8;
+}
+
 /* Opens a file and reads all but its numbers. */
 static enum ra_status open_file(const char *path, struct stream *stream, struct head *head,
                                 struct ra_model_config *config, char error[RA_ERROR_SIZE])
@@ -76,8 +80,8 @@ static enum ra_status open_file(const char *path, struct stream *stream, struct 
     text[head->text] = '\0';
     if (stream->failed || ra_model_config_read(path, text, config, note, error) != RA_OK)
         return ra_refuse(error, "%.200s: is damaged: its config cannot be read", path);
-    int64_t arrays = head->trained ? 3 : 1, numbers = ra_parameter_numbers(config);
-    int64_t bytes = (int64_t)sizeof *head + head->text + arrays * numbers * 4 + 8;
+    int64_t numbers = ra_parameter_numbers(config);
+    int64_t bytes = file_bytes(head->text, numbers, head->trained);
     if (head->numbers != numbers || fstat(fileno(stream->file), &status) != 0 ||
         status.st_size != bytes)
         return ra_refuse(error, "%.200s: is damaged: it must have %" PRId64 " bytes", path, bytes);
@@ -140,26 +144,33 @@ static void put_array(struct stream *stream, int64_t numbers, const float *array
         put(stream, array + e, sizeof *array * (size_t)(numbers - e < CHUNK ? numbers - e : CHUNK));
 }
 
-/* Makes sure that the folder of a file knows the file's new name even if the power fails now. */
-static bool keep_name(const char *path)
+enum ra_status ra_checkpoint_try(const struct ra_whole *file, const struct ra_model_config *config,
+                                 bool learns, char error[RA_ERROR_SIZE])
 {
-    char copy[4096];
-    snprintf(copy, sizeof copy, "%s", path);
-    int folder = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool good = folder >= 0 && fsync(folder) == 0;
-    if (folder >= 0)
-        close(folder);
-    return good;
+    char text[LONGEST];
+    int length = ra_model_config_write(config, text, sizeof text);
+    int64_t bytes = file_bytes(length, ra_parameter_numbers(config), learns);
+    int descriptor = open(file->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int reason = descriptor < 0 ? errno : 0;
+    if (reason == 0)
+        do
+            reason = posix_fallocate(descriptor, 0, bytes);
+        while (reason == EINTR);
+    if (descriptor >= 0 && close(descriptor) != 0 && reason == 0)
+        reason = errno;
+    unlink(file->path);
+    if (reason == 0 || reason == EINVAL || reason == EOPNOTSUPP)
+        return RA_OK;
+    return ra_refuse(error, "%.200s: cannot have its %" PRId64 " bytes: %s", file->final, bytes,
+                     strerror(reason));
 }
 
-enum ra_status ra_checkpoint_write(const char *path, const struct ra_model_config *config,
+enum ra_status ra_checkpoint_write(struct ra_whole *file, const struct ra_model_config *config,
                                    const struct ra_training *training, const float *weights,
                                    const float *means, const float *squares,
                                    char error[RA_ERROR_SIZE])
 {
-    char part[4096], text[LONGEST];
-    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
-        return ra_refuse(error, "the path of the model is longer than 4,090 bytes");
+    char text[LONGEST];
     int64_t numbers = ra_parameter_numbers(config);
     struct head head = {.text = ra_model_config_write(config, text, sizeof text),
                         .numbers = numbers,
@@ -167,9 +178,9 @@ enum ra_status ra_checkpoint_write(const char *path, const struct ra_model_confi
     memcpy(head.word, word, sizeof word);
     if (training)
         head.training = *training;
-    struct stream stream = {.file = fopen(part, "wb")};
+    struct stream stream = {.file = fopen(file->path, "wbx")};
     if (!stream.file)
-        return ra_refuse(error, "%.200s: %s", part, strerror(errno));
+        return ra_refuse(error, "%.200s: %s", file->final, strerror(errno));
     put(&stream, &head, sizeof head);
     put(&stream, text, (size_t)head.text);
     const float *arrays[3] = {weights, means, squares};
@@ -178,17 +189,11 @@ enum ra_status ra_checkpoint_write(const char *path, const struct ra_model_confi
     uint64_t sum = stream.sum;
     put(&stream, &sum, sizeof sum);
 
-    /* All bytes are on the disk before the name says so. */
-    bool good = !stream.failed && fflush(stream.file) == 0 && fsync(fileno(stream.file)) == 0;
+    bool good = !stream.failed && fflush(stream.file) == 0;
     int reason = errno;
-    if (fclose(stream.file) != 0 || !good) {
-        unlink(part);
-        return ra_refuse(error, "%.200s: cannot be written: %s", part,
-                         strerror(good ? errno : reason));
-    }
-    if (rename(part, path) == 0 && keep_name(path))
-        return RA_OK;
-    ra_refuse(error, "%.200s: %s", path, strerror(errno));
-    unlink(part); /* which is there if it did not get its name */
+    if (fclose(stream.file) == 0 && good)
+        return ra_whole_publish(file, error);
+    ra_refuse(error, "%.200s: cannot be written: %s", file->final, strerror(good ? errno : reason));
+    unlink(file->path);
     return RA_INVALID;
 }

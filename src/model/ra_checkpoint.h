@@ -11,6 +11,7 @@
 #define RA_CHECKPOINT_H
 
 #include "ra_parameters.h"
+#include "ra_whole.h"
 
 /* How far the training is, and what must stay so that it can go on to the bit. */
 struct ra_training {
@@ -28,10 +29,16 @@ RA_CHECKED enum ra_status ra_checkpoint_look(const char *path, struct ra_model_c
 RA_CHECKED enum ra_status ra_checkpoint_read(const char *path, float *weights, float *means,
                                              float *squares, char error[RA_ERROR_SIZE]);
 
-/* Writes it: whatever happens, there is a whole file of this name afterwards, the new one or that which was
- * there before. means and squares NULL: a model that is not trained on. Bytes can be written by one rank
+/* Finds out before the training whether the disk has room for it: reserves that, and gives it back. `file` is
+ * one that ra_whole_begin has begun; learns: with the two arrays of the optimizer. */
+RA_CHECKED enum ra_status ra_checkpoint_try(const struct ra_whole *file,
+                                            const struct ra_model_config *config, bool learns,
+                                            char error[RA_ERROR_SIZE]);
+
+/* Writes it and publishes `file`: whatever happens, there is a whole file of its name afterwards, the new one or that
+ * which was there before. means and squares NULL: a model that is not trained on. Bytes can be written by one rank
  * alone. */
-RA_CHECKED enum ra_status ra_checkpoint_write(const char *path,
+RA_CHECKED enum ra_status ra_checkpoint_write(struct ra_whole *file,
                                               const struct ra_model_config *config,
                                               const struct ra_training *training,
                                               const float *weights, const float *means,

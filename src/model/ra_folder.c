@@ -183,8 +183,6 @@ enum ra_status ra_folder_write(const char *folder, const struct ra_model_config 
         struct npy file;
         char path[4096];
         path_of(folder, &x, path);
-        if (unlink(path) != 0 && errno != ENOENT)
-            return ra_refuse(error, "%.200s: %s", path, strerror(errno));
         bool good = npy_create(&file, path, NPY_FLOAT32, x.columns > 0 ? 2 : 1,
                                (int64_t[]){x.rows, x.columns});
         good = good && npy_write(&file, (struct npy_slice){0, 0, 0, 1, x.rows}, NPY_FLOAT32,

@@ -15,7 +15,7 @@ RA_CHECKED enum ra_status ra_folder_config(const char *folder, struct ra_model_c
                                            char note[RA_ERROR_SIZE], char error[RA_ERROR_SIZE]);
 
 /* Reads all weights of this model from NAME.npy in a folder, into an array of all; and writes them there,
- * float32. What the folder has besides is left alone. */
+ * float32: a file that is there already is an error, and is left alone, like all else in the folder. */
 RA_CHECKED enum ra_status ra_folder_read(const char *folder, const struct ra_model_config *config,
                                          float *weights, char error[RA_ERROR_SIZE]);
 RA_CHECKED enum ra_status ra_folder_write(const char *folder, const struct ra_model_config *config,

@@ -1,4 +1,4 @@
-/* ra_tokens: a file of tokens, read where it lies. See ra_tokens.h.
+/* ra_tokens: a file of tokens, read piece by piece. See ra_tokens.h.
  *
  * Chapter 10.
  */
@@ -9,8 +9,8 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -68,20 +68,28 @@ static enum ra_status open_bytes(struct ra_tokens *tokens, const char *path, int
     return RA_OK;
 }
 
-/* Maps the whole file; its integers begin `start` bytes after its beginning. */
-static enum ra_status map(struct ra_tokens *tokens, int fd, int64_t start, char *error)
+/* What has been read last. */
+enum { BLOCK = 1 << 14 };
+struct ra_tokens_block {
+    int64_t first, count; /* tokens */
+    char bytes[BLOCK];
+};
+
+/* Gets ready to read; the integers begin `start` bytes after the beginning of the file. */
+static enum ra_status prepare(struct ra_tokens *tokens, int fd, int64_t start, char *error)
 {
-    struct stat status;
     if (tokens->count == 0)
         return refuse(tokens, error, "is empty; at least one token is needed");
-    if (fstat(fd, &status) != 0)
-        return refuse(tokens, error, "cannot be opened: %s", strerror(errno));
-    void *file = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    if (file == MAP_FAILED)
-        return refuse(tokens, error, "cannot be mapped into memory: %s", strerror(errno));
-    tokens->file = file;
-    tokens->file_bytes = (size_t)status.st_size;
-    tokens->integers = (const char *)file + start;
+    tokens->block = malloc(sizeof *tokens->block);
+    if (!tokens->block)
+        return refuse(tokens, error, "cannot be read: out of memory");
+    tokens->block->first = tokens->block->count = 0;
+    tokens->file = fd;
+    tokens->start = start;
+    tokens->width = tokens->type == NPY_UINT8    ? 1
+                    : tokens->type == NPY_UINT16 ? 2
+                    : tokens->type == NPY_INT32  ? 4
+                                                 : 8;
     tokens->vocabulary = tokens->type == NPY_UINT8    ? 256
                          : tokens->type == NPY_UINT16 ? 65536
                                                       : INT64_C(1) << 31;
@@ -99,10 +107,8 @@ enum ra_status ra_tokens_open(struct ra_tokens *tokens, const char *path, char *
     enum ra_status status =
         is_npy ? open_npy(tokens, path, &fd, &start, error) : open_bytes(tokens, path, &fd, error);
     if (status == RA_OK)
-        status = map(tokens, fd, start, error);
-
-    /* What is mapped stays so without the descriptor. */
-    if (fd >= 0)
+        status = prepare(tokens, fd, start, error);
+    if (status != RA_OK && fd >= 0)
         close(fd);
     return status;
 }
@@ -119,13 +125,44 @@ static const char *place_of(const struct ra_tokens *tokens, int64_t index, char 
     return place;
 }
 
+/* Reads the block that a token is in. The file was not mapped, as one that is cut short would end the program by
+ * SIGBUS. */
+static enum ra_status read_block(const struct ra_tokens *tokens, int64_t index, char *error)
+{
+    struct ra_tokens_block *block = tokens->block;
+    int64_t most = BLOCK / tokens->width, first = index / most * most, got = 0;
+    int64_t count = tokens->count - first < most ? tokens->count - first : most;
+    ssize_t step = 1;
+    while (got < count * tokens->width && step != 0) {
+        step = pread(tokens->file, block->bytes + got, (size_t)(count * tokens->width - got),
+                     (off_t)(tokens->start + first * tokens->width + got));
+        if (step < 0 && errno != EINTR) {
+            block->count = 0;
+            return refuse(tokens, error, "token %s cannot be read: %s",
+                          place_of(tokens, index, (char[PLACE]){0}), strerror(errno));
+        }
+        got += step > 0 ? step : 0;
+    }
+    block->first = first;
+    block->count = got / tokens->width;
+    if (index >= first + block->count)
+        return refuse(tokens, error,
+                      "token %s is missing; the file has been cut short since it was opened",
+                      place_of(tokens, index, (char[PLACE]){0}));
+    return RA_OK;
+}
+
 enum ra_status ra_tokens_get(const struct ra_tokens *tokens, int64_t index, int32_t *token,
                              char *error)
 {
     if (index < 0 || index >= tokens->count)
         return refuse(tokens, error, "there is no token [%" PRId64 "]; there are %" PRId64, index,
                       tokens->count);
-    int64_t value = npy_integer(tokens->type, tokens->integers, index);
+    const struct ra_tokens_block *block = tokens->block;
+    if ((index < block->first || index >= block->first + block->count) &&
+        read_block(tokens, index, error) != RA_OK)
+        return RA_INVALID;
+    int64_t value = npy_integer(tokens->type, block->bytes, index - block->first);
     bool padding = tokens->columns > 0 && value < 0;
     if (!padding && (value < 0 || value >= tokens->vocabulary))
         return refuse(tokens, error, "token %s is %" PRId64 "; tokens are 0 to %" PRId64,
@@ -136,8 +173,9 @@ enum ra_status ra_tokens_get(const struct ra_tokens *tokens, int64_t index, int3
 
 void ra_tokens_close(struct ra_tokens *tokens)
 {
-    if (tokens->file)
-        munmap(tokens->file, tokens->file_bytes);
-    tokens->file = NULL;
+    if (tokens->block)
+        close(tokens->file);
+    free(tokens->block);
+    tokens->block = NULL;
     tokens->count = 0;
 }

@@ -1,7 +1,6 @@
-/* ra_tokens: a file of tokens, read where it lies.
+/* ra_tokens: a file of tokens, read piece by piece.
  *
- * Chapter 10. New here: the file is mapped into memory and never read as a whole, so that it may be
- * larger than the memory of any rank, and all ranks of a machine share what has been read of it.
+ * Chapter 10. New here: the file is never read as a whole, so that it may be larger than the memory of any rank.
  */
 #ifndef RA_TOKENS_H
 #define RA_TOKENS_H
@@ -13,7 +12,7 @@
 
 /* A file whose path ends with .npy has an array of integers: with one axis, a text; with two, (samples,
  * columns), a text in each row, where negative numbers are padding. Of any other file, each byte is a token.
- * The file must not become shorter while it is open. */
+ * If the file becomes shorter while it is open, reading a token that is gone is an error. */
 struct ra_tokens {
     int64_t count;   /* of tokens and padding, at least 1 */
     int64_t columns; /* of a row; 0: there are no rows, but one text */
@@ -25,18 +24,18 @@ struct ra_tokens {
 
     /* For the functions below. */
     enum npy_type type;
-    const char *integers; /* in the file, as mapped */
-    void *file;
-    size_t file_bytes;
-    char path[160]; /* the end of it, for errors */
+    int file, width;               /* descriptor; bytes of a token */
+    int64_t start;                 /* bytes before the first token */
+    struct ra_tokens_block *block; /* what has been read last */
+    char path[160];                /* the end of it, for errors */
 };
 
 /* Opens a file. If this fails, error (RA_ERROR_SIZE characters) names the path and there is nothing
  * to close. */
 RA_CHECKED enum ra_status ra_tokens_open(struct ra_tokens *tokens, const char *path, char *error);
 
-/* Reads token number `index`, of rows one after the other; padding is -1. RA_INVALID: there is no such token,
- * or it is outside of the vocabulary; the error names path and index. */
+/* Reads token number `index`, of rows one after the other; padding is -1. One thread at a time. RA_INVALID: there is
+ * no such token, it cannot be read, or it is outside of the vocabulary; the error names path and index. */
 RA_CHECKED enum ra_status ra_tokens_get(const struct ra_tokens *tokens, int64_t index,
                                         int32_t *token, char *error);
 

@@ -4,6 +4,7 @@
 #define TRANSFORMER_H
 
 #include "ra_model.h"
+#include "ra_whole.h"
 #include "stage_mpi.h"
 
 /* All that the command line says. */
@@ -40,8 +41,14 @@ void transformer_check(const struct transformer *t, enum ra_status status, const
  * all; from now on each speaks for itself. */
 void transformer_opened(struct transformer *t);
 
-/* Makes a folder, unless there is one. */
+/* Makes a folder. */
 void transformer_make_folder(const struct transformer *t, const char *path);
+
+/* What a command writes, its last argument: begun before the work, on all ranks, so that a place where it cannot be
+ * is found then; until it ends, it is removed if any of them fails or is ended. Only rank 0 publishes it. */
+struct ra_whole *transformer_begin_output(const struct transformer *t, unsigned how,
+                                          const char *const *replaces);
+void transformer_end_output(const struct transformer *t, struct ra_whole *output);
 
 /* Reads a model, which is a file or a folder: t->model, and its weights, in memory of the stage. */
 float *transformer_read_model(struct transformer *t, const char *path);

@@ -1,4 +1,5 @@
 /* transformer_generate: goes on with a text. See transformer.h. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,33 +40,45 @@ float *transformer_read_model(struct transformer *t, const char *path)
     return weights;
 }
 
-void transformer_export(struct transformer *t)
+/* Writes a model into a new folder. */
+static void write_folder(const struct transformer *t, const char *folder, const float *weights)
 {
-    char path[4096], text[1 << 15], error[RA_ERROR_SIZE];
-    const float *weights = transformer_read_model(t, t->arguments[0]);
-    transformer_opened(t);
-    if (t->stage.world.rank > 0)
-        return;
-    transformer_make_folder(t, t->arguments[1]);
-    snprintf(path, sizeof path, "%s/weights", t->arguments[1]);
+    char path[RA_WHOLE_PATH + 20], text[1 << 15], error[RA_ERROR_SIZE];
+    transformer_make_folder(t, folder);
+    snprintf(path, sizeof path, "%s/weights", folder);
     transformer_make_folder(t, path);
     transformer_check(t, ra_folder_write(path, &t->model, weights, error), error);
-    snprintf(path, sizeof path, "%s/config.json", t->arguments[1]);
+    snprintf(path, sizeof path, "%s/config.json", folder);
     ra_model_config_write(&t->model, text, sizeof text);
-    FILE *file = fopen(path, "w");
-    if (!file || fputs(text, file) == EOF || fclose(file) != 0)
-        stage_fail(&t->stage, "%s: cannot be written", path);
+    FILE *file = fopen(path, "wx");
+    bool written = file && fputs(text, file) != EOF;
+    if (!file || fclose(file) != 0 || !written)
+        stage_fail(&t->stage, "%s: cannot be written: %s", path, strerror(errno));
+}
+
+void transformer_export(struct transformer *t)
+{
+    char error[RA_ERROR_SIZE];
+    const float *weights = transformer_read_model(t, t->arguments[0]);
+    struct ra_whole *output = transformer_begin_output(t, RA_WHOLE_FOLDER, NULL);
+    transformer_opened(t);
+    if (t->stage.world.rank == 0) {
+        write_folder(t, output->path, weights);
+        transformer_check(t, ra_whole_publish(output, error), error);
+    }
+    transformer_end_output(t, output);
 }
 
 void transformer_import(struct transformer *t)
 {
     char error[RA_ERROR_SIZE];
     const float *weights = transformer_read_model(t, t->arguments[0]);
+    struct ra_whole *output = transformer_begin_output(t, RA_WHOLE_NEW | RA_WHOLE_ALONE, NULL);
     transformer_opened(t);
     if (t->stage.world.rank == 0)
         transformer_check(
-            t, ra_checkpoint_write(t->arguments[1], &t->model, NULL, weights, NULL, NULL, error),
-            error);
+            t, ra_checkpoint_write(output, &t->model, NULL, weights, NULL, NULL, error), error);
+    transformer_end_output(t, output);
 }
 
 /* ---- Text. */
@@ -93,7 +106,7 @@ static int64_t read_prompt(struct transformer *t, int32_t *tokens)
     return count;
 }
 
-/* Prints a token as what it is. */
+/* Prints a token as what it is. Nobody reads the next one if this one cannot be written. */
 static void print_token(const struct transformer *t, int32_t token)
 {
     if (t->stage.world.rank > 0)
@@ -102,7 +115,7 @@ static void print_token(const struct transformer *t, int32_t token)
         putchar(token);
     else
         printf("%" PRId32 " ", token);
-    fflush(stdout);
+    stage_flush(&t->stage);
 }
 
 void transformer_generate(struct transformer *t)

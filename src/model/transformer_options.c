@@ -271,3 +271,33 @@ void transformer_opened(struct transformer *t)
     stage_check_all(&t->stage);
     stage_opened(&t->stage);
 }
+
+struct ra_whole *transformer_begin_output(const struct transformer *t, unsigned how,
+                                          const char *const *replaces)
+{
+    static struct ra_whole output; /* as a signal handler removes it */
+    const struct stage *stage = &t->stage;
+    char error[RA_ERROR_SIZE];
+    enum ra_status status = RA_OK;
+    stage_unfinished_add(&output);
+    if (stage->world.rank == 0)
+        transformer_check(t, ra_whole_begin(&output, t->arguments[1], how, replaces, error), error);
+    stage_check_all(stage);
+    stage_gather(stage, output.number);
+    if (stage->world.rank > 0)
+        status = ra_whole_join(&output, t->arguments[1], how, stage->gathered[0], error);
+
+    /* Files in a folder are written by all ranks; a single file only by the one that has begun it. */
+    if (how & RA_WHOLE_FOLDER)
+        transformer_check(t, status, error);
+    return &output;
+}
+
+void transformer_end_output(const struct transformer *t, struct ra_whole *output)
+{
+    /* The other ranks have written, and remove nothing from here on. */
+    if (t->stage.world.rank > 0)
+        ra_whole_forget(output);
+    stage_gather(&t->stage, 0);
+    ra_whole_end(output);
+}

@@ -65,25 +65,22 @@ static void *read_rows(struct transformer *t, struct npy *file, struct ra_batch 
 
 void transformer_make_folder(const struct transformer *t, const char *path)
 {
-    if (mkdir(path, 0777) != 0 && errno != EEXIST)
+    if (mkdir(path, 0777) != 0)
         stage_fail(&t->stage, "%s: %s", path, strerror(errno));
 }
 
-/* Creates FOLDER/NAME.npy on rank 0, and opens it on all. */
-static void create(const struct transformer *t, const char *name, int dims, const int64_t *shape,
-                   struct npy *file)
+/* Creates NAME.npy of the results on rank 0, and opens it on all. */
+static void create(const struct transformer *t, const struct ra_whole *output, const char *name,
+                   int dims, const int64_t *shape, struct npy *file)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s.npy", t->arguments[1], name);
-    if (t->stage.world.rank == 0) {
-        transformer_make_folder(t, t->arguments[1]);
-        unlink(path);
-        if (!npy_create(file, path, NPY_FLOAT32, dims, shape) || !npy_close(file))
-            stage_fail(&t->stage, "%s", file->error);
-    }
+    char path[RA_WHOLE_PATH + 20];
+    snprintf(path, sizeof path, "%s/%s.npy", output->path, name);
+    if (t->stage.world.rank == 0 &&
+        (!npy_create(file, path, NPY_FLOAT32, dims, shape) || !npy_close(file)))
+        stage_fail(&t->stage, "%s", file->error);
     stage_gather(&t->stage, 0);
     if (!npy_edit(file, path))
-        stage_fail(&t->stage, "%s", file->error);
+        stage_fail(&t->stage, "%s (do all ranks see the same files?)", file->error);
 }
 
 /* The batches of this problem whose tokens have so many bytes: a rank brings its share of the rows, and gets
@@ -106,29 +103,28 @@ static struct ra_batch *open_batch(struct transformer *t, int64_t rows, int64_t 
 }
 
 /* Writes loss and gradients, which all ranks have alike. */
-static void write_shared(struct transformer *t, double loss, const float *gradients)
+static void write_shared(struct transformer *t, const struct ra_whole *output, double loss,
+                         const float *gradients)
 {
-    char path[4096], error[RA_ERROR_SIZE];
+    char path[RA_WHOLE_PATH + 20], error[RA_ERROR_SIZE];
     struct npy file;
     float single = (float)loss;
-    if (t->stage.world.rank == 0) {
-        transformer_make_folder(t, t->arguments[1]);
-        snprintf(path, sizeof path, "%s/gradients", t->arguments[1]);
-        transformer_make_folder(t, path);
-        transformer_check(t, ra_folder_write(path, &t->model, gradients, error), error);
-    }
-    create(t, "loss", 0, NULL, &file);
-    if (t->stage.world.rank == 0) {
-        if (!npy_write(&file, (struct npy_slice){0, 0, 0, 1, 1}, NPY_FLOAT32, &single))
-            stage_fail(&t->stage, "%s", file.error);
-        printf("loss %.6f\n", loss);
-    }
-    npy_close(&file);
+    if (t->stage.world.rank > 0)
+        return;
+    snprintf(path, sizeof path, "%s/gradients", output->path);
+    transformer_make_folder(t, path);
+    transformer_check(t, ra_folder_write(path, &t->model, gradients, error), error);
+    snprintf(path, sizeof path, "%s/loss.npy", output->path);
+    if (!npy_create(&file, path, NPY_FLOAT32, 0, NULL) ||
+        !npy_write(&file, (struct npy_slice){0, 0, 0, 1, 1}, NPY_FLOAT32, &single) ||
+        !npy_close(&file))
+        stage_fail(&t->stage, "%s", file.error);
+    printf("loss %.6f\n", loss);
 }
 
 /* Collects the logits of this rank's rows of the batch from all ranks of their sets, and writes them. */
-static void write_logits(struct transformer *t, struct ra_model *model, const float *weights,
-                         int64_t rows, int64_t length)
+static void write_logits(struct transformer *t, const struct ra_whole *output,
+                         struct ra_model *model, const float *weights, int64_t rows, int64_t length)
 {
     struct stage *stage = &t->stage;
     int64_t V = t->model.vocabulary, n = ra_model_rows(model), count = t->run.batch * n;
@@ -139,7 +135,7 @@ static void write_logits(struct transformer *t, struct ra_model *model, const fl
     struct npy file;
     ra_model_logits(model, weights, 0, count, shard);
     transformer_check(t, ra_batch_unshard(batch, shard, logits, error), error);
-    create(t, "logits", 3, (int64_t[]){rows, length, V}, &file);
+    create(t, output, "logits", 3, (int64_t[]){rows, length, V}, &file);
     if (!npy_write(&file, (struct npy_slice){0, 0, batch->first, 1, batch->rows}, NPY_FLOAT32,
                    logits) ||
         !npy_close(&file))
@@ -153,24 +149,19 @@ static void expect_no_labels(struct transformer *t)
     if (t->run.recompute)
         stage_fail(&t->stage, "--recompute: %s has no labels.npy, so there is no backward",
                    t->arguments[0]);
-    if (has(t, t->arguments[1], "loss"))
-        stage_fail(&t->stage,
-                   "%s has the loss of an earlier run, and %s has no labels.npy to replace it: "
-                   "give another RESULT",
-                   t->arguments[1], t->arguments[0]);
     t->run.forward_only = true;
 }
 
 /* Computes loss and gradients, and writes them. */
-static void step(struct transformer *t, struct ra_model *model, const float *weights,
-                 const struct ra_model_batch *inputs)
+static void step(struct transformer *t, const struct ra_whole *output, struct ra_model *model,
+                 const float *weights, const struct ra_model_batch *inputs)
 {
     float *gradients =
         stage_allocate(&t->stage, ra_parameter_numbers(&t->model), sizeof *gradients);
     struct ra_model_loss loss;
     transformer_check(t, ra_model_step(model, weights, 1, inputs, gradients, &loss),
                       ra_model_error(model));
-    write_shared(t, loss.mean, gradients);
+    write_shared(t, output, loss.mean, gradients);
 }
 
 void transformer_step(struct transformer *t)
@@ -188,6 +179,11 @@ void transformer_step(struct transformer *t)
         expect_no_labels(t);
     if (t->run.has_mask)
         open_rows(t, "mask", true, &mask, &rows, &length);
+    static const char *const earlier[] = {"logits.npy", "loss.npy", "gradients", "gradients/?*.npy",
+                                          NULL};
+    struct ra_whole *output = transformer_begin_output(t, RA_WHOLE_FOLDER, earlier);
+    if (t->stage.world.rank == 0)
+        transformer_make_folder(t, output->path);
     transformer_opened(t);
 
     struct ra_batch *batch = open_batch(t, rows, length, sizeof(int32_t));
@@ -206,11 +202,16 @@ void transformer_step(struct transformer *t)
     }
 
     if (has_labels)
-        step(t, model, weights, &inputs);
+        step(t, output, model, weights, &inputs);
     else
         transformer_check(t, ra_model_forward(model, weights, &inputs), ra_model_error(model));
-    write_logits(t, model, weights, rows, length);
+    write_logits(t, output, model, weights, rows, length);
     if (!has_labels && t->stage.world.rank == 0)
         printf("%s has no labels.npy: wrote logits, no loss and no gradients\n", t->arguments[0]);
+    stage_flush(&t->stage); /* a run that could not print has failed, and leaves nothing */
+    stage_gather(&t->stage, 0);
+    if (t->stage.world.rank == 0)
+        transformer_check(t, ra_whole_publish(output, error), error);
+    transformer_end_output(t, output);
     ra_model_destroy(model);
 }

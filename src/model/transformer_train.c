@@ -24,6 +24,7 @@ struct run {
     int32_t *inputs, *labels;
     bool *mask;
     float *weights, *gradients, *means, *squares;
+    struct ra_whole *output;
     char error[RA_ERROR_SIZE];
 };
 
@@ -79,6 +80,16 @@ static void go_on(struct run *run)
                        t->arguments[1], fields[i].what);
     now.step = before.step;
     run->training = now;
+}
+
+/* Refuses a trace that would take the place of the data or the model. */
+static void check_trace(const struct transformer *t)
+{
+    static const char *const names[] = {"DATA", "MODEL"};
+    for (int i = 0; i < 2 && t->stage.trace_path; i++)
+        if (ra_whole_same(t->stage.trace_path, t->arguments[i]))
+            stage_end(&t->stage, 2, "--trace %s: is %s; name a new file", t->stage.trace_path,
+                      names[i]);
 }
 
 static void open_data(struct run *run)
@@ -218,7 +229,7 @@ static void save(struct run *run)
     transformer_check(t, ra_model_gather(run->model, run->squares), ra_model_error(run->model));
     if (stage->world.rank == 0)
         transformer_check(run->t,
-                          ra_checkpoint_write(run->t->arguments[1], &run->t->model, &run->training,
+                          ra_checkpoint_write(run->output, &run->t->model, &run->training,
                                               run->weights, run->means, run->squares, run->error),
                           run->error);
     stage_gather(stage, 0);
@@ -228,11 +239,17 @@ void transformer_train(struct transformer *t)
 {
     struct run run = {.t = t};
     struct stage *stage = &t->stage;
+    /* First of all nobody else may write MODEL, as what is read of it must not change. */
+    check_trace(t);
+    run.output = transformer_begin_output(t, RA_WHOLE_ALONE, NULL);
     open_data(&run);
     open_weights(&run);
+    if (stage->world.rank == 0)
+        transformer_check(t, ra_checkpoint_try(run.output, &t->model, true, run.error), run.error);
+    stage_check_all(stage);
+    stage_open_trace(stage);
     transformer_opened(t);
     open_model(&run);
-    stage_open_trace(stage);
     struct ra_optimizer optimizer = {t->rate, t->warmup, t->steps, 0.9,
                                      0.95,    1e-8,      t->decay, t->clip};
     double began = ra_seconds(), trained = 0; /* labels of all steps of this run */
@@ -282,6 +299,7 @@ void transformer_train(struct transformer *t)
             printf("validation %.6f\n", loss);
         fprintf(stderr, "%.1f seconds, %.0f tokens per second\n", seconds, trained / seconds);
     }
+    transformer_end_output(t, run.output);
     ra_tokens_close(&run.tokens);
     ra_model_destroy(run.model);
 }

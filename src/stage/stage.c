@@ -272,6 +272,7 @@ int stage_close(struct stage *stage)
 
 int stage_leave(struct stage *stage)
 {
+    stage_flush(stage);
     for (int i = 0; i < STAGE_INPUTS; i++)
         npy_close(&stage->inputs[i]);
     while (stage->memory) {
