@@ -97,17 +97,18 @@ static const struct ra_training trained = {.step = 3,
                                            .batch = 2,
                                            .length = 64,
                                            .accumulate = 3,
-                                           .seed = -5,
+                                           .seed = 5,
                                            .tokens = INT64_C(1) << 40,
                                            .rate = 0.1,
                                            .decay = -0.0,
                                            .clip = 1,
-                                           .validation = 5.5};
+                                           .validation = 0.5,
+                                           .data = UINT64_MAX};
 
-/* Every bit pattern comes back: numbers of all kinds, in arrays longer than what is read at a time. */
+/* Every bit pattern of a finite number comes back: numbers of all kinds, in arrays longer than what is read at a time. */
 START_TEST(round_trips)
 {
-    static const uint32_t specials[] = {0x7FC12345, 0x7F812345, 0xFF800000, 0x80000000, 1};
+    static const uint32_t specials[] = {0x7F7FFFFF, 0xFF7FFFFF, 0x807FFFFF, 0x80000000, 1};
     for (int i = 0; i < 4; i++) {
         struct ra_model_config config = small(i % 2), back;
         struct ra_training training = trained, seen;
@@ -200,6 +201,50 @@ START_TEST(other_lengths)
 }
 END_TEST
 
+/* A training that cannot be, and numbers that are none, in files whose checksum is right. */
+START_TEST(crafted)
+{
+    struct ra_model_config config = small(true), back;
+    config.depth = 1;
+    int64_t n = ra_parameter_numbers(&config);
+    float *x = randoms(3 * n), *y = poisoned(3 * n);
+    const char *path = path_of("crafted");
+    struct ra_training seen, wrong[] = {trained, trained, trained, trained, trained, trained};
+    wrong[0].step = -1;
+    wrong[1].step = 1001;
+    wrong[2].batch = -2;
+    wrong[3].tokens = INT64_MIN;
+    wrong[4].rate = NAN;
+    wrong[5].clip = -1;
+    for (int i = 0; i < 6; i++) {
+        accepted(write_model(path, &config, &wrong[i], x, x + n, x + 2 * n));
+        refused(ra_checkpoint_look(path, &back, &seen, error),
+                i == 1 ? "step 1001 of 1000" : "cannot be");
+    }
+    accepted(write_model(path, &config, &trained, x, NULL, NULL));
+    refused(ra_checkpoint_look(path, &back, &seen, error), "cannot be");
+
+    static const char *const where[] = {
+        "crafted: ", "crafted, mean of a gradient: ", "crafted, mean square of a gradient: "};
+    for (int i = 0; i < 3; i++)
+        for (int p = 0; p < ra_parameter_count(&config); p++) {
+            struct ra_parameter parameter = ra_parameter(&config, p);
+            int64_t last = parameter.count - 1, columns = parameter.columns;
+            float *at = &x[i * n + parameter.first + last], before = *at;
+            char words[200], place[60];
+            snprintf(place, sizeof place, columns > 0 ? "%" PRId64 ", %" PRId64 : "%" PRId64,
+                     parameter.rows - 1, columns - 1);
+            snprintf(words, sizeof words, "%s%s[%s] is %s: every number must be finite", where[i],
+                     parameter.name, place, p % 2 ? "inf" : "nan");
+            *at = p % 2 ? INFINITY : NAN;
+            accepted(write_model(path, &config, &trained, x, x + n, x + 2 * n));
+            refused(ra_checkpoint_read(path, y, y + n, y + 2 * n, error), words);
+            *at = before;
+        }
+    release();
+}
+END_TEST
+
 /* A disk that is full after any number of bytes: the earlier file stays, and no part of the new one. */
 START_TEST(full_disk)
 {
@@ -272,7 +317,7 @@ START_TEST(folders)
         char path[2048], file[2200];
         snprintf(path, sizeof path, "%s", path_of(tied ? "tied" : "untied"));
         expect(mkdir(path, 0700) == 0, "mkdir");
-        x[0] = INFINITY, x[1] = -0.0f, x[2] = 0x1p-149f, x[3] = NAN;
+        x[0] = FLT_MAX, x[1] = -0.0f, x[2] = 0x1p-149f;
         snprintf(file, sizeof file, "%s/mine.txt", path);
         dump(file, "mine", 4);
         accepted(ra_folder_write(path, &config, x, error));
@@ -820,6 +865,7 @@ int main(void)
     tcase_add_test(checkpoint, round_trips);
     tcase_add_test(checkpoint, flipped_bytes);
     tcase_add_test(checkpoint, other_lengths);
+    tcase_add_test(checkpoint, crafted);
     tcase_add_test(checkpoint, full_disk);
     tcase_add_test(folder_case, folders);
     tcase_add_test(folder_case, configs_come_back);

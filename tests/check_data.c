@@ -142,6 +142,46 @@ START_TEST(arrays)
 }
 END_TEST
 
+/* All tokens are read once: one that is none is found, wherever it is; and the checksum is of the values alone,
+ * whatever their type is and in whatever parts they are read. */
+START_TEST(scans)
+{
+    enum { COUNT = 3 * RA_TOKENS_PART + 5 };
+    static int64_t numbers[COUNT];
+    int64_t count = COUNT;
+    uint64_t sums[NPY_INT64 + 1], other = 0;
+    struct ra_tokens tokens;
+    for (int i = 0; i < COUNT; i++)
+        numbers[i] = i * 37 % 251;
+    for (int type = NPY_UINT8; type <= NPY_INT64; type++) {
+        must(ra_tokens_open(&tokens, write_npy("t.npy", (enum npy_type)type, 1, &count, numbers),
+                            error));
+        sums[type] = 0;
+        for (int64_t first = 0; first < count; first += type * RA_TOKENS_PART)
+            must(ra_tokens_scan(
+                &tokens, first,
+                first + type * RA_TOKENS_PART < count ? first + type * RA_TOKENS_PART : count,
+                &sums[type], error));
+        ck_assert_uint_eq(sums[type], sums[NPY_UINT8]);
+        ra_tokens_close(&tokens);
+    }
+    for (int at = 0; at < COUNT; at += at + 700 < COUNT || at == COUNT - 1 ? 700 : COUNT - 1 - at) {
+        int64_t before = numbers[at];
+        char words[60];
+        numbers[at] = 251;
+        must(ra_tokens_open(&tokens, write_npy("t.npy", NPY_INT32, 1, &count, numbers), error));
+        tokens.vocabulary = 252;
+        must(ra_tokens_scan(&tokens, 0, count, (other = 0, &other), error));
+        ck_assert_uint_ne(other, sums[NPY_UINT8]);
+        tokens.vocabulary = 251;
+        snprintf(words, sizeof words, "token [%d] is 251; tokens are 0 to 250", at);
+        assert_refused(ra_tokens_scan(&tokens, 0, count, &other, error), path_of("t.npy"), words);
+        ra_tokens_close(&tokens);
+        numbers[at] = before;
+    }
+}
+END_TEST
+
 START_TEST(no_tokens)
 {
     /* Numbers that are no tokens: an error where they are, and nowhere else. */
@@ -646,6 +686,7 @@ int main(void)
     }
     tcase_add_test(tokens, bytes);
     tcase_add_loop_test(tokens, arrays, 0, 4);
+    tcase_add_test(tokens, scans);
     tcase_add_test(tokens, no_tokens);
     tcase_add_test(tokens, unaligned);
     tcase_add_test(tokens, refused);

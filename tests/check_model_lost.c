@@ -120,13 +120,41 @@ static void test_sum(void)
         (void)HOLDS(ra_model_gather(model, weights) == RA_OK, "%s", ra_model_error(model));
 }
 
+/* A token that is none is said to be where it is in the whole batch, whichever rank has it. */
+static void test_places(void)
+{
+    enum { BATCH = 2, ROWS = 3, ODD = ROWS + 1 }; /* of the second row the second token */
+    struct ra_model_config config;
+    struct ra_model_run run = {
+        .batch = BATCH, .length = ROWS * ranks, .layout = RA_STRIPED, .threads = 1, .timeout = 30};
+    struct ra_model *model;
+    char error[RA_ERROR_SIZE] = "", due[100];
+    static float weights[1 << 16];
+    int32_t tokens[BATCH * ROWS] = {0}, labels[BATCH * ROWS] = {0};
+    struct ra_model_loss loss;
+    ra_model_config_init(&config);
+    config.dim = config.hidden = config.vocabulary = config.head_dim = 16;
+    config.depth = config.heads = config.key_heads = 1;
+    if (!HOLDS(ra_model_create(&model, &config, &run, MPI_COMM_WORLD, error) == RA_OK, "%s", error))
+        return;
+    tokens[ODD] = labels[ODD] = 16;
+    struct ra_model_batch batch = {tokens, labels, NULL};
+    snprintf(due, sizeof due, "tokens: row 1, position %d is 16: give 0 to 15", ranks + rank);
+    (void)HOLDS(ra_model_forward(model, weights, &batch) == RA_INVALID &&
+                    strcmp(ra_model_error(model), due) == 0,
+                "%s", ra_model_error(model));
+    snprintf(due, sizeof due, "labels: row 1, position %d is 16: give at most 15", ranks + rank);
+    (void)HOLDS(ra_model_step(model, weights, 1, &batch, NULL, &loss) == RA_INVALID &&
+                    strcmp(ra_model_error(model), due) == 0,
+                "%s", ra_model_error(model));
+    ra_model_destroy(model);
+}
+
 int main(int argc, char **argv)
 {
-    static const struct verdict_test tests[] = {{"begin", test_begin},
-                                                {"first", test_first},
-                                                {"layer", test_layer},
-                                                {"decoder", test_decoder},
-                                                {"sum", test_sum}};
+    static const struct verdict_test tests[] = {{"begin", test_begin}, {"first", test_first},
+                                                {"layer", test_layer}, {"decoder", test_decoder},
+                                                {"sum", test_sum},     {"places", test_places}};
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);

@@ -701,6 +701,9 @@ def trouble(test):
         if number == signal.SIGSTOP and not re.search(r"^10-transformer: .*waited .*2 s for", errors,
                                                       re.M):
             complaints.append(f"says {errors[:300]}")
+        if number == signal.SIGSTOP and name.split(",")[0] in ("sets", "gathered", "decoding") and not re.search(
+                rf"waited .*\branks? .*\b{rank}\b", errors):
+            complaints.append(f"does not name rank {rank}: {errors[:300]}")
         if words is not generate:
             reason = jobs.run(test.command(1, "export", model, model + "-folder"), 60)
             complaints += [f"its model: {reason}"] if reason else []
@@ -721,7 +724,9 @@ def refusals(test):
     small = [*SMALL[:-6], "--steps", 2]
     test.verdict("a model", list(test.run_batches([(1, ["train", *small, data, used])]).values()))
     fixture = os.path.join(HERE, "fixtures", "causal-gqa")
-    masked = os.path.join(HERE, "fixtures", "masked")
+    masked, imported = os.path.join(HERE, "fixtures", "masked"), test.path("imported")
+    reason = jobs.run(test.command(1, "import", masked, imported), 60)
+    test.verdict("a model that is not causal", reason)
 
     def write(name, content):
         with open(test.path(name), "wb") as file:
@@ -730,6 +735,9 @@ def refusals(test):
 
     with open(used, "rb") as file:
         content = file.read()
+    with open(text, "rb") as file:
+        edited = file.read()
+    edited = edited[:77] + bytes([edited[77] ^ 1]) + edited[78:]
     middle = len(content) // 2
     flipped = content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1:]
     np.save(test.path("tokens.npy"), np.arange(500) % 40)
@@ -738,10 +746,13 @@ def refusals(test):
     rows = test.path("rows.npy")
     np.save(rows, np.where(np.arange(27).reshape(3, 9) > 17, -1, 0))
     problems = {name: shutil.copytree(fixture, test.path(name))
-                for name in ("no-weight", "other-shape", "label", "no-config", "no-depth", "lookback", "bare")}
+                for name in ("nan", "no-weight", "other-shape", "label", "no-config", "no-depth", "lookback", "bare")}
     os.remove(os.path.join(problems["bare"], "labels.npy"))
     os.remove(os.path.join(problems["no-weight"], "weights", "layers.1.1.3.bias.npy"))
     np.save(os.path.join(problems["other-shape"], "weights", "layers.0.1.1.bias.npy"), np.ones(5))
+    bias = np.load(os.path.join(fixture, "weights", "layers.0.1.1.bias.npy"))
+    bias[5] = np.nan
+    np.save(os.path.join(problems["nan"], "weights", "layers.0.1.1.bias.npy"), bias)
     labels = np.load(os.path.join(fixture, "labels.npy"))
     labels[1, 7] = 64
     np.save(os.path.join(problems["label"], "labels.npy"), labels)
@@ -796,7 +807,7 @@ def refusals(test):
         (1, "empty: is empty", 2, ["train", write("empty", b""), model]),
         (1, "length = 40: give 1 to 39", 3, ["train", *small, write("short", b"a" * 40), model]),
         (1, "integers", 1, ["train", test.path("floats.npy"), model]),
-        (1, "rank .: .*tokens.npy: token .* is 3[2-9]; tokens are 0 to 31", 3,
+        (1, r"^10-transformer: .*tokens.npy: token \[32\] is 32; tokens are 0 to 31", 3,
          ["train", *small, "--vocabulary", 32, test.path("tokens.npy"), model]),
         (1, "rows.npy: row 2 has no two tokens", 2, ["train", "--steps", 1, rows, model]),
         (1, "length = 40: .*rows.npy has rows of 9 tokens.* must be 8", 2, ["train", *small, rows, model]),
@@ -806,6 +817,19 @@ def refusals(test):
         (1, "used: is there already; give --resume", 3, ["train", *small, text, used]),
         (1, "another --rate", 3, ["train", *small, "--rate", 0.02, "--resume", text, used]),
         (1, "another DATA", 1, ["train", *small, "--resume", write("other", b"a" * 5000), used]),
+        (1, "another DATA", 2, ["train", *small, "--resume", write("edited", edited), used]),
+        *[(1, f"used has another {words[0]}", 1, ["train", *small, *words, "--resume", text, used])
+          for words in (("--dim", 16), ("--depth", 3, "--lookback", "none"), ("--vocabulary", 300), ("--tied",),
+                        ("--softcap", 3), ("--ff-mult", 2), ("--lookback", "16,17"),
+                        ("--head-map", "interleaved"))],
+        (1, "is not causal: it would see its labels", 2,
+         ["train", "--length", 40, "--resume", test.path("tokens.npy"), imported]),
+        (1, "used/model: Not a directory", 1, ["train", *small, "--resume", text, used + "/model"]),
+        (1, "used/model: Not a directory", 2, ["generate", "--prompt", "x", used + "/model"]),
+        (1, "is a model in format 1, and this program reads", 1,
+         ["generate", "--prompt", "x", write("format-1", content[:15] + b"1" + content[16:])]),
+        *[(1, r"layers.0.1.1.bias\[5\] is nan: every number must be finite", 1,
+           [command, problems["nan"], test.path("nan-result")]) for command in ("import", "step")],
         (1, "is damaged", 1, ["train", *small, "--resume", text, write("cut", content[:-1])]),
         (1, "is damaged", 2, ["generate", "--prompt", "x", write("flipped", flipped)]),
         (1, "is no model", 1, ["generate", "--prompt", "x", text]),
@@ -816,7 +840,7 @@ def refusals(test):
         (1, "causal", 1, ["generate", "--prompt", "1", masked]),
         (1, "layers.1.1.3.bias", 2, ["step", problems["no-weight"], test.path("result")]),
         (1, "layers.0.1.1.bias", 1, ["step", problems["other-shape"], test.path("result")]),
-        (1, "rank .: .*labels.* is 64", 4, ["step", problems["label"], test.path("result")]),
+        (1, r"^10-transformer: .*labels.npy: \[1, 7\] is 64: give at most 63", 4, ["step", problems["label"], test.path("result")]),
         (1, "--recompute: .* no labels.npy", 2, ["step", "--recompute", problems["bare"], missing]),
         (1, "holds .*, which this program does not replace", 2, ["step", problems["bare"], fixture]),
         (1, "config.json", 1, ["step", problems["no-config"], test.path("result")]),
@@ -826,6 +850,73 @@ def refusals(test):
         (1, "missing", 2, ["import", missing, test.path("result")]),
         (1, "no-folder/model.*No such file", 2, ["import", fixture, missing + "/no-folder/model"]),
     ]
+
+
+def hosts_differ(test):
+    """(words of the message, command, what host 1 has in the place of what host 0 has, or has not): hosts with
+    disks of their own, where the same path leads to another file."""
+    text, fixture = write_text(test.path("host-text"), 6000, 1), os.path.join(HERE, "fixtures", "causal-gqa")
+    small = ["train", *SMALL[:-6], "--steps", 2]
+    models = {name: test.path(name) for name in ("host-model", "host-untrained", "host-seed")}
+    failures = test.run_batches([(1, [*small, "--seed", 3, text, models["host-model"]]),
+                                 (1, [*small, "--steps", 0, "--seed", 3, text, models["host-untrained"]]),
+                                 (1, [*small, "--seed", 4, text, models["host-seed"]])])
+    test.verdict("models of hosts", list(failures.values()))
+    with open(text, "rb") as file:
+        content = file.read()
+    resume = [*small, "--seed", 3, "--resume", "data", "model"]
+
+    def put(what, name):
+        return lambda folder: shutil.copyfile(what, os.path.join(folder, name))
+
+    def cut(count, last=b""):
+        def write(folder):
+            with open(os.path.join(folder, "data"), "wb") as file:
+                file.write(content[:count] + last)
+        return write
+
+    def add_mask(folder):
+        np.save(os.path.join(folder, "problem", "mask.npy"), np.ones((2, 40), bool))
+
+    def other_tokens(folder):
+        path = os.path.join(folder, "problem", "tokens.npy")
+        tokens = np.load(path)
+        tokens[-1, -1] ^= 1
+        np.save(path, tokens)
+
+    return text, models, fixture, [
+        ("rank 1: data: .*No such file", resume, lambda folder: os.remove(os.path.join(folder, "data"))),
+        ("ranks disagree about model: rank 0 has it, rank 1 has none", resume,
+         lambda folder: os.remove(os.path.join(folder, "model"))),
+        ("ranks disagree about the step of MODEL: rank 0 has 2, rank 1 has 0", resume,
+         put(models["host-untrained"], "model")),
+        ("ranks disagree about the tokens of DATA: rank 0 has 6000, rank 1 has 5000", resume, cut(5000)),
+        ("ranks disagree about tokens of data: rank 1 has read others", resume, cut(5999, b"?")),
+        *[("ranks disagree about weights of model: rank 1 has read others", words, put(models["host-seed"], "model"))
+          for words in (["generate", "--prompt", "x", "model"], ["export", "model", "out"])],
+        ("ranks disagree about problem/mask.npy: rank 0 has none, rank 1 has it", ["step", "problem", "out"],
+         add_mask),
+        ("ranks disagree about rows of problem/tokens.npy", ["step", "problem", "out"], other_tokens)]
+
+
+def differs(test, number, text, models, fixture, case):
+    """Runs a command on two ranks, each in a folder of its own."""
+    words, command, change = case
+    job = jobs.mpirun(1)
+    for host in (0, 1):
+        folder = test.path("hosts", f"{number}-{host}")
+        os.makedirs(folder)
+        shutil.copyfile(text, os.path.join(folder, "data"))
+        shutil.copyfile(models["host-model"], os.path.join(folder, "model"))
+        shutil.copytree(fixture, os.path.join(folder, "problem"))
+        if host == 1:
+            change(folder)
+        job += [*([":", "-n", "1"] if host else []), "-wdir", os.path.abspath(folder),
+                os.path.abspath(test.program), *map(str, command)]
+    done = subprocess.run(job, stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=60)
+    own = [line for line in done.stderr.splitlines() if line.startswith("10-transformer: ")]
+    good = done.returncode == 1 and len(own) == 1 and re.search(words, own[0]) and not done.stdout
+    return f"hosts: {words}", "" if good else f"exit status {done.returncode}, {own}, {done.stdout[:100]}"
 
 
 def refused(test, case):
@@ -852,6 +943,18 @@ def commands(test):
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         for name, complaints in pool.map(lambda case: refused(test, case), refusals(test)):
             test.verdict(name, complaints)
+        text, models, fixture, cases = hosts_differ(test)
+        for name, complaints in pool.map(
+                lambda numbered: differs(test, numbered[0], text, models, fixture, numbered[1]), enumerate(cases)):
+            test.verdict(name, complaints)
+
+    # A training that may go on begins where there is nothing, and says so. Where nothing is left to do, its
+    # speed is that of no step.
+    for words in ("is not there, so training begins", " 0 tokens per second"):
+        job = subprocess.run(test.command(1, "train", *SMALL[:-6], "--steps", 2, "--resume", text, test.path("begun")),
+                             stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=60)
+        good = job.returncode == 0 and words in job.stderr
+        test.verdict(f"--resume: {words}", "" if good else f"{job.returncode} {job.stderr}")
     for words in (["--help"], ["train", "--help"]):
         job = subprocess.run(test.command(3, *words), stdin=subprocess.DEVNULL, text=True,
                              capture_output=True, timeout=60)

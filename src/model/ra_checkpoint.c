@@ -6,11 +6,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "ra_checksum.h"
 #include "ra_config_check.h"
 #include "ra_model_config.h"
 
@@ -29,20 +31,9 @@ struct stream {
     bool failed;
 };
 
-/* Adds bytes to the checksum, eight at a time: each step can be undone, so no change of one word is lost. */
-static void add_up(struct stream *stream, const void *bytes, size_t count)
-{
-    for (size_t i = 0; i < count; i += 8) {
-        uint64_t next = 0;
-        memcpy(&next, (const char *)bytes + i, count - i < 8 ? count - i : 8);
-        stream->sum = (stream->sum ^ next) * UINT64_C(0x9E3779B97F4A7C15);
-        stream->sum ^= stream->sum >> 29;
-    }
-}
-
 static void put(struct stream *stream, const void *bytes, size_t count)
 {
-    add_up(stream, bytes, count);
+    stream->sum = ra_checksum(stream->sum, bytes, count);
     stream->failed = stream->failed || fwrite(bytes, 1, count, stream->file) != count;
 }
 
@@ -50,7 +41,7 @@ static void get(struct stream *stream, void *bytes, size_t count)
 {
     stream->failed = stream->failed || fread(bytes, 1, count, stream->file) != count;
     if (!stream->failed)
-        add_up(stream, bytes, count);
+        stream->sum = ra_checksum(stream->sum, bytes, count);
 }
 
 /* ---- Reading. */
@@ -63,6 +54,21 @@ static int64_t file_bytes(int64_t text, int64_t numbers, bool trained)
     return (int64_t)sizeof(struct head) + text + (trained ? 3 : 1) * numbers * 4 + 8;
 }
 
+/* Can a training have come so far? Also a file whose checksum is right may say that it has not. */
+static bool is_training(const struct head *head)
+{
+    const struct ra_training *x = &head->training;
+    const int64_t wholes[] = {x->step,   x->steps,      x->warmup, x->batch,
+                              x->length, x->accumulate, x->seed,   x->tokens};
+    const double reals[] = {x->rate, x->decay, x->clip, x->validation};
+    bool good = (head->trained == 0 || head->trained == 1) && x->step <= x->steps;
+    for (size_t i = 0; i < sizeof wholes / sizeof *wholes; i++)
+        good = good && wholes[i] >= 0 && (head->trained || wholes[i] == 0);
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
+        good = good && reals[i] >= 0 && isfinite(reals[i]);
+    return good;
+}
+
 /* Opens a file and reads all but its numbers. */
 static enum ra_status open_file(const char *path, struct stream *stream, struct head *head,
                                 struct ra_model_config *config, char error[RA_ERROR_SIZE])
@@ -73,9 +79,15 @@ static enum ra_status open_file(const char *path, struct stream *stream, struct 
     if (!stream->file)
         return ra_refuse(error, "%.200s: %s", path, strerror(errno));
     get(stream, head, sizeof *head);
-    if (stream->failed || memcmp(head->word, word, sizeof word) != 0 || head->text < 0 ||
+    if (stream->failed || memcmp(head->word, word, sizeof word - 1) != 0 || head->text < 0 ||
         head->text >= LONGEST)
         return ra_refuse(error, "%.200s: is no model of this program", path);
+    if (head->word[15] != word[15])
+        return ra_refuse(
+            error,
+            "%.200s: is a model in format %c, and this program reads %c: export it with "
+            "the program that wrote it, and import that",
+            path, head->word[15], word[15]);
     get(stream, text, (size_t)head->text);
     text[head->text] = '\0';
     if (stream->failed || ra_model_config_read(path, text, config, note, error) != RA_OK)
@@ -85,6 +97,12 @@ static enum ra_status open_file(const char *path, struct stream *stream, struct 
     if (head->numbers != numbers || fstat(fileno(stream->file), &status) != 0 ||
         status.st_size != bytes)
         return ra_refuse(error, "%.200s: is damaged: it must have %" PRId64 " bytes", path, bytes);
+    if (!is_training(head))
+        return ra_refuse(error,
+                         "%.200s: is damaged: step %" PRId64 " of %" PRId64
+                         ", or another number of "
+                         "its training, cannot be",
+                         path, head->training.step, head->training.steps);
     return RA_OK;
 }
 
@@ -129,6 +147,13 @@ enum ra_status ra_checkpoint_read(const char *path, float *weights, float *means
         get(&stream, &written, sizeof written);
         if (stream.failed || sum != written)
             status = ra_refuse(error, "%.200s: is damaged: its checksum is wrong", path);
+    }
+    static const char *const what[] = {"", ", mean of a gradient", ", mean square of a gradient"};
+    for (int i = 0; i < 3 && status == RA_OK; i++) {
+        char where[RA_ERROR_SIZE];
+        snprintf(where, sizeof where, "%.150s%s", path, what[i]);
+        if (arrays[i])
+            status = ra_parameters_finite(&config, arrays[i], where, error);
     }
     if (stream.file)
         fclose(stream.file);

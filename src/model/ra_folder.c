@@ -172,6 +172,8 @@ enum ra_status ra_folder_read(const char *folder, const struct ra_model_config *
         path_of(folder, &x, path);
         status = read_one(path, &x, weights, error);
     }
+    if (status == RA_OK)
+        status = ra_parameters_finite(config, weights, folder, error);
     return status == RA_OK ? check_others(folder, config, error) : status;
 }
 

@@ -2,6 +2,7 @@
  *
  * Chapter 10. New here: the backward of each line, in the opposite order.
  */
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 #include "ra_collective.h"
@@ -207,6 +208,22 @@ static enum ra_status end_sums(struct ra_model *model)
     return status;
 }
 
+/* Number a of this rank's tokens or labels is out of range: says where it is in the whole batch, in which row b S + s
+ * is row b of ring s. */
+static enum ra_status refuse_number(struct ra_model *model, const char *what, int64_t a,
+                                    int32_t number, const char *least)
+{
+    int P = model->run.ring_size > 0 ? model->run.ring_size : model->ranks;
+    int64_t row = a / model->n * (model->ranks / P) + model->rank / P;
+    int64_t position = model->plans[0]
+                           ? ra_layout_position(ra_plan_layout(model->plans[0], RA_QUERY_SIDE),
+                                                model->rank % P, a % model->n)
+                           : model->first + a;
+    return ra_model_fail(model, RA_INVALID, "%s: row %d, position %" PRId64 " is %d: give %s%d",
+                         what, (int)row, position, number, least,
+                         (int)model->config.vocabulary - 1);
+}
+
 enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
                                 const struct ra_model_batch *batch)
 {
@@ -214,8 +231,7 @@ enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
     struct ra_ends w = ra_ends(c, weights);
     for (int64_t a = 0; a < model->rows; a++)
         if (batch->tokens[a] < 0 || batch->tokens[a] >= c->vocabulary)
-            return ra_model_fail(model, RA_INVALID, "tokens[%d] is %d: give 0 to %d", (int)a,
-                                 batch->tokens[a], (int)c->vocabulary - 1);
+            return refuse_number(model, "tokens", a, batch->tokens[a], "0 to ");
     ra_embedding_forward(model->work.threads, model->rows, c->dim, batch->tokens, w.embedding,
                          model->layers[0].x);
     enum ra_status status = RA_OK;
@@ -306,9 +322,7 @@ static enum ra_status count_labels(struct ra_model *model, int64_t count,
         *labels += (double)ra_loss_labels(model->rows, batches[k].labels);
         for (int64_t a = 0; a < model->rows; a++)
             if (batches[k].labels[a] >= vocabulary)
-                return ra_model_fail(model, RA_INVALID,
-                                     "batches[%d].labels[%d] is %d: give at most %d", (int)k,
-                                     (int)a, batches[k].labels[a], (int)vocabulary - 1);
+                return refuse_number(model, "labels", a, batches[k].labels[a], "at most ");
     }
     return RA_OK;
 }

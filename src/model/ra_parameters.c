@@ -162,6 +162,28 @@ struct ra_ends ra_ends(const struct ra_model_config *config, const float *all)
                             config->tied ? start : start + first_of(config, last + 1)};
 }
 
+enum ra_status ra_parameters_finite(const struct ra_model_config *config, const float *all,
+                                    const char *where, char error[RA_ERROR_SIZE])
+{
+    for (int i = 0; i < ra_parameter_count(config); i++) {
+        struct ra_parameter x = ra_parameter(config, i);
+        for (int64_t e = 0; e < x.count; e++) {
+            if (isfinite(all[x.first + e]))
+                continue;
+            char place[60];
+            if (x.columns > 0)
+                snprintf(place, sizeof place, "%" PRId64 ", %" PRId64, e / x.columns,
+                         e % x.columns);
+            else
+                snprintf(place, sizeof place, "%" PRId64, e);
+            snprintf(error, RA_ERROR_SIZE, "%.150s: %s[%s] is %g: every number must be finite",
+                     where, x.name, place, all[x.first + e]);
+            return RA_INVALID;
+        }
+    }
+    return RA_OK;
+}
+
 /* ---- Where learning begins. */
 
 /* Random bits that depend on two numbers alone. */

@@ -77,6 +77,12 @@ struct ra_ends {
 struct ra_layer ra_layer(const struct ra_model_config *config, const float *all, int64_t layer);
 struct ra_ends ra_ends(const struct ra_model_config *config, const float *all);
 
+/* Refuses a NaN or an Inf in an array like weights: the error names where it was read, the parameter, and which
+ * of its numbers. */
+RA_CHECKED enum ra_status ra_parameters_finite(const struct ra_model_config *config,
+                                               const float *all, const char *where,
+                                               char error[RA_ERROR_SIZE]);
+
 /* Random weights for a model that has not learnt anything: normal, of deviation 0.02, and less where a layer
  * adds to what goes by; gammas are 1 and biases 0. They depend on the seed alone. */
 void ra_parameters_begin(const struct ra_model_config *config, uint64_t seed, float *weights);

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "ra_checksum.h"
 
 /* Sets the error to the path and this text. Returns RA_INVALID, as its caller will. */
 __attribute__((format(printf, 3, 4))) static enum ra_status refuse(const struct ra_tokens *tokens,
@@ -168,6 +169,20 @@ enum ra_status ra_tokens_get(const struct ra_tokens *tokens, int64_t index, int3
         return refuse(tokens, error, "token %s is %" PRId64 "; tokens are 0 to %" PRId64,
                       place_of(tokens, index, (char[PLACE]){0}), value, tokens->vocabulary - 1);
     *token = padding ? -1 : (int32_t)value;
+    return RA_OK;
+}
+
+enum ra_status ra_tokens_scan(const struct ra_tokens *tokens, int64_t first, int64_t end,
+                              uint64_t *sum, char *error)
+{
+    int32_t part[RA_TOKENS_PART];
+    for (int64_t at = first, count; at < end; at += count) {
+        count = end - at < RA_TOKENS_PART ? end - at : RA_TOKENS_PART;
+        for (int64_t i = 0; i < count; i++)
+            if (ra_tokens_get(tokens, at + i, &part[i], error) != RA_OK)
+                return RA_INVALID;
+        *sum = ra_checksum(*sum, part, (size_t)count * sizeof *part);
+    }
     return RA_OK;
 }
 

@@ -39,6 +39,13 @@ RA_CHECKED enum ra_status ra_tokens_open(struct ra_tokens *tokens, const char *p
 RA_CHECKED enum ra_status ra_tokens_get(const struct ra_tokens *tokens, int64_t index,
                                         int32_t *token, char *error);
 
+/* Reads tokens first, ..., end - 1, so that one outside of the vocabulary is found, and adds them to a checksum,
+ * which is of their values alone: a file of another type with the same tokens has the same. Parts but the last
+ * have a multiple of RA_TOKENS_PART tokens. */
+enum { RA_TOKENS_PART = 1024 };
+RA_CHECKED enum ra_status ra_tokens_scan(const struct ra_tokens *tokens, int64_t first, int64_t end,
+                                         uint64_t *sum, char *error);
+
 /* Closes. Closing twice is harmless. */
 void ra_tokens_close(struct ra_tokens *tokens);
 

@@ -28,11 +28,25 @@ struct transformer {
     double temperature, top_p;
 
     int64_t repeat; /* bench */
+
+    uint64_t given; /* which flags the command line has, as bits */
 };
 
 /* Reads the command line and returns the command that it names. */
 typedef void transformer_command(struct transformer *t);
 transformer_command *transformer_options(struct transformer *t, int argc, char **argv);
+
+/* Completes and checks the model that the flags describe. Or, of a model that is there: the flag that describes
+ * another one, NULL if none does; flags that are not given leave it as it is. */
+void transformer_complete_model(struct transformer *t);
+const char *transformer_other_flag(const struct transformer *t,
+                                   const struct ra_model_config *there);
+
+/* What ranks have read, each for itself, must be the same on all: refused as "ranks disagree about WHAT of
+ * PATH" unless they have the same checksum. */
+void transformer_agree(const struct transformer *t, const char *what, const char *path,
+                       uint64_t sum);
+void transformer_agree_model(const struct transformer *t, const char *path, const float *weights);
 
 /* Unless the status is RA_OK, ends the program with the text. */
 void transformer_check(const struct transformer *t, enum ra_status status, const char *error);

@@ -16,17 +16,21 @@
 
 /* ---- Models as files or folders. */
 
-static bool is_folder(const char *path)
+/* A path that is not there is no folder: as a file it will be refused. */
+static bool is_folder(const struct transformer *t, const char *path)
 {
     struct stat status;
-    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+    bool there = stat(path, &status) == 0;
+    if (!there && errno != ENOENT)
+        stage_fail(&t->stage, "%s: %s", path, strerror(errno));
+    return there && S_ISDIR(status.st_mode);
 }
 
 float *transformer_read_model(struct transformer *t, const char *path)
 {
     char error[RA_ERROR_SIZE], note[RA_ERROR_SIZE] = "", inside[4096];
     struct ra_training training;
-    bool folder = is_folder(path);
+    bool folder = is_folder(t, path);
     enum ra_status status = folder ? ra_folder_config(path, &t->model, note, error)
                                    : ra_checkpoint_look(path, &t->model, &training, error);
     transformer_check(t, status, error);
@@ -35,6 +39,7 @@ float *transformer_read_model(struct transformer *t, const char *path)
     status = folder ? ra_folder_read(inside, &t->model, weights, error)
                     : ra_checkpoint_read(path, weights, NULL, NULL, error);
     transformer_check(t, status, error);
+    transformer_agree_model(t, path, weights);
     if (*note && t->stage.world.rank == 0)
         fprintf(stderr, "%s: %s\n", t->stage.program, note);
     return weights;

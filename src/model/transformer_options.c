@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "ra_checksum.h"
+#include "ra_model_config.h"
 #include "stage_parts.h"
 #include "transformer.h"
 
@@ -126,6 +128,7 @@ static const struct ra_option options[] = {
      .help = "steps to time (default 5)"},
 };
 enum { OPTIONS = sizeof options / sizeof *options };
+_Static_assert(OPTIONS <= 64, "bits of given");
 
 /* The command that is read, and where its flags go: getopt's loop has no argument for that. */
 static const struct command *command;
@@ -165,6 +168,7 @@ static void take(struct stage *stage, const struct ra_option *option, const char
     if (!(option->programs & command->bit))
         stage_end(stage, 2, "--%s is no flag of %s; see --help", option->flag, command->name);
     int64_t value = stage_parse(stage, option, text);
+    into->given |= UINT64_C(1) << (option - options);
     if (strcmp(option->flag, "trace") == 0)
         stage->trace_path = text;
     else if (option->kind == RA_OPTION_PATH)
@@ -198,17 +202,9 @@ static void read_lookback(struct transformer *t)
     }
 }
 
-/* What no flag says alone. */
-static void check_together(struct transformer *t)
+void transformer_complete_model(struct transformer *t)
 {
     char error[RA_ERROR_SIZE];
-    if (t->run.ring_size > 0 && t->stage.world.ranks % t->run.ring_size != 0)
-        stage_end(&t->stage, 2, "--ring-size %d: does not divide the %d ranks", t->run.ring_size,
-                  t->stage.world.ranks);
-    if (t->run.bucket > 0 && t->run.layout != RA_STRIPED)
-        stage_end(&t->stage, 2, "--bucket needs --layout striped: it is the length of a stripe");
-    if (!(command->bit & NEW))
-        return;
     t->model.hidden = t->feed_multiple * t->model.dim;
     if (t->model.key_heads == 0)
         t->model.key_heads = t->model.heads;
@@ -216,6 +212,41 @@ static void check_together(struct transformer *t)
         read_lookback(t);
     if (ra_model_check(&t->model, error) != RA_OK)
         stage_end(&t->stage, 2, "%s", error);
+}
+
+const char *transformer_other_flag(const struct transformer *t, const struct ra_model_config *there)
+{
+    struct transformer other = *t;
+    other.model = *there;
+    if (t->lookback)
+        read_lookback(&other);
+    for (int o = 0; o < OPTIONS; o++) {
+        const struct ra_option *option = &options[o];
+        bool of_model = option->field && strncmp(option->field, "model.", 6) == 0;
+        if (of_model && t->given >> o & 1 &&
+            ra_option_load(option, t) != ra_option_load(option, &other))
+            return option->flag;
+    }
+    for (int64_t l = 0; l < there->depth; l++)
+        if (other.model.lookback[l] != there->lookback[l])
+            return "lookback";
+    for (int o = 0; o < OPTIONS; o++)
+        if (strcmp(options[o].flag, "ff-mult") == 0 && t->given >> o & 1 &&
+            t->feed_multiple * there->dim != there->hidden)
+            return "ff-mult";
+    return NULL;
+}
+
+/* What no flag says alone. */
+static void check_together(struct transformer *t)
+{
+    if (t->run.ring_size > 0 && t->stage.world.ranks % t->run.ring_size != 0)
+        stage_end(&t->stage, 2, "--ring-size %d: does not divide the %d ranks", t->run.ring_size,
+                  t->stage.world.ranks);
+    if (t->run.bucket > 0 && t->run.layout != RA_STRIPED)
+        stage_end(&t->stage, 2, "--bucket needs --layout striped: it is the length of a stripe");
+    if (command->bit & NEW && !t->resume)
+        transformer_complete_model(t);
 }
 
 transformer_command *transformer_options(struct transformer *t, int argc, char **argv)
@@ -264,6 +295,24 @@ void transformer_check(const struct transformer *t, enum ra_status status, const
 {
     if (status != RA_OK)
         stage_fail(&t->stage, "%s", error);
+}
+
+void transformer_agree(const struct transformer *t, const char *what, const char *path,
+                       uint64_t sum)
+{
+    int other = stage_other(&t->stage, (int64_t)sum);
+    if (other > 0)
+        stage_fail(&t->stage, "ranks disagree about %s of %s: rank %d has read others than rank 0",
+                   what, path, other);
+}
+
+void transformer_agree_model(const struct transformer *t, const char *path, const float *weights)
+{
+    char text[1 << 15] = "";
+    int length = ra_model_config_write(&t->model, text, sizeof text);
+    size_t bytes = (size_t)ra_parameter_numbers(&t->model) * sizeof *weights;
+    transformer_agree(t, "sizes or settings", path, ra_checksum(0, text, (size_t)length));
+    transformer_agree(t, "weights", path, ra_checksum(0, weights, bytes));
 }
 
 void transformer_opened(struct transformer *t)

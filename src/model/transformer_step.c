@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ra_batch.h"
+#include "ra_checksum.h"
 #include "ra_folder.h"
 #include "stage_parts.h"
 #include "transformer.h"
@@ -18,11 +19,7 @@ static bool has(const struct transformer *t, const char *folder, const char *nam
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s.npy", folder, name);
-    if (access(path, F_OK) == 0)
-        return true;
-    if (errno != ENOENT)
-        stage_fail(&t->stage, "%s: %s", path, strerror(errno));
-    return false;
+    return stage_all_find(&t->stage, path);
 }
 
 /* Opens FOLDER/NAME.npy, an array (B, N). */
@@ -41,6 +38,28 @@ static void open_rows(const struct transformer *t, const char *name, bool flags,
     *length = file->shape[1];
 }
 
+/* Reads all of it, before anything is computed: whole numbers must be at most `most` and, unless they are
+ * labels, at least 0; and all ranks must have the same. */
+static void scan_rows(struct transformer *t, struct npy *file, bool is_labels, int64_t most)
+{
+    struct stage *stage = &t->stage;
+    bool flags = file->type == NPY_BOOL;
+    int64_t length = file->shape[1];
+    size_t bytes = (size_t)length * (flags ? sizeof(bool) : sizeof(int64_t));
+    int64_t *row = stage_allocate(stage, length, sizeof *row);
+    uint64_t sum = 0;
+    for (int64_t b = 0; b < file->shape[0]; b++) {
+        if (!npy_read(file, (struct npy_slice){0, 0, b, 1, 1}, flags ? NPY_BOOL : NPY_INT64, row))
+            stage_fail(stage, "%s", file->error);
+        for (int64_t a = 0; a < length && !flags; a++)
+            if (row[a] > most || (row[a] < 0 && !is_labels))
+                stage_fail(stage, "%s: [%" PRId64 ", %" PRId64 "] is %" PRId64 ": give %s%" PRId64,
+                           file->path, b, a, row[a], is_labels ? "at most " : "0 to ", most);
+        sum = ra_checksum(sum, row, bytes);
+    }
+    transformer_agree(t, "rows", file->path, sum);
+}
+
 /* Reads rows first..first + count - 1 of it, and gives each rank of the batch its part of them. */
 static void *read_rows(struct transformer *t, struct npy *file, struct ra_batch *batch, int64_t n)
 {
@@ -56,9 +75,7 @@ static void *read_rows(struct transformer *t, struct npy *file, struct ra_batch 
         stage_fail(stage, "%s", file->error);
     npy_close(file);
     for (int64_t i = 0; i < count && !flags; i++)
-        ((int32_t *)rows)[i] = whole[i] < 0           ? -1
-                               : whole[i] > INT32_MAX ? INT32_MAX
-                                                      : (int32_t)whole[i];
+        ((int32_t *)rows)[i] = whole[i] < 0 ? -1 : (int32_t)whole[i];
     transformer_check(t, ra_batch_shard(batch, rows, shard, error), error);
     return shard;
 }
@@ -179,6 +196,13 @@ void transformer_step(struct transformer *t)
         expect_no_labels(t);
     if (t->run.has_mask)
         open_rows(t, "mask", true, &mask, &rows, &length);
+    stage_agree(&t->stage, 1, "the rows of a batch", rows);
+    stage_agree(&t->stage, 1, "the positions of a row", length);
+    scan_rows(t, &tokens, false, t->model.vocabulary - 1);
+    if (has_labels)
+        scan_rows(t, &labels, true, t->model.vocabulary - 1);
+    if (t->run.has_mask)
+        scan_rows(t, &mask, false, 1);
     static const char *const earlier[] = {"logits.npy", "loss.npy", "gradients", "gradients/?*.npy",
                                           NULL};
     struct ra_whole *output = transformer_begin_output(t, RA_WHOLE_FOLDER, earlier);

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include "ra_checkpoint.h"
+#include "ra_checksum.h"
 #include "ra_clock.h"
 #include "ra_dataset.h"
 #include "ra_optimizer.h"
@@ -19,6 +19,7 @@ struct run {
     struct ra_dataset data;
     struct ra_model *model;
     struct ra_training training;
+    bool there; /* MODEL, to go on with */
     int64_t sets, set, rows, n, *positions;
     struct ra_model_batch *batches; /* of a step, one after the other in these: (K, B, n) */
     int32_t *inputs, *labels;
@@ -53,33 +54,67 @@ static struct ra_training asked(const struct run *run)
                                 .validation = t->validation};
 }
 
-/* Reads the model that is to be trained on, and compares how it was trained with what is asked. */
-static void go_on(struct run *run)
+/* Takes the model that is there: flags that describe one may be left out, or describe the same. */
+static void take_model(struct run *run, struct ra_training *before)
 {
     struct transformer *t = run->t;
-    struct ra_training before, now = asked(run);
-    transformer_check(t, ra_checkpoint_look(t->arguments[1], &t->model, &before, run->error),
+    struct ra_model_config there;
+    transformer_check(t, ra_checkpoint_look(t->arguments[1], &there, before, run->error),
                       run->error);
+    const char *flag = transformer_other_flag(t, &there);
+    if (flag)
+        stage_fail(&t->stage, "%s has another --%s: give the same to go on, or leave it out",
+                   t->arguments[1], flag);
+    t->model = there;
+}
+
+/* Compares how it was trained with what is asked, and goes on from its step. */
+static void go_on(struct run *run, const struct ra_training *before)
+{
+    struct transformer *t = run->t;
+    const struct ra_training *now = &run->training;
+    if (!t->model.causal)
+        stage_fail(
+            &t->stage,
+            "%s is not causal: it would see its labels, which are the tokens that come next; "
+            "train a causal model",
+            t->arguments[1]);
     const struct {
         const char *what;
         bool same;
-    } fields[] = {{"--steps", before.steps == now.steps},
-                  {"--warmup", before.warmup == now.warmup},
-                  {"--batch", before.batch == now.batch},
-                  {"--length", before.length == now.length},
-                  {"--accumulate", before.accumulate == now.accumulate},
-                  {"--seed", before.seed == now.seed},
-                  {"DATA", before.tokens == now.tokens},
-                  {"--rate", before.rate == now.rate},
-                  {"--decay", before.decay == now.decay},
-                  {"--clip", before.clip == now.clip},
-                  {"--validation", before.validation == now.validation}};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields && before.step > 0; i++)
+    } fields[] = {{"--steps", before->steps == now->steps},
+                  {"--warmup", before->warmup == now->warmup},
+                  {"--batch", before->batch == now->batch},
+                  {"--length", before->length == now->length},
+                  {"--accumulate", before->accumulate == now->accumulate},
+                  {"--seed", before->seed == now->seed},
+                  {"DATA", before->tokens == now->tokens && before->data == now->data},
+                  {"--rate", before->rate == now->rate},
+                  {"--decay", before->decay == now->decay},
+                  {"--clip", before->clip == now->clip},
+                  {"--validation", before->validation == now->validation}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields && before->step > 0; i++)
         if (!fields[i].same)
             stage_fail(&t->stage, "%s was trained with another %s: give the same to go on",
                        t->arguments[1], fields[i].what);
-    now.step = before.step;
-    run->training = now;
+    run->training.step = before->step;
+}
+
+/* Reads all tokens once, before the first step: each must be one of the model's. The others hear that this rank
+ * is at work, however large the file is. */
+static void scan_data(struct run *run)
+{
+    struct transformer *t = run->t;
+    const int64_t part = INT64_C(1) << 24;
+    int64_t count = run->tokens.count;
+    for (int64_t first = 0; first < count; first += part) {
+        int64_t end = count - first < part ? count : first + part;
+        transformer_check(t,
+                          ra_tokens_scan(&run->tokens, first, end, &run->training.data, run->error),
+                          run->error);
+        t->stage.world.show(t->run.timeout);
+        stage_progress(&t->stage, "tokens read", end, count);
+    }
 }
 
 /* Refuses a trace that would take the place of the data or the model. */
@@ -95,22 +130,33 @@ static void check_trace(const struct transformer *t)
 static void open_data(struct run *run)
 {
     struct transformer *t = run->t;
+    struct ra_training before = {0};
+    const char *model = t->arguments[1];
     transformer_check(t, ra_tokens_open(&run->tokens, t->arguments[0], run->error), run->error);
     if (t->length == 0)
         t->length = run->tokens.columns > 0 ? run->tokens.columns - 1 : 1024;
     t->run.has_mask = run->tokens.columns > 0;
     run->training = asked(run);
-    bool there = access(t->arguments[1], F_OK) == 0;
-    if (there && !t->resume)
-        stage_fail(&t->stage, "%s: is there already; give --resume to go on with it",
-                   t->arguments[1]);
-    if (there)
-        go_on(run);
+    run->there = stage_all_find(&t->stage, model);
+    if (run->there && !t->resume)
+        stage_fail(&t->stage, "%s: is there already; give --resume to go on with it", model);
+    if (run->there)
+        take_model(run, &before);
+    else if (t->resume)
+        transformer_complete_model(t);
+    stage_agree(&t->stage, 1, "the step of MODEL", before.step);
+    stage_agree(&t->stage, 1, "the tokens of DATA", run->tokens.count);
     run->tokens.vocabulary = t->model.vocabulary;
     transformer_check(t,
                       ra_dataset_open(&run->data, &run->tokens, t->length, t->validation,
                                       (uint64_t)t->seed, run->error),
                       run->error);
+    scan_data(run);
+    transformer_agree(t, "tokens", t->arguments[0], run->training.data);
+    if (run->there)
+        go_on(run, &before);
+    else if (t->resume && t->stage.world.rank == 0)
+        fprintf(stderr, "%s: %s: is not there, so training begins\n", t->stage.program, model);
 }
 
 /* The weights and what AdamW knows of them, from the file, or as learning begins. */
@@ -123,13 +169,17 @@ static void open_weights(struct run *run)
     run->gradients = stage_allocate(stage, numbers, sizeof *run->gradients);
     run->means = stage_zeros(stage, numbers, sizeof *run->means);
     run->squares = stage_zeros(stage, numbers, sizeof *run->squares);
-    if (run->training.step > 0 || access(t->arguments[1], F_OK) == 0)
+    if (run->there)
         transformer_check(
             t,
             ra_checkpoint_read(t->arguments[1], run->weights, run->means, run->squares, run->error),
             run->error);
     else
         ra_parameters_begin(&t->model, (uint64_t)t->seed, run->weights);
+    size_t bytes = (size_t)numbers * sizeof *run->weights;
+    transformer_agree_model(t, t->arguments[1], run->weights);
+    transformer_agree(t, "what AdamW keeps", t->arguments[1],
+                      ra_checksum(ra_checksum(0, run->means, bytes), run->squares, bytes));
 }
 
 static void open_model(struct run *run)
@@ -200,27 +250,15 @@ static double validate(struct run *run)
     return sum / labels;
 }
 
-/* A number that tells different arrays apart. */
-static uint64_t checksum(int64_t count, const float *numbers)
-{
-    uint64_t sum = 0;
-    for (int64_t e = 0; e < count; e++) {
-        uint32_t bits;
-        memcpy(&bits, &numbers[e], sizeof bits);
-        sum = (sum ^ bits) * UINT64_C(0x9E3779B97F4A7C15);
-    }
-    return sum;
-}
-
 /* One rank writes for all, as all have the same weights, and had the same gradients. A rank that computes
  * wrong shows here. */
 static void save(struct run *run)
 {
     struct transformer *t = run->t;
     struct stage *stage = &t->stage;
-    int64_t numbers = ra_parameter_numbers(&t->model);
+    size_t bytes = (size_t)ra_parameter_numbers(&t->model) * sizeof *run->weights;
     stage_gather(stage,
-                 (int64_t)(checksum(numbers, run->weights) + checksum(numbers, run->gradients)));
+                 (int64_t)ra_checksum(ra_checksum(0, run->weights, bytes), run->gradients, bytes));
     for (int r = 1; r < stage->world.ranks; r++)
         if (stage->gathered[r] != stage->gathered[0])
             stage_fail(stage, "after step %" PRId64 " rank %d has other gradients than rank 0",

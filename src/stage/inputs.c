@@ -132,7 +132,7 @@ void stage_open_inputs(struct stage *stage, const char *folder)
     /* A mask is there or not; a link that leads nowhere is there, and will be refused. A path too
      * long has been refused above. */
     snprintf(path, sizeof path, "%s/mask.npy", folder);
-    stage->config.has_mask = stage_is_there(stage, path);
+    stage->config.has_mask = stage_all_find(stage, path);
     if (stage->config.has_mask)
         open_input(stage, folder, STAGE_MASK);
     take_shape(stage);

@@ -49,9 +49,8 @@ static void check_problem(const struct stage *stage)
                  {"M, positions of k.npy", stage->M},
                  {"H, heads of q.npy", stage->H},
                  {"G, heads of k.npy", stage->G},
-                 {"D, numbers of a head of q.npy", stage->D},
-                 {"mask.npy, of which there are 0 or 1", stage->config.has_mask}};
-    for (int f = 0; f < 7 && stage->world.ranks > 1; f++)
+                 {"D, numbers of a head of q.npy", stage->D}};
+    for (int f = 0; f < 6 && stage->world.ranks > 1; f++)
         stage_agree(stage, 2, facts[f].name, facts[f].value);
     stage_agree_inputs(stage);
 }

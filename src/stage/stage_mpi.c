@@ -135,12 +135,11 @@ static int gather(int64_t mine, int64_t *all, double timeout)
     }
 }
 
-/* The link's own poll, after which the others hear of this rank's progress, if it is time for that. */
-static bool poll_and_show(void *link)
+static void show(double timeout)
 {
     static const struct word progress = {0, 0};
     double now = ra_seconds();
-    bool due = world.timeout > 0 && now - world.shown > world.timeout / 4;
+    bool due = timeout > 0 && now - world.shown > timeout / 4;
     world.shown = due ? now : world.shown;
     for (int r = 0; r < world.ranks && due; r++) {
         MPI_Request request;
@@ -152,6 +151,12 @@ static bool poll_and_show(void *link)
         MPI_Isend(&progress, 2, MPI_INT64_T, r, WORD, MPI_COMM_WORLD, &request);
         MPI_Request_free(&request);
     }
+}
+
+/* The link's own poll, after which the others hear of this rank's progress, if it is time for that. */
+static bool poll_and_show(void *link)
+{
+    show(world.timeout);
     return world.poll(link);
 }
 
@@ -258,6 +263,7 @@ void stage_begin_mpi(struct stage *stage, int argc, char **argv, int number, con
                             .about = about,
                             .world = {.gather = gather,
                                       .speaks = speaks,
+                                      .show = show,
                                       .follow = follow,
                                       .stop = stop,
                                       .leave = leave},

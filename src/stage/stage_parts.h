@@ -69,12 +69,15 @@ void stage_gather(const struct stage *stage, int64_t mine);
 void stage_check_all(const struct stage *stage);
 
 /* The first rank that gives another number than rank 0; 0: none does. And: ends all ranks with this exit code
- * unless all have the same number of `what`. */
+ * unless all have the same number of `what`. First, both end this rank if another one is in trouble. */
 int stage_other(const struct stage *stage, int64_t mine);
 void stage_agree(const struct stage *stage, int exit_code, const char *what, int64_t mine);
 
 /* Is there anything of this name, be it a link that leads nowhere? If the system cannot say, this fails. */
 bool stage_is_there(const struct stage *stage, const char *path);
+
+/* The same on all ranks together, each of which looks for itself: they must agree. */
+bool stage_all_find(const struct stage *stage, const char *path);
 
 /* Prints "program: message" as one line on stderr and ends all ranks with this exit code. */
 __attribute__((noreturn, format(printf, 3, 4))) void stage_end(const struct stage *stage,

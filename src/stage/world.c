@@ -29,6 +29,11 @@ static bool speaks_alone(void)
     return true;
 }
 
+static void show_nobody(double timeout)
+{
+    (void)timeout;
+}
+
 static void follow_nobody(void)
 {
 }
@@ -39,7 +44,7 @@ static void leave_alone(double timeout)
 }
 
 const struct stage_world stage_alone = {
-    0, 1, 1, gather_alone, speaks_alone, follow_nobody, exit, leave_alone};
+    0, 1, 1, gather_alone, speaks_alone, show_nobody, follow_nobody, exit, leave_alone};
 
 /* Prints the message, if it is this rank's to print, and ends all ranks: the one that speaks does it, so that
  * its words come out and MPI aborts once. */
@@ -89,6 +94,7 @@ void stage_check_all(const struct stage *stage)
 
 int stage_other(const struct stage *stage, int64_t mine)
 {
+    stage_check_all(stage);
     stage_gather(stage, mine);
     for (int r = 1; r < stage->world.ranks; r++)
         if (stage->gathered[r] != stage->gathered[0])
@@ -113,6 +119,16 @@ bool stage_is_there(const struct stage *stage, const char *path)
     if (errno != ENOENT)
         stage_fail(stage, "%s: %s", path, strerror(errno));
     return false;
+}
+
+bool stage_all_find(const struct stage *stage, const char *path)
+{
+    bool there = stage_is_there(stage, path);
+    int other = stage_other(stage, there);
+    if (other > 0)
+        stage_end(stage, 1, "ranks disagree about %s: rank 0 has %s, rank %d has %s", path,
+                  stage->gathered[0] ? "it" : "none", other, stage->gathered[0] ? "none" : "it");
+    return there;
 }
 
 /* Prints the message and ends this rank, and with it all others. */
