@@ -84,7 +84,7 @@ struct key {
     bool given;
 };
 
-/* Values that no config has, as the original knows them, and those that have another form in a config. */
+/* What keys say that struct ra_model_config has in another form, or not at all. */
 struct values {
     int64_t sharing, ignored, bucket, ring_rows, batch, length;
     double multiple, theta, clamp;
