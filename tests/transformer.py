@@ -12,6 +12,7 @@ The parts, all of them unless some are named:
     resume        jobs that are killed at any moment, and go on
     decoding      the tokens that follow, against the oracle, and on all numbers of ranks
     trouble       ranks that die or stop in training and in decoding
+    files         outputs that are whole or not at all, and take the place of nothing that is needed
     commands      what is refused, and models that go out and come in again
     moving        models of ring-attention-pytorch, whose config.json is its keyword arguments
 
@@ -930,7 +931,7 @@ def refused(test, case):
         job = subprocess.run(test.command(ranks, *words), stdin=subprocess.DEVNULL, text=True,
                              capture_output=True, timeout=60, start_new_session=True, errors="replace")
     except subprocess.TimeoutExpired:
-        return name, "no end after 60 s"
+        return name, ["no end after 60 s"]
     own = [line for line in job.stderr.splitlines() if line.startswith("10-transformer: ")]
     wrong = [f"exit status {job.returncode} instead of {code}"] if job.returncode != code else []
     at_work = says.startswith("rank")
@@ -1060,9 +1061,249 @@ def moving(test):
         test.verdict(f"moving: {name}: against the oracle", complaints)
 
 
+# ---- Files that must survive ----
+
+
+def contents(*paths):
+    """The bytes of files, and of all files in folders, by their paths."""
+    found = {}
+    for path in paths:
+        names = [os.path.join(at, name) for at, _, names in os.walk(path) for name in names]
+        for name in names if os.path.isdir(path) else [path]:
+            with open(name, "rb") as file:
+                found[name] = file.read()
+    return found
+
+
+def hidden(folder):
+    return [name for name in os.listdir(folder) if name.startswith(".")]
+
+
+def eaten(test, flags, data, models):
+    """No output takes the place of what is there, by whatever name; and a training that could not write its model
+    says so before its first step."""
+    folder = test.path("eaten")
+    os.mkdir(folder)
+    at = lambda *names: os.path.join(folder, *names)
+    text, model, exported, problem = at("text"), at("model"), at("exported"), at("problem")
+    shutil.copy(data, text)
+    shutil.copy(models[0], model)
+    shutil.copytree(models[0] + "-folder", exported)
+    shutil.copytree(os.path.join(HERE, "fixtures", "causal-gqa"), problem)
+    os.symlink("text", at("link"))
+    os.link(text, at("hard"))
+    os.symlink("model", at("model-link"))
+    before, train = contents(folder), ["train", *flags]
+    result = test.path("eaten-result")
+    cases = (
+        (2, "--trace .*text: is DATA", 1, [*train, "--trace", text, text, result]),
+        (2, "--trace .*text: is DATA", 3, [*train, "--trace", text, text, result]),
+        (2, "--trace .*link: is DATA", 1, [*train, "--trace", at("link"), text, result]),
+        (2, "--trace .*hard: is DATA", 1, [*train, "--trace", at("hard"), text, result]),
+        (2, "--trace .*text: is DATA", 1, [*train, "--trace", text, at("hard"), result]),
+        (2, "--trace .*: is MODEL", 1, [*train, "--trace", result, text, result]),
+        (2, "--trace .*: is MODEL", 3, [*train, "--resume", "--trace", at("model-link"), text, model]),
+        (2, "--trace .*: is not a regular file", 1, [*train, "--trace", exported, text, result]),
+        (1, "is there already", 1, [*train, text, model]),
+        (1, "is there already", 1, [*train, text, text]),
+        (1, "is there already", 1, ["import", exported, model]),
+        (1, "is there already", 3, ["import", exported, at("model-link")]),
+        (1, "is there already", 1, ["import", exported, os.path.join(exported, "config.json")]),
+        (1, "a folder, not a file", 1, ["import", exported, exported]),
+        (1, "not a folder", 1, ["export", model, model]),
+        (1, "holds ", 1, ["export", exported, exported]),
+        (1, "holds ", 3, ["export", model, exported]),
+        (1, "holds ", 1, ["export", exported, os.path.join(exported, "weights")]),
+        (1, "holds ", 2, ["step", problem, problem]),
+        (1, "holds ", 1, ["step", problem, os.path.join(problem, "weights")]),
+        (1, "not a folder", 1, ["step", problem, text]),
+        (1, "No such file", 1, [*train, text, at("nowhere", "model")]),
+        (1, "No such file", 3, [*train, text, at("nowhere", "model")]),
+        (1, "a folder, not a file", 1, [*train, text, exported]),
+        (1, "nothing can be written beside it", 1, [*train, text, "/proc/model"]),
+        (1, "No such file", 1, [*train, "--trace", at("nowhere", "trace"), text, result]),
+        (1, "No such file", 2, ["step", problem, at("nowhere", "result")]),
+        (1, "No such file", 1, ["export", model, at("nowhere", "folder")]))
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        for name, complaints in pool.map(lambda case: refused(test, case), cases):
+            test.verdict(name, complaints)
+    changed = contents(folder) != before or hidden(folder) or os.path.exists(result)
+    test.verdict("what was there is there", "something was changed" if changed else "")
+
+    # A disk that has no room for the model.
+    command = ["sh", "-c", 'ulimit -f 20; exec "$@"', "sh", *test.command(1, *train, text, result)]
+    job = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    good = job.returncode == 1 and re.search(r"cannot have its \d+ bytes: File too large", job.stderr)
+    test.verdict("no room for the model", "" if good and not job.stdout else
+                 f"exit status {job.returncode}: {job.stderr[:300]} {job.stdout[:100]}")
+
+
+def one_at_a_time(test, flags, data, models):
+    """While a training runs, nobody else may write its model; it leaves nothing hidden when it is ended."""
+    model = test.path("alone", "model")
+    train = ["train", *flags, "--steps", 10**6, "--save-every", 5, "--resume", data]
+    job = Job(test, "alone-first", 2, *train, model)
+    job.await_words(44)
+    os.symlink("model", model + "-link")
+    for ranks, words in ((1, [*train, model]), (2, [*train, model + "-link"]),
+                         (1, ["train", *flags, "--seed", 9, data, model]),
+                         (1, ["import", models[0] + "-folder", model])):
+        name, complaints = refused(test, (1, "another run is writing it|is there already", ranks, words))
+        test.verdict(f"while another runs: {name}", complaints)
+    name, complaints = refused(test, (1, "another run is writing it", 1, [*train, model]))
+    if job.process.poll() is not None:
+        complaints = [*complaints, f"the first has ended: {job.said('err')[:300]}"]
+    job.kill()
+    failure = jobs.run(test.command(1, "export", model, model + "-folder"), 60)
+    test.verdict("a second training of one model", [*complaints, *([failure] if failure else [])])
+
+    # What a killed run has left, the next one removes; one that is told to end leaves nothing.
+    complaints = [] if hidden(os.path.dirname(model)) else ["a killed run has left nothing to remove"]
+    job = Job(test, "alone-next", 2, *train, model)
+    job.await_words(44)
+    if len(hidden(os.path.dirname(model))) != 1:
+        complaints.append(f"hidden: {hidden(os.path.dirname(model))}")
+    job.signal(signal.SIGTERM, 0)
+    complaints += job.end(60)
+    if hidden(os.path.dirname(model)):
+        complaints.append(f"SIGTERM leaves {hidden(os.path.dirname(model))}")
+    if checkpoint_step(model) < 5:
+        complaints.append(f"its model is of step {checkpoint_step(model)}")
+    test.verdict("a training that was killed, and one that was ended", complaints)
+
+
+def whole_or_not(test, flags, data, models):
+    """step, export and the saving of a training, with one system call that fails or kills: what a reader finds is of
+    one run."""
+    inject = os.path.join(test.build, "inject")
+    if subprocess.run([inject, "1", "EIO", "none", "true"], check=False).returncode == 98:
+        print("skipped system calls that fail: no process can be traced here")
+        return
+    place = test.path("injected", "place")
+    problems = [os.path.join(HERE, "fixtures", "causal-gqa"), test.path("other-problem")]
+    shutil.copytree(problems[0], problems[1])
+    tokens = np.load(os.path.join(problems[0], "tokens.npy"))
+    np.save(os.path.join(problems[1], "tokens.npy"), (tokens + 1) % tokens.max())
+    train = ["train", *flags, "--save-every", 1, "--resume", data]
+    rng = np.random.default_rng([test.options.seed, 9])
+    for name, old, new, calls in (
+            ("step", ["step", problems[0], place], ["step", problems[1], place], 240),
+            ("export", None, ["export", models[0], place], 200),
+            ("train", ["import", models[0] + "-folder", place], [*train, place], 100)):
+        def run(words, *before):
+            command = test.command(1, *words)
+            at = command.index(test.program)
+            return subprocess.run([*command[:at], *before, *command[at:]], stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True, timeout=60)
+
+        def start(words):
+            """The place as this run leaves it."""
+            shutil.rmtree(os.path.dirname(place))
+            os.mkdir(os.path.dirname(place))
+            return run(words).returncode if words else 0
+
+        complaints = [f"{words[0]} fails" for words in (old, new) if start(words) != 0]
+        after = [relative(place)]
+        start(old)
+        before = relative(place)
+        tried = 0
+        for number in sorted(rng.choice(calls, 5, replace=False) + 1):
+            for fault in ("KILL", "ENOSPC"):
+                if relative(place) != before:
+                    start(old)
+                job = run(new, inject, str(number), fault, "injected")
+                found = relative(place)
+                tried += "inject: " in job.stderr
+                # A training is saved after each of its steps, and each of these is a whole model.
+                if name == "train" and found not in (before, *after):
+                    failure = jobs.run(test.command(1, "export", place, place + "-whole"), 60)
+                    complaints += [f"{fault} at call {number}: {failure}"] if failure else []
+                elif found not in (before, *after):
+                    complaints.append(f"{fault} at call {number}: neither of both runs")
+                if job.returncode == 0 and found == before and before not in after:
+                    complaints.append(f"{fault} at call {number}: exit status 0")
+        if tried < 4:
+            complaints.append(f"only {tried} faults came about")
+        test.verdict(f"{name}: whole or not at all", complaints)
+
+
+def relative(place):
+    """What is at a place, by names in it; None: nothing."""
+    if not os.path.exists(place):
+        return None
+    return {os.path.relpath(path, place): data for path, data in contents(place).items()}
+
+
+def outputs(test, flags, data, models):
+    """stdout that cannot be written: a full disk, and a reader that has gone."""
+    result, model = test.path("out-result"), test.path("out-model")
+    fixture = os.path.join(HERE, "fixtures", "masked")
+    for words in (["train", *flags, data, model], ["generate", "--prompt", "ab", "--count", 5, models[0]],
+                  ["step", fixture, result], ["bench", *flags[:10], "--repeat", 1], ["--help"],
+                  ["train", "--help"]):
+        for ranks in (1, 3):
+            for where in ("full", "gone"):
+                if where == "gone" and "--help" in words:
+                    continue  # SIGPIPE ends it, as any other
+                if os.path.exists(model):
+                    os.remove(model)
+                if where == "full":
+                    out = os.open("/dev/full", os.O_WRONLY)
+                else:
+                    reader, out = os.pipe()
+                    os.close(reader)
+                # mpirun reads what its ranks print, so each of them gets this stdout by itself.
+                command = test.command(ranks, *words)
+                at = command.index(test.program)
+                command[at:at] = ["sh", "-c", f'exec "$@" >&{out}', "sh"] if ranks == 1 else [
+                    "sh", "-c", 'exec "$@" >/dev/full', "sh"]
+                job = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                     timeout=60, pass_fds=[out])
+                os.close(out)
+                complaints = []
+                if job.returncode != 1 or "cannot write to stdout" not in job.stderr:
+                    complaints.append(f"exit status {job.returncode}: {job.stderr[:300]}")
+                if os.path.exists(result):
+                    complaints.append("RESULT is there")
+                if words[0] == "train" and "--help" not in words and not os.path.exists(model):
+                    complaints.append("MODEL is lost")
+                test.verdict(f"{words[0]}, stdout {where}, {ranks} ranks", complaints)
+                if ranks > 1:
+                    break
+
+
+def cut_short(test, flags):
+    """DATA that somebody cuts short during a training is an error of one line, not SIGBUS."""
+    data = write_text(test.path("cut-text"), 200000, 1)
+    job = Job(test, "cut", 2, "train", *flags, "--steps", 10**6, data, test.path("cut-model"))
+    job.await_words(44)
+    os.truncate(data, 3000)
+    complaints = job.end(60)
+    if job.process.returncode != 1 or not re.search(
+            r"^10-transformer: rank \d: .*cut-text: token \[\d+\] is missing; the file has been cut short",
+            job.said("err"), re.M):
+        complaints.append(f"exit status {job.process.returncode}: {job.said('err')[:500]}")
+    test.verdict("DATA is cut short", complaints)
+
+
+def files(test):
+    data = write_text(test.path("text"), 6000, 1)
+    flags = [*SMALL[:-6], "--threads", 1]
+    short, models = [*flags, "--steps", 2], [test.path(f"model-{seed}") for seed in (1, 2)]
+    failures = test.run_batches([(1, ["train", *short, "--seed", seed, data, model])
+                                 for seed, model in enumerate(models)])
+    failures.update(test.run_batches([(1, ["export", model, model + "-folder"]) for model in models]))
+    test.verdict("models", list(failures.values()))
+    eaten(test, short, data, models)
+    one_at_a_time(test, flags, data, models)
+    whole_or_not(test, short, data, models)
+    outputs(test, short, data, models)
+    cut_short(test, flags)
+
+
 def main():
     parts = {"equivalence": equivalence, "curves": curves, "adamw": adamw, "resume": resume,
-             "decoding": decoding, "trouble": trouble, "commands": commands,
+             "decoding": decoding, "trouble": trouble, "files": files, "commands": commands,
              "moving": moving}
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)

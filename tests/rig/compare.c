@@ -7,6 +7,7 @@
 #include "npy.h"
 
 #include <float.h>
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
@@ -355,6 +356,15 @@ static bool parse_number(const char *text, double *number)
     return *end == '\0' && end != text && *number >= 0 && isfinite(*number);
 }
 
+/* The exit code, unless what was printed is lost. */
+static int leave(int exit_code)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return exit_code;
+    fprintf(stderr, "compare: cannot write to stdout: %s\n", strerror(errno));
+    return EXIT_WRONG;
+}
+
 int main(int argc, char **argv)
 {
     static const struct option options[] = {{"only", required_argument, NULL, 'o'},
@@ -366,7 +376,7 @@ int main(int argc, char **argv)
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (option == 'h') {
             fputs(help, stdout);
-            return EXIT_RIGHT;
+            return leave(EXIT_RIGHT);
         }
         if (option == 't' && !parse_number(optarg, &rule.times)) {
             fprintf(stderr, "compare: --times %s: a finite number >= 0 is needed\n", optarg);
@@ -413,5 +423,5 @@ int main(int argc, char **argv)
     bool right = true;
     for (int i = optind + 2; i < argc; i++)
         right &= compare_folder(rule, want, argv[i], chosen);
-    return right ? EXIT_RIGHT : EXIT_WRONG;
+    return leave(right ? EXIT_RIGHT : EXIT_WRONG);
 }

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "npy.h"
+#include "ra_whole.h"
 
 static const char *const help =
     "Usage: problem [flags] PROBLEM\n"
@@ -344,16 +345,28 @@ static void path_of(const struct problem *problem, const char *name, char path[4
         stop(2, "the name of the folder is too long");
 }
 
+static const char *const names[] = {"q", "k", "v", "do", "mask"};
+
 /* Removes every file of a problem, so that a failure leaves none that is half new and half old, and
  * an old mask does not outlive its problem. */
 static void remove_files(const struct problem *problem)
 {
-    static const char *const names[] = {"q", "k", "v", "do", "mask"};
     for (int i = 0; i < 5; i++) {
         char path[4096];
         path_of(problem, names[i], path);
         if (unlink(path) != 0 && errno != ENOENT)
             stop(1, "%s: cannot remove the file of an earlier problem: %s", path, strerror(errno));
+    }
+}
+
+/* Refuses a text that would have to make room for the problem. */
+static void spare_text(const struct problem *problem)
+{
+    for (int i = 0; i < 5; i++) {
+        char path[4096];
+        path_of(problem, names[i], path);
+        if (ra_whole_same(problem->text_path, path))
+            stop(2, "--text %s: is %s, which this problem replaces", problem->text_path, path);
     }
 }
 
@@ -587,6 +600,8 @@ static struct problem parse(int argc, char **argv)
             break;
         case 'h':
             fputs(help, stdout);
+            if (fflush(stdout) != 0)
+                stop(1, "cannot write to stdout: %s", strerror(errno));
             exit(0);
         case ':':
             stop(2, "%s: needs a value; see --help", argv[optind - 1]);
@@ -645,8 +660,10 @@ int main(int argc, char **argv)
 {
     struct problem problem = parse(argc, argv);
     settle(&problem);
-    if (problem.text_path)
+    if (problem.text_path) {
+        spare_text(&problem);
         load_text(&problem);
+    }
     problem.made = allocate(problem.heads * problem.dim, sizeof *problem.made);
     problem.repeated = allocate(problem.heads * problem.dim, sizeof *problem.repeated);
     problem.visible_keys = allocate(problem.keys, sizeof *problem.visible_keys);
