@@ -1563,6 +1563,115 @@ static void try_copies(const char *name)
     }
 }
 
+/* ---- One rounded score. */
+
+/* A sample whose scores are all moved by about `shift`, by the first number of q and k, and whose keys are all
+ * moved by `offset`. Its gradients are added to 0, and its plain twin has an o of its own. */
+static struct sample shifted_sample(const struct problem *p, enum ra_type type, double shift,
+                                    double offset)
+{
+    uint64_t state = p->seed;
+    struct sample s = {.p = p, .truth = shape_of(p, type)};
+    struct truth *t = &s.truth;
+    truth_make_inputs(t, random_normal, 1, &state);
+    double common = number_rounded(type, sqrt(-shift / t->scale));
+    for (int64_t e = 0; e < truth_count(t, Q) && shift != 0; e += t->D)
+        t->x[Q][e] = common;
+    for (int64_t e = 0; e < truth_count(t, K); e++)
+        t->x[K][e] =
+            shift != 0 && e % t->D == 0 ? -common : number_rounded(type, t->x[K][e] + offset);
+    for (enum truth_array a = DQ; a <= DV; a++)
+        t->before[a] = truth_numbers(truth_count(t, a));
+    truth_forward(t);
+    truth_backward(t, NULL);
+    return s;
+}
+
+/* What is added up of a gradient. */
+enum { TWIN, KERNEL, EXACT, SQUARES };
+
+/* The backward from the kernel's own o and lse. Adds up the squares of the errors of the plain twin and of
+ * the kernel, and of what is right. */
+static bool add_squares(const struct kernel *kernel, const struct sample *s,
+                        double squares[DV + 1][SQUARES])
+{
+    struct arrays x;
+    open_arrays(&x, s);
+    struct array *const outputs[] = {&x.dq, &x.dk, &x.dv};
+    bool good = run_forward(kernel, &x, s) &&
+                launched(kernel, s->p, "delta", ra_kernel_delta(&x.kernel, 0)) &&
+                run_backward(kernel, &x, s);
+    for (int i = 0; i < 3 && good; i++) {
+        enum truth_array a = DQ + (enum truth_array)i;
+        unsigned char *image = fetch(outputs[i]);
+        double *got = numbers_of(outputs[i], image);
+        for (int64_t e = 0; e < truth_count(&s->truth, a); e++) {
+            squares[a][TWIN] += pow(s->truth.plain[a][e] - s->truth.x[a][e], 2);
+            squares[a][KERNEL] += pow(got[e] - s->truth.x[a][e], 2);
+            squares[a][EXACT] += pow(s->truth.x[a][e], 2);
+        }
+        free(image);
+        free(got);
+    }
+    close_arrays(&x);
+    return good;
+}
+
+/* Keys with a common component: forward and backward must start from the same rounded scores, or the sum of
+ * ds over the keys is not 0. Gradients err by at most twice what the plain twin errs by, root mean square. A
+ * kernel's tanh is off by up to 2e-7, and so the scores of a soft cap by that times the cap: alike in both
+ * passes, which moves weights, and with them gradients, but not the sum of ds. */
+static void try_shift(enum ra_type type, double shift, double offset, bool capped)
+{
+    static double squares[KERNELS][DV + 1][SQUARES];
+    bool good[KERNELS];
+    struct problem p = ordinary("shifted", 90, 300);
+    p.wide_o = true;
+    p.softcap = capped ? 3 - 2 * shift + 10 * offset : 0;
+    memset(squares, 0, sizeof squares);
+    memset(good, true, sizeof good);
+    for (p.seed = 9700; p.seed < 9704; p.seed++) {
+        p.pieces = p.seed % 2 ? 3 : 1;
+        p.deterministic = p.seed / 2 % 2;
+        struct sample s = shifted_sample(&p, type, shift, offset);
+        for (int k = 0; k < KERNELS; k++)
+            if (kernels[k].type == type && chosen(kernels[k].name, p.name))
+                good[k] = good[k] && add_squares(&kernels[k], &s, squares[k]);
+        forget_sample(&s);
+    }
+    for (int k = 0; k < KERNELS; k++) {
+        if (kernels[k].type != type || !chosen(kernels[k].name, p.name))
+            continue;
+        for (enum truth_array a = DQ; a <= DV && good[k]; a++) {
+            const double *sums = squares[k][a];
+            double moved = 2e-7 * p.softcap, twin = sqrt(sums[TWIN]), error = sqrt(sums[KERNEL]);
+            good[k] = error <= 2 * twin + 2 * moved * sqrt(sums[EXACT]) ||
+                      wrong(&kernels[k], &p,
+                            "scores moved by %g, keys by %g: %s errs by %.3g times what the plain "
+                            "twin does, which is %.3g of its size",
+                            shift, offset, truth_names[a], error / twin, twin / sqrt(sums[EXACT]));
+        }
+        verdict_count(good[k]);
+    }
+}
+
+static void try_shifted(void)
+{
+    static const double shifts[] = {0, -10, -100, -1000, -10000, -60000}, offsets[] = {100, 1000};
+    for (int t = 0; t < 3; t++) {
+        bool asked = false;
+        for (int k = 0; k < KERNELS; k++)
+            asked =
+                asked || (kernels[k].type == float_types[t] && chosen(kernels[k].name, "shifted"));
+        for (int i = 0; i < 12 && asked; i++)
+            try_shift(float_types[t], shifts[i / 2], 0, i % 2);
+
+        /* 16 bits cannot hold a small number beside a large one. */
+        for (int i = 0; i < 4 && asked && float_types[t] == RA_FLOAT32; i++)
+            try_shift(RA_FLOAT32, 0, offsets[i / 2], i % 2);
+    }
+}
+
 int main(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
@@ -1600,6 +1709,7 @@ int main(int argc, char **argv)
     try_dims();
     try_carries();
     try_repeats();
+    try_shifted();
     try_small_shared_memory();
     for (int k = 0; k < KERNELS; k++)
         if (worst[k] > 0)
