@@ -157,12 +157,17 @@ def same_rank(N, M, ranks, layout, bucket):
 
 def product(a, b):
     """The product of two matrices. In float32 every sum is taken one term after the other, as in the
-    plainest loop: a library would choose an order of its own, and another one on the next machine."""
+    plainest loop: a library would choose an order of its own, and another one on the next machine.
+    As many rows at a time as leave their sums in the processor's cache."""
     if a.dtype == np.float64:
         return a @ b
     out = np.zeros((a.shape[0], b.shape[1]), a.dtype)
-    for c in range(a.shape[1]):
-        out += a[:, c : c + 1] * b[c]
+    rows = max(1, 2**15 // b.shape[1])
+    for first in range(0, len(a), rows):
+        sums = out[first : first + rows]
+        columns = np.ascontiguousarray(a[first : first + rows].T)
+        for c in range(len(columns)):
+            sums += columns[c][:, None] * b[c]
     return out
 
 
@@ -235,9 +240,14 @@ def magnitudes(q, k, v, d_out, visible, scale, softcap, exact):
         slope = 1 - tanh**2
         e = 1 + slope * e + np.abs(s)
 
-    # |v_j - o_i| would be an array (N, M, D); a dimension at a time is enough.
-    spread = np.stack([(p * e * np.abs(v[None, :, c] - o[:, None, c])).sum(axis=1)
-                       for c in range(v.shape[1])], axis=1)
+    # |v_j - o_i| would be an array (N, M, D); a dimension at a time is enough, and of so many rows as the
+    # processor's cache holds.
+    spread, rows = np.empty_like(o), max(1, 2**17 // len(v))
+    for first in range(0, len(o), rows):
+        some = slice(first, first + rows)
+        weight = p[some] * e[some]
+        for c in range(v.shape[1]):
+            spread[some, c] = (weight * np.abs(v[:, c] - o[some, c : c + 1])).sum(axis=1)
     result = {"o": p @ np.abs(v) + spread, "lse": 1 + (p * e).sum(axis=1) + lse}
     if d_out is None:
         return result
