@@ -161,15 +161,18 @@ def pack(folder, path):
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
 
-    temporary = f"{path}.{os.getpid()}"
+    number, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".")
     try:
-        with open(temporary, "wb") as out:
+        with open(number, "wb") as out:
             out.write(struct.pack("<Q", len(text)) + text)
             for name in order:
                 little = arrays[name].dtype.newbyteorder("<")
                 out.write(np.asarray(arrays[name], little, order="C").tobytes())
             out.flush()
             os.fsync(out.fileno())
+            mask = os.umask(0)
+            os.umask(mask)
+            os.fchmod(out.fileno(), 0o666 & ~mask)  # mkstemp lets nobody else read
         os.replace(temporary, path)
     finally:
         if os.path.exists(temporary):
