@@ -736,6 +736,11 @@ def refusals(test):
 
     with open(used, "rb") as file:
         content = file.read()
+    copies = iter(range(100))
+
+    def own():  # a run that goes on with a model locks it, and others run at the same time
+        return write(f"own-{next(copies)}/used", content)
+
     with open(text, "rb") as file:
         edited = file.read()
     edited = edited[:77] + bytes([edited[77] ^ 1]) + edited[78:]
@@ -813,13 +818,13 @@ def refusals(test):
         (1, "rows.npy: row 2 has no two tokens", 2, ["train", "--steps", 1, rows, model]),
         (1, "length = 40: .*rows.npy has rows of 9 tokens.* must be 8", 2, ["train", *small, rows, model]),
         (1, "3 axes", 1, ["train", *small, test.path("axes.npy"), model]),
-        (1, "another --accumulate", 2, ["train", *small, "--accumulate", 2, "--resume", text, used]),
-        (1, "used: is there already; give --resume", 1, ["train", *small, text, used]),
-        (1, "used: is there already; give --resume", 3, ["train", *small, text, used]),
-        (1, "another --rate", 3, ["train", *small, "--rate", 0.02, "--resume", text, used]),
-        (1, "another DATA", 1, ["train", *small, "--resume", write("other", b"a" * 5000), used]),
-        (1, "another DATA", 2, ["train", *small, "--resume", write("edited", edited), used]),
-        *[(1, f"used has another {words[0]}", 1, ["train", *small, *words, "--resume", text, used])
+        (1, "another --accumulate", 2, ["train", *small, "--accumulate", 2, "--resume", text, own()]),
+        (1, "used: is there already; give --resume", 1, ["train", *small, text, own()]),
+        (1, "used: is there already; give --resume", 3, ["train", *small, text, own()]),
+        (1, "another --rate", 3, ["train", *small, "--rate", 0.02, "--resume", text, own()]),
+        (1, "another DATA", 1, ["train", *small, "--resume", write("other", b"a" * 5000), own()]),
+        (1, "another DATA", 2, ["train", *small, "--resume", write("edited", edited), own()]),
+        *[(1, f"used has another {words[0]}", 1, ["train", *small, *words, "--resume", text, own()])
           for words in (("--dim", 16), ("--depth", 3, "--lookback", "none"), ("--vocabulary", 300), ("--tied",),
                         ("--softcap", 3), ("--ff-mult", 2), ("--lookback", "16,17"),
                         ("--head-map", "interleaved"))],
