@@ -59,14 +59,10 @@ def is_left(program):
 def run(ranks, flags, victim=None, inject=()):
     """Runs a stage, one rank behind these words of inject.c. Returns its exit code and stderr."""
     program = BUILD / ("03-ring" if ranks > 1 else "02-flash")
-    command = []
-    for rank in range(ranks):
-        command += [":"] if rank else []
-        command += ["-n", "1"] if ranks > 1 else []
-        command += inject if rank == victim else []
-        command += [program, *flags, PROBLEM, RESULT]
+    command = [*inject, program, *flags, PROBLEM, RESULT]
     if ranks > 1:
-        command = ["mpirun", "--oversubscribe", *command]
+        choose = f'[ "$OMPI_COMM_WORLD_RANK" = "{victim}" ] || shift {len(inject)}; exec "$@"'
+        command = ["mpirun", "--oversubscribe", "-n", str(ranks), "sh", "-c", choose, "sh", *command]
     said = WORK / "stderr"
     with open(WORK / "stdout", "w") as out, open(said, "w") as err:
         process = subprocess.Popen(command, stdout=out, stderr=err, stdin=subprocess.DEVNULL,
