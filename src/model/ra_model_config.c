@@ -427,7 +427,7 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
         {"auto_shard_seq", ORIGINAL, .flag = &x.sharded, .optional = true},
         {"force_regular_attn", ORIGINAL, .flag = &x.plain},
         {"use_cuda_kernel", ORIGINAL, .flag = &x.kernel, .optional = true},
-        {NULL},
+        {0},
     };
     char reason[RA_ERROR_SIZE];
     ra_model_config_init(config);
