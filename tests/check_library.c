@@ -1215,6 +1215,132 @@ START_TEST(large_lse)
 }
 END_TEST
 
+/* Moves all scores by about `shift`, by the first number of q and k, and all keys by `offset`. Then finds what
+ * is right. */
+static void share_component(struct problem *p, double shift, double offset)
+{
+    int64_t D = p->truth.D;
+    double common = number_rounded(p->config.type, sqrt(fabs(shift) * sqrt((double)D)));
+    for (int64_t e = 0; e < truth_count(&p->truth, Q) && shift != 0; e += D)
+        p->truth.x[Q][e] = common;
+    for (int64_t e = 0; e < truth_count(&p->truth, K); e++)
+        p->truth.x[K][e] = shift != 0 && e % D == 0
+                               ? -common
+                               : number_rounded(p->config.type, p->truth.x[K][e] + offset);
+    solve(p);
+}
+
+/* Adds up the squares of the errors of a plain program in float32, and of a run. */
+static void add_squares(const struct problem *p, const struct run *run, enum truth_array t,
+                        double squares[2])
+{
+    for (int64_t e = 0; e < truth_count(&p->truth, t); e++) {
+        squares[0] += pow(p->truth.plain[t][e] - p->truth.x[t][e], 2);
+        squares[1] += pow(run->got[t][e] - p->truth.x[t][e], 2);
+    }
+}
+
+static const char *const sets[] = {"avx512", "avx2", "sse2", "neon"};
+
+/* What all keys have in common moves all scores of a row alike, and no gradient: on each instruction set and
+ * on any number of ranks they err by at most twice what those of a plain program err by, root mean square.
+ * See the test of this name in check_tile. */
+START_TEST(common_component)
+{
+    static const double cases[][2] = {{-1000, 0}, {-60000, 0}, {0, 1000}};
+    for (int i = 0; i < 2 * COUNT(cases); i++) {
+        const double *moved = cases[i / 2];
+        double squares[COUNT(sets)][ARRAYS][2] = {{{0}}};
+        for (unsigned seed = 0; seed < 3; seed++) {
+            /* A scale that is a power of 2 would round nothing: not D = 64. */
+            struct problem p = {.config = shape(1, 30, 300, 2, 1, 48), .ranks = _i, .seed = seed};
+            p.config.softcap = i % 2 ? 3 - 2 * moved[0] + 10 * moved[1] : 0;
+            p.config.layout = seed % 2 ? RA_STRIPED : RA_CONTIGUOUS;
+            p.config.tile_keys = seed == 2 ? 64 : 0;
+            prepare(&p);
+            share_component(&p, moved[0], moved[1]);
+            for (int set = 0; set < COUNT(sets); set++) {
+                if (!ra_vector_find(sets[set]))
+                    continue;
+                setenv("RA_VECTOR", sets[set], 1);
+                struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE);
+                for (int t = DQ; t < ARRAYS; t++)
+                    add_squares(&p, &run, t, squares[set][t]);
+                clear_run(&run);
+                unsetenv("RA_VECTOR");
+            }
+            clear(&p);
+        }
+        for (int set = 0; set < COUNT(sets); set++)
+            for (int t = DQ; t < ARRAYS; t++)
+                ck_assert_msg(squares[set][t][1] <= 4 * squares[set][t][0],
+                              "%s, scores moved by %g, keys by %g, %s: %s errs by %.3g times what "
+                              "a plain program does",
+                              sets[set], moved[0], moved[1], i % 2 ? "soft cap" : "no cap",
+                              truth_names[t], sqrt(squares[set][t][1] / squares[set][t][0]));
+    }
+}
+END_TEST
+
+/* A query that sees one key of many, by a window or a mask: o is that key's v, whatever the score, and dq and
+ * dk are exactly 0. */
+START_TEST(one_key)
+{
+    for (int i = 0; i < 12 * COUNT(sets); i++) {
+        const char *set = sets[i / 12];
+        if (!ra_vector_find(set))
+            continue;
+        setenv("RA_VECTOR", set, 1);
+        struct problem p = {.config = shape(2, 70, 70, 2, 1, i % 2 ? 33 : 64),
+                            .ranks = _i,
+                            .size = 20,
+                            .masking = i / 2 % 2 ? LAST_SEEN : NO_MASK,
+                            .seed = (unsigned)i};
+        p.config.type = (enum ra_type)(RA_FLOAT32 + i / 4 % 3);
+        p.config.layout = i % 2 ? RA_ZIGZAG : RA_STRIPED;
+        p.config.causal = p.masking == NO_MASK;
+        p.config.lookback = p.config.causal ? 0 : RA_NO_LOOKBACK;
+        p.config.softcap = i % 3 ? 0 : 5;
+        prepare(&p);
+        struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE);
+        judge_run(&p, &run);
+        unsetenv("RA_VECTOR");
+        for (int t = DQ; t <= DK; t++)
+            for (int64_t e = 0; e < truth_count(&p.truth, t); e++)
+                if (!(run.got[t][e] == 0))
+                    ck_abort_msg("%s, type %d: %s is %g", set, p.config.type, truth_names[t],
+                                 run.got[t][e]);
+        clear_run(&run);
+        clear(&p);
+    }
+}
+END_TEST
+
+/* Beside arrays of 16 bits o may be float32, as the reference recommends: delta is made of o. dq is then as
+ * good as a plain program's in float32, and some hundred times as good as that of a rounded o. */
+START_TEST(o_in_float32)
+{
+    double squares[2][2] = {{0}};
+    for (int narrow = 0; narrow < 2; narrow++) {
+        struct problem p = {.config = shape(1, 64, 512, 1, 1, 64), .seed = 5};
+        p.config.type = _i ? RA_BFLOAT16 : RA_FLOAT16;
+        p.wide[O] = p.wide[DQ] = p.wide[DK] = p.wide[DV] = true;
+        prepare(&p);
+        share_component(&p, -10, 0);
+        p.wide[O] = !narrow;
+        struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE);
+        add_squares(&p, &run, DQ, squares[narrow]);
+        clear_run(&run);
+        clear(&p);
+    }
+    ck_assert_msg(squares[0][1] <= 4 * squares[0][0],
+                  "dq errs by %g times what a plain program does",
+                  sqrt(squares[0][1] / squares[0][0]));
+    ck_assert_msg(squares[1][1] >= 100 * 100 * squares[0][1],
+                  "a rounded o costs a factor of %g only", sqrt(squares[1][1] / squares[0][1]));
+}
+END_TEST
+
 /* Rounding happens once, at the end: the 16-bit outputs are those of float32, rounded. */
 START_TEST(rounded_once)
 {
@@ -3917,6 +4043,7 @@ int main(void)
     tcase_add_test(cases, empty_arrays);
     tcase_add_loop_test(cases, strides_of_empty_arrays, 0, 2);
     tcase_add_loop_test(cases, large_lse, 0, 2);
+    tcase_add_loop_test(cases, o_in_float32, 0, 2);
     tcase_add_test(cases, any_byte_is_true);
     cases = add_cases(suite, "threads");
     tcase_add_loop_test(cases, threads_of_a_rank, 0, 12);
@@ -3925,6 +4052,8 @@ int main(void)
     tcase_add_test(cases, instruction_sets);
     cases = add_cases(suite, "rings");
     tcase_add_loop_test(cases, rings, 0, 3 * COUNT(ring_sizes));
+    tcase_add_loop_test(cases, common_component, 0, 5);
+    tcase_add_loop_test(cases, one_key, 0, 5);
     tcase_add_loop_test(cases, lookbacks, 0, 6);
     tcase_add_loop_test(cases, stripes_of_vectors, 0, 2);
     tcase_add_loop_test(cases, masked_ranks, 0, 12);

@@ -191,7 +191,7 @@ struct ra_arrays {
 
 /* o = softmax over the keys that each query sees, of their scores, times v; lse = log of the sum
  * of exp(score). A query that sees nothing gets o = 0 and lse = -inf; one that sees a key with a score
- * that is NaN, or beyond 2.3e38 in size, gets NaN. Nothing of a key reaches a query that does
+ * that is NaN, or beyond 3.4e38 in size, gets NaN. Nothing of a key reaches a query that does
  * not see it. (GPUs differ in details: see Limits in the reference.) All ranks of a ring call it
  * together. Reads q, k, v and mask, writes o and lse.
  *
