@@ -58,6 +58,7 @@ struct problem {
     bool heads_first;        /* arrays are (B, heads, rows, D), not (B, rows, heads, D) */
     enum { NO_MASK, RANDOM, NONE_OF_BATCH_0, NONE_OF_RANK_0, LAST_ALONE } mask;
     bool nan_behind_mask;
+    bool common; /* all scores are moved by about -1,000, by the first number of q and k */
 };
 
 static struct problem usual(int64_t queries, int64_t keys)
@@ -116,6 +117,11 @@ static void make_inputs(struct work *work, int ring)
     struct truth *t = &work->truth;
     uint64_t state = (uint64_t)ring;
     truth_make_inputs(t, random_number, 1, &state);
+    double common = (float)sqrt(1000 / t->scale);
+    for (int64_t e = 0; e < truth_count(t, Q) && work->problem->common; e += t->D)
+        t->x[Q][e] = common;
+    for (int64_t e = 0; e < truth_count(t, K) && work->problem->common; e += t->D)
+        t->x[K][e] = -common;
     if (work->problem->mask == NO_MASK)
         return;
     t->x[MASK] = truth_numbers(t->B * t->M);
@@ -203,6 +209,20 @@ static void judge(const struct work *work, enum truth_array a)
                work->rows[side_of(a)], work->positions[side_of(a)], got);
     PMPI_Allreduce(MPI_IN_PLACE, got, (int)count, MPI_DOUBLE, MPI_SUM, ring_comm);
     EXPECT(truth_judge(t, a, got, text) <= 1, "%s", text);
+
+    /* What all keys have in common moves no gradient: see the test of this name in check_tile. */
+    double squares[2] = {0};
+    for (int64_t e = 0; e < count && a >= DQ && work->problem->common; e++) {
+        squares[0] += pow(t->plain[a][e] - t->x[a][e], 2);
+        squares[1] += pow(got[e] - t->x[a][e], 2);
+    }
+    EXPECT(squares[1] <= 4 * squares[0], "%s errs by %g times what a plain program does",
+           truth_names[a], sqrt(squares[1] / squares[0]));
+
+    /* A query that sees itself alone has no gradient of scores. */
+    bool alone = t->causal && t->lookback == 0 && t->N == t->M;
+    for (int64_t e = 0; e < count && alone && (a == DQ || a == DK); e++)
+        EXPECT(got[e] == 0, "one key, but %s is %g", truth_names[a], got[e]);
     free(got);
 }
 
@@ -294,6 +314,17 @@ static void test_scores(void)
     problem.config.scale = 20;
     solve_layouts(problem);
     problem.config.softcap = 3;
+    solve_layouts(problem);
+}
+
+static void test_common_component(void)
+{
+    struct problem problem = usual(40, 40);
+    problem.common = true;
+    solve_layouts(problem);
+    problem.config.softcap = 2000;
+    solve_layouts(problem);
+    problem.config.lookback = 0;
     solve_layouts(problem);
 }
 
@@ -494,15 +525,22 @@ static void test_lost_rank(void)
 
 int main(int argc, char **argv)
 {
-    static const struct verdict_test tests[] = {
-        {"causal", test_causal},      {"all see all", test_all_see_all},
-        {"lookback", test_lookback},  {"masks", test_masks},
-        {"few rows", test_few_rows},  {"scores", test_scores},
-        {"heads", test_heads},        {"ways", test_ways},
-        {"random", test_random},      {"bits", test_bits},
-        {"messages", test_messages},  {"observer", test_observer},
-        {"refusals", test_refusals},  {"wrong arrays", test_wrong_arrays},
-        {"lost rank", test_lost_rank}};
+    static const struct verdict_test tests[] = {{"causal", test_causal},
+                                                {"all see all", test_all_see_all},
+                                                {"lookback", test_lookback},
+                                                {"masks", test_masks},
+                                                {"few rows", test_few_rows},
+                                                {"scores", test_scores},
+                                                {"heads", test_heads},
+                                                {"ways", test_ways},
+                                                {"random", test_random},
+                                                {"bits", test_bits},
+                                                {"common component", test_common_component},
+                                                {"messages", test_messages},
+                                                {"observer", test_observer},
+                                                {"refusals", test_refusals},
+                                                {"wrong arrays", test_wrong_arrays},
+                                                {"lost rank", test_lost_rank}};
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
