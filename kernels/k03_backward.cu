@@ -200,12 +200,14 @@ RA_DEVICE void weigh_scores(const struct backward &f, float (&s)[Shape::Rows][Sh
             float weight[2];
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                float &score = s[i / 2][j][i % 2 * 2 + e], slope = 1;
+                float &score = s[i / 2][j][i % 2 * 2 + e], slope = 1, factor = f.factor;
                 if (!Whole && f.x.score.softcap > 0) {
                     score = ra_tanh(score * f.inside);
                     slope = 1 - score * score;
+                    score = __fmul_rn(score, factor); /* rounded, as in the forward */
+                    factor = 1;
                 }
-                weight[e] = ra_exp2(score * f.factor - lse[i]);
+                weight[e] = ra_exp2(score * factor - lse[i]);
 
                 /* A hidden key may have any score: its weight may be inf until now. */
                 int column = 8 * j + e;

@@ -151,8 +151,9 @@ RA_DEVICE void weigh_capped(float (&s)[Columns / 8][4], float (&dp)[Columns / 8]
             float base = e % 2 ? pair.y : pair.x;
             s[j][e] = ra_tanh(s[j][e] * f.inside);
             dp[j][e] = (dp[j][e] - base) * (1 - s[j][e] * s[j][e]) + base;
+            s[j][e] = __fmul_rn(s[j][e], f.factor); /* rounded, as in the forward */
         }
-    weigh<Columns>(s, f.factor, lse2);
+    weigh<Columns>(s, 1, lse2);
 }
 
 /* What a query does not see has weight 0; until now it may be anything, and its dp too: 0 times NaN is

@@ -22,12 +22,13 @@ struct forward_tile : tile<Type_, Dim_, Warps_> {
 /* What the launcher works out once for all threads. */
 struct forward {
     struct ra_kernel x;
-    float factor;    /* a score times this is its power of two */
-    float over_cap;  /* 1 / soft cap */
-    bool plain;      /* that is all: no soft cap, and factor > 0 */
-    bool chunks;     /* rows of q, k and v can be read 16 bytes at a time */
-    bool pairs;      /* rows of o and the carry can be reached two numbers at a time */
-    int tiles;       /* of query rows */
+    float factor; /* a score times this is its power of two */
+    bool plain;   /* that is all: no soft cap, and factor > 0. Otherwise cap_scores comes before: */
+    float before; /* scores are multiplied by this, and with a soft cap their tanh is */
+    float inside; /* with a soft cap: q . k times this goes into the tanh */
+    bool chunks;  /* rows of q, k and v can be read 16 bytes at a time */
+    bool pairs;   /* rows of o and the carry can be reached two numbers at a time */
+    int tiles;    /* of query rows */
     int group, sets; /* H / G; of key/value heads that go together */
 };
 
@@ -61,8 +62,9 @@ template <class Shape> RA_DEVICE struct task task_of(const struct forward &f, in
     return task;
 }
 
-/* A soft cap, or a scale that is not positive: turns products q . k into powers of two, so that the
- * factor is 1. */
+/* A soft cap: turns products q . k into powers of two, so that the factor is 1. They are rounded here and
+ * nowhere else, as in the backward: both passes weigh a pair by the same number. A scale that is not positive:
+ * changes the sign, which rounds nothing. */
 template <class Shape> RA_DEVICE void cap_scores(typename Shape::Scores &s, const struct forward &f)
 {
     constexpr int Keys = Shape::Keys;
@@ -70,8 +72,7 @@ template <class Shape> RA_DEVICE void cap_scores(typename Shape::Scores &s, cons
 #pragma unroll
     for (int e = 0; e < Shape::Blocks * Keys / 2; e++) {
         float &score = s[e / (Keys / 2)][e % (Keys / 2) / 4][e % 4];
-        score *= f.x.score.scale;
-        score = RA_LOG2E * (cap > 0 ? cap * ra_tanh(score * f.over_cap) : score);
+        score = __fmul_rn(f.before, cap > 0 ? ra_tanh(score * f.inside) : score);
     }
 }
 
@@ -307,10 +308,12 @@ static inline struct forward prepare_forward(const struct ra_kernel *x, int rows
 {
     struct forward f;
     f.x = *x;
-    float factor = x->score.scale * RA_LOG2E;
-    f.plain = x->score.softcap == 0 && factor > 1e-30f;
-    f.factor = f.plain ? factor : 1;
-    f.over_cap = x->score.softcap > 0 ? 1 / x->score.softcap : 0;
+    float cap = x->score.softcap, factor = RA_LOG2E * (cap > 0 ? cap : x->score.scale);
+    bool negative = cap == 0 && factor < -1e-30f;
+    f.plain = cap == 0 && factor > 1e-30f;
+    f.factor = f.plain ? factor : negative ? -factor : 1;
+    f.before = negative ? -1 : factor;
+    f.inside = cap > 0 ? x->score.scale / cap : 0;
     f.chunks =
         ra_in_chunks(x->q, x->dim) && ra_in_chunks(x->k, x->dim) && ra_in_chunks(x->v, x->dim);
     f.pairs = (!x->last || in_pairs(x->o, x->dim)) &&

@@ -1574,12 +1574,13 @@ static struct sample shifted_sample(const struct problem *p, enum ra_type type, 
     struct sample s = {.p = p, .truth = shape_of(p, type)};
     struct truth *t = &s.truth;
     truth_make_inputs(t, random_normal, 1, &state);
-    double common = number_rounded(type, sqrt(-shift / t->scale));
+    double common = number_rounded(type, sqrt(-shift / fabs(t->scale)));
+    double of_keys = t->scale > 0 ? -common : common;
     for (int64_t e = 0; e < truth_count(t, Q) && shift != 0; e += t->D)
         t->x[Q][e] = common;
     for (int64_t e = 0; e < truth_count(t, K); e++)
         t->x[K][e] =
-            shift != 0 && e % t->D == 0 ? -common : number_rounded(type, t->x[K][e] + offset);
+            shift != 0 && e % t->D == 0 ? of_keys : number_rounded(type, t->x[K][e] + offset);
     for (enum truth_array a = DQ; a <= DV; a++)
         t->before[a] = truth_numbers(truth_count(t, a));
     truth_forward(t);
@@ -1617,17 +1618,21 @@ static bool add_squares(const struct kernel *kernel, const struct sample *s,
     return good;
 }
 
+/* What else there is to scores: nothing, a soft cap, or a negative scale. */
+enum { ALONE, CAPPED, NEGATIVE, KINDS };
+
 /* Keys with a common component: forward and backward must start from the same rounded scores, or the sum of
  * ds over the keys is not 0. Gradients err by at most twice what the plain twin errs by, root mean square. A
  * kernel's tanh is off by up to 2e-7, and so the scores of a soft cap by that times the cap: alike in both
  * passes, which moves weights, and with them gradients, but not the sum of ds. */
-static void try_shift(enum ra_type type, double shift, double offset, bool capped)
+static void try_shift(enum ra_type type, double shift, double offset, int kind)
 {
     static double squares[KERNELS][DV + 1][SQUARES];
     bool good[KERNELS];
     struct problem p = ordinary("shifted", 90, 300);
     p.wide_o = true;
-    p.softcap = capped ? 3 - 2 * shift + 10 * offset : 0;
+    p.softcap = kind == CAPPED ? 3 - 2 * shift + 10 * offset : 0;
+    p.scale_times = kind == NEGATIVE ? -1 : 1;
     memset(squares, 0, sizeof squares);
     memset(good, true, sizeof good);
     for (p.seed = 9700; p.seed < 9704; p.seed++) {
@@ -1663,12 +1668,12 @@ static void try_shifted(void)
         for (int k = 0; k < KERNELS; k++)
             asked =
                 asked || (kernels[k].type == float_types[t] && chosen(kernels[k].name, "shifted"));
-        for (int i = 0; i < 12 && asked; i++)
-            try_shift(float_types[t], shifts[i / 2], 0, i % 2);
+        for (int i = 0; i < 6 * KINDS && asked; i++)
+            try_shift(float_types[t], shifts[i / KINDS], 0, i % KINDS);
 
         /* 16 bits cannot hold a small number beside a large one. */
-        for (int i = 0; i < 4 && asked && float_types[t] == RA_FLOAT32; i++)
-            try_shift(RA_FLOAT32, 0, offsets[i / 2], i % 2);
+        for (int i = 0; i < 2 * KINDS && asked && float_types[t] == RA_FLOAT32; i++)
+            try_shift(RA_FLOAT32, 0, offsets[i / KINDS], i % KINDS);
     }
 }
 
