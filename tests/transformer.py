@@ -919,7 +919,8 @@ def differs(test, number, text, models, fixture, case):
             change(folder)
         job += [*([":", "-n", "1"] if host else []), "-wdir", os.path.abspath(folder),
                 os.path.abspath(test.program), *map(str, command)]
-    done = subprocess.run(job, stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=60)
+    done = subprocess.run(job, stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=60,
+                          errors="replace")
     own = [line for line in done.stderr.splitlines() if line.startswith("10-transformer: ")]
     good = done.returncode == 1 and len(own) == 1 and re.search(words, own[0]) and not done.stdout
     return f"hosts: {words}", "" if good else f"exit status {done.returncode}, {own}, {done.stdout[:100]}"
