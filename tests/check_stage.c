@@ -279,6 +279,9 @@ static struct running start(void (*prepare)(void), const char *const *arguments)
             close(out[end]);
             close(err[end]);
         }
+        /* A shell lets what it starts in the background ignore these. */
+        signal(SIGINT, SIG_DFL);
+        signal(SIGQUIT, SIG_DFL);
         alarm(SECONDS);
         setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
         if (prepare)
