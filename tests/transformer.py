@@ -6,6 +6,7 @@
 The parts, all of them unless some are named:
 
     equivalence   one step: logits, loss and every gradient, against tests/rig/model_oracle.py
+    shifts        one step, where all keys have much in common
     curves        the loss of one training on all ranks and layouts, and the bits of --recompute
     adamw         some steps of training, also on padded rows and in micro-batches, against the oracle and
                   AdamW in float64
@@ -25,6 +26,7 @@ import argparse
 import concurrent.futures
 import glob
 import json
+import math
 import os
 import re
 import shlex
@@ -270,6 +272,59 @@ def equivalence(test):
         worst = max(worst, error)
         test.verdict(f"{name}: {shlex.join(test.command(ranks, *words))}", complaints)
     print(f"equivalence: {len(runs)} runs, the worst error is {worst:.1e} of {TOLERANCE:g}")
+
+
+def shifted(shift, seed):
+    """A problem whose keys have a number in common, which moves all scores of its layer by about `shift`: the
+    first of each head, of which all queries have the opposite. Tokens are as long as each other, have their
+    first number in common, and positions turn nothing."""
+    config = model_oracle.checked({key: row[0] for key, row in model_oracle.KEYS.items()} | dict(
+        depth=1, heads=2, dim=32, dim_head=48, num_tokens=40, length=150, batch=2, rotary_scale=1e12))
+    problem = model_oracle.make(config, seed)
+    weights = problem[1]
+    table, qkv = weights["token_emb.weight"], weights["layers.0.0.to_qkv.1.weight"]
+    table[:, 0] = 4
+    table[:, 1:] *= 5 / np.linalg.norm(table[:, 1:], axis=1, keepdims=True)
+    normed = model_oracle.rms_norm(table[:1], weights["layers.0.0.to_qkv.0.gamma"])[0, 0]
+    common = math.sqrt(-shift * math.sqrt(48)) / normed
+    for head in range(4):  # two of queries, and two of keys
+        qkv[48 * head] = 0
+        qkv[48 * head, 0] = common if head < 2 else -common
+    for name in weights:
+        weights[name] = weights[name].astype(np.float32).astype(np.float64)
+    return problem
+
+
+def shifts(test):
+    """Forward and backward must weigh a pair by the same rounded score: then the sum of ds over keys is 0, and
+    what keys have in common is no matter. Gradients err by at most twice what they err by if attention alone is
+    computed in plain float32, and by what one step may be off."""
+    runs, truths = [], []
+    for shift in (-100, -1000, -60000):
+        problem = shifted(shift, [test.options.seed, -shift])
+        folder = test.path("problems", f"shifted{shift}")
+        model_oracle.save_problem(folder, *problem)
+        exact, in_double = model_oracle.solve(*problem)[2], model_oracle.attention
+        model_oracle.attention = lambda *a: {name: array.astype(np.float64) for name, array in
+                                             in_double(*a[:-1], np.float32).items()}
+        twin = model_oracle.solve(*problem)[2]
+        model_oracle.attention = in_double
+        for ranks, flags in (1, []), (2, ["--gather"]), (3, ["--layout", "striped"]):
+            if test.options.ranks in (None, ranks):
+                result = test.path("results", f"shifted{shift}-{ranks}")
+                runs.append((ranks, ["step", *flags, folder, result]))
+                truths.append((exact, twin))
+    failures = test.run_batches(runs)
+    for place, ((ranks, words), (exact, twin)) in enumerate(zip(runs, truths)):
+        complaints = [failures[place]] if place in failures else []
+        for name in exact if not complaints else ():
+            got = np.load(os.path.join(words[-1], "gradients", name + ".npy"))
+            size, error, plain = (np.sqrt((array ** 2).mean()) for array in
+                                  (exact[name], got - exact[name], twin[name] - exact[name]))
+            if not error <= 2 * plain + TOLERANCE * size:
+                complaints.append(f"{name}: off by {error / size:.1e} of its size, in plain float32 by "
+                                  f"{plain / size:.1e}")
+        test.verdict(shlex.join(test.command(ranks, *words)), complaints)
 
 
 # ---- Training ----
@@ -1308,7 +1363,7 @@ def files(test):
 
 
 def main():
-    parts = {"equivalence": equivalence, "curves": curves, "adamw": adamw, "resume": resume,
+    parts = {"equivalence": equivalence, "shifts": shifts, "curves": curves, "adamw": adamw, "resume": resume,
              "decoding": decoding, "trouble": trouble, "files": files, "commands": commands,
              "moving": moving}
     parser = argparse.ArgumentParser(description=__doc__,
