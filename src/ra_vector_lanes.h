@@ -130,7 +130,7 @@ INLINE lanes weight_lanes(lanes x)
     return (lanes)((lane_bits)p & ~(x < all_lanes(-0x1.5d589ep6f)));
 }
 
-/* The same for any x: what is 2^127.5 and more is infinite. */
+/* exp(x) for any x; results of 2^127.5 and more are infinite. See weight_lanes. */
 INLINE lanes exp_lanes(lanes x)
 {
     return weight_lanes(smaller(all_lanes(89), x));

@@ -67,9 +67,9 @@ int64_t ra_type_bytes(enum ra_type type);
 void ra_config_init(struct ra_config *config, size_t size);
 
 /* config->field = value, with the field's name as text, for all fields but size, begun, observe, observer
- * and device. An enum is its number, a bool 0 or 1; a lookback of infinity is no limit. RA_INVALID, and
- * nothing is set: there is no such field, or it cannot hold this value. Whether the value is good,
- * ra_plan_create says. */
+ * and device. An enum is its number, a bool 0 or 1; a lookback of infinity is no limit. RA_INVALID, with
+ * nothing set, if there is no such field or it cannot hold this value. ra_plan_create checks whether the
+ * value is good. */
 RA_CHECKED enum ra_status ra_config_set(struct ra_config *config, const char *field, double value,
                                         char error[RA_ERROR_SIZE]);
 

@@ -54,7 +54,7 @@ static int64_t file_bytes(int64_t text, int64_t numbers, bool trained)
     return (int64_t)sizeof(struct head) + text + (trained ? 3 : 1) * numbers * 4 + 8;
 }
 
-/* Can a training have come so far? Also a file whose checksum is right may say that it has not. */
+/* Whether a training can be there. Even a file whose checksum is right may hold impossible numbers. */
 static bool is_training(const struct head *head)
 {
     const struct ra_training *x = &head->training;
@@ -99,9 +99,8 @@ static enum ra_status open_file(const char *path, struct stream *stream, struct 
         return ra_refuse(error, "%.200s: is damaged: it must have %" PRId64 " bytes", path, bytes);
     if (!is_training(head))
         return ra_refuse(error,
-                         "%.200s: is damaged: step %" PRId64 " of %" PRId64
-                         ", or another number of "
-                         "its training, cannot be",
+                         "%.200s: is damaged: a number of its training, at step %" PRId64
+                         " of %" PRId64 ", cannot be right",
                          path, head->training.step, head->training.steps);
     return RA_OK;
 }

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include "ra_clock.h"
 
-/* ---- The roll. A collective tells nobody who is missing: so a rank that has waited too long asks all others
- * whether they are here, and those that wait, too, answer. These are the largest tags that every MPI has. */
+/* ---- The roll call. A collective does not say who is missing. So a rank that has waited too long asks all
+ * others whether they are here, and those that are waiting, too, answer. These are the largest tags that every MPI has. */
 
 enum { CALL = 32766, HERE };
 

@@ -8,7 +8,7 @@
  * no rank needs a token of another. The last windows are kept for validation.
  *
  * Of an array of two axes each row is a window, of N = columns - 1 positions, as the last column is a label
- * only. Padding has no label and is none.
+ * only. Padding has no label, and is never one.
  */
 #ifndef RA_DATASET_H
 #define RA_DATASET_H

@@ -111,7 +111,7 @@ static int64_t read_prompt(struct transformer *t, int32_t *tokens)
     return count;
 }
 
-/* Prints a token as what it is. Nobody reads the next one if this one cannot be written. */
+/* Prints a token, as a byte or a number. Ends the run if it cannot be written. */
 static void print_token(const struct transformer *t, int32_t token)
 {
     if (t->stage.world.rank > 0)

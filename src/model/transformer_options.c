@@ -24,9 +24,9 @@ static const struct command {
     {"train", TRAIN, transformer_train, 2, "DATA MODEL", "train a model on a file of tokens"},
     {"generate", GENERATE, transformer_generate, 1, "MODEL", "go on with a text"},
     {"step", STEP, transformer_step, 2, "PROBLEM RESULT",
-     "logits of one batch, and with labels loss and every gradient"},
+     "logits of one batch; its loss and gradients, if it has labels"},
     {"export", EXPORT, transformer_export, 2, "MODEL FOLDER", "write a model as a folder of .npy"},
-    {"import", IMPORT, transformer_import, 2, "FOLDER MODEL", "read one"},
+    {"import", IMPORT, transformer_import, 2, "FOLDER MODEL", "write such a folder as a MODEL"},
     {"bench", BENCH, transformer_bench, 0, "", "time training steps on random tokens"},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
@@ -47,7 +47,7 @@ static const struct ra_choice head_maps[] = {
 static const struct ra_option options[] = {
     {FLAG("help", 63), .help = "show this text"},
     {FIELD(model.vocabulary), TAKES("vocabulary", WHOLE, NEW), RANGE(1, INT32_MAX), .value = "V",
-     .help = "tokens that there are (default 256, which bytes need)"},
+     .help = "size of the vocabulary (default 256, for bytes)"},
     {FIELD(model.dim), TAKES("dim", WHOLE, NEW), RANGE(1, MOST), .value = "N",
      .help = "numbers of a token (default 256)"},
     {FIELD(model.depth), TAKES("depth", WHOLE, NEW), RANGE(1, RA_MOST_LAYERS), .value = "L",
@@ -84,7 +84,7 @@ static const struct ra_option options[] = {
     {FIELD(run.recompute), FLAG("recompute", CUTS),
      .help = "keep less of the forward, and compute it again"},
     {FIELD(run.gather), FLAG("gather", CUTS),
-     .help = "every rank gathers all keys; without a ring"},
+     .help = "gather all keys on every rank; nothing goes round a ring"},
     {FIELD(run.timeout), TAKES("timeout", REAL, RUNS), RANGE(0, INFINITY),
      .good = "seconds, or 0 to wait for ever", .value = "S",
      .help = "seconds until a silent rank is an error (default 60; 0: never)"},
@@ -92,7 +92,7 @@ static const struct ra_option options[] = {
     {FIELD(batch), TAKES("batch", WHOLE, NEW), RANGE(1, 1 << 20), .value = "B",
      .help = "sequences at a time, over all rings (default 1)"},
     {FIELD(accumulate), TAKES("accumulate", WHOLE, TRAIN), RANGE(1, 1 << 20), .value = "K",
-     .help = "batches of a step, whose gradients are added up (default 1)"},
+     .help = "batches in a step; their gradients are added up (default 1)"},
     {FIELD(length), TAKES("length", WHOLE, NEW), RANGE(1, MOST), .value = "N",
      .help = "tokens of a sequence (default 1024, or what the rows of DATA have)"},
     {FIELD(steps), TAKES("steps", WHOLE, TRAIN), RANGE(0, MOST), .value = "N",
@@ -104,9 +104,9 @@ static const struct ra_option options[] = {
     {FIELD(decay), TAKES("decay", REAL, TRAIN), RANGE(0, 1e6), .value = "W",
      .help = "weight decay (default 0.1)"},
     {FIELD(clip), TAKES("clip", REAL, TRAIN), RANGE(0, INFINITY), .value = "C",
-     .help = "the longest gradient, or 0 for any (default 1)"},
+     .help = "shorten gradients longer than C (default 1; 0: never)"},
     {FIELD(validation), TAKES("validation", REAL, TRAIN), RANGE(0, 0.9), .value = "X",
-     .help = "share of the data that is only looked at (default 0.1)"},
+     .help = "share of DATA kept for validation (default 0.1)"},
     {FIELD(save_every), TAKES("save-every", WHOLE, TRAIN), RANGE(1, MOST), .value = "N",
      .help = "steps from one checkpoint to the next (default 100)"},
     {FIELD(resume), FLAG("resume", TRAIN), .help = "go on with MODEL if it is there"},
@@ -121,9 +121,9 @@ static const struct ra_option options[] = {
     {FIELD(top_k), TAKES("top-k", WHOLE, GENERATE), RANGE(1, MOST), .value = "K",
      .help = "only the K likeliest tokens"},
     {FIELD(top_p), TAKES("top-p", REAL, GENERATE), RANGE(DBL_TRUE_MIN, 1), .value = "P",
-     .help = "only the likeliest tokens, until their shares are P"},
+     .help = "only the likeliest tokens that together have probability P"},
     {FIELD(seed), TAKES("seed", WHOLE, NEW | GENERATE), RANGE(0, MOST), .value = "S",
-     .help = "of all that is random (default 0)"},
+     .help = "seed of all random numbers (default 0)"},
     {FIELD(repeat), TAKES("repeat", WHOLE, BENCH), RANGE(1, MOST), .value = "N",
      .help = "steps to time (default 5)"},
 };
@@ -140,22 +140,23 @@ static void print_help(const struct stage *stage)
            stage->program, stage->about);
     for (int c = 0; c < COMMANDS; c++)
         printf("  %-8s %-14s %s\n", commands[c].name, commands[c].arguments, commands[c].help);
-    printf("\nDATA is a file: each byte is a token; or a .npy of integers: with one axis, a text; "
-           "with\n"
-           "two, (samples, columns), a sample in each row, where negative numbers are padding.\n"
-           "MODEL is a file, which train and import write. generate also reads a FOLDER.\n"
-           "FOLDER has a model as config.json and weights/NAME.npy, one for each array.\n"
-           "PROBLEM is such a folder with a batch, too: tokens.npy, and maybe labels.npy and "
-           "mask.npy.\n"
-           "RESULT is a folder that gets logits.npy and, if there are labels, loss.npy and\n"
-           "gradients/NAME.npy.\n\n"
-           "Losses, texts and times go to stdout, errors to stderr. Exit code: 0 done, 1 failed,\n"
-           "2 misuse. For example:\n\n"
-           "  build/%s train --steps 50 README.md build/own-model\n"
-           "  mpirun --oversubscribe -n 4 build/%s generate --prompt \"The \" \\\n"
-           "      build/own-model\n\n"
-           "Flags%s%s:\n",
-           stage->program, stage->program, command ? " of " : "", command ? command->name : "");
+    printf(
+        "\nDATA is a file in which each byte is a token, or a .npy of integers. With one axis it\n"
+        "is a text; with two, (samples, columns), each row is a sample, and negative numbers\n"
+        "are padding.\n"
+        "MODEL is a file, which train and import write. generate also reads a FOLDER.\n"
+        "FOLDER has a model as config.json and weights/NAME.npy, one for each array.\n"
+        "PROBLEM is such a folder that also holds a batch: tokens.npy, and if you like labels.npy\n"
+        "and mask.npy.\n"
+        "RESULT is a folder that gets logits.npy and, if there are labels, loss.npy and\n"
+        "gradients/NAME.npy.\n\n"
+        "Losses, texts and times go to stdout, errors to stderr. Exit code: 0 done, 1 failed,\n"
+        "2 misuse. For example:\n\n"
+        "  build/%s train --steps 50 README.md build/own-model\n"
+        "  mpirun --oversubscribe -n 4 build/%s generate --prompt \"The \" \\\n"
+        "      build/own-model\n\n"
+        "Flags%s%s:\n",
+        stage->program, stage->program, command ? " of " : "", command ? command->name : "");
     for (int o = 0; o < OPTIONS; o++)
         if (!command || options[o].programs & command->bit)
             stage_print_flag(&options[o]);

@@ -178,7 +178,7 @@ static void open_weights(struct run *run)
         ra_parameters_begin(&t->model, (uint64_t)t->seed, run->weights);
     size_t bytes = (size_t)numbers * sizeof *run->weights;
     transformer_agree_model(t, t->arguments[1], run->weights);
-    transformer_agree(t, "what AdamW keeps", t->arguments[1],
+    transformer_agree(t, "the means of AdamW", t->arguments[1],
                       ra_checksum(ra_checksum(0, run->means, bytes), run->squares, bytes));
 }
 

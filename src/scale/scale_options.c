@@ -153,7 +153,7 @@ static const struct ra_option options[] = {
     {FIELD(feed_multiple), TAKES("ff-mult", WHOLE), RANGE(0, 1024), .value = "F",
      .help = "hidden numbers of a feed-forward layer, in dims (default 4)"},
     {FIELD(model.vocabulary), TAKES("vocabulary", WHOLE), RANGE(0, 1 << 30), .value = "V",
-     .help = "tokens that there are (default 128000)"},
+     .help = "size of the vocabulary (default 128000)"},
     {FIELD(model.recompute), TAKES("recompute", FLAG),
      .help = "layers keep one row of numbers, and compute the rest again"},
     {FIELD(model.replicated), TAKES("replicated", FLAG), .help = "every rank has all weights"},

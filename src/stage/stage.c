@@ -23,7 +23,7 @@ static void check_flags(const struct stage *stage, int argc, char **argv)
     if (stage_other(stage, (int64_t)sum) == 0)
         return;
 
-    /* Which one? */
+    /* Find the first one that differs. */
     int least = argc;
     stage_gather(stage, argc);
     for (int r = 0; r < stage->world.ranks; r++)

@@ -37,7 +37,7 @@ struct stage_world {
      * that did not come, or `ranks`: one has not if no rank has shown progress for somewhat longer
      * than the timeout (seconds, 0: wait for ever). */
     int (*gather)(int64_t mine, int64_t *all, double timeout);
-    bool (*speaks)(void);          /* of ranks that fail at about the same time, the first one */
+    bool (*speaks)(void);          /* of ranks that fail at about the same time, the lowest */
     void (*show)(double timeout);  /* tells the others, now and then, that this rank is at work */
     void (*follow)(void);          /* waits for the end that another rank is about to make */
     void (*stop)(int exit_code);   /* ends all ranks at once */

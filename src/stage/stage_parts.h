@@ -68,15 +68,17 @@ void stage_gather(const struct stage *stage, int64_t mine);
 /* Ends this rank if another one is in trouble; all ranks call it. */
 void stage_check_all(const struct stage *stage);
 
-/* The first rank that gives another number than rank 0; 0: none does. And: ends all ranks with this exit code
- * unless all have the same number of `what`. First, both end this rank if another one is in trouble. */
+/* Returns the first rank whose number differs from that of rank 0, or 0 if all have the same. Ends this rank if
+ * another one has failed. */
 int stage_other(const struct stage *stage, int64_t mine);
+
+/* Ends all ranks with this exit code unless `mine` is the same on all; `what` is its name in the error. */
 void stage_agree(const struct stage *stage, int exit_code, const char *what, int64_t mine);
 
-/* Is there anything of this name, be it a link that leads nowhere? If the system cannot say, this fails. */
+/* Whether anything has this name, even a link that leads nowhere. If the system cannot say, the run fails. */
 bool stage_is_there(const struct stage *stage, const char *path);
 
-/* The same on all ranks together, each of which looks for itself: they must agree. */
+/* Whether anything has this name on all ranks. Each looks for itself, and they must agree. */
 bool stage_all_find(const struct stage *stage, const char *path);
 
 /* Prints "program: message" as one line on stderr and ends all ranks with this exit code. */
