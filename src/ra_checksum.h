@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Adds bytes to a checksum, eight at a time: each step can be undone, so no change of one word is lost. What
- * comes in parts has the same checksum if all but the last have a multiple of eight bytes. */
+/* Adds bytes to a checksum, eight at a time. Each step can be undone, so no change of a single word is lost.
+ * Bytes in parts have the same checksum if all parts but the last have a multiple of eight. */
 static inline uint64_t ra_checksum(uint64_t sum, const void *bytes, size_t count)
 {
     for (size_t i = 0; i < count; i += 8) {

@@ -187,8 +187,8 @@ static bool rename_new(int at, const char *from, const char *to)
 
 /* ---- Other writers, alive and dead. */
 
-/* Removes what a killed writer has hidden. False if its writer lives, or may live, as the lock cannot be
- * asked. */
+/* Removes what a killed writer has hidden. False if its writer lives, or may live because the
+ * lock cannot be tested. */
 static bool clear(int at, const char *name, const char *final)
 {
     int folder = openat(at, name, as_folder);
@@ -351,7 +351,7 @@ static enum ra_status hide(struct ra_whole *whole, const char *path, char *error
 enum ra_status ra_whole_begin(struct ra_whole *whole, const char *path, unsigned how,
                               const char *const *replaces, char *error)
 {
-    /* First, as what the dead have left may fill the disk. */
+    /* Clear up first, because what killed writers have left may fill the disk. */
     char other[NAME_MAX + 1];
     if (ra_whole_join(whole, path, how, 0, error) == RA_OK)
         clear_all(whole, other);
@@ -417,7 +417,7 @@ enum ra_status ra_whole_publish(struct ra_whole *whole, char *error)
         return refuse(error, "%.200s: another run has removed it before it was whole",
                       whole->hidden);
 
-    /* All bytes are on the disk before the name says so, and then the name is. */
+    /* All bytes must be on the disk before the name says so; then the name must be there, too. */
     if (!walk(AT_FDCWD, whole->path, LEVELS, sync_one))
         return refuse(error, "%.200s: cannot be written: %s", whole->final, strerror(errno));
     while (!named && again) {

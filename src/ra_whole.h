@@ -26,9 +26,8 @@ enum {
 enum { RA_WHOLE_PATH = 4096 }; /* characters of a path, its final 0 included */
 
 struct ra_whole {
-    char path
-        [RA_WHOLE_PATH]; /* where to write it. Nothing is there before; then only what the caller makes */
-    int64_t number; /* the random digits, by which other ranks find it */
+    char path[RA_WHOLE_PATH]; /* where to write it: at first nothing is there */
+    int64_t number;           /* the random digits, by which other ranks find it */
 
     /* For the functions below. */
     char final[RA_WHOLE_PATH];  /* its name, links resolved */
@@ -47,8 +46,8 @@ struct ra_whole {
 RA_CHECKED enum ra_status ra_whole_begin(struct ra_whole *whole, const char *path, unsigned how,
                                          const char *const *replaces, char *error);
 
-/* Finds on another rank what one has begun by its number: path and hidden. Every rank may write there; only
- * the one that began publishes. */
+/* Finds on another rank what one rank has begun, by its number: fills in path and hidden. Every rank may write
+ * there; only the one that began publishes. */
 RA_CHECKED enum ra_status ra_whole_join(struct ra_whole *whole, const char *path, unsigned how,
                                         int64_t number, char *error);
 
@@ -66,9 +65,10 @@ void ra_whole_forget(struct ra_whole *whole);
 /* Resolves the links of a path; if nothing is there yet, those of its folder. False with errno. */
 bool ra_whole_resolve(const char *path, char resolved[RA_WHOLE_PATH]);
 
-/* Whether two paths name the same file or folder, through whatever links, or would if it is not there yet; and whether
- * `path` is the folder, or lies in it. */
+/* Whether two paths name the same file or folder, through whatever links, or would if it is not there yet. */
 bool ra_whole_same(const char *one, const char *other);
+
+/* Whether `path`, its links followed, is this folder or lies in it. */
 bool ra_whole_within(const char *path, const char *folder);
 
 #endif

@@ -30,14 +30,14 @@ RA_CHECKED enum ra_status ra_checkpoint_look(const char *path, struct ra_model_c
 RA_CHECKED enum ra_status ra_checkpoint_read(const char *path, float *weights, float *means,
                                              float *squares, char error[RA_ERROR_SIZE]);
 
-/* Finds out before the training whether the disk has room for it: reserves that, and gives it back. `file` is
- * one that ra_whole_begin has begun; learns: with the two arrays of the optimizer. */
+/* Finds out whether the disk has room for a model, before it is trained: reserves the space and gives it back.
+ * ra_whole_begin has begun `file`. `learns`: the model has the two arrays of the optimizer. */
 RA_CHECKED enum ra_status ra_checkpoint_try(const struct ra_whole *file,
                                             const struct ra_model_config *config, bool learns,
                                             char error[RA_ERROR_SIZE]);
 
-/* Writes it and publishes `file`: whatever happens, there is a whole file of its name afterwards, the new one or that
- * which was there before. means and squares NULL: a model that is not trained on. Bytes can be written by one rank
+/* Writes a model and publishes `file`: whatever happens, a whole file has its name afterwards, the new one or
+ * the one from before. means and squares NULL: a model that is not trained on. Bytes can be written by one rank
  * alone. */
 RA_CHECKED enum ra_status ra_checkpoint_write(struct ra_whole *file,
                                               const struct ra_model_config *config,

@@ -4,8 +4,8 @@
  * order that needs no memory and can be resumed at any sample.
  *
  * A text is cut into windows: w has the tokens w * N .. w * N + N - 1. The label of a token is the token after
- * it, also that of the last one of a window, and wherever that lies: a rank asks for positions of a window, and
- * no rank needs a token of another. The last windows are kept for validation.
+ * it, even if that is in the next window: a rank asks for positions of a window, and no rank needs a token of
+ * another. The last windows are kept for validation.
  *
  * Of an array of two axes each row is a window, of N = columns - 1 positions, as the last column is a label
  * only. Padding has no label, and is never one.

@@ -198,8 +198,8 @@ static enum ra_status refuse_value(const char *name, const struct key *key,
                         : key->optional ? "true, false or null"
                         : key->flag     ? "true or false"
                         : key->map      ? "\"grouped\" or \"interleaved\""
-                                        : "a whole number from 0 on, null, or a list of these with "
-                                          "one for each layer";
+                                   : "a whole number of 0 or more, null, or a list of these with "
+                                     "one for each layer";
     return ra_refuse(error, "%.120s: the value of \"%s\" is wrong: give %s", name, key->name,
                      right);
 }

@@ -1,6 +1,6 @@
 /* ra_tokens: a file of tokens, read piece by piece.
  *
- * Chapter 10. New here: the file is never read as a whole, so that it may be larger than the memory of any rank.
+ * Chapter 10. New here: the file is never in memory as a whole, so it may be larger than the memory of any rank.
  */
 #ifndef RA_TOKENS_H
 #define RA_TOKENS_H
@@ -39,9 +39,9 @@ RA_CHECKED enum ra_status ra_tokens_open(struct ra_tokens *tokens, const char *p
 RA_CHECKED enum ra_status ra_tokens_get(const struct ra_tokens *tokens, int64_t index,
                                         int32_t *token, char *error);
 
-/* Reads tokens first, ..., end - 1, so that one outside of the vocabulary is found, and adds them to a checksum,
- * which is of their values alone: a file of another type with the same tokens has the same. Parts but the last
- * have a multiple of RA_TOKENS_PART tokens. */
+/* Reads tokens first, ..., end - 1, refuses one outside of the vocabulary, and adds them to a checksum, which
+ * depends on their values alone: a file of another type with the same tokens has the same. All parts but the
+ * last must have a multiple of RA_TOKENS_PART tokens. */
 enum { RA_TOKENS_PART = 1024 };
 RA_CHECKED enum ra_status ra_tokens_scan(const struct ra_tokens *tokens, int64_t first, int64_t end,
                                          uint64_t *sum, char *error);

@@ -36,14 +36,15 @@ struct transformer {
 typedef void transformer_command(struct transformer *t);
 transformer_command *transformer_options(struct transformer *t, int argc, char **argv);
 
-/* Completes and checks the model that the flags describe. Or, of a model that is there: the flag that describes
- * another one, NULL if none does; flags that are not given leave it as it is. */
+/* Completes and checks the model that the flags describe. */
 void transformer_complete_model(struct transformer *t);
+
+/* Returns a flag that was given and does not describe the model that is there, or NULL if all do. */
 const char *transformer_other_flag(const struct transformer *t,
                                    const struct ra_model_config *there);
 
-/* What ranks have read, each for itself, must be the same on all: refused as "ranks disagree about WHAT of
- * PATH" unless they have the same checksum. */
+/* Ends the program with "ranks disagree about WHAT of PATH" unless all ranks have the same checksum of what each
+ * has read for itself. */
 void transformer_agree(const struct transformer *t, const char *what, const char *path,
                        uint64_t sum);
 void transformer_agree_model(const struct transformer *t, const char *path, const float *weights);
@@ -58,8 +59,8 @@ void transformer_opened(struct transformer *t);
 /* Makes a folder. */
 void transformer_make_folder(const struct transformer *t, const char *path);
 
-/* What a command writes, its last argument: begun before the work, on all ranks, so that a place where it cannot be
- * is found then; until it ends, it is removed if any of them fails or is ended. Only rank 0 publishes it. */
+/* Begins what a command writes, its last argument, on all ranks. This comes before the work, so that a place where
+ * nothing can be written is found then. It is removed if any rank fails before it ends. Only rank 0 publishes it. */
 struct ra_whole *transformer_begin_output(const struct transformer *t, unsigned how,
                                           const char *const *replaces);
 void transformer_end_output(const struct transformer *t, struct ra_whole *output);

@@ -139,7 +139,7 @@ void stage_open_inputs(struct stage *stage, const char *folder)
     check_shapes(stage);
 }
 
-/* A checksum of so many pieces of a file, from its beginning to its end. */
+/* A checksum of PIECES pieces of a file, spread from its beginning to its end, and of its size. */
 static uint64_t sample(const struct stage *stage, const struct npy *file)
 {
     enum { PIECES = 16, BYTES = 4096 };
