@@ -63,8 +63,8 @@ template <class Shape> RA_DEVICE struct task task_of(const struct forward &f, in
 }
 
 /* A soft cap: turns products q . k into powers of two, so that the factor is 1. They are rounded here and
- * nowhere else, as in the backward: both passes weigh a pair by the same number. A scale that is not positive:
- * changes the sign, which rounds nothing. */
+ * nowhere else, as in the backward: both passes weigh a pair by the same number. The same for a scale near 0. A
+ * negative scale: changes the sign, which rounds nothing. */
 template <class Shape> RA_DEVICE void cap_scores(typename Shape::Scores &s, const struct forward &f)
 {
     constexpr int Keys = Shape::Keys;
