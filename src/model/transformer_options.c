@@ -142,14 +142,14 @@ static void print_help(const struct stage *stage)
         printf("  %-8s %-14s %s\n", commands[c].name, commands[c].arguments, commands[c].help);
     printf(
         "\nDATA is a file in which each byte is a token, or a .npy of integers. With one axis it\n"
-        "is a text; with two, (samples, columns), each row is a sample, and negative numbers\n"
-        "are padding.\n"
+        "  is a text; with two, (samples, columns), each row is a sample, and negative numbers\n"
+        "  are padding.\n"
         "MODEL is a file, which train and import write. generate also reads a FOLDER.\n"
         "FOLDER has a model as config.json and weights/NAME.npy, one for each array.\n"
         "PROBLEM is such a folder that also holds a batch: tokens.npy, and if you like labels.npy\n"
-        "and mask.npy.\n"
+        "  and mask.npy.\n"
         "RESULT is a folder that gets logits.npy and, if there are labels, loss.npy and\n"
-        "gradients/NAME.npy.\n\n"
+        "  gradients/NAME.npy.\n\n"
         "Losses, texts and times go to stdout, errors to stderr. Exit code: 0 done, 1 failed,\n"
         "2 misuse. For example:\n\n"
         "  build/%s train --steps 50 README.md build/own-model\n"
