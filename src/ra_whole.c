@@ -14,6 +14,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,19 +112,23 @@ static int hidden_start(const char *name, char start[NAME_MAX])
     return snprintf(start, NAME_MAX, ".%.200s.", name);
 }
 
-/* Fills in the paths. */
+/* Fills in the paths. A signal may come at any time, and half a path would be somebody else's: so the first
+ * character of `hidden` comes last. */
 static enum ra_status find(struct ra_whole *whole, const char *path, char *error)
 {
-    char folder[RA_WHOLE_PATH], start[NAME_MAX];
+    char folder[RA_WHOLE_PATH], start[NAME_MAX], hidden[RA_WHOLE_PATH];
+    whole->hidden[0] = '\0';
     if (!ra_whole_resolve(path, whole->final))
         return refuse(error, "%.200s: %s", path, strerror(errno));
     hidden_start(split(whole->final, folder), start);
-    if (snprintf(whole->hidden, RA_WHOLE_PATH, "%s/%s%0*" PRIx64, folder, start, DIGITS,
-                 (uint64_t)whole->number) < RA_WHOLE_PATH &&
-        snprintf(whole->path, RA_WHOLE_PATH, "%s/new", whole->hidden) < RA_WHOLE_PATH)
-        return RA_OK;
-    whole->hidden[0] = '\0';
-    return refuse(error, "%.60s...: the path is too long", path);
+    if (snprintf(hidden, RA_WHOLE_PATH, "%s/%s%0*" PRIx64, folder, start, DIGITS,
+                 (uint64_t)whole->number) >= RA_WHOLE_PATH ||
+        snprintf(whole->path, RA_WHOLE_PATH, "%s/new", hidden) >= RA_WHOLE_PATH)
+        return refuse(error, "%.60s...: the path is too long", path);
+    strcpy(whole->hidden + 1, hidden + 1);
+    atomic_thread_fence(memory_order_release);
+    whole->hidden[0] = hidden[0];
+    return RA_OK;
 }
 
 /* ---- Folders, with all that is in them. A signal handler may call these, so they allocate nothing. */

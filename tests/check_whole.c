@@ -19,6 +19,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -483,6 +484,31 @@ START_TEST(ends_in_a_signal_handler)
 }
 END_TEST
 
+/* Whenever a signal comes, the hidden folder is known by its whole path, or not at all. */
+static volatile sig_atomic_t looks, halves;
+
+static void look(int number)
+{
+    (void)number;
+    const char *digits = strrchr(unfinished.hidden, '.');
+    looks++;
+    if (unfinished.hidden[0] != '\0')
+        halves += !strstr(unfinished.hidden, "/.it.") || strlen(digits) != 17;
+}
+
+START_TEST(a_path_is_never_half)
+{
+    struct sigaction action = {.sa_handler = look, .sa_flags = SA_RESTART};
+    struct itimerval often = {{0, 20}, {0, 20}}, never = {{0, 0}, {0, 0}};
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &often, NULL);
+    while (looks < 2000)
+        ck_assert_int_eq(ra_whole_join(&unfinished, "it", 0, looks, error), RA_OK);
+    setitimer(ITIMER_REAL, &never, NULL);
+    ck_assert_int_eq(halves, 0);
+}
+END_TEST
+
 START_TEST(several_ranks)
 {
     struct ra_whole first, other;
@@ -524,6 +550,7 @@ int main(void)
     tcase_add_test(tests, a_writer_alone);
     tcase_add_test(tests, without_locks);
     tcase_add_test(tests, ends_in_a_signal_handler);
+    tcase_add_test(tests, a_path_is_never_half);
     tcase_add_test(tests, several_ranks);
     return suite_run(suite);
 }

@@ -23,9 +23,15 @@ static atomic_bool kept;
 
 void stage_unfinished_results(const char *path)
 {
-    snprintf(folder, sizeof folder, "%s", path);
+    /* A signal may come at any time, and half a path would be somebody else's: none counts until the
+     * folder's first character, which comes last. */
+    folder[0] = '\0';
+    atomic_thread_fence(memory_order_release);
     for (int r = 0; r < STAGE_RESULTS; r++)
         snprintf(results[r], sizeof results[r], "%s/%s", path, stage_result_files[r]);
+    snprintf(folder + 1, sizeof folder - 1, "%s", path + 1);
+    atomic_thread_fence(memory_order_release);
+    folder[0] = path[0];
 }
 
 void stage_unfinished_add(struct ra_whole *whole)
