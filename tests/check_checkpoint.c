@@ -308,6 +308,20 @@ static void write_zeros(const char *path, enum npy_type type, int dims, int64_t 
     expect(npy_close(&file), "%s", file.error);
 }
 
+/* An array whose path is too long is refused: under a name that is cut it would be another one. */
+START_TEST(long_paths)
+{
+    struct ra_model_config config = small(false);
+    float *x = randoms(ra_parameter_numbers(&config));
+    char path[4096];
+    size_t length = (size_t)snprintf(path, sizeof path, "%s", path_of("long"));
+    expect(mkdir(path, 0700) == 0, "mkdir");
+    for (; length < 4070; length += 2)
+        strcpy(path + length, "/.");
+    refused(ra_folder_write(path, &config, x, error), "the path is longer than 4095 bytes");
+}
+END_TEST
+
 START_TEST(folders)
 {
     for (int tied = 0; tied < 2; tied++) {
@@ -867,6 +881,7 @@ int main(void)
     tcase_add_test(checkpoint, other_lengths);
     tcase_add_test(checkpoint, crafted);
     tcase_add_test(checkpoint, full_disk);
+    tcase_add_test(folder_case, long_paths);
     tcase_add_test(folder_case, folders);
     tcase_add_test(folder_case, configs_come_back);
     tcase_add_test(folder_case, leftovers);

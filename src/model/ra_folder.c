@@ -30,10 +30,19 @@ enum ra_status ra_folder_config(const char *folder, struct ra_model_config *conf
 
 /* ---- Weights. */
 
-/* NAME.npy of a parameter. */
-static void path_of(const char *folder, const struct ra_parameter *x, char path[4096])
+/* NAME.npy of a parameter. A path that is too long for the system must stay so: cut, it would be another name. */
+enum { PATH_ROOM = 8192 };
+static void path_of(const char *folder, const struct ra_parameter *x, char path[PATH_ROOM])
 {
-    snprintf(path, 4096, "%s/%s.npy", folder, x->name);
+    snprintf(path, PATH_ROOM, "%s/%s.npy", folder, x->name);
+}
+
+/* Says what has failed; of a long path only the end, in which the array is named. */
+static enum ra_status refuse_file(const struct npy *file, char error[RA_ERROR_SIZE])
+{
+    size_t length = strlen(file->path), room = 150;
+    return ra_refuse(error, "%s%s", file->path + (length > room ? length - room : 0),
+                     file->error + length);
 }
 
 static enum ra_status read_one(const char *path, const struct ra_parameter *x, float *weights,
@@ -41,7 +50,7 @@ static enum ra_status read_one(const char *path, const struct ra_parameter *x, f
 {
     struct npy file;
     if (!npy_open(&file, path))
-        return ra_refuse(error, "%.300s", file.error);
+        return refuse_file(&file, error);
     enum ra_status status = RA_OK;
     double *numbers = NULL;
     if (file.dims != (x->columns > 0 ? 2 : 1) || file.shape[0] != x->rows ||
@@ -51,7 +60,7 @@ static enum ra_status read_one(const char *path, const struct ra_parameter *x, f
     else if (!(numbers = malloc((size_t)x->count * sizeof *numbers)))
         status = ra_refuse(error, "no memory to read %.200s", path);
     else if (!npy_read(&file, (struct npy_slice){0, 0, 0, 1, x->rows}, NPY_FLOAT64, numbers))
-        status = ra_refuse(error, "%.300s", file.error);
+        status = refuse_file(&file, error);
     for (int64_t e = 0; e < x->count && status == RA_OK; e++)
         weights[x->first + e] = (float)numbers[e];
     free(numbers);
@@ -113,13 +122,13 @@ static enum ra_status check_frequencies(const char *folder, const struct ra_mode
     enum ra_status status = RA_OK;
     snprintf(path, sizeof path, "%s/%s", folder, frequencies_name);
     if (!npy_open(&file, path))
-        return ra_refuse(error, "%.300s", file.error);
+        return refuse_file(&file, error);
     if (file.dims != 1 || file.shape[0] != half)
         status = ra_refuse(error, "%.200s: must be (%" PRId64 "): half of dim_head", path, half);
     else if (!(numbers = malloc((size_t)half * sizeof *numbers)))
         status = ra_refuse(error, "no memory to read %.200s", path);
     else if (!npy_read(&file, (struct npy_slice){0, 0, 0, 1, half}, NPY_FLOAT64, numbers))
-        status = ra_refuse(error, "%.300s", file.error);
+        status = refuse_file(&file, error);
     else
         status = compare_frequencies(path, config, numbers, error);
     free(numbers);
@@ -168,7 +177,7 @@ enum ra_status ra_folder_read(const char *folder, const struct ra_model_config *
     enum ra_status status = RA_OK;
     for (int i = 0; i < ra_parameter_count(config) && status == RA_OK; i++) {
         struct ra_parameter x = ra_parameter(config, i);
-        char path[4096];
+        char path[PATH_ROOM];
         path_of(folder, &x, path);
         status = read_one(path, &x, weights, error);
     }
@@ -183,7 +192,7 @@ enum ra_status ra_folder_write(const char *folder, const struct ra_model_config 
     for (int i = 0; i < ra_parameter_count(config); i++) {
         struct ra_parameter x = ra_parameter(config, i);
         struct npy file;
-        char path[4096];
+        char path[PATH_ROOM];
         path_of(folder, &x, path);
         bool good = npy_create(&file, path, NPY_FLOAT32, x.columns > 0 ? 2 : 1,
                                (int64_t[]){x.rows, x.columns});
@@ -191,7 +200,7 @@ enum ra_status ra_folder_write(const char *folder, const struct ra_model_config 
                                  weights + x.first);
         good = npy_close(&file) && good;
         if (!good)
-            return ra_refuse(error, "%.300s", file.error);
+            return refuse_file(&file, error);
     }
     return RA_OK;
 }
