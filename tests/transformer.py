@@ -775,7 +775,7 @@ def trouble(test):
 
 def refusals(test):
     """(exit code, words of the message, ranks, command line)."""
-    data, text = test.path("text"), write_text(test.path("text"), 6000, 1)
+    data, text = test.path("text"), write_text(test.path("text"), 147 * 41, 1)
     missing, model, used = test.path("missing"), test.path("model"), test.path("used")
     small = [*SMALL[:-6], "--steps", 2]
     test.verdict("a model", list(test.run_batches([(1, ["train", *small, data, used])]).values()))
@@ -802,6 +802,7 @@ def refusals(test):
     middle = len(content) // 2
     flipped = content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1:]
     np.save(test.path("tokens.npy"), np.arange(500) % 40)
+    np.save(test.path("other-rows.npy"), np.fromfile(text, np.uint8).reshape(147, 41))
     np.save(test.path("floats.npy"), np.arange(500) / 7)
     np.save(test.path("axes.npy"), np.zeros((2, 3, 4), int))
     rows = test.path("rows.npy")
@@ -879,6 +880,7 @@ def refusals(test):
         (1, "another --rate", 3, ["train", *small, "--rate", 0.02, "--resume", text, own()]),
         (1, "another DATA", 1, ["train", *small, "--resume", write("other", b"a" * 5000), own()]),
         (1, "another DATA", 2, ["train", *small, "--resume", write("edited", edited), own()]),
+        (1, "another DATA", 1, ["train", *small, "--resume", test.path("other-rows.npy"), own()]),
         *[(1, f"used has another {words[0]}", 1, ["train", *small, *words, "--resume", text, own()])
           for words in (("--dim", 16), ("--depth", 3, "--lookback", "none"), ("--vocabulary", 300), ("--tied",),
                         ("--softcap", 3), ("--ff-mult", 2), ("--lookback", "16,17"),
@@ -945,6 +947,10 @@ def hosts_differ(test):
         tokens[-1, -1] ^= 1
         np.save(path, tokens)
 
+    def other_columns(folder):
+        path = os.path.join(folder, "problem", "tokens.npy")
+        np.save(path, np.load(path).reshape(4, -1))
+
     return text, models, fixture, [
         ("rank 1: data: .*No such file", resume, lambda folder: os.remove(os.path.join(folder, "data"))),
         ("ranks disagree about model: rank 0 has it, rank 1 has none", resume,
@@ -953,6 +959,8 @@ def hosts_differ(test):
          put(models["host-untrained"], "model")),
         ("ranks disagree about the tokens of DATA: rank 0 has 6000, rank 1 has 5000", resume, cut(5000)),
         ("ranks disagree about tokens of data: rank 1 has read others", resume, cut(5999, b"?")),
+        ("ranks disagree about the columns of DATA: rank 0 has 48, rank 1 has 24",
+         ["train", "--steps", 1, "--ring-size", 1, os.path.join("problem", "tokens.npy"), "new"], other_columns),
         *[("ranks disagree about weights of model: rank 1 has read others", words, put(models["host-seed"], "model"))
           for words in (["generate", "--prompt", "x", "model"], ["export", "model", "out"])],
         ("ranks disagree about problem/mask.npy: rank 0 has none, rank 1 has it", ["step", "problem", "out"],

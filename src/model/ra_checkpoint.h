@@ -17,7 +17,7 @@
 struct ra_training {
     int64_t step, steps, warmup, batch, length, accumulate, seed, tokens;
     double rate, decay, clip, validation;
-    uint64_t data; /* ra_tokens_scan's checksum of the tokens */
+    uint64_t data; /* ra_tokens_scan's checksum of the tokens, begun with the columns */
 };
 
 /* What a file says of its model, without its numbers. `training` is all 0 if it has not been trained here. */

@@ -107,6 +107,9 @@ static void scan_data(struct run *run)
     struct transformer *t = run->t;
     const int64_t part = INT64_C(1) << 24;
     int64_t count = run->tokens.count;
+
+    /* The same tokens in other rows are other samples. */
+    run->training.data = (uint64_t)run->tokens.columns;
     for (int64_t first = 0; first < count; first += part) {
         int64_t end = count - first < part ? count : first + part;
         transformer_check(t,
@@ -146,6 +149,7 @@ static void open_data(struct run *run)
         transformer_complete_model(t);
     stage_agree(&t->stage, 1, "the step of MODEL", before.step);
     stage_agree(&t->stage, 1, "the tokens of DATA", run->tokens.count);
+    stage_agree(&t->stage, 1, "the columns of DATA", run->tokens.columns);
     run->tokens.vocabulary = t->model.vocabulary;
     transformer_check(t,
                       ra_dataset_open(&run->data, &run->tokens, t->length, t->validation,
