@@ -971,7 +971,6 @@ def hosts_differ(test):
 def differs(test, number, text, models, fixture, case):
     """Runs a command on two ranks, each in a folder of its own."""
     words, command, change = case
-    job = jobs.mpirun(1)
     for host in (0, 1):
         folder = test.path("hosts", f"{number}-{host}")
         os.makedirs(folder)
@@ -980,8 +979,10 @@ def differs(test, number, text, models, fixture, case):
         shutil.copytree(fixture, os.path.join(folder, "problem"))
         if host == 1:
             change(folder)
-        job += [*([":", "-n", "1"] if host else []), "-wdir", os.path.abspath(folder),
-                os.path.abspath(test.program), *map(str, command)]
+    # mpirun of Debian 13 crashes on a list of commands, split by colons.
+    job = [*jobs.mpirun(2), "sh", "-c", 'cd "$0$OMPI_COMM_WORLD_RANK" && exec "$@"',
+           os.path.abspath(test.path("hosts", f"{number}-")), os.path.abspath(test.program),
+           *map(str, command)]
     done = subprocess.run(job, stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=60,
                           errors="replace")
     own = [line for line in done.stderr.splitlines() if line.startswith("10-transformer: ")]

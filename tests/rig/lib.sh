@@ -9,6 +9,8 @@ $python -c 'import numpy' 2>/dev/null || python=python3
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # Ranks of one machine need no network: a job that does not look for one starts in half the time.
 export OMPI_MCA_pml=ob1
+# Open MPI 5 looks for one all the same, and complains of what it finds.
+case $(mpirun --version 2>/dev/null) in *'(Open MPI) 5.'*) export OMPI_MCA_btl=^tcp ;; esac
 # Threads that wait for each other sleep: while they spin, other tests lack the processor.
 export OMP_WAIT_POLICY=passive
 # So that ranks, too, leave it to others, even in a job that has no more of them than there are processors.
