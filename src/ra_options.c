@@ -70,7 +70,8 @@ const struct ra_option ra_options[RA_OPTIONS] = {
     {FIELD(dim), .kind = RA_OPTION_WHOLE, RANGE(1, MOST)},
     {FIELD(has_mask), .kind = RA_OPTION_FLAG},
 
-    {FLAG("help"), FROM(1, ALL), .help = "show this text"},
+    {FLAG("help"), FROM(1, ALL), .help = "show this text; -h does, too"},
+    {FLAG("version"), FROM(1, ALL), .help = "show the version"},
     {FIELD(forward_only), FLAG("forward-only"), FROM(1, ALL),
      .help = "o and lse only; do.npy is not needed"},
     {FIELD(scale), TAKES("scale", REAL), FROM(1, ALL), RANGE(-FLT_MAX, FLT_MAX),

@@ -131,7 +131,7 @@ START_TEST(shapes_and_types)
 {
     struct problem p = make("");
     check_shape(p.q, NPY_FLOAT32, 1, 64, 1, 16);
-    p = make("--batch 2 --queries 3 --keys 5 --heads 6 --key-heads 2 --dim 7 --dtype float16");
+    p = make("--batch 2 --queries 3 --keys 5 --heads 6 --key-heads 2 --dim-head 7 --type float16");
     check_shape(p.q, NPY_FLOAT16, 2, 3, 6, 7);
     check_shape(p.d_out, NPY_FLOAT16, 2, 3, 6, 7);
     check_shape(p.k, NPY_FLOAT16, 2, 5, 2, 7);
@@ -142,7 +142,7 @@ END_TEST
 /* Every array, batch and head has a mean and a scale of its own, and no number follows another. */
 START_TEST(numbers_are_lopsided)
 {
-    struct problem p = make("--batch 2 --queries 1000 --heads 3 --dim 10");
+    struct problem p = make("--batch 2 --queries 1000 --heads 3 --dim-head 10");
     const struct array arrays[] = {p.q, p.k, p.v, p.d_out};
     const double means[] = {0.25, -0.125, 0.5, 0.375};
     for (int n = 0; n < 4 * 6; n++) {
@@ -186,7 +186,7 @@ END_TEST
 
 START_TEST(score_scale_and_float16)
 {
-    struct problem one = make(""), eight = make("--score-scale 8"), half = make("--dtype float16");
+    struct problem one = make(""), eight = make("--score-scale 8"), half = make("--type float16");
     struct problem less = make("--score-scale -0.25");
     for (int64_t e = 0; e < one.q.count; e++) {
         double x = one.q.numbers[e];
@@ -233,7 +233,7 @@ END_TEST
 
 START_TEST(visible_and_group_values)
 {
-    struct problem p = make("--visible --queries 5 --keys 8 --dim 8 --heads 2 --batch 2");
+    struct problem p = make("--visible --queries 5 --keys 8 --dim-head 8 --heads 2 --batch 2");
     for (int64_t e = 0; e < p.q.count; e++)
         ck_assert(p.q.numbers[e] == 0);
     for (int64_t e = 0; e < p.k.count; e++)
@@ -346,12 +346,12 @@ END_TEST
 
 START_TEST(misuse)
 {
-    char wrong[] = "--batch 0|--queries 0|--keys -1|--heads 1.5|--dim x|--seed -1|--mask some|"
-                   "--score-scale nan|--score-scale ''|--dtype float64|--scores wild|"
+    char wrong[] = "--batch 0|--queries 0|--keys -1|--heads 1.5|--dim-head x|--seed -1|--mask some|"
+                   "--score-scale nan|--score-scale ''|--type float64|--scores wild|"
                    "--gradient none|--repeat-heads all|--heads 6 --key-heads 4|--key-heads 2|"
-                   "--visible|--visible --dim 64 --scores equal|--text x --keys 3|"
-                   "--text x --visible --dim 64|--text x --scores equal|--no-such-flag|"
-                   "--dim 9999999999999999|--batch|too many";
+                   "--visible|--visible --dim-head 64 --scores equal|--text x --keys 3|"
+                   "--text x --visible --dim-head 64|--text x --scores equal|--no-such-flag|"
+                   "--dim 4|--dtype float16|--dim-head 9999999999999999|--batch|too many";
     for (char *flags = strtok(wrong, "|"); flags; flags = strtok(NULL, "|"))
         ck_assert_msg(run(flags, "none") == 2, "not refused: %s", flags);
     ck_assert_int_eq(run("--help", "none"), 0);
@@ -359,7 +359,7 @@ START_TEST(misuse)
 
     /* Numbers too large for their type: nothing is left of the problem, or of the one before. */
     make("--mask random");
-    ck_assert_int_eq(run("--dtype float16 --score-scale 1e6", "p"), 1);
+    ck_assert_int_eq(run("--type float16 --score-scale 1e6", "p"), 1);
     ck_assert_int_eq(system("rmdir p"), 0);
 }
 END_TEST

@@ -481,7 +481,7 @@ START_TEST(training_memory)
 END_TEST
 
 /* As 10-transformer itself says, "bytes of a rank", within 2 %: mpirun -n 2 build/10-transformer bench
- * --length 4096 --layout striped --threads 1, without --recompute and with it. */
+ * --tokens 4096 --layout striped --threads 1, without --recompute and with it. */
 START_TEST(recorded_memory)
 {
     static const double bytes[] = {182366208, 125644800};

@@ -862,15 +862,15 @@ static const struct {
     const char *name, *value;
     int arrives;
     bool naive; /* 01-naive knows it, as the judge of the stage that it arrives in */
-} flags[] = {{"--help", NULL, 1, true},         {"--forward-only", NULL, 1, true},
-             {"--scale", "0.5", 1, true},       {"--time", NULL, 1, true},
-             {"--tile-queries", "8", 2, false}, {"--tile-keys", "8", 2, false},
-             {"--ring-size", "2", 3, false},    {"--local-keys", NULL, 3, false},
-             {"--timeout", "9", 3, false},      {"--trace", "file", 3, false},
-             {"--per-hop", NULL, 3, false},     {"--causal", NULL, 4, true},
-             {"--layout", "striped", 5, false}, {"--bucket", "2", 5, false},
-             {"--lookback", "3", 6, true},      {"--head-map", "grouped", 7, true},
-             {"--softcap", "5", 8, true}};
+} flags[] = {{"--version", NULL, 1, true},       {"--help", NULL, 1, true},
+             {"--forward-only", NULL, 1, true},  {"--scale", "0.5", 1, true},
+             {"--time", NULL, 1, true},          {"--tile-queries", "8", 2, false},
+             {"--tile-keys", "8", 2, false},     {"--ring-size", "2", 3, false},
+             {"--local-keys", NULL, 3, false},   {"--timeout", "9", 3, false},
+             {"--trace", "file", 3, false},      {"--per-hop", NULL, 3, false},
+             {"--causal", NULL, 4, true},        {"--layout", "striped", 5, false},
+             {"--bucket", "2", 5, false},        {"--lookback", "3", 6, true},
+             {"--head-map", "grouped", 7, true}, {"--softcap", "5", 8, true}};
 enum { FLAGS = sizeof flags / sizeof *flags };
 
 static bool known(int flag)

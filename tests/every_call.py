@@ -156,7 +156,7 @@ def try_all(ranks, every):
 
 shutil.rmtree(WORK, ignore_errors=True)
 WORK.mkdir(parents=True)
-subprocess.run([BUILD / "problem", "--queries", "20", "--heads", "2", "--dim", "4", PROBLEM],
+subprocess.run([BUILD / "problem", "--queries", "20", "--heads", "2", "--dim-head", "4", PROBLEM],
                check=True, stdout=subprocess.DEVNULL)
 if subprocess.run([BUILD / "inject", "1", "EIO", WORK.name, "true"]).returncode == CANNOT:
     print("skipped system calls that fail: no process can be traced here")

@@ -26,6 +26,7 @@
 #include <sys/wait.h>
 #include <threads.h>
 #include <unistd.h>
+#include "usage.h"
 
 enum { MOST_SHAPES = 1000, MOST_RANKS = 8, MOST_WORKERS = 64 };
 
@@ -625,14 +626,26 @@ static void make_problems(void)
         die(text("failed, see %s", log), oracle);
 }
 
+static const char usage[] =
+    "Usage: build/grid [FLAGS] BUILD SHAPES\n\n"
+    "Runs every stage in the folder BUILD on every problem of the file SHAPES.\n\n"
+    "  --jobs N         jobs at once (default: one for each core)\n"
+    "  --only PROGRAM   this stage only, and 01-naive and 02-flash, which judge it\n"
+    "  --python PATH    a Python with NumPy (default /usr/bin/python3)\n"
+    "  --ranks P,P,...  MPI stages on these numbers of ranks only\n"
+    "  --results FOLDER where problems and results go: a new folder (default BUILD/shapes)\n"
+    "  --seconds S      time limit of each run (default 120)\n"
+    "  --until-failure  stop at the first failure\n"
+    "  -h, --help       this text; --version: the version\n";
+
 static void read_command_line(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"help", no_argument, NULL, 'h'},          {"jobs", required_argument, NULL, 'j'},
-        {"only", required_argument, NULL, 'o'},    {"python", required_argument, NULL, 'p'},
-        {"ranks", required_argument, NULL, 'r'},   {"results", required_argument, NULL, 'R'},
-        {"seconds", required_argument, NULL, 's'}, {"until-failure", no_argument, NULL, 'u'},
-        {0}};
+        {"jobs", required_argument, NULL, 'j'},    {"only", required_argument, NULL, 'o'},
+        {"python", required_argument, NULL, 'p'},  {"ranks", required_argument, NULL, 'r'},
+        {"results", required_argument, NULL, 'R'}, {"seconds", required_argument, NULL, 's'},
+        {"until-failure", no_argument, NULL, 'u'}, {0}};
+    answer_usage(argc, argv, "grid", usage);
     settings.workers = (int)sysconf(_SC_NPROCESSORS_ONLN);
     for (int flag; (flag = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (flag == 'j')
@@ -650,18 +663,8 @@ static void read_command_line(int argc, char **argv)
         else if (flag == 'u')
             settings.until_failure = true;
         else {
-            fprintf(
-                flag == 'h' ? stdout : stderr,
-                "Usage: build/grid [FLAGS] BUILD SHAPES\n\n"
-                "Runs every stage in the folder BUILD on every problem of the file SHAPES.\n\n"
-                "  --jobs N         jobs at once (default: one for each core)\n"
-                "  --only PROGRAM   this stage only, and 01-naive and 02-flash, which judge it\n"
-                "  --python PATH    a Python with NumPy (default /usr/bin/python3)\n"
-                "  --ranks P,P,...  MPI stages on these numbers of ranks only\n"
-                "  --results FOLDER where problems and results go: a new folder (default BUILD/shapes)\n"
-                "  --seconds S      time limit of each run (default 120)\n"
-                "  --until-failure  stop at the first failure\n");
-            exit(flag == 'h' ? 0 : 2);
+            fputs(usage, stderr);
+            exit(2);
         }
     }
     if (argc - optind != 2) {

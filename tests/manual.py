@@ -16,6 +16,7 @@ import sys
 import textwrap
 import time
 
+RIG = ("problem", "compare", "grid", "figure", "weave", "bench-host", "bench-decode", "overhead", "peak")
 SECTIONS = ("NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO")
 FLAG = re.compile(r"  --(\S+) +(?:([A-Z][A-Z,.]*) +)?(.*)")
 
@@ -39,9 +40,24 @@ def entry(tag, text):
     return f".TP\n{tag}\n" + filled(text)
 
 
-def help_of(*words):
-    return subprocess.run(words + ("--help",), check=True, text=True, capture_output=True,
+def said(*words):
+    return subprocess.run(words, check=True, text=True, capture_output=True,
                           stdin=subprocess.DEVNULL).stdout.rstrip("\n")
+
+
+def help_of(*words):
+    return said(*words, "--help")
+
+
+def version():
+    return re.search(r'RA_VERSION "(.*)"', open("src/ra_version.h").read())[1]
+
+
+def wrong_answers(program):
+    """What is wrong with what a program says to -h and --version."""
+    path = f"build/{program}"
+    wrong = [] if said(path, "-h") == help_of(path) else ["-h is not --help"]
+    return wrong + ([] if said(path, "--version") == f"{program} (ringattn) {version()}" else ["--version"])
 
 
 def options(block, commands):
@@ -68,7 +84,6 @@ def files(block):
 def write_page(program, number, programs, folder):
     """Writes the page of a program, and returns it with the flags that it has to name."""
     usage, about, *blocks = help_of(f"build/{program}").split("\n\n")
-    version = re.search(r'RA_VERSION "(.*)"', open("src/library/ring_attention.h").read())[1]
     changed = os.path.getmtime(f"src/{program.replace('-', '_')}.c")
     day = time.strftime("%F", time.localtime(changed))
     parts = {name: "" for name in ("DESCRIPTION", "COMMANDS", "OPTIONS", "FILES", "EXIT STATUS",
@@ -105,7 +120,7 @@ def write_page(program, number, programs, folder):
             if block.strip():
                 parts["DESCRIPTION"] += ".PP\n" + filled(block)
 
-    page = f'.TH {plain(program.upper())} 1 {day} "ringattn {version}" "Ring attention in C"\n'
+    page = f'.TH {plain(program.upper())} 1 {day} "ringattn {version()}" "Ring attention in C"\n'
     name = filled(f"{program} @ {about[0].lower()}{about[1:].rstrip('.')}").replace("@", "\\-", 1)
     page += ".SH NAME\n" + name
     page += ".SH SYNOPSIS\n.nf\n" + plain(re.sub(r"(?m)^(Usage:)? +", "", usage)) + "\n.fi\n"
@@ -144,16 +159,20 @@ def main():
     failed = 0
     for number, program in enumerate(programs):
         page, flags = write_page(program, number, programs, folder)
-        wrong = complaints(f"{folder}/{program}.1", page, flags) if check else []
+        wrong = complaints(f"{folder}/{program}.1", page, flags) + wrong_answers(program) if check else []
         failed += bool(wrong)
         for text in wrong:
             print(f"FAILED {program}: {text}")
     if not check:
         print("to read one: man -M build/man 05-striped")
         return
+    for program in RIG:
+        wrong = wrong_answers(program)
+        failed += bool(wrong)
+        print("".join(f"FAILED {program}: {text}\n" for text in wrong), end="")
     if not any(map(shutil.which, ("mandoc", "groff"))):
         print("skipped the syntax of manual pages: there is neither mandoc nor groff")
-    print(f"{len(programs) - failed} passed, {failed} failed")
+    print(f"{len(programs) + len(RIG) - failed} passed, {failed} failed")
     sys.exit(failed > 0 or len(programs) < 11)
 
 

@@ -23,6 +23,7 @@
 #include "ring_attention_cuda.h"
 #include "ring_attention_mpi.h"
 #include "truth.h"
+#include "usage.h"
 #include "verdict.h"
 
 static const char usage[] =
@@ -30,10 +31,10 @@ static const char usage[] =
     "\n"
     "  --tokens N     of the whole sequence (1048576); up to 4096 every row is judged\n"
     "  --heads H      (8)\n"
-    "  --dim D        numbers per head, at most 128 (128)\n"
+    "  --dim-head D   numbers per head, at most 128 (128)\n"
     "  --rows COUNT   query rows, and keys, that are judged (1000)\n"
     "  --repeat N     timed runs, of which the median counts (3)\n"
-    "  --help         this text\n";
+    "  -h, --help     this text; --version: the version\n";
 
 static struct {
     int64_t tokens, heads, dim, rows;
@@ -574,10 +575,10 @@ static void read_options(int argc, char **argv)
     static const struct option words[] = {
         {"tokens", required_argument, NULL, 't'},
         {"heads", required_argument, NULL, 'H'},
-        {"dim", required_argument, NULL, 'd'},
+        {"dim-head", required_argument, NULL, 'd'},
+        {"dim", required_argument, NULL, '?'}, /* the name of earlier versions */
         {"rows", required_argument, NULL, 'r'},
         {"repeat", required_argument, NULL, 'n'},
-        {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
     for (int word; (word = getopt_long(argc, argv, "", words, NULL)) != -1;) {
@@ -597,9 +598,6 @@ static void read_options(int argc, char **argv)
         case 'n':
             options.repeats = (int)number_of(optarg, 1000);
             break;
-        case 'h':
-            fputs(usage, stdout);
-            exit(0);
         default:
             fputs(usage, stderr);
             exit(2);
@@ -636,6 +634,7 @@ static void measure(struct ra_plan *plan, const struct ra_arrays *arrays)
 
 int main(int argc, char **argv)
 {
+    answer_usage(argc, argv, "million", usage);
     read_options(argc, argv);
     rig_begin("million", &argc, &argv);
     rig_choose_device("times mean nothing");

@@ -44,7 +44,7 @@ class Ours:
     """A process that makes both calls whenever it is asked to."""
 
     def __init__(self, N, D, H, mask, kind, threads):
-        flags = ["--queries", N, "--dim", D, "--heads", H, "--type", kind, "--threads", threads]
+        flags = ["--queries", N, "--dim-head", D, "--heads", H, "--type", kind, "--threads", threads]
         flags += ["--causal"] if mask == "causal" else []
         self.process = subprocess.Popen([BENCH, "--turns", *map(str, flags)], text=True, bufsize=1,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -7,7 +7,7 @@ heads, of dim/heads numbers each; then clip_grad_norm_ and torch.optim.AdamW, fu
 of this: forward, backward, clipping, update. First the model is held against
 tests/fixtures/causal-gqa: its loss and its gradients. Then
 
-    step_cpu.py --dim 256 --depth 4 --length 1024
+    step_cpu.py --dim 256 --depth 4 --tokens 1024
 
 prints the median of --repeat steps, after two to warm up:
 
@@ -17,7 +17,7 @@ With --ours build/10-transformer the two take turns, --rounds times, and it prin
 both, their ratio, which is how many times as fast ours is, and the least and the greatest ratio of
 a round. Ours is called
 
-    build/10-transformer bench --dim .. --depth .. --heads .. --key-heads .. --length .. --batch ..
+    build/10-transformer bench --dim .. --depth .. --heads .. --key-heads .. --tokens .. --batch ..
         --vocabulary .. --threads .. --repeat ..
 
 and must print the same line.
@@ -25,9 +25,9 @@ and must print the same line.
 With --ours and --ranks P there is no PyTorch: one rank, P ranks with a thread each, and P programs
 of one rank at once take turns, each rank or program on a processor of its own. The last says what P
 processors of this machine are worth at the same time: they share clock, memory and caches, and on a
-virtual machine with others. A quarter of the length is enough for that.
+virtual machine with others. A quarter of the tokens is enough for that.
 
-    step_cpu.py --length 8192 --repeat 2 --rounds 3 --ours build/10-transformer --ranks 8
+    step_cpu.py --tokens 8192 --repeat 2 --rounds 3 --ours build/10-transformer --ranks 8
 
 PyTorch goes into a folder outside the repository, and this is run from the repository's root:
 
@@ -46,7 +46,7 @@ import sys
 import time
 
 FIXTURE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fixtures", "causal-gqa")
-SIZES = (("dim", 256), ("depth", 4), ("heads", 8), ("key-heads", 2), ("length", 1024), ("batch", 1),
+SIZES = (("dim", 256), ("depth", 4), ("heads", 8), ("key-heads", 2), ("tokens", 1024), ("batch", 1),
          ("vocabulary", 256), ("threads", len(os.sched_getaffinity(0))), ("repeat", 5))
 LINE = re.compile(r"^seconds per step (\S+)$", re.MULTILINE)
 
@@ -128,7 +128,7 @@ def check_fixture(torch, np):
     for name in names:
         weight = grouped(name, read("weights", name + ".npy"), heads, key_heads)
         weights[name] = weight.float().requires_grad_()
-    model = Model(torch, weights, config["depth"], heads, key_heads, config["length"])
+    model = Model(torch, weights, config["depth"], heads, key_heads, config["tokens"])
     loss = model.loss(read("tokens.npy").long(), read("labels.npy").long())
     loss.backward()
     error = abs(loss.item() - read("loss.npy").item())
@@ -165,9 +165,9 @@ class Theirs:
         self.torch = torch
         self.parameters = list(weights.values())
         self.model = Model(torch, weights, options.depth, options.heads, options.key_heads,
-                           options.length)
+                           options.tokens)
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, weight_decay=0.1, fused=True)
-        text = torch.randint(options.vocabulary, (options.batch, options.length + 1))
+        text = torch.randint(options.vocabulary, (options.batch, options.tokens + 1))
         self.tokens, self.labels = text[:, :-1].contiguous(), text[:, 1:].contiguous()
         self.repeat = options.repeat
         for _ in range(2):
@@ -217,7 +217,7 @@ def scale(options):
     places = processors[::len(processors) // P][:P]
     whole = Ours(options.ours, options, threads=1)
     whole.command += ["--layout", "zigzag"]
-    part = Ours(options.ours, options, threads=1, length=max(1, options.length // 4))
+    part = Ours(options.ours, options, threads=1, length=max(1, options.tokens // 4))
     ranks = ["mpirun", "--bind-to", "none", "-n", str(P), "sh", "-c", "place=$(echo $0 | cut -d, -f"
              "$((OMPI_COMM_WORLD_RANK + 1))) && exec taskset -c $place \"$@\"",
              ",".join(map(str, places))]

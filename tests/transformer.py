@@ -359,7 +359,7 @@ def same_bytes(one, other):
 
 
 # A model that is trained in a second, with everything that a layer may have.
-SMALL = ("--dim 32 --depth 2 --heads 4 --key-heads 2 --dim-head 8 --lookback 16,none --length 40 "
+SMALL = ("--dim 32 --depth 2 --heads 4 --key-heads 2 --dim-head 8 --lookback 16,none --tokens 40 "
          "--batch 3 --rate 0.01 --warmup 5 --steps 20 --seed 3 --validation 0.2").split()
 
 # Curves of one training, of which rounding alone differs. The first loss is a sum of float32, off by
@@ -472,11 +472,11 @@ def adamw(test):
     np.save(test.path("rows.npy"), rows)
     flags = ("--vocabulary 30 --dim 16 --depth 1 --heads 2 --dim-head 8 --rate 0.02 --warmup 2 "
              "--decay 0.3 --clip 0.7 --tied").split()
-    texts, padded = "--length 24 --validation 0 --batch ", "--validation 0.25 --batch "
+    texts, padded = "--tokens 24 --validation 0 --batch ", "--validation 0.25 --batch "
     ways = [("text", 3, texts + "2"), ("text", 2, texts + "1 --accumulate 2 --layout zigzag"),
             ("rows", 1, padded + "6"), ("rows", 1, padded + "1 --accumulate 6"),
             ("rows", 2, padded + "2 --accumulate 3 --layout striped --recompute"),
-            ("rows", 3, padded + "6 --gather"), ("rows", 3, padded + "6 --length 24 --layout zigzag"),
+            ("rows", 3, padded + "6 --gather"), ("rows", 3, padded + "6 --tokens 24 --layout zigzag"),
             ("rows", 4, padded + "1 --accumulate 6"),  # some ranks have no token of a row
             ("rows", 4, padded + "3 --accumulate 2 --ring-size 2 --layout striped --bucket 3"),
             ("rows", 4, padded + "1 --accumulate 6 --ring-size 1"),
@@ -845,7 +845,7 @@ def refusals(test):
             "--key-heads": (-1,), "--dim-head": (1,), "--ff-mult": (0,), "--head-map": ("round",),
             "--softcap": (0, "nan"), "--rotary-theta": (0,), "--rotary-scale": ("inf",),
             "--lookback": ("x", "3,4", -1, "5,none,5,5,5"), "--layout": ("round",), "--bucket": (3,),
-            "--threads": (0,), "--timeout": (-1, "nan"), "--batch": (0,), "--length": (0,),
+            "--threads": (0,), "--timeout": (-1, "nan"), "--batch": (0,), "--tokens": (0,),
             "--steps": (-1,), "--rate": (-1, "nan"), "--warmup": (-1,), "--decay": (-0.1,),
             "--clip": (-1,), "--validation": (0.95,), "--save-every": (0,), "--seed": (-1,)}.items()
           for value in values],
@@ -886,7 +886,7 @@ def refusals(test):
                         ("--softcap", 3), ("--ff-mult", 2), ("--lookback", "16,17"),
                         ("--head-map", "interleaved"))],
         (1, "is not causal: it would see its labels", 2,
-         ["train", "--length", 40, "--resume", test.path("tokens.npy"), imported]),
+         ["train", "--tokens", 40, "--resume", test.path("tokens.npy"), imported]),
         (1, "used/model: Not a directory", 1, ["train", *small, "--resume", text, used + "/model"]),
         (1, "used/model: Not a directory", 2, ["generate", "--prompt", "x", used + "/model"]),
         (1, "is a model in format 1, and this program reads", 1,

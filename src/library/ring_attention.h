@@ -42,16 +42,11 @@
 #include "ra_span.h"
 #include "ra_status.h"
 #include "ra_tile.h"
+#include "ra_version.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* The version of this header: major, minor, patch. */
-#define RA_VERSION_MAJOR 0
-#define RA_VERSION_MINOR 9
-#define RA_VERSION_PATCH 0
-#define RA_VERSION "0.9.0"
 
 /* The version of the library that is linked, as text: "0.9.0". */
 const char *ra_version(void);

@@ -45,7 +45,8 @@ static const struct ra_choice head_maps[] = {
     [RA_GROUPED] = {"grouped", NULL}, [RA_INTERLEAVED] = {"interleaved", NULL}, {0}};
 
 static const struct ra_option options[] = {
-    {FLAG("help", 63), .help = "show this text"},
+    {FLAG("help", 63), .help = "show this text; -h does, too"},
+    {FLAG("version", 63), .help = "show the version"},
     {FIELD(model.vocabulary), TAKES("vocabulary", WHOLE, NEW), RANGE(1, INT32_MAX), .value = "V",
      .help = "size of the vocabulary (default 256, for bytes)"},
     {FIELD(model.dim), TAKES("dim", WHOLE, NEW), RANGE(1, MOST), .value = "N",
@@ -93,7 +94,7 @@ static const struct ra_option options[] = {
      .help = "sequences at a time, over all rings (default 1)"},
     {FIELD(accumulate), TAKES("accumulate", WHOLE, TRAIN), RANGE(1, 1 << 20), .value = "K",
      .help = "batches in a step; their gradients are added up (default 1)"},
-    {FIELD(length), TAKES("length", WHOLE, NEW), RANGE(1, MOST), .value = "N",
+    {FIELD(length), TAKES("tokens", WHOLE, NEW), RANGE(1, MOST), .value = "N",
      .help = "tokens of a sequence (default 1024, or what the rows of DATA have)"},
     {FIELD(steps), TAKES("steps", WHOLE, TRAIN), RANGE(0, MOST), .value = "N",
      .help = "steps in all (default 200)"},
@@ -164,8 +165,6 @@ static void print_help(const struct stage *stage)
 
 static void take(struct stage *stage, const struct ra_option *option, const char *text)
 {
-    if (strcmp(option->flag, "help") == 0)
-        stage_help(stage, print_help);
     if (!(option->programs & command->bit))
         stage_end(stage, 2, "--%s is no flag of %s; see --help", option->flag, command->name);
     int64_t value = stage_parse(stage, option, text);
@@ -272,13 +271,15 @@ transformer_command *transformer_options(struct transformer *t, int argc, char *
     for (int c = 0; c < COMMANDS && argc > 1; c++)
         if (strcmp(argv[1], commands[c].name) == 0)
             command = &commands[c];
-    if (!command && !(argc > 1 && strcmp(argv[1], "--help") == 0))
+    bool asks = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+                             strcmp(argv[1], "--version") == 0);
+    if (!command && !asks)
         stage_end(stage, 2,
                   "give a command: train, generate, step, export, import or bench%s%s; "
                   "see --help",
                   argc > 1 ? ", not " : "", argc > 1 ? argv[1] : "");
     int skipped = command ? 1 : 0;
-    stage_read_flags(stage, argc - skipped, argv + skipped, options, OPTIONS, take);
+    stage_read_flags(stage, argc - skipped, argv + skipped, options, OPTIONS, take, print_help);
     if (argc - skipped - optind != command->count)
         stage_end(stage, 2, "%s: give %s (got %d); see --help", command->name,
                   command->count > 0 ? command->arguments : "flags alone", argc - skipped - optind);

@@ -85,7 +85,7 @@ static void go_on(struct run *run, const struct ra_training *before)
     } fields[] = {{"--steps", before->steps == now->steps},
                   {"--warmup", before->warmup == now->warmup},
                   {"--batch", before->batch == now->batch},
-                  {"--length", before->length == now->length},
+                  {"--tokens", before->length == now->length},
                   {"--accumulate", before->accumulate == now->accumulate},
                   {"--seed", before->seed == now->seed},
                   {"DATA", before->tokens == now->tokens && before->data == now->data},

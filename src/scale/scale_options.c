@@ -84,7 +84,8 @@ static const struct ra_choice methods[] = {[RA_SCALE_RING] = {"ring", NULL},
 #define FROM_0 RANGE(0, DBL_MAX)
 
 static const struct ra_option options[] = {
-    {TAKES("help", FLAG), .help = "show this text"},
+    {TAKES("help", FLAG), .help = "show this text; -h does, too"},
+    {TAKES("version", FLAG), .help = "show the version"},
     {FIELD(config.queries), TAKES("tokens", WHOLE), RANGE(1, MOST), .value = "N",
      .help = "tokens of a sequence; with --decode, of the cache"},
     {FIELD(config.batch), TAKES("batch", WHOLE), RANGE(1, MOST), .value = "B",
@@ -101,7 +102,7 @@ static const struct ra_option options[] = {
     {FIELD(config.lookback), TAKES("lookback", WHOLE), RANGE(0, MOST), .value = "L",
      .help = "with --causal: at most so many tokens back"},
     {FIELD(config.layout), TAKES("layout", CHOICE), .choices = ra_option_layouts, .value = "NAME",
-     .help = "rows of each rank (default striped)"},
+     .help = "rows of each rank (default contiguous)"},
     {FIELD(config.forward_only), TAKES("forward-only", FLAG), .help = "no backward"},
     {FIELD(ranks), TAKES("ranks", PATH), .value = "P,..", .help = "how many ranks (default 8)"},
     {FIELD(method), TAKES("method", CHOICE), .choices = methods, .value = "NAME",
@@ -136,7 +137,7 @@ static const struct ra_option options[] = {
     {FIELD(machine.tile_keys), TAKES("tile-keys", WHOLE), RANGE(1, MOST), .value = "ROWS",
      .help = "the same of keys (default 1)"},
 
-    {FIELD(by_hop), TAKES("by-hop", FLAG), .help = "a line for each hop"},
+    {FIELD(by_hop), TAKES("per-hop", FLAG), .help = "a line for each hop"},
     {FIELD(simulate), TAKES("simulate", FLAG), .help = "follow each rank of the ring, hop by hop"},
     {FIELD(machine.slow_rank), TAKES("slow-rank", INT), RANGE(0, INT_MAX), .value = "R",
      .help = "with --simulate: this rank works slowly"},
@@ -175,7 +176,7 @@ static void print_help(const struct stage *stage)
 {
     printf("Usage: %s [FLAGS]\n       mpirun -n RANKS %s --measure\n\n%s\n\n"
            "  %s --machine h200 --network infiniband400 --tokens 1048576 --causal \\\n"
-           "      --ranks 8,64,512\n"
+           "      --layout striped --ranks 8,64,512\n"
            "  %s --machine h200 --fits --recompute --ranks 8,64\n\n"
            "Numbers may be written as 1e9, where they need not be whole. Times are seconds unless\n"
            "the table says otherwise; GB are 10^9 bytes. Exit code: 0 done, 1 failed, 2 misuse.\n\n"
@@ -190,8 +191,6 @@ static void print_help(const struct stage *stage)
 
 static void take(struct stage *stage, const struct ra_option *option, const char *text)
 {
-    if (strcmp(option->flag, "help") == 0)
-        stage_help(stage, print_help);
     int64_t value = stage_parse(stage, option, text);
     if (option->kind == RA_OPTION_PATH)
         memcpy((char *)into + option->offset, &text, sizeof text);
@@ -232,7 +231,7 @@ static void check_together(struct scale *scale)
     if (scale->simulate && scale->method != RA_SCALE_RING)
         stage_end(stage, 2, "--simulate needs --method ring");
     if (scale->by_hop + scale->simulate + scale->decode + scale->fits + scale->measure > 1)
-        stage_end(stage, 2, "give one of --by-hop, --simulate, --decode, --fits and --measure");
+        stage_end(stage, 2, "give one of --per-hop, --simulate, --decode, --fits and --measure");
 }
 
 void scale_begin(struct scale *scale, int argc, char **argv, const char *program, const char *about)
@@ -257,7 +256,6 @@ void scale_options(struct scale *scale, int argc, char **argv)
     scale->config.heads = 32;
     scale->config.dim = 128;
     scale->config.type = RA_BFLOAT16;
-    scale->config.layout = RA_STRIPED;
     scale->config.threads = 1; /* each thread of a plan would need memory of its own */
     scale->model = (struct ra_scale_model)RA_SCALE_MODEL_INIT;
     scale->model.depth = 32;
@@ -269,7 +267,7 @@ void scale_options(struct scale *scale, int argc, char **argv)
     scale->factor = 2;
     scale->ranks = "8";
     into = scale;
-    stage_read_flags(&scale->stage, argc, argv, options, OPTIONS, take);
+    stage_read_flags(&scale->stage, argc, argv, options, OPTIONS, take, print_help);
     if (optind < argc)
         stage_end(&scale->stage, 2, "%s: give flags alone; see --help", argv[optind]);
     check_together(scale);

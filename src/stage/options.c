@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "ra_options.h"
+#include "ra_version.h"
 #include "stage_parts.h"
 
 /* Does this program have the flag? A stage has those that chapters up to its own have taught;
@@ -51,7 +52,13 @@ static void print_help(const struct stage *stage)
             stage_print_flag(&ra_options[o]);
 }
 
-void stage_help(const struct stage *stage, void (*print)(const struct stage *))
+static void print_version(const struct stage *stage)
+{
+    printf("%s (ringattn) " RA_VERSION "\n", stage->program);
+}
+
+/* Prints what was asked for, on one rank, and ends the program. */
+static _Noreturn void answer(const struct stage *stage, void (*print)(const struct stage *))
 {
     if (stage->world.rank == 0)
         print(stage);
@@ -122,8 +129,6 @@ static void take(struct stage *stage, const struct ra_option *option, const char
     int64_t value = stage_parse(stage, option, text);
     if (option->field)
         ra_option_store(option, &stage->config, value);
-    else if (strcmp(option->flag, "help") == 0)
-        stage_help(stage, print_help);
     else if (strcmp(option->flag, "time") == 0)
         stage->time = true;
     else if (strcmp(option->flag, "trace") == 0)
@@ -147,9 +152,20 @@ static void check_together(const struct stage *stage)
         stage_end(stage, 2, "--bucket needs --layout striped: it is the length of a stripe");
 }
 
+/* Ends the program, which has no such flag; one that had another name once has it in the text. */
+static _Noreturn void unknown(const struct stage *stage, const char *word)
+{
+    static const char *const names[][2] = {
+        {"--by-hop", "--per-hop"}, {"--dtype", "--type"}, {"--length", "--tokens"}};
+    size_t length = strcspn(word, "=");
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++)
+        if (strlen(names[n][0]) == length && strncmp(word, names[n][0], length) == 0)
+            stage_end(stage, 2, "%s: this flag is called %s; see --help", names[n][0], names[n][1]);
+    stage_end(stage, 2, "%s is not a flag of any stage; see --help", word);
+}
+
 void stage_read_flags(struct stage *stage, int argc, char **argv, const struct ra_option *options,
-                      int count,
-                      void (*each)(struct stage *, const struct ra_option *, const char *text))
+                      int count, stage_flag *each, void (*help)(const struct stage *))
 {
     /* getopt_long returns 1 + the row of the table: it keeps 0 for a name that it does not know. */
     struct option flags[STAGE_FLAGS + 1] = {{0}};
@@ -160,7 +176,7 @@ void stage_read_flags(struct stage *stage, int argc, char **argv, const struct r
 
     /* getopt's own messages start with argv[0]; ours start with the stage's name. */
     opterr = 0;
-    for (int found; (found = getopt_long(argc, argv, ":", flags, NULL)) != -1;) {
+    for (int found; (found = getopt_long(argc, argv, ":h", flags, NULL)) != -1;) {
         /* optopt tells a flag of ours that is used wrongly from a letter, and 0 from a name. The
          * flag has just been passed, wherever it stood among the folders. */
         if (found == ':')
@@ -170,14 +186,19 @@ void stage_read_flags(struct stage *stage, int argc, char **argv, const struct r
         if (found == '?' && optopt)
             stage_end(stage, 2, "-%c is not a flag of any stage; see --help", optopt);
         if (found == '?')
-            stage_end(stage, 2, "%s is not a flag of any stage; see --help", argv[optind - 1]);
+            unknown(stage, argv[optind - 1]);
+        const char *flag = found == 'h' ? "help" : options[found - 1].flag;
+        if (strcmp(flag, "help") == 0)
+            answer(stage, help);
+        if (strcmp(flag, "version") == 0)
+            answer(stage, print_version);
         each(stage, &options[found - 1], optarg);
     }
 }
 
 const char *stage_read_options(struct stage *stage, int argc, char **argv)
 {
-    stage_read_flags(stage, argc, argv, ra_options, RA_OPTIONS, take);
+    stage_read_flags(stage, argc, argv, ra_options, RA_OPTIONS, take, print_help);
     if (argc - optind != 2)
         stage_end(stage, 2, "give two folders, PROBLEM and RESULT (got %d); see --help",
                   argc - optind);

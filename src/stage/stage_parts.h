@@ -95,16 +95,15 @@ void stage_flush(const struct stage *stage);
 /* ---- options.c: the command line. Returns the path of PROBLEM. */
 const char *stage_read_options(struct stage *stage, int argc, char **argv);
 
-/* Reads the flags of a table, and gives them to `each` as they come; what is left begins at optind. */
+/* Reads the flags of a table, and gives them to `each` as they come; what is left begins at optind. It answers -h,
+ * --help, by calling `help` on one rank, and --version itself, and ends the program with that. */
 enum { STAGE_FLAGS = 64 };
+typedef void stage_flag(struct stage *, const struct ra_option *, const char *text);
 void stage_read_flags(struct stage *stage, int argc, char **argv, const struct ra_option *options,
-                      int count,
-                      void (*each)(struct stage *, const struct ra_option *, const char *text));
+                      int count, stage_flag *each, void (*help)(const struct stage *));
 
-/* A line of --help for a flag. And all of it: `print` prints it on one rank, and the program ends. */
+/* A line of --help for a flag. */
 void stage_print_flag(const struct ra_option *option);
-__attribute__((noreturn)) void stage_help(const struct stage *stage,
-                                          void (*print)(const struct stage *));
 
 /* The value that the text gives to the option, as ra_option_load would; 0 for a path. */
 int64_t stage_parse(const struct stage *stage, const struct ra_option *option, const char *text);

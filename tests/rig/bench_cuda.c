@@ -8,6 +8,7 @@
  * pays: in the backward delta and, of gradients that the kernel only adds to, emptying and rounding.
  */
 #include "bench_cuda.h"
+#include "usage.h"
 #include <getopt.h>
 #include <mpi.h>
 #include <stdlib.h>
@@ -35,7 +36,7 @@ static const char usage[] =
     "  --timeline FILE\n"
     "                 when each rank of the ring computed and copied, hop by hop, in the last of\n"
     "                 N calls\n"
-    "  --help         this text\n";
+    "  -h, --help     this text; --version: the version\n";
 
 struct bench bench = {NULL, false, false, 10, NULL, NULL, false};
 
@@ -49,21 +50,24 @@ static FILE *create(const char *name)
 }
 
 /* Ends the program on all ranks, with one rank's words. */
-static _Noreturn void explain(FILE *where, int status)
+static _Noreturn void explain(void)
 {
     if (rig.rank == 0)
-        fputs(usage, where);
+        fputs(usage, stderr);
     MPI_Finalize();
-    exit(status);
+    exit(2);
 }
 
 static void read_options(int argc, char **argv)
 {
     static const struct option words[] = {
-        {"only", required_argument, NULL, 'o'},     {"quick", no_argument, NULL, 'q'},
-        {"repeat", required_argument, NULL, 'r'},   {"csv", required_argument, NULL, 'c'},
-        {"timeline", required_argument, NULL, 't'}, {"turns", no_argument, NULL, 'u'},
-        {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
+        {"only", required_argument, NULL, 'o'},
+        {"quick", no_argument, NULL, 'q'},
+        {"repeat", required_argument, NULL, 'r'},
+        {"csv", required_argument, NULL, 'c'},
+        {"timeline", required_argument, NULL, 't'},
+        {"turns", no_argument, NULL, 'u'},
+        {NULL, 0, NULL, 0},
     };
     const char *csv = NULL, *timeline = NULL;
     bool repeat_given = false;
@@ -88,14 +92,12 @@ static void read_options(int argc, char **argv)
         case 'u':
             bench.turns = true;
             break;
-        case 'h':
-            explain(stdout, 0);
         default:
-            explain(stderr, 2);
+            explain();
         }
     }
     if (optind < argc || bench.repeats < 1 || bench.repeats > 100000)
-        explain(stderr, 2);
+        explain();
     if (bench.quick && !repeat_given)
         bench.repeats = 3;
     bench.csv = create(csv);
@@ -122,6 +124,7 @@ static bool next_line(char *line, int size)
 
 int main(int argc, char **argv)
 {
+    answer_usage(argc, argv, "bench-cuda", usage);
     rig_begin("bench-cuda", &argc, &argv);
     read_options(argc, argv);
     rig_choose_device("rings mean nothing");

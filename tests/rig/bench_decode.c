@@ -13,6 +13,10 @@
 #include <string.h>
 #include "ra_clock.h"
 #include "ra_tree.h"
+#include "usage.h"
+
+static const char usage[] =
+    "usage: mpirun -n RANKS bench-decode [POSITIONS [REPEATS]]      (65536 and 9)\n";
 
 enum { HEADS = 8, KEY_HEADS = 2, DIM = 64, NUMBERS = HEADS * DIM, KEYS = KEY_HEADS * DIM };
 
@@ -104,6 +108,7 @@ static int others(const float *o)
 
 int main(int argc, char **argv)
 {
+    answer_usage(argc, argv, "bench-decode", usage);
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);

@@ -16,12 +16,13 @@
 #include "ra_clock.h"
 #include "ra_options.h"
 #include "ring_attention.h"
+#include "usage.h"
 
 static const struct ra_choice passes[] = {{"forward", ""}, {"backward", ""}, {0}};
 static const char usage[] = "usage: bench-host [flags]\n"
                             "\n"
                             "  --queries N    rows of queries and of keys (4096)\n"
-                            "  --dim D        (64)\n"
+                            "  --dim-head D   (64)\n"
                             "  --heads H      (2)\n"
                             "  --key-heads G  (H)\n"
                             "  --causal\n"
@@ -36,7 +37,7 @@ static const char usage[] = "usage: bench-host [flags]\n"
                             "printed, and the best of\n"
                             "                 those that processors spent (5)\n"
                             "  --turns        a call for each line of the input, instead\n"
-                            "  --help         this text\n";
+                            "  -h, --help     this text; --version: the version\n";
 
 enum { MOST_REPEATS = 1000 };
 
@@ -70,7 +71,7 @@ static const struct {
     const char *flag;
     int64_t *number;
 } numbers[] = {{"--queries", &config.queries},
-               {"--dim", &config.dim},
+               {"--dim-head", &config.dim},
                {"--heads", &config.heads},
                {"--key-heads", &config.key_heads},
                {"--tile-queries", &config.tile_queries},
@@ -86,6 +87,8 @@ static void take(const char *flag, const char *value)
             *numbers[i].number = atoll(value);
             return;
         }
+    if (strcmp(flag, "--dim") == 0)
+        stop("%s: this flag is called --dim-head; see --help", flag);
     if (strcmp(flag, "--type") == 0)
         config.type = (enum ra_type)choice(ra_option_types, value);
     else if (strcmp(flag, "--tile") == 0)
@@ -103,11 +106,9 @@ static void read_options(int argc, char **argv)
     config.queries = 4096;
     config.dim = 64;
     config.heads = 2;
+    answer_usage(argc, argv, "bench-host", usage);
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
-            fputs(usage, stdout);
-            exit(0);
-        } else if (strcmp(argv[i], "--causal") == 0) {
+        if (strcmp(argv[i], "--causal") == 0) {
             config.causal = true;
         } else if (strcmp(argv[i], "--turns") == 0) {
             turns = true;

@@ -5,6 +5,7 @@
  * form !(error <= allowed). tests/check_compare.c shows that each of these is caught.
  */
 #include "npy.h"
+#include "usage.h"
 
 #include <float.h>
 #include <errno.h>
@@ -60,7 +61,7 @@ static const char help[] =
     "\n"
     "  --times X    allow X times as much, such as 1e-6 for a program in double\n"
     "  --only LIST  grade these arrays alone, such as --only o,lse for a forward without backward\n"
-    "  --help       print this and exit\n"
+    "  -h, --help   print this and exit; --version prints the version\n"
     "\n"
     "NaN is always wrong. Inf is too, but for -inf in lse (a row that sees nothing), which must\n"
     "be met exactly. The worst element of each array is named, also when all is well.\n"
@@ -367,17 +368,12 @@ static int leave(int exit_code)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"only", required_argument, NULL, 'o'},
-                                            {"times", required_argument, NULL, 't'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {0}};
+    static const struct option options[] = {
+        {"only", required_argument, NULL, 'o'}, {"times", required_argument, NULL, 't'}, {0}};
+    answer_usage(argc, argv, "compare", help);
     struct rule rule = {.times = 1};
     bool chosen[ARRAYS] = {true, true, true, true, true};
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        if (option == 'h') {
-            fputs(help, stdout);
-            return leave(EXIT_RIGHT);
-        }
         if (option == 't' && !parse_number(optarg, &rule.times)) {
             fprintf(stderr, "compare: --times %s: a finite number >= 0 is needed\n", optarg);
             return EXIT_MISUSE;

@@ -5,6 +5,7 @@
  * test can draw every committed figure again and compare.
  */
 #include "figure.h"
+#include "usage.h"
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -303,9 +304,8 @@ static bool obey(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "--help") == 0)
-        fputs(usage, stdout);
-    else if (!obey(argc, argv)) {
+    answer_usage(argc, argv, "figure", usage);
+    if (!obey(argc, argv)) {
         fputs(usage, stderr);
         return 2;
     }

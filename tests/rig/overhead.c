@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include "ra_clock.h"
 #include "ring_attention.h"
+#include "usage.h"
 
 enum { N = 128, D = 64, CALLS = 100, TURNS = 200 };
 
@@ -35,8 +36,11 @@ static void bare(void)
     ra_tile_finish(D, &queries);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    answer_usage(
+        argc, argv, "overhead",
+        "usage: overhead\nMeasures what a call of the library costs beyond the modules.\n");
     for (int e = 0; e < N * D; e++) {
         q[e] = (float)(e % 7) - 3;
         k[e] = (float)(e % 5) - 2;

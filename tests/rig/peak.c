@@ -9,6 +9,7 @@
  */
 #include <stdio.h>
 #include "ra_clock.h"
+#include "usage.h"
 #ifdef __x86_64__
 #include <immintrin.h>
 #define REGISTER "+v"
@@ -91,8 +92,10 @@ static void measure(const char *name, int lanes, void (*steps)(int loads))
     printf("\n");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    answer_usage(argc, argv, "peak",
+                 "usage: peak\nMeasures the peak rate of a core, by kind of vector.\n");
     measure("plain", 4, plain);
 #ifdef __x86_64__
     measure("sse2", 4, plain);

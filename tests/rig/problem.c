@@ -22,6 +22,7 @@
 
 #include "npy.h"
 #include "ra_whole.h"
+#include "usage.h"
 
 static const char *const help =
     "Usage: problem [flags] PROBLEM\n"
@@ -34,10 +35,10 @@ static const char *const help =
     "  --keys M            key positions (N)\n"
     "  --heads H           query heads (1)\n"
     "  --key-heads G       key/value heads (H); must divide H\n"
-    "  --dim D             numbers per head (16)\n"
+    "  --dim-head D        numbers per head (16)\n"
     "  --seed S            another seed, another problem (1)\n"
     "  --score-scale X     multiply q by X (1)\n"
-    "  --dtype TYPE        float32 (default) or float16\n"
+    "  --type TYPE         float32 (default) or float16\n"
     "  --scores KIND       the scores of a query along the keys:\n"
     "                        random     no pattern (default)\n"
     "                        equal      all keys are equal\n"
@@ -60,7 +61,8 @@ static const char *const help =
     "                      heads: grouped (0,0,1,1) or interleaved (0,1,0,1)\n"
     "  --text FILE         embed and project a text instead of random q, k, v: batch b is its\n"
     "                      b-th run of N bytes (M = N); scores spread by about 1 to 3\n"
-    "  --help              this text\n";
+    "  -h, --help          this text\n"
+    "  --version           the version\n";
 
 enum scores { RANDOM, EQUAL, DOMINANT, GROWING, SHRINKING };
 enum mask { NONE, RANDOM_MASK, ALL_BUT_BATCH_0, NONE_VISIBLE, LAST_ONLY, FIRST_HIDDEN, TAIL };
@@ -531,10 +533,10 @@ static struct problem parse(int argc, char **argv)
                                           {"keys", required_argument, NULL, 'M'},
                                           {"heads", required_argument, NULL, 'H'},
                                           {"key-heads", required_argument, NULL, 'G'},
-                                          {"dim", required_argument, NULL, 'D'},
+                                          {"dim-head", required_argument, NULL, 'D'},
                                           {"seed", required_argument, NULL, 'S'},
                                           {"score-scale", required_argument, NULL, 'X'},
-                                          {"dtype", required_argument, NULL, 't'},
+                                          {"type", required_argument, NULL, 't'},
                                           {"scores", required_argument, NULL, 's'},
                                           {"visible", no_argument, NULL, 'v'},
                                           {"group-values", no_argument, NULL, 'g'},
@@ -542,8 +544,11 @@ static struct problem parse(int argc, char **argv)
                                           {"gradient", required_argument, NULL, 'd'},
                                           {"repeat-heads", required_argument, NULL, 'r'},
                                           {"text", required_argument, NULL, 'f'},
-                                          {"help", no_argument, NULL, 'h'},
+                                          {"dim", required_argument, NULL, 'o'},
+                                          {"dtype", required_argument, NULL, 'o'},
                                           {NULL, 0, NULL, 0}};
+
+    answer_usage(argc, argv, "problem", help);
 
     /* The leading colon: getopt keeps quiet, and the one line of each misuse is ours. */
     int flag, index = 0;
@@ -598,11 +603,9 @@ static struct problem parse(int argc, char **argv)
         case 'f':
             problem.text_path = optarg;
             break;
-        case 'h':
-            fputs(help, stdout);
-            if (fflush(stdout) != 0)
-                stop(1, "cannot write to stdout: %s", strerror(errno));
-            exit(0);
+        case 'o': /* names of earlier versions; without this getopt would take --dim for --dim-head */
+            stop(2, "--%s: this flag is called --%s; see --help", name,
+                 strcmp(name, "dim") == 0 ? "dim-head" : "type");
         case ':':
             stop(2, "%s: needs a value; see --help", argv[optind - 1]);
         default:
@@ -631,8 +634,8 @@ static void settle(struct problem *problem)
     if (problem->visible && (problem->group_values || patterned))
         stop(2, "--visible: sets q, k and v; it takes neither --scores nor --group-values");
     if (problem->visible && problem->keys != problem->dim)
-        stop(2, "--visible: needs --keys (%" PRId64 ") equal to --dim (%" PRId64 ")", problem->keys,
-             problem->dim);
+        stop(2, "--visible: needs --keys (%" PRId64 ") equal to --dim-head (%" PRId64 ")",
+             problem->keys, problem->dim);
     if (problem->text_path && (problem->visible || problem->group_values || patterned ||
                                problem->one_hot || problem->keys != problem->queries))
         stop(2, "--text: takes none of --visible, --group-values, --scores, --gradient, and "

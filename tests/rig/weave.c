@@ -15,6 +15,7 @@
  * all that other files can use. The listings have the rest.
  */
 #include "weave.h"
+#include "usage.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -257,12 +258,9 @@ int main(int argc, char **argv)
 {
     const char *book = NULL;
     bool misuse = false;
+    answer_usage(argc, argv, "weave", usage);
     weave.pages = grow(NULL, (size_t)argc * sizeof *weave.pages);
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
-            fputs(usage, stdout);
-            return 0;
-        }
         if (strcmp(argv[i], "--check") == 0)
             weave.check = true;
         else if (strcmp(argv[i], "--commands") == 0)
