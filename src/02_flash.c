@@ -66,7 +66,7 @@ int main(int argc, char **argv)
     struct arrays x = {
         .queries = stage_queries(&stage),
         .keys = {.rows = stage.M,
-                 .stride = {width, width, width, width},
+                 .stride = {width, width, width, width, width},
                  .k = stage_input(&stage, STAGE_K),
                  .v = stage_input(&stage, STAGE_V),
                  .mask = stage_mask(&stage)},

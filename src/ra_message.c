@@ -51,7 +51,7 @@ struct ra_keys ra_message_keys(int64_t B, int64_t stride, bool has_mask, int64_t
 {
     int64_t numbers = B * rows * stride;
     struct ra_keys keys = {.rows = rows,
-                           .stride = {stride, stride, stride, stride},
+                           .stride = {stride, stride, stride, stride, stride},
                            .k = message,
                            .v = message + numbers};
     if (has_mask)

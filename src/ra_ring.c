@@ -265,7 +265,9 @@ bool ra_ring_forward(struct ra_ring *ring)
 static void clear_gradients(struct ra_ring *ring, int step)
 {
     int64_t bytes = ra_ring_rows(ring, ring->link->rank, step) * ring->gradient_bytes;
-    memset(ring->gradients[ra_ring_slot(step)], 0, (size_t)bytes);
+    float *share = ring->gradients[ra_ring_slot(step)];
+    if (share)
+        memset(share, 0, (size_t)bytes);
     memset(ring->lost, 0, (size_t)bytes);
 }
 

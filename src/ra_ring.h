@@ -60,7 +60,8 @@ struct ra_ring {
     /* Messages. [0] holds this rank's own keys, and visitors take turns in [1] and [2], see
      * ra_ring_slot. The gradients of the same number are this rank's share for those keys; [3]
      * receives the sum of the ranks before. `lost` is for what rounding loses of a share while it is
-     * added up. Forward only: gradients and lost are NULL. */
+     * added up. Forward only: gradients and lost are NULL. gradients[0] may be NULL where no keys
+     * travel: then the caller has the place for its share, and makes it 0. */
     void *keys[3];
     float *gradients[4], *lost;
     int64_t key_bytes, gradient_bytes; /* that one row adds to a message; 0: nothing travels */

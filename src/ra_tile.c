@@ -35,8 +35,8 @@ static struct ra_keys keys_from(struct ra_keys keys, int64_t rows, int64_t eleme
     MOVE(keys.v, rows * keys.stride.v + element);
     MOVE(keys.dk, rows * keys.stride.dk + element);
     MOVE(keys.dv, rows * keys.stride.dv + element);
-    MOVE(keys.dk_lost, rows * keys.stride.dk + element);
-    MOVE(keys.dv_lost, rows * keys.stride.dv + element);
+    MOVE(keys.dk_lost, rows * keys.stride.lost + element);
+    MOVE(keys.dv_lost, rows * keys.stride.lost + element);
     MOVE(keys.mask, row);
     return keys;
 }
@@ -301,7 +301,7 @@ void ra_tile_backward(int64_t D, struct ra_score rule, const struct ra_queries *
         }
 
     /* dv_b += sum over a of p_ab d_out_a. */
-    struct sums dv = {keys->dv, keys->dv_lost, keys->stride.dv, keys->stride.dv};
+    struct sums dv = {keys->dv, keys->dv_lost, keys->stride.dv, keys->stride.lost};
     add_weighted(keys->rows, queries->rows, D, (struct weights){p, 1, keys->rows, whole},
                  queries->d_out, queries->stride.d_out, dv, partial);
 
@@ -311,7 +311,7 @@ void ra_tile_backward(int64_t D, struct ra_score rule, const struct ra_queries *
                  keys->stride.k, dq, partial);
 
     /* dk_b += sum over a of ds_ab q_a. */
-    struct sums dk = {keys->dk, keys->dk_lost, keys->stride.dk, keys->stride.dk};
+    struct sums dk = {keys->dk, keys->dk_lost, keys->stride.dk, keys->stride.lost};
     add_weighted(keys->rows, queries->rows, D, (struct weights){ds, 1, keys->rows, whole},
                  queries->q, queries->stride.q, dk, partial);
 }

@@ -33,12 +33,12 @@ struct ra_queries {
     float *delta, *dq;  /* backward: delta (rows); dq (rows, D) */
 };
 
-/* A block of key rows. Row b of k starts at k + b * stride.k, and so on; rows of dk_lost and dv_lost,
- * which are to dk and dv what lost is to dq, as those of dk and dv. */
+/* A block of key rows. Row b of k starts at k + b * stride.k, and so on. dk_lost and dv_lost are to dk
+ * and dv what lost is to dq; rows of both are stride.lost apart. */
 struct ra_keys {
     int64_t rows;
     struct {
-        int64_t k, v, dk, dv;
+        int64_t k, v, dk, dv, lost;
     } stride;
     const float *k, *v;       /* (rows, D) */
     const bool *mask;         /* (rows), true: this key may be seen; NULL: all may */

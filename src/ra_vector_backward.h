@@ -194,8 +194,8 @@ static void backward(int64_t D, struct ra_score score, const struct ra_queries *
     }
 
     add_rows(m, D, score.scale, sums.dk, row, keys->dk, keys->dk_lost, keys->stride.dk,
-             keys->stride.dk);
-    add_rows(m, D, 1, sums.dv, row, keys->dv, keys->dv_lost, keys->stride.dv, keys->stride.dv);
+             keys->stride.lost);
+    add_rows(m, D, 1, sums.dv, row, keys->dv, keys->dv_lost, keys->stride.dv, keys->stride.lost);
 }
 
 #endif

@@ -191,7 +191,7 @@ static void make(struct arrays *x, int64_t N, int64_t M)
                                      .delta = x->delta,
                                      .dq = x->dq};
     x->keys = (struct ra_keys){.rows = M,
-                               .stride = {DIM, DIM, DIM, DIM},
+                               .stride = {DIM, DIM, DIM, DIM, DIM},
                                .k = x->k,
                                .v = x->v,
                                .dk = x->dk,

@@ -3648,6 +3648,46 @@ START_TEST(memory_of_large_plans)
 }
 END_TEST
 
+/* dk and dv of float32 that do not travel are added up in the caller's arrays, whatever their strides: the
+ * bits are those of a plan that has them, too, and is larger by just that. */
+START_TEST(gradients_in_place)
+{
+    struct ra_backend apart = ra_host;
+    apart.adds_in_place = false;
+    uint64_t state = 23 + (uint64_t)_i;
+    for (int i = 0; i < 20; i++) {
+        struct problem p =
+            random_problem(&state, random_below(&state, 90), random_below(&state, 90));
+        enum order order = random_order(&state, &p);
+        p.config.type = i % 8 == 7 ? RA_BFLOAT16 : RA_FLOAT32;
+        p.config.forward_only = false;
+        p.config.threads = 1 + i % 3;
+        p.config.tile_queries = p.config.tile_keys = 1 + random_below(&state, 40);
+        p.config.tile = i % 4 ? RA_VECTOR_TILE : RA_PLAIN_TILE;
+        p.config.local_keys = _i > 1;
+        p.ranks = _i;
+        prepare(&p);
+        struct run own = run_as(&p, order, THREAD_LATE);
+        judge_run(&p, &own);
+        p.config.ring_size = _i;
+        struct ra_plan *in_place = plan_for(&p.config);
+        p.config.device = &apart;
+        struct ra_plan *larger = plan_for(&p.config);
+        struct run copied = run_as(&p, order, THREAD_LATE);
+        same_bits(&p, &own, &copied);
+        clear_run(&own);
+        clear_run(&copied);
+
+        int64_t saved = 2 * p.truth.B * ra_plan_rows(larger, RA_KEY_SIDE) * p.truth.G * p.truth.D;
+        saved = p.config.type == RA_FLOAT32 ? (4 * saved + 63) / 64 * 64 : 0;
+        ck_assert_int_eq(ra_plan_bytes(larger) - ra_plan_bytes(in_place), saved);
+        ra_plan_destroy(in_place);
+        ra_plan_destroy(larger);
+        clear(&p);
+    }
+}
+END_TEST
+
 /* Calls allocate nothing, however many there are. */
 static void call_often(void *context, int rank)
 {
@@ -3782,7 +3822,7 @@ START_TEST(own_loop)
                                      .delta = delta + mine,
                                      .dq = (float *)arrays->dq.data + mine * D};
         struct ra_keys keys = {.rows = M,
-                               .stride = {D, D, D, D},
+                               .stride = {D, D, D, D, D},
                                .k = (float *)arrays->k.data + theirs,
                                .v = (float *)arrays->v.data + theirs,
                                .dk = (float *)arrays->dk.data + theirs,
@@ -4106,6 +4146,7 @@ int main(void)
     cases = add_cases(suite, "memory");
     tcase_add_test(cases, memory_of_a_plan);
     tcase_add_test(cases, memory_of_large_plans);
+    tcase_add_loop_test(cases, gradients_in_place, 0, 3);
     tcase_add_loop_test(cases, memory_of_calls, 0, 4);
     tcase_add_test(cases, memory_in_use);
     cases = add_cases(suite, "others");

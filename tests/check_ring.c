@@ -753,7 +753,7 @@ START_TEST(message_keys)
     float message[200], gradients[200], lost[200];
     struct ra_keys keys = ra_message_keys(2, 6, true, 5, message, gradients, lost);
     ck_assert(keys.rows == 5 && keys.stride.k == 6 && keys.stride.v == 6);
-    ck_assert(keys.stride.dk == 6 && keys.stride.dv == 6);
+    ck_assert(keys.stride.dk == 6 && keys.stride.dv == 6 && keys.stride.lost == 6);
     ck_assert(keys.k == message && keys.v == message + 60);
     ck_assert(keys.dk == gradients && keys.dv == gradients + 60);
     ck_assert(keys.dk_lost == lost && keys.dv_lost == lost + 60);

@@ -99,7 +99,7 @@ static struct ra_queries queries_of(struct tiles *t)
 static struct ra_keys keys_of(struct tiles *t)
 {
     return (struct ra_keys){.rows = t->M,
-                            .stride = {STRIDE, STRIDE, STRIDE, STRIDE},
+                            .stride = {STRIDE, STRIDE, STRIDE, STRIDE, STRIDE},
                             .k = t->k,
                             .v = t->v,
                             .mask = t->mask,
@@ -793,7 +793,7 @@ static float *place(float rooms[ARRAYS][ROOM], int way, int array, int64_t count
  * rooms are compared. */
 START_TEST(strides)
 {
-    static float want[ARRAYS][ROOM], got[ARRAYS][ROOM], dk_lost[ROOM], dv_lost[ROOM];
+    static float want[ARRAYS][ROOM], got[ARRAYS][ROOM], lost[2][SIZE];
     static const float zeros[SIZE];
     struct tiles t;
     make(&t, 10, 13, 1, 16);
@@ -802,8 +802,7 @@ START_TEST(strides)
     compute(&t, 4, 5, false);
     memset(want, 0xFF, sizeof want);
     memset(got, 0xFF, sizeof got);
-    memset(dk_lost, 0, sizeof dk_lost);
-    memset(dv_lost, 0, sizeof dv_lost);
+    memset(lost, 0, sizeof lost);
 
     struct ra_queries queries = queries_of(&t);
     struct ra_keys keys = keys_of(&t);
@@ -819,12 +818,12 @@ START_TEST(strides)
     queries.stride.o = places[_i][O].stride;
     queries.stride.d_out = places[_i][D_OUT].stride;
     queries.stride.dq = places[_i][DQ].stride;
-    keys.dk_lost = dk_lost;
-    keys.dv_lost = dv_lost;
     keys.stride.k = places[_i][K].stride;
     keys.stride.v = places[_i][V].stride;
     keys.stride.dk = places[_i][DK].stride;
     keys.stride.dv = places[_i][DV].stride;
+    keys.dk_lost = lost[0], keys.dv_lost = lost[1];
+    keys.stride.lost = DIM;
     run_tiles(t.score, queries, keys, t.band, 4, 5, false);
 
     const float *arrays[ARRAYS] = {t.q, t.k, t.v, NULL, t.o, NULL, t.d_out, t.dq, t.dk, t.dv};
@@ -864,7 +863,7 @@ static void fold_whole(const float *rows, int64_t stride, float *results)
                                  .delta = delta,
                                  .dq = out[1]};
     struct ra_keys keys = {.rows = WHOLE_ROWS,
-                           .stride = {stride, stride, WHOLE, WHOLE},
+                           .stride = {stride, stride, WHOLE, WHOLE, WHOLE},
                            .k = in[1],
                            .v = in[2],
                            .dk = out[2],
@@ -916,7 +915,7 @@ START_TEST(blocks_and_heads)
     struct ra_queries queries = queries_of(&t), block, head;
     struct ra_keys keys = keys_of(&t), some, one;
     queries.stride.o = 1, queries.stride.d_out = 2, queries.stride.dq = 3, queries.stride.lost = 7;
-    keys.stride.v = 4, keys.stride.dk = 5, keys.stride.dv = 6;
+    keys.stride.v = 4, keys.stride.dk = 5, keys.stride.dv = 6, keys.stride.lost = 8;
     block = ra_queries_block(&queries, 2, 3);
     ck_assert(block.rows == 3 && block.q == t.q + 2 * STRIDE && block.o == t.o + 2);
     ck_assert(block.d_out == t.d_out + 4 && block.dq == t.dq + 6 && block.max == t.max + 2);
@@ -925,7 +924,7 @@ START_TEST(blocks_and_heads)
     some = ra_keys_block(&keys, 2, 4);
     ck_assert(some.rows == 4 && some.k == t.k + 2 * STRIDE && some.v == t.v + 8);
     ck_assert(some.dk == t.dk + 10 && some.dv == t.dv + 12 && some.mask == t.mask + 2);
-    ck_assert(some.dk_lost == t.dk_lost + 10 && some.dv_lost == t.dv_lost + 12);
+    ck_assert(some.dk_lost == t.dk_lost + 16 && some.dv_lost == t.dv_lost + 16);
     ck_assert(ra_queries_block(&queries, 3, 3).rows == 2 && ra_keys_block(&keys, 4, 4).rows == 3);
 
     /* Head 2 of 4, of three numbers each; 3 and 7 rows of 12 numbers lie before batch 1. */
@@ -947,7 +946,7 @@ END_TEST
 START_TEST(null_stays_null)
 {
     struct ra_queries none = {.rows = 5, .stride = {12, 12, 12, 12, 12}}, rows[2];
-    struct ra_keys no_keys = {.rows = 5, .stride = {12, 12, 12, 12}}, seen[2];
+    struct ra_keys no_keys = {.rows = 5, .stride = {12, 12, 12, 12, 12}}, seen[2];
     rows[0] = ra_queries_block(&none, 2, 2);
     rows[1] = ra_queries_head(&none, 3, 1, 2);
     seen[0] = ra_keys_block(&no_keys, 2, 2);

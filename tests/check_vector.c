@@ -152,7 +152,7 @@ START_TEST(ends_of_arrays)
                                          .delta = at_an_end(n),
                                          .dq = at_an_end(n * D)};
             struct ra_keys keys = {.rows = m,
-                                   .stride = {D, D, D, D},
+                                   .stride = {D, D, D, D, D},
                                    .k = at_an_end(m * D),
                                    .v = at_an_end(m * D),
                                    .dk = at_an_end(m * D),

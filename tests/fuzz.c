@@ -574,7 +574,7 @@ static void fuzz_tile(struct bytes in)
     queries.d_out = x[D_OUT], queries.delta = delta, queries.dq = x[DQ];
     struct ra_keys keys = {.rows = t.M, .k = x[K], .v = x[V], .dk = x[DK], .dv = x[DV]};
     keys.stride.k = stride[K], keys.stride.v = stride[V];
-    keys.stride.dk = stride[DK], keys.stride.dv = stride[DV];
+    keys.stride.dk = stride[DK], keys.stride.dv = stride[DV], keys.stride.lost = t.D;
     keys.mask = t.x[MASK] ? mask : NULL;
     keys.dk_lost = lost[1], keys.dv_lost = lost[2];
     struct ra_fold fold = {.D = t.D,

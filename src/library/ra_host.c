@@ -110,6 +110,16 @@ static void write_back(const struct ra_plan *plan)
                             host->computed.data);
 }
 
+/* Makes all numbers of an array of float32 0. */
+static void clear(struct ra_tensor x, int64_t batch, int64_t rows, int64_t heads, int64_t dim)
+{
+    for (int64_t b = 0; b < batch; b++)
+        for (int64_t a = 0; a < rows; a++)
+            for (int64_t h = 0; h < heads; h++)
+                memset((float *)x.data + b * x.batch + a * x.row + h * x.head, 0,
+                       (size_t)dim * sizeof(float));
+}
+
 /* Copies the mask of this rank's keys, in which whatever is not 0 counts as true, and puts keys and
  * mask into the message that will carry them, if they travel. */
 static void pack_keys(struct ra_plan *plan)
@@ -190,16 +200,22 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
     ra_number_load_all(turned(host->arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE], 1,
                        host->lse);
     ra_host_begin_backward(plan);
+    int64_t m = plan->rows[RA_KEY_SIDE], numbers = c->batch * m * c->key_heads * c->dim;
+    bool in_place = ra_plan_adds_in_place(plan);
+    if (in_place) {
+        clear(host->arrays.dk, c->batch, m, c->key_heads, c->dim);
+        clear(host->arrays.dv, c->batch, m, c->key_heads, c->dim);
+    }
     if (!ra_ring_backward(&plan->ring))
         return ra_plan_lose(plan);
 
     /* dk and dv are complete and at home. */
-    int64_t m = plan->rows[RA_KEY_SIDE], numbers = c->batch * m * c->key_heads * c->dim;
     write_back(plan);
-    ra_number_store_all(host->arrays.dk, c->batch, m, c->key_heads, c->dim,
-                        plan->ring.gradients[0]);
-    ra_number_store_all(host->arrays.dv, c->batch, m, c->key_heads, c->dim,
-                        plan->ring.gradients[0] + numbers);
+    if (!in_place) {
+        const float *dk = plan->ring.gradients[0], *dv = dk + numbers;
+        ra_number_store_all(host->arrays.dk, c->batch, m, c->key_heads, c->dim, dk);
+        ra_number_store_all(host->arrays.dv, c->batch, m, c->key_heads, c->dim, dv);
+    }
     return RA_OK;
 }
 
@@ -227,6 +243,8 @@ static enum ra_status create(struct ra_plan *plan, char *error)
     host->vector = plan->config.tile == RA_VECTOR_TILE ? vector : NULL;
     host->process = getpid();
     ring->lost = host->share_lost;
+    if (ra_plan_adds_in_place(plan))
+        ring->gradients[0] = NULL;
     return RA_OK;
 }
 
@@ -238,6 +256,7 @@ static void release(struct ra_plan *plan, bool unused)
 
 const struct ra_backend ra_host = {.place = "the host",
                                    .converts_inputs = true,
+                                   .adds_in_place = true,
                                    .negative_strides = true,
                                    .create = create,
                                    .bytes = bytes_of,

@@ -39,9 +39,10 @@ struct ra_host {
     struct ra_host_block *blocks[2]; /* by side */
 
     /* The call that is under way: the caller's arrays; of them o or, backward, dq, and where that is
-     * computed; k and v of the hop that is folded, and how many rows they have. */
+     * computed; of the hop that is folded k, v and where this rank's share of their gradients is added up,
+     * and how many rows they have. */
     struct ra_arrays arrays;
-    struct ra_tensor output, computed, k, v;
+    struct ra_tensor output, computed, k, v, dk, dv;
     int64_t visiting;
 };
 
@@ -71,8 +72,8 @@ static inline int ra_host_thread(const struct ra_host *host)
 #endif
 }
 
-/* Makes the keys of this step ready: where they are, and of which type. */
-void ra_host_open_keys(struct ra_plan *plan, int step);
+/* Makes the keys of this step ready: where they are, and of which type; backward, their gradients. */
+void ra_host_open_keys(struct ra_plan *plan, int step, bool backward);
 
 /* `count` query rows of a batch and head, from row a on; what is not float32 is read into `room`. The same
  * of the keys of this step, of head g. */

@@ -301,7 +301,7 @@ void ra_host_fold(void *context, int step, bool backward)
     const struct ra_host *host = plan->own;
     int rank = plan->link.rank, origin = ra_ring_origin(&plan->ring, rank, step);
     struct hop hop = {.plan = plan, .step = step, .origin = origin, .backward = backward};
-    ra_host_open_keys(plan, step);
+    ra_host_open_keys(plan, step, backward);
     if (host->visiting == 0)
         return;
     if (host->vector) {

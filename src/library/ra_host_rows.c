@@ -90,7 +90,7 @@ struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool back
     int64_t rows = host->visiting, stride = c->key_heads * c->dim, row = ra_vector_row(c->dim);
     int64_t numbers = c->batch * rows * stride;
     struct ra_keys keys = {.rows = rows,
-                           .stride = {host->k.row, host->v.row, stride, stride},
+                           .stride = {host->k.row, host->v.row, host->dk.row, host->dv.row, stride},
                            .k = rows_of(host->k, b, g),
                            .v = rows_of(host->v, b, g)};
 
@@ -101,8 +101,8 @@ struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool back
         keys.mask =
             (const bool *)plan->ring.keys[slot] + 2 * numbers * ra_type_bytes(c->type) + b * rows;
     if (backward) {
-        keys.dk = plan->ring.gradients[slot] + b * rows * stride + g * c->dim;
-        keys.dv = keys.dk + numbers;
+        keys.dk = rows_of(host->dk, b, g);
+        keys.dv = rows_of(host->dv, b, g);
         keys.dk_lost = plan->ring.lost + b * rows * stride + g * c->dim;
         keys.dv_lost = keys.dk_lost + numbers;
     }
@@ -120,21 +120,28 @@ struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool back
     return block;
 }
 
-/* Makes the keys of this step ready: where they are, and of which type. */
-void ra_host_open_keys(struct ra_plan *plan, int step)
+/* Makes the keys of this step ready: where they are, and of which type; backward, their gradients. */
+void ra_host_open_keys(struct ra_plan *plan, int step, bool backward)
 {
     const struct ra_config *c = &plan->config;
     struct ra_host *host = plan->own;
     int64_t rows = ra_ring_rows(&plan->ring, plan->link.rank, step), G = c->key_heads, D = c->dim;
+    int64_t numbers = c->batch * rows * G * D;
     host->visiting = rows;
     host->k = host->arrays.k;
     host->v = host->arrays.v;
-    if (step == 0)
-        return;
-    char *message = plan->ring.keys[ra_ring_slot(step)];
-    host->k = ra_tensor_bnhd(message, c->type, rows, G, D);
-    host->v = ra_tensor_bnhd(message + c->batch * rows * G * D * ra_type_bytes(c->type), c->type,
-                             rows, G, D);
+    host->dk = host->arrays.dk;
+    host->dv = host->arrays.dv;
+    if (step > 0) {
+        char *message = plan->ring.keys[ra_ring_slot(step)];
+        host->k = ra_tensor_bnhd(message, c->type, rows, G, D);
+        host->v = ra_tensor_bnhd(message + numbers * ra_type_bytes(c->type), c->type, rows, G, D);
+    }
+    if (backward && !ra_plan_adds_in_place(plan)) {
+        float *share = plan->ring.gradients[ra_ring_slot(step)];
+        host->dk = ra_tensor_bnhd(share, RA_FLOAT32, rows, G, D);
+        host->dv = ra_tensor_bnhd(share + numbers, RA_FLOAT32, rows, G, D);
+    }
 }
 
 /* What each thread does with chunks of queries. */

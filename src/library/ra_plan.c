@@ -28,6 +28,12 @@ struct ra_fold ra_plan_fold(const struct ra_plan *plan, const struct ra_vector *
     return fold;
 }
 
+bool ra_plan_adds_in_place(const struct ra_plan *plan)
+{
+    return plan->backend->adds_in_place && plan->ring.schedule.count == 1 &&
+           plan->config.type == RA_FLOAT32;
+}
+
 void ra_plan_place_messages(const struct ra_plan *plan, int rank, struct ra_arena *arena,
                             void *keys[3], float *gradients[4])
 {
@@ -41,7 +47,8 @@ void ra_plan_place_messages(const struct ra_plan *plan, int rank, struct ra_aren
     }
     for (int i = 0; i < 4; i++) {
         int64_t rows = i == 0 ? own : most;
-        bool needed = !plan->config.forward_only && (i < 3 ? i < steps : steps > 1);
+        bool needed = !plan->config.forward_only && (i < 3 ? i < steps : steps > 1) &&
+                      !ra_plan_adds_in_place(plan);
         gradients[i] = ra_arena_take(arena, needed ? rows * ring->gradient_bytes : 0);
     }
 }

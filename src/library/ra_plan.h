@@ -37,6 +37,10 @@ struct ra_backend {
     enum ra_status (*check_address)(const struct ra_plan *plan, const char *array,
                                     const void *address, char *error);
 
+    /* dk and dv of float32 are added up in the caller's arrays, if nobody else adds to them: see
+     * ra_plan_adds_in_place. */
+    bool adds_in_place;
+
     /* In the backward a rank's share of the gradients of its own keys is not sent. */
     bool own_gradients_stay;
 
@@ -76,8 +80,12 @@ struct ra_vector;
 struct ra_fold ra_plan_fold(const struct ra_plan *plan, const struct ra_vector *vector,
                             bool backward);
 
+/* Are dk and dv added up in the caller's arrays? They are float32 and do not travel, so the ring has no
+ * place for them, and the backend makes them 0. */
+bool ra_plan_adds_in_place(const struct ra_plan *plan);
+
 /* Gives the messages of a rank's ring their places: keys[0] only if this rank's keys travel, places
- * for visitors only if there are any, gradients unless the plan is forward only. */
+ * for visitors only if there are any, gradients unless the plan is forward only or adds in place. */
 void ra_plan_place_messages(const struct ra_plan *plan, int rank, struct ra_arena *arena,
                             void *keys[3], float *gradients[4]);
 

@@ -148,7 +148,7 @@ static struct ra_keys keys_of(const struct ra_plan *plan, const struct room *roo
     const float *piece = gathered->keys + gathered->first_number[origin];
     int64_t head = b * rows * stride + g * D, row = gathered->first_row[origin];
     struct ra_keys keys = {.rows = rows,
-                           .stride = {stride, stride, D, D},
+                           .stride = {stride, stride, D, D, D},
                            .k = piece + head,
                            .v = piece + c->batch * rows * stride + head};
     if (c->has_mask)

@@ -744,7 +744,7 @@ static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t 
                                  .dq =
                                      copy_of(x->dq.type == RA_FLOAT32 ? x->dq : none, n, D, b, h)};
     struct ra_keys keys = {.rows = m,
-                           .stride = {D, D, D, D},
+                           .stride = {D, D, D, D, D},
                            .k = copy_of(x->k, m, D, b, g),
                            .v = copy_of(x->v, m, D, b, g),
                            .dk = copy_of(x->dk, m, D, b, g),
