@@ -43,6 +43,11 @@
  *    so the rank that is lost is named by the one that waits for it. What was before this wait began
  *    does not count. A link that cannot know all this fails no wait before the time that the busiest
  *    rank needs for a whole call.
+ *
+ * 8. One thread at a time calls these functions. `cancel` is the exception: any thread may call it at
+ *    any time before `close`, and so may a signal handler. It therefore only sets a flag that is atomic
+ *    and lock-free. The rank's wait looks at the flag at least every hundredth of a second, and fails,
+ *    as by `fail`, once it is set.
  */
 #ifndef RA_LINK_H
 #define RA_LINK_H
@@ -86,6 +91,10 @@ struct ra_link {
     /* Ends the link. Without an error nothing may be under way, and all ranks call this together.
      * False: memory that was given to send or receive is still in use, and must not be freed. */
     bool (*close)(void *self);
+
+    /* Ends the wait that is under way, or else the next one: point 8. May be NULL; ra_plan_cancel then
+     * takes effect when the wait is over. */
+    void (*cancel)(void *self);
 };
 
 #endif

@@ -18,6 +18,11 @@ const char *ra_message_error(const struct ra_link *link)
     return text && *text ? text : "the link has failed and does not say why";
 }
 
+void ra_message_cancelled(char error[RA_ERROR_SIZE], int rank)
+{
+    snprintf(error, RA_ERROR_SIZE, "ring rank %d: cancelled by ra_plan_cancel", rank);
+}
+
 void ra_message_overdue(char error[RA_ERROR_SIZE], int rank, int hop, double seconds, int peer,
                         bool incoming, enum ra_message message, enum ra_absence absence)
 {

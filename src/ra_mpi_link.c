@@ -141,6 +141,22 @@ static bool test(struct ra_mpi_link *mpi, struct ra_passage *passage, bool outgo
     return succeeded(mpi, code, outgoing, passage);
 }
 
+static void cancel(void *self)
+{
+    atomic_store(&((struct ra_mpi_link *)self)->cancelled, true);
+}
+
+/* Fails if somebody has called that; returns whether it is so. */
+static bool heed_cancel(struct ra_mpi_link *mpi)
+{
+    char text[RA_ERROR_SIZE];
+    if (!atomic_load(&mpi->cancelled))
+        return false;
+    ra_message_cancelled(text, mpi->rank);
+    fail(mpi, text);
+    return true;
+}
+
 /* Moves all messages, and shows what this rank does. */
 static bool move(struct ra_mpi_link *mpi, enum ra_mpi_sign sign)
 {
@@ -189,7 +205,7 @@ static bool wait(void *self, enum ra_message message)
         bool incoming = in->request != MPI_REQUEST_NULL;
         const struct ra_passage *late = incoming ? in : out;
         bool gone = ra_mpi_life_gone(mpi, late->peer);
-        if (!move(mpi, RA_WAITS))
+        if (heed_cancel(mpi) || !move(mpi, RA_WAITS))
             return false;
 
         /* A rank that was stopped itself has heard nobody meanwhile. */
@@ -296,7 +312,8 @@ struct ra_link ra_mpi_link_table(struct ra_mpi_link *mpi)
                             .error = error_of,
                             .arrival = arrival,
                             .set_timeout = set_timeout,
-                            .close = close_link};
+                            .close = close_link,
+                            .cancel = cancel};
 }
 
 bool ra_mpi_link_is(const struct ra_link *link)

@@ -7,6 +7,7 @@
 #define RA_MPI_LINK_H
 
 #include <mpi.h>
+#include <stdatomic.h>
 
 #include "ra_link.h"
 #include "ra_status.h"
@@ -30,7 +31,8 @@ struct ra_mpi_link {
     char failure[RA_ERROR_SIZE]; /* the error of another rank, received here */
     MPI_Request opening;         /* what all ranks of comm do together, such as making it */
     bool telling;                /* MPI may still read `error`, to send it */
-    int mine[3], least[3];       /* what the ranks compare at the opening */
+    atomic_bool cancelled;
+    int mine[3], least[3]; /* what the ranks compare at the opening */
 
     /* Signs of life: the request for the next one, and its place; when this rank has last shown one;
      * how many ranks have taken leave; when somebody computed, and when each rank was heard, as a

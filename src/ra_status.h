@@ -16,7 +16,8 @@ enum ra_status {
     RA_OUT_OF_MEMORY, /* the plan does not fit */
     RA_DISAGREEMENT,  /* the ranks were given different configs */
     RA_LOST,          /* a rank has failed, or a message did not come: the plan is at its end */
-    RA_DEVICE         /* CUDA has reported an error: the plan is at its end */
+    RA_DEVICE,        /* CUDA has reported an error: the plan is at its end */
+    RA_CANCELLED      /* ra_plan_cancel was called: the plan is at its end */
 };
 
 /* Room for the text of an error, its final 0 included. */

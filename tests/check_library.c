@@ -15,6 +15,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -964,7 +965,8 @@ START_TEST(threads_of_a_rank)
     static const int64_t dims[] = {3, 16, 33}, tiles[] = {0, 40, 130};
     static const int threads[] = {2, 5};
     uint64_t state = (uint64_t)_i + 4000;
-    bool large = _i < 2; /* enough rows for one thread to fold a whole tile, and several to share it */
+    bool large =
+        _i < 2; /* enough rows for one thread to fold a whole tile, and several to share it */
     int64_t N = large ? 1300 : 260 + (int64_t)random_below(&state, 180);
     int64_t M = large || random_below(&state, 2) ? 300 : N;
     struct problem p = {.config = shape(1, N, M, 4, 2, large ? 3 : ONE_OF(&state, dims)),
@@ -1009,7 +1011,7 @@ START_TEST(processors)
 {
     struct ra_config config = shape(1, 4000, RA_SAME, 2, 2, 64);
     int usual = omp_get_num_procs(); /* OpenMP may count processors when it is first asked */
-    unsetenv("OMP_NUM_THREADS");      /* whatever the test's own environment says of threads */
+    unsetenv("OMP_NUM_THREADS");     /* whatever the test's own environment says of threads */
     omp_set_num_threads(usual);
     int64_t bytes[5] = {0};
     for (config.threads = 1; config.threads < 5; config.threads++) {
@@ -1085,8 +1087,8 @@ START_TEST(forked)
         if (child == 0) {
             alarm(60);
             fill_shard(&p, &mine, ROWS_FIRST, plan);
-            bool good = ra_forward(plan, &mine.arrays) == RA_OK &&
-                        ra_backward(plan, &mine.arrays) == RA_OK;
+            bool good =
+                ra_forward(plan, &mine.arrays) == RA_OK && ra_backward(plan, &mine.arrays) == RA_OK;
             for (int t = O; t <= DV && good; t++)
                 good = memcmp(x.block_of[t]->data, mine.block_of[t]->data,
                               (size_t)x.block_of[t]->bytes) == 0;
@@ -1957,7 +1959,7 @@ START_TEST(plans_of_any_length)
     for (int rank = 0; rank < 4096; rank++)
         ck_assert_int_eq(ra_plan_hop(plan, rank, rank, true, &hop), RA_OK);
     double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
-    ck_assert_msg(seconds < 1, "%g s", seconds);
+    ck_assert_msg(seconds < 5, "%g s", seconds);
 
     /* Contiguous, a rank's own keys are a triangle of 2^18 rows of tiles. */
     const int64_t tiles = (int64_t)1 << 18;
@@ -3547,6 +3549,235 @@ START_TEST(one_rank_is_absent)
 }
 END_TEST
 
+/* ---- Plans that are cancelled. ---- */
+
+/* By whom: another thread, or a handler in the thread that makes the call. */
+enum canceller { BY_THREAD, BY_HANDLER };
+
+/* A call that another thread cancels after a while. */
+struct cancelling {
+    enum canceller by;
+    struct ra_plan *plan;
+    pthread_t caller;
+    double at; /* when */
+};
+
+static struct ra_plan *to_cancel; /* by the handler */
+
+static void cancel_in_handler(int signal)
+{
+    (void)signal;
+    ra_plan_cancel(to_cancel);
+}
+
+static void *cancel_after_a_while(void *context)
+{
+    struct cancelling *c = context;
+    nanosleep(&(struct timespec){0, 50000000}, NULL);
+    c->at = ra_seconds();
+    if (c->by == BY_THREAD)
+        ra_plan_cancel(c->plan);
+    else
+        pthread_kill(c->caller, SIGUSR1);
+    return NULL;
+}
+
+/* Makes a call of this plan while another thread cancels it. Returns the seconds from then to the end of
+ * the call. */
+static double call_cancelled(struct ra_plan *plan, const struct ra_arrays *arrays, bool backward,
+                             enum canceller by, enum ra_status *status)
+{
+    struct cancelling c = {by, plan, pthread_self(), 0};
+    pthread_t thread;
+    if (by == BY_HANDLER) {
+        to_cancel = plan;
+        sigaction(SIGUSR1, &(struct sigaction){.sa_handler = cancel_in_handler}, NULL);
+    }
+    pthread_create(&thread, NULL, cancel_after_a_while, &c);
+    *status = (backward ? ra_backward : ra_forward)(plan, arrays);
+    double ended = ra_seconds();
+    pthread_join(thread, NULL);
+    return ended - c.at;
+}
+
+/* It computes: 10^11 pairs of rows, which take minutes, on vectors or not, in one thread or three. */
+START_TEST(cancelled_while_computing)
+{
+    enum { N = 400000, D = 8, TENSORS = 8 };
+    bool backward = _i % 2, narrow = _i / 2 % 2;
+    struct ra_config config = shape(1, N, N, 1, 1, D);
+    config.type = narrow ? RA_BFLOAT16 : RA_FLOAT32;
+    config.tile = _i / 4 % 2 ? RA_PLAIN_TILE : RA_VECTOR_TILE;
+    config.threads = _i / 8 % 2 ? 3 : 1;
+    struct ra_plan *plan = plan_for(&config);
+    float *numbers = calloc(TENSORS * N * D, sizeof *numbers), *lse = calloc(N, sizeof *lse);
+    struct ra_arrays x = RA_ARRAYS_INIT;
+    struct ra_tensor *tensors[TENSORS] = {&x.q, &x.k, &x.v, &x.o, &x.d_out, &x.dq, &x.dk, &x.dv};
+    for (int t = 0; t < TENSORS; t++)
+        *tensors[t] = ra_tensor_bnhd(numbers + t * N * D, config.type, N, 1, D);
+    x.lse = ra_tensor_bhn(lse, N, 1);
+
+    enum ra_status status;
+    double seconds = call_cancelled(plan, &x, backward, _i / 16 ? BY_HANDLER : BY_THREAD, &status);
+    ck_assert_int_eq(status, RA_CANCELLED);
+    ck_assert_msg(seconds < 5, "%g s", seconds);
+    ck_assert_str_eq(ra_plan_error(plan), "ring rank 0: cancelled by ra_plan_cancel");
+
+    /* It is at its end, but answers. */
+    ck_assert_int_eq(ra_backward(plan, &x), RA_CANCELLED);
+    ck_assert_int_eq(ra_wait(plan), RA_CANCELLED);
+    ck_assert_int_eq(ra_plan_rows(plan, RA_QUERY_SIDE), N);
+    ra_plan_destroy(plan);
+    free(numbers);
+    free(lse);
+}
+END_TEST
+
+/* Nothing is under way: the next call does nothing. */
+START_TEST(cancelled_before)
+{
+    struct problem p = {.config = shape(1, 12, 12, 1, 1, 4)};
+    prepare(&p);
+    struct ra_plan *plan = plan_for(&p.config);
+    struct shard x;
+    fill_shard(&p, &x, ROWS_FIRST, plan);
+    ra_plan_cancel(NULL);
+    ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
+    ck_assert_int_eq(ra_wait(plan), RA_OK);
+    memset(x.blocks[O].data, 0xAB, (size_t)x.blocks[O].bytes);
+    ra_plan_cancel(plan);
+    ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_CANCELLED);
+    for (int64_t i = 0; i < x.blocks[O].bytes; i++)
+        ck_assert_int_eq(x.blocks[O].data[i], 0xAB);
+    clear_shard(&x);
+    ra_plan_destroy(plan);
+    clear(&p);
+}
+END_TEST
+
+/* A ring of three in which rank 2 does not come and rank 1, which waits, is cancelled. */
+struct waiting {
+    const struct problem *p;
+    struct thread_ring *ring;
+    bool backward;
+    enum canceller by;
+    pthread_barrier_t barrier;
+    struct {
+        enum ra_status status, later;
+        char text[RA_ERROR_SIZE];
+        double seconds; /* rank 1: since it was cancelled. Others: of the call */
+    } rank[3];
+};
+
+static void wait_and_be_cancelled(void *context, int rank)
+{
+    struct waiting *w = context;
+    char trouble[TEXT];
+    struct ra_plan *plan = new_plan(&w->p->config, w->ring, rank, trouble);
+    struct shard x;
+    fill_shard(w->p, &x, ROWS_FIRST, plan);
+    if (w->backward)
+        w->rank[rank].status = ra_forward(plan, &x.arrays);
+    pthread_barrier_wait(&w->barrier);
+    double began = ra_seconds();
+    if (rank == 1)
+        w->rank[1].seconds =
+            call_cancelled(plan, &x.arrays, w->backward, w->by, &w->rank[1].status);
+    else if (rank == 0)
+        w->rank[0].status = (w->backward ? ra_backward : ra_forward)(plan, &x.arrays);
+    if (rank != 1)
+        w->rank[rank].seconds = ra_seconds() - began;
+    pthread_barrier_wait(&w->barrier);
+    w->rank[rank].later = ra_forward(plan, &x.arrays);
+    snprintf(w->rank[rank].text, RA_ERROR_SIZE, "%s", ra_plan_error(plan));
+    pthread_barrier_wait(&w->barrier);
+    clear_shard(&x);
+    ra_plan_destroy(plan);
+}
+
+/* All of them hear of it at once, and not after the timeout of 600 seconds. */
+START_TEST(cancelled_while_waiting)
+{
+    struct problem p = {.config = shape(1, 12, 12, 1, 1, 4), .ranks = 3};
+    prepare(&p);
+    struct waiting w = {.p = &p, .backward = _i % 2, .by = _i / 2 ? BY_HANDLER : BY_THREAD};
+    w.ring = thread_ring_open(3, 600, THREAD_LATE);
+    pthread_barrier_init(&w.barrier, NULL, 3);
+    thread_ring_run(3, wait_and_be_cancelled, &w);
+    pthread_barrier_destroy(&w.barrier);
+    ck_assert_int_eq(thread_ring_closed(w.ring), 3);
+    thread_ring_close(w.ring);
+    ck_assert_int_eq(w.rank[1].status, RA_CANCELLED);
+    ck_assert_msg(w.rank[1].seconds < 5, "%g s", w.rank[1].seconds);
+    ck_assert_int_eq(w.rank[0].status, RA_LOST);
+    ck_assert_msg(w.rank[0].seconds < 5, "%g s", w.rank[0].seconds);
+    for (int rank = 0; rank < 3; rank++) {
+        ck_assert_int_eq(w.rank[rank].later, rank == 1 ? RA_CANCELLED : RA_LOST);
+        ck_assert_str_eq(w.rank[rank].text, "ring rank 1: cancelled by ra_plan_cancel");
+    }
+    clear(&p);
+}
+END_TEST
+
+/* Rank 0 cancels its plan after hop 0, over a link that has no `cancel`: its shares of the gradients of later
+ * keys are not computed, and nobody may take them for complete. */
+struct cut_short {
+    const struct problem *p;
+    struct ra_link links[3];
+    struct ra_plan *plan; /* rank 0's */
+    bool backward;
+    enum ra_status status[3];
+    char text[3][RA_ERROR_SIZE];
+};
+
+static void cancel_after_hop_0(void *context, const struct ra_event *event)
+{
+    struct cut_short *c = context;
+    if (event->kind == RA_EVENT_WORK && event->backward == c->backward)
+        ra_plan_cancel(c->plan);
+}
+
+static void be_cut_short(void *context, int rank)
+{
+    struct cut_short *c = context;
+    struct ra_config config = c->p->config;
+    struct ra_link link = c->links[rank];
+    struct ra_plan *plan;
+    link.cancel = NULL;
+    if (rank == 0) {
+        config.observe = cancel_after_hop_0;
+        config.observer = c;
+    }
+    c->status[rank] = ra_plan_create(&plan, &config, &link, c->text[rank]);
+    if (c->status[rank] != RA_OK)
+        return;
+    if (rank == 0)
+        c->plan = plan;
+    struct shard x;
+    fill_shard(c->p, &x, ROWS_FIRST, plan);
+    c->status[rank] = ra_forward(plan, &x.arrays);
+    if (c->status[rank] == RA_OK && c->backward)
+        c->status[rank] = ra_backward(plan, &x.arrays);
+    snprintf(c->text[rank], RA_ERROR_SIZE, "%s", ra_plan_error(plan));
+    clear_shard(&x);
+    ra_plan_destroy(plan);
+}
+
+START_TEST(cancelled_without_the_link)
+{
+    struct problem p = {.config = shape(1, 12, 12, 1, 1, 4), .ranks = 3};
+    prepare(&p);
+    struct cut_short c = {.p = &p, .backward = _i};
+    ck_assert_int_eq(ra_thread_links(c.links, 3, NULL), RA_OK);
+    thread_ring_run(3, be_cut_short, &c);
+    for (int rank = 0; rank < 3; rank++) {
+        ck_assert_int_eq(c.status[rank], rank == 0 ? RA_CANCELLED : RA_LOST);
+        ck_assert_str_eq(c.text[rank], "ring rank 0: cancelled by ra_plan_cancel");
+    }
+    clear(&p);
+}
+END_TEST
+
 /* ---- Memory. ---- */
 
 /* It counts what it takes, and keeps nothing. Without any one of its blocks there is no plan. */
@@ -4143,6 +4374,10 @@ int main(void)
     cases = add_cases(suite, "trouble");
     tcase_add_test(cases, one_rank_refuses);
     tcase_add_loop_test(cases, one_rank_is_absent, 0, 3);
+    tcase_add_test(cases, cancelled_before);
+    tcase_add_loop_test(cases, cancelled_while_waiting, 0, 4);
+    tcase_add_loop_test(cases, cancelled_without_the_link, 0, 2);
+    tcase_add_loop_test(cases, cancelled_while_computing, 0, 32);
     cases = add_cases(suite, "memory");
     tcase_add_test(cases, memory_of_a_plan);
     tcase_add_test(cases, memory_of_large_plans);

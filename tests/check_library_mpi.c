@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <unistd.h>
 #include "verdict.h"
 
@@ -1368,6 +1369,53 @@ static void test_nobody_calls(void)
     solve(&problem, MPI_COMM_WORLD, 1);
 }
 
+static struct ra_plan *to_cancel;
+
+static void cancel_in_handler(int signal)
+{
+    (void)signal;
+    ra_plan_cancel(to_cancel);
+}
+
+/* The last rank of ring 0 does not call, and rank 0 is cancelled by a signal's handler. All of the ring hear
+ * of it long before the timeout, and once more when the last rank calls at last. */
+static void test_cancelled(void)
+{
+    for (int backward = 0; backward < 2 && ring_size > 1; backward++) {
+        struct problem problem = large();
+        struct work work;
+        problem.config.timeout = 30;
+        if (!begin(&work, &problem, MPI_COMM_WORLD))
+            return;
+        fill(&work);
+        compute(&work);
+        if (world_rank == 0) {
+            to_cancel = work.plan;
+            sigaction(SIGALRM, &(struct sigaction){.sa_handler = cancel_in_handler}, NULL);
+            setitimer(ITIMER_REAL, &(struct itimerval){{0, 0}, {0, 100000}}, NULL);
+        }
+        for (int turn = 0; turn < 2; turn++) {
+            if ((world_rank == ring_size - 1) == (turn == 1)) {
+                double began = ra_seconds();
+                enum ra_status status = backward ? ra_backward(work.plan, &work.arrays)
+                                                 : ra_forward(work.plan, &work.arrays);
+                enum ra_status wanted = world_rank == 0 ? RA_CANCELLED : RA_LOST;
+                const char *error = ra_plan_error(work.plan);
+                EXPECT(status == (work.ring == 0 ? wanted : RA_OK), "%s: %s",
+                       ra_status_text(status), error);
+                EXPECT(work.ring > 0 ||
+                           strcmp(error, "ring rank 0: cancelled by ra_plan_cancel") == 0,
+                       "%s", error);
+                end(&work);
+                EXPECT(ra_seconds() - began < grace, "after %g s", ra_seconds() - began);
+            }
+            PMPI_Barrier(MPI_COMM_WORLD);
+        }
+    }
+    struct problem problem = usual(24, 24);
+    solve(&problem, MPI_COMM_WORLD, 1);
+}
+
 /* A root that hands out nothing until the others have given up. What it hands out then must not
  * land in arrays which by now may be somebody else's. */
 static void test_nobody_scatters(void)
@@ -1492,8 +1540,8 @@ static struct footprint footprint(void)
 {
     struct mallinfo2 malloced = mallinfo2();
     long allocated = (long)((malloced.uordblks + malloced.hblkhd) / 1024);
-    return (struct footprint){
-        allocated, kibibytes("VmData:"), types, communicators, requests, descriptors()};
+    return (struct footprint){allocated, kibibytes("VmData:"), types, communicators,
+                              requests,  descriptors()};
 }
 
 static void expect_no_growth(struct footprint before, long most)
@@ -1819,6 +1867,7 @@ static const struct verdict_test tests[] = {
     {"threads", test_threads},
     {"another call", test_another_call},
     {"nobody calls", test_nobody_calls},
+    {"cancelled", test_cancelled},
     {"nobody scatters", test_nobody_scatters},
     {"nobody plans", test_nobody_plans},
     {"all freed", test_all_freed},

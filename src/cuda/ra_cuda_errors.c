@@ -46,6 +46,8 @@ enum ra_status ra_cuda_end_plan(struct ra_plan *plan, enum ra_status status, con
     struct ra_cuda *cuda = plan->own;
     snprintf(plan->error, sizeof plan->error, "%s", text);
     plan->lost = status;
+    if (ra_plan_is_cancelled(plan))
+        status = ra_plan_lose(plan);
     if (cuda->trouble)
         __atomic_store_n(&cuda->trouble->stop, 1, __ATOMIC_RELEASE);
     if (plan->link.fail)
@@ -73,6 +75,8 @@ enum ra_status ra_cuda_listen(struct ra_plan *plan)
 {
     const struct ra_link *link = &plan->link;
     struct ra_trouble *trouble = ra_cuda_of(plan)->trouble;
+    if (plan->lost == RA_OK && ra_plan_is_cancelled(plan))
+        return ra_cuda_end_plan(plan, RA_CANCELLED, "");
     if (link->size == 1)
         return plan->lost;
 

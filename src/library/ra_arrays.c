@@ -215,7 +215,7 @@ enum ra_status ra_arrays_read(struct ra_plan *plan, struct ra_arrays *arrays,
     char text[RA_ERROR_SIZE];
     if (!plan)
         return RA_INVALID;
-    if (plan->lost != RA_OK)
+    if (ra_plan_state(plan) != RA_OK)
         return plan->lost;
     if (plan->look_only)
         return ra_refuse(

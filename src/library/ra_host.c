@@ -179,7 +179,7 @@ static enum ra_status forward(struct ra_plan *plan, const struct ra_arrays *give
     if (status != RA_OK)
         return status;
     ra_host_begin(plan);
-    if (!ra_ring_forward(&plan->ring))
+    if (!ra_ring_forward(&plan->ring) || ra_plan_is_cancelled(plan))
         return ra_plan_lose(plan);
     ra_host_finish(plan);
 
@@ -206,7 +206,7 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
         clear(host->arrays.dk, c->batch, m, c->key_heads, c->dim);
         clear(host->arrays.dv, c->batch, m, c->key_heads, c->dim);
     }
-    if (!ra_ring_backward(&plan->ring))
+    if (!ra_ring_backward(&plan->ring) || ra_plan_is_cancelled(plan))
         return ra_plan_lose(plan);
 
     /* dk and dv are complete and at home. */

@@ -63,6 +63,7 @@ struct hop {
     bool backward;
     int64_t blocks[2]; /* how many, by side */
     atomic_llong next[3];
+    atomic_llong last_turn; /* of fold_both: a plan that is cancelled has no more */
 };
 
 #define NO_KEYS ((struct ra_band){RA_BAND_FAR, -RA_BAND_FAR})
@@ -143,10 +144,34 @@ static void wait_for_all(const struct ra_host *host)
     }
 }
 
-/* The next item of this turn for this thread. */
+/* The next item of this turn for this thread; a plan that has been cancelled has none. */
 static int64_t take(const struct worker *worker, int64_t turn)
 {
+    if (ra_plan_is_cancelled(worker->hop->plan))
+        return INT64_MAX;
     return atomic_fetch_add(&worker->hop->next[turn % 3], 1);
+}
+
+static void no_tile(int64_t D, struct ra_score score, const struct ra_queries *queries,
+                    const struct ra_keys *keys, struct ra_band band, float *workspace)
+{
+    (void)D, (void)score, (void)queries, (void)keys, (void)band, (void)workspace;
+}
+
+/* Between two tiles: lets messages move, and leaves out the tiles of a plan that has been cancelled. MPI
+ * may be called by the thread that made the call, and by no other. */
+static void between_tiles(void *context)
+{
+    struct worker *worker = context;
+    struct ra_plan *plan = worker->hop->plan;
+    if (ra_host_thread(plan->own) == 0)
+        ra_ring_poll(&plan->ring);
+    if (!ra_plan_is_cancelled(plan))
+        return;
+
+    /* One more tile reaches to the end of all rows. */
+    worker->fold.tile = no_tile;
+    worker->fold.tile_queries = worker->fold.tile_keys = INT64_MAX / 2;
 }
 
 /* Where this thread may write, and how it folds. */
@@ -165,12 +190,7 @@ static struct worker worker_of(struct hop *hop)
         room = worker.key_room + 2 * smaller(ra_host_chunk(c, RA_KEY_SIDE), m) * row;
     }
     worker.fold.workspace = room;
-
-    /* MPI may be called by the thread that made the call, and by no other. */
-    if (thread == 0) {
-        worker.fold.between = ra_ring_poll;
-        worker.fold.context = &hop->plan->ring;
-    }
+    worker.fold.between = between_tiles;
     return worker;
 }
 
@@ -270,14 +290,21 @@ static void fold_both(struct worker *worker)
     int64_t heads = c->batch * c->key_heads, n = hop->blocks[0], m = hop->blocks[1];
     int64_t turns = n > m ? n : m;
     for (int64_t t = 0; t < turns; t++) {
-        if (ra_host_thread(host) == 0)
+        if (ra_host_thread(host) == 0) {
             atomic_store(&hop->next[(t + 2) % 3], 0);
+            if (ra_plan_is_cancelled(hop->plan))
+                atomic_store(&hop->last_turn, t);
+        }
         for (int64_t item; (item = take(worker, t)) < m * heads;) {
             int64_t j = item / heads, i = (j + t) % turns, b = item % heads / c->key_heads;
             if (i < n)
                 fold_pair(worker, b, item % c->key_heads, i, j);
         }
         wait_for_all(host);
+
+        /* All threads have to leave at the same turn: each of them now reads what was stored before. */
+        if (t >= atomic_load(&hop->last_turn))
+            return;
     }
 }
 
@@ -286,6 +313,7 @@ static void fold_share(void *context)
 {
     struct hop *hop = context;
     struct worker worker = worker_of(hop);
+    worker.fold.context = &worker;
     if (!((const struct ra_host *)hop->plan->own)->vector)
         fold_heads(&worker);
     else if (hop->backward)
@@ -300,7 +328,8 @@ void ra_host_fold(void *context, int step, bool backward)
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
     int rank = plan->link.rank, origin = ra_ring_origin(&plan->ring, rank, step);
-    struct hop hop = {.plan = plan, .step = step, .origin = origin, .backward = backward};
+    struct hop hop = {
+        .plan = plan, .step = step, .origin = origin, .backward = backward, .last_turn = INT64_MAX};
     ra_host_open_keys(plan, step, backward);
     if (host->visiting == 0)
         return;
@@ -309,4 +338,7 @@ void ra_host_fold(void *context, int step, bool backward)
         cut(&hop, RA_KEY_SIDE, ra_host_chunk(c, RA_KEY_SIDE));
     }
     ra_host_share(host, fold_share, &hop);
+
+    /* What was left out must not be sent on as if it were complete. */
+    (void)ra_plan_state(plan);
 }

@@ -146,11 +146,40 @@ enum ra_status ra_plan_give_up(struct ra_plan *plan, enum ra_status status, cons
     return status;
 }
 
+void ra_plan_cancel(struct ra_plan *plan)
+{
+    /* A signal handler may do no more than this. */
+    if (!plan)
+        return;
+    atomic_store(&plan->cancelled, true);
+    if (plan->link.cancel)
+        plan->link.cancel(plan->link.self);
+}
+
+bool ra_plan_is_cancelled(const struct ra_plan *plan)
+{
+    return atomic_load(&plan->cancelled);
+}
+
+enum ra_status ra_plan_state(struct ra_plan *plan)
+{
+    bool ends_now = plan->lost == RA_OK && ra_plan_is_cancelled(plan);
+    return ends_now ? ra_plan_lose(plan) : plan->lost;
+}
+
 enum ra_status ra_plan_lose(struct ra_plan *plan)
 {
-    snprintf(plan->error, sizeof plan->error, "%s", ra_message_error(&plan->link));
-    plan->lost = RA_LOST;
-    return RA_LOST;
+    bool cancelled = ra_plan_is_cancelled(plan);
+    if (!cancelled)
+        snprintf(plan->error, sizeof plan->error, "%s", ra_message_error(&plan->link));
+    else
+        ra_message_cancelled(plan->error, plan->link.rank);
+
+    /* A link without `cancel` has not heard of it, and nor have the other ranks. */
+    if (cancelled && plan->link.fail)
+        plan->link.fail(plan->link.self, plan->error);
+    plan->lost = cancelled ? RA_CANCELLED : RA_LOST;
+    return plan->lost;
 }
 
 const char *ra_plan_error(const struct ra_plan *plan)

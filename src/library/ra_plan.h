@@ -22,6 +22,7 @@ struct ra_plan {
     void *own;             /* the backend's part of the plan */
     int64_t fixed_bytes;   /* of the plan itself, its schedule and its link */
     enum ra_status lost;   /* not RA_OK: the plan is at its end */
+    atomic_bool cancelled; /* by ra_plan_cancel: the plan is at its end as soon as it looks */
     atomic_flag busy;      /* in a call */
     atomic_bool disturbed; /* another call came meanwhile */
     char error[RA_ERROR_SIZE];
@@ -101,7 +102,15 @@ void ra_plan_leave(struct ra_plan *plan);
  * Returns the status. */
 enum ra_status ra_plan_give_up(struct ra_plan *plan, enum ra_status status, const char *text);
 
-/* The link has failed: the plan is at its end, for the reason that the link gives. */
+/* Has ra_plan_cancel been called? Any thread may ask. */
+bool ra_plan_is_cancelled(const struct ra_plan *plan);
+
+/* Not RA_OK: the plan is at its end. If it has been cancelled, this is where its ring hears of it, so only
+ * the thread that makes the call may ask. */
+enum ra_status ra_plan_state(struct ra_plan *plan);
+
+/* The link has failed, or the plan has been cancelled: it is at its end, for the reason that the link
+ * gives, or for that one. */
 enum ra_status ra_plan_lose(struct ra_plan *plan);
 
 /* Checks what ra_shard and its like were given. */

@@ -6,6 +6,7 @@
 #include "ring_attention_threads.h"
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,7 @@ struct rank {
     int rank;
     double timeout; /* seconds; 0: wait for ever */
     char error[RA_ERROR_SIZE];
+    atomic_bool cancelled;
     struct passage in[RA_MESSAGES];
 
     /* Other ranks look at these, under the ring's mutex. */
@@ -69,6 +71,14 @@ static void fail_at(struct rank *self, int hop, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text + used, sizeof text - (size_t)used, format, arguments);
     va_end(arguments);
+    fail_for(self, text);
+}
+
+/* Fails because somebody has called cancel. */
+static void fail_cancelled(struct rank *self)
+{
+    char text[RA_ERROR_SIZE];
+    ra_message_cancelled(text, self->rank);
     fail_for(self, text);
 }
 
@@ -181,7 +191,7 @@ static double deadline(const struct rank *self, const struct rank *peer, double 
 static void wait_for_change(struct rank *self, const struct passage *due, bool incoming,
                             double began)
 {
-    const double longest = 3600; /* seconds, that a timespec can hold whatever the timeout is */
+    const double longest = 0.01; /* seconds: a signal handler that cancels cannot wake this rank */
     const struct rank *peer = &self->ring->rank[due->peer];
     double now = ra_seconds();
     double left = self->timeout > 0 ? deadline(self, peer, began) - now : longest;
@@ -206,8 +216,10 @@ static bool wait(void *link, enum ra_message message)
     pthread_mutex_lock(&self->ring->mutex);
     self->waits = true;
     while (!self->error[0] && (in->under_way || out->under_way))
+        if (atomic_load(&self->cancelled))
+            fail_cancelled(self);
         /* While one message was copied another may have come, without waking anybody. */
-        if (!take_messages(self) && !self->error[0])
+        else if (!take_messages(self) && !self->error[0])
             wait_for_change(self, in->under_way ? in : out, in->under_way, began);
     self->waits = false;
     pthread_mutex_unlock(&self->ring->mutex);
@@ -243,6 +255,11 @@ static void fail(void *link, const char *reason)
 static const char *error_of(void *link)
 {
     return ((struct rank *)link)->error;
+}
+
+static void cancel(void *link)
+{
+    atomic_store(&((struct rank *)link)->cancelled, true);
 }
 
 /* ---- The end, and the beginning. */
@@ -333,7 +350,8 @@ enum ra_status ra_thread_links(struct ra_link *links, int ranks, char error[RA_E
                                     .error = error_of,
                                     .arrival = arrival,
                                     .set_timeout = set_timeout,
-                                    .close = close_link};
+                                    .close = close_link,
+                                    .cancel = cancel};
     }
     return RA_OK;
 }

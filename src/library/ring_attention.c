@@ -38,6 +38,8 @@ const char *ra_status_text(enum ra_status status)
         return "a rank or a message is lost";
     case RA_DEVICE:
         return "the device has failed";
+    case RA_CANCELLED:
+        return "the plan was cancelled";
     }
     return "no status of this library";
 }
@@ -230,7 +232,7 @@ enum ra_status ra_wait(struct ra_plan *plan)
 {
     if (!plan)
         return RA_INVALID;
-    return plan->backend->wait ? plan->backend->wait(plan) : plan->lost;
+    return plan->backend->wait ? plan->backend->wait(plan) : ra_plan_state(plan);
 }
 
 /* Either call, and its end. */

@@ -15,8 +15,8 @@
  * Manners. Nothing is printed, no signal or exit is used, and there is no state outside a plan.
  * Memory is allocated when a plan is created and at no other time. Every function that can fail
  * returns a status, and the text of the error names the argument, what it was and what would be
- * right. A plan is used by one thread at a time; different plans may be used by different threads
- * at once. NULL is no plan: functions that return a status say RA_INVALID, others 0, -1 or nothing.
+ * right. A plan is used by one thread at a time (only ra_plan_cancel may come from another one); different
+ * plans may be used by different threads at once. NULL is no plan: functions that return a status say RA_INVALID, others 0, -1 or nothing.
  *
  * Devices. A plan computes on the host, or where config.device says: ring_attention_cuda.h has GPUs.
  * Arrays lie in the memory in which their plan computes. All functions here are the same for both;
@@ -87,6 +87,17 @@ struct ra_plan;
  * RA_INVALID; nothing of it is called, and it stays the caller's. */
 RA_CHECKED enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *config,
                                          const struct ra_link *link, char error[RA_ERROR_SIZE]);
+
+/* Ends the call of this plan that is under way, from another thread or from a signal handler: it is
+ * async-signal-safe, and returns at once. The call returns RA_CANCELLED when it next looks, which a wait
+ * does every hundredth of a second and a computation after every tile. The other ranks of the ring get
+ * RA_LOST, with this rank in the text, as if it had failed. The plan is at its end: if no call was under way,
+ * the next one returns RA_CANCELLED. NULL is no plan, and nothing happens.
+ *
+ * May be called as soon as ra_plan_create has returned the plan and until ra_plan_destroy is called. An own
+ * link without `cancel` ends its wait when it likes (ra_link.h). On a GPU, kernels that have begun are
+ * completed, and the call returns after them. */
+void ra_plan_cancel(struct ra_plan *plan);
 
 /* Frees a plan and its link; NULL is none. A plan of several ranks is destroyed by all of them
  * together, with a link over MPI before MPI_Finalize; over MPI each waits for the others, ten seconds

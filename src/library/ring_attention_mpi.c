@@ -198,7 +198,7 @@ static enum ra_status check_move(struct ra_plan *plan, enum ra_side side, int64_
                                  int64_t row_bytes, int root, const void *whole, const void *local)
 {
     char text[RA_ERROR_SIZE];
-    if (plan->lost != RA_OK)
+    if (ra_plan_state(plan) != RA_OK)
         return plan->lost;
     if (!ra_mpi_link_is(&plan->link))
         return ra_refuse(plan->error, "the plan's link is not one of ra_mpi_link");

@@ -180,6 +180,12 @@ static void set_timeout(void *link, double seconds)
     self->inside.set_timeout(self->inside.self, seconds);
 }
 
+static void cancel(void *link)
+{
+    struct rank *self = link;
+    self->inside.cancel(self->inside.self);
+}
+
 static bool close_link(void *link)
 {
     struct rank *self = link;
@@ -229,7 +235,8 @@ struct ra_link checked_ring_link(struct checked_ring *ring, struct ra_link insid
                             .error = error_of,
                             .arrival = late && inside.arrival ? arrival : NULL,
                             .set_timeout = inside.set_timeout ? set_timeout : NULL,
-                            .close = close_link};
+                            .close = close_link,
+                            .cancel = cancel};
 }
 
 void checked_ring_close(struct checked_ring *ring)
