@@ -12,45 +12,31 @@ struct arrays {
     struct ra_queries queries; /* q, o, d_out, dq, lost (B, N, H, D); the others (B, H, N) */
     struct ra_keys keys;       /* k, v, dk, dv and theirs (B, M, H, D); mask (B, M), or NULL */
     float *workspace;          /* ra_tile_workspace */
-    int64_t pairs;             /* query-key pairs of all tiles, forward */
+    int64_t pairs[2];          /* query-key pairs of all tiles: forward, backward */
 };
 
-/* o and lse of head h of batch b: every block of keys is folded into every block of queries. */
-static void forward(const struct stage *stage, struct arrays *x, int64_t b, int64_t h)
+/* One head h of batch b. Forward: o and lse, where every block of keys is folded into every block of
+ * queries. Backward: dq, dk and dv, where every such pair adds to all three; dk and dv must be zero
+ * before. */
+static void fold_head(const struct stage *stage, struct arrays *x, int64_t b, int64_t h,
+                      bool backward)
 {
     struct ra_queries queries = ra_queries_head(&x->queries, stage->D, b, h);
     struct ra_keys keys = ra_keys_head(&x->keys, stage->D, b, h);
     for (int64_t i = 0; i < stage->N; i += stage->config.tile_queries) {
-        int64_t row = (b * stage->H + h) * stage->N + i;
-        stage_progress(stage, "forward", row, stage->B * stage->H * stage->N);
+        int64_t row = (b * stage->H + h) * stage->N + i, rows = stage->B * stage->H * stage->N;
+        stage_progress(stage, backward ? "backward" : "forward", row, rows);
         struct ra_queries block = ra_queries_block(&queries, i, stage->config.tile_queries);
-        ra_tile_begin(stage->D, &block);
+        (backward ? ra_tile_begin_backward : ra_tile_begin)(stage->D, &block);
 
         for (int64_t j = 0; j < stage->M; j += stage->config.tile_keys) {
             struct ra_keys seen = ra_keys_block(&keys, j, stage->config.tile_keys);
-            ra_tile_forward(stage->D, stage_score(stage), &block, &seen, RA_ALL_KEYS, x->workspace);
-            x->pairs += block.rows * seen.rows;
+            (backward ? ra_tile_backward : ra_tile_forward)(stage->D, stage_score(stage), &block,
+                                                            &seen, RA_ALL_KEYS, x->workspace);
+            x->pairs[backward] += block.rows * seen.rows;
         }
-        ra_tile_finish(stage->D, &block);
-    }
-}
-
-/* dq, dk and dv of head h of batch b. dk and dv must be zero before. */
-static void backward(const struct stage *stage, struct arrays *x, int64_t b, int64_t h)
-{
-    struct ra_queries queries = ra_queries_head(&x->queries, stage->D, b, h);
-    struct ra_keys keys = ra_keys_head(&x->keys, stage->D, b, h);
-    for (int64_t i = 0; i < stage->N; i += stage->config.tile_queries) {
-        int64_t row = (b * stage->H + h) * stage->N + i;
-        stage_progress(stage, "backward", row, stage->B * stage->H * stage->N);
-        struct ra_queries block = ra_queries_block(&queries, i, stage->config.tile_queries);
-        ra_tile_begin_backward(stage->D, &block);
-
-        for (int64_t j = 0; j < stage->M; j += stage->config.tile_keys) {
-            struct ra_keys seen = ra_keys_block(&keys, j, stage->config.tile_keys);
-            ra_tile_backward(stage->D, stage_score(stage), &block, &seen, RA_ALL_KEYS,
-                             x->workspace);
-        }
+        if (!backward)
+            ra_tile_finish(stage->D, &block);
     }
 }
 
@@ -85,10 +71,10 @@ int main(int argc, char **argv)
 
     for (int64_t b = 0; b < stage.B; b++)
         for (int64_t h = 0; h < stage.H; h++) {
-            forward(&stage, &x, b, h);
+            fold_head(&stage, &x, b, h, false);
             stage_lap(&stage, STAGE_FORWARD);
             if (!stage.config.forward_only)
-                backward(&stage, &x, b, h);
+                fold_head(&stage, &x, b, h, true);
             stage_lap(&stage, STAGE_BACKWARD);
         }
 
@@ -99,8 +85,8 @@ int main(int argc, char **argv)
     }
 
     /* Products of matrices only: s and o forward; s again, dp, dv, dq and dk backward. */
-    stage_count(&stage, "multiply-adds forward", 0, 2 * x.pairs * stage.D);
+    stage_count(&stage, "multiply-adds forward", 0, 2 * x.pairs[0] * stage.D);
     if (!stage.config.forward_only)
-        stage_count(&stage, "multiply-adds backward", 0, 5 * x.pairs * stage.D);
+        stage_count(&stage, "multiply-adds backward", 0, 5 * x.pairs[1] * stage.D);
     return stage_close(&stage);
 }

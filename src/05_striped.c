@@ -1,14 +1,37 @@
 /* 05-striped: the same work for every rank, by dealing the rows out differently.
- * Chapter 05. New here: layouts. A rank's rows are a list of spans; every pair of spans has its
+ * Chapter 05. New here: layouts. A rank's rows are a list of spans, and every pair of spans has its
  * band.
  */
-#include "stage_layout.h"
+#include "ra_layout.h"
+#include "stage_deal.h"
+#include "stage_ring.h"
+
+/* Folds the keys of this step into the carries of all queries; backward, adds to dq, dk and dv. */
+static void fold_hop(void *context, int step, bool backward)
+{
+    struct stage_ring *x = context;
+    const struct stage *stage = &x->stage;
+    int rank = x->link.rank, origin = ra_ring_origin(&x->ring, rank, step);
+    struct ra_layout query_layout = ra_layout_of(&stage->config, stage->N);
+    struct ra_layout key_layout = ra_layout_of(&stage->config, stage->M);
+    struct ra_keys visiting = stage_ring_keys(x, step);
+    struct ra_fold fold = stage_ring_fold(x, backward);
+    for (int64_t b = 0; b < stage->B; b++)
+        for (int64_t h = 0; h < stage->H; h++) {
+            struct ra_queries queries = ra_queries_head(&x->queries, stage->D, b, h);
+            struct ra_keys keys = ra_keys_head(&visiting, stage->D, b, h);
+            ra_layout_fold(&fold, query_layout, rank, key_layout, origin, stage->config.causal,
+                           RA_BAND_FAR, &queries, &keys);
+        }
+    stage_ring_work(x, step, backward, fold.pairs, fold.skipped);
+}
 
 int main(int argc, char **argv)
 {
     struct stage_ring x;
-    stage_layout_open(&x, argc, argv, 5, "05-striped",
-                      "Causal attention on a ring of ranks that all have the same to do.");
-    stage_layout_deal(&x);
+    stage_ring_open(&x, argc, argv, 5, "05-striped",
+                    "Causal attention on a ring of ranks that all have the same to do.", fold_hop);
+    const struct ra_config *config = &x.stage.config;
+    stage_ring_deal(&x, ra_layout_of(config, x.stage.N), ra_layout_of(config, x.stage.M));
     return stage_ring_run(&x);
 }

@@ -1,16 +1,43 @@
-/* 06-lookback: an exact window of tokens, and no message that nobody needs.
- * Chapter 06. New here: the window, and the schedule: which hops are taken, and how far the keys
- * of each rank travel. Gradients go straight home from where their keys are seen last.
+/* 06-lookback: an exact window of tokens, and only the messages that it needs.
+ * Chapter 06. New here: the window, and the schedule: which hops are taken, and how far the keys of
+ * each rank travel. Gradients go straight home from where their keys are seen last.
  */
-#include "stage_layout.h"
-#include "stage_schedule.h"
+#include "ra_layout.h"
+#include "ra_schedule.h"
+#include "stage_deal.h"
+#include "stage_ring.h"
+
+/* Folds the keys of this step into the carries of all queries; backward, adds to dq, dk and dv. */
+static void fold_hop(void *context, int step, bool backward)
+{
+    struct stage_ring *x = context;
+    const struct stage *stage = &x->stage;
+    int rank = x->link.rank, origin = ra_ring_origin(&x->ring, rank, step);
+    struct ra_layout query_layout = ra_layout_of(&stage->config, stage->N);
+    struct ra_layout key_layout = ra_layout_of(&stage->config, stage->M);
+    struct ra_keys visiting = stage_ring_keys(x, step);
+    struct ra_fold fold = stage_ring_fold(x, backward);
+    for (int64_t b = 0; b < stage->B; b++)
+        for (int64_t h = 0; h < stage->H; h++) {
+            struct ra_queries queries = ra_queries_head(&x->queries, stage->D, b, h);
+            struct ra_keys keys = ra_keys_head(&visiting, stage->D, b, h);
+            ra_layout_fold(&fold, query_layout, rank, key_layout, origin, stage->config.causal,
+                           stage->config.lookback, &queries, &keys);
+        }
+    stage_ring_work(x, step, backward, fold.pairs, fold.skipped);
+}
 
 int main(int argc, char **argv)
 {
     struct stage_ring x;
-    stage_layout_open(&x, argc, argv, 6, "06-lookback",
-                      "Causal attention with a window of tokens, and no message that nobody needs.");
-    stage_layout_deal(&x);
-    stage_schedule(&x);
+    stage_ring_open(
+        &x, argc, argv, 6, "06-lookback",
+        "Causal attention with a window of tokens, and only the messages that it needs.", fold_hop);
+    const struct ra_config *config = &x.stage.config;
+    struct ra_layout queries = ra_layout_of(config, x.stage.N);
+    struct ra_layout keys = ra_layout_of(config, x.stage.M);
+    stage_ring_deal(&x, queries, keys);
+    if (config->causal && !config->local_keys)
+        x.ring.schedule = ra_schedule_causal(queries, keys, config->lookback, x.ring.schedule.hop);
     return stage_ring_run(&x);
 }

@@ -1,12 +1,59 @@
-/* 08-library: the same attention, and not a line of it here: a client of libringattn.
- *
- * Chapter 08. New here: a config, a plan, two calls, in stage_client.c. What the stages before had in
- * their own drivers is behind ring_attention_mpi.h, and the client sees nothing else of it.
+/* 08-library: the same attention by the library: a config, a link, a plan, two calls.
+ * Chapter 08. New here: ring_attention_mpi.h. What the stages before had in their own drivers is
+ * behind it, and this program sees no other header of the library.
  */
-#include "stage_client.h"
+#include <mpi.h>
+#include <ring_attention_mpi.h>
+#include "stage_mpi.h"
+#include "stage_plan.h"
+
+/* A plan for what the command line and PROBLEM say, on all ranks. It keeps the link. */
+static struct ra_plan *make_plan(struct stage *stage)
+{
+    struct ra_config *config = &stage->config;
+    config->observe = stage_observe;
+    config->observer = stage;
+
+    struct ra_link link;
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE];
+    enum ra_status status =
+        ra_mpi_link(&link, MPI_COMM_WORLD, config->ring_size, config->timeout, error);
+    stage_check(stage, status, error);
+    stage_show_progress(stage, &link);
+    stage_check(stage, ra_plan_create(&plan, config, &link, error), error);
+    stage_use_plan(stage, plan);
+    return plan;
+}
 
 int main(int argc, char **argv)
 {
-    return stage_client(argc, argv, 8, "08-library",
-                        "The same attention, computed by the library.");
+    struct stage stage;
+    stage_open_mpi(&stage, argc, argv, 8, "08-library",
+                   "The same attention, computed by the library.");
+    struct ra_plan *plan = make_plan(&stage);
+
+    /* This rank's rows of each array. */
+    int64_t n = stage.n, m = stage.m, H = stage.H, G = stage.G, D = stage.D;
+    struct ra_arrays x = RA_ARRAYS_INIT;
+    x.q = ra_tensor_bnhd(stage_input(&stage, STAGE_Q), RA_FLOAT32, n, H, D);
+    x.k = ra_tensor_bnhd(stage_input(&stage, STAGE_K), RA_FLOAT32, m, G, D);
+    x.v = ra_tensor_bnhd(stage_input(&stage, STAGE_V), RA_FLOAT32, m, G, D);
+    x.mask = ra_tensor_bn(stage_mask(&stage), m);
+    x.o = stage_output(&stage, n, H, D);
+    x.lse = ra_tensor_bhn(stage_output(&stage, n, H, 1).data, n, H);
+    stage_lap(&stage, STAGE_READ);
+    stage_check(&stage, ra_forward(plan, &x), ra_plan_error(plan));
+    stage_write_pass(&stage, plan, &x, false);
+
+    if (!stage.config.forward_only) {
+        x.d_out = ra_tensor_bnhd(stage_input(&stage, STAGE_D_OUT), RA_FLOAT32, n, H, D);
+        x.dq = stage_output(&stage, n, H, D);
+        x.dk = stage_output(&stage, m, G, D);
+        x.dv = stage_output(&stage, m, G, D);
+        stage_check(&stage, ra_backward(plan, &x), ra_plan_error(plan));
+        stage_write_pass(&stage, plan, &x, true);
+    }
+    ra_plan_destroy(plan);
+    return stage_close(&stage);
 }

@@ -17,6 +17,12 @@ int64_t ra_layout_stripes(int ranks, int64_t length, int64_t bucket)
     return stripes > 0 ? stripes : 1;
 }
 
+struct ra_layout ra_layout_of(const struct ra_config *config, int64_t length)
+{
+    int64_t stripes = ra_layout_stripes(config->ring_size, config->queries, config->bucket);
+    return (struct ra_layout){config->layout, config->ring_size, length, stripes};
+}
+
 int64_t ra_layout_spans(struct ra_layout layout)
 {
     switch (layout.kind) {

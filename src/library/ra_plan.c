@@ -58,9 +58,9 @@ static void arrange(struct ra_plan *plan, int *storage, int64_t *key_rows)
 {
     const struct ra_config *c = &plan->config;
     int P = plan->link.size;
-    int64_t stripes = ra_layout_stripes(P, c->queries, c->bucket), stride = c->key_heads * c->dim;
-    plan->layouts[RA_QUERY_SIDE] = (struct ra_layout){c->layout, P, c->queries, stripes};
-    plan->layouts[RA_KEY_SIDE] = (struct ra_layout){c->layout, P, c->keys, stripes};
+    int64_t stride = c->key_heads * c->dim;
+    plan->layouts[RA_QUERY_SIDE] = ra_layout_of(c, c->queries);
+    plan->layouts[RA_KEY_SIDE] = ra_layout_of(c, c->keys);
     for (int side = 0; side < 2; side++)
         plan->rows[side] = ra_layout_rows(plan->layouts[side], plan->link.rank);
     for (int r = 0; r < P; r++)

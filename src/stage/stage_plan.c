@@ -1,6 +1,6 @@
 /* stage_plan: a stage program whose attention is the library's. See stage_plan.h. */
 #include "stage_plan.h"
-#include "stage_layout.h"
+#include "stage_deal.h"
 
 void stage_check(const struct stage *stage, enum ra_status status, const char *error)
 {
@@ -11,8 +11,8 @@ void stage_check(const struct stage *stage, enum ra_status status, const char *e
 void stage_use_plan(struct stage *stage, const struct ra_plan *plan)
 {
     stage->peak_bytes += ra_plan_bytes(plan);
-    stage_shard_layouts(stage, ra_plan_layout(plan, RA_QUERY_SIDE),
-                        ra_plan_layout(plan, RA_KEY_SIDE), ra_plan_rank(plan));
+    stage_deal(stage, ra_plan_layout(plan, RA_QUERY_SIDE), ra_plan_layout(plan, RA_KEY_SIDE),
+               ra_plan_rank(plan));
 }
 
 void stage_count_hops(struct stage *stage, struct ra_plan *plan, bool backward)
@@ -30,6 +30,20 @@ void stage_count_hops(struct stage *stage, struct ra_plan *plan, bool backward)
         stage_count(stage, backward ? "bytes sent backward" : "bytes sent forward", hop.distance,
                     hop.bytes);
     }
+}
+
+void stage_write_pass(struct stage *stage, struct ra_plan *plan, const struct ra_arrays *arrays,
+                      bool backward)
+{
+    stage_count_hops(stage, plan, backward);
+    if (!backward) {
+        stage_write(stage, STAGE_O, arrays->o.data);
+        stage_write(stage, STAGE_LSE, arrays->lse.data);
+        return;
+    }
+    stage_write(stage, STAGE_DQ, arrays->dq.data);
+    stage_write(stage, STAGE_DK, arrays->dk.data);
+    stage_write(stage, STAGE_DV, arrays->dv.data);
 }
 
 struct ra_tensor stage_output(struct stage *stage, int64_t rows, int64_t heads, int64_t dim)

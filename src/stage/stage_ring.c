@@ -1,5 +1,6 @@
 /* stage_ring: a stage program on a ring. See stage_ring.h. */
 #include "stage_ring.h"
+#include "ra_band.h"
 #include "ra_mpi_link.h"
 #include "ra_span.h"
 #include "stage_observe.h"
@@ -61,6 +62,19 @@ struct ra_keys stage_ring_keys(const struct stage_ring *x, int step)
     return ra_message_keys(stage->B, stage->G * stage->D, stage->config.has_mask,
                            ra_ring_rows(&x->ring, x->link.rank, step), x->ring.keys[slot],
                            x->ring.gradients[slot], x->ring.lost);
+}
+
+struct ra_fold stage_ring_fold(struct stage_ring *x, bool backward)
+{
+    const struct stage *stage = &x->stage;
+    return (struct ra_fold){.D = stage->D,
+                            .score = stage_score(stage),
+                            .tile = backward ? ra_tile_backward : ra_tile_forward,
+                            .tile_queries = stage->config.tile_queries,
+                            .tile_keys = stage->config.tile_keys,
+                            .workspace = x->workspace,
+                            .between = ra_ring_poll,
+                            .context = &x->ring};
 }
 
 void stage_ring_work(struct stage_ring *x, int step, bool backward, int64_t pairs, int64_t skipped)

@@ -22,12 +22,6 @@ struct stage_ring {
     int64_t *rows;             /* (ranks) of keys of each rank: the program's to fill in */
     struct ra_queries queries; /* q, o, d_out, dq (B, n, H, D); max, sum, lse, delta (B, H, n) */
     float *workspace;          /* ra_tile_workspace */
-
-    /* From stage 04 on (stage_fold.h): how a head is folded, and which key/value head a query head
-     * reads; NULL: its own. */
-    void (*fold_head)(struct stage_ring *x, struct ra_fold *fold, int origin,
-                      const struct ra_queries *queries, const struct ra_keys *keys);
-    int64_t (*key_head)(const struct stage *stage, int64_t h);
 };
 
 /* stage_open_mpi, and a ring as the command line asks for, of `fold`, whose context is x. Its keys go
@@ -41,6 +35,9 @@ void stage_ring_chunks(struct stage_ring *x);
 
 /* The keys of this step, of all batches and heads. */
 struct ra_keys stage_ring_keys(const struct stage_ring *x, int step);
+
+/* What the tiles of a hop have in common, from stage 04 on. The ring is polled between them. */
+struct ra_fold stage_ring_fold(struct stage_ring *x, bool backward);
 
 /* Counts the work of a step: the pairs of all tiles, and the tiles that were skipped (from stage 04
  * on). */
