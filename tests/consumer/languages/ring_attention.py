@@ -1,25 +1,45 @@
 """ring_attention: libringattn for NumPy, through ctypes. Copy this file beside your program.
 
-    with Plan(queries=1024, heads=8, dim=64, causal=1) as plan:
+    with Plan(queries=1024, heads=8, dim=64, causal=True) as plan:
         o, lse = plan.forward(q, k, v)
         dq, dk, dv = plan.backward(q, k, v, o, lse, d_out)
 
 Arrays are (B, rows, heads, D), lse is (B, heads, rows) and a mask (B, rows) of bool, of any strides
-as long as the D numbers of a head lie side by side. Over MPI, Plan(comm, ...) with a communicator of
-mpi4py: each rank gives and gets the rows plan.positions(...) of the whole. What fails raises Error
-with the library's text. A plan of several ranks is left by all of them together.
+as long as the D numbers of a head lie side by side. bfloat16 is that of ml_dtypes. What fails raises
+Error with the library's text.
+
+On several ranks each gives and gets the rows plan.positions(...) of the whole: over MPI,
+Plan(comm, ...) with a communicator of mpi4py; on threads, see threads(); over anything else, see
+Link. A plan of several ranks is left by all of them together.
 """
+import contextlib
 import ctypes
-from ctypes import c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
+import os
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import CFUNCTYPE, c_bool, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
+from pathlib import Path
 
-import numpy
+try:
+    import numpy
+except ImportError:  # a wheel is built without it
+    numpy = None
 
-# The enums of ra_config.h, ring_attention.h and ra_status.h.
+# The version that the structs and numbers here are of, and the room for the text of an error.
+SERIES, ERROR_SIZE = "0.9", 320
+
+# The enums of ra_config.h, ring_attention.h, ra_link.h and ra_status.h.
 FLOAT32, FLOAT16, BFLOAT16, BOOL = range(4)
 CONTIGUOUS, STRIPED, ZIGZAG = range(3)
 QUERY_SIDE, KEY_SIDE = range(2)
+KEYS, GRADIENTS, HOME = range(3)
 STATUS = ["OK", "INVALID", "OUT_OF_MEMORY", "DISAGREEMENT", "LOST", "DEVICE"]
-TYPES = {"float32": FLOAT32, "float16": FLOAT16, "bool": BOOL}
+TYPES = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16, "bool": BOOL}
+
+# Fields of a config that may be given by name, as the flags of the stage programs are.
+WORDS = {"type": ["float32", "float16", "bfloat16"], "layout": ["contiguous", "striped", "zigzag"],
+         "head_map": ["grouped", "interleaved"], "tile": ["vector", "plain"]}
 
 
 class Error(Exception):
@@ -42,40 +62,101 @@ class Arrays(ctypes.Structure):
                                        "q k v mask o lse d_out dq dk dv".split()]
 
 
+# Functions of a link: send and receive; poll and close; wait; fail; error.
+MOVE = CFUNCTYPE(c_bool, c_void_p, c_int, c_int, c_int, c_void_p, c_int64)
+ASK, WAIT = CFUNCTYPE(c_bool, c_void_p), CFUNCTYPE(c_bool, c_void_p, c_int)
+FAIL, ERROR = CFUNCTYPE(None, c_void_p, c_char_p), CFUNCTYPE(c_void_p, c_void_p)
+
+
+class LinkStruct(ctypes.Structure):
+    """struct ra_link"""
+    _fields_ = [("rank", c_int), ("size", c_int), ("sharing", c_int), ("bytes", c_int64),
+                ("device_memory", c_bool), ("self", c_void_p), ("send", MOVE), ("receive", MOVE),
+                ("poll", ASK), ("wait", WAIT), ("fail", FAIL), ("error", ERROR),
+                ("arrival", c_void_p), ("set_timeout", c_void_p), ("close", ASK)]
+
+
+# ---- The libraries.
+
+def find(name):
+    """The path of a library: in the folder RA_LIB, if that is set; else where a wheel has it, in the
+    prefix in which this file is an installed example, or where pkg-config says; else its name, which
+    the loader looks up."""
+    here = Path(__file__).resolve().parent
+    if "RA_LIB" in os.environ:
+        folders = [Path(os.environ["RA_LIB"])]
+    else:
+        folders = [here / "ringattn.libs"]
+        if here.parts[-5:] == ("share", "doc", "ringattn", "examples", "languages"):
+            folders += [here.parents[4] / "lib", *here.parents[4].glob("lib*/*")]
+        if shutil.which("pkg-config"):
+            asked = ["pkg-config", "--variable=libdir", "ringattn"]
+            said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+            folders += [Path(said.strip())] if said.strip() else []
+    for folder in folders:
+        for path in folder / f"lib{name}.so.{SERIES}", folder / f"lib{name}.so":
+            if path.exists():
+                return str(path)
+    return f"lib{name}.so.{SERIES}"
+
+
 def load(name, **functions):
     """A library, and of each function the type of its result and of its arguments."""
-    library = ctypes.CDLL(f"lib{name}.so.0.9")
+    path = find(name)
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise ImportError(f"{error}: set RA_LIB to the folder that has lib{name}.so") from error
     for function, (result, *arguments) in functions.items():
         getattr(library, function).restype = result
         getattr(library, function).argtypes = arguments
     return library
 
 
-lib = load("ringattn", ra_config_init=(None, c_void_p, c_size_t),
+lib = load("ringattn", ra_version=(c_char_p,), ra_config_init=(None, c_void_p, c_size_t),
            ra_config_set=(c_int, c_void_p, c_char_p, c_double, c_char_p),
            ra_plan_create=(c_int, c_void_p, c_void_p, c_void_p, c_char_p),
            ra_plan_destroy=(None, c_void_p), ra_plan_error=(c_char_p, c_void_p),
            ra_plan_rows=(c_int64, c_void_p, c_int),
            ra_plan_positions=(None, c_void_p, c_int, c_void_p),
-           ra_forward=(c_int, c_void_p, c_void_p), ra_backward=(c_int, c_void_p, c_void_p))
+           ra_forward=(c_int, c_void_p, c_void_p), ra_backward=(c_int, c_void_p, c_void_p),
+           ra_thread_links=(c_int, c_void_p, c_int, c_char_p))
+if not lib.ra_version().decode().startswith(SERIES + "."):
+    raise ImportError(f"{lib._name} is version {lib.ra_version().decode()}, this file is for {SERIES}")
 
+
+def check(status, text):
+    """Raises what a status says."""
+    if status != 0:
+        raise Error(status, text.decode(errors="replace"))
+
+
+# ---- Plans.
 
 class Plan:
-    """A plan for calls of one shape; the names of `config` are the fields of struct ra_config."""
+    """A plan for calls of one shape. `ring` is None for one process, a communicator of mpi4py, what
+    threads() gives, or a Link; the names of `config` are the fields of struct ra_config. Words stand
+    for enums (layout="zigzag"), and None for the default, as lookback=None does for no limit."""
 
-    def __init__(self, comm=None, **config):
-        self.plan, room, link = c_void_p(), (c_int64 * 64)(), None
-        text = ctypes.create_string_buffer(320)
+    def __init__(self, ring=None, **config):
+        self.plan, self.ring, room = c_void_p(), ring, (c_int64 * 64)()
+        text = ctypes.create_string_buffer(ERROR_SIZE)
         lib.ra_config_init(room, ctypes.sizeof(room))
+        config = {field: value for field, value in config.items() if value is not None}
         for field, value in config.items():
-            self._check(lib.ra_config_set(room, field.encode(), value, text), text.value)
-        if comm is not None:
+            check(lib.ra_config_set(room, field.encode(), number(field, value), text), text.value)
+        if hasattr(ring, "py2f"):
             mpi = load("ringattn_mpi",
                        ra_mpi_link_f=(c_int, c_void_p, c_int, c_int, c_double, c_char_p))
-            link = (c_int64 * 32)()
-            self._check(mpi.ra_mpi_link_f(link, comm.py2f(), config.get("ring_size", 0),
-                                          config.get("timeout", 600), text), text.value)
-        self._check(lib.ra_plan_create(ctypes.byref(self.plan), room, link, text), text.value)
+            link = LinkStruct()
+            check(mpi.ra_mpi_link_f(ctypes.byref(link), ring.py2f(), config.get("ring_size", 0),
+                                    config.get("timeout", 600), text), text.value)
+        else:
+            link = ring.struct if isinstance(ring, Link) else ring
+        status = lib.ra_plan_create(ctypes.byref(self.plan), room, link and ctypes.byref(link), text)
+        if link:
+            link.self = None  # the plan has taken it over, also if it has failed
+        self.check(status, text.value)
         heads, dim = config.get("heads", 1), config["dim"]
         batch, key_heads = config.get("batch", 1), config.get("key_heads", heads)
         n, m = (lib.ra_plan_rows(self.plan, side) for side in (QUERY_SIDE, KEY_SIDE))
@@ -87,6 +168,10 @@ class Plan:
         return self
 
     def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        """Ends the plan, together with those of all ranks."""
         lib.ra_plan_destroy(self.plan)
         self.plan = c_void_p()
 
@@ -98,42 +183,149 @@ class Plan:
 
     def forward(self, q, k, v, mask=None):
         """Returns o, of the type of q, and lse."""
-        o, lse = self._empty("o", q), self._empty("lse", numpy.float32(0))
-        self._call(lib.ra_forward, q=q, k=k, v=v, mask=mask, o=o, lse=lse)
+        o = numpy.empty(self.shapes["o"], q.dtype)
+        lse = numpy.empty(self.shapes["lse"], numpy.float32)
+        self.call(lib.ra_forward, q=q, k=k, v=v, mask=mask, o=o, lse=lse)
         return o, lse
 
     def backward(self, q, k, v, o, lse, d_out, mask=None):
         """Returns dq, dk and dv, of the types of q, k and v."""
-        dq, dk, dv = self._empty("dq", q), self._empty("dk", k), self._empty("dv", v)
-        self._call(lib.ra_backward, q=q, k=k, v=v, mask=mask, o=o, lse=lse, d_out=d_out,
-                   dq=dq, dk=dk, dv=dv)
+        dq, dk, dv = (numpy.empty(self.shapes[name], like.dtype) for name, like in
+                      (("dq", q), ("dk", k), ("dv", v)))
+        self.call(lib.ra_backward, q=q, k=k, v=v, mask=mask, o=o, lse=lse, d_out=d_out,
+                  dq=dq, dk=dk, dv=dv)
         return dq, dk, dv
 
-    def _empty(self, name, like):
-        return numpy.empty(self.shapes[name], like.dtype)
-
-    def _call(self, function, **arrays):
+    def call(self, function, **arrays):
+        """Calls lib.ra_forward or lib.ra_backward with these arrays, inputs and outputs, of NumPy or of
+        PyTorch on the host. None of them is copied."""
+        if not self.plan:
+            raise ValueError("this plan is closed")
         call = Arrays(ctypes.sizeof(Arrays))
         for name, array in arrays.items():
             if array is not None:
-                setattr(call, name, self._tensor(name, array))
+                setattr(call, name, self.tensor(name, array))
         status = function(self.plan, ctypes.byref(call))
-        self._check(status, lib.ra_plan_error(self.plan))
+        self.check(status, lib.ra_plan_error(self.plan))
 
-    def _tensor(self, name, array):
-        """The address and strides of an array, after the checks that only NumPy can make."""
-        strides = [stride / array.itemsize for stride in array.strides]
-        if (array.shape != self.shapes[name] or array.dtype.name not in TYPES or
-                strides[3:] not in ([], [1]) or any(stride % 1 for stride in strides)):
-            raise ValueError(f"{name} is {array.dtype}{array.shape}, strides {array.strides} bytes: "
-                             f"give {self.shapes[name]} of {', '.join(TYPES)}, with the D "
-                             "numbers of a head side by side")
-        strides = [int(stride) for stride in strides[:3]]
+    def check(self, status, text):
+        """Raises what a status says, or the Ctrl-C that came while a Link waited."""
+        if status != 0 and isinstance(getattr(self.ring, "raised", None), KeyboardInterrupt):
+            raise self.ring.raised
+        check(status, text)
+
+    def tensor(self, name, array):
+        """The address and strides of an array, after the checks that the library cannot make."""
+        if hasattr(array, "data_ptr"):
+            kind, place, item = str(array.dtype).split(".")[-1], array.device.type, array.element_size()
+            address, strides = array.data_ptr(), [stride * item for stride in array.stride()]
+        else:
+            kind = array.dtype.name if array.dtype.isnative else f"byte-swapped {array.dtype.name}"
+            place, item = "cpu", array.itemsize
+            address, strides = array.ctypes.data, list(array.strides)
+        shape = tuple(array.shape)
+        apart = len(shape) == 4 and shape[3] > 1 and strides[3] != item
+        if (shape != self.shapes[name] or kind not in TYPES or place != "cpu" or apart or
+                any(way % item for way in (address, *strides))):
+            raise ValueError(f"{name} is {kind} {shape} at {address:#x} on {place}, strides {strides} "
+                             f"bytes: give {self.shapes[name]} of {', '.join(TYPES)} in this machine's "
+                             "byte order, aligned, on the host, the D numbers of a head side by side")
+        batch, row, head = ([stride // item for stride in strides] + [0])[:3]
         if name == "lse":
-            strides[1:] = strides[2], strides[1]
-        return Tensor(array.ctypes.data, TYPES[array.dtype.name], *strides)
+            row, head = head, row
+        return Tensor(address, TYPES[kind], batch, row, head)
 
-    @staticmethod
-    def _check(status, text):
-        if status != 0:
-            raise Error(status, text.decode())
+
+def number(field, value):
+    """What ra_config_set takes for a value: of a word its place in its enum."""
+    if not isinstance(value, str):
+        return float(value)
+    words = WORDS.get(field, [])
+    if value not in words:
+        raise Error(STATUS.index("INVALID"), f"config.{field} = {value!r}: give " +
+                    (f"one of {', '.join(words)}" if words else "a number"))
+    return words.index(value)
+
+
+# ---- Rings without MPI.
+
+def threads(ranks, work):
+    """Calls work(ring) on so many threads, the ranks of a ring, each of which makes its Plan(ring, ...);
+    returns what they return, in order of ranks. If some raise, all end, and what caused it is raised."""
+    links, text = (LinkStruct * ranks)(), ctypes.create_string_buffer(ERROR_SIZE)
+    check(lib.ra_thread_links(links, ranks, text), text.value)
+
+    def run(link):
+        try:
+            return work(link)
+        finally:
+            if link.self:  # no plan has taken it: without it, the others need not wait
+                link.close(link.self)
+
+    with ThreadPoolExecutor(ranks) as pool:
+        ranks = [pool.submit(run, link) for link in links]
+    errors = [rank.exception() for rank in ranks if rank.exception()]
+    for error in sorted(errors, key=lambda error: getattr(error, "status", None) == "LOST"):
+        raise error
+    return [rank.result() for rank in ranks]
+
+
+class Link:
+    """A ring over anything that passes bytes. Derive from it, define four functions, and give it to
+    Plan. ra_link.h has the contract. What a function raises ends the ring, on all ranks.
+
+    send(message, peer, data)     begins to send a memoryview of bytes to this rank of the ring
+    receive(message, peer, data)  begins to receive them. Messages of one kind (`message`, a number)
+                                  arrive in order, and those of another may pass them. Both return a
+                                  function that waits for so many seconds and returns whether it is done
+    tell(reason)                  lets all ranks know that this one cannot go on, for this reason
+    told()                        the first reason that a rank has told; "" if none has
+    """
+
+    def __init__(self, rank, size, sharing=0):
+        """`sharing`: how many ranks share the processors of this one, if that is known."""
+        self.rank, self.size, self.raised, self.under_way = rank, size, None, {}
+        self.text = ctypes.create_string_buffer(ERROR_SIZE)
+        self.struct = LinkStruct(
+            rank, size, sharing, 0, False, 1,  # a self that is not NULL, as it is until a plan has it
+            MOVE(lambda _, *message: self._try(self._begin, self.send, True, *message)),
+            MOVE(lambda _, *message: self._try(self._begin, self.receive, False, *message)),
+            ASK(lambda _: self._try(self._listen)),
+            WAIT(lambda _, message: self._try(self._wait, message)),
+            FAIL(lambda _, reason: self._fail(reason.decode(errors="replace"))),
+            ERROR(lambda _: ctypes.addressof(self.text)),
+            close=ASK(lambda _: not self.text.value))  # after a failure messages may yet arrive
+
+    def _try(self, function, *arguments):
+        """What all have in common: after a failure nothing is done; what is raised is a failure."""
+        if self.text.value:
+            return False
+        try:
+            function(*arguments)
+        except BaseException as error:  # also Ctrl-C, which Plan.call raises again
+            self.raised = error
+            self._fail(f"ring rank {self.rank}: {type(error).__name__}: {error}")
+        return not self.text.value
+
+    def _fail(self, reason):
+        if self.text.value:
+            return
+        with contextlib.suppress(Exception):  # where nobody can be told, they must notice
+            reason = self.told() or reason
+            self.tell(reason)
+        self.text.value = " ".join(reason.split()).encode()[:ERROR_SIZE - 1]
+
+    def _begin(self, function, out, message, hop, distance, data, count):
+        data = memoryview((ctypes.c_char * count).from_address(data)).cast("B")
+        done = function(message, (self.rank + distance) % self.size, data)
+        self.under_way[out, GRADIENTS if out and message == HOME else message] = done  # point 4
+
+    def _wait(self, message):
+        for way in (False, message), (True, message):
+            done = self.under_way.pop(way, None)
+            while done and not done(0.05):
+                self._listen()
+
+    def _listen(self):
+        if self.told():
+            raise ConnectionError("another rank has failed")

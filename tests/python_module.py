@@ -1,0 +1,203 @@
+"""python_module: what ring_attention.py promises beyond what its example shows.
+
+    python3 tests/python_module.py FOLDER    the folder that has it, and attention.py
+"""
+import ctypes
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+import numpy
+
+FOLDER = sys.argv.pop(1)
+sys.path.insert(0, FOLDER)
+import ring_attention as ra
+from attention import B, D, G, H, N, attend, d_out, k, naive, q, v
+
+CONFIG = dict(batch=B, queries=N, heads=H, key_heads=G, dim=D, causal=True)
+
+
+def results(q, k, v, d_out, **config):
+    """o, lse, dq, dk and dv of one process."""
+    with ra.Plan(**CONFIG, **config) as plan:
+        o, lse = plan.forward(q, k, v)
+        return o, lse, *plan.backward(q, k, v, o, lse, d_out)
+
+
+def same(got, want):
+    """Are these results the same bits?"""
+    return all(numpy.array_equal(x, y) for x, y in zip(got, want, strict=True))
+
+
+class Queues(ra.Link):
+    """A link between threads, over queues that all of them have."""
+
+    def __init__(self, rank, size, queues, reasons, fault=None):
+        super().__init__(rank, size, size)
+        self.queues, self.reasons, self.fault = queues, reasons, fault
+
+    def send(self, message, peer, data):
+        if self.fault == (self.rank, message):
+            raise OSError("the cable is broken")
+        self.queues.setdefault((self.rank, peer, message), queue.Queue()).put(bytes(data))
+
+    def receive(self, message, peer, data):
+        waiting = self.queues.setdefault((peer, self.rank, message), queue.Queue())
+
+        def done(seconds):
+            try:
+                data[:] = waiting.get(timeout=seconds)
+                return True
+            except queue.Empty:
+                return False
+        return done
+
+    def tell(self, reason):
+        self.reasons.append(reason)
+
+    def told(self):
+        return self.reasons[0] if self.reasons else ""
+
+
+def over_queues(ranks, work, fault=None):
+    """Like ra.threads, over Queues. An exception is returned as a result."""
+    queues, reasons, out = {}, [], [None] * ranks
+
+    def run(rank):
+        try:
+            out[rank] = work(Queues(rank, ranks, queues, reasons, fault))
+        except Exception as error:
+            out[rank] = error
+    team = [threading.Thread(target=run, args=(rank,)) for rank in range(ranks)]
+    for thread in team:
+        thread.start()
+    for thread in team:
+        thread.join()
+    return out
+
+
+class Arrays(unittest.TestCase):
+    def test_bfloat16_of_ml_dtypes(self):
+        try:
+            import ml_dtypes
+        except ImportError:
+            self.skipTest("there is no ml_dtypes")
+        arrays = [x.astype(ml_dtypes.bfloat16) for x in (q, k, v, d_out)]
+        got = results(*arrays, type="bfloat16")
+        self.assertEqual([x.dtype.name for x in got],
+                         ["bfloat16", "float32", "bfloat16", "bfloat16", "bfloat16"])
+        # o is rounded to 8 bits before the backward takes it, so gradients may be off by some of theirs.
+        for x, want in zip(got, naive(*arrays)):
+            off = abs(x.astype(float) - want).max()
+            self.assertLessEqual(off, 4 * 2**-8 * abs(want).max())
+
+    def test_strides(self):
+        apart = [numpy.full(x.shape[:3] + (2 * D,), numpy.nan, x.dtype) for x in (q, k, v, d_out)]
+        for whole, x in zip(apart, (q, k, v, d_out)):
+            whole[:, ::-1, :, :D] = x
+        got = results(*(x[:, ::-1, :, :D] for x in apart))
+        self.assertTrue(same(got, results(q, k, v, d_out)))
+        bhnd = [x.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3) for x in (q, k, v, d_out)]
+        self.assertTrue(same(results(*bhnd), got))
+
+    def test_refused(self):
+        odd = numpy.frombuffer(bytearray(q.nbytes + 1), numpy.float32, q.size, 1).reshape(q.shape)
+        for bad, why in ((q.astype(">f4"), "byte-swapped float32"), (odd, "aligned"),
+                         (q.astype(float), "q is float64"), (q[..., ::-1], "side by side"),
+                         (q[:, 1:], "give (2, 37, 4, 8)"), (q[0], "give (2, 37, 4, 8)")):
+            with ra.Plan(**CONFIG) as plan, self.assertRaisesRegex(ValueError, "q is") as raised:
+                plan.forward(bad, k, v)
+            self.assertIn(why, str(raised.exception))
+        with self.assertRaisesRegex(ValueError, "closed"):
+            plan.forward(q, k, v)
+
+    def test_one_number_a_head(self):
+        with ra.Plan(queries=5, dim=1) as plan:
+            x = numpy.linspace(0, 1, 40, dtype=numpy.float32).reshape(1, 5, 1, 8)[..., ::8]
+            o, _ = plan.forward(x, x, x)
+        self.assertTrue(numpy.isfinite(o).all())
+
+
+class Names(unittest.TestCase):
+    def test_words(self):
+        for field, words in ra.WORDS.items():
+            for place, word in enumerate(words):
+                self.assertEqual(ra.number(field, word), place)
+        plan = {}
+        for layout in "zigzag", ra.ZIGZAG, "striped":
+            with ra.Plan(**CONFIG, layout=layout, ring_size=4) as look:
+                plan[layout] = list(look.positions(ra.QUERY_SIDE))
+        self.assertEqual(plan["zigzag"], plan[ra.ZIGZAG])
+        self.assertNotEqual(plan["zigzag"], plan["striped"])
+        for wrong, why in ((dict(layout="diagonal"), "one of contiguous, striped, zigzag"),
+                           (dict(heads="two"), "give a number"), (dict(headz=2), "headz")):
+            with self.assertRaisesRegex(ra.Error, why):
+                ra.Plan(**{**CONFIG, **wrong})
+
+    def test_none_is_the_default(self):
+        plain = results(q, k, v, d_out)
+        self.assertTrue(same(results(q, k, v, d_out, lookback=None, scale=None), plain))
+        self.assertFalse(same(results(q, k, v, d_out, lookback=2), plain))
+
+    def test_missing_library(self):
+        said = subprocess.run([sys.executable, "-B", "-c", "import ring_attention"], cwd=FOLDER,
+                              env=os.environ | {"RA_LIB": "/nowhere", "LD_LIBRARY_PATH": ""},
+                              capture_output=True, text=True, check=False).stderr
+        self.assertIn("set RA_LIB", said)
+
+
+class Rings(unittest.TestCase):
+    def test_threads(self):
+        for ranks in 2, 5:
+            got = ra.threads(ranks, attend)
+            self.assertEqual(sum(rows for rows, _ in got), N)
+            self.assertLessEqual(numpy.max([worst for _, worst in got]), 1e-5)
+
+    def test_thread_that_raises(self):
+        for early in True, False:
+            first, started = iter([True]), time.monotonic()
+
+            def work(ring, first=first, early=early):
+                fails = next(first, False)
+                if fails and early:
+                    raise ZeroDivisionError
+                with ra.Plan(ring, **CONFIG) as plan:
+                    if fails:
+                        raise ZeroDivisionError
+                    rows, keys = (plan.positions(side) for side in (ra.QUERY_SIDE, ra.KEY_SIDE))
+                    plan.forward(q[:, rows], k[:, keys], v[:, keys])
+            with self.assertRaises(ZeroDivisionError):
+                ra.threads(3, work)
+            self.assertLess(time.monotonic() - started, 30)
+
+    def test_own_link(self):
+        for ranks in 2, 3, 4:
+            got = over_queues(ranks, attend)
+            for rank in got:
+                self.assertIsInstance(rank, tuple, rank)
+            self.assertEqual(sum(rows for rows, _ in got), N)
+            self.assertLessEqual(numpy.max([worst for _, worst in got]), 1e-5)
+
+    def test_gradients_and_home_share_a_way_out(self):
+        class Noted(Queues):
+            def send(self, message, peer, data):
+                return lambda seconds: not done.append(message)
+        done, number, link = [], ctypes.c_float(), Noted(0, 2, {}, [])
+        self.assertTrue(link.struct.send(None, ra.HOME, 0, 1, ctypes.addressof(number), 4))
+        self.assertTrue(link.struct.wait(None, ra.GRADIENTS))
+        self.assertEqual(done, [ra.HOME])
+
+    def test_own_link_that_fails(self):
+        for message in ra.KEYS, ra.GRADIENTS:
+            got = over_queues(3, attend, fault=(1, message))
+            for rank in got:
+                self.assertIsInstance(rank, ra.Error)
+                self.assertEqual(rank.status, "LOST")
+                self.assertEqual(str(rank), "ring rank 1: OSError: the cable is broken")
+
+
+unittest.main(verbosity=2)
