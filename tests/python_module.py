@@ -5,6 +5,7 @@
 import ctypes
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -78,6 +79,30 @@ def over_queues(ranks, work, fault=None):
     for thread in team:
         thread.join()
     return out
+
+
+# Programs that compute or wait for minutes, and say when they begin. Who waits does so for a rank that is
+# between two calls.
+LONG = """
+import sys, threading, time
+import numpy
+sys.path.insert(0, sys.argv[1])
+import ring_attention as ra
+def work(ring=None):
+    with ra.Plan(ring, queries=300000, dim=64) as plan:
+        x = numpy.zeros(plan.shapes["q"], numpy.float32)
+        print("begins", flush=True)
+        plan.forward(x, x, x)
+def sleep(ring):
+    with ra.Plan(ring, queries=300000, dim=64) as plan:
+        time.sleep(300)
+"""
+ONE, RING, WAITING = "work()", "ra.threads(2, work)", """
+links = (ra.LinkStruct * 2)()
+ra.check(ra.lib.ra_thread_links(links, 2, None), b"")
+threading.Thread(target=sleep, args=(links[1],), daemon=True).start()
+work(links[0])
+"""
 
 
 class Arrays(unittest.TestCase):
@@ -198,6 +223,44 @@ class Rings(unittest.TestCase):
                 self.assertIsInstance(rank, ra.Error)
                 self.assertEqual(rank.status, "LOST")
                 self.assertEqual(str(rank), "ring rank 1: OSError: the cable is broken")
+
+
+class Ends(unittest.TestCase):
+    def test_ctrl_c(self):
+        for what in ONE, RING, WAITING:
+            with subprocess.Popen([sys.executable, "-B", "-c", LONG + what, FOLDER], text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+                program.stdout.readline()
+                time.sleep(0.5)
+                program.send_signal(signal.SIGINT)
+                try:
+                    _, said = program.communicate(timeout=30)
+                finally:
+                    program.kill()
+            self.assertEqual(program.returncode, -signal.SIGINT, said)
+            self.assertTrue(said.endswith("\nKeyboardInterrupt\n"), said)
+
+    def test_cancel(self):
+        x = numpy.zeros((1, 300000, 1, D), numpy.float32)
+        with ra.Plan(queries=300000, dim=D) as plan:
+            threading.Timer(0.3, plan.cancel).start()
+            with self.assertRaisesRegex(ra.Error, "cancelled") as raised:
+                plan.forward(x, x, x)
+        self.assertEqual(raised.exception.status, "CANCELLED")
+        plan.cancel()  # which is closed: nothing happens
+
+    def test_cancel_of_own_link(self):
+        def work(ring):
+            with ra.Plan(ring, **CONFIG) as plan:
+                if ring.rank == 0:
+                    threading.Timer(0.3, plan.cancel).start()
+                    rows, keys = (plan.positions(side) for side in (ra.QUERY_SIDE, ra.KEY_SIDE))
+                    plan.forward(q[:, rows], k[:, keys], v[:, keys])
+                time.sleep(2)  # the other one is between two calls
+        started = time.monotonic()
+        got = over_queues(2, work)
+        self.assertEqual(got[0].status, "CANCELLED")
+        self.assertLess(time.monotonic() - started, 15)
 
 
 unittest.main(verbosity=2)

@@ -16,8 +16,11 @@ import contextlib
 import ctypes
 import os
 import shutil
+import signal
+import socket
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from ctypes import CFUNCTYPE, c_bool, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 
@@ -34,7 +37,7 @@ FLOAT32, FLOAT16, BFLOAT16, BOOL = range(4)
 CONTIGUOUS, STRIPED, ZIGZAG = range(3)
 QUERY_SIDE, KEY_SIDE = range(2)
 KEYS, GRADIENTS, HOME = range(3)
-STATUS = ["OK", "INVALID", "OUT_OF_MEMORY", "DISAGREEMENT", "LOST", "DEVICE"]
+STATUS = ["OK", "INVALID", "OUT_OF_MEMORY", "DISAGREEMENT", "LOST", "DEVICE", "CANCELLED"]
 TYPES = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16, "bool": BOOL}
 
 # Fields of a config that may be given by name, as the flags of the stage programs are.
@@ -62,10 +65,11 @@ class Arrays(ctypes.Structure):
                                        "q k v mask o lse d_out dq dk dv".split()]
 
 
-# Functions of a link: send and receive; poll and close; wait; fail; error.
+# Functions of a link: send and receive; poll and close; wait; fail; error; cancel.
 MOVE = CFUNCTYPE(c_bool, c_void_p, c_int, c_int, c_int, c_void_p, c_int64)
 ASK, WAIT = CFUNCTYPE(c_bool, c_void_p), CFUNCTYPE(c_bool, c_void_p, c_int)
 FAIL, ERROR = CFUNCTYPE(None, c_void_p, c_char_p), CFUNCTYPE(c_void_p, c_void_p)
+CANCEL = CFUNCTYPE(None, c_void_p)
 
 
 class LinkStruct(ctypes.Structure):
@@ -73,7 +77,7 @@ class LinkStruct(ctypes.Structure):
     _fields_ = [("rank", c_int), ("size", c_int), ("sharing", c_int), ("bytes", c_int64),
                 ("device_memory", c_bool), ("self", c_void_p), ("send", MOVE), ("receive", MOVE),
                 ("poll", ASK), ("wait", WAIT), ("fail", FAIL), ("error", ERROR),
-                ("arrival", c_void_p), ("set_timeout", c_void_p), ("close", ASK)]
+                ("arrival", c_void_p), ("set_timeout", c_void_p), ("close", ASK), ("cancel", CANCEL)]
 
 
 # ---- The libraries.
@@ -116,7 +120,7 @@ def load(name, **functions):
 lib = load("ringattn", ra_version=(c_char_p,), ra_config_init=(None, c_void_p, c_size_t),
            ra_config_set=(c_int, c_void_p, c_char_p, c_double, c_char_p),
            ra_plan_create=(c_int, c_void_p, c_void_p, c_void_p, c_char_p),
-           ra_plan_destroy=(None, c_void_p), ra_plan_error=(c_char_p, c_void_p),
+           ra_plan_destroy=(None, c_void_p), ra_plan_cancel=(None, c_void_p), ra_plan_error=(c_char_p, c_void_p),
            ra_plan_rows=(c_int64, c_void_p, c_int),
            ra_plan_positions=(None, c_void_p, c_int, c_void_p),
            ra_forward=(c_int, c_void_p, c_void_p), ra_backward=(c_int, c_void_p, c_void_p),
@@ -140,6 +144,7 @@ class Plan:
 
     def __init__(self, ring=None, **config):
         self.plan, self.ring, room = c_void_p(), ring, (c_int64 * 64)()
+        self.lock, self.wakes = threading.Lock(), None
         text = ctypes.create_string_buffer(ERROR_SIZE)
         lib.ra_config_init(room, ctypes.sizeof(room))
         config = {field: value for field, value in config.items() if value is not None}
@@ -156,6 +161,7 @@ class Plan:
         status = lib.ra_plan_create(ctypes.byref(self.plan), room, link and ctypes.byref(link), text)
         if link:
             link.self = None  # the plan has taken it over, also if it has failed
+            link.plan = self
         self.check(status, text.value)
         heads, dim = config.get("heads", 1), config["dim"]
         batch, key_heads = config.get("batch", 1), config.get("key_heads", heads)
@@ -172,8 +178,17 @@ class Plan:
 
     def close(self):
         """Ends the plan, together with those of all ranks."""
-        lib.ra_plan_destroy(self.plan)
-        self.plan = c_void_p()
+        with self.lock:
+            plan, self.plan = self.plan, c_void_p()
+        lib.ra_plan_destroy(plan)
+        if self.wakes:
+            self.wakes.close()
+
+    def cancel(self):
+        """Ends the call that is under way, from any thread; it raises Error, and so do those of the other
+        ranks. The plan can then only be closed. Ctrl-C does this for a call of the main thread."""
+        with self.lock:
+            lib.ra_plan_cancel(self.plan)
 
     def positions(self, side):
         """Which rows of the whole this rank has: whole[:, plan.positions(QUERY_SIDE)]."""
@@ -205,8 +220,34 @@ class Plan:
         for name, array in arrays.items():
             if array is not None:
                 setattr(call, name, self.tensor(name, array))
-        status = function(self.plan, ctypes.byref(call))
+        with self.ctrl_c_cancels():
+            status = function(self.plan, ctypes.byref(call))
         self.check(status, lib.ra_plan_error(self.plan))
+
+    @contextlib.contextmanager
+    def ctrl_c_cancels(self):
+        """Lets Ctrl-C end a call of the main thread. Python itself only notes the signal, and handles it
+        when C has returned; but it wakes a thread, which cancels. Leaves a handler of one's own alone."""
+        if (threading.current_thread() is not threading.main_thread() or
+                signal.getsignal(signal.SIGINT) is not signal.default_int_handler):
+            yield
+            return
+        if not self.wakes:
+            hears, self.wakes = socket.socketpair()
+            self.wakes.setblocking(False)
+            threading.Thread(target=self.watch, args=(hears,), daemon=True).start()
+        before = signal.set_wakeup_fd(self.wakes.fileno())
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+
+    def watch(self, hears):
+        """Cancels at every SIGINT, until the plan is closed."""
+        with hears:
+            while came := hears.recv(1):
+                if came[0] == signal.SIGINT:
+                    self.cancel()
 
     def check(self, status, text):
         """Raises what a status says, or the Ctrl-C that came while a Link waited."""
@@ -262,8 +303,16 @@ def threads(ranks, work):
             if link.self:  # no plan has taken it: without it, the others need not wait
                 link.close(link.self)
 
+    links = list(links)
     with ThreadPoolExecutor(ranks) as pool:
         ranks = [pool.submit(run, link) for link in links]
+        try:
+            wait(ranks)
+        except KeyboardInterrupt:
+            for link in links:
+                if hasattr(link, "plan"):
+                    link.plan.cancel()
+            raise
     errors = [rank.exception() for rank in ranks if rank.exception()]
     for error in sorted(errors, key=lambda error: getattr(error, "status", None) == "LOST"):
         raise error
@@ -284,7 +333,8 @@ class Link:
 
     def __init__(self, rank, size, sharing=0):
         """`sharing`: how many ranks share the processors of this one, if that is known."""
-        self.rank, self.size, self.raised, self.under_way = rank, size, None, {}
+        self.rank, self.size, self.under_way = rank, size, {}
+        self.raised, self.cancelled = None, threading.Event()
         self.text = ctypes.create_string_buffer(ERROR_SIZE)
         self.struct = LinkStruct(
             rank, size, sharing, 0, False, 1,  # a self that is not NULL, as it is until a plan has it
@@ -294,7 +344,8 @@ class Link:
             WAIT(lambda _, message: self._try(self._wait, message)),
             FAIL(lambda _, reason: self._fail(reason.decode(errors="replace"))),
             ERROR(lambda _: ctypes.addressof(self.text)),
-            close=ASK(lambda _: not self.text.value))  # after a failure messages may yet arrive
+            close=ASK(lambda _: not self.text.value),  # after a failure messages may yet arrive
+            cancel=CANCEL(lambda _: self.cancelled.set()))
 
     def _try(self, function, *arguments):
         """What all have in common: after a failure nothing is done; what is raised is a failure."""
@@ -327,5 +378,5 @@ class Link:
                 self._listen()
 
     def _listen(self):
-        if self.told():
-            raise ConnectionError("another rank has failed")
+        if self.told() or self.cancelled.is_set():
+            raise ConnectionError("cancelled, or another rank has failed")
