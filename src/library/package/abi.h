@@ -1,0 +1,348 @@
+/* abi: what programs of this minor version were compiled with: the declarations of the installed headers. See
+ * tests/abi, which wrote it.
+ */
+#include <mpi.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+struct ra_span {
+    int64_t first, stride, count;
+};
+struct ra_span ra_span_chunk(int64_t length, int64_t chunks, int64_t chunk);
+struct ra_queries {
+    int64_t rows;
+    struct {
+        int64_t q, o, d_out, dq, lost;
+    } stride;
+    const float *q;
+    float *o, *max;
+    double *sum;
+    float *lost;
+    float *lse;
+    const float *d_out;
+    float *delta, *dq;
+};
+struct ra_keys {
+    int64_t rows;
+    struct {
+        int64_t k, v, dk, dv;
+    } stride;
+    const float *k, *v;
+    const bool *mask;
+    float *dk, *dv;
+    float *dk_lost, *dv_lost;
+};
+struct ra_band {
+    int64_t lo, hi;
+};
+struct ra_score {
+    float scale, softcap;
+};
+struct ra_queries ra_queries_head(const struct ra_queries *all, int64_t D, int64_t b, int64_t h);
+struct ra_keys ra_keys_head(const struct ra_keys *all, int64_t D, int64_t b, int64_t h);
+struct ra_queries ra_queries_block(const struct ra_queries *queries, int64_t first, int64_t most);
+struct ra_keys ra_keys_block(const struct ra_keys *keys, int64_t first, int64_t most);
+int64_t ra_tile_workspace(int64_t query_rows, int64_t key_rows, int64_t D);
+void ra_tile_begin(int64_t D, const struct ra_queries *queries);
+void ra_tile_forward(int64_t D, struct ra_score rule, const struct ra_queries *queries,
+                     const struct ra_keys *keys, struct ra_band band, float *workspace);
+void ra_tile_finish(int64_t D, const struct ra_queries *queries);
+void ra_tile_begin_backward(int64_t D, const struct ra_queries *queries);
+void ra_tile_backward(int64_t D, struct ra_score rule, const struct ra_queries *queries,
+                      const struct ra_keys *keys, struct ra_band band, float *workspace);
+struct ra_band ra_band_causal(struct ra_span queries, struct ra_span keys, int64_t lookback);
+struct ra_band ra_band_from(struct ra_band band, int64_t a, int64_t b);
+bool ra_band_is_empty(struct ra_band band, int64_t query_rows, int64_t key_rows);
+struct ra_fold {
+    int64_t D;
+    struct ra_score score;
+    void (*tile)(int64_t D, struct ra_score score, const struct ra_queries *queries,
+                 const struct ra_keys *keys, struct ra_band band, float *workspace);
+    int64_t tile_queries, tile_keys;
+    float *workspace;
+    void (*between)(void *context);
+    void *context;
+    int64_t pairs, skipped;
+};
+void ra_band_fold(struct ra_fold *fold, const struct ra_queries *queries,
+                  const struct ra_keys *keys, struct ra_band band);
+enum ra_type { RA_FLOAT32, RA_FLOAT16, RA_BFLOAT16, RA_BOOL };
+enum ra_layout_kind { RA_CONTIGUOUS, RA_STRIPED, RA_ZIGZAG };
+enum ra_head_map { RA_GROUPED, RA_INTERLEAVED };
+enum ra_transport { RA_ANY_TRANSPORT, RA_PEER_COPIES, RA_DEVICE_LINK, RA_HOST_LINK };
+enum ra_tile_kind { RA_VECTOR_TILE, RA_PLAIN_TILE };
+struct ra_event;
+struct ra_backend;
+struct ra_config {
+    size_t size;
+    int64_t batch;
+    int64_t queries;
+    int64_t keys;
+    int64_t heads;
+    int64_t key_heads;
+    int64_t dim;
+    enum ra_type type;
+    bool has_mask;
+    bool forward_only;
+    bool causal;
+    bool local_keys;
+    int64_t lookback;
+    enum ra_head_map head_map;
+    double scale;
+    double softcap;
+    enum ra_layout_kind layout;
+    int64_t bucket;
+    int ring_size;
+    int64_t tile_queries, tile_keys;
+    double timeout;
+    void (*observe)(void *observer, const struct ra_event *event);
+    void *observer;
+    const struct ra_backend *device;
+    enum ra_transport transport;
+    bool deterministic;
+    int begun;
+    enum ra_tile_kind tile;
+    int threads;
+};
+int64_t ra_heads_key(enum ra_head_map map, int64_t H, int64_t G, int64_t h);
+struct ra_layout {
+    enum ra_layout_kind kind;
+    int ranks;
+    int64_t length;
+    int64_t stripes;
+};
+int64_t ra_layout_stripes(int ranks, int64_t length, int64_t bucket);
+int64_t ra_layout_spans(struct ra_layout layout);
+struct ra_span ra_layout_span(struct ra_layout layout, int rank, int64_t s);
+int64_t ra_layout_rows(struct ra_layout layout, int rank);
+int64_t ra_layout_most_rows(struct ra_layout layout);
+int64_t ra_layout_position(struct ra_layout layout, int rank, int64_t a);
+int ra_layout_find(struct ra_layout layout, int64_t position, int64_t *row);
+void ra_layout_shard(struct ra_layout layout, int rank, int64_t row_bytes, const void *whole,
+                     void *local);
+void ra_layout_unshard(struct ra_layout layout, int rank, int64_t row_bytes, const void *local,
+                       void *whole);
+struct ra_band ra_layout_band(struct ra_layout queries, int rank, int64_t s, struct ra_layout keys,
+                              int origin, int64_t t, int64_t lookback);
+void ra_layout_fold(struct ra_fold *fold, struct ra_layout query_layout, int rank,
+                    struct ra_layout key_layout, int origin, bool causal, int64_t lookback,
+                    const struct ra_queries *queries, const struct ra_keys *keys);
+enum ra_message { RA_KEYS, RA_GRADIENTS, RA_HOME, RA_CALL, RA_ROWS, RA_FAILURE, RA_MESSAGES };
+struct ra_link {
+    int rank, size;
+    int sharing;
+    int64_t bytes;
+    bool device_memory;
+    void *self;
+    bool (*send)(void *self, enum ra_message message, int hop, int distance, const void *from,
+                 int64_t bytes);
+    bool (*receive)(void *self, enum ra_message message, int hop, int distance, void *into,
+                    int64_t bytes);
+    bool (*poll)(void *self);
+    bool (*wait)(void *self, enum ra_message message);
+    void (*fail)(void *self, const char *reason);
+    const char *(*error)(void *self);
+    bool (*arrival)(void *self, enum ra_message message, int *hop, double *start, double *end);
+    void (*set_timeout)(void *self, double seconds);
+    bool (*close)(void *self);
+};
+struct ra_schedule {
+    int count,
+        *hop;
+    int *last;
+};
+int64_t ra_schedule_storage(int ranks);
+struct ra_schedule ra_schedule_round(int ranks, int hops, int *storage);
+enum ra_event_kind { RA_EVENT_WORK, RA_EVENT_WAIT, RA_EVENT_KEYS, RA_EVENT_GRADIENTS };
+struct ra_event {
+    enum ra_event_kind kind;
+    bool backward;
+    int hop;
+    double start, end;
+};
+enum ra_call_kind { RA_CALL_FORWARD, RA_CALL_BACKWARD, RA_CALL_SCATTER, RA_CALL_GATHER };
+struct ra_call {
+    int64_t number, kind;
+};
+struct ra_ring {
+    const struct ra_link *link;
+    struct ra_schedule schedule;
+    const int64_t *rows;
+    void *keys[3];
+    float *gradients[4], *lost;
+    int64_t key_bytes, gradient_bytes;
+    void (*fold)(void *context, int step, bool backward);
+    void *context;
+    void (*observe)(void *observer, const struct ra_event *event);
+    void *observer;
+    struct ra_call call, heard;
+    int64_t messages_sent, bytes_sent;
+    double next_poll;
+};
+int ra_ring_slot(int step);
+int ra_ring_rank_at(const struct ra_ring *ring, int rank, int distance);
+int ra_ring_origin(const struct ra_ring *ring, int rank, int step);
+int64_t ra_ring_rows(const struct ra_ring *ring, int rank, int step);
+bool ra_ring_receives(const struct ra_ring *ring, int rank, int step);
+bool ra_ring_sends(const struct ra_ring *ring, int rank, int step);
+bool ra_ring_sends_home(const struct ra_ring *ring, int rank, int step);
+int ra_ring_jump(const struct ra_ring *ring, int step);
+bool ra_ring_forward(struct ra_ring *ring);
+bool ra_ring_backward(struct ra_ring *ring);
+bool ra_ring_agree(struct ra_ring *ring, enum ra_call_kind kind);
+void ra_ring_poll(void *ring);
+struct ra_schedule ra_schedule_causal(struct ra_layout queries, struct ra_layout keys,
+                                      int64_t lookback, int *storage);
+enum ra_status {
+    RA_OK,
+    RA_INVALID,
+    RA_OUT_OF_MEMORY,
+    RA_DISAGREEMENT,
+    RA_LOST,
+    RA_DEVICE
+};
+const char *ra_version(void);
+const char *ra_status_text(enum ra_status status);
+int64_t ra_type_bytes(enum ra_type type);
+void ra_config_init(struct ra_config *config, size_t size);
+enum ra_status ra_config_set(struct ra_config *config, const char *field, double value,
+                                        char error[320]);
+struct ra_plan;
+enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *config,
+                                         const struct ra_link *link, char error[320]);
+void ra_plan_destroy(struct ra_plan *plan);
+const char *ra_plan_error(const struct ra_plan *plan);
+int ra_plan_rank(const struct ra_plan *plan);
+int ra_plan_ranks(const struct ra_plan *plan);
+enum ra_side { RA_QUERY_SIDE, RA_KEY_SIDE };
+int64_t ra_plan_rows(const struct ra_plan *plan, enum ra_side side);
+int64_t ra_plan_position(const struct ra_plan *plan, enum ra_side side, int64_t row);
+void ra_plan_positions(const struct ra_plan *plan, enum ra_side side, int64_t *positions);
+struct ra_layout ra_plan_layout(const struct ra_plan *plan, enum ra_side side);
+int64_t ra_plan_bytes(const struct ra_plan *plan);
+int ra_plan_hops(const struct ra_plan *plan);
+struct ra_hop {
+    int distance;
+    int origin;
+    int64_t multiply_adds;
+    int64_t tiles_skipped;
+    int64_t messages;
+    int64_t bytes;
+};
+enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backward,
+                                      struct ra_hop *hop);
+int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size);
+struct ra_tensor {
+    void *data;
+    enum ra_type type;
+    int64_t batch, row, head;
+};
+struct ra_tensor ra_tensor_bnhd(void *data, enum ra_type type, int64_t rows, int64_t heads,
+                                int64_t dim);
+struct ra_tensor ra_tensor_bhnd(void *data, enum ra_type type, int64_t rows, int64_t heads,
+                                int64_t dim);
+struct ra_tensor ra_tensor_bhn(void *data, int64_t rows, int64_t heads);
+struct ra_tensor ra_tensor_bn(void *data, int64_t rows);
+struct ra_arrays {
+    size_t size;
+    struct ra_tensor q;
+    struct ra_tensor k, v;
+    struct ra_tensor mask;
+    struct ra_tensor o, lse;
+    struct ra_tensor d_out;
+    struct ra_tensor dq;
+    struct ra_tensor dk, dv;
+};
+enum ra_status ra_forward(struct ra_plan *plan, const struct ra_arrays *arrays);
+enum ra_status ra_backward(struct ra_plan *plan, const struct ra_arrays *arrays);
+enum ra_status ra_wait(struct ra_plan *plan);
+enum ra_status ra_shard(struct ra_plan *plan, enum ra_side side, int64_t outer,
+                                   int64_t row_bytes, const void *whole, void *local);
+enum ra_status ra_unshard(struct ra_plan *plan, enum ra_side side, int64_t outer,
+                                     int64_t row_bytes, const void *local, void *whole);
+enum ra_status ra_mpi_link(struct ra_link *link, MPI_Comm comm, int ring_size,
+                                      double timeout, char error[320]);
+enum ra_status ra_mpi_link_f(struct ra_link *link, int comm, int ring_size,
+                                        double timeout, char error[320]);
+enum ra_status ra_mpi_scatter(struct ra_plan *plan, enum ra_side side, int64_t outer,
+                                         int64_t row_bytes, int root, const void *whole,
+                                         void *local);
+enum ra_status ra_mpi_gather(struct ra_plan *plan, enum ra_side side, int64_t outer,
+                                        int64_t row_bytes, int root, const void *local,
+                                        void *whole);
+enum ra_status ra_thread_links(struct ra_link *links, int ranks,
+                                          char error[320]);
+struct ra_scale_machine {
+    size_t size;
+    double forward_rate, backward_rate;
+    double memory, memory_bandwidth;
+    int64_t tile_queries, tile_keys;
+    double overhead;
+    int ranks_per_host;
+    double bandwidth, latency;
+    double host_bandwidth, host_latency;
+    int slow_rank, slow_link;
+    double slow_rank_factor, slow_link_factor;
+};
+enum ra_scale_method { RA_SCALE_RING, RA_SCALE_DOUBLE_RING, RA_SCALE_GATHER };
+struct ra_scale_hop {
+    int distance;
+    double work, mean_work, messages, seconds;
+};
+struct ra_scale_pass {
+    double seconds;
+    double work;
+    double busiest;
+    double waiting;
+    double tail;
+    double multiply_adds;
+    double inside_bytes,
+        host_bytes;
+};
+struct ra_scale {
+    int hops;
+    struct ra_scale_pass forward, backward;
+    int64_t plan_bytes;
+    int64_t array_bytes;
+};
+enum ra_status ra_scale_predict(struct ra_scale *scale, const struct ra_config *config,
+                                           const struct ra_scale_machine *machine,
+                                           enum ra_scale_method method, struct ra_scale_hop *hops,
+                                           char error[320]);
+struct ra_scale_rank {
+    double work, waiting, end;
+};
+enum ra_status ra_scale_simulate(double *seconds, const struct ra_config *config,
+                                            const struct ra_scale_machine *machine, bool backward,
+                                            struct ra_scale_rank *ranks, char error[320]);
+struct ra_scale_decoding {
+    double seconds, work,
+        messages;
+    int rounds;
+    double message_bytes;
+    double cache_bytes;
+};
+enum ra_status ra_scale_decode(struct ra_scale_decoding *decoding,
+                                          const struct ra_config *config,
+                                          const struct ra_scale_machine *machine,
+                                          char error[320]);
+struct ra_scale_model {
+    size_t size;
+    int64_t dim, depth, hidden, vocabulary;
+    bool recompute;
+    bool replicated;
+    double
+        weight_bytes;
+};
+struct ra_scale_memory {
+    double weights, activations;
+    double attention;
+};
+enum ra_status ra_scale_memory_of(struct ra_scale_memory *memory,
+                                             const struct ra_config *config,
+                                             const struct ra_scale_model *model,
+                                             char error[320]);
+enum ra_status ra_scale_fits(int64_t *tokens, const struct ra_config *config,
+                                        const struct ra_scale_model *model,
+                                        const struct ra_scale_machine *machine,
+                                        char error[320]);
