@@ -8,7 +8,7 @@
 int main(int argc, char **argv)
 {
     struct transformer t = {0};
-    stage_begin_mpi(&t.stage, argc, argv, 10, "10-transformer",
+    stage_begin_mpi(&t.stage, argc, argv, 10, stage_called(argv, "10-transformer"),
                     "A transformer whose sequence is sharded over the ranks of a ring.");
     stage_begin(&t.stage, argc, argv);
     transformer_command *run = transformer_options(&t, argc, argv);

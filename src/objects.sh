@@ -6,7 +6,11 @@
 #
 # Suites are compiled quickly, not to be quick: -O3 takes longer than they do. The definition that judges them
 # has no threads, and ThreadSanitizer in it would take most of the time of the suites that look for races.
+#
+# If the environment names a compiler or flags, warnings of its compiler are no errors.
 set -e
+[ -e build/settings ] || sh src/settings.sh
+[ -z "$CC$CPPFLAGS$CFLAGS$LDFLAGS" ] || compile="$compile -Wno-error"
 mkdir -p "$out.d"
 objects='' archives='' dependencies=/dev/null
 for file; do
@@ -18,7 +22,7 @@ for file; do
 
         # The compiler's list is one line "target: source header...", broken by backslashes.
         [ -e "$object" ] && read target parts <"$object.d" || stale=yes
-        for part in $parts *.ninja */*.ninja; do
+        for part in $parts build/settings *.ninja */*.ninja; do
             [ -e "$part" ] && ! [ "$part" -nt "$object" ] || stale=yes
         done
         if [ "$stale" ]; then
@@ -36,4 +40,4 @@ for file; do
     esac
     objects="$objects $file"
 done
-cat $dependencies >"$out.dep"
+{ cat $dependencies; echo "$out: build/settings"; } >"$out.dep"

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""manual: a manual page of every program of src, made of what it prints with --help.
+"""manual: a manual page of every program, made of what it prints with --help, and of every function of
+the installed headers, made of the paragraph that declares it there.
 
-    manual.py           writes them to build/man; then `man -M build/man 05-striped` shows one
+    manual.py [programs] [functions]
+                        writes these, or both, to build/man; then `man -M build/man 05-striped` shows one
     manual.py --check   writes them to build/man-check; fails if a page lacks a section or one of
                         the flags, or if mandoc or groff has anything to say about it
 
-A page can say no more than --help says, so both come from one table of options. Programs that are
-not built (11-cuda needs nvcc) have no page.
+A page can say no more than --help or the header says. Programs that are not built (11-cuda needs nvcc)
+have no page. Those in build/bin, which are installed, have one under that name as well.
 """
+import glob
 import os
 import re
 import shutil
@@ -29,6 +32,11 @@ def plain(text):
 
 def filled(text):
     return plain("\n".join(textwrap.wrap(text, 70, break_on_hyphens=False))) + "\n"
+
+
+def titled(names, about):
+    """The line of a page's NAME: with a dash that is none of the names'."""
+    return filled(f"{names} @ {about[0].lower()}{about[1:]}").replace("@", "\\-", 1)
 
 
 def as_it_is(block):
@@ -53,9 +61,9 @@ def version():
     return re.search(r'RA_VERSION "(.*)"', open("src/ra_version.h").read())[1]
 
 
-def wrong_answers(program):
+def wrong_answers(path):
     """What is wrong with what a program says to -h and --version."""
-    path = f"build/{program}"
+    program = os.path.basename(path)
     wrong = [] if said(path, "-h") == help_of(path) else ["-h is not --help"]
     return wrong + ([] if said(path, "--version") == f"{program} (ringattn) {version()}" else ["--version"])
 
@@ -81,11 +89,20 @@ def files(block):
     return page
 
 
-def write_page(program, number, programs, folder):
+def day(path):
+    return time.strftime("%F", time.localtime(os.path.getmtime(path)))
+
+
+def write(path, page):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(page)
+
+
+def write_page(path, others, folder):
     """Writes the page of a program, and returns it with the flags that it has to name."""
-    usage, about, *blocks = help_of(f"build/{program}").split("\n\n")
-    changed = os.path.getmtime(f"src/{program.replace('-', '_')}.c")
-    day = time.strftime("%F", time.localtime(changed))
+    program = os.path.basename(path)
+    usage, about, *blocks = help_of(path).split("\n\n")
     parts = {name: "" for name in ("DESCRIPTION", "COMMANDS", "OPTIONS", "FILES", "EXIT STATUS",
                                    "EXAMPLES", "NOTES")}
     parts["DESCRIPTION"] = filled(about)
@@ -95,7 +112,7 @@ def write_page(program, number, programs, folder):
         if head == "Commands:":
             for line in rest.split("\n"):
                 name, arguments, text = line[2:10].strip(), line[11:25].strip(), line[26:]
-                own = help_of(f"build/{program}", name)
+                own = help_of(path, name)
                 commands[name] = {flag[0] for flag in FLAG.findall(own)}
                 parts["COMMANDS"] += entry(f"\\fB{name}\\fR \\fI{arguments}\\fR", text + ".")
         elif head == "Flags:":
@@ -120,25 +137,47 @@ def write_page(program, number, programs, folder):
             if block.strip():
                 parts["DESCRIPTION"] += ".PP\n" + filled(block)
 
-    page = f'.TH {plain(program.upper())} 1 {day} "ringattn {version()}" "Ring attention in C"\n'
-    name = filled(f"{program} @ {about[0].lower()}{about[1:].rstrip('.')}").replace("@", "\\-", 1)
-    page += ".SH NAME\n" + name
+    page = f'.TH {plain(program.upper())} 1 {day(path)} "ringattn {version()}" "Ring attention in C"\n'
+    page += ".SH NAME\n" + titled(program, about.rstrip("."))
     page += ".SH SYNOPSIS\n.nf\n" + plain(re.sub(r"(?m)^(Usage:)? +", "", usage)) + "\n.fi\n"
     page += "".join(f'.SH "{name}"\n{text}' for name, text in parts.items() if text)
-    others = [programs[at] for at in (number - 1, number + 1) if 0 <= at < len(programs)]
-    page += ".SH SEE ALSO\n" + "".join(f".BR {plain(other)} (1),\n" for other in others)
-    page += f".IR {plain(f'chapters/{program}.md')}\n"
-    with open(f"{folder}/{program}.1", "w") as file:
-        file.write(page)
+    page += ".SH SEE ALSO\n" + ",\n".join(f".{kind} {plain(other)}" for kind, other in others) + "\n"
+    write(f"{folder}/man1/{program}.1", page)
     return page, flags
 
 
-def complaints(path, page, flags):
-    """What is wrong with a page."""
-    wrong = [f"no {name}" for name in SECTIONS if not re.search(f'(?m)^.SH "?{name}', page)]
-    wrong += [f"no --{flag}" for flag in flags if f"\\-\\-{plain(flag)}\\fR" not in page]
-    wrong += [] if flags else ["no flags"]
-    for words in (["mandoc", "-T", "lint", path], ["groff", "-man", "-ww", "-z", path]):
+# A paragraph of a header: a comment, and what it is about, to the next blank line that is not inside braces.
+PARAGRAPH = re.compile(r"^/\*((?:(?!\*/).)*)\*/\n(?=\S)(.+?\n)(?=\n(?:\S|$))", re.M | re.S)
+FUNCTION = re.compile(r"^[a-zA-Z][^;{}()]*?\b(ra_\w+)\(", re.M)
+TAG = re.compile(r"^(?:struct|enum) (ra_\w+)(?= \{|;)", re.M)
+
+
+def write_functions(header, folder):
+    """Writes a page for each paragraph of a header that declares something, under its first name; and for its other
+    names one that leads there. Returns all names."""
+    text, names = open(header).read(), []
+    for comment, code in PARAGRAPH.findall(text):
+        declared = FUNCTION.findall(code) + TAG.findall(code)
+        if not declared:
+            continue
+        paragraphs = [" ".join(part.split()) for part in re.sub(r"\n ?\*", "\n", comment).split("\n\n")]
+        first = re.split(r"(?<=[a-z)])[.:;](?= |$)", paragraphs[0])[0]
+        write(f"{folder}/man3/{declared[0]}.3",
+              f'.TH {plain(declared[0].upper())} 3 {day(header)} "ringattn {version()}" "Ring attention in C"\n'
+              f".SH NAME\n{titled(', '.join(declared), first)}"
+              f".SH SYNOPSIS\n.nf\n#include <{os.path.basename(header)}>\n\n{plain(code.rstrip())}\n.fi\n"
+              ".SH DESCRIPTION\n" + ".PP\n".join(filled(part) for part in paragraphs) +
+              ".SH SEE ALSO\n.BR ringattn (3)\n")
+        for other in declared[1:]:
+            write(f"{folder}/man3/{other}.3", f".so man3/{declared[0]}.3\n")
+        names += declared
+    return names
+
+
+def lint(paths):
+    """What mandoc and groff say about pages."""
+    wrong = []
+    for words in (["mandoc", "-T", "lint", *paths], ["groff", "-man", "-ww", "-z", *paths]):
         if shutil.which(words[0]):
             job = subprocess.run(words, text=True, capture_output=True)
             said = job.stdout + job.stderr
@@ -146,34 +185,59 @@ def complaints(path, page, flags):
     return wrong
 
 
-def main():
-    check = sys.argv[1:] == ["--check"]
-    if sys.argv[1:] and not check:
-        sys.exit(__doc__)
-    folder = "build/man-check/man1" if check else "build/man/man1"
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
+def complaints(page, flags):
+    """What a page lacks."""
+    wrong = [f"no {name}" for name in SECTIONS if not re.search(f'(?m)^.SH "?{name}', page)]
+    wrong += [f"no --{flag}" for flag in flags if f"\\-\\-{plain(flag)}\\fR" not in page]
+    return wrong + ([] if flags else ["no flags"])
+
+
+def write_programs(folder):
+    """Returns each program's path, its page, and the flags that the page has to name."""
     sources = sorted(name for name in os.listdir("src") if name[0].isdigit())
-    programs = [name[:-2].replace("_", "-") for name in sources]
-    programs = [name for name in programs if os.path.exists(f"build/{name}")]
-    failed = 0
-    for number, program in enumerate(programs):
-        page, flags = write_page(program, number, programs, folder)
-        wrong = complaints(f"{folder}/{program}.1", page, flags) + wrong_answers(program) if check else []
-        failed += bool(wrong)
-        for text in wrong:
-            print(f"FAILED {program}: {text}")
-    if not check:
-        print("to read one: man -M build/man 05-striped")
+    stages = [name[:-2].replace("_", "-") for name in sources]
+    stages = [name for name in stages if os.path.exists(f"build/{name}")]
+    installed = sorted(os.listdir("build/bin"))
+    pages = []
+    for number, stage in enumerate(stages):
+        others = [("BR", f"{stages[at]} (1)") for at in (number - 1, number + 1) if 0 <= at < len(stages)]
+        pages.append((f"build/{stage}", others + [("IR", f"chapters/{stage}.md")]))
+    for name in installed:
+        others = [("BR", f"{other} (1)") for other in installed if other != name]
+        pages.append((f"build/bin/{name}", others + [("BR", "ringattn (3)")]))
+    return [(path, *write_page(path, others, folder)) for path, others in pages]
+
+
+def write_headers(folder):
+    headers = glob.glob("build/include/ringattn/*.h") + ["src/cuda/ring_attention_cuda.h"]
+    return [name for header in sorted(headers) for name in write_functions(header, folder)]
+
+
+def main():
+    parts = sys.argv[1:] or ["programs", "functions"]
+    if parts != ["--check"]:
+        if set(parts) - {"programs", "functions"}:
+            sys.exit(__doc__)
+        for part, section, make in (("programs", 1, write_programs), ("functions", 3, write_headers)):
+            if part in parts:
+                shutil.rmtree(f"build/man/man{section}", ignore_errors=True)
+                make("build/man")
         return
-    for program in RIG:
-        wrong = wrong_answers(program)
-        failed += bool(wrong)
-        print("".join(f"FAILED {program}: {text}\n" for text in wrong), end="")
+    folder = "build/man-check"
+    shutil.rmtree(folder, ignore_errors=True)
+    written, names = write_programs(folder), write_headers(folder)
+    wrong = [f"{path}: {text}" for path, page, flags in written for text in complaints(page, flags)]
+    programs = [path for path, *_ in written] + [f"build/{name}" for name in RIG]
+    wrong += [f"{path}: {text}" for path in programs for text in wrong_answers(path)]
+    wrong += [f"{name} is declared twice" for name in set(names) if names.count(name) > 1]
+    wrong += lint([f"{folder}/man1/{os.path.basename(path)}.1" for path, *_ in written] +
+                  [path for path in glob.glob(f"{folder}/man3/*") if not open(path).read().startswith(".so ")])
+    for text in wrong:
+        print("FAILED", text)
     if not any(map(shutil.which, ("mandoc", "groff"))):
         print("skipped the syntax of manual pages: there is neither mandoc nor groff")
-    print(f"{len(programs) + len(RIG) - failed} passed, {failed} failed")
-    sys.exit(failed > 0 or len(programs) < 11)
+    print(f"{len(programs) + len(names) - len(wrong)} passed, {len(wrong)} failed")
+    sys.exit(bool(wrong) or len(programs) < 20 or len(names) < 100)
 
 
 if __name__ == "__main__":

@@ -137,6 +137,7 @@ static struct transformer *into;
 
 static void print_help(const struct stage *stage)
 {
+    const char *folder = strncmp(stage->program, "ringattn-", 9) == 0 ? "" : "build/";
     printf("Usage: mpirun -n RANKS %s COMMAND [FLAGS] ARGUMENTS\n\n%s\n\nCommands:\n",
            stage->program, stage->about);
     for (int c = 0; c < COMMANDS; c++)
@@ -153,11 +154,12 @@ static void print_help(const struct stage *stage)
         "  gradients/NAME.npy.\n\n"
         "Losses, texts and times go to stdout, errors to stderr. Exit code: 0 done, 1 failed,\n"
         "2 misuse. For example:\n\n"
-        "  build/%s train --steps 50 README.md build/own-model\n"
-        "  mpirun --oversubscribe -n 4 build/%s generate --prompt \"The \" \\\n"
-        "      build/own-model\n\n"
+        "  %s%s train --steps 50 README.md %sown-model\n"
+        "  mpirun --oversubscribe -n 4 %s%s generate --prompt \"The \" \\\n"
+        "      %sown-model\n\n"
         "Flags%s%s:\n",
-        stage->program, stage->program, command ? " of " : "", command ? command->name : "");
+        folder, stage->program, folder, folder, stage->program, folder, command ? " of " : "",
+        command ? command->name : "");
     for (int o = 0; o < OPTIONS; o++)
         if (!command || options[o].programs & command->bit)
             stage_print_flag(&options[o]);

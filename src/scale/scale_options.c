@@ -237,6 +237,7 @@ static void check_together(struct scale *scale)
 void scale_begin(struct scale *scale, int argc, char **argv, const char *program, const char *about)
 {
     bool measure = false;
+    program = stage_called(argv, program);
     for (int i = 1; i < argc; i++)
         measure |= strcmp(argv[i], "--measure") == 0;
     if (measure)

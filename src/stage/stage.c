@@ -111,6 +111,12 @@ void stage_begin(struct stage *stage, int argc, char **argv)
     check_flags(stage, argc, argv);
 }
 
+const char *stage_called(char **argv, const char *own)
+{
+    const char *slash = argv[0] ? strrchr(argv[0], '/') : NULL, *name = slash ? slash + 1 : argv[0];
+    return name && strncmp(name, "ringattn-", 9) == 0 ? name : own;
+}
+
 void stage_guard(void)
 {
     /* A reader of stdout that has gone, and `ulimit -f`, kill by default; ignored, they become errors of

@@ -109,6 +109,9 @@ void stage_open_in(struct stage *stage, int argc, char **argv);
  * together. Leave: frees all and says goodbye to the other
  * ranks; returns the exit code 0. */
 void stage_begin(struct stage *stage, int argc, char **argv);
+
+/* The name of a program that is also installed: ringattn-... if it was called by such a name, or else its own. */
+const char *stage_called(char **argv, const char *own);
 void stage_guard(void);
 void stage_opened(struct stage *stage);
 void stage_open_trace(struct stage *stage);
