@@ -280,4 +280,16 @@ void bench_kernels(void)
         if (!bench.quick)
             lines(&ra_ladder[rung], shapes[0], RA_FLOAT16);
     }
+
+    /* What 12-scale predicts with (src/scale/rates.csv): the kernels that the library launches for each type,
+     * on one sequence of 32 heads, from the rows of a rank of a long ring to those of a short one. */
+    title = "the rates that 12-scale reads";
+    for (int64_t dim = 64; dim <= 256 && !bench.quick; dim *= 2)
+        for (int64_t rows = 1024; rows <= 65536; rows *= 4) {
+            struct shape shape = {1, rows, 32, 32, dim};
+            lines(&ra_ladder[RA_K07], shape, RA_BFLOAT16);
+            lines(&ra_ladder[RA_K07], shape, RA_FLOAT16);
+            if (rows < 65536)
+                lines(&ra_ladder[RA_K02], shape, RA_FLOAT32);
+        }
 }
