@@ -4,119 +4,408 @@
  * ring_attention_scale.h, and written as tables.
  */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include "scale.h"
 
 static const char *const passes[] = {"forward", "backward"};
 
+/* ---- Tables: numbers below their names, for people or between commas. */
+
+/* A number of a line: its name between commas, and how people read it. NAN is a number that there is not. */
+struct column {
+    const char *name, *format; /* NULL: people do not read it */
+    int width;
+};
+
+static void print_names(const struct scale *s, const char *first, const struct column *columns,
+                        int count, const char *heading)
+{
+    if (!s->csv) {
+        puts(heading);
+        return;
+    }
+    printf("%s", first);
+    for (int c = 0; c < count; c++)
+        printf("%s%s", c > 0 || *first ? "," : "", columns[c].name);
+    putchar('\n');
+}
+
+static void print_line(const struct scale *s, const char *first, const struct column *columns,
+                       int count, const double *numbers, const char *note)
+{
+    printf("%s", first);
+    for (int c = 0; c < count; c++) {
+        bool there = !isnan(numbers[c]);
+        if (!s->csv && !columns[c].format)
+            continue;
+        if (s->csv && (c > 0 || *first))
+            putchar(',');
+        if (s->csv && there)
+            printf("%.12g", numbers[c]);
+        else if (!s->csv && there)
+            printf(columns[c].format, columns[c].width, numbers[c]);
+        else if (!s->csv)
+            printf("%*s", columns[c].width, "-");
+    }
+    puts(s->csv ? "" : note);
+}
+
+/* All weights of the model, as the library counts them. */
+static double weights_of(const struct scale *s)
+{
+    char error[RA_ERROR_SIZE];
+    struct ra_scale_memory alone;
+    struct ra_config config = s->config;
+    config.queries = config.keys = config.ring_size = 1;
+    scale_check(s, ra_scale_memory_of(&alone, &config, &s->model, error), error);
+    return alone.weights / s->model.weight_bytes;
+}
+
+/* What is priced, and by which numbers. */
+static void print_question(const struct scale *s)
+{
+    const struct ra_config *c = &s->config;
+    int64_t key_heads = c->key_heads == RA_SAME ? c->heads : c->key_heads;
+    if (s->csv)
+        return;
+    if (s->mode & (SCALE_STEP | SCALE_FITS))
+        printf("a step of %" PRId64 " layers of %" PRId64 " numbers a token, %.3g * 10^9 weights",
+               s->model.depth, s->model.dim, 1e-9 * weights_of(s));
+    else
+        printf("one layer of attention");
+    printf(": ");
+    if (s->mode != SCALE_FITS)
+        printf("%" PRId64 " tokens, ", c->queries);
+    printf("%" PRId64 " heads of %" PRId64 ", %" PRId64 " key heads, %s", c->heads, c->dim,
+           key_heads, ra_option_types[c->type].word);
+    if (c->batch > 1)
+        printf(", batch of %" PRId64, c->batch);
+    if (c->causal && c->lookback != RA_NO_LOOKBACK)
+        printf(", the last %" PRId64 " tokens", c->lookback + 1);
+    if (s->mode != SCALE_DECODE)
+        printf(", %s", !c->causal ? "no mask" : ra_option_layouts[c->layout].word);
+    printf("%s%s", c->causal ? ", causal; " : "; ",
+           s->mode == SCALE_DECODE ? "a tree" : scale_method(s));
+    if (s->machine.memory > 0)
+        printf("; a rank has %g GB", 1e-9 * s->machine.memory);
+    putchar('\n');
+    if (s->machine_preset)
+        printf("%s: %s\n", scale_machines[s->machine_preset].word,
+               scale_machine_presets[s->machine_preset].source);
+    if (s->network_preset)
+        printf("%s: %s\n", scale_networks[s->network_preset].word,
+               scale_network_presets[s->network_preset].source);
+}
+
+/* Whether a rank's memory is enough: 1 or 0; NAN if nobody said how much it has. And the words for that. */
+static double fits(const struct scale *s, double bytes)
+{
+    return s->machine.memory > 0 ? bytes <= s->machine.memory : NAN;
+}
+
+static const char *note(double fits_in)
+{
+    return fits_in == 0 ? "  does not fit" : "";
+}
+
+/* ---- One layer. */
+
+/* A prediction, and of each pass the seconds in which a rank waits for messages: its other waiting is for ranks that
+ * have more to do. */
+struct answer {
+    struct ra_scale all;
+    double rates[2], for_messages[2];
+};
+
+static struct answer predict(struct scale *s, int P, struct ra_scale_hop *hops)
+{
+    char error[RA_ERROR_SIZE];
+    struct answer answer = {.rates = {0, 0}};
+    struct ra_scale_machine machine = scale_on(s, P, answer.rates);
+    struct ra_scale_hop *own = hops ? hops : stage_allocate(&s->stage, 2 * (int64_t)P, sizeof *own);
+    scale_check(s, ra_scale_predict(&answer.all, &s->config, &machine, s->method, own, error),
+                error);
+    for (int pass = 0; pass < 2; pass++) {
+        answer.for_messages[pass] = (pass == 0 ? answer.all.forward : answer.all.backward).tail;
+        for (int step = 0; step < answer.all.hops; step++)
+            answer.for_messages[pass] +=
+                fmax(own[pass * P + step].seconds - own[pass * P + step].work, 0);
+    }
+    return answer;
+}
+
 /* A line for each number of ranks. */
 static void print_ranks(struct scale *s)
 {
-    char error[RA_ERROR_SIZE];
-    puts("        tokens of    forward            backward           a rank sends, GB    GB of a "
-         "rank\n"
-         " ranks     a rank          s  waiting         s  waiting    inside  to hosts    plan  "
-         "arrays");
+    static const struct column columns[] = {
+        {"ranks", "%*.0f", 6},
+        {"rows", "%*.0f", 9},
+        {"forward_tflops", "%*.1f", 7},
+        {"forward_assumed_tflops", " of %-*.0f", 4},
+        {"forward_seconds", "%*.4g", 9},
+        {"forward_waiting_percent", "%*.1f %%", 6},
+        {"forward_for_messages_percent", "%*.1f %%", 6},
+        {"backward_tflops", "%*.1f", 8},
+        {"backward_assumed_tflops", " of %-*.0f", 4},
+        {"backward_seconds", "%*.4g", 9},
+        {"backward_waiting_percent", "%*.1f %%", 6},
+        {"backward_for_messages_percent", "%*.1f %%", 6},
+        {"inside_gigabytes", "%*.4g", 8},
+        {"host_gigabytes", "%*.4g", 8},
+        {"plan_gigabytes", NULL, 0},
+        {"array_gigabytes", NULL, 0},
+        {"rank_gigabytes", "%*.2f", 8},
+        {"fits", NULL, 0},
+    };
+    enum { COLUMNS = sizeof columns / sizeof *columns };
+
+    /* All answers before the first line, so that no table begins that an error ends. */
+    struct answer answers[SCALE_MOST_COUNTS];
+    for (int i = 0; i < s->count; i++)
+        answers[i] = predict(s, s->counts[i], NULL);
+    print_question(s);
+    print_names(s, "", columns, COLUMNS,
+                "                forward:                   waits, for  backward:                  "
+                "waits, for"
+                "    sends, GB      GB of\n"
+                " ranks its tokens TFLOP/s          s             messages TFLOP/s          s      "
+                "       messages"
+                "  inside to hosts a rank");
     for (int i = 0; i < s->count; i++) {
-        struct ra_scale all;
-        s->config.ring_size = s->counts[i];
-        scale_check(s, ra_scale_predict(&all, &s->config, &s->machine, s->method, NULL, error),
-                    error);
-        const struct ra_scale_pass *f = &all.forward, *b = &all.backward;
-        printf("%6d %10" PRId64 " %10.4g %6.1f %% ", s->counts[i], s->config.queries / s->counts[i],
-               f->seconds, 100 * f->waiting / f->seconds);
-        if (s->config.forward_only)
-            printf("%9s %8s ", "-", "-");
-        else
-            printf("%9.4g %6.1f %% ", b->seconds, 100 * b->waiting / b->seconds);
-        printf("%9.4g %9.4g %7.2f %7.2f\n", 1e-9 * (f->inside_bytes + b->inside_bytes),
-               1e-9 * (f->host_bytes + b->host_bytes), 1e-9 * (double)all.plan_bytes,
-               1e-9 * (double)all.array_bytes);
+        const struct ra_scale *all = &answers[i].all;
+        const struct ra_scale_pass *both[] = {&all->forward, &all->backward};
+        double numbers[COLUMNS] = {s->counts[i], (double)(s->config.queries / s->counts[i])};
+        for (int pass = 0; pass < 2; pass++) {
+            const struct ra_scale_pass *p = both[pass];
+            bool there = pass == 0 || !s->config.forward_only;
+            double *to = numbers + 2 + 5 * pass;
+            to[0] = there ? 2e-12 * p->multiply_adds / s->counts[i] / p->seconds : NAN;
+            to[1] = there ? answers[i].rates[pass] : NAN;
+            to[2] = there ? p->seconds : NAN;
+            to[3] = there ? 100 * p->waiting / p->seconds : NAN;
+            to[4] = there ? 100 * answers[i].for_messages[pass] / p->seconds : NAN;
+        }
+        numbers[12] = 1e-9 * (both[0]->inside_bytes + both[1]->inside_bytes);
+        numbers[13] = 1e-9 * (both[0]->host_bytes + both[1]->host_bytes);
+        numbers[14] = 1e-9 * (double)all->plan_bytes;
+        numbers[15] = 1e-9 * (double)all->array_bytes;
+        numbers[16] = numbers[14] + numbers[15];
+        numbers[17] = fits(s, 1e9 * numbers[16]);
+        print_line(s, "", columns, COLUMNS, numbers, note(numbers[17]));
     }
 }
 
-/* A line for each hop of the first number of ranks. */
+/* A line for each hop of a number of ranks. */
 static void print_hops(struct scale *s)
 {
-    int P = s->config.ring_size = s->counts[0];
-    char error[RA_ERROR_SIZE];
-    struct ra_scale all;
+    static const struct column columns[] = {{"hop", "%*.0f", 6},
+                                            {"most_work_microseconds", "%*.1f", 12},
+                                            {"mean_work_microseconds", "%*.1f", 14},
+                                            {"messages_microseconds", "%*.1f", 12},
+                                            {"microseconds", "%*.1f", 12}};
+    enum { COLUMNS = sizeof columns / sizeof *columns };
+    int P = s->counts[0];
     struct ra_scale_hop *hops = stage_allocate(&s->stage, 2 * (int64_t)P, sizeof *hops);
-    scale_check(s, ra_scale_predict(&all, &s->config, &s->machine, s->method, hops, error), error);
+    struct answer answer = predict(s, P, hops);
+    print_question(s);
+    print_names(s, "pass", columns, COLUMNS,
+                "microseconds     work, most  of all ranks    messages       takes");
     for (int pass = 0; pass < (s->config.forward_only ? 1 : 2); pass++) {
-        const struct ra_scale_pass *sum = pass == 0 ? &all.forward : &all.backward;
-        printf("%s, microseconds\n   hop  work, most  of all ranks    messages       takes\n",
-               passes[pass]);
-        for (int step = 0; step < all.hops; step++) {
+        const struct ra_scale_pass *sum = pass == 0 ? &answer.all.forward : &answer.all.backward;
+        char name[16];
+        snprintf(name, sizeof name, s->csv ? "%s" : "%-9s", passes[pass]);
+        for (int step = 0; step < answer.all.hops; step++) {
             const struct ra_scale_hop *hop = &hops[pass * P + step];
-            printf("%6d %11.1f %13.1f %11.1f %11.1f\n", hop->distance, 1e6 * hop->work,
-                   1e6 * hop->mean_work, 1e6 * hop->messages, 1e6 * hop->seconds);
+            const double numbers[] = {hop->distance, 1e6 * hop->work, 1e6 * hop->mean_work,
+                                      1e6 * hop->messages, 1e6 * hop->seconds};
+            print_line(s, name, columns, COLUMNS, numbers, "");
         }
-        printf("   end %37s %11.1f\n   all %37s %11.1f\n", "", 1e6 * sum->tail, "",
-               1e6 * sum->seconds);
+        if (s->csv)
+            continue;
+        printf("%-9s   end %37s %12.1f\n", "", "", 1e6 * sum->tail);
+        printf("%-9s   all %37s %12.1f\n", "", "", 1e6 * sum->seconds);
     }
 }
 
 /* The simulation beside the formula, and what each rank did. Of many ranks every so many-th is shown. */
 static void print_simulation(struct scale *s)
 {
-    int P = s->config.ring_size = s->counts[0], every = (P + 15) / 16;
+    static const struct column columns[] = {{"rank", "%*.0f", 6},
+                                            {"works_seconds", "%*.5g", 12},
+                                            {"waits_seconds", "%*.5g", 12},
+                                            {"done_seconds", "%*.5g", 12}};
+    enum { COLUMNS = sizeof columns / sizeof *columns };
+    int P = s->counts[0], every = s->csv ? 1 : (P + 15) / 16,
+        count = s->config.forward_only ? 1 : 2;
     char error[RA_ERROR_SIZE];
-    struct ra_scale all;
-    struct ra_scale_rank *ranks = stage_allocate(&s->stage, P, sizeof *ranks);
-    scale_check(s, ra_scale_predict(&all, &s->config, &s->machine, s->method, NULL, error), error);
-    for (int pass = 0; pass < (s->config.forward_only ? 1 : 2); pass++) {
-        double seconds, formula = pass == 0 ? all.forward.seconds : all.backward.seconds;
+    struct ra_scale_rank *ranks = stage_allocate(&s->stage, 2 * (int64_t)P, sizeof *ranks);
+    struct answer answer = predict(s, P, NULL);
+    struct ra_scale_machine machine = scale_on(s, P, answer.rates);
+    double seconds[2];
+    for (int pass = 0; pass < count; pass++)
         scale_check(s,
-                    ra_scale_simulate(&seconds, &s->config, &s->machine, pass == 1, ranks, error),
+                    ra_scale_simulate(&seconds[pass], &s->config, &machine, pass == 1,
+                                      ranks + (int64_t)pass * P, error),
                     error);
-        printf(
-            "%s: %.6g seconds; by the formula %.6g\n  rank       works       waits  is done at\n",
-            passes[pass], seconds, formula);
-        for (int rank = 0; rank < P; rank++)
-            if (rank % every == 0 || rank == P - 1 || rank == s->machine.slow_rank ||
-                rank == s->machine.slow_link)
-                printf("%6d %11.5g %11.5g %11.5g%s\n", rank, ranks[rank].work, ranks[rank].waiting,
-                       ranks[rank].end,
-                       rank == s->machine.slow_rank   ? "  works slowly"
-                       : rank == s->machine.slow_link ? "  sends slowly"
-                                                      : "");
+    print_question(s);
+    if (s->csv)
+        print_names(s, "pass", columns, COLUMNS, NULL);
+    for (int pass = 0; pass < count; pass++) {
+        double formula = pass == 0 ? answer.all.forward.seconds : answer.all.backward.seconds;
+        if (!s->csv)
+            printf("%s: %.6g seconds; by the formula %.6g\n"
+                   "  rank       works       waits  is done at\n",
+                   passes[pass], seconds[pass], formula);
+        for (int rank = 0; rank < P; rank++) {
+            const struct ra_scale_rank *one = &ranks[(int64_t)pass * P + rank];
+            const double numbers[] = {rank, one->work, one->waiting, one->end};
+            if (rank % every == 0 || rank == P - 1 || rank == machine.slow_rank ||
+                rank == machine.slow_link)
+                print_line(s, s->csv ? passes[pass] : "", columns, COLUMNS, numbers,
+                           rank == machine.slow_rank   ? "  works slowly"
+                           : rank == machine.slow_link ? "  sends slowly"
+                                                       : "");
+        }
     }
 }
 
 /* One new token. */
 static void print_decoding(struct scale *s)
 {
+    static const struct column columns[] = {{"ranks", "%*.0f", 6},
+                                            {"cache_gigabytes", "%*.3f", 12},
+                                            {"work_microseconds", "%*.1f", 10},
+                                            {"messages_microseconds", "%*.1f", 10},
+                                            {"microseconds", "%*.1f", 10},
+                                            {"message_bytes", "%*.0f", 13},
+                                            {"rounds", "%*.0f", 8},
+                                            {"fits", NULL, 0}};
+    enum { COLUMNS = sizeof columns / sizeof *columns };
     char error[RA_ERROR_SIZE];
-    puts("         cache of              microseconds          bytes of\n"
-         " ranks  a rank, GB      work  messages       all    a message  rounds");
+    struct ra_scale_decoding all[SCALE_MOST_COUNTS];
+    double rates[2];
+    print_question(s);
     s->config.keys = s->config.queries;
     s->config.queries = 1;
     for (int i = 0; i < s->count; i++) {
-        struct ra_scale_decoding one;
-        s->config.ring_size = s->counts[i];
-        scale_check(s, ra_scale_decode(&one, &s->config, &s->machine, error), error);
-        printf("%6d %11.3f %9.1f %9.1f %9.1f %12.0f %7d\n", s->counts[i], 1e-9 * one.cache_bytes,
-               1e6 * one.work, 1e6 * one.messages, 1e6 * one.seconds, one.message_bytes,
-               one.rounds);
+        struct ra_scale_machine machine = scale_on(s, s->counts[i], rates);
+        scale_check(s, ra_scale_decode(&all[i], &s->config, &machine, error), error);
     }
+    print_names(s, "", columns, COLUMNS,
+                "         cache of              microseconds          bytes of\n"
+                " ranks  a rank, GB      work  messages       all    a message  rounds");
+    for (int i = 0; i < s->count; i++) {
+        const struct ra_scale_decoding *one = &all[i];
+        const double numbers[] = {s->counts[i],        1e-9 * one->cache_bytes,  1e6 * one->work,
+                                  1e6 * one->messages, 1e6 * one->seconds,       one->message_bytes,
+                                  one->rounds,         fits(s, one->cache_bytes)};
+        print_line(s, "", columns, COLUMNS, numbers, note(numbers[COLUMNS - 1]));
+    }
+}
+
+/* ---- A model. */
+
+/* A training step: attention of all layers, products with weights, and memory. */
+static void print_steps(struct scale *s)
+{
+    static const struct column columns[] = {{"ranks", "%*.0f", 6},
+                                            {"rows", "%*.0f", 12},
+                                            {"forward_assumed_tflops", "%*.1f", 10},
+                                            {"backward_assumed_tflops", "%*.1f", 9},
+                                            {"attention_seconds", "%*.4g", 11},
+                                            {"waiting_percent", "%*.1f %%", 7},
+                                            {"for_messages_percent", "%*.1f %%", 6},
+                                            {"weights_seconds", "%*.4g", 10},
+                                            {"step_seconds", "%*.4g", 10},
+                                            {"weight_gigabytes", "%*.2f", 9},
+                                            {"activation_gigabytes", "%*.2f", 12},
+                                            {"attention_gigabytes", "%*.2f", 10},
+                                            {"fits", NULL, 0}};
+    enum { COLUMNS = sizeof columns / sizeof *columns };
+    const struct ra_scale_model *m = &s->model;
+    char error[RA_ERROR_SIZE];
+    double lines[SCALE_MOST_COUNTS][COLUMNS];
+    double again = m->recompute ? 2 : 1, depth = (double)m->depth, dim = (double)m->dim;
+    for (int i = 0; i < s->count; i++) {
+        struct ra_scale_memory memory;
+        struct answer a = predict(s, s->counts[i], NULL);
+        const struct ra_scale_pass *f = &a.all.forward, *b = &a.all.backward;
+        scale_check(s, ra_scale_memory_of(&memory, &s->config, m, error), error);
+        double held = (double)a.all.plan_bytes;
+        double bytes = memory.weights + memory.activations + held;
+
+        /* A weight is multiplied once forward, twice backward; those of layers that compute again once more. The
+         * embedding is looked up. */
+        double words = dim * (double)m->vocabulary, layers = weights_of(s) - 2 * words;
+        double rows = (double)s->config.batch * (double)s->config.queries / s->counts[i];
+        double products = rows * ((again + 2) * layers + 3 * words);
+        double attention = depth * (again * f->seconds + b->seconds);
+        double weights = s->dense_rate > 0 ? products / s->dense_rate : NAN;
+        double numbers[COLUMNS] = {s->counts[i],
+                                   (double)(s->config.queries / s->counts[i]),
+                                   a.rates[0],
+                                   a.rates[1],
+                                   attention,
+                                   100 * depth * (again * f->waiting + b->waiting) / attention,
+                                   100 * depth * (again * a.for_messages[0] + a.for_messages[1]) /
+                                       attention,
+                                   weights,
+                                   attention + weights,
+                                   1e-9 * memory.weights,
+                                   1e-9 * memory.activations,
+                                   1e-9 * held,
+                                   fits(s, bytes)};
+        for (int k = 0; k < COLUMNS; k++)
+            lines[i][k] = numbers[k];
+    }
+    print_question(s);
+    if (!s->csv && s->dense_rate > 0)
+        printf("products with weights at %.0f TFLOP/s; what shares and sums of weights send is not "
+               "counted\n",
+               2e-12 * s->dense_rate);
+    print_names(s, "", columns, COLUMNS,
+                "                    TFLOP/s assumed   attention   waiting, and   weights    "
+                "all of it            GB of a rank\n"
+                " ranks  its tokens   forward backward          s   for messages         s"
+                "         s  weights activations attention");
+    for (int i = 0; i < s->count; i++)
+        print_line(s, "", columns, COLUMNS, lines[i], note(lines[i][COLUMNS - 1]));
 }
 
 /* The longest sequence of a model's training. */
 static void print_longest(struct scale *s)
 {
+    static const struct column columns[] = {{"ranks", "%*.0f", 6},
+                                            {"tokens", "%*.0f", 12},
+                                            {"rows", "%*.0f", 12},
+                                            {"weight_gigabytes", "%*.2f", 10},
+                                            {"activation_gigabytes", "%*.2f", 13},
+                                            {"attention_gigabytes", "%*.2f", 11}};
+    enum { COLUMNS = sizeof columns / sizeof *columns };
     char error[RA_ERROR_SIZE];
-    puts("                     tokens of      GB of a rank\n"
-         " ranks      tokens      a rank   weights  activations  attention");
+    struct ra_scale_memory memories[SCALE_MOST_COUNTS];
+    int64_t tokens[SCALE_MOST_COUNTS];
     for (int i = 0; i < s->count; i++) {
-        struct ra_scale_memory memory;
         s->config.ring_size = s->counts[i];
-        scale_check(s, ra_scale_fits(&s->config.queries, &s->config, &s->model, &s->machine, error),
-                    error);
-        scale_check(s, ra_scale_memory_of(&memory, &s->config, &s->model, error), error);
-        printf("%6d %11" PRId64 " %11" PRId64 " %9.2f %12.2f %10.2f\n", s->counts[i],
-               s->config.queries, s->config.queries / s->counts[i], 1e-9 * memory.weights,
-               1e-9 * memory.activations, 1e-9 * memory.attention);
+        scale_check(s, ra_scale_fits(&tokens[i], &s->config, &s->model, &s->machine, error), error);
+        s->config.queries = tokens[i];
+        scale_check(s, ra_scale_memory_of(&memories[i], &s->config, &s->model, error), error);
+    }
+    s->config.queries = 0;
+    print_question(s);
+    print_names(s, "", columns, COLUMNS,
+                "                     tokens of      GB of a rank\n"
+                " ranks      tokens      a rank   weights  activations  attention");
+    for (int i = 0; i < s->count; i++) {
+        const double numbers[] = {s->counts[i],
+                                  (double)tokens[i],
+                                  (double)(tokens[i] / s->counts[i]),
+                                  1e-9 * memories[i].weights,
+                                  1e-9 * memories[i].activations,
+                                  1e-9 * memories[i].attention};
+        print_line(s, "", columns, COLUMNS, numbers,
+                   tokens[i] == 0 ? "  the weights alone do not fit" : "");
     }
 }
 
@@ -127,13 +416,12 @@ int main(int argc, char **argv)
                 "What ring attention costs on many ranks, before it runs.");
     scale_options(&s, argc, argv);
     stage_opened(&s.stage);
-    if (s.measure)
-        scale_measure(&s);
-    else
-        (s.by_hop     ? print_hops
-         : s.simulate ? print_simulation
-         : s.decode   ? print_decoding
-         : s.fits     ? print_longest
-                      : print_ranks)(&s);
+    (s.mode == SCALE_HOPS       ? print_hops
+     : s.mode == SCALE_SIMULATE ? print_simulation
+     : s.mode == SCALE_DECODE   ? print_decoding
+     : s.mode == SCALE_FITS     ? print_longest
+     : s.mode == SCALE_STEP     ? print_steps
+     : s.mode == SCALE_MEASURE  ? scale_measure
+                                : print_ranks)(&s);
     return stage_leave(&s.stage);
 }

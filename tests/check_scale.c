@@ -7,6 +7,7 @@
 #include "ra_config_check.h"
 #include "ra_pairs.h"
 #include "ra_scale_cost.h"
+#include "scale.h"
 #include "suite.h"
 
 static char error[RA_ERROR_SIZE];
@@ -570,43 +571,184 @@ START_TEST(misuse)
 }
 END_TEST
 
-/* ---- What was measured: rings of H200s with k03, from the rate of one GPU and its link alone. */
+/* ---- Presets. */
+
+static const struct scale_preset *preset_of(const char *machine)
+{
+    for (int k = 1; scale_machines[k].word; k++)
+        if (strcmp(scale_machines[k].word, machine) == 0)
+            return &scale_machine_presets[k];
+    ck_abort_msg("%s is no machine", machine);
+    return NULL;
+}
+
+/* One GPU that does what was measured takes as long as was measured: type, head size, mask and rows are looked at. */
+START_TEST(measured_rates)
+{
+    int lines = 0;
+    for (const struct scale_rate *r = scale_rates; r->machine; r++, lines++) {
+        struct ra_config c = config_of(r->rows, r->rows, 1, RA_CONTIGUOUS);
+        struct ra_scale_machine m = RA_SCALE_MACHINE_INIT;
+        double told[2];
+        c.heads = c.key_heads = 32;
+        c.dim = r->dim;
+        c.causal = strcmp(r->mask, "causal") == 0;
+        while (strcmp(ra_option_types[c.type].word, r->type) != 0)
+            c.type++;
+        m.tile_queries = 192;
+        m.tile_keys = 128;
+        ck_assert_str_eq(scale_take_rates(&m, told, preset_of(r->machine), &c), r->kernel);
+        struct ra_scale scale = predict(&c, &m, RA_SCALE_RING);
+        assert_near(told[0], r->forward, 1e-12);
+        assert_near(told[1], r->backward, 1e-12);
+        assert_near(2e-12 * scale.forward.multiply_adds / scale.forward.seconds, r->forward, 1e-9);
+        assert_near(2e-12 * scale.backward.multiply_adds / scale.backward.seconds, r->backward,
+                    1e-9);
+    }
+    ck_assert_int_ge(lines, 50);
+}
+END_TEST
+
+/* Between what was measured there is a line, beyond it the last; a head is padded to the next size; and what
+ * nobody has measured is no rate. */
+START_TEST(other_rates)
+{
+    struct ra_config c = config_of(16384, 16384, 1, RA_CONTIGUOUS);
+    struct ra_scale_machine m;
+    double at[3][2], told[2];
+    c.type = RA_BFLOAT16;
+    c.dim = 128;
+    for (int k = 0; k < 3; k++) {
+        m = machine_of(1);
+        m.forward_rate = m.backward_rate = 0;
+        c.queries = c.keys = 16384 << k;
+        ck_assert_ptr_nonnull(scale_take_rates(&m, at[k], preset_of("h200"), &c));
+    }
+    assert_near(at[1][0], (at[0][0] + at[2][0]) / 2, 1e-12);
+    c.queries = c.keys = 1 << 24;
+    m.forward_rate = m.backward_rate = 0;
+    ck_assert_ptr_nonnull(scale_take_rates(&m, told, preset_of("h200"), &c));
+    assert_near(told[0], at[2][0], 1e-12);
+    c.queries = c.keys = 16384;
+    c.dim = 96;
+    m.forward_rate = 0;
+    m.backward_rate = 1e12;
+    ck_assert_ptr_nonnull(scale_take_rates(&m, told, preset_of("h200"), &c));
+    assert_near(told[0], 0.75 * at[0][0], 1e-12);
+    assert_near(told[1], 2, 1e-12);
+    ck_assert_double_eq(m.backward_rate, 1e12);
+    c.dim = 257;
+    ck_assert_ptr_null(scale_take_rates(&m, told, preset_of("h200"), &c));
+}
+END_TEST
+
+/* Numbers as people write them, and what is none. */
+START_TEST(numbers)
+{
+    static const struct {
+        const char *text;
+        char unit;
+        double number;
+    } good[] = {{"1e6", 0, 1e6},       {"1M", 0, 1e6},
+                {"1Mi", 0, 1 << 20},   {"2^20", 0, 1 << 20},
+                {"1.5k", 0, 1500},     {"64K", 0, 64000},
+                {"80GB", 'B', 80e9},   {"80GiB", 'B', 80 * 0x1p30},
+                {"141e9", 'B', 141e9}, {"400Gb/s", 'W', 50e9},
+                {"50GB/s", 'W', 50e9}, {"25e9", 'W', 25e9},
+                {"5us", 's', 5e-6},    {"5ms", 's', 5e-3},
+                {"2s", 's', 2},        {"660TFLOP/s", 'F', 330e12},
+                {"330T", 'F', 330e12}, {"0", 's', 0}};
+    static const struct {
+        const char *text;
+        char unit;
+    } wrong[] = {{"", 0},      {"M", 0},      {"1MM", 0},    {"1GB", 0},    {"1,000", 0},
+                 {"2^", 0},    {"2^9999", 0}, {"1e999", 0},  {"nan", 0},    {"80Gb", 'B'},
+                 {"5GB", 'W'}, {"5 us", 's'}, {"5Mus", 's'}, {"1B/s", 'F'}, {"1i", 0}};
+    double number;
+    for (size_t k = 0; k < sizeof good / sizeof *good; k++) {
+        ck_assert_msg(scale_number(good[k].text, good[k].unit, &number), "%s", good[k].text);
+        assert_near(number, good[k].number, 1e-12);
+    }
+    for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++)
+        ck_assert_msg(!scale_number(wrong[k].text, wrong[k].unit, &number), "%s", wrong[k].text);
+}
+END_TEST
+
+/* A link that asks before it sends a long message has three latencies, and its own bandwidth all the same. */
+START_TEST(asks_first)
+{
+    const double bytes[] = {4e6, 16e6}, times[] = {4e6 / 125e6 + 0.03, 16e6 / 125e6 + 0.03};
+    const double quick[] = {4e6 / 1e10, 16e6 / 1e10}, late[] = {1, 1};
+    double bandwidth, latency;
+    scale_line(bytes, times, 0.01, &bandwidth, &latency);
+    assert_near(bandwidth, 125e6, 1e-9);
+    assert_near(latency, 0.03, 1e-9);
+    scale_line(bytes, quick, 1e-6, &bandwidth, &latency);
+    assert_near(bandwidth, 1e10, 1e-9);
+    assert_near(latency, 1e-6, 1e-6);
+    scale_line(bytes, late, 1e-6, &bandwidth, &latency);
+    ck_assert(bandwidth > 0 && isfinite(bandwidth) && latency > 0);
+}
+END_TEST
+
+/* ---- What was measured: rings of H100s and H200s with the kernels of today. The presets know of them the rates of
+ * one H100 alone (src/scale/rates.csv), and the machine's numbers. */
+
+/* A line of chapters/img/12-gpus.csv, priced on a machine: 10^12 operations a second and GPU. */
+struct recorded {
+    char machine[8], layout[20], pass[20];
+    int P, heads, key_heads;
+    long rows;
+    double alone, rate;
+};
+
+static struct ra_config config_of_recorded(const struct recorded *r)
+{
+    struct ra_config c = config_of(r->P * r->rows, RA_SAME, r->P, RA_CONTIGUOUS);
+    c.heads = r->heads;
+    c.key_heads = r->key_heads;
+    c.dim = 128;
+    c.type = RA_BFLOAT16;
+    c.causal = true;
+    c.layout = strcmp(r->layout, "striped") == 0  ? RA_STRIPED
+               : strcmp(r->layout, "zigzag") == 0 ? RA_ZIGZAG
+                                                  : RA_CONTIGUOUS;
+    return c;
+}
+
+static void assert_recorded(const struct recorded *r, const struct ra_scale_machine *m, double part)
+{
+    struct ra_config c = config_of_recorded(r);
+    struct ra_scale scale = predict(&c, m, RA_SCALE_RING);
+    struct ra_scale_pass sum = strcmp(r->pass, "forward") == 0 ? scale.forward : scale.backward;
+    double got = 2e-12 * sum.multiply_adds / r->P / sum.seconds;
+    ck_assert_msg(fabs(got / r->rate - 1) <= part, "%s %s of %d, %ld rows, %s: %.1f, not %.1f",
+                  r->machine, r->pass, r->P, r->rows, r->layout, got, r->rate);
+}
 
 START_TEST(recorded)
 {
     FILE *file = fopen("chapters/img/12-gpus.csv", "r");
-    char line[256], layout[20], pass[20];
-    int lines = 0, P, heads, key_heads;
-    long rows;
-    double alone, rate;
+    char line[256];
+    int lines = 0;
+    struct recorded r;
     ck_assert_ptr_nonnull(file);
     ck_assert_ptr_nonnull(fgets(line, sizeof line, file));
     for (; fgets(line, sizeof line, file); lines++) {
-        ck_assert_int_eq(sscanf(line, "%d,%d,%d,%ld,%19[a-z],%19[a-z],%lf,%lf", &P, &heads,
-                                &key_heads, &rows, layout, pass, &alone, &rate),
-                         8);
-        struct ra_config c = config_of(P * rows, RA_SAME, P, RA_CONTIGUOUS);
-        c.heads = heads;
-        c.key_heads = key_heads;
-        c.dim = 128;
-        c.type = RA_BFLOAT16;
-        c.causal = true;
-        c.layout = strcmp(layout, "striped") == 0  ? RA_STRIPED
-                   : strcmp(layout, "zigzag") == 0 ? RA_ZIGZAG
-                                                   : RA_CONTIGUOUS;
-
-        /* Rates in 10^12 operations, two to a multiply-add; NVLink as it was measured. */
+        ck_assert_int_eq(sscanf(line, "%7[^,],%d,%d,%d,%ld,%19[a-z],%19[a-z],%lf,%lf", r.machine,
+                                &r.P, &r.heads, &r.key_heads, &r.rows, r.layout, r.pass, &r.alone,
+                                &r.rate),
+                         9);
+        struct ra_config c = config_of_recorded(&r);
         struct ra_scale_machine m = RA_SCALE_MACHINE_INIT;
-        m.forward_rate = m.backward_rate = alone / 2 * 1e12;
-        m.bandwidth = 389e9;
-        m.memory_bandwidth = 4.8e12;
-        struct ra_scale scale = predict(&c, &m, RA_SCALE_RING);
-        struct ra_scale_pass sum = strcmp(pass, "forward") == 0 ? scale.forward : scale.backward;
-        double got = 2e-12 * sum.multiply_adds / P / sum.seconds;
-        ck_assert_msg(fabs(got / rate - 1) < 0.1, "%s: %.1f", line, got);
+        double told[2];
+        m.tile_queries = m.tile_keys = 0;
+        scale_take(&m, preset_of(r.machine));
+        ck_assert_ptr_nonnull(scale_take_rates(&m, told, preset_of(r.machine), &c));
+        assert_recorded(&r, &m, 0.06);
     }
     fclose(file);
-    ck_assert_int_eq(lines, 20);
+    ck_assert_int_eq(lines, 40);
 }
 END_TEST
 
@@ -680,6 +822,10 @@ int main(void)
     tcase_add_test(rest, training_memory);
     tcase_add_test(rest, recorded_memory);
     tcase_add_test(rest, misuse);
+    tcase_add_test(rest, numbers);
+    tcase_add_test(rest, asks_first);
+    tcase_add_test(rest, measured_rates);
+    tcase_add_test(rest, other_rates);
     tcase_add_test(rest, recorded);
     tcase_add_test(rest, recorded_ranks);
     suite_add_tcase(suite, counts);

@@ -147,14 +147,15 @@ double ra_cost_work(const struct ra_cost *cost, int rank, int origin, double com
     double rate = backward ? m->backward_rate : m->forward_rate;
     double seconds = ra_cost_multiply_adds(cost, computed, backward) / rate + m->overhead;
 
-    /* The carry, or dq, is read and written at each hop. A share of gradients is set to 0, then read and
-     * written once more with the sum of the ranks before, which is also read. */
+    /* The carry, or dq, is read and written at each hop. Of a share of gradients the launch itself has written
+     * all that it also writes alone; then the share and the sum of the ranks before are read, and their sum is
+     * written. */
     if (cost->plan->ring.schedule.count > 1 && m->memory_bandwidth > 0) {
         double queries = (double)ra_layout_rows(cost->plan->layouts[RA_QUERY_SIDE], rank);
         double keys = (double)cost->plan->ring.rows[origin];
         double bytes = 2 * queries * (double)(c->batch * c->heads * c->dim) * sizeof(float);
         if (backward)
-            bytes += 4 * keys * (double)cost->plan->ring.gradient_bytes;
+            bytes += 3 * keys * (double)cost->plan->ring.gradient_bytes;
         seconds += bytes / m->memory_bandwidth;
     }
     return rank == m->slow_rank ? seconds * m->slow_rank_factor : seconds;

@@ -4,9 +4,21 @@
 #define SCALE_H
 
 #include "ring_attention_scale.h"
+#include "scale_machine.h"
 #include "stage_mpi.h"
 
-enum { SCALE_MOST_COUNTS = 32 };
+enum { SCALE_MOST_COUNTS = 32, SCALE_MOST_FLAGS = 64 };
+
+/* What is asked for, as a set: so a flag can say for which of them it has an effect. */
+enum scale_mode {
+    SCALE_RANKS = 1,
+    SCALE_STEP = 2,
+    SCALE_HOPS = 4,
+    SCALE_SIMULATE = 8,
+    SCALE_DECODE = 16,
+    SCALE_FITS = 32,
+    SCALE_MEASURE = 64
+};
 
 /* All that the command line says. */
 struct scale {
@@ -16,20 +28,29 @@ struct scale {
     struct ra_scale_model model;
     enum ra_scale_method method;
 
+    enum scale_mode mode;
+    bool given[SCALE_MOST_FLAGS];       /* by row of the table of flags */
     int machine_preset, network_preset; /* 0: none */
     const char *ranks;                  /* as text: "8", or "8,64,512" */
     int counts[SCALE_MOST_COUNTS], count;
-    int64_t feed_multiple;
+    double feed_multiple, dense_rate;
     double factor; /* of the slow rank or link */
-    bool by_hop, simulate, decode, fits, measure;
+    bool by_hop, simulate, decode, fits, measure, csv;
 };
 
 /* Begins a program of one process; or of all ranks of an MPI job, if it is to --measure. */
 void scale_begin(struct scale *scale, int argc, char **argv, const char *program,
                  const char *about);
 
-/* Reads the command line: config, machine and model are complete, but for numbers that nobody gave. */
+/* Reads the command line: config, machine and model are complete, but for numbers that nobody gave, and rates. */
 void scale_options(struct scale *scale, int argc, char **argv);
+
+/* Lets the ring have so many ranks, and returns the machine with the rates of that. `told` has the rates as
+ * scale_take_rates tells them. */
+struct ra_scale_machine scale_on(struct scale *scale, int ranks, double told[2]);
+
+/* The word of --method. */
+const char *scale_method(const struct scale *scale);
 
 /* Unless the status is RA_OK, ends the program with the text, in which fields become flags. */
 void scale_check(const struct scale *scale, enum ra_status status, const char *error);
@@ -37,5 +58,10 @@ void scale_check(const struct scale *scale, enum ra_status status, const char *e
 /* Measures this rank's rates, all ranks at the same time, and the link to its neighbour, and prints them as
  * flags. All ranks call it. */
 void scale_measure(struct scale *scale);
+
+/* The number that a text says: 1e6, 2^20; with k, M, G, T or Ki, Mi, Gi, Ti behind it; and then perhaps with a unit.
+ * `unit` is what the number counts: 0 nothing, 'B' bytes, 'W' bytes a second, 's' seconds, 'F' multiply-adds a second.
+ * Returns whether it is such a text. */
+bool scale_number(const char *text, char unit, double *number);
 
 #endif

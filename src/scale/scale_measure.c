@@ -84,18 +84,23 @@ static double measure_message(struct scale *scale, int bytes, int times)
 
 void scale_measure(struct scale *scale)
 {
-    enum { SMALL = 8, LARGE = 1 << 24 };
-    double rates[2], small = 0, large = 0;
+    enum { SHORT = 8, LONG = 1 << 22, LONGEST = 1 << 24 };
+    double rates[2], shortest = 0, seconds[2] = {0, 0};
     bool several = scale->stage.world.ranks > 1;
     measure_rates(scale, rates);
     if (several) {
-        small = measure_message(scale, SMALL, 100 * TIMES);
-        large = measure_message(scale, LARGE, TIMES);
+        shortest = measure_message(scale, SHORT, 100 * TIMES);
+        seconds[0] = measure_message(scale, LONG, 2 * TIMES);
+        seconds[1] = measure_message(scale, LONGEST, TIMES);
     }
     if (scale->stage.world.rank != 0)
         return;
     printf("--forward-rate %.4g --backward-rate %.4g", rates[0], rates[1]);
-    if (several)
-        printf(" --bandwidth %.4g --latency %.3g", (LARGE - SMALL) / (large - small), small);
+    if (several) {
+        const double bytes[] = {LONG, LONGEST};
+        double bandwidth, latency;
+        scale_line(bytes, seconds, shortest, &bandwidth, &latency);
+        printf(" --bandwidth %.4g --latency %.3g", bandwidth, latency);
+    }
     putchar('\n');
 }

@@ -9,68 +9,6 @@
 #include "scale.h"
 #include "stage_parts.h"
 
-/* ---- Machines that somebody has measured, or a maker's data sheet tells. */
-
-/* A preset fills what no flag gives. Rates are multiply-adds a second: half of what makers call FLOPS. */
-struct preset {
-    struct ra_scale_machine machine;
-    const char *source;
-};
-
-#define GPU(forward, backward, memory_is, reads, nvlink) \
-    .machine = {.forward_rate = forward,                 \
-                .backward_rate = backward,               \
-                .memory = memory_is,                     \
-                .memory_bandwidth = reads,               \
-                .tile_queries = 128,                     \
-                .tile_keys = 64,                         \
-                .overhead = 5e-6,                        \
-                .ranks_per_host = 8,                     \
-                .bandwidth = nvlink,                     \
-                .latency = 6e-6}
-
-static const struct ra_choice machines[] = {
-    {"none", NULL}, {"h100", NULL}, {"h200", NULL}, {"b200", NULL}, {0}};
-static const struct preset machine_presets[] = {
-    {.source = ""},
-    {GPU(183.5e12, 141e12, 80e9, 3.35e12, 393e9),
-     "rates and NVLink of the h200, which has the same multiprocessors; memory: NVIDIA's data "
-     "sheet"},
-    {GPU(183.5e12, 141e12, 141e9, 4.8e12, 393e9),
-     "rates and NVLink: measured, chapter 11; memory: NVIDIA's data sheet"},
-    {GPU(417e12, 320e12, 180e9, 8e12, 780e9), "NVIDIA's data sheet of the DGX B200; of its rates "
-                                              "and NVLink the shares that the h200 reached"}};
-
-static const struct ra_choice networks[] = {
-    {"none", NULL}, {"infiniband400", NULL}, {"ethernet400", NULL}, {0}};
-static const struct preset network_presets[] = {
-    {.source = ""},
-    {{.host_bandwidth = 50e9, .host_latency = 5e-6},
-     "400 Gb/s for each rank, the rate of the line; latency assumed"},
-    {{.host_bandwidth = 50e9, .host_latency = 20e-6},
-     "400 Gb/s for each rank, the rate of the line; latency assumed"}};
-
-/* Fills in what is 0. */
-static void take_preset(struct ra_scale_machine *to, const struct ra_scale_machine *preset)
-{
-#define FILL(field) to->field = to->field != 0 ? to->field : preset->field
-    FILL(forward_rate);
-    FILL(backward_rate);
-    FILL(memory);
-    FILL(memory_bandwidth);
-    FILL(tile_queries);
-    FILL(tile_keys);
-    FILL(overhead);
-    FILL(ranks_per_host);
-    FILL(bandwidth);
-    FILL(latency);
-    FILL(host_bandwidth);
-    FILL(host_latency);
-#undef FILL
-}
-
-/* ---- The flags. */
-
 static const struct ra_choice methods[] = {[RA_SCALE_RING] = {"ring", NULL},
                                            [RA_SCALE_DOUBLE_RING] = {"double-ring", NULL},
                                            [RA_SCALE_GATHER] = {"all-gather", NULL},
@@ -83,90 +21,188 @@ static const struct ra_choice methods[] = {[RA_SCALE_RING] = {"ring", NULL},
 #define ABOVE_0 RANGE(DBL_TRUE_MIN, DBL_MAX)
 #define FROM_0 RANGE(0, DBL_MAX)
 
-static const struct ra_option options[] = {
-    {TAKES("help", FLAG), .help = "show this text; -h does, too"},
-    {TAKES("version", FLAG), .help = "show the version"},
-    {FIELD(config.queries), TAKES("tokens", WHOLE), RANGE(1, MOST), .value = "N",
-     .help = "tokens of a sequence; with --decode, of the cache"},
-    {FIELD(config.batch), TAKES("batch", WHOLE), RANGE(1, MOST), .value = "B",
-     .help = "sequences (default 1)"},
-    {FIELD(config.heads), TAKES("heads", WHOLE), RANGE(1, MOST), .value = "H",
-     .help = "query heads (default 32)"},
-    {FIELD(config.key_heads), TAKES("key-heads", WHOLE), RANGE(1, MOST), .value = "G",
-     .help = "key/value heads (default as heads)"},
-    {FIELD(config.dim), TAKES("dim-head", WHOLE), RANGE(1, MOST), .value = "D",
-     .help = "numbers of a head (default 128)"},
-    {FIELD(config.type), TAKES("type", CHOICE), .choices = ra_option_types, .value = "TYPE",
-     .help = "of the arrays (default bfloat16)"},
-    {FIELD(config.causal), TAKES("causal", FLAG), .help = "no query sees keys after its position"},
-    {FIELD(config.lookback), TAKES("lookback", WHOLE), RANGE(0, MOST), .value = "L",
-     .help = "with --causal: at most so many tokens back"},
-    {FIELD(config.layout), TAKES("layout", CHOICE), .choices = ra_option_layouts, .value = "NAME",
-     .help = "rows of each rank (default contiguous)"},
-    {FIELD(config.forward_only), TAKES("forward-only", FLAG), .help = "no backward"},
-    {FIELD(ranks), TAKES("ranks", PATH), .value = "P,..", .help = "how many ranks (default 8)"},
-    {FIELD(method), TAKES("method", CHOICE), .choices = methods, .value = "NAME",
-     .help = "how keys come to queries (default ring)"},
+/* The answers for which a flag can make a difference. */
+#define TIME (SCALE_RANKS | SCALE_STEP | SCALE_HOPS | SCALE_SIMULATE)
+#define MODEL (SCALE_STEP | SCALE_FITS)
+#define PRICED (TIME | SCALE_DECODE)
+#define SHAPE (PRICED | SCALE_FITS)
+#define ANY (SHAPE | SCALE_MEASURE)
 
-    {FIELD(machine_preset), TAKES("machine", CHOICE), .choices = machines, .value = "NAME",
-     .help = "what is not given is that of"},
-    {FIELD(network_preset), TAKES("network", CHOICE), .choices = networks, .value = "NAME",
-     .help = "between hosts, what is not given is that of"},
-    {FIELD(machine.ranks_per_host), TAKES("ranks-per-host", INT), RANGE(1, INT_MAX), .value = "P",
-     .help = "ranks of a host (default: all)"},
-    {FIELD(machine.forward_rate), TAKES("forward-rate", REAL), ABOVE_0, .value = "F",
-     .help = "multiply-adds a second of a rank"},
-    {FIELD(machine.backward_rate), TAKES("backward-rate", REAL), ABOVE_0, .value = "F",
-     .help = "the same in the backward"},
-    {FIELD(machine.bandwidth), TAKES("bandwidth", REAL), ABOVE_0, .value = "W",
-     .help = "bytes a second from a rank to another of its host"},
-    {FIELD(machine.latency), TAKES("latency", REAL), FROM_0, .value = "S",
-     .help = "seconds of such a message besides (default 0)"},
-    {FIELD(machine.host_bandwidth), TAKES("host-bandwidth", REAL), ABOVE_0, .value = "W",
-     .help = "bytes a second from a rank to another host"},
-    {FIELD(machine.host_latency), TAKES("host-latency", REAL), FROM_0, .value = "S",
-     .help = "seconds of such a message besides (default 0)"},
-    {FIELD(machine.memory), TAKES("memory", REAL), ABOVE_0, .value = "BYTES",
-     .help = "of a rank; 141e9 are 141 GB"},
-    {FIELD(machine.memory_bandwidth), TAKES("memory-bandwidth", REAL), ABOVE_0, .value = "W",
-     .help = "bytes a second of a rank's memory"},
-    {FIELD(machine.overhead), TAKES("overhead", REAL), FROM_0, .value = "S",
-     .help = "seconds of a hop besides (default 0)"},
-    {FIELD(machine.tile_queries), TAKES("tile-queries", WHOLE), RANGE(1, MOST), .value = "ROWS",
-     .help = "of a tile that is computed whole (default 1)"},
-    {FIELD(machine.tile_keys), TAKES("tile-keys", WHOLE), RANGE(1, MOST), .value = "ROWS",
-     .help = "the same of keys (default 1)"},
+static const struct flag {
+    struct ra_option option;
+    unsigned modes;
+    char unit; /* as scale_number has it */
+} flags[] = {
+    {{TAKES("help", FLAG), .help = "show this text; -h does, too"}, ANY, 0},
+    {{TAKES("version", FLAG), .help = "show the version"}, ANY, 0},
+    {{FIELD(config.queries), TAKES("tokens", WHOLE), RANGE(1, MOST), .value = "N",
+      .help = "tokens of a sequence; with --decode, of the cache"},
+     PRICED,
+     0},
+    {{FIELD(config.batch), TAKES("batch", WHOLE), RANGE(1, MOST), .value = "B",
+      .help = "sequences (default 1)"},
+     SHAPE,
+     0},
+    {{FIELD(config.heads), TAKES("heads", WHOLE), RANGE(1, MOST), .value = "H",
+      .help = "query heads (default 32)"},
+     SHAPE,
+     0},
+    {{FIELD(config.key_heads), TAKES("key-heads", WHOLE), RANGE(1, MOST), .value = "G",
+      .help = "key/value heads (default as heads)"},
+     SHAPE,
+     0},
+    {{FIELD(config.dim), TAKES("dim-head", WHOLE), RANGE(1, MOST), .value = "D",
+      .help = "numbers of a head (default 128)"},
+     ANY,
+     0},
+    {{FIELD(config.type), TAKES("type", CHOICE), .choices = ra_option_types, .value = "TYPE",
+      .help = "of the arrays (default bfloat16)"},
+     SHAPE,
+     0},
+    {{FIELD(config.causal), TAKES("causal", FLAG), .help = "no query sees keys after its position"},
+     TIME,
+     0},
+    {{FIELD(config.lookback), TAKES("lookback", WHOLE), RANGE(0, MOST), .value = "L",
+      .help = "with --causal: at most so many tokens back"},
+     TIME,
+     0},
+    {{FIELD(config.layout), TAKES("layout", CHOICE), .choices = ra_option_layouts, .value = "NAME",
+      .help = "with --causal: rows of each rank (default contiguous)"},
+     TIME,
+     0},
+    {{FIELD(config.forward_only), TAKES("forward-only", FLAG), .help = "no backward"},
+     SCALE_RANKS | SCALE_HOPS | SCALE_SIMULATE,
+     0},
+    {{FIELD(ranks), TAKES("ranks", PATH), .value = "P,..", .help = "how many ranks (default 8)"},
+     SHAPE,
+     0},
+    {{FIELD(method), TAKES("method", CHOICE), .choices = methods, .value = "NAME",
+      .help = "how keys come to queries (default ring)"},
+     SCALE_RANKS | SCALE_STEP | SCALE_HOPS,
+     0},
 
-    {FIELD(by_hop), TAKES("per-hop", FLAG), .help = "a line for each hop"},
-    {FIELD(simulate), TAKES("simulate", FLAG), .help = "follow each rank of the ring, hop by hop"},
-    {FIELD(machine.slow_rank), TAKES("slow-rank", INT), RANGE(0, INT_MAX), .value = "R",
-     .help = "with --simulate: this rank works slowly"},
-    {FIELD(machine.slow_link), TAKES("slow-link", INT), RANGE(0, INT_MAX), .value = "R",
-     .help = "with --simulate: what this rank sends is slow"},
-    {FIELD(factor), TAKES("factor", REAL), ABOVE_0, .value = "X",
-     .help = "it takes X times as long (default 2)"},
-    {FIELD(decode), TAKES("decode", FLAG), .help = "one new token over a cache, by a tree"},
-    {FIELD(fits), TAKES("fits", FLAG), .help = "the longest sequence of a model's training"},
-    {FIELD(model.dim), TAKES("dim", WHOLE), RANGE(1, 1 << 30), .value = "N",
-     .help = "with --fits: numbers of a token (default heads * dim-head)"},
-    {FIELD(model.depth), TAKES("depth", WHOLE), RANGE(1, 1 << 20), .value = "L",
-     .help = "layers (default 32)"},
-    {FIELD(feed_multiple), TAKES("ff-mult", WHOLE), RANGE(0, 1024), .value = "F",
-     .help = "hidden numbers of a feed-forward layer, in dims (default 4)"},
-    {FIELD(model.vocabulary), TAKES("vocabulary", WHOLE), RANGE(0, 1 << 30), .value = "V",
-     .help = "size of the vocabulary (default 128000)"},
-    {FIELD(model.recompute), TAKES("recompute", FLAG),
-     .help = "layers keep one row of numbers, and compute the rest again"},
-    {FIELD(model.replicated), TAKES("replicated", FLAG), .help = "every rank has all weights"},
-    {FIELD(measure), TAKES("measure", FLAG),
-     .help = "measure this machine, and print it as flags; on two ranks its link, too"},
+    {{FIELD(machine_preset), TAKES("machine", CHOICE), .choices = scale_machines, .value = "NAME",
+      .help = "what is not given is that of"},
+     SHAPE,
+     0},
+    {{FIELD(network_preset), TAKES("network", CHOICE), .choices = scale_networks, .value = "NAME",
+      .help = "between hosts, what is not given is that of"},
+     PRICED,
+     0},
+    {{FIELD(machine.ranks_per_host), TAKES("ranks-per-host", INT), RANGE(1, INT_MAX), .value = "P",
+      .help = "ranks of a host (default: all)"},
+     PRICED,
+     0},
+    {{FIELD(machine.forward_rate), TAKES("forward-rate", REAL), ABOVE_0, .value = "F",
+      .help = "multiply-adds a second of a rank; or 660TFLOP/s"},
+     PRICED,
+     'F'},
+    {{FIELD(machine.backward_rate), TAKES("backward-rate", REAL), ABOVE_0, .value = "F",
+      .help = "the same in the backward"},
+     TIME,
+     'F'},
+    {{FIELD(dense_rate), TAKES("dense-rate", REAL), ABOVE_0, .value = "F",
+      .help = "with --depth: the same in products with weights"},
+     SCALE_STEP,
+     'F'},
+    {{FIELD(machine.bandwidth), TAKES("bandwidth", REAL), ABOVE_0, .value = "W",
+      .help = "bytes a second from a rank to another of its host"},
+     PRICED,
+     'W'},
+    {{FIELD(machine.latency), TAKES("latency", REAL), FROM_0, .value = "S",
+      .help = "seconds of such a message besides (default 0)"},
+     PRICED,
+     's'},
+    {{FIELD(machine.host_bandwidth), TAKES("host-bandwidth", REAL), ABOVE_0, .value = "W",
+      .help = "bytes a second from a rank to another host; or 400Gb/s"},
+     PRICED,
+     'W'},
+    {{FIELD(machine.host_latency), TAKES("host-latency", REAL), FROM_0, .value = "S",
+      .help = "seconds of such a message besides (default 0)"},
+     PRICED,
+     's'},
+    {{FIELD(machine.memory), TAKES("memory", REAL), ABOVE_0, .value = "BYTES",
+      .help = "of a rank; 141e9 or 141GB"},
+     SCALE_RANKS | MODEL | SCALE_DECODE,
+     'B'},
+    {{FIELD(machine.memory_bandwidth), TAKES("memory-bandwidth", REAL), ABOVE_0, .value = "W",
+      .help = "bytes a second of a rank's memory"},
+     PRICED,
+     'W'},
+    {{FIELD(machine.overhead), TAKES("overhead", REAL), FROM_0, .value = "S",
+      .help = "seconds of a hop besides (default 0)"},
+     PRICED,
+     's'},
+    {{FIELD(machine.tile_queries), TAKES("tile-queries", WHOLE), RANGE(1, MOST), .value = "ROWS",
+      .help = "with --causal: of a tile that is computed whole (default 1)"},
+     TIME,
+     0},
+    {{FIELD(machine.tile_keys), TAKES("tile-keys", WHOLE), RANGE(1, MOST), .value = "ROWS",
+      .help = "the same of keys (default 1)"},
+     TIME,
+     0},
+
+    {{FIELD(by_hop), TAKES("per-hop", FLAG), .help = "a line for each hop"}, SCALE_HOPS, 0},
+    {{FIELD(simulate), TAKES("simulate", FLAG), .help = "follow each rank of the ring, hop by hop"},
+     SCALE_SIMULATE,
+     0},
+    {{FIELD(machine.slow_rank), TAKES("slow-rank", INT), RANGE(0, INT_MAX), .value = "R",
+      .help = "with --simulate: this rank works slowly"},
+     SCALE_SIMULATE,
+     0},
+    {{FIELD(machine.slow_link), TAKES("slow-link", INT), RANGE(0, INT_MAX), .value = "R",
+      .help = "with --simulate: what this rank sends is slow"},
+     SCALE_SIMULATE,
+     0},
+    {{FIELD(factor), TAKES("factor", REAL), ABOVE_0, .value = "X",
+      .help = "it takes X times as long (default 2)"},
+     SCALE_SIMULATE,
+     0},
+    {{FIELD(decode), TAKES("decode", FLAG), .help = "one new token over a cache, by a tree"},
+     SCALE_DECODE,
+     0},
+    {{FIELD(fits), TAKES("fits", FLAG), .help = "the longest sequence of a model's training"},
+     SCALE_FITS,
+     0},
+    {{FIELD(model.depth), TAKES("depth", WHOLE), RANGE(1, 1 << 20), .value = "L",
+      .help =
+          "a step of a model of so many layers, instead of one layer; with --fits (default 32)"},
+     MODEL,
+     0},
+    {{FIELD(model.dim), TAKES("dim", WHOLE), RANGE(1, 1 << 30), .value = "N",
+      .help = "of that model: numbers of a token (default heads * dim-head)"},
+     MODEL,
+     0},
+    {{FIELD(feed_multiple), TAKES("ff-mult", REAL), RANGE(0, 1024), .value = "F",
+      .help = "hidden numbers of a feed-forward layer, in dims (default 4)"},
+     MODEL,
+     0},
+    {{FIELD(model.vocabulary), TAKES("vocabulary", WHOLE), RANGE(0, 1 << 30), .value = "V",
+      .help = "size of the vocabulary (default 128000)"},
+     MODEL,
+     0},
+    {{FIELD(model.recompute), TAKES("recompute", FLAG),
+      .help = "layers keep one row of numbers, and compute the rest again"},
+     MODEL,
+     0},
+    {{FIELD(model.replicated), TAKES("replicated", FLAG), .help = "every rank has all weights"},
+     MODEL,
+     0},
+    {{FIELD(csv), TAKES("csv", FLAG), .help = "numbers between commas, below their names"},
+     SHAPE,
+     0},
+    {{FIELD(measure), TAKES("measure", FLAG),
+      .help = "measure this machine, and print it as flags; on two ranks its link, too"},
+     SCALE_MEASURE,
+     0},
 };
-enum { OPTIONS = sizeof options / sizeof *options };
+enum { FLAGS = sizeof flags / sizeof *flags };
+_Static_assert((int)FLAGS <= (int)SCALE_MOST_FLAGS, "a flag more than scale.given has room for");
 
 /* Where the flags go: getopt's loop has no argument for that. */
 static struct scale *into;
 
-static void print_sources(const struct ra_choice *choices, const struct preset *presets)
+static void print_sources(const struct ra_choice *choices, const struct scale_preset *presets)
 {
     for (int c = 1; choices[c].word; c++)
         printf("  %-15s %s\n", choices[c].word, presets[c].source);
@@ -174,46 +210,174 @@ static void print_sources(const struct ra_choice *choices, const struct preset *
 
 static void print_help(const struct stage *stage)
 {
-    printf("Usage: %s [FLAGS]\n       mpirun -n RANKS %s --measure\n\n%s\n\n"
-           "  %s --machine h200 --network infiniband400 --tokens 1048576 --causal \\\n"
-           "      --layout striped --ranks 8,64,512\n"
-           "  %s --machine h200 --fits --recompute --ranks 8,64\n\n"
-           "Numbers may be written as 1e9, where they need not be whole. Times are seconds unless\n"
-           "the table says otherwise; GB are 10^9 bytes. Exit code: 0 done, 1 failed, 2 misuse.\n\n"
-           "Flags:\n",
-           stage->program, stage->program, stage->about, stage->program, stage->program);
-    for (int o = 0; o < OPTIONS; o++)
-        stage_print_flag(&options[o]);
+    printf(
+        "Usage: %s [FLAGS]\n       mpirun -n RANKS %s --measure\n\n%s\n\n"
+        "  %s --machine h100 --network infiniband400 --tokens 1Mi --causal \\\n"
+        "      --layout striped --ranks 8,64,512\n"
+        "  %s --machine h100 --fits --recompute --ranks 8,64\n\n"
+        "Numbers may be written as 1e9, 2^20, 1M (10^6) or 1Mi (2^20), and with their unit: "
+        "400Gb/s,\n"
+        "50GB/s, 80GB, 5us, 660TFLOP/s. Times are seconds unless the table says otherwise; GB are\n"
+        "10^9 bytes. Exit code: 0 done, 1 failed, 2 misuse.\n\n"
+        "Flags:\n",
+        stage->program, stage->program, stage->about, stage->program, stage->program);
+    for (int f = 0; f < FLAGS; f++)
+        stage_print_flag(&flags[f].option);
     puts("\nMachines and networks, and where their numbers come from:");
-    print_sources(machines, machine_presets);
-    print_sources(networks, network_presets);
+    print_sources(scale_machines, scale_machine_presets);
+    print_sources(scale_networks, scale_network_presets);
+}
+
+/* A number that nobody means in this unit. */
+static void check_unit(const struct stage *stage, const char *flag, const char *text, char unit,
+                       double value)
+{
+    static const struct {
+        char unit;
+        double least, most;
+        const char *what, *hint;
+    } sane[] = {
+        {'W', 1e4, 1e17, "bytes a second", "400Gb/s are 400 gigabits a second, 50GB/s gigabytes"},
+        {'B', 1e6, 1e18, "bytes", "80GB are 80 * 10^9 bytes"},
+        {'s', 0, 10, "seconds", "5us are microseconds, 5ms milliseconds"},
+        {'F', 1e6, 1e20, "multiply-adds a second",
+         "660TFLOP/s are 330e12 multiply-adds, of two operations each"}};
+    for (size_t s = 0; s < sizeof sane / sizeof *sane; s++)
+        if (sane[s].unit == unit && value >= 0 && (value < sane[s].least || value > sane[s].most))
+            stage_end(stage, 2, "--%s %s: these are %g %s; give %g to %g (%s)", flag, text, value,
+                      sane[s].what, sane[s].least, sane[s].most, sane[s].hint);
 }
 
 static void take(struct stage *stage, const struct ra_option *option, const char *text)
 {
-    int64_t value = stage_parse(stage, option, text);
-    if (option->kind == RA_OPTION_PATH)
+    int f = 0;
+    while (strcmp(flags[f].option.flag, option->flag) != 0)
+        f++;
+    into->given[f] = true;
+    if (option->kind == RA_OPTION_PATH) {
         memcpy((char *)into + option->offset, &text, sizeof text);
-    else
-        ra_option_store(option, into, value);
+        return;
+    }
+
+    /* What stage_parse reads is the same number without unit. It refuses what is no number. */
+    char plain[64];
+    double number;
+    bool counts = option->kind == RA_OPTION_WHOLE || option->kind == RA_OPTION_INT;
+    if ((counts || option->kind == RA_OPTION_REAL) && scale_number(text, flags[f].unit, &number)) {
+        check_unit(stage, option->flag, text, flags[f].unit, number);
+        if (!counts || (number == floor(number) && fabs(number) < 0x1p63)) {
+            snprintf(plain, sizeof plain, counts ? "%.0f" : "%.17g", number);
+            text = plain;
+        }
+    }
+    ra_option_store(option, into, stage_parse(stage, option, text));
 }
 
 /* --ranks: "8", or "8,64,512". */
 static void read_counts(struct scale *scale)
 {
+    const struct stage *stage = &scale->stage;
     const char *at = scale->ranks;
-    for (scale->count = 0; *at; scale->count++) {
-        char *end;
-        long count = strtol(at, &end, 10);
-        if (end == at || count < 1 || count > INT_MAX || (*end != ',' && *end != '\0') ||
-            scale->count == SCALE_MOST_COUNTS)
-            stage_end(&scale->stage, 2,
-                      "--ranks %s: give 1 or more, or up to %d such numbers with "
-                      "commas",
+    for (scale->count = 0; at; scale->count++) {
+        char one[32];
+        double count;
+        size_t length = strcspn(at, ",");
+        snprintf(one, sizeof one, "%.*s", (int)(length < sizeof one ? length : sizeof one - 1), at);
+        if (!scale_number(one, 0, &count) || count != floor(count) || count < 1 ||
+            count > INT_MAX || scale->count == SCALE_MOST_COUNTS)
+            stage_end(stage, 2, "--ranks %s: give 1 or more, or up to %d such numbers with commas",
                       scale->ranks, SCALE_MOST_COUNTS);
         scale->counts[scale->count] = (int)count;
-        at = *end ? end + 1 : end;
+        at = at[length] ? at + length + 1 : NULL;
     }
+    if (scale->count > 1 && scale->mode & (SCALE_HOPS | SCALE_SIMULATE))
+        stage_end(stage, 2, "--ranks %s: give one number with --per-hop or --simulate",
+                  scale->ranks);
+}
+
+/* ---- Flags that have no effect are refused: who gives one expects a difference. */
+
+static bool is_given(const struct scale *scale, const char *flag)
+{
+    for (int f = 0; f < FLAGS; f++)
+        if (strcmp(flags[f].option.flag, flag) == 0)
+            return scale->given[f];
+    return false;
+}
+
+static int most_ranks(const struct scale *scale)
+{
+    int most = 0;
+    for (int i = 0; i < scale->count; i++)
+        most = scale->counts[i] > most ? scale->counts[i] : most;
+    return most;
+}
+
+/* Whether each flag can make a difference for what is asked, and if not, what for. */
+static void check_modes(const struct scale *scale)
+{
+    static const struct {
+        unsigned mode;
+        const char *flag;
+    } names[] = {{SCALE_STEP, "depth"},    {SCALE_HOPS, "per-hop"}, {SCALE_SIMULATE, "simulate"},
+                 {SCALE_DECODE, "decode"}, {SCALE_FITS, "fits"},    {SCALE_MEASURE, "measure"}};
+    enum { NAMES = sizeof names / sizeof *names };
+    for (int f = 0; f < FLAGS; f++) {
+        unsigned modes = flags[f].modes;
+        if (!scale->given[f] || modes & scale->mode)
+            continue;
+        for (int n = 0; n < NAMES; n++)
+            if (names[n].mode == scale->mode)
+                stage_end(&scale->stage, 2, "--%s has no effect with --%s", flags[f].option.flag,
+                          names[n].flag);
+        char needs[100] = "";
+        for (int n = 0; n < NAMES; n++)
+            if (modes & names[n].mode)
+                snprintf(needs + strlen(needs), sizeof needs - strlen(needs), "%s--%s",
+                         *needs ? " or " : "", names[n].flag);
+        stage_end(&scale->stage, 2, "--%s has no effect without %s", flags[f].option.flag, needs);
+    }
+}
+
+/* The same of what other flags decide. */
+static void check_idle(const struct scale *scale)
+{
+    const struct ra_config *c = &scale->config;
+    const struct ra_scale_machine *m = &scale->machine;
+    int here = m->ranks_per_host, most = most_ranks(scale);
+    bool alone = most == 1, one_host = here == 0 || here >= most;
+    bool slow = m->slow_rank >= 0 || m->slow_link >= 0;
+    const char *all_here = "all ranks are on one host; give more --ranks or fewer --ranks-per-host";
+    const struct {
+        const char *flag;
+        bool idle;
+        const char *why;
+    } rules[] = {
+        {"layout", !c->causal, "without --causal all layouts have the same work"},
+        {"layout", alone, "there is one rank"},
+        {"tile-queries", !c->causal, "without --causal no tile is computed in vain"},
+        {"tile-keys", !c->causal, "without --causal no tile is computed in vain"},
+        {"backward-rate", c->forward_only, "there is no backward"},
+        {"factor", !slow, "give --slow-rank or --slow-link"},
+        {"slow-link", alone, "there is one rank"},
+        {"method", alone, "there is one rank"},
+        {"key-heads", alone && scale->mode & (SCALE_HOPS | SCALE_SIMULATE),
+         "one rank sends nothing"},
+        {"ranks-per-host", alone, "there is one rank"},
+        {"replicated", alone, "there is one rank"},
+        {"memory-bandwidth", alone && scale->mode != SCALE_DECODE, "one rank has no carries"},
+        {"bandwidth", alone || here == 1, "no two ranks are on one host"},
+        {"latency", alone || here == 1, "no two ranks are on one host"},
+        {"network", one_host, all_here},
+        {"host-bandwidth", one_host, all_here},
+        {"host-latency", one_host, all_here},
+        {"network", is_given(scale, "host-bandwidth") && is_given(scale, "host-latency"),
+         "--host-bandwidth and --host-latency say it all"},
+        {"machine", scale->mode == SCALE_FITS && is_given(scale, "memory"), "--memory says it all"},
+    };
+    for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
+        if (rules[r].idle && is_given(scale, rules[r].flag))
+            stage_end(&scale->stage, 2, "--%s has no effect: %s", rules[r].flag, rules[r].why);
 }
 
 /* What no flag says alone. */
@@ -221,17 +385,20 @@ static void check_together(struct scale *scale)
 {
     const struct stage *stage = &scale->stage;
     const struct ra_config *c = &scale->config;
-    bool slow = scale->machine.slow_rank >= 0 || scale->machine.slow_link >= 0;
+    if (scale->by_hop + scale->simulate + scale->decode + scale->fits + scale->measure > 1)
+        stage_end(stage, 2, "give one of --per-hop, --simulate, --decode, --fits and --measure");
+    scale->mode = scale->by_hop              ? SCALE_HOPS
+                  : scale->simulate          ? SCALE_SIMULATE
+                  : scale->decode            ? SCALE_DECODE
+                  : scale->fits              ? SCALE_FITS
+                  : scale->measure           ? SCALE_MEASURE
+                  : is_given(scale, "depth") ? SCALE_STEP
+                                             : SCALE_RANKS;
+    check_modes(scale);
     if (c->queries == 0 && !scale->fits && !scale->measure)
         stage_end(stage, 2, "--tokens is missing: give how long the sequence is; see --help");
     if (c->lookback != RA_NO_LOOKBACK && !c->causal)
         stage_end(stage, 2, "--lookback needs --causal: it counts tokens back from each query");
-    if (slow && !scale->simulate)
-        stage_end(stage, 2, "--slow-rank and --slow-link need --simulate");
-    if (scale->simulate && scale->method != RA_SCALE_RING)
-        stage_end(stage, 2, "--simulate needs --method ring");
-    if (scale->by_hop + scale->simulate + scale->decode + scale->fits + scale->measure > 1)
-        stage_end(stage, 2, "give one of --per-hop, --simulate, --decode, --fits and --measure");
 }
 
 void scale_begin(struct scale *scale, int argc, char **argv, const char *program, const char *about)
@@ -251,7 +418,8 @@ void scale_begin(struct scale *scale, int argc, char **argv, const char *program
     stage_begin(&scale->stage, argc, argv);
 }
 
-void scale_options(struct scale *scale, int argc, char **argv)
+/* What nobody said. */
+static void set_defaults(struct scale *scale)
 {
     scale->config = (struct ra_config)RA_CONFIG_INIT;
     scale->config.heads = 32;
@@ -267,24 +435,56 @@ void scale_options(struct scale *scale, int argc, char **argv)
     scale->machine.slow_rank_factor = scale->machine.slow_link_factor = 1;
     scale->factor = 2;
     scale->ranks = "8";
+}
+
+void scale_options(struct scale *scale, int argc, char **argv)
+{
+    struct ra_option options[FLAGS];
+    for (int f = 0; f < FLAGS; f++)
+        options[f] = flags[f].option;
+    set_defaults(scale);
     into = scale;
-    stage_read_flags(&scale->stage, argc, argv, options, OPTIONS, take, print_help);
+    stage_read_flags(&scale->stage, argc, argv, options, FLAGS, take, print_help);
     if (optind < argc)
         stage_end(&scale->stage, 2, "%s: give flags alone; see --help", argv[optind]);
     check_together(scale);
     read_counts(scale);
-    take_preset(&scale->machine, &machine_presets[scale->machine_preset].machine);
-    take_preset(&scale->machine, &network_presets[scale->network_preset].machine);
-    static const struct ra_scale_machine plain = {.tile_queries = 1, .tile_keys = 1};
-    take_preset(&scale->machine, &plain);
+    const struct scale_preset *preset = &scale_machine_presets[scale->machine_preset];
+    scale_take(&scale->machine, preset);
+    scale_take(&scale->machine, &scale_network_presets[scale->network_preset]);
+    static const struct scale_preset plain = {.machine = {.tile_queries = 1, .tile_keys = 1}};
+    scale_take(&scale->machine, &plain);
+    check_idle(scale);
     if (scale->machine.slow_rank >= 0)
         scale->machine.slow_rank_factor = scale->factor;
     if (scale->machine.slow_link >= 0)
         scale->machine.slow_link_factor = scale->factor;
+    if (scale->dense_rate == 0 && scale->config.type != RA_FLOAT32)
+        scale->dense_rate = preset->dense_rate;
     if (scale->model.dim == 0)
         scale->model.dim = scale->config.heads * scale->config.dim;
-    scale->model.hidden = scale->feed_multiple * scale->model.dim;
+    scale->model.hidden = llround(scale->feed_multiple * (double)scale->model.dim);
     stage_check_all(&scale->stage);
+}
+
+const char *scale_method(const struct scale *scale)
+{
+    return methods[scale->method].word;
+}
+
+struct ra_scale_machine scale_on(struct scale *scale, int ranks, double told[2])
+{
+    const struct scale_preset *preset = &scale_machine_presets[scale->machine_preset];
+    struct ra_scale_machine machine = scale->machine;
+    scale->config.ring_size = ranks;
+    if (!scale_take_rates(&machine, told, preset, &scale->config) && preset->rates &&
+        (machine.forward_rate == 0 || machine.backward_rate == 0))
+        stage_end(&scale->stage, 2,
+                  "--dim-head %lld: on the %s no rate of %s was measured for so many; give "
+                  "--forward-rate and --backward-rate",
+                  (long long)scale->config.dim, scale_machines[scale->machine_preset].word,
+                  ra_option_types[scale->config.type].word);
+    return machine;
 }
 
 void scale_check(const struct scale *scale, enum ra_status status, const char *error)

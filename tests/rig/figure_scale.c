@@ -6,25 +6,24 @@
 #include <string.h>
 #include "figure.h"
 #include "ring_attention_scale.h"
+#include "scale_machine.h"
 
-/* Eight H200s a host and 400 Gb/s for each of them, as build/12-scale has them. */
-static const struct ra_scale_machine h200 = {.size = sizeof h200,
-                                             .forward_rate = 183.5e12,
-                                             .backward_rate = 141e12,
-                                             .memory = 141e9,
-                                             .memory_bandwidth = 4.8e12,
-                                             .tile_queries = 128,
-                                             .tile_keys = 64,
-                                             .overhead = 5e-6,
-                                             .ranks_per_host = 8,
-                                             .bandwidth = 393e9,
-                                             .latency = 6e-6,
-                                             .host_bandwidth = 50e9,
-                                             .host_latency = 5e-6,
-                                             .slow_rank = -1,
-                                             .slow_link = -1,
-                                             .slow_rank_factor = 1,
-                                             .slow_link_factor = 1};
+/* Eight H100s a host and 400 Gb/s for each of them, as build/12-scale has them, with the rates of this ring. */
+static struct ra_scale_machine machine_for(const struct ra_config *config)
+{
+    struct ra_scale_machine machine = {.size = sizeof machine,
+                                       .slow_rank = -1,
+                                       .slow_link = -1,
+                                       .slow_rank_factor = 1,
+                                       .slow_link_factor = 1};
+    const struct scale_preset *h100 = &scale_machine_presets[1];
+    double told[2];
+    scale_take(&machine, h100);
+    scale_take(&machine, &scale_network_presets[1]);
+    if (!scale_take_rates(&machine, told, h100, config))
+        fail("12: no rate of the %s", scale_machines[1].word);
+    return machine;
+}
 
 static struct ra_config config_of(int64_t tokens, int64_t key_heads, int P)
 {
@@ -61,9 +60,10 @@ static void write_ranks(void)
     for (int w = 0; w < WAYS; w++)
         for (int P = FIRST; P <= LAST; P *= 2) {
             struct ra_config config = config_of(1 << 20, ways[w].key_heads, P);
+            struct ra_scale_machine h100 = machine_for(&config);
             struct ra_scale scale;
             char error[RA_ERROR_SIZE];
-            if (ra_scale_predict(&scale, &config, &h200, ways[w].method, NULL, error) != RA_OK)
+            if (ra_scale_predict(&scale, &config, &h100, ways[w].method, NULL, error) != RA_OK)
                 fail("12-ranks: %s", error);
             printf("%s,%d,%.1f\n", ways[w].name, P,
                    100 * (scale.forward.work + scale.backward.work) /
@@ -83,7 +83,7 @@ void draw_scale(const char *source)
         "the key heads from 256 on; the double ring falls later.");
     heading(
         20, 30, "How much of the time a rank works",
-        "2²⁰ tokens, H = 32, D = 128, 16 bits, causal, striped; hosts of 8 H200s, 400 Gb/s a rank");
+        "2²⁰ tokens, H = 32, D = 128, 16 bits, causal, striped; hosts of 8 H100s, 400 Gb/s a rank");
     struct axis x = {log2(FIRST), log2(LAST), 70, 520}, y = {0, 100, 322, 82};
     for (int k = 0; k <= 100; k += 20) {
         line(x.start, place(y, k), x.end, place(y, k), STROKE(LIGHT, "1"));
@@ -120,7 +120,7 @@ static void write_slow(void)
     puts(SLOW_HEADER);
     for (int c = 0; c < CASES; c++) {
         struct ra_config config = config_of(1 << 16, 32, RANKS);
-        struct ra_scale_machine machine = h200;
+        struct ra_scale_machine machine = machine_for(&config);
         struct ra_scale_rank ranks[RANKS];
         char error[RA_ERROR_SIZE];
         double seconds;
@@ -151,7 +151,7 @@ void draw_slow(const char *source)
         "if rank 3 is slow, and if its link is.");
     heading(
         20, 30, "One forward of eight ranks: work, and waiting",
-        "simulated: 65,536 tokens, H = 32, D = 128, 16 bits, causal, striped, one host of 8 H200s");
+        "simulated: 65,536 tokens, H = 32, D = 128, 16 bits, causal, striped, one host of 8 H100s");
     struct axis x = {0, most, 70, 620};
     for (int c = 0; c < CASES; c++) {
         double top = 84 + 152 * c;

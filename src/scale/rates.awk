@@ -1,0 +1,8 @@
+# rates: makes a table in C of src/scale/rates.csv, so that programs have the rates wherever they run.
+# awk -f src/scale/rates.awk src/scale/rates.csv
+BEGIN {
+    FS = ","
+    print "#include \"scale_machine.h\"\nconst struct scale_rate scale_rates[] = {"
+}
+FNR > 1 { printf "    {\"%s\", \"%s\", \"%s\", %s, \"%s\", %s, %s, %s},\n", $1, $2, $3, $4, $5, $6, $7, $8 }
+END { print "    {0}};" }
