@@ -74,7 +74,7 @@ static void print_question(const struct scale *s)
                s->model.depth, s->model.dim, 1e-9 * weights_of(s));
     else
         printf("one layer of attention");
-    printf(": ");
+    printf("%s", s->mode & (SCALE_STEP | SCALE_FITS) ? ":\n" : ": ");
     if (s->mode != SCALE_FITS)
         printf("%" PRId64 " tokens, ", c->queries);
     printf("%" PRId64 " heads of %" PRId64 ", %" PRId64 " key heads, %s", c->heads, c->dim,
@@ -87,9 +87,9 @@ static void print_question(const struct scale *s)
         printf(", %s", !c->causal ? "no mask" : ra_option_layouts[c->layout].word);
     printf("%s%s", c->causal ? ", causal; " : "; ",
            s->mode == SCALE_DECODE ? "a tree" : scale_method(s));
-    if (s->machine.memory > 0)
-        printf("; a rank has %g GB", 1e-9 * s->machine.memory);
     putchar('\n');
+    if (s->machine.memory > 0)
+        printf("a rank has %g GB\n", 1e-9 * s->machine.memory);
     if (s->machine_preset)
         printf("%s: %s\n", scale_machines[s->machine_preset].word,
                scale_machine_presets[s->machine_preset].source);
@@ -151,11 +151,11 @@ static void print_ranks(struct scale *s)
         {"backward_seconds", "%*.4g", 9},
         {"backward_waiting_percent", "%*.1f %%", 6},
         {"backward_for_messages_percent", "%*.1f %%", 6},
-        {"inside_gigabytes", "%*.4g", 8},
-        {"host_gigabytes", "%*.4g", 8},
+        {"inside_gigabytes", "%*.4g", 7},
+        {"host_gigabytes", "%*.4g", 9},
         {"plan_gigabytes", NULL, 0},
         {"array_gigabytes", NULL, 0},
-        {"rank_gigabytes", "%*.2f", 8},
+        {"rank_gigabytes", "%*.2f", 7},
         {"fits", NULL, 0},
     };
     enum { COLUMNS = sizeof columns / sizeof *columns };
@@ -168,10 +168,10 @@ static void print_ranks(struct scale *s)
     print_names(s, "", columns, COLUMNS,
                 "                forward:                   waits, for  backward:                  "
                 "waits, for"
-                "    sends, GB      GB of\n"
+                "   sends, GB      GB of\n"
                 " ranks its tokens TFLOP/s          s             messages TFLOP/s          s      "
                 "       messages"
-                "  inside to hosts a rank");
+                " inside to hosts a rank");
     for (int i = 0; i < s->count; i++) {
         const struct ra_scale *all = &answers[i].all;
         const struct ra_scale_pass *both[] = {&all->forward, &all->backward};
@@ -310,17 +310,17 @@ static void print_decoding(struct scale *s)
 static void print_steps(struct scale *s)
 {
     static const struct column columns[] = {{"ranks", "%*.0f", 6},
-                                            {"rows", "%*.0f", 12},
-                                            {"forward_assumed_tflops", "%*.1f", 10},
+                                            {"rows", "%*.0f", 10},
+                                            {"forward_assumed_tflops", "%*.1f", 9},
                                             {"backward_assumed_tflops", "%*.1f", 9},
                                             {"attention_seconds", "%*.4g", 11},
-                                            {"waiting_percent", "%*.1f %%", 7},
+                                            {"waiting_percent", "%*.1f %%", 6},
                                             {"for_messages_percent", "%*.1f %%", 6},
-                                            {"weights_seconds", "%*.4g", 10},
+                                            {"weights_seconds", "%*.4g", 9},
                                             {"step_seconds", "%*.4g", 10},
                                             {"weight_gigabytes", "%*.2f", 9},
-                                            {"activation_gigabytes", "%*.2f", 12},
-                                            {"attention_gigabytes", "%*.2f", 10},
+                                            {"activation_gigabytes", "%*.2f", 9},
+                                            {"plan_gigabytes", "%*.2f", 8},
                                             {"fits", NULL, 0}};
     enum { COLUMNS = sizeof columns / sizeof *columns };
     const struct ra_scale_model *m = &s->model;
@@ -365,10 +365,10 @@ static void print_steps(struct scale *s)
                "counted\n",
                2e-12 * s->dense_rate);
     print_names(s, "", columns, COLUMNS,
-                "                    TFLOP/s assumed   attention   waiting, and   weights    "
-                "all of it            GB of a rank\n"
-                " ranks  its tokens   forward backward          s   for messages         s"
-                "         s  weights activations attention");
+                "                  TFLOP/s assumed  attention      waits, for   weights all of it  "
+                "       GB of a rank\n"
+                " ranks its tokens  forward backward          s        messages         s         "
+                "s  weights   layers    plan");
     for (int i = 0; i < s->count; i++)
         print_line(s, "", columns, COLUMNS, lines[i], note(lines[i][COLUMNS - 1]));
 }

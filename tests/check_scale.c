@@ -7,7 +7,7 @@
 #include "ra_config_check.h"
 #include "ra_pairs.h"
 #include "ra_scale_cost.h"
-#include "scale.h"
+#include "scale_machine.h"
 #include "suite.h"
 
 static char error[RA_ERROR_SIZE];

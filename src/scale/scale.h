@@ -59,9 +59,4 @@ void scale_check(const struct scale *scale, enum ra_status status, const char *e
  * flags. All ranks call it. */
 void scale_measure(struct scale *scale);
 
-/* The number that a text says: 1e6, 2^20; with k, M, G, T or Ki, Mi, Gi, Ti behind it; and then perhaps with a unit.
- * `unit` is what the number counts: 0 nothing, 'B' bytes, 'W' bytes a second, 's' seconds, 'F' multiply-adds a second.
- * Returns whether it is such a text. */
-bool scale_number(const char *text, char unit, double *number);
-
 #endif

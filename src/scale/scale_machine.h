@@ -1,5 +1,5 @@
-/* scale_machine: machines and networks that somebody has measured, or a maker's data sheet tells. Plumbing of
- * chapter 12.
+/* scale_machine: machines and networks that somebody has measured, or a maker's data sheet tells; and numbers with
+ * units. Plumbing of chapter 12.
  */
 #ifndef SCALE_MACHINE_H
 #define SCALE_MACHINE_H
@@ -38,6 +38,11 @@ void scale_take(struct ra_scale_machine *to, const struct scale_preset *preset);
  * as they were measured, forward and backward. The kernels' name; NULL if nothing like that was measured. */
 const char *scale_take_rates(struct ra_scale_machine *to, double told[2],
                              const struct scale_preset *preset, const struct ra_config *config);
+
+/* The number that a text says: 1e6, 2^20; with k, M, G, T or Ki, Mi, Gi, Ti behind it; and then perhaps with a unit.
+ * `unit` is what the number counts: 0 nothing, 'B' bytes, 'W' bytes a second, 's' seconds, 'F' multiply-adds a second.
+ * Returns whether it is such a text. */
+bool scale_number(const char *text, char unit, double *number);
 
 /* Bandwidth and latency of a link on which two long messages took so many seconds, and a short one `shortest`.
  * Above MPI's eager limit a message first asks, so it has three times the latency of a short one: both numbers

@@ -1,8 +1,8 @@
-/* scale_number: numbers as people write them. See scale.h. */
+/* scale_number: numbers as people write them. See scale_machine.h. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "scale.h"
+#include "scale_machine.h"
 
 /* What units are worth, and what they count. Two operations are a multiply-add, eight bits a byte. */
 static const struct {
