@@ -93,6 +93,16 @@ bool ra_mpi_link_begin(struct ra_mpi_link *mpi, bool outgoing, enum ra_message m
         outgoing ? &mpi->out[message == RA_HOME ? RA_GRADIENTS : message] : &mpi->in[message];
     if (mpi->error[0])
         return false;
+    if (passage->request != MPI_REQUEST_NULL) {
+        /* Two callers use the link at the same time, or one of them has not kept the contract. */
+        char text[RA_ERROR_SIZE];
+        snprintf(text, sizeof text,
+                 "ring rank %d, hop %d: %s %s without having waited for %s of hop %d", mpi->rank,
+                 hop, outgoing ? "sends" : "receives", ra_message_name(message),
+                 ra_message_name(passage->message), passage->hop);
+        fail(mpi, text);
+        return false;
+    }
     *passage = (struct ra_passage){MPI_REQUEST_NULL, message, hop, peer, ra_seconds(), 0};
 
     /* The kind is the tag. MPI keeps the order of messages with the same tag. */
@@ -313,10 +323,11 @@ struct ra_link ra_mpi_link_table(struct ra_mpi_link *mpi)
                             .arrival = arrival,
                             .set_timeout = set_timeout,
                             .close = close_link,
+                            .in_call = &mpi->in_call,
                             .cancel = cancel};
 }
 
 bool ra_mpi_link_is(const struct ra_link *link)
 {
-    return link->close == close_link;
+    return link->wait == wait;
 }

@@ -32,6 +32,7 @@ struct ra_mpi_link {
     MPI_Request opening;         /* what all ranks of comm do together, such as making it */
     bool telling;                /* MPI may still read `error`, to send it */
     atomic_bool cancelled;
+    int in_call;
     int mine[3], least[3]; /* what the ranks compare at the opening */
 
     /* Signs of life: the request for the next one, and its place; when this rank has last shown one;

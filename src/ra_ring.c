@@ -132,14 +132,16 @@ static bool same_call(struct ra_ring *ring, int step)
         return true;
     if (!link->wait(link->self, RA_CALL))
         return false;
-    if (own->number == other->number && own->kind == other->kind)
+    bool same_ring = own->ring == other->ring;
+    if (own->number == other->number && own->kind == other->kind && same_ring)
         return true;
     char text[RA_ERROR_SIZE];
-    snprintf(text, sizeof text,
-             "ring rank %d: rank %d is in its call %" PRId64 ", %s, this rank in its call %" PRId64
-             ", %s: all ranks make the same calls in the same order",
-             link->rank, ra_ring_rank_at(ring, link->rank, -ra_ring_jump(ring, step)),
-             other->number, kinds[other->kind & 3], own->number, kinds[own->kind]);
+    snprintf(
+        text, sizeof text,
+        "ring rank %d: rank %d is in its call %" PRId64 ", %s%s, this rank in its call %" PRId64
+        ", %s: all ranks make the same calls in the same order",
+        link->rank, ra_ring_rank_at(ring, link->rank, -ra_ring_jump(ring, step)), other->number,
+        kinds[other->kind & 3], same_ring ? "" : " of another plan", own->number, kinds[own->kind]);
     link->fail(link->self, text);
     return false;
 }
@@ -226,7 +228,8 @@ void ra_ring_poll(void *its_ring)
 static bool begin(struct ra_ring *ring, enum ra_call_kind kind)
 {
     ring->next_poll = 0;
-    ring->call = (struct ra_call){ring->call.number + 1, kind};
+    ring->call.number++;
+    ring->call.kind = kind;
     return !ring->link->poll || ring->link->poll(ring->link->self);
 }
 

@@ -45,9 +45,10 @@ struct ra_event {
 /* What all ranks do together, and in the same order. */
 enum ra_call_kind { RA_CALL_FORWARD, RA_CALL_BACKWARD, RA_CALL_SCATTER, RA_CALL_GATHER };
 
-/* A call as one rank counts it: 1 is its first. */
+/* A call as one rank counts it: 1 is its first. Rings that share a link have different numbers for `ring`,
+ * the same on all ranks. */
 struct ra_call {
-    int64_t number, kind;
+    int64_t number, kind, ring;
 };
 
 /* One rank's part of a ring. All memory belongs to the caller; it begins as 0 but for what it is

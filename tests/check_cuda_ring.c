@@ -1093,6 +1093,51 @@ static void test_created_often(void)
     verdict("50 plans, one after the other");
 }
 
+/* Two plans over one link, which the caller keeps: their calls alternate, without waiting in between. */
+static void share_link(void *context, int rank)
+{
+    struct problem *p = context;
+    struct ra_config config = p->config;
+    struct ra_link link, kept;
+    struct ra_plan *plan[2];
+    struct set sets[2];
+    char error[RA_ERROR_SIZE];
+    config.device = ra_cuda();
+    CUDA(cudaSetDevice(rank % devices));
+    if (!is_well(ra_mpi_link(&link, p->comm, 0, config.timeout, error), error, rank))
+        return;
+    kept = link;
+    kept.close = NULL;
+    for (int i = 0; i < 2; i++)
+        if (!is_well(ra_plan_create(&plan[i], &config, &kept, error), error, rank))
+            return;
+    for (int i = 0; i < 2; i++)
+        make_set(p, plan[i], &sets[i], 1);
+    synchronize(p);
+    for (int i = 0; i < 4; i++)
+        call(p, plan[i % 2], &sets[i % 2], sets[i % 2].stream);
+    for (int i = 0; i < 2; i++) {
+        wait_for(plan[i]);
+        check_set(p, plan[i], &sets[i]);
+        free_set(&sets[i]);
+        ra_plan_destroy(plan[i]);
+    }
+    if (!link.close(link.self))
+        WRONG("rank %d: something is under way", rank);
+}
+
+static void test_shared_links(void)
+{
+    for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport += 2) {
+        struct problem p = usual(3, RA_BFLOAT16);
+        p.config.transport = transport;
+        begin_problem(&p);
+        run_ranks(&p, share_link);
+        end_problem(&p);
+        verdict("two plans over one link, transport %s", transport_names[transport]);
+    }
+}
+
 /* ---- Equal bits. */
 
 static void compute_twice(void *context, int rank)
@@ -1348,7 +1393,8 @@ static enum oddity {
     NOT_REACHED,
     NO_DEVICE_MEMORY,
     NO_HOST_MEMORY,
-    NO_LAUNCH
+    NO_LAUNCH,
+    CANCELLED
 } oddity;
 
 /* What that rank gets, what the others get, and a word of all texts. */
@@ -1358,13 +1404,21 @@ struct expected {
 };
 static struct expected expected;
 
+static void *cancel_soon(void *plan)
+{
+    nanosleep(&(struct timespec){0, 50000000}, NULL);
+    ra_plan_cancel(plan);
+    return NULL;
+}
+
 static void err(void *context, int rank)
 {
     struct problem *p = context;
     struct ra_config config = p->config;
     struct ra_plan *plan;
     char text[RA_ERROR_SIZE] = "";
-    bool odd = rank == odd_rank;
+    bool odd = rank == odd_rank, next = rank == (odd_rank + 1) % 3;
+    bool absent = (odd && oddity == NO_CALL) || (next && oddity == CANCELLED);
     enum ra_status wanted = (enum ra_status)(odd ? expected.odd : expected.other), status;
     if (odd && oddity == OTHER_HEADS)
         config.heads *= 2;
@@ -1392,18 +1446,24 @@ static void err(void *context, int rank)
     if (odd && oddity == NO_ARRAY)
         set.x.q.data = NULL;
     no_launch = odd && oddity == NO_LAUNCH;
-    if (!odd || oddity != NO_CALL)
+    pthread_t canceller;
+    if (odd && oddity == CANCELLED)
+        pthread_create(&canceller, NULL, cancel_soon, plan);
+    if (!absent)
         status = ra_cuda_forward(plan, &set.x, set.stream);
     no_launch = false;
-    if (status == RA_OK && (!odd || oddity != NO_CALL))
+    if (status == RA_OK && !absent)
         status = ra_wait(plan);
+    if (odd && oddity == CANCELLED)
+        pthread_join(canceller, NULL);
     bool says_it = strstr(ra_plan_error(plan), expected.word) && strstr(ra_plan_error(plan), who);
-    if (status != wanted || (!says_it && !(odd && oddity == NO_CALL)))
+    if (!absent && (status != wanted || !says_it))
         WRONG("rank %d is odd; rank %d: %s: %s", odd_rank, rank, ra_status_text(status),
               ra_plan_error(plan));
 
     /* Once lost, always lost. */
-    if (!odd && status == RA_LOST && ra_cuda_forward(plan, &set.x, set.stream) != RA_LOST)
+    if (!odd && !absent && status == RA_LOST &&
+        ra_cuda_forward(plan, &set.x, set.stream) != RA_LOST)
         WRONG("rank %d: a lost plan computes", rank);
     CUDA(cudaStreamSynchronize(set.stream));
     synchronize(p);
@@ -1459,6 +1519,8 @@ static void test_errors(void)
         {"an array that is refused", NO_ARRAY, HOST, 20, {INVALID, LOST, "arrays.q.data"}},
         {"a rank that is dead", NO_CALL, PEER, 1, {RA_OK, LOST, "hop "}},
         {"a rank that is dead", NO_CALL, HOST, 1, {RA_OK, LOST, "hop "}},
+        {"a rank that is cancelled", CANCELLED, PEER, 20, {RA_CANCELLED, LOST, "cancelled by ra_"}},
+        {"a rank that is cancelled", CANCELLED, HOST, 20, {RA_CANCELLED, LOST, "cancelled by ra_"}},
         {"ranks that disagree", OTHER_HEADS, ANY, 20, {DISAGREE, DISAGREE, "config.heads"}},
         {"memory out of reach", NOT_REACHED, PEER, 20, {INVALID, INVALID, "not reach the memory"}},
     };
@@ -1580,23 +1642,15 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = {{"layouts", test_layouts},
-                 {"transports", test_transports},
-                 {"unreached", test_unreached},
-                 {"rings", test_rings},
-                 {"parts", test_parts},
-                 {"rule", test_rule},
-                 {"blocks", test_blocks},
-                 {"shapes", test_shapes},
-                 {"often", test_often},
-                 {"threads", test_threads},
-                 {"created", test_created_often},
-                 {"late", test_late_streams},
-                 {"deterministic", test_deterministic},
-                 {"memory", test_memory},
-                 {"calls", test_wrong_calls},
-                 {"elsewhere", test_elsewhere},
-                 {"observer", test_observer},
+    } tests[] = {{"layouts", test_layouts},       {"transports", test_transports},
+                 {"unreached", test_unreached},   {"rings", test_rings},
+                 {"parts", test_parts},           {"rule", test_rule},
+                 {"blocks", test_blocks},         {"shapes", test_shapes},
+                 {"often", test_often},           {"threads", test_threads},
+                 {"created", test_created_often}, {"shared", test_shared_links},
+                 {"late", test_late_streams},     {"deterministic", test_deterministic},
+                 {"memory", test_memory},         {"calls", test_wrong_calls},
+                 {"elsewhere", test_elsewhere},   {"observer", test_observer},
                  {"errors", test_errors}};
 
     int size, provided;

@@ -2929,7 +2929,7 @@ START_TEST(links_that_are_none)
                  {whole, "link.wait is NULL"},
                  {whole, "link.fail is NULL"},
                  {whole, "link.error is NULL"},
-                 {whole, "link.close is NULL"}};
+                 {whole, "link.close is NULL: give it, or link.in_call"}};
     struct ra_config config = shape(1, 8, 8, 1, 1, 4);
     wrong[0].link.size = 0;
     wrong[1].link.size = -3;
@@ -3017,6 +3017,146 @@ START_TEST(links_that_fail)
         ck_assert_int_eq(ra_plan_create(&plan, &config, &link, error), RA_LOST);
         ck_assert_str_eq(error, i == 0 ? cable : "the link has failed and does not say why");
     }
+}
+END_TEST
+
+/* Two problems on one ring of three, whose plans share each rank's link: they alternate, one ends, and another
+ * begins where it was. */
+struct sharing {
+    struct problem p[2];
+    struct run run[2];
+    struct thread_ring *ring; /* NULL: the links are */
+    struct ra_link links[3];
+    char trouble[3][TEXT];
+};
+
+static void share_a_link(void *context, int rank)
+{
+    struct sharing *s = context;
+    char *trouble = s->trouble[rank];
+    struct ra_link link = s->ring ? thread_ring_link(s->ring, rank) : s->links[rank];
+    struct ra_link kept = link;
+    struct ra_plan *plan[2];
+    struct shard x[2];
+    kept.close = NULL;
+    for (int i = 0; i < 2; i++) {
+        if (ra_plan_create(&plan[i], &s->p[i].config, &kept, trouble) != RA_OK)
+            return;
+        fill_shard(&s->p[i], &x[i], ROWS_FIRST, plan[i]);
+    }
+    for (int round = 0; round < 2 && !trouble[0]; round++) {
+        for (int call = 0; call < 4 && !trouble[0]; call++)
+            if ((call < 2 ? ra_forward : ra_backward)(plan[call % 2], &x[call % 2].arrays) != RA_OK)
+                snprintf(trouble, TEXT, "%s", ra_plan_error(plan[call % 2]));
+        ra_plan_destroy(plan[0]);
+        if (ra_plan_create(&plan[0], &s->p[0].config, &kept, trouble) != RA_OK)
+            return;
+    }
+    for (int i = 0; i < 2; i++) {
+        collect(&s->p[i], &x[i], s->run[i].got);
+        clear_shard(&x[i]);
+        ra_plan_destroy(plan[i]);
+    }
+    if (!trouble[0] && !link.close(link.self))
+        snprintf(trouble, TEXT, "the link says that something is under way");
+}
+
+START_TEST(shared_links)
+{
+    struct sharing s = {.p = {{.config = shape(1, 24, 24, 2, 1, 8), .ranks = 3},
+                              {.config = shape(2, 20, 31, 1, 1, 4), .ranks = 3}}};
+    s.p[0].config.causal = true;
+    s.p[0].config.layout = RA_ZIGZAG;
+    s.p[1].config.type = RA_BFLOAT16;
+    if (_i)
+        s.ring = thread_ring_open(3, 10, THREAD_EARLY);
+    else
+        ck_assert_int_eq(ra_thread_links(s.links, 3, NULL), RA_OK);
+    for (int i = 0; i < 2; i++) {
+        prepare(&s.p[i]);
+        s.run[i] = new_run(&s.p[i], ROWS_FIRST);
+    }
+    thread_ring_run(3, share_a_link, &s);
+    for (int rank = 0; rank < 3; rank++)
+        ck_assert_msg(!s.trouble[rank][0], "rank %d: %s", rank, s.trouble[rank]);
+    for (int i = 0; i < 2; i++) {
+        judge_run(&s.p[i], &s.run[i]);
+        clear_run(&s.run[i]);
+        clear(&s.p[i]);
+    }
+    if (s.ring)
+        thread_ring_close(s.ring);
+}
+END_TEST
+
+/* Rank 0 makes its calls of two equal plans in another order than the others, so that all are lost; or one of
+ * them from an observer of the other, which is refused. No number of one plan may end in the other's results. */
+struct mixing {
+    bool nested;
+    struct ra_link links[3];
+    struct ra_plan *second;
+    const struct ra_arrays *arrays; /* rank 0's of the second plan */
+    enum ra_status status[3][2], within;
+    char text[3][2][RA_ERROR_SIZE];
+};
+
+static void call_the_other(void *context, const struct ra_event *event)
+{
+    struct mixing *m = context;
+    if (m->arrays && event->kind == RA_EVENT_WORK)
+        m->within = ra_forward(m->second, m->arrays);
+    if (m->arrays && !strstr(ra_plan_error(m->second), "shares its link"))
+        m->within = RA_OK;
+}
+
+static void mix_calls(void *context, int rank)
+{
+    struct mixing *m = context;
+    float numbers[4][8 * 4] = {{0}}, lse[8];
+    struct ra_config config = shape(1, 24, 24, 1, 1, 4);
+    struct ra_link kept = m->links[rank];
+    struct ra_plan *plan[2] = {NULL, NULL};
+    kept.close = NULL;
+    if (m->nested && rank == 0) {
+        config.observe = call_the_other;
+        config.observer = m;
+    }
+    struct ra_arrays x = RA_ARRAYS_INIT;
+    struct ra_tensor *tensors[] = {&x.q, &x.k, &x.v, &x.o};
+    for (int t = 0; t < 4; t++)
+        *tensors[t] = ra_tensor_bnhd(numbers[t], RA_FLOAT32, 8, 1, 4);
+    x.lse = ra_tensor_bhn(lse, 8, 1);
+    for (int i = 0; i < 2; i++)
+        m->status[rank][i] = ra_plan_create(&plan[i], &config, &kept, m->text[rank][i]);
+    if (m->nested && rank == 0) {
+        m->second = plan[1];
+        m->arrays = &x;
+    }
+    for (int i = 0; i < 2 && plan[1]; i++) {
+        int which = !m->nested && rank == 0 ? 1 - i : i;
+        m->status[rank][which] = ra_forward(plan[which], &x);
+        snprintf(m->text[rank][which], RA_ERROR_SIZE, "%s", ra_plan_error(plan[which]));
+        if (rank == 0)
+            m->arrays = NULL;
+    }
+    kept.fail = NULL;
+    m->links[rank].close(m->links[rank].self);
+    for (int i = 0; i < 2; i++)
+        ra_plan_destroy(plan[i]);
+}
+
+START_TEST(mixed_calls_of_shared_links)
+{
+    struct mixing m = {.nested = _i};
+    ck_assert_int_eq(ra_thread_links(m.links, 3, NULL), RA_OK);
+    thread_ring_run(3, mix_calls, &m);
+    for (int rank = 0; rank < 3; rank++)
+        for (int i = 0; i < 2; i++) {
+            ck_assert_int_eq(m.status[rank][i], m.nested ? RA_OK : RA_LOST);
+            ck_assert_msg(m.nested || strstr(m.text[rank][i], "a forward of another plan"), "%s",
+                          m.text[rank][i]);
+        }
+    ck_assert_int_eq(m.within, m.nested ? RA_INVALID : RA_OK);
 }
 END_TEST
 
@@ -4369,6 +4509,8 @@ int main(void)
     tcase_add_loop_test(cases, one_rank_makes_no_plan, 0, 3);
     tcase_add_test(cases, timeouts_of_links);
     tcase_add_test(cases, links_of_one);
+    tcase_add_loop_test(cases, shared_links, 0, 2);
+    tcase_add_loop_test(cases, mixed_calls_of_shared_links, 0, 2);
     tcase_add_test(cases, waits_of_plans);
     tcase_add_test(cases, ends_of_plans);
     cases = add_cases(suite, "trouble");

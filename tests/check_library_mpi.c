@@ -322,11 +322,16 @@ static int64_t local_bytes(const struct work *work, enum truth_array array)
     return bytes_of(&work->problem, array, work->rows[form_of(&work->problem, array).side]);
 }
 
+/* The link that plans share; NULL: each has its own. */
+static const struct ra_link *shared_link;
+
 /* Makes a link over rings of so many ranks of `comm`, by its number, and a plan on it. */
 static enum ra_status create(struct ra_plan **plan, const struct ra_config *config, MPI_Comm comm,
                              int size, double timeout, char *error)
 {
     struct ra_link link;
+    if (shared_link)
+        return ra_plan_create(plan, config, shared_link, error);
     enum ra_status status = ra_mpi_link_f(&link, MPI_Comm_c2f(comm), size, timeout, error);
     if (status == RA_OK)
         return ra_plan_create(plan, config, &link, error);
@@ -1590,6 +1595,34 @@ static void test_reuse(void)
     end(&work);
 }
 
+/* Plans of other shapes over the same link, while one of them waits for its next call. */
+static void test_shared_link(void)
+{
+    struct ra_link link, kept;
+    char error[RA_ERROR_SIZE] = "";
+    enum ra_status status = ra_mpi_link(&link, MPI_COMM_WORLD, ring_size, patience, error);
+    if (!HOLDS(status == RA_OK, "%s", error))
+        return;
+    kept = link;
+    kept.close = NULL;
+    shared_link = &kept;
+    struct problem longer = usual(40, 40), causal = usual(26, 26);
+    causal.config.causal = true;
+    causal.config.layout = RA_ZIGZAG;
+    struct work work;
+    if (begin(&work, &longer, MPI_COMM_WORLD)) {
+        fill(&work);
+        for (int round = 0; round < 3; round++) {
+            compute(&work);
+            solve(&causal, MPI_COMM_WORLD, 1);
+            solve(&longer, MPI_COMM_WORLD, 1);
+        }
+        end(&work);
+    }
+    shared_link = NULL;
+    EXPECT(link.close(link.self), "something is under way");
+}
+
 /* Nor may a plan that is gone leave 5 KiB, but once: what was freed may stay with the process, as much as
  * a plan. */
 static void test_many_plans(void)
@@ -1863,6 +1896,7 @@ static const struct verdict_test tests[] = {
     {"communicators", test_communicators},
     {"late", test_late},
     {"reuse", test_reuse},
+    {"shared link", test_shared_link},
     {"many plans", test_many_plans},
     {"threads", test_threads},
     {"another call", test_another_call},

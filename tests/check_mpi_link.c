@@ -848,6 +848,18 @@ static bool test_one_fails(void)
     return true;
 }
 
+/* A message that is still under way is not forgotten for a second one of its kind. */
+static bool test_twice(void)
+{
+    struct ra_link link;
+    EXPECT(opens(&link, patience), "%s", error);
+    EXPECT(await(&link, RA_KEYS, 1, -1, 3), "%s", said(&link));
+    EXPECT(!receives(&link, RA_KEYS, 2, -1, scrap, 3), "receives twice");
+    EXPECT(strstr(said(&link), "hop 2: receives keys without having waited for keys of hop 1"),
+           "%s", said(&link));
+    return is_dead(&link, RA_GRADIENTS) && ends(&link, true);
+}
+
 /* Of two that fail at once each keeps its own reason; the others take one of the two. */
 static bool test_two_fail(void)
 {
@@ -1225,7 +1237,7 @@ static const struct {
              TEST(half_way),    TEST(too_late),     TEST(nobody_listens), TEST(open_refused),
              TEST(sizes),       TEST(sizes_differ), TEST(timeouts),       TEST(opened_late),
              TEST(rings_apart), TEST(types),        TEST(seconds),        TEST(all_freed),
-             TEST(left_behind)};
+             TEST(left_behind), TEST(twice)};
 #undef TEST
 enum { TESTS = sizeof tests / sizeof tests[0] };
 

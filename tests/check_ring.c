@@ -489,9 +489,9 @@ START_TEST(calls_named)
 {
     struct ra_link links[2];
     ck_assert_int_eq(ra_thread_links(links, 2, NULL), RA_OK);
-    struct ra_ring ring = {.link = &links[0], .call = {4, RA_CALL_BACKWARD}};
+    struct ra_ring ring = {.link = &links[0], .call = {.number = 4, .kind = RA_CALL_BACKWARD}};
     int hops[] = {0, 1}, last[] = {1, 1};
-    struct ra_call other = {4, RA_CALL_SCATTER}, heard;
+    struct ra_call other = {.number = 4, .kind = RA_CALL_SCATTER}, heard;
     ring.schedule = (struct ra_schedule){2, hops, last};
     ck_assert(links[1].receive(links[1].self, RA_CALL, 0, -1, &heard, sizeof heard));
     ck_assert(links[1].send(links[1].self, RA_CALL, 0, 1, &other, sizeof other));

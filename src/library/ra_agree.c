@@ -12,7 +12,7 @@
 
 /* What a rank says of itself. */
 struct record {
-    int64_t status;
+    int64_t status, number;
     char error[RA_ERROR_SIZE], place[16];
     int64_t fields[RA_OPTIONS];
 };
@@ -56,7 +56,8 @@ static enum ra_status compare(const struct record *records, int ranks, bool with
 }
 
 enum ra_status ra_agree_config(const struct ra_link *link, const struct ra_config *config,
-                               const char *place, enum ra_status status, char *error)
+                               const char *place, enum ra_status status, int64_t *number,
+                               char *error)
 {
     if (link->size == 1)
         return status;
@@ -69,6 +70,7 @@ enum ra_status ra_agree_config(const struct ra_link *link, const struct ra_confi
     }
     struct record *mine = &records[link->rank];
     mine->status = status;
+    mine->number = *number;
     if (status != RA_OK)
         snprintf(mine->error, sizeof mine->error, "%s", error);
     if (status == RA_OK && config) {
@@ -77,6 +79,7 @@ enum ra_status ra_agree_config(const struct ra_link *link, const struct ra_confi
     }
     if (ra_agree_allgather(link, records, sizeof *records)) {
         status = compare(records, link->size, config != NULL, error);
+        *number = records[0].number;
         free(records);
         return status;
     }
@@ -88,5 +91,6 @@ enum ra_status ra_agree_config(const struct ra_link *link, const struct ra_confi
 
 enum ra_status ra_agree(const struct ra_link *link, enum ra_status status, char *error)
 {
-    return ra_agree_config(link, NULL, "", status, error);
+    int64_t none = 0;
+    return ra_agree_config(link, NULL, "", status, &none, error);
 }

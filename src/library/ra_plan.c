@@ -105,7 +105,7 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
                              .look_only = look_only,
                              .backend = backend,
                              .busy = ATOMIC_FLAG_INIT,
-                             .fixed_bytes = arena.used + link->bytes};
+                             .fixed_bytes = arena.used + (link->close ? link->bytes : 0)};
     made->score = (struct ra_score){(float)config->scale, (float)config->softcap};
     arrange(made, storage, key_rows);
 
@@ -122,13 +122,24 @@ bool ra_plan_enter(struct ra_plan *plan)
 {
     if (!plan)
         return false;
+    int *in_call = plan->link.in_call;
     bool free = !atomic_flag_test_and_set(&plan->busy);
+    if (free && in_call && __atomic_exchange_n(in_call, 1, __ATOMIC_ACQ_REL)) {
+        atomic_flag_clear(&plan->busy);
+        free = false;
+    }
     atomic_store(&plan->disturbed, !free);
+
+    /* Another plan may have used the link since the last call. */
+    if (free && plan->link.set_timeout)
+        plan->link.set_timeout(plan->link.self, plan->config.timeout);
     return free;
 }
 
 void ra_plan_leave(struct ra_plan *plan)
 {
+    if (plan->link.in_call)
+        __atomic_store_n(plan->link.in_call, 0, __ATOMIC_RELEASE);
     atomic_flag_clear(&plan->busy);
 }
 
@@ -186,7 +197,11 @@ const char *ra_plan_error(const struct ra_plan *plan)
 {
     if (!plan)
         return "plan is NULL";
-    return atomic_load(&plan->disturbed) ? "another call of this plan is not over" : plan->error;
+    if (!atomic_load(&plan->disturbed))
+        return plan->error;
+    return plan->link.in_call && !plan->link.close
+               ? "another call of this plan, or of one that shares its link, is not over"
+               : "another call of this plan is not over";
 }
 
 int ra_plan_rank(const struct ra_plan *plan)

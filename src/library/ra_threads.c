@@ -32,6 +32,7 @@ struct rank {
     double timeout; /* seconds; 0: wait for ever */
     char error[RA_ERROR_SIZE];
     atomic_bool cancelled;
+    int in_call;
     struct passage in[RA_MESSAGES];
 
     /* Other ranks look at these, under the ring's mutex. */
@@ -351,6 +352,7 @@ enum ra_status ra_thread_links(struct ra_link *links, int ranks, char error[RA_E
                                     .arrival = arrival,
                                     .set_timeout = set_timeout,
                                     .close = close_link,
+                                    .in_call = &ring->rank[r].in_call,
                                     .cancel = cancel};
     }
     return RA_OK;

@@ -127,9 +127,8 @@ static enum ra_status check_link(const struct ra_link *link, char *error)
     const struct {
         const char *name;
         bool is_there;
-    } functions[] = {{"send", link->send},  {"receive", link->receive}, {"poll", link->poll},
-                     {"wait", link->wait},  {"fail", link->fail},       {"error", link->error},
-                     {"close", link->close}};
+    } functions[] = {{"send", link->send}, {"receive", link->receive}, {"poll", link->poll},
+                     {"wait", link->wait}, {"fail", link->fail},       {"error", link->error}};
     if (link->size < 1 || link->size > MOST_RANKS)
         return ra_refuse(error, "link.size = %d: give 1 to %d ranks", link->size, MOST_RANKS);
     if (link->rank < 0 || link->rank >= link->size)
@@ -141,6 +140,10 @@ static enum ra_status check_link(const struct ra_link *link, char *error)
         if (!functions[f].is_there)
             return ra_refuse(error, "link.%s is NULL: a link of %d ranks needs this function",
                              functions[f].name, link->size);
+    if (link->size > 1 && !link->close && !link->in_call)
+        return ra_refuse(
+            error, "link.close is NULL: give it, or link.in_call as well, by which plans that "
+                   "share a link see each other's calls");
     return RA_OK;
 }
 
@@ -171,6 +174,10 @@ static void destroy(struct ra_plan *plan)
     bool unused = !backend->leave || backend->leave(plan);
     if (plan->link.close && !plan->link.close(plan->link.self))
         unused = false;
+
+    /* A link that stays open knows of what never ended, but cannot be asked. */
+    if (!plan->link.close && plan->link.size > 1 && plan->lost != RA_OK)
+        unused = false;
     backend->free(plan, unused);
     if (unused)
         free(plan);
@@ -192,9 +199,13 @@ static enum ra_status create(struct ra_plan **plan, bool has_place, const struct
         status = ra_plan_build(plan, &config, link ? link : &alone, backend,
                                !link && config.ring_size > 1, text);
 
-    /* A rank that has failed is expected by the others, too. */
+    /* A rank that has failed is expected by the others, too. Plans that share a link are told apart by where
+     * rank 0 has them. */
+    int64_t number = (int64_t)(uintptr_t)*plan;
     if (link)
-        status = ra_agree_config(link, &config, backend->place, status, text);
+        status = ra_agree_config(link, &config, backend->place, status, &number, text);
+    if (status == RA_OK)
+        (*plan)->ring.call.ring = number;
     if (status == RA_OK && link && backend->connect)
         status = backend->connect(*plan, text);
     if (status == RA_LOST && *plan)

@@ -80,8 +80,13 @@ struct ra_plan;
  * for every rank.
  *
  * With a link this is the rank's part of a plan of all ranks of the link, which all call it together.
- * The link belongs to the plan from then on, also if this fails. The ranks compare what they were
- * given: if one has a config that is wrong, or one that differs, or no memory, all fail and get the
+ * The link belongs to the plan from then on, also if this fails. Or link->close is NULL, in a copy of a link
+ * of this library: then the link stays the caller's, who may give it to other plans, too, on all ranks in the
+ * same order, and closes it when all of them have been destroyed. A call that begins while one of another plan
+ * of the link is not over is refused, like one of the same plan. All ranks make all these calls in the same
+ * order, and an error that ends one of the plans ends all.
+ *
+ * The ranks compare what they were given: if one has a config that is wrong, or one that differs, or no memory, all fail and get the
  * same text, which names that rank and the field. A rank that does not come is RA_LOST after
  * config.timeout. What is no link (its rank is not in its ring, or a function is missing) is
  * RA_INVALID; nothing of it is called, and it stays the caller's. */
@@ -101,7 +106,8 @@ void ra_plan_cancel(struct ra_plan *plan);
 
 /* Frees a plan and its link; NULL is none. A plan of several ranks is destroyed by all of them
  * together, with a link over MPI before MPI_Finalize; over MPI each waits for the others, ten seconds
- * at most. After RA_LOST it frees nothing that the link may still write to: that stays, once. */
+ * at most. After RA_LOST or RA_CANCELLED it frees nothing that the link may still write to: that stays,
+ * once. A link that the caller has kept is not asked, so the memory of such a plan stays altogether. */
 void ra_plan_destroy(struct ra_plan *plan);
 
 /* The text of the last error of a call with this plan; "" if there was none. It belongs to the

@@ -215,7 +215,8 @@ enum ra_status ra_tree_create(struct ra_tree **tree, const struct ra_config *con
         status = build(&made, &own, link, text);
 
     /* All ranks have a tree, or none. */
-    status = ra_agree_config(&link, &own, "a tree", status, text);
+    int64_t number = 0; /* a tree shares its link with nobody */
+    status = ra_agree_config(&link, &own, "a tree", status, &number, text);
     if (status == RA_OK)
         *tree = made;
     else if (made)

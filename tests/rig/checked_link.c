@@ -236,6 +236,7 @@ struct ra_link checked_ring_link(struct checked_ring *ring, struct ra_link insid
                             .arrival = late && inside.arrival ? arrival : NULL,
                             .set_timeout = inside.set_timeout ? set_timeout : NULL,
                             .close = close_link,
+                            .in_call = inside.in_call,
                             .cancel = cancel};
 }
 
