@@ -253,6 +253,21 @@ START_TEST(finds_every_kind_of_definition)
 }
 END_TEST
 
+START_TEST(renews_python)
+{
+    put("a.py", "import b\n\n\ndef one(x):\n    y = x\n\n    return y\n\n\nclass One:\n    "
+                "\"\"\"It's.\"\"\"\n"
+                "    def two(self):\n        pass\nz = 1\n");
+    quotes("python a.py one", "def one(x):\n    y = x\n\n    return y\n");
+    quotes("python a.py One",
+           "class One:\n    \"\"\"It's.\"\"\"\n    def two(self):\n        pass\n");
+    quotes("python a.py", get("a.py"));
+    refuses("```python a.py two\n```\n", "a.py has no definition \"two\"\n");
+    put("a.py", "def x():\n    pass\ndef x():\n    pass\n");
+    refuses("```python a.py x\n```\n", "the definition \"x\" is ambiguous in a.py: lines 1, 3\n");
+}
+END_TEST
+
 START_TEST(prefers_the_definition_to_its_prototype)
 {
     put("a.c",
@@ -765,6 +780,7 @@ int main(void)
     const TTest *const tests[] = {renews_a_whole_file,
                                   renews_a_definition,
                                   renews_a_paragraph,
+                                  renews_python,
                                   finds_every_kind_of_definition,
                                   prefers_the_definition_to_its_prototype,
                                   renews_a_difference,

@@ -8,6 +8,7 @@
  *   c FILE NAME             a top-level definition and the comment directly above it
  *   c FILE NAME / words     a paragraph inside that definition
  *   c FILE / words          a paragraph at file level; a definition in it is quoted whole
+ *   python FILE [NAME]      the whole file, or a function or class at file level
  *   diff OLD NEW            what `diff -u` says
  *
  * Other fences are the author's own. A chapter quotes what teaches: short pieces, each with a

@@ -12,6 +12,7 @@ static const struct language {
     bool names;      /* it has definitions and paragraphs */
 } languages[] = {{"c", "C", "FILE [NAME] [/ words]", 1, 2, true},
                  {"cuda", "CUDA", "FILE [NAME] [/ words]", 1, 2, true},
+                 {"python", "Python", "FILE [NAME]", 1, 2, false},
                  {"text", "text", "FILE", 1, 1, false},
                  {"diff", "diff", "OLD NEW", 2, 2, false}};
 
@@ -115,6 +116,29 @@ static bool pick_paragraph(const struct source *source, const struct definition 
     free(words.bytes);
     *lines = matches.lines;
     return match_one(source, &matches, "paragraph", name);
+}
+
+/* Finds a function or class of Python at file level: what is indented below it is its body, less the
+ * blank lines at the end. */
+static bool pick_python(const struct source *source, const char *name, struct range *lines)
+{
+    struct matches matches = {0};
+    for (int64_t line = 0; line < source->lines; line++) {
+        const char *at = source->raw.bytes + source->starts[line];
+        size_t keyword = strncmp(at, "def ", 4) == 0 ? 4 : strncmp(at, "class ", 6) == 0 ? 6 : 0;
+        if (keyword == 0 || !word_is((struct word){at + keyword, strspn(at + keyword, WORD)}, name))
+            continue;
+        struct range all = {line, line};
+        for (int64_t next = line + 1; next < source->lines; next++) {
+            char first = source->raw.bytes[source->starts[next]];
+            if (first != ' ' && first != '\n')
+                break;
+            all.last = first == ' ' ? next : all.last;
+        }
+        match(&matches, all, line);
+    }
+    *lines = matches.lines;
+    return match_one(source, &matches, "definition", name);
 }
 
 /* Finds the lines that a NAME and words choose: all lines if both are NULL. */
@@ -230,7 +254,9 @@ bool quote(char *info, size_t indent, struct text *wanted, struct fence *fence)
     fence->lines = (struct range){0, -1}; /* of a diff: none */
     if (language->least == 2)
         return add_diff(source->path, &source->raw, new->path, &new->raw, wanted);
-    if (!pick_lines(source, operands[1], words, &fence->lines))
+    bool python = strcmp(language->word, "python") == 0 && operands[1] != NULL;
+    if (!(python ? pick_python(source, operands[1], &fence->lines)
+                 : pick_lines(source, operands[1], words, &fence->lines)))
         return false;
     size_t start = source->starts[fence->lines.first];
     text_add(wanted, source->raw.bytes + start, source->starts[fence->lines.last + 1] - start);
