@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import unittest
+from functools import partial
 
 import numpy
 
@@ -225,11 +226,27 @@ class Rings(unittest.TestCase):
                 self.assertEqual(str(rank), "ring rank 1: OSError: the cable is broken")
 
 
+    def test_rank_that_raises(self):
+        def work(ring):
+            with ra.Plan(ring, **CONFIG, layout="zigzag") as plan:  # each rank needs the keys of all
+                if ring.rank == 1:
+                    raise ZeroDivisionError("no batch")
+                rows, keys = (plan.positions(side) for side in (ra.QUERY_SIDE, ra.KEY_SIDE))
+                plan.forward(q[:, rows], k[:, keys], v[:, keys])
+        got = over_queues(3, work)
+        self.assertIsInstance(got[1], ZeroDivisionError)
+        for rank in got[0], got[2]:
+            self.assertEqual(str(rank), "ring rank 1: ZeroDivisionError: no batch")
+
+
 class Ends(unittest.TestCase):
     def test_ctrl_c(self):
         for what in ONE, RING, WAITING:
+            # What a shell starts in the background ignores Ctrl-C, and so do its children.
+            heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
             with subprocess.Popen([sys.executable, "-B", "-c", LONG + what, FOLDER], text=True,
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  preexec_fn=heed) as program:
                 program.stdout.readline()
                 time.sleep(0.5)
                 program.send_signal(signal.SIGINT)
@@ -251,7 +268,7 @@ class Ends(unittest.TestCase):
 
     def test_cancel_of_own_link(self):
         def work(ring):
-            with ra.Plan(ring, **CONFIG) as plan:
+            with ra.Plan(ring, **CONFIG, layout="zigzag") as plan:
                 if ring.rank == 0:
                     threading.Timer(0.3, plan.cancel).start()
                     rows, keys = (plan.positions(side) for side in (ra.QUERY_SIDE, ra.KEY_SIDE))

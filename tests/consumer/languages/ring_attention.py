@@ -173,7 +173,9 @@ class Plan:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, error, _):
+        if error and isinstance(self.ring, Link):  # the others would wait for this rank
+            self.ring.fail(f"ring rank {self.ring.rank}: {kind.__name__}: {error}")
         self.close()
 
     def close(self):
@@ -342,7 +344,7 @@ class Link:
             MOVE(lambda _, *message: self._try(self._begin, self.receive, False, *message)),
             ASK(lambda _: self._try(self._listen)),
             WAIT(lambda _, message: self._try(self._wait, message)),
-            FAIL(lambda _, reason: self._fail(reason.decode(errors="replace"))),
+            FAIL(lambda _, reason: self.fail(reason.decode(errors="replace"))),
             ERROR(lambda _: ctypes.addressof(self.text)),
             close=ASK(lambda _: not self.text.value),  # after a failure messages may yet arrive
             cancel=CANCEL(lambda _: self.cancelled.set()))
@@ -355,10 +357,11 @@ class Link:
             function(*arguments)
         except BaseException as error:  # also Ctrl-C, which Plan.call raises again
             self.raised = error
-            self._fail(f"ring rank {self.rank}: {type(error).__name__}: {error}")
+            self.fail(f"ring rank {self.rank}: {type(error).__name__}: {error}")
         return not self.text.value
 
-    def _fail(self, reason):
+    def fail(self, reason):
+        """Ends the ring, on all ranks; after another failure nothing is done."""
         if self.text.value:
             return
         with contextlib.suppress(Exception):  # where nobody can be told, they must notice

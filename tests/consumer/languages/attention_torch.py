@@ -1,0 +1,107 @@
+"""attention_torch: PyTorch calls libringattn through autograd, and compares with its own attention.
+
+    python3 attention_torch.py                             one process
+    torchrun --nproc-per-node 2 attention_torch.py         the sequence in two shards, over gloo
+"""
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ring_attention import KEY_SIDE, QUERY_SIDE, Error, Plan
+from ring_attention_torch import Gloo, attention, shard
+
+B, N, H, G, D = 2, 61, 4, 2, 16
+
+
+class Operations(TorchDispatchMode):
+    """Notes what PyTorch does."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names = [*getattr(self, "names", []), str(function)]
+        return function(*args, **(kwargs or {}))
+
+
+def dense(q, k, v, mask):
+    """PyTorch's own attention, causal, of (B, rows, heads, D)."""
+    k, v = (x.repeat_interleave(H // G, 2) for x in (k, v))
+    see = torch.ones(N, N, dtype=torch.bool).tril() & mask[:, None, None]
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=see).transpose(1, 2)
+
+
+def apart(x):
+    """The same numbers in memory of heads before rows, with NaN between them."""
+    room = torch.full((B, x.shape[2], x.shape[1], 2 * D), torch.nan, dtype=x.dtype)
+    room.transpose(1, 2)[..., :D] = x
+    return room.transpose(1, 2)[..., :D]
+
+
+def with_gradients(function, inputs, d_out):
+    """o, dq, dk and dv."""
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    o = function(*inputs)
+    return [x.detach() for x in (o, *torch.autograd.grad(o, inputs, d_out))]
+
+
+def compare(ring, dtype, layout, expanded):
+    """The largest errors of this rank's o and gradients, and of PyTorch's in the same type."""
+    torch.manual_seed(1)
+    inputs = [torch.randn(B, N, heads, D).to(dtype) for heads in (H, G, G)]
+    d_out = torch.ones((), dtype=dtype).expand(B, N, H, D)  # the gradient of o.sum(): strides are 0
+    d_out = d_out if expanded else torch.randn(B, N, H, D).to(dtype)
+    mask = torch.rand(B, N) > 0.2
+    mask[:, 0] = True
+    with Plan(ring, batch=B, queries=N, heads=H, key_heads=G, dim=D, causal=True, has_mask=True,
+              type=str(dtype)[6:], layout=layout) as plan:
+        q, *keys = (apart(shard(x, plan, side))
+                    for x, side in zip(inputs, (QUERY_SIDE, KEY_SIDE, KEY_SIDE)))
+        mine = d_out[:, :q.shape[1]] if expanded else apart(shard(d_out, plan, QUERY_SIDE))
+        my_mask = shard(mask, plan, KEY_SIDE)
+        with Operations() as noted:
+            attention(q, *keys, plan, my_mask)
+        copies = [name for name in noted.names
+                  if name.startswith("aten") and "empty" not in name and "detach" not in name]
+        if copies:
+            sys.exit(f"more than o and lse is made: {copies}")
+        got = with_gradients(lambda *x: attention(*x, plan, my_mask), (q, *keys), mine)
+        exact = with_gradients(lambda *x: dense(*x, mask), [x.double() for x in inputs], d_out.double())
+        plain = with_gradients(lambda *x: dense(*x, mask), inputs, d_out)
+        sides = QUERY_SIDE, QUERY_SIDE, KEY_SIDE, KEY_SIDE
+        return [((x - shard(want, plan, side)).abs().max().item(),
+                 (near - want).abs().max().item(), want.abs().max().item())
+                for x, want, near, side in zip(got, exact, plain, sides)]
+
+
+def main():
+    """All cases, on each rank."""
+    ranks = int(os.environ.get("WORLD_SIZE", 0))  # of torchrun
+    if ranks:
+        dist.init_process_group("gloo")
+    for dtype in torch.float32, torch.bfloat16:
+        for layout in "contiguous", "striped", "zigzag":
+            for expanded in False, True:
+                for off, plain, most in compare(Gloo() if ranks else None, dtype, layout, expanded):
+                    allowed = 1e-5 if dtype == torch.float32 else 2 * plain + 2**-8 * most
+                    if not off <= allowed:
+                        sys.exit(f"{dtype}, {layout}, expanded {expanded}: off by {off}, not {allowed}")
+    if ranks > 1:  # what one rank raises ends the calls of the others, with its reason
+        try:
+            with Plan(Gloo(), queries=N, dim=D) as plan:
+                if dist.get_rank() == 1:
+                    raise ValueError("no batch")
+                attention(*[torch.zeros(plan.shapes["q"])] * 3, plan)
+                sys.exit("a rank is missing, and nobody has noticed")
+        except (Error, ValueError) as error:
+            print(error)
+            if "no batch" not in str(error):
+                raise
+    print("within 1e-5 of PyTorch in float64, and in bfloat16 as near as PyTorch")
+    if ranks:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
