@@ -70,8 +70,9 @@ def try_flag(question, name, situation, flag, takes_value):
         return None if flag in ("dim-head", "measure") and code == 0 else f"{base} {word}: exit code {code}"
     if code != 0:
         return f"{base} {word}: exit code {code}: {error}"
-    # How ranks lie in hosts may be said, though a ring goes at the pace of its slowest link, wherever that is.
-    if word in base or flag == "ranks-per-host":
+    # How ranks lie in hosts may be said, though a ring goes at the pace of its slowest link, wherever that is; and
+    # how rows lie, or keys travel, of one rank too: so a script can count ranks up from one.
+    if word in base or flag == "ranks-per-host" or name == "one rank" and flag in ("layout", "method"):
         return None
     usual = run(base, comma)
     return None if usual[0] == 0 and said != usual[1] else f"{base} {word}: makes no difference"

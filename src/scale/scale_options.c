@@ -354,16 +354,13 @@ static void check_idle(const struct scale *scale)
         const char *why;
     } rules[] = {
         {"layout", !c->causal, "without --causal all layouts have the same work"},
-        {"layout", alone, "there is one rank"},
         {"tile-queries", !c->causal, "without --causal no tile is computed in vain"},
         {"tile-keys", !c->causal, "without --causal no tile is computed in vain"},
         {"backward-rate", c->forward_only, "there is no backward"},
         {"factor", !slow, "give --slow-rank or --slow-link"},
         {"slow-link", alone, "there is one rank"},
-        {"method", alone, "there is one rank"},
         {"key-heads", alone && scale->mode & (SCALE_HOPS | SCALE_SIMULATE),
          "one rank sends nothing"},
-        {"ranks-per-host", alone, "there is one rank"},
         {"replicated", alone, "there is one rank"},
         {"memory-bandwidth", alone && scale->mode != SCALE_DECODE, "one rank has no carries"},
         {"bandwidth", alone || here == 1, "no two ranks are on one host"},
