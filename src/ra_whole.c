@@ -3,8 +3,8 @@
  * Common ground, first used in chapter 10.
  */
 
-/* For renameat2 and getdents64. */
-#define _GNU_SOURCE
+/* For realpath. */
+#define _XOPEN_SOURCE 700
 
 #include "ra_whole.h"
 #include <dirent.h>
@@ -18,10 +18,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "ra_system.h"
 
 enum { DIGITS = 16 };
 static const int as_folder = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
@@ -133,25 +132,35 @@ static enum ra_status find(struct ra_whole *whole, const char *path, char *error
 
 /* ---- Folders, with all that is in them. A signal handler may call these, so they allocate nothing. */
 
+/* A folder that is walked: open, and how many levels below it are. */
+struct walk {
+    int folder, levels;
+    bool (*visit)(int at, const char *name, bool is_folder);
+    bool good;
+};
+
+/* Visits what has this name in the folder, after all that it holds. */
+static bool walk_one(void *context, const char *name)
+{
+    struct walk *above = context;
+    struct walk here = *above;
+    here.folder = openat(above->folder, name, as_folder);
+    here.levels--;
+    if (here.folder >= 0 && above->levels > 0)
+        ra_system_list(here.folder, walk_one, &here);
+    above->good = above->visit(above->folder, name, here.folder >= 0) && here.good;
+    if (here.folder >= 0)
+        close(here.folder);
+    return true;
+}
+
 /* Calls `visit` for what has this name in the folder `at`, after all that it holds. False if any call
  * was. */
 static bool walk(int at, const char *name, int levels, bool (*visit)(int, const char *, bool))
 {
-    int folder = openat(at, name, as_folder);
-    bool good = true;
-    _Alignas(struct dirent64) char entries[2048];
-    for (ssize_t bytes;
-         folder >= 0 && levels > 0 && (bytes = getdents64(folder, entries, sizeof entries)) > 0;)
-        for (ssize_t next = 0; next < bytes;) {
-            const struct dirent64 *entry = (const struct dirent64 *)(const void *)(entries + next);
-            next += entry->d_reclen;
-            if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-                good = walk(folder, entry->d_name, levels - 1, visit) && good;
-        }
-    good = visit(at, name, folder >= 0) && good;
-    if (folder >= 0)
-        close(folder);
-    return good;
+    struct walk above = {.folder = at, .levels = levels, .visit = visit, .good = true};
+    walk_one(&above, name);
+    return above.good;
 }
 
 static bool remove_one(int at, const char *name, bool is_folder)
@@ -185,7 +194,7 @@ static void remove_tree(int at, const char *name)
 static bool rename_new(int at, const char *from, const char *to)
 {
     struct stat there;
-    return renameat2(at, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0 ||
+    return ra_system_rename_new(at, from, AT_FDCWD, to) == 0 ||
            ((errno == EINVAL || errno == ENOSYS) && lstat(to, &there) != 0 &&
             renameat(at, from, AT_FDCWD, to) == 0);
 }
@@ -201,7 +210,7 @@ static bool clear(int at, const char *name, const char *final)
         return true; /* of nobody: it has just gone, or is no folder */
     int lock = openat(folder, "lock", O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     bool none = lock < 0 && errno == ENOENT;
-    bool dead = none || (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) == 0);
+    bool dead = none || (lock >= 0 && ra_system_lock(lock) == 0);
 
     /* The lock goes last. Without one, it is empty: its writer has not locked it yet, or has gone. */
     if (dead && !none) {
@@ -258,7 +267,7 @@ static bool create(struct ra_whole *whole)
 
     /* On a file system without locks nobody can take this for a dead one's either. */
     struct stat status;
-    bool taken = flock(whole->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    bool taken = ra_system_lock(whole->lock) != 0 && errno == EWOULDBLOCK;
     if (!taken && fstat(whole->lock, &status) == 0 && status.st_nlink > 0)
         return true;
     close(whole->lock);
@@ -342,7 +351,7 @@ enum ra_status ra_whole_join(struct ra_whole *whole, const char *path, unsigned 
 static enum ra_status hide(struct ra_whole *whole, const char *path, char *error)
 {
     do {
-        if (getrandom(&whole->number, sizeof whole->number, 0) != sizeof whole->number)
+        if (ra_system_random(&whole->number, sizeof whole->number) != 0)
             return refuse(error, "%.200s: the system has no random numbers: %s", path,
                           strerror(errno));
         if (find(whole, path, error) != RA_OK || check(whole, error) != RA_OK)
@@ -379,7 +388,7 @@ enum ra_status ra_whole_begin(struct ra_whole *whole, const char *path, unsigned
  * brings it back. */
 static bool exchange(const struct ra_whole *whole)
 {
-    if (renameat2(AT_FDCWD, whole->path, AT_FDCWD, whole->final, RENAME_EXCHANGE) == 0)
+    if (ra_system_exchange(whole->path, whole->final) == 0)
         return true;
     char earlier[RA_WHOLE_PATH + 8];
     snprintf(earlier, sizeof earlier, "%s/earlier", whole->hidden);

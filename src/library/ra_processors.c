@@ -2,58 +2,18 @@
  *
  * Chapter 09. New here: affinity and control groups, by which a machine is shared.
  */
-#define _GNU_SOURCE
 #include "ra_processors.h"
+#include "ra_system.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#include <sched.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Reads a quota of processor time, as Linux writes it: "max 100000", or so many microseconds of each
- * period. Returns processors, rounded up; 0: no limit, or no such file. */
-static int quota_of(const char *group)
-{
-    char path[4200];
-    long long quota = 0, period = 0;
-    snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", group);
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return 0;
-    bool limited = fscanf(file, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0;
-    fclose(file);
-    return limited ? (int)((quota + period - 1) / period) : 0;
-}
-
-/* The least quota of the control groups of this process: its own, and those around it. */
-static int least_quota(void)
-{
-    char group[4096] = "";
-    int least = quota_of("");
-    FILE *file = fopen("/proc/self/cgroup", "r");
-    bool found = file && fscanf(file, "0::%4095[^\n]", group) == 1;
-    if (file)
-        fclose(file);
-    for (char *end = group + strlen(group); found && end; end = strrchr(group, '/')) {
-        *end = '\0';
-        int quota = quota_of(group);
-        if (quota > 0 && (least == 0 || quota < least))
-            least = quota;
-    }
-    return least;
-}
-
 int ra_processors(void)
 {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    int count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
-                                                            : (int)sysconf(_SC_NPROCESSORS_ONLN);
-    int quota = least_quota();
+    int count = ra_system_processors(), quota = ra_system_quota();
     if (quota > 0 && quota < count)
         count = quota;
     return count > 0 ? count : 1;
@@ -89,9 +49,8 @@ static uint64_t hash(uint64_t so_far, const void *bytes, size_t count)
 int64_t ra_processors_key(void)
 {
     char host[256] = "";
-    cpu_set_t set;
-    CPU_ZERO(&set);
+    unsigned char set[128];
     gethostname(host, sizeof host - 1);
-    sched_getaffinity(0, sizeof set, &set);
-    return (int64_t)hash(hash(0xCBF29CE484222325, host, strlen(host)), &set, sizeof set);
+    size_t bytes = ra_system_affinity(set, sizeof set);
+    return (int64_t)hash(hash(0xCBF29CE484222325, host, strlen(host)), set, bytes);
 }

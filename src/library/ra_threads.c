@@ -13,6 +13,7 @@
 #include <string.h>
 #include "ra_clock.h"
 #include "ra_message.h"
+#include "ra_system.h"
 
 /* One message in one direction, while it is under way and after. */
 struct passage {
@@ -206,7 +207,7 @@ static void wait_for_change(struct rank *self, const struct passage *due, bool i
     }
     double until = now + (left < longest ? left : longest);
     struct timespec when = {(time_t)until, (long)(1e9 * (until - (double)(time_t)until))};
-    pthread_cond_timedwait(&self->changed, &self->ring->mutex, &when);
+    ra_system_wait_until(&self->changed, &self->ring->mutex, &when);
 }
 
 static bool wait(void *link, enum ra_message message)
@@ -306,14 +307,8 @@ static struct ring *new_ring(int ranks, size_t bytes)
     struct ring *ring = calloc(1, bytes);
     if (!ring || pthread_mutex_init(&ring->mutex, NULL) != 0)
         return free(ring), NULL;
-
-    /* Timeouts are counted on ra_clock's clock, which nobody sets. */
-    pthread_condattr_t clock;
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    while (ring->ranks < ranks && pthread_cond_init(&ring->rank[ring->ranks].changed, &clock) == 0)
+    while (ring->ranks < ranks && ra_system_condition(&ring->rank[ring->ranks].changed) == 0)
         ring->ranks++;
-    pthread_condattr_destroy(&clock);
     if (ring->ranks == ranks)
         return ring;
     free_ring(ring);

@@ -15,6 +15,7 @@
 #include "ra_checksum.h"
 #include "ra_config_check.h"
 #include "ra_model_config.h"
+#include "ra_system.h"
 
 static const char word[16] = "ringattn model 2";
 
@@ -177,9 +178,7 @@ enum ra_status ra_checkpoint_try(const struct ra_whole *file, const struct ra_mo
     int descriptor = open(file->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     int reason = descriptor < 0 ? errno : 0;
     if (reason == 0)
-        do
-            reason = posix_fallocate(descriptor, 0, bytes);
-        while (reason == EINTR);
+        reason = ra_system_reserve(descriptor, bytes);
     if (descriptor >= 0 && close(descriptor) != 0 && reason == 0)
         reason = errno;
     unlink(file->path);

@@ -4,8 +4,8 @@
  * lock holds was left by a run that was killed, and the next run removes it.
  */
 
-/* For renameat2. */
-#define _GNU_SOURCE
+/* For realpath. */
+#define _XOPEN_SOURCE 700
 
 #include <dirent.h>
 #include <errno.h>
@@ -15,10 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "ra_system.h"
 #include "stage_parts.h"
 
 const char *const stage_result_files[STAGE_RESULTS] = {"o.npy", "lse.npy", "dq.npy", "dk.npy",
@@ -69,7 +68,7 @@ bool stage_resolve(const char *path, char resolved[PATH_MAX])
 int64_t stage_hidden_number(const struct stage *stage)
 {
     int64_t number;
-    if (getrandom(&number, sizeof number, 0) != sizeof number)
+    if (ra_system_random(&number, sizeof number) != 0)
         stage_fail(stage, "the system has no random numbers: %s", strerror(errno));
     return number;
 }
@@ -92,7 +91,7 @@ bool stage_hidden_own(int file)
 {
     /* On a file system that has no locks nobody can take this for a killed run's either. */
     struct stat status;
-    if (flock(file, LOCK_EX | LOCK_NB) != 0)
+    if (ra_system_lock(file) != 0)
         return errno != EWOULDBLOCK;
     return fstat(file, &status) == 0 && status.st_nlink > 0;
 }
@@ -130,7 +129,7 @@ static void remove_folder(int folder, const char *path, const char *home)
     DIR *entries = fdopendir(openat(folder, ".", as_folder));
     for (struct dirent *entry; entries && (entry = readdir(entries));)
         if (!stage_is_result(entry->d_name))
-            renameat2(folder, entry->d_name, to, entry->d_name, RENAME_NOREPLACE);
+            ra_system_rename_new(folder, entry->d_name, to, entry->d_name);
     if (entries)
         closedir(entries);
     if (to >= 0)
@@ -152,7 +151,7 @@ static void clear(const char *path, const char *home)
     int folder = open(path, as_folder);
     int lock =
         folder >= 0 ? openat(folder, stage_result_files[STAGE_O], as_file) : open(path, as_file);
-    bool dead = lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) == 0;
+    bool dead = lock >= 0 && ra_system_lock(lock) == 0;
     if (dead && folder >= 0)
         stage_hidden_remove(folder, path, home);
     else if (dead)

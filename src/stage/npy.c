@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "ra_system.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "numbers go to and from the file as they are: the host must be little-endian");
@@ -335,11 +336,8 @@ static bool write_header(struct npy *file, int64_t bytes)
     header[end - 1] = '\n';
     file->data_offset = end;
 
-    /* posix_fallocate returns its error. A file system that cannot reserve sets the length. */
-    int error;
-    do
-        error = posix_fallocate(file->fd, 0, end + bytes);
-    while (error == EINTR);
+    /* A file system that cannot reserve sets the length. */
+    int error = ra_system_reserve(file->fd, end + bytes);
     if (error == EINVAL || error == EOPNOTSUPP)
         error = ftruncate(file->fd, end + bytes) == 0 ? 0 : errno;
     if (error != 0)

@@ -10,20 +10,17 @@
  * loses its power soon after the run can results be lost, or become zeros.
  */
 
-/* For renameat2. */
-#define _GNU_SOURCE
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include "ra_clock.h"
+#include "ra_system.h"
 #include "stage_parts.h"
 
 static const int as_folder = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
@@ -57,7 +54,7 @@ static int lock_folder(const struct stage *stage)
 
         /* It may have been exchanged before it was locked. Without locks, we go on. */
         struct stat locked, there;
-        bool taken = flock(folder, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+        bool taken = ra_system_lock(folder) != 0 && errno == EWOULDBLOCK;
         if (!taken && fstat(folder, &locked) == 0 && lstat(stage->result, &there) == 0 &&
             same_file(&locked, &there))
             return folder;
@@ -95,7 +92,7 @@ static bool exchange(const struct stage *stage, int folder)
     /* Who may do what with RESULT stays as it was. */
     if (chown(stage->hidden, earlier.st_uid, earlier.st_gid) != 0 ||
         chmod(stage->hidden, earlier.st_mode & 07777) != 0 ||
-        renameat2(AT_FDCWD, stage->hidden, AT_FDCWD, stage->result, RENAME_EXCHANGE) != 0)
+        ra_system_exchange(stage->hidden, stage->result) != 0)
         return false;
     stage_hidden_remove(folder, stage->hidden, stage->result);
     return true;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "ra_checksum.h"
 #include "ra_clock.h"
+#include "ra_system.h"
 #include "stage_parts.h"
 
 /* Fails unless all ranks were given the same flags. argv[0] may differ, the folders may not. */
@@ -205,15 +206,12 @@ struct stage_memory {
 /* How many bytes a rank may have, and what sets that limit. */
 static int64_t memory_limit(const struct stage *stage, const char **limit)
 {
-    int64_t bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), group;
+    int64_t bytes = ra_system_memory(), group = ra_system_memory_quota();
     *limit = "this machine has";
-    FILE *file = fopen("/sys/fs/cgroup/memory.max", "r");
-    if (file && fscanf(file, "%" SCNd64, &group) == 1 && group < bytes) {
+    if (group < bytes) {
         bytes = group;
         *limit = "the control group of this container allows";
     }
-    if (file)
-        fclose(file);
     bytes /= stage->world.ranks_here;
 
     struct rlimit addresses;

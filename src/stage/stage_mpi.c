@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 #include "ra_clock.h"
+#include "ra_system.h"
 
 /* The functions of a world have no argument for what they know: so it is static. */
 static struct {
@@ -195,9 +195,8 @@ static void follow(void)
 /* What this rank has printed must be out of its pipe before MPI is aborted: mpirun may then read no more. */
 static void drain(double patience)
 {
-    int left = 0;
     for (double began = ra_seconds();
-         ioctl(STDERR_FILENO, FIONREAD, &left) == 0 && left > 0 && ra_seconds() - began < patience;)
+         ra_system_unread(STDERR_FILENO) > 0 && ra_seconds() - began < patience;)
         sched_yield();
 }
 
