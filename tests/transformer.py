@@ -92,12 +92,13 @@ class Test:
 
     def command(self, ranks, *words):
         """The command line of a run by itself. One rank does without mpirun, whose end takes seconds; but
-        then those that run at the same time must not share Open MPI's folder."""
+        then those that run at the same time must not share Open MPI's folder. It has no memory in common with
+        others, for which Open MPI 5 would make a file of 16 MB."""
         words = [self.program, *map(str, words)]
         if ranks > 1:
             return jobs.mpirun(ranks, *words)
         folder = tempfile.mkdtemp(dir=self.folder)
-        return ["env", "OMPI_MCA_ess_singleton_isolated=1", "OMP_WAIT_POLICY=passive",
+        return ["env", "OMPI_MCA_ess_singleton_isolated=1", "OMPI_MCA_btl=self", "OMP_WAIT_POLICY=passive",
                 f"OMPI_MCA_orte_tmpdir_base={os.path.abspath(folder)}", *words]
 
 
@@ -734,7 +735,8 @@ def trouble(test):
     failures = test.run_batches([(1, ["train", *SMALL[:-6], "--steps", 0, data, tiny])])
     test.verdict("a model to decode", list(failures.values()))
     train = ["train", *SMALL[:-6], "--steps", 10**6, "--save-every", 5, "--timeout", 2]
-    generate = ["generate", "--prompt", "the", "--count", 10**5, "--timeout", 2]
+    # Open MPI 5 shows words when their line ends, and what has none before an error's first.
+    generate = ["generate", "--prompt", "the\n", "--count", 10**5, "--timeout", 2]
     cases = [(name, words, number, rank) for name, words in (
         ("ring", train), ("sets", [*train, "--ring-size", 1]), ("gathered", [*train, "--gather"]),
         ("decoding", generate)) for number, rank in ((signal.SIGKILL, 1), (signal.SIGSTOP, 2),
@@ -754,8 +756,7 @@ def trouble(test):
         code, errors = job.process.returncode, job.said("err")
         if code != (1 if number == signal.SIGSTOP else 137):
             complaints.append(f"exit status {code}: {errors[:300]}")
-        if number == signal.SIGSTOP and not re.search(r"^10-transformer: .*waited .*2 s for", errors,
-                                                      re.M):
+        if number == signal.SIGSTOP and not re.search(r"10-transformer: .*waited .*2 s for", errors):
             complaints.append(f"says {errors[:300]}")
         if number == signal.SIGSTOP and name.split(",")[0] in ("sets", "gathered", "decoding") and not re.search(
                 rf"waited .*\branks? .*\b{rank}\b", errors):
