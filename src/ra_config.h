@@ -90,6 +90,9 @@ struct ra_config {
     enum ra_tile_kind tile; /* [RA_VECTOR_TILE] */
     int threads; /* of this rank, at most [0: OMP_NUM_THREADS, or else its fair share of the processors
                   * of its machine, at most what omp_set_num_threads allows] */
+
+    /* Memory. */
+    bool caller_workspace; /* calls compute in that of ra_plan_set_workspace [false] */
 };
 
 #define RA_SAME (-1)
@@ -100,7 +103,7 @@ struct ra_config {
     {                                                                                            \
         sizeof(struct ra_config), 1, 0, RA_SAME, 1, RA_SAME, 0, RA_FLOAT32, false, false, false, \
             false, RA_NO_LOOKBACK, RA_GROUPED, RA_DEFAULT_SCALE, 0, RA_CONTIGUOUS, 0, 0, 0, 0,   \
-            600, NULL, NULL, NULL, RA_ANY_TRANSPORT, false, 1, RA_VECTOR_TILE, 0                 \
+            600, NULL, NULL, NULL, RA_ANY_TRANSPORT, false, 1, RA_VECTOR_TILE, 0, false          \
     }
 
 #endif

@@ -69,6 +69,7 @@ const struct ra_option ra_options[RA_OPTIONS] = {
     {FIELD(key_heads), .kind = RA_OPTION_WHOLE, RANGE(1, MOST), .unset = "RA_SAME"},
     {FIELD(dim), .kind = RA_OPTION_WHOLE, RANGE(1, MOST)},
     {FIELD(has_mask), .kind = RA_OPTION_FLAG},
+    {FIELD(caller_workspace), .kind = RA_OPTION_FLAG},
 
     {FLAG("help"), FROM(1, ALL), .help = "show this text; -h does, too"},
     {FLAG("version"), FROM(1, ALL), .help = "show the version"},

@@ -523,6 +523,23 @@ static bool begin_plan(const struct problem *p, struct ra_plan **plan, int rank)
     return is_well(make_plan(p, plan, &p->config, rank, error), error, rank);
 }
 
+/* Lends a plan that wants it a workspace, full of NaN. NULL: it has its own. */
+static void *lend_workspace(const struct problem *p, struct ra_plan *plan)
+{
+    void *block = NULL;
+    int64_t bytes = ra_plan_workspace_bytes(plan);
+    if (!p->config.caller_workspace)
+        return NULL;
+    CUDA(__real_cudaMalloc(&block, (size_t)bytes));
+    CUDA(cudaMemset(block, 0xFF, (size_t)bytes));
+    CUDA(cudaDeviceSynchronize());
+    if (ra_plan_set_workspace(plan, (char *)block + 64, bytes) != RA_INVALID ||
+        ra_plan_set_workspace(plan, block, bytes - 1) != RA_INVALID)
+        WRONG("a wrong workspace will do");
+    is_well(ra_plan_set_workspace(plan, block, bytes), ra_plan_error(plan), ra_plan_rank(plan));
+    return block;
+}
+
 /* Does the plan say by which transport messages pass, and why that one? */
 static void check_transport(const struct problem *p, struct ra_plan *plan, int rank)
 {
@@ -620,6 +637,7 @@ static void compute(void *context, int rank)
     check_kernels(p, plan, rank);
     if (p->hops > 0 && ra_plan_hops(plan) != p->hops)
         WRONG("rank %d: %d hops, not %d", rank, ra_plan_hops(plan), p->hops);
+    void *workspace = lend_workspace(p, plan);
 
     /* Each round has arrays of its own, so that no result is lost, and one of two streams, so that
      * two calls of this plan are under way. */
@@ -644,6 +662,7 @@ static void compute(void *context, int rank)
     }
     free(sets);
     ra_plan_destroy(plan);
+    CUDA(__real_cudaFree(workspace));
 }
 
 /* Runs a problem on its ring. */
@@ -685,6 +704,7 @@ static void test_layouts(void)
             for (int ranks = 1; ranks <= 4; ranks++) {
                 struct problem p = usual(ranks, type);
                 p.config.layout = layout;
+                p.config.caller_workspace = (type + layout + ranks) % 2;
                 run(&p);
                 verdict("%s, %s, %d ranks", type_names[type], layout_names[layout], ranks);
             }
@@ -1208,6 +1228,7 @@ static void check_memory(void *context, int rank)
               said, taken);
     check_transport(p, plan, rank);
     check_kernels(p, plan, rank);
+    void *workspace = lend_workspace(p, plan);
     struct set set;
     make_set(p, plan, &set, 1);
     synchronize(p);
@@ -1219,6 +1240,7 @@ static void check_memory(void *context, int rank)
     synchronize(p);
     free_set(&set);
     ra_plan_destroy(plan);
+    CUDA(__real_cudaFree(workspace));
 }
 
 /* A plan to look at says how much rank 0 of the last run had. */
@@ -1243,6 +1265,7 @@ static void test_memory(void)
             p.config.transport = transport;
             p.config.has_mask = true;
             p.config.deterministic = ranks == 2;
+            p.config.caller_workspace = transport % 2;
             begin_problem(&p);
             run_ranks(&p, check_memory);
             end_problem(&p);

@@ -648,6 +648,20 @@ static bool check_traffic(struct ra_plan *plan, struct thread_ring *ring, bool b
     return true;
 }
 
+/* Lends a plan that takes no workspace of its own a block for it, as large as it must be, and full of NaN.
+ * Any other plan refuses it. */
+static void *lend_workspace(struct ra_plan *plan, const struct ra_config *config, char *trouble)
+{
+    int64_t bytes = ra_plan_workspace_bytes(plan);
+    void *block = __real_aligned_alloc(64, (size_t)bytes);
+    memset(block, 0xFF, (size_t)bytes);
+    enum ra_status status = ra_plan_set_workspace(plan, block, bytes);
+    if (status != (config->caller_workspace ? RA_OK : RA_INVALID))
+        snprintf(trouble, TEXT, "workspace of %" PRId64 " bytes: %s: %s", bytes,
+                 ra_status_text(status), ra_plan_error(plan));
+    return block;
+}
+
 /* One rank's part: no assertions here, since libcheck's are for one thread. */
 static void run_rank(void *context, int rank)
 {
@@ -659,9 +673,13 @@ static void run_rank(void *context, int rank)
         return;
     struct shard x;
     fill_shard(p, &x, run->order, plan);
-    bool right = check_positions(p, plan, RA_QUERY_SIDE, x.positions[RA_QUERY_SIDE], trouble) &&
+    void *workspace = lend_workspace(plan, &p->config, trouble);
+    bool right = !trouble[0] &&
+                 check_positions(p, plan, RA_QUERY_SIDE, x.positions[RA_QUERY_SIDE], trouble) &&
                  check_positions(p, plan, RA_KEY_SIDE, x.positions[RA_KEY_SIDE], trouble);
     for (int backward = 0; right && backward < (p->config.forward_only ? 1 : 2); backward++) {
+        /* Between calls the workspace is anybody's: first it is NaN, then huge. */
+        memset(workspace, backward ? 0x7F : 0xFF, (size_t)ra_plan_workspace_bytes(plan));
         enum ra_status status = (backward ? ra_backward : ra_forward)(plan, &x.arrays);
         right = status == RA_OK;
         if (!right)
@@ -673,6 +691,7 @@ static void run_rank(void *context, int rank)
         collect(p, &x, run->got);
     clear_shard(&x);
     ra_plan_destroy(plan);
+    free(workspace);
 }
 
 static struct run new_run(const struct problem *p, enum order order)
@@ -803,6 +822,7 @@ static struct problem random_problem(uint64_t *state, int64_t N, int64_t M)
     c->tile_keys = ONE_OF(state, tiles);
     c->tile = random_below(state, 4) ? RA_VECTOR_TILE : RA_PLAIN_TILE;
     c->threads = (int)random_below(state, 4);
+    c->caller_workspace = p.seed % 3 == 0;
     c->layout = (enum ra_layout_kind)random_below(state, 3);
     if (c->layout == RA_STRIPED && random_below(state, 2))
         c->bucket = 1 + random_below(state, 9) + N / 20;
@@ -2183,6 +2203,7 @@ static const struct wrong_field {
      "RA_ANY_TRANSPORT, RA_PEER_COPIES, RA_DEVICE_LINK or RA_HOST_LINK"},
     {FIELD(transport), INT, -1, "-1", "RA_HOST_LINK"},
     {FIELD(deterministic), BYTE, 2, "2", "true or false"},
+    {FIELD(caller_workspace), BYTE, 2, "2", "true or false"},
     {FIELD(timeout), REAL, -1, "-1", "seconds"},
     {FIELD(timeout), REAL, NAN, "nan", "seconds"},
 };
@@ -2388,6 +2409,7 @@ START_TEST(config_by_name)
     SETS(deterministic, true);
     SETS(tile, RA_PLAIN_TILE);
     SETS(threads, 2);
+    SETS(caller_workspace, true);
     SETS(causal, false);
 
     REFUSES(&made.config, "quries", 3, "config.quries");
@@ -3191,6 +3213,7 @@ static const struct {
     {FIELD(timeout), REAL, {60, 61}, {0}},
     {FIELD(transport), INT, {RA_ANY_TRANSPORT, RA_HOST_LINK}, {"RA_ANY_TRANSPORT", "RA_HOST_LINK"}},
     {FIELD(deterministic), BYTE, {0, 1}, {"false", "true"}},
+    {FIELD(caller_workspace), BYTE, {0, 1}, {"false", "true"}},
 };
 
 /* One rank has another value of one field: all are told which field, and which ranks have what. */
@@ -3556,7 +3579,7 @@ struct scene {
     const struct problem *p;
     struct thread_ring *ring;
     int culprit;
-    bool absent;   /* the culprit does not call; else it calls without q */
+    bool absent; /* the culprit does not call; else it calls without q, or without its workspace */
     bool backward; /* it does so in the backward */
     pthread_barrier_t barrier;
     struct {
@@ -3576,6 +3599,7 @@ static void play(void *context, int rank)
     struct shard x;
     fill_shard(p, &x, ROWS_FIRST, plan);
     struct block *o = &x.blocks[O];
+    void *workspace = lend_workspace(plan, &p->config, trouble);
 
     /* A rank that refuses before the others have their plans leaves them without. */
     pthread_barrier_wait(&scene->barrier);
@@ -3585,7 +3609,7 @@ static void play(void *context, int rank)
         if (call == 2)
             memset(o->data, 0xAB, (size_t)o->bytes);
         double start = ra_seconds();
-        if (wrong)
+        if (wrong && (!p->config.caller_workspace || ra_plan_set_workspace(plan, NULL, 0) != RA_OK))
             arrays.q.data = NULL;
         if (!(scene->absent && wrong))
             scene->rank[rank].status[call] = (call == 1 ? ra_backward : ra_forward)(plan, &arrays);
@@ -3599,6 +3623,7 @@ static void play(void *context, int rank)
         scene->rank[rank].wrote_on = scene->rank[rank].wrote_on || o->data[i] != 0xAB;
     clear_shard(&x);
     ra_plan_destroy(plan);
+    free(workspace);
 }
 
 static void play_scene(struct scene *scene, double timeout, enum thread_delivery delivery)
@@ -3612,7 +3637,7 @@ static void play_scene(struct scene *scene, double timeout, enum thread_delivery
     thread_ring_close(scene->ring);
 }
 
-/* One rank's array is wrong: every rank that needs another one gets its words, at once; one that
+/* One rank's array is wrong, or it has no workspace: every rank that needs another one gets its words, at once; one that
  * needs nobody, at the latest in its next call. */
 START_TEST(one_rank_refuses)
 {
@@ -3623,13 +3648,16 @@ START_TEST(one_rank_refuses)
         p.config.causal = rule == CAUSAL;
         p.config.layout = rule == CAUSAL ? RA_STRIPED : RA_CONTIGUOUS;
         p.config.local_keys = rule == LOCAL_KEYS;
+        p.config.caller_workspace = i % 5 == 0;
         prepare(&p);
         struct scene scene = {.p = &p, .culprit = culprit, .backward = backward};
         play_scene(&scene, 60, i / (8 * RULES) ? THREAD_LATE : THREAD_EARLY);
         const char *text = scene.rank[culprit].text[backward];
         char rank_text[32];
         snprintf(rank_text, sizeof rank_text, "rank %d", culprit);
-        ck_assert_msg(strstr(text, rank_text) && strstr(text, "arrays.q"), "%s", text);
+        ck_assert_msg(strstr(text, rank_text) &&
+                          strstr(text, p.config.caller_workspace ? "no workspace" : "arrays.q"),
+                      "%s", text);
         ck_assert_int_eq(scene.rank[culprit].status[backward], RA_INVALID);
         ck_assert(!scene.rank[culprit].wrote_on);
         for (int rank = 0; rank < 4; rank++) {
@@ -4051,11 +4079,174 @@ START_TEST(gradients_in_place)
 
         int64_t saved = 2 * p.truth.B * ra_plan_rows(larger, RA_KEY_SIDE) * p.truth.G * p.truth.D;
         saved = p.config.type == RA_FLOAT32 ? (4 * saved + 63) / 64 * 64 : 0;
-        ck_assert_int_eq(ra_plan_bytes(larger) - ra_plan_bytes(in_place), saved);
+        saved = ra_plan_workspace_bytes(larger) - ra_plan_workspace_bytes(in_place) - saved;
+        ck_assert_int_eq(saved, 0);
         ra_plan_destroy(in_place);
         ra_plan_destroy(larger);
         clear(&p);
     }
+}
+END_TEST
+
+/* Plans that take turns with one block, and with a caller who writes to all of it, compute what plans with
+ * memory of their own do; and hold little themselves. */
+START_TEST(workspace_of_two)
+{
+    struct problem p[] = {{.config = shape(2, 130, 97, 4, 2, 33), .seed = 1},
+                          {.config = shape(1, 70, 150, 2, 2, 8), .masking = RANDOM_MASK}};
+    struct ra_plan *plans[2];
+    struct shard x[2];
+    int64_t bytes[2], most;
+    p[0].config.causal = true;
+    p[1].config.type = RA_FLOAT16;
+    for (int i = 0; i < 2; i++) {
+        p[i].config.threads = 1 + _i;
+        p[i].config.caller_workspace = true;
+        prepare(&p[i]);
+        plans[i] = plan_for(&p[i].config);
+        fill_shard(&p[i], &x[i], GAPS, plans[i]);
+        bytes[i] = ra_plan_workspace_bytes(plans[i]);
+        ck_assert_int_lt(ra_plan_bytes(plans[i]), 4096);
+        char text[4096], words[64];
+        snprintf(words, sizeof words, "%" PRId64 " of the caller's workspace\n", bytes[i]);
+        ra_plan_describe(plans[i], 0, text, sizeof text);
+        ck_assert_ptr_nonnull(strstr(text, words));
+    }
+    most = bytes[0] > bytes[1] ? bytes[0] : bytes[1];
+    void *block = __real_aligned_alloc(64, (size_t)most);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(ra_plan_set_workspace(plans[i], block, most), RA_OK);
+    for (int call = 0; call < 4; call++) {
+        int i = call % 3 > 0; /* forward of 0 and 1, backward of 1 and 0 */
+        if (call % 2 == 0)
+            memset(block, 0xFF, (size_t)most);
+        ck_assert_int_eq((call < 2 ? ra_forward : ra_backward)(plans[i], &x[i].arrays), RA_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        struct run lent = run_of(&p[i], &x[i]);
+        p[i].config.caller_workspace = false;
+        struct run own = run_as(&p[i], GAPS, THREAD_LATE);
+        same_bits(&p[i], &lent, &own);
+        judge_run(&p[i], &lent);
+        clear_run(&lent);
+        clear_run(&own);
+        clear_shard(&x[i]);
+        clear(&p[i]);
+        ra_plan_destroy(plans[i]);
+    }
+    free(block);
+}
+END_TEST
+
+/* Two plans that would compute in one block at the same time. */
+struct lending {
+    struct ra_plan *second;
+    const struct ra_arrays *arrays;
+    int refused, seen;
+};
+
+static void call_second(void *context, const struct ra_event *event)
+{
+    struct lending *lending = context;
+    (void)event;
+    lending->seen++;
+    lending->refused += ra_forward(lending->second, lending->arrays) == RA_INVALID &&
+                        strstr(ra_plan_error(lending->second), "in use") != NULL;
+}
+
+/* While a call computes in a block, that of another plan is refused and writes nothing; afterwards it is
+ * not. */
+START_TEST(workspace_in_use)
+{
+    struct problem p = {.config = shape(1, 20, 20, 2, 1, 4)};
+    prepare(&p);
+    p.config.caller_workspace = true;
+    struct lending lending = {.second = plan_for(&p.config)};
+    p.config.observe = call_second;
+    p.config.observer = &lending;
+    struct ra_plan *first = plan_for(&p.config);
+    struct shard x, y;
+    fill_shard(&p, &x, ROWS_FIRST, first);
+    fill_shard(&p, &y, ROWS_FIRST, lending.second);
+    lending.arrays = &y.arrays;
+    int64_t bytes = ra_plan_workspace_bytes(first);
+    void *block = __real_aligned_alloc(64, (size_t)bytes);
+    ck_assert_int_eq(ra_plan_set_workspace(first, block, bytes), RA_OK);
+    ck_assert_int_eq(ra_plan_set_workspace(lending.second, block, bytes), RA_OK);
+    ck_assert_int_eq(ra_forward(first, &x.arrays), RA_OK);
+    ck_assert_int_eq(ra_backward(first, &x.arrays), RA_OK);
+    ck_assert(lending.seen > 0 && lending.refused == lending.seen);
+    ck_assert(memcmp(y.blocks[O].data, y.blocks[O].before, (size_t)y.blocks[O].bytes) == 0);
+    ck_assert_int_eq(ra_forward(lending.second, &y.arrays), RA_OK);
+    ck_assert_int_eq(ra_backward(lending.second, &y.arrays), RA_OK);
+    struct run one = run_of(&p, &x), two = run_of(&p, &y);
+    judge_run(&p, &one);
+    same_bits(&p, &one, &two);
+    clear_run(&one);
+    clear_run(&two);
+    ra_plan_destroy(first);
+    ra_plan_destroy(lending.second);
+    clear_shard(&x);
+    clear_shard(&y);
+    clear(&p);
+    free(block);
+}
+END_TEST
+
+/* What is no workspace for a plan changes nothing. */
+START_TEST(wrong_workspaces)
+{
+    struct problem p = {.config = shape(1, 9, 9, 2, 1, 4)};
+    prepare(&p);
+    struct ra_plan *own = plan_for(&p.config);
+    p.config.caller_workspace = true;
+    struct ra_plan *plan = plan_for(&p.config);
+    int64_t bytes = ra_plan_workspace_bytes(plan);
+    char *block = __real_aligned_alloc(64, (size_t)bytes + 64), words[64];
+    struct shard x;
+    fill_shard(&p, &x, ROWS_FIRST, plan);
+#define REFUSES(plan, call, words)                                                    \
+    do {                                                                              \
+        ck_assert_int_eq(call, RA_INVALID);                                           \
+        ck_assert_msg(strstr(ra_plan_error(plan), words), "%s", ra_plan_error(plan)); \
+    } while (0)
+    snprintf(words, sizeof words, "%" PRId64 " bytes", bytes);
+    REFUSES(plan, ra_forward(plan, &x.arrays), words);
+    REFUSES(plan, ra_forward(plan, &x.arrays), "no workspace");
+    snprintf(words, sizeof words, "a workspace of %" PRId64, bytes);
+    REFUSES(plan, ra_plan_set_workspace(plan, block, bytes - 1), words);
+    REFUSES(plan, ra_plan_set_workspace(plan, block + 32, bytes), "64 divides");
+    REFUSES(plan, ra_forward(plan, &x.arrays), "no workspace");
+    REFUSES(own, ra_plan_set_workspace(own, block, bytes), "config.caller_workspace = true");
+    ck_assert_int_eq(ra_forward(own, &x.arrays), RA_OK);
+    ck_assert_int_eq(ra_plan_set_workspace(NULL, block, bytes), RA_INVALID);
+    ck_assert_int_eq(ra_plan_workspace_bytes(NULL), 0);
+
+    /* What is good stays when something else is refused, until it is taken back. */
+    ck_assert_int_eq(ra_plan_set_workspace(plan, block, bytes), RA_OK);
+    REFUSES(plan, ra_plan_set_workspace(plan, block, 0), "bytes = 0");
+    ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
+    struct ra_arrays inside = x.arrays;
+    inside.q.data = block + bytes - 4;
+    REFUSES(plan, ra_forward(plan, &inside), "arrays.q.data is in the workspace");
+    ck_assert_int_eq(ra_plan_set_workspace(plan, NULL, 0), RA_OK);
+    REFUSES(plan, ra_forward(plan, &x.arrays), "no workspace");
+
+    p.config.ring_size = 2;
+    struct ra_plan *look = plan_for(&p.config);
+    ck_assert_int_gt(ra_plan_workspace_bytes(look), 0);
+    REFUSES(look, ra_plan_set_workspace(look, block, 1 << 20), "look at");
+    struct ra_backend elsewhere = ra_host;
+    elsewhere.use_workspace = NULL;
+    p.config.device = &elsewhere;
+    refused(&p.config, "config.caller_workspace", "true", "its own memory");
+#undef REFUSES
+    ra_plan_destroy(look);
+    ra_plan_destroy(plan);
+    ra_plan_destroy(own);
+    clear_shard(&x);
+    clear(&p);
+    free(block);
 }
 END_TEST
 
@@ -4524,6 +4715,9 @@ int main(void)
     tcase_add_test(cases, memory_of_a_plan);
     tcase_add_test(cases, memory_of_large_plans);
     tcase_add_loop_test(cases, gradients_in_place, 0, 3);
+    tcase_add_loop_test(cases, workspace_of_two, 0, 2);
+    tcase_add_test(cases, workspace_in_use);
+    tcase_add_test(cases, wrong_workspaces);
     tcase_add_loop_test(cases, memory_of_calls, 0, 4);
     tcase_add_test(cases, memory_in_use);
     cases = add_cases(suite, "others");

@@ -78,12 +78,15 @@ struct ra_cuda {
     char why[200]; /* not a better transport */
     bool connected;
 
-    /* Memory of the device, one allocation. The messages are those of plan->ring; but this rank's share of the
+    /* Memory of the device, one allocation: first what is kept from call to call and what other ranks write to,
+     * then the workspace, unless that is the caller's. The messages are those of plan->ring; but this rank's share of the
      * gradients of its own keys stays in gradients[0], and what the others add comes `home` to a place of its own: in a
      * ring of two steps to gradients[3], which nothing else needs there. */
     char *memory;
     float *home;
     int64_t device_bytes;
+
+    /* In the workspace. */
     float *wide;              /* (B, n, H, D): the carry's o, and in the backward dq */
     float *max, *sum, *delta; /* (B, H, n) */
 
@@ -92,6 +95,8 @@ struct ra_cuda {
     float *wide_lost, *sum_lost, *share_lost;
     void *q, *k, *v, *rows, *lse; /* of ra_cuda_order.c, else NULL; rows: o or d_out */
     bool *mask;
+
+    /* Kept from call to call. */
     int *semaphores;
     int *table; /* RA_SIGNALS and one more */
     int *flags; /* signals that this rank waits for: by kind of message, message or room, step */

@@ -41,12 +41,18 @@ static bool loses(const struct ra_plan *plan, int64_t rows)
     return type == RA_FLOAT32 && rows / PLAIN_SUMS > ra_kernel_most_keys(type);
 }
 
-/* Gives everything that a rank has on its device a place there; returns how much that is. */
-static int64_t lay_out(const struct ra_plan *plan, int rank, struct ra_cuda *cuda, char *start,
-                       void *keys[3], float *gradients[4])
+/* How much memory of the device a rank needs for itself, and as workspace. */
+struct room {
+    int64_t own, workspace;
+};
+
+/* Gives everything that a rank has on its device a place there: what is kept from call to call, or written
+ * by other ranks, behind `start`, all else in the workspace. Returns how much that is. */
+static struct room lay_out(const struct ra_plan *plan, int rank, struct ra_cuda *cuda, char *start,
+                           char *workspace, void *keys[3], float *gradients[4])
 {
     const struct ra_config *c = &plan->config;
-    struct ra_arena arena = {start, LINE, 0};
+    struct ra_arena own = {start, LINE, 0}, arena = {workspace, LINE, 0};
     int64_t n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank), semaphores;
     int64_t row_bytes = c->batch * n * c->heads * (int64_t)sizeof(float);
     bool backward = !c->forward_only, several = plan->ring.schedule.count > 1, carries;
@@ -73,29 +79,51 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, struct ra_cuda *cud
     cuda->k = ordered ? ra_arena_take(&arena, key_bytes) : NULL;
     cuda->v = ordered ? ra_arena_take(&arena, key_bytes) : NULL;
     cuda->lse = ordered ? ra_arena_take(&arena, row_bytes) : NULL;
-    cuda->semaphores = ra_arena_take(&arena, semaphores * (int64_t)sizeof *cuda->semaphores);
+    cuda->semaphores = ra_arena_take(&own, semaphores * (int64_t)sizeof *cuda->semaphores);
     cuda->mask = ra_arena_take(&arena, c->has_mask ? c->batch * plan->ring.rows[rank] : 0);
-    ra_plan_place_messages(plan, rank, &arena, keys, gradients);
+
+    /* Other ranks may write to a message before a call begins here. */
+    ra_plan_place_messages(plan, rank, several ? &own : &arena, keys, gradients);
 
     /* In a ring of two steps no sums come that go on: their place is free. */
     bool comes_home = backward && plan->ring.schedule.last[rank] > 0;
     int64_t home_bytes = comes_home ? plan->ring.rows[rank] * plan->ring.gradient_bytes : 0;
-    cuda->home = plan->ring.schedule.count == 2 ? gradients[3] : ra_arena_take(&arena, home_bytes);
-    cuda->table = ra_arena_take(&arena, several ? (RA_SIGNALS + 1) * sizeof *cuda->table : 0);
-    cuda->flags = ra_arena_take(
-        &arena, several ? ra_cuda_flag_count(plan) * (int64_t)sizeof *cuda->flags : 0);
+    cuda->home = plan->ring.schedule.count == 2 ? gradients[3] : ra_arena_take(&own, home_bytes);
+    cuda->table = ra_arena_take(&own, several ? (RA_SIGNALS + 1) * sizeof *cuda->table : 0);
+    cuda->flags =
+        ra_arena_take(&own, several ? ra_cuda_flag_count(plan) * (int64_t)sizeof *cuda->flags : 0);
 
-    /* cudaMalloc of 0 bytes would return NULL. */
-    int64_t used = arena.used > 0 ? arena.used : LINE;
-    return several ? (used + PAGE - 1) / PAGE * PAGE : used;
+    /* Memory of 0 bytes would have no address. */
+    return (struct room){own.used, ra_most(arena.used, LINE)};
 }
 
-static int64_t device_bytes_of(const struct ra_plan *plan, int rank)
+static struct room room_of(const struct ra_plan *plan, int rank)
 {
     struct ra_cuda other;
     void *keys[3];
     float *gradients[4];
-    return lay_out(plan, rank, &other, NULL, keys, gradients);
+    return lay_out(plan, rank, &other, NULL, NULL, keys, gradients);
+}
+
+static int64_t workspace_bytes_of(const struct ra_plan *plan, int rank)
+{
+    return room_of(plan, rank).workspace;
+}
+
+/* Memory of the device that is the plan's. */
+static int64_t device_bytes_of(const struct ra_plan *plan, int rank)
+{
+    struct room room = room_of(plan, rank);
+    int64_t used = room.own + (plan->config.caller_workspace ? 0 : room.workspace);
+    used = ra_most(used, LINE);
+    return plan->ring.schedule.count > 1 ? (used + PAGE - 1) / PAGE * PAGE : used;
+}
+
+static void use_workspace(struct ra_plan *plan, char *workspace)
+{
+    struct ra_cuda *cuda = plan->own;
+    lay_out(plan, plan->link.rank, cuda, cuda->memory, workspace, plan->ring.keys,
+            plan->ring.gradients);
 }
 
 int64_t ra_cuda_timer_count(const struct ra_plan *plan)
@@ -218,7 +246,7 @@ static void release(struct ra_plan *plan, bool unused)
 
 /* Memory that CUDA does not know is the host's. Most devices do not reach that, and an access to it
  * would end all that this process has on the device. */
-static enum ra_status check_address(const struct ra_plan *plan, const char *array,
+static enum ra_status check_address(const struct ra_plan *plan, const char *name,
                                     const void *address, char *error)
 {
     struct cudaPointerAttributes attributes;
@@ -226,11 +254,9 @@ static enum ra_status check_address(const struct ra_plan *plan, const char *arra
         cudaPointerGetAttributes(&attributes, address) != cudaSuccess ||
         attributes.type != cudaMemoryTypeUnregistered)
         return RA_OK;
-    return ra_refuse(
-        error,
-        "arrays.%s.data is memory of the host: give memory of device %d, as cudaMalloc "
-        "does",
-        array, ra_cuda_of(plan)->device);
+    return ra_refuse(error,
+                     "%s is memory of the host: give memory of device %d, as cudaMalloc does", name,
+                     ra_cuda_of(plan)->device);
 }
 
 /* ---- The beginning of a plan. */
@@ -300,7 +326,8 @@ static enum ra_status take_device(struct ra_plan *plan, char *error)
                   cuda->device_bytes, cuda->device, cudaGetErrorString(cuda->code));
         return RA_OUT_OF_MEMORY;
     }
-    lay_out(plan, plan->link.rank, cuda, cuda->memory, plan->ring.keys, plan->ring.gradients);
+    bool lent = plan->config.caller_workspace;
+    use_workspace(plan, lent ? NULL : cuda->memory + room_of(plan, plan->link.rank).own);
 
     /* Semaphores begin at 0. */
     RA_DO(plan, cudaMemset(cuda->memory, 0, (size_t)cuda->device_bytes));
@@ -353,6 +380,9 @@ static const struct ra_backend backend = {.place = "a GPU",
                                           .create = create,
                                           .connect = ra_cuda_connect,
                                           .bytes = bytes_of,
+                                          .workspace_bytes = workspace_bytes_of,
+                                          .use_workspace = use_workspace,
+                                          .line = LINE,
                                           .describe = describe,
                                           .forward = ra_cuda_forward_on,
                                           .backward = ra_cuda_backward_on,

@@ -4,6 +4,7 @@
  */
 #include "ra_arrays.h"
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include "ra_config_check.h"
 
@@ -129,8 +130,14 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
                          " rows, %" PRId64 " heads of %" PRId64,
                          want->name, counts[0], counts[1], counts[2], width);
     const struct ra_backend *backend = plan->backend;
-    if (backend->check_address && backend->check_address(plan, want->name, t->data, error) != RA_OK)
+    char name[32];
+    snprintf(name, sizeof name, "arrays.%s.data", want->name);
+    if (backend->check_address && backend->check_address(plan, name, t->data, error) != RA_OK)
         return RA_INVALID;
+    const char *first = t->data, *workspace = plan->workspace;
+    if (workspace && first >= workspace && first < workspace + plan->workspace_bytes)
+        return ra_refuse(error, "%s is in the workspace of the plan: give it memory of its own",
+                         name);
 
     /* The type: the one that was planned for; float32 is always at hand, but not what travels, and
      * on a device not what is multiplied, either. */
@@ -224,6 +231,11 @@ enum ra_status ra_arrays_read(struct ra_plan *plan, struct ra_arrays *arrays,
             "can leave ring_size at 0, or give ra_plan_create a link",
             plan->link.size);
     enum ra_status status = copy(arrays, given, text);
+    if (status == RA_OK && plan->config.caller_workspace && !plan->workspace)
+        status = ra_refuse(text,
+                           "the plan has no workspace: config.caller_workspace is true, so give "
+                           "ra_plan_set_workspace %" PRId64 " bytes",
+                           ra_plan_workspace_bytes(plan));
     if (status == RA_OK && backward && plan->config.forward_only)
         status = ra_refuse(text, "ra_backward: the plan has config.forward_only = true");
 

@@ -176,7 +176,11 @@ int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size
     say(&page, "\n%d of %d hops", plan->ring.schedule.count, P);
     if (plan->ring.schedule.count < P && !plan->config.local_keys)
         say(&page, ": at the others nobody sees anything");
-    say(&page, "; %" PRId64 " bytes of memory in the plan\n", ra_plan_bytes_of(plan, rank));
+    say(&page, "; %" PRId64 " bytes of memory in the plan", ra_plan_bytes_of(plan, rank));
+    if (plan->config.caller_workspace)
+        say(&page, ", %" PRId64 " of the caller's workspace",
+            plan->backend->workspace_bytes(plan, rank));
+    say(&page, "\n");
     char lines[1024];
     if (plan->backend->describe && plan->backend->describe(plan, rank, lines, sizeof lines) > 0)
         say(&page, "%s", lines);

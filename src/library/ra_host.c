@@ -35,9 +35,9 @@ static int threads_of(const struct ra_plan *plan, int rank)
     return ra_processors_threads(c->threads, plan->link.sharing, pieces);
 }
 
-/* Gives every part of a rank its place in memory; returns how much that is. */
-static int64_t lay_out(const struct ra_plan *plan, int rank, struct ra_host *host, char *start,
-                       void *keys[3], float *gradients[4])
+/* Gives every part of a rank's workspace its place; returns how much that is. */
+static int64_t lay_out(const struct ra_plan *plan, int rank, int threads, struct ra_host *host,
+                       char *start, void *keys[3], float *gradients[4])
 {
     const struct ra_config *c = &plan->config;
     struct ra_arena arena = {start, LINE, 0};
@@ -48,7 +48,7 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, struct ra_host *hos
         plan->ring.schedule.count > 1 ? ra_layout_most_rows(plan->layouts[RA_KEY_SIDE]) : m;
     bool narrow = c->type != RA_FLOAT32, backward = !c->forward_only;
 
-    ra_arena_take(&arena, sizeof *host);
+    host->in_use = ra_arena_take(&arena, c->caller_workspace ? sizeof *host->in_use : 0);
     host->wide = narrow ? ra_arena_take(&arena, query_bytes) : NULL;
     host->max = ra_arena_take(&arena, row_bytes);
     host->sum = ra_arena_take(&arena, 2 * row_bytes);
@@ -68,19 +68,66 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, struct ra_host *hos
             host->blocks[side] =
                 ra_arena_take(&arena, blocks * (int64_t)sizeof(struct ra_host_block));
     }
-    host->threads = threads_of(plan, rank);
     host->room = ra_host_room(c, smaller(chunks[0], n), smaller(chunks[1], visitors));
     host->room = (host->room + LINE - 1) / LINE * LINE;
-    host->rooms = ra_arena_take(&arena, host->threads * host->room * (int64_t)sizeof(float));
+    host->rooms = ra_arena_take(&arena, threads * host->room * (int64_t)sizeof(float));
     return arena.used;
 }
 
-static int64_t bytes_of(const struct ra_plan *plan, int rank)
+/* The same without memory. */
+static int64_t count(const struct ra_plan *plan, int rank, int threads)
 {
     struct ra_host other;
     void *keys[3];
     float *gradients[4];
-    return lay_out(plan, rank, &other, NULL, keys, gradients);
+    return lay_out(plan, rank, threads, &other, NULL, keys, gradients);
+}
+
+static int64_t workspace_bytes_of(const struct ra_plan *plan, int rank)
+{
+    /* How many threads this rank has was decided when the plan was made. */
+    const struct ra_host *host = plan->own;
+    return count(plan, rank,
+                 host && rank == plan->link.rank ? host->threads : threads_of(plan, rank));
+}
+
+/* The host's part of a plan, behind which its own workspace begins. */
+enum { HOST = (sizeof(struct ra_host) + LINE - 1) / LINE * LINE };
+
+static int64_t bytes_of(const struct ra_plan *plan, int rank)
+{
+    return HOST + (plan->config.caller_workspace ? 0 : workspace_bytes_of(plan, rank));
+}
+
+static void use_workspace(struct ra_plan *plan, char *workspace)
+{
+    struct ra_host *host = plan->own;
+    struct ra_ring *ring = &plan->ring;
+    lay_out(plan, plan->link.rank, host->threads, host, workspace, ring->keys, ring->gradients);
+    ring->lost = host->share_lost;
+    if (ra_plan_adds_in_place(plan))
+        ring->gradients[0] = NULL;
+}
+
+/* What is written to the beginning of the caller's workspace while a call uses it. Whatever else is there is
+ * not that, as it depends on the address, and a call takes it away at its end. */
+static uint64_t mark_of(const struct ra_plan *plan)
+{
+    return (uint64_t)(uintptr_t)plan->workspace ^ UINT64_C(0x9E3779B97F4A7C15);
+}
+
+/* Begins to use the workspace. False: another call does. */
+static bool enter_workspace(const struct ra_plan *plan)
+{
+    const struct ra_host *host = plan->own;
+    return !plan->workspace || atomic_exchange(host->in_use, mark_of(plan)) != mark_of(plan);
+}
+
+static void leave_workspace(const struct ra_plan *plan)
+{
+    const struct ra_host *host = plan->own;
+    if (plan->workspace)
+        atomic_store(host->in_use, 0);
 }
 
 /* ---- The caller's arrays. */
@@ -154,6 +201,10 @@ static enum ra_status begin(struct ra_plan *plan, const struct ra_arrays *given,
     enum ra_status status = ra_arrays_read(plan, &arrays, given, backward);
     if (status != RA_OK)
         return status;
+    if (!enter_workspace(plan))
+        return ra_plan_give_up(plan, RA_INVALID,
+                               "the workspace is in use by a call of another plan: give this one a "
+                               "block of its own, or call them one after the other");
     host->arrays = arrays;
 
     /* After fork a child has none of its parent's threads, for which OpenMP would wait without end. */
@@ -162,6 +213,13 @@ static enum ra_status begin(struct ra_plan *plan, const struct ra_arrays *given,
     compute_in(plan, backward ? arrays.dq : arrays.o);
     pack_keys(plan);
     return RA_OK;
+}
+
+/* Ends a call whose link has failed. */
+static enum ra_status lose(struct ra_plan *plan)
+{
+    leave_workspace(plan);
+    return ra_plan_lose(plan);
 }
 
 /* The caller's lse with rows and heads in the order of the plan's, (B, H, n). */
@@ -180,12 +238,13 @@ static enum ra_status forward(struct ra_plan *plan, const struct ra_arrays *give
         return status;
     ra_host_begin(plan);
     if (!ra_ring_forward(&plan->ring) || ra_plan_is_cancelled(plan))
-        return ra_plan_lose(plan);
+        return lose(plan);
     ra_host_finish(plan);
 
     write_back(plan);
     ra_number_store_all(turned(host->arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE], 1,
                         host->lse);
+    leave_workspace(plan);
     return RA_OK;
 }
 
@@ -207,7 +266,7 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
         clear(host->arrays.dv, c->batch, m, c->key_heads, c->dim);
     }
     if (!ra_ring_backward(&plan->ring) || ra_plan_is_cancelled(plan))
-        return ra_plan_lose(plan);
+        return lose(plan);
 
     /* dk and dv are complete and at home. */
     write_back(plan);
@@ -216,6 +275,7 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
         ra_number_store_all(host->arrays.dk, c->batch, m, c->key_heads, c->dim, dk);
         ra_number_store_all(host->arrays.dv, c->batch, m, c->key_heads, c->dim, dv);
     }
+    leave_workspace(plan);
     return RA_OK;
 }
 
@@ -231,20 +291,18 @@ static enum ra_status create(struct ra_plan *plan, char *error)
             error, "RA_VECTOR=%s in the environment: this processor has no such vectors", wanted);
     if (plan->look_only)
         return RA_OK;
-    struct ra_ring *ring = &plan->ring;
-    int64_t bytes = bytes_of(plan, plan->link.rank);
-    plan->own = aligned_alloc(LINE, (size_t)bytes);
-    if (!plan->own) {
+    int threads = threads_of(plan, plan->link.rank);
+    bool lent = plan->config.caller_workspace;
+    int64_t bytes = HOST + (lent ? 0 : count(plan, plan->link.rank, threads));
+    struct ra_host *host = plan->own = aligned_alloc(LINE, (size_t)bytes);
+    if (!host) {
         ra_refuse(error, "no memory: the plan needs %" PRId64 " bytes", plan->fixed_bytes + bytes);
         return RA_OUT_OF_MEMORY;
     }
-    lay_out(plan, plan->link.rank, plan->own, plan->own, ring->keys, ring->gradients);
-    struct ra_host *host = plan->own;
-    host->vector = plan->config.tile == RA_VECTOR_TILE ? vector : NULL;
-    host->process = getpid();
-    ring->lost = host->share_lost;
-    if (ra_plan_adds_in_place(plan))
-        ring->gradients[0] = NULL;
+    *host = (struct ra_host){.vector = plan->config.tile == RA_VECTOR_TILE ? vector : NULL,
+                             .threads = threads,
+                             .process = getpid()};
+    use_workspace(plan, lent ? NULL : (char *)host + HOST);
     return RA_OK;
 }
 
@@ -260,6 +318,9 @@ const struct ra_backend ra_host = {.place = "the host",
                                    .negative_strides = true,
                                    .create = create,
                                    .bytes = bytes_of,
+                                   .workspace_bytes = workspace_bytes_of,
+                                   .use_workspace = use_workspace,
+                                   .line = LINE,
                                    .forward = forward,
                                    .backward = backward,
                                    .free = release};

@@ -26,6 +26,11 @@ struct ra_host {
     int threads;
     int64_t process; /* that made the plan */
 
+    /* ---- In the workspace. */
+
+    /* Of a call that uses the caller's: see ra_host.c. */
+    _Atomic uint64_t *in_use;
+
     /* What the tiles keep of each query row, (B, H, n), and what they lose of each number of o or dq,
      * (B, n, H, D), and of the share of a hop. In a plan of 16 bits `wide` is room for o or dq as float32,
      * or, if the caller's are that, for what they lose: so lost, which else is a part of the plan, may be
@@ -38,7 +43,7 @@ struct ra_host {
     int64_t room; /* floats of one of them */
     struct ra_host_block *blocks[2]; /* by side */
 
-    /* The call that is under way: the caller's arrays; of them o or, backward, dq, and where that is
+    /* ---- The call that is under way: the caller's arrays; of them o or, backward, dq, and where that is
      * computed; of the hop that is folded k, v and where this rank's share of their gradients is added up,
      * and how many rows they have. */
     struct ra_arrays arrays;

@@ -85,6 +85,10 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
                              const struct ra_link *link, const struct ra_backend *backend,
                              bool look_only, char *error)
 {
+    if (config->caller_workspace && !backend->use_workspace)
+        return ra_refuse(error, "config.caller_workspace = true: a plan on %s takes its own memory",
+                         backend->place);
+
     /* First counted, then given out: the plan itself, its schedule and the rows of every rank. */
     struct ra_arena arena = {NULL, LINE, 0};
     struct ra_plan *made = NULL;
@@ -250,6 +254,50 @@ int64_t ra_plan_bytes_of(const struct ra_plan *plan, int rank)
 int64_t ra_plan_bytes(const struct ra_plan *plan)
 {
     return plan ? ra_plan_bytes_of(plan, plan->link.rank) : 0;
+}
+
+int64_t ra_plan_workspace_bytes(const struct ra_plan *plan)
+{
+    bool has_one = plan && plan->backend->workspace_bytes;
+    return has_one ? plan->backend->workspace_bytes(plan, plan->link.rank) : 0;
+}
+
+/* Can this plan have a workspace, and this one? */
+static enum ra_status check_workspace(struct ra_plan *plan, const void *workspace, int64_t bytes)
+{
+    const struct ra_backend *backend = plan->backend;
+    int64_t needed = ra_plan_workspace_bytes(plan);
+    if (plan->look_only)
+        return ra_refuse(plan->error, "this plan is one to look at: it needs no workspace");
+    if (!plan->config.caller_workspace)
+        return ra_refuse(plan->error, "the plan has a workspace of its own: set "
+                                      "config.caller_workspace = true before ra_plan_create");
+    if (!workspace)
+        return RA_OK;
+    if ((uintptr_t)workspace % (uintptr_t)backend->line != 0)
+        return ra_refuse(plan->error, "workspace: give an address that %" PRId64 " divides",
+                         backend->line);
+    if (bytes < needed)
+        return ra_refuse(plan->error,
+                         "bytes = %" PRId64 ": this plan needs a workspace of %" PRId64, bytes,
+                         needed);
+    if (!backend->check_address)
+        return RA_OK;
+    return backend->check_address(plan, "workspace", workspace, plan->error);
+}
+
+enum ra_status ra_plan_set_workspace(struct ra_plan *plan, void *workspace, int64_t bytes)
+{
+    if (!ra_plan_enter(plan))
+        return RA_INVALID;
+    enum ra_status status = check_workspace(plan, workspace, bytes);
+    if (status == RA_OK) {
+        plan->workspace = workspace;
+        plan->workspace_bytes = workspace ? bytes : 0;
+        plan->backend->use_workspace(plan, workspace);
+    }
+    ra_plan_leave(plan);
+    return status;
 }
 
 int ra_plan_hops(const struct ra_plan *plan)

@@ -18,6 +18,8 @@ struct ra_plan {
     int64_t rows[2];             /* of this rank, by side: n and m */
     struct ra_ring ring;         /* its messages are the backend's */
     bool look_only;              /* no memory to compute with */
+    char *workspace;             /* the caller's, and how large it is; NULL: there is none */
+    int64_t workspace_bytes;
     const struct ra_backend *backend;
     void *own;             /* the backend's part of the plan */
     int64_t fixed_bytes;   /* of the plan itself, its schedule and its link */
@@ -33,9 +35,9 @@ struct ra_backend {
     const char *place; /* "the host": for texts, and compared between ranks */
 
     /* What arrays may be like: inputs of float32 though the plan is of another type; strides below
-     * 0; and may the array of this name be at this address? NULL: anywhere. */
+     * 0; and may what has this name be at this address? NULL: anywhere. */
     bool converts_inputs, negative_strides;
-    enum ra_status (*check_address)(const struct ra_plan *plan, const char *array,
+    enum ra_status (*check_address)(const struct ra_plan *plan, const char *name,
                                     const void *address, char *error);
 
     /* dk and dv of float32 are added up in the caller's arrays, if nobody else adds to them: see
@@ -53,8 +55,14 @@ struct ra_backend {
      * all of them. */
     enum ra_status (*connect)(struct ra_plan *plan, char *error);
 
-    /* All the memory of the plan on a rank of the ring, but for the plan itself and its link. */
+    /* All the memory of the plan on a rank of the ring, but for the plan itself and its link, and for its
+     * workspace if that is the caller's. And how much workspace that is. */
     int64_t (*bytes)(const struct ra_plan *plan, int rank);
+    int64_t (*workspace_bytes)(const struct ra_plan *plan, int rank);
+
+    /* Computes in this workspace from now on, which begins at a multiple of `line` bytes. */
+    void (*use_workspace)(struct ra_plan *plan, char *workspace);
+    int64_t line;
 
     /* Lines for ra_plan_describe; returns like snprintf. NULL: none. */
     int (*describe)(const struct ra_plan *plan, int rank, char *text, size_t size);

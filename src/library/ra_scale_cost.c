@@ -91,6 +91,7 @@ enum ra_status ra_cost_open(struct ra_cost *cost, const struct ra_config *config
     if (c.ring_size > MOST_RANKS)
         return ra_refuse(error, "config.ring_size = %d: give at most %d", c.ring_size, MOST_RANKS);
     c.ring_size = c.ring_size > 0 ? c.ring_size : 1;
+    c.caller_workspace = false; /* whose it is, it takes memory */
     status = check_machine(machine, c.ring_size, c.forward_only, error);
     if (status != RA_OK)
         return status;

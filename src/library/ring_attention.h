@@ -132,8 +132,27 @@ void ra_plan_positions(const struct ra_plan *plan, enum ra_side side, int64_t *p
 /* The layout itself: ra_layout.h answers the same questions for every rank. */
 struct ra_layout ra_plan_layout(const struct ra_plan *plan, enum ra_side side);
 
-/* All the memory that the plan holds on this rank, or would hold if it is one to look at. */
+/* All the memory that the plan holds on this rank, or would hold if it is one to look at: without its
+ * workspace if config.caller_workspace. */
 int64_t ra_plan_bytes(const struct ra_plan *plan);
+
+/* The workspace of a plan is the memory that its calls compute in: how many bytes of it this rank needs.
+ * Nothing in it is kept from one call to the next. */
+int64_t ra_plan_workspace_bytes(const struct ra_plan *plan);
+
+/* Gives a plan with config.caller_workspace the block of memory that its calls compute in from now on: at
+ * least ra_plan_workspace_bytes, whatever is in them, where the plan computes, at an address that 64
+ * divides, or 256 on a GPU. NULL takes it back.
+ *
+ * The block stays the caller's. Between two calls it may be used for anything, also by other plans. Two
+ * calls may not use it at the same time: on the host the later one is RA_INVALID, if both plans were given
+ * the same address. It is freed after the last call, or at any time if NULL has taken its place. After
+ * RA_LOST a link may still write to it: then it must not be used or freed again, over ra_thread_links
+ * before the plan is destroyed, over MPI never.
+ *
+ * RA_INVALID: nothing has changed. */
+RA_CHECKED enum ra_status ra_plan_set_workspace(struct ra_plan *plan, void *workspace,
+                                                int64_t bytes);
 
 /* How many hops this ring goes, 1..P, the one at home included. */
 int ra_plan_hops(const struct ra_plan *plan);

@@ -25,7 +25,7 @@ struct ra_queries {
 struct ra_keys {
     int64_t rows;
     struct {
-        int64_t k, v, dk, dv;
+        int64_t k, v, dk, dv, lost;
     } stride;
     const float *k, *v;
     const bool *mask;
@@ -103,6 +103,7 @@ struct ra_config {
     int begun;
     enum ra_tile_kind tile;
     int threads;
+    bool caller_workspace;
 };
 int64_t ra_heads_key(enum ra_head_map map, int64_t H, int64_t G, int64_t h);
 struct ra_layout {
@@ -112,6 +113,7 @@ struct ra_layout {
     int64_t stripes;
 };
 int64_t ra_layout_stripes(int ranks, int64_t length, int64_t bucket);
+struct ra_layout ra_layout_of(const struct ra_config *config, int64_t length);
 int64_t ra_layout_spans(struct ra_layout layout);
 struct ra_span ra_layout_span(struct ra_layout layout, int rank, int64_t s);
 int64_t ra_layout_rows(struct ra_layout layout, int rank);
@@ -145,6 +147,8 @@ struct ra_link {
     bool (*arrival)(void *self, enum ra_message message, int *hop, double *start, double *end);
     void (*set_timeout)(void *self, double seconds);
     bool (*close)(void *self);
+    int *in_call;
+    void (*cancel)(void *self);
 };
 struct ra_schedule {
     int count,
@@ -162,7 +166,7 @@ struct ra_event {
 };
 enum ra_call_kind { RA_CALL_FORWARD, RA_CALL_BACKWARD, RA_CALL_SCATTER, RA_CALL_GATHER };
 struct ra_call {
-    int64_t number, kind;
+    int64_t number, kind, ring;
 };
 struct ra_ring {
     const struct ra_link *link;
@@ -199,7 +203,8 @@ enum ra_status {
     RA_OUT_OF_MEMORY,
     RA_DISAGREEMENT,
     RA_LOST,
-    RA_DEVICE
+    RA_DEVICE,
+    RA_CANCELLED
 };
 const char *ra_version(void);
 const char *ra_status_text(enum ra_status status);
@@ -210,6 +215,7 @@ enum ra_status ra_config_set(struct ra_config *config, const char *field, double
 struct ra_plan;
 enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *config,
                                          const struct ra_link *link, char error[320]);
+void ra_plan_cancel(struct ra_plan *plan);
 void ra_plan_destroy(struct ra_plan *plan);
 const char *ra_plan_error(const struct ra_plan *plan);
 int ra_plan_rank(const struct ra_plan *plan);
@@ -220,6 +226,9 @@ int64_t ra_plan_position(const struct ra_plan *plan, enum ra_side side, int64_t 
 void ra_plan_positions(const struct ra_plan *plan, enum ra_side side, int64_t *positions);
 struct ra_layout ra_plan_layout(const struct ra_plan *plan, enum ra_side side);
 int64_t ra_plan_bytes(const struct ra_plan *plan);
+int64_t ra_plan_workspace_bytes(const struct ra_plan *plan);
+enum ra_status ra_plan_set_workspace(struct ra_plan *plan, void *workspace,
+                                                int64_t bytes);
 int ra_plan_hops(const struct ra_plan *plan);
 struct ra_hop {
     int distance;
