@@ -226,6 +226,15 @@ class Rings(unittest.TestCase):
                 self.assertEqual(str(rank), "ring rank 1: OSError: the cable is broken")
 
 
+    def test_shared_link(self):
+        def work(ring):
+            with ra.Plan(ring, **CONFIG, lookback=3):
+                return attend(ring), attend(ring)
+        for got in ra.threads(3, work), over_queues(3, work):
+            for rank in got:
+                self.assertIsInstance(rank, tuple, rank)
+                self.assertLessEqual(numpy.max([worst for _, worst in rank]), 1e-5)
+
     def test_rank_that_raises(self):
         def work(ring):
             with ra.Plan(ring, **CONFIG, layout="zigzag") as plan:  # each rank needs the keys of all

@@ -21,7 +21,7 @@ import socket
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
-from ctypes import CFUNCTYPE, c_bool, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
+from ctypes import CFUNCTYPE, POINTER, c_bool, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 
 try:
@@ -77,7 +77,8 @@ class LinkStruct(ctypes.Structure):
     _fields_ = [("rank", c_int), ("size", c_int), ("sharing", c_int), ("bytes", c_int64),
                 ("device_memory", c_bool), ("self", c_void_p), ("send", MOVE), ("receive", MOVE),
                 ("poll", ASK), ("wait", WAIT), ("fail", FAIL), ("error", ERROR),
-                ("arrival", c_void_p), ("set_timeout", c_void_p), ("close", ASK), ("cancel", CANCEL)]
+                ("arrival", c_void_p), ("set_timeout", c_void_p), ("close", ASK),
+                ("in_call", POINTER(c_int)), ("cancel", CANCEL)]
 
 
 # ---- The libraries.
@@ -139,12 +140,12 @@ def check(status, text):
 
 class Plan:
     """A plan for calls of one shape. `ring` is None for one process, a communicator of mpi4py, what
-    threads() gives, or a Link; the names of `config` are the fields of struct ra_config. Words stand
-    for enums (layout="zigzag"), and None for the default, as lookback=None does for no limit."""
+    threads() gives, or a Link, which several plans may share; the names of `config` are the fields of
+    struct ra_config. Words stand for enums (layout="zigzag"), and None for the default, as lookback=None does for no limit."""
 
     def __init__(self, ring=None, **config):
         self.plan, self.ring, room = c_void_p(), ring, (c_int64 * 64)()
-        self.lock, self.wakes = threading.Lock(), None
+        self.lock, self.wakes, link = threading.Lock(), None, None
         text = ctypes.create_string_buffer(ERROR_SIZE)
         lib.ra_config_init(room, ctypes.sizeof(room))
         config = {field: value for field, value in config.items() if value is not None}
@@ -156,12 +157,11 @@ class Plan:
             link = LinkStruct()
             check(mpi.ra_mpi_link_f(ctypes.byref(link), ring.py2f(), config.get("ring_size", 0),
                                     config.get("timeout", 600), text), text.value)
-        else:
-            link = ring.struct if isinstance(ring, Link) else ring
+        elif ring:  # a copy without close: what is behind the link stays whose it is
+            link = LinkStruct.from_buffer_copy(getattr(ring, "struct", ring))
+            link.close = ASK()
+            vars(ring).setdefault("plans", []).append(self)
         status = lib.ra_plan_create(ctypes.byref(self.plan), room, link and ctypes.byref(link), text)
-        if link:
-            link.self = None  # the plan has taken it over, also if it has failed
-            link.plan = self
         self.check(status, text.value)
         heads, dim = config.get("heads", 1), config["dim"]
         batch, key_heads = config.get("batch", 1), config.get("key_heads", heads)
@@ -293,7 +293,7 @@ def number(field, value):
 # ---- Rings without MPI.
 
 def threads(ranks, work):
-    """Calls work(ring) on so many threads, the ranks of a ring, each of which makes its Plan(ring, ...);
+    """Calls work(ring) on so many threads, the ranks of a ring, which make their plans by Plan(ring, ...);
     returns what they return, in order of ranks. If some raise, all end, and what caused it is raised."""
     links, text = (LinkStruct * ranks)(), ctypes.create_string_buffer(ERROR_SIZE)
     check(lib.ra_thread_links(links, ranks, text), text.value)
@@ -302,8 +302,7 @@ def threads(ranks, work):
         try:
             return work(link)
         finally:
-            if link.self:  # no plan has taken it: without it, the others need not wait
-                link.close(link.self)
+            link.close(link.self)  # if it has raised, the others need not wait for it
 
     links = list(links)
     with ThreadPoolExecutor(ranks) as pool:
@@ -312,8 +311,8 @@ def threads(ranks, work):
             wait(ranks)
         except KeyboardInterrupt:
             for link in links:
-                if hasattr(link, "plan"):
-                    link.plan.cancel()
+                for plan in getattr(link, "plans", []):
+                    plan.cancel()
             raise
     errors = [rank.exception() for rank in ranks if rank.exception()]
     for error in sorted(errors, key=lambda error: getattr(error, "status", None) == "LOST"):
@@ -339,15 +338,14 @@ class Link:
         self.raised, self.cancelled = None, threading.Event()
         self.text = ctypes.create_string_buffer(ERROR_SIZE)
         self.struct = LinkStruct(
-            rank, size, sharing, 0, False, 1,  # a self that is not NULL, as it is until a plan has it
+            rank, size, sharing, 0, False, None,
             MOVE(lambda _, *message: self._try(self._begin, self.send, True, *message)),
             MOVE(lambda _, *message: self._try(self._begin, self.receive, False, *message)),
             ASK(lambda _: self._try(self._listen)),
             WAIT(lambda _, message: self._try(self._wait, message)),
             FAIL(lambda _, reason: self.fail(reason.decode(errors="replace"))),
             ERROR(lambda _: ctypes.addressof(self.text)),
-            close=ASK(lambda _: not self.text.value),  # after a failure messages may yet arrive
-            cancel=CANCEL(lambda _: self.cancelled.set()))
+            in_call=ctypes.pointer(c_int()), cancel=CANCEL(lambda _: self.cancelled.set()))
 
     def _try(self, function, *arguments):
         """What all have in common: after a failure nothing is done; what is raised is a failure."""
