@@ -1340,6 +1340,115 @@ START_TEST(one_key)
 }
 END_TEST
 
+/* Numbers of a truth as an array of a plan, float32 or bfloat16, whose numbers they already are. */
+static void *array_of(const double *x, int64_t count, enum ra_type type)
+{
+    float *numbers = malloc((size_t)count * sizeof *numbers);
+    uint16_t *halves = malloc((size_t)count * sizeof *halves);
+    for (int64_t e = 0; e < count; e++) {
+        numbers[e] = (float)x[e];
+        memcpy(&halves[e], (const char *)&numbers[e] + 2, 2);
+    }
+    free(type == RA_FLOAT32 ? (void *)halves : (void *)numbers);
+    return type == RA_FLOAT32 ? (void *)numbers : (void *)halves;
+}
+
+/* Rows from `first` on of an array of so many rows, heads and numbers. */
+static struct ra_tensor rows_of(void *array, enum ra_type type, int64_t first, int64_t rows,
+                                int64_t heads, int64_t width)
+{
+    return ra_tensor_bnhd((char *)array + first * heads * width * ra_type_bytes(type), type, rows,
+                          heads, width);
+}
+
+/* Some of the queries with some of the keys. */
+struct part {
+    int64_t query, queries, key, keys;
+    bool causal;
+};
+
+/* Adds the gradients of one part, by a plan of its own, to what there is of the whole; o and lse are those of
+ * the whole. */
+static void add_part(const struct problem *p, const struct part *part, void *const x[ARRAYS],
+                     double *const got[ARRAYS])
+{
+    const struct truth *t = &p->truth;
+    struct ra_config config = p->config;
+    config.queries = part->queries;
+    config.keys = part->keys;
+    config.causal = part->causal;
+    struct ra_plan *plan = plan_for(&config);
+    struct ra_arrays arrays = RA_ARRAYS_INIT;
+    float *gradients[ARRAYS] = {NULL};
+    for (int a = Q; a < ARRAYS; a++) {
+        bool of_keys = truth_is_of_keys(a);
+        int64_t rows = of_keys ? part->keys : part->queries;
+        struct ra_tensor *tensor = tensor_in(&arrays, a);
+        if (a < DQ && x[a])
+            *tensor = rows_of(x[a], type_of(p, a), of_keys ? part->key : part->query,
+                              truth_rows(t, a), truth_heads(t, a), truth_width(t, a));
+        if (a >= DQ) {
+            gradients[a] = calloc((size_t)(t->B * rows * truth_heads(t, a) * t->D), sizeof(float));
+            *tensor = ra_tensor_bnhd(gradients[a], RA_FLOAT32, rows, truth_heads(t, a), t->D);
+        }
+    }
+    arrays.lse.head = 1; /* (B, N, H), as all others */
+    ck_assert_msg(ra_backward(plan, &arrays) == RA_OK, "%s", ra_plan_error(plan));
+    for (int a = DQ; a < ARRAYS; a++) {
+        int64_t rows = truth_is_of_keys(a) ? part->keys : part->queries;
+        int64_t first = truth_is_of_keys(a) ? part->key : part->query;
+        int64_t row = truth_heads(t, a) * t->D;
+        for (int64_t e = 0; e < t->B * rows * row; e++)
+            got[a][(e / (rows * row) * truth_rows(t, a) + first) * row + e % (rows * row)] +=
+                gradients[a][e];
+        free(gradients[a]);
+    }
+    ra_plan_destroy(plan);
+}
+
+/* The backward of a plan for a part of the keys, given o and lse of all of them, gives this part's share of
+ * the gradients. So rings of one's own can be made of plans. Even of a single key, where that of a plan which
+ * has no other would be 0. */
+START_TEST(part_of_the_keys)
+{
+    static const struct part all_keys[] = {
+        {0, 120, 0, 1, false}, {0, 120, 1, 70, false}, {0, 120, 71, 49, false}};
+    static const struct part causal[] = {
+        {0, 60, 0, 60, true}, {60, 60, 0, 60, false}, {60, 60, 60, 60, true}};
+    for (int i = 0; i < 4; i++) {
+        struct problem p = {.config = shape(2, 120, 120, 4, 2, 16), .size = 3, .seed = 5};
+        p.config.type = i % 2 ? RA_BFLOAT16 : RA_FLOAT32;
+        p.config.tile = i / 2 ? RA_PLAIN_TILE : RA_VECTOR_TILE;
+        p.config.causal = _i;
+        p.config.softcap = i == 1 ? 5 : 0;
+        p.masking = _i ? NO_MASK : RANDOM_MASK;
+        p.wide[O] = p.wide[DQ] = p.wide[DK] = p.wide[DV] = true;
+        prepare(&p);
+        struct run whole = run_as(&p, ROWS_FIRST, THREAD_LATE), run = new_run(&p, ROWS_FIRST);
+        void *x[ARRAYS] = {NULL};
+        for (int a = Q; a < DQ; a++) {
+            int64_t count = truth_count(&p.truth, a);
+            const double *numbers = truth_is_output(a) ? whole.got[a] : p.truth.x[a];
+            if (a != MASK)
+                x[a] = array_of(numbers, count, type_of(&p, a));
+            else if (p.config.has_mask)
+                x[a] = calloc((size_t)count, 1);
+            for (int64_t e = 0; e < count && a == MASK && x[a]; e++)
+                ((bool *)x[a])[e] = numbers[e] != 0;
+        }
+        for (int part = 0; part < 3; part++)
+            add_part(&p, _i ? &causal[part] : &all_keys[part], x, run.got);
+        for (int a = DQ; a < ARRAYS; a++)
+            judge(&p, a, run.got);
+        for (int a = Q; a < DQ; a++)
+            free(x[a]);
+        clear_run(&whole);
+        clear_run(&run);
+        clear(&p);
+    }
+}
+END_TEST
+
 /* Beside arrays of 16 bits o may be float32, as the reference recommends: delta is made of o. dq is then as
  * good as a plain program's in float32, and some hundred times as good as that of a rounded o. */
 START_TEST(o_in_float32)
@@ -2084,6 +2193,27 @@ START_TEST(descriptions)
     snprintf(bytes, sizeof bytes, "%d bytes", (int)ra_plan_bytes(plan));
     ck_assert_ptr_nonnull(strstr(whole, bytes));
     ra_plan_destroy(plan);
+
+    /* On what it computes, if it computes, and if it is only looked at. */
+    const char *last = sets[0];
+    for (int i = 0; i < COUNT(sets); i++)
+        last = ra_vector_find(sets[i]) ? sets[i] : last;
+    for (int i = 0; i < 4; i++) {
+        struct ra_config how = i / 2 ? config : alone;
+        how.tile = i % 2 ? RA_PLAIN_TILE : RA_VECTOR_TILE;
+        how.threads = 2 - i % 2;
+        setenv("RA_VECTOR", last, 1);
+        plan = plan_for(&how);
+        ra_plan_describe(plan, i / 2, whole, sizeof whole);
+        unsetenv("RA_VECTOR");
+        char wanted[80];
+        snprintf(wanted, sizeof wanted,
+                 i % 2 ? "%.0sin the plan\nplain tiles, 1 thread\nforward\n"
+                       : "in the plan\n%s vector tiles, 2 threads\nforward\n",
+                 last);
+        ck_assert_msg(strstr(whole, wanted), "%s", whole);
+        ra_plan_destroy(plan);
+    }
 }
 END_TEST
 
@@ -2363,6 +2493,8 @@ START_TEST(config_by_name)
         ck_assert_int_eq(ra_config_set(&made.config, #name, value, error), RA_OK); \
         want.config.name = value;                                                  \
         ck_assert_mem_eq(&made, &want, sizeof made);                               \
+        ck_assert_int_eq(ra_config_get(&made.config, #name, &got, error), RA_OK);  \
+        ck_assert_double_eq(got, (double)want.config.name);                        \
     } while (0)
 #define REFUSES(config, name, value, words)                                      \
     do {                                                                         \
@@ -2375,8 +2507,16 @@ START_TEST(config_by_name)
         char bytes[512];
     } made, want;
     char error[RA_ERROR_SIZE];
+    double got;
     ra_config_init(&made.config, sizeof made);
     ra_config_init(&want.config, sizeof want);
+    ck_assert_int_eq(ra_config_get(&made.config, "lookback", &got, error), RA_OK);
+    ck_assert(isinf(got) && got > 0);
+    ck_assert_int_eq(ra_config_get(&made.config, "begun", &got, error), RA_INVALID);
+    ck_assert_ptr_nonnull(strstr(error, "config.begun: there is no such field"));
+    ck_assert_int_eq(ra_config_get(NULL, "heads", &got, error), RA_INVALID);
+    ck_assert_int_eq(ra_config_get(&made.config, "heads", NULL, error), RA_INVALID);
+    ck_assert_ptr_nonnull(strstr(error, "value is NULL"));
     SETS(batch, 3);
     SETS(queries, 0x1p50);
     SETS(keys, RA_SAME);
@@ -2434,6 +2574,39 @@ START_TEST(config_by_name)
     SETS(heads, 12);
 #undef SETS
 #undef REFUSES
+}
+END_TEST
+
+/* A plan's config has everything filled in, in a struct of any size. */
+START_TEST(config_of_a_plan)
+{
+    struct ra_config config = shape(2, 10, 10, 4, 4, 16);
+    config.keys = config.key_heads = RA_SAME;
+    config.causal = true;
+    config.ring_size = 3;
+    config.tile = RA_PLAIN_TILE;
+    struct ra_plan *plan = plan_for(&config);
+    union {
+        struct ra_config config;
+        char bytes[512];
+    } got;
+    for (int i = 0; i < 2; i++) {
+        size_t size = i ? sizeof got : offsetof(struct ra_config, begun);
+        memset(&got, 0xAB, sizeof got);
+        ra_plan_config(plan, &got.config, size);
+        ck_assert_uint_eq(got.config.size, size);
+        ck_assert(size == sizeof got || got.bytes[size] == (char)0xAB);
+        ck_assert(got.config.batch == 2 && got.config.queries == 10 && got.config.keys == 10);
+        ck_assert(got.config.heads == 4 && got.config.key_heads == 4 && got.config.dim == 16);
+        ck_assert(got.config.causal && got.config.lookback == RA_NO_LOOKBACK);
+        ck_assert(got.config.scale == 0.25 && got.config.ring_size == 3);
+        ck_assert(got.config.tile_queries == 10 && got.config.tile_keys == 10);
+    }
+    ck_assert(got.config.begun == 1 && got.config.tile == RA_PLAIN_TILE);
+    ra_plan_config(NULL, &got.config, sizeof got.config);
+    ck_assert(got.config.batch == 1 && got.config.keys == RA_SAME);
+    ra_plan_config(plan, NULL, 512);
+    ra_plan_destroy(plan);
 }
 END_TEST
 
@@ -4653,6 +4826,7 @@ int main(void)
     tcase_add_loop_test(cases, strides_of_empty_arrays, 0, 2);
     tcase_add_loop_test(cases, large_lse, 0, 2);
     tcase_add_loop_test(cases, o_in_float32, 0, 2);
+    tcase_add_loop_test(cases, part_of_the_keys, 0, 2);
     tcase_add_test(cases, any_byte_is_true);
     cases = add_cases(suite, "threads");
     tcase_add_loop_test(cases, threads_of_a_rank, 0, 12);
@@ -4680,6 +4854,7 @@ int main(void)
     tcase_add_test(cases, config_sizes);
     tcase_add_test(cases, config_beginnings);
     tcase_add_test(cases, config_by_name);
+    tcase_add_test(cases, config_of_a_plan);
     tcase_add_test(cases, no_plan);
     tcase_add_test(cases, huge_tensors);
     tcase_add_test(cases, strides_of_outputs);

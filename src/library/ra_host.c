@@ -5,6 +5,7 @@
  */
 #include "ra_host.h"
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -281,11 +282,27 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
 
 /* ---- The life of a plan. */
 
+/* What a plan on vectors computes on here. NULL: this processor does not have what the environment names. */
+static const struct ra_vector *vector_of(const struct ra_plan *plan)
+{
+    const struct ra_host *host = plan->own;
+    return host ? host->vector : ra_vector_find(getenv("RA_VECTOR"));
+}
+
+static int describe(const struct ra_plan *plan, int rank, char *text, size_t size)
+{
+    const struct ra_vector *vector = plan->config.tile == RA_VECTOR_TILE ? vector_of(plan) : NULL;
+    const struct ra_host *host = plan->own;
+    int threads = host && rank == plan->link.rank ? host->threads : threads_of(plan, rank);
+    return snprintf(text, size, "%s%s tiles, %d thread%s\n", vector ? vector->name : "plain",
+                    vector ? " vector" : "", threads, threads == 1 ? "" : "s");
+}
+
 static enum ra_status create(struct ra_plan *plan, char *error)
 {
     plan->ring.fold = ra_host_fold;
     const char *wanted = getenv("RA_VECTOR");
-    const struct ra_vector *vector = ra_vector_find(wanted);
+    const struct ra_vector *vector = vector_of(plan);
     if (plan->config.tile == RA_VECTOR_TILE && !vector)
         return ra_refuse(
             error, "RA_VECTOR=%s in the environment: this processor has no such vectors", wanted);
@@ -321,6 +338,7 @@ const struct ra_backend ra_host = {.place = "the host",
                                    .workspace_bytes = workspace_bytes_of,
                                    .use_workspace = use_workspace,
                                    .line = LINE,
+                                   .describe = describe,
                                    .forward = forward,
                                    .backward = backward,
                                    .free = release};

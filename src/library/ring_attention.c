@@ -55,39 +55,81 @@ void ra_config_init(struct ra_config *config, size_t size)
         config->size = size;
 }
 
-enum ra_status ra_config_set(struct ra_config *config, const char *field, double value,
-                             char error[RA_ERROR_SIZE])
+/* The option of a field that this config has. NULL: there is none, and the error says so. */
+static const struct ra_option *find_field(const struct ra_config *config, const char *field,
+                                          char *error)
 {
-    if (!config || !field)
-        return ra_refuse(error, "%s is NULL", config ? "field" : "config");
+    if (!config || !field) {
+        ra_refuse(error, "%s is NULL", config ? "field" : "config");
+        return NULL;
+    }
     for (const struct ra_option *option = ra_options; option < ra_options + RA_OPTIONS; option++) {
         if (!option->field || strcmp(option->field, field) != 0)
             continue;
-        if (config->size <= option->offset)
-            return ra_refuse(error,
-                             "config.size = %zu: too small for %s; begin with ra_config_init",
-                             config->size, field);
+        if (config->size > option->offset)
+            return option;
+        ra_refuse(error, "config.size = %zu: too small for %s; begin with ra_config_init",
+                  config->size, field);
+        return NULL;
+    }
+    ra_refuse(error, "config.%s: there is no such field, or none to be set by name", field);
+    return NULL;
+}
 
-        if (option->kind == RA_OPTION_REAL) {
-            ra_option_store(option, config, ra_option_bits(value));
-            return RA_OK;
-        }
+static bool is_lookback(const struct ra_option *option)
+{
+    return option->offset == offsetof(struct ra_config, lookback);
+}
 
-        /* No limit, as a double: INT64_MAX is rounded to 2^63, and infinity says the same. */
-        bool no_limit = option->offset == offsetof(struct ra_config, lookback) && value >= 0x1p63;
-
-        /* A value that is cut to fit would be another one, and perhaps a good one. */
-        bool is_flag = option->kind == RA_OPTION_FLAG;
-        double most = is_flag ? 1 : option->kind == RA_OPTION_WHOLE ? 0x1p53 : INT_MAX;
-        double least = is_flag ? 0 : -most;
-        if (!no_limit && !(value >= least && value <= most && value == floor(value)))
-            return ra_refuse(error, "config.%s = %.17g: give a whole number from %.0f to %.0f%s",
-                             field, value, least, most,
-                             option->most > 0x1p53 ? ", or infinity for no limit" : "");
-        ra_option_store(option, config, no_limit ? RA_NO_LOOKBACK : (int64_t)value);
+enum ra_status ra_config_set(struct ra_config *config, const char *field, double value,
+                             char error[RA_ERROR_SIZE])
+{
+    const struct ra_option *option = find_field(config, field, error);
+    if (!option)
+        return RA_INVALID;
+    if (option->kind == RA_OPTION_REAL) {
+        ra_option_store(option, config, ra_option_bits(value));
         return RA_OK;
     }
-    return ra_refuse(error, "config.%s: there is no such field, or none to be set by name", field);
+
+    /* No limit, as a double: INT64_MAX is rounded to 2^63, and infinity says the same. */
+    bool no_limit = is_lookback(option) && value >= 0x1p63;
+
+    /* A value that is cut to fit would be another one, and perhaps a good one. */
+    bool is_flag = option->kind == RA_OPTION_FLAG;
+    double most = is_flag ? 1 : option->kind == RA_OPTION_WHOLE ? 0x1p53 : INT_MAX;
+    double least = is_flag ? 0 : -most;
+    if (!no_limit && !(value >= least && value <= most && value == floor(value)))
+        return ra_refuse(error, "config.%s = %.17g: give a whole number from %.0f to %.0f%s", field,
+                         value, least, most,
+                         is_lookback(option) ? ", or infinity for no limit" : "");
+    ra_option_store(option, config, no_limit ? RA_NO_LOOKBACK : (int64_t)value);
+    return RA_OK;
+}
+
+enum ra_status ra_config_get(const struct ra_config *config, const char *field, double *value,
+                             char error[RA_ERROR_SIZE])
+{
+    const struct ra_option *option = find_field(config, field, error);
+    if (!option)
+        return RA_INVALID;
+    if (!value)
+        return ra_refuse(error, "value is NULL: give the address of a double");
+    int64_t stored = ra_option_load(option, config);
+    *value = option->kind == RA_OPTION_REAL ? ra_option_real(stored) : (double)stored;
+    if (is_lookback(option) && stored == RA_NO_LOOKBACK)
+        *value = (double)INFINITY;
+    return RA_OK;
+}
+
+void ra_plan_config(const struct ra_plan *plan, struct ra_config *config, size_t size)
+{
+    ra_config_init(config, size);
+    if (!config || !plan)
+        return;
+    memcpy(config, &plan->config, size < sizeof plan->config ? size : sizeof plan->config);
+    if (size >= sizeof config->size)
+        config->size = size;
 }
 
 /* A product of sizes. What is more than any memory is so here, too, and will be refused. */

@@ -68,6 +68,10 @@ void ra_config_init(struct ra_config *config, size_t size);
 RA_CHECKED enum ra_status ra_config_set(struct ra_config *config, const char *field, double value,
                                         char error[RA_ERROR_SIZE]);
 
+/* *value = config->field, the other way: no limit of a lookback is infinity. For the same fields. */
+RA_CHECKED enum ra_status ra_config_get(const struct ra_config *config, const char *field,
+                                        double *value, char error[RA_ERROR_SIZE]);
+
 /* A plan: layout, schedule and memory for calls of one shape. */
 struct ra_plan;
 
@@ -113,6 +117,11 @@ void ra_plan_destroy(struct ra_plan *plan);
 /* The text of the last error of a call with this plan; "" if there was none. It belongs to the
  * plan and is changed by its next error. */
 const char *ra_plan_error(const struct ra_plan *plan);
+
+/* The config of the plan, with all that was left open filled in: keys, key_heads, scale, ring_size, and tiles
+ * as they are used. So a binding can compare the shapes of its arrays before a call. `size` is that of the
+ * caller's struct, or 512 as in ra_config_init. NULL is no plan: all defaults. */
+void ra_plan_config(const struct ra_plan *plan, struct ra_config *config, size_t size);
 
 /* This rank in its ring, 0..P-1, and P. */
 int ra_plan_rank(const struct ra_plan *plan);
@@ -241,6 +250,11 @@ RA_CHECKED enum ra_status ra_forward(struct ra_plan *plan, const struct ra_array
  * query that saw nothing has dq = 0 and adds nothing to dk and dv. lse is the natural logarithm, of
  * scores after scale and soft cap; delta = sum of d_out * o, the D of other texts, is computed
  * inside, from the o that is given. A gradient of lse is not taken.
+ *
+ * o and lse may also be those of more keys than this plan's, as merged from several: then dq is the share of
+ * this plan's keys, and the shares of plans that have all keys between them add up to the whole. dk and dv are
+ * complete if this plan has all queries that see the key, and shares otherwise. So a ring of one's own can be
+ * made of plans.
  *
  * lse is float32, so off by up to e = |lse| * 2^-24, and that multiplies the query's share of all
  * gradients by up to exp(e): 1.06 if lse is 10^6. From 10^8 on nothing is left of them. */
