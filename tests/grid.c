@@ -98,7 +98,7 @@ static struct settings {
     const char *results, *python, *only;
     const char *ranks; /* ",1,3,"; NULL: all */
     int workers, seconds;
-    bool until_failure;
+    bool once, until_failure;
 } settings = {.python = "/usr/bin/python3", .seconds = 120};
 
 /* What the workers have seen so far, all together; and how many jobs of MPI stages there were. */
@@ -372,11 +372,11 @@ static bool tries(const struct stage *stage, const struct variant *variant,
            has_turn(stage, variant - variants, shape - shapes);
 }
 
-/* Is this variant of it tried twice? Of the plain stage every other problem, on 01 and 02 all. */
+/* Is this variant of it tried twice? Of the plain stage every other problem, on 01 and 02 all; with --once none. */
 static bool repeats(const struct stage *stage, const struct variant *variant,
                     const struct shape *shape, int ranks)
 {
-    return variant == variants &&
+    return !settings.once && variant == variants &&
            (stage->most_ranks == 1 || has_turn(stage, shape - shapes, ranks));
 }
 
@@ -630,6 +630,7 @@ static const char usage[] =
     "Usage: build/grid [FLAGS] BUILD SHAPES\n\n"
     "Runs every stage in the folder BUILD on every problem of the file SHAPES.\n\n"
     "  --jobs N         jobs at once (default: one for each core)\n"
+    "  --once           nothing a second time, for the same bits\n"
     "  --only PROGRAM   this stage only, and 01-naive and 02-flash, which judge it\n"
     "  --python PATH    a Python with NumPy (default /usr/bin/python3)\n"
     "  --ranks P,P,...  MPI stages on these numbers of ranks only\n"
@@ -641,15 +642,18 @@ static const char usage[] =
 static void read_command_line(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"jobs", required_argument, NULL, 'j'},    {"only", required_argument, NULL, 'o'},
-        {"python", required_argument, NULL, 'p'},  {"ranks", required_argument, NULL, 'r'},
-        {"results", required_argument, NULL, 'R'}, {"seconds", required_argument, NULL, 's'},
-        {"until-failure", no_argument, NULL, 'u'}, {0}};
+        {"jobs", required_argument, NULL, 'j'},    {"once", no_argument, NULL, '1'},
+        {"only", required_argument, NULL, 'o'},    {"python", required_argument, NULL, 'p'},
+        {"ranks", required_argument, NULL, 'r'},   {"results", required_argument, NULL, 'R'},
+        {"seconds", required_argument, NULL, 's'}, {"until-failure", no_argument, NULL, 'u'},
+        {0}};
     answer_usage(argc, argv, "grid", usage);
     settings.workers = (int)sysconf(_SC_NPROCESSORS_ONLN);
     for (int flag; (flag = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (flag == 'j')
             settings.workers = number(optarg, "--jobs");
+        else if (flag == '1')
+            settings.once = true;
         else if (flag == 'o')
             settings.only = optarg;
         else if (flag == 'p')
