@@ -1535,6 +1535,41 @@ START_TEST(inputs_may_be_one)
 }
 END_TEST
 
+/* One row of D numbers with strides of 0 is all of d_out, as the gradient of a sum is: the bits are those of a
+ * d_out in which each row has these numbers. */
+START_TEST(one_row_of_d_out)
+{
+    for (int i = 0; i < 6; i++) {
+        struct problem p = {.config = shape(2, 70, 50, 4, 2, 24)};
+        p.config.type = (enum ra_type)(i % 3);
+        p.config.tile = i < 3 ? RA_VECTOR_TILE : RA_PLAIN_TILE;
+        p.config.causal = true;
+        prepare(&p);
+        struct ra_plan *plan = plan_for(&p.config);
+        struct shard x;
+        fill_shard(&p, &x, ROWS_FIRST, plan);
+        ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
+        struct ra_tensor *d_out = &x.arrays.d_out;
+        size_t bytes = (size_t)(24 * ra_type_bytes(d_out->type));
+        char row[24 * sizeof(float)];
+        memcpy(row, d_out->data, bytes);
+        for (int r = 0; r < 2 * 70 * 4; r++)
+            memcpy((char *)d_out->data + (size_t)r * bytes, row, bytes);
+        ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_OK);
+        struct run whole = run_of(&p, &x);
+        *d_out = (struct ra_tensor){row, d_out->type, 0, 0, 0};
+        ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_OK);
+        struct run one = run_of(&p, &x);
+        same_bits(&p, &whole, &one);
+        clear_run(&whole);
+        clear_run(&one);
+        ra_plan_destroy(plan);
+        clear_shard(&x);
+        clear(&p);
+    }
+}
+END_TEST
+
 /* A plan keeps nothing of a call for the next one: a backward is that of the arrays it is given,
  * whatever was computed since their forward. */
 START_TEST(calls_in_any_order)
@@ -4821,6 +4856,7 @@ int main(void)
     tcase_add_loop_test(cases, sizes_of_scores, 0, 2);
     tcase_add_loop_test(cases, rounded_once, 0, 2);
     tcase_add_test(cases, inputs_may_be_one);
+    tcase_add_test(cases, one_row_of_d_out);
     tcase_add_loop_test(cases, calls_in_any_order, 0, 2);
     tcase_add_test(cases, empty_arrays);
     tcase_add_loop_test(cases, strides_of_empty_arrays, 0, 2);

@@ -188,8 +188,9 @@ RA_CHECKED enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, 
 int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size);
 
 /* An array of the caller's, or part of one: (B, rows, heads, D), in any order. Number (b, a, h, c)
- * is at data[b * batch + a * row + h * head + c]; so the D numbers of a head lie side by side.
- * Strides are in numbers, not bytes. In the memory in which the plan computes. */
+ * is at data[b * batch + a * row + h * head + c]; so the D numbers of a head lie side by side: they have no
+ * stride. Strides are in numbers, not bytes; of an input they may be 0. In the memory in which the plan
+ * computes. */
 struct ra_tensor {
     void *data;
     enum ra_type type;
