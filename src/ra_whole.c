@@ -118,7 +118,7 @@ static enum ra_status find(struct ra_whole *whole, const char *path, char *error
     char folder[RA_WHOLE_PATH], start[NAME_MAX], hidden[RA_WHOLE_PATH];
     whole->hidden[0] = '\0';
     if (!ra_whole_resolve(path, whole->final))
-        return refuse(error, "%.200s: %s", path, strerror(errno));
+        return refuse(error, "%.200s: cannot be created: %s", path, strerror(errno));
     hidden_start(split(whole->final, folder), start);
     if (snprintf(hidden, RA_WHOLE_PATH, "%s/%s%0*" PRIx64, folder, start, DIGITS,
                  (uint64_t)whole->number) >= RA_WHOLE_PATH ||
@@ -419,6 +419,18 @@ static bool give_name(const struct ra_whole *whole)
     return whole->how & RA_WHOLE_FOLDER ? exchange(whole) : rename(whole->path, whole->final) == 0;
 }
 
+/* Gives what is whole another name, since it cannot have its own; `error` says why, and gets the name. */
+static enum ra_status set_aside(struct ra_whole *whole, char *error)
+{
+    char aside[RA_WHOLE_PATH + DIGITS + 2];
+    snprintf(aside, sizeof aside, "%s.%0*" PRIx64, whole->final, DIGITS, (uint64_t)whole->number);
+    size_t length = strlen(error);
+    if (rename_new(AT_FDCWD, whole->path, aside))
+        snprintf(error + length, RA_ERROR_SIZE - length, "; what was to replace it is %.200s",
+                 aside);
+    return RA_INVALID;
+}
+
 enum ra_status ra_whole_publish(struct ra_whole *whole, char *error)
 {
     char folder[RA_WHOLE_PATH];
@@ -432,15 +444,16 @@ enum ra_status ra_whole_publish(struct ra_whole *whole, char *error)
                       whole->hidden);
 
     /* All bytes must be on the disk before the name says so; then the name must be there, too. */
-    if (!walk(AT_FDCWD, whole->path, LEVELS, sync_one))
+    bool waits = !(whole->how & RA_WHOLE_HASTY);
+    if (waits && !walk(AT_FDCWD, whole->path, LEVELS, sync_one))
         return refuse(error, "%.200s: cannot be written: %s", whole->final, strerror(errno));
     while (!named && again) {
         if (check(whole, error) != RA_OK)
-            return RA_INVALID;
+            return set_aside(whole, error);
         named = give_name(whole);
         again = !(whole->how & RA_WHOLE_NEW) && (errno == EEXIST || errno == ENOTEMPTY);
     }
-    if (!named || !sync_one(AT_FDCWD, folder, true))
+    if (!named || (waits && !sync_one(AT_FDCWD, folder, true)))
         return refuse(error, "%.200s: cannot be written: %s", whole->final, strerror(errno));
     whole->how &= ~(unsigned)RA_WHOLE_NEW;
     if (whole->how & RA_WHOLE_FOLDER)

@@ -234,7 +234,7 @@ static void save_raw(const char *name, const char *code, const char *fortran, co
     write_file(input_path(name).text, file, 128 + bytes);
 }
 
-/* Puts what looks like an earlier run's results into RESULT, and files of somebody else. */
+/* Puts what looks like an earlier run's results into RESULT. */
 static void make_earlier_results(void)
 {
     make_folder(result);
@@ -243,8 +243,6 @@ static void make_earlier_results(void)
         snprintf(name, sizeof name, "%s.npy", result_names[r]);
         write_file(path_of(result, name).text, name, strlen(name));
     }
-    write_file(path_of(result, "notes.txt").text, "keep me", 7);
-    write_file(path_of(result, ".hidden").text, "me too", 6);
 }
 
 /* ---- Runs. */
@@ -430,7 +428,6 @@ START_TEST(forward_only)
     make_small_problem();
     make_folder(result);
     good(LIST(problem, result));
-    write_file(path_of(result, "notes.txt").text, "keep me", 7);
     char *full = tree(result);
 
     /* Gradients of the earlier run must not stand beside o of this one. */
@@ -440,7 +437,6 @@ START_TEST(forward_only)
     char kept[4000];
     snprintf(kept, sizeof kept, "%s folder\n", result);
     strcat(kept, lines_with(full, "/lse.npy"));
-    strcat(kept, lines_with(full, "/notes.txt"));
     strcat(kept, lines_with(full, "/o.npy"));
     same_tree(tree(result), strdup(kept));
     free(full);
@@ -699,7 +695,8 @@ START_TEST(result_folder)
                  LIST(problem, path_of(folder, "no/result").text));
     refused_here(NULL, 1, LIST("/file/result: ", "Not a directory"),
                  LIST(problem, path_of(folder, "file/result").text));
-    refused_here(NULL, 1, LIST("/file: not a folder"), LIST(problem, path_of(folder, "file").text));
+    refused_here(NULL, 1, LIST("/file: is not a folder"),
+                 LIST(problem, path_of(folder, "file").text));
 
     static char long_name[6000];
     memset(long_name, 'x', sizeof long_name - 1);
@@ -713,7 +710,9 @@ START_TEST(result_folder)
         make_earlier_results();
         unlink(path_of(result, name).text);
         make_folder(path_of(result, name).text);
-        refused_here(NULL, 1, LIST(name, "folder"), LIST(problem, result));
+        strcat(name, "/x");
+        write_file(path_of(result, name).text, "text", 4);
+        refused_here(NULL, 1, LIST("holds", name), LIST(problem, result));
     }
 
     /* Root may write anywhere, so this part says nothing to it. */
@@ -796,17 +795,19 @@ START_TEST(small_disk)
     }
 
     /* A small result fits, also beside itself; a large one is refused, and the small stays. */
-    good(LIST(problem, result));
-    good(LIST(problem, result));
+    struct path there = path_of(result, "result");
+    good(LIST(problem, there.text));
+    good(LIST(problem, there.text));
     make_problem(NPY_FLOAT32, 1, 256, 64, 2, 2, 32);
-    refused_here(NULL, 1, LIST("/o.npy: ", "No space left on device"), LIST(problem, result));
+    refused_here(NULL, 1, LIST("/o.npy: ", "No space left on device"), LIST(problem, there.text));
     make_problem(NPY_FLOAT32, 1, 4, 256, 2, 2, 32);
-    refused_here(NULL, 1, LIST("/dk.npy: ", "No space left on device"), LIST(problem, result));
+    refused_here(NULL, 1, LIST("/dk.npy: ", "No space left on device"), LIST(problem, there.text));
 
-    /* Read-only: a folder that exists, and one to be created. */
-    ck_assert_int_eq(mount("none", result, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
+    /* The disk itself cannot be replaced. Read-only: a folder that exists, and one to be created. */
     make_small_problem();
-    refused_here(NULL, 1, LIST("/.result.", "Read-only file system"), LIST(problem, result));
+    refused_here(NULL, 1, LIST("/result: is mounted"), LIST(problem, result));
+    ck_assert_int_eq(mount("none", result, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
+    refused_here(NULL, 1, LIST("/result: ", "Read-only file system"), LIST(problem, there.text));
     refused_here(NULL, 1, LIST("/new: ", "Read-only file system"),
                  LIST(problem, path_of(result, "new").text));
 }
@@ -1106,48 +1107,22 @@ START_TEST(good_run)
 }
 END_TEST
 
+/* What is not of a run stays, since RESULT is replaced as a whole: that is said before the work. */
 START_TEST(other_files_stay)
 {
     begin(_i);
     make_small_problem();
-    make_earlier_results();
-    char *before = tree(result);
-    good(LIST(problem, result));
-    char *after = tree(result), kept[2000];
-
-    /* Somebody else's files keep their bytes, every result gets new ones, and no file is added. */
-    snprintf(kept, sizeof kept, "%s", lines_with(before, "notes.txt"));
-    ck_assert_str_eq(lines_with(after, "notes.txt"), kept);
-    snprintf(kept, sizeof kept, "%s", lines_with(before, ".hidden"));
-    ck_assert_str_eq(lines_with(after, ".hidden"), kept);
-    for (int r = 0; r < 5; r++)
-        free(load(result, r, 1, 4, 5, 2, 2, 3));
-    unlink(path_of(result, "notes.txt").text);
-    unlink(path_of(result, ".hidden").text);
-    check_only_results(result);
-    free(before);
-    free(after);
-}
-END_TEST
-
-START_TEST(one_folder_for_both)
-{
-    begin(_i);
-    make_small_problem();
-    good(LIST(problem, result));
-    char *inputs = tree(problem);
-    good(LIST(problem, problem));
-
-    /* The results, moved where those of the first run are, are the same; the inputs remain. */
-    for (int r = 0; r < 5; r++) {
-        char name[20];
-        snprintf(name, sizeof name, "%s.npy", result_names[r]);
-        struct path other = path_of(result, name);
-        char *before = tree(other.text);
-        ck_assert_int_eq(rename(path_of(problem, name).text, other.text), 0);
-        same_tree(tree(other.text), before);
+    const char *const names[] = {"notes.txt", ".hidden", "o.npy~", "sub/o.npy"};
+    for (int n = 0; n < 4; n++) {
+        scratch_remove(result);
+        make_earlier_results();
+        if (n == 3)
+            make_folder(path_of(result, "sub").text);
+        write_file(path_of(result, names[n]).text, "keep me", 7);
+        refused_here(NULL, 1, LIST("/result: holds ", n == 3 ? "sub" : names[n]),
+                     LIST(problem, result));
     }
-    same_tree(tree(problem), inputs);
+    refused_here(NULL, 1, LIST("/problem: holds ", ".npy"), LIST(problem, problem));
 }
 END_TEST
 
@@ -1268,7 +1243,7 @@ static void wait_for_work(void)
     bool begun = false;
     for (int turns = 0; turns < 20000 && !begun; turns++) {
         struct path hidden = hidden_folder();
-        begun = hidden.text[0] != '\0' && exists(path_of(hidden.text, "dv.npy").text);
+        begun = hidden.text[0] != '\0' && exists(path_of(hidden.text, "new/dv.npy").text);
         nanosleep(&pause, NULL);
     }
     ck_assert_msg(begun, "%s never began", program);
@@ -1418,7 +1393,6 @@ int main(void)
                                     junk_values,
                                     good_run,
                                     other_files_stay,
-                                    one_folder_for_both,
                                     masks_and_halves,
                                     flags_have_effect,
                                     killed,

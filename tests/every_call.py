@@ -116,6 +116,12 @@ def try_call(ranks, rank, fault, word, number, before, old, new):
     elif code in (HANGS, MPIRUN_HANGS):
         wrong.append(code)
 
+    # What could not get its name is kept under another, which the error says.
+    for kept in FOLDER.glob(RESULT.name + ".*"):
+        if code == 0 or kept.name not in said:
+            wrong.append(f"left {kept.name}, and said {said[-300:]}")
+        shutil.rmtree(kept)
+
     # The next run is a good one, and sweeps.
     code, said = run(ranks, OTHER)
     if code != 0 or arrays() != old:

@@ -139,7 +139,7 @@ static void check_trace(const struct stage *stage)
     }
 
     /* RESULT is replaced as a whole. */
-    if (stage->result[0] && ra_whole_within(path, stage->result))
+    if (stage->result_folder && ra_whole_within(path, stage->result_folder))
         stage_end(stage, 2, "--trace %s: is RESULT, or in it; name a file elsewhere", path);
 }
 

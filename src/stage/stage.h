@@ -73,11 +73,6 @@ struct stage {
     enum npy_type result_type;
     struct npy results[STAGE_RESULTS];
     const char *result_folder;
-    char result[4096];     /* the same with its links resolved */
-    char hidden[4096];     /* the folder that becomes it, beside it or `inside` */
-    int64_t hidden_number; /* in hidden names: random, the same on all ranks */
-    int result_lock;       /* of rank 0, on the hidden folder */
-    bool inside;
 
     struct stage_memory *memory; /* what stage_allocate gave, the last first */
     int64_t peak_bytes;          /* how much that is */

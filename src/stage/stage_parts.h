@@ -1,6 +1,5 @@
-/* stage_parts: what the parts of stage.h have of each other: unfinished.c, hidden.c, world.c,
- * options.c, inputs.c, results.c, publish.c, report.c and, on top of them, stage.c. No program
- * includes this.
+/* stage_parts: what the parts of stage.h have of each other: unfinished.c, world.c, options.c,
+ * inputs.c, results.c, report.c and, on top of them, stage.c. No program includes this.
  */
 #ifndef STAGE_PARTS_H
 #define STAGE_PARTS_H
@@ -12,12 +11,9 @@
 
 /* ---- unfinished.c: what must go if the program ends before stage_close. */
 
-/* Notes the hidden folder with the results in it; and whatever else is hidden, three at most, which must live until the
- * program ends. */
+/* Notes what is hidden, four at most, which must live until the program ends. */
 struct ra_whole;
-void stage_unfinished_results(const char *folder);
 void stage_unfinished_add(struct ra_whole *whole);
-const char *stage_unfinished_result(enum stage_result result);
 void stage_unfinished_forget(void);
 void stage_unfinished_remove(void);
 
@@ -26,36 +22,6 @@ void stage_unfinished_guard(void);
 
 /* From here to the next guard these signals are ignored: it is too late for them. */
 void stage_unfinished_keep(void);
-
-/* ---- hidden.c: names for what is not finished yet. */
-
-/* "o.npy" and so on. */
-extern const char *const stage_result_files[STAGE_RESULTS];
-
-/* A folder in the hidden one, for the earlier results while RESULT gets the new ones. */
-#define STAGE_EARLIER "earlier"
-
-/* The path with its links resolved, and if nothing is there yet that of its folder. False with
- * errno. */
-bool stage_resolve(const char *path, char resolved[PATH_MAX]);
-
-/* A random number, and the hidden path with it: beside the final one, or in it. False if it is too
- * long. */
-int64_t stage_hidden_number(const struct stage *stage);
-bool stage_hidden_path(const char *final, bool inside, int64_t number, char path[PATH_MAX]);
-
-/* Locks a file behind a hidden name until it is closed. False if another run has taken it for that
- * of a dead one, and removes it. */
-bool stage_hidden_own(int file);
-
-/* Removes what killed runs have left under hidden names of this final name. */
-void stage_hidden_clear(const char *final, bool inside);
-
-/* Removes a folder that is open, and the results in it. Anything else in it moves to `home`. */
-void stage_hidden_remove(int folder, const char *path, const char *home);
-
-/* Is this the name of a result? So are "." and "..", which every folder has. */
-bool stage_is_result(const char *name);
 
 /* ---- world.c: what the ranks agree on, and what they tell the user. */
 
@@ -121,15 +87,7 @@ int64_t stage_whole_batch(const struct stage *stage, int64_t b);
 void stage_open_results(struct stage *stage);
 void stage_close_results(struct stage *stage);
 
-/* How many of the results this run has. */
-int stage_result_count(const struct stage *stage);
-
-/* ---- publish.c: the results get their names. */
-
-/* Fails if a folder stands where a result must go. */
-void stage_check_names(const struct stage *stage);
-
-/* Rank 0 does it, when all ranks have closed their files. */
+/* Gives the results their names, all at once, when all ranks have closed their files. Rank 0 does it. */
 void stage_name_results(struct stage *stage);
 
 /* ---- report.c: counts, the trace, laps. */
