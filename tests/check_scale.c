@@ -692,7 +692,7 @@ START_TEST(asks_first)
 END_TEST
 
 /* ---- What was measured: rings of H100s and H200s with the kernels of today. The presets know of them the rates of
- * one H100 alone (src/scale/rates.csv), and the machine's numbers. */
+ * one H100 alone (chapters/img/12-rates.csv), and the machine's numbers. */
 
 /* A line of chapters/img/12-gpus.csv, priced on a machine: 10^12 operations a second and GPU. */
 struct recorded {

@@ -3,7 +3,7 @@
 
 A flag that makes no difference is refused: each flag of --help is added to each question, in each situation, and
 then either the numbers change or the program ends with exit code 2 and says why. Numbers have units. And the rates
-of the presets are those of src/scale/rates.csv: another table makes other predictions, and check-scale notices.
+of the presets are those of chapters/img/12-rates.csv: another table makes other predictions, and check-scale notices.
 """
 import os
 import re
@@ -144,7 +144,7 @@ def check_rates():
     os.makedirs(work, exist_ok=True)
     flags = "-std=c11 -D_POSIX_C_SOURCE=200809L -fopenmp -Isrc -Isrc/stage -Isrc/library -Isrc/scale -Itests -Itests/rig"
     code, said = shell(f"""
-        awk -F, -v OFS=, 'NR > 1 {{ $7 *= 1.15 }} 1' src/scale/rates.csv >{work}/rates.csv
+        awk -F, -v OFS=, 'NR > 1 {{ $7 *= 1.15 }} 1' chapters/img/12-rates.csv >{work}/rates.csv
         awk -f src/scale/rates.awk {work}/rates.csv >{work}/scale_rates.c
         gcc {flags} $(mpicc --showme:compile) src/12_scale.c src/scale/*.c {work}/scale_rates.c build/libstage_mpi.a \
             build/libringattn.a -o {work}/12-scale $(mpicc --showme:link) -lm

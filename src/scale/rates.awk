@@ -1,5 +1,5 @@
-# rates: makes a table in C of src/scale/rates.csv, so that programs have the rates wherever they run.
-# awk -f src/scale/rates.awk src/scale/rates.csv
+# rates: makes a table in C of chapters/img/12-rates.csv, so that programs have the rates wherever they run.
+# awk -f src/scale/rates.awk chapters/img/12-rates.csv
 BEGIN {
     FS = ","
     print "#include \"scale_machine.h\"\nconst struct scale_rate scale_rates[] = {"

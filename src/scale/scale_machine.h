@@ -7,7 +7,7 @@
 #include "ra_options.h"
 #include "ring_attention_scale.h"
 
-/* A line of src/scale/rates.csv: what one GPU alone did in launches of so many queries and as many keys, one
+/* A line of chapters/img/12-rates.csv: what one GPU alone did in launches of so many queries and as many keys, one
  * sequence of 32 heads, in 10^12 operations a second of pairs that see each other. */
 struct scale_rate {
     const char *machine, *kernel, *type;

@@ -281,7 +281,7 @@ void bench_kernels(void)
             lines(&ra_ladder[rung], shapes[0], RA_FLOAT16);
     }
 
-    /* What 12-scale predicts with (src/scale/rates.csv): the kernels that the library launches for each type,
+    /* What 12-scale predicts with (chapters/img/12-rates.csv): the kernels that the library launches for each type,
      * on one sequence of 32 heads, from the rows of a rank of a long ring to those of a short one. */
     title = "the rates that 12-scale reads";
     for (int64_t dim = 64; dim <= 256 && !bench.quick; dim *= 2)
