@@ -169,6 +169,10 @@ class Names(unittest.TestCase):
         self.assertTrue(same(results(q, k, v, d_out, lookback=None, scale=None), plain))
         self.assertFalse(same(results(q, k, v, d_out, lookback=2), plain))
 
+    def test_shapes_are_those_of_the_plan(self):
+        with ra.Plan(queries=5, keys=-1, heads=4, key_heads=-1, dim=3) as plan:  # -1: RA_SAME
+            self.assertEqual(plan.shapes["k"], (1, 5, 4, 3))
+
     def test_missing_library(self):
         said = subprocess.run([sys.executable, "-B", "-c", "import ring_attention"], cwd=FOLDER,
                               env=os.environ | {"RA_LIB": "/nowhere", "LD_LIBRARY_PATH": ""},
@@ -225,6 +229,12 @@ class Rings(unittest.TestCase):
                 self.assertEqual(rank.status, "LOST")
                 self.assertEqual(str(rank), "ring rank 1: OSError: the cable is broken")
 
+
+    def test_rank_that_does_not_come(self):
+        def work(ring):
+            if ring.rank == 0:
+                ra.Plan(ring, **CONFIG, timeout=0.5)
+        self.assertRegex(str(over_queues(2, work)[0]), "TimeoutError: nothing has come or gone for 0.5 s")
 
     def test_shared_link(self):
         def work(ring):

@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from ctypes import CFUNCTYPE, POINTER, c_bool, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
@@ -65,11 +66,11 @@ class Arrays(ctypes.Structure):
                                        "q k v mask o lse d_out dq dk dv".split()]
 
 
-# Functions of a link: send and receive; poll and close; wait; fail; error; cancel.
+# Functions of a link: send and receive; poll and close; wait; fail; error; cancel; set_timeout.
 MOVE = CFUNCTYPE(c_bool, c_void_p, c_int, c_int, c_int, c_void_p, c_int64)
 ASK, WAIT = CFUNCTYPE(c_bool, c_void_p), CFUNCTYPE(c_bool, c_void_p, c_int)
 FAIL, ERROR = CFUNCTYPE(None, c_void_p, c_char_p), CFUNCTYPE(c_void_p, c_void_p)
-CANCEL = CFUNCTYPE(None, c_void_p)
+CANCEL, TIME = CFUNCTYPE(None, c_void_p), CFUNCTYPE(None, c_void_p, c_double)
 
 
 class LinkStruct(ctypes.Structure):
@@ -77,7 +78,7 @@ class LinkStruct(ctypes.Structure):
     _fields_ = [("rank", c_int), ("size", c_int), ("sharing", c_int), ("bytes", c_int64),
                 ("device_memory", c_bool), ("self", c_void_p), ("send", MOVE), ("receive", MOVE),
                 ("poll", ASK), ("wait", WAIT), ("fail", FAIL), ("error", ERROR),
-                ("arrival", c_void_p), ("set_timeout", c_void_p), ("close", ASK),
+                ("arrival", c_void_p), ("set_timeout", TIME), ("close", ASK),
                 ("in_call", POINTER(c_int)), ("cancel", CANCEL)]
 
 
@@ -120,6 +121,8 @@ def load(name, **functions):
 
 lib = load("ringattn", ra_version=(c_char_p,), ra_config_init=(None, c_void_p, c_size_t),
            ra_config_set=(c_int, c_void_p, c_char_p, c_double, c_char_p),
+           ra_config_get=(c_int, c_void_p, c_char_p, c_void_p, c_char_p),
+           ra_plan_config=(None, c_void_p, c_void_p, c_size_t),
            ra_plan_create=(c_int, c_void_p, c_void_p, c_void_p, c_char_p),
            ra_plan_destroy=(None, c_void_p), ra_plan_cancel=(None, c_void_p), ra_plan_error=(c_char_p, c_void_p),
            ra_plan_rows=(c_int64, c_void_p, c_int),
@@ -163,8 +166,9 @@ class Plan:
             vars(ring).setdefault("plans", []).append(self)
         status = lib.ra_plan_create(ctypes.byref(self.plan), room, link and ctypes.byref(link), text)
         self.check(status, text.value)
-        heads, dim = config.get("heads", 1), config["dim"]
-        batch, key_heads = config.get("batch", 1), config.get("key_heads", heads)
+        lib.ra_plan_config(self.plan, room, ctypes.sizeof(room))  # with what was left open
+        batch, heads, key_heads, dim = (field_of(room, name) for name in
+                                        ("batch", "heads", "key_heads", "dim"))
         n, m = (lib.ra_plan_rows(self.plan, side) for side in (QUERY_SIDE, KEY_SIDE))
         queries, keys = (batch, n, heads, dim), (batch, m, key_heads, dim)
         self.shapes = dict(q=queries, k=keys, v=keys, mask=(batch, m), o=queries, d_out=queries,
@@ -279,6 +283,13 @@ class Plan:
         return Tensor(address, TYPES[kind], batch, row, head)
 
 
+def field_of(config, name):
+    """A whole number of a config."""
+    value, text = c_double(), ctypes.create_string_buffer(ERROR_SIZE)
+    check(lib.ra_config_get(config, name.encode(), ctypes.byref(value), text), text.value)
+    return int(value.value)
+
+
 def number(field, value):
     """What ra_config_set takes for a value: of a word its place in its enum."""
     if not isinstance(value, str):
@@ -330,12 +341,14 @@ class Link:
                                   function that waits for so many seconds and returns whether it is done
     tell(reason)                  lets all ranks know that this one cannot go on, for this reason
     told()                        the first reason that a rank has told; "" if none has
+
+    It cannot see whether other ranks compute: the config's timeout must be longer than any call.
     """
 
     def __init__(self, rank, size, sharing=0):
         """`sharing`: how many ranks share the processors of this one, if that is known."""
         self.rank, self.size, self.under_way = rank, size, {}
-        self.raised, self.cancelled = None, threading.Event()
+        self.raised, self.cancelled, self.timeout = None, threading.Event(), 0
         self.text = ctypes.create_string_buffer(ERROR_SIZE)
         self.struct = LinkStruct(
             rank, size, sharing, 0, False, None,
@@ -345,6 +358,7 @@ class Link:
             WAIT(lambda _, message: self._try(self._wait, message)),
             FAIL(lambda _, reason: self.fail(reason.decode(errors="replace"))),
             ERROR(lambda _: ctypes.addressof(self.text)),
+            set_timeout=TIME(lambda _, seconds: setattr(self, "timeout", seconds)),
             in_call=ctypes.pointer(c_int()), cancel=CANCEL(lambda _: self.cancelled.set()))
 
     def _try(self, function, *arguments):
@@ -373,10 +387,13 @@ class Link:
         self.under_way[out, GRADIENTS if out and message == HOME else message] = done  # point 4
 
     def _wait(self, message):
+        began = time.monotonic()
         for way in (False, message), (True, message):
             done = self.under_way.pop(way, None)
             while done and not done(0.05):
                 self._listen()
+                if 0 < self.timeout < time.monotonic() - began:
+                    raise TimeoutError(f"nothing has come or gone for {self.timeout:g} s")
 
     def _listen(self):
         if self.told() or self.cancelled.is_set():
