@@ -2895,7 +2895,7 @@ START_TEST(huge_tensors)
     for (int i = 0; i < COUNT(wrong); i++) {
         x.arrays.q = wrong[i];
         ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_INVALID);
-        ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "lead out of memory"));
+        ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "more than 2^56 numbers"));
     }
     ck_assert_int_gt(ra_tensor_bhn(data, huge, huge).batch, (int64_t)1 << 56);
     ra_plan_destroy(plan);
@@ -2932,6 +2932,7 @@ START_TEST(strides_of_outputs)
             shape(1 + random_below(&state, 4), 1 + random_below(&state, 5), 1,
                   1 + random_below(&state, 4), 1, 1 + random_below(&state, 3));
         config.forward_only = true;
+        config.threads = 1;
         struct ra_plan *plan = plan_for(&config);
         struct ra_arrays arrays = RA_ARRAYS_INIT;
         arrays.q = ra_tensor_bnhd(q, RA_FLOAT32, config.queries, config.heads, config.dim);
@@ -3663,7 +3664,7 @@ START_TEST(links_of_one)
         struct shard x;
         fill_shard(&p, &x, ROWS_FIRST, plan);
         ck_assert_int_eq(ra_forward(plan, NULL), RA_INVALID);
-        ck_assert_str_eq(ra_plan_error(plan), "arrays is NULL");
+        ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "arrays is NULL"));
         ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
         ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_OK);
         ck_assert_int_eq(ra_wait(plan), RA_OK);

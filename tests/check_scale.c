@@ -1,6 +1,8 @@
 /* check_scale: the cost model of chapter 12. Its counts are held against all pairs of positions and against
  * plans to look at, its formula against its simulation, and its seconds against recorded runs on GPUs.
  */
+#include <float.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -525,11 +527,14 @@ START_TEST(misuse)
         {AT(host_bandwidth), 0,
          "machine.host_bandwidth is missing: give the bytes a second of a rank between hosts"},
         {AT(forward_rate), -1,
-         "machine.forward_rate = -1: give the multiply-adds a second of a rank, above 0"},
+         "machine.forward_rate = -1: give the multiply-adds a second of a rank, from 1e-30 to "
+         "1e+30"},
         {AT(bandwidth), NAN,
-         "machine.bandwidth = nan: give the bytes a second between ranks of a host, above 0"},
-        {AT(latency), -1, "machine.latency = -1: give 0 or above"},
-        {AT(slow_link_factor), 0, "machine.slow_rank_factor, slow_link_factor: give above 0"}};
+         "machine.bandwidth = nan: give the bytes a second between ranks of a host, from 1e-30 to "
+         "1e+30"},
+        {AT(latency), -1, "machine.latency = -1: give 0, or 1e-30 to 1e+30"},
+        {AT(slow_link_factor), 0,
+         "machine.slow_link_factor is missing: give 1 for messages that are as fast as others"}};
     for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
         m = machine_of(1);
         m.ranks_per_host = 2;
@@ -568,6 +573,71 @@ START_TEST(misuse)
     m.memory = 1e9;
     ck_assert_int_eq(ra_scale_fits(&tokens, &c, &model, &m, error), RA_INVALID);
     ck_assert_str_eq(error, "model.dim is missing: give at least 1");
+}
+END_TEST
+
+/* Two fields of a call that is right become extreme: it answers in finite numbers of at least 0, or names a
+ * field. */
+START_TEST(extreme_numbers)
+{
+    static const double reals[] = {0,    -1,    -0.0,   5e-324,   1e-310,    1e-30,
+                                   1e30, 1e300, 0x1p63, INFINITY, -INFINITY, NAN};
+    static const int64_t wholes[] = {
+        0, 1, 7, -1, -2, (int64_t)1 << 40, ((int64_t)1 << 50) + 1, INT64_MAX, INT64_MIN, 1 << 20};
+    static const int ints[] = {0, 1, 3, 64, -1, -2, INT_MAX, INT_MIN, 65536};
+    enum { FIELDS = 29 };
+    for (unsigned i = 0; i < 5000; i++) {
+        struct ra_config c = config_of(1000, RA_SAME, 4, (enum ra_layout_kind)(i % 3));
+        struct ra_scale_machine m = machine_of(1);
+        struct ra_scale_model o = RA_SCALE_MODEL_INIT;
+        c.causal = i / 3 % 2;
+        m.memory = m.memory_bandwidth = 1e9;
+        m.ranks_per_host = 2;
+        o.dim = o.hidden = o.vocabulary = 64;
+        o.depth = 2;
+        int64_t *whole[] = {&c.batch, &c.queries,  &c.keys,      &c.heads,        &c.key_heads,
+                            &c.dim,   &c.lookback, &c.tile_keys, &m.tile_queries, &m.tile_keys,
+                            &o.dim,   &o.depth,    &o.hidden,    &o.vocabulary};
+        double *real[] = {&m.forward_rate,     &m.backward_rate,    &m.memory,
+                          &m.memory_bandwidth, &m.overhead,         &m.bandwidth,
+                          &m.latency,          &m.host_bandwidth,   &m.host_latency,
+                          &m.slow_rank_factor, &m.slow_link_factor, &o.weight_bytes};
+        int *other[] = {&m.ranks_per_host, &m.slow_rank, &m.slow_link};
+        enum { WHOLES = sizeof whole / sizeof *whole, REALS = sizeof real / sizeof *real };
+        for (unsigned n = i * 2654435761u, k = 0; k < 2; k++, n = n / FIELDS * 40503u + i) {
+            unsigned f = n % FIELDS, value = n / FIELDS;
+            if (f < WHOLES)
+                *whole[f] = wholes[value % (sizeof wholes / sizeof *wholes)];
+            else if (f < WHOLES + REALS)
+                *real[f - WHOLES] = reals[value % (sizeof reals / sizeof *reals)];
+            else
+                *other[f - WHOLES - REALS] = ints[value % (sizeof ints / sizeof *ints)];
+        }
+        struct ra_scale s;
+        struct ra_scale_decoding d;
+        struct ra_scale_memory bytes;
+        double seconds = 0;
+        int64_t tokens = 0;
+        for (int f = 0; f < 5; f++) {
+            enum ra_status status =
+                f == 0   ? ra_scale_predict(&s, &c, &m, RA_SCALE_RING, NULL, error)
+                : f == 1 ? ra_scale_simulate(&seconds, &c, &m, true, NULL, error)
+                : f == 2 ? ra_scale_decode(&d, &c, &m, error)
+                : f == 3 ? ra_scale_memory_of(&bytes, &c, &o, error)
+                         : ra_scale_fits(&tokens, &c, &o, &m, error);
+            double got[] = {f == 0 ? s.forward.seconds + s.backward.seconds + s.forward.waiting : 0,
+                            f == 0 ? s.backward.multiply_adds + s.backward.host_bytes : 0,
+                            f == 1 ? seconds : 0,
+                            f == 2 ? d.seconds + d.message_bytes : 0,
+                            f == 3 ? bytes.weights + bytes.activations + bytes.attention : 0,
+                            f == 4 ? (double)tokens : 0};
+            for (int g = 0; g < 6 && status == RA_OK; g++)
+                ck_assert_msg(got[g] >= 0 && got[g] <= DBL_MAX, "call %u, %d: %g", i, f, got[g]);
+            ck_assert_msg(status == RA_OK || strstr(error, "config") || strstr(error, "machine.") ||
+                              strstr(error, "model."),
+                          "%s", error);
+        }
+    }
 }
 END_TEST
 
@@ -822,6 +892,7 @@ int main(void)
     tcase_add_test(rest, training_memory);
     tcase_add_test(rest, recorded_memory);
     tcase_add_test(rest, misuse);
+    tcase_add_test(counts, extreme_numbers);
     tcase_add_test(rest, numbers);
     tcase_add_test(rest, asks_first);
     tcase_add_test(rest, measured_rates);

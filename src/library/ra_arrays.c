@@ -5,6 +5,7 @@
 #include "ra_arrays.h"
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdio.h>
 #include <string.h>
 #include "ra_config_check.h"
 
@@ -34,9 +35,11 @@ enum { ARRAYS = sizeof table / sizeof *table };
 
 static const char *const type_names[] = {"RA_FLOAT32", "RA_FLOAT16", "RA_BFLOAT16", "RA_BOOL"};
 
-static const char *type_name(enum ra_type type)
+/* A type's name; of what is no type, the number, written into `room`. */
+static const char *type_name(enum ra_type type, char room[16])
 {
-    return ra_type_bytes(type) > 0 ? type_names[type] : "no type";
+    snprintf(room, 16, "%d", (int)type);
+    return ra_type_bytes(type) > 0 ? type_names[type] : room;
 }
 
 static const struct ra_tensor *tensor_of(const struct ra_arrays *arrays, const struct wanted *want)
@@ -142,15 +145,18 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
     /* The type: the one that was planned for; float32 is always at hand, but not what travels, and
      * on a device not what is multiplied, either. */
     enum ra_type type = want->form == MASK ? RA_BOOL : want->form == LSE ? RA_FLOAT32 : c->type;
+    char room[16], other[16];
     bool is_result = is_output || want->out_of_forward;
     bool may_be_wider = want->form == WIDE && (backend->converts_inputs || is_result);
     if (t->type != type && !(may_be_wider && t->type == RA_FLOAT32))
-        return ra_refuse(error, "arrays.%s.type = %s: give %s%s", want->name, type_name(t->type),
-                         type_name(type),
+        return ra_refuse(error, "arrays.%s.type = %s: give %s%s", want->name,
+                         type_name(t->type, room), type_name(type, other),
                          may_be_wider && type != RA_FLOAT32 ? " or RA_FLOAT32" : "");
     if ((uintptr_t)t->data % (uintptr_t)ra_type_bytes(t->type) != 0)
-        return ra_refuse(error, "arrays.%s.data: not a multiple of %" PRId64 " bytes", want->name,
-                         ra_type_bytes(t->type));
+        return ra_refuse(error,
+                         "arrays.%s.data = %p: give an address that %" PRId64
+                         " divides, as its type is %s",
+                         want->name, t->data, ra_type_bytes(t->type), type_name(t->type, room));
 
     /* The strides: every number within reach, and every number of an output in its own place. */
     double reach = 0, strides[3] = {(double)t->batch, (double)t->row, (double)t->head};
@@ -159,7 +165,7 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
     if (reach > 0x1p56)
         return ra_refuse(error,
                          "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
-                         " lead out of memory",
+                         " reach over more than 2^56 numbers; strides are in numbers, not bytes",
                          want->name, t->batch, t->row, t->head);
     if (!backend->negative_strides && (t->batch < 0 || t->row < 0 || t->head < 0))
         return ra_refuse(error,
@@ -201,7 +207,8 @@ static enum ra_status copy(struct ra_arrays *arrays, const struct ra_arrays *giv
 {
     *arrays = (struct ra_arrays)RA_ARRAYS_INIT;
     if (!given)
-        return ra_refuse(error, "arrays is NULL");
+        return ra_refuse(error,
+                         "arrays is NULL: give the address of one that began with RA_ARRAYS_INIT");
     size_t size = given->size, least = offsetof(struct ra_arrays, d_out);
     if (size < least || size > 16 * sizeof *arrays || size % _Alignof(struct ra_arrays) != 0 ||
         (size < sizeof *arrays && (size - least) % sizeof arrays->q != 0))
@@ -237,7 +244,8 @@ enum ra_status ra_arrays_read(struct ra_plan *plan, struct ra_arrays *arrays,
                            "ra_plan_set_workspace %" PRId64 " bytes",
                            ra_plan_workspace_bytes(plan));
     if (status == RA_OK && backward && plan->config.forward_only)
-        status = ra_refuse(text, "ra_backward: the plan has config.forward_only = true");
+        status = ra_refuse(text,
+                           "ra_backward: the plan has config.forward_only = true: plan with false");
 
     bool used[ARRAYS], is_output[ARRAYS];
     for (int i = 0; i < ARRAYS && status == RA_OK; i++) {
@@ -250,8 +258,8 @@ enum ra_status ra_arrays_read(struct ra_plan *plan, struct ra_arrays *arrays,
             status = check(plan, arrays, &table[i], is_output[i], text);
     }
     if (status == RA_OK && arrays->mask.data && !plan->config.has_mask)
-        status = ra_refuse(text, "arrays.mask is given, but the plan has config.has_mask = false, "
-                                 "and would do without it");
+        status = ra_refuse(text, "arrays.mask is given, but the plan has config.has_mask = false: "
+                                 "plan with true, or leave the mask empty");
 
     /* So its strides, too, which have not been checked and lead anywhere. */
     static const struct ra_tensor none = RA_NO_TENSOR;

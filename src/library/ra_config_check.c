@@ -142,7 +142,8 @@ static enum ra_status check_fields(const struct ra_config *config, char *error)
 enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *given, char *error)
 {
     if (!given)
-        return ra_refuse(error, "config is NULL");
+        return ra_refuse(error, "config is NULL: give the address of one that began with "
+                                "RA_CONFIG_INIT or ra_config_init");
     enum ra_status status = copy(config, given, error);
     if (status != RA_OK)
         return status;

@@ -47,7 +47,7 @@ enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backwa
     if (rank < 0 || rank >= P)
         return ra_refuse(plan->error, "rank = %d: give 0 to %d", rank, P - 1);
     if (!hop)
-        return ra_refuse(plan->error, "hop is NULL");
+        return ra_refuse(plan->error, "hop is NULL: give the address of a struct ra_hop");
     if (step < 0 || step >= hops)
         return ra_refuse(plan->error, "step = %d: give 0 to %d", step, hops - 1);
 

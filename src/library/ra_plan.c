@@ -318,12 +318,16 @@ enum ra_status ra_plan_check_rows(const struct ra_plan *plan, enum ra_side side,
     struct ra_layout layout = ra_plan_layout(plan, side);
     double bytes = (double)outer * (double)layout.length * (double)row_bytes;
     if (bytes > 0x1p60)
-        return ra_refuse(error, "outer = %" PRId64 ", row_bytes = %" PRId64 ": %g bytes in all",
+        return ra_refuse(error,
+                         "outer = %" PRId64 ", row_bytes = %" PRId64
+                         ": %g bytes in all; give at most 2^60",
                          outer, row_bytes, bytes);
     if (!whole && needs_whole && bytes > 0)
-        return ra_refuse(error, "whole is NULL");
+        return ra_refuse(error, "whole is NULL: give %g bytes, as of outer, rows and row_bytes",
+                         bytes);
     if (!local && bytes > 0 && plan->rows[side == RA_KEY_SIDE] > 0)
-        return ra_refuse(error, "local is NULL");
+        return ra_refuse(error, "local is NULL: give room for this rank's %" PRId64 " rows",
+                         plan->rows[side == RA_KEY_SIDE]);
 
     /* Rows would be copied over others that are still to be copied. */
     uintptr_t a = (uintptr_t)whole, b = (uintptr_t)local;

@@ -3,6 +3,7 @@
  * Chapter 12. New here: the numbers of a machine, and the error that names the one that is missing.
  */
 #include "ra_scale_cost.h"
+#include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
 #include "ra_config_check.h"
@@ -12,12 +13,17 @@
 /* Ranks of a ring, as in ra_plan_create. */
 enum { MOST_RANKS = 1 << 16 };
 
+/* Beyond these no machine is, and a product of such numbers with any work is a finite double. */
+#define LEAST 1e-30
+#define MOST 1e30
+
 enum ra_status ra_cost_missing(const char *name, double value, const char *meaning, char *error)
 {
     if (value == 0)
         return ra_refuse(error, "machine.%s is missing: give %s", name, meaning);
-    if (!(value > 0) || !isfinite(value))
-        return ra_refuse(error, "machine.%s = %g: give %s, above 0", name, value, meaning);
+    if (!(value >= LEAST && value <= MOST))
+        return ra_refuse(error, "machine.%s = %g: give %s, from %g to %g", name, value, meaning,
+                         LEAST, MOST);
     return RA_OK;
 }
 
@@ -33,11 +39,13 @@ static enum ra_status check_others(const struct ra_scale_machine *m, int ranks, 
                 {"host_latency", m->host_latency},
                 {"overhead", m->overhead}};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++)
-        if (!(none[i].value >= 0) || !isfinite(none[i].value))
-            return ra_refuse(error, "machine.%s = %g: give 0 or above", none[i].name,
-                             none[i].value);
+        if (none[i].value != 0 && !(none[i].value >= LEAST && none[i].value <= MOST))
+            return ra_refuse(error, "machine.%s = %g: give 0, or %g to %g", none[i].name,
+                             none[i].value, LEAST, MOST);
     if (m->tile_queries < 1 || m->tile_keys < 1)
-        return ra_refuse(error, "machine.tile_queries, tile_keys: give at least 1");
+        return ra_refuse(
+            error, "machine.tile_queries = %" PRId64 ", tile_keys = %" PRId64 ": give at least 1",
+            m->tile_queries, m->tile_keys);
     if (m->ranks_per_host < 0)
         return ra_refuse(error, "machine.ranks_per_host = %d: give at least 0", m->ranks_per_host);
     if (m->slow_rank < -1 || m->slow_rank >= ranks)
@@ -46,9 +54,11 @@ static enum ra_status check_others(const struct ra_scale_machine *m, int ranks, 
     if (m->slow_link < -1 || m->slow_link >= ranks)
         return ra_refuse(error, "machine.slow_link = %d: give 0 to %d, or -1", m->slow_link,
                          ranks - 1);
-    if (!(m->slow_rank_factor > 0 && m->slow_link_factor > 0))
-        return ra_refuse(error, "machine.slow_rank_factor, slow_link_factor: give above 0");
-    return RA_OK;
+    enum ra_status status = ra_cost_missing("slow_rank_factor", m->slow_rank_factor,
+                                            "1 for a rank that is as fast as others", error);
+    return status == RA_OK ? ra_cost_missing("slow_link_factor", m->slow_link_factor,
+                                             "1 for messages that are as fast as others", error)
+                           : status;
 }
 
 /* Are all numbers there that this many ranks need? */

@@ -80,8 +80,8 @@ static enum ra_status check_model(const struct ra_scale_model *model, char *erro
             return ra_refuse(error, "model.%s = %lld: give %d to 2^40", fields[f].name,
                              (long long)fields[f].value, (int)fields[f].least);
     }
-    if (!(model->weight_bytes >= 0) || !isfinite(model->weight_bytes))
-        return ra_refuse(error, "model.weight_bytes = %g: give 0 or above", model->weight_bytes);
+    if (!(model->weight_bytes >= 0 && model->weight_bytes <= 1e30))
+        return ra_refuse(error, "model.weight_bytes = %g: give 0 to 1e+30", model->weight_bytes);
     return RA_OK;
 }
 

@@ -317,8 +317,12 @@ static struct ring *new_ring(int ranks, size_t bytes)
 
 enum ra_status ra_thread_links(struct ra_link *links, int ranks, char error[RA_ERROR_SIZE])
 {
-    if (!links || ranks < 1) {
-        snprintf(error, error ? RA_ERROR_SIZE : 0, "links is NULL, or ranks = %d is less than 1",
+    if (ranks < 1) {
+        snprintf(error, error ? RA_ERROR_SIZE : 0, "ranks = %d: give at least 1", ranks);
+        return RA_INVALID;
+    }
+    if (!links) {
+        snprintf(error, error ? RA_ERROR_SIZE : 0, "links is NULL: give an array of %d links",
                  ranks);
         return RA_INVALID;
     }
