@@ -212,12 +212,15 @@ int64_t ra_type_bytes(enum ra_type type);
 void ra_config_init(struct ra_config *config, size_t size);
 enum ra_status ra_config_set(struct ra_config *config, const char *field, double value,
                                         char error[320]);
+enum ra_status ra_config_get(const struct ra_config *config, const char *field,
+                                        double *value, char error[320]);
 struct ra_plan;
 enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *config,
                                          const struct ra_link *link, char error[320]);
 void ra_plan_cancel(struct ra_plan *plan);
 void ra_plan_destroy(struct ra_plan *plan);
 const char *ra_plan_error(const struct ra_plan *plan);
+void ra_plan_config(const struct ra_plan *plan, struct ra_config *config, size_t size);
 int ra_plan_rank(const struct ra_plan *plan);
 int ra_plan_ranks(const struct ra_plan *plan);
 enum ra_side { RA_QUERY_SIDE, RA_KEY_SIDE };
