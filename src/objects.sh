@@ -6,7 +6,7 @@
 #
 # Suites are compiled quickly, not to be quick: -O3 takes longer than they do. The definition that judges them
 # has no threads, and ThreadSanitizer in it would take most of the time of the suites that look for races. To check
-# that no pointer of the vector tile overflows takes clang two thirds of the time for libFuzzer's variant; gcc's
+# that no pointer of the vector tile overflows takes clang more than half of the time for libFuzzer's variant; gcc's
 # sanitizers look for that, too.
 #
 # If the environment names a compiler or flags, warnings of its compiler are no errors.
