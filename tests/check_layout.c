@@ -344,7 +344,7 @@ static void judge_fold(struct ra_layout queries, int rank, struct ra_layout keys
                               .max = max,
                               .sum = sum};
     struct ra_keys seen = {.rows = list(keys, origin, key_positions),
-                           .stride = {DIM, DIM, DIM, DIM},
+                           .stride = {DIM, DIM, DIM, DIM, DIM},
                            .k = zeros,
                            .v = v};
     for (int64_t b = 0; b < seen.rows; b++)

@@ -27,7 +27,7 @@ static void bare(void)
                                  .max = max,
                                  .sum = sum,
                                  .lse = lse};
-    struct ra_keys keys = {.rows = N, .stride = {D, D, D, D}, .k = k, .v = v};
+    struct ra_keys keys = {.rows = N, .stride = {.k = D, .v = D}, .k = k, .v = v};
     struct ra_fold fold = {
         .D = D, .score = {0.125f, 0}, .tile = ra_tile_forward, .tile_queries = 64, .tile_keys = 64,
         .workspace = workspace};
