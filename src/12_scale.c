@@ -10,11 +10,11 @@
 
 static const char *const passes[] = {"forward", "backward"};
 
-/* ---- Tables: numbers below their names, for people or between commas. */
+/* ---- Tables, for people or as CSV. */
 
-/* A number of a line: its name between commas, and how people read it. NAN is a number that there is not. */
+/* A column: its name with --csv, and its printf format otherwise. A number that does not exist is NAN. */
 struct column {
-    const char *name, *format; /* NULL: people do not read it */
+    const char *name, *format; /* NULL: only with --csv */
     int width;
 };
 
@@ -62,7 +62,7 @@ static double weights_of(const struct scale *s)
     return alone.weights / s->model.weight_bytes;
 }
 
-/* What is priced, and by which numbers. */
+/* Says what is priced, and with which numbers. */
 static void print_question(const struct scale *s)
 {
     const struct ra_config *c = &s->config;
@@ -98,7 +98,7 @@ static void print_question(const struct scale *s)
                scale_network_presets[s->network_preset].source);
 }
 
-/* Whether a rank's memory is enough: 1 or 0; NAN if nobody said how much it has. And the words for that. */
+/* Whether a rank's memory is enough: 1 or 0; NAN if its size is not known. Below, the words for that. */
 static double fits(const struct scale *s, double bytes)
 {
     return s->machine.memory > 0 ? bytes <= s->machine.memory : NAN;
@@ -160,7 +160,7 @@ static void print_ranks(struct scale *s)
     };
     enum { COLUMNS = sizeof columns / sizeof *columns };
 
-    /* All answers before the first line, so that no table begins that an error ends. */
+    /* All answers come before the first line, so that an error never ends a table that has begun. */
     struct answer answers[SCALE_MOST_COUNTS];
     for (int i = 0; i < s->count; i++)
         answers[i] = predict(s, s->counts[i], NULL);
@@ -361,7 +361,7 @@ static void print_steps(struct scale *s)
     }
     print_question(s);
     if (!s->csv && s->dense_rate > 0)
-        printf("products with weights at %.0f TFLOP/s; what shares and sums of weights send is not "
+        printf("products with weights at %.0f TFLOP/s; messages that share and sum them are not "
                "counted\n",
                2e-12 * s->dense_rate);
     print_names(s, "", columns, COLUMNS,

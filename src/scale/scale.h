@@ -9,7 +9,7 @@
 
 enum { SCALE_MOST_COUNTS = 32, SCALE_MOST_FLAGS = 64 };
 
-/* What is asked for, as a set: so a flag can say for which of them it has an effect. */
+/* The questions, as bits of a set: each flag has the set of those on which it has an effect. */
 enum scale_mode {
     SCALE_RANKS = 1,
     SCALE_STEP = 2,
@@ -42,11 +42,12 @@ struct scale {
 void scale_begin(struct scale *scale, int argc, char **argv, const char *program,
                  const char *about);
 
-/* Reads the command line: config, machine and model are complete, but for numbers that nobody gave, and rates. */
+/* Reads the command line. Then config, machine and model are complete, except for rates and for numbers that neither a
+ * flag nor a preset gives. */
 void scale_options(struct scale *scale, int argc, char **argv);
 
-/* Lets the ring have so many ranks, and returns the machine with the rates of that. `told` has the rates as
- * scale_take_rates tells them. */
+/* Sets the number of ranks of the ring, and returns the machine with the rates for it. `told` gets the rates as
+ * from scale_take_rates. */
 struct ra_scale_machine scale_on(struct scale *scale, int ranks, double told[2]);
 
 /* The word of --method. */

@@ -24,9 +24,8 @@ const struct scale_preset scale_machine_presets[] = {
      "rates and NVLink: those of the h100, which has the same multiprocessors; memory: NVIDIA's "
      "data sheet"},
     {GPU(180e9, 8e12, 780e9), 886e12, "h100", 2250. / 990,
-     "NVIDIA's data sheet of the DGX B200; of its rates and NVLink the shares that the h100 "
-     "reached, "
-     "for which this library has no kernels yet"}};
+     "an estimate: NVIDIA's data sheet of the DGX B200, rates and NVLink times the share of theirs "
+     "that the h100 reaches; this library has no kernels for the b200 yet"}};
 
 const struct ra_choice scale_networks[] = {
     {"none", NULL}, {"infiniband400", NULL}, {"ethernet400", NULL}, {0}};
@@ -54,8 +53,8 @@ void scale_take(struct ra_scale_machine *to, const struct scale_preset *preset)
 #undef FILL
 }
 
-/* The rates of launches of these rows, on a line between the next that were measured, of fewer rows and of more.
- * A kernel pads a head to the next size that it has, and computes that. False: nothing was measured. */
+/* The rates of launches of so many rows, interpolated between the measured numbers of rows next to it. A kernel
+ * pads a head to the next size that it has, and computes all of that. False: nothing was measured. */
 static bool measured(const char *machine, const char *type, int64_t dim, const char *mask,
                      double rows, double rates[2], const char **kernel)
 {

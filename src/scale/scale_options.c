@@ -48,7 +48,7 @@ static const struct flag {
      SHAPE,
      0},
     {{FIELD(config.key_heads), TAKES("key-heads", WHOLE), RANGE(1, MOST), .value = "G",
-      .help = "key/value heads (default as heads)"},
+      .help = "key/value heads (default: as many as query heads)"},
      SHAPE,
      0},
     {{FIELD(config.dim), TAKES("dim-head", WHOLE), RANGE(1, MOST), .value = "D",
@@ -56,14 +56,14 @@ static const struct flag {
      ANY,
      0},
     {{FIELD(config.type), TAKES("type", CHOICE), .choices = ra_option_types, .value = "TYPE",
-      .help = "of the arrays (default bfloat16)"},
+      .help = "type of the arrays (default bfloat16)"},
      SHAPE,
      0},
     {{FIELD(config.causal), TAKES("causal", FLAG), .help = "no query sees keys after its position"},
      TIME,
      0},
     {{FIELD(config.lookback), TAKES("lookback", WHOLE), RANGE(0, MOST), .value = "L",
-      .help = "with --causal: at most so many tokens back"},
+      .help = "with --causal: a query sees at most this many tokens before its own"},
      TIME,
      0},
     {{FIELD(config.layout), TAKES("layout", CHOICE), .choices = ra_option_layouts, .value = "NAME",
@@ -77,52 +77,52 @@ static const struct flag {
      SHAPE,
      0},
     {{FIELD(method), TAKES("method", CHOICE), .choices = methods, .value = "NAME",
-      .help = "how keys come to queries (default ring)"},
+      .help = "how keys reach the queries (default ring)"},
      SCALE_RANKS | SCALE_STEP | SCALE_HOPS,
      0},
 
     {{FIELD(machine_preset), TAKES("machine", CHOICE), .choices = scale_machines, .value = "NAME",
-      .help = "what is not given is that of"},
+      .help = "take what no flag gives from this machine"},
      SHAPE,
      0},
     {{FIELD(network_preset), TAKES("network", CHOICE), .choices = scale_networks, .value = "NAME",
-      .help = "between hosts, what is not given is that of"},
+      .help = "take what no flag gives between hosts from it"},
      PRICED,
      0},
     {{FIELD(machine.ranks_per_host), TAKES("ranks-per-host", INT), RANGE(1, INT_MAX), .value = "P",
-      .help = "ranks of a host (default: all)"},
+      .help = "ranks on each host (default: all)"},
      PRICED,
      0},
     {{FIELD(machine.forward_rate), TAKES("forward-rate", REAL), ABOVE_0, .value = "F",
-      .help = "multiply-adds a second of a rank; or 660TFLOP/s"},
+      .help = "multiply-adds a second of a rank, forward; or 660TFLOP/s"},
      PRICED,
      'F'},
     {{FIELD(machine.backward_rate), TAKES("backward-rate", REAL), ABOVE_0, .value = "F",
-      .help = "the same in the backward"},
+      .help = "the same, backward"},
      TIME,
      'F'},
     {{FIELD(dense_rate), TAKES("dense-rate", REAL), ABOVE_0, .value = "F",
-      .help = "with --depth: the same in products with weights"},
+      .help = "with --depth: the same, of products with weights"},
      SCALE_STEP,
      'F'},
     {{FIELD(machine.bandwidth), TAKES("bandwidth", REAL), ABOVE_0, .value = "W",
-      .help = "bytes a second from a rank to another of its host"},
+      .help = "bytes a second from a rank to another on its host"},
      PRICED,
      'W'},
     {{FIELD(machine.latency), TAKES("latency", REAL), FROM_0, .value = "S",
-      .help = "seconds of such a message besides (default 0)"},
+      .help = "seconds that such a message takes besides its bytes (default 0)"},
      PRICED,
      's'},
     {{FIELD(machine.host_bandwidth), TAKES("host-bandwidth", REAL), ABOVE_0, .value = "W",
-      .help = "bytes a second from a rank to another host; or 400Gb/s"},
+      .help = "bytes a second from a rank to a rank on another host; or 400Gb/s"},
      PRICED,
      'W'},
     {{FIELD(machine.host_latency), TAKES("host-latency", REAL), FROM_0, .value = "S",
-      .help = "seconds of such a message besides (default 0)"},
+      .help = "seconds that such a message takes besides its bytes (default 0)"},
      PRICED,
      's'},
     {{FIELD(machine.memory), TAKES("memory", REAL), ABOVE_0, .value = "BYTES",
-      .help = "of a rank; 141e9 or 141GB"},
+      .help = "bytes of memory of a rank; or 141GB"},
      SCALE_RANKS | MODEL | SCALE_DECODE,
      'B'},
     {{FIELD(machine.memory_bandwidth), TAKES("memory-bandwidth", REAL), ABOVE_0, .value = "W",
@@ -130,15 +130,15 @@ static const struct flag {
      PRICED,
      'W'},
     {{FIELD(machine.overhead), TAKES("overhead", REAL), FROM_0, .value = "S",
-      .help = "seconds of a hop besides (default 0)"},
+      .help = "seconds that each hop takes besides its work (default 0)"},
      PRICED,
      's'},
     {{FIELD(machine.tile_queries), TAKES("tile-queries", WHOLE), RANGE(1, MOST), .value = "ROWS",
-      .help = "with --causal: of a tile that is computed whole (default 1)"},
+      .help = "with --causal: query rows of the kernel's tiles (default 1)"},
      TIME,
      0},
     {{FIELD(machine.tile_keys), TAKES("tile-keys", WHOLE), RANGE(1, MOST), .value = "ROWS",
-      .help = "the same of keys (default 1)"},
+      .help = "with --causal: key rows of the kernel's tiles (default 1)"},
      TIME,
      0},
 
@@ -151,55 +151,56 @@ static const struct flag {
      SCALE_SIMULATE,
      0},
     {{FIELD(machine.slow_link), TAKES("slow-link", INT), RANGE(0, INT_MAX), .value = "R",
-      .help = "with --simulate: what this rank sends is slow"},
+      .help = "with --simulate: messages from this rank are slow"},
      SCALE_SIMULATE,
      0},
     {{FIELD(factor), TAKES("factor", REAL), ABOVE_0, .value = "X",
-      .help = "it takes X times as long (default 2)"},
+      .help = "the slow rank or link takes X times as long (default 2)"},
      SCALE_SIMULATE,
      0},
-    {{FIELD(decode), TAKES("decode", FLAG), .help = "one new token over a cache, by a tree"},
+    {{FIELD(decode), TAKES("decode", FLAG), .help = "one new token with a cache, by tree decoding"},
      SCALE_DECODE,
      0},
-    {{FIELD(fits), TAKES("fits", FLAG), .help = "the longest sequence of a model's training"},
+    {{FIELD(fits), TAKES("fits", FLAG),
+      .help = "the longest sequence with which a model can be trained"},
      SCALE_FITS,
      0},
     {{FIELD(model.depth), TAKES("depth", WHOLE), RANGE(1, 1 << 20), .value = "L",
-      .help =
-          "a step of a model of so many layers, instead of one layer; with --fits (default 32)"},
+      .help = "a training step of a model of L layers; with --fits: its layers (default 32)"},
      MODEL,
      0},
     {{FIELD(model.dim), TAKES("dim", WHOLE), RANGE(1, 1 << 30), .value = "N",
-      .help = "of that model: numbers of a token (default heads * dim-head)"},
+      .help = "width of that model (default heads * dim-head)"},
      MODEL,
      0},
     {{FIELD(feed_multiple), TAKES("ff-mult", REAL), RANGE(0, 1024), .value = "F",
-      .help = "hidden numbers of a feed-forward layer, in dims (default 4)"},
+      .help = "hidden width of its feed-forward layers / its width (default 4)"},
      MODEL,
      0},
     {{FIELD(model.vocabulary), TAKES("vocabulary", WHOLE), RANGE(0, 1 << 30), .value = "V",
-      .help = "size of the vocabulary (default 128000)"},
+      .help = "size of its vocabulary (default 128000)"},
      MODEL,
      0},
     {{FIELD(model.recompute), TAKES("recompute", FLAG),
-      .help = "layers keep one row of numbers, and compute the rest again"},
+      .help = "layers keep only their input, and compute the rest again"},
      MODEL,
      0},
-    {{FIELD(model.replicated), TAKES("replicated", FLAG), .help = "every rank has all weights"},
+    {{FIELD(model.replicated), TAKES("replicated", FLAG),
+      .help = "every rank has all weights, instead of a share"},
      MODEL,
      0},
-    {{FIELD(csv), TAKES("csv", FLAG), .help = "numbers between commas, below their names"},
+    {{FIELD(csv), TAKES("csv", FLAG), .help = "comma-separated values below their names"},
      SHAPE,
      0},
     {{FIELD(measure), TAKES("measure", FLAG),
-      .help = "measure this machine, and print it as flags; on two ranks its link, too"},
+      .help = "measure this machine, on two ranks or more also its link; print flags"},
      SCALE_MEASURE,
      0},
 };
 enum { FLAGS = sizeof flags / sizeof *flags };
 _Static_assert((int)FLAGS <= (int)SCALE_MOST_FLAGS, "a flag more than scale.given has room for");
 
-/* Where the flags go: getopt's loop has no argument for that. */
+/* What take() fills: getopt's loop has no argument for it. */
 static struct scale *into;
 
 static void print_sources(const struct ra_choice *choices, const struct scale_preset *presets)
@@ -228,7 +229,7 @@ static void print_help(const struct stage *stage)
     print_sources(scale_networks, scale_network_presets);
 }
 
-/* A number that nobody means in this unit. */
+/* Refuses a number that nobody can mean in this unit. */
 static void check_unit(const struct stage *stage, const char *flag, const char *text, char unit,
                        double value)
 {
@@ -236,12 +237,12 @@ static void check_unit(const struct stage *stage, const char *flag, const char *
         char unit;
         double least, most;
         const char *what, *hint;
-    } sane[] = {
-        {'W', 1e4, 1e17, "bytes a second", "400Gb/s are 400 gigabits a second, 50GB/s gigabytes"},
-        {'B', 1e6, 1e18, "bytes", "80GB are 80 * 10^9 bytes"},
-        {'s', 0, 10, "seconds", "5us are microseconds, 5ms milliseconds"},
-        {'F', 1e6, 1e20, "multiply-adds a second",
-         "660TFLOP/s are 330e12 multiply-adds, of two operations each"}};
+    } sane[] = {{'W', 1e4, 1e17, "bytes a second",
+                 "write 400Gb/s for gigabits a second, 50GB/s for gigabytes"},
+                {'B', 1e6, 1e18, "bytes", "write 80GB for 80 * 10^9 bytes"},
+                {'s', 0, 10, "seconds", "write 5us for microseconds, 5ms for milliseconds"},
+                {'F', 1e6, 1e20, "multiply-adds a second",
+                 "write 660TFLOP/s for 330e12 multiply-adds, of two operations each"}};
     for (size_t s = 0; s < sizeof sane / sizeof *sane; s++)
         if (sane[s].unit == unit && value >= 0 && (value < sane[s].least || value > sane[s].most))
             stage_end(stage, 2, "--%s %s: these are %g %s; give %g to %g (%s)", flag, text, value,
@@ -259,7 +260,7 @@ static void take(struct stage *stage, const struct ra_option *option, const char
         return;
     }
 
-    /* What stage_parse reads is the same number without unit. It refuses what is no number. */
+    /* stage_parse reads the same number without its unit, and refuses a text that is no number. */
     char plain[64];
     double number;
     bool counts = option->kind == RA_OPTION_WHOLE || option->kind == RA_OPTION_INT;
@@ -285,8 +286,10 @@ static void read_counts(struct scale *scale)
         snprintf(one, sizeof one, "%.*s", (int)(length < sizeof one ? length : sizeof one - 1), at);
         if (!scale_number(one, 0, &count) || count != floor(count) || count < 1 ||
             count > INT_MAX || scale->count == SCALE_MOST_COUNTS)
-            stage_end(stage, 2, "--ranks %s: give 1 or more, or up to %d such numbers with commas",
-                      scale->ranks, SCALE_MOST_COUNTS);
+            stage_end(
+                stage, 2,
+                "--ranks %s: give a number of 1 or more, or up to %d of them with commas between",
+                scale->ranks, SCALE_MOST_COUNTS);
         scale->counts[scale->count] = (int)count;
         at = at[length] ? at + length + 1 : NULL;
     }
@@ -295,7 +298,7 @@ static void read_counts(struct scale *scale)
                   scale->ranks);
 }
 
-/* ---- Flags that have no effect are refused: who gives one expects a difference. */
+/* ---- Flags that have no effect are refused, because a user who gives one expects a difference. */
 
 static bool is_given(const struct scale *scale, const char *flag)
 {
@@ -313,7 +316,7 @@ static int most_ranks(const struct scale *scale)
     return most;
 }
 
-/* Whether each flag can make a difference for what is asked, and if not, what for. */
+/* Refuses flags that make no difference to this question, and says to which they would. */
 static void check_modes(const struct scale *scale)
 {
     static const struct {
@@ -339,7 +342,7 @@ static void check_modes(const struct scale *scale)
     }
 }
 
-/* The same of what other flags decide. */
+/* Refuses flags that make no difference because of other flags. */
 static void check_idle(const struct scale *scale)
 {
     const struct ra_config *c = &scale->config;
@@ -354,30 +357,32 @@ static void check_idle(const struct scale *scale)
         const char *why;
     } rules[] = {
         {"layout", !c->causal, "without --causal all layouts have the same work"},
-        {"tile-queries", !c->causal, "without --causal no tile is computed in vain"},
-        {"tile-keys", !c->causal, "without --causal no tile is computed in vain"},
+        {"tile-queries", !c->causal, "without --causal every tile is needed in full"},
+        {"tile-keys", !c->causal, "without --causal every tile is needed in full"},
         {"backward-rate", c->forward_only, "there is no backward"},
         {"factor", !slow, "give --slow-rank or --slow-link"},
         {"slow-link", alone, "there is one rank"},
         {"key-heads", alone && scale->mode & (SCALE_HOPS | SCALE_SIMULATE),
-         "one rank sends nothing"},
+         "a single rank sends nothing"},
         {"replicated", alone, "there is one rank"},
-        {"memory-bandwidth", alone && scale->mode != SCALE_DECODE, "one rank has no carries"},
+        {"memory-bandwidth", alone && scale->mode != SCALE_DECODE,
+         "a single rank moves no carry between hops"},
         {"bandwidth", alone || here == 1, "no two ranks are on one host"},
         {"latency", alone || here == 1, "no two ranks are on one host"},
         {"network", one_host, all_here},
         {"host-bandwidth", one_host, all_here},
         {"host-latency", one_host, all_here},
         {"network", is_given(scale, "host-bandwidth") && is_given(scale, "host-latency"),
-         "--host-bandwidth and --host-latency say it all"},
-        {"machine", scale->mode == SCALE_FITS && is_given(scale, "memory"), "--memory says it all"},
+         "--host-bandwidth and --host-latency give all that it would"},
+        {"machine", scale->mode == SCALE_FITS && is_given(scale, "memory"),
+         "--memory gives all that it would"},
     };
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
         if (rules[r].idle && is_given(scale, rules[r].flag))
             stage_end(&scale->stage, 2, "--%s has no effect: %s", rules[r].flag, rules[r].why);
 }
 
-/* What no flag says alone. */
+/* Checks flags that only make sense together, and finds which question is asked. */
 static void check_together(struct scale *scale)
 {
     const struct stage *stage = &scale->stage;
@@ -415,7 +420,7 @@ void scale_begin(struct scale *scale, int argc, char **argv, const char *program
     stage_begin(&scale->stage, argc, argv);
 }
 
-/* What nobody said. */
+/* What holds where no flag says otherwise. */
 static void set_defaults(struct scale *scale)
 {
     scale->config = (struct ra_config)RA_CONFIG_INIT;
@@ -443,7 +448,7 @@ void scale_options(struct scale *scale, int argc, char **argv)
     into = scale;
     stage_read_flags(&scale->stage, argc, argv, options, FLAGS, take, print_help);
     if (optind < argc)
-        stage_end(&scale->stage, 2, "%s: give flags alone; see --help", argv[optind]);
+        stage_end(&scale->stage, 2, "%s: give only flags; see --help", argv[optind]);
     check_together(scale);
     read_counts(scale);
     const struct scale_preset *preset = &scale_machine_presets[scale->machine_preset];
@@ -476,11 +481,12 @@ struct ra_scale_machine scale_on(struct scale *scale, int ranks, double told[2])
     scale->config.ring_size = ranks;
     if (!scale_take_rates(&machine, told, preset, &scale->config) && preset->rates &&
         (machine.forward_rate == 0 || machine.backward_rate == 0))
-        stage_end(&scale->stage, 2,
-                  "--dim-head %lld: on the %s no rate of %s was measured for so many; give "
-                  "--forward-rate and --backward-rate",
-                  (long long)scale->config.dim, scale_machines[scale->machine_preset].word,
-                  ra_option_types[scale->config.type].word);
+        stage_end(
+            &scale->stage, 2,
+            "--dim-head %lld: no rate of %s was measured on the %s with heads of that size; give "
+            "--forward-rate and --backward-rate",
+            (long long)scale->config.dim, ra_option_types[scale->config.type].word,
+            scale_machines[scale->machine_preset].word);
     return machine;
 }
 
