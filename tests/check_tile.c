@@ -701,7 +701,7 @@ START_TEST(many_rows)
                                .delta = delta,
                                .dq = dq};
     struct ra_keys keys = {.rows = rows,
-                           .stride = {D, D, 0, 0},
+                           .stride = {.k = D, .v = D},
                            .k = ones,
                            .v = v,
                            .dk = sums,
