@@ -3,7 +3,19 @@
 #
 # build/mpi-flags has the two lines of mpicc, what MPI adds when compiling and when linking, as long as there is an mpicc.
 # The MPI of this project is Open MPI: others are refused by name, rather than by errors of the compiler.
+#
+# Flags of fast mathematics are refused by name: with them the compiler takes it that no number is NaN or infinite, deletes
+# the checks for those, and adds in another order.
 set -e
+for word in $CC $CPPFLAGS $CFLAGS $LDFLAGS; do
+    case $word in
+    -Ofast | -ffast-math | -funsafe-math-optimizations | -ffinite-math-only | -fassociative-math | -ffp-model=[fa]*)
+        echo "$word is in CC, CPPFLAGS, CFLAGS or LDFLAGS: fast mathematics deletes the checks for NaN and changes" \
+            "the results; leave it out, -O3 is set already" >&2
+        exit 1
+        ;;
+    esac
+done
 mkdir -p build
 part=build/settings.$$ flags=build/mpi-flags.$$
 
