@@ -3327,7 +3327,7 @@ struct mixing {
     struct ra_link links[3];
     struct ra_plan *second;
     const struct ra_arrays *arrays; /* rank 0's of the second plan */
-    enum ra_status status[3][2], within;
+    enum ra_status status[3][2], within, third;
     char text[3][2][RA_ERROR_SIZE];
 };
 
@@ -3338,6 +3338,17 @@ static void call_the_other(void *context, const struct ra_event *event)
         m->within = ra_forward(m->second, m->arrays);
     if (m->arrays && !strstr(ra_plan_error(m->second), "shares its link"))
         m->within = RA_OK;
+    if (!m->arrays || m->third != RA_OK)
+        return;
+    struct ra_config config = shape(1, 24, 24, 1, 1, 4);
+    struct ra_link kept = m->links[0];
+    struct ra_plan *third;
+    char text[RA_ERROR_SIZE];
+    kept.close = NULL;
+    config.timeout = 2;
+    m->third = ra_plan_create(&third, &config, &kept, text);
+    if (third || !strstr(text, "a call of another plan that shares it is not over"))
+        m->third = RA_DEVICE;
 }
 
 static void mix_calls(void *context, int rank)
@@ -3390,6 +3401,7 @@ START_TEST(mixed_calls_of_shared_links)
                           m.text[rank][i]);
         }
     ck_assert_int_eq(m.within, m.nested ? RA_INVALID : RA_OK);
+    ck_assert_int_eq(m.third, m.nested ? RA_INVALID : RA_OK);
 }
 END_TEST
 

@@ -122,13 +122,23 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
     return status;
 }
 
+bool ra_link_enter(const struct ra_link *link)
+{
+    return !link->in_call || !__atomic_exchange_n(link->in_call, 1, __ATOMIC_ACQ_REL);
+}
+
+void ra_link_leave(const struct ra_link *link)
+{
+    if (link->in_call)
+        __atomic_store_n(link->in_call, 0, __ATOMIC_RELEASE);
+}
+
 bool ra_plan_enter(struct ra_plan *plan)
 {
     if (!plan)
         return false;
-    int *in_call = plan->link.in_call;
     bool free = !atomic_flag_test_and_set(&plan->busy);
-    if (free && in_call && __atomic_exchange_n(in_call, 1, __ATOMIC_ACQ_REL)) {
+    if (free && !ra_link_enter(&plan->link)) {
         atomic_flag_clear(&plan->busy);
         free = false;
     }
@@ -142,8 +152,7 @@ bool ra_plan_enter(struct ra_plan *plan)
 
 void ra_plan_leave(struct ra_plan *plan)
 {
-    if (plan->link.in_call)
-        __atomic_store_n(plan->link.in_call, 0, __ATOMIC_RELEASE);
+    ra_link_leave(&plan->link);
     atomic_flag_clear(&plan->busy);
 }
 

@@ -101,6 +101,11 @@ void ra_plan_place_messages(const struct ra_plan *plan, int rank, struct ra_aren
 /* All the memory of the plan on a rank of the ring. */
 int64_t ra_plan_bytes_of(const struct ra_plan *plan, int rank);
 
+/* Begins to use a link, and ends that. False, and nothing of it may be called: a call of another plan, or
+ * ra_plan_create, uses it. */
+bool ra_link_enter(const struct ra_link *link);
+void ra_link_leave(const struct ra_link *link);
+
 /* Begins a call and ends it. False, and the call must not go on: there is no plan, or it is in a call
  * already. */
 bool ra_plan_enter(struct ra_plan *plan);

@@ -261,8 +261,12 @@ enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *con
     char text[RA_ERROR_SIZE];
     struct ra_plan *made = NULL;
     enum ra_status status = link ? check_link(link, text) : RA_OK;
-    if (status == RA_OK) {
+    if (status == RA_OK && link && !ra_link_enter(link))
+        status = ra_refuse(text, "link: a call of another plan that shares it is not over");
+    else if (status == RA_OK) {
         status = create(&made, plan != NULL, config, link, text);
+        if (link)
+            ra_link_leave(link);
         if (status != RA_OK && made)
             destroy(made);
         else if (status != RA_OK && link && link->close)

@@ -87,13 +87,13 @@ struct ra_plan;
  * The link belongs to the plan from then on, also if this fails. Or link->close is NULL, in a copy of a link
  * of this library: then the link stays the caller's, who may give it to other plans, too, on all ranks in the
  * same order, and closes it when all of them have been destroyed. A call that begins while one of another plan
- * of the link is not over is refused, like one of the same plan. All ranks make all these calls in the same
+ * of the link is not over is refused, like one of the same plan, and so is ra_plan_create. All ranks make all these calls in the same
  * order, and an error that ends one of the plans ends all.
  *
  * The ranks compare what they were given: if one has a config that is wrong, or one that differs, or no memory, all fail and get the
  * same text, which names that rank and the field. A rank that does not come is RA_LOST after
- * config.timeout. What is no link (its rank is not in its ring, or a function is missing) is
- * RA_INVALID; nothing of it is called, and it stays the caller's. */
+ * config.timeout. What is no link (its rank is not in its ring, or a function is missing), or is in
+ * use by a call, is RA_INVALID; nothing of it is called, and it stays the caller's. */
 RA_CHECKED enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *config,
                                          const struct ra_link *link, char error[RA_ERROR_SIZE]);
 
@@ -157,7 +157,7 @@ int64_t ra_plan_workspace_bytes(const struct ra_plan *plan);
  * calls may not use it at the same time: on the host the later one is RA_INVALID, if both plans were given
  * the same address. It is freed after the last call, or at any time if NULL has taken its place. After
  * RA_LOST a link may still write to it: then it must not be used or freed again, over ra_thread_links
- * before the plan is destroyed, over MPI never.
+ * before the link is closed, which ra_plan_destroy does unless the link is the caller's; over MPI never.
  *
  * RA_INVALID: nothing has changed. */
 RA_CHECKED enum ra_status ra_plan_set_workspace(struct ra_plan *plan, void *workspace,
