@@ -285,6 +285,21 @@ class Ends(unittest.TestCase):
         self.assertEqual(raised.exception.status, "CANCELLED")
         plan.cancel()  # which is closed: nothing happens
 
+    def test_close_during_a_call(self):
+        x, said = numpy.zeros((1, 300000, 1, D), numpy.float32), []
+
+        def close():
+            try:
+                plan.close()
+            except ValueError as error:
+                said.append(str(error))
+            plan.cancel()
+        with ra.Plan(queries=300000, dim=D) as plan:
+            threading.Timer(0.3, close).start()
+            with self.assertRaisesRegex(ra.Error, "cancelled"):
+                plan.forward(x, x, x)
+        self.assertEqual(said, ["a call of this plan is not over: cancel() ends it"])
+
     def test_cancel_of_own_link(self):
         def work(ring):
             with ra.Plan(ring, **CONFIG, layout="zigzag") as plan:

@@ -148,7 +148,8 @@ class Plan:
 
     def __init__(self, ring=None, **config):
         self.plan, self.ring, room = c_void_p(), ring, (c_int64 * 64)()
-        self.lock, self.wakes, link = threading.Lock(), None, None
+        self.lock, self.calls = threading.RLock(), 0  # a signal handler may cancel while close has it
+        self.wakes, link = None, None
         text = ctypes.create_string_buffer(ERROR_SIZE)
         lib.ra_config_init(room, ctypes.sizeof(room))
         config = {field: value for field, value in config.items() if value is not None}
@@ -183,8 +184,10 @@ class Plan:
         self.close()
 
     def close(self):
-        """Ends the plan, together with those of all ranks."""
+        """Ends the plan, together with those of all ranks; not while another thread is in a call of it."""
         with self.lock:
+            if self.calls:
+                raise ValueError("a call of this plan is not over: cancel() ends it")
             plan, self.plan = self.plan, c_void_p()
         lib.ra_plan_destroy(plan)
         if self.wakes:
@@ -220,15 +223,27 @@ class Plan:
     def call(self, function, **arrays):
         """Calls lib.ra_forward or lib.ra_backward with these arrays, inputs and outputs, of NumPy or of
         PyTorch on the host. None of them is copied."""
-        if not self.plan:
-            raise ValueError("this plan is closed")
         call = Arrays(ctypes.sizeof(Arrays))
         for name, array in arrays.items():
             if array is not None:
                 setattr(call, name, self.tensor(name, array))
-        with self.ctrl_c_cancels():
+        with self.stays_open(), self.ctrl_c_cancels():
             status = function(self.plan, ctypes.byref(call))
-        self.check(status, lib.ra_plan_error(self.plan))
+            text = lib.ra_plan_error(self.plan)
+        self.check(status, text)
+
+    @contextlib.contextmanager
+    def stays_open(self):
+        """Keeps other threads from closing the plan, whose memory a call uses."""
+        with self.lock:
+            if not self.plan:
+                raise ValueError("this plan is closed")
+            self.calls += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.calls -= 1
 
     @contextlib.contextmanager
     def ctrl_c_cancels(self):
