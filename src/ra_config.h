@@ -84,7 +84,7 @@ struct ra_config {
     enum ra_transport transport;     /* [RA_ANY_TRANSPORT: the best that all ranks can have] */
     bool deterministic; /* the backward gives equal bits for equal inputs, which on the host it
                          * always does [false] */
-    int begun; /* [1]: this config began with its defaults */
+    int begun;          /* [1]: this config began with its defaults */
 
     /* On the host. Results do not depend on the number of threads. */
     enum ra_tile_kind tile; /* [RA_VECTOR_TILE] */
@@ -92,7 +92,7 @@ struct ra_config {
                   * of its machine, at most what omp_set_num_threads allows] */
 
     /* Memory. */
-    bool caller_workspace; /* calls compute in that of ra_plan_set_workspace [false] */
+    bool caller_workspace; /* calls compute in the memory of ra_plan_set_workspace [false] */
 };
 
 #define RA_SAME (-1)

@@ -89,15 +89,15 @@ struct ra_link {
     void (*set_timeout)(void *self, double seconds);
 
     /* Ends the link. Without an error nothing may be under way, and all ranks call this together.
-     * False: memory that was given to send or receive is still in use, and must not be freed. NULL, in the
-     * copy that a plan is given: the link stays the caller's, who may share it among plans. */
+          * False: memory that was given to send or receive is still in use, and must not be freed. If it is
+     * NULL in the copy that a plan is given, the caller keeps the link, and may share it among plans. */
     bool (*close)(void *self);
 
-    /* An int, 0 at first, by which plans that share the link keep their calls apart, atomically. May be NULL. */
+    /* 0 at first. Plans that share the link use it, atomically, to keep their calls apart. May be NULL. */
     int *in_call;
 
-    /* Ends the wait that is under way, or else the next one: point 8. May be NULL; ra_plan_cancel then
-     * takes effect when the wait is over. */
+    /* Ends the wait that is under way, or the next one: see point 8. May be NULL; then ra_plan_cancel takes
+     * effect after the wait. */
     void (*cancel)(void *self);
 };
 

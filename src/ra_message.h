@@ -11,7 +11,7 @@
 /* What a kind of message is called in error texts: "gradients coming home". */
 const char *ra_message_name(enum ra_message message);
 
-/* What a link says when `cancel` has been called for this rank. */
+/* The error of a link whose `cancel` has been called on this rank. */
 void ra_message_cancelled(char error[RA_ERROR_SIZE], int rank);
 
 /* The error of a link that has failed; of one that gives no text, a text that says so. */

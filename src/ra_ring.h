@@ -45,8 +45,8 @@ struct ra_event {
 /* What all ranks do together, and in the same order. */
 enum ra_call_kind { RA_CALL_FORWARD, RA_CALL_BACKWARD, RA_CALL_SCATTER, RA_CALL_GATHER };
 
-/* A call as one rank counts it: 1 is its first. Rings that share a link have different numbers for `ring`,
- * the same on all ranks. */
+/* A call as one rank counts it: its first is 1. `ring` tells rings that share a link apart; it is the same
+ * number on all ranks. */
 struct ra_call {
     int64_t number, kind, ring;
 };
@@ -61,8 +61,8 @@ struct ra_ring {
     /* Messages. [0] holds this rank's own keys, and visitors take turns in [1] and [2], see
      * ra_ring_slot. The gradients of the same number are this rank's share for those keys; [3]
      * receives the sum of the ranks before. `lost` is for what rounding loses of a share while it is
-     * added up. Forward only: gradients and lost are NULL. gradients[0] may be NULL where no keys
-     * travel: then the caller has the place for its share, and makes it 0. */
+     * added up. Forward only: gradients and lost are NULL. If no keys travel gradients[0] may be
+     * NULL: then the caller adds its share up elsewhere, and sets it to 0 before. */
     void *keys[3];
     float *gradients[4], *lost;
     int64_t key_bytes, gradient_bytes; /* that one row adds to a message; 0: nothing travels */

@@ -21,7 +21,7 @@ enum {
     RA_WHOLE_FOLDER = 1, /* a folder, not a file */
     RA_WHOLE_NEW = 2,    /* nothing may have its name before */
     RA_WHOLE_ALONE = 4,  /* refused while another run writes the same */
-    RA_WHOLE_HASTY = 8   /* does not wait for the disk: only a loss of power can lose it then */
+    RA_WHOLE_HASTY = 8   /* does not wait for the disk, so a loss of power can lose it */
 };
 
 enum { RA_WHOLE_PATH = 4096 }; /* characters of a path, its final 0 included */
@@ -53,8 +53,8 @@ RA_CHECKED enum ra_status ra_whole_join(struct ra_whole *whole, const char *path
                                         int64_t number, char *error);
 
 /* Gives what was written its name, in one step, when all of it is on the disk. All its files must be closed. What
- * had the name before is gone then; on an error it is still there, and if something that may not be replaced has come there
- * since ra_whole_begin, `error` says under which name the new one is kept. What replaces another takes over its owner
+ * had the name before is gone then; on an error it is still there. If something that may not be replaced has taken the
+ * name since ra_whole_begin, `error` says under which name the new one is kept. What replaces another takes over its owner
  * and permissions. Afterwards `path` is free again, and the next version may be written there. */
 RA_CHECKED enum ra_status ra_whole_publish(struct ra_whole *whole, char *error);
 

@@ -28,7 +28,7 @@ struct ra_host {
 
     /* ---- In the workspace. */
 
-    /* Of a call that uses the caller's: see ra_host.c. */
+    /* Marks the caller's workspace as used by a call: see ra_host.c. */
     _Atomic uint64_t *in_use;
 
     /* What the tiles keep of each query row, (B, H, n), and what they lose of each number of o or dq,
@@ -43,8 +43,8 @@ struct ra_host {
     int64_t room; /* floats of one of them */
     struct ra_host_block *blocks[2]; /* by side */
 
-    /* ---- The call that is under way: the caller's arrays; of them o or, backward, dq, and where that is
-     * computed; of the hop that is folded k, v and where this rank's share of their gradients is added up,
+    /* ---- The call that is under way. The caller's arrays; which of them is o or, backward, dq, and where it is
+     * computed. Of the hop that is folded: k and v, where this rank's share of their gradients is added up,
      * and how many rows they have. */
     struct ra_arrays arrays;
     struct ra_tensor output, computed, k, v, dk, dv;

@@ -24,7 +24,7 @@ struct ra_plan {
     void *own;             /* the backend's part of the plan */
     int64_t fixed_bytes;   /* of the plan itself, its schedule and its link */
     enum ra_status lost;   /* not RA_OK: the plan is at its end */
-    atomic_bool cancelled; /* by ra_plan_cancel: the plan is at its end as soon as it looks */
+    atomic_bool cancelled; /* by ra_plan_cancel: the plan ends when its call next looks */
     atomic_flag busy;      /* in a call */
     atomic_bool disturbed; /* another call came meanwhile */
     char error[RA_ERROR_SIZE];
@@ -34,13 +34,13 @@ struct ra_plan {
 struct ra_backend {
     const char *place; /* "the host": for texts, and compared between ranks */
 
-    /* What arrays may be like: inputs of float32 though the plan is of another type; strides below
-     * 0; and may what has this name be at this address? NULL: anywhere. */
+    /* Which arrays are allowed: inputs of float32 in a plan of another type; negative strides; and
+     * whether the array of this name, or the workspace, may be at this address. NULL: anywhere. */
     bool converts_inputs, negative_strides;
     enum ra_status (*check_address)(const struct ra_plan *plan, const char *name,
                                     const void *address, char *error);
 
-    /* dk and dv of float32 are added up in the caller's arrays, if nobody else adds to them: see
+    /* dk and dv of float32 are added up in the caller's arrays if no keys travel: see
      * ra_plan_adds_in_place. */
     bool adds_in_place;
 
@@ -55,8 +55,8 @@ struct ra_backend {
      * all of them. */
     enum ra_status (*connect)(struct ra_plan *plan, char *error);
 
-    /* All the memory of the plan on a rank of the ring, but for the plan itself and its link, and for its
-     * workspace if that is the caller's. And how much workspace that is. */
+    /* All the memory of the plan on a rank of the ring, without the plan itself and its link, and without
+     * its workspace if that is the caller's. And how large the workspace is. */
     int64_t (*bytes)(const struct ra_plan *plan, int rank);
     int64_t (*workspace_bytes)(const struct ra_plan *plan, int rank);
 
@@ -89,8 +89,8 @@ struct ra_vector;
 struct ra_fold ra_plan_fold(const struct ra_plan *plan, const struct ra_vector *vector,
                             bool backward);
 
-/* Are dk and dv added up in the caller's arrays? They are float32 and do not travel, so the ring has no
- * place for them, and the backend makes them 0. */
+/* Are dk and dv added up in the caller's arrays? They are if they are float32 and do not travel. Then the
+ * ring has no memory for them, and the backend sets them to 0. */
 bool ra_plan_adds_in_place(const struct ra_plan *plan);
 
 /* Gives the messages of a rank's ring their places: keys[0] only if this rank's keys travel, places
@@ -118,12 +118,12 @@ enum ra_status ra_plan_give_up(struct ra_plan *plan, enum ra_status status, cons
 /* Has ra_plan_cancel been called? Any thread may ask. */
 bool ra_plan_is_cancelled(const struct ra_plan *plan);
 
-/* Not RA_OK: the plan is at its end. If it has been cancelled, this is where its ring hears of it, so only
- * the thread that makes the call may ask. */
+/* RA_OK unless the plan is at its end. If the plan has been cancelled this tells its ring, so only the thread
+ * that makes the call may ask. */
 enum ra_status ra_plan_state(struct ra_plan *plan);
 
-/* The link has failed, or the plan has been cancelled: it is at its end, for the reason that the link
- * gives, or for that one. */
+/* Ends the plan because the link has failed, for the reason that the link gives, or because the plan has been
+ * cancelled. */
 enum ra_status ra_plan_lose(struct ra_plan *plan);
 
 /* Checks what ra_shard and its like were given. */

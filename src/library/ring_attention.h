@@ -15,8 +15,9 @@
  * Manners. Nothing is printed, no signal or exit is used, and there is no state outside a plan.
  * Memory is allocated when a plan is created and at no other time. Every function that can fail
  * returns a status, and the text of the error names the argument, what it was and what would be
- * right. A plan is used by one thread at a time (only ra_plan_cancel may come from another one); different
- * plans may be used by different threads at once. NULL is no plan: functions that return a status say RA_INVALID, others 0, -1 or nothing.
+ * right. A plan is used by one thread at a time, except that any thread may call ra_plan_cancel;
+ * different plans may be used by different threads at once. NULL is no plan: functions that return a
+ * status say RA_INVALID, others 0, -1 or nothing.
  *
  * Devices. A plan computes on the host, or where config.device says: ring_attention_cuda.h has GPUs.
  * Arrays lie in the memory in which their plan computes. All functions here are the same for both;
@@ -68,7 +69,7 @@ void ra_config_init(struct ra_config *config, size_t size);
 RA_CHECKED enum ra_status ra_config_set(struct ra_config *config, const char *field, double value,
                                         char error[RA_ERROR_SIZE]);
 
-/* *value = config->field, the other way: no limit of a lookback is infinity. For the same fields. */
+/* The opposite: *value = config->field, for the same fields. A lookback without limit is infinity. */
 RA_CHECKED enum ra_status ra_config_get(const struct ra_config *config, const char *field,
                                         double *value, char error[RA_ERROR_SIZE]);
 
@@ -84,42 +85,42 @@ struct ra_plan;
  * for every rank.
  *
  * With a link this is the rank's part of a plan of all ranks of the link, which all call it together.
- * The link belongs to the plan from then on, also if this fails. Or link->close is NULL, in a copy of a link
- * of this library: then the link stays the caller's, who may give it to other plans, too, on all ranks in the
- * same order, and closes it when all of them have been destroyed. A call that begins while one of another plan
- * of the link is not over is refused, like one of the same plan, and so is ra_plan_create. All ranks make all these calls in the same
- * order, and an error that ends one of the plans ends all.
+ * The link belongs to the plan from then on, also if this fails. Or the caller keeps it, and gives each plan a
+ * copy whose `close` is NULL: then several plans can share the link, and the caller closes it when all of them
+ * have been destroyed. All ranks create these plans, and make all their calls, in the same order. While a call
+ * of one plan is not over, a call of another is refused, like a second call of the same plan, and so is
+ * ra_plan_create. An error that ends one of these plans ends all.
  *
- * The ranks compare what they were given: if one has a config that is wrong, or one that differs, or no memory, all fail and get the
- * same text, which names that rank and the field. A rank that does not come is RA_LOST after
- * config.timeout. What is no link (its rank is not in its ring, or a function is missing), or is in
- * use by a call, is RA_INVALID; nothing of it is called, and it stays the caller's. */
+ * The ranks compare what they were given: if one has a config that is wrong, or one that differs, or no
+ * memory, all fail and get the same text, which names that rank and the field. A rank that does not come is
+ * RA_LOST after config.timeout. What is no link (its rank is not in its ring, or a function is missing), or is
+ * in use by a call, is RA_INVALID; nothing of it is called, and it stays the caller's. */
 RA_CHECKED enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *config,
                                          const struct ra_link *link, char error[RA_ERROR_SIZE]);
 
 /* Ends the call of this plan that is under way, from another thread or from a signal handler: it is
- * async-signal-safe, and returns at once. The call returns RA_CANCELLED when it next looks, which a wait
- * does every hundredth of a second and a computation after every tile. The other ranks of the ring get
- * RA_LOST, with this rank in the text, as if it had failed. The plan is at its end: if no call was under way,
- * the next one returns RA_CANCELLED. NULL is no plan, and nothing happens.
+ * async-signal-safe, and returns at once. The call notices it when it next looks, every hundredth of a second
+ * while it waits and after every tile while it computes, and returns RA_CANCELLED. The other ranks of the ring
+ * get RA_LOST and a text that names this rank, as if it had failed. The plan is at its end: if no call was
+ * under way, the next one returns RA_CANCELLED. With NULL nothing happens.
  *
- * May be called as soon as ra_plan_create has returned the plan and until ra_plan_destroy is called. An own
- * link without `cancel` ends its wait when it likes (ra_link.h). On a GPU, kernels that have begun are
+ * May be called from when ra_plan_create has returned the plan until ra_plan_destroy is called. A link of the
+ * caller's own without `cancel` completes its wait first (ra_link.h). On a GPU, kernels that have begun are
  * completed, and the call returns after them. */
 void ra_plan_cancel(struct ra_plan *plan);
 
 /* Frees a plan and its link; NULL is none. A plan of several ranks is destroyed by all of them
  * together, with a link over MPI before MPI_Finalize; over MPI each waits for the others, ten seconds
- * at most. After RA_LOST or RA_CANCELLED it frees nothing that the link may still write to: that stays,
- * once. A link that the caller has kept is not asked, so the memory of such a plan stays altogether. */
+ * at most. After RA_LOST or RA_CANCELLED it does not free memory to which the link may still write.
+ * If the caller has kept the link, that is all the memory of the plan whose call failed. */
 void ra_plan_destroy(struct ra_plan *plan);
 
 /* The text of the last error of a call with this plan; "" if there was none. It belongs to the
  * plan and is changed by its next error. */
 const char *ra_plan_error(const struct ra_plan *plan);
 
-/* The config of the plan, with all that was left open filled in: keys, key_heads, scale, ring_size, and tiles
- * as they are used. So a binding can compare the shapes of its arrays before a call. `size` is that of the
+/* The config of the plan, with all defaults filled in: keys, key_heads, scale, ring_size, and the tiles that are
+ * used. With it a binding can check the shapes of its arrays before a call. `size` is the size of the
  * caller's struct, or 512 as in ra_config_init. NULL is no plan: all defaults. */
 void ra_plan_config(const struct ra_plan *plan, struct ra_config *config, size_t size);
 
@@ -141,23 +142,24 @@ void ra_plan_positions(const struct ra_plan *plan, enum ra_side side, int64_t *p
 /* The layout itself: ra_layout.h answers the same questions for every rank. */
 struct ra_layout ra_plan_layout(const struct ra_plan *plan, enum ra_side side);
 
-/* All the memory that the plan holds on this rank, or would hold if it is one to look at: without its
- * workspace if config.caller_workspace. */
+/* All the memory that the plan holds on this rank, or would hold if it is one to look at. With
+ * config.caller_workspace this does not include the workspace. */
 int64_t ra_plan_bytes(const struct ra_plan *plan);
 
-/* The workspace of a plan is the memory that its calls compute in: how many bytes of it this rank needs.
- * Nothing in it is kept from one call to the next. */
+/* How many bytes this rank needs as workspace, the memory in which the plan's calls compute. Nothing in it
+ * is kept from one call to the next. */
 int64_t ra_plan_workspace_bytes(const struct ra_plan *plan);
 
-/* Gives a plan with config.caller_workspace the block of memory that its calls compute in from now on: at
- * least ra_plan_workspace_bytes, whatever is in them, where the plan computes, at an address that 64
- * divides, or 256 on a GPU. NULL takes it back.
+/* Gives a plan with config.caller_workspace the block of memory in which its calls compute from now on. It has
+ * at least ra_plan_workspace_bytes, with any contents, where the plan computes, and its address is a multiple
+ * of 64, or of 256 on a GPU. NULL takes the block back.
  *
- * The block stays the caller's. Between two calls it may be used for anything, also by other plans. Two
- * calls may not use it at the same time: on the host the later one is RA_INVALID, if both plans were given
- * the same address. It is freed after the last call, or at any time if NULL has taken its place. After
- * RA_LOST a link may still write to it: then it must not be used or freed again, over ra_thread_links
- * before the link is closed, which ra_plan_destroy does unless the link is the caller's; over MPI never.
+ * The block stays the caller's, who may use it for anything between two calls, and for other plans. Two calls
+ * must not use it at the same time: on the host the later one returns RA_INVALID if both plans were given the
+ * same address. The caller may free it after the last call, or once it has been taken back with NULL. After
+ * RA_LOST or RA_CANCELLED a link may still write to it: then the caller must not use or free it, over
+ * ra_thread_links until the link is closed (by ra_plan_destroy, unless the caller keeps the link), over MPI
+ * ever again.
  *
  * RA_INVALID: nothing has changed. */
 RA_CHECKED enum ra_status ra_plan_set_workspace(struct ra_plan *plan, void *workspace,
@@ -188,9 +190,9 @@ RA_CHECKED enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, 
 int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size);
 
 /* An array of the caller's, or part of one: (B, rows, heads, D), in any order. Number (b, a, h, c)
- * is at data[b * batch + a * row + h * head + c]; so the D numbers of a head lie side by side: they have no
- * stride. Strides are in numbers, not bytes; of an input they may be 0. In the memory in which the plan
- * computes. */
+ * is at data[b * batch + a * row + h * head + c]; so the D numbers of a head lie side by side, and
+ * have no stride. Strides are in numbers, not bytes; those of an input may be 0. The memory is that in which
+ * the plan computes. */
 struct ra_tensor {
     void *data;
     enum ra_type type;
@@ -252,10 +254,10 @@ RA_CHECKED enum ra_status ra_forward(struct ra_plan *plan, const struct ra_array
  * scores after scale and soft cap; delta = sum of d_out * o, the D of other texts, is computed
  * inside, from the o that is given. A gradient of lse is not taken.
  *
- * o and lse may also be those of more keys than this plan's, as merged from several: then dq is the share of
- * this plan's keys, and the shares of plans that have all keys between them add up to the whole. dk and dv are
- * complete if this plan has all queries that see the key, and shares otherwise. So a ring of one's own can be
- * made of plans.
+  * o and lse may also be of more keys than this plan has, merged from the results of several plans. Then dq is
+ * only the part that comes from this plan's keys, and the sum over plans that together have all the keys is
+ * dq. dk and dv of a key are complete if this plan has all queries that see it, and partial otherwise. So
+ * plans can be the hops of a ring of your own.
  *
  * lse is float32, so off by up to e = |lse| * 2^-24, and that multiplies the query's share of all
  * gradients by up to exp(e): 1.06 if lse is 10^6. From 10^8 on nothing is left of them. */

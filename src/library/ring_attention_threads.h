@@ -20,8 +20,8 @@ extern "C" {
 
 /* Makes the links of one ring: links[r], of `ranks`, is that of rank r. A plan takes one over and
  * closes it; one that no plan gets must be closed by hand, links[r].close(links[r].self). What all
- * of them share is freed with the last. One thread at a time uses a link. A link that a plan has taken over is
- * gone with it; several plans share one as ra_plan_create says.
+ * of them share is freed with the last. One thread at a time uses a link. A link that a plan has taken over ends
+ * with that plan; ra_plan_create says how several plans can share one.
  *
  * A message is copied once, out of the sender's memory into the receiver's, by the receiver when it
  * polls or waits. A rank that waits for one which is silent for the timeout, 600 s if nothing else is
