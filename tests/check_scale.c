@@ -679,6 +679,25 @@ START_TEST(measured_rates)
 }
 END_TEST
 
+/* A line that is cut short would be a rate of 0, and one with a comma too many another rate. */
+START_TEST(wrong_lines_of_rates)
+{
+    static const struct {
+        const char *numbers;
+        bool good;
+    } lines[] = {{"1024,150,177", true}, {"1024,150", false},      {"1024,150,", false},
+                 {"1024,150,0", false},  {"1024,150,1,77", false}, {"-1024,150,177", false}};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        char command[200];
+        snprintf(command, sizeof command,
+                 "printf 'names\nh100,k07,bfloat16,64,causal,%s\n' | "
+                 "awk -f src/scale/rates.awk >/dev/null 2>&1",
+                 lines[i].numbers);
+        ck_assert_msg((system(command) == 0) == lines[i].good, "%s", lines[i].numbers);
+    }
+}
+END_TEST
+
 /* Between what was measured there is a line, beyond it the last; a head is padded to the next size; and what
  * nobody has measured is no rate. */
 START_TEST(other_rates)
@@ -896,6 +915,7 @@ int main(void)
     tcase_add_test(rest, numbers);
     tcase_add_test(rest, asks_first);
     tcase_add_test(rest, measured_rates);
+    tcase_add_test(rest, wrong_lines_of_rates);
     tcase_add_test(rest, other_rates);
     tcase_add_test(rest, recorded);
     tcase_add_test(rest, recorded_ranks);
