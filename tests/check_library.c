@@ -2548,7 +2548,8 @@ START_TEST(config_by_name)
     ck_assert_int_eq(ra_config_get(&made.config, "lookback", &got, error), RA_OK);
     ck_assert(isinf(got) && got > 0);
     ck_assert_int_eq(ra_config_get(&made.config, "begun", &got, error), RA_INVALID);
-    ck_assert_ptr_nonnull(strstr(error, "config.begun: there is no such field"));
+    ck_assert_ptr_nonnull(strstr(error, "config.begun: no such field by name: give one of batch "));
+    ck_assert_int_lt(strlen(error), sizeof error - 1); /* all of the names are in it */
     ck_assert_int_eq(ra_config_get(NULL, "heads", &got, error), RA_INVALID);
     ck_assert_int_eq(ra_config_get(&made.config, "heads", NULL, error), RA_INVALID);
     ck_assert_ptr_nonnull(strstr(error, "value is NULL"));
@@ -2866,6 +2867,32 @@ START_TEST(sizes_of_arrays)
     ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "has_mask = false"));
     x.arrays.mask.data = NULL;
     ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
+    ra_plan_destroy(plan);
+
+    /* What is missing is named with the shape that the table of the reference has. */
+    struct ra_config masked = p.config;
+    masked.has_mask = true;
+    plan = plan_for(&masked);
+    char want[RA_ERROR_SIZE];
+    long long B = masked.batch, n = ra_plan_rows(plan, RA_QUERY_SIDE);
+    ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_INVALID);
+    snprintf(want, sizeof want,
+             "arrays.mask.data is NULL, and config.has_mask is true: give an array of (%lld, %lld)",
+             B, (long long)ra_plan_rows(plan, RA_KEY_SIDE));
+    ck_assert_str_eq(ra_plan_error(plan), want);
+    ra_plan_destroy(plan);
+    plan = plan_for(&p.config);
+    struct ra_arrays without = x.arrays;
+    without.lse.data = NULL;
+    ck_assert_int_eq(ra_forward(plan, &without), RA_INVALID);
+    snprintf(want, sizeof want, "arrays.lse.data is NULL: give an array of (%lld, %lld, %lld)", B,
+             n, (long long)p.config.heads);
+    ck_assert_str_eq(ra_plan_error(plan), want);
+    without.q.data = NULL;
+    ck_assert_int_eq(ra_forward(plan, &without), RA_INVALID);
+    snprintf(want, sizeof want, "arrays.q.data is NULL: give an array of (%lld, %lld, %lld, %lld)",
+             B, n, (long long)p.config.heads, (long long)p.config.dim);
+    ck_assert_str_eq(ra_plan_error(plan), want);
     ra_plan_destroy(plan);
 
     p.config.forward_only = true;

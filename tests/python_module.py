@@ -140,6 +140,17 @@ class Arrays(unittest.TestCase):
             self.assertIn(why, str(raised.exception))
         with self.assertRaisesRegex(ValueError, "closed"):
             plan.forward(q, k, v)
+        with ra.Plan(**CONFIG, has_mask=True) as plan:
+            with self.assertRaisesRegex(ValueError, "mask is float64.* of bool in"):
+                plan.forward(q, k, v, numpy.ones((B, N)))
+            with self.assertRaisesRegex(ra.Error, "mask.data is NULL, and config.has_mask is true"):
+                plan.forward(q, k, v)
+        for wrong, why in (({"head_dim": 4}, "head_dim: no such field by name: give one of .*dim"),
+                           ({"type": numpy.float32}, "type = .*: give one of float32, float16")):
+            with self.assertRaisesRegex(ra.Error, why):
+                ra.Plan(queries=5, dim=4, **wrong)
+        with self.assertRaisesRegex(TypeError, "ring = 2: give None, a communicator"):
+            ra.Plan(2, queries=5, dim=4)
 
     def test_one_number_a_head(self):
         with ra.Plan(queries=5, dim=1) as plan:

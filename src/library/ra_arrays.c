@@ -127,11 +127,16 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
     int64_t heads = want->side == RA_QUERY_SIDE ? c->heads : c->key_heads;
     int64_t counts[3] = {c->batch, plan->rows[want->side], want->form == MASK ? 1 : heads};
     int64_t width = is_wide ? c->dim : 1;
-    if (!t->data)
-        return ra_refuse(error,
-                         "arrays.%s.data is NULL: give the first of %" PRId64 " batches, %" PRId64
-                         " rows, %" PRId64 " heads of %" PRId64,
-                         want->name, counts[0], counts[1], counts[2], width);
+    if (!t->data) {
+        char shape[100];
+        snprintf(shape, sizeof shape, "(%" PRId64 ", %" PRId64, counts[0], counts[1]);
+        int dims = want->form == MASK ? 0 : is_wide ? 2 : 1; /* behind batches and rows */
+        for (int i = 0; i < dims; i++)
+            snprintf(shape + strlen(shape), sizeof shape - strlen(shape), ", %" PRId64,
+                     i == 0 ? heads : width);
+        return ra_refuse(error, "arrays.%s.data is NULL%s: give an array of %s)", want->name,
+                         want->form == MASK ? ", and config.has_mask is true" : "", shape);
+    }
     const struct ra_backend *backend = plan->backend;
     char name[32];
     snprintf(name, sizeof name, "arrays.%s.data", want->name);

@@ -72,7 +72,11 @@ static const struct ra_option *find_field(const struct ra_config *config, const 
                   config->size, field);
         return NULL;
     }
-    ra_refuse(error, "config.%s: there is no such field, or none to be set by name", field);
+    char names[RA_ERROR_SIZE] = "";
+    for (const struct ra_option *option = ra_options; option < ra_options + RA_OPTIONS; option++)
+        if (option->field)
+            snprintf(names + strlen(names), sizeof names - strlen(names), " %s", option->field);
+    ra_refuse(error, "config.%.20s: no such field by name: give one of%s", field, names);
     return NULL;
 }
 

@@ -1,6 +1,9 @@
 /* consumer: a program of somebody else's, which knows only what is installed. tests/installcheck
  * builds it, as C and as C++; with MPI if WITH_MPI is defined, else with a ring of one thread.
  *
+ *     gcc consumer.c $(pkg-config --cflags --libs ringattn) -o consumer
+ *     gcc -DWITH_MPI consumer.c $(pkg-config --cflags --libs ringattn_mpi) -o consumer
+ *
  * Computes a forward and a backward, holds all of it against the definition, in double, and prints
  * one line if all is well.
  */

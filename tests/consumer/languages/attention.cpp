@@ -108,7 +108,7 @@ try {
     try {
         Plan none(config);
     } catch (const std::runtime_error &error) {
-        std::cout << error.what() << '\n';
+        std::cout << "refused, as it should be: " << error.what() << '\n';
         return 0;
     }
     throw std::runtime_error("0 heads were not refused");

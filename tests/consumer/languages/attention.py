@@ -1,8 +1,8 @@
 """attention: NumPy calls libringattn, forward and backward, and compares with its own definition.
 
-    python3 attention.py                      one process
-    python3 attention.py --threads 3          a ring of threads
-    mpirun -n 4 python3 attention.py --mpi    on ranks, with mpi4py
+    python3 attention.py                                      one process
+    python3 attention.py --threads 3                          a ring of threads
+    mpirun --oversubscribe -n 4 python3 attention.py --mpi    on ranks, with mpi4py
 """
 import sys
 
@@ -59,7 +59,7 @@ def main():
         Plan(comm, queries=N, heads=H, key_heads=3, dim=D)
         sys.exit("3 key heads for 4 heads were not refused")
     except Error as error:
-        print(f"{error.status}: {error}")
+        print(f"refused, as it should be: {error.status}: {error}")
     for count, worst in ranks:
         if not worst <= 1e-5:
             sys.exit(f"off by {worst}")

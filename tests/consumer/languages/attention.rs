@@ -180,7 +180,7 @@ fn main() -> Result<(), String> {
     println!("{} numbers, within 1e-5 of the definition", o.len());
 
     match Plan::new([37, 0, 8], &[]) {
-        Err(text) => Ok(println!("{text}")),
+        Err(text) => Ok(println!("refused, as it should be: {text}")),
         Ok(_) => Err("0 heads were not refused".into()),
     }
 }

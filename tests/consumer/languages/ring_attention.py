@@ -14,6 +14,7 @@ Link. A plan of several ranks is left by all of them together.
 """
 import contextlib
 import ctypes
+import numbers
 import os
 import shutil
 import signal
@@ -161,8 +162,12 @@ class Plan:
             link = LinkStruct()
             check(mpi.ra_mpi_link_f(ctypes.byref(link), ring.py2f(), config.get("ring_size", 0),
                                     config.get("timeout", 600), text), text.value)
-        elif ring:  # a copy without close: what is behind the link stays whose it is
-            link = LinkStruct.from_buffer_copy(getattr(ring, "struct", ring))
+        elif ring is not None:  # a copy without close: what is behind the link stays whose it is
+            struct = getattr(ring, "struct", ring)
+            if not isinstance(struct, LinkStruct):
+                raise TypeError(f"ring = {ring!r}: give None, a communicator of mpi4py, what threads() "
+                                "passes to its function, or a Link")
+            link = LinkStruct.from_buffer_copy(struct)
             link.close = ASK()
             vars(ring).setdefault("plans", []).append(self)
         status = lib.ra_plan_create(ctypes.byref(self.plan), room, link and ctypes.byref(link), text)
@@ -286,11 +291,12 @@ class Plan:
             place, item = "cpu", array.itemsize
             address, strides = array.ctypes.data, list(array.strides)
         shape = tuple(array.shape)
+        kinds = {"mask": ["bool"], "lse": ["float32"]}.get(name, list(TYPES)[:3])
         apart = len(shape) == 4 and shape[3] > 1 and strides[3] != item
-        if (shape != self.shapes[name] or kind not in TYPES or place != "cpu" or apart or
+        if (shape != self.shapes[name] or kind not in kinds or place != "cpu" or apart or
                 any(way % item for way in (address, *strides))):
             raise ValueError(f"{name} is {kind} {shape} at {address:#x} on {place}, strides {strides} "
-                             f"bytes: give {self.shapes[name]} of {', '.join(TYPES)} in this machine's "
+                             f"bytes: give {self.shapes[name]} of {', '.join(kinds)} in this machine's "
                              "byte order, aligned, on the host, the D numbers of a head side by side")
         batch, row, head = ([stride // item for stride in strides] + [0])[:3]
         if name == "lse":
@@ -307,7 +313,7 @@ def field_of(config, name):
 
 def number(field, value):
     """What ra_config_set takes for a value: of a word its place in its enum."""
-    if not isinstance(value, str):
+    if isinstance(value, numbers.Real):
         return float(value)
     words = WORDS.get(field, [])
     if value not in words:
