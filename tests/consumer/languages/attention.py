@@ -33,7 +33,7 @@ def naive(q, k, v, d_out):
 
 
 def attend(ring):
-    """What one rank of a ring does with its rows. Returns how many they are, and the largest error."""
+    """Computes the rows of one rank of a ring. Returns how many they are, and the largest error."""
     with Plan(ring, batch=B, queries=N, heads=H, key_heads=G, dim=D, causal=True,
               layout="zigzag") as plan:
         rows, keys = plan.positions(QUERY_SIDE), plan.positions(KEY_SIDE)
@@ -41,7 +41,8 @@ def attend(ring):
         o, lse = plan.forward(*mine)
         dq, dk, dv = plan.backward(*mine, o, lse, d_out[:, rows])
     want = naive(q, k, v, d_out)
-    want = want[0][:, rows], want[1][..., rows], want[2][:, rows], want[3][:, keys], want[4][:, keys]
+    want = (want[0][:, rows], want[1][..., rows], want[2][:, rows],
+            want[3][:, keys], want[4][:, keys])
     off = [abs(x - y).max(initial=0) for x, y in zip((o, lse, dq, dk, dv), want)]
     return len(rows), numpy.max(off)  # NaN stays NaN
 

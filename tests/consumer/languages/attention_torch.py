@@ -67,7 +67,8 @@ def compare(ring, dtype, layout, expanded):
         if copies:
             sys.exit(f"more than o and lse is made: {copies}")
         got = with_gradients(lambda *x: attention(*x, plan, my_mask), (q, *keys), mine)
-        exact = with_gradients(lambda *x: dense(*x, mask), [x.double() for x in inputs], d_out.double())
+        exact = with_gradients(lambda *x: dense(*x, mask), [x.double() for x in inputs],
+                               d_out.double())
         plain = with_gradients(lambda *x: dense(*x, mask), inputs, d_out)
         sides = QUERY_SIDE, QUERY_SIDE, KEY_SIDE, KEY_SIDE
         return [((x - shard(want, plan, side)).abs().max().item(),
@@ -86,7 +87,8 @@ def main():
                 for off, plain, most in compare(Gloo() if ranks else None, dtype, layout, expanded):
                     allowed = 1e-5 if dtype == torch.float32 else 2 * plain + 2**-8 * most
                     if not off <= allowed:
-                        sys.exit(f"{dtype}, {layout}, expanded {expanded}: off by {off}, not {allowed}")
+                        sys.exit(f"{dtype}, {layout}, expanded {expanded}: "
+                                 f"off by {off}, not {allowed}")
     if ranks > 1:  # what one rank raises ends the calls of the others, with its reason
         try:
             with Plan(Gloo(), queries=N, dim=D) as plan:

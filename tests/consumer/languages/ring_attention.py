@@ -5,8 +5,8 @@
         dq, dk, dv = plan.backward(q, k, v, o, lse, d_out)
 
 Arrays are (B, rows, heads, D), lse is (B, heads, rows) and a mask (B, rows) of bool, of any strides
-as long as the D numbers of a head lie side by side. bfloat16 is that of ml_dtypes. What fails raises
-Error with the library's text.
+as long as the D numbers of a head lie side by side. bfloat16 is that of ml_dtypes. A call that
+fails raises Error with the library's text.
 
 On several ranks each gives and gets the rows plan.positions(...) of the whole: over MPI,
 Plan(comm, ...) with a communicator of mpi4py; on threads, see threads(); over anything else, see
@@ -23,7 +23,8 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-from ctypes import CFUNCTYPE, POINTER, c_bool, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
+from ctypes import (CFUNCTYPE, POINTER, c_bool, c_char_p, c_double, c_int, c_int64, c_size_t,
+                    c_void_p)
 from pathlib import Path
 
 try:
@@ -86,9 +87,9 @@ class LinkStruct(ctypes.Structure):
 # ---- The libraries.
 
 def find(name):
-    """The path of a library: in the folder RA_LIB, if that is set; else where a wheel has it, in the
-    prefix in which this file is an installed example, or where pkg-config says; else its name, which
-    the loader looks up."""
+    """The path of a library: in the folder RA_LIB, if that is set; otherwise in a wheel, in the
+    prefix below which this file is installed, or where pkg-config says; otherwise its name, for
+    the loader to find."""
     here = Path(__file__).resolve().parent
     if "RA_LIB" in os.environ:
         folders = [Path(os.environ["RA_LIB"])]
@@ -125,13 +126,15 @@ lib = load("ringattn", ra_version=(c_char_p,), ra_config_init=(None, c_void_p, c
            ra_config_get=(c_int, c_void_p, c_char_p, c_void_p, c_char_p),
            ra_plan_config=(None, c_void_p, c_void_p, c_size_t),
            ra_plan_create=(c_int, c_void_p, c_void_p, c_void_p, c_char_p),
-           ra_plan_destroy=(None, c_void_p), ra_plan_cancel=(None, c_void_p), ra_plan_error=(c_char_p, c_void_p),
+           ra_plan_destroy=(None, c_void_p), ra_plan_cancel=(None, c_void_p),
+           ra_plan_error=(c_char_p, c_void_p),
            ra_plan_rows=(c_int64, c_void_p, c_int),
            ra_plan_positions=(None, c_void_p, c_int, c_void_p),
            ra_forward=(c_int, c_void_p, c_void_p), ra_backward=(c_int, c_void_p, c_void_p),
            ra_thread_links=(c_int, c_void_p, c_int, c_char_p))
 if not lib.ra_version().decode().startswith(SERIES + "."):
-    raise ImportError(f"{lib._name} is version {lib.ra_version().decode()}, this file is for {SERIES}")
+    raise ImportError(f"{lib._name} is version {lib.ra_version().decode()}, "
+                      f"this file is for {SERIES}")
 
 
 def check(status, text):
@@ -144,12 +147,14 @@ def check(status, text):
 
 class Plan:
     """A plan for calls of one shape. `ring` is None for one process, a communicator of mpi4py, what
-    threads() gives, or a Link, which several plans may share; the names of `config` are the fields of
-    struct ra_config. Words stand for enums (layout="zigzag"), and None for the default, as lookback=None does for no limit."""
+    threads() gives, or a Link, which several plans may share. The names of `config` are the fields
+    of struct ra_config. Enums are given as words (layout="zigzag"). None stands for the default:
+    lookback=None is no limit."""
 
     def __init__(self, ring=None, **config):
         self.plan, self.ring, room = c_void_p(), ring, (c_int64 * 64)()
-        self.lock, self.calls = threading.RLock(), 0  # a signal handler may cancel while close has it
+        # An RLock: a signal handler may cancel while close has it.
+        self.lock, self.calls = threading.RLock(), 0
         self.wakes, link = None, None
         text = ctypes.create_string_buffer(ERROR_SIZE)
         lib.ra_config_init(room, ctypes.sizeof(room))
@@ -165,12 +170,14 @@ class Plan:
         elif ring is not None:  # a copy without close: what is behind the link stays whose it is
             struct = getattr(ring, "struct", ring)
             if not isinstance(struct, LinkStruct):
-                raise TypeError(f"ring = {ring!r}: give None, a communicator of mpi4py, what threads() "
+                raise TypeError(f"ring = {ring!r}: give None, a communicator of mpi4py, what "
+                                "threads() "
                                 "passes to its function, or a Link")
             link = LinkStruct.from_buffer_copy(struct)
             link.close = ASK()
             vars(ring).setdefault("plans", []).append(self)
-        status = lib.ra_plan_create(ctypes.byref(self.plan), room, link and ctypes.byref(link), text)
+        status = lib.ra_plan_create(ctypes.byref(self.plan), room, link and ctypes.byref(link),
+                                    text)
         self.check(status, text.value)
         lib.ra_plan_config(self.plan, room, ctypes.sizeof(room))  # with what was left open
         batch, heads, key_heads, dim = (field_of(room, name) for name in
@@ -189,7 +196,7 @@ class Plan:
         self.close()
 
     def close(self):
-        """Ends the plan, together with those of all ranks; not while another thread is in a call of it."""
+        """Ends the plan, on all ranks together; not while another thread is in a call of it."""
         with self.lock:
             if self.calls:
                 raise ValueError("a call of this plan is not over: cancel() ends it")
@@ -199,8 +206,8 @@ class Plan:
             self.wakes.close()
 
     def cancel(self):
-        """Ends the call that is under way, from any thread; it raises Error, and so do those of the other
-        ranks. The plan can then only be closed. Ctrl-C does this for a call of the main thread."""
+        """Ends the call that is under way, from any thread: it raises Error, on the other ranks as
+        well. Then the plan can only be closed. Ctrl-C does this for a call of the main thread."""
         with self.lock:
             lib.ra_plan_cancel(self.plan)
 
@@ -226,8 +233,8 @@ class Plan:
         return dq, dk, dv
 
     def call(self, function, **arrays):
-        """Calls lib.ra_forward or lib.ra_backward with these arrays, inputs and outputs, of NumPy or of
-        PyTorch on the host. None of them is copied."""
+        """Calls lib.ra_forward or lib.ra_backward with these inputs and outputs, arrays of NumPy or
+        of PyTorch on the host. None of them is copied."""
         call = Arrays(ctypes.sizeof(Arrays))
         for name, array in arrays.items():
             if array is not None:
@@ -252,8 +259,8 @@ class Plan:
 
     @contextlib.contextmanager
     def ctrl_c_cancels(self):
-        """Lets Ctrl-C end a call of the main thread. Python itself only notes the signal, and handles it
-        when C has returned; but it wakes a thread, which cancels. Leaves a handler of one's own alone."""
+        """Lets Ctrl-C end a call of the main thread. Python handles the signal only after C has
+        returned, but it wakes a thread, which cancels. A handler of your own is left alone."""
         if (threading.current_thread() is not threading.main_thread() or
                 signal.getsignal(signal.SIGINT) is not signal.default_int_handler):
             yield
@@ -284,7 +291,8 @@ class Plan:
     def tensor(self, name, array):
         """The address and strides of an array, after the checks that the library cannot make."""
         if hasattr(array, "data_ptr"):
-            kind, place, item = str(array.dtype).split(".")[-1], array.device.type, array.element_size()
+            kind, place = str(array.dtype).split(".")[-1], array.device.type
+            item = array.element_size()
             address, strides = array.data_ptr(), [stride * item for stride in array.stride()]
         else:
             kind = array.dtype.name if array.dtype.isnative else f"byte-swapped {array.dtype.name}"
@@ -295,9 +303,10 @@ class Plan:
         apart = len(shape) == 4 and shape[3] > 1 and strides[3] != item
         if (shape != self.shapes[name] or kind not in kinds or place != "cpu" or apart or
                 any(way % item for way in (address, *strides))):
-            raise ValueError(f"{name} is {kind} {shape} at {address:#x} on {place}, strides {strides} "
-                             f"bytes: give {self.shapes[name]} of {', '.join(kinds)} in this machine's "
-                             "byte order, aligned, on the host, the D numbers of a head side by side")
+            raise ValueError(f"{name} is {kind} {shape} at {address:#x} on {place}, strides "
+                             f"{strides} bytes: give {self.shapes[name]} of {', '.join(kinds)} "
+                             "in this machine's byte order, aligned, on the host, "
+                             "the D numbers of a head side by side")
         batch, row, head = ([stride // item for stride in strides] + [0])[:3]
         if name == "lse":
             row, head = head, row
@@ -325,8 +334,9 @@ def number(field, value):
 # ---- Rings without MPI.
 
 def threads(ranks, work):
-    """Calls work(ring) on so many threads, the ranks of a ring, which make their plans by Plan(ring, ...);
-    returns what they return, in order of ranks. If some raise, all end, and what caused it is raised."""
+    """Calls work(ring) on this many threads, the ranks of a ring, which make their plans with
+    Plan(ring, ...), and returns their results in the order of ranks. If one raises, all end, and
+    its exception is raised here."""
     links, text = (LinkStruct * ranks)(), ctypes.create_string_buffer(ERROR_SIZE)
     check(lib.ra_thread_links(links, ranks, text), text.value)
 

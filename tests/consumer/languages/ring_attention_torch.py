@@ -1,12 +1,15 @@
-"""ring_attention_torch: attention for PyTorch, by libringattn, on the host. Copy it and ring_attention.py.
+"""ring_attention_torch: attention for PyTorch on the host, by libringattn. Copy this file and
+ring_attention.py.
 
     dist.init_process_group("gloo")
     with Plan(Gloo(), queries=4096, heads=8, dim=64, causal=True, layout="zigzag") as plan:
-        q, k, v = (shard(x, plan, side) for x, side in ((q, QUERY_SIDE), (k, KEY_SIDE), (v, KEY_SIDE)))
+        sides = QUERY_SIDE, KEY_SIDE, KEY_SIDE
+        q, k, v = (shard(x, plan, side) for x, side in zip((q, k, v), sides))
         attention(q, k, v, plan).sum().backward()
 
-Plan(queries=4096, ...) is for one process. Tensors are (B, rows, heads, D) of any strides, as long as
-the D numbers of a head lie side by side: those of scaled_dot_product_attention need a transpose(1, 2).
+Plan(queries=4096, ...) is for one process. Tensors are (B, rows, heads, D) of any strides, as long
+as the D numbers of a head lie side by side. Those of scaled_dot_product_attention need a
+transpose(1, 2).
 """
 import os
 import time
@@ -54,7 +57,7 @@ def shard(whole, plan, side):
 
 
 class Gloo(Link):
-    """The processes of torch.distributed as a ring. All of them call it; those of `ranks` are in it."""
+    """The processes of torch.distributed as a ring. All call it; those of `ranks` are in it."""
 
     def __init__(self, ranks=None):
         self.group = dist.new_group(ranks, backend="gloo")  # its messages never meet yours
@@ -69,8 +72,8 @@ class Gloo(Link):
         return self.pass_on(dist.irecv, message, peer, data)
 
     def pass_on(self, begin, message, peer, data):
-        """Begins a message. Nothing ends a wait of Gloo, so the two ranks tell each other through the store
-        that they have begun: after that it is short."""
+        """Begins a message. A wait of Gloo cannot be ended, so the two ranks first tell each other
+        through the store that they have begun: after that the wait is short."""
         self.begun[begin, message, peer] += 1
         key = f"{message} {self.begun[begin, message, peer]} "
         ways = f"{self.rank} to {peer}", f"{peer} to {self.rank}"

@@ -1,9 +1,9 @@
-"""ring_attention_wheel: what pip calls, by pyproject.toml, to build a wheel of the modules and the library.
+"""ring_attention_wheel: builds a wheel of the modules and the library, for pip.
 
 The wheel is for machines like this one: of the same processor family, with a C library that is not
-older, and with the runtime of OpenMP (libgomp.so.1), none of which a tag of PyPI's promises. So it has
-the tag linux_..., which PyPI refuses and pip installs. libringattn_mpi is left out: it belongs to the
-MPI of a machine.
+older, and with the runtime of OpenMP (libgomp.so.1). No tag that PyPI accepts promises all that, so
+the tag is linux_..., which PyPI refuses and pip installs. libringattn_mpi is left out, because it
+works only with the MPI that it was built for.
 """
 import base64
 import hashlib
@@ -25,7 +25,8 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
         raise FileNotFoundError(f"where is {library}? Set RA_LIB to its folder")
     licence = next(above / "LICENSE" for above in HERE.parents if (above / "LICENSE").exists())
     info = f"ringattn-{version}.dist-info/"
-    files = {name: (HERE / name).read_bytes() for name in ("ring_attention.py", "ring_attention_torch.py")}
+    files = {name: (HERE / name).read_bytes()
+             for name in ("ring_attention.py", "ring_attention_torch.py")}
     files[f"ringattn.libs/libringattn.so.{SERIES}"] = library.read_bytes()
     files[info + "licenses/LICENSE"] = licence.read_bytes()
     files[info + "METADATA"] = (f"Metadata-Version: 2.1\nName: ringattn\nVersion: {version}\n"
