@@ -888,7 +888,7 @@ def refusals(test):
                         ("--head-map", "interleaved"))],
         (1, "is not causal: it would see its labels", 2,
          ["train", "--tokens", 40, "--resume", test.path("tokens.npy"), imported]),
-        (1, "used/model: Not a directory", 1, ["train", *small, "--resume", text, used + "/model"]),
+        (1, "used/model: cannot be created: Not a directory", 1, ["train", *small, "--resume", text, used + "/model"]),
         (1, "used/model: Not a directory", 2, ["generate", "--prompt", "x", used + "/model"]),
         (1, "is a model in format 1, and this program reads", 1,
          ["generate", "--prompt", "x", write("format-1", content[:15] + b"1" + content[16:])]),
