@@ -369,7 +369,7 @@ class Link:
     send(message, peer, data)     begins to send a memoryview of bytes to this rank of the ring
     receive(message, peer, data)  begins to receive them. Messages of one kind (`message`, a number)
                                   arrive in order, and those of another may pass them. Both return a
-                                  function that waits this many seconds and returns whether it is done
+                                  function that waits this many seconds and says whether it is done
     tell(reason)                  lets all ranks know that this one cannot go on, for this reason
     told()                        the first reason that a rank has told; "" if none has
 
