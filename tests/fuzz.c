@@ -23,6 +23,7 @@
 #include "ra_options.h"
 #include "ra_schedule.h"
 #include "ra_vector.h"
+#include "ra_version.h"
 #include "stage_parts.h"
 #include "thread_link.h"
 
@@ -825,7 +826,8 @@ static void fuzz_options(struct bytes in)
     }
     if (!parse(&stage, argc, argv, said)) {
         bool help = strncmp(said, "Usage: ", 7) == 0;
-        EXPECT(help || strncmp(said, "fuzz: ", 6) == 0, "%s", said);
+        bool version = strcmp(said, "fuzz (ringattn) " RA_VERSION "\n") == 0;
+        EXPECT(help || version || strncmp(said, "fuzz: ", 6) == 0, "%s", said);
         EXPECT(help || strchr(said, '\n') == said + strlen(said) - 1, "%s", said);
         return;
     }
