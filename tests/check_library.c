@@ -3977,7 +3977,9 @@ struct cancelling {
     enum canceller by;
     struct ra_plan *plan;
     pthread_t caller;
-    double at; /* when */
+    double
+        computed; /* when the process has computed for so many seconds; a call that waits does not */
+    double at;    /* when it happened */
 };
 
 static struct ra_plan *to_cancel; /* by the handler */
@@ -3988,10 +3990,19 @@ static void cancel_in_handler(int signal)
     ra_plan_cancel(to_cancel);
 }
 
+static double seconds_computed(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
 static void *cancel_after_a_while(void *context)
 {
     struct cancelling *c = context;
-    nanosleep(&(struct timespec){0, 50000000}, NULL);
+    do
+        nanosleep(&(struct timespec){0, 50000000}, NULL);
+    while (seconds_computed() < c->computed);
     c->at = ra_seconds();
     if (c->by == BY_THREAD)
         ra_plan_cancel(c->plan);
@@ -4003,9 +4014,10 @@ static void *cancel_after_a_while(void *context)
 /* Makes a call of this plan while another thread cancels it. Returns the seconds from then to the end of
  * the call. */
 static double call_cancelled(struct ra_plan *plan, const struct ra_arrays *arrays, bool backward,
-                             enum canceller by, enum ra_status *status)
+                             enum canceller by, bool computes, enum ra_status *status)
 {
-    struct cancelling c = {by, plan, pthread_self(), 0};
+    /* Before it computes it reads the arrays, which takes less than this. */
+    struct cancelling c = {by, plan, pthread_self(), computes ? seconds_computed() + 0.15 : 0, 0};
     pthread_t thread;
     if (by == BY_HANDLER) {
         to_cancel = plan;
@@ -4036,7 +4048,8 @@ START_TEST(cancelled_while_computing)
     x.lse = ra_tensor_bhn(lse, N, 1);
 
     enum ra_status status;
-    double seconds = call_cancelled(plan, &x, backward, _i / 16 ? BY_HANDLER : BY_THREAD, &status);
+    double seconds =
+        call_cancelled(plan, &x, backward, _i / 16 ? BY_HANDLER : BY_THREAD, true, &status);
     ck_assert_int_eq(status, RA_CANCELLED);
     ck_assert_msg(seconds < 30, "%g s", seconds);
     ck_assert_str_eq(ra_plan_error(plan), "ring rank 0: cancelled by ra_plan_cancel");
@@ -4100,7 +4113,7 @@ static void wait_and_be_cancelled(void *context, int rank)
     double began = ra_seconds();
     if (rank == 1)
         w->rank[1].seconds =
-            call_cancelled(plan, &x.arrays, w->backward, w->by, &w->rank[1].status);
+            call_cancelled(plan, &x.arrays, w->backward, w->by, false, &w->rank[1].status);
     else if (rank == 0)
         w->rank[0].status = (w->backward ? ra_backward : ra_forward)(plan, &x.arrays);
     if (rank != 1)
