@@ -1,6 +1,7 @@
 /* ra_system: what POSIX does not have. See ra_system.h.
  *
- * Common ground. With -DRA_SYSTEM_PLAIN it is that of another system, from POSIX alone, also on Linux.
+ * Common ground. With -DRA_SYSTEM_PLAIN it is that of another system, from POSIX alone, also on
+ * Linux.
  */
 #if defined __linux__ && !defined RA_SYSTEM_PLAIN
 #define _GNU_SOURCE
@@ -81,8 +82,8 @@ size_t ra_system_affinity(unsigned char *bytes, size_t most)
     return count;
 }
 
-/* Reads a quota of processor time, as Linux writes it: "max 100000", or so many microseconds of each
- * period. Returns processors, rounded up; 0: no limit, or no such file. */
+/* Reads a quota of processor time, as Linux writes it: "max 100000", or so many microseconds of
+ * each period. Returns processors, rounded up; 0: no limit, or no such file. */
 static int quota_of(const char *group)
 {
     char path[4200];
@@ -238,7 +239,8 @@ int ra_system_condition(pthread_cond_t *condition)
     return pthread_cond_init(condition, NULL);
 }
 
-/* Such a condition waits by the clock of the calendar. If somebody sets that meanwhile, the wait ends early or late. */
+/* Such a condition waits by the clock of the calendar. If somebody sets that meanwhile, the wait
+ * ends early or late. */
 int ra_system_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex,
                          const struct timespec *end)
 {
@@ -254,7 +256,8 @@ int ra_system_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex,
 
 #endif
 
-/* Neither of them has this from POSIX, whose locks end with the first file of the process that is closed. */
+/* Neither of them has this from POSIX, whose locks end with the first file of the process that is
+ * closed. */
 int ra_system_lock(int file)
 {
     return flock(file, LOCK_EX | LOCK_NB);

@@ -1,5 +1,5 @@
-/* ra_version: the version of the libraries and of all programs. The sonames, the versions of symbols, pkg-config,
- * CMake, the manual pages and --version all take it from these lines.
+/* ra_version: the version of the libraries and of all programs. The sonames, the versions of
+ * symbols, pkg-config, CMake, the manual pages and --version all take it from these lines.
  *
  * A new patch keeps every program working; while the major version is 0, a new minor one need not.
  */

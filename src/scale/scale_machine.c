@@ -53,8 +53,9 @@ void scale_take(struct ra_scale_machine *to, const struct scale_preset *preset)
 #undef FILL
 }
 
-/* The rates of launches of so many rows, interpolated between the measured numbers of rows next to it. A kernel
- * pads a head to the next size that it has, and computes all of that. False: nothing was measured. */
+/* The rates of launches of so many rows, interpolated between the measured numbers of rows next to
+ * it. A kernel pads a head to the next size that it has, and computes all of that. False: nothing
+ * was measured. */
 static bool measured(const char *machine, const char *type, int64_t dim, const char *mask,
                      double rows, double rates[2], const char **kernel)
 {
@@ -108,7 +109,8 @@ const char *scale_take_rates(struct ra_scale_machine *to, double told[2],
         measured(preset->rates, type, config->dim, "causal", (double)rows, causal, &kernel) &&
         measured(preset->rates, type, config->dim, "full", (double)rows, full, &kernel);
 
-    /* The rates count pairs that see each other, a machine's those that are computed, by tiles of that kernel. */
+    /* The rates count pairs that see each other, a machine's those that are computed, by tiles of
+     * that kernel. */
     struct ra_band band = {-RA_BAND_FAR, 0};
     const struct ra_scale_machine *gpu = &preset->machine;
     double part = diagonal_part(config, ranks);

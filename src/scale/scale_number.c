@@ -4,7 +4,8 @@
 #include <string.h>
 #include "scale_machine.h"
 
-/* What units are worth, and what they count. Two operations are a multiply-add, eight bits a byte. */
+/* What units are worth, and what they count. Two operations are a multiply-add, eight bits a byte.
+ */
 static const struct {
     char unit;
     const char *word;

@@ -17,8 +17,8 @@ void stage_use_plan(struct stage *stage, const struct ra_plan *plan);
 /* Counts what the plan says of every hop of one direction. */
 void stage_count_hops(struct stage *stage, struct ra_plan *plan, bool backward);
 
-/* Counts the hops of a pass that was computed, and writes its results: o and lse, or backward dq, dk
- * and dv. */
+/* Counts the hops of a pass that was computed, and writes its results: o and lse, or backward dq,
+ * dk and dv. */
 void stage_write_pass(struct stage *stage, struct ra_plan *plan, const struct ra_arrays *arrays,
                       bool backward);
 
