@@ -45,13 +45,6 @@ int64_t ra_vector_keys(int64_t D)
     return keys < KEYS ? KEYS : keys > 1024 ? 1024 : keys;
 }
 
-int64_t ra_vector_row(int64_t D)
-{
-    /* Rows whose distance is a multiple of 1024 bytes would share a few sets of the cache. */
-    int64_t row = (D + 15) / 16 * 16;
-    return row % 256 == 0 ? row + 16 : row;
-}
-
 int64_t ra_vector_workspace(int64_t query_rows, int64_t key_rows, int64_t D)
 {
     (void)query_rows;

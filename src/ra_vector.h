@@ -67,7 +67,12 @@ int64_t ra_vector_keys(int64_t D);
 int64_t ra_vector_workspace(int64_t query_rows, int64_t key_rows, int64_t D);
 
 /* How far apart rows of D numbers lie that need no copy. */
-int64_t ra_vector_row(int64_t D);
+static inline int64_t ra_vector_row(int64_t D)
+{
+    /* Rows whose distance is a multiple of 1024 bytes would share a few sets of the cache. */
+    int64_t row = (D + 15) / 16 * 16;
+    return row % 256 == 0 ? row + 16 : row;
+}
 
 #ifdef __cplusplus
 }

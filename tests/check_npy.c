@@ -1,4 +1,4 @@
-/* check_npy: the tests of src/stage/npy.c.
+/* check_npy: the tests of src/npy.c.
  *
  * Files go three ways: written and read here, written byte by byte, and exchanged with NumPy. Then
  * everything that must be refused, with the key words of each message. The system calls that npy.c

@@ -172,12 +172,6 @@ void stage_agree_inputs(const struct stage *stage)
     }
 }
 
-int64_t stage_whole_batch(const struct stage *stage, int64_t b)
-{
-    int rings = stage->world.ranks / stage->config.ring_size;
-    return b * rings + stage->world.rank / stage->config.ring_size;
-}
-
 /* One NaN or Inf would spread to every result without a word. */
 static void check_finite(struct stage *stage, enum stage_input input, int64_t outer,
                          struct ra_span span, const float *rows)

@@ -1,4 +1,4 @@
-/* stage_parts: what the parts of stage.h have of each other: unfinished.c, world.c, options.c,
+/* stage_parts: what the parts of stage.h have of each other: unfinished.c, world.c, memory.c, options.c,
  * inputs.c, results.c, report.c and, on top of them, stage.c. No program includes this.
  */
 #ifndef STAGE_PARTS_H
@@ -47,6 +47,9 @@ bool stage_is_there(const struct stage *stage, const char *path);
 /* Whether anything has this name on all ranks. Each looks for itself, and they must agree. */
 bool stage_all_find(const struct stage *stage, const char *path);
 
+/* The batch of the whole problem that is batch b of this ring. */
+int64_t stage_whole_batch(const struct stage *stage, int64_t b);
+
 /* Prints "program: message" as one line on stderr and ends all ranks with this exit code. */
 __attribute__((noreturn, format(printf, 3, 4))) void stage_end(const struct stage *stage,
                                                                int exit_code, const char *format,
@@ -57,6 +60,9 @@ void stage_progress_end(void);
 
 /* Sends what was printed on its way; stdout may be closed, or a full disk. */
 void stage_flush(const struct stage *stage);
+
+/* ---- memory.c: frees all that stage_allocate gave. */
+void stage_free_all(struct stage *stage);
 
 /* ---- options.c: the command line. Returns the path of PROBLEM. */
 const char *stage_read_options(struct stage *stage, int argc, char **argv);
@@ -79,9 +85,6 @@ void stage_open_inputs(struct stage *stage, const char *folder);
 
 /* Ends all ranks unless their files of the problem have the same types, and the same bytes at some places. */
 void stage_agree_inputs(const struct stage *stage);
-
-/* The batch of the whole problem that is batch b of this ring. */
-int64_t stage_whole_batch(const struct stage *stage, int64_t b);
 
 /* ---- results.c: the results' files. Rank 0 creates them, then the others open them. */
 void stage_open_results(struct stage *stage);

@@ -196,3 +196,9 @@ void stage_flush(const struct stage *stage)
     if (fflush(stdout) != 0 || ferror(stdout))
         stage_fail(stage, "cannot write to stdout: %s", strerror(errno));
 }
+
+int64_t stage_whole_batch(const struct stage *stage, int64_t b)
+{
+    int rings = stage->world.ranks / stage->config.ring_size;
+    return b * rings + stage->world.rank / stage->config.ring_size;
+}

@@ -32,9 +32,18 @@ struct transformer {
     uint64_t given; /* which flags the command line has, as bits */
 };
 
+enum transformer_command {
+    TRANSFORMER_TRAIN,
+    TRANSFORMER_GENERATE,
+    TRANSFORMER_STEP,
+    TRANSFORMER_EXPORT,
+    TRANSFORMER_IMPORT,
+    TRANSFORMER_BENCH,
+    TRANSFORMER_COMMANDS
+};
+
 /* Reads the command line and returns the command that it names. */
-typedef void transformer_command(struct transformer *t);
-transformer_command *transformer_options(struct transformer *t, int argc, char **argv);
+enum transformer_command transformer_options(struct transformer *t, int argc, char **argv);
 
 /* Completes and checks the model that the flags describe. */
 void transformer_complete_model(struct transformer *t);
@@ -69,7 +78,11 @@ void transformer_end_output(const struct transformer *t, struct ra_whole *output
 float *transformer_read_model(struct transformer *t, const char *path);
 
 /* The commands. */
-transformer_command transformer_step, transformer_bench, transformer_train, transformer_generate,
-    transformer_export, transformer_import;
+void transformer_train(struct transformer *t);
+void transformer_generate(struct transformer *t);
+void transformer_step(struct transformer *t);
+void transformer_export(struct transformer *t);
+void transformer_import(struct transformer *t);
+void transformer_bench(struct transformer *t);
 
 #endif

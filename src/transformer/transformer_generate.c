@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include "ra_checkpoint.h"
 #include "ra_clock.h"
 #include "ra_decoder.h"
@@ -15,35 +14,6 @@
 #include "transformer.h"
 
 /* ---- Models as files or folders. */
-
-/* A path that is not there is no folder: as a file it will be refused. */
-static bool is_folder(const struct transformer *t, const char *path)
-{
-    struct stat status;
-    bool there = stat(path, &status) == 0;
-    if (!there && errno != ENOENT)
-        stage_fail(&t->stage, "%s: %s", path, strerror(errno));
-    return there && S_ISDIR(status.st_mode);
-}
-
-float *transformer_read_model(struct transformer *t, const char *path)
-{
-    char error[RA_ERROR_SIZE], note[RA_ERROR_SIZE] = "", inside[4096];
-    struct ra_training training;
-    bool folder = is_folder(t, path);
-    enum ra_status status = folder ? ra_folder_config(path, &t->model, note, error)
-                                   : ra_checkpoint_look(path, &t->model, &training, error);
-    transformer_check(t, status, error);
-    float *weights = stage_allocate(&t->stage, ra_parameter_numbers(&t->model), sizeof *weights);
-    snprintf(inside, sizeof inside, "%s/weights", path);
-    status = folder ? ra_folder_read(inside, &t->model, weights, error)
-                    : ra_checkpoint_read(path, weights, NULL, NULL, error);
-    transformer_check(t, status, error);
-    transformer_agree_model(t, path, weights);
-    if (*note && t->stage.world.rank == 0)
-        fprintf(stderr, "%s: %s\n", t->stage.program, note);
-    return weights;
-}
 
 /* Writes a model into a new folder. */
 static void write_folder(const struct transformer *t, const char *folder, const float *weights)

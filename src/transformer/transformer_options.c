@@ -6,30 +6,33 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "ra_checksum.h"
 #include "ra_model_config.h"
 #include "stage_parts.h"
 #include "transformer.h"
 
-/* The commands, as bits, and what each is given besides flags. */
-enum { STEP = 1, BENCH = 2, TRAIN = 4, GENERATE = 8, EXPORT = 16, IMPORT = 32 };
-
+/* What each command is given besides flags. */
 static const struct command {
     const char *name;
-    unsigned bit;
-    transformer_command *run;
     int count;
     const char *arguments, *help;
-} commands[] = {
-    {"train", TRAIN, transformer_train, 2, "DATA MODEL", "train a model on a file of tokens"},
-    {"generate", GENERATE, transformer_generate, 1, "MODEL", "go on with a text"},
-    {"step", STEP, transformer_step, 2, "PROBLEM RESULT",
-     "logits of one batch; its loss and gradients, if it has labels"},
-    {"export", EXPORT, transformer_export, 2, "MODEL FOLDER", "write a model as a folder of .npy"},
-    {"import", IMPORT, transformer_import, 2, "FOLDER MODEL", "write such a folder as a MODEL"},
-    {"bench", BENCH, transformer_bench, 0, "", "time training steps on random tokens"},
+} commands[TRANSFORMER_COMMANDS] = {
+    [TRANSFORMER_TRAIN] = {"train", 2, "DATA MODEL", "train a model on a file of tokens"},
+    [TRANSFORMER_GENERATE] = {"generate", 1, "MODEL", "go on with a text"},
+    [TRANSFORMER_STEP] = {"step", 2, "PROBLEM RESULT",
+                          "logits of one batch; its loss and gradients, if it has labels"},
+    [TRANSFORMER_EXPORT] = {"export", 2, "MODEL FOLDER", "write a model as a folder of .npy"},
+    [TRANSFORMER_IMPORT] = {"import", 2, "FOLDER MODEL", "write such a folder as a MODEL"},
+    [TRANSFORMER_BENCH] = {"bench", 0, "", "time training steps on random tokens"},
 };
-enum { COMMANDS = sizeof commands / sizeof *commands };
+
+/* The commands that know a flag, as bits. */
+enum {
+    TRAIN = 1 << TRANSFORMER_TRAIN,
+    GENERATE = 1 << TRANSFORMER_GENERATE,
+    STEP = 1 << TRANSFORMER_STEP,
+    BENCH = 1 << TRANSFORMER_BENCH,
+    ALL = (1 << TRANSFORMER_COMMANDS) - 1,
+};
 
 #define MOST 0x1p50
 #define FIELD(name) .field = #name, .offset = offsetof(struct transformer, name)
@@ -45,8 +48,8 @@ static const struct ra_choice head_maps[] = {
     [RA_GROUPED] = {"grouped", NULL}, [RA_INTERLEAVED] = {"interleaved", NULL}, {0}};
 
 static const struct ra_option options[] = {
-    {FLAG("help", 63), .help = "show this text; -h does, too"},
-    {FLAG("version", 63), .help = "show the version"},
+    {FLAG("help", ALL), .help = "show this text; -h does, too"},
+    {FLAG("version", ALL), .help = "show the version"},
     {FIELD(model.vocabulary), TAKES("vocabulary", WHOLE, NEW), RANGE(1, INT32_MAX), .value = "V",
      .help = "size of the vocabulary (default 256, for bytes)"},
     {FIELD(model.dim), TAKES("dim", WHOLE, NEW), RANGE(1, MOST), .value = "N",
@@ -135,12 +138,17 @@ _Static_assert(OPTIONS <= 64, "bits of given");
 static const struct command *command;
 static struct transformer *into;
 
+static unsigned bit_of(const struct command *one)
+{
+    return 1u << (one - commands);
+}
+
 static void print_help(const struct stage *stage)
 {
     const char *folder = strncmp(stage->program, "ringattn-", 9) == 0 ? "" : "build/";
     printf("Usage: mpirun -n RANKS %s COMMAND [FLAGS] ARGUMENTS\n\n%s\n\nCommands:\n",
            stage->program, stage->about);
-    for (int c = 0; c < COMMANDS; c++)
+    for (int c = 0; c < TRANSFORMER_COMMANDS; c++)
         printf("  %-8s %-14s %s\n", commands[c].name, commands[c].arguments, commands[c].help);
     printf(
         "\nDATA is a file in which each byte is a token, or a .npy of integers. With one axis it\n"
@@ -161,13 +169,13 @@ static void print_help(const struct stage *stage)
         folder, stage->program, folder, folder, stage->program, folder, command ? " of " : "",
         command ? command->name : "");
     for (int o = 0; o < OPTIONS; o++)
-        if (!command || options[o].programs & command->bit)
+        if (!command || options[o].programs & bit_of(command))
             stage_print_flag(&options[o]);
 }
 
 static void take(struct stage *stage, const struct ra_option *option, const char *text)
 {
-    if (!(option->programs & command->bit))
+    if (!(option->programs & bit_of(command)))
         stage_end(stage, 2, "--%s is no flag of %s; see --help", option->flag, command->name);
     int64_t value = stage_parse(stage, option, text);
     into->given |= UINT64_C(1) << (option - options);
@@ -247,11 +255,11 @@ static void check_together(struct transformer *t)
                   t->stage.world.ranks);
     if (t->run.bucket > 0 && t->run.layout != RA_STRIPED)
         stage_end(&t->stage, 2, "--bucket needs --layout striped: it is the length of a stripe");
-    if (command->bit & NEW && !t->resume)
+    if (bit_of(command) & NEW && !t->resume)
         transformer_complete_model(t);
 }
 
-transformer_command *transformer_options(struct transformer *t, int argc, char **argv)
+enum transformer_command transformer_options(struct transformer *t, int argc, char **argv)
 {
     struct stage *stage = &t->stage;
     ra_model_config_init(&t->model);
@@ -270,7 +278,7 @@ transformer_command *transformer_options(struct transformer *t, int argc, char *
     t->top_p = 1;
     t->repeat = 5;
     into = t;
-    for (int c = 0; c < COMMANDS && argc > 1; c++)
+    for (int c = 0; c < TRANSFORMER_COMMANDS && argc > 1; c++)
         if (strcmp(argv[1], commands[c].name) == 0)
             command = &commands[c];
     bool asks = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
@@ -292,65 +300,5 @@ transformer_command *transformer_options(struct transformer *t, int argc, char *
         t->run.ring_size = stage->world.ranks;
     stage->config.timeout = t->run.timeout;
     stage_check_all(stage);
-    return command->run;
-}
-
-void transformer_check(const struct transformer *t, enum ra_status status, const char *error)
-{
-    if (status != RA_OK)
-        stage_fail(&t->stage, "%s", error);
-}
-
-void transformer_agree(const struct transformer *t, const char *what, const char *path,
-                       uint64_t sum)
-{
-    int other = stage_other(&t->stage, (int64_t)sum);
-    if (other > 0)
-        stage_fail(&t->stage, "ranks disagree about %s of %s: rank %d has read others than rank 0",
-                   what, path, other);
-}
-
-void transformer_agree_model(const struct transformer *t, const char *path, const float *weights)
-{
-    char text[1 << 15] = "";
-    int length = ra_model_config_write(&t->model, text, sizeof text);
-    size_t bytes = (size_t)ra_parameter_numbers(&t->model) * sizeof *weights;
-    transformer_agree(t, "sizes or settings", path, ra_checksum(0, text, (size_t)length));
-    transformer_agree(t, "weights", path, ra_checksum(0, weights, bytes));
-}
-
-void transformer_opened(struct transformer *t)
-{
-    stage_check_all(&t->stage);
-    stage_opened(&t->stage);
-}
-
-struct ra_whole *transformer_begin_output(const struct transformer *t, unsigned how,
-                                          const char *const *replaces)
-{
-    static struct ra_whole output; /* as a signal handler removes it */
-    const struct stage *stage = &t->stage;
-    char error[RA_ERROR_SIZE];
-    enum ra_status status = RA_OK;
-    stage_unfinished_add(&output);
-    if (stage->world.rank == 0)
-        transformer_check(t, ra_whole_begin(&output, t->arguments[1], how, replaces, error), error);
-    stage_check_all(stage);
-    stage_gather(stage, output.number);
-    if (stage->world.rank > 0)
-        status = ra_whole_join(&output, t->arguments[1], how, stage->gathered[0], error);
-
-    /* Files in a folder are written by all ranks; a single file only by the one that has begun it. */
-    if (how & RA_WHOLE_FOLDER)
-        transformer_check(t, status, error);
-    return &output;
-}
-
-void transformer_end_output(const struct transformer *t, struct ra_whole *output)
-{
-    /* The other ranks have written, and remove nothing from here on. */
-    if (t->stage.world.rank > 0)
-        ra_whole_forget(output);
-    stage_gather(&t->stage, 0);
-    ra_whole_end(output);
+    return (enum transformer_command)(command - commands);
 }

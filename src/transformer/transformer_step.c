@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "ra_batch.h"
 #include "ra_checksum.h"
@@ -78,12 +77,6 @@ static void *read_rows(struct transformer *t, struct npy *file, struct ra_batch 
         ((int32_t *)rows)[i] = whole[i] < 0 ? -1 : (int32_t)whole[i];
     transformer_check(t, ra_batch_shard(batch, rows, shard, error), error);
     return shard;
-}
-
-void transformer_make_folder(const struct transformer *t, const char *path)
-{
-    if (mkdir(path, 0777) != 0)
-        stage_fail(&t->stage, "%s: %s", path, strerror(errno));
 }
 
 /* Creates NAME.npy of the results on rank 0, and opens it on all. */
