@@ -59,7 +59,7 @@ template <int Dim, int Rows, int Numbers>
 RA_DEVICE void copy_numbers(float *shared, const struct rows &rows, int64_t first)
 {
     constexpr int Together = THREADS * Numbers, Step = Together < Dim ? 1 : Together / Dim;
-    const int row = threadIdx.x * Numbers / Dim, left = (int)ra_least(Rows, rows.end - first);
+    const int row = threadIdx.x * Numbers / Dim, left = (int)ra_min(Rows, rows.end - first);
     const int64_t stride = rows.array.row;
 #pragma unroll
     for (int part = 0; part < Dim; part += Together) {
@@ -195,8 +195,8 @@ RA_DEVICE struct view tile_view(const struct ra_kernel &kernel, int64_t a, int r
     bool inside = ra_all_seen(kernel.band, kernel.stairs, a, rows, b, keys);
     struct view view = {inside && b + keys <= kernel.keys && !kernel.mask.data,
                         inside,
-                        (int)ra_most(-far, ra_least(far, kernel.band.lo - (b - a))),
-                        (int)ra_most(-far, ra_least(far, kernel.band.hi - (b - a))),
+                        (int)ra_max(-far, ra_min(far, kernel.band.lo - (b - a))),
+                        (int)ra_max(-far, ra_min(far, kernel.band.hi - (b - a))),
                         kernel.stairs,
                         a};
     return view;

@@ -93,7 +93,7 @@ RA_DEVICE void copy_queries(struct shared_memory<Shape> &shared, const struct ba
 {
     const struct ra_kernel &x = f.x;
     int64_t a0 = (int64_t)step.tile * Shape::Queries;
-    int rows = (int)ra_least(Shape::Queries, x.queries - a0);
+    int rows = (int)ra_min(Shape::Queries, x.queries - a0);
     uint32_t there[(Shape::Queries + 31) / 32];
     const struct ra_tensor no_mask = {};
     rows_there<Shape::Queries>(there, no_mask, task.b, a0, x.queries);
@@ -265,8 +265,8 @@ RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward 
         weigh_scores<Shape, true>(f, s, lse, (char *)out.p, place, 0, 0, 0, 0);
     } else {
         int64_t from = a0 + lane / 4 - b0 - lane % 4 * 2, far = 1 << 20;
-        int lo = (int)ra_most(-far, ra_least(far, from + x.band.lo));
-        int hi = (int)ra_most(-far, ra_least(far, from + x.band.hi));
+        int lo = (int)ra_max(-far, ra_min(far, from + x.band.lo));
+        int hi = (int)ra_max(-far, ra_min(far, from + x.band.hi));
         weigh_scores<Shape, false>(f, s, lse, (char *)out.p, place, lo, hi, bits >> lane % 4 * 2,
                                    spoiled >> lane % 4 * 2);
     }
@@ -299,7 +299,7 @@ RA_DEVICE void await_semaphore(struct shared_memory<Shape> &shared, const struct
     int64_t a0 = (int64_t)step.tile * Shape::Queries, key_tile = shared.task.key_tile;
     int64_t tile = (shared.task.b * x.heads + step.h) * f.query_tiles + step.tile;
     struct ra_range seen =
-        ra_keys_seen(x.band, {}, a0, ra_least(Shape::Queries, x.queries - a0), x.keys);
+        ra_keys_seen(x.band, {}, a0, ra_min(Shape::Queries, x.queries - a0), x.keys);
 
     /* The last one leaves 0 behind. */
     int mine = (int)(key_tile - seen.first / Shape::Keys),
@@ -392,7 +392,7 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
 
     /* The queries that see these keys. */
     int64_t b0 = (int64_t)task.key_tile * Keys;
-    int keys = (int)ra_least(Keys, x.keys - b0);
+    int keys = (int)ra_min(Keys, x.keys - b0);
     struct ra_range range = ra_queries_seeing(x.band, {}, b0, keys, x.queries);
     if (range.end <= range.first)
         return;
@@ -532,7 +532,7 @@ extern "C" cudaError_t ra_k03_backward(const struct ra_kernel *x, cudaStream_t s
         return cudaErrorNotSupported;
 
     /* No launch adds up more rows than it can well: dk and dv are sums over queries of H / G heads. */
-    int64_t most = ra_most(1, ra_kernel_most_keys(x->q.type) / (x->heads / x->key_heads));
+    int64_t most = ra_max(1, ra_kernel_most_keys(x->q.type) / (x->heads / x->key_heads));
     cudaError_t error = cudaSuccess;
     for (int64_t a = 0; a < x->queries && error == cudaSuccess; a += most) {
         struct ra_kernel piece = ra_kernel_queries(*x, a, most);

@@ -83,8 +83,8 @@ RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry
             /* Column 8 c + e of the tile is seen from lo to hi, counted from this thread's first
              * column. */
             int64_t row = from + 16 * i + 8 * r - column;
-            int lo = (int)ra_most(-Keys, ra_least(Keys, row + band.lo));
-            int hi = (int)ra_most(-Keys, ra_least(Keys, row + band.hi));
+            int lo = (int)ra_max(-Keys, ra_min(Keys, row + band.lo));
+            int hi = (int)ra_max(-Keys, ra_min(Keys, row + band.hi));
             bool any = false;
 #pragma unroll
             for (int c = 0; c < Keys / 8; c++)
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
 
     struct task task = task_of<Shape>(f, blockIdx.x);
     struct ra_range range =
-        ra_keys_seen(x.band, {}, task.a0, ra_least(Rows, x.queries - task.a0), x.keys);
+        ra_keys_seen(x.band, {}, task.a0, ra_min(Rows, x.queries - task.a0), x.keys);
     int count = range.end > range.first ? (int)((range.end - range.first + Keys - 1) / Keys) : 0;
     if (count == 0 && !x.first && !x.last)
         return;

@@ -69,20 +69,20 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
     int groups = Groups * Shape::Cluster,
         missing = f.tiles * groups - (int)((f.x.queries + 63) / 64);
     groups -= task.a0 == 0 ? missing : 0;
-    task.a0 = ra_most(0, task.a0 - 64 * missing);
+    task.a0 = ra_max(0, task.a0 - 64 * missing);
     struct ra_range range = ra_keys_seen(f.x.band, f.x.stairs, task.a0,
-                                         ra_least(64 * groups, f.x.queries - task.a0), f.x.keys);
+                                         ra_min(64 * groups, f.x.queries - task.a0), f.x.keys);
 
     /* From here on all is of this block. */
     task.groups = max(0, min(Groups, groups - Groups * rank));
     task.a0 += 64 * Groups * rank;
     int64_t back = task.a0 - range.first;
-    task.first = ra_least(range.first, f.x.keys);
+    task.first = ra_min(range.first, f.x.keys);
     task.number = number;
     task.turn = turn;
-    task.keys = (int)ra_most(0, range.end - range.first);
-    task.lo = (int)ra_most(-Far, ra_least(Far, back + f.x.band.lo));
-    task.hi = (int)ra_most(-Far, ra_least(Far, back + f.x.band.hi));
+    task.keys = (int)ra_max(0, range.end - range.first);
+    task.lo = (int)ra_max(-Far, ra_min(Far, back + f.x.band.lo));
+    task.hi = (int)ra_max(-Far, ra_min(Far, back + f.x.band.hi));
     task.count = max(1, (task.keys + Keys - 1) / Keys);
 #pragma unroll
     for (int g = 0; g < Groups; g++) {

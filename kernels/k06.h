@@ -281,7 +281,7 @@ template <class Shape> RA_DEVICE struct keys_task keys_task_of(const struct back
     int first = turn.tile * Keys;
     task.b0 = first + block % Blocks * Shape::Keys;
     struct ra_range range = ra_queries_seeing(f.x.band, f.x.stairs, first,
-                                              ra_least(Keys, f.x.keys - first), f.x.queries);
+                                              ra_min(Keys, f.x.keys - first), f.x.queries);
     if (range.first < range.end) {
         task.first = (int)(range.first / Shape::Queries * Shape::Queries);
         task.end = (int)range.end;

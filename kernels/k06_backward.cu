@@ -88,7 +88,7 @@ RA_DEVICE struct queries_task queries_task_of(const struct backward &f, int bloc
     task.h = ra_query_head(x.head_map, H, G, task.g, turn.head % H % f.group);
     task.a0 = (f.tiles - 1 - turn.tile) * Shape::Queries;
     struct ra_range range = ra_keys_seen(x.band, x.stairs, task.a0,
-                                         ra_least(Shape::Queries, x.queries - task.a0), x.keys);
+                                         ra_min(Shape::Queries, x.queries - task.a0), x.keys);
     if (range.first < range.end) {
         task.first = (int)range.first;
         task.end = (int)range.end;
@@ -171,8 +171,8 @@ RA_DEVICE struct keys_sight<Shape> sight_from(const struct queries_memory<Shape>
         int64_t a = (int64_t)a0 + my_row() + 8 * r, from = a - b0 - column;
         int64_t lo = from + x.band.lo - ra_within_step(a, x.stairs.lo);
         int64_t hi = from + x.band.hi - ra_within_step(a, x.stairs.hi);
-        sight.lo[r] = (int)ra_most(-Keys, ra_least(Keys, lo));
-        sight.hi[r] = (int)ra_most(-Keys, ra_least(Keys, hi));
+        sight.lo[r] = (int)ra_max(-Keys, ra_min(Keys, lo));
+        sight.hi[r] = (int)ra_max(-Keys, ra_min(Keys, hi));
     }
 #pragma unroll
     for (int w = 0; w < Keys / 32; w++) {
@@ -202,7 +202,7 @@ template <class Shape>
 RA_DEVICE bool all_seen(const struct queries_memory<Shape> &shared, const struct backward &f,
                         const struct queries_task &task, int stage, int b0)
 {
-    int64_t rows = ra_least(Shape::Queries, f.x.queries - task.a0);
+    int64_t rows = ra_min(Shape::Queries, f.x.queries - task.a0);
     bool all = ra_all_seen(f.x.band, f.x.stairs, task.a0, rows, b0, Shape::Keys);
 #pragma unroll
     for (int w = 0; w < Shape::Keys / 32; w++)

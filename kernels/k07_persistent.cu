@@ -199,7 +199,7 @@ template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cuda
         error = ra_make_map(&f.o_map, x->o, x->batch, x->queries, x->heads, x->dim, 64);
     if (error != cudaSuccess)
         return error;
-    return ra_launch(forward_kernel<Shape>, ra_least(processors, f.blocks), Shape::Threads + 128,
+    return ra_launch(forward_kernel<Shape>, ra_min(processors, f.blocks), Shape::Threads + 128,
                      sizeof(struct shared_memory<Shape>), stream, f);
 }
 

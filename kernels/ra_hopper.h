@@ -378,10 +378,10 @@ static cudaError_t ra_make_map(CUtensorMap *map, struct ra_tensor x, int64_t bat
 template <class Seen> static bool ra_pairs_pay(int64_t rows, int tile, int part, const Seen &seen)
 {
     int64_t parts = (rows + part - 1) / part, pair = 2 * tile / part,
-            first = ra_most(0, rows / 2 - tile);
+            first = ra_max(0, rows / 2 - tile);
     auto count = [=](int64_t begin, int64_t rows) {
         struct ra_range range = seen(begin, rows);
-        return ra_most(0, range.end - range.first);
+        return ra_max(0, range.end - range.first);
     };
     int64_t each = count(first, tile) + count(first + tile, tile);
     return 32 * ((pair - parts % pair) % pair) <= parts &&

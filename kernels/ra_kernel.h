@@ -125,8 +125,8 @@ static inline struct ra_tensor ra_tensor_from_row(struct ra_tensor tensor, int64
 /* Up to `most` queries, but at least a step: as many as whole steps are. */
 static inline int64_t ra_kernel_whole_steps(const struct ra_kernel *x, int64_t most)
 {
-    int64_t step = ra_most(1, ra_most(x->stairs.lo, x->stairs.hi));
-    return ra_most(step, most - most % step);
+    int64_t step = ra_max(1, ra_max(x->stairs.lo, x->stairs.hi));
+    return ra_max(step, most - most % step);
 }
 
 /* The same launch for up to `most` of its keys, from row b on; for some of its queries, from row a

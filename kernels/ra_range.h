@@ -7,13 +7,8 @@
 #define RA_RANGE_H
 
 #include "ra_heads.h"
+#include "ra_math.h"
 #include "ra_tile.h"
-
-#ifdef __CUDACC__
-#define RA_BOTH static __host__ __device__ __forceinline__
-#else
-#define RA_BOTH static inline
-#endif
 
 /* Which key/value head query head h reads: ra_heads_key, on the device; and query head number i,
  * 0..H/G-1, of those that read key/value head g. */
@@ -25,16 +20,6 @@ RA_BOTH int ra_key_head(enum ra_head_map map, int H, int G, int h)
 RA_BOTH int ra_query_head(enum ra_head_map map, int H, int G, int g, int i)
 {
     return map == RA_GROUPED ? g * (H / G) + i : i * G + g;
-}
-
-RA_BOTH int64_t ra_least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-RA_BOTH int64_t ra_most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
 }
 
 /* An edge of the band may be a stair: row a counts there as the first row of its step, of so many rows. 0, as 1:
@@ -65,22 +50,22 @@ RA_BOTH struct ra_range ra_keys_seen(struct ra_band band, struct ra_stairs stair
                                      int64_t rows, int64_t m)
 {
     int64_t last = a0 + rows - 1;
-    struct ra_range range = {ra_most(0, a0 - ra_within_step(a0, stairs.lo) + band.lo),
-                             ra_least(m, last - ra_within_step(last, stairs.hi) + 1 + band.hi)};
+    struct ra_range range = {ra_max(0, a0 - ra_within_step(a0, stairs.lo) + band.lo),
+                             ra_min(m, last - ra_within_step(last, stairs.hi) + 1 + band.hi)};
     return range;
 }
 
 RA_BOTH struct ra_range ra_queries_seeing(struct ra_band band, struct ra_stairs stairs, int64_t b0,
                                           int64_t rows, int64_t n)
 {
-    struct ra_range range = {ra_most(0, b0 - band.hi), ra_least(n, b0 + rows - band.lo)};
+    struct ra_range range = {ra_max(0, b0 - band.hi), ra_min(n, b0 + rows - band.lo)};
 
     /* The first row of a step is the first that sees a key; and if one sees it, the rest of its step does. */
     if (stairs.hi > 1 && range.first < n)
         range.first += (stairs.hi - ra_within_step(range.first, stairs.hi)) % stairs.hi;
     if (stairs.lo > 1 && range.end > 0)
         range.end =
-            ra_least(n, range.end - 1 - ra_within_step(range.end - 1, stairs.lo) + stairs.lo);
+            ra_min(n, range.end - 1 - ra_within_step(range.end - 1, stairs.lo) + stairs.lo);
     return range;
 }
 
@@ -117,7 +102,7 @@ RA_BOTH struct ra_turn ra_turn_of(int block, int heads, int sets, int tiles)
  * L2 cache of 50 MB, which keeps in both of its halves what multiprocessors of both read. */
 static inline int ra_sets_of(int64_t heads, int64_t head_bytes)
 {
-    int64_t fit = ra_most(1, (24 << 20) / ra_most(1, head_bytes));
+    int64_t fit = ra_max(1, (24 << 20) / ra_max(1, head_bytes));
     return (int)((heads + fit - 1) / fit);
 }
 

@@ -3,11 +3,7 @@
  * Chapter 06. New here: hops that nobody needs are neither sent nor waited for.
  */
 #include "ra_schedule.h"
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
+#include "ra_math.h"
 
 /* In order of position, every layout deals out runs of this many rows: the first lap of P runs to
  * ranks 0, 1, ... P - 1. Striped, more laps follow; zigzag, one more, from rank P - 1 back to 0. */
@@ -27,7 +23,7 @@ static int64_t dealt(struct ra_layout layout, int64_t lap, int64_t place)
  * 1. */
 static void note(struct ra_schedule *schedule, int P, int origin, int64_t first, int64_t last)
 {
-    int64_t from = smaller(first, last), to = first + last - from;
+    int64_t from = ra_min(first, last), to = first + last - from;
     int near = (int)((from - origin + P) % P), far = (int)((to - origin + P) % P);
     schedule->hop[near]++;
     if (far + 1 < P)
@@ -76,7 +72,7 @@ static void note_origin(struct ra_schedule *schedule, struct ra_layout queries,
         if (first >= M)
             break;
         if (lookback < RA_BAND_FAR)
-            to = smaller(to, smaller(first + run, M) - 1 - ahead + lookback);
+            to = ra_min(to, ra_min(first + run, M) - 1 - ahead + lookback);
         if (from < 0)
             from = 0;
         if (from <= to)

@@ -3,14 +3,10 @@
  * Chapter 03. New here: a sequence that is cut into runs, whether or not its length divides.
  */
 #include "ra_span.h"
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
+#include "ra_math.h"
 
 struct ra_span ra_span_chunk(int64_t length, int64_t chunks, int64_t chunk)
 {
-    int64_t rows = (length + chunks - 1) / chunks, first = smaller(chunk * rows, length);
-    return (struct ra_span){first, 1, smaller(rows, length - first)};
+    int64_t rows = (length + chunks - 1) / chunks, first = ra_min(chunk * rows, length);
+    return (struct ra_span){first, 1, ra_min(rows, length - first)};
 }

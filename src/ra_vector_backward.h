@@ -47,7 +47,7 @@ static void weigh_again(const struct tile *x, const struct group *group, int64_t
                         int64_t last, int64_t b, int64_t count)
 {
     bool capped = x->score.softcap > 0;
-    bool whole = sees_all(x, group->a + first, least(last, group->count) - first, b, count);
+    bool whole = sees_all(x, group->a + first, ra_min(last, group->count) - first, b, count);
     lanes factor = all_lanes(x->factor), cap = all_lanes(x->score.softcap);
     for (int64_t j = first; j < last; j += LANES) {
         lanes lse = load(group->lse + j), delta = load(group->delta + j);
@@ -79,15 +79,15 @@ static void add_gradients(const struct tile *x, const struct group *group, int64
     /* The blocks of queries that see any of these keys: they are neighbours. */
     int64_t first = group->count, last = 0, from, to;
     for (int64_t j = 0; j < group->count; j += QUERIES) {
-        keys_in_sight(x, group->a + j, least(QUERIES, group->count - j), &from, &to);
+        keys_in_sight(x, group->a + j, ra_min(QUERIES, group->count - j), &from, &to);
         if (from < b + count && to > b && from < to) {
-            first = least(first, j);
-            last = j + padded(least(QUERIES, group->count - j));
+            first = ra_min(first, j);
+            last = j + padded(ra_min(QUERIES, group->count - j));
         }
     }
     const float *k = x->k.rows + b * x->row, *v = x->v.rows + b * x->row;
     for (int64_t j = first; j < last; j += QUERIES) {
-        int64_t width = least(QUERIES, last - j);
+        int64_t width = ra_min(QUERIES, last - j);
         multiply((struct product){count, x->D, width, k, x->row, 1, group->q_turned + j * x->D,
                                   QUERIES, group->p + j, GROUP, WRITE, NULL});
         multiply((struct product){count, x->D, width, v, x->row, 1, group->d_out_turned + j * x->D,
@@ -95,7 +95,7 @@ static void add_gradients(const struct tile *x, const struct group *group, int64
     }
     if (first >= last)
         return;
-    int64_t rows = least(last, group->count) - first;
+    int64_t rows = ra_min(last, group->count) - first;
     add_missing(x, x->k, b, count, group->q, first, rows, x->sign, group->p + first, GROUP);
     add_missing(x, x->v, b, count, group->d_out, first, rows, 1, group->ds + first, GROUP);
     weigh_again(x, group, first, last, b, count);
@@ -150,7 +150,7 @@ static void backward_group(const struct tile *x, const struct ra_queries *querie
     group.q = pack(count, D, q, queries->stride.q, NULL, panels);
     group.d_out = pack(count, D, d_out, queries->stride.d_out, NULL, panels + panel);
     for (int64_t j = 0; j < count; j += QUERIES) {
-        int64_t rows = least(QUERIES, count - j);
+        int64_t rows = ra_min(QUERIES, count - j);
         turn(rows, D, group.q.rows + j * x->row, x->sign, group.q_turned + j * D);
         turn(rows, D, group.d_out.rows + j * x->row, 1, group.d_out_turned + j * D);
         fill(rows, queries->lse + a + j, 0, group.lse + j);
@@ -160,7 +160,7 @@ static void backward_group(const struct tile *x, const struct ra_queries *querie
     if (!sums->dq_is_new)
         memset(sums->dq, 0, (size_t)(count * x->row) * sizeof *sums->dq);
     for (int64_t b = first, asked = 0, keys; b < last; b += keys) {
-        keys = least(KEYS, last - b);
+        keys = ra_min(KEYS, last - b);
         add_gradients(x, &group, b, keys, sums);
         sums->dq_is_new = false;
 
@@ -185,11 +185,11 @@ static void backward(int64_t D, struct ra_score score, const struct ra_queries *
     float *dk = workspace + 2 * m * row, *dv = dk + m * row, *dq = dv + m * row;
     struct gradients sums = {.dq = dq, .dk = dk, .dv = dv};
     struct tile x = tile_of(D, score, queries, keys, band, workspace);
-    sums.dk_is_new = n > 0 && sees_all(&x, 0, least(GROUP, n), 0, m);
+    sums.dk_is_new = n > 0 && sees_all(&x, 0, ra_min(GROUP, n), 0, m);
     if (!sums.dk_is_new)
         memset(dk, 0, (size_t)(2 * m * row) * sizeof *dk);
     for (int64_t a = 0; a < n; a += GROUP) {
-        backward_group(&x, queries, a, least(GROUP, n - a), &sums, dq + GROUP * row);
+        backward_group(&x, queries, a, ra_min(GROUP, n - a), &sums, dq + GROUP * row);
         sums.dk_is_new = false;
     }
 

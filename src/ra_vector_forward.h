@@ -107,7 +107,7 @@ static void forward_block(const struct tile *x, const struct ra_queries *queries
 
     /* Keys in order: their products with the queries, their weights, and their values into o. */
     for (int64_t b = first, asked = 0, keys; b < last; b += keys) {
-        keys = least(KEYS, last - b);
+        keys = ra_min(KEYS, last - b);
         bool whole = sees_all(x, a, count, b, keys);
         multiply((struct product){keys, x->D, padded(count), x->k.rows + b * x->row, x->row, 1,
                                   turned, QUERIES, weights, QUERIES, WRITE, NULL});
@@ -138,7 +138,7 @@ static void forward(int64_t D, struct ra_score score, const struct ra_queries *q
     float *rest = workspace + 2 * keys->rows * ra_vector_row(D);
     struct tile x = tile_of(D, score, queries, keys, band, workspace);
     for (int64_t a = 0; a < queries->rows; a += QUERIES)
-        forward_block(&x, queries, a, least(QUERIES, queries->rows - a), rest);
+        forward_block(&x, queries, a, ra_min(QUERIES, queries->rows - a), rest);
 }
 
 #endif

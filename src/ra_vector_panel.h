@@ -165,8 +165,8 @@ static bool sees(const struct tile *x, int64_t a, int64_t b)
 static void keys_in_sight(const struct tile *x, int64_t a, int64_t count, int64_t *first,
                           int64_t *last)
 {
-    *first = most(0, a + x->band.lo);
-    *last = least(x->key_rows, a + count + x->band.hi);
+    *first = ra_max(0, a + x->band.lo);
+    *last = ra_min(x->key_rows, a + count + x->band.hi);
 }
 
 /* Do these rows see all of these keys? */
@@ -183,8 +183,8 @@ INLINE lane_bits seen(const struct tile *x, int64_t a, int64_t b)
         lane[i] = i;
 
     /* b - hi <= a + lane <= b - lo, in numbers that fit a lane. */
-    int32_t first = (int32_t)most(-1, least(LANES, b - x->band.hi - a));
-    int32_t last = (int32_t)most(-1, least(LANES, b - x->band.lo - a));
+    int32_t first = (int32_t)ra_max(-1, ra_min(LANES, b - x->band.hi - a));
+    int32_t last = (int32_t)ra_max(-1, ra_min(LANES, b - x->band.lo - a));
     if (x->mask && !x->mask[b])
         last = -1;
     return (lane >= first) & (lane <= last);

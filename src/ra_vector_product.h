@@ -6,16 +6,7 @@
 #define RA_VECTOR_PRODUCT_H
 
 #include "ra_vector_lanes.h"
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
+#include "ra_math.h"
 
 /* out (rows, width) from the sums over k < inner of left(i, k) times row k of `right`, where left(i, k)
  * is at left[i * row + k * step]: neighbours in memory are of one row (step 1) or of one column (row 1).
@@ -100,7 +91,7 @@ static void multiply(struct product x)
         {by_rows_1, by_rows_2, by_rows_3, by_rows_4},
         {by_columns_1, by_columns_2, by_columns_3, by_columns_4}};
     for (int64_t c = 0, V; c < x.width; c += V * LANES) {
-        V = most(1, least(4, (x.width - c) / LANES));
+        V = ra_max(1, ra_min(4, (x.width - c) / LANES));
         functions[x.row == 1][V - 1](&x, c);
     }
 }

@@ -9,9 +9,9 @@ static void exp_all(int64_t count, const float *from, float *to)
 {
     for (int64_t e = 0; e < count; e += LANES) {
         float in[LANES] = {0};
-        memcpy(in, from + e, (size_t)least(LANES, count - e) * sizeof *in);
+        memcpy(in, from + e, (size_t)ra_min(LANES, count - e) * sizeof *in);
         store(in, exp_lanes(load(in)));
-        memcpy(to + e, in, (size_t)least(LANES, count - e) * sizeof *in);
+        memcpy(to + e, in, (size_t)ra_min(LANES, count - e) * sizeof *in);
     }
 }
 
@@ -49,7 +49,7 @@ static void normal_all(int64_t count, const float *x, float *below, float *bell)
 {
     for (int64_t i = 0; i < count; i += LANES) {
         float in[LANES] = {0}, out[2][LANES];
-        size_t bytes = (size_t)least(LANES, count - i) * sizeof *in;
+        size_t bytes = (size_t)ra_min(LANES, count - i) * sizeof *in;
         memcpy(in, x + i, bytes);
         lanes height;
         store(out[0], normal_lanes(load(in), &height));

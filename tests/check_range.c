@@ -34,7 +34,7 @@ static struct ra_range counted(struct ra_band band, struct ra_stairs edges, bool
     for (int64_t i = 0; i < count; i++)
         for (int64_t other = first; other < first + rows; other++)
             if (of_keys ? sees(band, edges, other, i) : sees(band, edges, i, other)) {
-                range.first = ra_least(range.first, i);
+                range.first = ra_min(range.first, i);
                 range.end = i + 1;
             }
     return range;
@@ -56,7 +56,7 @@ START_TEST(ranges)
     for (int i = 0; i < (2 * REACH + 2) * STAIRS; i++) {
         struct ra_band band = {bound(_i, -RA_BAND_FAR), bound(i / STAIRS, RA_BAND_FAR)};
         struct ra_stairs edges = stairs[i % STAIRS];
-        int64_t step = ra_most(1, ra_most(edges.lo, edges.hi)), wrong = 0;
+        int64_t step = ra_max(1, ra_max(edges.lo, edges.hi)), wrong = 0;
         bool gaps = band.hi - band.lo < step - 1; /* between what neighbouring rows see */
         for (int first = 0; first < ROWS; first++)
             for (int rows = 1; rows <= ROWS; rows++)

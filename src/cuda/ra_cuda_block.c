@@ -39,8 +39,8 @@ struct ra_range ra_cuda_next_rows(const struct ra_plan *plan, enum ra_side side,
  * these rows see the same keys if that is the same. */
 static struct ra_band within(struct ra_band band, int64_t queries, int64_t keys)
 {
-    band.lo = ra_most(band.lo, 1 - queries);
-    band.hi = ra_least(band.hi, keys - 1);
+    band.lo = ra_max(band.lo, 1 - queries);
+    band.hi = ra_min(band.hi, keys - 1);
     bool none = queries == 0 || keys == 0 || band.lo > band.hi;
     return none ? (struct ra_band){1, 0} : band;
 }
@@ -110,7 +110,7 @@ static bool is_band_of_all(const struct ra_plan *plan, int rank, int step,
     /* What stripes see of each other depends on how far apart they are. */
     int64_t f = ra_cuda_stripes(plan);
     for (int64_t apart = 1 - f; apart < f; apart++) {
-        int64_t s = ra_most(apart, 0), t = s - apart;
+        int64_t s = ra_max(apart, 0), t = s - apart;
         struct ra_band own = band_of(plan, rank, step, s, t);
         int64_t lo = block->band.lo + (block->stairs.lo > 0 ? 0 : s) - t;
         int64_t hi = block->band.hi + (block->stairs.hi > 0 ? 0 : s) - t;
@@ -197,12 +197,12 @@ struct ra_cuda_block ra_cuda_block_of(const struct ra_plan *plan, int rank, int 
                                        &block.keys};
             struct ra_range by[] = {{s, s + 1}, {t, t + 1}, a, b};
             for (int i = 0; i < 4; i++) {
-                grow[i]->first = first ? by[i].first : ra_least(grow[i]->first, by[i].first);
-                grow[i]->end = ra_most(grow[i]->end, by[i].end);
+                grow[i]->first = first ? by[i].first : ra_min(grow[i]->first, by[i].first);
+                grow[i]->end = ra_max(grow[i]->end, by[i].end);
             }
             own = ra_band_from(own, -a.first, -b.first);
-            block.band.lo = ra_least(block.band.lo, own.lo);
-            block.band.hi = ra_most(block.band.hi, own.hi);
+            block.band.lo = ra_min(block.band.lo, own.lo);
+            block.band.hi = ra_max(block.band.hi, own.hi);
         }
     }
     if (stripes == 1) {

@@ -67,7 +67,7 @@ void ra_cuda_count_steps(const struct ra_plan *plan, int rank, int64_t *steps, b
         *carries = *carries || (all.one_band && launches_of(&all, most) > 1);
         kernel.queries = rows_of(&all, all.queries);
         kernel.keys = rows_of(&all, all.keys);
-        *semaphores = ra_most(*semaphores, deterministic ? ra_kernel_semaphores(&kernel) : 0);
+        *semaphores = ra_max(*semaphores, deterministic ? ra_kernel_semaphores(&kernel) : 0);
     }
     for (int64_t s = 0; s < queries.end; s++) {
         int64_t count = 0, launches = 0;
@@ -182,7 +182,7 @@ static struct ra_kernel kernel_of(const struct ra_cuda_call *call,
 static int64_t keys_before(const struct ra_cuda_block *block, int64_t row)
 {
     struct ra_range rows = block->keys;
-    rows.end = ra_least(rows.end, ra_most(rows.first, row));
+    rows.end = ra_min(rows.end, ra_max(rows.first, row));
     return rows_of(block, rows);
 }
 
@@ -281,9 +281,9 @@ int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan)
     enum { QUERIES = 2048, TILE = 128 };
     const struct ra_config *c = &plan->config;
     int64_t tiles = (plan->rows[RA_KEY_SIDE] + TILE - 1) / TILE;
-    int64_t queries = ra_most(1, plan->rows[RA_QUERY_SIDE] * (c->heads / c->key_heads));
-    int64_t heads = ra_most(1, c->batch * c->key_heads);
-    int64_t wave = ra_most(1, ra_cuda_of(plan)->processors / heads);
+    int64_t queries = ra_max(1, plan->rows[RA_QUERY_SIDE] * (c->heads / c->key_heads));
+    int64_t heads = ra_max(1, c->batch * c->key_heads);
+    int64_t wave = ra_max(1, ra_cuda_of(plan)->processors / heads);
     int64_t needed = (tiles * QUERIES + queries - 1) / queries;
     int64_t rest = (needed + wave - 1) / wave * wave;
     bool home = ra_cuda_comes(plan, plan->link.rank, RA_HOME, 0) && !ra_cuda_of(plan)->share_lost;

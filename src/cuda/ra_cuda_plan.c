@@ -67,7 +67,7 @@ static struct room lay_out(const struct ra_plan *plan, int rank, struct ra_cuda 
     cuda->sum_lost = many_keys ? ra_arena_take(&arena, row_bytes) : NULL;
     int64_t most = 0;
     for (int step = 0; step < plan->ring.schedule.count; step++)
-        most = ra_most(most, ra_ring_rows(&plan->ring, rank, step));
+        most = ra_max(most, ra_ring_rows(&plan->ring, rank, step));
     cuda->share_lost =
         backward && many_queries ? ra_arena_take(&arena, most * plan->ring.gradient_bytes) : NULL;
     bool ordered = ra_cuda_stripes(plan) > 1;
@@ -94,7 +94,7 @@ static struct room lay_out(const struct ra_plan *plan, int rank, struct ra_cuda 
         ra_arena_take(&own, several ? ra_cuda_flag_count(plan) * (int64_t)sizeof *cuda->flags : 0);
 
     /* Memory of 0 bytes would have no address. */
-    return (struct room){own.used, ra_most(arena.used, LINE)};
+    return (struct room){own.used, ra_max(arena.used, LINE)};
 }
 
 static struct room room_of(const struct ra_plan *plan, int rank)
@@ -115,7 +115,7 @@ static int64_t device_bytes_of(const struct ra_plan *plan, int rank)
 {
     struct room room = room_of(plan, rank);
     int64_t used = room.own + (plan->config.caller_workspace ? 0 : room.workspace);
-    used = ra_most(used, LINE);
+    used = ra_max(used, LINE);
     return plan->ring.schedule.count > 1 ? (used + PAGE - 1) / PAGE * PAGE : used;
 }
 

@@ -4,6 +4,7 @@
  * row in the table of options.
  */
 #include "ra_config_check.h"
+#include "ra_math.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -58,16 +59,6 @@ static bool fits(int64_t a, int64_t b, int64_t c, int64_t d)
     return product <= (double)MOST;
 }
 
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* What no field says alone. */
 static enum ra_status check_together(const struct ra_config *c, char *error)
 {
@@ -75,7 +66,7 @@ static enum ra_status check_together(const struct ra_config *c, char *error)
         return ra_refuse(
             error, "config.key_heads = %" PRId64 ": give a number that divides heads = %" PRId64,
             c->key_heads, c->heads);
-    if (!fits(larger(c->batch, 1), larger(larger(c->queries, c->keys), 1), c->heads, c->dim))
+    if (!fits(ra_max(c->batch, 1), ra_max(ra_max(c->queries, c->keys), 1), c->heads, c->dim))
         return ra_refuse(error,
                          "config: batch %" PRId64 ", queries %" PRId64 ", keys %" PRId64
                          ", heads %" PRId64 ", dim %" PRId64
@@ -174,8 +165,8 @@ enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *
     }
     int64_t *tiles[] = {&config->tile_queries, &config->tile_keys};
     for (int side = 0; side < 2; side++) {
-        int64_t whole = larger(side == 0 ? config->queries : config->keys, 1);
-        *tiles[side] = smaller(*tiles[side] > 0 ? *tiles[side] : usual[side], whole);
+        int64_t whole = ra_max(side == 0 ? config->queries : config->keys, 1);
+        *tiles[side] = ra_min(*tiles[side] > 0 ? *tiles[side] : usual[side], whole);
     }
     if (!fits(config->tile_queries, config->tile_keys, 1, 1))
         return ra_refuse(error,

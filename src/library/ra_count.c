@@ -3,11 +3,7 @@
  * Chapter 08. New here: the points of a grid below a line, counted as Euclid finds divisors.
  */
 #include "ra_count.h"
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
+#include "ra_math.h"
 
 /* The sum of floor((a * i + b) / m) for i = 0 .. n - 1; n, a, b >= 0, m > 0. */
 static __int128 sum_of_floors(int64_t n, int64_t m, int64_t a, int64_t b)
@@ -24,7 +20,7 @@ static __int128 sum_of_floors(int64_t n, int64_t m, int64_t a, int64_t b)
 /* The first x from 0 to X with a * x >= b; a > 0. */
 static int64_t first_at(int64_t a, int64_t b, int64_t X)
 {
-    return b <= 0 ? 0 : smaller((b - 1) / a + 1, X);
+    return b <= 0 ? 0 : ra_min((b - 1) / a + 1, X);
 }
 
 /* How many points of the grid 0 <= x < X, 0 <= y < Y have m * y <= a * x + b? */
@@ -75,7 +71,7 @@ static int64_t spans_alike(struct ra_layout layout, int rank, int64_t s)
         return 1;
     return span.count == 0
                ? left
-               : smaller(left, layout.length - (span.count - 1) * span.stride - span.first);
+               : ra_min(left, layout.length - (span.count - 1) * span.stride - span.first);
 }
 
 struct ra_count ra_count_fold(const struct ra_plan *plan, int rank, int origin)
@@ -95,7 +91,7 @@ struct ra_count ra_count_fold(const struct ra_plan *plan, int rank, int origin)
                 band = ra_layout_band(queries, rank, s, keys, origin, t, c->lookback);
             add_spans(&one, c, ra_layout_span(queries, rank, s).count,
                       ra_layout_span(keys, origin, t).count, band);
-            alike = smaller(spans_alike(queries, rank, s), spans_alike(keys, origin, t));
+            alike = ra_min(spans_alike(queries, rank, s), spans_alike(keys, origin, t));
             count.pairs += alike * one.pairs;
             count.skipped += alike * one.skipped;
         }

@@ -11,16 +11,12 @@
 #include <unistd.h>
 #include "ra_arrays.h"
 #include "ra_config_check.h"
+#include "ra_math.h"
 #include "ra_number.h"
 #include "ra_processors.h"
 
 /* Blocks of memory begin at cache lines. */
 enum { LINE = 64 };
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 /* ---- Memory. */
 
@@ -69,7 +65,7 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, int threads, struct
             host->blocks[side] =
                 ra_arena_take(&arena, blocks * (int64_t)sizeof(struct ra_host_block));
     }
-    host->room = ra_host_room(c, smaller(chunks[0], n), smaller(chunks[1], visitors));
+    host->room = ra_host_room(c, ra_min(chunks[0], n), ra_min(chunks[1], visitors));
     host->room = (host->room + LINE - 1) / LINE * LINE;
     host->rooms = ra_arena_take(&arena, threads * host->room * (int64_t)sizeof(float));
     return arena.used;

@@ -5,11 +5,7 @@
  */
 #include <stdatomic.h>
 #include "ra_host.h"
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
+#include "ra_math.h"
 
 /* ---- Blocks. */
 
@@ -43,7 +39,7 @@ int64_t ra_host_chunk(const struct ra_config *config, enum ra_side side)
 
 int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk)
 {
-    return ra_layout_spans(layout) + rows / smaller(chunk, PART);
+    return ra_layout_spans(layout) + rows / ra_min(chunk, PART);
 }
 
 int64_t ra_host_room(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk)
@@ -119,7 +115,7 @@ static void cut(struct hop *hop, enum ra_side side, int64_t chunk)
         for (next = s + 1; next < ra_layout_spans(layout) && are_one(hop, side, next - 1); next++)
             rows += ra_layout_span(layout, rank, next).count;
         for (int64_t a = 0; a < rows; a += chunk) {
-            int64_t here = smaller(chunk, rows - a);
+            int64_t here = ra_min(chunk, rows - a);
             host->blocks[side][count++] = (struct ra_host_block){s, a, row, here};
             row += here;
         }
@@ -186,8 +182,8 @@ static struct worker worker_of(struct hop *hop)
         .hop = hop, .fold = ra_plan_fold(plan, host->vector, hop->backward), .query_room = room};
     if (c->type != RA_FLOAT32) {
         int64_t row = ra_vector_row(c->dim), n = plan->rows[RA_QUERY_SIDE], m = host->visiting;
-        worker.key_room = room + 3 * smaller(ra_host_chunk(c, RA_QUERY_SIDE), n) * row;
-        room = worker.key_room + 2 * smaller(ra_host_chunk(c, RA_KEY_SIDE), m) * row;
+        worker.key_room = room + 3 * ra_min(ra_host_chunk(c, RA_QUERY_SIDE), n) * row;
+        room = worker.key_room + 2 * ra_min(ra_host_chunk(c, RA_KEY_SIDE), m) * row;
     }
     worker.fold.workspace = room;
     worker.fold.between = between_tiles;

@@ -6,12 +6,8 @@
 #include <stdatomic.h>
 #include <string.h>
 #include "ra_host.h"
+#include "ra_math.h"
 #include "ra_number.h"
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 /* Reads rows of head h of batch b, from row a on, as float32, `row` numbers apart. */
 static void load_rows(const struct ra_host *host, struct ra_tensor from, int64_t b, int64_t h,
@@ -160,10 +156,10 @@ static void call_for_head(const struct rows *rows, int64_t b, int64_t h)
     const struct ra_host *host = plan->own;
     struct ra_tensor o = host->arrays.o;
     int64_t n = plan->rows[RA_QUERY_SIDE], row = ra_vector_row(c->dim);
-    int64_t chunk = smaller(ra_host_chunk(c, RA_QUERY_SIDE), n > 0 ? n : 1);
+    int64_t chunk = ra_min(ra_host_chunk(c, RA_QUERY_SIDE), n > 0 ? n : 1);
     float *room = host->rooms + ra_host_thread(host) * host->room;
     for (int64_t a = 0; a < n; a += chunk) {
-        int64_t count = smaller(chunk, n - a);
+        int64_t count = ra_min(chunk, n - a);
         struct ra_queries queries = ra_host_take_queries(plan, rows->delta, b, h, a, count, room);
         if (rows->delta && o.type == RA_FLOAT32) {
             queries.o = rows_of(o, b, h) + a * o.row;

@@ -3,16 +3,12 @@
  * Chapter 10.
  */
 #include "ra_layers.h"
+#include "ra_math.h"
 #include <math.h>
 #include <string.h>
 
 /* Numbers side by side that one thread works on: a few lines of the cache, or a chunk of a long array. */
 enum { COLUMNS = 64, CHUNK = 1024, ROWS = 256 };
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 double ra_dot(int64_t count, const float *a, const float *b)
 {
@@ -46,7 +42,7 @@ void ra_embedding_backward(int threads, int64_t rows, int64_t dim, const int32_t
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t first = 0; first < dim; first += COLUMNS)
         for (int64_t a = 0; a < rows; a++)
-            for (int64_t c = first; c < least(dim, first + COLUMNS); c++)
+            for (int64_t c = first; c < ra_min(dim, first + COLUMNS); c++)
                 d_table[tokens[a] * dim + c] += d_out[a * dim + c];
 }
 
@@ -69,9 +65,9 @@ static void add_columns(int threads, int64_t rows, int64_t width, const float *d
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t first = 0; first < width; first += COLUMNS)
         for (int64_t begin = 0; begin < rows; begin += ROWS) {
-            int64_t columns = least(COLUMNS, width - first);
+            int64_t columns = ra_min(COLUMNS, width - first);
             float these[COLUMNS] = {0};
-            for (int64_t a = begin; a < least(rows, begin + ROWS); a++)
+            for (int64_t a = begin; a < ra_min(rows, begin + ROWS); a++)
                 for (int64_t c = 0; c < columns; c++) {
                     int64_t at = a * width + first + c;
                     these[c] += x ? d_out[at] * x[at] * factors[a] : d_out[at];
@@ -120,7 +116,7 @@ void ra_norm_backward(int threads, int64_t rows, int64_t dim, const float *x, co
         float factor = norm_factor(dim, square);
         for (int64_t first = 0; first < dim; first += COLUMNS) {
             float g[COLUMNS];
-            int64_t columns = least(COLUMNS, dim - first);
+            int64_t columns = ra_min(COLUMNS, dim - first);
             for (int64_t c = 0; c < columns; c++)
                 g[c] = d_row[first + c] * gamma[first + c];
             along += ra_dot(columns, g, row + first);
@@ -141,7 +137,7 @@ void ra_gelu_forward(const struct ra_vector *vector, int threads, int64_t count,
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t first = 0; first < count; first += CHUNK) {
         float below[CHUNK], bell[CHUNK];
-        int64_t these = least(CHUNK, count - first);
+        int64_t these = ra_min(CHUNK, count - first);
         vector->normal(these, x + first, below, bell);
         for (int64_t i = 0; i < these; i++)
             out[first + i] = x[first + i] * below[i];
@@ -154,7 +150,7 @@ void ra_gelu_backward(const struct ra_vector *vector, int threads, int64_t count
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t first = 0; first < count; first += CHUNK) {
         float below[CHUNK], bell[CHUNK];
-        int64_t these = least(CHUNK, count - first);
+        int64_t these = ra_min(CHUNK, count - first);
         vector->normal(these, x + first, below, bell);
         for (int64_t i = 0; i < these; i++)
             d_x[first + i] = d_out[first + i] * (below[i] + x[first + i] * bell[i]);

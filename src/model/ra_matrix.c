@@ -8,15 +8,11 @@
  * block to block in `out`: in one order, whichever thread does it.
  */
 #include "ra_matrix.h"
+#include "ra_math.h"
 #include <omp.h>
 #include <string.h>
 
 enum { DEPTH = 384, STRIPS = 8, ROWS = 96, GAP = 16 };
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 /* What all threads read, and what each has for itself. */
 static int64_t shared_room(const struct ra_vector *vector)
@@ -48,7 +44,7 @@ static void pack_right(struct ra_matrix right, int64_t count, int64_t width, int
             for (int64_t c = 0; c < width; c++) {
                 /* The processor does not guess that many columns go on. */
                 __builtin_prefetch(right.data + c * right.column + k + 2 * GAP);
-                for (int64_t i = k; i < least(count, k + GAP); i++)
+                for (int64_t i = k; i < ra_min(count, k + GAP); i++)
                     to[i * columns + c] = right.data[i + c * right.column];
             }
 }
@@ -92,7 +88,7 @@ static int64_t rows_of_block(int64_t rows, int threads)
 {
     int64_t turns = (rows + threads * ROWS - 1) / (threads * ROWS);
     int64_t each = turns > 0 ? (rows + threads * turns - 1) / (threads * turns) : 1;
-    return least(ROWS, (each + 7) / 8 * 8);
+    return ra_min(ROWS, (each + 7) / 8 * 8);
 }
 
 void ra_matrix_multiply(const struct ra_matrix_work *work, int64_t rows, int64_t inner,
@@ -107,26 +103,26 @@ void ra_matrix_multiply(const struct ra_matrix_work *work, int64_t rows, int64_t
 #pragma omp parallel num_threads(work->threads) if (work->threads > 1)
     for (int64_t k = 0; k < inner; k += DEPTH)
         for (int64_t c = 0; c < width; c += STRIPS * columns) {
-            int64_t depth = least(DEPTH, inner - k), wide = least(STRIPS * columns, width - c);
+            int64_t depth = ra_min(DEPTH, inner - k), wide = ra_min(STRIPS * columns, width - c);
             int64_t strips = (wide + columns - 1) / columns;
 #pragma omp for
             for (int64_t s = 0; s < strips; s++) {
                 int64_t first = c + s * columns;
                 struct ra_matrix from = right;
                 from.data += k * right.row + first * right.column;
-                pack_right(from, depth, least(columns, width - first), columns,
+                pack_right(from, depth, ra_min(columns, width - first), columns,
                            work->room + s * DEPTH * columns);
             }
 #pragma omp for
             for (int64_t i = 0; i < rows; i += block) {
-                int64_t these = least(block, rows - i);
+                int64_t these = ra_min(block, rows - i);
                 float *own =
                     work->room + shared_room(vector) + omp_get_thread_num() * own_room(vector);
                 struct ra_matrix from = left;
                 from.data += i * left.row + k * left.column;
                 struct ra_matrix packed = pack_left(from, these, depth, own);
                 for (int64_t s = 0; s < strips; s++)
-                    multiply_strip(vector, these, depth, least(columns, wide - s * columns), packed,
+                    multiply_strip(vector, these, depth, ra_min(columns, wide - s * columns), packed,
                                    work->room + s * DEPTH * columns,
                                    out + i * out_row + c + s * columns, out_row, add || k > 0,
                                    own + ROWS * (DEPTH + GAP));

@@ -10,6 +10,7 @@
 #include <string.h>
 #include "ra_gathered.h"
 #include "ra_loss.h"
+#include "ra_math.h"
 #include "ra_model_parts.h"
 #include "ra_processors.h"
 #include "ra_rotary.h"
@@ -93,11 +94,6 @@ static bool is_shared(const struct ra_model *model, int64_t layer)
 
 /* ---- Memory. */
 
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Takes `count` floats, in whole lines of the cache; counts only, if there is no memory yet. */
 static float *take(struct ra_model *model, int64_t *used, int64_t count)
 {
@@ -112,7 +108,7 @@ static int64_t lay_out(struct ra_model *model)
     const struct ra_model_config *c = &model->config;
     int64_t T = model->rows, used = 0, query = c->heads * c->head_dim;
     int64_t qkv = query + 2 * c->key_heads * c->head_dim;
-    int64_t most = larger(larger(c->hidden, c->dim), query + qkv);
+    int64_t most = ra_max(ra_max(c->hidden, c->dim), query + qkv);
     bool share = model->run.recompute || model->run.forward_only;
     for (int64_t l = 0; l <= c->depth; l++) {
         struct ra_layer_rows *layer = &model->layers[l];

@@ -14,6 +14,7 @@
 #include "ra_arena.h"
 #include "ra_collective.h"
 #include "ra_config_check.h"
+#include "ra_math.h"
 #include "ra_message.h"
 #include "ra_mpi_link.h"
 #include "ra_processors.h"
@@ -79,11 +80,6 @@ static void combine(void *from, void *to, int *count, MPI_Datatype *type)
 }
 
 /* ---- Memory. */
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 /* Cuts a thread's room into its parts. Returns how many bytes they have. */
 static int64_t lay_out_room(const struct ra_tree *tree, char *start, struct room *room)
@@ -151,7 +147,7 @@ static enum ra_status read_config(struct ra_config *c, const struct ra_config *g
 
     /* The heads that share keys are rows of one tile. */
     int64_t rows = c->queries * (c->heads / c->key_heads);
-    c->tile_queries = smaller(rows, c->tile == RA_PLAIN_TILE ? 64 : ra_vector_queries(c->dim));
+    c->tile_queries = ra_min(rows, c->tile == RA_PLAIN_TILE ? 64 : ra_vector_queries(c->dim));
     return RA_OK;
 }
 
@@ -352,7 +348,7 @@ static void fold_head(const struct ra_tree *tree, const struct room *room, int64
 {
     struct ra_fold fold = fold_of(tree, room);
     int64_t first_token = tree->length - count,
-            lookback = smaller(tree->config.lookback, tree->length);
+            lookback = ra_min(tree->config.lookback, tree->length);
     int64_t first = rows_before(tree, tree->length - 1 - lookback);
     int64_t last = rows_before(tree, first_token + 1);
     last = last > first ? last : first;
@@ -361,7 +357,7 @@ static void fold_head(const struct ra_tree *tree, const struct room *room, int64
         struct ra_queries token = ra_queries_block(queries, t * tree->sharers, tree->sharers);
         int64_t from = rows_before(tree, first_token + t - lookback);
         int64_t to = rows_before(tree, first_token + t + 1);
-        fold_rows(&fold, token, keys, from, smaller(first, to));
+        fold_rows(&fold, token, keys, from, ra_min(first, to));
         fold_rows(&fold, token, keys, last, to);
     }
 }

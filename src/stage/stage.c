@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "ra_checksum.h"
 #include "ra_clock.h"
+#include "ra_math.h"
 #include "stage_parts.h"
 
 /* Fails unless all ranks were given the same flags. argv[0] may differ, the folders may not. */
@@ -53,11 +54,6 @@ static void check_problem(const struct stage *stage)
     stage_agree_inputs(stage);
 }
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Fills in what the flags have left open, and the shape. The batches are dealt to the rings, and
  * the whole sequence to this rank, until stage_shard. */
 static void complete(struct stage *stage)
@@ -73,8 +69,8 @@ static void complete(struct stage *stage)
     const int64_t most = 1 << 30, usual = c->tile == RA_PLAIN_TILE ? 64 : 0;
     int64_t queries = c->tile_queries > 0 ? c->tile_queries : usual;
     int64_t keys = c->tile_keys > 0 ? c->tile_keys : usual;
-    c->tile_queries = smaller(queries, smaller(stage->N, most));
-    c->tile_keys = smaller(keys, smaller(stage->M, most));
+    c->tile_queries = ra_min(queries, ra_min(stage->N, most));
+    c->tile_keys = ra_min(keys, ra_min(stage->M, most));
 
     int rings = stage->world.ranks / c->ring_size, ring = stage->world.rank / c->ring_size;
     stage->B = (stage->B - ring + rings - 1) / rings;

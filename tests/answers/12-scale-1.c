@@ -1,1 +1,1 @@
-../../src/library/ra_pairs.c
+../../src/scale/ra_pairs.c
