@@ -14,15 +14,14 @@
 #include <cuda_runtime_api.h>
 
 #include "ra_range.h"
-#include "ring_attention.h"
+#include "ra_tensor.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* What to compute. Letters: B batches, n query rows, m key rows, H query heads, G key/value heads,
- * D numbers per head. Any of B, n and m may be 0. Arrays are struct ra_tensor, as in
- * ring_attention.h: (B, rows, heads, D) or (B, rows, heads), with strides in numbers, none of them
+ * D numbers per head. Any of B, n and m may be 0. Arrays are struct ra_tensor: (B, rows, heads, D) or (B, rows, heads), with strides in numbers, none of them
  * negative, and the D numbers of a head side by side. What a launch does not use may stay empty. */
 struct ra_kernel {
     int64_t batch, queries, keys, heads, key_heads, dim; /* B, n, m, H, G, D */

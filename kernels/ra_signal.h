@@ -12,7 +12,7 @@
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
-#include "ring_attention.h"
+#include "ra_tensor.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -77,6 +77,19 @@ static inline int ra_host_thread(const struct ra_host *host)
 #endif
 }
 
+/* A tile of more query rows may be cut into parts of so many, forward, and the bits stay: these are
+ * whole blocks of lanes of every instruction set. */
+enum { RA_HOST_PART = 384 };
+
+/* How many rows one thread folds at a time, at most: a whole number of tiles. */
+int64_t ra_host_chunk(const struct ra_config *config, enum ra_side side);
+
+/* At most so many blocks has a rank of this many rows. */
+int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk);
+
+/* Floats of a thread's room, for chunks of so many rows. */
+int64_t ra_host_room(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk);
+
 /* Makes the keys of this step ready: where they are, and of which type; backward, their gradients. */
 void ra_host_open_keys(struct ra_plan *plan, int step, bool backward);
 
@@ -93,15 +106,6 @@ void ra_host_finish(struct ra_plan *plan);
 void ra_host_begin_backward(struct ra_plan *plan);
 
 /* ---- ra_host_fold.c */
-
-/* How many rows one thread folds at a time, at most: a whole number of tiles. */
-int64_t ra_host_chunk(const struct ra_config *config, enum ra_side side);
-
-/* At most so many blocks has a rank of this many rows. */
-int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk);
-
-/* Floats of a thread's room, for chunks of so many rows. */
-int64_t ra_host_room(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk);
 
 /* Folds the keys of this step into the carries of all queries; backward, adds to dq and to the gradients
  * of these keys. The ring's fold: `plan` is its context. */

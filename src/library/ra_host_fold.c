@@ -9,10 +9,6 @@
 
 /* ---- Blocks. */
 
-/* A tile of more query rows may be cut into parts of so many, forward, and the bits stay: these are
- * whole blocks of lanes of every instruction set. */
-enum { PART = 384 };
-
 /* The rows of a block of queries, forward: a tile, or as many parts of one as leave each thread four blocks.
  * Large blocks pack their keys more seldom; small ones are enough for many threads. */
 static int64_t forward_chunk(const struct ra_plan *plan)
@@ -21,34 +17,9 @@ static int64_t forward_chunk(const struct ra_plan *plan)
     const struct ra_host *host = plan->own;
     int64_t chunk = ra_host_chunk(c, RA_QUERY_SIDE), rows = plan->rows[RA_QUERY_SIDE];
     int64_t fair = c->batch * c->heads * rows / (4 * host->threads);
-    if (chunk % PART != 0 || fair >= chunk)
+    if (chunk % RA_HOST_PART != 0 || fair >= chunk)
         return chunk;
-    return fair < PART ? PART : fair / PART * PART;
-}
-
-int64_t ra_host_chunk(const struct ra_config *config, enum ra_side side)
-{
-    /* Plain tiles are folded in the order of the stages, all rows of a head by one thread. Else a chunk
-     * is a tile, or as many small ones as are worth a turn. */
-    int64_t all = side == RA_QUERY_SIDE ? config->queries : config->keys;
-    int64_t tile = side == RA_QUERY_SIDE ? config->tile_queries : config->tile_keys;
-    if (config->tile == RA_PLAIN_TILE)
-        return all > 0 ? all : 1;
-    return tile < 256 ? 256 / tile * tile : tile;
-}
-
-int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk)
-{
-    return ra_layout_spans(layout) + rows / ra_min(chunk, PART);
-}
-
-int64_t ra_host_room(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk)
-{
-    int64_t rows = (3 * query_chunk + 2 * key_chunk) * ra_vector_row(config->dim);
-    int64_t (*workspace)(int64_t, int64_t, int64_t) =
-        config->tile == RA_PLAIN_TILE ? ra_tile_workspace : ra_vector_workspace;
-    return (config->type == RA_FLOAT32 ? 0 : rows) +
-           workspace(config->tile_queries, config->tile_keys, config->dim);
+    return fair < RA_HOST_PART ? RA_HOST_PART : fair / RA_HOST_PART * RA_HOST_PART;
 }
 
 /* A hop that is folded, for all threads; and the next item of each turn that no thread has taken. Three

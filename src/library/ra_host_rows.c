@@ -9,6 +9,35 @@
 #include "ra_math.h"
 #include "ra_number.h"
 
+/* ---- Blocks. */
+
+int64_t ra_host_chunk(const struct ra_config *config, enum ra_side side)
+{
+    /* Plain tiles are folded in the order of the stages, all rows of a head by one thread. Else a chunk
+     * is a tile, or as many small ones as are worth a turn. */
+    int64_t all = side == RA_QUERY_SIDE ? config->queries : config->keys;
+    int64_t tile = side == RA_QUERY_SIDE ? config->tile_queries : config->tile_keys;
+    if (config->tile == RA_PLAIN_TILE)
+        return all > 0 ? all : 1;
+    return tile < 256 ? 256 / tile * tile : tile;
+}
+
+int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk)
+{
+    return ra_layout_spans(layout) + rows / ra_min(chunk, RA_HOST_PART);
+}
+
+int64_t ra_host_room(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk)
+{
+    int64_t rows = (3 * query_chunk + 2 * key_chunk) * ra_vector_row(config->dim);
+    int64_t (*workspace)(int64_t, int64_t, int64_t) =
+        config->tile == RA_PLAIN_TILE ? ra_tile_workspace : ra_vector_workspace;
+    return (config->type == RA_FLOAT32 ? 0 : rows) +
+           workspace(config->tile_queries, config->tile_keys, config->dim);
+}
+
+/* ---- Rows. */
+
 /* Reads rows of head h of batch b, from row a on, as float32, `row` numbers apart. */
 static void load_rows(const struct ra_host *host, struct ra_tensor from, int64_t b, int64_t h,
                       int64_t a, int64_t count, int64_t D, float *to, int64_t row)

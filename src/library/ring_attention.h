@@ -42,6 +42,7 @@
 #include "ra_schedule.h"
 #include "ra_span.h"
 #include "ra_status.h"
+#include "ra_tensor.h"
 #include "ra_tile.h"
 #include "ra_version.h"
 
@@ -189,25 +190,6 @@ RA_CHECKED enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, 
  * 0, and returns how many the whole text has, like snprintf; -1 if there is no such rank. */
 int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size);
 
-/* An array of the caller's, or part of one: (B, rows, heads, D), in any order. Number (b, a, h, c)
- * is at data[b * batch + a * row + h * head + c]; so the D numbers of a head lie side by side, and
- * have no stride. Strides are in numbers, not bytes; those of an input may be 0. The memory is that in which
- * the plan computes. */
-struct ra_tensor {
-    void *data;
-    enum ra_type type;
-    int64_t batch, row, head;
-};
-
-/* The common orders, without gaps. (B, rows, heads, D), (B, heads, rows, D), lse as (B, heads,
- * rows) of float32, and a mask (B, rows) of bool. */
-struct ra_tensor ra_tensor_bnhd(void *data, enum ra_type type, int64_t rows, int64_t heads,
-                                int64_t dim);
-struct ra_tensor ra_tensor_bhnd(void *data, enum ra_type type, int64_t rows, int64_t heads,
-                                int64_t dim);
-struct ra_tensor ra_tensor_bhn(void *data, int64_t rows, int64_t heads);
-struct ra_tensor ra_tensor_bn(void *data, int64_t rows);
-
 /* This rank's part of all arrays of a call. Begin with RA_ARRAYS_INIT. What a call does not use
  * may stay empty. Outputs overlap no other array; inputs may. */
 struct ra_arrays {
@@ -226,10 +208,6 @@ struct ra_arrays {
     {                                                                                          \
         sizeof(struct ra_arrays), RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR,      \
             RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR \
-    }
-#define RA_NO_TENSOR              \
-    {                             \
-        NULL, RA_FLOAT32, 0, 0, 0 \
     }
 
 /* o = softmax over the keys that each query sees, of their scores, times v; lse = log of the sum
