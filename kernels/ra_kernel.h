@@ -13,6 +13,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "ra_band.h"
 #include "ra_range.h"
 #include "ra_tensor.h"
 

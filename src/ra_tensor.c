@@ -1,8 +1,22 @@
-/* ra_tensor: arrays without gaps. See ra_tensor.h.
+/* ra_tensor: sizes of numbers, and arrays without gaps. See ra_tensor.h.
  *
  * Chapter 08.
  */
 #include "ra_tensor.h"
+
+int64_t ra_type_bytes(enum ra_type type)
+{
+    switch (type) {
+    case RA_FLOAT32:
+        return 4;
+    case RA_FLOAT16:
+    case RA_BFLOAT16:
+        return 2;
+    case RA_BOOL:
+        return 1;
+    }
+    return 0;
+}
 
 /* A product of sizes. What is more than any memory is so here, too, and will be refused. */
 static int64_t product(int64_t a, int64_t b)

@@ -13,6 +13,9 @@
 extern "C" {
 #endif
 
+/* Bytes of one number of this type; 0 for what is no type. */
+int64_t ra_type_bytes(enum ra_type type);
+
 /* An array of the caller's, or part of one: (B, rows, heads, D), in any order. Number (b, a, h, c)
  * is at data[b * batch + a * row + h * head + c]; so the D numbers of a head lie side by side, and
  * have no stride. Strides are in numbers, not bytes; those of an input may be 0. The memory is that in which

@@ -88,20 +88,6 @@ void ra_number_store(enum ra_type type, int64_t count, const float *from, void *
             numbers[e] = bfloat_of_float(from[e]);
 }
 
-int64_t ra_type_bytes(enum ra_type type)
-{
-    switch (type) {
-    case RA_FLOAT32:
-        return 4;
-    case RA_FLOAT16:
-    case RA_BFLOAT16:
-        return 2;
-    case RA_BOOL:
-        return 1;
-    }
-    return 0;
-}
-
 /* Where the numbers of row a, head h of batch b begin. */
 static void *place(struct ra_tensor tensor, int64_t b, int64_t a, int64_t h)
 {

@@ -56,9 +56,6 @@ const char *ra_version(void);
 /* A few words for a status, never NULL. */
 const char *ra_status_text(enum ra_status status);
 
-/* Bytes of one number of this type; 0 for what is no type. */
-int64_t ra_type_bytes(enum ra_type type);
-
 /* RA_CONFIG_INIT for other languages, which know the size of their struct ra_config and give it. One
  * that has no such struct gives 512 bytes, at an address that 8 divides, and sets fields by name. */
 void ra_config_init(struct ra_config *config, size_t size);
