@@ -6,7 +6,9 @@
 #include <string.h>
 #include "ra_arrays.h"
 #include "ra_config_check.h"
-#include "ra_cuda.h"
+#include "ra_cuda_calls.h"
+#include "ra_cuda_ring.h"
+#include "ra_cuda_wait.h"
 #include "ra_message.h"
 #include "ring_attention_cuda.h"
 
@@ -118,7 +120,7 @@ static enum ra_status call(struct ra_plan *plan, const struct ra_arrays *arrays,
     if (!ra_plan_enter(plan))
         return RA_INVALID;
     enum ra_status status;
-    if (plan->backend == ra_cuda())
+    if (plan->backend->forward == ra_cuda_forward_on)
         status = enqueue(plan, arrays, is_backward, stream);
     else
         status = ra_refuse(plan->error, "this plan computes on %s: call ra_forward and ra_backward",

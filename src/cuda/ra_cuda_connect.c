@@ -10,7 +10,10 @@
 #include <unistd.h>
 #include "ra_agree.h"
 #include "ra_config_check.h"
-#include "ra_cuda.h"
+#include "ra_cuda_connect.h"
+#include "ra_cuda_link.h"
+#include "ra_cuda_peers.h"
+#include "ra_cuda_wait.h"
 #include "ra_message.h"
 
 /* What a rank says of itself: where its memory is. */

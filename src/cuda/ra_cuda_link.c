@@ -4,7 +4,8 @@
  * gives a message to the link, and for the link before the device goes on. A link that does not reach
  * the memory of GPUs is given copies in the host's memory.
  */
-#include "ra_cuda.h"
+#include "ra_cuda_link.h"
+#include "ra_cuda_wait.h"
 #include <inttypes.h>
 #include "ra_config_check.h"
 #include "ra_message.h"

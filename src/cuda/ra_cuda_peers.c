@@ -5,7 +5,8 @@
  * So it must know where, and when there is room.
  */
 #include <string.h>
-#include "ra_cuda.h"
+#include "ra_cuda_peers.h"
+#include "ra_cuda_observe.h"
 
 int ra_cuda_sender_of(const struct ra_plan *plan, int rank, int step)
 {

@@ -9,6 +9,14 @@
 #include <string.h>
 #include "ra_config_check.h"
 #include "ra_cuda.h"
+#include "ra_cuda_calls.h"
+#include "ra_cuda_connect.h"
+#include "ra_cuda_launch.h"
+#include "ra_cuda_link.h"
+#include "ra_cuda_observe.h"
+#include "ra_cuda_peers.h"
+#include "ra_cuda_spans.h"
+#include "ra_cuda_wait.h"
 #include "ra_range.h"
 #include "ring_attention_cuda.h"
 
@@ -20,14 +28,6 @@ enum { LINE = 256 };
 
 /* The largest head that the kernels have, and the least compute capability, times ten. */
 enum { MOST_DIM = 256, LEAST_CAPABILITY = 80 };
-
-int ra_cuda_enter(const struct ra_plan *plan)
-{
-    int before = 0;
-    cudaGetDevice(&before);
-    cudaSetDevice(ra_cuda_of(plan)->device);
-    return before;
-}
 
 /* ---- Memory. */
 
@@ -126,12 +126,6 @@ static void use_workspace(struct ra_plan *plan, char *workspace)
             plan->ring.gradients);
 }
 
-int64_t ra_cuda_timer_count(const struct ra_plan *plan)
-{
-    int64_t parts = plan->ring.schedule.count + 1;
-    return plan->config.observe ? 2 * (RA_EVENT_GRADIENTS + 1) * parts : 0;
-}
-
 /* Host memory of the plan: struct ra_cuda and its arrays. */
 static int64_t lay_out_host(const struct ra_plan *plan, struct ra_cuda *cuda)
 {
@@ -162,7 +156,7 @@ static int64_t bytes_of(const struct ra_plan *plan, int rank)
     return bytes;
 }
 
-/* Which kernels ra_cuda_fold.c launches: those for compute capability 9.0 call k03's for what they cannot
+/* Which kernels ra_cuda_launch.c launches: those for compute capability 9.0 call k03's for what they cannot
  * take. */
 static const char *kernels_of(const struct ra_plan *plan)
 {

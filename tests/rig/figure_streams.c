@@ -1,7 +1,7 @@
 /* figure: the streams of one GPU in a ring of three, what is enqueued on them, and which slots that
  * uses.
  *
- * The loops of src/cuda/ra_cuda.c once more, for the picture. All GPUs of this ring do the same at
+ * The loops of src/cuda/ra_cuda_ring.c once more, for the picture. All GPUs of this ring do the same at
  * the same time: what a neighbour tells this one, this one tells the other neighbour then.
  */
 #include "figure.h"

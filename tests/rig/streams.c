@@ -1,6 +1,6 @@
 /* streams: forward calls of a ring of GPUs, as tasks in streams that are played in random orders.
  *
- * Chapter 11. The loop of src/cuda/ra_cuda.c with its signals, small enough to be broken: without a
+ * Chapter 11. The loop of src/cuda/ra_cuda_ring.c with its signals, small enough to be broken: without a
  * GPU it shows what goes wrong if one of its waits is left out.
  */
 #include <stdio.h>

@@ -1,11 +1,11 @@
-/* ra_cuda_block: which spans of queries and keys one launch can take. See ra_cuda.h.
+/* ra_cuda_spans: which spans of queries and keys one launch can take. See ra_cuda_spans.h.
  *
  * Chapter 11. New here: the bands of several pairs of spans as one band of all their rows, where there is one. So
  * a zigzag rank's own keys are as simple a launch as a contiguous rank's: its rows are in the order of the sequence.
- * Those of a rank with several stripes are not, until ra_cuda_order.c has brought them into it. Then the edges of
+ * Those of a rank with several stripes are not, until ra_cuda_reorder.c has brought them into it. Then the edges of
  * the band may be stairs, whose steps have as many rows as there are stripes.
  */
-#include "ra_cuda.h"
+#include "ra_cuda_spans.h"
 
 int64_t ra_cuda_stripes(const struct ra_plan *plan)
 {

@@ -1,10 +1,12 @@
-/* ra_cuda_fold: the work of a GPU at one step of the ring: which kernels are launched, on which rows.
- * See ra_cuda.h.
+/* ra_cuda_launch: the work of a GPU at one step of the ring: which kernels are launched, on which rows.
+ * See ra_cuda_launch.h.
  *
  * Chapter 11. New here: one launch for all spans of a step, if one band says who sees whom; otherwise one for each
  * pair of spans that see each other, with the carry between the launches of one span.
  */
-#include "ra_cuda.h"
+#include "ra_cuda_launch.h"
+#include "ra_cuda_observe.h"
+#include "ra_cuda_spans.h"
 
 /* ---- What is launched. */
 

@@ -1,43 +1,15 @@
-/* ra_cuda_errors: what goes wrong on a GPU, how a rank hears of it, and the waiting. See ra_cuda.h.
+/* ra_cuda_wait: waits for what was enqueued, and ends a plan that has failed. See ra_cuda_wait.h.
  *
- * Chapter 11. New here: a host that hears of errors while the device works, and tells an observer
- * afterwards when each part of a call was.
+ * Chapter 11. New here: a host that hears of errors while the device works.
  */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include "ra_clock.h"
 #include "ra_config_check.h"
-#include "ra_cuda.h"
+#include "ra_cuda_wait.h"
+#include "ra_cuda_observe.h"
 #include "ra_message.h"
-
-/* Of enum ra_event_kind. */
-enum { EVENT_KINDS = RA_EVENT_GRADIENTS + 1 };
-
-/* ---- CUDA calls. */
-
-bool ra_cuda_goes_on(const struct ra_plan *plan)
-{
-    return ra_cuda_of(plan)->code == cudaSuccess && plan->lost == RA_OK;
-}
-
-bool ra_cuda_note(struct ra_plan *plan, cudaError_t code, const char *call)
-{
-    struct ra_cuda *cuda = plan->own;
-    if (code != cudaSuccess && cuda->code == cudaSuccess) {
-        cuda->code = code;
-        cuda->failed_hop = cuda->hop;
-        snprintf(cuda->call, sizeof cuda->call, "%.*s", (int)strcspn(call, "("), call);
-    }
-    return ra_cuda_goes_on(plan);
-}
-
-enum ra_status ra_cuda_error(const struct ra_plan *plan, char *error)
-{
-    snprintf(error, RA_ERROR_SIZE, "%s: %s", ra_cuda_of(plan)->call,
-             cudaGetErrorString(ra_cuda_of(plan)->code));
-    return RA_DEVICE;
-}
 
 /* ---- The end of a plan by an error, and waiting. */
 
@@ -132,61 +104,6 @@ void ra_cuda_finish_all(struct ra_plan *plan)
     }
 }
 
-/* ---- The observer, and the wait that tells it. */
-
-struct ra_cuda_timer *ra_cuda_timer(const struct ra_plan *plan, bool backward, int step,
-                                    enum ra_event_kind kind)
-{
-    if (!ra_cuda_of(plan)->timers)
-        return NULL;
-    return &ra_cuda_of(plan)
-                ->timers[(backward * (plan->ring.schedule.count + 1) + step) * EVENT_KINDS +
-                         (int)kind];
-}
-
-void ra_cuda_begins(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream)
-{
-    if (timer)
-        RA_DO(plan, cudaEventRecord(timer->began, stream));
-}
-
-void ra_cuda_ends(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream)
-{
-    if (timer)
-        timer->recorded = RA_DO(plan, cudaEventRecord(timer->ended, stream));
-}
-
-/* Tells the observer what has happened since the last time. */
-static void tell_observer(struct ra_plan *plan)
-{
-    const struct ra_config *c = &plan->config;
-    struct ra_cuda *cuda = plan->own;
-    if (!cuda->timers)
-        return;
-
-    /* Events have no clock, but know how long ago they were. */
-    RA_DO(plan, cudaEventRecord(cuda->now, cuda->keys_stream));
-    RA_DO(plan, cudaEventSynchronize(cuda->now));
-    double now = ra_seconds();
-    for (int64_t i = 0; i < ra_cuda_timer_count(plan); i++) {
-        struct ra_cuda_timer *timer = &cuda->timers[i];
-        float began = 0, ended = 0; /* milliseconds ago */
-        if (!timer->recorded)
-            continue;
-        timer->recorded = false;
-        RA_DO(plan, cudaEventElapsedTime(&began, timer->began, cuda->now));
-        if (!RA_DO(plan, cudaEventElapsedTime(&ended, timer->ended, cuda->now)))
-            return;
-        int parts = plan->ring.schedule.count + 1, part = (int)(i / EVENT_KINDS % parts);
-        struct ra_event event = {.kind = (enum ra_event_kind)(i % EVENT_KINDS),
-                                 .backward = i / EVENT_KINDS >= parts,
-                                 .hop = part + 1 < parts ? plan->ring.schedule.hop[part] : 0,
-                                 .start = now - 1e-3 * (double)began,
-                                 .end = now - 1e-3 * (double)ended};
-        c->observe(c->observer, &event);
-    }
-}
-
 enum ra_status ra_cuda_wait(struct ra_plan *plan)
 {
     if (plan->look_only)
@@ -195,7 +112,7 @@ enum ra_status ra_cuda_wait(struct ra_plan *plan)
     ra_cuda_finish_all(plan);
     enum ra_status status = ra_cuda_listen(plan);
     if (status == RA_OK)
-        tell_observer(plan);
+        ra_cuda_tell_observer(plan);
     if (status == RA_OK && ra_cuda_of(plan)->code != cudaSuccess)
         status = ra_cuda_end_by_cuda(plan);
     cudaSetDevice(before);

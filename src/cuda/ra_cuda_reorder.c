@@ -1,10 +1,12 @@
-/* ra_cuda_order: rows of several stripes, brought into the order of the sequence and back. See ra_cuda.h.
+/* ra_cuda_reorder: rows of several stripes, brought into the order of the sequence and back. See ra_cuda_reorder.h.
  *
  * Chapter 11. New here: a rank that has f stripes has f tokens in a row out of every so many. In its own arrays
  * stripe lies behind stripe; but side by side, the rows of a tile see what lies side by side, and one band says
  * what. Each array is copied once in a call, whatever the number of hops.
  */
-#include "ra_cuda.h"
+#include "ra_cuda_reorder.h"
+#include "ra_cuda_launch.h"
+#include "ra_cuda_spans.h"
 
 /* Neighbouring stripes of one batch, with equally many rows: `count` of them, from number `first` on. `before`: how
  * many rows of the caller's array lie before theirs. */

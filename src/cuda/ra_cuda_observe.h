@@ -1,0 +1,21 @@
+/* ra_cuda_observe: when each part of a call was, for config.observe. Internal. */
+#ifndef RA_CUDA_OBSERVE_H
+#define RA_CUDA_OBSERVE_H
+
+#include "ra_cuda.h"
+
+/* How many timers there are, if anybody observes. */
+int64_t ra_cuda_timer_count(const struct ra_plan *plan);
+
+/* The timer of a part of a step, where the step behind the last stands for what step 0 has left; NULL if nobody
+ * observes. And what marks it on a stream, in front of the work and behind it; without a timer they do
+ * nothing. */
+struct ra_cuda_timer *ra_cuda_timer(const struct ra_plan *plan, bool backward, int step,
+                                    enum ra_event_kind kind);
+void ra_cuda_begins(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream);
+void ra_cuda_ends(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream);
+
+/* Tells the observer what has happened since the last time. */
+void ra_cuda_tell_observer(struct ra_plan *plan);
+
+#endif

@@ -1,0 +1,17 @@
+/* ra_cuda_peers: messages by peer copies, and their signals. Internal. */
+#ifndef RA_CUDA_PEERS_H
+#define RA_CUDA_PEERS_H
+
+#include "ra_cuda.h"
+
+/* The rank that sent the message of this step, which is not the first. */
+int ra_cuda_sender_of(const struct ra_plan *plan, int rank, int step);
+
+/* How many signals a rank waits for; and writes them to the device as they are before the first
+ * call, when what is first in its place has room. `flags` is host memory for that many. */
+int64_t ra_cuda_flag_count(const struct ra_plan *plan);
+void ra_cuda_begin_signals(struct ra_plan *plan, int *flags);
+
+extern const struct ra_cuda_transport ra_cuda_peer_copies;
+
+#endif

@@ -1,0 +1,35 @@
+/* ra_cuda_spans: which spans of queries and keys one launch can take. Internal. */
+#ifndef RA_CUDA_SPANS_H
+#define RA_CUDA_SPANS_H
+
+#include "ra_cuda.h"
+
+/* A rectangle in the plane of queries and keys: neighbouring spans of both, and their rows in the memory of the ranks
+ * that have them, every row or every `stride`-th. It is the smallest that has all pairs of spans, of those asked for,
+ * of which some query sees some key as far as the causal band goes. Does one band, from the first rows on and perhaps
+ * with stairs, say who sees whom among all of them? */
+struct ra_cuda_block {
+    struct ra_range query_spans, key_spans, queries, keys;
+    int64_t stride;
+    struct ra_band band;
+    struct ra_stairs stairs;
+    bool one_band;
+
+    /* How many pairs of spans it has, or if rows are in the order of the sequence, any number; 0: it is empty. */
+    int64_t pairs;
+};
+
+/* Of these spans of the queries of a rank, and of the keys of a step. */
+struct ra_cuda_block ra_cuda_block_of(const struct ra_plan *plan, int rank, int step,
+                                      struct ra_range query_spans, struct ra_range key_spans);
+
+/* How many stripes a rank has whose rows are kept in the order of the sequence; 1: rows stay as they are. Then row i
+ * of stripe s is row i f + s, of f stripes. */
+int64_t ra_cuda_stripes(const struct ra_plan *plan);
+
+/* The rows of a span in memory, from the first to behind the last, with those of other stripes between. `before` are
+ * those of the span before it. */
+struct ra_range ra_cuda_next_rows(const struct ra_plan *plan, enum ra_side side, int rank,
+                                  int64_t span, struct ra_range before);
+
+#endif
