@@ -97,7 +97,7 @@ static __global__ void forward(const __grid_constant__ struct ra_kernel kernel)
         /* A new largest score: rescale the carry to it. An empty carry is 0 and stays so. A NaN
          * is not larger than anything: it comes in by its weight. */
         float score = score_value(kernel.score, dot(q, ra_floats(kernel.k, b, key, g), D));
-        max = fmaxf(max, RA_LEAST);
+        max = fmaxf(max, RA_LOWEST_SCORE);
         if (score > max) {
             float rescale = expf(max - score);
             for (int c = 0; c < D; c++)
@@ -113,7 +113,7 @@ static __global__ void forward(const __grid_constant__ struct ra_kernel kernel)
     }
 
     /* All scores were -inf: there is no answer. */
-    if (max == RA_LEAST)
+    if (max == RA_LOWEST_SCORE)
         sum = CUDART_NAN_F;
 
     /* Pass the carry on; or finish: a row that has seen nothing has sum = 0, and 0 / 0 would be

@@ -249,10 +249,10 @@ RA_DEVICE float line_sum(float x)
 }
 
 /* Takes the rows out of a tile of shared memory whose numbers are not all finite: they become 0, and
- * spoiled[row] says so. A query that sees such a key gets NaN by that; of the others, whose weights
+ * nonfinite[row] says so. A query that sees such a key gets NaN by that; of the others, whose weights
  * for it are 0, the row must be taken away, as 0 times NaN is NaN. True: there are such rows. For all
  * threads of the block together, once the tile is there; when it returns they all see the same. */
-template <int Dim, int Rows> RA_DEVICE bool take_out_spoiled(float *shared, bool spoiled[Rows])
+template <int Dim, int Rows> RA_DEVICE bool zero_nonfinite(float *shared, bool nonfinite[Rows])
 {
     int lane = threadIdx.x % 32, any = 0;
     for (int r = threadIdx.x / 32; r < Rows; r += THREADS / 32) {
@@ -264,7 +264,7 @@ template <int Dim, int Rows> RA_DEVICE bool take_out_spoiled(float *shared, bool
         for (int c = lane; c < Dim && !finite; c += 32)
             row[c] = 0;
         if (lane == 0)
-            spoiled[r] = !finite;
+            nonfinite[r] = !finite;
         any = any || !finite;
     }
     return __syncthreads_or(any);
@@ -275,7 +275,7 @@ template <int M> RA_DEVICE void note_seen(float max[M])
 {
 #pragma unroll
     for (int i = 0; i < M; i++)
-        max[i] = fmaxf(max[i], RA_LEAST);
+        max[i] = fmaxf(max[i], RA_LOWEST_SCORE);
 }
 
 /* The same where not all do: the score of a key that a row does not see becomes -inf. */
@@ -290,7 +290,7 @@ RA_DEVICE void hide_scores(float scores[M][N], float max[M], const struct view &
 #pragma unroll
         for (int i = 0; i < M; i++)
             if (allowed && sees(view, line() + i * LINES, lane() + j * LANES))
-                max[i] = fmaxf(max[i], RA_LEAST);
+                max[i] = fmaxf(max[i], RA_LOWEST_SCORE);
             else
                 scores[i][j] = -CUDART_INF_F;
     }
@@ -323,14 +323,14 @@ RA_DEVICE void weigh(float scores[M][N], float o[M][Dim / LANES], float max[M], 
     }
 }
 
-/* Rows that see a spoiled key have no answer: their sums become NaN. */
+/* Rows that see a nonfinite key have no answer: their sums become NaN. */
 template <int M, int N>
-RA_DEVICE void spoil_sums(float sum[M], const bool *spoiled, const struct view &view,
+RA_DEVICE void spoil_sums(float sum[M], const bool *nonfinite, const struct view &view,
                           const struct rows &keys, int64_t b0)
 {
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        bool reaches = spoiled[lane() + j * LANES] && b0 + lane() + j * LANES < keys.end;
+        bool reaches = nonfinite[lane() + j * LANES] && b0 + lane() + j * LANES < keys.end;
 #pragma unroll
         for (int i = 0; i < M; i++)
             if (reaches && sees(view, line() + i * LINES, lane() + j * LANES))
@@ -412,7 +412,7 @@ RA_DEVICE void finish(const struct ra_kernel &kernel, int64_t b, int64_t a0, int
     for (int i = 0; i < M; i++) {
         int64_t a = a0 + line() + i * LINES;
         float total = line_sum(sum[i]);
-        if (max[i] == RA_LEAST)
+        if (max[i] == RA_LOWEST_SCORE)
             total = CUDART_NAN_F;
         if (a >= kernel.queries)
             continue;
@@ -443,7 +443,7 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
     extern __shared__ __align__(16) float memory[];
     float *queries = memory, *keys = queries + shape::Stay_size;
     float *values = keys + shape::Pass_size, *weights = values + shape::Pass_size;
-    __shared__ bool spoiled[Keys];
+    __shared__ bool nonfinite[Keys];
 
     /* The last rows first: under a causal band they see the most keys. */
     struct place place = this_place(kernel.heads, kernel.batch);
@@ -500,8 +500,8 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
         write_weights<M, N>(weights, scores);
         ra_copies_wait<1>();
         __syncthreads();
-        if (!view.inside && take_out_spoiled<Dim, Keys>(values, spoiled))
-            spoil_sums<M, N>(sum, spoiled, view, k, b0);
+        if (!view.inside && zero_nonfinite<Dim, Keys>(values, nonfinite))
+            spoil_sums<M, N>(sum, nonfinite, view, k, b0);
         multiply_add<Dim, M, N>(o, weights, values);
         __syncthreads();
         copy_rows<Dim, Keys>(values, v, b0 + Keys);
@@ -532,11 +532,11 @@ RA_DEVICE struct known known_of(const struct ra_kernel &kernel, int64_t b, int64
 }
 
 /* The weight of a pair, exp(score - lse): 0 if the query does not see the key, NaN if it sees a
- * spoiled one. */
-RA_DEVICE float weight(bool visible, bool spoiled, float score, float lse)
+ * nonfinite one. */
+RA_DEVICE float weight(bool visible, bool nonfinite, float score, float lse)
 {
     float p = visible ? ra_exp2(RA_LOG2E * (score - lse)) : 0;
-    return visible && spoiled ? CUDART_NAN_F : p;
+    return visible && nonfinite ? CUDART_NAN_F : p;
 }
 
 /* to (rows from `first` on, D) += sums, as far as there are rows that the mask allows; what rounding
@@ -582,7 +582,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     float *queries = memory, *d_outs = queries + shape::Stay_size;
     float *keys = d_outs + shape::Stay_size, *values = keys + shape::Pass_size;
     float *weights = values + shape::Pass_size;
-    __shared__ bool spoiled[2][Keys];
+    __shared__ bool nonfinite[2][Keys];
 
     struct place place = this_place(kernel.heads, kernel.batch);
     int64_t tiles = (kernel.queries + shape::Stay - 1) / shape::Stay;
@@ -624,10 +624,10 @@ static __global__ void __launch_bounds__(THREADS, 2)
         ra_copies_wait<0>();
         __syncthreads();
         struct view view = tile_view(kernel, a0, shape::Stay, b0, Keys);
-        bool any_spoiled = false;
+        bool any_nonfinite = false;
         if (!view.inside) {
-            any_spoiled = take_out_spoiled<Dim, Keys>(keys, spoiled[0]);
-            any_spoiled |= take_out_spoiled<Dim, Keys>(values, spoiled[1]);
+            any_nonfinite = zero_nonfinite<Dim, Keys>(keys, nonfinite[0]);
+            any_nonfinite |= zero_nonfinite<Dim, Keys>(values, nonfinite[1]);
         }
         multiply_transposed<Dim, M, N>(scores, queries, keys);
         multiply_transposed<Dim, M, N>(ds, d_outs, values);
@@ -638,7 +638,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
             int64_t key = b0 + lane() + j * LANES;
             int place = lane() + j * LANES;
             bool allowed = view.whole || (key < seen.end && ra_allowed(kernel.mask, b, key));
-            bool reaches = any_spoiled && (spoiled[0][place] || spoiled[1][place]);
+            bool reaches = any_nonfinite && (nonfinite[0][place] || nonfinite[1][place]);
 #pragma unroll
             for (int i = 0; i < M; i++) {
                 bool visible = allowed && sees(view, line() + i * LINES, place);
@@ -673,7 +673,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     float *keys = memory, *values = keys + shape::Stay_size;
     float *queries = values + shape::Stay_size, *d_outs = queries + shape::Pass_size;
     float *weights = d_outs + shape::Pass_size;
-    __shared__ bool spoiled[2][shape::Stay];
+    __shared__ bool nonfinite[2][shape::Stay];
 
     /* The first keys first: under a causal band most queries see them. */
     struct place place = this_place(kernel.key_heads, kernel.batch);
@@ -708,8 +708,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
     ra_copies_end();
     ra_copies_wait<0>();
     __syncthreads();
-    bool any_spoiled = take_out_spoiled<Dim, shape::Stay>(keys, spoiled[0]);
-    any_spoiled |= take_out_spoiled<Dim, shape::Stay>(values, spoiled[1]);
+    bool any_nonfinite = zero_nonfinite<Dim, shape::Stay>(keys, nonfinite[0]);
+    any_nonfinite |= zero_nonfinite<Dim, shape::Stay>(values, nonfinite[1]);
 
     /* The tiles of queries that see these keys, of all heads that read them. After the last tile
      * there are no rows to copy, only zeros. */
@@ -737,7 +737,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
         for (int i = 0; i < M; i++) {
             int place = line() + i * LINES;
-            bool reaches = any_spoiled && (spoiled[0][place] || spoiled[1][place]);
+            bool reaches = any_nonfinite && (nonfinite[0][place] || nonfinite[1][place]);
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 bool visible = sees(view, lane() + j * LANES, place);

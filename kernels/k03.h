@@ -77,15 +77,15 @@ RA_DEVICE void copy_rows(uint16_t *shared, const uint16_t *from, int64_t stride,
 
 /* Adds 0 times the 8 numbers of a chunk to two sums that are 0. They stay 0, unless one of the numbers is
  * infinite or NaN: 0 times that is NaN. */
-template <class Type> RA_DEVICE uint32_t add_nothing(uint32_t sums, uint4 chunk)
+template <class Type> RA_DEVICE uint32_t detect_nonfinite(uint32_t sums, uint4 chunk)
 {
-    sums = Type::add_nothing(Type::add_nothing(sums, chunk.x), chunk.y);
-    return Type::add_nothing(Type::add_nothing(sums, chunk.z), chunk.w);
+    sums = Type::detect_nonfinite(Type::detect_nonfinite(sums, chunk.x), chunk.y);
+    return Type::detect_nonfinite(Type::detect_nonfinite(sums, chunk.z), chunk.w);
 }
 
-template <class Type> RA_DEVICE bool is_spoiled(uint4 chunk)
+template <class Type> RA_DEVICE bool is_nonfinite(uint4 chunk)
 {
-    return add_nothing<Type>(0, chunk) != 0;
+    return detect_nonfinite<Type>(0, chunk) != 0;
 }
 
 /* Takes chunks with numbers that are infinite or NaN out of rows of shared memory: they become 0, and
@@ -95,22 +95,22 @@ template <class Type> RA_DEVICE bool is_spoiled(uint4 chunk)
  * it returns they all see the same. All threads of a warp go round the loops equally often, and vote: see
  * is_whole of k04. */
 template <class Type, class Any, class Mark>
-RA_DEVICE void take_out_spoiled(uint4 *chunks, int count, int thread, int threads, const Any &any,
-                                const Mark &mark)
+RA_DEVICE void zero_nonfinite(uint4 *chunks, int count, int thread, int threads, const Any &any,
+                              const Mark &mark)
 {
     uint32_t sums = 0;
 #pragma unroll 1
     for (int first = 0; first < count; first += threads) {
         int i = first + thread;
         if (i < count)
-            sums = add_nothing<Type>(sums, chunks[i]);
+            sums = detect_nonfinite<Type>(sums, chunks[i]);
     }
     if (!__any_sync(0xffffffff, any(sums != 0)))
         return;
 #pragma unroll 1
     for (int first = 0; first < count; first += threads) {
         int i = first + thread;
-        if (i < count && is_spoiled<Type>(chunks[i])) {
+        if (i < count && is_nonfinite<Type>(chunks[i])) {
             chunks[i] = make_uint4(0, 0, 0, 0);
             mark(i);
         }
@@ -120,9 +120,9 @@ RA_DEVICE void take_out_spoiled(uint4 *chunks, int count, int thread, int thread
 
 /* The same for all threads of a block and whole rows: mark(row). */
 template <class Shape, class Mark>
-RA_DEVICE void take_out_spoiled(uint16_t *rows, int count, const Mark &mark)
+RA_DEVICE void zero_nonfinite(uint16_t *rows, int count, const Mark &mark)
 {
-    take_out_spoiled<typename Shape::Type>(
+    zero_nonfinite<typename Shape::Type>(
         (uint4 *)rows, count * Shape::Chunks, threadIdx.x, Shape::Threads,
         [](bool mine) { return __syncthreads_or(mine); }, [&](int i) { mark(i / Shape::Chunks); });
 }

@@ -66,7 +66,7 @@ template <class Shape> struct shared_memory {
     struct task task;
     struct step step[Shape::Stages];
     uint32_t there[Shape::Keys / 32];   /* a bit for every key: there, and not hidden by the mask */
-    uint32_t spoiled[Shape::Keys / 32]; /* with a number that is not finite */
+    uint32_t nonfinite[Shape::Keys / 32]; /* with a number that is not finite */
     unsigned ticket;
     struct ra_semaphore
         semaphore[Shape::Warps]; /* each warp's own: which one it has to release, and to whom */
@@ -187,11 +187,11 @@ RA_DEVICE void add_to(const struct ra_tensor &x, int64_t first, int64_t rows, in
 /* Turns q . k into weights p, which go to shared memory as 16-bit numbers, and leaves in s what dp -
  * delta is to be multiplied by: p, times the slope of the soft cap if there is one. Whole: there is
  * none, and every query sees every key. Otherwise this thread's first row sees those columns from lo
- * to hi whose bit is set, counted from its first one; in spoiled ones it sees NaN. */
+ * to hi whose bit is set, counted from its first one; in nonfinite ones it sees NaN. */
 template <class Shape, bool Whole>
 RA_DEVICE void weigh_scores(const struct backward &f, float (&s)[Shape::Rows][Shape::Columns][4],
                             const float lse[Shape::Rows * 2], char *p, uint32_t place, int lo,
-                            int hi, uint32_t bits, uint32_t spoiled)
+                            int hi, uint32_t bits, uint32_t nonfinite)
 {
 #pragma unroll
     for (int i = 0; i < 2 * Shape::Rows; i++) {
@@ -213,7 +213,7 @@ RA_DEVICE void weigh_scores(const struct backward &f, float (&s)[Shape::Rows][Sh
                 int column = 8 * j + e;
                 if (!Whole && (!(bits >> column & 1) || column < lo + 8 * i || column > hi + 8 * i))
                     weight[e] = 0;
-                else if (!Whole && spoiled >> column & 1)
+                else if (!Whole && nonfinite >> column & 1)
                     weight[e] = CUDART_NAN_F;
                 score = weight[e] * slope;
             }
@@ -257,10 +257,10 @@ RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward 
         2 * Shape::Width * (row + lane / 4) + 16 * ra_swizzle(lane / 4, column / 8) + lane % 4 * 4;
     uint32_t all = 0xffffffff >> (32 - 8 * Columns);
     uint32_t bits = shared.there[column / 32] >> column % 32 & all;
-    uint32_t spoiled = shared.spoiled[column / 32] >> column % 32 & all;
+    uint32_t nonfinite = shared.nonfinite[column / 32] >> column % 32 & all;
     int64_t a0 = (int64_t)shared.step[stage].tile * Shape::Queries + row;
     int64_t b0 = (int64_t)shared.task.key_tile * Shape::Keys + column;
-    if (bits == all && spoiled == 0 && x.score.softcap <= 0 &&
+    if (bits == all && nonfinite == 0 && x.score.softcap <= 0 &&
         ra_all_seen(x.band, {}, a0, 16 * Rows, b0, 8 * Columns)) {
         weigh_scores<Shape, true>(f, s, lse, (char *)out.p, place, 0, 0, 0, 0);
     } else {
@@ -268,7 +268,7 @@ RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward 
         int lo = (int)ra_max(-far, ra_min(far, from + x.band.lo));
         int hi = (int)ra_max(-far, ra_min(far, from + x.band.hi));
         weigh_scores<Shape, false>(f, s, lse, (char *)out.p, place, lo, hi, bits >> lane % 4 * 2,
-                                   spoiled >> lane % 4 * 2);
+                                   nonfinite >> lane % 4 * 2);
     }
 
     float dp[Rows][Columns][4];
@@ -384,7 +384,7 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
      * most work. */
     int heads = (int)(x.batch * x.key_heads);
     int sets = (heads + Most_heads - 1) / Most_heads;
-    struct ra_turn turn = ra_turn_of((int)number, heads, sets, f.key_tiles);
+    struct ra_tile_order turn = ra_tile_order_of((int)number, heads, sets, f.key_tiles);
     struct task task;
     task.b = turn.head / (int)x.key_heads;
     task.g = turn.head % (int)x.key_heads;
@@ -407,7 +407,7 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
 #pragma unroll
         for (int w = 0; w < Keys / 32; w++) {
             shared.there[w] = there[w];
-            shared.spoiled[w] = 0;
+            shared.nonfinite[w] = 0;
         }
     copy_rows<Shape, Keys>(shared.k[0], row_at(x.k, task.b, b0, task.g), x.k.row, there, (int)x.dim,
                            f.chunks, ra_afresh(threadIdx.x));
@@ -424,8 +424,8 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     /* Keys that some of the queries do not see must be finite: v lies behind k. */
     ra_copies_wait<0>();
     __syncthreads();
-    take_out_spoiled<Shape>(shared.k[0], 2 * Keys, [&](int row) {
-        atomicOr(&shared.spoiled[row % Keys / 32], 1u << row % 32);
+    zero_nonfinite<Shape>(shared.k[0], 2 * Keys, [&](int row) {
+        atomicOr(&shared.nonfinite[row % Keys / 32], 1u << row % 32);
     });
 
     /* These stay in registers until the end. */

@@ -97,7 +97,7 @@ RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry
                     any = any || seen;
                 }
             if (any)
-                carry.most[i][r] = fmaxf(carry.most[i][r], RA_LEAST);
+                carry.most[i][r] = fmaxf(carry.most[i][r], RA_LOWEST_SCORE);
         }
 }
 
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
         bool inside = ra_all_seen(x.band, {}, task.a0, Rows, b0, Keys);
         if (!inside) {
             uint16_t *keys = stages + stage;
-            take_out_spoiled<Shape>(keys + Shape::Key_size, Keys,
+            zero_nonfinite<Shape>(keys + Shape::Key_size, Keys,
                                     [=](int key) { keys[key * Dim] = 0x7fff; });
         }
         typename Shape::Scores s;

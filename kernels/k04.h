@@ -227,18 +227,18 @@ RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry
                 }
         }
         if (any != 0)
-            carry.most[0][r] = fmaxf(carry.most[0][r], RA_LEAST);
+            carry.most[0][r] = fmaxf(carry.most[0][r], RA_LOWEST_SCORE);
     }
 }
 
-/* Sets to NaN the scores that are not hidden of keys whose values are spoiled. */
+/* Sets to NaN the scores that are not hidden of keys whose values are nonfinite. */
 template <class Shape>
-RA_DEVICE void spoil_scores(typename Shape::Scores &s, const uint16_t spoiled[Shape::Keys / 16])
+RA_DEVICE void spoil_scores(typename Shape::Scores &s, const uint16_t nonfinite[Shape::Keys / 16])
 {
     int column = 2 * (threadIdx.x % 4);
 #pragma unroll
     for (int c = 0; c < Shape::Keys / 8; c++) {
-        uint32_t bits = spoiled[c / 2] >> column >> 8 * (c % 2);
+        uint32_t bits = nonfinite[c / 2] >> column >> 8 * (c % 2);
 #pragma unroll
         for (int e = 0; e < 4; e++)
             if (bits >> e % 2 & 1 && s[0][c][e] != -CUDART_INF_F)
@@ -249,9 +249,9 @@ RA_DEVICE void spoil_scores(typename Shape::Scores &s, const uint16_t spoiled[Sh
 /* Values that some of the rows do not see must be finite: their keys become NaN instead. For the
  * threads of these warpgroups together, by a barrier of this number. */
 template <class Shape>
-RA_DEVICE void take_out_spoiled_values(char *k, char *v, int thread, int barrier)
+RA_DEVICE void take_out_nonfinite_values(char *k, char *v, int thread, int barrier)
 {
-    take_out_spoiled<typename Shape::Type>(
+    zero_nonfinite<typename Shape::Type>(
         (uint4 *)v, Shape::Key_bytes / 16, thread, Shape::Threads,
         [=](bool mine) { return ra_named_barrier_or(barrier, Shape::Threads, mine); },
         [=](int chunk) {
@@ -308,11 +308,11 @@ RA_DEVICE void weigh_rows(typename Shape::Scores &s, struct carry<Shape> &carry,
 }
 
 /* Hides what rows of this warpgroup do not see of this tile; whole: nothing. `allowed`: the bits of the mask, if
- * there is one; `spoiled`: those of keys whose values were not finite, if anybody has looked. */
+ * there is one; `nonfinite`: those of keys whose values were not finite, if anybody has looked. */
 template <class Shape>
 RA_DEVICE void hide(typename Shape::Scores &s, struct carry<Shape> &carry, const struct forward &f,
                     const struct hopper_task &task, int number, bool whole, int row,
-                    const uint32_t allowed[Shape::Words], const uint16_t *spoiled)
+                    const uint32_t allowed[Shape::Words], const uint16_t *nonfinite)
 {
     if (whole) {
         note_seen<Shape>(carry);
@@ -323,25 +323,25 @@ RA_DEVICE void hide(typename Shape::Scores &s, struct carry<Shape> &carry, const
         else
             hide_scores<Shape>(s, carry, f, task, number, row, allowed);
         uint32_t any = 0;
-        if (spoiled)
+        if (nonfinite)
 #pragma unroll
             for (int i = 0; i < Shape::Keys / 16; i++)
-                any |= spoiled[i];
+                any |= nonfinite[i];
         if (any != 0)
-            spoil_scores<Shape>(s, spoiled);
+            spoil_scores<Shape>(s, nonfinite);
     }
 }
 
 /* What is done to the scores between the products. row: this thread's first one, of the block. */
 template <class Shape>
-RA_DEVICE void soften(typename Shape::Scores &s, struct carry<Shape> &carry,
-                      const struct forward &f, const struct hopper_task &task, int number,
-                      bool whole, int row, const uint32_t allowed[Shape::Words],
-                      const uint16_t *spoiled = nullptr)
+RA_DEVICE void online_softmax(typename Shape::Scores &s, struct carry<Shape> &carry,
+                              const struct forward &f, const struct hopper_task &task, int number,
+                              bool whole, int row, const uint32_t allowed[Shape::Words],
+                              const uint16_t *nonfinite = nullptr)
 {
     if (!f.plain)
         cap_scores<Shape>(s, f);
-    hide<Shape>(s, carry, f, task, number, whole, row, allowed, spoiled);
+    hide<Shape>(s, carry, f, task, number, whole, row, allowed, nonfinite);
     weigh_rows<Shape>(s, carry, f.factor);
 }
 

@@ -70,14 +70,14 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     if (!whole) {
         ra_copies_wait<0>();
         __syncthreads();
-        take_out_spoiled_values<Shape>(shared.k, shared.v, threadIdx.x, 1);
+        take_out_nonfinite_values<Shape>(shared.k, shared.v, threadIdx.x, 1);
     }
     typename Shape::Scores s;
     score<Shape>(s, ra_descriptor(ra_shared(shared.q), 0), ra_descriptor(ra_shared(shared.k), 0));
     __syncthreads();
     copy_tile<Shape>(shared.k, f, f.x.k, task, tile + 1);
 
-    soften<Shape>(s, carry, f, task, tile, whole, row, allowed);
+    online_softmax<Shape>(s, carry, f, task, tile, whole, row, allowed);
     uint32_t p[Shape::Keys / 16][4];
     pack<Shape>(p, s);
 

@@ -43,14 +43,14 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     ra_barrier_wait(&shared.full_k, tile % 2);
     if (!whole) {
         ra_barrier_wait(&shared.full_v, tile % 2);
-        take_out_spoiled_values<Shape>(shared.k, shared.v, threadIdx.x, 1);
+        take_out_nonfinite_values<Shape>(shared.k, shared.v, threadIdx.x, 1);
     }
     typename Shape::Scores s;
     score<Shape>(s, ra_descriptor(ra_shared(shared.q), 0), ra_descriptor(ra_shared(shared.k), 0));
     __syncthreads();
     load<Shape>(shared.k, &f.k_map, &shared.full_k, task, tile + 1);
 
-    soften<Shape>(s, carry, f, task, tile, whole, row, allowed);
+    online_softmax<Shape>(s, carry, f, task, tile, whole, row, allowed);
     uint32_t p[Shape::Keys / 16][4];
     pack<Shape>(p, s);
 

@@ -65,7 +65,7 @@ RA_DEVICE void give(ra_barrier *barrier)
 }
 
 /* The same, by the threads that load: `load`, in the first of them, issues the copies, of `bytes`. */
-template <class Load> RA_DEVICE void give_full(ra_barrier *barrier, int bytes, const Load &load)
+template <class Load> RA_DEVICE void signal_full(ra_barrier *barrier, int bytes, const Load &load)
 {
     if (threadIdx.x == 0) {
         ra_barrier_expect(barrier, bytes);
@@ -158,9 +158,9 @@ RA_DEVICE void weigh_capped(float (&s)[Columns / 8][4], float (&dp)[Columns / 8]
 
 /* What a query does not see has weight 0; until now it may be anything, and its dp too: 0 times NaN is
  * NaN. Of a key that is not finite, and was taken out, it sees NaN. */
-RA_DEVICE void hide(float &weight, float &dp, bool hidden, bool spoiled)
+RA_DEVICE void hide(float &weight, float &dp, bool hidden, bool nonfinite)
 {
-    weight = hidden ? 0 : spoiled ? CUDART_NAN_F : weight;
+    weight = hidden ? 0 : nonfinite ? CUDART_NAN_F : weight;
     dp = hidden ? 0 : dp;
 }
 
@@ -202,19 +202,19 @@ RA_DEVICE float power_of_lse(float lse, bool there)
 
 /* A number of k that is infinite or NaN becomes 0, for the threads that multiply together: dq = ds k is
  * a product over keys, of which a query may not see some, and 0 times NaN is NaN. For a query that sees
- * such a key, a bit in `spoiled` says so. */
-template <class Shape> RA_DEVICE void take_out_keys(char *k, uint32_t *spoiled)
+ * such a key, a bit in `nonfinite` says so. */
+template <class Shape> RA_DEVICE void take_out_keys(char *k, uint32_t *nonfinite)
 {
-    take_out_spoiled<typename Shape::Type>((uint4 *)k, Shape::Key_bytes / 16, my_number(),
-                                           Shape::Threads,
-                                           [](bool mine) {
-                                               ra_stores_before_wgmma();
-                                               return ra_named_barrier_or(1, Shape::Threads, mine);
-                                           },
-                                           [=](int chunk) {
-                                               int key = chunk / 8 % Shape::Keys;
-                                               atomicOr(&spoiled[key / 32], 1u << key % 32);
-                                           });
+    zero_nonfinite<typename Shape::Type>((uint4 *)k, Shape::Key_bytes / 16, my_number(),
+                                         Shape::Threads,
+                                         [](bool mine) {
+                                             ra_stores_before_wgmma();
+                                             return ra_named_barrier_or(1, Shape::Threads, mine);
+                                         },
+                                         [=](int chunk) {
+                                             int key = chunk / 8 % Shape::Keys;
+                                             atomicOr(&nonfinite[key / 32], 1u << key % 32);
+                                         });
 }
 
 /* ---- Results. */
@@ -276,12 +276,13 @@ template <class Shape> RA_DEVICE struct keys_task keys_task_of(const struct back
 {
     int G = (int)f.x.key_heads;
     constexpr int Blocks = Shape::Blocks, Keys = Blocks * Shape::Keys;
-    struct ra_turn turn = ra_turn_of(block / Blocks, (int)f.x.batch * G, f.sets, f.tiles);
+    struct ra_tile_order turn =
+        ra_tile_order_of(block / Blocks, (int)f.x.batch * G, f.sets, f.tiles);
     struct keys_task task = {turn.head / G, turn.head % G};
     int first = turn.tile * Keys;
     task.b0 = first + block % Blocks * Shape::Keys;
-    struct ra_range range = ra_queries_seeing(f.x.band, f.x.stairs, first,
-                                              ra_min(Keys, f.x.keys - first), f.x.queries);
+    struct ra_range range =
+        ra_queries_seeing(f.x.band, f.x.stairs, first, ra_min(Keys, f.x.keys - first), f.x.queries);
     if (range.first < range.end) {
         task.first = (int)(range.first / Shape::Queries * Shape::Queries);
         task.end = (int)range.end;
@@ -297,9 +298,10 @@ template <class Shape> struct keys_memory {
     alignas(RA_PANEL_ALIGNMENT) char k[Shape::Key_bytes], v[Shape::Key_bytes];
     char q[Shape::Stages][Shape::Query_bytes], d_out[Shape::Stages][Shape::Query_bytes];
     float lse2[Shape::Stages][Shape::Queries], delta[Shape::Stages][Shape::Queries];
-    int2 seen_by[Shape::Keys];          /* the first and the last query; 1 and 0: none */
-    uint32_t there[Shape::Keys / 32];   /* a bit for every key: there, and not hidden by the mask */
-    uint32_t spoiled[Shape::Keys / 32]; /* with a number that is not finite, which was taken out */
+    int2 seen_by[Shape::Keys];        /* the first and the last query; 1 and 0: none */
+    uint32_t there[Shape::Keys / 32]; /* a bit for every key: there, and not hidden by the mask */
+    uint32_t
+        nonfinite[Shape::Keys / 32]; /* with a number that is not finite, which was taken out */
     struct keys_task task;
     struct step step[Shape::Stages];
     ra_barrier keys_full, full[Shape::Stages], empty[Shape::Stages];
@@ -385,7 +387,7 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
         if (threadIdx.x == 0)
             shared.step[stage] = step;
         ra_barrier *full = &shared.full[stage];
-        give_full(full, 2 * Shape::Query_bytes, [&]() {
+        signal_full(full, 2 * Shape::Query_bytes, [&]() {
             ra_load_tile<Shape::Dim, Shape::Queries, Shape::Blocks>(shared.q[stage], &f.q, full, a0,
                                                                     h, task.b);
             ra_load_tile<Shape::Dim, Shape::Queries, Shape::Blocks>(shared.d_out[stage], &f.d_out,
@@ -429,26 +431,26 @@ RA_DEVICE void find_seen(struct keys_memory<Shape> &shared, const struct backwar
         shared.seen_by[i] =
             seen ? make_int2((int)range.first, (int)range.end - 1) : make_int2(1, 0);
         shared.there[i / 32] = __ballot_sync(0xffffffff, there);
-        shared.spoiled[i / 32] = 0;
+        shared.nonfinite[i / 32] = 0;
     }
     ra_named_barrier(1, Shape::Threads);
 }
 
-/* Are all keys there, and was none of them spoiled? */
+/* Are all keys there, and was none of them nonfinite? */
 template <class Shape> RA_DEVICE bool all_sound(const struct keys_memory<Shape> &shared)
 {
     bool all = true;
 #pragma unroll
     for (int w = 0; w < Shape::Keys / 32; w++)
-        all = all && shared.there[w] == 0xffffffff && shared.spoiled[w] == 0;
+        all = all && shared.there[w] == 0xffffffff && shared.nonfinite[w] == 0;
     return all;
 }
 
 /* Of this thread's two keys: the first and the last query that sees it, counted from this thread's
- * first column; and which of the two is spoiled. */
+ * first column; and which of the two is nonfinite. */
 struct sight {
     int2 seen_by[2];
-    bool spoiled[2];
+    bool nonfinite[2];
 };
 
 template <class Shape>
@@ -460,7 +462,7 @@ RA_DEVICE struct sight sight_from(const struct keys_memory<Shape> &shared, int a
         int key = my_row() % Shape::Keys + 8 * r, column = a0 + my_column();
         int2 seen_by = shared.seen_by[key];
         sight.seen_by[r] = make_int2(seen_by.x - column, seen_by.y - column);
-        sight.spoiled[r] = shared.spoiled[key / 32] >> key % 32 & 1;
+        sight.nonfinite[r] = shared.nonfinite[key / 32] >> key % 32 & 1;
     }
     return sight;
 }
@@ -475,7 +477,8 @@ RA_DEVICE void hide_queries(float (&s)[Shape::Queries / 8][4], float (&dp)[Shape
         for (int e = 0; e < 4; e++) {
             int column = 8 * j + e % 2;
             int2 seen_by = sight.seen_by[e / 2];
-            hide(s[j][e], dp[j][e], column < seen_by.x || column > seen_by.y, sight.spoiled[e / 2]);
+            hide(s[j][e], dp[j][e], column < seen_by.x || column > seen_by.y,
+                 sight.nonfinite[e / 2]);
         }
 }
 
@@ -590,7 +593,7 @@ RA_DEVICE void give_keys(struct keys_memory<Shape> &shared, const struct backwar
 /* ---- For the host. */
 
 /* Can these kernels take it? Otherwise k03 does, which takes everything, or says why not. */
-static cudaError_t k06_takes(const struct ra_kernel *x, bool *takes)
+static cudaError_t k06_supports(const struct ra_kernel *x, bool *takes)
 {
     int64_t D = x->dim;
     bool type = x->q.type == RA_FLOAT16 || x->q.type == RA_BFLOAT16;
@@ -612,7 +615,7 @@ static cudaError_t takes_sums(const struct ra_kernel *x, ra_kernel_writes *write
     cudaError_t error = writes(x, &keys, &queries);
     if (error == cudaSuccess && !((added || keys) && (x->dq.type == RA_FLOAT32 || queries)))
         error = cudaErrorNotSupported;
-    return error == cudaSuccess ? k06_takes(x, takes) : error;
+    return error == cudaSuccess ? k06_supports(x, takes) : error;
 }
 
 /* Launches a kernel, with `heads` heads of `tiles` tiles, or pairs, that stay each; `Memory` is what it has in

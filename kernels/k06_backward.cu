@@ -82,7 +82,7 @@ RA_DEVICE struct queries_task queries_task_of(const struct backward &f, int bloc
 {
     const struct ra_kernel &x = f.x;
     int H = (int)x.heads, G = (int)x.key_heads;
-    struct ra_turn turn = ra_turn_of(block, (int)x.batch * H, f.sets, f.tiles);
+    struct ra_tile_order turn = ra_tile_order_of(block, (int)x.batch * H, f.sets, f.tiles);
     struct queries_task task = {turn.head / H};
     task.g = turn.head % H / f.group;
     task.h = ra_query_head(x.head_map, H, G, task.g, turn.head % H % f.group);
@@ -100,7 +100,7 @@ template <class Shape> struct queries_memory {
     alignas(RA_PANEL_ALIGNMENT) char q[Shape::Query_bytes], d_out[Shape::Query_bytes];
     char k[Shape::Stages][Shape::Key_bytes], v[Shape::Stages][Shape::Key_bytes];
     uint32_t there[Shape::Stages][Shape::Keys / 32];   /* a bit for every key: not hidden */
-    uint32_t spoiled[Shape::Stages][Shape::Keys / 32]; /* with a number that is not finite */
+    uint32_t nonfinite[Shape::Stages][Shape::Keys / 32]; /* with a number that is not finite */
     ra_barrier queries_full, full[Shape::Stages], empty[Shape::Stages];
 };
 
@@ -143,10 +143,10 @@ RA_DEVICE void load_keys(struct queries_memory<Shape> &shared, const struct back
         ra_barrier_wait(&shared.empty[stage], turn.parity);
         if (threadIdx.x % 32 == 0) {
             shared.there[stage][word] = there;
-            shared.spoiled[stage][word] = 0;
+            shared.nonfinite[stage][word] = 0;
         }
         ra_barrier *full = &shared.full[stage];
-        give_full(full, 2 * Shape::Key_bytes, [&]() {
+        signal_full(full, 2 * Shape::Key_bytes, [&]() {
             ra_load_tile<Dim, Keys>(shared.k[stage], &f.k, full, b0, task.g, task.b);
             ra_load_tile<Dim, Keys>(shared.v[stage], &f.v, full, b0, task.g, task.b);
         });
@@ -157,7 +157,7 @@ RA_DEVICE void load_keys(struct queries_memory<Shape> &shared, const struct back
  * bit is set. */
 template <class Shape> struct keys_sight {
     int lo[2], hi[2];
-    uint32_t there[Shape::Keys / 32], spoiled[Shape::Keys / 32];
+    uint32_t there[Shape::Keys / 32], nonfinite[Shape::Keys / 32];
 };
 
 template <class Shape>
@@ -177,7 +177,7 @@ RA_DEVICE struct keys_sight<Shape> sight_from(const struct queries_memory<Shape>
 #pragma unroll
     for (int w = 0; w < Keys / 32; w++) {
         sight.there[w] = shared.there[stage][w] >> column;
-        sight.spoiled[w] = shared.spoiled[stage][w] >> column;
+        sight.nonfinite[w] = shared.nonfinite[stage][w] >> column;
     }
     return sight;
 }
@@ -193,7 +193,7 @@ RA_DEVICE void hide_keys(float (&s)[Shape::Keys / 8][4], float (&dp)[Shape::Keys
             int column = 8 * j + e % 2, bit = column % 32;
             bool there = sight.there[j / 4] >> bit & 1;
             hide(s[j][e], dp[j][e], !there || column < sight.lo[e / 2] || column > sight.hi[e / 2],
-                 sight.spoiled[j / 4] >> bit & 1);
+                 sight.nonfinite[j / 4] >> bit & 1);
         }
 }
 
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         ra_barrier_wait(&shared.full[stage], turn.parity);
         bool whole = all_seen(shared, f, task, stage, b0);
         if (!whole)
-            take_out_keys<Shape>(shared.k[stage], shared.spoiled[stage]);
+            take_out_keys<Shape>(shared.k[stage], shared.nonfinite[stage]);
 
         ra_products_begin();
         multiply_rows<Type, Dim, Queries, Keys>(s, q, k);
@@ -351,7 +351,7 @@ extern "C" cudaError_t ra_k06_writes(const struct ra_kernel *x, bool *keys, bool
     int64_t most = ra_kernel_most_keys(type);
     struct ra_kernel dk_dv = *x;
     dk_dv.dq = (struct ra_tensor)RA_NO_TENSOR;
-    cudaError_t error = k06_takes(&dk_dv, keys);
+    cudaError_t error = k06_supports(&dk_dv, keys);
     *keys = *keys && (x->dk.type == type || x->dk.type == RA_FLOAT32) && x->dv.type == x->dk.type &&
             x->heads / x->key_heads * x->queries <= most;
     *queries = *keys && x->dk.type == type && x->dq.type == type && x->keys <= most &&

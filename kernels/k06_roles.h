@@ -28,13 +28,13 @@ template <class Shape> struct roles_memory {
     uint32_t allowed[4][Shape::Words];
 
     /* Of values that not all rows see, a bit for every key whose row had a number that is not finite. */
-    uint16_t spoiled[2][Shape::Keys / 16];
+    uint16_t nonfinite[2][Shape::Keys / 16];
     ra_barrier full_q[Shape::Groups], empty_q[Shape::Groups];
     ra_barrier full_k[2], empty_k[2], full_v[2], clean_v[2], empty_v[2];
 };
 
 /* Of the warpgroup that loads, the warps that clean values. */
-enum { K06_CLEANERS = 3 };
+enum { SANITIZER_WARPS = 3 };
 
 /* By one thread. Full: one thread says how many bytes come. Clean: what is not finite
  * has been taken out of the values. Empty: every warp that reads them is through; of a cluster those of both
@@ -48,9 +48,9 @@ template <class Shape> RA_DEVICE void begin_barriers(struct roles_memory<Shape> 
     for (int i = 0; i < 2; i++) {
         ra_barrier_init(&shared.full_k[i], 1);
         ra_barrier_init(&shared.full_v[i], 1);
-        ra_barrier_init(&shared.clean_v[i], K06_CLEANERS);
+        ra_barrier_init(&shared.clean_v[i], SANITIZER_WARPS);
         ra_barrier_init(&shared.empty_k[i], Shape::Cluster * Shape::Warps);
-        ra_barrier_init(&shared.empty_v[i], Shape::Cluster * (Shape::Warps + K06_CLEANERS));
+        ra_barrier_init(&shared.empty_v[i], Shape::Cluster * (Shape::Warps + SANITIZER_WARPS));
     }
     ra_barriers_ready();
 }
@@ -177,23 +177,23 @@ RA_DEVICE void clean_16_keys(struct roles_memory<Shape> &shared, int place, int 
             chunks[i] = *chunk_at(c + 8 * i);
 #pragma unroll
         for (int i = 0; i < Some; i++)
-            sums = add_nothing<Type>(sums, chunks[i]);
+            sums = detect_nonfinite<Type>(sums, chunks[i]);
     }
-    uint32_t spoiled = __ballot_sync(0xffffffff, sums != 0);
-    if (spoiled != 0)
+    uint32_t nonfinite = __ballot_sync(0xffffffff, sums != 0);
+    if (nonfinite != 0)
 #pragma unroll 1
         for (int c = first; c < first + Half; c += 8)
-            if (is_spoiled<Type>(*chunk_at(c)))
+            if (is_nonfinite<Type>(*chunk_at(c)))
                 *chunk_at(c) = make_uint4(0, 0, 0, 0);
     if (lane == 0)
-        shared.spoiled[place][part] = (uint16_t)(spoiled | spoiled >> 16);
+        shared.nonfinite[place][part] = (uint16_t)(nonfinite | nonfinite >> 16);
 }
 
 /* Every tile that not all rows see. The whole ones are waited for and given back, too: a parity tells a
  * phase from the next one only. */
 template <class Shape>
-RA_DEVICE void clean_values(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                            const struct hopper_task &task)
+RA_DEVICE void zero_nonfinite_values(struct roles_memory<Shape> &shared,
+                                     const struct hopper_forward &f, const struct hopper_task &task)
 {
     struct tiles whole = whole_for_all(task);
     int number = ra_uniform(task.number), end = number + ra_uniform(task.count);
@@ -203,7 +203,7 @@ RA_DEVICE void clean_values(struct roles_memory<Shape> &shared, const struct hop
         ra_barrier_wait(&shared.full_v[place], parity_of(number));
         if (!is_whole<Shape>(f, whole, number, shared.allowed[number % 4])) {
 #pragma unroll 1
-            for (int part = threadIdx.x / 32 - 1; part < Shape::Keys / 16; part += K06_CLEANERS)
+            for (int part = threadIdx.x / 32 - 1; part < Shape::Keys / 16; part += SANITIZER_WARPS)
                 clean_16_keys<Shape>(shared, place, part);
             ra_stores_before_wgmma();
         }
@@ -254,8 +254,8 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
         ra_barrier_wait(&shared.full_v[place], parity);
         ra_barrier_wait(&shared.clean_v[place], parity);
     }
-    soften<Shape>(s, carry, f, task, number, whole, row_of(), shared.allowed[number % 4],
-                  shared.spoiled[place]);
+    online_softmax<Shape>(s, carry, f, task, number, whole, row_of(), shared.allowed[number % 4],
+                          shared.nonfinite[place]);
     uint32_t p[Keys / 16][4];
     pack<Shape>(p, s);
 
@@ -315,7 +315,7 @@ template <class Shape> struct tile_memory : roles_memory<Shape> {
  * D = 256 there is no room. */
 template <class Shape> RA_DEVICE bool reads_ahead(const struct tile_forward &f)
 {
-    return Shape::Groups == K06_CLEANERS && f.ahead;
+    return Shape::Groups == SANITIZER_WARPS && f.ahead;
 }
 
 /* Where the rows of a warpgroup come to: a place into which no tile of keys or values is loaded any more. There is one
@@ -332,7 +332,7 @@ template <class Shape>
 RA_DEVICE void load_carry(struct tile_memory<Shape> &shared, const struct tile_forward &f,
                           int group)
 {
-    static_assert(Shape::Groups != K06_CLEANERS ||
+    static_assert(Shape::Groups != SANITIZER_WARPS ||
                       64 * Shape::Dim * (int)sizeof(float) <= Shape::Key_bytes,
                   "the carry of a warpgroup does not fit into a place");
     const struct hopper_task &task = shared.task;
@@ -419,7 +419,7 @@ __global__ void __cluster_dims__(Shape::Cluster) __launch_bounds__(Shape::Thread
             if (Shape::Cluster > 1)
                 await_other(shared);
         } else {
-            clean_values<Shape>(shared, f, shared.task);
+            zero_nonfinite_values<Shape>(shared, f, shared.task);
             if (reads_ahead<Shape>(f))
                 load_carry(shared, f, warp - 1);
         }
@@ -442,8 +442,8 @@ static cudaError_t launch_tiles(const struct ra_kernel *x, cudaStream_t stream)
                   "a GPU has not the shared memory");
     struct tile_forward f;
     cudaError_t error = prepare_hopper<Shape>(&f, x);
-    f.ahead =
-        Shape::Groups == K06_CLEANERS && !x->first && ra_in_boxes(x->carry_o, x->queries, x->dim);
+    f.ahead = Shape::Groups == SANITIZER_WARPS && !x->first &&
+              ra_in_boxes(x->carry_o, x->queries, x->dim);
     if (error == cudaSuccess && f.ahead)
         error = ra_make_map(&f.carry_map, x->carry_o, x->batch, x->queries, x->heads, x->dim, 64);
     return error != cudaSuccess

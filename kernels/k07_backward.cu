@@ -143,7 +143,7 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(Shape::Threads
     uint64_t v = ra_descriptor(ra_shared(shared.v + mine), ra_panel_stride(Keys));
     find_seen<Shape>(shared, f, task);
     ra_barrier_wait(&shared.keys_full, 0);
-    take_out_keys<Shape>(shared.k, shared.spoiled);
+    take_out_keys<Shape>(shared.k, shared.nonfinite);
 
     bool sound = all_sound<Shape>(shared);
     int steps = ra_uniform(shared.task.steps);
@@ -207,7 +207,7 @@ static bool runs_k06(const struct ra_kernel *x)
 
 extern "C" cudaError_t ra_k07_separates(const struct ra_kernel *x, bool *separates)
 {
-    cudaError_t error = k06_takes(x, separates);
+    cudaError_t error = k06_supports(x, separates);
     *separates = *separates && runs_k06(x);
     return error;
 }

@@ -90,7 +90,7 @@ RA_DEVICE void clean_all(struct shared_memory<Shape> &shared, const struct persi
         int count = ra_uniform(task.count);
         if (count == 0)
             break;
-        clean_values<Shape>(shared, f, task);
+        zero_nonfinite_values<Shape>(shared, f, task);
         number += count;
     }
 }

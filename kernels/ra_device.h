@@ -22,7 +22,7 @@
 
 /* The largest score of a row that has seen keys, but no number that float32 can hold: all of its scores
  * were -inf, and it has no answer. A row that has seen no key has -inf itself. */
-#define RA_LEAST (-CUDART_MAX_NORMAL_F)
+#define RA_LOWEST_SCORE (-CUDART_MAX_NORMAL_F)
 
 /* 2^x. 0 for -inf. */
 RA_DEVICE float ra_exp2(float x)
@@ -182,7 +182,7 @@ struct ra_bfloat16 {
     }
 
     /* sum + 0 x, of pairs. */
-    static __device__ __forceinline__ uint32_t add_nothing(uint32_t sum, uint32_t x)
+    static __device__ __forceinline__ uint32_t detect_nonfinite(uint32_t sum, uint32_t x)
     {
         asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0));
         return sum;
@@ -212,7 +212,7 @@ struct ra_float16 {
     }
 
     /* sum + 0 x, of pairs. */
-    static __device__ __forceinline__ uint32_t add_nothing(uint32_t sum, uint32_t x)
+    static __device__ __forceinline__ uint32_t detect_nonfinite(uint32_t sum, uint32_t x)
     {
         asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0));
         return sum;

@@ -53,7 +53,8 @@ template <class Shape> struct carry {
 template <class Shape> RA_DEVICE struct task task_of(const struct forward &f, int block)
 {
     int H = (int)f.x.heads, G = (int)f.x.key_heads;
-    struct ra_turn turn = ra_turn_of(block, (int)f.x.batch * G, f.sets, f.group * f.tiles);
+    struct ra_tile_order turn =
+        ra_tile_order_of(block, (int)f.x.batch * G, f.sets, f.group * f.tiles);
     struct task task;
     task.b = turn.head / G;
     task.g = turn.head % G;
@@ -95,7 +96,7 @@ template <class Shape> RA_DEVICE void note_seen(struct carry<Shape> &carry)
     for (int i = 0; i < Shape::Blocks; i++)
 #pragma unroll
         for (int r = 0; r < 2; r++)
-            carry.most[i][r] = fmaxf(carry.most[i][r], RA_LEAST);
+            carry.most[i][r] = fmaxf(carry.most[i][r], RA_LOWEST_SCORE);
 }
 
 /* The largest, and the sum, of the numbers of the four threads that share a row. */
@@ -265,7 +266,7 @@ RA_DEVICE struct merged merge_row(const struct forward &f, const struct carry<Sh
                                   int r, float2 before)
 {
     float sum = sum_of_row(carry.sum[i][r]);
-    if (carry.most[i][r] == RA_LEAST)
+    if (carry.most[i][r] == RA_LOWEST_SCORE)
         sum = CUDART_NAN_F;
     struct merged m = merge(f.x, before, sum, carry.most[i][r] * f.factor);
 

@@ -64,8 +64,7 @@ RA_BOTH struct ra_range ra_queries_seeing(struct ra_band band, struct ra_stairs 
     if (stairs.hi > 1 && range.first < n)
         range.first += (stairs.hi - ra_within_step(range.first, stairs.hi)) % stairs.hi;
     if (stairs.lo > 1 && range.end > 0)
-        range.end =
-            ra_min(n, range.end - 1 - ra_within_step(range.end - 1, stairs.lo) + stairs.lo);
+        range.end = ra_min(n, range.end - 1 - ra_within_step(range.end - 1, stairs.lo) + stairs.lo);
     return range;
 }
 
@@ -82,11 +81,11 @@ RA_BOTH bool ra_all_seen(struct ra_band band, struct ra_stairs stairs, int64_t a
  * Heads come in sets, so that what the blocks of one head read alike stays in the L2 cache; within a set
  * the first tiles of all heads come first. The first sets have at most one head more than the others: a last
  * set that is small leaves multiprocessors without work. */
-struct ra_turn {
+struct ra_tile_order {
     int head, tile;
 };
 
-RA_BOTH struct ra_turn ra_turn_of(int block, int heads, int sets, int tiles)
+RA_BOTH struct ra_tile_order ra_tile_order_of(int block, int heads, int sets, int tiles)
 {
     /* A head of the block's set, and the first one; `larger` heads are in the sets of one more. */
     int size = heads / sets, larger = heads % sets * (size + 1), head = block / tiles;
@@ -94,7 +93,7 @@ RA_BOTH struct ra_turn ra_turn_of(int block, int heads, int sets, int tiles)
     size += head < larger;
     first += (head - first) / size * size;
     int place = block - first * tiles;
-    struct ra_turn turn = {first + place % size, place / size};
+    struct ra_tile_order turn = {first + place % size, place / size};
     return turn;
 }
 

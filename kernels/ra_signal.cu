@@ -31,13 +31,13 @@ static __device__ void fail(const struct ra_signal *signal, int failure)
     __threadfence_system();
     if (atomicExch(&signal->table[RA_SIGNALS], 1) != 0)
         return;
-    volatile struct ra_trouble *trouble = signal->trouble;
-    trouble->message = signal->message;
-    trouble->is_room = signal->is_room;
-    trouble->hop = signal->hop;
-    trouble->peer = signal->peer;
+    volatile struct ra_device_error *error = signal->error;
+    error->message = signal->message;
+    error->is_credit = signal->is_credit;
+    error->hop = signal->hop;
+    error->peer = signal->peer;
     __threadfence_system();
-    trouble->failure = failure;
+    error->failure = failure;
     __threadfence_system();
 }
 
@@ -54,7 +54,7 @@ __global__ static void __launch_bounds__(1) wait_kernel(const struct ra_signal s
             return;
         if (*(volatile int *)&signal.table[RA_SIGNALS] != 0)
             return fail(&signal, RA_SIGNAL_LATE);
-        if (looks % LOOKS == 0 && *(volatile int *)&signal.trouble->stop != 0)
+        if (looks % LOOKS == 0 && *(volatile int *)&signal.error->stop != 0)
             return fail(&signal, RA_SIGNAL_STOPPED);
         if (signal.nanoseconds > 0 && nanoseconds() - began > signal.nanoseconds)
             return fail(&signal, RA_SIGNAL_LATE);

@@ -27,10 +27,10 @@ extern "C" {
 enum ra_failure { RA_SIGNAL_NONE, RA_SIGNAL_LATE, RA_SIGNAL_PEER_LOST, RA_SIGNAL_STOPPED };
 
 /* What host and device say to each other, in host memory that both reach. */
-struct ra_trouble {
+struct ra_device_error {
     int stop;    /* the host: wait for nothing any more */
     int failure; /* the device: enum ra_failure of the wait that failed first, and which that was */
-    int message, is_room, hop, peer;
+    int message, is_credit, hop, peer;
 };
 
 /* A wait for `word` to hold `number`. The rest is for the failure. */
@@ -38,9 +38,9 @@ struct ra_signal {
     const int *word;
     int number;
     int *table; /* the rank's own */
-    struct ra_trouble *trouble;
+    struct ra_device_error *error;
     int64_t nanoseconds; /* 0: for ever */
-    int message, is_room, hop, peer;
+    int message, is_credit, hop, peer;
 };
 
 /* Holds the stream until the signal has come. What was written before it can then be read by what

@@ -19,12 +19,12 @@
  * 3. Of each kind, one message may be under way out of a rank and one into it. wait(kind) returns when
  *    both are done; if none is under way, at once.
  *
- * 4. RA_GRADIENTS and RA_HOME are received apart, but share one way out, which belongs to
+ * 4. RA_GRADIENTS and RA_GRADIENTS_RETURN are received apart, but share one way out, which belongs to
  *    wait(RA_GRADIENTS): a rank sends the gradients of a block either on or home, never both. An
  *    example with three ranks, at the end of hop 1. Rank 2 holds the keys of rank 1, which go on to
  *    rank 0, and their gradients follow them: send(RA_GRADIENTS, distance +1). Had the keys gone
- *    no further, it would send the gradients home: send(RA_HOME, distance -1). Rank 1 has
- *    called receive(RA_HOME) at hop 1 already. It waits for this message only at its very end, and
+ *    no further, it would send the gradients home: send(RA_GRADIENTS_RETURN, distance -1). Rank 1 has
+ *    called receive(RA_GRADIENTS_RETURN) at hop 1 already. It waits for this message only at its very end, and
  *    meanwhile sends and receives RA_GRADIENTS of other ranks' keys.
  *
  * 5. Messages may be moved only inside poll and wait. A caller that computes for long calls poll now
@@ -58,7 +58,15 @@
 /* The kinds of message. Keys travel on; gradients follow them, and at last go home. By RA_CALL ranks
  * tell each other which call they are in. Rows are what ranks exchange outside of the ring's loop. A
  * failure is the text of a rank that cannot go on. */
-enum ra_message { RA_KEYS, RA_GRADIENTS, RA_HOME, RA_CALL, RA_ROWS, RA_FAILURE, RA_MESSAGES };
+enum ra_message {
+    RA_KEYS,
+    RA_GRADIENTS,
+    RA_GRADIENTS_RETURN,
+    RA_CALL,
+    RA_ROWS,
+    RA_FAILURE,
+    RA_MESSAGES
+};
 
 /* `self` is the first argument of each function. `hop` is for error texts and timelines. A link of
  * one rank needs no functions. */

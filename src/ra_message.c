@@ -23,8 +23,8 @@ void ra_message_cancelled(char error[RA_ERROR_SIZE], int rank)
     snprintf(error, RA_ERROR_SIZE, "ring rank %d: cancelled by ra_plan_cancel", rank);
 }
 
-void ra_message_overdue(char error[RA_ERROR_SIZE], int rank, int hop, double seconds, int peer,
-                        bool incoming, enum ra_message message, enum ra_absence absence)
+void ra_message_timeout_text(char error[RA_ERROR_SIZE], int rank, int hop, double seconds, int peer,
+                             bool incoming, enum ra_message message, enum ra_peer_state absence)
 {
     const char *verb = incoming ? "send" : "take", *name = ra_message_name(message);
     const char *doubt = "has it died? If it is only slow, wait longer";

@@ -19,9 +19,9 @@ const char *ra_message_error(const struct ra_link *link);
 
 /* What a link says when this rank has waited in vain, at this hop, for another to send a message or to
  * take one: that rank is silent, or waits itself and nobody computes, or has closed its link. */
-enum ra_absence { RA_IS_SILENT, RA_IS_WAITING, RA_IS_GONE };
-void ra_message_overdue(char error[RA_ERROR_SIZE], int rank, int hop, double seconds, int peer,
-                        bool incoming, enum ra_message message, enum ra_absence absence);
+enum ra_peer_state { RA_IS_SILENT, RA_IS_WAITING, RA_IS_GONE };
+void ra_message_timeout_text(char error[RA_ERROR_SIZE], int rank, int hop, double seconds, int peer,
+                             bool incoming, enum ra_message message, enum ra_peer_state absence);
 
 /* Keys travel as one message: k (B, rows, heads, D), behind it v, behind it the mask (B, rows) if
  * there is one. Their gradients do, too: dk, behind it dv, always float32. How many bytes a row adds

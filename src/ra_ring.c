@@ -80,7 +80,7 @@ bool ra_ring_sends_home(const struct ra_ring *ring, int rank, int step)
     return ra_ring_receives(ring, rank, step) && !travel_on(ring, rank, step);
 }
 
-int ra_ring_jump(const struct ra_ring *ring, int step)
+int ra_ring_stride(const struct ra_ring *ring, int step)
 {
     return ring->schedule.hop[step + 1] - ring->schedule.hop[step];
 }
@@ -103,19 +103,19 @@ static void receive(struct ra_ring *ring, enum ra_message message, int hop, int 
 }
 
 /* Do the messages of the next step come from another rank than those before? */
-static bool meets_another(const struct ra_ring *ring, int step)
+static bool neighbour_changes(const struct ra_ring *ring, int step)
 {
     return step + 1 < ring->schedule.count &&
-           (step == 0 || ra_ring_jump(ring, step) != ra_ring_jump(ring, step - 1));
+           (step == 0 || ra_ring_stride(ring, step) != ra_ring_stride(ring, step - 1));
 }
 
 /* If so, begins to tell each other which call this is. These messages are not counted. */
 static void exchange_calls(struct ra_ring *ring, int step)
 {
     const struct ra_link *link = ring->link;
-    if (!meets_another(ring, step))
+    if (!neighbour_changes(ring, step))
         return;
-    int hop = ring->schedule.hop[step], jump = ra_ring_jump(ring, step);
+    int hop = ring->schedule.hop[step], jump = ra_ring_stride(ring, step);
     receive(ring, RA_CALL, hop, -jump, &ring->heard, sizeof ring->heard);
     link->send(link->self, RA_CALL, hop, jump, &ring->call, sizeof ring->call);
 }
@@ -128,7 +128,7 @@ static bool same_call(struct ra_ring *ring, int step)
     static const char *const kinds[] = {"a forward", "a backward", "a scatter", "a gather"};
     const struct ra_call *own = &ring->call, *other = &ring->heard;
     const struct ra_link *link = ring->link;
-    if (!meets_another(ring, step))
+    if (!neighbour_changes(ring, step))
         return true;
     if (!link->wait(link->self, RA_CALL))
         return false;
@@ -140,7 +140,7 @@ static bool same_call(struct ra_ring *ring, int step)
         text, sizeof text,
         "ring rank %d: rank %d is in its call %" PRId64 ", %s%s, this rank in its call %" PRId64
         ", %s: all ranks make the same calls in the same order",
-        link->rank, ra_ring_rank_at(ring, link->rank, -ra_ring_jump(ring, step)), other->number,
+        link->rank, ra_ring_rank_at(ring, link->rank, -ra_ring_stride(ring, step)), other->number,
         kinds[other->kind & 3], same_ring ? "" : " of another plan", own->number, kinds[own->kind]);
     link->fail(link->self, text);
     return false;
@@ -154,7 +154,7 @@ static void pass_keys(struct ra_ring *ring, int step)
     if (next == ring->schedule.count)
         return;
     exchange_calls(ring, step);
-    int jump = ra_ring_jump(ring, step);
+    int jump = ra_ring_stride(ring, step);
     if (ra_ring_receives(ring, rank, next))
         receive(ring, RA_KEYS, ring->schedule.hop[step], -jump, ring->keys[ra_ring_slot(next)],
                 ra_ring_rows(ring, rank, next) * ring->key_bytes);
@@ -175,15 +175,15 @@ static void pass_gradients(struct ra_ring *ring, int step)
      * expected from then on, not at the end: the rank that sends them may wait for somebody to take
      * them before it goes on. */
     if (step == 1 && ra_ring_sends(ring, rank, 0))
-        receive(ring, RA_HOME, last, last, ring->gradients[0],
+        receive(ring, RA_GRADIENTS_RETURN, last, last, ring->gradients[0],
                 ring->rows[rank] * ring->gradient_bytes);
     if (next < ring->schedule.count && ra_ring_receives(ring, rank, next))
-        receive(ring, RA_GRADIENTS, hop, -ra_ring_jump(ring, step), ring->gradients[3],
+        receive(ring, RA_GRADIENTS, hop, -ra_ring_stride(ring, step), ring->gradients[3],
                 ra_ring_rows(ring, rank, next) * ring->gradient_bytes);
     if (ra_ring_sends(ring, rank, step))
-        send(ring, RA_GRADIENTS, step, ra_ring_jump(ring, step), share, bytes);
+        send(ring, RA_GRADIENTS, step, ra_ring_stride(ring, step), share, bytes);
     else if (ra_ring_sends_home(ring, rank, step))
-        send(ring, RA_HOME, step, -hop, share, bytes);
+        send(ring, RA_GRADIENTS_RETURN, step, -hop, share, bytes);
 }
 
 /* Tells the observer what happened at this hop. */
@@ -300,5 +300,6 @@ bool ra_ring_backward(struct ra_ring *ring)
         if (!wait_for(ring, RA_KEYS, step, true))
             return false;
     }
-    return wait_for(ring, RA_GRADIENTS, last, true) && wait_for(ring, RA_HOME, last, true);
+    return wait_for(ring, RA_GRADIENTS, last, true) &&
+           wait_for(ring, RA_GRADIENTS_RETURN, last, true);
 }

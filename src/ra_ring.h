@@ -98,7 +98,7 @@ bool ra_ring_sends(const struct ra_ring *ring, int rank, int step);
 bool ra_ring_sends_home(const struct ra_ring *ring, int rank, int step);
 
 /* How far messages go from this step, which is not the last, to the next. */
-int ra_ring_jump(const struct ra_ring *ring, int step);
+int ra_ring_stride(const struct ra_ring *ring, int step);
 
 /* ---- The loop. */
 

@@ -56,8 +56,8 @@ cudaError_t __wrap_cudaFreeHost(void *pointer);
 cudaError_t __real_cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags);
 cudaError_t __wrap_cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags);
 ra_kernel_launch __real_ra_k02_forward, __wrap_ra_k02_forward;
-int64_t __real_ra_cuda_rest_of_keys(const struct ra_plan *plan);
-int64_t __wrap_ra_cuda_rest_of_keys(const struct ra_plan *plan);
+int64_t __real_ra_cuda_deferred_keys(const struct ra_plan *plan);
+int64_t __wrap_ra_cuda_deferred_keys(const struct ra_plan *plan);
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local bool no_device_memory, no_host_memory, no_foreign_memory, no_launch;
@@ -143,10 +143,10 @@ cudaError_t __wrap_ra_k02_forward(const struct ra_kernel *kernel, cudaStream_t s
 static bool leaves_a_rest;
 static atomic_int rests; /* how often they were */
 
-int64_t __wrap_ra_cuda_rest_of_keys(const struct ra_plan *plan)
+int64_t __wrap_ra_cuda_deferred_keys(const struct ra_plan *plan)
 {
     if (!leaves_a_rest || !ra_ring_sends(&plan->ring, plan->link.rank, 0))
-        return __real_ra_cuda_rest_of_keys(plan);
+        return __real_ra_cuda_deferred_keys(plan);
     rests++;
     return (ra_plan_rows(plan, RA_KEY_SIDE) + 2) / 3;
 }
@@ -166,7 +166,7 @@ static bool device_send(void *self, enum ra_message message, int hop, int distan
                         const void *from, int64_t bytes)
 {
     struct device_link *link = self;
-    enum ra_message way = message == RA_HOME ? RA_GRADIENTS : message;
+    enum ra_message way = message == RA_GRADIENTS_RETURN ? RA_GRADIENTS : message;
     free(link->messages[way].sent);
     link->messages[way].sent = malloc((size_t)bytes + 1);
     CUDA(cudaMemcpy(link->messages[way].sent, from, (size_t)bytes, cudaMemcpyDefault));
@@ -771,7 +771,7 @@ static void check_rule(void *context, int rank)
     struct ra_plan *plan;
     if (!begin_plan(p, &plan, rank))
         return;
-    int64_t rows = ra_plan_rows(plan, RA_KEY_SIDE), rest = ra_cuda_rest_of_keys(plan);
+    int64_t rows = ra_plan_rows(plan, RA_KEY_SIDE), rest = ra_cuda_deferred_keys(plan);
     int64_t wave = ra_cuda_of(plan)->processors / p->config.key_heads;
     bool none = p->config.queries < 65536 || (p->config.layout == RA_CONTIGUOUS && rank == 1);
     if (none ? rest != 0 : rest % (128 * wave) != 0 || rest <= 0 || rest > rows / 8)
@@ -1368,7 +1368,7 @@ static void check_observer(void *context, int rank)
             wanted += 1 + keys + (call == 1 && gradients);
         }
         const struct ra_event *rest = event_of(RA_EVENT_WORK, true, 0, 1);
-        if (call == 1 && ra_cuda_rest_of_keys(plan) > 0) {
+        if (call == 1 && ra_cuda_deferred_keys(plan) > 0) {
             if (!rest || rest->start < last - 1e-6)
                 WRONG("rank %d: no rest, or too early", rank);
             wanted++;

@@ -63,7 +63,7 @@ using std::min;
 
 /* bfloat16, of which the sum of nothing is not an instruction of the GPU. */
 struct bfloat16 : ra_bfloat16 {
-    static uint32_t add_nothing(uint32_t sum, uint32_t x)
+    static uint32_t detect_nonfinite(uint32_t sum, uint32_t x)
     {
         for (int shift = 0; shift < 32; shift += 16)
             if ((x >> shift & 0x7f80) == 0x7f80)
@@ -132,7 +132,7 @@ static void check_thread(const struct hopper_forward &f, const struct hopper_tas
         }
 
         /* A row is noted that has seen something, or will in the next tile: words have bits of its keys, too. */
-        bool noted = carry.most[0][r] >= RA_LEAST;
+        bool noted = carry.most[0][r] >= RA_LOWEST_SCORE;
         if (noted ? !soon && i < f.x.queries : any)
             is_wrong("row %ld: sees %s keys from %ld on\n", (long)i, noted ? "" : "no", (long)b0);
     }
@@ -226,7 +226,7 @@ template <class Shape> static void check_cleaning(void)
             for (int c = 0; c < Shape::Dim; c++)
                 at(key, c) = value[key][c];
         }
-        memset(shared.spoiled, 0xa5, sizeof shared.spoiled);
+        memset(shared.nonfinite, 0xa5, sizeof shared.nonfinite);
         for (int part = 0; part < Shape::Keys / 16; part++) {
             votes = 0;
             for (int pass = 0; pass < 2; pass++)
@@ -237,7 +237,7 @@ template <class Shape> static void check_cleaning(void)
                 }
         }
         for (int key = 0; key < Shape::Keys; key++) {
-            if ((shared.spoiled[1][key / 16] >> key % 16 & 1) != is_odd[key])
+            if ((shared.nonfinite[1][key / 16] >> key % 16 & 1) != is_odd[key])
                 is_wrong("key %d has %s bit\n", key, is_odd[key] ? "no" : "a");
             for (int c = 0; c < Shape::Dim; c++)
                 if (at(key, c) != value[key][c] && !(is_odd[key] && at(key, c) == 0))
@@ -247,7 +247,7 @@ template <class Shape> static void check_cleaning(void)
                     is_wrong("key %d, number %d is still %04x\n", key, c, at(key, c));
         }
     }
-    verdict("spoiled values", Shape::Dim);
+    verdict("nonfinite values", Shape::Dim);
 }
 
 template <int Dim> static void check(void)

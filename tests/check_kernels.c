@@ -281,14 +281,14 @@ static int64_t place(const struct array *x, int64_t b, int64_t a, int64_t h)
 
 /* What stands instead of a number in a row that nobody may see: one row in five is all NaN, the others have a
  * single NaN or infinity, in a column that differs from row to row. */
-static double spoiled(double number, int64_t row, int64_t d, int64_t dim)
+static double nonfinite(double number, int64_t row, int64_t d, int64_t dim)
 {
     static const double instead[] = {NAN, NAN, INFINITY, -INFINITY, INFINITY};
     return row % 5 == 0 || d == row * 37 % dim ? instead[row % 5] : number;
 }
 
 /* Numbers (batch, rows, heads, dim) into the image. A row whose entry in `shown` (batch, rows), which
- * may be NULL, is 0 is spoiled. */
+ * may be NULL, is 0 is nonfinite. */
 static void put(struct array *x, const double *numbers, const double *shown)
 {
     for (int64_t i = 0; i < x->batch * x->rows * x->heads; i++) {
@@ -297,7 +297,7 @@ static void put(struct array *x, const double *numbers, const double *shown)
         for (int64_t d = 0; d < x->dim; d++) {
             double number = numbers[i * x->dim + d];
             number_put(x->at.type, x->image + place(x, b, a, h), d,
-                       hidden ? spoiled(number, i, d, x->dim) : number);
+                       hidden ? nonfinite(number, i, d, x->dim) : number);
         }
     }
     send(x);

@@ -4190,7 +4190,7 @@ static struct cut_short *cut_short;
 static bool send_and_note(void *link, enum ra_message message, int hop, int distance,
                           const void *from, int64_t bytes)
 {
-    if (hop > 0 && (message == RA_GRADIENTS || message == RA_HOME))
+    if (hop > 0 && (message == RA_GRADIENTS || message == RA_GRADIENTS_RETURN))
         cut_short->sent_on = true;
     return cut_short->links[0].send(link, message, hop, distance, from, bytes);
 }

@@ -541,9 +541,9 @@ START_TEST(rotary_turns)
                 x[e] = number_of_bits(poison);
         for (int t = 0; t < COUNTS; t++) {
             float *y = copy_of(x, all), *back;
-            ra_rotary_turn(threads[t], batch, rows, heads, D, cosines, sines, 1, y, stride);
+            ra_rotary_rotate(threads[t], batch, rows, heads, D, cosines, sines, 1, y, stride);
             back = copy_of(y, all);
-            ra_rotary_turn(threads[t], batch, rows, heads, D, cosines, sines, -1, back, stride);
+            ra_rotary_rotate(threads[t], batch, rows, heads, D, cosines, sines, -1, back, stride);
             first[0] = t == 0 ? y : first[0];
             first[1] = t == 0 ? back : first[1];
             expect(same_bits(first[0], y, all) && same_bits(first[1], back, all),

@@ -20,7 +20,7 @@ static void *new_state(size_t bytes);
 static void end_state(const void *state);
 #define malloc new_state
 #define free end_state
-#include "ra_mpi_life.c"
+#include "ra_mpi_alive.c"
 #include "ra_mpi_link.c"
 #include "ra_mpi_open.c"
 #undef malloc
@@ -410,14 +410,14 @@ static bool test_both_kinds(void)
 /* What comes home and what comes on, from the same peer, are not mixed up, whichever left first. */
 static bool test_home(void)
 {
-    const enum ra_message kinds[] = {RA_HOME, RA_GRADIENTS};
+    const enum ra_message kinds[] = {RA_GRADIENTS_RETURN, RA_GRADIENTS};
     const int64_t sizes[] = {8, LARGE};
     struct ra_link link;
     EXPECT(opens(&link, patience), "%s", error);
     for (int s = 0; s < 4; s++) {
         int64_t bytes = sizes[s / 2];
         EXPECT(await(&link, RA_GRADIENTS, s, -1, bytes), "%s", said(&link));
-        EXPECT(await(&link, RA_HOME, s, -1, bytes), "%s", said(&link));
+        EXPECT(await(&link, RA_GRADIENTS_RETURN, s, -1, bytes), "%s", said(&link));
         for (int k = 0; k < 2; k++) {
             /* They share the way out: the one before must have left. */
             enum ra_message kind = kinds[(s + k) % 2];
@@ -427,9 +427,9 @@ static bool test_home(void)
             while (out->request != MPI_REQUEST_NULL)
                 EXPECT(polls(&link), "%s", said(&link));
         }
-        EXPECT(waits(&link, RA_HOME), "%s", said(&link));
+        EXPECT(waits(&link, RA_GRADIENTS_RETURN), "%s", said(&link));
         EXPECT(waits(&link, RA_GRADIENTS), "%s", said(&link));
-        if (!heard(RA_HOME, s, -1, bytes) || !heard(RA_GRADIENTS, s, -1, bytes))
+        if (!heard(RA_GRADIENTS_RETURN, s, -1, bytes) || !heard(RA_GRADIENTS, s, -1, bytes))
             return false;
     }
     closes(&link);
@@ -725,7 +725,7 @@ static bool test_nobody_sends(void)
  * gradients, whose way out it shares, and is called by its own name. */
 static bool test_nobody_takes(void)
 {
-    const enum ra_message kinds[] = {RA_GRADIENTS, RA_HOME};
+    const enum ra_message kinds[] = {RA_GRADIENTS, RA_GRADIENTS_RETURN};
     const char *const what[] = {" to take gradients; ", " to take gradients coming home; "};
     for (int k = 0; k < 2; k++) {
         struct ra_link link;
@@ -788,7 +788,7 @@ static bool hears_of_it(struct ra_link *link, enum others others)
     double start = ra_seconds();
     EXPECT(await(link, RA_KEYS, 1, -1, MEDIUM), "%s", said(link));
     if (others == POST_LATER)
-        EXPECT(speak(link, RA_HOME, 1, 1, 3), "%s", said(link));
+        EXPECT(speak(link, RA_GRADIENTS_RETURN, 1, 1, 3), "%s", said(link));
     while (others == POLL && polls(link))
         EXPECT(ra_seconds() - start < grace, "polls in vain");
     EXPECT(!waits(link, RA_KEYS), "came back as if all were well");

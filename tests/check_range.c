@@ -141,7 +141,7 @@ START_TEST(turns)
             for (int set = 0; set < _i; set++) {
                 int size = H / _i + (set < H % _i);
                 for (int i = 0; i < size * tiles; i++, block++) {
-                    struct ra_turn turn = ra_turn_of(block, H, _i, tiles);
+                    struct ra_tile_order turn = ra_tile_order_of(block, H, _i, tiles);
                     ck_assert_int_eq(turn.head, head + i % size);
                     ck_assert_int_eq(turn.tile, i / size);
                 }

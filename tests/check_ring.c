@@ -116,7 +116,7 @@ static void judge_step(const struct shape *shape, const struct ra_ring *ring, in
     ck_assert_int_eq(ra_ring_sends(ring, rank, step), part.sends);
     ck_assert_int_eq(ra_ring_sends_home(ring, rank, step), part.sends_home);
     if (step + 1 < shape->schedule.count)
-        ck_assert_int_eq(walk(rank, ra_ring_jump(ring, step), shape->ranks),
+        ck_assert_int_eq(walk(rank, ra_ring_stride(ring, step), shape->ranks),
                          walk(part.origin, shape->schedule.hop[step + 1], shape->ranks));
 }
 

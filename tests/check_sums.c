@@ -171,7 +171,7 @@ static bool spoils_what_sees(const struct problem *p, const struct problem *clea
 
 /* NaN in k or v, or infinity in v, at a key that the band hides from some queries. (Infinity in k may be
  * a score of -inf, which rightly weighs nothing beside others.) */
-static void test_spoiled_keys(const struct kernel *kernel, int64_t dim, struct ra_band band)
+static void test_nonfinite_keys(const struct kernel *kernel, int64_t dim, struct ra_band band)
 {
     struct problem clean = make(kernel, 150, 140, dim, band);
     fill_randomly(&clean);
@@ -327,9 +327,9 @@ int main(int argc, char **argv)
     static const int64_t dims[] = {20, 64, 128, 256},
                          lengths[] = {100000, 1000000, 4000000, 20000000};
     for (int k = 0; k < KERNELS; k++) {
-        verdict_state.test = "spoiled keys";
+        verdict_state.test = "nonfinite keys";
         for (int i = 0; i < 12; i++)
-            test_spoiled_keys(&kernels[k], dims[i % 4], bands[i / 4]);
+            test_nonfinite_keys(&kernels[k], dims[i % 4], bands[i / 4]);
         verdict_state.test = "overflow";
         test_overflow(&kernels[k], -1);
         test_overflow(&kernels[k], 1);

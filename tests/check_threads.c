@@ -260,11 +260,11 @@ START_TEST(coming_home)
     unsigned char first[100], second[100], home[100], gradients[100];
     open_links(2);
     write_down(first, 100, 0, 1, RA_GRADIENTS, 0);
-    write_down(second, 100, 0, 1, RA_HOME, 0);
-    ck_assert(receives(1, RA_HOME, 1, 1, home, 100));
+    write_down(second, 100, 0, 1, RA_GRADIENTS_RETURN, 0);
+    ck_assert(receives(1, RA_GRADIENTS_RETURN, 1, 1, home, 100));
     ck_assert(sends(0, RA_GRADIENTS, 1, 1, first, 100));
     ck_assert(polls(1));
-    ck_assert(!links[1].arrival(links[1].self, RA_HOME, &(int){0}, &(double){0}, &(double){0}));
+    ck_assert(!links[1].arrival(links[1].self, RA_GRADIENTS_RETURN, &(int){0}, &(double){0}, &(double){0}));
     ck_assert(receives(1, RA_GRADIENTS, 1, -1, gradients, 100));
     ck_assert(waits(1, RA_GRADIENTS));
     ck_assert(is_right(gradients, 100, 0, 1, RA_GRADIENTS, 0));
@@ -272,14 +272,14 @@ START_TEST(coming_home)
 
     /* Gone home, they belong to the sender's wait for gradients, not to its wait for home. The
      * receiver takes them while it waits for another kind. */
-    ck_assert(sends(0, RA_HOME, 2, -1, second, 100));
-    ck_assert(waits(0, RA_HOME));
+    ck_assert(sends(0, RA_GRADIENTS_RETURN, 2, -1, second, 100));
+    ck_assert(waits(0, RA_GRADIENTS_RETURN));
     ck_assert(sends(0, RA_KEYS, 2, 1, first, 100));
     ck_assert(receives(1, RA_KEYS, 2, -1, gradients, 100));
     ck_assert(waits(1, RA_KEYS));
     ck_assert(waits(0, RA_GRADIENTS) && waits(0, RA_KEYS));
-    ck_assert(waits(1, RA_HOME));
-    ck_assert(is_right(home, 100, 0, 1, RA_HOME, 0));
+    ck_assert(waits(1, RA_GRADIENTS_RETURN));
+    ck_assert(is_right(home, 100, 0, 1, RA_GRADIENTS_RETURN, 0));
     close_links(2);
 }
 END_TEST
@@ -347,8 +347,8 @@ static const struct {
     {RA_KEYS, true, "waited 0.2 s for rank 2 to take keys;"},
     {RA_GRADIENTS, false, "waited 0.2 s for rank 2 to send gradients;"},
     {RA_GRADIENTS, true, "waited 0.2 s for rank 2 to take gradients;"},
-    {RA_HOME, false, "waited 0.2 s for rank 2 to send gradients coming home;"},
-    {RA_HOME, true, "waited 0.2 s for rank 2 to take gradients coming home;"},
+    {RA_GRADIENTS_RETURN, false, "waited 0.2 s for rank 2 to send gradients coming home;"},
+    {RA_GRADIENTS_RETURN, true, "waited 0.2 s for rank 2 to take gradients coming home;"},
     {RA_ROWS, false, "waited 0.2 s for rank 2 to send rows;"},
 };
 
@@ -361,7 +361,7 @@ START_TEST(too_late)
     bool out = late[_i].outgoing;
     ck_assert((out ? sends(1, late[_i].message, 5, 1, data, 8)
                    : receives(1, late[_i].message, 5, 1, data, 8)));
-    ck_assert(!waits(1, out && late[_i].message == RA_HOME ? RA_GRADIENTS : late[_i].message));
+    ck_assert(!waits(1, out && late[_i].message == RA_GRADIENTS_RETURN ? RA_GRADIENTS : late[_i].message));
     double seconds = ra_seconds() - began;
     ck_assert_msg(seconds > 0.19 && seconds < 5, "%g s", seconds);
     ck_assert_msg(strstr(error_of(1), "ring rank 1, hop 5: ") && strstr(error_of(1), late[_i].text),
@@ -521,7 +521,7 @@ static void fail_together(int rank)
     fails(rank, "something else");
     EXPECT(rank, !sends(rank, RA_GRADIENTS, 1, 0, data, 8));
     EXPECT(rank, !receives(rank, RA_GRADIENTS, 1, 0, data, 8));
-    EXPECT(rank, !polls(rank) && !waits(rank, RA_GRADIENTS) && !waits(rank, RA_HOME));
+    EXPECT(rank, !polls(rank) && !waits(rank, RA_GRADIENTS) && !waits(rank, RA_GRADIENTS_RETURN));
     EXPECT(rank, strcmp(data, "before") == 0);
     EXPECT(rank, strcmp(error_of(rank), reason) == 0);
 }
@@ -674,7 +674,7 @@ START_TEST(misuse)
         ck_assert(receives(0, RA_ROWS, 1, 1, data, 8) && !receives(0, RA_ROWS, 2, 1, other, 8));
         break;
     case 2:
-        ck_assert(sends(0, RA_GRADIENTS, 1, 1, data, 8) && !sends(0, RA_HOME, 2, 1, other, 8));
+        ck_assert(sends(0, RA_GRADIENTS, 1, 1, data, 8) && !sends(0, RA_GRADIENTS_RETURN, 2, 1, other, 8));
         break;
     case 3:
         ck_assert(!sends(0, RA_KEYS, 2, 1, data, 0));
@@ -810,7 +810,7 @@ START_TEST(checked_aborts)
     switch (_i) {
     case 0:
         sends(0, RA_GRADIENTS, 0, 1, data, 8);
-        sends(0, RA_HOME, 0, 1, other, 8);
+        sends(0, RA_GRADIENTS_RETURN, 0, 1, other, 8);
         break;
     case 1:
         receives(0, RA_KEYS, 0, 1, data, 8);
@@ -825,7 +825,7 @@ START_TEST(checked_aborts)
         receives(0, RA_KEYS, 0, 1, data, 0);
         break;
     case 4:
-        receives(0, RA_HOME, 0, 1, data, 8);
+        receives(0, RA_GRADIENTS_RETURN, 0, 1, data, 8);
         close_link(0);
         break;
     case 5:

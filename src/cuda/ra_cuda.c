@@ -14,9 +14,9 @@ int ra_cuda_enter(const struct ra_plan *plan)
     return before;
 }
 
-bool ra_cuda_goes_on(const struct ra_plan *plan)
+bool ra_cuda_ok(const struct ra_plan *plan)
 {
-    return ra_cuda_of(plan)->code == cudaSuccess && plan->lost == RA_OK;
+    return ra_cuda_of(plan)->code == cudaSuccess && plan->status == RA_OK;
 }
 
 bool ra_cuda_note(struct ra_plan *plan, cudaError_t code, const char *call)
@@ -27,7 +27,7 @@ bool ra_cuda_note(struct ra_plan *plan, cudaError_t code, const char *call)
         cuda->failed_hop = cuda->hop;
         snprintf(cuda->call, sizeof cuda->call, "%.*s", (int)strcspn(call, "("), call);
     }
-    return ra_cuda_goes_on(plan);
+    return ra_cuda_ok(plan);
 }
 
 enum ra_status ra_cuda_error(const struct ra_plan *plan, char *error)

@@ -102,13 +102,13 @@ struct ra_cuda {
 
     /* Host memory that the device reaches: what host and device tell each other, and messages that
      * pass through the host: keys as in the ring; gradients that come home, leave and arrive. */
-    struct ra_trouble *trouble, *device_trouble;
+    struct ra_device_error *device_error, *mapped_error;
     char *staging;
     void *host_keys[3];
     void *host_home, *host_out, *host_in;
 
     cudaStream_t keys_stream, gradients_stream;
-    cudaEvent_t packed, keys_left, keys_arrived, computed, room_told, summed, gradients_arrived,
+    cudaEvent_t packed, keys_left, keys_arrived, computed, credit_sent, summed, gradients_arrived,
         ended;
     cudaEvent_t left[2]; /* gradients that were in place 1, or 2, are on their way */
 
@@ -138,10 +138,10 @@ static inline struct ra_cuda *ra_cuda_of(const struct ra_plan *plan)
 
 /* Does a message of this kind come to a rank for this step? Sums of gradients begin at step 1, as the shares of step 0
  * stay at home, so they come from step 2 on. What comes home does so once, at whatever step it is sent. */
-static inline bool ra_cuda_comes(const struct ra_plan *plan, int rank, enum ra_message message,
-                                 int step)
+static inline bool ra_cuda_expects_message(const struct ra_plan *plan, int rank,
+                                           enum ra_message message, int step)
 {
-    if (message == RA_HOME)
+    if (message == RA_GRADIENTS_RETURN)
         return ra_ring_sends(&plan->ring, rank, 0);
     return (message == RA_KEYS || step > 1) && ra_ring_receives(&plan->ring, rank, step);
 }
@@ -160,12 +160,12 @@ int ra_cuda_enter(const struct ra_plan *plan);
 
 /* CUDA calls go through RA_DO: after the first that fails, or once the plan is lost, nothing more
  * is done. It is true as long as nothing has failed. */
-#define RA_DO(plan, call) ra_cuda_note(plan, ra_cuda_goes_on(plan) ? (call) : cudaSuccess, #call)
+#define RA_DO(plan, call) ra_cuda_note(plan, ra_cuda_ok(plan) ? (call) : cudaSuccess, #call)
 
-bool ra_cuda_goes_on(const struct ra_plan *plan);
+bool ra_cuda_ok(const struct ra_plan *plan);
 
 /* Notes the error of a call, whose name is the text up to its arguments. Returns
- * ra_cuda_goes_on. */
+ * ra_cuda_ok. */
 bool ra_cuda_note(struct ra_plan *plan, cudaError_t code, const char *call);
 
 /* The text of the error that was noted. Returns RA_DEVICE. */

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 #include "ra_arrays.h"
-#include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_cuda_calls.h"
 #include "ra_cuda_ring.h"
 #include "ra_cuda_wait.h"
@@ -19,11 +19,11 @@ static enum ra_status check_stream(const struct ra_plan *plan, cudaStream_t stre
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     if (cudaStreamIsCapturing(stream, &capture) == cudaSuccess &&
         capture != cudaStreamCaptureStatusNone)
-        return ra_refuse(error, "stream is being captured into a graph, which calls cannot be: "
-                                "give one that is not");
+        return ra_error_set(error, "stream is being captured into a graph, which calls cannot be: "
+                                   "give one that is not");
     if (cudaStreamGetDevice(stream, &device) == cudaSuccess && device != ra_cuda_of(plan)->device)
-        return ra_refuse(error, "stream is one of device %d: give one of device %d", device,
-                         ra_cuda_of(plan)->device);
+        return ra_error_set(error, "stream is one of device %d: give one of device %d", device,
+                            ra_cuda_of(plan)->device);
     return RA_OK;
 }
 
@@ -32,18 +32,18 @@ static enum ra_status begin(struct ra_cuda_call *call, struct ra_plan *plan,
                             const struct ra_arrays *given, bool backward, cudaStream_t stream)
 {
     *call = (struct ra_cuda_call){.plan = plan, .stream = stream, .backward = backward};
-    if (!plan->look_only)
-        (void)ra_cuda_listen(plan);
+    if (!plan->dry_run)
+        (void)ra_cuda_poll_errors(plan);
     enum ra_status status = ra_arrays_read(plan, &call->x, given, backward);
     if (status != RA_OK)
         return status;
     char text[RA_ERROR_SIZE];
     if (check_stream(plan, stream, text) != RA_OK)
-        return ra_plan_give_up(plan, RA_INVALID, text);
+        return ra_plan_abort(plan, RA_INVALID, text);
 
     /* Are all ranks in the same call? What their devices do is enqueued for that one. */
     if (!ra_ring_agree(&plan->ring, backward ? RA_CALL_BACKWARD : RA_CALL_FORWARD))
-        return ra_cuda_end_plan(plan, RA_LOST, ra_message_error(&plan->link));
+        return ra_cuda_fail(plan, RA_LOST, ra_message_error(&plan->link));
     struct ra_cuda *cuda = plan->own;
     call->number = cuda->calls = (cuda->calls + 1) % RA_SIGNALS;
     if (backward)
@@ -70,13 +70,13 @@ static enum ra_status end(struct ra_cuda_call *call)
     /* If the link passes messages, nothing is left to be waited for. */
     if (plan->ring.schedule.count > 1 && cuda->transport != RA_PEER_COPIES)
         ra_cuda_note(plan, cudaStreamSynchronize(call->stream), "cudaStreamSynchronize");
-    if (plan->lost == RA_OK && cuda->code != cudaSuccess)
-        ra_cuda_end_by_cuda(plan);
+    if (plan->status == RA_OK && cuda->code != cudaSuccess)
+        ra_cuda_fail_by_cuda(plan);
 
     /* Nor are the arrays of a call that has failed used any longer. */
-    if (plan->lost != RA_OK)
+    if (plan->status != RA_OK)
         cudaStreamSynchronize(call->stream);
-    return plan->lost;
+    return plan->status;
 }
 
 /* Either call, on the device of the plan. */
@@ -85,7 +85,7 @@ static enum ra_status enqueue(struct ra_plan *plan, const struct ra_arrays *give
 {
     struct ra_cuda_call call;
     int before = 0;
-    if (!plan->look_only) {
+    if (!plan->dry_run) {
         before = ra_cuda_enter(plan);
 
         /* Launches report the last error of this thread: what failed before is none of this call. */
@@ -96,7 +96,7 @@ static enum ra_status enqueue(struct ra_plan *plan, const struct ra_arrays *give
         (is_backward ? ra_cuda_enqueue_backward : ra_cuda_enqueue_forward)(&call);
         status = end(&call);
     }
-    if (!plan->look_only)
+    if (!plan->dry_run)
         cudaSetDevice(before);
     return status;
 }
@@ -123,8 +123,9 @@ static enum ra_status call(struct ra_plan *plan, const struct ra_arrays *arrays,
     if (plan->backend->forward == ra_cuda_forward_on)
         status = enqueue(plan, arrays, is_backward, stream);
     else
-        status = ra_refuse(plan->error, "this plan computes on %s: call ra_forward and ra_backward",
-                           plan->backend->place);
+        status =
+            ra_error_set(plan->error, "this plan computes on %s: call ra_forward and ra_backward",
+                         plan->backend->place);
     ra_plan_leave(plan);
     return status;
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "ra_agree.h"
-#include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_cuda_connect.h"
 #include "ra_cuda_link.h"
 #include "ra_cuda_peers.h"
@@ -40,7 +40,7 @@ static bool writes_to(const struct ra_plan *plan, int other)
     for (int step = 0; step < ring->schedule.count; step++) {
         bool sends = ra_ring_sends(ring, rank, step);
         bool home = !plan->config.forward_only && ra_ring_sends_home(ring, rank, step);
-        if ((sends && ra_ring_rank_at(ring, rank, ra_ring_jump(ring, step)) == other) ||
+        if ((sends && ra_ring_rank_at(ring, rank, ra_ring_stride(ring, step)) == other) ||
             (ra_ring_receives(ring, rank, step) && ra_cuda_sender_of(plan, rank, step) == other) ||
             (home && ra_ring_origin(ring, rank, step) == other))
             return true;
@@ -157,10 +157,10 @@ static enum ra_status choose(const struct ra_plan *plan, const struct address *a
     if (c->transport == RA_ANY_TRANSPORT)
         *transport = !reason[0] ? RA_PEER_COPIES : device_link ? RA_DEVICE_LINK : RA_HOST_LINK;
     if (c->transport == RA_PEER_COPIES && reason[0])
-        return ra_refuse(error, "config.transport = RA_PEER_COPIES: %s", reason);
+        return ra_error_set(error, "config.transport = RA_PEER_COPIES: %s", reason);
     if (c->transport == RA_DEVICE_LINK && !device_link)
-        return ra_refuse(error,
-                         "config.transport = RA_DEVICE_LINK: the link takes no device pointers");
+        return ra_error_set(error,
+                            "config.transport = RA_DEVICE_LINK: the link takes no device pointers");
     why[0] = '\0';
     if (c->transport != RA_ANY_TRANSPORT)
         snprintf(why, 200, "config.transport says so");
@@ -229,7 +229,7 @@ enum ra_status ra_cuda_connect(struct ra_plan *plan, char *error)
     if (addresses && reached) {
         status = shake_hands(plan, addresses, reached, error);
     } else {
-        ra_refuse(error, "rank %d: no memory to connect %d ranks", link->rank, link->size);
+        ra_error_set(error, "rank %d: no memory to connect %d ranks", link->rank, link->size);
         link->fail(link->self, error);
     }
 
@@ -249,5 +249,5 @@ bool ra_cuda_disconnect(struct ra_plan *plan)
 
     /* Once all have come here, nobody writes to another's memory any more. */
     close_peers(plan);
-    return plan->lost == RA_OK && ra_agree_allgather(&plan->link, cuda->arrived_at_end, 1);
+    return plan->status == RA_OK && ra_agree_allgather(&plan->link, cuda->arrived_at_end, 1);
 }

@@ -247,7 +247,7 @@ static void open_gradients(const struct ra_cuda_call *call, int step, struct key
     open_share(plan, rows, ra_cuda_of(plan)->share_lost, &keys->dk_lost, &keys->dv_lost);
 }
 
-void ra_cuda_find_writes(struct ra_cuda_call *call, int step)
+void ra_cuda_find_overwrites(struct ra_cuda_call *call, int step)
 {
     struct ra_plan *plan = call->plan;
     struct key_arrays keys = {.dk = call->x.dk, .dv = call->x.dv};
@@ -268,13 +268,13 @@ void ra_cuda_find_writes(struct ra_cuda_call *call, int step)
     call->in_callers_keys = single && call->writes_keys;
 }
 
-struct ra_cuda_part ra_cuda_whole(const struct ra_plan *plan, int step)
+struct ra_cuda_part ra_cuda_full_step(const struct ra_plan *plan, int step)
 {
     struct ra_range all = {0, ra_ring_rows(&plan->ring, plan->link.rank, step)};
     return (struct ra_cuda_part){all, true, true};
 }
 
-int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan)
+int64_t ra_cuda_deferred_keys(const struct ra_plan *plan)
 {
     /* A key's gradients, 8 bytes for each of its numbers, travel in the time in which a Hopper works on it
      * for some 1,200 queries, of all heads that read it; 2,048 are safe. A tile has 128 keys; they come in
@@ -288,11 +288,12 @@ int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan)
     int64_t wave = ra_max(1, ra_cuda_of(plan)->processors / heads);
     int64_t needed = (tiles * QUERIES + queries - 1) / queries;
     int64_t rest = (needed + wave - 1) / wave * wave;
-    bool home = ra_cuda_comes(plan, plan->link.rank, RA_HOME, 0) && !ra_cuda_of(plan)->share_lost;
+    bool home = ra_cuda_expects_message(plan, plan->link.rank, RA_GRADIENTS_RETURN, 0) &&
+                !ra_cuda_of(plan)->share_lost;
     return home && 3 * rest <= 2 * tiles ? rest * TILE : 0;
 }
 
-bool ra_cuda_separates(struct ra_cuda_call *call, int step)
+bool ra_cuda_has_separate_dq(struct ra_cuda_call *call, int step)
 {
     struct ra_plan *plan = call->plan;
     struct ra_cuda_block block = block_of_all(plan, plan->link.rank, step);
@@ -360,7 +361,7 @@ static void finish_unseen(struct ra_cuda_call *call, const struct key_arrays *ke
     for (int64_t s = 0; s < spans_of(plan, RA_QUERY_SIDE).end; s++) {
         unseen.queries = ra_cuda_next_rows(plan, RA_QUERY_SIDE, plan->link.rank, s, unseen.queries);
         if (ra_cuda_of(plan)->steps[s] == 0 && rows_of(&unseen, unseen.queries) > 0)
-            launch(call, &unseen, true, true, ra_cuda_whole(plan, 0), keys);
+            launch(call, &unseen, true, true, ra_cuda_full_step(plan, 0), keys);
     }
 }
 

@@ -15,20 +15,20 @@ struct ra_cuda_part {
 };
 
 /* All of it. */
-struct ra_cuda_part ra_cuda_whole(const struct ra_plan *plan, int step);
+struct ra_cuda_part ra_cuda_full_step(const struct ra_plan *plan, int step);
 
 /* Do the kernels of this step have the gradients of keys before they compute those of queries? */
-bool ra_cuda_separates(struct ra_cuda_call *call, int step);
+bool ra_cuda_has_separate_dq(struct ra_cuda_call *call, int step);
 
 /* How many of this rank's own keys, the first, the backward leaves for the end: so many that the gradients of all of
  * them come home while it works on these. 0: it has no reason to. */
-int64_t ra_cuda_rest_of_keys(const struct ra_plan *plan);
+int64_t ra_cuda_deferred_keys(const struct ra_plan *plan);
 
 /* Folds a part of the keys of this step into the queries, but for spans of which nobody sees anything. */
 void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_cuda_part part);
 
 /* Finds out which gradients the launches of this step can write: those that need no sum in memory. */
-void ra_cuda_find_writes(struct ra_cuda_call *call, int step);
+void ra_cuda_find_overwrites(struct ra_cuda_call *call, int step);
 
 /* Counts the steps of a rank by span of queries (steps may be NULL); says whether one span has several
  * launches, between which there is a carry, and how many semaphores the backward needs. */

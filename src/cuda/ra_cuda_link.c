@@ -7,7 +7,7 @@
 #include "ra_cuda_link.h"
 #include "ra_cuda_wait.h"
 #include <inttypes.h>
-#include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_message.h"
 
 /* Blocks of host memory begin where any access is aligned. */
@@ -49,7 +49,7 @@ enum ra_status ra_cuda_take_staging(struct ra_plan *plan, char *error)
         cudaSuccess) {
         cudaGetLastError();
         cuda->staging = NULL;
-        ra_refuse(error, "no memory: messages need %" PRId64 " bytes of the host's", bytes);
+        ra_error_set(error, "no memory: messages need %" PRId64 " bytes of the host's", bytes);
         return RA_OUT_OF_MEMORY;
     }
     lay_out_staging(plan, plan->link.rank, cuda, cuda->staging);
@@ -71,11 +71,11 @@ static struct passed incoming(const struct ra_plan *plan, enum ra_message messag
     const struct ra_ring *ring = &plan->ring;
     const struct ra_cuda *cuda = plan->own;
     int rank = plan->link.rank, last = ring->schedule.last[rank], slot = ra_ring_slot(step);
-    if (message == RA_HOME)
+    if (message == RA_GRADIENTS_RETURN)
         return (struct passed){last, last, ring->rows[rank] * ring->gradient_bytes, cuda->home,
                                cuda->host_home};
     struct passed passed = {.hop = ring->schedule.hop[step - 1],
-                            .distance = -ra_ring_jump(ring, step - 1)};
+                            .distance = -ra_ring_stride(ring, step - 1)};
     int64_t rows = ra_ring_rows(ring, rank, step);
     bool keys = message == RA_KEYS;
     passed.bytes = rows * (keys ? ring->key_bytes : ring->gradient_bytes);
@@ -89,12 +89,12 @@ static struct passed outgoing(const struct ra_plan *plan, enum ra_message messag
 {
     const struct ra_ring *ring = &plan->ring;
     const struct ra_cuda *cuda = plan->own;
-    bool keys = message == RA_KEYS, home = message == RA_HOME;
+    bool keys = message == RA_KEYS, home = message == RA_GRADIENTS_RETURN;
     int sent_at = home ? step : step - 1, slot = ra_ring_slot(sent_at);
     int64_t rows = ra_ring_rows(ring, plan->link.rank, sent_at);
     int hop = ring->schedule.hop[sent_at];
     return (struct passed){.hop = hop,
-                           .distance = home ? -hop : ra_ring_jump(ring, sent_at),
+                           .distance = home ? -hop : ra_ring_stride(ring, sent_at),
                            .bytes = rows * (keys ? ring->key_bytes : ring->gradient_bytes),
                            .device = keys ? ring->keys[slot] : (void *)ring->gradients[slot],
                            .host = keys ? cuda->host_keys[slot] : cuda->host_out};
@@ -148,15 +148,15 @@ static void push_from_host(struct ra_cuda_call *call, enum ra_message message, i
 static void wait_for_link(struct ra_plan *plan, enum ra_message message)
 {
     const struct ra_link *link = &plan->link;
-    if (ra_cuda_goes_on(plan) && !link->wait(link->self, message))
-        ra_cuda_end_plan(plan, RA_LOST, ra_message_error(link));
+    if (ra_cuda_ok(plan) && !link->wait(link->self, message))
+        ra_cuda_fail(plan, RA_LOST, ra_message_error(link));
 }
 
 static void await_on_device(struct ra_cuda_call *call, enum ra_message message, int step)
 {
     /* Gradients that left share the way out with those that went home. */
     (void)step;
-    if (message == RA_HOME)
+    if (message == RA_GRADIENTS_RETURN)
         wait_for_link(call->plan, RA_GRADIENTS);
     wait_for_link(call->plan, message);
 }
@@ -165,7 +165,7 @@ static void await_on_host(struct ra_cuda_call *call, enum ra_message message, in
 {
     struct ra_plan *plan = call->plan;
     await_on_device(call, message, step);
-    if (!ra_cuda_comes(plan, plan->link.rank, message, step))
+    if (!ra_cuda_expects_message(plan, plan->link.rank, message, step))
         return;
     struct passed in = incoming(plan, message, step);
     RA_DO(plan, cudaMemcpyAsync(in.device, in.host, (size_t)in.bytes, cudaMemcpyHostToDevice,

@@ -24,13 +24,13 @@ struct ra_cuda_timer *ra_cuda_timer(const struct ra_plan *plan, bool backward, i
                          (int)kind];
 }
 
-void ra_cuda_begins(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream)
+void ra_cuda_timer_start(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream)
 {
     if (timer)
         RA_DO(plan, cudaEventRecord(timer->began, stream));
 }
 
-void ra_cuda_ends(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream)
+void ra_cuda_timer_stop(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream)
 {
     if (timer)
         timer->recorded = RA_DO(plan, cudaEventRecord(timer->ended, stream));

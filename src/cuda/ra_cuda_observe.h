@@ -12,8 +12,8 @@ int64_t ra_cuda_timer_count(const struct ra_plan *plan);
  * nothing. */
 struct ra_cuda_timer *ra_cuda_timer(const struct ra_plan *plan, bool backward, int step,
                                     enum ra_event_kind kind);
-void ra_cuda_begins(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream);
-void ra_cuda_ends(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream);
+void ra_cuda_timer_start(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream);
+void ra_cuda_timer_stop(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream);
 
 /* Tells the observer what has happened since the last time. */
 void ra_cuda_tell_observer(struct ra_plan *plan);

@@ -10,7 +10,7 @@
 
 int ra_cuda_sender_of(const struct ra_plan *plan, int rank, int step)
 {
-    return ra_ring_rank_at(&plan->ring, rank, -ra_ring_jump(&plan->ring, step - 1));
+    return ra_ring_rank_at(&plan->ring, rank, -ra_ring_stride(&plan->ring, step - 1));
 }
 
 /* The message that comes into the same place after that of this step; once round, in the next call.
@@ -26,7 +26,7 @@ static int next_in_place(const struct ra_plan *plan, int rank, enum ra_message m
             step = message == RA_KEYS && step % 2 == 0 ? 2 : 1;
             *next_call = true;
         }
-    } while (!ra_cuda_comes(plan, rank, message, step));
+    } while (!ra_cuda_expects_message(plan, rank, message, step));
     return step;
 }
 
@@ -37,9 +37,10 @@ int64_t ra_cuda_flag_count(const struct ra_plan *plan)
     return 3 * 2 * (int64_t)plan->ring.schedule.count;
 }
 
-static int64_t flag_of(const struct ra_plan *plan, enum ra_message message, bool is_room, int step)
+static int64_t flag_of(const struct ra_plan *plan, enum ra_message message, bool is_credit,
+                       int step)
 {
-    return (message * 2 + is_room) * (int64_t)plan->ring.schedule.count + step;
+    return (message * 2 + is_credit) * (int64_t)plan->ring.schedule.count + step;
 }
 
 void ra_cuda_begin_signals(struct ra_plan *plan, int *flags)
@@ -53,12 +54,12 @@ void ra_cuda_begin_signals(struct ra_plan *plan, int *flags)
         for (int message = RA_KEYS; message <= RA_GRADIENTS; message++) {
             /* It is the first there if, round the ring of messages in that place, no earlier one
              * comes before the call ends. */
-            int to = ra_ring_rank_at(&plan->ring, rank, ra_ring_jump(&plan->ring, step)),
+            int to = ra_ring_rank_at(&plan->ring, rank, ra_ring_stride(&plan->ring, step)),
                 before = step + 1;
-            bool first = ra_cuda_comes(plan, to, message, before);
+            bool first = ra_cuda_expects_message(plan, to, message, before);
             for (before -= message == RA_KEYS ? 2 : 1; before > 0;
                  before -= message == RA_KEYS ? 2 : 1)
-                first = first && !ra_cuda_comes(plan, to, message, before);
+                first = first && !ra_cuda_expects_message(plan, to, message, before);
             flags[flag_of(plan, message, true, step + 1)] = first;
         }
     RA_DO(plan, cudaMemcpy(cuda->table, table, sizeof table, cudaMemcpyHostToDevice));
@@ -67,28 +68,29 @@ void ra_cuda_begin_signals(struct ra_plan *plan, int *flags)
 }
 
 /* Sends another rank a signal: the number of the call, behind what was sent on this stream before. */
-static void send_signal(struct ra_plan *plan, int to, enum ra_message message, bool is_room,
+static void send_signal(struct ra_plan *plan, int to, enum ra_message message, bool is_credit,
                         int step, int number, cudaStream_t stream)
 {
     struct ra_peer *peer = &ra_cuda_of(plan)->peers[to];
-    int *flag = (int *)(void *)(peer->memory + peer->flags) + flag_of(plan, message, is_room, step);
+    int *flag =
+        (int *)(void *)(peer->memory + peer->flags) + flag_of(plan, message, is_credit, step);
     RA_DO(plan, cudaMemcpyAsync(flag, ra_cuda_of(plan)->table + number % RA_SIGNALS, sizeof *flag,
                                 cudaMemcpyDefault, stream));
 }
 
-/* Holds the stream until a signal of rank `from` has come: its message of this step or, with is_room,
+/* Holds the stream until a signal of rank `from` has come: its message of this step or, with is_credit,
  * that it has room for one. */
-static void wait_for_signal(struct ra_plan *plan, int from, enum ra_message message, bool is_room,
+static void wait_for_signal(struct ra_plan *plan, int from, enum ra_message message, bool is_credit,
                             int step, int number, cudaStream_t stream)
 {
     struct ra_cuda *cuda = plan->own;
     double nanoseconds = 1e9 * plan->config.timeout;
-    struct ra_signal signal = {.word = cuda->flags + flag_of(plan, message, is_room, step),
+    struct ra_signal signal = {.word = cuda->flags + flag_of(plan, message, is_credit, step),
                                .number = number % RA_SIGNALS,
                                .table = cuda->table,
-                               .trouble = cuda->device_trouble,
+                               .error = cuda->mapped_error,
                                .message = message,
-                               .is_room = is_room,
+                               .is_credit = is_credit,
                                .hop = plan->ring.schedule.hop[step],
                                .peer = from};
 
@@ -145,10 +147,10 @@ static void push(struct ra_cuda_call *call, enum ra_message message, int step,
     const struct ra_ring *ring = &plan->ring;
     const struct ra_cuda *cuda = plan->own;
     cudaStream_t stream = ra_cuda_stream(plan, message);
-    bool home = message == RA_HOME;
+    bool home = message == RA_GRADIENTS_RETURN;
     int rank = plan->link.rank, sent_at = home ? step : step - 1, slot = ra_ring_slot(sent_at);
     int to = home ? ra_ring_origin(ring, rank, step)
-                  : ra_ring_rank_at(ring, rank, ra_ring_jump(ring, sent_at));
+                  : ra_ring_rank_at(ring, rank, ra_ring_stride(ring, sent_at));
     int number = number_of(call, message);
     int64_t rows = ra_ring_rows(ring, rank, sent_at);
 
@@ -160,14 +162,14 @@ static void push(struct ra_cuda_call *call, enum ra_message message, int step,
                                                      : peer->sum);
     if (!home)
         wait_for_signal(plan, to, message, true, step, number, stream);
-    ra_cuda_begins(plan, timer, stream);
+    ra_cuda_timer_start(plan, timer, stream);
     if (message != RA_KEYS)
         copy(plan, place, 0, ring->gradients[slot], rows * ring->gradient_bytes, stream);
     else if (sent_at == 0 && call->keys_in_place)
         copy_own_keys(call, place);
     else
         copy(plan, place, 0, ring->keys[slot], rows * ring->key_bytes, stream);
-    ra_cuda_ends(plan, timer, stream);
+    ra_cuda_timer_stop(plan, timer, stream);
     send_signal(plan, to, message, false, step, number, stream);
 }
 
@@ -175,9 +177,9 @@ static void await(struct ra_cuda_call *call, enum ra_message message, int step)
 {
     struct ra_plan *plan = call->plan;
     int rank = plan->link.rank;
-    if (!ra_cuda_comes(plan, rank, message, step))
+    if (!ra_cuda_expects_message(plan, rank, message, step))
         return;
-    int from = message == RA_HOME
+    int from = message == RA_GRADIENTS_RETURN
                    ? ra_ring_rank_at(&plan->ring, rank, plan->ring.schedule.last[rank])
                    : ra_cuda_sender_of(plan, rank, step);
     wait_for_signal(plan, from, message, false, step, number_of(call, message),

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_cuda.h"
 #include "ra_cuda_calls.h"
 #include "ra_cuda_connect.h"
@@ -150,7 +150,7 @@ static int64_t lay_out_host(const struct ra_plan *plan, struct ra_cuda *cuda)
 static int64_t bytes_of(const struct ra_plan *plan, int rank)
 {
     int64_t bytes = device_bytes_of(plan, rank) + lay_out_host(plan, NULL);
-    bytes += plan->ring.schedule.count > 1 ? (int64_t)sizeof(struct ra_trouble) : 0;
+    bytes += plan->ring.schedule.count > 1 ? (int64_t)sizeof(struct ra_device_error) : 0;
     if (ra_cuda_of(plan)->transport == RA_HOST_LINK)
         bytes += ra_cuda_staging_bytes(plan, rank);
     return bytes;
@@ -176,7 +176,7 @@ static int describe(const struct ra_plan *plan, int rank, char *text, size_t siz
 {
     const struct ra_cuda *cuda = plan->own;
     int64_t bytes = device_bytes_of(plan, rank);
-    if (plan->look_only)
+    if (plan->dry_run)
         return snprintf(text, size,
                         "device: none, this is a plan to look at; %" PRId64 " bytes on it\n",
                         bytes);
@@ -192,7 +192,7 @@ static int describe(const struct ra_plan *plan, int rank, char *text, size_t siz
 
 static bool leave(struct ra_plan *plan)
 {
-    if (plan->look_only)
+    if (plan->dry_run)
         return true;
     int before = ra_cuda_enter(plan);
     ra_cuda_finish_all(plan);
@@ -206,7 +206,7 @@ static void release(struct ra_plan *plan, bool unused)
     /* Nothing is under way here any more; of what was not created there is nothing to destroy. */
     struct ra_cuda *cuda = plan->own;
     int before = 0;
-    bool has_device = !plan->look_only && cudaGetDevice(&before) == cudaSuccess;
+    bool has_device = !plan->dry_run && cudaGetDevice(&before) == cudaSuccess;
     if (has_device)
         cudaSetDevice(cuda->device);
     cudaStream_t streams[] = {cuda->keys_stream, cuda->gradients_stream};
@@ -215,7 +215,7 @@ static void release(struct ra_plan *plan, bool unused)
             cudaStreamDestroy(streams[i]);
     cudaEvent_t events[] = {
         cuda->packed, cuda->keys_left, cuda->keys_arrived, cuda->computed, cuda->gradients_arrived,
-        cuda->summed, cuda->ended,     cuda->left[0],      cuda->left[1],  cuda->room_told,
+        cuda->summed, cuda->ended,     cuda->left[0],      cuda->left[1],  cuda->credit_sent,
         cuda->now};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i])
@@ -227,8 +227,8 @@ static void release(struct ra_plan *plan, bool unused)
         if (timer->ended)
             cudaEventDestroy(timer->ended);
     }
-    if (cuda->trouble)
-        cudaFreeHost(cuda->trouble);
+    if (cuda->device_error)
+        cudaFreeHost(cuda->device_error);
     if (cuda->staging && unused)
         cudaFreeHost(cuda->staging);
     if (cuda->memory && unused)
@@ -248,9 +248,9 @@ static enum ra_status check_address(const struct ra_plan *plan, const char *name
         cudaPointerGetAttributes(&attributes, address) != cudaSuccess ||
         attributes.type != cudaMemoryTypeUnregistered)
         return RA_OK;
-    return ra_refuse(error,
-                     "%s is memory of the host: give memory of device %d, as cudaMalloc does", name,
-                     ra_cuda_of(plan)->device);
+    return ra_error_set(error,
+                        "%s is memory of the host: give memory of device %d, as cudaMalloc does",
+                        name, ra_cuda_of(plan)->device);
 }
 
 /* ---- The beginning of a plan. */
@@ -276,10 +276,10 @@ static void begin_device(struct ra_plan *plan)
     RA_DO(plan, cudaStreamCreateWithPriority(&cuda->keys_stream, cudaStreamNonBlocking, greatest));
     RA_DO(plan,
           cudaStreamCreateWithPriority(&cuda->gradients_stream, cudaStreamNonBlocking, greatest));
-    cudaEvent_t *events[] = {&cuda->packed,   &cuda->keys_left,         &cuda->keys_arrived,
-                             &cuda->computed, &cuda->gradients_arrived, &cuda->summed,
-                             &cuda->ended,    &cuda->left[0],           &cuda->left[1],
-                             &cuda->room_told};
+    cudaEvent_t *events[] = {&cuda->packed,     &cuda->keys_left,         &cuda->keys_arrived,
+                             &cuda->computed,   &cuda->gradients_arrived, &cuda->summed,
+                             &cuda->ended,      &cuda->left[0],           &cuda->left[1],
+                             &cuda->credit_sent};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         RA_DO(plan, cudaEventCreateWithFlags(events[i], cudaEventDisableTiming));
 
@@ -291,11 +291,11 @@ static void begin_device(struct ra_plan *plan)
     if (cuda->timers)
         RA_DO(plan, cudaEventCreate(&cuda->now));
     if (plan->ring.schedule.count > 1) {
-        RA_DO(plan, cudaHostAlloc((void **)&cuda->trouble, sizeof *cuda->trouble,
+        RA_DO(plan, cudaHostAlloc((void **)&cuda->device_error, sizeof *cuda->device_error,
                                   cudaHostAllocMapped | cudaHostAllocPortable));
-        if (ra_cuda_goes_on(plan))
-            memset(cuda->trouble, 0, sizeof *cuda->trouble);
-        RA_DO(plan, cudaHostGetDevicePointer((void **)&cuda->device_trouble, cuda->trouble, 0));
+        if (ra_cuda_ok(plan))
+            memset(cuda->device_error, 0, sizeof *cuda->device_error);
+        RA_DO(plan, cudaHostGetDevicePointer((void **)&cuda->mapped_error, cuda->device_error, 0));
     }
 }
 
@@ -304,20 +304,20 @@ static enum ra_status take_device(struct ra_plan *plan, char *error)
 {
     struct ra_cuda *cuda = plan->own;
     begin_device(plan);
-    if (!ra_cuda_goes_on(plan)) {
+    if (!ra_cuda_ok(plan)) {
         cudaGetLastError();
         return ra_cuda_error(plan, error);
     }
     if (cuda->capability < LEAST_CAPABILITY) {
-        ra_refuse(error, "device %d, %s, has compute capability %d.%d: %d.%d or newer is needed",
-                  cuda->device, cuda->device_name, cuda->capability / 10, cuda->capability % 10,
-                  LEAST_CAPABILITY / 10, LEAST_CAPABILITY % 10);
+        ra_error_set(error, "device %d, %s, has compute capability %d.%d: %d.%d or newer is needed",
+                     cuda->device, cuda->device_name, cuda->capability / 10, cuda->capability % 10,
+                     LEAST_CAPABILITY / 10, LEAST_CAPABILITY % 10);
         return RA_DEVICE;
     }
     if (!RA_DO(plan, cudaMalloc((void **)&cuda->memory, (size_t)cuda->device_bytes))) {
         cudaGetLastError();
-        ra_refuse(error, "no memory: the plan needs %" PRId64 " bytes on device %d: %s",
-                  cuda->device_bytes, cuda->device, cudaGetErrorString(cuda->code));
+        ra_error_set(error, "no memory: the plan needs %" PRId64 " bytes on device %d: %s",
+                     cuda->device_bytes, cuda->device, cudaGetErrorString(cuda->code));
         return RA_OUT_OF_MEMORY;
     }
     bool lent = plan->config.caller_workspace;
@@ -329,40 +329,41 @@ static enum ra_status take_device(struct ra_plan *plan, char *error)
     if (plan->ring.schedule.count > 1) {
         flags = malloc((size_t)ra_cuda_flag_count(plan) * sizeof *flags);
         if (!flags) {
-            ra_refuse(error, "no memory for %" PRId64 " signals", ra_cuda_flag_count(plan));
+            ra_error_set(error, "no memory for %" PRId64 " signals", ra_cuda_flag_count(plan));
             return RA_OUT_OF_MEMORY;
         }
         ra_cuda_begin_signals(plan, flags);
         free(flags);
     }
     RA_DO(plan, cudaDeviceSynchronize());
-    return ra_cuda_goes_on(plan) ? RA_OK : ra_cuda_error(plan, error);
+    return ra_cuda_ok(plan) ? RA_OK : ra_cuda_error(plan, error);
 }
 
 static enum ra_status create(struct ra_plan *plan, char *error)
 {
     const struct ra_config *c = &plan->config;
     if (c->dim > MOST_DIM)
-        return ra_refuse(error, "config.dim = %" PRId64 ": a plan for a GPU has at most %d", c->dim,
-                         MOST_DIM);
+        return ra_error_set(error, "config.dim = %" PRId64 ": a plan for a GPU has at most %d",
+                            c->dim, MOST_DIM);
     int64_t host_bytes = lay_out_host(plan, NULL);
     struct ra_cuda *cuda = plan->own = calloc(1, (size_t)host_bytes);
     if (!cuda) {
-        ra_refuse(error, "no memory: the plan needs %" PRId64 " bytes of the host's", host_bytes);
+        ra_error_set(error, "no memory: the plan needs %" PRId64 " bytes of the host's",
+                     host_bytes);
         return RA_OUT_OF_MEMORY;
     }
     lay_out_host(plan, cuda);
 
     /* A plan to look at asks no other rank: that the host passes messages is known only if the config
      * says so. */
-    if (plan->look_only)
+    if (plan->dry_run)
         cuda->transport = c->transport;
     cuda->hop = -1;
     bool carries;
     int64_t semaphores;
     ra_cuda_count_steps(plan, plan->link.rank, cuda->steps, &carries, &semaphores);
     cuda->device_bytes = device_bytes_of(plan, plan->link.rank);
-    enum ra_status status = plan->look_only ? RA_OK : take_device(plan, error);
+    enum ra_status status = plan->dry_run ? RA_OK : take_device(plan, error);
     if (status != RA_OK)
         release(plan, true);
     return status;

@@ -131,8 +131,9 @@ void ra_cuda_begin_delta(struct ra_cuda_call *call)
     }
 }
 
-void ra_cuda_give_rows(struct ra_cuda_call *call, enum ra_side side, struct ra_tensor to,
-                       struct ra_tensor from, struct ra_tensor plus, int64_t heads, int64_t dim)
+void ra_cuda_copy_rows_back(struct ra_cuda_call *call, enum ra_side side, struct ra_tensor to,
+                            struct ra_tensor from, struct ra_tensor plus, int64_t heads,
+                            int64_t dim)
 {
     struct ra_plan *plan = call->plan;
     int64_t f = ra_cuda_stripes(plan);
@@ -154,6 +155,6 @@ void ra_cuda_end_order(struct ra_cuda_call *call)
     const struct ra_tensor none = RA_NO_TENSOR;
     if (ra_cuda_stripes(call->plan) == 1)
         return;
-    ra_cuda_give_rows(call, RA_QUERY_SIDE, call->caller.o, call->x.o, none, c->heads, c->dim);
-    ra_cuda_give_rows(call, RA_QUERY_SIDE, call->caller.lse, call->x.lse, none, c->heads, 1);
+    ra_cuda_copy_rows_back(call, RA_QUERY_SIDE, call->caller.o, call->x.o, none, c->heads, c->dim);
+    ra_cuda_copy_rows_back(call, RA_QUERY_SIDE, call->caller.lse, call->x.lse, none, c->heads, 1);
 }

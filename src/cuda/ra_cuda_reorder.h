@@ -13,8 +13,9 @@ void ra_cuda_begin_delta(struct ra_cuda_call *call);
 
 /* The way back: rows of float32 to one of the caller's arrays, plus others if these have data; and o and lse, at
  * the end of a forward. */
-void ra_cuda_give_rows(struct ra_cuda_call *call, enum ra_side side, struct ra_tensor to,
-                       struct ra_tensor from, struct ra_tensor plus, int64_t heads, int64_t dim);
+void ra_cuda_copy_rows_back(struct ra_cuda_call *call, enum ra_side side, struct ra_tensor to,
+                            struct ra_tensor from, struct ra_tensor plus, int64_t heads,
+                            int64_t dim);
 void ra_cuda_end_order(struct ra_cuda_call *call);
 
 #endif

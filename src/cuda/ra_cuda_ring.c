@@ -93,7 +93,7 @@ static void leave_keys(struct ra_cuda_call *call, int step)
     RA_DO(plan, cudaStreamWaitEvent(cuda->keys_stream, cuda->computed, 0));
     if (ra_ring_receives(&plan->ring, plan->link.rank, step))
         cuda->pass->room(call, RA_KEYS, step);
-    RA_DO(plan, cudaEventRecord(cuda->room_told, cuda->keys_stream));
+    RA_DO(plan, cudaEventRecord(cuda->credit_sent, cuda->keys_stream));
 }
 
 /* Lets what follows on the caller's stream use the keys of the next step. */
@@ -122,7 +122,7 @@ static void clear_gradients(struct ra_cuda_call *call, int step)
     int slot = ra_ring_slot(step);
     int64_t bytes = ra_ring_rows(ring, plan->link.rank, step) * ring->gradient_bytes;
     float *lost = ra_cuda_of(plan)->share_lost;
-    ra_cuda_find_writes(call, step);
+    ra_cuda_find_overwrites(call, step);
     if (step > 0)
         RA_DO(plan, cudaStreamWaitEvent(call->stream, ra_cuda_of(plan)->left[slot - 1], 0));
     if (bytes > 0 && !call->writes_keys)
@@ -150,7 +150,7 @@ static void add_gradients(struct ra_cuda_call *call, int step)
 {
     struct ra_plan *plan = call->plan;
     const struct ra_cuda *cuda = plan->own;
-    bool comes = ra_cuda_comes(plan, plan->link.rank, RA_GRADIENTS, step);
+    bool comes = ra_cuda_expects_message(plan, plan->link.rank, RA_GRADIENTS, step);
     cuda->pass->await(call, RA_GRADIENTS, step);
     if (comes) {
         RA_DO(plan, cudaEventRecord(cuda->gradients_arrived, cuda->gradients_stream));
@@ -173,18 +173,18 @@ static void pass_gradients(struct ra_cuda_call *call, int step)
     int rank = plan->link.rank, next = step + 1;
 
     /* From step 1 on this rank's own gradients may come home at any time. */
-    if (step == 1 && ra_cuda_comes(plan, rank, RA_HOME, step))
-        cuda->pass->expect(call, RA_HOME, step);
+    if (step == 1 && ra_cuda_expects_message(plan, rank, RA_GRADIENTS_RETURN, step))
+        cuda->pass->expect(call, RA_GRADIENTS_RETURN, step);
     if (next < ring->schedule.count && ra_ring_receives(ring, rank, next))
         cuda->pass->expect(call, RA_GRADIENTS, next);
 
     /* A copy engine does one copy at a time. If this one came before the signal of room for keys of this step, all
      * that follows the signal on its stream would be late by a whole message, and so the next launch. */
-    RA_DO(plan, cudaStreamWaitEvent(cuda->gradients_stream, cuda->room_told, 0));
+    RA_DO(plan, cudaStreamWaitEvent(cuda->gradients_stream, cuda->credit_sent, 0));
     if (ra_ring_sends(ring, rank, step))
         cuda->pass->push(call, RA_GRADIENTS, next, timer);
     else if (ra_ring_sends_home(ring, rank, step))
-        cuda->pass->push(call, RA_HOME, step, timer);
+        cuda->pass->push(call, RA_GRADIENTS_RETURN, step, timer);
     RA_DO(plan, cudaEventRecord(cuda->left[ra_ring_slot(step) - 1], cuda->gradients_stream));
 }
 
@@ -205,8 +205,8 @@ static void take_gradients(struct ra_cuda_call *call)
     int rank = plan->link.rank;
     if (plan->ring.schedule.count == 1)
         return;
-    cuda->pass->await(call, RA_HOME, last_step(&plan->ring, rank));
-    if (!ra_cuda_comes(plan, rank, RA_HOME, 0))
+    cuda->pass->await(call, RA_GRADIENTS_RETURN, last_step(&plan->ring, rank));
+    if (!ra_cuda_expects_message(plan, rank, RA_GRADIENTS_RETURN, 0))
         return;
     RA_DO(plan, cudaEventRecord(cuda->gradients_arrived, cuda->gradients_stream));
     RA_DO(plan, cudaStreamWaitEvent(call->stream, cuda->gradients_arrived, 0));
@@ -222,9 +222,9 @@ static void fold(struct ra_cuda_call *call, int step, struct ra_cuda_part part)
     struct ra_cuda_timer *timer = ra_cuda_timer(
         plan, call->backward, is_rest ? plan->ring.schedule.count : step, RA_EVENT_WORK);
     if (part.keys)
-        ra_cuda_begins(plan, timer, call->stream);
+        ra_cuda_timer_start(plan, timer, call->stream);
     ra_cuda_fold(call, step, part);
-    ra_cuda_ends(plan, timer, call->stream);
+    ra_cuda_timer_stop(plan, timer, call->stream);
 }
 
 /* The first launch reads no carry, but what rounding has lost of it, which begins at 0. */
@@ -247,10 +247,10 @@ void ra_cuda_enqueue_forward(struct ra_cuda_call *call)
     ra_cuda_begin_order(call);
     pack_keys(call);
     begin_carries(call);
-    for (int step = 0; step < plan->ring.schedule.count && ra_cuda_goes_on(plan); step++) {
+    for (int step = 0; step < plan->ring.schedule.count && ra_cuda_ok(plan); step++) {
         ra_cuda_of(plan)->hop = plan->ring.schedule.hop[step];
         pass_keys(call, step);
-        fold(call, step, ra_cuda_whole(plan, step));
+        fold(call, step, ra_cuda_full_step(plan, step));
         leave_keys(call, step);
         take_keys(call, step);
     }
@@ -266,7 +266,7 @@ static void begin_queries(struct ra_cuda_call *call)
     int64_t n = plan->rows[RA_QUERY_SIDE], numbers = c->batch * n * c->heads * c->dim;
     if (numbers == 0)
         return;
-    ra_cuda_find_writes(call, 0);
+    ra_cuda_find_overwrites(call, 0);
     ra_cuda_begin_delta(call);
     if (!call->in_callers_queries)
         RA_DO(plan, cudaMemsetAsync(cuda->wide, 0, (size_t)numbers * sizeof(float), call->stream));
@@ -289,7 +289,7 @@ static void write_queries(struct ra_cuda_call *call)
     if (lost)
         RA_DO(plan, ra_kernel_sum(dq, dq, ra_tensor_bnhd(lost, RA_FLOAT32, n, H, c->dim), c->batch,
                                   n, H, c->dim, call->stream));
-    ra_cuda_give_rows(call, RA_QUERY_SIDE, call->x.dq, dq, none, H, c->dim);
+    ra_cuda_copy_rows_back(call, RA_QUERY_SIDE, call->x.dq, dq, none, H, c->dim);
 }
 
 /* The same with dk and dv: what stayed at home and, if these keys travelled, what has come home. */
@@ -301,10 +301,10 @@ static void write_keys(struct ra_cuda_call *call)
     struct ra_tensor results[2] = {call->x.dk, call->x.dv}, home = RA_NO_TENSOR;
     for (int i = 0; i < 2 && numbers > 0 && !call->in_callers_keys; i++) {
         float *own = plan->ring.gradients[0] + i * numbers;
-        if (ra_cuda_comes(plan, plan->link.rank, RA_HOME, 0))
+        if (ra_cuda_expects_message(plan, plan->link.rank, RA_GRADIENTS_RETURN, 0))
             home = ra_tensor_bnhd(ra_cuda_of(plan)->home + i * numbers, RA_FLOAT32, m, G, c->dim);
-        ra_cuda_give_rows(call, RA_KEY_SIDE, results[i],
-                          ra_tensor_bnhd(own, RA_FLOAT32, m, G, c->dim), home, G, c->dim);
+        ra_cuda_copy_rows_back(call, RA_KEY_SIDE, results[i],
+                               ra_tensor_bnhd(own, RA_FLOAT32, m, G, c->dim), home, G, c->dim);
     }
 }
 
@@ -312,8 +312,8 @@ static void write_keys(struct ra_cuda_call *call)
  * beside which they come home. */
 static struct ra_cuda_part rest_of_work(struct ra_cuda_call *call)
 {
-    struct ra_cuda_part rest = ra_cuda_whole(call->plan, 0);
-    rest.rows.end = ra_cuda_separates(call, 0) ? 0 : ra_cuda_rest_of_keys(call->plan);
+    struct ra_cuda_part rest = ra_cuda_full_step(call->plan, 0);
+    rest.rows.end = ra_cuda_has_separate_dq(call, 0) ? 0 : ra_cuda_deferred_keys(call->plan);
     return rest;
 }
 
@@ -321,9 +321,9 @@ static struct ra_cuda_part rest_of_work(struct ra_cuda_call *call)
  * leave before it. */
 static void work(struct ra_cuda_call *call, int step)
 {
-    struct ra_cuda_part part = ra_cuda_whole(call->plan, step);
+    struct ra_cuda_part part = ra_cuda_full_step(call->plan, step);
     float *lost = ra_cuda_of(call->plan)->share_lost;
-    bool apart = step > 0 && ra_cuda_separates(call, step);
+    bool apart = step > 0 && ra_cuda_has_separate_dq(call, step);
     if (step == 0)
         part.rows.first = rest_of_work(call).rows.end;
     part.queries = !apart;
@@ -351,7 +351,7 @@ static void finish_own_keys(struct ra_cuda_call *call)
     if (rest.rows.end == 0)
         return;
     ra_cuda_of(call->plan)->hop = 0;
-    ra_cuda_find_writes(call, 0);
+    ra_cuda_find_overwrites(call, 0);
     fold(call, 0, rest);
 }
 
@@ -361,7 +361,7 @@ void ra_cuda_enqueue_backward(struct ra_cuda_call *call)
     ra_cuda_begin_order(call);
     pack_keys(call);
     begin_queries(call);
-    for (int step = 0; step < plan->ring.schedule.count && ra_cuda_goes_on(plan); step++) {
+    for (int step = 0; step < plan->ring.schedule.count && ra_cuda_ok(plan); step++) {
         ra_cuda_of(plan)->hop = plan->ring.schedule.hop[step];
         pass_keys(call, step);
         clear_gradients(call, step);

@@ -122,7 +122,7 @@ static bool is_band_of_all(const struct ra_plan *plan, int rank, int step,
 }
 
 /* Can the kernels that will be launched take a band with stairs? */
-static bool take_stairs(const struct ra_plan *plan)
+static bool supports_steps(const struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
     return c->type == RA_FLOAT32 || (ra_cuda_of(plan)->capability / 10 == 9 && c->dim % 8 == 0);
@@ -160,7 +160,8 @@ static struct ra_cuda_block block_in_order(const struct ra_plan *plan, int rank,
     block.queries.end = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank);
     block.keys.end = ra_layout_rows(plan->layouts[RA_KEY_SIDE], origin);
     block.pairs = f * f;
-    for (int steps = 0; steps < 4 && !block.one_band && seeing == f && take_stairs(plan); steps++) {
+    for (int steps = 0; steps < 4 && !block.one_band && seeing == f && supports_steps(plan);
+         steps++) {
         block.stairs.lo = steps & 1 ? (int)f : 0;
         block.stairs.hi = steps & 2 ? (int)f : 0;
         block.band.lo = own.lo > -RA_BAND_FAR ? own.lo * f : -RA_BAND_FAR;

@@ -13,76 +13,76 @@
 
 /* ---- The end of a plan by an error, and waiting. */
 
-enum ra_status ra_cuda_end_plan(struct ra_plan *plan, enum ra_status status, const char *text)
+enum ra_status ra_cuda_fail(struct ra_plan *plan, enum ra_status status, const char *text)
 {
     struct ra_cuda *cuda = plan->own;
     snprintf(plan->error, sizeof plan->error, "%s", text);
-    plan->lost = status;
+    plan->status = status;
     if (ra_plan_is_cancelled(plan))
-        status = ra_plan_lose(plan);
-    if (cuda->trouble)
-        __atomic_store_n(&cuda->trouble->stop, 1, __ATOMIC_RELEASE);
+        status = ra_plan_fail(plan);
+    if (cuda->device_error)
+        __atomic_store_n(&cuda->device_error->stop, 1, __ATOMIC_RELEASE);
     if (plan->link.fail)
         plan->link.fail(plan->link.self, plan->error);
     return status;
 }
 
-enum ra_status ra_cuda_end_by_cuda(struct ra_plan *plan)
+enum ra_status ra_cuda_fail_by_cuda(struct ra_plan *plan)
 {
     char text[RA_ERROR_SIZE], named[RA_ERROR_SIZE], hop[24] = "";
     ra_cuda_error(plan, text);
     if (ra_cuda_of(plan)->failed_hop >= 0)
         snprintf(hop, sizeof hop, "hop %d: ", ra_cuda_of(plan)->failed_hop);
     snprintf(named, sizeof named, "rank %d: %s%.260s", plan->link.rank, hop, text);
-    return ra_cuda_end_plan(plan, RA_DEVICE, plan->link.size > 1 ? named : text);
+    return ra_cuda_fail(plan, RA_DEVICE, plan->link.size > 1 ? named : text);
 }
 
 /* Lets go of the processor for a moment, which others need to send what is waited for. */
-static void rest(void)
+static void backoff(void)
 {
     nanosleep(&(struct timespec){0, 20000}, NULL);
 }
 
-enum ra_status ra_cuda_listen(struct ra_plan *plan)
+enum ra_status ra_cuda_poll_errors(struct ra_plan *plan)
 {
     const struct ra_link *link = &plan->link;
-    struct ra_trouble *trouble = ra_cuda_of(plan)->trouble;
-    if (plan->lost == RA_OK && ra_plan_is_cancelled(plan))
-        return ra_cuda_end_plan(plan, RA_CANCELLED, "");
+    struct ra_device_error *error = ra_cuda_of(plan)->device_error;
+    if (plan->status == RA_OK && ra_plan_is_cancelled(plan))
+        return ra_cuda_fail(plan, RA_CANCELLED, "");
     if (link->size == 1)
-        return plan->lost;
+        return plan->status;
 
     /* A refused call has ended the plan, too: what earlier ones wait for may never come. */
-    if (plan->lost != RA_OK) {
-        if (trouble)
-            __atomic_store_n(&trouble->stop, 1, __ATOMIC_RELEASE);
-        return plan->lost;
+    if (plan->status != RA_OK) {
+        if (error)
+            __atomic_store_n(&error->stop, 1, __ATOMIC_RELEASE);
+        return plan->status;
     }
-    int failure = trouble ? __atomic_load_n(&trouble->failure, __ATOMIC_ACQUIRE) : 0;
+    int failure = error ? __atomic_load_n(&error->failure, __ATOMIC_ACQUIRE) : 0;
 
     /* The rank that failed first knows why, and is about to say so. */
     bool sound = !link->poll || link->poll(link->self);
     double began = ra_seconds();
     while (sound && failure == RA_SIGNAL_PEER_LOST && ra_seconds() - began < 1) {
-        rest();
+        backoff();
         sound = !link->poll || link->poll(link->self);
     }
     if (!sound)
-        return ra_cuda_end_plan(plan, RA_LOST, ra_message_error(link));
+        return ra_cuda_fail(plan, RA_LOST, ra_message_error(link));
     if (failure == RA_SIGNAL_NONE)
         return RA_OK;
     char text[RA_ERROR_SIZE];
-    const char *name = ra_message_name((enum ra_message)trouble->message);
+    const char *name = ra_message_name((enum ra_message)error->message);
     if (failure == RA_SIGNAL_PEER_LOST)
-        snprintf(text, sizeof text, "rank %d: hop %d: rank %d has failed", link->rank, trouble->hop,
-                 trouble->peer);
-    else if (trouble->is_room)
+        snprintf(text, sizeof text, "rank %d: hop %d: rank %d has failed", link->rank, error->hop,
+                 error->peer);
+    else if (error->is_credit)
         snprintf(text, sizeof text, "rank %d: hop %d: rank %d took no %s in %g seconds", link->rank,
-                 trouble->hop, trouble->peer, name, plan->config.timeout);
+                 error->hop, error->peer, name, plan->config.timeout);
     else
         snprintf(text, sizeof text, "rank %d: hop %d: no %s from rank %d in %g seconds", link->rank,
-                 trouble->hop, name, trouble->peer, plan->config.timeout);
-    return ra_cuda_end_plan(plan, RA_LOST, text);
+                 error->hop, name, error->peer, plan->config.timeout);
+    return ra_cuda_fail(plan, RA_LOST, text);
 }
 
 /* Is this done? An error counts as done, and is noted. */
@@ -97,24 +97,24 @@ void ra_cuda_finish_all(struct ra_plan *plan)
     while (!is_done(plan, cudaEventQuery(cuda->ended), "cudaEventQuery") ||
            !is_done(plan, cudaStreamQuery(cuda->keys_stream), "cudaStreamQuery") ||
            !is_done(plan, cudaStreamQuery(cuda->gradients_stream), "cudaStreamQuery")) {
-        /* What cannot be helped shows in plan->lost, and what waits on the device is let go. */
-        (void)ra_cuda_listen(plan);
+        /* What cannot be helped shows in plan->status, and what waits on the device is let go. */
+        (void)ra_cuda_poll_errors(plan);
         if (plan->link.size > 1)
-            rest();
+            backoff();
     }
 }
 
 enum ra_status ra_cuda_wait(struct ra_plan *plan)
 {
-    if (plan->look_only)
+    if (plan->dry_run)
         return RA_OK;
     int before = ra_cuda_enter(plan);
     ra_cuda_finish_all(plan);
-    enum ra_status status = ra_cuda_listen(plan);
+    enum ra_status status = ra_cuda_poll_errors(plan);
     if (status == RA_OK)
         ra_cuda_tell_observer(plan);
     if (status == RA_OK && ra_cuda_of(plan)->code != cudaSuccess)
-        status = ra_cuda_end_by_cuda(plan);
+        status = ra_cuda_fail_by_cuda(plan);
     cudaSetDevice(before);
     return status;
 }

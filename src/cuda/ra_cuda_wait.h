@@ -6,12 +6,12 @@
 
 /* The plan is at its end, for this reason or for the error that was noted: nothing on the device
  * waits any more, and the other ranks hear of it. Both return its status. */
-enum ra_status ra_cuda_end_plan(struct ra_plan *plan, enum ra_status status, const char *text);
-enum ra_status ra_cuda_end_by_cuda(struct ra_plan *plan);
+enum ra_status ra_cuda_fail(struct ra_plan *plan, enum ra_status status, const char *text);
+enum ra_status ra_cuda_fail_by_cuda(struct ra_plan *plan);
 
 /* Has the link failed, or a wait on the device? Then the plan is at its end. Does not wait for what
  * was enqueued. */
-enum ra_status ra_cuda_listen(struct ra_plan *plan);
+enum ra_status ra_cuda_poll_errors(struct ra_plan *plan);
 
 /* Waits until all is done that was enqueued. The second also says how it went. */
 void ra_cuda_finish_all(struct ra_plan *plan);

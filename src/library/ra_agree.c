@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_message.h"
 
 /* What a rank says of itself. */
@@ -39,14 +40,14 @@ static enum ra_status compare(const struct record *records, int ranks, bool with
     /* The first rank in trouble speaks for all. */
     for (int r = 0; r < ranks; r++)
         if (records[r].status != RA_OK) {
-            ra_refuse(error, "rank %d: %.300s", r, records[r].error);
+            ra_error_set(error, "rank %d: %.300s", r, records[r].error);
             return (enum ra_status)records[r].status;
         }
     for (int r = 1; r < ranks && with_config; r++) {
         if (strcmp(records[0].place, records[r].place) != 0) {
-            ra_refuse(error,
-                      "ranks disagree about config.device: rank 0 computes on %s, rank %d on %s",
-                      records[0].place, r, records[r].place);
+            ra_error_set(error,
+                         "ranks disagree about config.device: rank 0 computes on %s, rank %d on %s",
+                         records[0].place, r, records[r].place);
             return RA_DISAGREEMENT;
         }
         if (ra_config_compare(records[0].fields, records[r].fields, r, error) != RA_OK)
@@ -63,8 +64,8 @@ enum ra_status ra_agree_config(const struct ra_link *link, const struct ra_confi
         return status;
     struct record *records = calloc((size_t)link->size, sizeof *records);
     if (!records) {
-        ra_refuse(error, "rank %d: no memory to compare what %d ranks plan", link->rank,
-                  link->size);
+        ra_error_set(error, "rank %d: no memory to compare what %d ranks plan", link->rank,
+                     link->size);
         link->fail(link->self, error);
         return RA_OUT_OF_MEMORY;
     }

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdio.h>
 #include <string.h>
-#include "ra_config_check.h"
+#include "ra_error.h"
 
 /* What an array must be like, and who uses it. */
 static const struct wanted {
@@ -134,8 +134,8 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
         for (int i = 0; i < dims; i++)
             snprintf(shape + strlen(shape), sizeof shape - strlen(shape), ", %" PRId64,
                      i == 0 ? heads : width);
-        return ra_refuse(error, "arrays.%s.data is NULL%s: give an array of %s)", want->name,
-                         want->form == MASK ? ", and config.has_mask is true" : "", shape);
+        return ra_error_set(error, "arrays.%s.data is NULL%s: give an array of %s)", want->name,
+                            want->form == MASK ? ", and config.has_mask is true" : "", shape);
     }
     const struct ra_backend *backend = plan->backend;
     char name[32];
@@ -144,8 +144,8 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
         return RA_INVALID;
     const char *first = t->data, *workspace = plan->workspace;
     if (workspace && first >= workspace && first < workspace + plan->workspace_bytes)
-        return ra_refuse(error, "%s is in the workspace of the plan: give it memory of its own",
-                         name);
+        return ra_error_set(error, "%s is in the workspace of the plan: give it memory of its own",
+                            name);
 
     /* The type: the one that was planned for; float32 is always at hand, but not what travels, and
      * on a device not what is multiplied, either. */
@@ -154,40 +154,40 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
     bool is_result = is_output || want->out_of_forward;
     bool may_be_wider = want->form == WIDE && (backend->converts_inputs || is_result);
     if (t->type != type && !(may_be_wider && t->type == RA_FLOAT32))
-        return ra_refuse(error, "arrays.%s.type = %s: give %s%s", want->name,
-                         type_name(t->type, room), type_name(type, other),
-                         may_be_wider && type != RA_FLOAT32 ? " or RA_FLOAT32" : "");
+        return ra_error_set(error, "arrays.%s.type = %s: give %s%s", want->name,
+                            type_name(t->type, room), type_name(type, other),
+                            may_be_wider && type != RA_FLOAT32 ? " or RA_FLOAT32" : "");
     if ((uintptr_t)t->data % (uintptr_t)ra_type_bytes(t->type) != 0)
-        return ra_refuse(error,
-                         "arrays.%s.data = %p: give an address that %" PRId64
-                         " divides, as its type is %s",
-                         want->name, t->data, ra_type_bytes(t->type), type_name(t->type, room));
+        return ra_error_set(error,
+                            "arrays.%s.data = %p: give an address that %" PRId64
+                            " divides, as its type is %s",
+                            want->name, t->data, ra_type_bytes(t->type), type_name(t->type, room));
 
     /* The strides: every number within reach, and every number of an output in its own place. */
     double reach = 0, strides[3] = {(double)t->batch, (double)t->row, (double)t->head};
     for (int i = 0; i < 3; i++)
         reach += (double)counts[i] * (strides[i] < 0 ? -strides[i] : strides[i]);
     if (reach > 0x1p56)
-        return ra_refuse(error,
-                         "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
-                         " reach over more than 2^56 numbers; strides are in numbers, not bytes",
-                         want->name, t->batch, t->row, t->head);
+        return ra_error_set(error,
+                            "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
+                            " reach over more than 2^56 numbers; strides are in numbers, not bytes",
+                            want->name, t->batch, t->row, t->head);
     if (!backend->negative_strides && (t->batch < 0 || t->row < 0 || t->head < 0))
-        return ra_refuse(error,
-                         "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
-                         ": give none below 0 to a plan on %s",
-                         want->name, t->batch, t->row, t->head, backend->place);
+        return ra_error_set(error,
+                            "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
+                            ": give none below 0 to a plan on %s",
+                            want->name, t->batch, t->row, t->head, backend->place);
     int tries = MOST_TRIES;
     if (is_output && collides(t, counts, width, &tries))
-        return ra_refuse(error,
-                         "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
-                         ": %s; give ones that each step over all that smaller ones reach; it is "
-                         "(batch %" PRId64 ", rows %" PRId64 ", heads %" PRId64 ", dim %" PRId64
-                         ")",
-                         want->name, t->batch, t->row, t->head,
-                         tries < 0 ? "too entangled to tell if numbers share a place"
-                                   : "two of its numbers share a place",
-                         counts[0], counts[1], counts[2], width);
+        return ra_error_set(
+            error,
+            "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
+            ": %s; give ones that each step over all that smaller ones reach; it is "
+            "(batch %" PRId64 ", rows %" PRId64 ", heads %" PRId64 ", dim %" PRId64 ")",
+            want->name, t->batch, t->row, t->head,
+            tries < 0 ? "too entangled to tell if numbers share a place"
+                      : "two of its numbers share a place",
+            counts[0], counts[1], counts[2], width);
     return RA_OK;
 }
 
@@ -199,9 +199,9 @@ static enum ra_status check_overlap(const struct ra_arrays *arrays, const bool u
         for (int j = 0; j < ARRAYS; j++) {
             if (i != j && used[j] && is_output[i] &&
                 tensor_of(arrays, &table[i])->data == tensor_of(arrays, &table[j])->data)
-                return ra_refuse(error,
-                                 "arrays.%s and arrays.%s are one array: outputs need their own",
-                                 table[i].name, table[j].name);
+                return ra_error_set(error,
+                                    "arrays.%s and arrays.%s are one array: outputs need their own",
+                                    table[i].name, table[j].name);
         }
     return RA_OK;
 }
@@ -212,18 +212,18 @@ static enum ra_status copy(struct ra_arrays *arrays, const struct ra_arrays *giv
 {
     *arrays = (struct ra_arrays)RA_ARRAYS_INIT;
     if (!given)
-        return ra_refuse(error,
-                         "arrays is NULL: give the address of one that began with RA_ARRAYS_INIT");
+        return ra_error_set(
+            error, "arrays is NULL: give the address of one that began with RA_ARRAYS_INIT");
     size_t size = given->size, least = offsetof(struct ra_arrays, d_out);
     if (size < least || size > 16 * sizeof *arrays || size % _Alignof(struct ra_arrays) != 0 ||
         (size < sizeof *arrays && (size - least) % sizeof arrays->q != 0))
-        return ra_refuse(error,
-                         "arrays.size = %zu: begin with RA_ARRAYS_INIT, which sets it to %zu", size,
-                         sizeof *arrays);
+        return ra_error_set(error,
+                            "arrays.size = %zu: begin with RA_ARRAYS_INIT, which sets it to %zu",
+                            size, sizeof *arrays);
     for (size_t byte = sizeof *arrays; byte < size; byte++)
         if (((const char *)given)[byte] != 0)
-            return ra_refuse(error, "arrays has one that this version, " RA_VERSION
-                                    ", does not know: link a newer library");
+            return ra_error_set(error, "arrays has one that this version, " RA_VERSION
+                                       ", does not know: link a newer library");
     memcpy(arrays, given, size < sizeof *arrays ? size : sizeof *arrays);
     return RA_OK;
 }
@@ -235,22 +235,22 @@ enum ra_status ra_arrays_read(struct ra_plan *plan, struct ra_arrays *arrays,
     if (!plan)
         return RA_INVALID;
     if (ra_plan_state(plan) != RA_OK)
-        return plan->lost;
-    if (plan->look_only)
-        return ra_refuse(
+        return plan->status;
+    if (plan->dry_run)
+        return ra_error_set(
             plan->error,
             "this plan is one to look at, of %d ranks: it cannot compute; for one that "
             "can leave ring_size at 0, or give ra_plan_create a link",
             plan->link.size);
     enum ra_status status = copy(arrays, given, text);
     if (status == RA_OK && plan->config.caller_workspace && !plan->workspace)
-        status = ra_refuse(text,
-                           "the plan has no workspace: config.caller_workspace is true, so give "
-                           "ra_plan_set_workspace %" PRId64 " bytes",
-                           ra_plan_workspace_bytes(plan));
+        status = ra_error_set(text,
+                              "the plan has no workspace: config.caller_workspace is true, so give "
+                              "ra_plan_set_workspace %" PRId64 " bytes",
+                              ra_plan_workspace_bytes(plan));
     if (status == RA_OK && backward && plan->config.forward_only)
-        status = ra_refuse(text,
-                           "ra_backward: the plan has config.forward_only = true: plan with false");
+        status = ra_error_set(
+            text, "ra_backward: the plan has config.forward_only = true: plan with false");
 
     bool used[ARRAYS], is_output[ARRAYS];
     for (int i = 0; i < ARRAYS && status == RA_OK; i++) {
@@ -263,8 +263,9 @@ enum ra_status ra_arrays_read(struct ra_plan *plan, struct ra_arrays *arrays,
             status = check(plan, arrays, &table[i], is_output[i], text);
     }
     if (status == RA_OK && arrays->mask.data && !plan->config.has_mask)
-        status = ra_refuse(text, "arrays.mask is given, but the plan has config.has_mask = false: "
-                                 "plan with true, or leave the mask empty");
+        status =
+            ra_error_set(text, "arrays.mask is given, but the plan has config.has_mask = false: "
+                               "plan with true, or leave the mask empty");
 
     /* So its strides, too, which have not been checked and lead anywhere. */
     static const struct ra_tensor none = RA_NO_TENSOR;
@@ -276,5 +277,5 @@ enum ra_status ra_arrays_read(struct ra_plan *plan, struct ra_arrays *arrays,
     if (status == RA_OK)
         return RA_OK;
 
-    return ra_plan_give_up(plan, status, text);
+    return ra_plan_abort(plan, status, text);
 }

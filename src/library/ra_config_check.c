@@ -4,10 +4,10 @@
  * row in the table of options.
  */
 #include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_math.h"
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include "ra_vector.h"
@@ -18,16 +18,6 @@
 /* A layout with more stripes is a mistake: work grows with the square of a rank's stripes. */
 #define MOST_STRIPES 16384
 
-enum ra_status ra_refuse(char *error, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    if (error)
-        vsnprintf(error, RA_ERROR_SIZE, format, arguments);
-    va_end(arguments);
-    return RA_INVALID;
-}
-
 /* Copies the config whatever size it has: an older header's lacks fields, which get their defaults;
  * of a newer one's those that this library does not know must be 0. */
 static enum ra_status copy(struct ra_config *config, const struct ra_config *given, char *error)
@@ -35,20 +25,21 @@ static enum ra_status copy(struct ra_config *config, const struct ra_config *giv
     *config = (struct ra_config)RA_CONFIG_INIT;
     size_t first = offsetof(struct ra_config, batch) + sizeof config->batch, size = given->size;
     if (size < first || size > 16 * sizeof *config || size % _Alignof(struct ra_config) != 0)
-        return ra_refuse(error,
-                         "config.size = %zu: begin with RA_CONFIG_INIT, which sets it to %zu", size,
-                         sizeof *config);
+        return ra_error_set(error,
+                            "config.size = %zu: begin with RA_CONFIG_INIT, which sets it to %zu",
+                            size, sizeof *config);
     for (size_t byte = sizeof *config; byte < size; byte++)
         if (((const char *)given)[byte] != 0)
-            return ra_refuse(error, "config has a field that this version, " RA_VERSION
-                                    ", does not know: link a newer library");
+            return ra_error_set(error, "config has a field that this version, " RA_VERSION
+                                       ", does not know: link a newer library");
     memcpy(config, given, size < sizeof *config ? size : sizeof *config);
     config->size = sizeof *config;
     if (config->begun != 1)
-        return ra_refuse(error,
-                         "config.begun = %d: begin with RA_CONFIG_INIT or ra_config_init; a field "
-                         "that is left at 0 has not its default",
-                         config->begun);
+        return ra_error_set(
+            error,
+            "config.begun = %d: begin with RA_CONFIG_INIT or ra_config_init; a field "
+            "that is left at 0 has not its default",
+            config->begun);
     return RA_OK;
 }
 
@@ -63,30 +54,31 @@ static bool fits(int64_t a, int64_t b, int64_t c, int64_t d)
 static enum ra_status check_together(const struct ra_config *c, char *error)
 {
     if (c->key_heads < 1 || c->heads % c->key_heads != 0)
-        return ra_refuse(
+        return ra_error_set(
             error, "config.key_heads = %" PRId64 ": give a number that divides heads = %" PRId64,
             c->key_heads, c->heads);
     if (!fits(ra_max(c->batch, 1), ra_max(ra_max(c->queries, c->keys), 1), c->heads, c->dim))
-        return ra_refuse(error,
-                         "config: batch %" PRId64 ", queries %" PRId64 ", keys %" PRId64
-                         ", heads %" PRId64 ", dim %" PRId64
-                         ": give arrays of at most 2^50 numbers",
-                         c->batch, c->queries, c->keys, c->heads, c->dim);
+        return ra_error_set(error,
+                            "config: batch %" PRId64 ", queries %" PRId64 ", keys %" PRId64
+                            ", heads %" PRId64 ", dim %" PRId64
+                            ": give arrays of at most 2^50 numbers",
+                            c->batch, c->queries, c->keys, c->heads, c->dim);
     if (c->lookback != RA_NO_LOOKBACK && !c->causal)
-        return ra_refuse(error,
-                         "config.lookback = %" PRId64 ": needs causal = true, as it counts tokens "
-                         "back from each query",
-                         c->lookback);
+        return ra_error_set(error,
+                            "config.lookback = %" PRId64
+                            ": needs causal = true, as it counts tokens "
+                            "back from each query",
+                            c->lookback);
     if (c->bucket != 0 && c->layout != RA_STRIPED)
-        return ra_refuse(error,
-                         "config.bucket = %" PRId64 ": needs layout = RA_STRIPED, as it is the "
-                         "length of a stripe",
-                         c->bucket);
+        return ra_error_set(error,
+                            "config.bucket = %" PRId64 ": needs layout = RA_STRIPED, as it is the "
+                            "length of a stripe",
+                            c->bucket);
     if (c->bucket != 0 && c->queries / c->bucket > MOST_STRIPES)
-        return ra_refuse(error,
-                         "config.bucket = %" PRId64 ": cuts %" PRId64 " rows into more than %d "
-                         "stripes; give at least %" PRId64,
-                         c->bucket, c->queries, MOST_STRIPES, c->queries / MOST_STRIPES + 1);
+        return ra_error_set(error,
+                            "config.bucket = %" PRId64 ": cuts %" PRId64 " rows into more than %d "
+                            "stripes; give at least %" PRId64,
+                            c->bucket, c->queries, MOST_STRIPES, c->queries / MOST_STRIPES + 1);
     return RA_OK;
 }
 
@@ -122,10 +114,10 @@ static enum ra_status check_fields(const struct ra_config *config, char *error)
         if (ra_option_in_range(option, value) ||
             (option->unset && value == ra_option_load(option, &defaults)))
             continue;
-        return ra_refuse(error, "config.%s = %s: give %s%s%s", option->field,
-                         value_text(option, value, 6, text),
-                         ra_option_advice(option, value, true, advice),
-                         option->unset ? ", or " : "", option->unset ? option->unset : "");
+        return ra_error_set(error, "config.%s = %s: give %s%s%s", option->field,
+                            value_text(option, value, 6, text),
+                            ra_option_advice(option, value, true, advice),
+                            option->unset ? ", or " : "", option->unset ? option->unset : "");
     }
     return RA_OK;
 }
@@ -133,8 +125,8 @@ static enum ra_status check_fields(const struct ra_config *config, char *error)
 enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *given, char *error)
 {
     if (!given)
-        return ra_refuse(error, "config is NULL: give the address of one that began with "
-                                "RA_CONFIG_INIT or ra_config_init");
+        return ra_error_set(error, "config is NULL: give the address of one that began with "
+                                   "RA_CONFIG_INIT or ra_config_init");
     enum ra_status status = copy(config, given, error);
     if (status != RA_OK)
         return status;
@@ -169,10 +161,10 @@ enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *
         *tiles[side] = ra_min(*tiles[side] > 0 ? *tiles[side] : usual[side], whole);
     }
     if (!fits(config->tile_queries, config->tile_keys, 1, 1))
-        return ra_refuse(error,
-                         "config.tile_queries = %" PRId64 " and tile_keys = %" PRId64
-                         ": give a tile of at most 2^50 scores",
-                         config->tile_queries, config->tile_keys);
+        return ra_error_set(error,
+                            "config.tile_queries = %" PRId64 " and tile_keys = %" PRId64
+                            ": give a tile of at most 2^50 scores",
+                            config->tile_queries, config->tile_keys);
     return RA_OK;
 }
 
@@ -188,9 +180,9 @@ enum ra_status ra_config_compare(const int64_t first[RA_OPTIONS], const int64_t 
     char a[40], b[40];
     for (int o = 0; o < RA_OPTIONS; o++)
         if (first[o] != other[o]) {
-            ra_refuse(error, "ranks disagree about config.%s: rank 0 has %s, rank %d has %s",
-                      ra_options[o].field, value_text(&ra_options[o], first[o], 17, a), rank,
-                      value_text(&ra_options[o], other[o], 17, b));
+            ra_error_set(error, "ranks disagree about config.%s: rank 0 has %s, rank %d has %s",
+                         ra_options[o].field, value_text(&ra_options[o], first[o], 17, a), rank,
+                         value_text(&ra_options[o], other[o], 17, b));
             return RA_DISAGREEMENT;
         }
     return RA_OK;

@@ -14,10 +14,6 @@
  * field. */
 enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *given, char *error);
 
-/* Writes the text of an error; returns RA_INVALID. */
-__attribute__((format(printf, 2, 3))) enum ra_status ra_refuse(char *error, const char *format,
-                                                               ...);
-
 /* The values of all fields that ranks compare; 0 for an option that is no field. */
 void ra_config_values(const struct ra_config *config, int64_t values[RA_OPTIONS]);
 

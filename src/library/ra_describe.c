@@ -6,7 +6,8 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include "ra_config_check.h"
+#include "ra_error.h"
+#include "ra_options.h"
 #include "ra_count.h"
 
 /* The work of a hop: counts of ra_hop, which may be too large for it. */
@@ -45,18 +46,19 @@ enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backwa
         return RA_INVALID;
     int P = plan->link.size, hops = plan->ring.schedule.count;
     if (rank < 0 || rank >= P)
-        return ra_refuse(plan->error, "rank = %d: give 0 to %d", rank, P - 1);
+        return ra_error_set(plan->error, "rank = %d: give 0 to %d", rank, P - 1);
     if (!hop)
-        return ra_refuse(plan->error, "hop is NULL: give the address of a struct ra_hop");
+        return ra_error_set(plan->error, "hop is NULL: give the address of a struct ra_hop");
     if (step < 0 || step >= hops)
-        return ra_refuse(plan->error, "step = %d: give 0 to %d", step, hops - 1);
+        return ra_error_set(plan->error, "step = %d: give 0 to %d", step, hops - 1);
 
     struct work work = find_hop(plan, rank, step, backward, hop);
     if (work.multiply_adds > INT64_MAX || work.tiles_skipped > INT64_MAX)
-        return ra_refuse(plan->error,
-                         "rank %d, step %d: about %.2g multiply-adds and %.2g skipped tiles, and "
-                         "int64_t counts to 2^63 - 1; ra_plan_describe writes them in full",
-                         rank, step, (double)work.multiply_adds, (double)work.tiles_skipped);
+        return ra_error_set(
+            plan->error,
+            "rank %d, step %d: about %.2g multiply-adds and %.2g skipped tiles, and "
+            "int64_t counts to 2^63 - 1; ra_plan_describe writes them in full",
+            rank, step, (double)work.multiply_adds, (double)work.tiles_skipped);
     hop->multiply_adds = (int64_t)work.multiply_adds;
     hop->tiles_skipped = (int64_t)work.tiles_skipped;
     return RA_OK;

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "ra_arrays.h"
-#include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_math.h"
 #include "ra_number.h"
 #include "ra_processors.h"
@@ -199,9 +199,9 @@ static enum ra_status begin(struct ra_plan *plan, const struct ra_arrays *given,
     if (status != RA_OK)
         return status;
     if (!enter_workspace(plan))
-        return ra_plan_give_up(plan, RA_INVALID,
-                               "the workspace is in use by a call of another plan: give this one a "
-                               "block of its own, or call them one after the other");
+        return ra_plan_abort(plan, RA_INVALID,
+                             "the workspace is in use by a call of another plan: give this one a "
+                             "block of its own, or call them one after the other");
     host->arrays = arrays;
 
     /* After fork a child has none of its parent's threads, for which OpenMP would wait without end. */
@@ -216,7 +216,7 @@ static enum ra_status begin(struct ra_plan *plan, const struct ra_arrays *given,
 static enum ra_status lose(struct ra_plan *plan)
 {
     leave_workspace(plan);
-    return ra_plan_lose(plan);
+    return ra_plan_fail(plan);
 }
 
 /* The caller's lse with rows and heads in the order of the plan's, (B, H, n). */
@@ -300,16 +300,17 @@ static enum ra_status create(struct ra_plan *plan, char *error)
     const char *wanted = getenv("RA_VECTOR");
     const struct ra_vector *vector = vector_of(plan);
     if (plan->config.tile == RA_VECTOR_TILE && !vector)
-        return ra_refuse(
+        return ra_error_set(
             error, "RA_VECTOR=%s in the environment: this processor has no such vectors", wanted);
-    if (plan->look_only)
+    if (plan->dry_run)
         return RA_OK;
     int threads = threads_of(plan, plan->link.rank);
     bool lent = plan->config.caller_workspace;
     int64_t bytes = HOST + (lent ? 0 : count(plan, plan->link.rank, threads));
     struct ra_host *host = plan->own = aligned_alloc(LINE, (size_t)bytes);
     if (!host) {
-        ra_refuse(error, "no memory: the plan needs %" PRId64 " bytes", plan->fixed_bytes + bytes);
+        ra_error_set(error, "no memory: the plan needs %" PRId64 " bytes",
+                     plan->fixed_bytes + bytes);
         return RA_OUT_OF_MEMORY;
     }
     *host = (struct ra_host){.vector = plan->config.tile == RA_VECTOR_TILE ? vector : NULL,

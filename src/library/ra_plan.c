@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_message.h"
 #include "ra_vector.h"
 
@@ -83,11 +83,12 @@ static void arrange(struct ra_plan *plan, int *storage, int64_t *key_rows)
 
 enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *config,
                              const struct ra_link *link, const struct ra_backend *backend,
-                             bool look_only, char *error)
+                             bool dry_run, char *error)
 {
     if (config->caller_workspace && !backend->use_workspace)
-        return ra_refuse(error, "config.caller_workspace = true: a plan on %s takes its own memory",
-                         backend->place);
+        return ra_error_set(error,
+                            "config.caller_workspace = true: a plan on %s takes its own memory",
+                            backend->place);
 
     /* First counted, then given out: the plan itself, its schedule and the rows of every rank. */
     struct ra_arena arena = {NULL, LINE, 0};
@@ -96,7 +97,7 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
     int64_t *key_rows = NULL;
     for (int round = 0; round < 2; round++) {
         if (round == 1 && !(arena.start = aligned_alloc(LINE, (size_t)arena.used))) {
-            ra_refuse(error, "no memory: the plan needs %" PRId64 " bytes", arena.used);
+            ra_error_set(error, "no memory: the plan needs %" PRId64 " bytes", arena.used);
             return RA_OUT_OF_MEMORY;
         }
         arena.used = 0;
@@ -106,7 +107,7 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
     }
     *made = (struct ra_plan){.config = *config,
                              .link = *link,
-                             .look_only = look_only,
+                             .dry_run = dry_run,
                              .backend = backend,
                              .busy = ATOMIC_FLAG_INIT,
                              .fixed_bytes = arena.used + (link->close ? link->bytes : 0)};
@@ -142,7 +143,7 @@ bool ra_plan_enter(struct ra_plan *plan)
         atomic_flag_clear(&plan->busy);
         free = false;
     }
-    atomic_store(&plan->disturbed, !free);
+    atomic_store(&plan->reentered, !free);
 
     /* Another plan may have used the link since the last call. */
     if (free && plan->link.set_timeout)
@@ -156,7 +157,7 @@ void ra_plan_leave(struct ra_plan *plan)
     atomic_flag_clear(&plan->busy);
 }
 
-enum ra_status ra_plan_give_up(struct ra_plan *plan, enum ra_status status, const char *text)
+enum ra_status ra_plan_abort(struct ra_plan *plan, enum ra_status status, const char *text)
 {
     if (plan->link.size == 1) {
         snprintf(plan->error, sizeof plan->error, "%s", text);
@@ -166,7 +167,7 @@ enum ra_status ra_plan_give_up(struct ra_plan *plan, enum ra_status status, cons
     /* The others must not wait for this rank. That ends the plan, on all. */
     snprintf(plan->error, sizeof plan->error, "rank %d: %.300s", plan->link.rank, text);
     plan->link.fail(plan->link.self, plan->error);
-    plan->lost = RA_LOST;
+    plan->status = RA_LOST;
     return status;
 }
 
@@ -187,11 +188,11 @@ bool ra_plan_is_cancelled(const struct ra_plan *plan)
 
 enum ra_status ra_plan_state(struct ra_plan *plan)
 {
-    bool ends_now = plan->lost == RA_OK && ra_plan_is_cancelled(plan);
-    return ends_now ? ra_plan_lose(plan) : plan->lost;
+    bool ends_now = plan->status == RA_OK && ra_plan_is_cancelled(plan);
+    return ends_now ? ra_plan_fail(plan) : plan->status;
 }
 
-enum ra_status ra_plan_lose(struct ra_plan *plan)
+enum ra_status ra_plan_fail(struct ra_plan *plan)
 {
     bool cancelled = ra_plan_is_cancelled(plan);
     if (!cancelled)
@@ -202,15 +203,15 @@ enum ra_status ra_plan_lose(struct ra_plan *plan)
     /* A link without `cancel` has not heard of it, and nor have the other ranks. */
     if (cancelled && plan->link.fail)
         plan->link.fail(plan->link.self, plan->error);
-    plan->lost = cancelled ? RA_CANCELLED : RA_LOST;
-    return plan->lost;
+    plan->status = cancelled ? RA_CANCELLED : RA_LOST;
+    return plan->status;
 }
 
 const char *ra_plan_error(const struct ra_plan *plan)
 {
     if (!plan)
         return "plan is NULL";
-    if (!atomic_load(&plan->disturbed))
+    if (!atomic_load(&plan->reentered))
         return plan->error;
     return plan->link.in_call && !plan->link.close
                ? "another call of this plan, or of one that shares its link, is not over"
@@ -276,20 +277,20 @@ static enum ra_status check_workspace(struct ra_plan *plan, const void *workspac
 {
     const struct ra_backend *backend = plan->backend;
     int64_t needed = ra_plan_workspace_bytes(plan);
-    if (plan->look_only)
-        return ra_refuse(plan->error, "this plan is one to look at: it needs no workspace");
+    if (plan->dry_run)
+        return ra_error_set(plan->error, "this plan is one to look at: it needs no workspace");
     if (!plan->config.caller_workspace)
-        return ra_refuse(plan->error, "the plan has a workspace of its own: set "
-                                      "config.caller_workspace = true before ra_plan_create");
+        return ra_error_set(plan->error, "the plan has a workspace of its own: set "
+                                         "config.caller_workspace = true before ra_plan_create");
     if (!workspace)
         return RA_OK;
     if ((uintptr_t)workspace % (uintptr_t)backend->line != 0)
-        return ra_refuse(plan->error, "workspace: give an address that %" PRId64 " divides",
-                         backend->line);
+        return ra_error_set(plan->error, "workspace: give an address that %" PRId64 " divides",
+                            backend->line);
     if (bytes < needed)
-        return ra_refuse(plan->error,
-                         "bytes = %" PRId64 ": this plan needs a workspace of %" PRId64, bytes,
-                         needed);
+        return ra_error_set(plan->error,
+                            "bytes = %" PRId64 ": this plan needs a workspace of %" PRId64, bytes,
+                            needed);
     if (!backend->check_address)
         return RA_OK;
     return backend->check_address(plan, "workspace", workspace, plan->error);
@@ -319,31 +320,31 @@ enum ra_status ra_plan_check_rows(const struct ra_plan *plan, enum ra_side side,
                                   const void *local, char *error)
 {
     if (side != RA_QUERY_SIDE && side != RA_KEY_SIDE)
-        return ra_refuse(error, "side = %d: give RA_QUERY_SIDE or RA_KEY_SIDE", (int)side);
+        return ra_error_set(error, "side = %d: give RA_QUERY_SIDE or RA_KEY_SIDE", (int)side);
     if (outer < 0)
-        return ra_refuse(error, "outer = %" PRId64 ": give at least 0", outer);
+        return ra_error_set(error, "outer = %" PRId64 ": give at least 0", outer);
     if (row_bytes < 1)
-        return ra_refuse(error, "row_bytes = %" PRId64 ": give at least 1", row_bytes);
+        return ra_error_set(error, "row_bytes = %" PRId64 ": give at least 1", row_bytes);
     struct ra_layout layout = ra_plan_layout(plan, side);
     double bytes = (double)outer * (double)layout.length * (double)row_bytes;
     if (bytes > 0x1p60)
-        return ra_refuse(error,
-                         "outer = %" PRId64 ", row_bytes = %" PRId64
-                         ": %g bytes in all; give at most 2^60",
-                         outer, row_bytes, bytes);
+        return ra_error_set(error,
+                            "outer = %" PRId64 ", row_bytes = %" PRId64
+                            ": %g bytes in all; give at most 2^60",
+                            outer, row_bytes, bytes);
     if (!whole && needs_whole && bytes > 0)
-        return ra_refuse(error, "whole is NULL: give %g bytes, as of outer, rows and row_bytes",
-                         bytes);
+        return ra_error_set(error, "whole is NULL: give %g bytes, as of outer, rows and row_bytes",
+                            bytes);
     if (!local && bytes > 0 && plan->rows[side == RA_KEY_SIDE] > 0)
-        return ra_refuse(error, "local is NULL: give room for this rank's %" PRId64 " rows",
-                         plan->rows[side == RA_KEY_SIDE]);
+        return ra_error_set(error, "local is NULL: give room for this rank's %" PRId64 " rows",
+                            plan->rows[side == RA_KEY_SIDE]);
 
     /* Rows would be copied over others that are still to be copied. */
     uintptr_t a = (uintptr_t)whole, b = (uintptr_t)local;
     double between = a < b ? (double)(b - a) : (double)(a - b);
     double own = (double)outer * (double)plan->rows[side] * (double)row_bytes;
     if (needs_whole && own > 0 && between < (a < b ? bytes : own))
-        return ra_refuse(error, "whole and local overlap: give local an array of its own");
+        return ra_error_set(error, "whole and local overlap: give local an array of its own");
     return RA_OK;
 }
 

@@ -17,16 +17,16 @@ struct ra_plan {
     struct ra_layout layouts[2]; /* by side */
     int64_t rows[2];             /* of this rank, by side: n and m */
     struct ra_ring ring;         /* its messages are the backend's */
-    bool look_only;              /* no memory to compute with */
+    bool dry_run;                /* no memory to compute with */
     char *workspace;             /* the caller's, and how large it is; NULL: there is none */
     int64_t workspace_bytes;
     const struct ra_backend *backend;
     void *own;             /* the backend's part of the plan */
     int64_t fixed_bytes;   /* of the plan itself, its schedule and its link */
-    enum ra_status lost;   /* not RA_OK: the plan is at its end */
+    enum ra_status status; /* not RA_OK: the plan is at its end */
     atomic_bool cancelled; /* by ra_plan_cancel: the plan ends when its call next looks */
     atomic_flag busy;      /* in a call */
-    atomic_bool disturbed; /* another call came meanwhile */
+    atomic_bool reentered; /* another call came meanwhile */
     char error[RA_ERROR_SIZE];
 };
 
@@ -82,7 +82,7 @@ struct ra_backend {
 /* Makes a plan of a config that has been read. If it fails, the link is still the caller's. */
 enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *config,
                              const struct ra_link *link, const struct ra_backend *backend,
-                             bool look_only, char *error);
+                             bool dry_run, char *error);
 
 /* How this plan folds, with plain tiles if `vector` is NULL; the workspace is left to the caller. */
 struct ra_vector;
@@ -113,7 +113,7 @@ void ra_plan_leave(struct ra_plan *plan);
 
 /* This rank cannot take part in a call, for this reason: ends the call on all ranks of the ring.
  * Returns the status. */
-enum ra_status ra_plan_give_up(struct ra_plan *plan, enum ra_status status, const char *text);
+enum ra_status ra_plan_abort(struct ra_plan *plan, enum ra_status status, const char *text);
 
 /* Has ra_plan_cancel been called? Any thread may ask. */
 bool ra_plan_is_cancelled(const struct ra_plan *plan);
@@ -124,7 +124,7 @@ enum ra_status ra_plan_state(struct ra_plan *plan);
 
 /* Ends the plan because the link has failed, for the reason that the link gives, or because the plan has been
  * cancelled. */
-enum ra_status ra_plan_lose(struct ra_plan *plan);
+enum ra_status ra_plan_fail(struct ra_plan *plan);
 
 /* Checks what ra_shard and its like were given. */
 enum ra_status ra_plan_check_rows(const struct ra_plan *plan, enum ra_side side, int64_t outer,

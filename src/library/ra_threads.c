@@ -97,7 +97,7 @@ static bool can_go_on(struct rank *self)
 /* Gradients that go on and gradients that go home share the way out. */
 static struct passage *way_out(struct rank *self, enum ra_message message)
 {
-    return &self->out[message == RA_HOME ? RA_GRADIENTS : message];
+    return &self->out[message == RA_GRADIENTS_RETURN ? RA_GRADIENTS : message];
 }
 
 /* Begins a message in either direction. */
@@ -198,10 +198,10 @@ static void wait_for_change(struct rank *self, const struct passage *due, bool i
     double now = ra_seconds();
     double left = self->timeout > 0 ? deadline(self, peer, began) - now : longest;
     if (peer->closed || left <= 0) {
-        enum ra_absence absence = peer->waits ? RA_IS_WAITING : RA_IS_SILENT;
+        enum ra_peer_state absence = peer->waits ? RA_IS_WAITING : RA_IS_SILENT;
         char text[RA_ERROR_SIZE];
-        ra_message_overdue(text, self->rank, due->hop, self->timeout, due->peer, incoming,
-                           due->message, peer->closed ? RA_IS_GONE : absence);
+        ra_message_timeout_text(text, self->rank, due->hop, self->timeout, due->peer, incoming,
+                                due->message, peer->closed ? RA_IS_GONE : absence);
         fail_for(self, text);
         return;
     }

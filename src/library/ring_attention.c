@@ -12,6 +12,7 @@
 #include <string.h>
 #include "ra_agree.h"
 #include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_host.h"
 #include "ra_plan.h"
 
@@ -60,7 +61,7 @@ static const struct ra_option *find_field(const struct ra_config *config, const 
                                           char *error)
 {
     if (!config || !field) {
-        ra_refuse(error, "%s is NULL", config ? "field" : "config");
+        ra_error_set(error, "%s is NULL", config ? "field" : "config");
         return NULL;
     }
     for (const struct ra_option *option = ra_options; option < ra_options + RA_OPTIONS; option++) {
@@ -68,15 +69,15 @@ static const struct ra_option *find_field(const struct ra_config *config, const 
             continue;
         if (config->size > option->offset)
             return option;
-        ra_refuse(error, "config.size = %zu: too small for %s; begin with ra_config_init",
-                  config->size, field);
+        ra_error_set(error, "config.size = %zu: too small for %s; begin with ra_config_init",
+                     config->size, field);
         return NULL;
     }
     char names[RA_ERROR_SIZE] = "";
     for (const struct ra_option *option = ra_options; option < ra_options + RA_OPTIONS; option++)
         if (option->field)
             snprintf(names + strlen(names), sizeof names - strlen(names), " %s", option->field);
-    ra_refuse(error, "config.%.20s: no such field by name: give one of%s", field, names);
+    ra_error_set(error, "config.%.20s: no such field by name: give one of%s", field, names);
     return NULL;
 }
 
@@ -104,9 +105,9 @@ enum ra_status ra_config_set(struct ra_config *config, const char *field, double
     double most = is_flag ? 1 : option->kind == RA_OPTION_WHOLE ? 0x1p53 : INT_MAX;
     double least = is_flag ? 0 : -most;
     if (!no_limit && !(value >= least && value <= most && value == floor(value)))
-        return ra_refuse(error, "config.%s = %.17g: give a whole number from %.0f to %.0f%s", field,
-                         value, least, most,
-                         is_lookback(option) ? ", or infinity for no limit" : "");
+        return ra_error_set(error, "config.%s = %.17g: give a whole number from %.0f to %.0f%s",
+                            field, value, least, most,
+                            is_lookback(option) ? ", or infinity for no limit" : "");
     ra_option_store(option, config, no_limit ? RA_NO_LOOKBACK : (int64_t)value);
     return RA_OK;
 }
@@ -118,7 +119,7 @@ enum ra_status ra_config_get(const struct ra_config *config, const char *field, 
     if (!option)
         return RA_INVALID;
     if (!value)
-        return ra_refuse(error, "value is NULL: give the address of a double");
+        return ra_error_set(error, "value is NULL: give the address of a double");
     int64_t stored = ra_option_load(option, config);
     *value = option->kind == RA_OPTION_REAL ? ra_option_real(stored) : (double)stored;
     if (is_lookback(option) && stored == RA_NO_LOOKBACK)
@@ -145,18 +146,18 @@ static enum ra_status check_link(const struct ra_link *link, char *error)
     } functions[] = {{"send", link->send}, {"receive", link->receive}, {"poll", link->poll},
                      {"wait", link->wait}, {"fail", link->fail},       {"error", link->error}};
     if (link->size < 1 || link->size > MOST_RANKS)
-        return ra_refuse(error, "link.size = %d: give 1 to %d ranks", link->size, MOST_RANKS);
+        return ra_error_set(error, "link.size = %d: give 1 to %d ranks", link->size, MOST_RANKS);
     if (link->rank < 0 || link->rank >= link->size)
-        return ra_refuse(error, "link.rank = %d: give 0 to %d, as link.size is %d", link->rank,
-                         link->size - 1, link->size);
+        return ra_error_set(error, "link.rank = %d: give 0 to %d, as link.size is %d", link->rank,
+                            link->size - 1, link->size);
     if (link->bytes < 0)
-        return ra_refuse(error, "link.bytes = %" PRId64 ": give at least 0", link->bytes);
+        return ra_error_set(error, "link.bytes = %" PRId64 ": give at least 0", link->bytes);
     for (size_t f = 0; f < sizeof functions / sizeof *functions && link->size > 1; f++)
         if (!functions[f].is_there)
-            return ra_refuse(error, "link.%s is NULL: a link of %d ranks needs this function",
-                             functions[f].name, link->size);
+            return ra_error_set(error, "link.%s is NULL: a link of %d ranks needs this function",
+                                functions[f].name, link->size);
     if (link->size > 1 && !link->close && !link->in_call)
-        return ra_refuse(
+        return ra_error_set(
             error, "link.close is NULL: give it, or link.in_call as well, by which plans that "
                    "share a link see each other's calls");
     return RA_OK;
@@ -170,11 +171,11 @@ static enum ra_status read_config(struct ra_config *config, const struct ra_conf
     if (status != RA_OK)
         return status;
     if (!link && config->ring_size > MOST_RANKS)
-        return ra_refuse(error, "config.ring_size = %d: give at most %d", config->ring_size,
-                         MOST_RANKS);
+        return ra_error_set(error, "config.ring_size = %d: give at most %d", config->ring_size,
+                            MOST_RANKS);
     if (link && config->ring_size > 0 && config->ring_size != link->size)
-        return ra_refuse(error, "config.ring_size = %d: give 0, or the %d of the link",
-                         config->ring_size, link->size);
+        return ra_error_set(error, "config.ring_size = %d: give 0, or the %d of the link",
+                            config->ring_size, link->size);
     if (config->ring_size == 0)
         config->ring_size = link ? link->size : 1;
     return RA_OK;
@@ -191,7 +192,7 @@ static void destroy(struct ra_plan *plan)
         unused = false;
 
     /* A link that stays open knows of what never ended, but cannot be asked. */
-    if (!plan->link.close && plan->link.size > 1 && plan->lost != RA_OK)
+    if (!plan->link.close && plan->link.size > 1 && plan->status != RA_OK)
         unused = false;
     backend->free(plan, unused);
     if (unused)
@@ -205,7 +206,7 @@ static enum ra_status create(struct ra_plan **plan, bool has_place, const struct
     struct ra_config config = RA_CONFIG_INIT;
     enum ra_status status = read_config(&config, given, link, text);
     if (!has_place)
-        status = ra_refuse(text, "plan is NULL: give the address of a pointer");
+        status = ra_error_set(text, "plan is NULL: give the address of a pointer");
     const struct ra_backend *backend = config.device ? config.device : &ra_host;
     struct ra_link alone = {.rank = 0, .size = config.ring_size};
     if (status == RA_OK && link && link->set_timeout)
@@ -224,7 +225,7 @@ static enum ra_status create(struct ra_plan **plan, bool has_place, const struct
     if (status == RA_OK && link && backend->connect)
         status = backend->connect(*plan, text);
     if (status == RA_LOST && *plan)
-        (*plan)->lost = RA_LOST;
+        (*plan)->status = RA_LOST;
     return status;
 }
 
@@ -235,7 +236,7 @@ enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *con
     struct ra_plan *made = NULL;
     enum ra_status status = link ? check_link(link, text) : RA_OK;
     if (status == RA_OK && link && !ra_link_enter(link))
-        status = ra_refuse(text, "link: a call of another plan that shares it is not over");
+        status = ra_error_set(text, "link: a call of another plan that shares it is not over");
     else if (status == RA_OK) {
         status = create(&made, plan != NULL, config, link, text);
         if (link)

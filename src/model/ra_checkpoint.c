@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ra_checksum.h"
-#include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_model_config.h"
 #include "ra_system.h"
 
@@ -78,13 +78,13 @@ static enum ra_status open_file(const char *path, struct stream *stream, struct 
     struct stat status;
     *stream = (struct stream){.file = fopen(path, "rb")};
     if (!stream->file)
-        return ra_refuse(error, "%.200s: %s", path, strerror(errno));
+        return ra_error_set(error, "%.200s: %s", path, strerror(errno));
     get(stream, head, sizeof *head);
     if (stream->failed || memcmp(head->word, word, sizeof word - 1) != 0 || head->text < 0 ||
         head->text >= LONGEST)
-        return ra_refuse(error, "%.200s: is no model of this program", path);
+        return ra_error_set(error, "%.200s: is no model of this program", path);
     if (head->word[15] != word[15])
-        return ra_refuse(
+        return ra_error_set(
             error,
             "%.200s: is a model in format %c, and this program reads %c: export it with "
             "the program that wrote it, and import that",
@@ -92,17 +92,18 @@ static enum ra_status open_file(const char *path, struct stream *stream, struct 
     get(stream, text, (size_t)head->text);
     text[head->text] = '\0';
     if (stream->failed || ra_model_config_read(path, text, config, note, error) != RA_OK)
-        return ra_refuse(error, "%.200s: is damaged: its config cannot be read", path);
+        return ra_error_set(error, "%.200s: is damaged: its config cannot be read", path);
     int64_t numbers = ra_parameter_numbers(config);
     int64_t bytes = file_bytes(head->text, numbers, head->trained);
     if (head->numbers != numbers || fstat(fileno(stream->file), &status) != 0 ||
         status.st_size != bytes)
-        return ra_refuse(error, "%.200s: is damaged: it must have %" PRId64 " bytes", path, bytes);
+        return ra_error_set(error, "%.200s: is damaged: it must have %" PRId64 " bytes", path,
+                            bytes);
     if (!is_training(head))
-        return ra_refuse(error,
-                         "%.200s: is damaged: a number of its training, at step %" PRId64
-                         " of %" PRId64 ", cannot be right",
-                         path, head->training.step, head->training.steps);
+        return ra_error_set(error,
+                            "%.200s: is damaged: a number of its training, at step %" PRId64
+                            " of %" PRId64 ", cannot be right",
+                            path, head->training.step, head->training.steps);
     return RA_OK;
 }
 
@@ -146,7 +147,7 @@ enum ra_status ra_checkpoint_read(const char *path, float *weights, float *means
     if (status == RA_OK) {
         get(&stream, &written, sizeof written);
         if (stream.failed || sum != written)
-            status = ra_refuse(error, "%.200s: is damaged: its checksum is wrong", path);
+            status = ra_error_set(error, "%.200s: is damaged: its checksum is wrong", path);
     }
     static const char *const what[] = {"", ", mean of a gradient", ", mean square of a gradient"};
     for (int i = 0; i < 3 && status == RA_OK; i++) {
@@ -184,8 +185,8 @@ enum ra_status ra_checkpoint_try(const struct ra_whole *file, const struct ra_mo
     unlink(file->path);
     if (reason == 0 || reason == EINVAL || reason == EOPNOTSUPP)
         return RA_OK;
-    return ra_refuse(error, "%.200s: cannot have its %" PRId64 " bytes: %s", file->final, bytes,
-                     strerror(reason));
+    return ra_error_set(error, "%.200s: cannot have its %" PRId64 " bytes: %s", file->final, bytes,
+                        strerror(reason));
 }
 
 enum ra_status ra_checkpoint_write(struct ra_whole *file, const struct ra_model_config *config,
@@ -203,7 +204,7 @@ enum ra_status ra_checkpoint_write(struct ra_whole *file, const struct ra_model_
         head.training = *training;
     struct stream stream = {.file = fopen(file->path, "wbx")};
     if (!stream.file)
-        return ra_refuse(error, "%.200s: %s", file->final, strerror(errno));
+        return ra_error_set(error, "%.200s: %s", file->final, strerror(errno));
     put(&stream, &head, sizeof head);
     put(&stream, text, (size_t)head.text);
     const float *arrays[3] = {weights, means, squares};
@@ -216,7 +217,8 @@ enum ra_status ra_checkpoint_write(struct ra_whole *file, const struct ra_model_
     int reason = errno;
     if (fclose(stream.file) == 0 && good)
         return ra_whole_publish(file, error);
-    ra_refuse(error, "%.200s: cannot be written: %s", file->final, strerror(good ? errno : reason));
+    ra_error_set(error, "%.200s: cannot be written: %s", file->final,
+                 strerror(good ? errno : reason));
     unlink(file->path);
     return RA_INVALID;
 }

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_model_config.h"
 
 enum ra_status ra_folder_config(const char *folder, struct ra_model_config *config,
@@ -21,7 +21,7 @@ enum ra_status ra_folder_config(const char *folder, struct ra_model_config *conf
     snprintf(path, sizeof path, "%s/config.json", folder);
     FILE *file = fopen(path, "r");
     if (!file)
-        return ra_refuse(error, "%.200s: %s", path, strerror(errno));
+        return ra_error_set(error, "%.200s: %s", path, strerror(errno));
     size_t length = fread(text, 1, sizeof text - 1, file);
     fclose(file);
     text[length] = '\0';
@@ -41,8 +41,8 @@ static void path_of(const char *folder, const struct ra_parameter *x, char path[
 static enum ra_status refuse_file(const struct npy *file, char error[RA_ERROR_SIZE])
 {
     size_t length = strlen(file->path), room = 150;
-    return ra_refuse(error, "%s%s", file->path + (length > room ? length - room : 0),
-                     file->error + length);
+    return ra_error_set(error, "%s%s", file->path + (length > room ? length - room : 0),
+                        file->error + length);
 }
 
 static enum ra_status read_one(const char *path, const struct ra_parameter *x, float *weights,
@@ -55,10 +55,10 @@ static enum ra_status read_one(const char *path, const struct ra_parameter *x, f
     double *numbers = NULL;
     if (file.dims != (x->columns > 0 ? 2 : 1) || file.shape[0] != x->rows ||
         (x->columns > 0 && file.shape[1] != x->columns))
-        status = ra_refuse(error, "%.200s: must be (%" PRId64 ", %" PRId64 ")", path, x->rows,
-                           x->columns);
+        status = ra_error_set(error, "%.200s: must be (%" PRId64 ", %" PRId64 ")", path, x->rows,
+                              x->columns);
     else if (!(numbers = malloc((size_t)x->count * sizeof *numbers)))
-        status = ra_refuse(error, "no memory to read %.200s", path);
+        status = ra_error_set(error, "no memory to read %.200s", path);
     else if (!npy_read(&file, (struct npy_slice){0, 0, 0, 1, x->rows}, NPY_FLOAT64, numbers))
         status = refuse_file(&file, error);
     for (int64_t e = 0; e < x->count && status == RA_OK; e++)
@@ -99,15 +99,15 @@ static enum ra_status compare_frequencies(const char *path, const struct ra_mode
         double right = pow(config->rotary_theta, -(double)t / (double)half) / config->rotary_scale;
         if (fabs(numbers[t] - right) <= part * right + (bits == 11 ? ldexp(1, -25) : 0))
             continue;
-        return ra_refuse(error,
-                         "%.120s: number %" PRId64 " is %.7g, but theta %.7g and scale %.7g of the "
-                         "config make it %.7g, or up to %.2g %% off in %s; theta %.6g would fit",
-                         path, t, numbers[t], config->rotary_theta, config->rotary_scale, right,
-                         100 * part,
-                         bits == 8    ? "bfloat16"
-                         : bits == 11 ? "float16"
-                                      : "float32",
-                         pow(numbers[half - 1], (double)half / (1 - (double)half)));
+        return ra_error_set(
+            error,
+            "%.120s: number %" PRId64 " is %.7g, but theta %.7g and scale %.7g of the "
+            "config make it %.7g, or up to %.2g %% off in %s; theta %.6g would fit",
+            path, t, numbers[t], config->rotary_theta, config->rotary_scale, right, 100 * part,
+            bits == 8    ? "bfloat16"
+            : bits == 11 ? "float16"
+                         : "float32",
+            pow(numbers[half - 1], (double)half / (1 - (double)half)));
     }
     return RA_OK;
 }
@@ -124,9 +124,9 @@ static enum ra_status check_frequencies(const char *folder, const struct ra_mode
     if (!npy_open(&file, path))
         return refuse_file(&file, error);
     if (file.dims != 1 || file.shape[0] != half)
-        status = ra_refuse(error, "%.200s: must be (%" PRId64 "): half of dim_head", path, half);
+        status = ra_error_set(error, "%.200s: must be (%" PRId64 "): half of dim_head", path, half);
     else if (!(numbers = malloc((size_t)half * sizeof *numbers)))
-        status = ra_refuse(error, "no memory to read %.200s", path);
+        status = ra_error_set(error, "no memory to read %.200s", path);
     else if (!npy_read(&file, (struct npy_slice){0, 0, 0, 1, half}, NPY_FLOAT64, numbers))
         status = refuse_file(&file, error);
     else
@@ -154,7 +154,7 @@ static enum ra_status check_others(const char *folder, const struct ra_model_con
 {
     DIR *listing = opendir(folder);
     if (!listing)
-        return ra_refuse(error, "%.200s: %s", folder, strerror(errno));
+        return ra_error_set(error, "%.200s: %s", folder, strerror(errno));
     enum ra_status status = RA_OK;
     for (struct dirent *entry; status == RA_OK && (entry = readdir(listing));) {
         const char *end = strrchr(entry->d_name, '.');
@@ -163,8 +163,8 @@ static enum ra_status check_others(const char *folder, const struct ra_model_con
         if (strcmp(entry->d_name, frequencies_name) == 0)
             status = check_frequencies(folder, config, error);
         else if (!is_weight(config, entry->d_name))
-            status = ra_refuse(error, "%.180s/%.100s: the config's model has no such array", folder,
-                               entry->d_name);
+            status = ra_error_set(error, "%.180s/%.100s: the config's model has no such array",
+                                  folder, entry->d_name);
     }
     closedir(listing);
     return status;

@@ -11,7 +11,7 @@
 #include "ra_arrays.h"
 #include "ra_clock.h"
 #include "ra_collective.h"
-#include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_mpi_link.h"
 #include "ra_number.h"
 #include "ra_processors.h"
@@ -317,7 +317,7 @@ static enum ra_status forward(struct ra_plan *plan, const struct ra_arrays *give
     if (status != RA_OK)
         return status;
     if (!gather(plan, &arrays, false))
-        return ra_plan_lose(plan);
+        return ra_plan_fail(plan);
     fold_heads(plan, &arrays, false);
     return RA_OK;
 }
@@ -332,10 +332,10 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
     if (status != RA_OK)
         return status;
     if (!gather(plan, &arrays, true))
-        return ra_plan_lose(plan);
+        return ra_plan_fail(plan);
     fold_heads(plan, &arrays, true);
     if (!reduce(plan))
-        return ra_plan_lose(plan);
+        return ra_plan_fail(plan);
     int64_t m = plan->rows[RA_KEY_SIDE], numbers = gathered->numbers[plan->link.rank] / 2;
     ra_number_store_all(arrays.dk, c->batch, m, c->key_heads, c->dim, gathered->home);
     ra_number_store_all(arrays.dv, c->batch, m, c->key_heads, c->dim, gathered->home + numbers);
@@ -348,20 +348,21 @@ static enum ra_status create(struct ra_plan *plan, char *error)
 {
     const struct ra_config *c = &plan->config;
     if (c->type != RA_FLOAT32)
-        return ra_refuse(error, "config.type: give RA_FLOAT32 to a plan that gathers keys");
+        return ra_error_set(error, "config.type: give RA_FLOAT32 to a plan that gathers keys");
     if (c->local_keys)
-        return ra_refuse(error,
-                         "config.local_keys = true: a plan that gathers keys has those of all");
+        return ra_error_set(error,
+                            "config.local_keys = true: a plan that gathers keys has those of all");
     if ((double)c->keys * (double)row_numbers(c) > INT_MAX)
-        return ra_refuse(error,
-                         "config.keys = %" PRId64
-                         ": all keys and values have more than the %d numbers "
-                         "that MPI counts; use the ring",
-                         c->keys, INT_MAX);
+        return ra_error_set(error,
+                            "config.keys = %" PRId64
+                            ": all keys and values have more than the %d numbers "
+                            "that MPI counts; use the ring",
+                            c->keys, INT_MAX);
     int64_t bytes = bytes_of(plan, plan->link.rank);
     plan->own = aligned_alloc(LINE, (size_t)bytes);
     if (!plan->own) {
-        ra_refuse(error, "no memory: the plan needs %" PRId64 " bytes", plan->fixed_bytes + bytes);
+        ra_error_set(error, "no memory: the plan needs %" PRId64 " bytes",
+                     plan->fixed_bytes + bytes);
         return RA_OUT_OF_MEMORY;
     }
     struct gathered *gathered = plan->own;
@@ -392,7 +393,7 @@ static enum ra_status connect(struct ra_plan *plan, char *error)
     MPI_Group_free(&all);
     MPI_Group_free(&set);
     if (code != MPI_SUCCESS) {
-        ra_refuse(error, "rank %d: MPI cannot make a communicator of the ring", plan->link.rank);
+        ra_error_set(error, "rank %d: MPI cannot make a communicator of the ring", plan->link.rank);
         return RA_LOST;
     }
     MPI_Comm_set_errhandler(gathered->ring, MPI_ERRORS_RETURN);
@@ -404,7 +405,7 @@ static bool leave(struct ra_plan *plan)
     struct gathered *gathered = plan->own;
     int finalized;
     MPI_Finalized(&finalized);
-    if (!finalized && plan->lost == RA_OK && gathered->ring != MPI_COMM_NULL)
+    if (!finalized && plan->status == RA_OK && gathered->ring != MPI_COMM_NULL)
         MPI_Comm_free(&gathered->ring);
     return finalized || gathered->request == MPI_REQUEST_NULL;
 }

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "ra_config_check.h"
+#include "ra_error.h"
 
 /* ---- config.json, an object of names and values. */
 
@@ -135,9 +135,9 @@ static enum ra_status refuse_key(const char *name, const struct key *keys, const
             nearest = keys->name;
         }
     }
-    return ra_refuse(error, "%.120s: \"%s\" is no key of a model's config%s%s%s", name, word,
-                     nearest ? "; did you mean \"" : "", nearest ? nearest : "",
-                     nearest ? "\"?" : "");
+    return ra_error_set(error, "%.120s: \"%s\" is no key of a model's config%s%s%s", name, word,
+                        nearest ? "; did you mean \"" : "", nearest ? nearest : "",
+                        nearest ? "\"?" : "");
 }
 
 /* ---- Values. */
@@ -200,8 +200,8 @@ static enum ra_status refuse_value(const char *name, const struct key *key,
                         : key->map      ? "\"grouped\" or \"interleaved\""
                                    : "a whole number of 0 or more, null, or a list of these with "
                                      "one for each layer";
-    return ra_refuse(error, "%.120s: the value of \"%s\" is wrong: give %s", name, key->name,
-                     right);
+    return ra_error_set(error, "%.120s: the value of \"%s\" is wrong: give %s", name, key->name,
+                        right);
 }
 
 /* Reads the whole text. */
@@ -217,7 +217,7 @@ static enum ra_status read_keys(const char *name, const char *text, struct key *
         if (good && !key->name)
             return refuse_key(name, keys, word, error);
         if (good && key->given)
-            return ra_refuse(error, "%.120s: \"%s\" is given twice", name, word);
+            return ra_error_set(error, "%.120s: \"%s\" is given twice", name, word);
         if (good && (good = step(&at, ':')) && !read_value(&at, key))
             return refuse_value(name, key, error);
         key->given = good;
@@ -226,7 +226,7 @@ static enum ra_status read_keys(const char *name, const char *text, struct key *
     }
     skip_blanks(&at);
     if (!good || *at)
-        return ra_refuse(error, "%.120s: is not a JSON object of names and values", name);
+        return ra_error_set(error, "%.120s: is not a JSON object of names and values", name);
     return RA_OK;
 }
 
@@ -238,8 +238,8 @@ static bool contradict(struct key *keys, const char *ours, const char *original,
 {
     if (!is_given(keys, ours) || !is_given(keys, original) || value == other)
         return false;
-    ra_refuse(error, "%.120s: \"%s\" is %.17g, but \"%s\" means %.17g: give one of them", name,
-              ours, value, original, other);
+    ra_error_set(error, "%.120s: \"%s\" is %.17g, but \"%s\" means %.17g: give one of them", name,
+                 ours, value, original, other);
     return true;
 }
 
@@ -249,12 +249,12 @@ static enum ra_status merge_numbers(const char *name, struct key *keys, const st
 {
     double cap = x->clamped ? x->clamp : 0;
     if (is_given(keys, "softclamp_value") && !is_given(keys, "softclamp_qk_sim"))
-        return ra_refuse(error,
-                         "%.120s: softclamp_value has no effect without softclamp_qk_sim: give "
-                         "that, true or false",
-                         name);
+        return ra_error_set(error,
+                            "%.120s: softclamp_value has no effect without softclamp_qk_sim: give "
+                            "that, true or false",
+                            name);
     if (x->clamped && !(x->clamp > 0))
-        return ra_refuse(error, "%.120s: softclamp_value must be above 0", name);
+        return ra_error_set(error, "%.120s: softclamp_value must be above 0", name);
     if (contradict(keys, "rotary_theta", "rotary_embed_theta", config->rotary_theta, x->theta, name,
                    error) ||
         contradict(keys, "softcap", "softclamp_qk_sim", config->softcap, cap, name, error))
@@ -271,10 +271,10 @@ static enum ra_status check_count(const char *name, const char *key, const struc
 {
     if (windows->count == 0 || windows->count == depth)
         return RA_OK;
-    return ra_refuse(error,
-                     "%.120s: %s has %" PRId64 " entries; give one for each of %" PRId64
-                     " layers, or one for all without brackets",
-                     name, key, windows->count, depth);
+    return ra_error_set(error,
+                        "%.120s: %s has %" PRId64 " entries; give one for each of %" PRId64
+                        " layers, or one for all without brackets",
+                        name, key, windows->count, depth);
 }
 
 /* The windows, by either of their names. In the original a query sees its own bucket and the
@@ -291,16 +291,17 @@ static enum ra_status merge_windows(const char *name, struct key *keys, const st
         is_given(keys, "max_lookback_seq_len") ? &x->reach : &x->lookback;
     for (int64_t l = 0; l < config->depth && l < RA_MOST_LAYERS; l++) {
         if (windows == &x->reach && windows->of[l] != RA_NO_LOOKBACK && !exact)
-            return ra_refuse(error,
-                             "%.120s: max_lookback_seq_len counts whole buckets unless bucket_size "
-                             "is 1, use_cuda_kernel false, ring_attn and force_regular_attn off: "
-                             "give lookback (tokens back) instead",
-                             name);
+            return ra_error_set(
+                error,
+                "%.120s: max_lookback_seq_len counts whole buckets unless bucket_size "
+                "is 1, use_cuda_kernel false, ring_attn and force_regular_attn off: "
+                "give lookback (tokens back) instead",
+                name);
         if (is_given(keys, "lookback") && windows->of[l] != x->lookback.of[l])
-            return ra_refuse(error,
-                             "%.120s: \"lookback\" and \"max_lookback_seq_len\" differ in layer "
-                             "%" PRId64 ": give one of them",
-                             name, l);
+            return ra_error_set(error,
+                                "%.120s: \"lookback\" and \"max_lookback_seq_len\" differ in layer "
+                                "%" PRId64 ": give one of them",
+                                name, l);
         config->lookback[l] = windows->of[l];
     }
     return RA_OK;
@@ -320,7 +321,7 @@ static enum ra_status check_ring(const char *name, const struct values *x, bool 
         wrong = "striped_ring_attn needs causal";
     else if (x->bucket < 1 || x->ring_rows < 1)
         wrong = "bucket_size and ring_seq_size must be 1 or above";
-    return wrong ? ra_refuse(error, "%.120s: %s", name, wrong) : RA_OK;
+    return wrong ? ra_error_set(error, "%.120s: %s", name, wrong) : RA_OK;
 }
 
 /* Adds to the note on what was not said. */
@@ -348,7 +349,7 @@ static enum ra_status add_defaults(const char *name, struct key *keys, const str
     static const char *const needed[] = {"num_tokens", "dim", "depth", "heads", "dim_head"};
     for (int k = 0; k < 5; k++)
         if (!is_given(keys, needed[k]) && (k < 3 || !original))
-            return ra_refuse(error, "%.120s: has no \"%s\"", name, needed[k]);
+            return ra_error_set(error, "%.120s: has no \"%s\"", name, needed[k]);
     if (!is_given(keys, "heads")) {
         config->heads = 8;
         add_note(note, name, "heads 8");
@@ -358,16 +359,17 @@ static enum ra_status add_defaults(const char *name, struct key *keys, const str
         add_note(note, name, "dim_head 64");
     }
     if (x->sharing < 1 || config->heads % x->sharing != 0)
-        return ra_refuse(
+        return ra_error_set(
             error, "%.120s: num_grouped_query_heads, %" PRId64 ", must divide heads, %" PRId64,
             name, x->sharing, config->heads);
     config->key_heads = config->heads / x->sharing;
 
     if (!is_given(keys, "causal") && !original)
-        return ra_refuse(error,
-                         "%.120s: has no \"causal\": give true (a token sees those before it) or "
-                         "false (it sees all; ring-attention-pytorch's default)",
-                         name);
+        return ra_error_set(
+            error,
+            "%.120s: has no \"causal\": give true (a token sees those before it) or "
+            "false (it sees all; ring-attention-pytorch's default)",
+            name);
     if (!is_given(keys, "causal")) {
         config->causal = false;
         add_note(note, name, "causal false");
@@ -375,11 +377,11 @@ static enum ra_status add_defaults(const char *name, struct key *keys, const str
     if (is_given(keys, "head_map") || x->sharing == 1 || config->key_heads == 1)
         return RA_OK;
     if (!original)
-        return ra_refuse(error,
-                         "%.120s: has no \"head_map\": give \"grouped\" (query head h reads key "
-                         "head h / %" PRId64 ", as in Llama) or \"interleaved\" (h mod %" PRId64
-                         ", as in ring-attention-pytorch)",
-                         name, x->sharing, config->key_heads);
+        return ra_error_set(error,
+                            "%.120s: has no \"head_map\": give \"grouped\" (query head h reads key "
+                            "head h / %" PRId64 ", as in Llama) or \"interleaved\" (h mod %" PRId64
+                            ", as in ring-attention-pytorch)",
+                            name, x->sharing, config->key_heads);
     config->head_map = RA_INTERLEAVED;
     add_note(note, name, "head_map interleaved");
     return RA_OK;
@@ -439,13 +441,13 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
         check_ring(name, &x, config->causal, error) != RA_OK)
         return RA_INVALID;
     if (x.ignored >= 0)
-        return ra_refuse(error,
-                         "%.120s: ignore_index is %" PRId64
-                         ": labels that do not count are negative here",
-                         name, x.ignored);
+        return ra_error_set(error,
+                            "%.120s: ignore_index is %" PRId64
+                            ": labels that do not count are negative here",
+                            name, x.ignored);
     config->hidden = llround(x.multiple * (double)config->dim);
     if (ra_model_check(config, reason) != RA_OK)
-        return ra_refuse(error, "%.120s: %.180s", name, reason);
+        return ra_error_set(error, "%.120s: %.180s", name, reason);
     if (x.ring)
         add_note(note, name, "ring_attn true: attention over the whole sequence");
     if (x.striped)

@@ -92,8 +92,8 @@ static enum ra_status attend(struct ra_model *model, int64_t l, const struct ra_
 static void turn(const struct ra_model *model, float *qkv, int direction)
 {
     const struct ra_model_config *c = &model->config;
-    ra_rotary_turn(model->work.threads, model->run.batch, model->n, c->heads + c->key_heads,
-                   c->head_dim, model->cosines, model->sines, direction, qkv, qkv_width(c));
+    ra_rotary_rotate(model->work.threads, model->run.batch, model->n, c->heads + c->key_heads,
+                     c->head_dim, model->cosines, model->sines, direction, qkv, qkv_width(c));
 }
 
 /* ---- A layer. */

@@ -16,9 +16,9 @@ void ra_rotary_angles(int64_t rows, const int64_t *positions, int64_t D, double 
         }
 }
 
-void ra_rotary_turn(int threads, int64_t batch, int64_t rows, int64_t heads, int64_t D,
-                    const float *cosines, const float *sines, int direction, float *x,
-                    int64_t stride)
+void ra_rotary_rotate(int threads, int64_t batch, int64_t rows, int64_t heads, int64_t D,
+                      const float *cosines, const float *sines, int direction, float *x,
+                      int64_t stride)
 {
     int64_t half = D / 2;
     float sign = (float)direction;

@@ -16,8 +16,8 @@ void ra_rotary_angles(int64_t rows, const int64_t *positions, int64_t D, double 
 /* Turns D numbers of each head of each of `batch` times `rows` rows: numbers t and t + D / 2 are a point in
  * a plane. Row a begins at x + a * stride; forward by the angles, backward by minus the angles: the
  * gradient of a turned vector is turned back. */
-void ra_rotary_turn(int threads, int64_t batch, int64_t rows, int64_t heads, int64_t D,
-                    const float *cosines, const float *sines, int direction, float *x,
-                    int64_t stride);
+void ra_rotary_rotate(int threads, int64_t batch, int64_t rows, int64_t heads, int64_t D,
+                      const float *cosines, const float *sines, int direction, float *x,
+                      int64_t stride);
 
 #endif

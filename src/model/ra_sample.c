@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_random.h"
 
 /* ---- Random numbers. */
@@ -27,20 +27,22 @@ static enum ra_status check(const struct ra_sample *how, int64_t count, const fl
 {
     int64_t possible = 0;
     if (!(how->temperature >= 0 && how->temperature < (double)INFINITY))
-        return ra_refuse(error, "temperature = %g: give a number of at least 0", how->temperature);
+        return ra_error_set(error, "temperature = %g: give a number of at least 0",
+                            how->temperature);
     if (how->top_k < 0)
-        return ra_refuse(error, "top_k = %" PRId64 ": give at least 1, or 0 for no limit",
-                         how->top_k);
+        return ra_error_set(error, "top_k = %" PRId64 ": give at least 1, or 0 for no limit",
+                            how->top_k);
     if (!(how->top_p >= 0 && how->top_p <= 1))
-        return ra_refuse(error, "top_p = %g: give a number from 0 to 1", how->top_p);
+        return ra_error_set(error, "top_p = %g: give a number from 0 to 1", how->top_p);
     for (int64_t i = 0; i < count; i++) {
         if (isnan(logits[i]) || logits[i] == INFINITY)
-            return ra_refuse(error, "logits[%" PRId64 "] = %g: the model has overflowed", i,
-                             (double)logits[i]);
+            return ra_error_set(error, "logits[%" PRId64 "] = %g: the model has overflowed", i,
+                                (double)logits[i]);
         possible += logits[i] > -INFINITY;
     }
     if (possible == 0)
-        return ra_refuse(error, "logits: give at least one of %" PRId64 " that is not -inf", count);
+        return ra_error_set(error, "logits: give at least one of %" PRId64 " that is not -inf",
+                            count);
     return RA_OK;
 }
 

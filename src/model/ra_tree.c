@@ -14,6 +14,7 @@
 #include "ra_arena.h"
 #include "ra_collective.h"
 #include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_math.h"
 #include "ra_message.h"
 #include "ra_mpi_link.h"
@@ -126,24 +127,24 @@ static enum ra_status read_config(struct ra_config *c, const struct ra_config *g
     if (status != RA_OK)
         return status;
     if (c->type != RA_FLOAT32 || c->has_mask || c->local_keys || c->device)
-        return ra_refuse(error,
-                         "config: give type = RA_FLOAT32, and no has_mask, local_keys or device");
+        return ra_error_set(
+            error, "config: give type = RA_FLOAT32, and no has_mask, local_keys or device");
     if (!c->causal)
-        return ra_refuse(error,
-                         "config.causal = false: give true, as a token sees those before it");
+        return ra_error_set(error,
+                            "config.causal = false: give true, as a token sees those before it");
     if (c->layout != RA_STRIPED || c->bucket != 0)
-        return ra_refuse(error,
-                         "config.layout: give RA_STRIPED, with bucket = 0, as the cache has");
+        return ra_error_set(error,
+                            "config.layout: give RA_STRIPED, with bucket = 0, as the cache has");
     if (c->queries < 1 || c->queries > c->keys)
-        return ra_refuse(error,
-                         "config.queries = %" PRId64
-                         ": give how many new tokens there are at most at "
-                         "once, 1 to keys = %" PRId64,
-                         c->queries, c->keys);
+        return ra_error_set(error,
+                            "config.queries = %" PRId64
+                            ": give how many new tokens there are at most at "
+                            "once, 1 to keys = %" PRId64,
+                            c->queries, c->keys);
 
     if ((double)c->batch * (double)c->queries * (double)c->heads > INT_MAX || c->dim > INT_MAX / 8)
-        return ra_refuse(error,
-                         "config: batch * queries * heads, or dim, are more than MPI counts");
+        return ra_error_set(error,
+                            "config: batch * queries * heads, or dim, are more than MPI counts");
 
     /* The heads that share keys are rows of one tile. */
     int64_t rows = c->queries * (c->heads / c->key_heads);
@@ -168,7 +169,7 @@ static enum ra_status build(struct ra_tree **tree, const struct ra_config *c, st
     made.bytes = bytes + link.bytes;
     char *memory = aligned_alloc(LINE, (size_t)bytes);
     if (!memory) {
-        ra_refuse(error, "no memory: the tree needs %" PRId64 " bytes", bytes);
+        ra_error_set(error, "no memory: the tree needs %" PRId64 " bytes", bytes);
         return RA_OUT_OF_MEMORY;
     }
     lay_out(&made, memory);
@@ -205,8 +206,8 @@ enum ra_status ra_tree_create(struct ra_tree **tree, const struct ra_config *con
     if (linked != RA_OK)
         return linked;
     if (status == RA_OK && own.ring_size != 0 && own.ring_size != link.size)
-        status = ra_refuse(text, "config.ring_size = %d: give 0, or the %d ranks of ring",
-                           own.ring_size, link.size);
+        status = ra_error_set(text, "config.ring_size = %d: give 0, or the %d ranks of ring",
+                              own.ring_size, link.size);
     if (status == RA_OK)
         status = build(&made, &own, link, text);
 
@@ -277,11 +278,11 @@ static enum ra_status write_cache(struct ra_tree *tree, int64_t first, int64_t e
     if (tree->lost)
         return RA_LOST;
     if (end > tree->config.keys)
-        return ra_refuse(tree->error,
-                         "%" PRId64 " positions: the tree has room for config.keys = %" PRId64, end,
-                         tree->config.keys);
+        return ra_error_set(tree->error,
+                            "%" PRId64 " positions: the tree has room for config.keys = %" PRId64,
+                            end, tree->config.keys);
     if (count > 0 && (!k.data || !v.data || k.type != RA_FLOAT32 || v.type != RA_FLOAT32))
-        return ra_refuse(tree->error, "k or v: give arrays of RA_FLOAT32");
+        return ra_error_set(tree->error, "k or v: give arrays of RA_FLOAT32");
     copy_rows(tree, k, at, step, count, row, tree->k);
     copy_rows(tree, v, at, step, count, row, tree->v);
     tree->length = end;
@@ -292,7 +293,7 @@ enum ra_status ra_tree_fill(struct ra_tree *tree, int64_t length, struct ra_tens
                             struct ra_tensor v)
 {
     if (length < 0)
-        return ra_refuse(tree->error, "length = %" PRId64 ": give at least 0", length);
+        return ra_error_set(tree->error, "length = %" PRId64 ": give at least 0", length);
     return write_cache(tree, 0, length, 0, 1, k, v);
 }
 
@@ -300,11 +301,11 @@ enum ra_status ra_tree_keep(struct ra_tree *tree, int64_t first, int64_t count, 
                             struct ra_tensor v)
 {
     if (first < 0 || first > tree->length || count < 0)
-        return ra_refuse(tree->error,
-                         "first = %" PRId64 ", count = %" PRId64
-                         ": give a first position from 0 to the "
-                         "length of the cache, %" PRId64 ", and a count of at least 0",
-                         first, count, tree->length);
+        return ra_error_set(tree->error,
+                            "first = %" PRId64 ", count = %" PRId64
+                            ": give a first position from 0 to the "
+                            "length of the cache, %" PRId64 ", and a count of at least 0",
+                            first, count, tree->length);
     int64_t P = tree->link.size, own = rows_before(tree, first) * P + tree->link.rank;
     return write_cache(tree, first, first + count, own - first, P, k, v);
 }
@@ -420,8 +421,8 @@ static enum ra_status give_up(struct ra_tree *tree, const char *reason)
 {
     tree->lost = tree->link.size > 1;
     if (!tree->lost)
-        return ra_refuse(tree->error, "%s", reason);
-    enum ra_status status = ra_refuse(tree->error, "rank %d: %.300s", tree->link.rank, reason);
+        return ra_error_set(tree->error, "%s", reason);
+    enum ra_status status = ra_error_set(tree->error, "rank %d: %.300s", tree->link.rank, reason);
     tree->link.fail(tree->link.self, tree->error);
     return status;
 }
@@ -449,10 +450,10 @@ enum ra_status ra_tree_attend(struct ra_tree *tree, int64_t count, struct ra_ten
     if (tree->lost)
         return RA_LOST;
     if (count < 1 || count > c->queries || count > tree->length) {
-        ra_refuse(text,
-                  "count = %" PRId64 ": give 1 to config.queries = %" PRId64
-                  ", and no more than the %" PRId64 " positions there are",
-                  count, c->queries, tree->length);
+        ra_error_set(text,
+                     "count = %" PRId64 ": give 1 to config.queries = %" PRId64
+                     ", and no more than the %" PRId64 " positions there are",
+                     count, c->queries, tree->length);
         return give_up(tree, text);
     }
     if (c->batch > 0 && (!q.data || !o.data || q.type != RA_FLOAT32 || o.type != RA_FLOAT32))

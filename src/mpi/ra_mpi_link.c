@@ -90,7 +90,8 @@ bool ra_mpi_link_begin(struct ra_mpi_link *mpi, bool outgoing, enum ra_message m
 {
     /* Gradients that go on and gradients that go home share the way out. */
     struct ra_passage *passage =
-        outgoing ? &mpi->out[message == RA_HOME ? RA_GRADIENTS : message] : &mpi->in[message];
+        outgoing ? &mpi->out[message == RA_GRADIENTS_RETURN ? RA_GRADIENTS : message]
+                 : &mpi->in[message];
     if (mpi->error[0])
         return false;
     if (passage->request != MPI_REQUEST_NULL) {
@@ -178,7 +179,7 @@ static bool move(struct ra_mpi_link *mpi, enum ra_mpi_sign sign)
     if (!mpi->error[0] && mpi->in[RA_FAILURE].request == MPI_REQUEST_NULL)
         snprintf(mpi->error, sizeof mpi->error, "%s", mpi->failure);
     if (!mpi->error[0])
-        ra_mpi_life_show(mpi, sign);
+        ra_mpi_alive_show(mpi, sign);
     return !mpi->error[0];
 }
 
@@ -196,13 +197,13 @@ static void check_overdue(struct ra_mpi_link *mpi, const struct ra_passage *late
     double idle = now - fmax(began, mpi->work), timeout = mpi->timeout;
 
     /* This rank may have slept since it last looked: then what has come is there the next time. */
-    if (!gone && (ra_mpi_life_gone(mpi, late->peer) || timeout <= 0 ||
+    if (!gone && (ra_mpi_alive_gone(mpi, late->peer) || timeout <= 0 ||
                   (silent <= timeout && idle <= 1.5 * timeout)))
         return;
-    enum ra_absence absence = silent > timeout ? RA_IS_SILENT : RA_IS_WAITING;
+    enum ra_peer_state absence = silent > timeout ? RA_IS_SILENT : RA_IS_WAITING;
     char text[RA_ERROR_SIZE];
-    ra_message_overdue(text, mpi->rank, late->hop, timeout, late->peer, incoming, late->message,
-                       gone ? RA_IS_GONE : absence);
+    ra_message_timeout_text(text, mpi->rank, late->hop, timeout, late->peer, incoming,
+                            late->message, gone ? RA_IS_GONE : absence);
     fail(mpi, text);
 }
 
@@ -214,7 +215,7 @@ static bool wait(void *self, enum ra_message message)
     while (in->request != MPI_REQUEST_NULL || out->request != MPI_REQUEST_NULL) {
         bool incoming = in->request != MPI_REQUEST_NULL;
         const struct ra_passage *late = incoming ? in : out;
-        bool gone = ra_mpi_life_gone(mpi, late->peer);
+        bool gone = ra_mpi_alive_gone(mpi, late->peer);
         if (heed_cancel(mpi) || !move(mpi, RA_WAITS))
             return false;
 
@@ -288,7 +289,7 @@ static bool close_link(void *self)
     if (!finalized) {
         /* Without an error this ends the receives that are always under way. MPI keeps a communicator
          * on which something may still come: signs of ranks that compute, or their error. */
-        bool alone = mpi->comm != MPI_COMM_NULL && !mpi->error[0] && ra_mpi_life_leave(mpi);
+        bool alone = mpi->comm != MPI_COMM_NULL && !mpi->error[0] && ra_mpi_alive_leave(mpi);
         if (!call_off(mpi))
             return false;
         if (alone && !mpi->failure[0])

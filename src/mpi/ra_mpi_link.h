@@ -62,22 +62,22 @@ bool ra_mpi_link_is(const struct ra_link *link);
  * it is for an error's text: "compare the ring sizes". */
 enum ra_status ra_mpi_link_await(struct ra_mpi_link *mpi, int code, const char *what);
 
-/* ---- ra_mpi_life.c */
+/* ---- ra_mpi_alive.c */
 
 /* What a rank tells all others of itself: it waits, it computes, it will send nothing any more. */
 enum ra_mpi_sign { RA_WAITS, RA_COMPUTES, RA_LEAVES };
 
 /* Begins, when rank and size are known. Nobody has been silent so far. */
-void ra_mpi_life_begin(struct ra_mpi_link *mpi);
+void ra_mpi_alive_begin(struct ra_mpi_link *mpi);
 
 /* Shows the others what this rank does, if it is time to, and hears what they show. */
-void ra_mpi_life_show(struct ra_mpi_link *mpi, enum ra_mpi_sign sign);
+void ra_mpi_alive_show(struct ra_mpi_link *mpi, enum ra_mpi_sign sign);
 
 /* Has this rank taken leave, so long ago that nothing of it is on its way any more? */
-bool ra_mpi_life_gone(const struct ra_mpi_link *mpi, int peer);
+bool ra_mpi_alive_gone(const struct ra_mpi_link *mpi, int peer);
 
 /* Takes leave of all. Have all others, too, within a moment? Then nothing will come from them. */
-bool ra_mpi_life_leave(struct ra_mpi_link *mpi);
+bool ra_mpi_alive_leave(struct ra_mpi_link *mpi);
 
 /* ---- ra_mpi_link.c */
 

@@ -78,7 +78,7 @@ static enum ra_status take_place(struct ra_mpi_link *mpi)
     if (code != MPI_SUCCESS)
         snprintf(mpi->error, sizeof mpi->error, "MPI cannot listen for failures");
     else
-        ra_mpi_life_begin(mpi);
+        ra_mpi_alive_begin(mpi);
     return code == MPI_SUCCESS ? RA_OK : RA_LOST;
 }
 
@@ -100,7 +100,7 @@ enum ra_status ra_mpi_link_open(struct ra_link *link, MPI_Comm world, int size, 
         mpi->in[m].request = mpi->out[m].request = MPI_REQUEST_NULL;
     error[0] = '\0';
     enum ra_status status = ra_mpi_link_await(mpi, MPI_Comm_idup(world, &mpi->comm, &mpi->opening),
-                                           "duplicate the communicator");
+                                              "duplicate the communicator");
     if (status == RA_OK)
         status = agree_on_size(mpi, size, timeout, error);
     if (status == RA_OK)

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_mpi_link.h"
 #include "ra_plan.h"
 #include "ra_processors.h"
@@ -30,15 +30,16 @@ static enum ra_status check_communicator(MPI_Comm comm, char *error)
 {
     int between_groups;
     if (!is_running())
-        return ra_refuse(error, "MPI is not running: call between MPI_Init and MPI_Finalize");
+        return ra_error_set(error, "MPI is not running: call between MPI_Init and MPI_Finalize");
     if (strcmp(ra_version(), RA_VERSION) != 0)
-        return ra_refuse(error, "libringattn is %s, libringattn_mpi " RA_VERSION ": install a pair",
-                         ra_version());
+        return ra_error_set(error,
+                            "libringattn is %s, libringattn_mpi " RA_VERSION ": install a pair",
+                            ra_version());
     if (comm == MPI_COMM_NULL || !comm)
-        return ra_refuse(error, "comm is MPI_COMM_NULL: give a communicator that has this rank");
+        return ra_error_set(error, "comm is MPI_COMM_NULL: give a communicator that has this rank");
     MPI_Comm_test_inter(comm, &between_groups);
     if (between_groups)
-        return ra_refuse(error, "comm is an intercommunicator: give one of a single group");
+        return ra_error_set(error, "comm is an intercommunicator: give one of a single group");
     return RA_OK;
 }
 
@@ -76,7 +77,7 @@ enum ra_status ra_mpi_link(struct ra_link *link, MPI_Comm comm, int ring_size, d
     char text[RA_ERROR_SIZE];
     enum ra_status status = check_communicator(comm, text);
     if (!link)
-        status = ra_refuse(text, "link is NULL: give the address of a struct ra_link");
+        status = ra_error_set(text, "link is NULL: give the address of a struct ra_link");
     if (status == RA_OK)
         status = ra_mpi_link_open(link, comm, ring_size, timeout, text);
     if (status == RA_OK && (status = count_sharing(link, text)) != RA_OK)
@@ -157,12 +158,12 @@ static bool agree_on_rows(struct ra_plan *plan, enum ra_side side, int64_t outer
     char text[RA_ERROR_SIZE];
     const char *const calls[] = {"ra_mpi_gather", "ra_mpi_scatter"};
     const char *const sides[] = {"RA_QUERY_SIDE", "RA_KEY_SIDE"};
-    ra_refuse(text,
-              "rank %d calls %s with %s, outer %" PRId64 ", row_bytes %" PRId64
-              ", the root, rank %d, "
-              "%s with %s, %" PRId64 ", %" PRId64 ": give the same",
-              link->rank, calls[own[0]], sides[own[1]], own[2], own[3], root, calls[theirs[0]],
-              sides[theirs[1]], theirs[2], theirs[3]);
+    ra_error_set(text,
+                 "rank %d calls %s with %s, outer %" PRId64 ", row_bytes %" PRId64
+                 ", the root, rank %d, "
+                 "%s with %s, %" PRId64 ", %" PRId64 ": give the same",
+                 link->rank, calls[own[0]], sides[own[1]], own[2], own[3], root, calls[theirs[0]],
+                 sides[theirs[1]], theirs[2], theirs[3]);
     link->fail(link->self, text);
     return false;
 }
@@ -190,7 +191,7 @@ static enum ra_status move_rows(struct ra_plan *plan, enum ra_side side, int64_t
                 moved = pass_rows(link, !scatter, root, here, outer, own_rows, row_bytes, local);
         }
     }
-    return moved ? RA_OK : ra_plan_lose(plan);
+    return moved ? RA_OK : ra_plan_fail(plan);
 }
 
 /* Checks the arguments of both; an error is one of all ranks. */
@@ -199,21 +200,21 @@ static enum ra_status check_move(struct ra_plan *plan, enum ra_side side, int64_
 {
     char text[RA_ERROR_SIZE];
     if (ra_plan_state(plan) != RA_OK)
-        return plan->lost;
+        return plan->status;
     if (!ra_mpi_link_is(&plan->link))
-        return ra_refuse(plan->error, "the plan's link is not one of ra_mpi_link");
+        return ra_error_set(plan->error, "the plan's link is not one of ra_mpi_link");
     int P = plan->link.size;
     enum ra_status status = ra_plan_check_rows(plan, side, outer, row_bytes, whole,
                                                root == plan->link.rank, local, text);
     if (root < 0 || root >= P)
-        status = ra_refuse(text, "root = %d: give a rank of the ring, 0 to %d", root, P - 1);
+        status = ra_error_set(text, "root = %d: give a rank of the ring, 0 to %d", root, P - 1);
     else if (row_bytes > INT_MAX || outer > INT_MAX ||
              ra_layout_most_rows(ra_plan_layout(plan, side)) > INT_MAX)
-        status = ra_refuse(text,
-                           "outer = %" PRId64 ", row_bytes = %" PRId64
-                           ": MPI counts to 2^31 - 1, and so must these and a rank's rows",
-                           outer, row_bytes);
-    return status == RA_OK ? RA_OK : ra_plan_give_up(plan, status, text);
+        status = ra_error_set(text,
+                              "outer = %" PRId64 ", row_bytes = %" PRId64
+                              ": MPI counts to 2^31 - 1, and so must these and a rank's rows",
+                              outer, row_bytes);
+    return status == RA_OK ? RA_OK : ra_plan_abort(plan, status, text);
 }
 
 enum ra_status ra_mpi_scatter(struct ra_plan *plan, enum ra_side side, int64_t outer,
@@ -227,7 +228,7 @@ enum ra_status ra_mpi_scatter(struct ra_plan *plan, enum ra_side side, int64_t o
 
     /* The cast is safe: of a scatter, whole is only read. */
     if (status == RA_OK && !ra_ring_agree(&plan->ring, RA_CALL_SCATTER))
-        status = ra_plan_lose(plan);
+        status = ra_plan_fail(plan);
     if (status == RA_OK)
         status =
             move_rows(plan, side, outer, row_bytes, root, true, (void *)(uintptr_t)whole, local);
@@ -246,7 +247,7 @@ enum ra_status ra_mpi_gather(struct ra_plan *plan, enum ra_side side, int64_t ou
 
     /* The cast is safe: of a gather, local is only read. */
     if (status == RA_OK && !ra_ring_agree(&plan->ring, RA_CALL_GATHER))
-        status = ra_plan_lose(plan);
+        status = ra_plan_fail(plan);
     if (status == RA_OK)
         status =
             move_rows(plan, side, outer, row_bytes, root, false, whole, (void *)(uintptr_t)local);

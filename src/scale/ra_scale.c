@@ -4,7 +4,7 @@
  */
 #include <math.h>
 #include <stdlib.h>
-#include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_scale_cost.h"
 
 /* What is summed up of a rank, forward and backward. */
@@ -67,15 +67,15 @@ static double messages_at(struct prediction *p, int pass, int rank, int step)
     const struct ra_ring *ring = &p->cost.plan->ring;
     double seconds = 0;
     if (step < ring->schedule.count && ra_ring_sends(ring, rank, step))
-        seconds += message(p, pass, rank, ra_ring_rank_at(ring, rank, ra_ring_jump(ring, step)),
+        seconds += message(p, pass, rank, ra_ring_rank_at(ring, rank, ra_ring_stride(ring, step)),
                            (double)(ra_ring_rows(ring, rank, step) * ring->key_bytes));
     if (pass == 0 || step == 0)
         return seconds;
     int before = step - 1, hop = ring->schedule.hop[before];
     double bytes = (double)(ra_ring_rows(ring, rank, before) * ring->gradient_bytes);
     if (ra_ring_sends(ring, rank, before))
-        seconds +=
-            message(p, pass, rank, ra_ring_rank_at(ring, rank, ra_ring_jump(ring, before)), bytes);
+        seconds += message(p, pass, rank, ra_ring_rank_at(ring, rank, ra_ring_stride(ring, before)),
+                           bytes);
     else if (ra_ring_sends_home(ring, rank, before))
         seconds += message(p, pass, rank, ra_ring_rank_at(ring, rank, -hop), bytes);
     return seconds;
@@ -280,9 +280,9 @@ enum ra_status ra_scale_predict(struct ra_scale *scale, const struct ra_config *
     struct prediction p = {.scale = scale, .hops = hops};
     error = error ? error : unused;
     if (!scale || (int)method < RA_SCALE_RING || method > RA_SCALE_GATHER)
-        return ra_refuse(error, scale ? "method: give RA_SCALE_RING, RA_SCALE_DOUBLE_RING or "
-                                        "RA_SCALE_GATHER"
-                                      : "scale is NULL");
+        return ra_error_set(error, scale ? "method: give RA_SCALE_RING, RA_SCALE_DOUBLE_RING or "
+                                           "RA_SCALE_GATHER"
+                                         : "scale is NULL");
     enum ra_status status = ra_cost_open(&p.cost, config, machine, error);
     if (status != RA_OK)
         return status;
@@ -290,11 +290,11 @@ enum ra_status ra_scale_predict(struct ra_scale *scale, const struct ra_config *
     p.passes = p.cost.plan->config.forward_only ? 1 : 2;
     p.ranks = calloc((size_t)p.cost.ranks, sizeof *p.ranks);
     if (!p.ranks) {
-        ra_refuse(error, "no memory for %d ranks", p.cost.ranks);
+        ra_error_set(error, "no memory for %d ranks", p.cost.ranks);
         status = RA_OUT_OF_MEMORY;
     } else if (method != RA_SCALE_RING && p.cost.ranks % p.cost.machine.ranks_per_host != 0) {
-        status = ra_refuse(error, "machine.ranks_per_host = %d does not divide the %d ranks",
-                           p.cost.machine.ranks_per_host, p.cost.ranks);
+        status = ra_error_set(error, "machine.ranks_per_host = %d does not divide the %d ranks",
+                              p.cost.machine.ranks_per_host, p.cost.ranks);
     } else {
         (method == RA_SCALE_RING          ? predict_ring
          : method == RA_SCALE_DOUBLE_RING ? predict_double_ring

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stddef.h>
 #include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_host.h"
 #include "ra_pairs.h"
 
@@ -20,10 +21,10 @@ enum { MOST_RANKS = 1 << 16 };
 enum ra_status ra_cost_missing(const char *name, double value, const char *meaning, char *error)
 {
     if (value == 0)
-        return ra_refuse(error, "machine.%s is missing: give %s", name, meaning);
+        return ra_error_set(error, "machine.%s is missing: give %s", name, meaning);
     if (!(value >= LEAST && value <= MOST))
-        return ra_refuse(error, "machine.%s = %g: give %s, from %g to %g", name, value, meaning,
-                         LEAST, MOST);
+        return ra_error_set(error, "machine.%s = %g: give %s, from %g to %g", name, value, meaning,
+                            LEAST, MOST);
     return RA_OK;
 }
 
@@ -40,20 +41,21 @@ static enum ra_status check_others(const struct ra_scale_machine *m, int ranks, 
                 {"overhead", m->overhead}};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++)
         if (none[i].value != 0 && !(none[i].value >= LEAST && none[i].value <= MOST))
-            return ra_refuse(error, "machine.%s = %g: give 0, or %g to %g", none[i].name,
-                             none[i].value, LEAST, MOST);
+            return ra_error_set(error, "machine.%s = %g: give 0, or %g to %g", none[i].name,
+                                none[i].value, LEAST, MOST);
     if (m->tile_queries < 1 || m->tile_keys < 1)
-        return ra_refuse(
+        return ra_error_set(
             error, "machine.tile_queries = %" PRId64 ", tile_keys = %" PRId64 ": give at least 1",
             m->tile_queries, m->tile_keys);
     if (m->ranks_per_host < 0)
-        return ra_refuse(error, "machine.ranks_per_host = %d: give at least 0", m->ranks_per_host);
+        return ra_error_set(error, "machine.ranks_per_host = %d: give at least 0",
+                            m->ranks_per_host);
     if (m->slow_rank < -1 || m->slow_rank >= ranks)
-        return ra_refuse(error, "machine.slow_rank = %d: give 0 to %d, or -1", m->slow_rank,
-                         ranks - 1);
+        return ra_error_set(error, "machine.slow_rank = %d: give 0 to %d, or -1", m->slow_rank,
+                            ranks - 1);
     if (m->slow_link < -1 || m->slow_link >= ranks)
-        return ra_refuse(error, "machine.slow_link = %d: give 0 to %d, or -1", m->slow_link,
-                         ranks - 1);
+        return ra_error_set(error, "machine.slow_link = %d: give 0 to %d, or -1", m->slow_link,
+                            ranks - 1);
     enum ra_status status = ra_cost_missing("slow_rank_factor", m->slow_rank_factor,
                                             "1 for a rank that is as fast as others", error);
     return status == RA_OK ? ra_cost_missing("slow_link_factor", m->slow_link_factor,
@@ -86,20 +88,21 @@ enum ra_status ra_cost_open(struct ra_cost *cost, const struct ra_config *config
                             const struct ra_scale_machine *machine, char *error)
 {
     if (!config || !machine)
-        return ra_refuse(error, "%s is NULL", config ? "machine" : "config");
+        return ra_error_set(error, "%s is NULL", config ? "machine" : "config");
     if (machine->size != sizeof *machine)
-        return ra_refuse(error, "machine.size = %zu: begin with RA_SCALE_MACHINE_INIT",
-                         machine->size);
+        return ra_error_set(error, "machine.size = %zu: begin with RA_SCALE_MACHINE_INIT",
+                            machine->size);
     struct ra_config c;
     enum ra_status status = ra_config_read(&c, config, error);
     if (status != RA_OK)
         return status;
     if (c.bucket != 0)
-        return ra_refuse(error, "config.bucket: give 0, as a rank has one stripe here");
+        return ra_error_set(error, "config.bucket: give 0, as a rank has one stripe here");
     if (c.local_keys)
-        return ra_refuse(error, "config.local_keys: there is no ring, and so no scale");
+        return ra_error_set(error, "config.local_keys: there is no ring, and so no scale");
     if (c.ring_size > MOST_RANKS)
-        return ra_refuse(error, "config.ring_size = %d: give at most %d", c.ring_size, MOST_RANKS);
+        return ra_error_set(error, "config.ring_size = %d: give at most %d", c.ring_size,
+                            MOST_RANKS);
     c.ring_size = c.ring_size > 0 ? c.ring_size : 1;
     c.caller_workspace = false; /* whose it is, it takes memory */
     status = check_machine(machine, c.ring_size, c.forward_only, error);

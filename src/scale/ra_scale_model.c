@@ -3,7 +3,7 @@
  * Chapter 12. New here: the longest sequence, by halving.
  */
 #include <math.h>
-#include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_scale_cost.h"
 
 /* ---- Decoding. */
@@ -24,7 +24,7 @@ enum ra_status ra_scale_decode(struct ra_scale_decoding *decoding, const struct 
     struct ra_cost cost;
     error = error ? error : unused;
     if (!decoding || !config)
-        return ra_refuse(error, "%s is NULL", decoding ? "config" : "decoding");
+        return ra_error_set(error, "%s is NULL", decoding ? "config" : "decoding");
     struct ra_config forward = *config;
     if (config->size == sizeof forward)
         forward.forward_only = true;
@@ -63,9 +63,9 @@ enum ra_status ra_scale_decode(struct ra_scale_decoding *decoding, const struct 
 static enum ra_status check_model(const struct ra_scale_model *model, char *error)
 {
     if (!model)
-        return ra_refuse(error, "model is NULL");
+        return ra_error_set(error, "model is NULL");
     if (model->size != sizeof *model)
-        return ra_refuse(error, "model.size = %zu: begin with RA_SCALE_MODEL_INIT", model->size);
+        return ra_error_set(error, "model.size = %zu: begin with RA_SCALE_MODEL_INIT", model->size);
     const struct {
         const char *name;
         int64_t value, least;
@@ -75,13 +75,13 @@ static enum ra_status check_model(const struct ra_scale_model *model, char *erro
                   {"vocabulary", model->vocabulary, 0}};
     for (size_t f = 0; f < sizeof fields / sizeof *fields; f++) {
         if (fields[f].value == 0 && fields[f].least > 0)
-            return ra_refuse(error, "model.%s is missing: give at least 1", fields[f].name);
+            return ra_error_set(error, "model.%s is missing: give at least 1", fields[f].name);
         if (fields[f].value < 0 || fields[f].value > (int64_t)1 << 40)
-            return ra_refuse(error, "model.%s = %lld: give %d to 2^40", fields[f].name,
-                             (long long)fields[f].value, (int)fields[f].least);
+            return ra_error_set(error, "model.%s = %lld: give %d to 2^40", fields[f].name,
+                                (long long)fields[f].value, (int)fields[f].least);
     }
     if (!(model->weight_bytes >= 0 && model->weight_bytes <= 1e30))
-        return ra_refuse(error, "model.weight_bytes = %g: give 0 to 1e+30", model->weight_bytes);
+        return ra_error_set(error, "model.weight_bytes = %g: give 0 to 1e+30", model->weight_bytes);
     return RA_OK;
 }
 
@@ -95,7 +95,7 @@ enum ra_status ra_scale_memory_of(struct ra_scale_memory *memory, const struct r
     struct ra_cost cost;
     error = error ? error : unused;
     if (!memory)
-        return ra_refuse(error, "memory is NULL");
+        return ra_error_set(error, "memory is NULL");
     enum ra_status status = check_model(model, error);
     if (status == RA_OK)
         status = ra_cost_open(&cost, config, &any, error);
@@ -137,7 +137,10 @@ enum ra_status ra_scale_fits(int64_t *tokens, const struct ra_config *config,
     char unused[RA_ERROR_SIZE];
     error = error ? error : unused;
     if (!tokens || !config || !machine)
-        return ra_refuse(error, "%s is NULL", !tokens ? "tokens" : !config ? "config" : "machine");
+        return ra_error_set(error, "%s is NULL",
+                            !tokens   ? "tokens"
+                            : !config ? "config"
+                                      : "machine");
     enum ra_status status =
         ra_cost_missing("memory", machine->memory, "the bytes of memory of a rank", error);
     if (status != RA_OK)

@@ -4,7 +4,7 @@
  */
 #include <math.h>
 #include <stdlib.h>
-#include "ra_config_check.h"
+#include "ra_error.h"
 #include "ra_scale_cost.h"
 
 /* A message that a rank sends and one that it receives: when they have arrived. -inf: there is none. */
@@ -43,7 +43,7 @@ static void pass_keys(const struct ra_cost *cost, struct traveller *all, int ste
     for (int rank = 0; rank < cost->ranks; rank++) {
         if (!ra_ring_sends(ring, rank, step))
             continue;
-        int to = ra_ring_rank_at(ring, rank, ra_ring_jump(ring, step));
+        int to = ra_ring_rank_at(ring, rank, ra_ring_stride(ring, step));
         int64_t bytes = ra_ring_rows(ring, rank, step) * ring->key_bytes;
         all[rank].keys.sent = all[to].keys.received =
             post(cost, all, rank, to, all[rank].begin, all[to].begin, bytes);
@@ -59,7 +59,7 @@ static void pass_gradients(const struct ra_cost *cost, struct traveller *all, in
     for (int rank = 0; rank < cost->ranks; rank++) {
         int64_t bytes = ra_ring_rows(ring, rank, step) * ring->gradient_bytes;
         if (ra_ring_sends(ring, rank, step)) {
-            int to = ra_ring_rank_at(ring, rank, ra_ring_jump(ring, step));
+            int to = ra_ring_rank_at(ring, rank, ra_ring_stride(ring, step));
             all[rank].gradients.sent = all[to].gradients.received =
                 post(cost, all, rank, to, all[rank].ready, all[to].ready, bytes);
         } else if (ra_ring_sends_home(ring, rank, step)) {
@@ -107,16 +107,16 @@ enum ra_status ra_scale_simulate(double *seconds, const struct ra_config *config
     struct ra_cost cost;
     error = error ? error : unused;
     if (!seconds)
-        return ra_refuse(error, "seconds is NULL");
+        return ra_error_set(error, "seconds is NULL");
     if (backward && config && config->forward_only)
-        return ra_refuse(error, "config.forward_only: there is no backward");
+        return ra_error_set(error, "config.forward_only: there is no backward");
     enum ra_status status = ra_cost_open(&cost, config, machine, error);
     if (status != RA_OK)
         return status;
     struct traveller *all = calloc((size_t)cost.ranks, sizeof *all);
     if (!all) {
         ra_cost_close(&cost);
-        ra_refuse(error, "no memory for %d ranks", cost.ranks);
+        ra_error_set(error, "no memory for %d ranks", cost.ranks);
         return RA_OUT_OF_MEMORY;
     }
     for (int rank = 0; rank < cost.ranks; rank++)

@@ -43,12 +43,9 @@ static void check_problem(const struct stage *stage)
     const struct {
         const char *name;
         int64_t value;
-    } facts[] = {{"B, batches of q.npy", stage->B},
-                 {"N, positions of q.npy", stage->N},
-                 {"M, positions of k.npy", stage->M},
-                 {"H, heads of q.npy", stage->H},
-                 {"G, heads of k.npy", stage->G},
-                 {"D, numbers of a head of q.npy", stage->D}};
+    } facts[] = {{"B, batches of q.npy", stage->B},   {"N, positions of q.npy", stage->N},
+                 {"M, positions of k.npy", stage->M}, {"H, heads of q.npy", stage->H},
+                 {"G, heads of k.npy", stage->G},     {"D, numbers of a head of q.npy", stage->D}};
     for (int f = 0; f < 6 && stage->world.ranks > 1; f++)
         stage_agree(stage, 2, facts[f].name, facts[f].value);
     stage_agree_inputs(stage);
@@ -200,7 +197,7 @@ int stage_close(struct stage *stage)
     /* The counts go first: a run that could not print them has failed, and leaves nothing. The
      * hidden files are rank 0's alone from here on, so that nobody removes what has its name. */
     if (stage->world.rank > 0)
-        stage_unfinished_forget();
+        stage_unfinished_disarm();
     stage_print_counts(stage);
     if (stage->time)
         stage_print_laps(stage);
@@ -209,7 +206,7 @@ int stage_close(struct stage *stage)
     /* When all are here, nothing is left to do but to name the results: no rank that dies or stops
      * later makes a failure of a run whose results are there. Rank 0 names, the others leave. */
     stage_gather(stage, 0);
-    stage_unfinished_keep();
+    stage_unfinished_commit();
     if (stage->world.rank == 0) {
         stage_name_trace(stage);
         stage_name_results(stage);

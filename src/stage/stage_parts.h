@@ -14,14 +14,14 @@
 /* Notes what is hidden, four at most, which must live until the program ends. */
 struct ra_whole;
 void stage_unfinished_add(struct ra_whole *whole);
-void stage_unfinished_forget(void);
+void stage_unfinished_disarm(void);
 void stage_unfinished_remove(void);
 
 /* Removes them at exit and on SIGINT, SIGTERM and their like as well, from the first call on. */
 void stage_unfinished_guard(void);
 
 /* From here to the next guard these signals are ignored: it is too late for them. */
-void stage_unfinished_keep(void);
+void stage_unfinished_commit(void);
 
 /* ---- world.c: what the ranks agree on, and what they tell the user. */
 

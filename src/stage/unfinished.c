@@ -23,7 +23,7 @@ void stage_unfinished_add(struct ra_whole *whole)
     wholes[w] = whole;
 }
 
-void stage_unfinished_forget(void)
+void stage_unfinished_disarm(void)
 {
     for (int w = 0; wholes[w]; w++)
         ra_whole_forget(wholes[w]);
@@ -35,7 +35,7 @@ void stage_unfinished_remove(void)
         ra_whole_end(wholes[w]);
 }
 
-void stage_unfinished_keep(void)
+void stage_unfinished_commit(void)
 {
     kept = true;
 }

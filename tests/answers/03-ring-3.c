@@ -9,15 +9,15 @@ static void pass_gradients(struct ra_ring *ring, int step)
     /* Sums arrive for steps 2 and later. After the last of them their place is free for what the other
      * ranks have made of this rank's own gradients. */
     if (step > 0 && next < ring->schedule.count && ra_ring_receives(ring, rank, next))
-        receive(ring, RA_GRADIENTS, ring->schedule.hop[step], -ra_ring_jump(ring, step),
+        receive(ring, RA_GRADIENTS, ring->schedule.hop[step], -ra_ring_stride(ring, step),
                 ring->gradients[3], ra_ring_rows(ring, rank, next) * ring->gradient_bytes);
     if (next == ring->schedule.count && ra_ring_sends(ring, rank, 0))
-        receive(ring, RA_HOME, last, last, ring->gradients[3],
+        receive(ring, RA_GRADIENTS_RETURN, last, last, ring->gradients[3],
                 ring->rows[rank] * ring->gradient_bytes);
     if (step > 0 && ra_ring_sends(ring, rank, step))
-        send(ring, RA_GRADIENTS, step, ra_ring_jump(ring, step), share, bytes);
+        send(ring, RA_GRADIENTS, step, ra_ring_stride(ring, step), share, bytes);
     else if (ra_ring_sends_home(ring, rank, step))
-        send(ring, RA_HOME, step, -ring->schedule.hop[step], share, bytes);
+        send(ring, RA_GRADIENTS_RETURN, step, -ring->schedule.hop[step], share, bytes);
 }
 
 /* Adds to this rank's share what rounding lost of it and, from step 2 on, the sum of those before. */
@@ -45,7 +45,7 @@ bool ra_ring_backward(struct ra_ring *ring)
         if (!wait_for(ring, RA_KEYS, step, true))
             return false;
     }
-    if (!wait_for(ring, RA_GRADIENTS, last, true) || !wait_for(ring, RA_HOME, last, true))
+    if (!wait_for(ring, RA_GRADIENTS, last, true) || !wait_for(ring, RA_GRADIENTS_RETURN, last, true))
         return false;
 
     /* What has come home, to what stayed. One rank alone has sent nothing out. */

@@ -51,7 +51,7 @@ static void broken(const struct rank *self, const char *format, ...)
 /* Gradients go on or home, by the same way. */
 static enum ra_message way_out(enum ra_message message)
 {
-    return message == RA_HOME ? RA_GRADIENTS : message;
+    return message == RA_GRADIENTS_RETURN ? RA_GRADIENTS : message;
 }
 
 /* The error of the link inside; "": none. */

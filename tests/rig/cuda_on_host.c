@@ -623,12 +623,12 @@ static bool fail_signal(const struct ra_signal *signal, int failure)
         __atomic_store_n(&signal->table[i], RA_SIGNAL_LOST, __ATOMIC_SEQ_CST);
     if (__atomic_exchange_n(&signal->table[RA_SIGNALS], 1, __ATOMIC_SEQ_CST) != 0)
         return true;
-    struct ra_trouble *trouble = signal->trouble;
-    trouble->message = signal->message;
-    trouble->is_room = signal->is_room;
-    trouble->hop = signal->hop;
-    trouble->peer = signal->peer;
-    __atomic_store_n(&trouble->failure, failure, __ATOMIC_RELEASE);
+    struct ra_device_error *error = signal->error;
+    error->message = signal->message;
+    error->is_credit = signal->is_credit;
+    error->hop = signal->hop;
+    error->peer = signal->peer;
+    __atomic_store_n(&error->failure, failure, __ATOMIC_RELEASE);
     return true;
 }
 
@@ -643,7 +643,7 @@ static bool await(struct work *work)
         return true;
     if (__atomic_load_n(&signal->table[RA_SIGNALS], __ATOMIC_ACQUIRE) != 0)
         return fail_signal(signal, RA_SIGNAL_LATE);
-    if (__atomic_load_n(&signal->trouble->stop, __ATOMIC_ACQUIRE) != 0)
+    if (__atomic_load_n(&signal->error->stop, __ATOMIC_ACQUIRE) != 0)
         return fail_signal(signal, RA_SIGNAL_STOPPED);
     double waited = 1e9 * (ra_seconds() - work->began);
     if (signal->nanoseconds > 0 && waited > (double)signal->nanoseconds)

@@ -129,7 +129,15 @@ struct ra_band ra_layout_band(struct ra_layout queries, int rank, int64_t s, str
 void ra_layout_fold(struct ra_fold *fold, struct ra_layout query_layout, int rank,
                     struct ra_layout key_layout, int origin, bool causal, int64_t lookback,
                     const struct ra_queries *queries, const struct ra_keys *keys);
-enum ra_message { RA_KEYS, RA_GRADIENTS, RA_HOME, RA_CALL, RA_ROWS, RA_FAILURE, RA_MESSAGES };
+enum ra_message {
+    RA_KEYS,
+    RA_GRADIENTS,
+    RA_GRADIENTS_RETURN,
+    RA_CALL,
+    RA_ROWS,
+    RA_FAILURE,
+    RA_MESSAGES
+};
 struct ra_link {
     int rank, size;
     int sharing;
@@ -151,8 +159,7 @@ struct ra_link {
     void (*cancel)(void *self);
 };
 struct ra_schedule {
-    int count,
-        *hop;
+    int count, *hop;
     int *last;
 };
 int64_t ra_schedule_storage(int ranks);
@@ -190,7 +197,7 @@ int64_t ra_ring_rows(const struct ra_ring *ring, int rank, int step);
 bool ra_ring_receives(const struct ra_ring *ring, int rank, int step);
 bool ra_ring_sends(const struct ra_ring *ring, int rank, int step);
 bool ra_ring_sends_home(const struct ra_ring *ring, int rank, int step);
-int ra_ring_jump(const struct ra_ring *ring, int step);
+int ra_ring_stride(const struct ra_ring *ring, int step);
 bool ra_ring_forward(struct ra_ring *ring);
 bool ra_ring_backward(struct ra_ring *ring);
 bool ra_ring_agree(struct ra_ring *ring, enum ra_call_kind kind);
@@ -211,12 +218,12 @@ const char *ra_status_text(enum ra_status status);
 int64_t ra_type_bytes(enum ra_type type);
 void ra_config_init(struct ra_config *config, size_t size);
 enum ra_status ra_config_set(struct ra_config *config, const char *field, double value,
-                                        char error[320]);
-enum ra_status ra_config_get(const struct ra_config *config, const char *field,
-                                        double *value, char error[320]);
+                             char error[320]);
+enum ra_status ra_config_get(const struct ra_config *config, const char *field, double *value,
+                             char error[320]);
 struct ra_plan;
 enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *config,
-                                         const struct ra_link *link, char error[320]);
+                              const struct ra_link *link, char error[320]);
 void ra_plan_cancel(struct ra_plan *plan);
 void ra_plan_destroy(struct ra_plan *plan);
 const char *ra_plan_error(const struct ra_plan *plan);
@@ -230,8 +237,7 @@ void ra_plan_positions(const struct ra_plan *plan, enum ra_side side, int64_t *p
 struct ra_layout ra_plan_layout(const struct ra_plan *plan, enum ra_side side);
 int64_t ra_plan_bytes(const struct ra_plan *plan);
 int64_t ra_plan_workspace_bytes(const struct ra_plan *plan);
-enum ra_status ra_plan_set_workspace(struct ra_plan *plan, void *workspace,
-                                                int64_t bytes);
+enum ra_status ra_plan_set_workspace(struct ra_plan *plan, void *workspace, int64_t bytes);
 int ra_plan_hops(const struct ra_plan *plan);
 struct ra_hop {
     int distance;
@@ -242,7 +248,7 @@ struct ra_hop {
     int64_t bytes;
 };
 enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backward,
-                                      struct ra_hop *hop);
+                           struct ra_hop *hop);
 int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size);
 struct ra_tensor {
     void *data;
@@ -268,22 +274,19 @@ struct ra_arrays {
 enum ra_status ra_forward(struct ra_plan *plan, const struct ra_arrays *arrays);
 enum ra_status ra_backward(struct ra_plan *plan, const struct ra_arrays *arrays);
 enum ra_status ra_wait(struct ra_plan *plan);
-enum ra_status ra_shard(struct ra_plan *plan, enum ra_side side, int64_t outer,
-                                   int64_t row_bytes, const void *whole, void *local);
-enum ra_status ra_unshard(struct ra_plan *plan, enum ra_side side, int64_t outer,
-                                     int64_t row_bytes, const void *local, void *whole);
-enum ra_status ra_mpi_link(struct ra_link *link, MPI_Comm comm, int ring_size,
-                                      double timeout, char error[320]);
-enum ra_status ra_mpi_link_f(struct ra_link *link, int comm, int ring_size,
-                                        double timeout, char error[320]);
+enum ra_status ra_shard(struct ra_plan *plan, enum ra_side side, int64_t outer, int64_t row_bytes,
+                        const void *whole, void *local);
+enum ra_status ra_unshard(struct ra_plan *plan, enum ra_side side, int64_t outer, int64_t row_bytes,
+                          const void *local, void *whole);
+enum ra_status ra_mpi_link(struct ra_link *link, MPI_Comm comm, int ring_size, double timeout,
+                           char error[320]);
+enum ra_status ra_mpi_link_f(struct ra_link *link, int comm, int ring_size, double timeout,
+                             char error[320]);
 enum ra_status ra_mpi_scatter(struct ra_plan *plan, enum ra_side side, int64_t outer,
-                                         int64_t row_bytes, int root, const void *whole,
-                                         void *local);
+                              int64_t row_bytes, int root, const void *whole, void *local);
 enum ra_status ra_mpi_gather(struct ra_plan *plan, enum ra_side side, int64_t outer,
-                                        int64_t row_bytes, int root, const void *local,
-                                        void *whole);
-enum ra_status ra_thread_links(struct ra_link *links, int ranks,
-                                          char error[320]);
+                             int64_t row_bytes, int root, const void *local, void *whole);
+enum ra_status ra_thread_links(struct ra_link *links, int ranks, char error[320]);
 struct ra_scale_machine {
     size_t size;
     double forward_rate, backward_rate;
@@ -308,8 +311,7 @@ struct ra_scale_pass {
     double waiting;
     double tail;
     double multiply_adds;
-    double inside_bytes,
-        host_bytes;
+    double inside_bytes, host_bytes;
 };
 struct ra_scale {
     int hops;
@@ -318,43 +320,35 @@ struct ra_scale {
     int64_t array_bytes;
 };
 enum ra_status ra_scale_predict(struct ra_scale *scale, const struct ra_config *config,
-                                           const struct ra_scale_machine *machine,
-                                           enum ra_scale_method method, struct ra_scale_hop *hops,
-                                           char error[320]);
+                                const struct ra_scale_machine *machine, enum ra_scale_method method,
+                                struct ra_scale_hop *hops, char error[320]);
 struct ra_scale_rank {
     double work, waiting, end;
 };
 enum ra_status ra_scale_simulate(double *seconds, const struct ra_config *config,
-                                            const struct ra_scale_machine *machine, bool backward,
-                                            struct ra_scale_rank *ranks, char error[320]);
+                                 const struct ra_scale_machine *machine, bool backward,
+                                 struct ra_scale_rank *ranks, char error[320]);
 struct ra_scale_decoding {
-    double seconds, work,
-        messages;
+    double seconds, work, messages;
     int rounds;
     double message_bytes;
     double cache_bytes;
 };
-enum ra_status ra_scale_decode(struct ra_scale_decoding *decoding,
-                                          const struct ra_config *config,
-                                          const struct ra_scale_machine *machine,
-                                          char error[320]);
+enum ra_status ra_scale_decode(struct ra_scale_decoding *decoding, const struct ra_config *config,
+                               const struct ra_scale_machine *machine, char error[320]);
 struct ra_scale_model {
     size_t size;
     int64_t dim, depth, hidden, vocabulary;
     bool recompute;
     bool replicated;
-    double
-        weight_bytes;
+    double weight_bytes;
 };
 struct ra_scale_memory {
     double weights, activations;
     double attention;
 };
-enum ra_status ra_scale_memory_of(struct ra_scale_memory *memory,
-                                             const struct ra_config *config,
-                                             const struct ra_scale_model *model,
-                                             char error[320]);
+enum ra_status ra_scale_memory_of(struct ra_scale_memory *memory, const struct ra_config *config,
+                                  const struct ra_scale_model *model, char error[320]);
 enum ra_status ra_scale_fits(int64_t *tokens, const struct ra_config *config,
-                                        const struct ra_scale_model *model,
-                                        const struct ra_scale_machine *machine,
-                                        char error[320]);
+                             const struct ra_scale_model *model,
+                             const struct ra_scale_machine *machine, char error[320]);

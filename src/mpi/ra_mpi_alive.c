@@ -1,4 +1,4 @@
-/* ra_mpi_life: which ranks of a ring over MPI are alive, and which compute. See ra_mpi_link.h.
+/* ra_mpi_alive: which ranks of a ring over MPI are alive, and which compute. See ra_mpi_link.h.
  *
  * Chapter 03. New here: signs of life, by which a rank that waits can tell one that computes for long
  * from one that has died.
@@ -44,7 +44,7 @@ static void send_sign(struct ra_mpi_link *mpi, enum ra_mpi_sign sign)
     }
 }
 
-void ra_mpi_life_begin(struct ra_mpi_link *mpi)
+void ra_mpi_alive_begin(struct ra_mpi_link *mpi)
 {
     mpi->shown = mpi->work = ra_seconds();
     for (int r = 0; r < mpi->size; r++)
@@ -53,7 +53,7 @@ void ra_mpi_life_begin(struct ra_mpi_link *mpi)
         listen(mpi);
 }
 
-void ra_mpi_life_show(struct ra_mpi_link *mpi, enum ra_mpi_sign sign)
+void ra_mpi_alive_show(struct ra_mpi_link *mpi, enum ra_mpi_sign sign)
 {
     double now = ra_seconds();
     if (sign == RA_COMPUTES)
@@ -77,13 +77,13 @@ void ra_mpi_life_show(struct ra_mpi_link *mpi, enum ra_mpi_sign sign)
     }
 }
 
-bool ra_mpi_life_gone(const struct ra_mpi_link *mpi, int peer)
+bool ra_mpi_alive_gone(const struct ra_mpi_link *mpi, int peer)
 {
     double most = mpi->timeout > 0 ? fmin(mpi->timeout / 2, ON_ITS_WAY) : ON_ITS_WAY;
     return mpi->heard[peer] < 0 && ra_seconds() + mpi->heard[peer] > most;
 }
 
-bool ra_mpi_life_leave(struct ra_mpi_link *mpi)
+bool ra_mpi_alive_leave(struct ra_mpi_link *mpi)
 {
     /* Nobody sends anything after this sign, and MPI keeps the order of signs: so who has all of
      * them will get nothing any more. Ranks that take leave much later keep nobody here. */
@@ -94,7 +94,7 @@ bool ra_mpi_life_leave(struct ra_mpi_link *mpi)
     send_sign(mpi, RA_LEAVES);
     mpi->shown = INFINITY;
     while (mpi->gone < mpi->size - 1 && mpi->failure[0] == '\0' && ra_seconds() - began < most) {
-        ra_mpi_life_show(mpi, RA_WAITS);
+        ra_mpi_alive_show(mpi, RA_WAITS);
         sched_yield();
     }
     return mpi->gone == mpi->size - 1;
