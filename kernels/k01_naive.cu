@@ -2,10 +2,10 @@
  *
  * Chapter 11. The plainest that a GPU can do: a thread per query row reads every key that its row
  * sees, one after the other, and keeps its carry to itself; in the backward a thread per query row
- * sums up dq, then a thread per key row dk and dv. Sums are double, as one number after the other is
- * added to them: in float32 a million keys would cost five of seven digits. No two threads add to the
- * same number, so equal inputs give equal bits. Every number is read from memory as often as it is
- * used: k02 cures that.
+ * sums up dq, then a thread per key row dk and dv. Sums are double, as one number after the other
+ * is added to them: in float32 a million keys would cost five of seven digits. No two threads add
+ * to the same number, so equal inputs give equal bits. Every number is read from memory as often as
+ * it is used: k02 cures that.
  */
 #include "ra_device.h"
 

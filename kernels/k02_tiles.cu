@@ -122,8 +122,8 @@ RA_DEVICE void multiply_transposed(float products[M][N], const float *left, cons
 }
 
 /* sums (8 M rows, Dim columns) += weights (8 M, 16 N) times rows (16 N, Dim). The tile is summed up
- * by itself first: the larger a sum is, the more a number that is added to it loses. So many columns
- * at a time: fewer take fewer registers, and read the weights more often. */
+ * by itself first: the larger a sum is, the more a number that is added to it loses. So many
+ * columns at a time: fewer take fewer registers, and read the weights more often. */
 template <int Dim, int M, int N, int Columns = Dim>
 RA_DEVICE void multiply_add(float sums[M][Dim / LANES], const float *weights, const float *rows)
 {
@@ -248,10 +248,11 @@ RA_DEVICE float line_sum(float x)
     return x;
 }
 
-/* Takes the rows out of a tile of shared memory whose numbers are not all finite: they become 0, and
- * nonfinite[row] says so. A query that sees such a key gets NaN by that; of the others, whose weights
- * for it are 0, the row must be taken away, as 0 times NaN is NaN. True: there are such rows. For all
- * threads of the block together, once the tile is there; when it returns they all see the same. */
+/* Takes the rows out of a tile of shared memory whose numbers are not all finite: they become 0,
+ * and nonfinite[row] says so. A query that sees such a key gets NaN by that; of the others, whose
+ * weights for it are 0, the row must be taken away, as 0 times NaN is NaN. True: there are such
+ * rows. For all threads of the block together, once the tile is there; when it returns they all see
+ * the same. */
 template <int Dim, int Rows> RA_DEVICE bool zero_nonfinite(float *shared, bool nonfinite[Rows])
 {
     int lane = threadIdx.x % 32, any = 0;
@@ -362,8 +363,8 @@ template <int Dim, bool Small> struct shape {
     static constexpr int Weights_size = Stay * (Pass + PAD);
 };
 
-/* Adds the carry of the keys before to that of these; max is that of both already. Apart from the rest,
- * so that a launch without a carry need not read these instructions. */
+/* Adds the carry of the keys before to that of these; max is that of both already. Apart from the
+ * rest, so that a launch without a carry need not read these instructions. */
 template <int Dim, int M>
 RA_DEVICE void add_carry(const struct ra_kernel &kernel, int64_t b, int64_t a0, int h,
                          float o[M][Dim / LANES], const float max[M], float sum[M])
@@ -401,8 +402,8 @@ RA_DEVICE void add_carry(const struct ra_kernel &kernel, int64_t b, int64_t a0, 
     }
 }
 
-/* Passes the carry on; or finishes: a row that has seen nothing has sum = 0, and 0 / 0 would be NaN,
- * where log 0 is the -inf we want. */
+/* Passes the carry on; or finishes: a row that has seen nothing has sum = 0, and 0 / 0 would be
+ * NaN, where log 0 is the -inf we want. */
 template <int Dim, int M>
 RA_DEVICE void finish(const struct ra_kernel &kernel, int64_t b, int64_t a0, int h,
                       const float o[M][Dim / LANES], const float max[M], const float sum[M])
@@ -460,8 +461,8 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
     const struct rows k = {kernel.k, kernel.mask, b, seen.end, g, dim, chunks};
     const struct rows v = {kernel.v, kernel.mask, b, seen.end, g, dim, chunks};
 
-    /* The carry of these keys; of those before, their max already. Of the sum every lane has a part,
-     * until the end. */
+    /* The carry of these keys; of those before, their max already. Of the sum every lane has a
+     * part, until the end. */
     float o[M][Dim / LANES] = {}, max[M], sum[M] = {};
 #pragma unroll
     for (int i = 0; i < M; i++) {
@@ -539,9 +540,9 @@ RA_DEVICE float weight(bool visible, bool nonfinite, float score, float lse)
     return visible && nonfinite ? CUDART_NAN_F : p;
 }
 
-/* to (rows from `first` on, D) += sums, as far as there are rows that the mask allows; what rounding
- * loses goes to `lost`, if it is given. What is there is asked for a row at a time: number by number,
- * a thread would wait for each. */
+/* to (rows from `first` on, D) += sums, as far as there are rows that the mask allows; what
+ * rounding loses goes to `lost`, if it is given. What is there is asked for a row at a time: number
+ * by number, a thread would wait for each. */
 template <int Dim, int M>
 RA_DEVICE void add_sums(const struct rows &to, const struct ra_tensor &lost, int64_t first,
                         const float sums[M][Dim / LANES])
@@ -773,8 +774,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
     add_sums<Dim, M>(dv, kernel.dv_lost, b0, dv_sums);
 }
 
-/* Has this device so much shared memory for a block? On compute capability 8.6 and 12.0 it is 99 KiB,
- * and never less. */
+/* Has this device so much shared memory for a block? On compute capability 8.6 and 12.0 it is 99
+ * KiB, and never less. */
 static cudaError_t has_room(bool *room, int numbers)
 {
     int most;

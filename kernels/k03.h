@@ -1,5 +1,5 @@
-/* k03: what its forward and its backward share: tiles of 16-bit numbers in shared memory, how rows are
- * copied into them and matrices loaded out of them, and how both are launched.
+/* k03: what its forward and its backward share: tiles of 16-bit numbers in shared memory, how rows
+ * are copied into them and matrices loaded out of them, and how both are launched.
  *
  * Chapter 11.
  */
@@ -8,8 +8,8 @@
 
 #include "ra_device.h"
 
-/* What every shape of a tile has. Dim: D, rounded up with zeros. All of it is known to the compiler,
- * so that every loop over registers unrolls. */
+/* What every shape of a tile has. Dim: D, rounded up with zeros. All of it is known to the
+ * compiler, so that every loop over registers unrolls. */
 template <class Type_, int Dim_, int Warps_> struct tile {
     typedef Type_ Type;
     static constexpr int Dim = Dim_, Chunks = Dim / 8; /* of 16 bytes, in a row */
@@ -46,8 +46,8 @@ RA_DEVICE void copy_rows(uint16_t *shared, const uint16_t *from, int64_t stride,
                          const uint32_t there[(Count + 31) / 32], int dim, bool chunks,
                          unsigned thread)
 {
-    /* All threads together copy Step rows at a time. Step divides 32, so which word a bit is in does
-     * not depend on the thread. */
+    /* All threads together copy Step rows at a time. Step divides 32, so which word a bit is in
+     * does not depend on the thread. */
     constexpr int Step = Shape::Threads / Shape::Chunks;
     int chunk = thread % Shape::Chunks, row = thread / Shape::Chunks;
     from += row * stride + 8 * chunk;
@@ -75,8 +75,8 @@ RA_DEVICE void copy_rows(uint16_t *shared, const uint16_t *from, int64_t stride,
         }
 }
 
-/* Adds 0 times the 8 numbers of a chunk to two sums that are 0. They stay 0, unless one of the numbers is
- * infinite or NaN: 0 times that is NaN. */
+/* Adds 0 times the 8 numbers of a chunk to two sums that are 0. They stay 0, unless one of the
+ * numbers is infinite or NaN: 0 times that is NaN. */
 template <class Type> RA_DEVICE uint32_t detect_nonfinite(uint32_t sums, uint4 chunk)
 {
     sums = Type::detect_nonfinite(Type::detect_nonfinite(sums, chunk.x), chunk.y);
@@ -88,12 +88,12 @@ template <class Type> RA_DEVICE bool is_nonfinite(uint4 chunk)
     return detect_nonfinite<Type>(0, chunk) != 0;
 }
 
-/* Takes chunks with numbers that are infinite or NaN out of rows of shared memory: they become 0, and
- * mark(i) is called for chunk i. A query that sees such a key must get NaN by that mark; of the others,
- * whose weights for it are 0, the chunk must be taken away, as 0 times NaN is NaN. For `threads` threads
- * together, once the rows are there; any(x) is a barrier of theirs, true if x is for one of them. When
- * it returns they all see the same. All threads of a warp go round the loops equally often, and vote: see
- * is_whole of k04. */
+/* Takes chunks with numbers that are infinite or NaN out of rows of shared memory: they become 0,
+ * and mark(i) is called for chunk i. A query that sees such a key must get NaN by that mark; of the
+ * others, whose weights for it are 0, the chunk must be taken away, as 0 times NaN is NaN. For
+ * `threads` threads together, once the rows are there; any(x) is a barrier of theirs, true if x is
+ * for one of them. When it returns they all see the same. All threads of a warp go round the loops
+ * equally often, and vote: see is_whole of k04. */
 template <class Type, class Any, class Mark>
 RA_DEVICE void zero_nonfinite(uint4 *chunks, int count, int thread, int threads, const Any &any,
                               const Mark &mark)
@@ -157,8 +157,8 @@ static inline bool in_pairs(struct ra_tensor x, int64_t dim)
                        x.row % 2 == 0 && x.head % 2 == 0);
 }
 
-/* Calls `launch` with a number type that tensor cores have, if the inputs are of one, and if D is not
- * too large. */
+/* Calls `launch` with a number type that tensor cores have, if the inputs are of one, and if D is
+ * not too large. */
 template <class Launch>
 static cudaError_t launch_for_type(const struct ra_kernel *x, const Launch &launch)
 {

@@ -21,8 +21,8 @@
  */
 #include "k03.h"
 
-/* The shape of a tile. Stages: 3, as said above; or 2 where shared memory is smaller: then all warps
- * gather, wait for each other, and weigh. Queries: 64, 32 or 16. */
+/* The shape of a tile. Stages: 3, as said above; or 2 where shared memory is smaller: then all
+ * warps gather, wait for each other, and weigh. Queries: 64, 32 or 16. */
 template <class Type_, int Dim_, int Stages_, int Queries_>
 struct tile_shape : tile<Type_, Dim_, 8> {
     static constexpr int Stages = Stages_, Queries = Queries_, Keys = 2 * Queries;
@@ -30,8 +30,8 @@ struct tile_shape : tile<Type_, Dim_, 8> {
     /* Rows of p and ds: the swizzle wants 8 chunks. */
     static constexpr int Width = Keys > 64 ? Keys : 64;
 
-    /* The warps' parts of s and dp: 2 x 4 of them, each Rows x 16 rows by Columns x 8. Of 16 queries
-     * there are only 1 x 2 parts, and the other warps weigh nothing. */
+    /* The warps' parts of s and dp: 2 x 4 of them, each Rows x 16 rows by Columns x 8. Of 16
+     * queries there are only 1 x 2 parts, and the other warps weigh nothing. */
     static constexpr int Row_warps = Queries > 16 ? 2 : 1, Column_warps = Queries > 16 ? 4 : 2;
     static constexpr int Rows = Queries / 16 / Row_warps, Columns = Keys / 8 / Column_warps;
     static constexpr int Weighing = Row_warps * Column_warps;
@@ -41,8 +41,8 @@ struct tile_shape : tile<Type_, Dim_, 8> {
     static constexpr int Key_warps = Keys / 32, Dk_columns = Dim_ / 8 * Key_warps / 8;
 };
 
-/* What a block of threads has to do: its keys, and the tiles of queries that see them, from the last
- * one down, for one query head after the other. */
+/* What a block of threads has to do: its keys, and the tiles of queries that see them, from the
+ * last one down, for one query head after the other. */
 struct task {
     int b, g, key_tile, first_tile, last_tile, steps;
 };
@@ -52,8 +52,8 @@ struct step {
     int tile, h;
 };
 
-/* All of the shared memory, of rows of 16-bit numbers in swizzled chunks. A stage has the queries of
- * one step. */
+/* All of the shared memory, of rows of 16-bit numbers in swizzled chunks. A stage has the queries
+ * of one step. */
 template <class Shape> struct shared_memory {
     uint16_t k[Shape::Keys][Shape::Dim], v[Shape::Keys][Shape::Dim];
     struct {
@@ -65,7 +65,7 @@ template <class Shape> struct shared_memory {
     float lse[Shape::Stages][Shape::Queries], delta[Shape::Stages][Shape::Queries];
     struct task task;
     struct step step[Shape::Stages];
-    uint32_t there[Shape::Keys / 32];   /* a bit for every key: there, and not hidden by the mask */
+    uint32_t there[Shape::Keys / 32]; /* a bit for every key: there, and not hidden by the mask */
     uint32_t nonfinite[Shape::Keys / 32]; /* with a number that is not finite */
     unsigned ticket;
     struct ra_semaphore
@@ -85,8 +85,8 @@ struct backward {
 
 /* ---- Into shared memory. */
 
-/* Begins to copy the queries of a step. What lies beyond the last query is 0, delta and lse too: p =
- * 1 there, times d_out = 0; ds = 1 * (0 - 0). */
+/* Begins to copy the queries of a step. What lies beyond the last query is 0, delta and lse too: p
+ * = 1 there, times d_out = 0; ds = 1 * (0 - 0). */
 template <class Shape>
 RA_DEVICE void copy_queries(struct shared_memory<Shape> &shared, const struct backward &f,
                             const struct task &task, struct step step, int stage)
@@ -118,9 +118,9 @@ RA_DEVICE void copy_queries(struct shared_memory<Shape> &shared, const struct ba
 
 /* ---- Products of matrices in shared memory. */
 
-/* Loads 16 x 16 numbers so many rows and columns, multiples of 16, after a corner. The swizzle stays
- * within 8 chunks, 64 numbers: ^ moves along there, since the bits of the column are apart from those
- * of the corner, and + from one 64 to the next. */
+/* Loads 16 x 16 numbers so many rows and columns, multiples of 16, after a corner. The swizzle
+ * stays within 8 chunks, 64 numbers: ^ moves along there, since the bits of the column are apart
+ * from those of the corner, and + from one 64 to the next. */
 template <bool Transposed, int Width>
 RA_DEVICE void load_quarters(uint32_t x[4], uint32_t corner, int row, int column)
 {
@@ -184,10 +184,10 @@ RA_DEVICE void add_to(const struct ra_tensor &x, int64_t first, int64_t rows, in
 
 /* ---- The two halves of a step. */
 
-/* Turns q . k into weights p, which go to shared memory as 16-bit numbers, and leaves in s what dp -
- * delta is to be multiplied by: p, times the slope of the soft cap if there is one. Whole: there is
- * none, and every query sees every key. Otherwise this thread's first row sees those columns from lo
- * to hi whose bit is set, counted from its first one; in nonfinite ones it sees NaN. */
+/* Turns q . k into weights p, which go to shared memory as 16-bit numbers, and leaves in s what dp
+ * - delta is to be multiplied by: p, times the slope of the soft cap if there is one. Whole: there
+ * is none, and every query sees every key. Otherwise this thread's first row sees those columns
+ * from lo to hi whose bit is set, counted from its first one; in nonfinite ones it sees NaN. */
 template <class Shape, bool Whole>
 RA_DEVICE void weigh_scores(const struct backward &f, float (&s)[Shape::Rows][Shape::Columns][4],
                             const float lse[Shape::Rows * 2], char *p, uint32_t place, int lo,
@@ -223,8 +223,8 @@ RA_DEVICE void weigh_scores(const struct backward &f, float (&s)[Shape::Rows][Sh
     }
 }
 
-/* The first half of step j: p and ds. In float16 ds, without the scale, must stay below 65504, and is
- * coarse below 6e-5: training in float16 scales the loss, as for every kernel. */
+/* The first half of step j: p and ds. In float16 ds, without the scale, must stay below 65504, and
+ * is coarse below 6e-5: training in float16 scales the loss, as for every kernel. */
 template <class Shape>
 RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward &f, int warp, int j)
 {
@@ -287,10 +287,10 @@ RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward 
     }
 }
 
-/* Waits until this warp may add to dq. In every block of threads the same warp adds to the same part
- * of a tile of queries: so a semaphore orders the warps of one number, in the order of the
- * tiles of keys. All go through the queries from the last one down, so that where
- * they begin at the same one, each is soon a step behind its predecessor and waits no more. */
+/* Waits until this warp may add to dq. In every block of threads the same warp adds to the same
+ * part of a tile of queries: so a semaphore orders the warps of one number, in the order of the
+ * tiles of keys. All go through the queries from the last one down, so that where they begin at the
+ * same one, each is soon a step behind its predecessor and waits no more. */
 template <class Shape>
 RA_DEVICE void await_semaphore(struct shared_memory<Shape> &shared, const struct backward &f,
                                int warp, struct step step)
@@ -379,9 +379,9 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
         number = shared.ticket;
     }
 
-    /* Heads come in sets of 16 at most, whose queries stay in the L2 cache while they are read by one tile of keys
-     * after the other. Within a set the first keys come first: under a causal mask they have the
-     * most work. */
+    /* Heads come in sets of 16 at most, whose queries stay in the L2 cache while they are read by
+     * one tile of keys after the other. Within a set the first keys come first: under a causal mask
+     * they have the most work. */
     int heads = (int)(x.batch * x.key_heads);
     int sets = (heads + Most_heads - 1) / Most_heads;
     struct ra_tile_order turn = ra_tile_order_of((int)number, heads, sets, f.key_tiles);
@@ -493,8 +493,9 @@ template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cuda
                      sizeof(struct shared_memory<Shape>), stream, f);
 }
 
-/* The first of these shapes that fits into the device's shared memory: 227 KiB on compute capability
- * 9.0, 163 KiB on 8.0, 99 KiB on 8.6 and 12.0. GPUs older than 8.0 have less than all of these. */
+/* The first of these shapes that fits into the device's shared memory: 227 KiB on compute
+ * capability 9.0, 163 KiB on 8.0, 99 KiB on 8.6 and 12.0. GPUs older than 8.0 have less than all of
+ * these. */
 template <class Large, class Medium, class Small = Medium>
 static cudaError_t launch_fitting(const struct ra_kernel *x, cudaStream_t stream)
 {
@@ -531,7 +532,8 @@ extern "C" cudaError_t ra_k03_backward(const struct ra_kernel *x, cudaStream_t s
     if (ra_has_steps(x->stairs))
         return cudaErrorNotSupported;
 
-    /* No launch adds up more rows than it can well: dk and dv are sums over queries of H / G heads. */
+    /* No launch adds up more rows than it can well: dk and dv are sums over queries of H / G
+     * heads. */
     int64_t most = ra_max(1, ra_kernel_most_keys(x->q.type) / (x->heads / x->key_heads));
     cudaError_t error = cudaSuccess;
     for (int64_t a = 0; a < x->queries && error == cudaSuccess; a += most) {

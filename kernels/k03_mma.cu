@@ -1,8 +1,9 @@
-/* k03: attention on tensor cores, forward, in float16 or bfloat16; k03_backward.cu has the backward.
+/* k03: attention on tensor cores, forward, in float16 or bfloat16; k03_backward.cu has the
+ * backward.
  *
  * Chapter 11. New here: matrix products by mma.sync, 16 x 8 x 16 at a time; operands that ldmatrix
- * brings out of swizzled shared memory; and the next tile of keys, copied by cp.async while this one
- * is computed. Scores and weights never leave the registers.
+ * brings out of swizzled shared memory; and the next tile of keys, copied by cp.async while this
+ * one is computed. Scores and weights never leave the registers.
  *
  * A block of threads has a tile of query rows of one head; each of its warps has Blocks x 16 of
  * them, whole rows, and folds one tile of keys after the other into them: ra_tile_forward, 32
@@ -21,8 +22,8 @@ struct tile_shape : forward_tile<Type_, Dim_, Blocks_, Keys_, Warps_> {
     /* The queries, and twice, one for now and one for next: keys and values. */
     static constexpr int Shared_bytes = 2 * (Query_size + 4 * Key_size);
 
-    /* The larger tiles need the shared memory of compute capability 9.0 for two blocks of threads at
-     * once, and its registers: for older GPUs they are not compiled. */
+    /* The larger tiles need the shared memory of compute capability 9.0 for two blocks of threads
+     * at once, and its registers: for older GPUs they are not compiled. */
     static constexpr bool Needs_90 = Dim_ <= 128 && Dim_ * Keys_ > 4096;
 };
 
@@ -41,9 +42,9 @@ RA_DEVICE void copy_keys(uint16_t *shared, const struct forward &f, const uint16
 
 /* ---- One tile of keys. */
 
-/* s = q k^T. From the corners q and k on, chunk 2 d of a row is reached by ^ 32 d, since a row begins
- * at a multiple of its length. Of the 16 steps of D = 256 half are unrolled: for all of them there
- * are not enough registers. */
+/* s = q k^T. From the corners q and k on, chunk 2 d of a row is reached by ^ 32 d, since a row
+ * begins at a multiple of its length. Of the 16 steps of D = 256 half are unrolled: for all of them
+ * there are not enough registers. */
 template <class Shape>
 RA_DEVICE void multiply_keys(typename Shape::Scores &s, uint32_t q, uint32_t k)
 {
@@ -68,8 +69,8 @@ RA_DEVICE void multiply_keys(typename Shape::Scores &s, uint32_t q, uint32_t k)
     }
 }
 
-/* Sets the score of every key that a row does not see to -inf. `from`: how far this thread's first row
- * is behind the first key of the tile. */
+/* Sets the score of every key that a row does not see to -inf. `from`: how far this thread's first
+ * row is behind the first key of the tile. */
 template <class Shape>
 RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry,
                            struct ra_band band, int64_t from, const uint32_t there[Shape::Words])
@@ -101,7 +102,8 @@ RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry
         }
 }
 
-/* The largest score of each row, this tile's and the carry's: of the numbers of this thread alone. */
+/* The largest score of each row, this tile's and the carry's: of the numbers of this thread
+ * alone. */
 template <class Shape>
 RA_DEVICE void find_largest(float (&largest)[Shape::Blocks][2], const typename Shape::Scores &s,
                             const struct carry<Shape> &carry)
@@ -165,8 +167,8 @@ RA_DEVICE void weigh(typename Shape::Scores &s, struct carry<Shape> &carry, floa
     }
 }
 
-/* o += weights v. What a thread has of two products side by side is just what it has to bring of the
- * next one's left matrix. */
+/* o += weights v. What a thread has of two products side by side is just what it has to bring of
+ * the next one's left matrix. */
 template <class Shape>
 RA_DEVICE void add_values(typename Shape::Outputs &o, const typename Shape::Scores &weights,
                           uint32_t v)
@@ -231,8 +233,8 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
         copy_keys<Shape>(stages, f, k, v, next);
     }
 
-    /* Where this thread's rows are for ldmatrix: matrices one below the other and then side by side,
-     * for q and v; side by side first for k. */
+    /* Where this thread's rows are for ldmatrix: matrices one below the other and then side by
+     * side, for q and v; side by side first for k. */
     int row = warp * 16 * Shape::Blocks;
     uint32_t at_q = ra_shared(queries) + corner<Dim>(lane, row, 0, false);
     uint32_t at_k = ra_shared(stages) + corner<Dim>(lane, 0, 0, true);
@@ -263,12 +265,13 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
             rows_there<Keys>(next, x.mask, task.b, b0 + Keys, range.end);
             copy_keys<Shape>(stages + (2 * Shape::Key_size - stage), f, k, v, next);
         }
-        /* Values that some of these rows do not see must be finite: their keys become NaN instead. */
+        /* Values that some of these rows do not see must be finite: their keys become NaN
+         * instead. */
         bool inside = ra_all_seen(x.band, {}, task.a0, Rows, b0, Keys);
         if (!inside) {
             uint16_t *keys = stages + stage;
             zero_nonfinite<Shape>(keys + Shape::Key_size, Keys,
-                                    [=](int key) { keys[key * Dim] = 0x7fff; });
+                                  [=](int key) { keys[key * Dim] = 0x7fff; });
         }
         typename Shape::Scores s;
         multiply_keys<Shape>(s, at_q, at_k + 2 * stage);

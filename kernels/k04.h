@@ -1,5 +1,5 @@
-/* k04: what the forwards for Hopper share, k04 to k07: tiles in panels, the two products of a tile by
- * wgmma, and which launches these kernels take.
+/* k04: what the forwards for Hopper share, k04 to k07: tiles in panels, the two products of a tile
+ * by wgmma, and which launches these kernels take.
  *
  * Chapter 11d.
  */
@@ -9,8 +9,8 @@
 #include "ra_forward.h"
 #include "ra_hopper.h"
 
-/* The shape of a tile: each warpgroup has 64 rows of queries. In k07 two blocks of threads, a cluster, may share a
- * tile: each has half of its rows. */
+/* The shape of a tile: each warpgroup has 64 rows of queries. In k07 two blocks of threads, a
+ * cluster, may share a tile: each has half of its rows. */
 template <class Type_, int Dim_, int Keys_, int Groups_, int Cluster_ = 1>
 struct hopper_tile : forward_tile<Type_, Dim_, 1, Keys_, 4 * Groups_> {
     static constexpr int Groups = Groups_, Query_bytes = 64 * Dim_ * 2, /* of a warpgroup */
@@ -28,12 +28,13 @@ struct tiles {
     int first, end;
 };
 
-/* What a block of threads has to do: rows of queries, from a0 on, and the tiles of keys that these rows see, or those
- * of the other block of the cluster. Keys are counted from the first that one of the rows sees, `first`; there are
- * `keys` of them, in `count` tiles, at least one. Row i sees key j when lo <= j - i <= hi and the mask allows it.
- * Tiles have numbers, from `number` on, which is not 0 where a block has several tasks: a warpgroup sees nothing but
- * its tiles `of` [group], and all its rows see every key of the tiles `whole` [group], but for the mask. All of it
- * stays in shared memory, as registers are scarce. */
+/* What a block of threads has to do: rows of queries, from a0 on, and the tiles of keys that these
+ * rows see, or those of the other block of the cluster. Keys are counted from the first that one of
+ * the rows sees, `first`; there are `keys` of them, in `count` tiles, at least one. Row i sees key
+ * j when lo <= j - i <= hi and the mask allows it. Tiles have numbers, from `number` on, which is
+ * not 0 where a block has several tasks: a warpgroup sees nothing but its tiles `of` [group], and
+ * all its rows see every key of the tiles `whole` [group], but for the mask. All of it stays in
+ * shared memory, as registers are scarce. */
 struct hopper_task : task {
     int groups;      /* how many warpgroups have rows, 64 each */
     int64_t rows[3]; /* where those of a warpgroup begin; beyond the last row if it has none */
@@ -64,8 +65,8 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
     struct hopper_task task;
     (struct task &)task = task_of<Shape>(f, tile);
 
-    /* If the rows are not enough for whole tiles, the first tile has fewer warpgroups: under a causal mask
-     * it has the fewest keys. */
+    /* If the rows are not enough for whole tiles, the first tile has fewer warpgroups: under a
+     * causal mask it has the fewest keys. */
     int groups = Groups * Shape::Cluster,
         missing = f.tiles * groups - (int)((f.x.queries + 63) / 64);
     groups -= task.a0 == 0 ? missing : 0;
@@ -99,9 +100,9 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
     return task;
 }
 
-/* Read before the loop, and the same for all threads of a warp, as the compiler then knows: so a test of
- * them waits for no memory, a warp stays together behind it, and what is the same for its threads stays in
- * registers of the warp's. */
+/* Read before the loop, and the same for all threads of a warp, as the compiler then knows: so a
+ * test of them waits for no memory, a warp stays together behind it, and what is the same for its
+ * threads stays in registers of the warp's. */
 RA_DEVICE struct tiles uniform(const struct tiles &x)
 {
     return {ra_uniform(x.first), ra_uniform(x.end)};
@@ -124,8 +125,8 @@ RA_DEVICE bool is_whole(const struct forward &f, struct tiles whole, int number,
     return inside;
 }
 
-/* s = q k^T, of 64 rows. As soon as its operands are described a product is on its way: this returns
- * long before s is there. */
+/* s = q k^T, of 64 rows. As soon as its operands are described a product is on its way: this
+ * returns long before s is there. */
 template <class Shape>
 RA_DEVICE void multiply_keys(typename Shape::Scores &s, uint64_t q, uint64_t k)
 {
@@ -136,8 +137,8 @@ RA_DEVICE void multiply_keys(typename Shape::Scores &s, uint64_t q, uint64_t k)
             ra_descriptor_beyond(k, ra_panel_place(0, d, Shape::Keys)), d > 0);
 }
 
-/* The weights as 16-bit numbers: what a thread has of two products side by side is just what it has to
- * bring of the next one's left matrix. */
+/* The weights as 16-bit numbers: what a thread has of two products side by side is just what it has
+ * to bring of the next one's left matrix. */
 template <class Shape>
 RA_DEVICE void pack(uint32_t (&p)[Shape::Keys / 16][4], const typename Shape::Scores &weights)
 {
@@ -195,9 +196,9 @@ RA_DEVICE uint32_t bits_between(int first, int last)
     return first > last ? 0 : ~0u << first & ~0u >> (31 - last);
 }
 
-/* Sets the score of every key of this tile that a row does not see to -inf. What a row sees are bits: those
- * of keys that are there, and from the first to the last that its band lets it see. So a score costs a test
- * of one bit and a choice. */
+/* Sets the score of every key of this tile that a row does not see to -inf. What a row sees are
+ * bits: those of keys that are there, and from the first to the last that its band lets it see. So
+ * a score costs a test of one bit and a choice. */
 template <class Shape>
 RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry,
                            const struct forward &f, const struct hopper_task &task, int number,
@@ -261,8 +262,8 @@ RA_DEVICE void take_out_nonfinite_values(char *k, char *v, int thread, int barri
         });
 }
 
-/* Turns the scores of row r into weights under its largest score so far. Returns what the carry of the row
- * is multiplied by. */
+/* Turns the scores of row r into weights under its largest score so far. Returns what the carry of
+ * the row is multiplied by. */
 template <class Shape>
 RA_DEVICE float weigh_row(typename Shape::Scores &s, struct carry<Shape> &carry, int r,
                           float factor)
@@ -288,8 +289,8 @@ RA_DEVICE float weigh_row(typename Shape::Scores &s, struct carry<Shape> &carry,
     return before;
 }
 
-/* Both rows of a thread, one after the other: while exponentials of the first are computed, the largest
- * score of the second is found. k03, with its four rows, has not the registers for that. */
+/* Both rows of a thread, one after the other: while exponentials of the first are computed, the
+ * largest score of the second is found. k03, with its four rows, has not the registers for that. */
 template <class Shape>
 RA_DEVICE void weigh_rows(typename Shape::Scores &s, struct carry<Shape> &carry, float factor)
 {
@@ -298,17 +299,18 @@ RA_DEVICE void weigh_rows(typename Shape::Scores &s, struct carry<Shape> &carry,
     for (int r = 0; r < 2; r++)
         before[r] = weigh_row<Shape>(s, carry, r, factor);
 
-    /* Mostly nothing has grown, and o stays as it is. No branch: what is on one side of it the compiler does
-     * not mix with what is on the other, and among the exponentials there is time for the additions of both
-     * rows. 64 columns are so few that they are multiplied in any case. */
+    /* Mostly nothing has grown, and o stays as it is. No branch: what is on one side of it the
+     * compiler does not mix with what is on the other, and among the exponentials there is time for
+     * the additions of both rows. 64 columns are so few that they are multiplied in any case. */
     bool any = Shape::Dim == 64 || __any_sync(0xffffffff, before[0] != 1 || before[1] != 1);
 #pragma unroll
     for (int c = 0; c < Shape::Dim / 8; c++)
         ra_multiply_if(any, carry.o[0][c], before);
 }
 
-/* Hides what rows of this warpgroup do not see of this tile; whole: nothing. `allowed`: the bits of the mask, if
- * there is one; `nonfinite`: those of keys whose values were not finite, if anybody has looked. */
+/* Hides what rows of this warpgroup do not see of this tile; whole: nothing. `allowed`: the bits of
+ * the mask, if there is one; `nonfinite`: those of keys whose values were not finite, if anybody
+ * has looked. */
 template <class Shape>
 RA_DEVICE void hide(typename Shape::Scores &s, struct carry<Shape> &carry, const struct forward &f,
                     const struct hopper_task &task, int number, bool whole, int row,
@@ -347,8 +349,8 @@ RA_DEVICE void online_softmax(typename Shape::Scores &s, struct carry<Shape> &ca
 
 /* ---- For the host. */
 
-/* Can these kernels run it? They want a GPU of compute capability 9.0 and, for TMA, rows that lie at
- * multiples of 16 bytes. */
+/* Can these kernels run it? They want a GPU of compute capability 9.0 and, for TMA, rows that lie
+ * at multiples of 16 bytes. */
 static inline cudaError_t takes(bool *answer, const struct ra_kernel *x)
 {
     *answer = false;
@@ -386,8 +388,8 @@ static cudaError_t launch_hopper(void (*kernel)(struct hopper_forward), int thre
                                 : ra_launch(kernel, f.blocks, threads, sizeof(Memory), stream, f);
 }
 
-/* Calls launch(type, columns) with D rounded up to whole panels, a constant; where these kernels cannot
- * run it, k03 does. */
+/* Calls launch(type, columns) with D rounded up to whole panels, a constant; where these kernels
+ * cannot run it, k03 does. */
 template <class Launch>
 static cudaError_t launch_or_k03(const struct ra_kernel *x, cudaStream_t stream,
                                  const Launch &launch)

@@ -1,11 +1,11 @@
-/* k04: the forward by wgmma: 64 x 16 by 16 x 128 numbers at a time, out of shared memory, by the 128
- * threads of a warpgroup, while these go on. For compute capability 9.0; elsewhere k03 runs.
+/* k04: the forward by wgmma: 64 x 16 by 16 x 128 numbers at a time, out of shared memory, by the
+ * 128 threads of a warpgroup, while these go on. For compute capability 9.0; elsewhere k03 runs.
  *
- * Chapter 11d. New here: matrices that no thread loads, but that are described; tiles in panels of 64
- * columns; products that are begun and waited for; and the fence between what threads write to shared
- * memory and what the tensor cores read there. A block of threads is one warpgroup, 64 rows of
- * queries. It copies keys and values by cp.async, as k03 does, but each of them while the other is in
- * use.
+ * Chapter 11d. New here: matrices that no thread loads, but that are described; tiles in panels of
+ * 64 columns; products that are begun and waited for; and the fence between what threads write to
+ * shared memory and what the tensor cores read there. A block of threads is one warpgroup, 64 rows
+ * of queries. It copies keys and values by cp.async, as k03 does, but each of them while the other
+ * is in use.
  */
 #include "k04.h"
 
@@ -16,8 +16,8 @@ template <class Shape> struct shared_memory {
     struct hopper_task task;
 };
 
-/* Begins to copy `Count` rows into panels, as one group: those from `from` on, `stride` numbers apart;
- * zeros for a row whose bit in `there` is not set, and for columns from `dim` on. */
+/* Begins to copy `Count` rows into panels, as one group: those from `from` on, `stride` numbers
+ * apart; zeros for a row whose bit in `there` is not set, and for columns from `dim` on. */
 template <class Shape, int Count>
 RA_DEVICE void copy_panels(char *to, const uint16_t *from, int64_t stride,
                            const uint32_t there[(Count + 31) / 32], int dim)
@@ -32,7 +32,8 @@ RA_DEVICE void copy_panels(char *to, const uint16_t *from, int64_t stride,
     ra_copies_end();
 }
 
-/* Waits until at most one group is under way, of all threads, and lets wgmma see what was copied. */
+/* Waits until at most one group is under way, of all threads, and lets wgmma see what was
+ * copied. */
 RA_DEVICE void await_copies(void)
 {
     ra_copies_wait<1>();

@@ -1,9 +1,10 @@
-/* k05: the forward whose tiles are copied by TMA: one thread asks for a box of 64 columns by some rows,
- * and an mbarrier tells when its bytes have come. For compute capability 9.0; elsewhere k03 runs.
+/* k05: the forward whose tiles are copied by TMA: one thread asks for a box of 64 columns by some
+ * rows, and an mbarrier tells when its bytes have come. For compute capability 9.0; elsewhere k03
+ * runs.
  *
- * Chapter 11d. New here: maps of arrays, which the host makes; boxes, which come swizzled into panels,
- * with zeros beyond the array; and mbarriers, which count bytes and have phases. No thread computes an
- * address any more. All else is k04.
+ * Chapter 11d. New here: maps of arrays, which the host makes; boxes, which come swizzled into
+ * panels, with zeros beyond the array; and mbarriers, which count bytes and have phases. No thread
+ * computes an address any more. All else is k04.
  */
 #include "k04.h"
 

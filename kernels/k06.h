@@ -1,13 +1,13 @@
 /* k06: what the backwards for GPUs of compute capability 9.0 share, k06 and k07.
  *
- * Chapter 11e. Both are the backward of k03: s = q k^T and dp = d_out v^T, from these p and ds, then
- * dv += p^T d_out, dk += ds^T q and dq += ds k. New here is who does what. A block of threads has
- * warpgroups with two roles: one loads, by TMA, a tile ahead of where the others are; two multiply, by
- * wgmma, each for 64 of the rows that stay, or three, where D is small. Registers go where the sums are: 24
- * to a thread that loads, 240 to one that multiplies; with three 32 and 160.
+ * Chapter 11e. Both are the backward of k03: s = q k^T and dp = d_out v^T, from these p and ds,
+ * then dv += p^T d_out, dk += ds^T q and dq += ds k. New here is who does what. A block of threads
+ * has warpgroups with two roles: one loads, by TMA, a tile ahead of where the others are; two
+ * multiply, by wgmma, each for 64 of the rows that stay, or three, where D is small. Registers go
+ * where the sums are: 24 to a thread that loads, 240 to one that multiplies; with three 32 and 160.
  *
- * A tile that passes lies in one of the Stages. `full` says that it is there, `empty` that all warpgroups
- * have read it; of a pair of blocks, those of both.
+ * A tile that passes lies in one of the Stages. `full` says that it is there, `empty` that all
+ * warpgroups have read it; of a pair of blocks, those of both.
  */
 #ifndef K06_H
 #define K06_H
@@ -17,9 +17,10 @@
 
 enum { K06_LOADERS = 64 }; /* threads that load queries */
 
-/* The shape of a tile. Dim: D, rounded up with zeros, which TMA fills in. Blocks: 1; or 2, if neighbouring tiles of keys
- * are those of a pair: then each block loads half of every tile of queries, for both. Groups: the warpgroups that
- * multiply, with so many Threads; a block has 128 more. */
+/* The shape of a tile. Dim: D, rounded up with zeros, which TMA fills in. Blocks: 1; or 2, if
+ * neighbouring tiles of keys are those of a pair: then each block loads half of every tile of
+ * queries, for both. Groups: the warpgroups that multiply, with so many Threads; a block has 128
+ * more. */
 template <class Type_, int Dim_, int Keys_, int Queries_, int Stages_ = 2, int Blocks_ = 1,
           int Groups_ = 2>
 struct backward_tile {
@@ -56,15 +57,16 @@ template <int Stages> RA_DEVICE void advance(struct turn &turn)
     }
 }
 
-/* Every thread arrives for itself. One could for the 32 of a warp, after a __syncwarp, as in the forward;
- * here threads have read and written shared memory themselves, and racecheck does not see that such an
- * arrival is for all of them. */
+/* Every thread arrives for itself. One could for the 32 of a warp, after a __syncwarp, as in the
+ * forward; here threads have read and written shared memory themselves, and racecheck does not see
+ * that such an arrival is for all of them. */
 RA_DEVICE void give(ra_barrier *barrier)
 {
     ra_barrier_arrive(barrier);
 }
 
-/* The same, by the threads that load: `load`, in the first of them, issues the copies, of `bytes`. */
+/* The same, by the threads that load: `load`, in the first of them, issues the copies, of
+ * `bytes`. */
 template <class Load> RA_DEVICE void signal_full(ra_barrier *barrier, int bytes, const Load &load)
 {
     if (threadIdx.x == 0) {
@@ -75,8 +77,8 @@ template <class Load> RA_DEVICE void signal_full(ra_barrier *barrier, int bytes,
     }
 }
 
-/* ---- Products. What a thread has of a result, in c[j][2 r + e], is of row lane / 4 + 8 r of its warp's
- * 16 rows, and of column 8 j + 2 (lane % 4) + e. */
+/* ---- Products. What a thread has of a result, in c[j][2 r + e], is of row lane / 4 + 8 r of its
+ * warp's 16 rows, and of column 8 j + 2 (lane % 4) + e. */
 
 /* Of the threads that multiply, which one this is. Asked for each time: registers are scarce. */
 RA_DEVICE int my_number(void)
@@ -99,7 +101,8 @@ RA_DEVICE int my_column(void)
     return my_number() % 4 * 2;
 }
 
-/* c (64 x Columns) = a b^T over Dim columns, both as they lie, in panels of A_rows and Columns rows. */
+/* c (64 x Columns) = a b^T over Dim columns, both as they lie, in panels of A_rows and Columns
+ * rows. */
 template <class Type, int Dim, int A_rows, int Columns>
 RA_DEVICE void multiply_rows(float (&c)[Columns / 8][4], uint64_t a, uint64_t b)
 {
@@ -122,8 +125,8 @@ RA_DEVICE void add_product(float (&c)[Dim / 8][4], const uint32_t (&a)[Rows / 16
     ra_products_end();
 }
 
-/* ---- From products to weights. lse2(j, r) and delta(j, r) are of columns 8 j and the next, and of row
- * 8 r, counted from this thread's first ones. */
+/* ---- From products to weights. lse2(j, r) and delta(j, r) are of columns 8 j and the next, and of
+ * row 8 r, counted from this thread's first ones. */
 
 /* Turns q . k, or the tanh of a soft cap, into weights. */
 template <int Columns, class Lse>
@@ -138,7 +141,8 @@ RA_DEVICE void weigh(float (&s)[Columns / 8][4], float factor, const Lse &lse2)
         }
 }
 
-/* The same with a soft cap. dp - delta is to be multiplied by its slope: dp becomes such that it is. */
+/* The same with a soft cap. dp - delta is to be multiplied by its slope: dp becomes such that it
+ * is. */
 template <int Columns, class Lse, class Delta>
 RA_DEVICE void weigh_capped(float (&s)[Columns / 8][4], float (&dp)[Columns / 8][4],
                             const struct backward &f, const Lse &lse2, const Delta &delta)
@@ -156,8 +160,8 @@ RA_DEVICE void weigh_capped(float (&s)[Columns / 8][4], float (&dp)[Columns / 8]
     weigh<Columns>(s, 1, lse2);
 }
 
-/* What a query does not see has weight 0; until now it may be anything, and its dp too: 0 times NaN is
- * NaN. Of a key that is not finite, and was taken out, it sees NaN. */
+/* What a query does not see has weight 0; until now it may be anything, and its dp too: 0 times NaN
+ * is NaN. Of a key that is not finite, and was taken out, it sees NaN. */
 RA_DEVICE void hide(float &weight, float &dp, bool hidden, bool nonfinite)
 {
     weight = hidden ? 0 : nonfinite ? CUDART_NAN_F : weight;
@@ -175,8 +179,8 @@ RA_DEVICE void pack(uint32_t (&to)[Columns / 16][4], const float (&from)[Columns
             to[j / 2][j % 2 * 2 + r] = Type::pair(from[j][2 * r], from[j][2 * r + 1]);
 }
 
-/* ds = p (dp - delta), of 16 bits, of weights p. In float16 ds, without the scale, must stay below 65504,
- * and is coarse below 6e-5: training in float16 scales the loss, as for every kernel. */
+/* ds = p (dp - delta), of 16 bits, of weights p. In float16 ds, without the scale, must stay below
+ * 65504, and is coarse below 6e-5: training in float16 scales the loss, as for every kernel. */
 template <class Type, int Columns, class Delta>
 RA_DEVICE void slope(uint32_t (&ds)[Columns / 16][4], const float (&p)[Columns / 8][4],
                      const float (&dp)[Columns / 8][4], const Delta &delta)
@@ -200,9 +204,9 @@ RA_DEVICE float power_of_lse(float lse, bool there)
 
 /* ---- What is not finite. */
 
-/* A number of k that is infinite or NaN becomes 0, for the threads that multiply together: dq = ds k is
- * a product over keys, of which a query may not see some, and 0 times NaN is NaN. For a query that sees
- * such a key, a bit in `nonfinite` says so. */
+/* A number of k that is infinite or NaN becomes 0, for the threads that multiply together: dq = ds
+ * k is a product over keys, of which a query may not see some, and 0 times NaN is NaN. For a query
+ * that sees such a key, a bit in `nonfinite` says so. */
 template <class Shape> RA_DEVICE void take_out_keys(char *k, uint32_t *nonfinite)
 {
     zero_nonfinite<typename Shape::Type>((uint4 *)k, Shape::Key_bytes / 16, my_number(),
@@ -225,8 +229,9 @@ RA_DEVICE bool writes_keys(const struct ra_kernel &x)
     return x.writes_keys || x.dk.type != RA_FLOAT32;
 }
 
-/* Adds scale * c to an array of float32, or writes it to one of float32 or of the inputs' type: from row
- * `row` on, which is this thread's first one, those before row `rows`. No other block has these rows. */
+/* Adds scale * c to an array of float32, or writes it to one of float32 or of the inputs' type:
+ * from row `row` on, which is this thread's first one, those before row `rows`. No other block has
+ * these rows. */
 template <class Type, int Columns>
 RA_DEVICE void put_rows(const struct ra_tensor &to, bool adds, int b, int64_t row, int head,
                         int64_t rows, int dim, float scale, const float (&c)[Columns / 8][4])
@@ -251,9 +256,9 @@ RA_DEVICE void put_rows(const struct ra_tensor &to, bool adds, int b, int64_t ro
 
 /* ---- Keys that stay: dk and dv of a tile of keys, while all queries that see it pass. */
 
-/* What a block of threads has to do: the tile of keys from b0 on, and the queries from `first` up to
- * `end`, tile by tile, of every head that reads these keys. The second of a pair may have no keys; what passes
- * is the same for both. */
+/* What a block of threads has to do: the tile of keys from b0 on, and the queries from `first` up
+ * to `end`, tile by tile, of every head that reads these keys. The second of a pair may have no
+ * keys; what passes is the same for both. */
 struct keys_task {
     int b, g, b0, first, end, steps;
 };
@@ -264,8 +269,8 @@ RA_DEVICE bool idle(int first, int end, bool writes)
     return end <= first && !writes;
 }
 
-/* A step: the tile of queries from a0 on, and their head. inside: all of them see all keys, as far as the
- * band goes. */
+/* A step: the tile of queries from a0 on, and their head. inside: all of them see all keys, as far
+ * as the band goes. */
 struct step {
     int a0, h;
     bool inside;
@@ -324,8 +329,8 @@ RA_DEVICE void begin(struct keys_memory<Shape> &shared, const struct keys_task &
     ra_block_barrier<Shape::Blocks>();
 }
 
-/* Queries have been read: the threads that load may use their place, of both blocks of a pair. To the other block
- * goes one thread of a warp, when all of it are through: it is far. */
+/* Queries have been read: the threads that load may use their place, of both blocks of a pair. To
+ * the other block goes one thread of a warp, when all of it are through: it is far. */
 template <class Shape> RA_DEVICE void give_queries(ra_barrier *empty)
 {
     give(empty);
@@ -349,8 +354,8 @@ RA_DEVICE void each_step(const struct backward &f, const struct keys_task &task,
     }
 }
 
-/* The threads that load: the keys, then one tile of queries after the other. lse and delta may have any
- * strides: for these each thread has some rows, which it asks for before it waits. */
+/* The threads that load: the keys, then one tile of queries after the other. lse and delta may have
+ * any strides: for these each thread has some rows, which it asks for before it waits. */
 template <class Shape>
 RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct backward &f)
 {
@@ -397,9 +402,9 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
     });
 }
 
-/* How a block begins. True for the warpgroup that loads, which has then done all of its work; its threads
- * that do not load call rest(). (Not the warpgroup's number: the compiler gives each role its registers
- * only where they part at once.) */
+/* How a block begins. True for the warpgroup that loads, which has then done all of its work; its
+ * threads that do not load call rest(). (Not the warpgroup's number: the compiler gives each role
+ * its registers only where they part at once.) */
 template <class Shape, class Rest>
 RA_DEVICE bool begin_or_load(struct keys_memory<Shape> &shared, const struct backward &f,
                              const struct keys_task &task, const Rest &rest)
@@ -483,8 +488,8 @@ RA_DEVICE void hide_queries(float (&s)[Shape::Queries / 8][4], float (&dp)[Shape
 }
 
 /* p and ds of step j, of this warpgroup's 64 keys: s = k q^T and dp = v d_out^T, and from these p =
- * 2^(s factor - lse2) and ds = p (dp - delta). The operands are described; q and d_out lie in a stage,
- * which has been waited for when this returns. sound: all keys are there and finite. */
+ * 2^(s factor - lse2) and ds = p (dp - delta). The operands are described; q and d_out lie in a
+ * stage, which has been waited for when this returns. sound: all keys are there and finite. */
 template <class Shape>
 RA_DEVICE void weigh_step(uint32_t (&p)[Shape::Queries / 16][4],
                           uint32_t (&ds)[Shape::Queries / 16][4],
@@ -501,8 +506,8 @@ RA_DEVICE void weigh_step(uint32_t (&p)[Shape::Queries / 16][4],
     const float *deltas = &shared.delta[stage][my_column()];
     auto delta = [=](int j, int) { return *(const float2 *)&deltas[8 * j]; };
 
-    /* What is read from shared memory behind the products waits until their operands have been read: so
-     * here is read what there are registers for. */
+    /* What is read from shared memory behind the products waits until their operands have been
+     * read: so here is read what there are registers for. */
     constexpr int Early = Shape::Groups == 3 ? 4 : 8;
     float2 early[Early];
     ra_barrier_wait(full, j / Shape::Stages % 2);
@@ -557,8 +562,9 @@ RA_DEVICE void pack_keys(char *place, float scale, const float (&c)[Shape::Dim /
     }
 }
 
-/* A warpgroup's dk and dv, at its end. If they are written and TMA can take them, they leave by it: dv from where its 64
- * rows of v were, which no other has read, and dk from a place with panels of so many rows. */
+/* A warpgroup's dk and dv, at its end. If they are written and TMA can take them, they leave by it:
+ * dv from where its 64 rows of v were, which no other has read, and dk from a place with panels of
+ * so many rows. */
 template <class Shape, int Rows>
 RA_DEVICE void give_keys(struct keys_memory<Shape> &shared, const struct backward &f,
                          char *dk_place, const float (&dk)[Shape::Dim / 8][4],
@@ -618,8 +624,8 @@ static cudaError_t takes_sums(const struct ra_kernel *x, ra_kernel_writes *write
     return error == cudaSuccess ? k06_supports(x, takes) : error;
 }
 
-/* Launches a kernel, with `heads` heads of `tiles` tiles, or pairs, that stay each; `Memory` is what it has in
- * shared memory. What passes takes `head_bytes` of the L2 cache for a head. */
+/* Launches a kernel, with `heads` heads of `tiles` tiles, or pairs, that stay each; `Memory` is
+ * what it has in shared memory. What passes takes `head_bytes` of the L2 cache for a head. */
 template <class Shape, class Memory>
 static cudaError_t launch_hopper(void (*kernel)(struct backward), const struct ra_kernel *x,
                                  int64_t heads, int64_t tiles, int64_t head_bytes,
@@ -674,8 +680,8 @@ static cudaError_t launch_keys(void (*kernel)(struct backward), const struct ra_
     return launch_hopper<Shape, Memory>(kernel, x, heads, tiles, bytes * numbers, stream);
 }
 
-/* Calls launch(piece) for pieces of the queries, of which no launch adds up more than it can well: dk
- * and dv are sums over queries of H / G heads. */
+/* Calls launch(piece) for pieces of the queries, of which no launch adds up more than it can well:
+ * dk and dv are sums over queries of H / G heads. */
 template <class Launch>
 static cudaError_t in_pieces(const struct ra_kernel *x, const Launch &launch)
 {

@@ -1,22 +1,22 @@
 /* k06, backward: attention's gradients by wgmma and TMA, in two kernels.
  *
- * Chapter 11e. In the first a tile of keys stays and the queries pass: dk and dv are in registers until
- * the end. In the second a tile of queries stays and the keys pass: so is dq. Every row of a result has
- * one block that adds to it, and equal inputs give equal bits. For that s and dp are multiplied twice:
- * seven products, where k07 has five.
+ * Chapter 11e. In the first a tile of keys stays and the queries pass: dk and dv are in registers
+ * until the end. In the second a tile of queries stays and the keys pass: so is dq. Every row of a
+ * result has one block that adds to it, and equal inputs give equal bits. For that s and dp are
+ * multiplied twice: seven products, where k07 has five.
  *
  * A step of the first, of a warpgroup with 64 keys, is in the order in which products are issued:
  *
  *     s = k q^T   dp = v d_out^T                          dv += p d_out   dk += ds q
  *                 p = 2^(s factor - lse2)   ds = p (dp - delta)
  *
- * Keys are the rows, so p and ds are transposed already; and they lie in registers as the next product
- * wants its left matrix. Nothing but what TMA loads goes through shared memory.
+ * Keys are the rows, so p and ds are transposed already; and they lie in registers as the next
+ * product wants its left matrix. Nothing but what TMA loads goes through shared memory.
  */
 #include "k06_wide.h"
 
-/* ---- dk and dv. A key that is not finite spoils its own row of s, and what is hidden there becomes 0:
- * here no product runs over keys. */
+/* ---- dk and dv. A key that is not finite spoils its own row of s, and what is hidden there
+ * becomes 0: here no product runs over keys. */
 template <class Shape>
 __global__ void __launch_bounds__(Shape::Threads + 128, 1)
     k06_dk_dv(const __grid_constant__ struct backward f)
@@ -69,14 +69,14 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
 
 /* ---- dq. */
 
-/* What a block of threads has to do: the tile of queries from a0 on, and the keys from `first` up to
- * `end`. */
+/* What a block of threads has to do: the tile of queries from a0 on, and the keys from `first` up
+ * to `end`. */
 struct queries_task {
     int b, h, g, a0, first, end;
 };
 
-/* Tiles of the last queries come first: under a causal mask they have the most work. Query heads that
- * read the same keys go side by side. */
+/* Tiles of the last queries come first: under a causal mask they have the most work. Query heads
+ * that read the same keys go side by side. */
 template <class Shape>
 RA_DEVICE struct queries_task queries_task_of(const struct backward &f, int block)
 {
@@ -99,7 +99,7 @@ RA_DEVICE struct queries_task queries_task_of(const struct backward &f, int bloc
 template <class Shape> struct queries_memory {
     alignas(RA_PANEL_ALIGNMENT) char q[Shape::Query_bytes], d_out[Shape::Query_bytes];
     char k[Shape::Stages][Shape::Key_bytes], v[Shape::Stages][Shape::Key_bytes];
-    uint32_t there[Shape::Stages][Shape::Keys / 32];   /* a bit for every key: not hidden */
+    uint32_t there[Shape::Stages][Shape::Keys / 32];     /* a bit for every key: not hidden */
     uint32_t nonfinite[Shape::Stages][Shape::Keys / 32]; /* with a number that is not finite */
     ra_barrier queries_full, full[Shape::Stages], empty[Shape::Stages];
 };
@@ -117,8 +117,8 @@ template <class Shape> RA_DEVICE void begin(struct queries_memory<Shape> &shared
     __syncthreads();
 }
 
-/* The warpgroup that loads: the queries, then one tile of keys after the other. Each of its warps has
- * the mask of 32 keys. */
+/* The warpgroup that loads: the queries, then one tile of keys after the other. Each of its warps
+ * has the mask of 32 keys. */
 template <class Shape>
 RA_DEVICE void load_keys(struct queries_memory<Shape> &shared, const struct backward &f,
                          const struct queries_task &task)
@@ -153,8 +153,8 @@ RA_DEVICE void load_keys(struct queries_memory<Shape> &shared, const struct back
     }
 }
 
-/* Which columns this thread's two rows see: from lo to hi, counted from its first column, of those whose
- * bit is set. */
+/* Which columns this thread's two rows see: from lo to hi, counted from its first column, of those
+ * whose bit is set. */
 template <class Shape> struct keys_sight {
     int lo[2], hi[2];
     uint32_t there[Shape::Keys / 32], nonfinite[Shape::Keys / 32];
@@ -295,7 +295,8 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
 
 /* ---- Launching. */
 
-/* In pieces of the keys: dq is a sum over these, and no launch adds up more of them than it can well. */
+/* In pieces of the keys: dq is a sum over these, and no launch adds up more of them than it can
+ * well. */
 template <class Shape> static cudaError_t launch_dq(const struct ra_kernel *x, cudaStream_t stream)
 {
     int64_t most = ra_kernel_most_keys(x->q.type), heads = x->batch * x->heads;

@@ -3,8 +3,8 @@
  *
  * Chapter 11d. New here: a warp that has nothing to do but to keep TMA busy, two tiles ahead of the
  * others; mbarriers in both directions, full and empty; registers that the loading warpgroup gives
- * to those that compute. Three of these, each with 64 rows of queries and a pace of its own: while one
- * is at its exponentials, the others' products keep the tensor cores busy.
+ * to those that compute. Three of these, each with 64 rows of queries and a pace of its own: while
+ * one is at its exponentials, the others' products keep the tensor cores busy.
  */
 #include "k06_roles.h"
 

@@ -1,5 +1,6 @@
-/* k06_roles: the roles of k06 and k07, for one tile of queries: the warp that loads, the warps that clean the
- * values, and the warpgroups that compute; and the kernel in which a block of threads, or a cluster, has one tile.
+/* k06_roles: the roles of k06 and k07, for one tile of queries: the warp that loads, the warps that
+ * clean the values, and the warpgroups that compute; and the kernel in which a block of threads, or
+ * a cluster, has one tile.
  *
  * Chapter 11d.
  */
@@ -27,7 +28,8 @@ template <class Shape> struct roles_memory {
      * two tiles later have been multiplied, and by then nobody reads the old one. */
     uint32_t allowed[4][Shape::Words];
 
-    /* Of values that not all rows see, a bit for every key whose row had a number that is not finite. */
+    /* Of values that not all rows see, a bit for every key whose row had a number that is not
+     * finite. */
     uint16_t nonfinite[2][Shape::Keys / 16];
     ra_barrier full_q[Shape::Groups], empty_q[Shape::Groups];
     ra_barrier full_k[2], empty_k[2], full_v[2], clean_v[2], empty_v[2];
@@ -36,8 +38,8 @@ template <class Shape> struct roles_memory {
 /* Of the warpgroup that loads, the warps that clean values. */
 enum { SANITIZER_WARPS = 3 };
 
-/* By one thread. Full: one thread says how many bytes come. Clean: what is not finite
- * has been taken out of the values. Empty: every warp that reads them is through; of a cluster those of both
+/* By one thread. Full: one thread says how many bytes come. Clean: what is not finite has been
+ * taken out of the values. Empty: every warp that reads them is through; of a cluster those of both
  * blocks, as what one loads goes to both. */
 template <class Shape> RA_DEVICE void begin_barriers(struct roles_memory<Shape> &shared)
 {
@@ -55,8 +57,8 @@ template <class Shape> RA_DEVICE void begin_barriers(struct roles_memory<Shape> 
     ra_barriers_ready();
 }
 
-/* Of tile of keys number `number`, counted from the first one that the block loads: its place, and the
- * parity of its phase there. */
+/* Of tile of keys number `number`, counted from the first one that the block loads: its place, and
+ * the parity of its phase there. */
 RA_DEVICE int place_of(unsigned number)
 {
     return number % 2;
@@ -115,14 +117,14 @@ RA_DEVICE void load_values(struct roles_memory<Shape> &shared, const struct hopp
     }
 }
 
-/* How many tiles of keys are left when a block of k07 finds out which tile of queries is its next one. If it draws
- * that earlier, others may have nothing left to draw while it is still far from this one; later, and the answer comes
- * too late. */
+/* How many tiles of keys are left when a block of k07 finds out which tile of queries is its next
+ * one. If it draws that earlier, others may have nothing left to draw while it is still far from
+ * this one; later, and the answer comes too late. */
 enum { K07_LEFT = 8 };
 
-/* Keys, queries and values in the order in which there is room and in which they are wanted. A place is
- * filled when all warps have given it back; before its first filling nobody has to. Calls meanwhile() once,
- * when both places are full and few tiles are left. */
+/* Keys, queries and values in the order in which there is room and in which they are wanted. A
+ * place is filled when all warps have given it back; before its first filling nobody has to. Calls
+ * meanwhile() once, when both places are full and few tiles are left. */
 template <class Shape, class Meanwhile>
 RA_DEVICE void load_tiles(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
                           const struct hopper_task &task, const Meanwhile &meanwhile)
@@ -156,9 +158,9 @@ template <int Cluster = 1> RA_DEVICE void give(ra_barrier *empty)
 
 /* ---- The warps that clean the values. */
 
-/* Values that some of the rows do not see must be finite, as 0 times NaN is NaN. Of 16 keys, one for two
- * threads of the warp, each of which has half of the columns: what is not finite becomes 0, and the key gets a
- * bit, by which the rows that do see it get NaN. */
+/* Values that some of the rows do not see must be finite, as 0 times NaN is NaN. Of 16 keys, one
+ * for two threads of the warp, each of which has half of the columns: what is not finite becomes 0,
+ * and the key gets a bit, by which the rows that do see it get NaN. */
 template <class Shape>
 RA_DEVICE void clean_16_keys(struct roles_memory<Shape> &shared, int place, int part)
 {
@@ -189,8 +191,8 @@ RA_DEVICE void clean_16_keys(struct roles_memory<Shape> &shared, int place, int 
         shared.nonfinite[place][part] = (uint16_t)(nonfinite | nonfinite >> 16);
 }
 
-/* Every tile that not all rows see. The whole ones are waited for and given back, too: a parity tells a
- * phase from the next one only. */
+/* Every tile that not all rows see. The whole ones are waited for and given back, too: a parity
+ * tells a phase from the next one only. */
 template <class Shape>
 RA_DEVICE void zero_nonfinite_values(struct roles_memory<Shape> &shared,
                                      const struct hopper_forward &f, const struct hopper_task &task)
@@ -214,8 +216,8 @@ RA_DEVICE void zero_nonfinite_values(struct roles_memory<Shape> &shared,
 
 /* ---- A warpgroup that computes. */
 
-/* Which warpgroup of those that compute this thread is of; and its first row, of the block's, the other one
- * being 8 further on. Asked for each time: registers are scarce. */
+/* Which warpgroup of those that compute this thread is of; and its first row, of the block's, the
+ * other one being 8 further on. Asked for each time: registers are scarce. */
 RA_DEVICE int group_of(void)
 {
     return ra_afresh(threadIdx.x) / 128 - 1;
@@ -311,23 +313,23 @@ template <class Shape> struct tile_memory : roles_memory<Shape> {
     ra_barrier full_carry[Shape::Groups];
 };
 
-/* The carry is read while the last tiles are multiplied: each of the warps that clean reads it for one warpgroup. Of
- * D = 256 there is no room. */
+/* The carry is read while the last tiles are multiplied: each of the warps that clean reads it for
+ * one warpgroup. Of D = 256 there is no room. */
 template <class Shape> RA_DEVICE bool reads_ahead(const struct tile_forward &f)
 {
     return Shape::Groups == SANITIZER_WARPS && f.ahead;
 }
 
-/* Where the rows of a warpgroup come to: a place into which no tile of keys or values is loaded any more. There is one
- * for each. */
+/* Where the rows of a warpgroup come to: a place into which no tile of keys or values is loaded any
+ * more. There is one for each. */
 template <class Shape> RA_DEVICE char *place_of_carry(struct tile_memory<Shape> &shared, int group)
 {
     int place = place_of(shared.task.count + group / 2);
     return group == 1 ? shared.v[place] : shared.k[place];
 }
 
-/* Rows by TMA, as soon as the place is empty; their sums by all threads of the warp, each of which arrives for
- * itself. */
+/* Rows by TMA, as soon as the place is empty; their sums by all threads of the warp, each of which
+ * arrives for itself. */
 template <class Shape>
 RA_DEVICE void load_carry(struct tile_memory<Shape> &shared, const struct tile_forward &f,
                           int group)
@@ -383,8 +385,8 @@ template <class Shape> struct carry_ahead {
     }
 };
 
-/* Until the other block of a cluster is through with all places here, it arrives in this block's memory: so this block
- * must not end. */
+/* Until the other block of a cluster is through with all places here, it arrives in this block's
+ * memory: so this block must not end. */
 template <class Shape> RA_DEVICE void await_other(struct tile_memory<Shape> &shared)
 {
     for (int number = shared.task.count; number < shared.task.count + 2; number++) {

@@ -1,7 +1,7 @@
 /* k06_wide: the kernel of k06 in which keys stay, for D up to 256.
  *
- * Chapter 11e. dk and dv of 64 keys and 256 columns are all the registers that a warpgroup can have for
- * sums: so one warpgroup has dv, the other dk. Each has two of the four products:
+ * Chapter 11e. dk and dv of 64 keys and 256 columns are all the registers that a warpgroup can have
+ * for sums: so one warpgroup has dv, the other dk. Each has two of the four products:
  *
  *     first     s = k q^T        p = 2^(s factor - lse2)                     dv += p d_out
  *     second    dp = v d_out^T                              ds = p (dp - delta)  dk += ds q

@@ -1,21 +1,24 @@
 /* k07, backward: attention's gradients by wgmma and TMA, in one kernel.
  *
  * Chapter 11e. As the first kernel of k06: a tile of keys stays, the queries pass, dk and dv are in
- * registers until the end. New here is dq = ds k, which k06 left to a second kernel. It is a product
- * over keys, of which each warpgroup has ds of its own 64: so ds goes to shared memory, and when that of
- * all is there, one warpgroup multiplies dq. They take turns, a step each, and the others go on. dq goes to
- * shared memory, too, and from there TMA adds it to memory, told to by a thread that has nothing to load.
- * Other blocks add to the same rows, in any order: who wants equal bits takes k06.
+ * registers until the end. New here is dq = ds k, which k06 left to a second kernel. It is a
+ * product over keys, of which each warpgroup has ds of its own 64: so ds goes to shared memory, and
+ * when that of all is there, one warpgroup multiplies dq. They take turns, a step each, and the
+ * others go on. dq goes to shared memory, too, and from there TMA adds it to memory, told to by a
+ * thread that has nothing to load. Other blocks add to the same rows, in any order: who wants equal
+ * bits takes k06.
  *
- * A step, of a warpgroup, in the order in which products are issued; in brackets what it does in its turn:
+ * A step, of a warpgroup, in the order in which products are issued; in brackets what it does in
+ * its turn:
  *
- *     s = k q^T   dp = v d_out^T              dv += p d_out         dk += ds q   [dq = ds k]
- *                 p = 2^(s factor - lse2)     ds to shared memory                [dq to shared memory]
+ *     s = k q^T   dp = v d_out^T             dv += p d_out         dk += ds q [dq = ds k]
+ *                 p = 2^(s factor - lse2)   ds to shared memory             [dq to shared memory]
  *                        ds = p (dp - delta)
  *
- * Each warpgroup has a place from which it reads ds. `ds_full` says that all have written there. That it was
- * read needs no barrier: before a warpgroup writes there again it has had a turn of its own, and waited for
- * ds of all, that of the reader too. dq has one place, or two, with barriers before and behind TMA.
+ * Each warpgroup has a place from which it reads ds. `ds_full` says that all have written there.
+ * That it was read needs no barrier: before a warpgroup writes there again it has had a turn of its
+ * own, and waited for ds of all, that of the reader too. dq has one place, or two, with barriers
+ * before and behind TMA.
  */
 #include "k06.h"
 
@@ -54,9 +57,9 @@ RA_DEVICE void multiply_keys(float (&dq)[Shape::Dim / 8][4], uint64_t ds, uint64
     ra_products_end();
 }
 
-/* This thread's numbers of dq, into the place from which they are added. In a panel a number of float32
- * takes the place of two of 16 bits. Every other pair of threads writes 16 columns further on, or back: so
- * the 16 threads that write at a time reach all banks of shared memory. */
+/* This thread's numbers of dq, into the place from which they are added. In a panel a number of
+ * float32 takes the place of two of 16 bits. Every other pair of threads writes 16 columns further
+ * on, or back: so the 16 threads that write at a time reach all banks of shared memory. */
 template <int Dim> RA_DEVICE void store_dq(char *place, float scale, const float (&dq)[Dim / 8][4])
 {
     bool far = my_column() >= 4;
@@ -70,8 +73,8 @@ template <int Dim> RA_DEVICE void store_dq(char *place, float scale, const float
                             scale * (far ? dq[j ^ 2][2 * r + 1] : dq[j][2 * r + 1]));
 }
 
-/* dq of step j, by the warpgroup whose turn it is, when ds of all is there. Then dq of the step before has been
- * stored: its warpgroup did that before it stored ds of this step. */
+/* dq of step j, by the warpgroup whose turn it is, when ds of all is there. Then dq of the step
+ * before has been stored: its warpgroup did that before it stored ds of this step. */
 template <class Shape>
 RA_DEVICE void give_dq(struct fused_memory<Shape> &shared, int j, struct turn turn, float scale)
 {
@@ -177,7 +180,8 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(Shape::Threads
     /* Nobody writes to this warpgroup's place any more: it has had its last turn. */
     give_keys<Shape, 64>(shared, f, shared.ds[group], dk, dv);
 
-    /* Until here the other block of a pair may have loaded something into this one's memory, or arrived there. */
+    /* Until here the other block of a pair may have loaded something into this one's memory, or
+     * arrived there. */
     if (Shape::Blocks == 2)
         ra_cluster_barrier();
 #endif

@@ -1,10 +1,12 @@
-/* k07: the forward of k06 by as many blocks of threads as there are multiprocessors, each of which draws
- * one tile of queries after the other; or by pairs of blocks. For compute capability 9.0; elsewhere k03 runs.
+/* k07: the forward of k06 by as many blocks of threads as there are multiprocessors, each of which
+ * draws one tile of queries after the other; or by pairs of blocks. For compute capability 9.0;
+ * elsewhere k03 runs.
  *
- * Chapter 11d. New here: while the outputs of a tile are written, the queries and the first keys of the
- * next one are loaded; a warpgroup that is through begins the next one while others are not; and outputs
- * leave by TMA, in whole rows, while the next tile is computed. Where a tile takes long, this gains nothing:
- * there two neighbouring blocks share a tile of twice the rows, and each loads half of the keys for both.
+ * Chapter 11d. New here: while the outputs of a tile are written, the queries and the first keys of
+ * the next one are loaded; a warpgroup that is through begins the next one while others are not;
+ * and outputs leave by TMA, in whole rows, while the next tile is computed. Where a tile takes
+ * long, this gains nothing: there two neighbouring blocks share a tile of twice the rows, and each
+ * loads half of the keys for both.
  */
 #include "k06_roles.h"
 
@@ -20,14 +22,14 @@ template <class Shape> struct shared_memory : roles_memory<Shape> {
     static constexpr int Output_bytes = Shape::Dim == 256 ? 0 : 64 * Shape::Dim * 2;
     alignas(1024) char o[Shape::Groups][Output_bytes];
 
-    /* Of the last four turns: when one is written, queries of the turn before may still be needed, and
-     * outputs of the one before that may not have been written yet. */
+    /* Of the last four turns: when one is written, queries of the turn before may still be needed,
+     * and outputs of the one before that may not have been written yet. */
     struct hopper_task task[4];
 };
 
-/* The next tile of this block of threads, for a whole warp; f.blocks or more if there is none. Blocks draw: so all
- * of them end at about the same time, whatever their tiles cost. The last of all draws brings the semaphore back
- * to 0. */
+/* The next tile of this block of threads, for a whole warp; f.blocks or more if there is none.
+ * Blocks draw: so all of them end at about the same time, whatever their tiles cost. The last of
+ * all draws brings the semaphore back to 0. */
 RA_DEVICE int next_tile(const struct persistent_forward &f)
 {
     int tile = 0;
@@ -36,7 +38,8 @@ RA_DEVICE int next_tile(const struct persistent_forward &f)
     return ra_uniform(tile);
 }
 
-/* Writes down what the block does next, or that there is nothing: no tiles of keys. By one thread. */
+/* Writes down what the block does next, or that there is nothing: no tiles of keys. By one
+ * thread. */
 template <class Shape>
 RA_DEVICE void note_task(struct hopper_task &task, const struct persistent_forward &f, int tile,
                          int number, int turn)
@@ -47,9 +50,9 @@ RA_DEVICE void note_task(struct hopper_task &task, const struct persistent_forwa
         task.count = 0;
 }
 
-/* The warp that loads. It works out the next task while this one's last tiles are computed. The other warps
- * read a task when its first keys, or values, have arrived; after the last task both are said to be there,
- * but the task has no tiles. */
+/* The warp that loads. It works out the next task while this one's last tiles are computed. The
+ * other warps read a task when its first keys, or values, have arrived; after the last task both
+ * are said to be there, but the task has no tiles. */
 template <class Shape>
 RA_DEVICE void load_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f)
 {
@@ -203,12 +206,13 @@ template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cuda
                      sizeof(struct shared_memory<Shape>), stream, f);
 }
 
-/* With so few keys the outputs take a good part of the time; and of 176, with D = 64, the last tile has mostly less. */
+/* With so few keys the outputs take a good part of the time; and of 176, with D = 64, the last tile
+ * has mostly less. */
 enum { K07_FEW_KEYS = 4096 };
 
-/* One tile after the other pays where there are few keys, and no carry. Elsewhere each tile has a block of its own, as in
- * k06; or a pair of blocks has a tile of twice the rows: at D = 128 that gains 1 to 4 %, at D = 256 2 to 4 %, at D = 64
- * nothing. */
+/* One tile after the other pays where there are few keys, and no carry. Elsewhere each tile has a
+ * block of its own, as in k06; or a pair of blocks has a tile of twice the rows: at D = 128 that
+ * gains 1 to 4 %, at D = 256 2 to 4 %, at D = 64 nothing. */
 extern "C" cudaError_t ra_k07_forward(const struct ra_kernel *x, cudaStream_t stream)
 {
     return launch_or_k03(x, stream, [=](auto type, auto dim) {

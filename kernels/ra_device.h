@@ -20,8 +20,8 @@
 #define RA_LOG2E 1.4426950408889634f
 #define RA_LN2 0.6931471805599453f
 
-/* The largest score of a row that has seen keys, but no number that float32 can hold: all of its scores
- * were -inf, and it has no answer. A row that has seen no key has -inf itself. */
+/* The largest score of a row that has seen keys, but no number that float32 can hold: all of its
+ * scores were -inf, and it has no answer. A row that has seen no key has -inf itself. */
 #define RA_LOWEST_SCORE (-CUDART_MAX_NORMAL_F)
 
 /* 2^x. 0 for -inf. */
@@ -32,8 +32,8 @@ RA_DEVICE float ra_exp2(float x)
     return y;
 }
 
-/* If `on`, the first two numbers times the first factor and the others times the second: instructions that
- * take their turn in any case, but do nothing if it is not. */
+/* If `on`, the first two numbers times the first factor and the others times the second:
+ * instructions that take their turn in any case, but do nothing if it is not. */
 RA_DEVICE void ra_multiply_if(bool on, float (&x)[4], const float (&factors)[2])
 {
     asm("{ .reg .pred on; setp.ne.b32 on, %6, 0; @on mul.f32 %0, %0, %4; @on mul.f32 %1, %1, %4; "
@@ -81,8 +81,8 @@ RA_DEVICE void ra_copy4(uint32_t shared, const void *global, bool there)
                  : "memory");
 }
 
-/* Ends a group of copies; and waits until at most `Left` of the groups of this thread are under way.
- * What other threads copied is there only after a __syncthreads, too. */
+/* Ends a group of copies; and waits until at most `Left` of the groups of this thread are under
+ * way. What other threads copied is there only after a __syncthreads, too. */
 RA_DEVICE void ra_copies_end(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -123,9 +123,9 @@ struct ra_semaphore {
     int *at, next;
 };
 
-/* Waits until *semaphore == mine, and then what was written before ra_semaphore_release can be seen; and
- * lets the next warp go on. For a whole warp, whose first thread alone reads and writes a struct
- * ra_semaphore. */
+/* Waits until *semaphore == mine, and then what was written before ra_semaphore_release can be
+ * seen; and lets the next warp go on. For a whole warp, whose first thread alone reads and writes a
+ * struct ra_semaphore. */
 RA_DEVICE void ra_semaphore_wait(const int *semaphore, int mine)
 {
     if (threadIdx.x % 32 == 0) {
@@ -283,8 +283,8 @@ RA_DEVICE void ra_store(void *data, enum ra_type type, int64_t i, float x)
     }
 }
 
-/* *sum += more. What rounding cuts off is kept in *lost, if it is given, and added next time: so the
- * error stays that of one rounding, however many times something is added. See ra_sum_add in
+/* *sum += more. What rounding cuts off is kept in *lost, if it is given, and added next time: so
+ * the error stays that of one rounding, however many times something is added. See ra_sum_add in
  * src/ra_sum.h; every step is rounded by itself, so that nvcc makes no fused ones of them. */
 RA_DEVICE void ra_add_kept(float *sum, float *lost, float more)
 {

@@ -1,5 +1,6 @@
-/* ra_forward: what the forwards on tensor cores share, k03 to k07: which block of threads has which rows,
- * what a warp does with its scores between the two products, and how a launch ends, with the carry.
+/* ra_forward: what the forwards on tensor cores share, k03 to k07: which block of threads has which
+ * rows, what a warp does with its scores between the two products, and how a launch ends, with the
+ * carry.
  *
  * Chapter 11b.
  */
@@ -38,9 +39,9 @@ struct task {
     int64_t a0;
 };
 
-/* A thread's carry, of the keys of this launch: o, before it is divided; and of row 16 i + 8 r + lane
- * / 4 the largest score and the sum of the weights. Of the sum, each of the four threads that share
- * the row has a part, until the end. */
+/* A thread's carry, of the keys of this launch: o, before it is divided; and of row 16 i + 8 r +
+ * lane / 4 the largest score and the sum of the weights. Of the sum, each of the four threads that
+ * share the row has a part, until the end. */
 template <class Shape> struct carry {
     typename Shape::Outputs o;
     float most[Shape::Blocks][2], sum[Shape::Blocks][2];
@@ -48,8 +49,8 @@ template <class Shape> struct carry {
 
 /* ---- Which rows, and which keys. */
 
-/* Tiles of the last rows come first: under a causal mask they have the most work. Key/value heads come in
- * sets that stay in the L2 cache, each with the tiles of all query heads that read it. */
+/* Tiles of the last rows come first: under a causal mask they have the most work. Key/value heads
+ * come in sets that stay in the L2 cache, each with the tiles of all query heads that read it. */
 template <class Shape> RA_DEVICE struct task task_of(const struct forward &f, int block)
 {
     int H = (int)f.x.heads, G = (int)f.x.key_heads;
@@ -63,9 +64,9 @@ template <class Shape> RA_DEVICE struct task task_of(const struct forward &f, in
     return task;
 }
 
-/* A soft cap: turns products q . k into powers of two, so that the factor is 1. They are rounded here and
- * nowhere else, as in the backward: both passes weigh a pair by the same number. The same for a scale near 0. A
- * negative scale: changes the sign, which rounds nothing. */
+/* A soft cap: turns products q . k into powers of two, so that the factor is 1. They are rounded
+ * here and nowhere else, as in the backward: both passes weigh a pair by the same number. The same
+ * for a scale near 0. A negative scale: changes the sign, which rounds nothing. */
 template <class Shape> RA_DEVICE void cap_scores(typename Shape::Scores &s, const struct forward &f)
 {
     constexpr int Keys = Shape::Keys;
@@ -206,8 +207,8 @@ RA_DEVICE void load_row(float2 to[Columns], const struct ra_tensor &x, int64_t a
     }
 }
 
-/* Where a thread finds the carry of row a, its row r: in memory. Another type with these two functions may have it
- * nearer by. */
+/* Where a thread finds the carry of row a, its row r: in memory. Another type with these two
+ * functions may have it nearer by. */
 template <class Shape> struct carry_in_memory {
     const struct forward &f;
     const struct task &task;
@@ -225,7 +226,8 @@ template <class Shape> struct carry_in_memory {
     }
 };
 
-/* Writes this thread's numbers of a row of o, or of the carry: numbers [2 r] and [2 r + 1] of `o`. */
+/* Writes this thread's numbers of a row of o, or of the carry: numbers [2 r] and [2 r + 1] of
+ * `o`. */
 template <class Shape, class Before>
 RA_DEVICE void store_outputs(const struct forward &f, const struct task &task, int64_t a, int r,
                              float (&o)[Shape::Dim / 8][4], const struct merged &m,

@@ -1,8 +1,8 @@
-/* ra_hopper: what GPUs of compute capability 9.0 add, each a few lines: barriers in shared memory that
- * count bytes, copies of whole boxes by TMA, and products by a warpgroup.
+/* ra_hopper: what GPUs of compute capability 9.0 add, each a few lines: barriers in shared memory
+ * that count bytes, copies of whole boxes by TMA, and products by a warpgroup.
  *
- * Chapter 11d. Like ra_device.h, which it goes on from: instructions of PTX that CUDA C has no words
- * for. Tiles lie in shared memory as ra_panel.h says.
+ * Chapter 11d. Like ra_device.h, which it goes on from: instructions of PTX that CUDA C has no
+ * words for. Tiles lie in shared memory as ra_panel.h says.
  */
 #ifndef RA_HOPPER_H
 #define RA_HOPPER_H
@@ -12,8 +12,8 @@
 #include "ra_device.h"
 #include "ra_panel.h"
 
-/* Instructions of the GPU's own, which no other has. nvcc compiles a kernel for other GPUs, too, where
- * they are left out; a launcher asks which GPU it has. */
+/* Instructions of the GPU's own, which no other has. nvcc compiles a kernel for other GPUs, too,
+ * where they are left out; a launcher asks which GPU it has. */
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define RA_HOPPER_ONLY(...)
 #define RA_IS_HOPPER 0
@@ -71,8 +71,8 @@ RA_DEVICE void ra_barrier_arrive_at(ra_barrier *barrier, int block)
                  : "memory");
 }
 
-/* Waits until the phase of this parity is over. Of a barrier that is fresh, the phase before its first
- * one, of parity 1, is. */
+/* Waits until the phase of this parity is over. Of a barrier that is fresh, the phase before its
+ * first one, of parity 1, is. */
 RA_DEVICE void ra_barrier_wait(ra_barrier *barrier, int parity)
 {
     asm volatile("{\n"
@@ -91,8 +91,8 @@ RA_DEVICE void ra_stores_before_wgmma(void)
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* A barrier of `threads` threads, of which several can be in use: number 1 to 15. And one that tells all of
- * them whether it is true for one. */
+/* A barrier of `threads` threads, of which several can be in use: number 1 to 15. And one that
+ * tells all of them whether it is true for one. */
 RA_DEVICE void ra_named_barrier(int number, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
@@ -140,8 +140,9 @@ template <int Registers> RA_DEVICE void ra_more_registers(void)
     RA_HOPPER_ONLY("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
-/* ---- TMA: one thread has a box of 128 bytes, 64 columns or of float32 32, by some rows copied into a
- * panel of shared memory, or out of it. What is beyond the array is 0 there, and is not written. */
+/* ---- TMA: one thread has a box of 128 bytes, 64 columns or of float32 32, by some rows copied
+ * into a panel of shared memory, or out of it. What is beyond the array is 0 there, and is not
+ * written. */
 
 RA_DEVICE void ra_load_box(void *to, const CUtensorMap *map, ra_barrier *barrier, int column,
                            int row, int head, int batch)
@@ -152,8 +153,8 @@ RA_DEVICE void ra_load_box(void *to, const CUtensorMap *map, ra_barrier *barrier
                  : "memory");
 }
 
-/* The same for the first two blocks of a cluster: the box comes to the same place in both, and the barrier of each
- * is told. */
+/* The same for the first two blocks of a cluster: the box comes to the same place in both, and the
+ * barrier of each is told. */
 RA_DEVICE void ra_load_box_twice(void *to, const CUtensorMap *map, ra_barrier *barrier, int column,
                                  int row, int head, int batch)
 {
@@ -164,8 +165,8 @@ RA_DEVICE void ra_load_box_twice(void *to, const CUtensorMap *map, ra_barrier *b
                  : "memory");
 }
 
-/* A whole tile of `Rows` rows of Dim columns, panel beside panel. The barrier is told of its bytes. Of a pair of
- * blocks each loads half of the rows, for both. */
+/* A whole tile of `Rows` rows of Dim columns, panel beside panel. The barrier is told of its bytes.
+ * Of a pair of blocks each loads half of the rows, for both. */
 template <int Dim, int Rows, int Blocks = 1>
 RA_DEVICE void ra_load_tile(char *to, const CUtensorMap *map, ra_barrier *barrier, int row,
                             int head, int batch)
@@ -183,8 +184,9 @@ RA_DEVICE void ra_load_tile(char *to, const CUtensorMap *map, ra_barrier *barrie
     }
 }
 
-/* The other way: a panel of shared memory to a box of the array. Then, as for copies, the end of a group;
- * and a wait until the groups of this thread have been read out of shared memory, or are there. */
+/* The other way: a panel of shared memory to a box of the array. Then, as for copies, the end of a
+ * group; and a wait until the groups of this thread have been read out of shared memory, or are
+ * there. */
 RA_DEVICE void ra_store_box(const CUtensorMap *map, const void *from, int column, int row, int head,
                             int batch)
 {
@@ -227,9 +229,9 @@ RA_DEVICE void ra_store_matrices(uint32_t shared, const uint32_t x[4])
                  : "memory");
 }
 
-/* ---- wgmma: the 128 threads of a warpgroup multiply 64 x 16 by 16 x N numbers, out of shared memory,
- * while they go on. Thread t of warp w has of the result, in d[j][2 r + e], row 16 w + t / 4 + 8 r and
- * column 8 j + 2 (t % 4) + e: what mma.sync would have left there. */
+/* ---- wgmma: the 128 threads of a warpgroup multiply 64 x 16 by 16 x N numbers, out of shared
+ * memory, while they go on. Thread t of warp w has of the result, in d[j][2 r + e], row 16 w + t /
+ * 4 + 8 r and column 8 j + 2 (t % 4) + e: what mma.sync would have left there. */
 
 /* Before the first product, and after registers were written that one uses. */
 RA_DEVICE void ra_products_begin(void)
@@ -248,8 +250,8 @@ template <int Left> RA_DEVICE void ra_products_wait(void)
     RA_HOPPER_ONLY("wgmma.wait_group.sync.aligned %0;" ::"n"(Left) : "memory");
 }
 
-/* The compiler does not know that products go on behind its back: it may not move what reads or writes
- * these registers across this. */
+/* The compiler does not know that products go on behind its back: it may not move what reads or
+ * writes these registers across this. */
 template <int Rows, int Columns> RA_DEVICE void ra_pin(float (&x)[Rows][Columns])
 {
 #pragma unroll
@@ -269,8 +271,8 @@ template <int Rows, int Columns> RA_DEVICE void ra_pin(uint32_t (&x)[Rows][Colum
  *     ra_wgmma<Type, N>::multiply<A_turned, B_turned>(d, a, b, add)     a and b described
  *     ra_wgmma<Type, N>::multiply<B_turned>(d, a, b, add)               a in registers
  *
- * d = a b, or d += a b if `add`. b is its transpose (N x 16) as it lies in memory, or the matrix itself
- * (16 x N) if B_turned; a is 64 x 16, or 16 x 64 if A_turned. */
+ * d = a b, or d += a b if `add`. b is its transpose (N x 16) as it lies in memory, or the matrix
+ * itself (16 x N) if B_turned; a is 64 x 16, or 16 x 64 if A_turned. */
 template <class Type, int N> struct ra_wgmma;
 
 /* The names of operands: RA_TEN(3) is of numbers 30 to 39. And of the accumulators, as operands. */
@@ -326,8 +328,8 @@ RA_WGMMA_BOTH(256, RA_TO_120 "%120, %121, %122, %123, %124, %125, %126, %127", 1
 
 /* ---- For the host. */
 
-/* Can TMA take the array? Its addresses and strides are multiples of 16 bytes, a stride is not 0 and is
- * below 2^40 bytes, and rows are numbered in 32 bits. */
+/* Can TMA take the array? Its addresses and strides are multiples of 16 bytes, a stride is not 0
+ * and is below 2^40 bytes, and rows are numbered in 32 bits. */
 static inline bool ra_in_boxes(struct ra_tensor x, int64_t rows, int64_t dim)
 {
     int64_t bytes = ra_type_bytes(x.type), far = (int64_t)1 << 40;
@@ -336,8 +338,8 @@ static inline bool ra_in_boxes(struct ra_tensor x, int64_t rows, int64_t dim)
            x.batch * bytes < far;
 }
 
-/* The map by which TMA finds boxes of 128 bytes by `box` rows in an array (batch, rows, heads, dim). The
- * driver makes it; the runtime knows where that is. */
+/* The map by which TMA finds boxes of 128 bytes by `box` rows in an array (batch, rows, heads,
+ * dim). The driver makes it; the runtime knows where that is. */
 static cudaError_t ra_make_map(CUtensorMap *map, struct ra_tensor x, int64_t batch, int64_t rows,
                                int64_t heads, int64_t dim, int box)
 {
@@ -372,9 +374,10 @@ static cudaError_t ra_make_map(CUtensorMap *map, struct ra_tensor x, int64_t bat
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-/* Does it pay to pair blocks, each with `tile` rows, if both then go through all that either of them sees: a range,
- * seen(first, count)? A pair wastes time if rows are missing from the last pair, counted in parts of `part`; and if one
- * block sees less than the other, which is asked in the middle of the rows. Up to a 32nd of either will do. */
+/* Does it pay to pair blocks, each with `tile` rows, if both then go through all that either of
+ * them sees: a range, seen(first, count)? A pair wastes time if rows are missing from the last
+ * pair, counted in parts of `part`; and if one block sees less than the other, which is asked in
+ * the middle of the rows. Up to a 32nd of either will do. */
 template <class Seen> static bool ra_pairs_pay(int64_t rows, int tile, int part, const Seen &seen)
 {
     int64_t parts = (rows + part - 1) / part, pair = 2 * tile / part,

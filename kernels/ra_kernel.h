@@ -1,5 +1,5 @@
-/* ra_kernel: attention on one GPU, as one launch: a block of key rows against a block of query rows,
- * for all batches and heads.
+/* ra_kernel: attention on one GPU, as one launch: a block of key rows against a block of query
+ * rows, for all batches and heads.
  *
  * Chapter 11. Every kernel of the ladder, k01 to k07, is a pair of functions of this signature, so
  * any of them may stand in for any other. They are to a hop on a GPU what ra_tile.h is to a tile on
@@ -22,21 +22,22 @@ extern "C" {
 #endif
 
 /* What to compute. Letters: B batches, n query rows, m key rows, H query heads, G key/value heads,
- * D numbers per head. Any of B, n and m may be 0. Arrays are struct ra_tensor: (B, rows, heads, D) or (B, rows, heads), with strides in numbers, none of them
- * negative, and the D numbers of a head side by side. What a launch does not use may stay empty. */
+ * D numbers per head. Any of B, n and m may be 0. Arrays are struct ra_tensor: (B, rows, heads, D)
+ * or (B, rows, heads), with strides in numbers, none of them negative, and the D numbers of a head
+ * side by side. What a launch does not use may stay empty. */
 struct ra_kernel {
     int64_t batch, queries, keys, heads, key_heads, dim; /* B, n, m, H, G, D */
     enum ra_head_map head_map;
     struct ra_score score;
     struct ra_band band; /* row a sees key b when lo <= b - a <= hi and the mask allows b */
 
-    /* An edge of the band may be a stair, for all kernels but k03: there a is the first row of its step. If both
-     * have steps, these are of one size. */
+    /* An edge of the band may be a stair, for all kernels but k03: there a is the first row of its
+     * step. If both have steps, these are of one size. */
     struct ra_stairs stairs;
 
     /* Inputs. q and d_out (B, n, H, D), k and v (B, m, G, D), of one type: float32 for k01 and k02,
-     * float16 or bfloat16 for k03 to k07. mask (B, m) of bool, or data NULL: all keys may be seen. Rows of
-     * k and v that the mask hides may hold NaN. */
+     * float16 or bfloat16 for k03 to k07. mask (B, m) of bool, or data NULL: all keys may be seen.
+     * Rows of k and v that the mask hides may hold NaN. */
     struct ra_tensor q, k, v, mask, d_out;
 
     /* Forward. The carry of the keys seen before, as in struct ra_queries, in float32: carry_o (B,
@@ -48,56 +49,56 @@ struct ra_kernel {
     struct ra_tensor carry_o, carry_max, carry_sum, o, lse;
 
     /* Backward: reads lse and delta (B, n, H) float32, adds to dq (B, n, H, D), dk and dv (B, m, G,
-     * D), all float32, any number of rows. Or dk and dv, or all three, are of the inputs' type and are
-     * written, every row; dk and dv of float32, too, with `writes_keys`: see ra_kernel_writes. With
-     * `deterministic` equal inputs give equal bits, run after run. */
+     * D), all float32, any number of rows. Or dk and dv, or all three, are of the inputs' type and
+     * are written, every row; dk and dv of float32, too, with `writes_keys`: see ra_kernel_writes.
+     * With `deterministic` equal inputs give equal bits, run after run. */
     bool deterministic, writes_keys;
     struct ra_tensor delta, dq, dk, dv;
 
-    /* For a deterministic backward ra_kernel_semaphores ints, which k03 needs; for k07's forward one,
-     * with which its blocks draw their tiles, or NULL: then each tile has a block of its own. They are 0
-     * before the first launch and after each, and serve one launch at a time. */
+    /* For a deterministic backward ra_kernel_semaphores ints, which k03 needs; for k07's forward
+     * one, with which its blocks draw their tiles, or NULL: then each tile has a block of its own.
+     * They are 0 before the first launch and after each, and serve one launch at a time. */
     int *semaphores;
 
     /* What rounding has lost of sums in memory: in the forward of carry_o and carry_sum, in the
-     * backward of dq, dk and dv; of their shapes and strides, float32, all 0 before the first launch.
-     * Only k01 and k02 use them, and only those that are given: from some hundred launches on float32
-     * wants them. */
+     * backward of dq, dk and dv; of their shapes and strides, float32, all 0 before the first
+     * launch. Only k01 and k02 use them, and only those that are given: from some hundred launches
+     * on float32 wants them. */
     struct ra_tensor o_lost, sum_lost, dq_lost, dk_lost, dv_lost;
 };
 
 /* The largest D that a kernel takes. */
 enum { RA_MOST_DIM = 256 };
 
-/* How many keys one launch of a forward may add up: its error stays below 10^-5 in float32, below one
- * rounding of the output in 16 bits. */
+/* How many keys one launch of a forward may add up: its error stays below 10^-5 in float32, below
+ * one rounding of the output in 16 bits. */
 static inline int64_t ra_kernel_most_keys(enum ra_type type)
 {
     return type == RA_BFLOAT16 ? 1 << 17 : 1 << 15;
 }
 
 /* The launchers. cudaErrorNotSupported: a type that this kernel has not, or D > RA_MOST_DIM; of k03
- * also stairs, and a GPU older than compute capability 8.0, for which no kernel is compiled: there CUDA itself
- * refuses the other launches. Any newer GPU will do: k03 asks it which shapes of tiles it has room
- * for. */
+ * also stairs, and a GPU older than compute capability 8.0, for which no kernel is compiled: there
+ * CUDA itself refuses the other launches. Any newer GPU will do: k03 asks it which shapes of tiles
+ * it has room for. */
 typedef cudaError_t ra_kernel_launch(const struct ra_kernel *kernel, cudaStream_t stream);
 ra_kernel_launch ra_k01_forward, ra_k01_backward;
 ra_kernel_launch ra_k02_forward, ra_k02_backward;
 ra_kernel_launch ra_k03_forward, ra_k03_backward;
 
-/* For compute capability 9.0; what they cannot take goes to k03. k06's backward is deterministic in any
- * case; k07's is k06's if it is to be. Neither needs semaphores, unless it is k03 that runs. */
+/* For compute capability 9.0; what they cannot take goes to k03. k06's backward is deterministic in
+ * any case; k07's is k06's if it is to be. Neither needs semaphores, unless it is k03 that runs. */
 ra_kernel_launch ra_k04_forward, ra_k05_forward, ra_k06_forward, ra_k07_forward;
 ra_kernel_launch ra_k06_backward, ra_k07_backward;
 
-/* Which gradients of this launch the backward can write, as all that there is to be added is of this
- * launch: dk and dv (`keys`), in the inputs' type or in float32, and dq too (`queries`), in the inputs' type.
- * The rest it refuses with cudaErrorNotSupported. All other kernels only add. */
+/* Which gradients of this launch the backward can write, as all that there is to be added is of
+ * this launch: dk and dv (`keys`), in the inputs' type or in float32, and dq too (`queries`), in
+ * the inputs' type. The rest it refuses with cudaErrorNotSupported. All other kernels only add. */
 typedef cudaError_t ra_kernel_writes(const struct ra_kernel *kernel, bool *keys, bool *queries);
 ra_kernel_writes ra_k06_writes, ra_k07_writes;
 
-/* Does the backward compute dk and dv in a kernel of its own, before that of dq? Then a launch may have one without
- * the other: dq, or dk and dv, have no data. */
+/* Does the backward compute dk and dv in a kernel of its own, before that of dq? Then a launch may
+ * have one without the other: dq, or dk and dv, have no data. */
 cudaError_t ra_k07_separates(const struct ra_kernel *kernel, bool *separates);
 
 /* How many ints `semaphores` has for these shapes, on any GPU. */
@@ -106,8 +107,8 @@ int64_t ra_kernel_semaphores(const struct ra_kernel *kernel);
 /* Writes delta = sum over D of d_out * o, from o and d_out of any type. */
 ra_kernel_launch ra_kernel_delta;
 
-/* to = from, or to = x + y, number by number, for arrays (batch, rows, heads, dim) of any float types
- * and strides. `to` may be x or y; y may have no data, and counts as 0. */
+/* to = from, or to = x + y, number by number, for arrays (batch, rows, heads, dim) of any float
+ * types and strides. `to` may be x or y; y may have no data, and counts as 0. */
 cudaError_t ra_kernel_copy(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
                            int64_t heads, int64_t dim, cudaStream_t stream);
 cudaError_t ra_kernel_sum(struct ra_tensor to, struct ra_tensor x, struct ra_tensor y,

@@ -30,9 +30,9 @@ RA_BOTH int ra_panel_place(int row, int column, int rows)
            column % 8 * 2;
 }
 
-/* From the place, or the address in shared memory, of a number in one of the first 16 columns of a row to
- * that so many columns further on, a multiple of 16: the swizzle stays within a panel, and the bits of a
- * column are apart from those of the row. */
+/* From the place, or the address in shared memory, of a number in one of the first 16 columns of a
+ * row to that so many columns further on, a multiple of 16: the swizzle stays within a panel, and
+ * the bits of a column are apart from those of the row. */
 RA_BOTH uint32_t ra_panel_along(uint32_t place, int columns, int rows)
 {
     int panels = columns / RA_PANEL_COLUMNS * RA_PANEL_COLUMNS;
@@ -40,11 +40,11 @@ RA_BOTH uint32_t ra_panel_along(uint32_t place, int columns, int rows)
            (uint32_t)ra_panel_place(0, panels, rows);
 }
 
-/* The descriptor of a matrix in panels that begins at this address of shared memory, a multiple of 16.
- * Only a transposed matrix wider than one panel needs the stride from one panel to the next, in
- * bytes; for others it is not looked at. In units of 16 bytes: bits 0-13 the address, 16-29 the stride,
- * 32-45 from 8 rows to the next 8; bit 62 says how chunks are swizzled. In a cluster an address has the
- * block's rank above its 18 bits; it must not come into the stride. */
+/* The descriptor of a matrix in panels that begins at this address of shared memory, a multiple of
+ * 16. Only a transposed matrix wider than one panel needs the stride from one panel to the next, in
+ * bytes; for others it is not looked at. In units of 16 bytes: bits 0-13 the address, 16-29 the
+ * stride, 32-45 from 8 rows to the next 8; bit 62 says how chunks are swizzled. In a cluster an
+ * address has the block's rank above its 18 bits; it must not come into the stride. */
 RA_BOTH uint64_t ra_descriptor(uint32_t address, int panel_stride)
 {
     return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)(panel_stride >> 4) << 16 |

@@ -22,8 +22,8 @@ RA_BOTH int ra_query_head(enum ra_head_map map, int H, int G, int g, int i)
     return map == RA_GROUPED ? g * (H / G) + i : i * G + g;
 }
 
-/* An edge of the band may be a stair: row a counts there as the first row of its step, of so many rows. 0, as 1:
- * there are no steps. */
+/* An edge of the band may be a stair: row a counts there as the first row of its step, of so many
+ * rows. 0, as 1: there are no steps. */
 struct ra_stairs {
     int lo, hi;
 };
@@ -60,7 +60,8 @@ RA_BOTH struct ra_range ra_queries_seeing(struct ra_band band, struct ra_stairs 
 {
     struct ra_range range = {ra_max(0, b0 - band.hi), ra_min(n, b0 + rows - band.lo)};
 
-    /* The first row of a step is the first that sees a key; and if one sees it, the rest of its step does. */
+    /* The first row of a step is the first that sees a key; and if one sees it, the rest of its
+     * step does. */
     if (stairs.hi > 1 && range.first < n)
         range.first += (stairs.hi - ra_within_step(range.first, stairs.hi)) % stairs.hi;
     if (stairs.lo > 1 && range.end > 0)
@@ -78,9 +79,9 @@ RA_BOTH bool ra_all_seen(struct ra_band band, struct ra_stairs stairs, int64_t a
 }
 
 /* Which tile of which head block number `block` has, where each of `heads` heads has `tiles` tiles.
- * Heads come in sets, so that what the blocks of one head read alike stays in the L2 cache; within a set
- * the first tiles of all heads come first. The first sets have at most one head more than the others: a last
- * set that is small leaves multiprocessors without work. */
+ * Heads come in sets, so that what the blocks of one head read alike stays in the L2 cache; within
+ * a set the first tiles of all heads come first. The first sets have at most one head more than the
+ * others: a last set that is small leaves multiprocessors without work. */
 struct ra_tile_order {
     int head, tile;
 };
@@ -97,8 +98,9 @@ RA_BOTH struct ra_tile_order ra_tile_order_of(int block, int heads, int sets, in
     return turn;
 }
 
-/* For the host: as few sets as hold 24 MiB each, or one head, of which each has so many bytes. That is half of an
- * L2 cache of 50 MB, which keeps in both of its halves what multiprocessors of both read. */
+/* For the host: as few sets as hold 24 MiB each, or one head, of which each has so many bytes. That
+ * is half of an L2 cache of 50 MB, which keeps in both of its halves what multiprocessors of both
+ * read. */
 static inline int ra_sets_of(int64_t heads, int64_t head_bytes)
 {
     int64_t fit = ra_max(1, (24 << 20) / ra_max(1, head_bytes));

@@ -3,8 +3,8 @@
  *
  * Chapter 11. A signal is an int in the memory of the GPU that waits for it. The copy engine of
  * another GPU writes it, behind the message that it speaks of; a kernel of one thread looks at it.
- * It holds the number of the call, modulo RA_SIGNALS: every signal is written once in a call at most,
- * and while a rank waits for call n it holds n - 1 or n. So nothing is ever reset.
+ * It holds the number of the call, modulo RA_SIGNALS: every signal is written once in a call at
+ * most, and while a rank waits for call n it holds n - 1 or n. So nothing is ever reset.
  */
 #ifndef RA_SIGNAL_H
 #define RA_SIGNAL_H

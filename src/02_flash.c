@@ -15,9 +15,9 @@ struct arrays {
     int64_t pairs[2];          /* query-key pairs of all tiles: forward, backward */
 };
 
-/* One head h of batch b. Forward: o and lse, where every block of keys is folded into every block of
- * queries. Backward: dq, dk and dv, where every such pair adds to all three; dk and dv must be zero
- * before. */
+/* One head h of batch b. Forward: o and lse, where every block of keys is folded into every block
+ * of queries. Backward: dq, dk and dv, where every such pair adds to all three; dk and dv must be
+ * zero before. */
 static void fold_head(const struct stage *stage, struct arrays *x, int64_t b, int64_t h,
                       bool backward)
 {

@@ -1,5 +1,5 @@
-/* 09-vector: the same client, whose tiles are computed on vectors, by all processors of the machine.
- * Chapter 09. New here: --tile and --threads. The library does the rest.
+/* 09-vector: the same client, whose tiles are computed on vectors, by all processors of the
+ * machine. Chapter 09. New here: --tile and --threads. The library does the rest.
  */
 #include <mpi.h>
 #include <ring_attention_mpi.h>

@@ -22,8 +22,8 @@ int main(int argc, char **argv)
     commands[command](&t);
     stage_flush(&t.stage);
 
-    /* Rank 0 may still write, alone. If it fails it ends all ranks, and mpirun may crash if one of them
-     * is in MPI_Finalize by then: so none goes there before all are done. */
+    /* Rank 0 may still write, alone. If it fails it ends all ranks, and mpirun may crash if one of
+     * them is in MPI_Finalize by then: so none goes there before all are done. */
     stage_gather(&t.stage, 0);
     return stage_leave(&t.stage);
 }

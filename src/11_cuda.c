@@ -38,8 +38,8 @@ static void observe(void *observer, const struct ra_event *event)
     stage_observe_trace(observer, event, "send");
 }
 
-/* Memory on the device for an array (B, rows, heads, dim); every byte 0xFF, so that what was never written
- * shows in the results. It lives as long as the program. */
+/* Memory on the device for an array (B, rows, heads, dim); every byte 0xFF, so that what was never
+ * written shows in the results. It lives as long as the program. */
 static struct ra_tensor device_array(struct stage *stage, enum ra_type type, int64_t rows,
                                      int64_t heads, int64_t dim)
 {

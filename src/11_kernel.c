@@ -1,8 +1,8 @@
 /* program: one kernel as a program with the command line and the files of the stages.
  *
- * Chapter 11. The program's own name, such as k01-naive or k07-persistent, says which kernel it runs. The
- * numbers are rounded to float32 or, for tensor cores, to bfloat16, unless --type says otherwise, and
- * the results come back as float32.
+ * Chapter 11. The program's own name, such as k01-naive or k07-persistent, says which kernel it
+ * runs. The numbers are rounded to float32 or, for tensor cores, to bfloat16, unless --type says
+ * otherwise, and the results come back as float32.
  */
 #include <stdio.h>
 #include <string.h>

@@ -12,7 +12,8 @@ static const char *const passes[] = {"forward", "backward"};
 
 /* ---- Tables, for people or as CSV. */
 
-/* A column: its name with --csv, and its printf format otherwise. A number that does not exist is NAN. */
+/* A column: its name with --csv, and its printf format otherwise. A number that does not exist is
+ * NAN. */
 struct column {
     const char *name, *format; /* NULL: only with --csv */
     int width;
@@ -98,7 +99,8 @@ static void print_question(const struct scale *s)
                scale_network_presets[s->network_preset].source);
 }
 
-/* Whether a rank's memory is enough: 1 or 0; NAN if its size is not known. Below, the words for that. */
+/* Whether a rank's memory is enough: 1 or 0; NAN if its size is not known. Below, the words for
+ * that. */
 static double fits(const struct scale *s, double bytes)
 {
     return s->machine.memory > 0 ? bytes <= s->machine.memory : NAN;
@@ -111,8 +113,8 @@ static const char *note(double fits_in)
 
 /* ---- One layer. */
 
-/* A prediction, and of each pass the seconds in which a rank waits for messages: its other waiting is for ranks that
- * have more to do. */
+/* A prediction, and of each pass the seconds in which a rank waits for messages: its other waiting
+ * is for ranks that have more to do. */
 struct answer {
     struct ra_scale all;
     double rates[2], for_messages[2];
@@ -160,7 +162,8 @@ static void print_ranks(struct scale *s)
     };
     enum { COLUMNS = sizeof columns / sizeof *columns };
 
-    /* All answers come before the first line, so that an error never ends a table that has begun. */
+    /* All answers come before the first line, so that an error never ends a table that has
+     * begun. */
     struct answer answers[SCALE_MOST_COUNTS];
     for (int i = 0; i < s->count; i++)
         answers[i] = predict(s, s->counts[i], NULL);
@@ -228,7 +231,8 @@ static void print_hops(struct scale *s)
     }
 }
 
-/* The simulation beside the formula, and what each rank did. Of many ranks every so many-th is shown. */
+/* The simulation beside the formula, and what each rank did. Of many ranks every so many-th is
+ * shown. */
 static void print_simulation(struct scale *s)
 {
     static const struct column columns[] = {{"rank", "%*.0f", 6},
@@ -335,8 +339,8 @@ static void print_steps(struct scale *s)
         double held = (double)a.all.plan_bytes;
         double bytes = memory.weights + memory.activations + held;
 
-        /* A weight is multiplied once forward, twice backward; those of layers that compute again once more. The
-         * embedding is looked up. */
+        /* A weight is multiplied once forward, twice backward; those of layers that compute again
+         * once more. The embedding is looked up. */
         double words = dim * (double)m->vocabulary, layers = weights_of(s) - 2 * words;
         double rows = (double)s->config.batch * (double)s->config.queries / s->counts[i];
         double products = rows * ((again + 2) * layers + 3 * words);

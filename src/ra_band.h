@@ -33,7 +33,7 @@ struct ra_fold {
     struct ra_score score;
     void (*tile)(int64_t D, struct ra_score score, const struct ra_queries *queries,
                  const struct ra_keys *keys, struct ra_band band, float *workspace);
-                 /* ra_tile_forward or ra_tile_backward */
+    /* ra_tile_forward or ra_tile_backward */
     int64_t tile_queries, tile_keys; /* rows of a tile at most */
     float *workspace;                /* ra_tile_workspace of these */
     void (*between)(void *context);  /* called after every tile that was computed; may be NULL */

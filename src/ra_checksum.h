@@ -1,5 +1,5 @@
-/* ra_checksum: a number that tells different bytes apart: of flags, files and weights that all ranks must have
- * alike, and of a file that must not have changed.
+/* ra_checksum: a number that tells different bytes apart: of flags, files and weights that all
+ * ranks must have alike, and of a file that must not have changed.
  */
 #ifndef RA_CHECKSUM_H
 #define RA_CHECKSUM_H
@@ -8,8 +8,9 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Adds bytes to a checksum, eight at a time. Each step can be undone, so no change of a single word is lost.
- * Bytes in parts have the same checksum if all parts but the last have a multiple of eight. */
+/* Adds bytes to a checksum, eight at a time. Each step can be undone, so no change of a single word
+ * is lost. Bytes in parts have the same checksum if all parts but the last have a multiple of
+ * eight. */
 static inline uint64_t ra_checksum(uint64_t sum, const void *bytes, size_t count)
 {
     for (size_t i = 0; i < count; i += 8) {

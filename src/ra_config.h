@@ -1,6 +1,7 @@
-/* ra_config: what is to be computed, as one struct. The stage programs fill it from the command line,
- * callers of the library by hand, and both mean the same by it. Installed with the library, whose
- * reference is chapters/08-reference.md; each field arrives in the chapter that ra_options.c names.
+/* ra_config: what is to be computed, as one struct. The stage programs fill it from the command
+ * line, callers of the library by hand, and both mean the same by it. Installed with the library,
+ * whose reference is chapters/08-reference.md; each field arrives in the chapter that ra_options.c
+ * names.
  *
  * Letters: B batches, N query rows, M key rows, H query heads, G key/value heads, D numbers per
  * head, P ranks of a ring.
@@ -28,17 +29,17 @@ enum ra_head_map { RA_GROUPED, RA_INTERLEAVED };
  * pointers to device memory, or to host memory, by way of a copy there. Chapter 11. */
 enum ra_transport { RA_ANY_TRANSPORT, RA_PEER_COPIES, RA_DEVICE_LINK, RA_HOST_LINK };
 
-/* How tiles are computed on the host: on vectors, or by the plain loops of chapter 02, which give the bits
- * of the stages before 09. Chapter 09. */
+/* How tiles are computed on the host: on vectors, or by the plain loops of chapter 02, which give
+ * the bits of the stages before 09. Chapter 09. */
 enum ra_tile_kind { RA_VECTOR_TILE, RA_PLAIN_TILE };
 
 struct ra_event;   /* ra_ring.h: what an observer is told */
 struct ra_backend; /* where a plan computes: ring_attention_cuda.h has one for GPUs */
 
-/* What to compute. Always begin with RA_CONFIG_INIT, or with ra_config_init where there are no macros:
- * it sets the size, by which the library knows which fields your header has, and the defaults in
- * brackets. A config that began otherwise is refused, as 0 is a value of most fields and not their
- * default. All ranks of a ring give the same, but for the observer. */
+/* What to compute. Always begin with RA_CONFIG_INIT, or with ra_config_init where there are no
+ * macros: it sets the size, by which the library knows which fields your header has, and the
+ * defaults in brackets. A config that began otherwise is refused, as 0 is a value of most fields
+ * and not their default. All ranks of a ring give the same, but for the observer. */
 struct ra_config {
     size_t size;
 
@@ -88,8 +89,8 @@ struct ra_config {
 
     /* On the host. Results do not depend on the number of threads. */
     enum ra_tile_kind tile; /* [RA_VECTOR_TILE] */
-    int threads; /* of this rank, at most [0: OMP_NUM_THREADS, or else its fair share of the processors
-                  * of its machine, at most what omp_set_num_threads allows] */
+    int threads; /* of this rank, at most [0: OMP_NUM_THREADS, or else its fair share of the
+                  * processors of its machine, at most what omp_set_num_threads allows] */
 
     /* Memory. */
     bool caller_workspace; /* calls compute in the memory of ra_plan_set_workspace [false] */

@@ -26,8 +26,8 @@ struct ra_layout {
  * stripe, however long). Queries and keys of different lengths must have the same number. */
 int64_t ra_layout_stripes(int ranks, int64_t length, int64_t bucket);
 
-/* The layout that a config asks for, of queries or keys of this length, on the ring_size ranks of its
- * ring. Queries and keys have the same number of stripes, that of the queries. */
+/* The layout that a config asks for, of queries or keys of this length, on the ring_size ranks of
+ * its ring. Queries and keys have the same number of stripes, that of the queries. */
 struct ra_layout ra_layout_of(const struct ra_config *config, int64_t length);
 
 /* How many spans each rank has, and span s of them. Spans may be empty. Local rows are numbered

@@ -17,20 +17,20 @@ void ra_message_cancelled(char error[RA_ERROR_SIZE], int rank);
 /* The error of a link that has failed; of one that gives no text, a text that says so. */
 const char *ra_message_error(const struct ra_link *link);
 
-/* What a link says when this rank has waited in vain, at this hop, for another to send a message or to
- * take one: that rank is silent, or waits itself and nobody computes, or has closed its link. */
+/* What a link says when this rank has waited in vain, at this hop, for another to send a message or
+ * to take one: that rank is silent, or waits itself and nobody computes, or has closed its link. */
 enum ra_peer_state { RA_IS_SILENT, RA_IS_WAITING, RA_IS_GONE };
 void ra_message_timeout_text(char error[RA_ERROR_SIZE], int rank, int hop, double seconds, int peer,
                              bool incoming, enum ra_message message, enum ra_peer_state absence);
 
 /* Keys travel as one message: k (B, rows, heads, D), behind it v, behind it the mask (B, rows) if
- * there is one. Their gradients do, too: dk, behind it dv, always float32. How many bytes a row adds
- * to either, with stride = heads * D and numbers of number_bytes: */
+ * there is one. Their gradients do, too: dk, behind it dv, always float32. How many bytes a row
+ * adds to either, with stride = heads * D and numbers of number_bytes: */
 int64_t ra_message_key_bytes(int64_t B, int64_t stride, int64_t number_bytes, bool has_mask);
 int64_t ra_message_gradient_bytes(int64_t B, int64_t stride);
 
-/* The arrays in a message of float32 keys and in one of gradients, and in an array like that of what
- * rounding loses of them (both NULL: forward only). */
+/* The arrays in a message of float32 keys and in one of gradients, and in an array like that of
+ * what rounding loses of them (both NULL: forward only). */
 struct ra_keys ra_message_keys(int64_t B, int64_t stride, bool has_mask, int64_t rows,
                                float *message, float *gradients, float *lost);
 

@@ -52,9 +52,9 @@ struct ra_option {
 enum { RA_OPTIONS = 32 };
 extern const struct ra_option ra_options[RA_OPTIONS];
 
-/* The value of a field of `fields`: a struct ra_config, or whatever struct the table's offsets are of. Of a
- * REAL its bits, see below. A flag is read as a byte, since a bool that
- * holds neither 0 nor 1 may not be read at all. */
+/* The value of a field of `fields`: a struct ra_config, or whatever struct the table's offsets are
+ * of. Of a REAL its bits, see below. A flag is read as a byte, since a bool that holds neither 0
+ * nor 1 may not be read at all. */
 int64_t ra_option_load(const struct ra_option *option, const void *fields);
 void ra_option_store(const struct ra_option *option, void *fields, int64_t value);
 

@@ -1,7 +1,7 @@
 /* ra_ring: the loop of the ring. See ra_ring.h.
  *
- * Chapter 03. New here: keys that are passed on while they are folded, and gradients that follow them
- * one step behind.
+ * Chapter 03. New here: keys that are passed on while they are folded, and gradients that follow
+ * them one step behind.
  */
 #include "ra_ring.h"
 #include <inttypes.h>
@@ -120,9 +120,9 @@ static void exchange_calls(struct ra_ring *ring, int step)
     link->send(link->self, RA_CALL, hop, jump, &ring->call, sizeof ring->call);
 }
 
-/* Waits for that. Ranks in different calls would take each other's keys for those of their own: then
- * all fail. So no key of another call is folded or passed on, however many ranks it comes by: each of
- * them has made sure of the one before it. */
+/* Waits for that. Ranks in different calls would take each other's keys for those of their own:
+ * then all fail. So no key of another call is folded or passed on, however many ranks it comes by:
+ * each of them has made sure of the one before it. */
 static bool same_call(struct ra_ring *ring, int step)
 {
     static const char *const kinds[] = {"a forward", "a backward", "a scatter", "a gather"};
@@ -163,7 +163,8 @@ static void pass_keys(struct ra_ring *ring, int step)
              ra_ring_rows(ring, rank, step) * ring->key_bytes);
 }
 
-/* The same with the gradients of these keys. Where the keys go no further, they go straight home. */
+/* The same with the gradients of these keys. Where the keys go no further, they go straight
+ * home. */
 static void pass_gradients(struct ra_ring *ring, int step)
 {
     int rank = ring->link->rank, next = step + 1, last = ring->schedule.last[rank];
@@ -171,9 +172,9 @@ static void pass_gradients(struct ra_ring *ring, int step)
     int64_t bytes = ra_ring_rows(ring, rank, step) * ring->gradient_bytes;
     const float *share = ring->gradients[ra_ring_slot(step)];
 
-    /* This rank's own gradients left at step 0 and may come home at any time from step 1 on. They are
-     * expected from then on, not at the end: the rank that sends them may wait for somebody to take
-     * them before it goes on. */
+    /* This rank's own gradients left at step 0 and may come home at any time from step 1 on. They
+     * are expected from then on, not at the end: the rank that sends them may wait for somebody to
+     * take them before it goes on. */
     if (step == 1 && ra_ring_sends(ring, rank, 0))
         receive(ring, RA_GRADIENTS_RETURN, last, last, ring->gradients[0],
                 ring->rows[rank] * ring->gradient_bytes);

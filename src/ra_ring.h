@@ -1,9 +1,9 @@
 /* ra_ring: the loop of the ring. Keys travel from rank to rank and are folded wherever they are; in
  * the backward their gradients travel one step behind them, and at last go home.
  *
- * Chapter 03. Written once: the programs from 03-ring on and the library run this loop, and the GPUs'
- * ring, which cannot wait between its steps, asks the same questions in the same order. The loop knows
- * neither what a fold computes nor how messages are sent: the caller brings both.
+ * Chapter 03. Written once: the programs from 03-ring on and the library run this loop, and the
+ * GPUs' ring, which cannot wait between its steps, asks the same questions in the same order. The
+ * loop knows neither what a fold computes nor how messages are sent: the caller brings both.
  */
 #ifndef RA_RING_H
 #define RA_RING_H
@@ -45,8 +45,8 @@ struct ra_event {
 /* What all ranks do together, and in the same order. */
 enum ra_call_kind { RA_CALL_FORWARD, RA_CALL_BACKWARD, RA_CALL_SCATTER, RA_CALL_GATHER };
 
-/* A call as one rank counts it: its first is 1. `ring` tells rings that share a link apart; it is the same
- * number on all ranks. */
+/* A call as one rank counts it: its first is 1. `ring` tells rings that share a link apart; it is
+ * the same number on all ranks. */
 struct ra_call {
     int64_t number, kind, ring;
 };
@@ -60,8 +60,8 @@ struct ra_ring {
 
     /* Messages. [0] holds this rank's own keys, and visitors take turns in [1] and [2], see
      * ra_ring_slot. The gradients of the same number are this rank's share for those keys; [3]
-     * receives the sum of the ranks before. `lost` is for what rounding loses of a share while it is
-     * added up. Forward only: gradients and lost are NULL. If no keys travel gradients[0] may be
+     * receives the sum of the ranks before. `lost` is for what rounding loses of a share while it
+     * is added up. Forward only: gradients and lost are NULL. If no keys travel gradients[0] may be
      * NULL: then the caller adds its share up elsewhere, and sets it to 0 before. */
     void *keys[3];
     float *gradients[4], *lost;
@@ -87,7 +87,8 @@ int ra_ring_slot(int step);
 /* The rank at this distance from another. */
 int ra_ring_rank_at(const struct ra_ring *ring, int rank, int distance);
 
-/* Whose keys are due at this step; and how many rows of them come, 0 if they do not travel so far. */
+/* Whose keys are due at this step; and how many rows of them come, 0 if they do not travel so
+ * far. */
 int ra_ring_origin(const struct ra_ring *ring, int rank, int step);
 int64_t ra_ring_rows(const struct ra_ring *ring, int rank, int step);
 
@@ -103,9 +104,9 @@ int ra_ring_stride(const struct ra_ring *ring, int step);
 /* ---- The loop. */
 
 /* Folds the keys of every step, while those of the next are on their way. With the backward, the
- * gradients of this rank's keys end up complete in gradients[0]. All ranks call it together: before a
- * rank uses what another sends, it makes sure that the two are in the same call. False: the link has
- * failed, and says why. */
+ * gradients of this rank's keys end up complete in gradients[0]. All ranks call it together: before
+ * a rank uses what another sends, it makes sure that the two are in the same call. False: the link
+ * has failed, and says why. */
 bool ra_ring_forward(struct ra_ring *ring);
 bool ra_ring_backward(struct ra_ring *ring);
 

@@ -8,10 +8,10 @@
 #include <math.h>
 #include <stdint.h>
 
-/* out += scale * more. What rounding cuts off the sum is kept in lost and added next time: so the error
- * stays that of one rounding, however many times something is added (Kahan, 1965). What is lost of a + b
- * is exactly (a - (sum - part)) + (b - part), where part = sum - a (Knuth). It is NaN where the sum
- * is infinite: there nothing can be made good. */
+/* out += scale * more. What rounding cuts off the sum is kept in lost and added next time: so the
+ * error stays that of one rounding, however many times something is added (Kahan, 1965). What is
+ * lost of a + b is exactly (a - (sum - part)) + (b - part), where part = sum - a (Knuth). It is NaN
+ * where the sum is infinite: there nothing can be made good. */
 static inline void ra_sum_add(int64_t cols, float scale, const float *restrict more,
                               float *restrict out, float *restrict lost)
 {

@@ -18,8 +18,8 @@ int64_t ra_type_bytes(enum ra_type type);
 
 /* An array of the caller's, or part of one: (B, rows, heads, D), in any order. Number (b, a, h, c)
  * is at data[b * batch + a * row + h * head + c]; so the D numbers of a head lie side by side, and
- * have no stride. Strides are in numbers, not bytes; those of an input may be 0. The memory is that in which
- * the plan computes. */
+ * have no stride. Strides are in numbers, not bytes; those of an input may be 0. The memory is that
+ * in which the plan computes. */
 struct ra_tensor {
     void *data;
     enum ra_type type;

@@ -77,9 +77,9 @@ static bool is_hidden(float weight)
     return weight == 0 && signbit(weight);
 }
 
-/* out (cols) += sum over e of factors[e * step] times row e of `rows`. Columns run innermost: each number
- * of out is a sum of its own, so the compiler may compute several at once without changing the order
- * of any sum. */
+/* out (cols) += sum over e of factors[e * step] times row e of `rows`. Columns run innermost: each
+ * number of out is a sum of its own, so the compiler may compute several at once without changing
+ * the order of any sum. */
 static void add_products(int64_t inner, int64_t cols, const float *restrict factors, int64_t step,
                          const float *restrict rows, int64_t row, float *restrict out)
 {
@@ -88,8 +88,8 @@ static void add_products(int64_t inner, int64_t cols, const float *restrict fact
             out[b] += factors[e * step] * rows[e * row + b];
 }
 
-/* A matrix of weights: element (a, b) is at first[a * row + b * col], so a transposed one costs nothing.
- * It is whole if nothing in it is hidden. */
+/* A matrix of weights: element (a, b) is at first[a * row + b * col], so a transposed one costs
+ * nothing. It is whole if nothing in it is hidden. */
 struct weights {
     const float *first;
     int64_t row, col;
@@ -102,8 +102,8 @@ struct sums {
     int64_t out_row, lost_row;
 };
 
-/* sums (rows, cols) += weights (rows, inner) times right (inner, cols). What is hidden is left out: 0
- * times NaN would be NaN. `partial` is room for cols numbers. */
+/* sums (rows, cols) += weights (rows, inner) times right (inner, cols). What is hidden is left out:
+ * 0 times NaN would be NaN. `partial` is room for cols numbers. */
 static void add_weighted(int64_t rows, int64_t inner, int64_t cols, struct weights weights,
                          const float *right, int64_t right_row, struct sums sums, float *partial)
 {
@@ -121,14 +121,14 @@ static void add_weighted(int64_t rows, int64_t inner, int64_t cols, struct weigh
                              right + b * right_row, right_row, partial);
             }
             ra_sum_add(cols, 1, partial, sums.out + a * sums.out_row,
-                            sums.lost + a * sums.lost_row);
+                       sums.lost + a * sums.lost_row);
         }
     }
 }
 
 /* out (rows, cols) = left (rows, D) times the transpose of right (cols, D), whose rows are
- * right_stride apart. right is first copied on its side, into turned (D, cols), because in add_products
- * neighbours must be neighbours in memory. */
+ * right_stride apart. right is first copied on its side, into turned (D, cols), because in
+ * add_products neighbours must be neighbours in memory. */
 static void multiply_transposed(int64_t rows, int64_t D, int64_t cols, const float *left,
                                 int64_t left_stride, const float *right, int64_t right_stride,
                                 float *restrict turned, float *restrict out)
@@ -195,8 +195,8 @@ void ra_tile_begin(int64_t D, const struct ra_queries *queries)
     }
 }
 
-/* Folds the scores of row a and of so many keys into its carry: max and sum are new, o and what it has
- * lost are rescaled. The scores become weights under the new max. */
+/* Folds the scores of row a and of so many keys into its carry: max and sum are new, o and what it
+ * has lost are rescaled. The scores become weights under the new max. */
 static void fold_row(int64_t D, const struct ra_queries *queries, int64_t a, int64_t keys,
                      float *weight)
 {

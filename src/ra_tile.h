@@ -33,8 +33,8 @@ struct ra_queries {
     float *delta, *dq;  /* backward: delta (rows); dq (rows, D) */
 };
 
-/* A block of key rows. Row b of k starts at k + b * stride.k, and so on. dk_lost and dv_lost are to dk
- * and dv what lost is to dq; rows of both are stride.lost apart. */
+/* A block of key rows. Row b of k starts at k + b * stride.k, and so on. dk_lost and dv_lost are to
+ * dk and dv what lost is to dq; rows of both are stride.lost apart. */
 struct ra_keys {
     int64_t rows;
     struct {
@@ -57,8 +57,8 @@ struct ra_band {
 #define RA_ALL_KEYS ((struct ra_band){-RA_BAND_FAR, RA_BAND_FAR})
 
 /* How a score follows from a query and a key: scale * q . k and then, if there is a soft cap c > 0,
- * c * tanh(score / c), which is never larger than c in size. A score that is NaN, or beyond the range
- * of float32, makes o and lse of its query NaN. */
+ * c * tanh(score / c), which is never larger than c in size. A score that is NaN, or beyond the
+ * range of float32, makes o and lse of its query NaN. */
 struct ra_score {
     float scale, softcap; /* softcap 0: none */
 };

@@ -39,8 +39,8 @@ int64_t ra_vector_queries(int64_t D)
 
 int64_t ra_vector_keys(int64_t D)
 {
-    /* k and v of a tile fill three quarters of a second-level cache of 1 MiB, or are 1,024 keys: a shard of a power of
-     * two is then whole tiles. */
+    /* k and v of a tile fill three quarters of a second-level cache of 1 MiB, or are 1,024 keys: a
+     * shard of a power of two is then whole tiles. */
     int64_t keys = 98304 / D / KEYS * KEYS;
     return keys < KEYS ? KEYS : keys > 1024 ? 1024 : keys;
 }

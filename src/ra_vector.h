@@ -1,7 +1,7 @@
 /* ra_vector: the tile again, on vectors: the same functions as in ra_tile.h, several times as fast.
  *
- * Chapter 09. A processor's vectors hold 4 to 16 numbers of float32. Each instruction set has its own
- * copy of the code; which one runs is decided when a program asks for it.
+ * Chapter 09. A processor's vectors hold 4 to 16 numbers of float32. Each instruction set has its
+ * own copy of the code; which one runs is decided when a program asks for it.
  */
 #ifndef RA_VECTOR_H
 #define RA_VECTOR_H
@@ -13,9 +13,10 @@
 extern "C" {
 #endif
 
-/* out (rows, width) = left (rows, inner) times right (inner, width), or that is added to what is there.
- * Number (i, k) of left is at left[i * left_row + k * left_step], one of the two being 1; rows of right and
- * out lie side by side, and their width is a multiple of 16. Each sum is added up in the order of k. */
+/* out (rows, width) = left (rows, inner) times right (inner, width), or that is added to what is
+ * there. Number (i, k) of left is at left[i * left_row + k * left_step], one of the two being 1;
+ * rows of right and out lie side by side, and their width is a multiple of 16. Each sum is added up
+ * in the order of k. */
 struct ra_vector_product {
     int64_t rows, inner, width;
     const float *left;
@@ -28,8 +29,8 @@ struct ra_vector_product {
 };
 
 /* What one instruction set offers. forward, begin_backward and backward are ra_tile_forward,
- * ra_tile_begin_backward and ra_tile_backward but for rounding: sums are added up in another order, which is
- * that of the instruction set. */
+ * ra_tile_begin_backward and ra_tile_backward but for rounding: sums are added up in another order,
+ * which is that of the instruction set. */
 struct ra_vector {
     const char *name; /* avx512, avx2, sse2, neon */
     void (*forward)(int64_t D, struct ra_score score, const struct ra_queries *queries,
@@ -45,13 +46,14 @@ struct ra_vector {
     /* Of the normal distribution: how much of it lies below x, and its height there. */
     void (*normal)(int64_t count, const float *x, float *below, float *bell);
 
-    /* A product of matrices, which is fastest if `width` is this many columns. Both are for chapter 10. */
+    /* A product of matrices, which is fastest if `width` is this many columns. Both are for chapter
+     * 10. */
     void (*multiply)(const struct ra_vector_product *product);
     int64_t columns;
 };
 
-/* The instruction set of this name, or with NULL the best one. NULL: this processor has none of that
- * name. */
+/* The instruction set of this name, or with NULL the best one. NULL: this processor has none of
+ * that name. */
 const struct ra_vector *ra_vector_find(const char *name);
 
 /* The largest block of lanes and group of queries among the instruction sets, and the keys that are
@@ -62,8 +64,8 @@ enum { RA_VECTOR_QUERIES = 64, RA_VECTOR_GROUP = 192, RA_VECTOR_KEYS = 96 };
 int64_t ra_vector_queries(int64_t D);
 int64_t ra_vector_keys(int64_t D);
 
-/* Floats of workspace that the two functions need for blocks of up to this many rows. Nothing in it is
- * kept from one call to the next. */
+/* Floats of workspace that the two functions need for blocks of up to this many rows. Nothing in it
+ * is kept from one call to the next. */
 int64_t ra_vector_workspace(int64_t query_rows, int64_t key_rows, int64_t D);
 
 /* How far apart rows of D numbers lie that need no copy. */

@@ -1,7 +1,7 @@
 /* ra_vector_backward: a tile of the backward on vectors.
  *
- * Chapter 09. Internal: included once for each instruction set. New here: groups of queries, so that dk and
- * dv are added to less often.
+ * Chapter 09. Internal: included once for each instruction set. New here: groups of queries, so
+ * that dk and dv are added to less often.
  */
 #ifndef RA_VECTOR_BACKWARD_H
 #define RA_VECTOR_BACKWARD_H
@@ -9,8 +9,9 @@
 #include "ra_sum.h"
 #include "ra_vector_panel.h"
 
-/* Clears dq, and computes delta, the row sums of d_out * o. Their terms are added up as the products of
- * d_out and v are: where o is a row of v, because only one key is seen, dp - delta is exactly 0. */
+/* Clears dq, and computes delta, the row sums of d_out * o. Their terms are added up as the
+ * products of d_out and v are: where o is a row of v, because only one key is seen, dp - delta is
+ * exactly 0. */
 static void begin_backward(int64_t D, const struct ra_queries *queries)
 {
     for (int64_t a = 0; a < queries->rows; a++) {
@@ -41,8 +42,8 @@ struct group {
     float lse[GROUP], delta[GROUP];
 };
 
-/* p and ds of the blocks of queries that begin at first, ..., before last, and of the `count` keys from b
- * on: from the products of q and k in p, and those of d_out and v in ds. */
+/* p and ds of the blocks of queries that begin at first, ..., before last, and of the `count` keys
+ * from b on: from the products of q and k in p, and those of d_out and v in ds. */
 static void weigh_again(const struct tile *x, const struct group *group, int64_t first,
                         int64_t last, int64_t b, int64_t count)
 {
@@ -58,7 +59,8 @@ static void weigh_again(const struct tile *x, const struct group *group, int64_t
                 score = bent(x, score);
                 slope -= score / cap * (score / cap);
             }
-            /* The score is rounded as in the forward. A multiply-add would not: ds would not sum to 0. */
+            /* The score is rounded as in the forward. A multiply-add would not: ds would not sum to
+             * 0. */
             lanes weight = exp_lanes(score * factor - lse);
             lanes change = weight * (load(ds) - delta) * slope;
             if (!whole) {
@@ -100,7 +102,8 @@ static void add_gradients(const struct tile *x, const struct group *group, int64
     add_missing(x, x->v, b, count, group->d_out, first, rows, 1, group->ds + first, GROUP);
     weigh_again(x, group, first, last, b, count);
 
-    /* dv_b += sum over a of p_ab d_out_a, dk_b += sum over a of ds_ab q_a, dq_a += sum over b of ds_ab k_b. */
+    /* dv_b += sum over a of p_ab d_out_a, dk_b += sum over a of ds_ab q_a, dq_a += sum over b of
+     * ds_ab k_b. */
     int64_t width = padded(x->D), row = x->row;
     int to_keys = sums->dk_is_new ? WRITE : ADD, to_queries = sums->dq_is_new ? WRITE : ADD;
     multiply((struct product){count, rows, width, group->p + first, GROUP, 1,

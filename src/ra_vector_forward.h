@@ -1,7 +1,7 @@
 /* ra_vector_forward: a tile of the forward on vectors.
  *
- * Chapter 09. Internal: included once for each instruction set. New here: lanes that are queries, so that max and
- * sum of a row are those of a lane.
+ * Chapter 09. Internal: included once for each instruction set. New here: lanes that are queries,
+ * so that max and sum of a row are those of a lane.
  */
 #ifndef RA_VECTOR_FORWARD_H
 #define RA_VECTOR_FORWARD_H
@@ -9,18 +9,18 @@
 #include "ra_sum.h"
 #include "ra_vector_panel.h"
 
-/* What is subtracted from scores under this max. Where no key has been seen, -inf - -inf would be NaN:
- * any other reference will do. (inf - inf is NaN, too, and so is the row of a score that float32 cannot hold
- * as a power of 2.) */
+/* What is subtracted from scores under this max. Where no key has been seen, -inf - -inf would be
+ * NaN: any other reference will do. (inf - inf is NaN, too, and so is the row of a score that
+ * float32 cannot hold as a power of 2.) */
 INLINE lanes reference_of(lanes max)
 {
     return choose(max == all_lanes(-INFINITY), all_lanes(0), max);
 }
 
-/* Turns products of LANES queries, from row a on, and of `count` keys, from b on, into weights under
- * the new max; max, still a product, and sum are those of all keys so far. rescale is what earlier weights
- * are worth under the new max. A score is product * factor, rounded before anything is subtracted: the
- * backward rounds it in the same way, whatever the max is. */
+/* Turns products of LANES queries, from row a on, and of `count` keys, from b on, into weights
+ * under the new max; max, still a product, and sum are those of all keys so far. rescale is what
+ * earlier weights are worth under the new max. A score is product * factor, rounded before anything
+ * is subtracted: the backward rounds it in the same way, whatever the max is. */
 static void weigh(const struct tile *x, int64_t a, int64_t b, int64_t count, bool whole,
                   float *products, float *max, float *sum, float *rescale)
 {
@@ -63,7 +63,8 @@ static void weigh(const struct tile *x, int64_t a, int64_t b, int64_t count, boo
     store(rescale, worth);
 }
 
-/* Adds the max, sum and o of a tile's keys to the carry of the query rows from a on, `count` of them. */
+/* Adds the max, sum and o of a tile's keys to the carry of the query rows from a on, `count` of
+ * them. */
 static void add_to_carry(const struct tile *x, const struct ra_queries *queries, int64_t a,
                          int64_t count, const float *tile_max, const float *tile_sum,
                          const float *o)

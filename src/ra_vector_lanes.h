@@ -1,7 +1,9 @@
-/* ra_vector_lanes: a vector of float32 as the compiler knows it, and what every processor calls otherwise.
+/* ra_vector_lanes: a vector of float32 as the compiler knows it, and what every processor calls
+ * otherwise.
  *
- * Chapter 09. Internal: included once for each instruction set. The file that includes it defines one of RA_AVX512, RA_AVX2, RA_SSE2 and RA_NEON. Sums, products and comparisons of
- * vectors are the compilers' own (gcc and clang), one element, a lane, at a time.
+ * Chapter 09. Internal: included once for each instruction set. The file that includes it defines
+ * one of RA_AVX512, RA_AVX2, RA_SSE2 and RA_NEON. Sums, products and comparisons of vectors are the
+ * compilers' own (gcc and clang), one element, a lane, at a time.
  */
 #ifndef RA_VECTOR_LANES_H
 #define RA_VECTOR_LANES_H
@@ -53,8 +55,8 @@ INLINE void store(float *to, lanes x)
     memcpy(to, &x, sizeof x);
 }
 
-/* x in all lanes; a * b + c, rounded once where the processor can; the larger and the smaller of two.
- * If x is NaN these two are y. */
+/* x in all lanes; a * b + c, rounded once where the processor can; the larger and the smaller of
+ * two. If x is NaN these two are y. */
 #if defined RA_AVX512
 #define all_lanes(x) ((lanes)_mm512_set1_ps(x))
 #define multiply_add(a, b, c) ((lanes)_mm512_fmadd_ps(a, b, c))
@@ -108,11 +110,12 @@ INLINE bool any(lane_bits condition)
 
 /* ---- exp and tanh. */
 
-/* exp(x) for x up to 88.3, which weights are: exp(x) = 2^n exp(r), where n is the integer next to x / ln 2,
- * and r = x - n ln 2 lies within half of ln 2 around 0. Added to 1.5 * 2^23 + 127, n stands in the last bits
- * of the sum, as the exponent of 2^n. ln 2 has two parts: the first has so few bits that n times it is
- * exact. exp(r) is a polynomial, exactly 1 at 0. Times 2^n: a NaN stays one. The relative error is below
- * 1.2e-7 where the result is a normal number; smaller results are 0. */
+/* exp(x) for x up to 88.3, which weights are: exp(x) = 2^n exp(r), where n is the integer next to x
+ * / ln 2, and r = x - n ln 2 lies within half of ln 2 around 0. Added to 1.5 * 2^23 + 127, n stands
+ * in the last bits of the sum, as the exponent of 2^n. ln 2 has two parts: the first has so few
+ * bits that n times it is exact. exp(r) is a polynomial, exactly 1 at 0. Times 2^n: a NaN stays
+ * one. The relative error is below 1.2e-7 where the result is a normal number; smaller results are
+ * 0. */
 INLINE lanes weight_lanes(lanes x)
 {
     const lanes magic = all_lanes(0x1.8p23f + 127);
@@ -136,8 +139,8 @@ INLINE lanes exp_lanes(lanes x)
     return weight_lanes(smaller(all_lanes(89), x));
 }
 
-/* tanh(x) = 1 - 2 / (exp(2x) + 1) for x > 0; near 0 that would lose digits, and the first terms of an
- * odd polynomial have them. */
+/* tanh(x) = 1 - 2 / (exp(2x) + 1) for x > 0; near 0 that would lose digits, and the first terms of
+ * an odd polynomial have them. */
 INLINE lanes tanh_lanes(lanes x)
 {
     lane_bits sign = (lane_bits)x & INT32_MIN;
@@ -171,8 +174,8 @@ INLINE lanes load_float16(const uint16_t *from)
 #elif defined RA_NEON
     return (lanes)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from)));
 #else
-    /* Exponents and fractions move to their places. As a product the exponent is right for the smallest
-     * numbers, too; infinite and NaN keep the largest one. */
+    /* Exponents and fractions move to their places. As a product the exponent is right for the
+     * smallest numbers, too; infinite and NaN keep the largest one. */
     lane_halves halves;
     memcpy(&halves, from, sizeof halves);
     lane_bits bits = __builtin_convertvector(halves, lane_bits), magnitude = (bits & 0x7FFF) << 13;

@@ -11,8 +11,9 @@
 #include "ra_vector.h"
 #include "ra_vector_product.h"
 
-/* QUERIES are a block of lanes, as many as one block of sums takes; KEYS are multiplied with them at
- * once; the backward does it with a GROUP of such blocks, so that dk and dv are added to less often. */
+/* QUERIES are a block of lanes, as many as one block of sums takes; KEYS are multiplied with them
+ * at once; the backward does it with a GROUP of such blocks, so that dk and dv are added to less
+ * often. */
 enum {
     VECTORS = ACCUMULATORS == 24 ? 4 : 2,
     QUERIES = VECTORS * LANES,
@@ -28,8 +29,9 @@ static int64_t padded(int64_t count)
     return (count + LANES - 1) / LANES * LANES;
 }
 
-/* Rows of D numbers side by side, x->row apart, with zeros up to a multiple of LANES. What is infinite
- * or NaN in them is 0, too, as 0 times it would not be: it is added apart, pair by pair. */
+/* Rows of D numbers side by side, x->row apart, with zeros up to a multiple of LANES. What is
+ * infinite or NaN in them is 0, too, as 0 times it would not be: it is added apart, pair by
+ * pair. */
 struct panel {
     const float *rows;
     const float *all; /* the rows as they were, `stride` apart */
@@ -37,8 +39,8 @@ struct panel {
     bool numbers; /* all of them are */
 };
 
-/* Asks for a row of the caller's before it is needed. The rows of a head lie far apart: the processor
- * does not guess which come next. */
+/* Asks for a row of the caller's before it is needed. The rows of a head lie far apart: the
+ * processor does not guess which come next. */
 static void ask_for(int64_t D, const float *row)
 {
     for (int64_t c = 0; c < D; c += 16)
@@ -56,7 +58,8 @@ INLINE lane_bits keep_numbers(lanes x, float *to)
     return ~number;
 }
 
-/* Do these rows need no copy: are they as far apart as a panel's, whole vectors, and all numbers? */
+/* Do these rows need no copy: are they as far apart as a panel's, whole vectors, and all
+ * numbers? */
 static bool is_packed(int64_t count, int64_t D, const float *from, int64_t stride)
 {
     lane_bits missing = {0};
@@ -99,8 +102,8 @@ static struct panel pack(int64_t count, int64_t D, const float *from, int64_t st
     return (struct panel){to, from, stride, !any(missing)};
 }
 
-/* LANES vectors on their side. A round shuffles the first half of them into the second, as cards; after
- * as many rounds as halve LANES to 1, number i of vector j is number j of vector i. */
+/* LANES vectors on their side. A round shuffles the first half of them into the second, as cards;
+ * after as many rounds as halve LANES to 1, number i of vector j is number j of vector i. */
 INLINE void turn_square(lanes x[LANES])
 {
     UNROLLED
@@ -117,7 +120,8 @@ INLINE void turn_square(lanes x[LANES])
     }
 }
 
-/* to (D, QUERIES): a block of packed rows on its side, times `sign`; what is left of the last vector is 0. */
+/* to (D, QUERIES): a block of packed rows on its side, times `sign`; what is left of the last
+ * vector is 0. */
 static void turn(int64_t count, int64_t D, const float *rows, float sign, float *to)
 {
     int64_t row = ra_vector_row(D);
@@ -161,7 +165,8 @@ static bool sees(const struct tile *x, int64_t a, int64_t b)
     return b - a >= x->band.lo && b - a <= x->band.hi && !(x->mask && !x->mask[b]);
 }
 
-/* The keys, from `first` to before `last`, that the query rows from a on, `count` of them, may see. */
+/* The keys, from `first` to before `last`, that the query rows from a on, `count` of them, may
+ * see. */
 static void keys_in_sight(const struct tile *x, int64_t a, int64_t count, int64_t *first,
                           int64_t *last)
 {
@@ -212,8 +217,8 @@ static struct tile tile_of(int64_t D, struct ra_score score, const struct ra_que
 
 /* ---- What panels lack. */
 
-/* Adds to the products of `keys` rows of the one panel, from row b on, and `count` of the other what the
- * panels lack: the terms of which a factor is no number. out (keys, out_row). */
+/* Adds to the products of `keys` rows of the one panel, from row b on, and `count` of the other
+ * what the panels lack: the terms of which a factor is no number. out (keys, out_row). */
 static void add_missing(const struct tile *x, struct panel left, int64_t b, int64_t keys,
                         struct panel right, int64_t first, int64_t count, float sign, float *out,
                         int64_t out_row)

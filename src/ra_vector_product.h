@@ -8,9 +8,10 @@
 #include "ra_vector_lanes.h"
 #include "ra_math.h"
 
-/* out (rows, width) from the sums over k < inner of left(i, k) times row k of `right`, where left(i, k)
- * is at left[i * row + k * step]: neighbours in memory are of one row (step 1) or of one column (row 1).
- * The sums are written, or added to what is there, or added to that times a factor of the row. */
+/* out (rows, width) from the sums over k < inner of left(i, k) times row k of `right`, where
+ * left(i, k) is at left[i * row + k * step]: neighbours in memory are of one row (step 1) or of one
+ * column (row 1). The sums are written, or added to what is there, or added to that times a factor
+ * of the row. */
 struct product {
     int64_t rows, inner, width; /* width: a multiple of LANES */
     const float *left;
@@ -23,9 +24,9 @@ struct product {
     const float *factors; /* (rows), of what is there; NULL: all 1 */
 };
 
-/* One block of it, M rows from row `first` on and V vectors from column c on. All M * V sums stay in
- * registers: for each k V vectors are loaded, M numbers are spread over a vector each, and M * V vectors
- * are multiplied and added. `row` is that of x. */
+/* One block of it, M rows from row `first` on and V vectors from column c on. All M * V sums stay
+ * in registers: for each k V vectors are loaded, M numbers are spread over a vector each, and M * V
+ * vectors are multiplied and added. `row` is that of x. */
 INLINE void multiply_block(const int M, const int V, const struct product *x, int64_t row,
                            int64_t first, int64_t c)
 {
@@ -62,8 +63,8 @@ INLINE void multiply_block(const int M, const int V, const struct product *x, in
     }
 }
 
-/* V vectors of all rows, by blocks of as many rows as fit into the registers; what is left, by smaller
- * ones. ROW is x->row, or 1 where the compiler shall know that. */
+/* V vectors of all rows, by blocks of as many rows as fit into the registers; what is left, by
+ * smaller ones. ROW is x->row, or 1 where the compiler shall know that. */
 #define BLOCKS(M, V, ROW)            \
     for (; i + M <= x->rows; i += M) \
         multiply_block(M, V, x, ROW, i, c);

@@ -30,9 +30,9 @@ static void load_all(enum ra_type type, int64_t count, const void *from, float *
     }
 }
 
-/* LANES numbers of the normal distribution: how much of it lies below x, and its bell, exp(-x^2/2) / sqrt(2
- * pi). The share below -|x| is a polynomial in 1 / (1 + p |x|) times the bell: Abramowitz and Stegun,
- * Handbook of Mathematical Functions, 7.1.26, whose error is below 7.5e-8. */
+/* LANES numbers of the normal distribution: how much of it lies below x, and its bell, exp(-x^2/2)
+ * / sqrt(2 pi). The share below -|x| is a polynomial in 1 / (1 + p |x|) times the bell: Abramowitz
+ * and Stegun, Handbook of Mathematical Functions, 7.1.26, whose error is below 7.5e-8. */
 INLINE lanes normal_lanes(lanes x, lanes *bell)
 {
     lanes size = (lanes)((lane_bits)x & INT32_MAX), e = exp_lanes(x * x * -0.5f);

@@ -111,8 +111,8 @@ static int hidden_start(const char *name, char start[NAME_MAX])
     return snprintf(start, NAME_MAX, ".%.200s.", name);
 }
 
-/* Fills in the paths. A signal may come at any time, and half a path would be somebody else's: so the first
- * character of `hidden` comes last. */
+/* Fills in the paths. A signal may come at any time, and half a path would be somebody else's: so
+ * the first character of `hidden` comes last. */
 static enum ra_status find(struct ra_whole *whole, const char *path, char *error)
 {
     char folder[RA_WHOLE_PATH], start[NAME_MAX], hidden[RA_WHOLE_PATH];
@@ -130,7 +130,8 @@ static enum ra_status find(struct ra_whole *whole, const char *path, char *error
     return RA_OK;
 }
 
-/* ---- Folders, with all that is in them. A signal handler may call these, so they allocate nothing. */
+/* ---- Folders, with all that is in them. A signal handler may call these, so they allocate
+ * nothing. */
 
 /* A folder that is walked: open, and how many levels below it are. */
 struct walk {
@@ -154,8 +155,8 @@ static bool walk_one(void *context, const char *name)
     return true;
 }
 
-/* Calls `visit` for what has this name in the folder `at`, after all that it holds. False if any call
- * was. */
+/* Calls `visit` for what has this name in the folder `at`, after all that it holds. False if any
+ * call was. */
 static bool walk(int at, const char *name, int levels, bool (*visit)(int, const char *, bool))
 {
     struct walk above = {.folder = at, .levels = levels, .visit = visit, .good = true};
@@ -189,8 +190,8 @@ static void remove_tree(int at, const char *name)
         ;
 }
 
-/* Renames something unless the new name is taken. Where the file system cannot tell in the same step, such as on NFS,
- * just before. */
+/* Renames something unless the new name is taken. Where the file system cannot tell in the same
+ * step, such as on NFS, just before. */
 static bool rename_new(int at, const char *from, const char *to)
 {
     struct stat there;
@@ -212,7 +213,8 @@ static bool clear(int at, const char *name, const char *final)
     bool none = lock < 0 && errno == ENOENT;
     bool dead = none || (lock >= 0 && ra_system_lock(lock) == 0);
 
-    /* The lock goes last. Without one, it is empty: its writer has not locked it yet, or has gone. */
+    /* The lock goes last. Without one, it is empty: its writer has not locked it yet, or has
+     * gone. */
     if (dead && !none) {
         rename_new(folder, "earlier", final); /* see exchange */
         remove_tree(folder, "new");
@@ -227,8 +229,8 @@ static bool clear(int at, const char *name, const char *final)
     return dead;
 }
 
-/* Clears up after all writers of this name that are dead. Returns how many others live, and the hidden name of
- * one of them. */
+/* Clears up after all writers of this name that are dead. Returns how many others live, and the
+ * hidden name of one of them. */
 static int clear_all(const struct ra_whole *whole, char other[NAME_MAX + 1])
 {
     char folder[RA_WHOLE_PATH], start[NAME_MAX], own[RA_WHOLE_PATH];
@@ -248,7 +250,8 @@ static int clear_all(const struct ra_whole *whole, char other[NAME_MAX + 1])
     return alive;
 }
 
-/* Makes the hidden folder with its lock. False with errno; EAGAIN: another writer took it for a dead one's. */
+/* Makes the hidden folder with its lock. False with errno; EAGAIN: another writer took it for a
+ * dead one's. */
 static bool create(struct ra_whole *whole)
 {
     if (mkdir(whole->hidden, 0777) != 0)
@@ -323,7 +326,8 @@ static enum ra_status check(const struct ra_whole *whole, char *error)
                    ? refuse(error, "%.200s: is there already; name a new file", final)
                    : RA_OK;
 
-    /* A mount keeps its place, and a shell that stands in the folder would be left in one that is gone. */
+    /* A mount keeps its place, and a shell that stands in the folder would be left in one that is
+     * gone. */
     split(final, folder);
     if (stat(folder, &other) == 0 && other.st_dev != there.st_dev)
         return refuse(error, "%.200s: is mounted, so it cannot be replaced; name a folder in it",
@@ -375,7 +379,8 @@ enum ra_status ra_whole_begin(struct ra_whole *whole, const char *path, unsigned
         return RA_INVALID;
     }
 
-    /* Of two that begin at the same time, each has its lock before it looks: one of them sees the other. */
+    /* Of two that begin at the same time, each has its lock before it looks: one of them sees the
+     * other. */
     if (!(how & RA_WHOLE_ALONE) || clear_all(whole, other) == 0)
         return RA_OK;
     ra_whole_end(whole);
@@ -383,9 +388,9 @@ enum ra_status ra_whole_begin(struct ra_whole *whole, const char *path, unsigned
                   path, other);
 }
 
-/* Exchanges the folder with an earlier one. Where the file system cannot do so in one step, such as on NFS, the
- * earlier one steps aside first: a writer that is killed then leaves none for a moment, until the next one
- * brings it back. */
+/* Exchanges the folder with an earlier one. Where the file system cannot do so in one step, such as
+ * on NFS, the earlier one steps aside first: a writer that is killed then leaves none for a moment,
+ * until the next one brings it back. */
 static bool exchange(const struct ra_whole *whole)
 {
     if (ra_system_exchange(whole->path, whole->final) == 0)
@@ -402,8 +407,8 @@ static bool exchange(const struct ra_whole *whole)
     return false;
 }
 
-/* Gives the name, whether anything has it or not. False with errno; EEXIST or ENOTEMPTY: it was given to something
- * else just now. */
+/* Gives the name, whether anything has it or not. False with errno; EEXIST or ENOTEMPTY: it was
+ * given to something else just now. */
 static bool give_name(const struct ra_whole *whole)
 {
     struct stat there;
@@ -419,7 +424,8 @@ static bool give_name(const struct ra_whole *whole)
     return whole->how & RA_WHOLE_FOLDER ? exchange(whole) : rename(whole->path, whole->final) == 0;
 }
 
-/* Gives what is whole another name, since it cannot have its own; `error` says why, and gets the name. */
+/* Gives what is whole another name, since it cannot have its own; `error` says why, and gets the
+ * name. */
 static enum ra_status set_aside(struct ra_whole *whole, char *error)
 {
     char aside[RA_WHOLE_PATH + DIGITS + 2];
@@ -438,7 +444,8 @@ enum ra_status ra_whole_publish(struct ra_whole *whole, char *error)
     bool named = false, again = true;
     split(whole->final, folder);
 
-    /* Where locks do not reach from machine to machine, a writer elsewhere may have taken this for dead. */
+    /* Where locks do not reach from machine to machine, a writer elsewhere may have taken this for
+     * dead. */
     if (fstat(whole->lock, &status) != 0 || status.st_nlink == 0)
         return refuse(error, "%.200s: another run has removed it before it was whole",
                       whole->hidden);

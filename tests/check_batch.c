@@ -371,8 +371,8 @@ static void test_disagreement(void)
 
 /* ---- A rank that does not come, in communicators that nobody uses again. */
 
-/* Does the error say how long for what, and that the last rank is missing? On a busy machine others may be
- * missing, too. */
+/* Does the error say how long for what, and that the last rank is missing? On a busy machine others
+ * may be missing, too. */
 static bool names_last(const char *error, const char *what)
 {
     char waited[80], last[40];

@@ -1,5 +1,5 @@
-/* check_checkpoint: the files that a model is kept in: checkpoints, folders of arrays, and configs as JSON;
- * whole, damaged, and on a disk that is full.
+/* check_checkpoint: the files that a model is kept in: checkpoints, folders of arrays, and configs
+ * as JSON; whole, damaged, and on a disk that is full.
  */
 #define _GNU_SOURCE /* nftw */
 #include <dirent.h>
@@ -105,7 +105,8 @@ static const struct ra_training trained = {.step = 3,
                                            .validation = 0.5,
                                            .data = UINT64_MAX};
 
-/* Every bit pattern of a finite number comes back: numbers of all kinds, in arrays longer than what is read at a time. */
+/* Every bit pattern of a finite number comes back: numbers of all kinds, in arrays longer than what
+ * is read at a time. */
 START_TEST(round_trips)
 {
     static const uint32_t specials[] = {0x7F7FFFFF, 0xFF7FFFFF, 0x807FFFFF, 0x80000000, 1};
@@ -245,7 +246,8 @@ START_TEST(crafted)
 }
 END_TEST
 
-/* A disk that is full after any number of bytes: the earlier file stays, and no part of the new one. */
+/* A disk that is full after any number of bytes: the earlier file stays, and no part of the new
+ * one. */
 START_TEST(full_disk)
 {
     int64_t n;
@@ -371,7 +373,8 @@ START_TEST(folders)
 }
 END_TEST
 
-/* Arrays of another model beside those of this one are refused by name; what is no array is not looked at. */
+/* Arrays of another model beside those of this one are refused by name; what is no array is not
+ * looked at. */
 START_TEST(leftovers)
 {
     static const char *const others[] = {"layers.3.0.to_out.weight", "module.token_emb.weight",
@@ -396,8 +399,8 @@ START_TEST(leftovers)
 }
 END_TEST
 
-/* float32 with so many bits of significand, as bfloat16 (8) and float16 (11) have; float16 is never finer than
- * 2^-24. */
+/* float32 with so many bits of significand, as bfloat16 (8) and float16 (11) have; float16 is never
+ * finer than 2^-24. */
 static float rounded(double x, int bits)
 {
     int exponent;
@@ -406,8 +409,8 @@ static float rounded(double x, int bits)
     return (float)(unit * nearbyint(x / unit));
 }
 
-/* Frequencies beside the weights must be those of theta, scale and D, to the last digits of their type: as they
- * are they pass, and with another theta, another D or a NaN they do not. */
+/* Frequencies beside the weights must be those of theta, scale and D, to the last digits of their
+ * type: as they are they pass, and with another theta, another D or a NaN they do not. */
 START_TEST(frequencies)
 {
     static const struct {
@@ -536,7 +539,8 @@ static struct ra_model_config first_config(void)
     return config;
 }
 
-/* What is left out has its default, wherever blanks are. The last is what a checkpoint of before has. */
+/* What is left out has its default, wherever blanks are. The last is what a checkpoint of before
+ * has. */
 START_TEST(configs_of_ours)
 {
     static const char *const texts[] = {
@@ -761,12 +765,14 @@ START_TEST(configs_refused)
 }
 END_TEST
 
-/* A key as the reader and the page list it: its name, who knows it, and what holds if it is left out. */
+/* A key as the reader and the page list it: its name, who knows it, and what holds if it is left
+ * out. */
 struct listed {
     char name[40], owner[40], value[200];
 };
 
-/* Lines of a file from this one on, each taken apart by the format, up to the first that it does not fit. */
+/* Lines of a file from this one on, each taken apart by the format, up to the first that it does
+ * not fit. */
 static int list_keys(const char *path, const char *from, const char *format, struct listed keys[64])
 {
     char line[1000];
@@ -786,8 +792,8 @@ static int list_keys(const char *path, const char *from, const char *format, str
     return count;
 }
 
-/* The table of chapter 10a has the keys that the reader knows and no others, with their owners; and a default that
- * it tells is as good as no key. */
+/* The table of chapter 10a has the keys that the reader knows and no others, with their owners; and
+ * a default that it tells is as good as no key. */
 START_TEST(keys_of_the_page)
 {
     static const char *const owners[][2] = {

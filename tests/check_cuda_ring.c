@@ -1,10 +1,11 @@
-/* check_cuda_ring: rings of GPUs against tests/rig/truth.h. A rank has GPU number rank modulo the number
- * of GPUs, so one is enough.
+/* check_cuda_ring: rings of GPUs against tests/rig/truth.h. A rank has GPU number rank modulo the
+ * number of GPUs, so one is enough.
  *
  *   mpirun -n 4 build/check-cuda-ring [PART...]
  *
  * A ring of fewer ranks than four has the first ones; the others wait. Without a GPU it says that
- * nothing was run. build/check-cuda-ring-on-host is the same program without a GPU: see cuda_on_host.c.
+ * nothing was run. build/check-cuda-ring-on-host is the same program without a GPU: see
+ * cuda_on_host.c.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -763,8 +764,8 @@ static void test_parts(void)
     leaves_a_rest = false;
 }
 
-/* Of rows of many tiles, those that are left for the end are whole waves of them, and no more than two thirds; of keys
- * that stay at home none are. */
+/* Of rows of many tiles, those that are left for the end are whole waves of them, and no more than
+ * two thirds; of keys that stay at home none are. */
 static void check_rule(void *context, int rank)
 {
     struct problem *p = context;
@@ -797,8 +798,8 @@ static void test_rule(void)
 
 /* ---- Blocks, on plans to look at: what one launch takes, against the positions of all rows. */
 
-/* Where row a of a rank is, as the plan keeps its rows while a call runs: those of several stripes, under a causal
- * mask, in the order of the sequence. */
+/* Where row a of a rank is, as the plan keeps its rows while a call runs: those of several stripes,
+ * under a causal mask, in the order of the sequence. */
 static int64_t position_of(const struct ra_plan *plan, enum ra_side side, int rank, int64_t a)
 {
     struct ra_layout layout = plan->layouts[side];
@@ -839,11 +840,12 @@ static int64_t number_in(const struct ra_cuda_block *block, struct ra_range rows
     return along >= 0 && a < rows.end && along % block->stride == 0 ? along / block->stride : -1;
 }
 
-/* How many blocks there were of all stripes of a rank, by whether their lower edge is a stair, and their upper. */
+/* How many blocks there were of all stripes of a rank, by whether their lower edge is a stair, and
+ * their upper. */
 static int64_t in_order[4];
 
-/* All pairs that see each other are in the block; and if one band says so, no others within it. Returns whether
- * one does, or none is needed. */
+/* All pairs that see each other are in the block; and if one band says so, no others within it.
+ * Returns whether one does, or none is needed. */
 static bool check_block(const struct ra_plan *plan, int rank, int step, struct ra_range query_spans,
                         struct ra_range key_spans)
 {
@@ -1077,8 +1079,8 @@ static void test_often(void)
     leaves_a_rest = false;
 }
 
-/* What the caller's stream has to do before a call does not count as lateness of a rank, also where a
- * rank sends nothing at first, as the last one of a causal ring. */
+/* What the caller's stream has to do before a call does not count as lateness of a rank, also where
+ * a rank sends nothing at first, as the last one of a causal ring. */
 static void test_late_streams(void)
 {
     for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++) {
@@ -1115,7 +1117,8 @@ static void test_created_often(void)
     verdict("50 plans, one after the other");
 }
 
-/* Two plans over one link, which the caller keeps: their calls alternate, without waiting in between. */
+/* Two plans over one link, which the caller keeps: their calls alternate, without waiting in
+ * between. */
 static void share_link(void *context, int rank)
 {
     struct problem *p = context;
@@ -1339,7 +1342,8 @@ static void check_observer(void *context, int rank)
             WRONG("rank %d: from %g to %g in a call from %g to %g", rank, heard.events[i].start,
                   heard.events[i].end, began, ended);
 
-    /* One piece of work at each hop, in their order, and what the schedule sends; and perhaps a rest. */
+    /* One piece of work at each hop, in their order, and what the schedule sends; and perhaps a
+     * rest. */
     int wanted = 0;
     bool peer = ra_cuda_of(plan)->transport == RA_PEER_COPIES;
     for (int call = 0; call < 2; call++) {

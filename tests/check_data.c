@@ -142,8 +142,8 @@ START_TEST(arrays)
 }
 END_TEST
 
-/* All tokens are read once: one that is none is found, wherever it is; and the checksum is of the values alone,
- * whatever their type is and in whatever parts they are read. */
+/* All tokens are read once: one that is none is found, wherever it is; and the checksum is of the
+ * values alone, whatever their type is and in whatever parts they are read. */
 START_TEST(scans)
 {
     enum { COUNT = 3 * RA_TOKENS_PART + 5 };
@@ -307,7 +307,8 @@ START_TEST(larger_than_memory)
 }
 END_TEST
 
-/* Another program cuts the file short, or the disk fails: what is there can be read, the rest is an error. */
+/* Another program cuts the file short, or the disk fails: what is there can be read, the rest is an
+ * error. */
 START_TEST(cut_short_while_open)
 {
     int64_t count = 50000, *numbers = calloc((size_t)count, sizeof *numbers);

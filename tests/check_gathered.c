@@ -1,9 +1,10 @@
-/* check_gathered: attention with gathered keys, on the ranks of a communicator, against the definition.
+/* check_gathered: attention with gathered keys, on the ranks of a communicator, against the
+ * definition.
  *
  *   mpirun -n RANKS build/check-gathered [RING_SIZE]
  *
- * Runs every test on every rank. A test that finds something wrong says so and goes on, so that its ranks
- * stay in step.
+ * Runs every test on every rank. A test that finds something wrong says so and goes on, so that its
+ * ranks stay in step.
  */
 #include <math.h>
 #include <mpi.h>
@@ -15,8 +16,8 @@
 #include "truth.h"
 #include "verdict.h"
 
-/* Behind every array lies a guard that nothing may be written to. All arrays begin as bytes of 255, which
- * are NaN. */
+/* Behind every array lies a guard that nothing may be written to. All arrays begin as bytes of 255,
+ * which are NaN. */
 enum { GUARD = 64, POISON = 0xFF };
 
 static const double patience = 60;
@@ -400,7 +401,8 @@ static void test_bits(void)
     end(&other);
 }
 
-/* One gather of keys, another of masks, one reduction; no message of this rank's own; and their bytes. */
+/* One gather of keys, another of masks, one reduction; no message of this rank's own; and their
+ * bytes. */
 static void test_messages(void)
 {
     struct problem problem = usual(37, 37);
@@ -475,8 +477,8 @@ static void test_refusals(void)
         refused(&config, RA_DISAGREEMENT, "config.dim");
 }
 
-/* One rank gives no q: all are told so, and nobody waits. Or it does not come: the others wait for the
- * timeout. */
+/* One rank gives no q: all are told so, and nobody waits. Or it does not come: the others wait for
+ * the timeout. */
 static void trouble(bool comes)
 {
     struct problem problem = usual(20, 20);

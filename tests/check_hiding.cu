@@ -1,9 +1,10 @@
-/* check_hiding: what the forwards for Hopper hide, without a GPU: compiled as C++ for the processor, where
- * the few words of CUDA that this code needs are defined below, one thread after the other.
+/* check_hiding: what the forwards for Hopper hide, without a GPU: compiled as C++ for the
+ * processor, where the few words of CUDA that this code needs are defined below, one thread after
+ * the other.
  *
- * hopper_task_of says which tiles of keys a warpgroup sees, and which of these whole; is_whole and hide set
- * the other scores to -inf; clean_16_keys takes out of the values what is not finite. Both are compared with
- * the definition, number by number.
+ * hopper_task_of says which tiles of keys a warpgroup sees, and which of these whole; is_whole and
+ * hide set the other scores to -inf; clean_16_keys takes out of the values what is not finite. Both
+ * are compared with the definition, number by number.
  *
  *   sh tests/hiding
  */
@@ -18,8 +19,8 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-/* ---- CUDA, of one thread. All threads of a warp have the same to say, but for the votes of clean_16_keys:
- * these are collected in a first pass over the threads, and told in a second one. */
+/* ---- CUDA, of one thread. All threads of a warp have the same to say, but for the votes of
+ * clean_16_keys: these are collected in a first pass over the threads, and told in a second one. */
 
 static uint3 threadIdx, blockIdx;
 static uint32_t votes;
@@ -98,7 +99,8 @@ static int64_t step_of(int64_t i, int rows)
     return rows > 0 ? i - i % rows : i;
 }
 
-/* One thread, with its two rows of its warpgroup, and one tile of keys, the first of which is number b0. */
+/* One thread, with its two rows of its warpgroup, and one tile of keys, the first of which is
+ * number b0. */
 template <class Shape>
 static void check_thread(const struct hopper_forward &f, const struct hopper_task &task, int number,
                          int64_t b0, const uint32_t allowed[Shape::Words], int thread)
@@ -131,7 +133,8 @@ static void check_thread(const struct hopper_forward &f, const struct hopper_tas
                          (long)f.x.band.hi, f.x.stairs.lo, f.x.stairs.hi);
         }
 
-        /* A row is noted that has seen something, or will in the next tile: words have bits of its keys, too. */
+        /* A row is noted that has seen something, or will in the next tile: words have bits of its
+         * keys, too. */
         bool noted = carry.most[0][r] >= RA_LOWEST_SCORE;
         if (noted ? !soon && i < f.x.queries : any)
             is_wrong("row %ld: sees %s keys from %ld on\n", (long)i, noted ? "" : "no", (long)b0);

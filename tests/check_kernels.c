@@ -184,7 +184,8 @@ static double *random_mask(uint64_t *state, const struct problem *p)
     return mask;
 }
 
-/* A sample of the problem in this type, with its solution. The kernels are given the right delta. */
+/* A sample of the problem in this type, with its solution. The kernels are given the right
+ * delta. */
 static struct sample sample_of(const struct problem *p, enum ra_type type)
 {
     uint64_t state = p->seed;
@@ -279,16 +280,16 @@ static int64_t place(const struct array *x, int64_t b, int64_t a, int64_t h)
            ra_type_bytes(x->at.type);
 }
 
-/* What stands instead of a number in a row that nobody may see: one row in five is all NaN, the others have a
- * single NaN or infinity, in a column that differs from row to row. */
+/* What stands instead of a number in a row that nobody may see: one row in five is all NaN, the
+ * others have a single NaN or infinity, in a column that differs from row to row. */
 static double nonfinite(double number, int64_t row, int64_t d, int64_t dim)
 {
     static const double instead[] = {NAN, NAN, INFINITY, -INFINITY, INFINITY};
     return row % 5 == 0 || d == row * 37 % dim ? instead[row % 5] : number;
 }
 
-/* Numbers (batch, rows, heads, dim) into the image. A row whose entry in `shown` (batch, rows), which
- * may be NULL, is 0 is nonfinite. */
+/* Numbers (batch, rows, heads, dim) into the image. A row whose entry in `shown` (batch, rows),
+ * which may be NULL, is 0 is nonfinite. */
 static void put(struct array *x, const double *numbers, const double *shown)
 {
     for (int64_t i = 0; i < x->batch * x->rows * x->heads; i++) {
@@ -553,7 +554,8 @@ static struct ra_kernel piece_of(const struct arrays *x, const struct pieces *pi
     return kernel;
 }
 
-/* The sample with only the keys of the first `count` pieces: what a carry, in float32, knows then. */
+/* The sample with only the keys of the first `count` pieces: what a carry, in float32, knows
+ * then. */
 static struct truth part_of(const struct sample *s, const struct pieces *pieces, int count)
 {
     struct truth part = s->truth;
@@ -579,8 +581,8 @@ static void forget_part(struct truth *part)
     truth_clear(part);
 }
 
-/* Gives the kernel the carry of the first piece. Its maximum may be any number near the scores': here
- * it is such that the sum of each row is e. */
+/* Gives the kernel the carry of the first piece. Its maximum may be any number near the scores':
+ * here it is such that the sum of each row is e. */
 static void put_carry(struct arrays *x, const struct sample *s, const struct pieces *pieces)
 {
     struct truth part = part_of(s, pieces, 1);
@@ -712,8 +714,8 @@ static bool same_again(const struct kernel *kernel, struct arrays *x, const stru
     return same;
 }
 
-/* Gradients that a kernel writes, in the inputs' type or in float32, must be those that it adds to 0,
- * rounded; what it says that it cannot write, it must refuse. */
+/* Gradients that a kernel writes, in the inputs' type or in float32, must be those that it adds to
+ * 0, rounded; what it says that it cannot write, it must refuse. */
 static bool writes_what_it_adds(const struct kernel *kernel, enum ra_type type, struct arrays *x,
                                 const struct sample *s)
 {
@@ -1009,10 +1011,10 @@ static void try_stairs(void)
     }
 }
 
-/* Where k07's blocks go in pairs: backward in the first four, where there are many queries, or keys that all see; then
- * forward, where no or few rows are missing from the last pair, and there are many keys or a carry. A band cuts tiles.
- * The last block of keys of a head has none; of rows, the second block of the first pair has all, two of three
- * warpgroups, or none. */
+/* Where k07's blocks go in pairs: backward in the first four, where there are many queries, or keys
+ * that all see; then forward, where no or few rows are missing from the last pair, and there are
+ * many keys or a carry. A band cuts tiles. The last block of keys of a head has none; of rows, the
+ * second block of the first pair has all, two of three warpgroups, or none. */
 static void try_pairs(void)
 {
     static const struct {
@@ -1038,8 +1040,8 @@ static void try_pairs(void)
     }
 }
 
-/* Where an edge of the band meets one of a tile: the first query and the last key of a tile that is whole,
- * or no longer is, of every kernel's sizes of tiles. */
+/* Where an edge of the band meets one of a tile: the first query and the last key of a tile that is
+ * whole, or no longer is, of every kernel's sizes of tiles. */
 static void try_edges(void)
 {
     static const int64_t rows[] = {64, 128, 192}, keys[] = {64, 128, 176, 192};
@@ -1056,8 +1058,8 @@ static void try_edges(void)
     }
 }
 
-/* More tiles of queries than a GPU has multiprocessors, each with several tiles of keys: a block of threads
- * that takes one after the other has to keep them apart. */
+/* More tiles of queries than a GPU has multiprocessors, each with several tiles of keys: a block of
+ * threads that takes one after the other has to keep them apart. */
 static void try_turns(void)
 {
     for (int i = 0; i < 4; i++) {
@@ -1235,7 +1237,8 @@ static void move_rows(const struct array *x, unsigned char *far, int64_t stride,
     }
 }
 
-/* Rows so far apart that an offset passes 2^31 numbers: first the keys' arrays, then the queries'. */
+/* Rows so far apart that an offset passes 2^31 numbers: first the keys' arrays, then the
+ * queries'. */
 static void try_far_rows(void)
 {
     enum { FAR_ARRAYS = 4 };
@@ -1331,8 +1334,8 @@ static void try_written(const struct problem *p, bool written)
         wrong(NULL, p, "gradients were written %d times, not %d", written_count - before, hoped));
 }
 
-/* On a GPU of compute capability 9.0 gradients of ordinary arrays can be written; not those that are sums over
- * more rows than one launch adds up well. */
+/* On a GPU of compute capability 9.0 gradients of ordinary arrays can be written; not those that
+ * are sums over more rows than one launch adds up well. */
 static void try_writes(void)
 {
     int capability, device;
@@ -1565,8 +1568,9 @@ static void try_copies(const char *name)
 
 /* ---- One rounded score. */
 
-/* A sample whose scores are all moved by about `shift`, by the first number of q and k, and whose keys are all
- * moved by `offset`. Its gradients are added to 0, and its plain twin has an o of its own. */
+/* A sample whose scores are all moved by about `shift`, by the first number of q and k, and whose
+ * keys are all moved by `offset`. Its gradients are added to 0, and its plain twin has an o of its
+ * own. */
 static struct sample shifted_sample(const struct problem *p, enum ra_type type, double shift,
                                     double offset)
 {
@@ -1591,8 +1595,8 @@ static struct sample shifted_sample(const struct problem *p, enum ra_type type, 
 /* What is added up of a gradient. */
 enum { TWIN, KERNEL, EXACT, SQUARES };
 
-/* The backward from the kernel's own o and lse. Adds up the squares of the errors of the plain twin and of
- * the kernel, and of what is right. */
+/* The backward from the kernel's own o and lse. Adds up the squares of the errors of the plain twin
+ * and of the kernel, and of what is right. */
 static bool add_squares(const struct kernel *kernel, const struct sample *s,
                         double squares[DV + 1][SQUARES])
 {
@@ -1621,10 +1625,11 @@ static bool add_squares(const struct kernel *kernel, const struct sample *s,
 /* What else there is to scores: nothing, a soft cap, or a negative scale. */
 enum { ALONE, CAPPED, NEGATIVE, KINDS };
 
-/* Keys with a common component: forward and backward must start from the same rounded scores, or the sum of
- * ds over the keys is not 0. Gradients err by at most twice what the plain twin errs by, root mean square. A
- * kernel's tanh is off by up to 2e-7, and so the scores of a soft cap by that times the cap: alike in both
- * passes, which moves weights, and with them gradients, but not the sum of ds. */
+/* Keys with a common component: forward and backward must start from the same rounded scores, or
+ * the sum of ds over the keys is not 0. Gradients err by at most twice what the plain twin errs by,
+ * root mean square. A kernel's tanh is off by up to 2e-7, and so the scores of a soft cap by that
+ * times the cap: alike in both passes, which moves weights, and with them gradients, but not the
+ * sum of ds. */
 static void try_shift(enum ra_type type, double shift, double offset, int kind)
 {
     static double squares[KERNELS][DV + 1][SQUARES];

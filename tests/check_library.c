@@ -1,8 +1,8 @@
 /* check_library: the library's API in one process: alone, and in rings whose ranks are threads.
  *
- * What is right, and how far a result may be off, is what tests/rig/truth.h says; layouts, hops, bytes
- * and multiply-adds are counted pair by pair. Outputs begin as NaN, as does all memory around and
- * between rows, which must stay as it was.
+ * What is right, and how far a result may be off, is what tests/rig/truth.h says; layouts, hops,
+ * bytes and multiply-adds are counted pair by pair. Outputs begin as NaN, as does all memory around
+ * and between rows, which must stay as it was.
  *
  * Linked with --wrap of malloc, calloc, realloc, aligned_alloc, posix_memalign and free, so that
  * memory can be counted, and refused.
@@ -249,7 +249,8 @@ static void make_inputs(struct problem *p)
         }
 }
 
-/* Finds what is right. Of a 16-bit o, what is right in the backward depends on the o that is given. */
+/* Finds what is right. Of a 16-bit o, what is right in the backward depends on the o that is
+ * given. */
 static void solve(struct problem *p)
 {
     truth_forward(&p->truth);
@@ -648,8 +649,8 @@ static bool check_traffic(struct ra_plan *plan, struct thread_ring *ring, bool b
     return true;
 }
 
-/* Lends a plan that takes no workspace of its own a block for it, as large as it must be, and full of NaN.
- * Any other plan refuses it. */
+/* Lends a plan that takes no workspace of its own a block for it, as large as it must be, and full
+ * of NaN. Any other plan refuses it. */
 static void *lend_workspace(struct ra_plan *plan, const struct ra_config *config, char *trouble)
 {
     int64_t bytes = ra_plan_workspace_bytes(plan);
@@ -978,8 +979,8 @@ START_TEST(random_problems)
 }
 END_TEST
 
-/* As many queries as several threads share: any number of them gives the same bits, alone and in a ring,
- * also where the caller is a thread of OpenMP already. */
+/* As many queries as several threads share: any number of them gives the same bits, alone and in a
+ * ring, also where the caller is a thread of OpenMP already. */
 START_TEST(threads_of_a_rank)
 {
     static const int64_t dims[] = {3, 16, 33}, tiles[] = {0, 40, 130};
@@ -1025,8 +1026,9 @@ START_TEST(threads_of_a_rank)
 }
 END_TEST
 
-/* Without a number of its own a plan gets a thread for each processor that the process may use, shared by
- * the ranks of a link, and for no more than there is to fold. Its memory tells how many it has. */
+/* Without a number of its own a plan gets a thread for each processor that the process may use,
+ * shared by the ranks of a link, and for no more than there is to fold. Its memory tells how many
+ * it has. */
 START_TEST(processors)
 {
     struct ra_config config = shape(1, 4000, RA_SAME, 2, 2, 64);
@@ -1087,8 +1089,8 @@ START_TEST(processors)
 }
 END_TEST
 
-/* A child made by fork computes with a plan of its parent, whose threads it does not have, the same bits;
- * and the parent goes on. */
+/* A child made by fork computes with a plan of its parent, whose threads it does not have, the same
+ * bits; and the parent goes on. */
 START_TEST(forked)
 {
     struct problem p = {.config = shape(1, 3000, 3000, 1, 1, 16), .seed = 4};
@@ -1123,8 +1125,8 @@ START_TEST(forked)
 }
 END_TEST
 
-/* RA_VECTOR in the environment chooses the instruction set, of which each gives other bits; one that the
- * processor does not have is refused. */
+/* RA_VECTOR in the environment chooses the instruction set, of which each gives other bits; one
+ * that the processor does not have is refused. */
 START_TEST(instruction_sets)
 {
     struct problem p = {.config = shape(1, 100, 100, 1, 1, 64), .seed = 3};
@@ -1239,8 +1241,8 @@ START_TEST(large_lse)
 }
 END_TEST
 
-/* Moves all scores by about `shift`, by the first number of q and k, and all keys by `offset`. Then finds what
- * is right. */
+/* Moves all scores by about `shift`, by the first number of q and k, and all keys by `offset`. Then
+ * finds what is right. */
 static void share_component(struct problem *p, double shift, double offset)
 {
     int64_t D = p->truth.D;
@@ -1266,9 +1268,9 @@ static void add_squares(const struct problem *p, const struct run *run, enum tru
 
 static const char *const sets[] = {"avx512", "avx2", "sse2", "neon"};
 
-/* What all keys have in common moves all scores of a row alike, and no gradient: on each instruction set and
- * on any number of ranks they err by at most twice what those of a plain program err by, root mean square.
- * See the test of this name in check_tile. */
+/* What all keys have in common moves all scores of a row alike, and no gradient: on each
+ * instruction set and on any number of ranks they err by at most twice what those of a plain
+ * program err by, root mean square. See the test of this name in check_tile. */
 START_TEST(common_component)
 {
     static const double cases[][2] = {{-1000, 0}, {-60000, 0}, {0, 1000}};
@@ -1306,8 +1308,8 @@ START_TEST(common_component)
 }
 END_TEST
 
-/* A query that sees one key of many, by a window or a mask: o is that key's v, whatever the score, and dq and
- * dk are exactly 0. */
+/* A query that sees one key of many, by a window or a mask: o is that key's v, whatever the score,
+ * and dq and dk are exactly 0. */
 START_TEST(one_key)
 {
     for (int i = 0; i < 12 * COUNT(sets); i++) {
@@ -1367,8 +1369,8 @@ struct part {
     bool causal;
 };
 
-/* Adds the gradients of one part, by a plan of its own, to what there is of the whole; o and lse are those of
- * the whole. */
+/* Adds the gradients of one part, by a plan of its own, to what there is of the whole; o and lse
+ * are those of the whole. */
 static void add_part(const struct problem *p, const struct part *part, void *const x[ARRAYS],
                      double *const got[ARRAYS])
 {
@@ -1406,9 +1408,9 @@ static void add_part(const struct problem *p, const struct part *part, void *con
     ra_plan_destroy(plan);
 }
 
-/* The backward of a plan for a part of the keys, given o and lse of all of them, gives this part's share of
- * the gradients. So rings of one's own can be made of plans. Even of a single key, where that of a plan which
- * has no other would be 0. */
+/* The backward of a plan for a part of the keys, given o and lse of all of them, gives this part's
+ * share of the gradients. So rings of one's own can be made of plans. Even of a single key, where
+ * that of a plan which has no other would be 0. */
 START_TEST(part_of_the_keys)
 {
     static const struct part all_keys[] = {
@@ -1449,8 +1451,9 @@ START_TEST(part_of_the_keys)
 }
 END_TEST
 
-/* Beside arrays of 16 bits o may be float32, as the reference recommends: delta is made of o. dq is then as
- * good as a plain program's in float32, and some hundred times as good as that of a rounded o. */
+/* Beside arrays of 16 bits o may be float32, as the reference recommends: delta is made of o. dq is
+ * then as good as a plain program's in float32, and some hundred times as good as that of a rounded
+ * o. */
 START_TEST(o_in_float32)
 {
     double squares[2][2] = {{0}};
@@ -1535,8 +1538,8 @@ START_TEST(inputs_may_be_one)
 }
 END_TEST
 
-/* One row of D numbers with strides of 0 is all of d_out, as the gradient of a sum is: the bits are those of a
- * d_out in which each row has these numbers. */
+/* One row of D numbers with strides of 0 is all of d_out, as the gradient of a sum is: the bits are
+ * those of a d_out in which each row has these numbers. */
 START_TEST(one_row_of_d_out)
 {
     for (int i = 0; i < 6; i++) {
@@ -1756,8 +1759,9 @@ START_TEST(lookbacks)
 }
 END_TEST
 
-/* Vectors, and several stripes on each rank: all rows of a visiting stripe begin before those of each own
- * one, or after. (Buckets below 8 have plain tiles, and rings above have no larger ones.) */
+/* Vectors, and several stripes on each rank: all rows of a visiting stripe begin before those of
+ * each own one, or after. (Buckets below 8 have plain tiles, and rings above have no larger
+ * ones.) */
 START_TEST(stripes_of_vectors)
 {
     for (int64_t bucket = 8; bucket < 24; bucket += 5)
@@ -1928,7 +1932,8 @@ static void check_hops(const struct problem *p, struct ra_plan *plan)
             }
 }
 
-/* Every row of this rank has one place there, and the layout knows it. Counts the rows of the whole. */
+/* Every row of this rank has one place there, and the layout knows it. Counts the rows of the
+ * whole. */
 static void check_rows(const struct problem *p, const struct ra_plan *plan, enum ra_side side,
                        int *times)
 {
@@ -2483,8 +2488,8 @@ START_TEST(config_sizes)
 }
 END_TEST
 
-/* A config of zeros is none, whatever was set in it; ra_config_init sets what RA_CONFIG_INIT does, in a
- * struct of any version's size. */
+/* A config of zeros is none, whatever was set in it; ra_config_init sets what RA_CONFIG_INIT does,
+ * in a struct of any version's size. */
 START_TEST(config_beginnings)
 {
     struct ra_config zeros = {
@@ -2519,8 +2524,8 @@ START_TEST(config_beginnings)
 }
 END_TEST
 
-/* ra_config_set writes the field of that name, whole, and no other byte; what the field cannot hold,
- * nowhere. In a struct of 512 bytes, for those who have no struct ra_config. */
+/* ra_config_set writes the field of that name, whole, and no other byte; what the field cannot
+ * hold, nowhere. In a struct of 512 bytes, for those who have no struct ra_config. */
 START_TEST(config_by_name)
 {
 #define SETS(name, value)                                                          \
@@ -3214,7 +3219,8 @@ START_TEST(links_that_are_none)
 }
 END_TEST
 
-/* A link of one's own that fails at its first message, and says so, or nothing, or has no text at all. */
+/* A link of one's own that fails at its first message, and says so, or nothing, or has no text at
+ * all. */
 static bool fails_to_send(void *self, enum ra_message message, int hop, int distance,
                           const void *from, int64_t bytes)
 {
@@ -3278,8 +3284,8 @@ START_TEST(links_that_fail)
 }
 END_TEST
 
-/* Two problems on one ring of three, whose plans share each rank's link: they alternate, one ends, and another
- * begins where it was. */
+/* Two problems on one ring of three, whose plans share each rank's link: they alternate, one ends,
+ * and another begins where it was. */
 struct sharing {
     struct problem p[2];
     struct run run[2];
@@ -3347,8 +3353,9 @@ START_TEST(shared_links)
 }
 END_TEST
 
-/* Rank 0 makes its calls of two equal plans in another order than the others, so that all are lost; or one of
- * them from an observer of the other, which is refused. No number of one plan may end in the other's results. */
+/* Rank 0 makes its calls of two equal plans in another order than the others, so that all are lost;
+ * or one of them from an observer of the other, which is refused. No number of one plan may end in
+ * the other's results. */
 struct mixing {
     bool nested;
     struct ra_link links[3];
@@ -3384,7 +3391,8 @@ static void mix_calls(void *context, int rank)
     float numbers[4][8 * 4] = {{0}}, lse[8];
     struct ra_config config = shape(1, 24, 24, 1, 1, 4);
     struct ra_link kept = m->links[rank];
-    /* Of a plan that is lost while its link stays open the memory stays: here, so that it is no leak. */
+    /* Of a plan that is lost while its link stays open the memory stays: here, so that it is no
+     * leak. */
     static struct ra_plan *plans[2][3][2];
     struct ra_plan **plan = plans[m->nested][rank];
     kept.close = NULL;
@@ -3593,7 +3601,8 @@ START_TEST(one_rank_cannot)
 }
 END_TEST
 
-/* A rank without memory for what the others say of themselves cannot hear them: it ends the ring. */
+/* A rank without memory for what the others say of themselves cannot hear them: it ends the
+ * ring. */
 START_TEST(one_rank_cannot_listen)
 {
     struct ra_config config = shape(1, 24, 24, 2, 2, 4);
@@ -3685,8 +3694,8 @@ START_TEST(timeouts_of_links)
 }
 END_TEST
 
-/* A ring of one rank over a link without functions, over one of threads, and without a link: the same
- * bits, and the same answers. */
+/* A ring of one rank over a link without functions, over one of threads, and without a link: the
+ * same bits, and the same answers. */
 START_TEST(links_of_one)
 {
     struct problem p = {.config = shape(2, 20, 24, 2, 1, 8), .masking = RANDOM_MASK};
@@ -3749,7 +3758,8 @@ static enum ra_status wait_on_device(struct ra_plan *plan)
     return waited;
 }
 
-/* On the host there is nothing to wait for; what a device says is said by the call and by ra_wait. */
+/* On the host there is nothing to wait for; what a device says is said by the call and by
+ * ra_wait. */
 START_TEST(waits_of_plans)
 {
     static const enum ra_status all[] = {RA_OK, RA_INVALID, RA_LOST, RA_DEVICE};
@@ -3887,8 +3897,8 @@ static void play_scene(struct scene *scene, double timeout, enum thread_delivery
     thread_ring_close(scene->ring);
 }
 
-/* One rank's array is wrong, or it has no workspace: every rank that needs another one gets its words, at once; one that
- * needs nobody, at the latest in its next call. */
+/* One rank's array is wrong, or it has no workspace: every rank that needs another one gets its
+ * words, at once; one that needs nobody, at the latest in its next call. */
 START_TEST(one_rank_refuses)
 {
     enum { ALL_KEYS, CAUSAL, LOCAL_KEYS, RULES };
@@ -3939,8 +3949,8 @@ static bool waited_for_neighbour(const char *text, int ranks, int absent)
     return who != absent && hop >= 0 && hop < ranks && peer == (from + ranks) % ranks;
 }
 
-/* One rank does not come: all others give up in time, with the text of the first that has waited too
- * long. That waited for the absent rank, or for one that waited for it. */
+/* One rank does not come: all others give up in time, with the text of the first that has waited
+ * too long. That waited for the absent rank, or for one that waited for it. */
 START_TEST(one_rank_is_absent)
 {
     struct problem p = {.config = shape(1, 12, 12, 1, 1, 4), .ranks = 3};
@@ -4012,7 +4022,8 @@ static void *cancel_after_a_while(void *context)
 }
 
 /* Makes a call of this plan while another thread cancels it, at once or after 0.1 s of computing.
- * Returns the seconds from then to the end of the call, and in `computed` those of the processors. */
+ * Returns the seconds from then to the end of the call, and in `computed` those of the
+ * processors. */
 static double call_cancelled(struct ra_plan *plan, const struct ra_arrays *arrays, bool backward,
                              enum canceller by, bool computes, double *computed,
                              enum ra_status *status)
@@ -4174,8 +4185,9 @@ START_TEST(cancelled_while_waiting)
 }
 END_TEST
 
-/* Rank 0 cancels its plan after hop 0, over a link that has no `cancel`: its shares of the gradients of later
- * keys are not computed: it sends none of them on, and nobody may take them for complete. */
+/* Rank 0 cancels its plan after hop 0, over a link that has no `cancel`: its shares of the
+ * gradients of later keys are not computed: it sends none of them on, and nobody may take them for
+ * complete. */
 struct cut_short {
     const struct problem *p;
     struct ra_link links[3];
@@ -4186,7 +4198,8 @@ struct cut_short {
 };
 static struct cut_short *cut_short;
 
-/* Whether the others hear of the end before they are done is a matter of time; what rank 0 sends is not. */
+/* Whether the others hear of the end before they are done is a matter of time; what rank 0 sends is
+ * not. */
 static bool send_and_note(void *link, enum ra_message message, int hop, int distance,
                           const void *from, int64_t bytes)
 {
@@ -4350,8 +4363,8 @@ START_TEST(memory_of_large_plans)
 }
 END_TEST
 
-/* dk and dv of float32 that do not travel are added up in the caller's arrays, whatever their strides: the
- * bits are those of a plan that has them, too, and is larger by just that. */
+/* dk and dv of float32 that do not travel are added up in the caller's arrays, whatever their
+ * strides: the bits are those of a plan that has them, too, and is larger by just that. */
 START_TEST(gradients_in_place)
 {
     struct ra_backend apart = ra_host;
@@ -4391,8 +4404,8 @@ START_TEST(gradients_in_place)
 }
 END_TEST
 
-/* Plans that take turns with one block, and with a caller who writes to all of it, compute what plans with
- * memory of their own do; and hold little themselves. */
+/* Plans that take turns with one block, and with a caller who writes to all of it, compute what
+ * plans with memory of their own do; and hold little themselves. */
 START_TEST(workspace_of_two)
 {
     struct problem p[] = {{.config = shape(2, 130, 97, 4, 2, 33), .seed = 1},
@@ -4457,8 +4470,8 @@ static void call_second(void *context, const struct ra_event *event)
                         strstr(ra_plan_error(lending->second), "in use") != NULL;
 }
 
-/* While a call computes in a block, that of another plan is refused and writes nothing; afterwards it is
- * not. */
+/* While a call computes in a block, that of another plan is refused and writes nothing; afterwards
+ * it is not. */
 START_TEST(workspace_in_use)
 {
     struct problem p = {.config = shape(1, 20, 20, 2, 1, 4)};
@@ -4833,8 +4846,8 @@ static void call_again_twice(void *context, const struct ra_event *event)
     pthread_join(thread, NULL);
 }
 
-/* While a call is under way neither begins, from whichever thread, and that one goes on to its right
- * end. */
+/* While a call is under way neither begins, from whichever thread, and that one goes on to its
+ * right end. */
 START_TEST(calls_within_calls)
 {
     struct problem p = {.config = shape(1, 20, 20, 2, 1, 4)};
@@ -4860,9 +4873,9 @@ END_TEST
 
 /* ---- Numbers that are none. ---- */
 
-/* What one number of an input that is none, or too large, does to an output. What does not depend on
- * it by a pair of rows that see each other keeps its bits. What does is not finite if the number is
- * not; if that is only large, it is not finite or right. */
+/* What one number of an input that is none, or too large, does to an output. What does not depend
+ * on it by a pair of rows that see each other keeps its bits. What does is not finite if the number
+ * is not; if that is only large, it is not finite or right. */
 static void judge_value(const struct problem *p, enum truth_array input, int64_t row, float value,
                         const struct run *clean, const struct run *run)
 {

@@ -4,8 +4,8 @@
  *   mpirun -n RANKS build/check-library-mpi [RING_SIZE]
  *   mpirun ... build/check-library-mpi RING_SIZE SIGNAL VICTIM CALL HOP FOLDER
  *
- * The first runs every test on every rank. A test that finds something wrong says so and goes on, so
- * that its ranks stay in step.
+ * The first runs every test on every rank. A test that finds something wrong says so and goes on,
+ * so that its ranks stay in step.
  *
  * The second is for tests/library-failures: rank VICTIM sends itself SIGNAL (0: it gets one from
  * somewhere else) in a CALL, create, forward or backward, after its work of a HOP. Every rank that
@@ -1056,8 +1056,8 @@ static void test_wrong_rows(void)
         }
 }
 
-/* Arguments that are each right, but not the same on the root and on another rank. Whoever differs from
- * the root says so. */
+/* Arguments that are each right, but not the same on the root and on another rank. Whoever differs
+ * from the root says so. */
 static void test_different_rows(void)
 {
     for (int way = 0; way < 8 && ring_size > 1; way++)
@@ -1223,7 +1223,8 @@ static void expect_lost(const struct work *work, double timeout, int missing)
            ra_plan_error(work->plan));
 }
 
-/* Holds all ranks until the last has come; the time that is returned is before any of them goes on. */
+/* Holds all ranks until the last has come; the time that is returned is before any of them goes
+ * on. */
 static double common_start(void)
 {
     PMPI_Barrier(MPI_COMM_WORLD);
@@ -1251,9 +1252,9 @@ static void expect_no_plan(bool late, double began, MPI_Comm comm, const struct 
     expect_words(error, words);
 }
 
-/* A rank that makes no link, or a link but no plan on it: the others wait for it until their time is
- * up. When it comes at last, it waits for them, in vain; one of them does not even look after MPI meanwhile.
- * So the communicator is still being duplicated, and must not be freed. */
+/* A rank that makes no link, or a link but no plan on it: the others wait for it until their time
+ * is up. When it comes at last, it waits for them, in vain; one of them does not even look after
+ * MPI meanwhile. So the communicator is still being duplicated, and must not be freed. */
 static void test_nobody_plans(void)
 {
     static const char *const no_link_words[] = {"all ranks", NULL};
@@ -1382,8 +1383,8 @@ static void cancel_in_handler(int signal)
     ra_plan_cancel(to_cancel);
 }
 
-/* The last rank of ring 0 does not call, and rank 0 is cancelled by a signal's handler. All of the ring hear
- * of it long before the timeout, and once more when the last rank calls at last. */
+/* The last rank of ring 0 does not call, and rank 0 is cancelled by a signal's handler. All of the
+ * ring hear of it long before the timeout, and once more when the last rank calls at last. */
 static void test_cancelled(void)
 {
     for (int backward = 0; backward < 2 && ring_size > 1; backward++) {
@@ -1533,9 +1534,9 @@ static int descriptors(void)
     return count;
 }
 
-/* Memory has grown since then by no more than this, and MPI's objects are as many as then. `allocated` is
- * what malloc has given and not got back: of what was freed, the system may have more or less back, and
- * MPI touches memory late that it has had from the beginning. */
+/* Memory has grown since then by no more than this, and MPI's objects are as many as then.
+ * `allocated` is what malloc has given and not got back: of what was freed, the system may have
+ * more or less back, and MPI touches memory late that it has had from the beginning. */
 struct footprint {
     long allocated, data;
     int types, communicators, requests, descriptors;
@@ -1623,8 +1624,8 @@ static void test_shared_link(void)
     EXPECT(link.close(link.self), "something is under way");
 }
 
-/* Nor may a plan that is gone leave 5 KiB, but once: what was freed may stay with the process, as much as
- * a plan. */
+/* Nor may a plan that is gone leave 5 KiB, but once: what was freed may stay with the process, as
+ * much as a plan. */
 static void test_many_plans(void)
 {
     struct problem problem = usual(300, 300);

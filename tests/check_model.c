@@ -1,9 +1,10 @@
-/* check_model: what a model computes with on one rank: products of matrices, layers, rotary embedding and
- * loss, against plain loops in double. Needs no MPI.
+/* check_model: what a model computes with on one rank: products of matrices, layers, rotary
+ * embedding and loss, against plain loops in double. Needs no MPI.
  *
- * Bounds are those of rounding. A unit u = 2^-24 is what one rounding to float32 changes at most, as a share
- * of the number. A sum of n products in any order is off by n u times the sum of their sizes at most, and
- * each step before or after it by one u more. Outputs are NaN before each call, which no bound lets pass.
+ * Bounds are those of rounding. A unit u = 2^-24 is what one rounding to float32 changes at most,
+ * as a share of the number. A sum of n products in any order is off by n u times the sum of their
+ * sizes at most, and each step before or after it by one u more. Outputs are NaN before each call,
+ * which no bound lets pass.
  */
 #include <complex.h>
 #include <inttypes.h>
@@ -66,9 +67,9 @@ static void multiply(int64_t rows, int64_t inner, int64_t width, const float *a,
             }
 }
 
-/* One shape in all orders, written and added, by one thread and by `count`. A register adds up 384 products
- * at most, in a chain; those sums are added up in `out`. Without fused multiply-add a product is rounded
- * before, too. */
+/* One shape in all orders, written and added, by one thread and by `count`. A register adds up 384
+ * products at most, in a chain; those sums are added up in `out`. Without fused multiply-add a
+ * product is rounded before, too. */
 static void check_product(const struct ra_vector *set, int64_t rows, int64_t inner, int64_t width,
                           int count)
 {
@@ -265,8 +266,8 @@ static void norm_row(int64_t dim, const float *x, const float *gamma, const floa
     }
 }
 
-/* Rows of all lengths, those first that are hard: 0, and around the shortest, and where a square is no
- * number of float32. */
+/* Rows of all lengths, those first that are hard: 0, and around the shortest, and where a square is
+ * no number of float32. */
 static float *norm_rows(int64_t rows, int64_t dim)
 {
     static const double lengths[] = {
@@ -360,8 +361,9 @@ static double gelu_slope(double x)
     return 0.5 * erfc(-x * sqrt(0.5)) + x * exp(-x * x / 2) * 0.39894228040143268;
 }
 
-/* 2^22 numbers from -12 to 12, against what ra_layers.h says. Most of it is rounding: of t, on whose powers
- * the formula depends 3.4 times as much, and of terms that cancel each other; 9 u of P at 0 at most. */
+/* 2^22 numbers from -12 to 12, against what ra_layers.h says. Most of it is rounding: of t, on
+ * whose powers the formula depends 3.4 times as much, and of terms that cancel each other; 9 u of P
+ * at 0 at most. */
 START_TEST(gelu_everywhere)
 {
     enum { MANY = 4099, BLOCKS = 1024 };
@@ -486,8 +488,8 @@ END_TEST
 
 /* ---- Rotary embedding. */
 
-/* cos and sin are rounded once. Before, an angle has few roundings to double: what they change grows with
- * the angle, and with the power of theta. */
+/* cos and sin are rounded once. Before, an angle has few roundings to double: what they change
+ * grows with the angle, and with the power of theta. */
 START_TEST(rotary_angles)
 {
     static const int64_t positions[] = {0,       1,       2,        47,        4096,      99999,
@@ -576,9 +578,10 @@ END_TEST
 
 /* ---- Loss. */
 
-/* The loss of x and its gradients in double, with how far off they may be. Logits are sums of `dim` products,
- * which moves each by `off` at most. Probabilities then are off by twice that share and that of exp, 1.2e-7,
- * of its argument, of the sum and two products; gradients by that of each term, and by those of a sum. */
+/* The loss of x and its gradients in double, with how far off they may be. Logits are sums of `dim`
+ * products, which moves each by `off` at most. Probabilities then are off by twice that share and
+ * that of exp, 1.2e-7, of its argument, of the sum and two products; gradients by that of each
+ * term, and by those of a sum. */
 struct truth {
     double loss, loss_off;
     double *dx, *dx_off, *d_weight, *d_weight_off;
@@ -687,8 +690,8 @@ static void check_loss(const struct ra_vector *set, int64_t rows, int64_t dim, i
     release();
 }
 
-/* Vocabularies around vectors and strips; rows around blocks, of which large vocabularies have more. No label
- * counts, some do, all do. */
+/* Vocabularies around vectors and strips; rows around blocks, of which large vocabularies have
+ * more. No label counts, some do, all do. */
 START_TEST(loss)
 {
     static const int64_t vocabularies[] = {1, 2, 15, 16, 17, 50, 481, 4097, 140000};
@@ -705,8 +708,8 @@ START_TEST(loss)
 }
 END_TEST
 
-/* Of equal logits each is likely 1 / V, however large they are; of one far above the others the loss is 0,
- * or that distance. NaN anywhere in a row that counts is NaN. */
+/* Of equal logits each is likely 1 / V, however large they are; of one far above the others the
+ * loss is 0, or that distance. NaN anywhere in a row that counts is NaN. */
 START_TEST(loss_at_the_ends)
 {
     enum { V = 20 };

@@ -1,9 +1,10 @@
-/* check_model_lost: models and decoders of which one rank comes too late, on the ranks of a communicator.
+/* check_model_lost: models and decoders of which one rank comes too late, on the ranks of a
+ * communicator.
  *
  *   mpirun -n RANKS build/check-model-lost      (3 ranks or more)
  *
- * The others give up, and destroy what they have of it. Then the late rank comes, and MPI goes on with what they had
- * begun: on communicators, and in memory, that must still be there.
+ * The others give up, and destroy what they have of it. Then the late rank comes, and MPI goes on
+ * with what they had begun: on communicators, and in memory, that must still be there.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -35,8 +36,9 @@ int MPI_Comm_idup(MPI_Comm old, MPI_Comm *comm, MPI_Request *request)
     return PMPI_Comm_idup(old, comm, request);
 }
 
-/* All ranks make a model, or a decoder; the last is late at this duplication of a communicator, or (0) with all of it.
- * Rank 0 does not look after MPI for a while when it has given up, so that all is still under way. */
+/* All ranks make a model, or a decoder; the last is late at this duplication of a communicator, or
+ * (0) with all of it. Rank 0 does not look after MPI for a while when it has given up, so that all
+ * is still under way. */
 static void lose(int at, bool decodes)
 {
     struct ra_model_config config;
@@ -92,7 +94,8 @@ static void test_decoder(void)
     lose(2, true);
 }
 
-/* Rings of one rank each, which only add up together: the last does not come, and the others say so. */
+/* Rings of one rank each, which only add up together: the last does not come, and the others say
+ * so. */
 static void test_sum(void)
 {
     struct ra_model_config config;

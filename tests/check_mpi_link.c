@@ -1,11 +1,11 @@
-/* check_mpi_link: messages between the ranks of a ring, over MPI. An MPI program, and therefore without
- * libcheck, which runs each test in a process of its own.
+/* check_mpi_link: messages between the ranks of a ring, over MPI. An MPI program, and therefore
+ * without libcheck, which runs each test in a process of its own.
  *
  *   mpirun -n RANKS build/check-mpi-link [RING_SIZE]
  *
- * Every rank runs every test. Messages are bytes that say who sent them, as what and at which hop, so
- * that a message of another ring, kind or hop is never taken for the right one. Which rank is where
- * is worked out here by single steps round the ring.
+ * Every rank runs every test. Messages are bytes that say who sent them, as what and at which hop,
+ * so that a message of another ring, kind or hop is never taken for the right one. Which rank is
+ * where is worked out here by single steps round the ring.
  */
 
 #include <limits.h>
@@ -14,8 +14,8 @@
 #include <string.h>
 
 /* The module is included because messages of gibibytes are too large to be sent here, so that
- * type_of_bytes, which is static, must be asked directly. And a link frees its state when it is closed,
- * but tests look at it afterwards: its memory comes from here and is kept to the end. */
+ * type_of_bytes, which is static, must be asked directly. And a link frees its state when it is
+ * closed, but tests look at it afterwards: its memory comes from here and is kept to the end. */
 static void *new_state(size_t bytes);
 static void end_state(const void *state);
 #define malloc new_state
@@ -32,8 +32,8 @@ static void end_state(const void *state);
  * (rendezvous). Behind every message lies a guard that nothing may be written to. */
 enum { MEDIUM = 64 << 10, LARGE = 9 << 20, GUARD = 64, GUARD_BYTE = 0x5A };
 
-/* In seconds: what no error is worth waiting for, what a busy machine may need for what is done at once, and the
- * timeout of the tests of timeouts. */
+/* In seconds: what no error is worth waiting for, what a busy machine may need for what is done at
+ * once, and the timeout of the tests of timeouts. */
 static const double patience = 30, grace = 10, soon = 0.1;
 
 static int world_rank, ranks, ring_size;
@@ -44,8 +44,8 @@ static int place;
 /* Room for one message of each kind, out and in, and for what nobody wants. */
 static unsigned char *outgoing[RA_MESSAGES], *incoming[RA_MESSAGES], *scrap;
 
-/* All states of links, the last of which is state[states - 1]; how many the module has not freed; and
- * whether there is no memory for another. */
+/* All states of links, the last of which is state[states - 1]; how many the module has not freed;
+ * and whether there is no memory for another. */
 static void *state[200];
 static int states, living;
 static bool no_memory;
@@ -514,9 +514,9 @@ static bool test_late(void)
     return true;
 }
 
-/* Every rank waits for the next one, and the last one lets them wait twice as long as the timeout. If
- * it computes, all is well. If it is silent, it is the one that is named, by the rank that waits for
- * it. */
+/* Every rank waits for the next one, and the last one lets them wait twice as long as the timeout.
+ * If it computes, all is well. If it is silent, it is the one that is named, by the rank that waits
+ * for it. */
 static bool test_progress(void)
 {
     const double timeout = 2;
@@ -525,7 +525,8 @@ static bool test_progress(void)
         struct ra_link link;
         EXPECT(opens(&link, patience), "%s", error);
         link.set_timeout(link.self, timeout);
-        /* Nobody waits earlier than anybody's `start`, and the last one computes from `after` on. */
+        /* Nobody waits earlier than anybody's `start`, and the last one computes from `after`
+         * on. */
         double start = ra_seconds();
         MPI_Barrier(MPI_COMM_WORLD);
         double after = ra_seconds();
@@ -558,8 +559,8 @@ static bool test_progress(void)
     return true;
 }
 
-/* A rank that has closed its link is not waited for; nor is its communicator freed by the others, to
- * which signs may still be on their way. */
+/* A rank that has closed its link is not waited for; nor is its communicator freed by the others,
+ * to which signs may still be on their way. */
 static bool test_gone(void)
 {
     struct ra_link link;
@@ -580,8 +581,8 @@ static bool test_gone(void)
     return true;
 }
 
-/* Where two connections lead to a rank, the last sign of another may come before a long message that was
- * sent earlier. The message is waited for all the same. */
+/* Where two connections lead to a rank, the last sign of another may come before a long message
+ * that was sent earlier. The message is waited for all the same. */
 static bool test_overtaken(void)
 {
     struct ra_link link;
@@ -642,8 +643,9 @@ static bool names(const struct ra_link *link, int hop, const char *before, int d
     return true;
 }
 
-/* A rank that fails tries for one second to tell the others why. On a busy machine that may be too short; then MPI keeps
- * the words. This is whether it does, which is believed only if that second has passed. */
+/* A rank that fails tries for one second to tell the others why. On a busy machine that may be too
+ * short; then MPI keeps the words. This is whether it does, which is believed only if that second
+ * has passed. */
 static bool still_tells(const struct ra_mpi_link *mpi)
 {
     return mpi->telling && ra_seconds() - last_opening >= 1;
@@ -1047,7 +1049,8 @@ static bool test_sizes(void)
     return true;
 }
 
-/* One rank asks for another size than the others; even 0 and what it stands for are not the same. */
+/* One rank asks for another size than the others; even 0 and what it stands for are not the
+ * same. */
 static bool test_sizes_differ(void)
 {
     const int sizes[] = {0, 1, -1, 2 * ranks};
@@ -1087,7 +1090,8 @@ static bool gives_up_opening(MPI_Comm comm)
     EXPECT(waited >= soon && waited < soon + grace, "after %g s", waited);
     EXPECT(strstr(error, "waited 0.1 s for all ranks"), "%s", error);
 
-    /* MPI may still write to the link's state, which is freed only if the rest has come meanwhile. */
+    /* MPI may still write to the link's state, which is freed only if the rest has come
+     * meanwhile. */
     const struct ra_mpi_link *mpi = state[states - 1];
     EXPECT(living > before || mpi->opening == MPI_REQUEST_NULL, "freed too early");
     communicators--;

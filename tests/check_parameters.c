@@ -1,5 +1,5 @@
-/* check_parameters: what a model is made of, where learning begins, and AdamW against the same in double. Runs
- * in the root of the repository, where the fixtures are.
+/* check_parameters: what a model is made of, where learning begins, and AdamW against the same in
+ * double. Runs in the root of the repository, where the fixtures are.
  */
 #include <dirent.h>
 #include <inttypes.h>
@@ -48,7 +48,8 @@ START_TEST(names_and_shapes)
 }
 END_TEST
 
-/* They lie behind each other, at lines of the cache, and layers point at them; a tied model has one less. */
+/* They lie behind each other, at lines of the cache, and layers point at them; a tied model has one
+ * less. */
 START_TEST(places)
 {
     for (int tied = 0; tied < 2; tied++) {
@@ -153,9 +154,9 @@ START_TEST(models_refused)
 }
 END_TEST
 
-/* Gammas are 1, biases 0, as is what lies between; matrices have the deviation that they should have, and
- * are normal: means of n numbers, of their squares, and of neighbours' products, within five deviations
- * each. */
+/* Gammas are 1, biases 0, as is what lies between; matrices have the deviation that they should
+ * have, and are normal: means of n numbers, of their squares, and of neighbours' products, within
+ * five deviations each. */
 START_TEST(where_learning_begins)
 {
     struct ra_model_config config;
@@ -283,8 +284,8 @@ static void training_free(struct training *x)
     release();
 }
 
-/* Gradients of either sign that are not near 0, so that no share is of a small number; long ones in every
- * other step. */
+/* Gradients of either sign that are not near 0, so that no share is of a small number; long ones in
+ * every other step. */
 static void new_gradients(const struct ra_model_config *config, struct training *x, int64_t step)
 {
     for (int i = 0; i < ra_parameter_count(config); i++) {
@@ -321,9 +322,9 @@ static double true_step(const struct ra_optimizer *o, const struct ra_model_conf
     return sqrt(square);
 }
 
-/* Fifty steps. Each rounds squares, which are positive, by 4 u, so that roots are off by 2 u a step; means
- * by 4 u of a gradient, of which those of ten steps are left; the quotient by 8 u, and weights by 3 u. A
- * gradient, and so a mean, is 3 times a root at most. */
+/* Fifty steps. Each rounds squares, which are positive, by 4 u, so that roots are off by 2 u a
+ * step; means by 4 u of a gradient, of which those of ten steps are left; the quotient by 8 u, and
+ * weights by 3 u. A gradient, and so a mean, is 3 times a root at most. */
 START_TEST(fifty_steps)
 {
     double worst = 0;
@@ -361,7 +362,8 @@ START_TEST(fifty_steps)
 }
 END_TEST
 
-/* The first step is the rate, against the gradient, whatever the gradient is: to a few roundings. */
+/* The first step is the rate, against the gradient, whatever the gradient is: to a few
+ * roundings. */
 START_TEST(first_step)
 {
     struct ra_model_config config = small(false);

@@ -1,9 +1,9 @@
 /* check_problem: build/problem makes what its flags say.
  *
- * All other tests believe their problems: a flag that did nothing would leave them tame data, and all
- * of them would pass. So every flag is seen here in the files, read back with npy. The program is
- * found in the folder that the environment variable BUILD names. The tests run one after the other
- * in a new folder, their current directory.
+ * All other tests believe their problems: a flag that did nothing would leave them tame data, and
+ * all of them would pass. So every flag is seen here in the files, read back with npy. The program
+ * is found in the folder that the environment variable BUILD names. The tests run one after the
+ * other in a new folder, their current directory.
  */
 #define _XOPEN_SOURCE 700 /* nftw */
 

@@ -25,8 +25,8 @@ static int64_t bound(int i, int64_t none)
     return i > 2 * REACH ? none : i - REACH;
 }
 
-/* The part of 0 .. count - 1 that some row of first .. first + rows - 1 of the other side sees, or is
- * seen by, counted. */
+/* The part of 0 .. count - 1 that some row of first .. first + rows - 1 of the other side sees, or
+ * is seen by, counted. */
 static struct ra_range counted(struct ra_band band, struct ra_stairs edges, bool of_keys,
                                int64_t first, int64_t rows, int64_t count)
 {
@@ -40,7 +40,8 @@ static struct ra_range counted(struct ra_band band, struct ra_stairs edges, bool
     return range;
 }
 
-/* Is a range what was counted, or, where `gaps` may be in it, at least that? Neither has anything if end <= first. */
+/* Is a range what was counted, or, where `gaps` may be in it, at least that? Neither has anything
+ * if end <= first. */
 static bool is_range(struct ra_range range, struct ra_range counted, bool gaps)
 {
     if (counted.end == 0)
@@ -49,8 +50,8 @@ static bool is_range(struct ra_range range, struct ra_range counted, bool gaps)
                 : range.first == counted.first && range.end == counted.end;
 }
 
-/* Every band, block and length; _i is the lower bound. A range has what is seen; and no more, unless nobody sees some
- * key between two that are seen, or bounds have crossed. */
+/* Every band, block and length; _i is the lower bound. A range has what is seen; and no more,
+ * unless nobody sees some key between two that are seen, or bounds have crossed. */
 START_TEST(ranges)
 {
     for (int i = 0; i < (2 * REACH + 2) * STAIRS; i++) {
@@ -131,8 +132,8 @@ START_TEST(heads)
 }
 END_TEST
 
-/* Every tile of every head has one block; heads go in _i sets of H / _i heads or one more, all of a set
- * before the next one, and in a set all first tiles before the second ones. */
+/* Every tile of every head has one block; heads go in _i sets of H / _i heads or one more, all of a
+ * set before the next one, and in a set all first tiles before the second ones. */
 START_TEST(turns)
 {
     for (int H = _i; H <= _i + 9; H++)

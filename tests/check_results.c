@@ -450,8 +450,8 @@ END_TEST
 
 /* ---- What is the user's. */
 
-/* Notes in RESULT are refused before the work. If they come during it, neither they nor anybody's results are
- * lost. */
+/* Notes in RESULT are refused before the work. If they come during it, neither they nor anybody's
+ * results are lost. */
 START_TEST(notes_in_the_way)
 {
     prepare(EARLIER);

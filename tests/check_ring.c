@@ -1,8 +1,8 @@
 /* check_ring: the loop of the ring, and what its messages hold; without MPI.
  *
- * The reference here moves every rank's keys round the ring, one rank at a time, and notes where they
- * are at each step. What the ring says of a step is held against that, for schedules of all kinds; and
- * so is what a fold finds when the loop itself runs, on ranks that are threads.
+ * The reference here moves every rank's keys round the ring, one rank at a time, and notes where
+ * they are at each step. What the ring says of a step is held against that, for schedules of all
+ * kinds; and so is what a fold finds when the loop itself runs, on ranks that are threads.
  */
 #include "ra_clock.h"
 #include "ra_message.h"
@@ -63,8 +63,8 @@ static void travel(struct shape *shape, int origin)
 }
 
 /* Number 0: keys go all the way round. 1: they stay at home. The others: home is always in the
- * schedule, other hops by chance; each rank's keys go as far as some hop that is in it. Some ranks have
- * no rows. */
+ * schedule, other hops by chance; each rank's keys go as far as some hop that is in it. Some ranks
+ * have no rows. */
 static void make_shape(struct shape *shape, int ranks, int number)
 {
     struct ra_schedule *schedule = &shape->schedule;
@@ -597,8 +597,9 @@ static struct ra_ring small_ring(const struct ra_link *link, int hops,
     };
 }
 
-/* Whichever call of the link fails, the ring notices before it uses what has not come: nothing more is
- * folded than the keys that are here already, and after a wait in vain the link is left alone. */
+/* Whichever call of the link fails, the ring notices before it uses what has not come: nothing more
+ * is folded than the keys that are here already, and after a wait in vain the link is left
+ * alone. */
 START_TEST(failing_link)
 {
     bool (*const call)(struct ra_ring *) = _i ? ra_ring_backward : ra_ring_forward;

@@ -1,7 +1,7 @@
 /* check_sample: the next token, drawn from logits.
  *
- * Draws with fixed seeds give the same tokens in every run, so tests of distributions cannot fail by bad
- * luck.
+ * Draws with fixed seeds give the same tokens in every run, so tests of distributions cannot fail
+ * by bad luck.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -25,8 +25,8 @@ static int64_t draw(struct ra_sample how, uint64_t number, int64_t count, const 
     return token;
 }
 
-/* Chi-squared of what was counted, against these shares of the whole. Nothing may be counted whose share
- * is 0. */
+/* Chi-squared of what was counted, against these shares of the whole. Nothing may be counted whose
+ * share is 0. */
 static double chi_squared(int64_t cells, const int64_t *counted, const double *share)
 {
     double sum = 0, all = 0;
@@ -40,9 +40,9 @@ static double chi_squared(int64_t cells, const int64_t *counted, const double *s
     return sum;
 }
 
-/* A chi-squared of f degrees of freedom has the mean f and the variance 2 f. Six standard deviations more
- * are, for the f of these tests, less likely than 1 in 10,000. Much less than the mean would be no better:
- * draws that are more even than chance. */
+/* A chi-squared of f degrees of freedom has the mean f and the variance 2 f. Six standard
+ * deviations more are, for the f of these tests, less likely than 1 in 10,000. Much less than the
+ * mean would be no better: draws that are more even than chance. */
 static void judge(int64_t cells, const int64_t *counted, const double *share)
 {
     double freedom = -1, x = chi_squared(cells, counted, share);
@@ -106,7 +106,8 @@ START_TEST(distribution)
 }
 END_TEST
 
-/* Numbers: each of 64 cells as often as another, and neighbours in number or seed without a relation. */
+/* Numbers: each of 64 cells as often as another, and neighbours in number or seed without a
+ * relation. */
 START_TEST(numbers_are_random)
 {
     int64_t one[64] = {0}, in_run[64] = {0}, in_seed[64] = {0}, across[64] = {0};

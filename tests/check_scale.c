@@ -1,5 +1,6 @@
-/* check_scale: the cost model of chapter 12. Its counts are held against all pairs of positions and against
- * plans to look at, its formula against its simulation, and its seconds against recorded runs on GPUs.
+/* check_scale: the cost model of chapter 12. Its counts are held against all pairs of positions and
+ * against plans to look at, its formula against its simulation, and its seconds against recorded
+ * runs on GPUs.
  */
 #include <float.h>
 #include <limits.h>
@@ -76,8 +77,8 @@ START_TEST(every_pair)
 }
 END_TEST
 
-/* Tiles: a row is off by no more than a tile at either edge of the band. Where edges are long, by much less:
- * what rows have too much and too little is about the same. */
+/* Tiles: a row is off by no more than a tile at either edge of the band. Where edges are long, by
+ * much less: what rows have too much and too little is about the same. */
 START_TEST(whole_tiles)
 {
     static const int64_t tiles[][2] = {{4, 4}, {8, 4}, {4, 8}, {6, 4}, {5, 7}};
@@ -115,7 +116,8 @@ static struct ra_config case_of(int shape, int window, int P, int layout)
     return c;
 }
 
-/* With tiles of one pair a plan counts what is seen: so do counts of every rank and hop, and bytes. */
+/* With tiles of one pair a plan counts what is seen: so do counts of every rank and hop, and
+ * bytes. */
 START_TEST(plans)
 {
     int P = _i + 1;
@@ -154,7 +156,8 @@ START_TEST(plans)
 }
 END_TEST
 
-/* A tile of the plan's size: within tiles at the edges of what the plan says, and near it on long shards. */
+/* A tile of the plan's size: within tiles at the edges of what the plan says, and near it on long
+ * shards. */
 START_TEST(tiled_plans)
 {
     struct ra_scale_machine m = machine_of(1);
@@ -204,8 +207,8 @@ static void assert_near(double a, double b, double part)
     ck_assert_msg(fabs(a - b) <= part * fabs(b), "%.17g, not %.17g", a, b);
 }
 
-/* Equal ranks: no mask, lengths that divide. Formula and simulation are the same, whether messages are hidden
- * or not, within a host or not. */
+/* Equal ranks: no mask, lengths that divide. Formula and simulation are the same, whether messages
+ * are hidden or not, within a host or not. */
 START_TEST(equal_ranks)
 {
     for (int P = 1; P <= 9; P++)
@@ -233,8 +236,8 @@ START_TEST(equal_ranks)
 }
 END_TEST
 
-/* The formula lets ranks meet after each hop, which they need not: the simulation is never slower, and never
- * quicker than the rank that has most to do. */
+/* The formula lets ranks meet after each hop, which they need not: the simulation is never slower,
+ * and never quicker than the rank that has most to do. */
 START_TEST(bounds)
 {
     int P = _i + 1;
@@ -259,8 +262,8 @@ START_TEST(bounds)
 }
 END_TEST
 
-/* One slow rank slows all to its pace, wherever it is; contiguous, a slow first rank costs nothing: it has
- * less to do. One slow link is felt when its messages are no longer hidden. */
+/* One slow rank slows all to its pace, wherever it is; contiguous, a slow first rank costs nothing:
+ * it has less to do. One slow link is felt when its messages are no longer hidden. */
 START_TEST(slow_ones)
 {
     struct ra_scale_rank ranks[8];
@@ -328,8 +331,8 @@ START_TEST(monotonic)
 }
 END_TEST
 
-/* On one host the double ring is the ring; between hosts it hides what the ring cannot, as each rank sends
- * to the next host once a round. The all-gather sends as much, and hides none of it. */
+/* On one host the double ring is the ring; between hosts it hides what the ring cannot, as each
+ * rank sends to the next host once a round. The all-gather sends as much, and hides none of it. */
 START_TEST(methods)
 {
     struct ra_scale_machine m = machine_of(1);
@@ -483,8 +486,8 @@ START_TEST(training_memory)
 }
 END_TEST
 
-/* As 10-transformer itself says, "bytes of a rank", within 2 %: mpirun -n 2 build/10-transformer bench
- * --tokens 4096 --layout striped --threads 1, without --recompute and with it. */
+/* As 10-transformer itself says, "bytes of a rank", within 2 %: mpirun -n 2 build/10-transformer
+ * bench --tokens 4096 --layout striped --threads 1, without --recompute and with it. */
 START_TEST(recorded_memory)
 {
     static const double bytes[] = {182366208, 125644800};
@@ -576,8 +579,8 @@ START_TEST(misuse)
 }
 END_TEST
 
-/* Two fields of a call that is right become extreme: it answers in finite numbers of at least 0, or names a
- * field. */
+/* Two fields of a call that is right become extreme: it answers in finite numbers of at least 0, or
+ * names a field. */
 START_TEST(extreme_numbers)
 {
     static const double reals[] = {0,    -1,    -0.0,   5e-324,   1e-310,    1e-30,
@@ -652,7 +655,8 @@ static const struct scale_preset *preset_of(const char *machine)
     return NULL;
 }
 
-/* One GPU that does what was measured takes as long as was measured: type, head size, mask and rows are looked at. */
+/* One GPU that does what was measured takes as long as was measured: type, head size, mask and rows
+ * are looked at. */
 START_TEST(measured_rates)
 {
     int lines = 0;
@@ -698,8 +702,8 @@ START_TEST(wrong_lines_of_rates)
 }
 END_TEST
 
-/* Between what was measured there is a line, beyond it the last; a head is padded to the next size; and what
- * nobody has measured is no rate. */
+/* Between what was measured there is a line, beyond it the last; a head is padded to the next size;
+ * and what nobody has measured is no rate. */
 START_TEST(other_rates)
 {
     struct ra_config c = config_of(16384, 16384, 1, RA_CONTIGUOUS);
@@ -763,7 +767,8 @@ START_TEST(numbers)
 }
 END_TEST
 
-/* A link that asks before it sends a long message has three latencies, and its own bandwidth all the same. */
+/* A link that asks before it sends a long message has three latencies, and its own bandwidth all
+ * the same. */
 START_TEST(asks_first)
 {
     const double bytes[] = {4e6, 16e6}, times[] = {4e6 / 125e6 + 0.03, 16e6 / 125e6 + 0.03};
@@ -780,8 +785,8 @@ START_TEST(asks_first)
 }
 END_TEST
 
-/* ---- What was measured: rings of H100s and H200s with the kernels of today. The presets know of them the rates of
- * one H100 alone (chapters/img/12-rates.csv), and the machine's numbers. */
+/* ---- What was measured: rings of H100s and H200s with the kernels of today. The presets know of
+ * them the rates of one H100 alone (chapters/img/12-rates.csv), and the machine's numbers. */
 
 /* A line of chapters/img/12-gpus.csv, priced on a machine: 10^12 operations a second and GPU. */
 struct recorded {
@@ -841,8 +846,8 @@ START_TEST(recorded)
 }
 END_TEST
 
-/* Chapter 05's timeline of two processes. Rates are those of rank 0 at hop 0, contiguous; all else is
- * predicted: the forward, and the whole, which ends with the backward. */
+/* Chapter 05's timeline of two processes. Rates are those of rank 0 at hop 0, contiguous; all else
+ * is predicted: the forward, and the whole, which ends with the backward. */
 START_TEST(recorded_ranks)
 {
     double own[2] = {0, 0}, forward[2] = {0, 0}, whole[2] = {0, 0}, start, end;

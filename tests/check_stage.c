@@ -803,7 +803,8 @@ START_TEST(small_disk)
     make_problem(NPY_FLOAT32, 1, 4, 256, 2, 2, 32);
     refused_here(NULL, 1, LIST("/dk.npy: ", "No space left on device"), LIST(problem, there.text));
 
-    /* The disk itself cannot be replaced. Read-only: a folder that exists, and one to be created. */
+    /* The disk itself cannot be replaced. Read-only: a folder that exists, and one to be
+     * created. */
     make_small_problem();
     refused_here(NULL, 1, LIST("/result: is mounted"), LIST(problem, result));
     ck_assert_int_eq(mount("none", result, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
@@ -1074,8 +1075,8 @@ START_TEST(good_run)
                      (number == 1 ? 4 : 5) * 2 * 4 * 5 * 3);
 
     /* What is held: q, do, o, dq of 24 numbers, k, v, dk, dv of 30, lse of 8. Then the scores of a
-     * head, in double; or max, delta and, in double, sum, what is lost of o, dk and dv, two tiles of
-     * 4 x 5, keys on their side, 3 x 5, and a row of 3. */
+     * head, in double; or max, delta and, in double, sum, what is lost of o, dk and dv, two tiles
+     * of 4 x 5, keys on their side, 3 x 5, and a row of 3. */
     int64_t in = 2 * 24 + 2 * 30, out = in + 8, lost = 24 + 2 * 30;
     ck_assert_int_eq(count_of(&first, "peak bytes "),
                      number == 1 ? 4 * in + 8 * (out + 4 * 5)

@@ -1,8 +1,8 @@
 /* check_sums: what every kernel makes of numbers that are not finite, and of sums over millions of
  * rows.
  *
- * Chapter 11. NaN and infinity must reach every query that sees them and no other. A sum over 2 * 10^7
- * keys must be as good as one over ten: 10^-5 in float32, one rounding of the type in 16 bits.
+ * Chapter 11. NaN and infinity must reach every query that sees them and no other. A sum over 2 *
+ * 10^7 keys must be as good as one over ten: 10^-5 in float32, one rounding of the type in 16 bits.
  *
  * Usage: check-sums [--quick]     (up to 10^6 rows)
  */
@@ -142,8 +142,8 @@ static void fill_randomly(const struct problem *p)
             put(*inputs[i], e, number_rounded(p->kernel->type, random_normal(&state)));
 }
 
-/* Holds what a run with one number that is not finite left against a run without it: only queries that
- * see its key, and the key itself, may tell. */
+/* Holds what a run with one number that is not finite left against a run without it: only queries
+ * that see its key, and the key itself, may tell. */
 static bool spoils_what_sees(const struct problem *p, const struct problem *clean, int64_t key)
 {
     bool good = true;
@@ -169,8 +169,8 @@ static bool spoils_what_sees(const struct problem *p, const struct problem *clea
     return good;
 }
 
-/* NaN in k or v, or infinity in v, at a key that the band hides from some queries. (Infinity in k may be
- * a score of -inf, which rightly weighs nothing beside others.) */
+/* NaN in k or v, or infinity in v, at a key that the band hides from some queries. (Infinity in k
+ * may be a score of -inf, which rightly weighs nothing beside others.) */
 static void test_nonfinite_keys(const struct kernel *kernel, int64_t dim, struct ra_band band)
 {
     struct problem clean = make(kernel, 150, 140, dim, band);
@@ -198,7 +198,8 @@ static void test_nonfinite_keys(const struct kernel *kernel, int64_t dim, struct
     clear(&clean);
 }
 
-/* All scores are -inf, or all +inf: such queries have no answer, those that see nothing have one. */
+/* All scores are -inf, or all +inf: such queries have no answer, those that see nothing have
+ * one. */
 static void test_overflow(const struct kernel *kernel, double sign)
 {
     struct problem p = make(kernel, 150, 140, 64, (struct ra_band){-RA_BAND_FAR, -10});
@@ -254,8 +255,8 @@ static void test_many_keys(const struct kernel *kernel, int64_t m, double most)
     check(ra_kernel_sum(p.x.dq, p.x.dq, p.x.dq_lost, 1, N, 1, D, 0), "add");
     check(cudaDeviceSynchronize(), "add");
 
-    /* dp - delta is +-D d_out times half the difference of both v; d_out is so large that ds, 1 / m of
-     * that, which tensor cores round, is within the range of float16. */
+    /* dp - delta is +-D d_out times half the difference of both v; d_out is so large that ds, 1 / m
+     * of that, which tensor cores round, is within the range of float16. */
     double o = (v[0] + v[1]) / 2, lse = log((double)m), ds = D * d_out * (v[0] - v[1]) / 2;
     double dq = p.x.score.scale * (k[0] - k[1]) / 2;
     dq *= (double)m * number_rounded(kernel->type, ds / (double)m);

@@ -1,8 +1,8 @@
 /* check_threads: the link between threads (ring_attention_threads.h), held against the contract in
  * ra_link.h; and the checked link of the other suites, which must see its callers break it.
  *
- * What nothing has to be waited for is tested in one thread, which plays all ranks. Linked with --wrap
- * of calloc and of pthread's init functions, so that they can be refused.
+ * What nothing has to be waited for is tested in one thread, which plays all ranks. Linked with
+ * --wrap of calloc and of pthread's init functions, so that they can be refused.
  */
 /* For memory that can be taken away at once. */
 #define _DEFAULT_SOURCE
@@ -191,8 +191,8 @@ static int rank_at(int rank, int distance)
 
 static const int ring_sizes[] = {1, 2, 3, 8};
 
-/* Every distance, to the right and to the left, more than once around. The sender writes over what it
- * has sent as soon as it may; nothing is written beyond the end. */
+/* Every distance, to the right and to the left, more than once around. The sender writes over what
+ * it has sent as soon as it may; nothing is written beyond the end. */
 static void talk_to_all(int rank)
 {
     unsigned char out[MOST_BYTES], in[MOST_BYTES];
@@ -264,7 +264,8 @@ START_TEST(coming_home)
     ck_assert(receives(1, RA_GRADIENTS_RETURN, 1, 1, home, 100));
     ck_assert(sends(0, RA_GRADIENTS, 1, 1, first, 100));
     ck_assert(polls(1));
-    ck_assert(!links[1].arrival(links[1].self, RA_GRADIENTS_RETURN, &(int){0}, &(double){0}, &(double){0}));
+    ck_assert(!links[1].arrival(links[1].self, RA_GRADIENTS_RETURN, &(int){0}, &(double){0},
+                                &(double){0}));
     ck_assert(receives(1, RA_GRADIENTS, 1, -1, gradients, 100));
     ck_assert(waits(1, RA_GRADIENTS));
     ck_assert(is_right(gradients, 100, 0, 1, RA_GRADIENTS, 0));
@@ -361,7 +362,8 @@ START_TEST(too_late)
     bool out = late[_i].outgoing;
     ck_assert((out ? sends(1, late[_i].message, 5, 1, data, 8)
                    : receives(1, late[_i].message, 5, 1, data, 8)));
-    ck_assert(!waits(1, out && late[_i].message == RA_GRADIENTS_RETURN ? RA_GRADIENTS : late[_i].message));
+    ck_assert(!waits(1, out && late[_i].message == RA_GRADIENTS_RETURN ? RA_GRADIENTS
+                                                                       : late[_i].message));
     double seconds = ra_seconds() - began;
     ck_assert_msg(seconds > 0.19 && seconds < 5, "%g s", seconds);
     ck_assert_msg(strstr(error_of(1), "ring rank 1, hop 5: ") && strstr(error_of(1), late[_i].text),
@@ -404,8 +406,8 @@ END_TEST
 
 /* ---- Progress. ---- */
 
-/* Rank 0 waits for rank 1, that one for rank 2, and rank 2 does one of these. Rank 3 waits for nobody,
- * and polls now and then where it says so. A timeout is 0.6 s. */
+/* Rank 0 waits for rank 1, that one for rank 2, and rank 2 does one of these. Rank 3 waits for
+ * nobody, and polls now and then where it says so. A timeout is 0.6 s. */
 enum rank_2 { COMPUTES, IS_SILENT, WAITS_FOR_RANK_0 };
 static struct {
     enum rank_2 does;
@@ -480,7 +482,8 @@ START_TEST(silence_is_none)
 }
 END_TEST
 
-/* Nor is it progress if all wait for each other, but while another one computes that is not known. */
+/* Nor is it progress if all wait for each other, but while another one computes that is not
+ * known. */
 START_TEST(waiting_is_none)
 {
     run_chain(WAITS_FOR_RANK_0, _i);
@@ -674,7 +677,8 @@ START_TEST(misuse)
         ck_assert(receives(0, RA_ROWS, 1, 1, data, 8) && !receives(0, RA_ROWS, 2, 1, other, 8));
         break;
     case 2:
-        ck_assert(sends(0, RA_GRADIENTS, 1, 1, data, 8) && !sends(0, RA_GRADIENTS_RETURN, 2, 1, other, 8));
+        ck_assert(sends(0, RA_GRADIENTS, 1, 1, data, 8) &&
+                  !sends(0, RA_GRADIENTS_RETURN, 2, 1, other, 8));
         break;
     case 3:
         ck_assert(!sends(0, RA_KEYS, 2, 1, data, 0));
@@ -749,8 +753,8 @@ static void open_checked(int ranks, enum checked_delivery delivery)
         links[r] = checked_ring_link(checked, links[r]);
 }
 
-/* It counts, and it hides what has not been waited for. A late message is taken before its sender goes
- * on; an early one is a copy, and may wait for its receiver. */
+/* It counts, and it hides what has not been waited for. A late message is taken before its sender
+ * goes on; an early one is a copy, and may wait for its receiver. */
 START_TEST(checked_counts)
 {
     bool early = _i == CHECKED_EARLY;

@@ -1,7 +1,7 @@
 /* check_tile: the tile functions against the definition (tests/rig/truth.h), on random tiles.
  *
- * Outputs start as NaN, or as known numbers where a function adds to them, and rows lie further apart
- * than D, with NaN between them, so that a write or a read in the wrong place shows.
+ * Outputs start as NaN, or as known numbers where a function adds to them, and rows lie further
+ * apart than D, with NaN between them, so that a write or a read in the wrong place shows.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -387,8 +387,8 @@ static double loss(struct truth *truth)
 }
 
 /* Holds gradients against the slope of the loss as one of the numbers of `array` moves. Taken from
- * both sides, a difference errs by the square of the step, 2^-20, times a third derivative, which is
- * up to 100 times the slope here. */
+ * both sides, a difference errs by the square of the step, 2^-20, times a third derivative, which
+ * is up to 100 times the slope here. */
 static void check_differences(struct truth *truth, enum truth_array array, const float *got)
 {
     double *slopes = truth_numbers(truth_count(truth, array)), largest = 0;
@@ -495,10 +495,11 @@ static void add_squares(const struct truth *truth, enum truth_array array, const
     free(got);
 }
 
-/* What all keys have in common moves all scores of a row alike, and nothing else. A score is then rounded
- * coarsely. If forward and backward round it differently, ds does not sum to 0, and dq gets that sum times
- * what the keys have in common. Errors are at most twice as large, root mean square, as those of a plain
- * program. (truth_judge also allows four roundings of each score, so it would see nothing.) */
+/* What all keys have in common moves all scores of a row alike, and nothing else. A score is then
+ * rounded coarsely. If forward and backward round it differently, ds does not sum to 0, and dq gets
+ * that sum times what the keys have in common. Errors are at most twice as large, root mean square,
+ * as those of a plain program. (truth_judge also allows four roundings of each score, so it would
+ * see nothing.) */
 START_TEST(common_component)
 {
     static const struct {
@@ -540,8 +541,8 @@ START_TEST(common_component)
 }
 END_TEST
 
-/* A query that sees one key, of one or of many, weighs it with 1: o is its value, and no number of q or of
- * the key moves it. dq and dk are exactly 0. */
+/* A query that sees one key, of one or of many, weighs it with 1: o is its value, and no number of
+ * q or of the key moves it. dq and dk are exactly 0. */
 START_TEST(one_key)
 {
     struct tiles t;
@@ -643,8 +644,8 @@ START_TEST(no_numbers)
 }
 END_TEST
 
-/* Scores beyond the range of float32, whichever key they are of and whatever the others are: o and lse
- * are NaN, and not those of the other keys, or of none. */
+/* Scores beyond the range of float32, whichever key they are of and whatever the others are: o and
+ * lse are NaN, and not those of the other keys, or of none. */
 START_TEST(overflowing_scores)
 {
     struct tiles t;
@@ -665,9 +666,9 @@ END_TEST
 
 /* ---- Many rows. */
 
-/* One query folds a tile of equal keys so often that it has seen `count` of them; the first tile has a
- * key with a larger score, so that the others' weights are no powers of two. Backward, one key is
- * seen by as many queries. All must be right to 1e-5, as if nothing were added up. */
+/* One query folds a tile of equal keys so often that it has seen `count` of them; the first tile
+ * has a key with a larger score, so that the others' weights are no powers of two. Backward, one
+ * key is seen by as many queries. All must be right to 1e-5, as if nothing were added up. */
 START_TEST(many_rows)
 {
     static const double counts[] = {1e5, 1e6, 4e6, 2e7};
@@ -835,8 +836,9 @@ START_TEST(strides)
 }
 END_TEST
 
-/* Rows of whole vectors that lie as a tile's own copies do are not copied. Further apart they are: that must
- * give the same bits; also of what is no number, in some row of some input, where queries do not see all keys. */
+/* Rows of whole vectors that lie as a tile's own copies do are not copied. Further apart they are:
+ * that must give the same bits; also of what is no number, in some row of some input, where queries
+ * do not see all keys. */
 enum { WHOLE = 16, WHOLE_ROWS = 12, WHOLE_ROOM = WHOLE * (WHOLE + 1) };
 
 static void fold_whole(const float *rows, int64_t stride, float *results)
@@ -998,7 +1000,8 @@ START_TEST(the_judge)
 }
 END_TEST
 
-/* check-tile [INSTRUCTION-SET]: the plain tile, or that on vectors; "best" is what the library takes. */
+/* check-tile [INSTRUCTION-SET]: the plain tile, or that on vectors; "best" is what the library
+ * takes. */
 int main(int argc, char **argv)
 {
     if (argc > 1) {

@@ -1,9 +1,10 @@
-/* check_tree: attention over a sharded cache, on the ranks of a communicator, against the definition.
+/* check_tree: attention over a sharded cache, on the ranks of a communicator, against the
+ * definition.
  *
  *   mpirun -n RANKS build/check-tree
  *
- * Runs every test on every rank. A test that finds something wrong says so and goes on, so that its ranks
- * stay in step.
+ * Runs every test on every rank. A test that finds something wrong says so and goes on, so that its
+ * ranks stay in step.
  */
 #include <math.h>
 #include <mpi.h>
@@ -15,8 +16,8 @@
 #include "truth.h"
 #include "verdict.h"
 
-/* Behind every array lies a guard that nothing may be written to. All arrays begin as bytes of 255, which
- * are NaN. */
+/* Behind every array lies a guard that nothing may be written to. All arrays begin as bytes of 255,
+ * which are NaN. */
 enum { GUARD = 64, POISON = 0xFF };
 
 static const double patience = 60;
@@ -441,8 +442,8 @@ static void test_limits(void)
     end(&text);
 }
 
-/* One rank asks for too much: all are told so, and nobody waits. Or it does not come: the others wait for
- * the timeout. */
+/* One rank asks for too much: all are told so, and nobody waits. Or it does not come: the others
+ * wait for the timeout. */
 static void trouble(bool comes)
 {
     struct text text = usual(10, 20);

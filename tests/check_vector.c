@@ -1,5 +1,5 @@
-/* check_vector: what the tile on vectors is made of, for each instruction set of this processor. The tile
- * itself is check_tile's, `check-tile avx2` and its like.
+/* check_vector: what the tile on vectors is made of, for each instruction set of this processor.
+ * The tile itself is check_tile's, `check-tile avx2` and its like.
  */
 #define _DEFAULT_SOURCE
 #include <math.h>
@@ -23,8 +23,8 @@ static const struct ra_vector *set_of(int number)
 
 /* ---- exp. */
 
-/* 2^24 numbers in even steps, over all whose exp is a normal number below 2^127.5: the relative error is
- * below 1.2e-7, and that of one rounding 0.6e-7. */
+/* 2^24 numbers in even steps, over all whose exp is a normal number below 2^127.5: the relative
+ * error is below 1.2e-7, and that of one rounding 0.6e-7. */
 START_TEST(exp_everywhere)
 {
     enum { MANY = 4096 };
@@ -46,8 +46,8 @@ START_TEST(exp_everywhere)
 }
 END_TEST
 
-/* 1 at 0, in any lane; 0 from where results are no normal numbers; infinite where they are too large;
- * every NaN stays one. Any count, and nothing behind it is written. */
+/* 1 at 0, in any lane; 0 from where results are no normal numbers; infinite where they are too
+ * large; every NaN stays one. Any count, and nothing behind it is written. */
 START_TEST(exp_at_the_ends)
 {
     const struct ra_vector *set = set_of(_i);

@@ -1,6 +1,6 @@
-/* check_whole: the tests of src/ra_whole.c. What has a name is what one writer made, whole, whatever
- * happens while another one writes. The system calls that create, name and remove files are defined below as well: a
- * writer can be killed at each of them, or be told of an error.
+/* check_whole: the tests of src/ra_whole.c. What has a name is what one writer made, whole,
+ * whatever happens while another one writes. The system calls that create, name and remove files
+ * are defined below as well: a writer can be killed at each of them, or be told of an error.
  */
 
 /* For renameat2. */
@@ -431,7 +431,8 @@ START_TEST(a_writer_alone)
     ck_assert_int_eq(hidden(), 1);
     ck_assert_int_eq(letter_of("it"), 0);
 
-    /* Another name is none of its business; and it waits for nobody who does not ask to be alone. */
+    /* Another name is none of its business; and it waits for nobody who does not ask to be
+     * alone. */
     ck_assert_int_eq(run("it2", RA_WHOLE_ALONE, 'b', 1), 0);
     ck_assert_int_eq(run("it", 0, 'c', 1), 0);
     ck_assert_int_eq(hidden(), 1);
@@ -442,7 +443,8 @@ START_TEST(a_writer_alone)
 }
 END_TEST
 
-/* Without locks nobody knows who is dead: who must be alone is refused, by the name of what is in the way. */
+/* Without locks nobody knows who is dead: who must be alone is refused, by the name of what is in
+ * the way. */
 START_TEST(without_locks)
 {
     locks = false;

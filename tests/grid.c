@@ -5,9 +5,9 @@
  * First everything runs. What an MPI stage does on one number of ranks is one job of
  * build/batch-STAGE, because to start a job takes longer than to run a small problem. Then each
  * problem is graded. Problems are made and graded by the programs beside the grid itself, whichever
- * build the stages are of. A problem that a stage has not learnt must be refused, with exit code 2 and
- * the stage that teaches it. Every run has a time limit, because the likeliest bug of a ring is to
- * hang. What failed is left in BUILD/shapes/PROBLEM/, and each failure prints the commands that
+ * build the stages are of. A problem that a stage has not learnt must be refused, with exit code 2
+ * and the stage that teaches it. Every run has a time limit, because the likeliest bug of a ring is
+ * to hang. What failed is left in BUILD/shapes/PROBLEM/, and each failure prints the commands that
  * show it again.
  */
 #include <dirent.h>
@@ -35,9 +35,9 @@ static const struct stage {
     const char *program;
     int number, most_ranks;
 } stages[] = {
-    {"01-naive", 1, 1},   {"02-flash", 2, 1},    {"03-ring", 3, 8}, {"04-causal", 4, 8},
-    {"05-striped", 5, 8}, {"06-lookback", 6, 8}, {"07-gqa", 7, 8},  {"08-library", 8, 8},
-    {"09-vector", 9, 8},
+    {"01-naive", 1, 1},  {"02-flash", 2, 1},   {"03-ring", 3, 8},
+    {"04-causal", 4, 8}, {"05-striped", 5, 8}, {"06-lookback", 6, 8},
+    {"07-gqa", 7, 8},    {"08-library", 8, 8}, {"09-vector", 9, 8},
 };
 enum { STAGES = sizeof stages / sizeof stages[0] };
 
@@ -173,20 +173,20 @@ static void read_shapes(const char *path)
 }
 
 /* Runs a command, split at blanks, with its output in `log`; returns its exit code, or 128 and the
- * signal that ended it. Its time is over with an alarm, which outlives exec: to start `timeout`, and a
- * shell, takes as long as to grade a result. Only mpirun has to be asked to end: then it ends its ranks,
- * too, and `timeout` returns 124; in the foreground, so that Ctrl-C reaches them. */
+ * signal that ended it. Its time is over with an alarm, which outlives exec: to start `timeout`,
+ * and a shell, takes as long as to grade a result. Only mpirun has to be asked to end: then it ends
+ * its ranks, too, and `timeout` returns 124; in the foreground, so that Ctrl-C reaches them. */
 static int run(const char *command, const char *log, int seconds)
 {
     bool is_job = strncmp(command, "mpirun ", 7) == 0;
-    char *line = is_job ? text("timeout --foreground -k 5 %d %s", seconds, command)
-                        : text("%s", command);
+    char *line =
+        is_job ? text("timeout --foreground -k 5 %d %s", seconds, command) : text("%s", command);
     char **words = calloc(strlen(line) / 2 + 2, sizeof *words), *rest = line;
     for (int w = 0; words && (words[w] = strtok_r(rest, " ", &rest));)
         w++;
 
-    /* mpirun reads stdin, and would take what is meant for whoever started us. The child of a program
-     * with threads may do little but exec. */
+    /* mpirun reads stdin, and would take what is meant for whoever started us. The child of a
+     * program with threads may do little but exec. */
     int status, in = open("/dev/null", O_RDONLY | O_CLOEXEC),
                 out = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     pid_t child = fork();
@@ -372,7 +372,8 @@ static bool tries(const struct stage *stage, const struct variant *variant,
            has_turn(stage, variant - variants, shape - shapes);
 }
 
-/* Is this variant of it tried twice? Of the plain stage every other problem, on 01 and 02 all; with --once none. */
+/* Is this variant of it tried twice? Of the plain stage every other problem, on 01 and 02 all; with
+ * --once none. */
 static bool repeats(const struct stage *stage, const struct variant *variant,
                     const struct shape *shape, int ranks)
 {
@@ -464,8 +465,8 @@ static void work_on_stage(int item)
     if (!judge)
         run_job(lines, count, list);
 
-    /* On one number of ranks the last run once more, by the stage itself: what one line of many does, it must
-     * do alone. */
+    /* On one number of ranks the last run once more, by the stage itself: what one line of many
+     * does, it must do alone. */
     bool by_itself = ranks == 3;
     struct run last = lines[count - 1], alone = last;
     alone.purpose = ALONE;
@@ -475,8 +476,8 @@ static void work_on_stage(int item)
     }
     free(lines);
 
-    /* There, too, what the stage must refuse, all ranks with one voice: the first problem of each stage to
-     * come. The problems stand in the order of the stages. */
+    /* There, too, what the stage must refuse, all ranks with one voice: the first problem of each
+     * stage to come. The problems stand in the order of the stages. */
     for (int s = 0, from = stage->number; s < shape_count && (judge || by_itself); s++)
         if (stage->number > 1 && shapes[s].from > from && !done()) {
             struct run refused = {stage, variants, &shapes[s], ranks, REFUSED};
@@ -519,8 +520,8 @@ static void grade_stage(const struct stage *stage, const struct shape *shape)
             all[all_count] = got[count] = r;
             all_count += *made(&r);
 
-            /* The library has the bits of the stage before. Who has them has its grades, too. So has
-             * 09-vector on plain tiles; and any number of threads gives the same bits. */
+            /* The library has the bits of the stage before. Who has them has its grades, too. So
+             * has 09-vector on plain tiles; and any number of threads gives the same bits. */
             struct run unthreaded = r;
             unthreaded.variant = variants;
             if (stage->number == 9 && v->flags == plain)
@@ -564,7 +565,8 @@ static void work_on_shape(int item)
     for (const struct stage *stage = stages; stage < stages + STAGES && !done(); stage++)
         grade_stage(stage, &shapes[item]);
     if (failed == 0)
-        run(text("find %s -mindepth 1 -maxdepth 1 -name [0-9]* -exec rm -r {} +", home(&shapes[item])),
+        run(text("find %s -mindepth 1 -maxdepth 1 -name [0-9]* -exec rm -r {} +",
+                 home(&shapes[item])),
             "/dev/null", settings.seconds);
 }
 
@@ -641,12 +643,15 @@ static const char usage[] =
 
 static void read_command_line(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"jobs", required_argument, NULL, 'j'},    {"once", no_argument, NULL, '1'},
-        {"only", required_argument, NULL, 'o'},    {"python", required_argument, NULL, 'p'},
-        {"ranks", required_argument, NULL, 'r'},   {"results", required_argument, NULL, 'R'},
-        {"seconds", required_argument, NULL, 's'}, {"until-failure", no_argument, NULL, 'u'},
-        {0}};
+    static const struct option options[] = {{"jobs", required_argument, NULL, 'j'},
+                                            {"once", no_argument, NULL, '1'},
+                                            {"only", required_argument, NULL, 'o'},
+                                            {"python", required_argument, NULL, 'p'},
+                                            {"ranks", required_argument, NULL, 'r'},
+                                            {"results", required_argument, NULL, 'R'},
+                                            {"seconds", required_argument, NULL, 's'},
+                                            {"until-failure", no_argument, NULL, 'u'},
+                                            {0}};
     answer_usage(argc, argv, "grid", usage);
     settings.workers = (int)sysconf(_SC_NPROCESSORS_ONLN);
     for (int flag; (flag = getopt_long(argc, argv, "", options, NULL)) != -1;) {

@@ -1,13 +1,14 @@
-/* million: attention over a million tokens on the GPUs of one machine, through the library, and then
- * some of its rows against float64.
+/* million: attention over a million tokens on the GPUs of one machine, through the library, and
+ * then some of its rows against float64.
  *
  *   mpirun -n P build/million [flags]         one rank per GPU
  *
  * Causal, striped, bfloat16, forward and backward. Every number of the inputs is a hash of its
  * place, so any rank makes any row again. Judged are query rows (o, lse, dq) and keys (dk, dv), by
- * tests/rig/oracle.cu, which is itself judged by tests/rig/truth.c first. A key's gradients need lse and delta
- * of all queries that see it; those are the run's own, whose rows were judged before. Up to 4,096
- * tokens everything is judged, every row and every key, and by the oracle's own lse and delta.
+ * tests/rig/oracle.cu, which is itself judged by tests/rig/truth.c first. A key's gradients need
+ * lse and delta of all queries that see it; those are the run's own, whose rows were judged before.
+ * Up to 4,096 tokens everything is judged, every row and every key, and by the oracle's own lse and
+ * delta.
  *
  * Exit status: 0 all is well, 1 it is not, 2 misuse.
  */
@@ -218,8 +219,8 @@ static void ask_keys(const struct oracle *oracle, struct answers *answers, const
     must(cudaFree(there), "cudaFree");
 }
 
-/* The root of the sum of the squares of a result's own rounding and of what those of the weights make
- * of it, relative to the largest rounding of a bfloat16. */
+/* The root of the sum of the squares of a result's own rounding and of what those of the weights
+ * make of it, relative to the largest rounding of a bfloat16. */
 static void units_of(const struct truth *t, enum truth_array a, double *units)
 {
     for (int64_t e = 0; e < truth_count(t, a); e++)
@@ -383,8 +384,8 @@ static int64_t sample(int64_t s, int64_t tokens)
     return (int64_t)(oracle_mix((uint64_t)s) % (uint64_t)(part > 0 ? part : 1));
 }
 
-/* The rows that this rank has of the sample, as positions and as local rows. Keys are taken from the
- * end, where few queries see them. */
+/* The rows that this rank has of the sample, as positions and as local rows. Keys are taken from
+ * the end, where few queries see them. */
 static int64_t my_sample(struct ra_layout layout, bool keys, bool everything, int64_t *positions,
                          int64_t *local)
 {
@@ -433,8 +434,8 @@ static struct grade judge_lse(const float *lse, const double *want, const int64_
     return grade;
 }
 
-/* Puts everybody's numbers (n, heads) in their places in the whole sequence, (tokens, heads), on all
- * ranks. */
+/* Puts everybody's numbers (n, heads) in their places in the whole sequence, (tokens, heads), on
+ * all ranks. */
 static double *gather(struct ra_layout layout, const double *mine)
 {
     int64_t H = options.heads, rows = ra_layout_rows(layout, rig.rank);

@@ -1,10 +1,11 @@
 /* ra_cuda: what a plan for a GPU is made of, besides struct ra_plan. Internal.
  *
- * Chapter 11. From the top down: ra_cuda_plan.c has the memory and the life of a plan, ra_cuda_calls.c
- * checks the calls, and ra_cuda_ring.c enqueues the ring. ra_cuda_reorder.c brings rows into the order
- * that kernels need, ra_cuda_launch.c launches them, on the rectangles of ra_cuda_spans.c.
- * ra_cuda_connect.c brings the ranks together; ra_cuda_peers.c and ra_cuda_link.c pass messages.
- * ra_cuda_wait.c waits, and ends what has failed; ra_cuda_observe.c tells the observer.
+ * Chapter 11. From the top down: ra_cuda_plan.c has the memory and the life of a plan,
+ * ra_cuda_calls.c checks the calls, and ra_cuda_ring.c enqueues the ring. ra_cuda_reorder.c brings
+ * rows into the order that kernels need, ra_cuda_launch.c launches them, on the rectangles of
+ * ra_cuda_spans.c. ra_cuda_connect.c brings the ranks together; ra_cuda_peers.c and ra_cuda_link.c
+ * pass messages. ra_cuda_wait.c waits, and ends what has failed; ra_cuda_observe.c tells the
+ * observer.
  */
 #ifndef RA_CUDA_H
 #define RA_CUDA_H
@@ -40,15 +41,15 @@ struct ra_cuda_call {
     bool backward;
     bool keys_in_place; /* this rank's keys leave from the caller's arrays */
 
-    /* The launches of this step write dk and dv, instead of adding to them; and a call's only launch does so
-     * in the caller's arrays, and writes dq, too. */
+    /* The launches of this step write dk and dv, instead of adding to them; and a call's only
+     * launch does so in the caller's arrays, and writes dq, too. */
     bool writes_keys, in_callers_keys, in_callers_queries;
     int number, backward_number; /* of this call, and of this backward */
 };
 
 /* A table for each transport. A message is named by its kind and by the step in which it is used by
- * its receiver; of gradients that come home, by the step in which they are sent. All functions enqueue
- * on the stream of this kind of message (ra_cuda_stream), or wait for it. */
+ * its receiver; of gradients that come home, by the step in which they are sent. All functions
+ * enqueue on the stream of this kind of message (ra_cuda_stream), or wait for it. */
 struct ra_cuda_transport {
     const char *name;
 
@@ -77,10 +78,11 @@ struct ra_cuda {
     char why[200]; /* not a better transport */
     bool connected;
 
-    /* Memory of the device, one allocation: first what is kept from call to call and what other ranks write to,
-     * then the workspace, unless that is the caller's. The messages are those of plan->ring; but this rank's share of the
-     * gradients of its own keys stays in gradients[0], and what the others add comes `home` to a place of its own: in a
-     * ring of two steps to gradients[3], which nothing else needs there. */
+    /* Memory of the device, one allocation: first what is kept from call to call and what other
+     * ranks write to, then the workspace, unless that is the caller's. The messages are those of
+     * plan->ring; but this rank's share of the gradients of its own keys stays in gradients[0], and
+     * what the others add comes `home` to a place of its own: in a ring of two steps to
+     * gradients[3], which nothing else needs there. */
     char *memory;
     float *home;
     int64_t device_bytes;
@@ -89,8 +91,8 @@ struct ra_cuda {
     float *wide;              /* (B, n, H, D): the carry's o, and in the backward dq */
     float *max, *sum, *delta; /* (B, H, n) */
 
-    /* What rounding loses of sums over very many rows: of `wide`, of `sum`, and of this rank's share of
-     * dk and dv at one hop; else NULL. */
+    /* What rounding loses of sums over very many rows: of `wide`, of `sum`, and of this rank's
+     * share of dk and dv at one hop; else NULL. */
     float *wide_lost, *sum_lost, *share_lost;
     void *q, *k, *v, *rows, *lse; /* of ra_cuda_reorder.c, else NULL; rows: o or d_out */
     bool *mask;
@@ -136,8 +138,9 @@ static inline struct ra_cuda *ra_cuda_of(const struct ra_plan *plan)
     return plan->own;
 }
 
-/* Does a message of this kind come to a rank for this step? Sums of gradients begin at step 1, as the shares of step 0
- * stay at home, so they come from step 2 on. What comes home does so once, at whatever step it is sent. */
+/* Does a message of this kind come to a rank for this step? Sums of gradients begin at step 1, as
+ * the shares of step 0 stay at home, so they come from step 2 on. What comes home does so once, at
+ * whatever step it is sent. */
 static inline bool ra_cuda_expects_message(const struct ra_plan *plan, int rank,
                                            enum ra_message message, int step)
 {

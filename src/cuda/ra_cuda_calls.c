@@ -88,7 +88,8 @@ static enum ra_status enqueue(struct ra_plan *plan, const struct ra_arrays *give
     if (!plan->dry_run) {
         before = ra_cuda_enter(plan);
 
-        /* Launches report the last error of this thread: what failed before is none of this call. */
+        /* Launches report the last error of this thread: what failed before is none of this
+         * call. */
         cudaGetLastError();
     }
     enum ra_status status = begin(&call, plan, given, is_backward, stream);

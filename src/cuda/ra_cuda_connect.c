@@ -32,7 +32,8 @@ struct reach {
     char why[160];
 };
 
-/* Does this rank write to the memory of rank `other`: a message, or the signal that there is room? */
+/* Does this rank write to the memory of rank `other`: a message, or the signal that there is
+ * room? */
 static bool writes_to(const struct ra_plan *plan, int other)
 {
     const struct ra_ring *ring = &plan->ring;
@@ -83,7 +84,8 @@ static void write_address(const struct ra_plan *plan, struct address *address)
     peer->flags = (char *)cuda->flags - cuda->memory;
     address->exported = cudaIpcGetMemHandle(&address->handle, cuda->memory) == cudaSuccess;
 
-    /* If the memory cannot be exported, `exported` says so. The error must not show in later calls. */
+    /* If the memory cannot be exported, `exported` says so. The error must not show in later
+     * calls. */
     cudaGetLastError();
 }
 

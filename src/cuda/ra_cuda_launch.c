@@ -1,8 +1,9 @@
-/* ra_cuda_launch: the work of a GPU at one step of the ring: which kernels are launched, on which rows.
- * See ra_cuda_launch.h.
+/* ra_cuda_launch: the work of a GPU at one step of the ring: which kernels are launched, on which
+ * rows. See ra_cuda_launch.h.
  *
- * Chapter 11. New here: one launch for all spans of a step, if one band says who sees whom; otherwise one for each
- * pair of spans that see each other, with the carry between the launches of one span.
+ * Chapter 11. New here: one launch for all spans of a step, if one band says who sees whom;
+ * otherwise one for each pair of spans that see each other, with the carry between the launches of
+ * one span.
  */
 #include "ra_cuda_launch.h"
 #include "ra_cuda_observe.h"
@@ -232,8 +233,8 @@ static void open_share(const struct ra_plan *plan, int64_t rows, float *share, s
     *dv = ra_tensor_bnhd(share + c->batch * rows * G * c->dim, RA_FLOAT32, rows, G, c->dim);
 }
 
-/* Where dk and dv of this step go: into this rank's share or, of a single launch, to where the caller wants
- * them. */
+/* Where dk and dv of this step go: into this rank's share or, of a single launch, to where the
+ * caller wants them. */
 static void open_gradients(const struct ra_cuda_call *call, int step, struct key_arrays *keys)
 {
     const struct ra_plan *plan = call->plan;
@@ -276,10 +277,10 @@ struct ra_cuda_part ra_cuda_full_step(const struct ra_plan *plan, int step)
 
 int64_t ra_cuda_deferred_keys(const struct ra_plan *plan)
 {
-    /* A key's gradients, 8 bytes for each of its numbers, travel in the time in which a Hopper works on it
-     * for some 1,200 queries, of all heads that read it; 2,048 are safe. A tile has 128 keys; they come in
-     * whole waves. The first keys are those that most queries see under a causal mask. At least a third
-     * stays in the first step, beside which keys travel. */
+    /* A key's gradients, 8 bytes for each of its numbers, travel in the time in which a Hopper
+     * works on it for some 1,200 queries, of all heads that read it; 2,048 are safe. A tile has 128
+     * keys; they come in whole waves. The first keys are those that most queries see under a causal
+     * mask. At least a third stays in the first step, beside which keys travel. */
     enum { QUERIES = 2048, TILE = 128 };
     const struct ra_config *c = &plan->config;
     int64_t tiles = (plan->rows[RA_KEY_SIDE] + TILE - 1) / TILE;
@@ -319,8 +320,8 @@ static bool is_last(const struct ra_cuda *cuda, int64_t span)
     return cuda->steps_done[span] + 1 == cuda->steps[span];
 }
 
-/* Can these spans of queries share a launch of the forward? It reads a carry for all of its rows, or for none, and
- * writes one for all of them, or o. */
+/* Can these spans of queries share a launch of the forward? It reads a carry for all of its rows,
+ * or for none, and writes one for all of them, or o. */
 static bool are_alike(const struct ra_cuda *cuda, struct ra_range spans)
 {
     for (int64_t s = spans.first + 1; s < spans.end; s++)
@@ -329,8 +330,8 @@ static bool are_alike(const struct ra_cuda *cuda, struct ra_range spans)
     return true;
 }
 
-/* Some spans of the queries against all keys of this step: in one launch, if one band says who sees whom, else pair
- * by pair. */
+/* Some spans of the queries against all keys of this step: in one launch, if one band says who sees
+ * whom, else pair by pair. */
 static void fold_spans(struct ra_cuda_call *call, int step, struct ra_range spans,
                        struct ra_cuda_part part, const struct key_arrays *keys)
 {

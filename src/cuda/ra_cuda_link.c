@@ -1,8 +1,8 @@
 /* ra_cuda_link: messages between GPUs that the link passes. See ra_cuda.h.
  *
- * Chapter 11. New here: the link knows nothing of streams, so the host waits for the device before it
- * gives a message to the link, and for the link before the device goes on. A link that does not reach
- * the memory of GPUs is given copies in the host's memory.
+ * Chapter 11. New here: the link knows nothing of streams, so the host waits for the device before
+ * it gives a message to the link, and for the link before the device goes on. A link that does not
+ * reach the memory of GPUs is given copies in the host's memory.
  */
 #include "ra_cuda_link.h"
 #include "ra_cuda_wait.h"
@@ -15,7 +15,8 @@ enum { LINE = 256 };
 
 /* ---- Memory. */
 
-/* Gives the messages that pass through the host their places; returns how much memory that takes. */
+/* Gives the messages that pass through the host their places; returns how much memory that
+ * takes. */
 static int64_t lay_out_staging(const struct ra_plan *plan, int rank, struct ra_cuda *cuda,
                                char *start)
 {

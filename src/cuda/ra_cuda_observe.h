@@ -7,9 +7,9 @@
 /* How many timers there are, if anybody observes. */
 int64_t ra_cuda_timer_count(const struct ra_plan *plan);
 
-/* The timer of a part of a step, where the step behind the last stands for what step 0 has left; NULL if nobody
- * observes. And what marks it on a stream, in front of the work and behind it; without a timer they do
- * nothing. */
+/* The timer of a part of a step, where the step behind the last stands for what step 0 has left;
+ * NULL if nobody observes. And what marks it on a stream, in front of the work and behind it;
+ * without a timer they do nothing. */
 struct ra_cuda_timer *ra_cuda_timer(const struct ra_plan *plan, bool backward, int step,
                                     enum ra_event_kind kind);
 void ra_cuda_timer_start(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream);

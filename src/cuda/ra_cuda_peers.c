@@ -67,7 +67,8 @@ void ra_cuda_begin_signals(struct ra_plan *plan, int *flags)
                            cudaMemcpyHostToDevice));
 }
 
-/* Sends another rank a signal: the number of the call, behind what was sent on this stream before. */
+/* Sends another rank a signal: the number of the call, behind what was sent on this stream
+ * before. */
 static void send_signal(struct ra_plan *plan, int to, enum ra_message message, bool is_credit,
                         int step, int number, cudaStream_t stream)
 {
@@ -78,8 +79,8 @@ static void send_signal(struct ra_plan *plan, int to, enum ra_message message, b
                                 cudaMemcpyDefault, stream));
 }
 
-/* Holds the stream until a signal of rank `from` has come: its message of this step or, with is_credit,
- * that it has room for one. */
+/* Holds the stream until a signal of rank `from` has come: its message of this step or, with
+ * is_credit, that it has room for one. */
 static void wait_for_signal(struct ra_plan *plan, int from, enum ra_message message, bool is_credit,
                             int step, int number, cudaStream_t stream)
 {
@@ -154,8 +155,8 @@ static void push(struct ra_cuda_call *call, enum ra_message message, int step,
     int number = number_of(call, message);
     int64_t rows = ra_ring_rows(ring, rank, sent_at);
 
-    /* Where it goes. For gradients that come home there is always room: before a rank sends the keys of a call, it
-     * has used what came home in the call before. */
+    /* Where it goes. For gradients that come home there is always room: before a rank sends the
+     * keys of a call, it has used what came home in the call before. */
     const struct ra_peer *peer = &cuda->peers[to];
     char *place = peer->memory + (message == RA_KEYS ? peer->keys[ra_ring_slot(step)]
                                   : home             ? peer->home

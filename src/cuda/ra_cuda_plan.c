@@ -1,4 +1,5 @@
-/* ra_cuda_plan: the life of a plan for a GPU, and its memory. See ring_attention_cuda.h and ra_cuda.h.
+/* ra_cuda_plan: the life of a plan for a GPU, and its memory. See ring_attention_cuda.h and
+ * ra_cuda.h.
  *
  * Chapter 11. New here: all memory of the device is one allocation, laid out by a function that
  * also only counts.
@@ -31,8 +32,8 @@ enum { MOST_DIM = 256, LEAST_CAPABILITY = 80 };
 
 /* ---- Memory. */
 
-/* Adding up so many launches in float32 costs less than 10^-5: of more, what rounding loses is kept. Of
- * 16-bit inputs it never matters. */
+/* Adding up so many launches in float32 costs less than 10^-5: of more, what rounding loses is
+ * kept. Of 16-bit inputs it never matters. */
 enum { PLAIN_SUMS = 64 };
 
 static bool loses(const struct ra_plan *plan, int64_t rows)
@@ -46,8 +47,8 @@ struct room {
     int64_t own, workspace;
 };
 
-/* Gives everything that a rank has on its device a place there: what is kept from call to call, or written
- * by other ranks, behind `start`, all else in the workspace. Returns how much that is. */
+/* Gives everything that a rank has on its device a place there: what is kept from call to call, or
+ * written by other ranks, behind `start`, all else in the workspace. Returns how much that is. */
 static struct room lay_out(const struct ra_plan *plan, int rank, struct ra_cuda *cuda, char *start,
                            char *workspace, void *keys[3], float *gradients[4])
 {
@@ -156,8 +157,8 @@ static int64_t bytes_of(const struct ra_plan *plan, int rank)
     return bytes;
 }
 
-/* Which kernels ra_cuda_launch.c launches: those for compute capability 9.0 call k03's for what they cannot
- * take. */
+/* Which kernels ra_cuda_launch.c launches: those for compute capability 9.0 call k03's for what
+ * they cannot take. */
 static const char *kernels_of(const struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
@@ -354,8 +355,8 @@ static enum ra_status create(struct ra_plan *plan, char *error)
     }
     lay_out_host(plan, cuda);
 
-    /* A plan to look at asks no other rank: that the host passes messages is known only if the config
-     * says so. */
+    /* A plan to look at asks no other rank: that the host passes messages is known only if the
+     * config says so. */
     if (plan->dry_run)
         cuda->transport = c->transport;
     cuda->hop = -1;

@@ -1,20 +1,23 @@
-/* ra_cuda_reorder: rows of several stripes, brought into the order of the sequence and back. See ra_cuda_reorder.h.
+/* ra_cuda_reorder: rows of several stripes, brought into the order of the sequence and back. See
+ * ra_cuda_reorder.h.
  *
- * Chapter 11. New here: a rank that has f stripes has f tokens in a row out of every so many. In its own arrays
- * stripe lies behind stripe; but side by side, the rows of a tile see what lies side by side, and one band says
- * what. Each array is copied once in a call, whatever the number of hops.
+ * Chapter 11. New here: a rank that has f stripes has f tokens in a row out of every so many. In
+ * its own arrays stripe lies behind stripe; but side by side, the rows of a tile see what lies side
+ * by side, and one band says what. Each array is copied once in a call, whatever the number of
+ * hops.
  */
 #include "ra_cuda_reorder.h"
 #include "ra_cuda_launch.h"
 #include "ra_cuda_spans.h"
 
-/* Neighbouring stripes of one batch, with equally many rows: `count` of them, from number `first` on. `before`: how
- * many rows of the caller's array lie before theirs. */
+/* Neighbouring stripes of one batch, with equally many rows: `count` of them, from number `first`
+ * on. `before`: how many rows of the caller's array lie before theirs. */
 struct stripes {
     int64_t batch, first, count, rows, before;
 };
 
-/* How many such groups there are, and one of them: of each batch come first the stripes that have a row more. */
+/* How many such groups there are, and one of them: of each batch come first the stripes that have a
+ * row more. */
 static int64_t group_count(const struct ra_plan *plan)
 {
     return 2 * plan->config.batch;
@@ -28,8 +31,8 @@ static struct stripes group_of(const struct ra_plan *plan, enum ra_side side, in
     return (struct stripes){i / 2, longer, f - longer, rows, longer * (rows + 1)};
 }
 
-/* Their rows in an array, as if each stripe were a batch: in the caller's, and in one in the order of the
- * sequence, where every f-th row is of one stripe. */
+/* Their rows in an array, as if each stripe were a batch: in the caller's, and in one in the order
+ * of the sequence, where every f-th row is of one stripe. */
 static struct ra_tensor view(struct ra_tensor x, int64_t batch, int64_t first, int64_t stripe,
                              int64_t row)
 {

@@ -14,8 +14,8 @@
 
 /* ---- Keys. */
 
-/* Can copy engines take this array (B, rows, G, D) as a part of a message? It has no gaps, and lies in memory
- * that CUDA knows: other memory they may read at once, not when it is their turn. */
+/* Can copy engines take this array (B, rows, G, D) as a part of a message? It has no gaps, and lies
+ * in memory that CUDA knows: other memory they may read at once, not when it is their turn. */
 static bool is_message(const struct ra_plan *plan, struct ra_tensor x)
 {
     const struct ra_config *c = &plan->config;
@@ -28,8 +28,8 @@ static bool is_message(const struct ra_plan *plan, struct ra_tensor x)
            attributes.type != cudaMemoryTypeUnregistered;
 }
 
-/* Copies the mask, and puts this rank's keys into the message that carries them, if they travel and a copy
- * engine cannot take them from where they are. */
+/* Copies the mask, and puts this rank's keys into the message that carries them, if they travel and
+ * a copy engine cannot take them from where they are. */
 static void pack_keys(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
@@ -69,8 +69,8 @@ static void pass_keys(struct ra_cuda_call *call, int step)
     if (next == plan->ring.schedule.count)
         return;
 
-    /* A rank that sends nothing waits for this, too: nothing is due before the caller's stream comes
-     * here. */
+    /* A rank that sends nothing waits for this, too: nothing is due before the caller's stream
+     * comes here. */
     if (step == 0)
         RA_DO(plan, cudaStreamWaitEvent(cuda->keys_stream, cuda->packed, 0));
     if (ra_ring_receives(&plan->ring, rank, next))
@@ -113,8 +113,8 @@ static void take_keys(struct ra_cuda_call *call, int step)
 
 /* ---- Gradients. */
 
-/* Sets this rank's share of the gradients of this step's keys to 0, once what lay there has left, if it is one that
- * leaves; or its launch writes them. */
+/* Sets this rank's share of the gradients of this step's keys to 0, once what lay there has left,
+ * if it is one that leaves; or its launch writes them. */
 static void clear_gradients(struct ra_cuda_call *call, int step)
 {
     struct ra_plan *plan = call->plan;
@@ -144,8 +144,8 @@ static void add_to_share(struct ra_cuda_call *call, int step, float *numbers)
                               G, D, call->stream));
 }
 
-/* Adds the sum of the ranks before, which arrives meanwhile, to this rank's share. There is one from step 2 on: the
- * share of step 0 has stayed at home. */
+/* Adds the sum of the ranks before, which arrives meanwhile, to this rank's share. There is one
+ * from step 2 on: the share of step 0 has stayed at home. */
 static void add_gradients(struct ra_cuda_call *call, int step)
 {
     struct ra_plan *plan = call->plan;
@@ -178,8 +178,9 @@ static void pass_gradients(struct ra_cuda_call *call, int step)
     if (next < ring->schedule.count && ra_ring_receives(ring, rank, next))
         cuda->pass->expect(call, RA_GRADIENTS, next);
 
-    /* A copy engine does one copy at a time. If this one came before the signal of room for keys of this step, all
-     * that follows the signal on its stream would be late by a whole message, and so the next launch. */
+    /* A copy engine does one copy at a time. If this one came before the signal of room for keys of
+     * this step, all that follows the signal on its stream would be late by a whole message, and so
+     * the next launch. */
     RA_DO(plan, cudaStreamWaitEvent(cuda->gradients_stream, cuda->credit_sent, 0));
     if (ra_ring_sends(ring, rank, step))
         cuda->pass->push(call, RA_GRADIENTS, next, timer);
@@ -197,7 +198,8 @@ static int last_step(const struct ra_ring *ring, int rank)
     return step;
 }
 
-/* Lets what follows on the caller's stream use what the other ranks have made of this rank's own gradients. */
+/* Lets what follows on the caller's stream use what the other ranks have made of this rank's own
+ * gradients. */
 static void take_gradients(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
@@ -214,7 +216,8 @@ static void take_gradients(struct ra_cuda_call *call)
 
 /* ---- The loop. */
 
-/* Folds a part of a step, and times it: what step 0 has left as if it were a step behind the last. */
+/* Folds a part of a step, and times it: what step 0 has left as if it were a step behind the
+ * last. */
 static void fold(struct ra_cuda_call *call, int step, struct ra_cuda_part part)
 {
     struct ra_plan *plan = call->plan;
@@ -308,8 +311,8 @@ static void write_keys(struct ra_cuda_call *call)
     }
 }
 
-/* How much of the work on this rank's own keys is left for the end: none if gradients leave before dq is computed,
- * beside which they come home. */
+/* How much of the work on this rank's own keys is left for the end: none if gradients leave before
+ * dq is computed, beside which they come home. */
 static struct ra_cuda_part rest_of_work(struct ra_cuda_call *call)
 {
     struct ra_cuda_part rest = ra_cuda_full_step(call->plan, 0);
@@ -317,8 +320,8 @@ static struct ra_cuda_part rest_of_work(struct ra_cuda_call *call)
     return rest;
 }
 
-/* The work of a step, and the way of the gradients that others are to have: where dk and dv are there before dq, they
- * leave before it. */
+/* The work of a step, and the way of the gradients that others are to have: where dk and dv are
+ * there before dq, they leave before it. */
 static void work(struct ra_cuda_call *call, int step)
 {
     struct ra_cuda_part part = ra_cuda_full_step(call->plan, step);
@@ -344,7 +347,8 @@ static void work(struct ra_cuda_call *call, int step)
     }
 }
 
-/* What step 0 has left of the work on this rank's own keys: while it is done, their gradients come home. */
+/* What step 0 has left of the work on this rank's own keys: while it is done, their gradients come
+ * home. */
 static void finish_own_keys(struct ra_cuda_call *call)
 {
     struct ra_cuda_part rest = rest_of_work(call);

@@ -1,9 +1,10 @@
 /* ra_cuda_spans: which spans of queries and keys one launch can take. See ra_cuda_spans.h.
  *
- * Chapter 11. New here: the bands of several pairs of spans as one band of all their rows, where there is one. So
- * a zigzag rank's own keys are as simple a launch as a contiguous rank's: its rows are in the order of the sequence.
- * Those of a rank with several stripes are not, until ra_cuda_reorder.c has brought them into it. Then the edges of
- * the band may be stairs, whose steps have as many rows as there are stripes.
+ * Chapter 11. New here: the bands of several pairs of spans as one band of all their rows, where
+ * there is one. So a zigzag rank's own keys are as simple a launch as a contiguous rank's: its rows
+ * are in the order of the sequence. Those of a rank with several stripes are not, until
+ * ra_cuda_reorder.c has brought them into it. Then the edges of the band may be stairs, whose steps
+ * have as many rows as there are stripes.
  */
 #include "ra_cuda_spans.h"
 
@@ -35,8 +36,8 @@ struct ra_range ra_cuda_next_rows(const struct ra_plan *plan, enum ra_side side,
     return (struct ra_range){first, count > 0 ? first + (count - 1) * stripes + 1 : first};
 }
 
-/* As much of a band as lies among so many rows. lo is above hi if nobody sees anything. Two bands let the same of
- * these rows see the same keys if that is the same. */
+/* As much of a band as lies among so many rows. lo is above hi if nobody sees anything. Two bands
+ * let the same of these rows see the same keys if that is the same. */
 static struct ra_band within(struct ra_band band, int64_t queries, int64_t keys)
 {
     band.lo = ra_max(band.lo, 1 - queries);
@@ -45,7 +46,8 @@ static struct ra_band within(struct ra_band band, int64_t queries, int64_t keys)
     return none ? (struct ra_band){1, 0} : band;
 }
 
-/* The band between span s of the queries and span t of the keys of a step, which a rank has or not. */
+/* The band between span s of the queries and span t of the keys of a step, which a rank has or
+ * not. */
 static struct ra_band band_of(const struct ra_plan *plan, int rank, int step, int64_t s, int64_t t)
 {
     const struct ra_config *c = &plan->config;
@@ -78,7 +80,8 @@ static bool is_one_band(const struct ra_plan *plan, int rank, int step,
     return true;
 }
 
-/* Finds the band of the rows that a block has, which lie side by side; until now it counts from row 0. */
+/* Finds the band of the rows that a block has, which lie side by side; until now it counts from row
+ * 0. */
 static void find_band(const struct ra_plan *plan, int rank, int step, struct ra_cuda_block *block)
 {
     block->one_band = block->pairs > 0 && is_one_band(plan, rank, step, block);
@@ -98,8 +101,9 @@ static int64_t floor_division(int64_t n, int64_t d)
     return n / d - (n % d < 0);
 }
 
-/* Is the band of a block, for rows in the order of the sequence, that of each pair of stripes? Of f stripes, row i of
- * stripe s is row i f + s. So by a band without steps it sees row j of stripe t when
+/* Is the band of a block, for rows in the order of the sequence, that of each pair of stripes? Of f
+ * stripes, row i of stripe s is row i f + s. So by a band without steps it sees row j of stripe t
+ * when
  *
  *     ceil((lo + s - t) / f) <= j - i <= floor((hi + s - t) / f)
  *
@@ -142,9 +146,9 @@ static bool sees_any(const struct ra_plan *plan, int rank, int step, int64_t s)
     return false;
 }
 
-/* All rows of a rank and of a step, in the order of the sequence. By what stripe 0 sees of stripe 0, either edge of
- * their band can only be one of two: with steps or without. One launch is counted for all stripes, so each must see
- * something. */
+/* All rows of a rank and of a step, in the order of the sequence. By what stripe 0 sees of stripe
+ * 0, either edge of their band can only be one of two: with steps or without. One launch is counted
+ * for all stripes, so each must see something. */
 static struct ra_cuda_block block_in_order(const struct ra_plan *plan, int rank, int step)
 {
     int origin = ra_ring_origin(&plan->ring, rank, step);
@@ -192,7 +196,8 @@ struct ra_cuda_block ra_cuda_block_of(const struct ra_plan *plan, int rank, int 
             if (own.lo > own.hi)
                 continue;
 
-            /* The block grows to what has this pair, too, its band to what lets all see what they see. */
+            /* The block grows to what has this pair, too, its band to what lets all see what they
+             * see. */
             bool first = block.pairs++ == 0;
             struct ra_range *grow[] = {&block.query_spans, &block.key_spans, &block.queries,
                                        &block.keys};

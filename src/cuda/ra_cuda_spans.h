@@ -4,10 +4,11 @@
 
 #include "ra_cuda.h"
 
-/* A rectangle in the plane of queries and keys: neighbouring spans of both, and their rows in the memory of the ranks
- * that have them, every row or every `stride`-th. It is the smallest that has all pairs of spans, of those asked for,
- * of which some query sees some key as far as the causal band goes. Does one band, from the first rows on and perhaps
- * with stairs, say who sees whom among all of them? */
+/* A rectangle in the plane of queries and keys: neighbouring spans of both, and their rows in the
+ * memory of the ranks that have them, every row or every `stride`-th. It is the smallest that has
+ * all pairs of spans, of those asked for, of which some query sees some key as far as the causal
+ * band goes. Does one band, from the first rows on and perhaps with stairs, say who sees whom among
+ * all of them? */
 struct ra_cuda_block {
     struct ra_range query_spans, key_spans, queries, keys;
     int64_t stride;
@@ -15,7 +16,8 @@ struct ra_cuda_block {
     struct ra_stairs stairs;
     bool one_band;
 
-    /* How many pairs of spans it has, or if rows are in the order of the sequence, any number; 0: it is empty. */
+    /* How many pairs of spans it has, or if rows are in the order of the sequence, any number; 0:
+     * it is empty. */
     int64_t pairs;
 };
 
@@ -23,12 +25,12 @@ struct ra_cuda_block {
 struct ra_cuda_block ra_cuda_block_of(const struct ra_plan *plan, int rank, int step,
                                       struct ra_range query_spans, struct ra_range key_spans);
 
-/* How many stripes a rank has whose rows are kept in the order of the sequence; 1: rows stay as they are. Then row i
- * of stripe s is row i f + s, of f stripes. */
+/* How many stripes a rank has whose rows are kept in the order of the sequence; 1: rows stay as
+ * they are. Then row i of stripe s is row i f + s, of f stripes. */
 int64_t ra_cuda_stripes(const struct ra_plan *plan);
 
-/* The rows of a span in memory, from the first to behind the last, with those of other stripes between. `before` are
- * those of the span before it. */
+/* The rows of a span in memory, from the first to behind the last, with those of other stripes
+ * between. `before` are those of the span before it. */
 struct ra_range ra_cuda_next_rows(const struct ra_plan *plan, enum ra_side side, int rank,
                                   int64_t span, struct ra_range before);
 

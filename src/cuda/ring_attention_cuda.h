@@ -17,11 +17,11 @@
  */
 
 /* ra_wait tells config.observe of the last forward and the last backward before it: with
- * RA_EVENT_WORK for each hop, from its first launch to the end of its last, and perhaps once more for
- * hop 0 of a backward, which leaves some of its work for the end; and if GPUs write to each other's
- * memory, with RA_EVENT_KEYS and RA_EVENT_GRADIENTS for what this rank sent at a hop, while the copy
- * engine was at it. RA_EVENT_WAIT does not come. Times are those of the host's clock, right to some
- * tens of microseconds.
+ * RA_EVENT_WORK for each hop, from its first launch to the end of its last, and perhaps once more
+ * for hop 0 of a backward, which leaves some of its work for the end; and if GPUs write to each
+ * other's memory, with RA_EVENT_KEYS and RA_EVENT_GRADIENTS for what this rank sent at a hop, while
+ * the copy engine was at it. RA_EVENT_WAIT does not come. Times are those of the host's clock,
+ * right to some tens of microseconds.
  *
  * Memory of the device is taken when a plan is created, with cudaMalloc, and at no other time. A
  * call may be enqueued while earlier ones run, also on another stream: it waits for them. Calls
@@ -60,8 +60,8 @@ const struct ra_backend *ra_cuda(void);
 /* ra_forward and ra_backward, in the order of `stream`. RA_OK says that the work is enqueued; what
  * came of it is told by the next call or by ra_wait. RA_LOST, here or there: results since the last
  * ra_wait that returned RA_OK are not to be used. While ra_wait waits it hears of ranks that have
- * failed, which cudaStreamSynchronize does not: that takes config.timeout. ra_forward and ra_backward
- * themselves use the default stream, and wait. */
+ * failed, which cudaStreamSynchronize does not: that takes config.timeout. ra_forward and
+ * ra_backward themselves use the default stream, and wait. */
 RA_CHECKED enum ra_status ra_cuda_forward(struct ra_plan *plan, const struct ra_arrays *arrays,
                                           cudaStream_t stream);
 RA_CHECKED enum ra_status ra_cuda_backward(struct ra_plan *plan, const struct ra_arrays *arrays,

@@ -1,7 +1,7 @@
 /* ra_agree: what the ranks of a link tell each other outside of the ring's loop. See ra_agree.h.
  *
- * Chapter 08. New here: ranks that compare what they were given, so that one that is wrong ends all of
- * them with the same text.
+ * Chapter 08. New here: ranks that compare what they were given, so that one that is wrong ends all
+ * of them with the same text.
  */
 #include "ra_agree.h"
 #include <stdio.h>

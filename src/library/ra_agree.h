@@ -12,12 +12,13 @@
  * link has failed. */
 bool ra_agree_allgather(const struct ra_link *link, void *all, int64_t bytes);
 
-/* Does every rank come with RA_OK? If not, all get the status and the text of the first that does not,
- * which the text names. */
+/* Does every rank come with RA_OK? If not, all get the status and the text of the first that does
+ * not, which the text names. */
 enum ra_status ra_agree(const struct ra_link *link, enum ra_status status, char *error);
 
-/* The same; and if all come with RA_OK, were all given this config, to compute in this place? With another
- * status than RA_OK config may be anything. *number becomes the number that rank 0 gives. */
+/* The same; and if all come with RA_OK, were all given this config, to compute in this place? With
+ * another status than RA_OK config may be anything. *number becomes the number that rank 0
+ * gives. */
 enum ra_status ra_agree_config(const struct ra_link *link, const struct ra_config *config,
                                const char *place, enum ra_status status, int64_t *number,
                                char *error);

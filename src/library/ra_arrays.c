@@ -47,8 +47,8 @@ static const struct ra_tensor *tensor_of(const struct ra_arrays *arrays, const s
     return (const struct ra_tensor *)(const void *)((const char *)arrays + want->offset);
 }
 
-/* Tries to tell whether two numbers of an array share a place. Every call asks that, of its outputs,
- * and has milliseconds for it, not hours. */
+/* Tries to tell whether two numbers of an array share a place. Every call asks that, of its
+ * outputs, and has milliseconds for it, not hours. */
 enum { MOST_TRIES = 100000 };
 
 static int64_t absolute(int64_t stride)

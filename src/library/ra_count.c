@@ -81,7 +81,8 @@ struct ra_count ra_count_fold(const struct ra_plan *plan, int rank, int origin)
     int64_t spans = ra_layout_spans(queries);
     struct ra_count count = {0, 0};
 
-    /* Stripes s + 1 and t + 1 have the band of s and t: along a diagonal, d = s - t, little is new. */
+    /* Stripes s + 1 and t + 1 have the band of s and t: along a diagonal, d = s - t, little is
+     * new. */
     for (int64_t d = 1 - spans; d < spans; d++)
         for (int64_t s = d > 0 ? d : 0, t = s - d, alike; s < spans && t < spans;
              s += alike, t += alike) {

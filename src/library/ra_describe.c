@@ -25,7 +25,8 @@ static struct work find_hop(const struct ra_plan *plan, int rank, int step, bool
     *hop = (struct ra_hop){.distance = ring->schedule.hop[step],
                            .origin = ra_ring_origin(ring, rank, step)};
 
-    /* The messages: keys go on, if they do; their gradients go with them, or home, or stay there. */
+    /* The messages: keys go on, if they do; their gradients go with them, or home, or stay
+     * there. */
     bool onward = ra_ring_sends(ring, rank, step);
     bool stay = step == 0 && plan->backend->own_gradients_stay;
     bool gradients = backward && ((onward && !stay) || ra_ring_sends_home(ring, rank, step));

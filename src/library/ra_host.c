@@ -20,7 +20,8 @@ enum { LINE = 64 };
 
 /* ---- Memory. */
 
-/* How many threads this process gives a rank: no more than there are blocks to fold at the same time. */
+/* How many threads this process gives a rank: no more than there are blocks to fold at the same
+ * time. */
 static int threads_of(const struct ra_plan *plan, int rank)
 {
     const struct ra_config *c = &plan->config;
@@ -106,8 +107,8 @@ static void use_workspace(struct ra_plan *plan, char *workspace)
         ring->gradients[0] = NULL;
 }
 
-/* What is written to the beginning of the caller's workspace while a call uses it. Whatever else is there is
- * not that, as it depends on the address, and a call takes it away at its end. */
+/* What is written to the beginning of the caller's workspace while a call uses it. Whatever else is
+ * there is not that, as it depends on the address, and a call takes it away at its end. */
 static uint64_t mark_of(const struct ra_plan *plan)
 {
     return (uint64_t)(uintptr_t)plan->workspace ^ UINT64_C(0x9E3779B97F4A7C15);
@@ -129,8 +130,8 @@ static void leave_workspace(const struct ra_plan *plan)
 
 /* ---- The caller's arrays. */
 
-/* Says where o or dq is computed: in the caller's own array if it is float32, else in the plan's. What it
- * loses goes where the other could have been. */
+/* Says where o or dq is computed: in the caller's own array if it is float32, else in the plan's.
+ * What it loses goes where the other could have been. */
 static void compute_in(const struct ra_plan *plan, struct ra_tensor output)
 {
     const struct ra_config *c = &plan->config;
@@ -204,7 +205,8 @@ static enum ra_status begin(struct ra_plan *plan, const struct ra_arrays *given,
                              "block of its own, or call them one after the other");
     host->arrays = arrays;
 
-    /* After fork a child has none of its parent's threads, for which OpenMP would wait without end. */
+    /* After fork a child has none of its parent's threads, for which OpenMP would wait without
+     * end. */
     if (host->process != getpid())
         host->threads = 1;
     compute_in(plan, backward ? arrays.dq : arrays.o);
@@ -278,7 +280,8 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
 
 /* ---- The life of a plan. */
 
-/* What a plan on vectors computes on here. NULL: this processor does not have what the environment names. */
+/* What a plan on vectors computes on here. NULL: this processor does not have what the environment
+ * names. */
 static const struct ra_vector *vector_of(const struct ra_plan *plan)
 {
     const struct ra_host *host = plan->own;

@@ -1,7 +1,7 @@
 /* ra_host: the backend that computes on the host. Internal.
  *
- * Chapters 08 and 09. ra_host.c has the calls and the memory, ra_host_rows.c the rows as the tiles read
- * them, ra_host_fold.c what the threads do.
+ * Chapters 08 and 09. ra_host.c has the calls and the memory, ra_host_rows.c the rows as the tiles
+ * read them, ra_host_fold.c what the threads do.
  */
 #ifndef RA_HOST_H
 #define RA_HOST_H
@@ -14,7 +14,8 @@
 
 extern const struct ra_backend ra_host;
 
-/* Rows of one side for one thread to fold: a part of a span, or of spans that are as good as one in a hop. */
+/* Rows of one side for one thread to fold: a part of a span, or of spans that are as good as one in
+ * a hop. */
 struct ra_host_block {
     int64_t span, offset; /* begins at this row of this span */
     int64_t row, count;   /* and at this row of the rank */
@@ -31,10 +32,10 @@ struct ra_host {
     /* Marks the caller's workspace as used by a call: see ra_host.c. */
     _Atomic uint64_t *in_use;
 
-    /* What the tiles keep of each query row, (B, H, n), and what they lose of each number of o or dq,
-     * (B, n, H, D), and of the share of a hop. In a plan of 16 bits `wide` is room for o or dq as float32,
-     * or, if the caller's are that, for what they lose: so lost, which else is a part of the plan, may be
-     * NULL, and is kept only while rows are folded. */
+    /* What the tiles keep of each query row, (B, H, n), and what they lose of each number of o or
+     * dq, (B, n, H, D), and of the share of a hop. In a plan of 16 bits `wide` is room for o or dq
+     * as float32, or, if the caller's are that, for what they lose: so lost, which else is a part
+     * of the plan, may be NULL, and is kept only while rows are folded. */
     float *max, *lse, *delta, *wide, *lost, *share_lost;
     double *sum;
 
@@ -43,9 +44,9 @@ struct ra_host {
     int64_t room; /* floats of one of them */
     struct ra_host_block *blocks[2]; /* by side */
 
-    /* ---- The call that is under way. The caller's arrays; which of them is o or, backward, dq, and where it is
-     * computed. Of the hop that is folded: k and v, where this rank's share of their gradients is added up,
-     * and how many rows they have. */
+    /* ---- The call that is under way. The caller's arrays; which of them is o or, backward, dq,
+     * and where it is computed. Of the hop that is folded: k and v, where this rank's share of
+     * their gradients is added up, and how many rows they have. */
     struct ra_arrays arrays;
     struct ra_tensor output, computed, k, v, dk, dv;
     int64_t visiting;
@@ -53,8 +54,8 @@ struct ra_host {
 
 /* ---- ra_host_rows.c */
 
-/* Lets all threads of the plan do this work, or the caller alone if it is the only one: then OpenMP, which
- * takes memory for each of its regions, is not asked. */
+/* Lets all threads of the plan do this work, or the caller alone if it is the only one: then
+ * OpenMP, which takes memory for each of its regions, is not asked. */
 static inline void ra_host_share(const struct ra_host *host, void (*work)(void *context),
                                  void *context)
 {
@@ -66,8 +67,8 @@ static inline void ra_host_share(const struct ra_host *host, void (*work)(void *
     work(context);
 }
 
-/* The number of the thread that asks: 0 is that of the caller, which may be a thread of OpenMP with another
- * number in its own team. */
+/* The number of the thread that asks: 0 is that of the caller, which may be a thread of OpenMP with
+ * another number in its own team. */
 static inline int ra_host_thread(const struct ra_host *host)
 {
 #ifdef _OPENMP
@@ -90,11 +91,12 @@ int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk);
 /* Floats of a thread's room, for chunks of so many rows. */
 int64_t ra_host_room(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk);
 
-/* Makes the keys of this step ready: where they are, and of which type; backward, their gradients. */
+/* Makes the keys of this step ready: where they are, and of which type; backward, their
+ * gradients. */
 void ra_host_open_keys(struct ra_plan *plan, int step, bool backward);
 
-/* `count` query rows of a batch and head, from row a on; what is not float32 is read into `room`. The same
- * of the keys of this step, of head g. */
+/* `count` query rows of a batch and head, from row a on; what is not float32 is read into `room`.
+ * The same of the keys of this step, of head g. */
 struct ra_queries ra_host_take_queries(const struct ra_plan *plan, bool backward, int64_t b,
                                        int64_t h, int64_t a, int64_t count, float *room);
 struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool backward, int64_t b,
@@ -107,8 +109,8 @@ void ra_host_begin_backward(struct ra_plan *plan);
 
 /* ---- ra_host_fold.c */
 
-/* Folds the keys of this step into the carries of all queries; backward, adds to dq and to the gradients
- * of these keys. The ring's fold: `plan` is its context. */
+/* Folds the keys of this step into the carries of all queries; backward, adds to dq and to the
+ * gradients of these keys. The ring's fold: `plan` is its context. */
 void ra_host_fold(void *plan, int step, bool backward);
 
 #endif

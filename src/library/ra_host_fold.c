@@ -1,7 +1,7 @@
 /* ra_host_fold: what the host computes, by one thread or by several. See ra_host.h.
  *
- * Chapter 09. New here: work is cut so that each sum has one thread at a time, and its terms one order,
- * whatever the number of threads. So the bits are the same, and nothing is locked.
+ * Chapter 09. New here: work is cut so that each sum has one thread at a time, and its terms one
+ * order, whatever the number of threads. So the bits are the same, and nothing is locked.
  */
 #include <stdatomic.h>
 #include "ra_host.h"
@@ -9,8 +9,8 @@
 
 /* ---- Blocks. */
 
-/* The rows of a block of queries, forward: a tile, or as many parts of one as leave each thread four blocks.
- * Large blocks pack their keys more seldom; small ones are enough for many threads. */
+/* The rows of a block of queries, forward: a tile, or as many parts of one as leave each thread
+ * four blocks. Large blocks pack their keys more seldom; small ones are enough for many threads. */
 static int64_t forward_chunk(const struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
@@ -22,8 +22,9 @@ static int64_t forward_chunk(const struct ra_plan *plan)
     return fair < RA_HOST_PART ? RA_HOST_PART : fair / RA_HOST_PART * RA_HOST_PART;
 }
 
-/* A hop that is folded, for all threads; and the next item of each turn that no thread has taken. Three
- * counters take turns: while one counts, that of the turn before is set back for the next but one. */
+/* A hop that is folded, for all threads; and the next item of each turn that no thread has taken.
+ * Three counters take turns: while one counts, that of the turn before is set back for the next but
+ * one. */
 struct hop {
     struct ra_plan *plan;
     int step, origin;
@@ -59,8 +60,8 @@ static struct ra_band band_of(const struct hop *hop, const struct ra_host_block 
     return ra_band_from(span_band(hop, queries->span, keys->span), queries->offset, keys->offset);
 }
 
-/* Are spans s and s + 1 of this side as good as one in this hop: does each span of the other side see, or is
- * it seen by, all of both or nothing of both? */
+/* Are spans s and s + 1 of this side as good as one in this hop: does each span of the other side
+ * see, or is it seen by, all of both or nothing of both? */
 static bool are_one(const struct hop *hop, enum ra_side side, int64_t s)
 {
     bool keys = side == RA_KEY_SIDE;
@@ -103,7 +104,8 @@ struct worker {
     float *query_room, *key_room;
 };
 
-/* Waits for all threads of the plan. Alone, it must not: the barrier would be that of a caller's team. */
+/* Waits for all threads of the plan. Alone, it must not: the barrier would be that of a caller's
+ * team. */
 static void wait_for_all(const struct ra_host *host)
 {
     if (host->threads > 1) {
@@ -125,8 +127,8 @@ static void no_tile(int64_t D, struct ra_score score, const struct ra_queries *q
     (void)D, (void)score, (void)queries, (void)keys, (void)band, (void)workspace;
 }
 
-/* Between two tiles: lets messages move, and leaves out the tiles of a plan that has been cancelled. MPI
- * may be called by the thread that made the call, and by no other. */
+/* Between two tiles: lets messages move, and leaves out the tiles of a plan that has been
+ * cancelled. MPI may be called by the thread that made the call, and by no other. */
 static void between_tiles(void *context)
 {
     struct worker *worker = context;
@@ -247,8 +249,9 @@ static void fold_queries(struct worker *worker)
     }
 }
 
-/* Backward: in turn t block j of keys meets block j + t of queries, and so on round. Then in one turn
- * each block of queries and each block of keys belongs to one thread; between turns all wait. */
+/* Backward: in turn t block j of keys meets block j + t of queries, and so on round. Then in one
+ * turn each block of queries and each block of keys belongs to one thread; between turns all
+ * wait. */
 static void fold_both(struct worker *worker)
 {
     struct hop *hop = worker->hop;
@@ -269,7 +272,8 @@ static void fold_both(struct worker *worker)
         }
         wait_for_all(host);
 
-        /* All threads have to leave at the same turn: each of them now reads what was stored before. */
+        /* All threads have to leave at the same turn: each of them now reads what was stored
+         * before. */
         if (t >= atomic_load(&hop->last_turn))
             return;
     }

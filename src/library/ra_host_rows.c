@@ -1,7 +1,7 @@
 /* ra_host_rows: the rows of queries and of keys that the host folds. See ra_host.h.
  *
- * Chapters 08 and 09. New here: arrays of 16 bits are never whole as float32; each thread reads what it
- * folds.
+ * Chapters 08 and 09. New here: arrays of 16 bits are never whole as float32; each thread reads
+ * what it folds.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -13,8 +13,8 @@
 
 int64_t ra_host_chunk(const struct ra_config *config, enum ra_side side)
 {
-    /* Plain tiles are folded in the order of the stages, all rows of a head by one thread. Else a chunk
-     * is a tile, or as many small ones as are worth a turn. */
+    /* Plain tiles are folded in the order of the stages, all rows of a head by one thread. Else a
+     * chunk is a tile, or as many small ones as are worth a turn. */
     int64_t all = side == RA_QUERY_SIDE ? config->queries : config->keys;
     int64_t tile = side == RA_QUERY_SIDE ? config->tile_queries : config->tile_keys;
     if (config->tile == RA_PLAIN_TILE)
@@ -78,8 +78,9 @@ static struct ra_queries queries_of(const struct ra_plan *plan, int64_t b, int64
         .delta = host->delta ? host->delta + row : NULL};
 }
 
-/* `count` of them, from row a on. What is not float32 is read into `room`. What a result of 16 bits has lost
- * in float32 is kept while its rows are folded, and no longer: its own rounding cuts off far more. */
+/* `count` of them, from row a on. What is not float32 is read into `room`. What a result of 16 bits
+ * has lost in float32 is kept while its rows are folded, and no longer: its own rounding cuts off
+ * far more. */
 struct ra_queries ra_host_take_queries(const struct ra_plan *plan, bool backward, int64_t b,
                                        int64_t h, int64_t a, int64_t count, float *room)
 {
@@ -145,7 +146,8 @@ struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool back
     return block;
 }
 
-/* Makes the keys of this step ready: where they are, and of which type; backward, their gradients. */
+/* Makes the keys of this step ready: where they are, and of which type; backward, their
+ * gradients. */
 void ra_host_open_keys(struct ra_plan *plan, int step, bool backward)
 {
     const struct ra_config *c = &plan->config;

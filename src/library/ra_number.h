@@ -15,8 +15,8 @@ void ra_number_load(enum ra_type type, int64_t count, const void *from, float *t
  * NaN stays NaN. */
 void ra_number_store(enum ra_type type, int64_t count, const float *from, void *to);
 
-/* Copies an array of the caller's, (B, rows, heads, width) in any order, to one without gaps: as it is,
- * or as float32; and from float32 back. */
+/* Copies an array of the caller's, (B, rows, heads, width) in any order, to one without gaps: as it
+ * is, or as float32; and from float32 back. */
 void ra_number_pack(struct ra_tensor from, int64_t B, int64_t rows, int64_t heads, int64_t width,
                     void *to);
 void ra_number_load_all(struct ra_tensor from, int64_t B, int64_t rows, int64_t heads,

@@ -55,8 +55,8 @@ struct ra_backend {
      * all of them. */
     enum ra_status (*connect)(struct ra_plan *plan, char *error);
 
-    /* All the memory of the plan on a rank of the ring, without the plan itself and its link, and without
-     * its workspace if that is the caller's. And how large the workspace is. */
+    /* All the memory of the plan on a rank of the ring, without the plan itself and its link, and
+     * without its workspace if that is the caller's. And how large the workspace is. */
     int64_t (*bytes)(const struct ra_plan *plan, int rank);
     int64_t (*workspace_bytes)(const struct ra_plan *plan, int rank);
 
@@ -67,14 +67,15 @@ struct ra_backend {
     /* Lines for ra_plan_describe; returns like snprintf. NULL: none. */
     int (*describe)(const struct ra_plan *plan, int rank, char *text, size_t size);
 
-    /* The calls. With a stream, which is the backend's to understand, they may return before the work
-     * is done; then wait waits for it. NULL: there is nothing to wait for. */
+    /* The calls. With a stream, which is the backend's to understand, they may return before the
+     * work is done; then wait waits for it. NULL: there is nothing to wait for. */
     enum ra_status (*forward)(struct ra_plan *plan, const struct ra_arrays *arrays, void *stream);
     enum ra_status (*backward)(struct ra_plan *plan, const struct ra_arrays *arrays, void *stream);
     enum ra_status (*wait)(struct ra_plan *plan);
 
     /* At the end: before the link is closed (NULL: nothing), and after. False, and then unused =
-     * false: the other ranks, or the link, may still use the memory of the plan, which must stay. */
+     * false: the other ranks, or the link, may still use the memory of the plan, which must
+     * stay. */
     bool (*leave)(struct ra_plan *plan);
     void (*free)(struct ra_plan *plan, bool unused);
 };
@@ -84,30 +85,32 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
                              const struct ra_link *link, const struct ra_backend *backend,
                              bool dry_run, char *error);
 
-/* How this plan folds, with plain tiles if `vector` is NULL; the workspace is left to the caller. */
+/* How this plan folds, with plain tiles if `vector` is NULL; the workspace is left to the
+ * caller. */
 struct ra_vector;
 struct ra_fold ra_plan_fold(const struct ra_plan *plan, const struct ra_vector *vector,
                             bool backward);
 
-/* Are dk and dv added up in the caller's arrays? They are if they are float32 and do not travel. Then the
- * ring has no memory for them, and the backend sets them to 0. */
+/* Are dk and dv added up in the caller's arrays? They are if they are float32 and do not travel.
+ * Then the ring has no memory for them, and the backend sets them to 0. */
 bool ra_plan_adds_in_place(const struct ra_plan *plan);
 
 /* Gives the messages of a rank's ring their places: keys[0] only if this rank's keys travel, places
- * for visitors only if there are any, gradients unless the plan is forward only or adds in place. */
+ * for visitors only if there are any, gradients unless the plan is forward only or adds in
+ * place. */
 void ra_plan_place_messages(const struct ra_plan *plan, int rank, struct ra_arena *arena,
                             void *keys[3], float *gradients[4]);
 
 /* All the memory of the plan on a rank of the ring. */
 int64_t ra_plan_bytes_of(const struct ra_plan *plan, int rank);
 
-/* Begins to use a link, and ends that. False, and nothing of it may be called: a call of another plan, or
- * ra_plan_create, uses it. */
+/* Begins to use a link, and ends that. False, and nothing of it may be called: a call of another
+ * plan, or ra_plan_create, uses it. */
 bool ra_link_enter(const struct ra_link *link);
 void ra_link_leave(const struct ra_link *link);
 
-/* Begins a call and ends it. False, and the call must not go on: there is no plan, or it is in a call
- * already. */
+/* Begins a call and ends it. False, and the call must not go on: there is no plan, or it is in a
+ * call already. */
 bool ra_plan_enter(struct ra_plan *plan);
 void ra_plan_leave(struct ra_plan *plan);
 
@@ -118,12 +121,12 @@ enum ra_status ra_plan_abort(struct ra_plan *plan, enum ra_status status, const 
 /* Has ra_plan_cancel been called? Any thread may ask. */
 bool ra_plan_is_cancelled(const struct ra_plan *plan);
 
-/* RA_OK unless the plan is at its end. If the plan has been cancelled this tells its ring, so only the thread
- * that makes the call may ask. */
+/* RA_OK unless the plan is at its end. If the plan has been cancelled this tells its ring, so only
+ * the thread that makes the call may ask. */
 enum ra_status ra_plan_state(struct ra_plan *plan);
 
-/* Ends the plan because the link has failed, for the reason that the link gives, or because the plan has been
- * cancelled. */
+/* Ends the plan because the link has failed, for the reason that the link gives, or because the
+ * plan has been cancelled. */
 enum ra_status ra_plan_fail(struct ra_plan *plan);
 
 /* Checks what ra_shard and its like were given. */

@@ -179,7 +179,8 @@ static bool poll(void *link)
     return !self->error[0];
 }
 
-/* Until when this rank, which has waited since `began`, waits for another: by point 7 of ra_link.h. */
+/* Until when this rank, which has waited since `began`, waits for another: by point 7 of
+ * ra_link.h. */
 static double deadline(const struct rank *self, const struct rank *peer, double began)
 {
     double last = peer->polled > began ? peer->polled : began;

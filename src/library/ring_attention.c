@@ -1,7 +1,7 @@
 /* ring_attention: the life of a plan and its calls. See ring_attention.h.
  *
- * Chapter 08. New here: one way to make a plan, over any link and on any backend; and errors that are
- * returned.
+ * Chapter 08. New here: one way to make a plan, over any link and on any backend; and errors that
+ * are returned.
  */
 #include "ring_attention.h"
 #include <inttypes.h>
@@ -215,8 +215,8 @@ static enum ra_status create(struct ra_plan **plan, bool has_place, const struct
         status = ra_plan_build(plan, &config, link ? link : &alone, backend,
                                !link && config.ring_size > 1, text);
 
-    /* A rank that has failed is expected by the others, too. Plans that share a link are told apart by where
-     * rank 0 has them. */
+    /* A rank that has failed is expected by the others, too. Plans that share a link are told apart
+     * by where rank 0 has them. */
     int64_t number = (int64_t)(uintptr_t)*plan;
     if (link)
         status = ra_agree_config(link, &config, backend->place, status, &number, text);

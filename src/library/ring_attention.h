@@ -1,8 +1,9 @@
 /* ring_attention: exact attention over a sequence that is cut into shards, forward and backward.
  *
  * Chapter 08; chapters/08-reference.md lists every function. This header needs neither MPI nor
- * CUDA: with it alone, one process computes a whole sequence. Several ranks share one through a link:
- * over MPI (ring_attention_mpi.h), over threads (ring_attention_threads.h) or your own (ra_link.h).
+ * CUDA: with it alone, one process computes a whole sequence. Several ranks share one through a
+ * link: over MPI (ring_attention_mpi.h), over threads (ring_attention_threads.h) or your own
+ * (ra_link.h).
  *
  *     struct ra_config config = RA_CONFIG_INIT;       say what is to be computed,
  *     ra_plan_create(&plan, &config, NULL, error);    plan it: checks, layout, schedule, memory,
@@ -16,12 +17,12 @@
  * Memory is allocated when a plan is created and at no other time. Every function that can fail
  * returns a status, and the text of the error names the argument, what it was and what would be
  * right. A plan is used by one thread at a time, except that any thread may call ra_plan_cancel;
- * different plans may be used by different threads at once. NULL is no plan: functions that return a
- * status say RA_INVALID, others 0, -1 or nothing.
+ * different plans may be used by different threads at once. NULL is no plan: functions that return
+ * a status say RA_INVALID, others 0, -1 or nothing.
  *
- * Devices. A plan computes on the host, or where config.device says: ring_attention_cuda.h has GPUs.
- * Arrays lie in the memory in which their plan computes. All functions here are the same for both;
- * ra_shard copies in the host's memory.
+ * Devices. A plan computes on the host, or where config.device says: ring_attention_cuda.h has
+ * GPUs. Arrays lie in the memory in which their plan computes. All functions here are the same for
+ * both; ra_shard copies in the host's memory.
  */
 #ifndef RING_ATTENTION_H
 #define RING_ATTENTION_H
@@ -31,8 +32,8 @@
 #include <stdint.h>
 
 /* The modules of the earlier chapters: layouts and head maps, and for a loop of your own the carry
- * (ra_tile_begin, ra_tile_forward, ra_tile_finish, ...), the fold (ra_band_fold, ra_layout_fold) and
- * the ring (ra_ring_forward). They trust their arguments. */
+ * (ra_tile_begin, ra_tile_forward, ra_tile_finish, ...), the fold (ra_band_fold, ra_layout_fold)
+ * and the ring (ra_ring_forward). They trust their arguments. */
 #include "ra_band.h"
 #include "ra_config.h"
 #include "ra_heads.h"
@@ -56,70 +57,77 @@ const char *ra_version(void);
 /* A few words for a status, never NULL. */
 const char *ra_status_text(enum ra_status status);
 
-/* RA_CONFIG_INIT for other languages, which know the size of their struct ra_config and give it. One
- * that has no such struct gives 512 bytes, at an address that 8 divides, and sets fields by name. */
+/* RA_CONFIG_INIT for other languages, which know the size of their struct ra_config and give it.
+ * One that has no such struct gives 512 bytes, at an address that 8 divides, and sets fields by
+ * name. */
 void ra_config_init(struct ra_config *config, size_t size);
 
-/* config->field = value, with the field's name as text, for all fields but size, begun, observe, observer
- * and device. An enum is its number, a bool 0 or 1; a lookback of infinity is no limit. RA_INVALID, with
- * nothing set, if there is no such field or it cannot hold this value. ra_plan_create checks whether the
- * value is good. */
+/* config->field = value, with the field's name as text, for all fields but size, begun, observe,
+ * observer and device. An enum is its number, a bool 0 or 1; a lookback of infinity is no limit.
+ * RA_INVALID, with nothing set, if there is no such field or it cannot hold this value.
+ * ra_plan_create checks whether the value is good. */
 RA_CHECKED enum ra_status ra_config_set(struct ra_config *config, const char *field, double value,
                                         char error[RA_ERROR_SIZE]);
 
-/* The opposite: *value = config->field, for the same fields. A lookback without limit is infinity. */
+/* The opposite: *value = config->field, for the same fields. A lookback without limit is
+ * infinity. */
 RA_CHECKED enum ra_status ra_config_get(const struct ra_config *config, const char *field,
                                         double *value, char error[RA_ERROR_SIZE]);
 
 /* A plan: layout, schedule and memory for calls of one shape. */
 struct ra_plan;
 
-/* Checks the config and makes a plan. If this fails, *plan is NULL and error, unless it is NULL, has
- * the reason.
+/* Checks the config and makes a plan. If this fails, *plan is NULL and error, unless it is NULL,
+ * has the reason.
  *
- * Without a link (NULL) the plan is for one process that has all rows. With a ring_size P above 1 it
- * is then a plan to look at, as rank 0 of P ranks would have it: nothing can be computed with it and
- * no memory for that is allocated, but every question about shards, hops, bytes and work is answered,
- * for every rank.
+ * Without a link (NULL) the plan is for one process that has all rows. With a ring_size P above 1
+ * it is then a plan to look at, as rank 0 of P ranks would have it: nothing can be computed with it
+ * and no memory for that is allocated, but every question about shards, hops, bytes and work is
+ * answered, for every rank.
  *
- * With a link this is the rank's part of a plan of all ranks of the link, which all call it together.
- * The link belongs to the plan from then on, also if this fails. Or the caller keeps it, and gives each plan a
- * copy whose `close` is NULL: then several plans can share the link, and the caller closes it when all of them
- * have been destroyed. All ranks create these plans, and make all their calls, in the same order. While a call
- * of one plan is not over, a call of another is refused, like a second call of the same plan, and so is
- * ra_plan_create. An error that ends one of these plans ends all.
+ * With a link this is the rank's part of a plan of all ranks of the link, which all call it
+ * together. The link belongs to the plan from then on, also if this fails. Or the caller keeps it,
+ * and gives each plan a copy whose `close` is NULL: then several plans can share the link, and the
+ * caller closes it when all of them have been destroyed. All ranks create these plans, and make all
+ * their calls, in the same order. While a call of one plan is not over, a call of another is
+ * refused, like a second call of the same plan, and so is ra_plan_create. An error that ends one of
+ * these plans ends all.
  *
- * The ranks compare what they were given: if one has a config that is wrong, or one that differs, or no
- * memory, all fail and get the same text, which names that rank and the field. A rank that does not come is
- * RA_LOST after config.timeout. What is no link (its rank is not in its ring, or a function is missing), or is
- * in use by a call, is RA_INVALID; nothing of it is called, and it stays the caller's. */
+ * The ranks compare what they were given: if one has a config that is wrong, or one that differs,
+ * or no memory, all fail and get the same text, which names that rank and the field. A rank that
+ * does not come is RA_LOST after config.timeout. What is no link (its rank is not in its ring, or a
+ * function is missing), or is in use by a call, is RA_INVALID; nothing of it is called, and it
+ * stays the caller's. */
 RA_CHECKED enum ra_status ra_plan_create(struct ra_plan **plan, const struct ra_config *config,
                                          const struct ra_link *link, char error[RA_ERROR_SIZE]);
 
 /* Ends the call of this plan that is under way, from another thread or from a signal handler: it is
- * async-signal-safe, and returns at once. The call notices it when it next looks, every hundredth of a second
- * while it waits and after every tile while it computes, and returns RA_CANCELLED. The other ranks of the ring
- * get RA_LOST and a text that names this rank, as if it had failed. The plan is at its end: if no call was
- * under way, the next one returns RA_CANCELLED. With NULL nothing happens.
+ * async-signal-safe, and returns at once. The call notices it when it next looks, every hundredth
+ * of a second while it waits and after every tile while it computes, and returns RA_CANCELLED. The
+ * other ranks of the ring get RA_LOST and a text that names this rank, as if it had failed. The
+ * plan is at its end: if no call was under way, the next one returns RA_CANCELLED. With NULL
+ * nothing happens.
  *
- * May be called from when ra_plan_create has returned the plan until ra_plan_destroy is called. A link of the
- * caller's own without `cancel` completes its wait first (ra_link.h). On a GPU, kernels that have begun are
- * completed, and the call returns after them. */
+ * May be called from when ra_plan_create has returned the plan until ra_plan_destroy is called. A
+ * link of the caller's own without `cancel` completes its wait first (ra_link.h). On a GPU, kernels
+ * that have begun are completed, and the call returns after them. */
 void ra_plan_cancel(struct ra_plan *plan);
 
 /* Frees a plan and its link; NULL is none. A plan of several ranks is destroyed by all of them
- * together, with a link over MPI before MPI_Finalize; over MPI each waits for the others, ten seconds
- * at most. After RA_LOST or RA_CANCELLED it does not free memory to which the link may still write.
- * If the caller has kept the link, that is all the memory of the plan whose call failed. */
+ * together, with a link over MPI before MPI_Finalize; over MPI each waits for the others, ten
+ * seconds at most. After RA_LOST or RA_CANCELLED it does not free memory to which the link may
+ * still write. If the caller has kept the link, that is all the memory of the plan whose call
+ * failed. */
 void ra_plan_destroy(struct ra_plan *plan);
 
 /* The text of the last error of a call with this plan; "" if there was none. It belongs to the
  * plan and is changed by its next error. */
 const char *ra_plan_error(const struct ra_plan *plan);
 
-/* The config of the plan, with all defaults filled in: keys, key_heads, scale, ring_size, and the tiles that are
- * used. With it a binding can check the shapes of its arrays before a call. `size` is the size of the
- * caller's struct, or 512 as in ra_config_init. NULL is no plan: all defaults. */
+/* The config of the plan, with all defaults filled in: keys, key_heads, scale, ring_size, and the
+ * tiles that are used. With it a binding can check the shapes of its arrays before a call. `size`
+ * is the size of the caller's struct, or 512 as in ra_config_init. NULL is no plan: all
+ * defaults. */
 void ra_plan_config(const struct ra_plan *plan, struct ra_config *config, size_t size);
 
 /* This rank in its ring, 0..P-1, and P. */
@@ -144,20 +152,20 @@ struct ra_layout ra_plan_layout(const struct ra_plan *plan, enum ra_side side);
  * config.caller_workspace this does not include the workspace. */
 int64_t ra_plan_bytes(const struct ra_plan *plan);
 
-/* How many bytes this rank needs as workspace, the memory in which the plan's calls compute. Nothing in it
- * is kept from one call to the next. */
+/* How many bytes this rank needs as workspace, the memory in which the plan's calls compute.
+ * Nothing in it is kept from one call to the next. */
 int64_t ra_plan_workspace_bytes(const struct ra_plan *plan);
 
-/* Gives a plan with config.caller_workspace the block of memory in which its calls compute from now on. It has
- * at least ra_plan_workspace_bytes, with any contents, where the plan computes, and its address is a multiple
- * of 64, or of 256 on a GPU. NULL takes the block back.
+/* Gives a plan with config.caller_workspace the block of memory in which its calls compute from now
+ * on. It has at least ra_plan_workspace_bytes, with any contents, where the plan computes, and its
+ * address is a multiple of 64, or of 256 on a GPU. NULL takes the block back.
  *
- * The block stays the caller's, who may use it for anything between two calls, and for other plans. Two calls
- * must not use it at the same time: on the host the later one returns RA_INVALID if both plans were given the
- * same address. The caller may free it after the last call, or once it has been taken back with NULL. After
- * RA_LOST or RA_CANCELLED a link may still write to it: then the caller must not use or free it, over
- * ra_thread_links until the link is closed (by ra_plan_destroy, unless the caller keeps the link), over MPI
- * ever again.
+ * The block stays the caller's, who may use it for anything between two calls, and for other plans.
+ * Two calls must not use it at the same time: on the host the later one returns RA_INVALID if both
+ * plans were given the same address. The caller may free it after the last call, or once it has
+ * been taken back with NULL. After RA_LOST or RA_CANCELLED a link may still write to it: then the
+ * caller must not use or free it, over ra_thread_links until the link is closed (by
+ * ra_plan_destroy, unless the caller keeps the link), over MPI ever again.
  *
  * RA_INVALID: nothing has changed. */
 RA_CHECKED enum ra_status ra_plan_set_workspace(struct ra_plan *plan, void *workspace,
@@ -178,7 +186,8 @@ struct ra_hop {
 
 /* Hop number `step`, 0..ra_plan_hops-1, of a rank of this ring, 0..P-1, before it runs. Masks are
  * not looked at. RA_INVALID: there is no such rank or hop; or a count is above INT64_MAX, and then
- * the two that can be, multiply_adds and tiles_skipped, are 0. ra_plan_describe writes any count. */
+ * the two that can be, multiply_adds and tiles_skipped, are 0. ra_plan_describe writes any
+ * count. */
 RA_CHECKED enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backward,
                                       struct ra_hop *hop);
 
@@ -207,10 +216,10 @@ struct ra_arrays {
             RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR \
     }
 
-/* o = softmax over the keys that each query sees, of their scores, times v; lse = log of the sum
- * of exp(score). A query that sees nothing gets o = 0 and lse = -inf; one that sees a key with a score
- * that is NaN, or beyond 3.4e38 in size, gets NaN. Nothing of a key reaches a query that does
- * not see it. (GPUs differ in details: see Limits in the reference.) All ranks of a ring call it
+/* o = softmax over the keys that each query sees, of their scores, times v; lse = log of the sum of
+ * exp(score). A query that sees nothing gets o = 0 and lse = -inf; one that sees a key with a score
+ * that is NaN, or beyond 3.4e38 in size, gets NaN. Nothing of a key reaches a query that does not
+ * see it. (GPUs differ in details: see Limits in the reference.) All ranks of a ring call it
  * together. Reads q, k, v and mask, writes o and lse.
  *
  * RA_INVALID: an array is wrong, and nothing was written. If the plan has other ranks, they get
@@ -218,9 +227,9 @@ struct ra_arrays {
  * them. Or another call of this plan is not over, in another thread or because this one comes from
  * its observer: that call goes on, and this one has done nothing. RA_LOST: outputs may be half
  * written. All ranks make the same calls in the same order: they count them, and if two that pass
- * each other messages are in different calls, that is RA_LOST on all, before a number of another call
- * is used. What no rank can see are two calls of one kind with the same number: see Limits in the
- * reference. */
+ * each other messages are in different calls, that is RA_LOST on all, before a number of another
+ * call is used. What no rank can see are two calls of one kind with the same number: see Limits in
+ * the reference. */
 RA_CHECKED enum ra_status ra_forward(struct ra_plan *plan, const struct ra_arrays *arrays);
 
 /* Gradients of q, k and v, given that of o, for the o and lse that ra_forward wrote for the same
@@ -229,10 +238,10 @@ RA_CHECKED enum ra_status ra_forward(struct ra_plan *plan, const struct ra_array
  * scores after scale and soft cap; delta = sum of d_out * o, the D of other texts, is computed
  * inside, from the o that is given. A gradient of lse is not taken.
  *
-  * o and lse may also be of more keys than this plan has, merged from the results of several plans. Then dq is
- * only the part that comes from this plan's keys, and the sum over plans that together have all the keys is
- * dq. dk and dv of a key are complete if this plan has all queries that see it, and partial otherwise. So
- * plans can be the hops of a ring of your own.
+ * o and lse may also be of more keys than this plan has, merged from the results of several plans.
+ * Then dq is only the part that comes from this plan's keys, and the sum over plans that together
+ * have all the keys is dq. dk and dv of a key are complete if this plan has all queries that see
+ * it, and partial otherwise. So plans can be the hops of a ring of your own.
  *
  * lse is float32, so off by up to e = |lse| * 2^-24, and that multiplies the query's share of all
  * gradients by up to exp(e): 1.06 if lse is 10^6. From 10^8 on nothing is left of them. */

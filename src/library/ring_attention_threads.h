@@ -20,14 +20,14 @@ extern "C" {
 
 /* Makes the links of one ring: links[r], of `ranks`, is that of rank r. A plan takes one over and
  * closes it; one that no plan gets must be closed by hand, links[r].close(links[r].self). What all
- * of them share is freed with the last. One thread at a time uses a link. A link that a plan has taken over ends
- * with that plan; ra_plan_create says how several plans can share one.
+ * of them share is freed with the last. One thread at a time uses a link. A link that a plan has
+ * taken over ends with that plan; ra_plan_create says how several plans can share one.
  *
  * A message is copied once, out of the sender's memory into the receiver's, by the receiver when it
- * polls or waits. A rank that waits for one which is silent for the timeout, 600 s if nothing else is
- * set, fails, and all others with it (ra_link.h, point 7); so does one whose neighbour has closed its
- * link, at once. What breaks the contract of ra_link.h is such a failure, too. When a link has been
- * closed, nobody touches memory that was given to it.
+ * polls or waits. A rank that waits for one which is silent for the timeout, 600 s if nothing else
+ * is set, fails, and all others with it (ra_link.h, point 7); so does one whose neighbour has
+ * closed its link, at once. What breaks the contract of ra_link.h is such a failure, too. When a
+ * link has been closed, nobody touches memory that was given to it.
  *
  * RA_INVALID or RA_OUT_OF_MEMORY: there are no links, and `error`, unless it is NULL, says why. */
 RA_CHECKED enum ra_status ra_thread_links(struct ra_link *links, int ranks,

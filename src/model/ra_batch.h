@@ -46,8 +46,8 @@ struct ra_batch {
  *
  * If this fails, *batch is NULL, and error (RA_ERROR_SIZE characters) has the reason. It fails on
  * all ranks, with the same status and text; RA_DISAGREEMENT: what should be the same is not. But
- * for RA_LOST: a rank did not come within `timeout` seconds (0: the others wait for ever). Then comm must
- * stay, as MPI may still use it. */
+ * for RA_LOST: a rank did not come within `timeout` seconds (0: the others wait for ever). Then
+ * comm must stay, as MPI may still use it. */
 RA_CHECKED enum ra_status ra_batch_create(struct ra_batch **batch, MPI_Comm comm,
                                           struct ra_layout layout, int64_t token_bytes,
                                           int64_t rows, double timeout, char *error);
@@ -56,8 +56,8 @@ RA_CHECKED enum ra_status ra_batch_create(struct ra_batch **batch, MPI_Comm comm
  * inverse of the other, and as it only moves numbers also its adjoint: what brings activations to
  * the shards one way brings their gradients back the other. All ranks call it together.
  *
- * RA_LOST: a rank did not come. Then the batch is at its end on this rank, and comm and the arrays of
- * the call must stay, as MPI may still use them. */
+ * RA_LOST: a rank did not come. Then the batch is at its end on this rank, and comm and the arrays
+ * of the call must stay, as MPI may still use them. */
 RA_CHECKED enum ra_status ra_batch_shard(struct ra_batch *batch, const void *rows, void *shard,
                                          char *error);
 RA_CHECKED enum ra_status ra_batch_unshard(struct ra_batch *batch, const void *shard, void *rows,

@@ -55,7 +55,8 @@ static int64_t file_bytes(int64_t text, int64_t numbers, bool trained)
     return (int64_t)sizeof(struct head) + text + (trained ? 3 : 1) * numbers * 4 + 8;
 }
 
-/* Whether a training can be there. Even a file whose checksum is right may hold impossible numbers. */
+/* Whether a training can be there. Even a file whose checksum is right may hold impossible
+ * numbers. */
 static bool is_training(const struct head *head)
 {
     const struct ra_training *x = &head->training;

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include "ra_clock.h"
 
-/* ---- The roll call. A collective does not say who is missing. So a rank that has waited too long asks all
- * others whether they are here, and those that are waiting, too, answer. The tags are the largest that every
- * MPI has. */
+/* ---- The roll call. A collective does not say who is missing. So a rank that has waited too long
+ * asks all others whether they are here, and those that are waiting, too, answer. The tags are the
+ * largest that every MPI has. */
 
 enum { CALL = 32766, HERE };
 

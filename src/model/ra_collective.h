@@ -1,7 +1,7 @@
 /* ra_collective: waits of all ranks for each other, with an end.
  *
- * Chapter 10. New here: MPI's collectives wait for ever for a rank that has died or stopped; these do
- * not, and say which rank that is.
+ * Chapter 10. New here: MPI's collectives wait for ever for a rank that has died or stopped; these
+ * do not, and say which rank that is.
  */
 #ifndef RA_COLLECTIVE_H
 #define RA_COLLECTIVE_H
@@ -11,14 +11,14 @@
 #include "ra_link.h"
 #include "ra_status.h"
 
-/* Waits for a request that all ranks of comm have begun, and MPI has answered with `code`. `what` is for the
- * error: "keys of all ranks". False: it was not done after `timeout` seconds (0: this waits for ever), or MPI
- * reports an error. What it uses must then stay. */
+/* Waits for a request that all ranks of comm have begun, and MPI has answered with `code`. `what`
+ * is for the error: "keys of all ranks". False: it was not done after `timeout` seconds (0: this
+ * waits for ever), or MPI reports an error. What it uses must then stay. */
 bool ra_collective_wait(MPI_Comm comm, int code, MPI_Request *request, double timeout,
                         const char *what, char error[RA_ERROR_SIZE]);
 
-/* The same for the ranks of a link, which are those of comm: any of them may fail the link, and ends the waits
- * of all others. False: the link has failed, and says why. */
+/* The same for the ranks of a link, which are those of comm: any of them may fail the link, and
+ * ends the waits of all others. False: the link has failed, and says why. */
 bool ra_collective_wait_link(const struct ra_link *link, MPI_Comm comm, int code,
                              MPI_Request *request, double timeout, const char *what);
 

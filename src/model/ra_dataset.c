@@ -25,8 +25,8 @@ static enum ra_status check_text(const struct ra_tokens *tokens, int64_t length,
     return RA_INVALID;
 }
 
-/* Checks that rows are as long as a window needs, and that each has a label: two tokens side by side. So
- * there is no step without labels, whose loss would be nothing. */
+/* Checks that rows are as long as a window needs, and that each has a label: two tokens side by
+ * side. So there is no step without labels, whose loss would be nothing. */
 static enum ra_status check_rows(const struct ra_tokens *tokens, int64_t length, char *error)
 {
     int64_t columns = tokens->columns;

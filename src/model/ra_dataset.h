@@ -3,12 +3,12 @@
  * Chapter 10. New here: labels that are shifted before the sequence is cut into shards, and an
  * order that needs no memory and can be resumed at any sample.
  *
- * A text is cut into windows: w has the tokens w * N .. w * N + N - 1. The label of a token is the token after
- * it, even if that is in the next window: a rank asks for positions of a window, and no rank needs a token of
- * another. The last windows are kept for validation.
+ * A text is cut into windows: w has the tokens w * N .. w * N + N - 1. The label of a token is the
+ * token after it, even if that is in the next window: a rank asks for positions of a window, and no
+ * rank needs a token of another. The last windows are kept for validation.
  *
- * Of an array of two axes each row is a window, of N = columns - 1 positions, as the last column is a label
- * only. Padding has no label, and is never one.
+ * Of an array of two axes each row is a window, of N = columns - 1 positions, as the last column is
+ * a label only. Padding has no label, and is never one.
  */
 #ifndef RA_DATASET_H
 #define RA_DATASET_H
@@ -25,10 +25,10 @@ struct ra_dataset {
     uint64_t seed;    /* of their order */
 };
 
-/* Cuts tokens, which stay the caller's and must stay open, into windows. Rows are not cut: their length must
- * be columns - 1, and each must have a label. The share `validation` of the windows, 0 <= validation < 1,
- * rounded, and at least one if it is not 0, is never trained on. error has room for RA_ERROR_SIZE
- * characters. */
+/* Cuts tokens, which stay the caller's and must stay open, into windows. Rows are not cut: their
+ * length must be columns - 1, and each must have a label. The share `validation` of the windows, 0
+ * <= validation < 1, rounded, and at least one if it is not 0, is never trained on. error has room
+ * for RA_ERROR_SIZE characters. */
 RA_CHECKED enum ra_status ra_dataset_open(struct ra_dataset *dataset,
                                           const struct ra_tokens *tokens, int64_t length,
                                           double validation, uint64_t seed, char *error);
@@ -41,8 +41,8 @@ int64_t ra_dataset_left_out(const struct ra_dataset *dataset);
 int64_t ra_dataset_window(const struct ra_dataset *dataset, int64_t sample);
 
 /* Reads tokens and labels at `count` positions, each 0 .. N - 1, of a window: one of training, or
- * of validation, training .. windows - 1. Padding is -1, and so is a label where the token or the next one is
- * padding. The caller owns the arrays, of count numbers each. */
+ * of validation, training .. windows - 1. Padding is -1, and so is a label where the token or the
+ * next one is padding. The caller owns the arrays, of count numbers each. */
 RA_CHECKED enum ra_status ra_dataset_read(const struct ra_dataset *dataset, int64_t window,
                                           int64_t count, const int64_t *positions, int32_t *tokens,
                                           int32_t *labels, char *error);

@@ -89,8 +89,8 @@ int64_t ra_decoder_bytes(const struct ra_decoder *decoder)
     return ra_model_bytes(decoder->model);
 }
 
-/* Computes a prompt with a model of its length, puts its keys and values into the caches, and sends the
- * logits of its last token from the rank that has it to all. */
+/* Computes a prompt with a model of its length, puts its keys and values into the caches, and sends
+ * the logits of its last token from the rank that has it to all. */
 static enum ra_status fill(struct ra_decoder *decoder, struct ra_model *prompt,
                            const float *weights, int64_t count, const int32_t *own, float *logits)
 {

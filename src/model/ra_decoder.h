@@ -1,8 +1,10 @@
-/* ra_decoder: goes on with a text, token by token, over keys and values that are sharded over the ranks.
+/* ra_decoder: goes on with a text, token by token, over keys and values that are sharded over the
+ * ranks.
  *
- * Chapter 10. New here: the past of a text is its keys and values, which do not change as it grows. A prompt
- * goes through the ring once, and leaves them where they are; each new token attends to all of them by tree
- * decoding. All else of a token is computed by all ranks alike, so that all know the next one.
+ * Chapter 10. New here: the past of a text is its keys and values, which do not change as it grows.
+ * A prompt goes through the ring once, and leaves them where they are; each new token attends to
+ * all of them by tree decoding. All else of a token is computed by all ranks alike, so that all
+ * know the next one.
  */
 #ifndef RA_DECODER_H
 #define RA_DECODER_H
@@ -11,9 +13,9 @@
 
 struct ra_decoder;
 
-/* Makes a decoder for texts of up to run->length tokens in all, on all ranks of comm as one ring, that gets
- * up to `most_new` tokens at once. It is causal, and of one text. Other fields of run do not matter but
- * threads and timeout. After RA_LOST, here and below, all is as in ra_model.h. */
+/* Makes a decoder for texts of up to run->length tokens in all, on all ranks of comm as one ring,
+ * that gets up to `most_new` tokens at once. It is causal, and of one text. Other fields of run do
+ * not matter but threads and timeout. After RA_LOST, here and below, all is as in ra_model.h. */
 RA_CHECKED enum ra_status ra_decoder_create(struct ra_decoder **decoder,
                                             const struct ra_model_config *config,
                                             const struct ra_model_run *run, int64_t most_new,
@@ -25,12 +27,13 @@ const char *ra_decoder_error(const struct ra_decoder *decoder);
 int64_t ra_decoder_length(const struct ra_decoder *decoder);
 int64_t ra_decoder_bytes(const struct ra_decoder *decoder);
 
-/* Begins with a text of `count` tokens, at least 1, through the ring: each rank computes its own share of
- * them. logits (V) are those of the token that comes next, the same on all ranks. */
+/* Begins with a text of `count` tokens, at least 1, through the ring: each rank computes its own
+ * share of them. logits (V) are those of the token that comes next, the same on all ranks. */
 RA_CHECKED enum ra_status ra_decoder_prompt(struct ra_decoder *decoder, const float *weights,
                                             int64_t count, const int32_t *tokens, float *logits);
 
-/* Adds `count` tokens, at most most_new, and gets the logits of what comes after each: (count, V). */
+/* Adds `count` tokens, at most most_new, and gets the logits of what comes after each: (count,
+ * V). */
 RA_CHECKED enum ra_status ra_decoder_add(struct ra_decoder *decoder, const float *weights,
                                          int64_t count, const int32_t *tokens, float *logits);
 

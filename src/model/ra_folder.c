@@ -30,7 +30,8 @@ enum ra_status ra_folder_config(const char *folder, struct ra_model_config *conf
 
 /* ---- Weights. */
 
-/* NAME.npy of a parameter. A path that is too long for the system must stay so: cut, it would be another name. */
+/* NAME.npy of a parameter. A path that is too long for the system must stay so: cut, it would be
+ * another name. */
 enum { PATH_ROOM = 8192 };
 static void path_of(const char *folder, const struct ra_parameter *x, char path[PATH_ROOM])
 {
@@ -72,8 +73,8 @@ static enum ra_status read_one(const char *path, const struct ra_parameter *x, f
 
 static const char frequencies_name[] = "rotary_emb.inv_freq.npy";
 
-/* To how many bits numbers are rounded: 8 as bfloat16, 11 as float16, otherwise 24 as float32. A file of
- * float32 may hold what was bfloat16. */
+/* To how many bits numbers are rounded: 8 as bfloat16, 11 as float16, otherwise 24 as float32. A
+ * file of float32 may hold what was bfloat16. */
 static int bits_of(int64_t count, const double *numbers)
 {
     int most = 8;
@@ -86,9 +87,10 @@ static int bits_of(int64_t count, const double *numbers)
     return most == 8 ? 8 : most <= 11 ? 11 : 24;
 }
 
-/* The original keeps the frequencies by which it turns, theta^(-2t / D), beside its weights: here they must be
- * those of the config. They were computed in float32, where a rounded exponent costs log(theta) units, and
- * were rounded once more if the weights have 16 bits. (Float16's smallest numbers are 2^-24 apart.) */
+/* The original keeps the frequencies by which it turns, theta^(-2t / D), beside its weights: here
+ * they must be those of the config. They were computed in float32, where a rounded exponent costs
+ * log(theta) units, and were rounded once more if the weights have 16 bits. (Float16's smallest
+ * numbers are 2^-24 apart.) */
 static enum ra_status compare_frequencies(const char *path, const struct ra_model_config *config,
                                           const double *numbers, char error[RA_ERROR_SIZE])
 {
@@ -147,8 +149,8 @@ static bool is_weight(const struct ra_model_config *config, const char *file)
     return false;
 }
 
-/* All .npy files must be arrays of this model: one more would be of a model with another function. All of its
- * own are there. Frequencies are compared. */
+/* All .npy files must be arrays of this model: one more would be of a model with another function.
+ * All of its own are there. Frequencies are compared. */
 static enum ra_status check_others(const char *folder, const struct ra_model_config *config,
                                    char error[RA_ERROR_SIZE])
 {

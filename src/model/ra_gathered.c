@@ -20,8 +20,8 @@
 /* Blocks of memory begin at cache lines. */
 enum { LINE = 64 };
 
-/* This part of a plan. A rank's piece of `keys` is its k (B, m, G, D) and behind it its v; of `gradients`
- * dk and dv; of `masks` (B, m). Pieces lie in the order of the ranks. */
+/* This part of a plan. A rank's piece of `keys` is its k (B, m, G, D) and behind it its v; of
+ * `gradients` dk and dv; of `masks` (B, m). Pieces lie in the order of the ranks. */
 struct gathered {
     const struct ra_vector *vector; /* NULL: tiles are plain */
     MPI_Comm ring;                  /* of the ranks of this set alone */
@@ -37,8 +37,8 @@ struct gathered {
     int64_t room;
 };
 
-/* What a thread has to itself: what the tiles keep of the queries of one head, and of dk and dv of one
- * head of keys of all ranks, (M, D). */
+/* What a thread has to itself: what the tiles keep of the queries of one head, and of dk and dv of
+ * one head of keys of all ranks, (M, D). */
 struct room {
     double *sum;
     float *max, *lse, *delta, *lost;

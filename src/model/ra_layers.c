@@ -7,7 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Numbers side by side that one thread works on: a few lines of the cache, or a chunk of a long array. */
+/* Numbers side by side that one thread works on: a few lines of the cache, or a chunk of a long
+ * array. */
 enum { COLUMNS = 64, CHUNK = 1024, ROWS = 256 };
 
 double ra_dot(int64_t count, const float *a, const float *b)
@@ -57,8 +58,8 @@ void ra_bias_forward(int threads, int64_t rows, int64_t width, const float *bias
             out[a * width + c] = x ? x[a * width + c] + bias[c] : bias[c];
 }
 
-/* Adds to sums (width) the rows of d_out, each number of them times that of x and the row's factor, unless x is
- * NULL. In two levels: a long sum keeps its digits. */
+/* Adds to sums (width) the rows of d_out, each number of them times that of x and the row's factor,
+ * unless x is NULL. In two levels: a long sum keeps its digits. */
 static void add_columns(int threads, int64_t rows, int64_t width, const float *d_out,
                         const float *x, const float *factors, float *sums)
 {

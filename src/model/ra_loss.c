@@ -27,8 +27,8 @@ int64_t ra_loss_labels(int64_t rows, const int32_t *labels)
     return count;
 }
 
-/* The loss of one row, -log softmax(logits)[label] = log(sum exp(logits)) - logits[label]. Its logits become
- * its gradients: (softmax(logits) - 1 at the label) times factor. */
+/* The loss of one row, -log softmax(logits)[label] = log(sum exp(logits)) - logits[label]. Its
+ * logits become its gradients: (softmax(logits) - 1 at the label) times factor. */
 static double row_loss(const struct ra_vector *vector, int64_t vocabulary, float *logits,
                        int32_t label, double factor)
 {

@@ -1,7 +1,7 @@
 /* ra_loss: the logits, how far they are from the labels, and the way back.
  *
- * Chapter 10. New here: logits are V numbers for each token, more than all else of it. So a block of rows
- * gets its logits, its loss and its gradients at once, and the next block the same memory.
+ * Chapter 10. New here: logits are V numbers for each token, more than all else of it. So a block
+ * of rows gets its logits, its loss and its gradients at once, and the next block the same memory.
  */
 #ifndef RA_LOSS_H
 #define RA_LOSS_H
@@ -14,9 +14,9 @@ int64_t ra_loss_room(int64_t vocabulary);
 /* How many labels count: those that are not negative. */
 int64_t ra_loss_labels(int64_t rows, const int32_t *labels);
 
-/* Returns the sum, over the rows whose label counts, of -log softmax(x weight^T)[label]: x (rows, dim), weight
- * (vocabulary, dim). Unless dx is NULL also the gradients of that sum times `factor`: dx (rows, dim) is
- * written, d_weight added to. */
+/* Returns the sum, over the rows whose label counts, of -log softmax(x weight^T)[label]: x (rows,
+ * dim), weight (vocabulary, dim). Unless dx is NULL also the gradients of that sum times `factor`:
+ * dx (rows, dim) is written, d_weight added to. */
 double ra_loss(const struct ra_matrix_work *work, int64_t rows, int64_t dim, int64_t vocabulary,
                const float *x, const float *weight, const int32_t *labels, double factor, float *dx,
                float *d_weight, float *room);

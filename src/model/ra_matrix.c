@@ -2,10 +2,10 @@
  *
  * Chapter 10.
  *
- * A product goes by blocks: DEPTH terms of all sums, for STRIPS strips of columns as wide as the register
- * block. These terms of `right` are packed once, strip by strip, and stay in the second-level cache while
- * every block of rows of `left` comes by. A sum is added up within DEPTH terms in a register, and from
- * block to block in `out`: in one order, whichever thread does it.
+ * A product goes by blocks: DEPTH terms of all sums, for STRIPS strips of columns as wide as the
+ * register block. These terms of `right` are packed once, strip by strip, and stay in the
+ * second-level cache while every block of rows of `left` comes by. A sum is added up within DEPTH
+ * terms in a register, and from block to block in `out`: in one order, whichever thread does it.
  */
 #include "ra_matrix.h"
 #include "ra_math.h"
@@ -30,7 +30,8 @@ int64_t ra_matrix_room(const struct ra_vector *vector, int threads)
     return shared_room(vector) + threads * own_room(vector);
 }
 
-/* Packs `count` rows and `width` columns of a matrix into rows of `columns`, the rest of which is 0. */
+/* Packs `count` rows and `width` columns of a matrix into rows of `columns`, the rest of which is
+ * 0. */
 static void pack_right(struct ra_matrix right, int64_t count, int64_t width, int64_t columns,
                        float *to)
 {
@@ -122,8 +123,8 @@ void ra_matrix_multiply(const struct ra_matrix_work *work, int64_t rows, int64_t
                 from.data += i * left.row + k * left.column;
                 struct ra_matrix packed = pack_left(from, these, depth, own);
                 for (int64_t s = 0; s < strips; s++)
-                    multiply_strip(vector, these, depth, ra_min(columns, wide - s * columns), packed,
-                                   work->room + s * DEPTH * columns,
+                    multiply_strip(vector, these, depth, ra_min(columns, wide - s * columns),
+                                   packed, work->room + s * DEPTH * columns,
                                    out + i * out_row + c + s * columns, out_row, add || k > 0,
                                    own + ROWS * (DEPTH + GAP));
             }

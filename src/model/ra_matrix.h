@@ -1,7 +1,7 @@
 /* ra_matrix: products of matrices of any order, on vectors and by threads.
  *
- * Chapter 10. New here: the register block of chapter 09, at work on whole matrices. All that a model
- * computes besides attention is such a product, or costs little beside one.
+ * Chapter 10. New here: the register block of chapter 09, at work on whole matrices. All that a
+ * model computes besides attention is such a product, or costs little beside one.
  */
 #ifndef RA_MATRIX_H
 #define RA_MATRIX_H
@@ -10,8 +10,8 @@
 #include <stdint.h>
 #include "ra_vector.h"
 
-/* A matrix to read: number (i, j) is at data[i * row + j * column]. One of the two distances is 1, so
- * this is a matrix as it lies in memory, or its transpose. */
+/* A matrix to read: number (i, j) is at data[i * row + j * column]. One of the two distances is 1,
+ * so this is a matrix as it lies in memory, or its transpose. */
 struct ra_matrix {
     const float *data;
     int64_t row, column;
@@ -38,8 +38,8 @@ struct ra_matrix_work {
 
 int64_t ra_matrix_room(const struct ra_vector *vector, int threads);
 
-/* out (rows, width), whose rows lie out_row apart, = left (rows, inner) times right (inner, width), or
- * that is added to what is there. The bits do not depend on the number of threads. */
+/* out (rows, width), whose rows lie out_row apart, = left (rows, inner) times right (inner, width),
+ * or that is added to what is there. The bits do not depend on the number of threads. */
 void ra_matrix_multiply(const struct ra_matrix_work *work, int64_t rows, int64_t inner,
                         int64_t width, struct ra_matrix left, struct ra_matrix right, float *out,
                         int64_t out_row, bool add);

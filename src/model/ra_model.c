@@ -102,7 +102,8 @@ static float *take(struct ra_model *model, int64_t *used, int64_t count)
     return place;
 }
 
-/* Gives everything its place. With recompute, layers share all but x. Returns how many floats that are. */
+/* Gives everything its place. With recompute, layers share all but x. Returns how many floats that
+ * are. */
 static int64_t lay_out(struct ra_model *model)
 {
     const struct ra_model_config *c = &model->config;
@@ -165,7 +166,8 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
                              "the model has %" PRId64 " weights: at most 2^31 - 1 are possible",
                              ra_parameter_numbers(&model->config));
 
-    /* A link waits for all ranks, but not for ever, and knows how many of them share the processors. */
+    /* A link waits for all ranks, but not for ever, and knows how many of them share the
+     * processors. */
     status = ra_mpi_link(&link, comm, model->run.ring_size, model->run.timeout, model->error);
     if (status != RA_OK)
         return status;

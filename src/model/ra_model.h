@@ -1,11 +1,13 @@
 /* ra_model: a transformer whose sequence is cut into shards, one for each rank of a ring.
  *
- * Chapter 10. New here: attention is the only layer that looks from one token at another. All others work
- * on the rows that a rank has; so a model is sharded as soon as its attention is. What is left to do
- * together are sums: of the loss, and of the gradients of weights, which all ranks have alike.
+ * Chapter 10. New here: attention is the only layer that looks from one token at another. All
+ * others work on the rows that a rank has; so a model is sharded as soon as its attention is. What
+ * is left to do together are sums: of the loss, and of the gradients of weights, which all ranks
+ * have alike.
  *
- * Letters: B batches of this ring, N tokens of a sequence, n of them on this rank. W ranks in all are W/P
- * rings of P. Every function here is called by all ranks together, unless it says otherwise.
+ * Letters: B batches of this ring, N tokens of a sequence, n of them on this rank. W ranks in all
+ * are W/P rings of P. Every function here is called by all ranks together, unless it says
+ * otherwise.
  */
 #ifndef RA_MODEL_H
 #define RA_MODEL_H
@@ -40,9 +42,10 @@ struct ra_model_batch {
 
 struct ra_model;
 
-/* Makes a model's memory and plans. The weights are the caller's, and no part of it. Otherwise *model is NULL
- * and error has the reason. After RA_LOST, here and below, the model is at its end, and MPI may still use `comm`
- * and the arrays of the call: neither may be freed. What it uses of the model's own stays. */
+/* Makes a model's memory and plans. The weights are the caller's, and no part of it. Otherwise
+ * *model is NULL and error has the reason. After RA_LOST, here and below, the model is at its end,
+ * and MPI may still use `comm` and the arrays of the call: neither may be freed. What it uses of
+ * the model's own stays. */
 RA_CHECKED enum ra_status ra_model_create(struct ra_model **model,
                                           const struct ra_model_config *config,
                                           const struct ra_model_run *run, MPI_Comm comm,
@@ -58,9 +61,9 @@ int64_t ra_model_bytes(const struct ra_model *model);
 /* How many threads this rank computes with. */
 int ra_model_threads(const struct ra_model *model);
 
-/* Computes the last layer's rows, which ra_model_logits turns into logits (count, V), of rows first..first +
- * count - 1 of the B n: this one, no other rank need call. Keys or values of a layer as they went into its
- * attention, (B, n, G, D): valid until the next forward. */
+/* Computes the last layer's rows, which ra_model_logits turns into logits (count, V), of rows
+ * first..first + count - 1 of the B n: this one, no other rank need call. Keys or values of a layer
+ * as they went into its attention, (B, n, G, D): valid until the next forward. */
 RA_CHECKED enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
                                            const struct ra_model_batch *batch);
 void ra_model_logits(struct ra_model *model, const float *weights, int64_t first, int64_t count,
@@ -68,16 +71,18 @@ void ra_model_logits(struct ra_model *model, const float *weights, int64_t first
 struct ra_tensor ra_model_keys(const struct ra_model *model, int64_t layer);
 struct ra_tensor ra_model_values(const struct ra_model *model, int64_t layer);
 
-/* The mean of -log p(label) over all labels that count, and how many they are; 0 and 0 if none does. */
+/* The mean of -log p(label) over all labels that count, and how many they are; 0 and 0 if none
+ * does. */
 struct ra_model_loss {
     double mean;
     int64_t labels;
 };
 
-/* Computes the loss of `count` micro-batches, 1 or more and the same number on all ranks, over the labels of
- * all of them on all ranks, and unless `gradients` is NULL its gradients with respect to all weights: written,
- * and the same on all ranks. The loss is one mean: a micro-batch with twice the labels weighs twice as much.
- * Micro-batches are computed one after the other in the memory of one; ranks add up gradients once. */
+/* Computes the loss of `count` micro-batches, 1 or more and the same number on all ranks, over the
+ * labels of all of them on all ranks, and unless `gradients` is NULL its gradients with respect to
+ * all weights: written, and the same on all ranks. The loss is one mean: a micro-batch with twice
+ * the labels weighs twice as much. Micro-batches are computed one after the other in the memory of
+ * one; ranks add up gradients once. */
 RA_CHECKED enum ra_status ra_model_step(struct ra_model *model, const float *weights, int64_t count,
                                         const struct ra_model_batch *batches, float *gradients,
                                         struct ra_model_loss *loss);

@@ -30,7 +30,8 @@ static bool step(const char **at, char character)
     return true;
 }
 
-/* Copies as much as fits of what stands up to one of the characters `ends`. False: that is nothing. */
+/* Copies as much as fits of what stands up to one of the characters `ends`. False: that is
+ * nothing. */
 static bool read_up_to(const char **at, const char *ends, char word[64])
 {
     size_t length = strcspn(*at, ends);
@@ -67,8 +68,8 @@ struct windows {
     int64_t of[RA_MOST_LAYERS], count;
 };
 
-/* Whose config has this key: anyone's, only one of ring-attention-pytorch ("the original"), or only one of
- * this program. */
+/* Whose config has this key: anyone's, only one of ring-attention-pytorch ("the original"), or only
+ * one of this program. */
 enum owner { ANYONE, ORIGINAL, OURS };
 
 /* A key of config.json, and where its value goes. */
@@ -278,8 +279,9 @@ static enum ra_status check_count(const char *name, const char *key, const struc
 }
 
 /* The windows, by either of their names. In the original a query sees its own bucket and the
- * max_lookback_seq_len / bucket_size buckets before it, which is a window of tokens if a bucket is one token.
- * Its CUDA kernel and its plain attention know no window, and its ring makes too few hops for one. */
+ * max_lookback_seq_len / bucket_size buckets before it, which is a window of tokens if a bucket is
+ * one token. Its CUDA kernel and its plain attention know no window, and its ring makes too few
+ * hops for one. */
 static enum ra_status merge_windows(const char *name, struct key *keys, const struct values *x,
                                     struct ra_model_config *config, char error[RA_ERROR_SIZE])
 {
@@ -307,7 +309,8 @@ static enum ra_status merge_windows(const char *name, struct key *keys, const st
     return RA_OK;
 }
 
-/* Options of the original's ring change nothing here, except where they change what its attention computes. */
+/* Options of the original's ring change nothing here, except where they change what its attention
+ * computes. */
 static enum ra_status check_ring(const char *name, const struct values *x, bool causal,
                                  char error[RA_ERROR_SIZE])
 {
@@ -334,8 +337,8 @@ static void add_note(char note[RA_ERROR_SIZE], const char *name, const char *tex
         snprintf(note + used, RA_ERROR_SIZE - used, ", %s", text);
 }
 
-/* Gives what is left out the original's default if this is a config of the original, which has keys that only
- * the original knows and none that it does not know. Otherwise it must be given. */
+/* Gives what is left out the original's default if this is a config of the original, which has keys
+ * that only the original knows and none that it does not know. Otherwise it must be given. */
 static enum ra_status add_defaults(const char *name, struct key *keys, const struct values *x,
                                    struct ra_model_config *config, char note[RA_ERROR_SIZE],
                                    char error[RA_ERROR_SIZE])

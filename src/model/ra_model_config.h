@@ -1,4 +1,5 @@
-/* ra_model_config: the shape of a model as text, which is config.json of a folder and a part of every checkpoint.
+/* ra_model_config: the shape of a model as text, which is config.json of a folder and a part of
+ * every checkpoint.
  *
  * Chapter 10.
  */
@@ -8,9 +9,10 @@
 #include <stddef.h>
 #include "ra_parameters.h"
 
-/* Reads a JSON object whose keys chapter 10a lists; others are refused, with the nearest that is known. `name`
- * is of the text, in errors. Where the keys are those of ring-attention-pytorch, its defaults hold for what is
- * left out, and `note` is one line that says so, or "". What is left open otherwise is refused. */
+/* Reads a JSON object whose keys chapter 10a lists; others are refused, with the nearest that is
+ * known. `name` is of the text, in errors. Where the keys are those of ring-attention-pytorch, its
+ * defaults hold for what is left out, and `note` is one line that says so, or "". What is left open
+ * otherwise is refused. */
 RA_CHECKED enum ra_status ra_model_config_read(const char *name, const char *text,
                                                struct ra_model_config *config,
                                                char note[RA_ERROR_SIZE], char error[RA_ERROR_SIZE]);

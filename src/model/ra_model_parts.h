@@ -27,8 +27,8 @@ struct ra_model {
     char error[RA_ERROR_SIZE];
     bool lost; /* at its end: a rank did not come */
 
-    /* By layer. Attention of a whole sequence: layers that see as much share a plan. Of a decoder: each has
-     * its own keys. */
+    /* By layer. Attention of a whole sequence: layers that see as much share a plan. Of a decoder:
+     * each has its own keys. */
     struct ra_plan *plans[RA_MOST_LAYERS];
     struct ra_tree *trees[RA_MOST_LAYERS];
     float *cosines, *sines; /* (n, D / 2) */
@@ -55,7 +55,8 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm);
 /* Takes memory for as many rows as model->n and model->rows say; false: there is none. */
 bool ra_model_allocate(struct ra_model *model);
 
-/* What a layer's attention is planned with; the part of rows of q, k and v that begins at `first`. */
+/* What a layer's attention is planned with; the part of rows of q, k and v that begins at
+ * `first`. */
 struct ra_config ra_model_attention(const struct ra_model *model, int64_t layer);
 struct ra_tensor ra_model_part(const struct ra_model *model, float *qkv, int64_t first);
 

@@ -22,8 +22,8 @@ static int64_t qkv_width(const struct ra_model_config *c)
     return query_width(c) + 2 * c->key_heads * c->head_dim;
 }
 
-/* ---- Products. W is (out, in). y = x W^T, or y += x W^T; and backward dW += dy^T x, dx = dy W. dx may be
- * where x is. */
+/* ---- Products. W is (out, in). y = x W^T, or y += x W^T; and backward dW += dy^T x, dx = dy W. dx
+ * may be where x is. */
 
 static void linear_forward(const struct ra_model *model, int64_t in, int64_t out, const float *x,
                            const float *weight, float *y, bool add)
@@ -71,7 +71,8 @@ static struct ra_arrays arrays_of(const struct ra_model *model, const struct ra_
     return arrays;
 }
 
-/* o = attention(q, k, v), of the whole sequence, or of the new tokens of a decoder over all so far. */
+/* o = attention(q, k, v), of the whole sequence, or of the new tokens of a decoder over all so
+ * far. */
 static enum ra_status attend(struct ra_model *model, int64_t l, const struct ra_layer_rows *x,
                              const struct ra_model_batch *batch)
 {
@@ -98,8 +99,8 @@ static void turn(const struct ra_model *model, float *qkv, int direction)
 
 /* ---- A layer. */
 
-/* mid = x + attention(norm(x)), then out = mid + feed(norm(mid)). For the backward, all but out is computed
- * again. */
+/* mid = x + attention(norm(x)), then out = mid + feed(norm(mid)). For the backward, all but out is
+ * computed again. */
 static enum ra_status layer_forward(struct ra_model *model, int64_t l, const float *weights,
                                     const struct ra_model_batch *batch, bool again)
 {
@@ -130,7 +131,8 @@ static enum ra_status layer_forward(struct ra_model *model, int64_t l, const flo
     return RA_OK;
 }
 
-/* model->gradient is with respect to what the layer gave, and becomes that with respect to what it got. */
+/* model->gradient is with respect to what the layer gave, and becomes that with respect to what it
+ * got. */
 static enum ra_status layer_backward(struct ra_model *model, int64_t l, const float *weights,
                                      const struct ra_model_batch *batch, float *gradients)
 {
@@ -191,8 +193,8 @@ static enum ra_status sum_up(struct ra_model *model, double *sum)
     return status;
 }
 
-/* Begins to add up the gradients from number `first` to before `last` over all ranks: those of a layer are on
- * their way while the layer before it is computed. */
+/* Begins to add up the gradients from number `first` to before `last` over all ranks: those of a
+ * layer are on their way while the layer before it is computed. */
 static void begin_sum(struct ra_model *model, float *gradients, int64_t first, int64_t last)
 {
     MPI_Iallreduce(MPI_IN_PLACE, gradients + first, (int)(last - first), MPI_FLOAT, MPI_SUM,
@@ -208,8 +210,8 @@ static enum ra_status end_sums(struct ra_model *model)
     return status;
 }
 
-/* Number a of this rank's tokens or labels is out of range: says where it is in the whole batch, in which row b S + s
- * is row b of ring s. */
+/* Number a of this rank's tokens or labels is out of range: says where it is in the whole batch, in
+ * which row b S + s is row b of ring s. */
 static enum ra_status refuse_number(struct ra_model *model, const char *what, int64_t a,
                                     int32_t number, const char *least)
 {
@@ -263,7 +265,8 @@ struct ra_tensor ra_model_values(const struct ra_model *model, int64_t layer)
                          query_width(c) + c->key_heads * c->head_dim);
 }
 
-/* The sum of the losses of this rank's rows; the gradients with respect to the rows of the last layer. */
+/* The sum of the losses of this rank's rows; the gradients with respect to the rows of the last
+ * layer. */
 static double end_forward_and_backward(struct ra_model *model, const float *weights,
                                        const int32_t *labels, double factor, float *gradients)
 {
@@ -284,8 +287,8 @@ static double end_forward_and_backward(struct ra_model *model, const float *weig
     return loss;
 }
 
-/* All layers, in the opposite order, and the embedding. Gradients are added to this rank's; the last of the
- * micro-batches also adds up those of all ranks. */
+/* All layers, in the opposite order, and the embedding. Gradients are added to this rank's; the
+ * last of the micro-batches also adds up those of all ranks. */
 static enum ra_status backward(struct ra_model *model, const float *weights,
                                const struct ra_model_batch *batch, bool last, float *gradients)
 {

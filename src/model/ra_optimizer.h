@@ -1,7 +1,7 @@
 /* ra_optimizer: AdamW, its learning rate, and the length of a gradient.
  *
- * Chapter 10. New here: all weights are one array, so an optimizer is one loop. Every rank runs it on a share
- * of the weights, and the bits do not depend on how many ranks there are.
+ * Chapter 10. New here: all weights are one array, so an optimizer is one loop. Every rank runs it
+ * on a share of the weights, and the bits do not depend on how many ranks there are.
  */
 #ifndef RA_OPTIMIZER_H
 #define RA_OPTIMIZER_H
@@ -26,10 +26,10 @@ double ra_optimizer_rate(const struct ra_optimizer *optimizer, int64_t step);
 /* The length of a vector: the root of the sum of squares. The bits do not depend on the threads. */
 double ra_length(int threads, int64_t count, const float *vector);
 
-/* Makes step number `step`, 1, 2, ..., of this share of the weights, which ra_model_gather then gives to all
- * ranks. `means` and `squares` are arrays like weights, 0 before the first step. Returns the length of the
- * gradient before it was clipped; if that is not finite, nothing is changed.
- * Loshchilov and Hutter, Decoupled weight decay regularization, 2019. */
+/* Makes step number `step`, 1, 2, ..., of this share of the weights, which ra_model_gather then
+ * gives to all ranks. `means` and `squares` are arrays like weights, 0 before the first step.
+ * Returns the length of the gradient before it was clipped; if that is not finite, nothing is
+ * changed. Loshchilov and Hutter, Decoupled weight decay regularization, 2019. */
 double ra_optimizer_step(const struct ra_optimizer *optimizer, const struct ra_model_config *config,
                          struct ra_share share, int threads, int64_t step, const float *gradients,
                          float *weights, float *means, float *squares);

@@ -1,7 +1,8 @@
 /* ra_parameters: what a model is made of: its shape, and its weights, each with a name.
  *
- * Chapter 10. New here: all weights lie in one array, one after the other. Gradients, and what an optimizer
- * keeps, lie in arrays of the same order; so ranks add them up with one call, and an optimizer is one loop.
+ * Chapter 10. New here: all weights lie in one array, one after the other. Gradients, and what an
+ * optimizer keeps, lie in arrays of the same order; so ranks add them up with one call, and an
+ * optimizer is one loop.
  *
  * Names and shapes are those of ring-attention-pytorch, whose weights can be used.
  */
@@ -39,21 +40,21 @@ void ra_model_config_init(struct ra_model_config *config);
 RA_CHECKED enum ra_status ra_model_check(const struct ra_model_config *config,
                                          char error[RA_ERROR_SIZE]);
 
-/* One array of weights: a matrix (rows, columns), or a vector if columns is 0. `first` is where it begins in
- * the array of all. */
+/* One array of weights: a matrix (rows, columns), or a vector if columns is 0. `first` is where it
+ * begins in the array of all. */
 struct ra_parameter {
     char name[40];
     int64_t rows, columns, first, count;
 };
 
-/* How many there are; which is number `index`; and how many numbers the array of all has. What lies between
- * two of them is 0. */
+/* How many there are; which is number `index`; and how many numbers the array of all has. What lies
+ * between two of them is 0. */
 int ra_parameter_count(const struct ra_model_config *config);
 struct ra_parameter ra_parameter(const struct ra_model_config *config, int index);
 int64_t ra_parameter_numbers(const struct ra_model_config *config);
 
-/* Numbers first, ..., end - 1 of the array of all: the share of one of so many ranks, in whole lines of the
- * cache. */
+/* Numbers first, ..., end - 1 of the array of all: the share of one of so many ranks, in whole
+ * lines of the cache. */
 struct ra_share {
     int64_t first, end;
 };
@@ -77,14 +78,14 @@ struct ra_ends {
 struct ra_layer ra_layer(const struct ra_model_config *config, const float *all, int64_t layer);
 struct ra_ends ra_ends(const struct ra_model_config *config, const float *all);
 
-/* Refuses a NaN or an Inf in an array like weights: the error names where it was read, the parameter, and which
- * of its numbers. */
+/* Refuses a NaN or an Inf in an array like weights: the error names where it was read, the
+ * parameter, and which of its numbers. */
 RA_CHECKED enum ra_status ra_parameters_finite(const struct ra_model_config *config,
                                                const float *all, const char *where,
                                                char error[RA_ERROR_SIZE]);
 
-/* Random weights for a model that has not learnt anything: normal, of deviation 0.02, and less where a layer
- * adds to what goes by; gammas are 1 and biases 0. They depend on the seed alone. */
+/* Random weights for a model that has not learnt anything: normal, of deviation 0.02, and less
+ * where a layer adds to what goes by; gammas are 1 and biases 0. They depend on the seed alone. */
 void ra_parameters_begin(const struct ra_model_config *config, uint64_t seed, float *weights);
 
 #endif

@@ -7,9 +7,9 @@
 
 #include <stdint.h>
 
-/* Mixes the bits of x: equal inputs give equal outputs, and a change of one bit changes half of them. Numbers
- * that are RA_RANDOM_STEP apart give a sequence (Steele, Lea and Flood, Fast splittable pseudorandom number
- * generators, 2014: SplitMix64). */
+/* Mixes the bits of x: equal inputs give equal outputs, and a change of one bit changes half of
+ * them. Numbers that are RA_RANDOM_STEP apart give a sequence (Steele, Lea and Flood, Fast
+ * splittable pseudorandom number generators, 2014: SplitMix64). */
 #define RA_RANDOM_STEP UINT64_C(0x9E3779B97F4A7C15)
 
 static inline uint64_t ra_random_mix(uint64_t x)

@@ -14,8 +14,8 @@
 
 double ra_sample_random(uint64_t seed, uint64_t number)
 {
-    /* The counter begins at the seed, mixed: seeds that are neighbours must not give the same numbers, one
-     * step apart. */
+    /* The counter begins at the seed, mixed: seeds that are neighbours must not give the same
+     * numbers, one step apart. */
     uint64_t bits = ra_random_mix(ra_random_mix(seed) + number * RA_RANDOM_STEP);
     return (double)(bits >> 11) * 0x1p-53;
 }
@@ -88,8 +88,8 @@ enum ra_status ra_sample_draw(const struct ra_sample *how, uint64_t number, int6
     for (int64_t i = 0; i < count; i++)
         choices[i].weight = exp(((double)choices[i].logit - choices[0].logit) / how->temperature);
 
-    /* The choices lie side by side, each as long as its weight; what the random number hits is drawn. Where
-     * rounding leaves it behind the last one, the last with a weight. */
+    /* The choices lie side by side, each as long as its weight; what the random number hits is
+     * drawn. Where rounding leaves it behind the last one, the last with a weight. */
     double total, end = 0;
     int64_t left = limit(how, count, choices, &total);
     double place = ra_sample_random(how->seed, number) * total;

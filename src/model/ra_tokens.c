@@ -126,8 +126,8 @@ static const char *place_of(const struct ra_tokens *tokens, int64_t index, char 
     return place;
 }
 
-/* Reads the block that a token is in. The file was not mapped, as one that is cut short would end the program by
- * SIGBUS. */
+/* Reads the block that a token is in. The file was not mapped, as one that is cut short would end
+ * the program by SIGBUS. */
 static enum ra_status read_block(const struct ra_tokens *tokens, int64_t index, char *error)
 {
     struct ra_tokens_block *block = tokens->block;

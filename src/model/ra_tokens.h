@@ -1,6 +1,7 @@
 /* ra_tokens: a file of tokens, read piece by piece.
  *
- * Chapter 10. New here: the file is never in memory as a whole, so it may be larger than the memory of any rank.
+ * Chapter 10. New here: the file is never in memory as a whole, so it may be larger than the memory
+ * of any rank.
  */
 #ifndef RA_TOKENS_H
 #define RA_TOKENS_H
@@ -10,9 +11,10 @@
 #include "npy.h"
 #include "ra_status.h"
 
-/* A file whose path ends with .npy has an array of integers: with one axis, a text; with two, (samples,
- * columns), a text in each row, where negative numbers are padding. Of any other file, each byte is a token.
- * If the file becomes shorter while it is open, reading a token that is gone is an error. */
+/* A file whose path ends with .npy has an array of integers: with one axis, a text; with two,
+ * (samples, columns), a text in each row, where negative numbers are padding. Of any other file,
+ * each byte is a token. If the file becomes shorter while it is open, reading a token that is gone
+ * is an error. */
 struct ra_tokens {
     int64_t count;   /* of tokens and padding, at least 1 */
     int64_t columns; /* of a row; 0: there are no rows, but one text */
@@ -34,14 +36,15 @@ struct ra_tokens {
  * to close. */
 RA_CHECKED enum ra_status ra_tokens_open(struct ra_tokens *tokens, const char *path, char *error);
 
-/* Reads token number `index`, of rows one after the other; padding is -1. One thread at a time. RA_INVALID: there is
- * no such token, it cannot be read, or it is outside of the vocabulary; the error names path and index. */
+/* Reads token number `index`, of rows one after the other; padding is -1. One thread at a time.
+ * RA_INVALID: there is no such token, it cannot be read, or it is outside of the vocabulary; the
+ * error names path and index. */
 RA_CHECKED enum ra_status ra_tokens_get(const struct ra_tokens *tokens, int64_t index,
                                         int32_t *token, char *error);
 
-/* Reads tokens first, ..., end - 1, refuses one outside of the vocabulary, and adds them to a checksum, which
- * depends on their values alone: a file of another type with the same tokens has the same. All parts but the
- * last must have a multiple of RA_TOKENS_PART tokens. */
+/* Reads tokens first, ..., end - 1, refuses one outside of the vocabulary, and adds them to a
+ * checksum, which depends on their values alone: a file of another type with the same tokens has
+ * the same. All parts but the last must have a multiple of RA_TOKENS_PART tokens. */
 enum { RA_TOKENS_PART = 1024 };
 RA_CHECKED enum ra_status ra_tokens_scan(const struct ra_tokens *tokens, int64_t first, int64_t end,
                                          uint64_t *sum, char *error);

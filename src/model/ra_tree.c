@@ -53,14 +53,15 @@ struct room {
 
 enum { MAX, SUM, OUT };
 
-/* What a carry is worth under another max. A row that has seen no number has max = -inf, and -inf - -inf
- * would be NaN: any other reference will do for it. */
+/* What a carry is worth under another max. A row that has seen no number has max = -inf, and -inf -
+ * -inf would be NaN: any other reference will do for it. */
 static float worth(float max, float new_max)
 {
     return expf(max - (new_max == -INFINITY ? 0 : new_max));
 }
 
-/* Combines two carries. Both ways round the bits are the same, but for those of a NaN: a + b = b + a. */
+/* Combines two carries. Both ways round the bits are the same, but for those of a NaN: a + b = b +
+ * a. */
 static void add_carry(int64_t D, const float *from, float *to)
 {
     float max = from[MAX] > to[MAX] ? from[MAX] : to[MAX];
@@ -269,8 +270,8 @@ static void copy_rows(const struct ra_tree *tree, struct ra_tensor from, int64_t
                        (size_t)c->dim * sizeof(float));
 }
 
-/* Writes the rows of this rank among positions first, ..., end - 1, which are the rows at0, at0 + step,
- * ... of k and v. */
+/* Writes the rows of this rank among positions first, ..., end - 1, which are the rows at0, at0 +
+ * step, ... of k and v. */
 static enum ra_status write_cache(struct ra_tree *tree, int64_t first, int64_t end, int64_t at,
                                   int64_t step, struct ra_tensor k, struct ra_tensor v)
 {
@@ -342,8 +343,8 @@ static void fold_rows(struct ra_fold *fold, struct ra_queries queries, const str
     ra_band_fold(fold, &queries, &seen, RA_ALL_KEYS);
 }
 
-/* Folds this rank's keys of one head into the last `count` tokens. What every token sees is read once, for
- * all of them; then each token takes what it sees before that, and after. */
+/* Folds this rank's keys of one head into the last `count` tokens. What every token sees is read
+ * once, for all of them; then each token takes what it sees before that, and after. */
 static void fold_head(const struct ra_tree *tree, const struct room *room, int64_t count,
                       const struct ra_queries *queries, const struct ra_keys *keys)
 {
@@ -398,8 +399,8 @@ static void carry_head(const struct ra_tree *tree, const struct room *room, int6
     }
 }
 
-/* The results of these heads. A query sees itself, so there is a sum. Of a NaN the bits depend on the order
- * in which carries were combined: all of them become the same. */
+/* The results of these heads. A query sees itself, so there is a sum. Of a NaN the bits depend on
+ * the order in which carries were combined: all of them become the same. */
 static void finish_head(const struct ra_tree *tree, int64_t count, struct ra_tensor o, int64_t b,
                         int64_t g)
 {

@@ -1,15 +1,15 @@
 /* ra_mpi_alive: which ranks of a ring over MPI are alive, and which compute. See ra_mpi_link.h.
  *
- * Chapter 03. New here: signs of life, by which a rank that waits can tell one that computes for long
- * from one that has died.
+ * Chapter 03. New here: signs of life, by which a rank that waits can tell one that computes for
+ * long from one that has died.
  *
- * Each rank sends a sign to all others four times in a timeout, whether it computes or waits, as long
- * as it polls or waits at all. Why no healthy wait fails: follow the chain from a rank that waits to
- * the one that it waits for, and so on. Its end does not wait for anybody, so it computes, or its
- * message is on the way. While it computes, all hear so four times in a timeout, and every rank of the
- * chain is heard itself. Why every other wait fails: a rank that has died, or stopped, or does
- * something else is silent, and who waits for it fails a timeout later; and if all wait for each
- * other, nobody computes.
+ * Each rank sends a sign to all others four times in a timeout, whether it computes or waits, as
+ * long as it polls or waits at all. Why no healthy wait fails: follow the chain from a rank that
+ * waits to the one that it waits for, and so on. Its end does not wait for anybody, so it computes,
+ * or its message is on the way. While it computes, all hear so four times in a timeout, and every
+ * rank of the chain is heard itself. Why every other wait fails: a rank that has died, or stopped,
+ * or does something else is silent, and who waits for it fails a timeout later; and if all wait for
+ * each other, nobody computes.
  */
 #include <math.h>
 #include <sched.h>
@@ -19,8 +19,9 @@
 /* The tag of signs, behind those of messages. */
 enum { SIGN = RA_MESSAGES };
 
-/* Seconds that a message may still be on its way after its sender has taken leave: MPI keeps the order in
- * which messages are matched, but where two connections lead to a rank, the leave may overtake a long one. */
+/* Seconds that a message may still be on its way after its sender has taken leave: MPI keeps the
+ * order in which messages are matched, but where two connections lead to a rank, the leave may
+ * overtake a long one. */
 #define ON_ITS_WAY 5
 
 /* Begins to listen for the next sign, of any rank. */

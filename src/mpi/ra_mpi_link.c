@@ -287,8 +287,9 @@ static bool close_link(void *self)
     int finalized;
     MPI_Finalized(&finalized);
     if (!finalized) {
-        /* Without an error this ends the receives that are always under way. MPI keeps a communicator
-         * on which something may still come: signs of ranks that compute, or their error. */
+        /* Without an error this ends the receives that are always under way. MPI keeps a
+         * communicator on which something may still come: signs of ranks that compute, or their
+         * error. */
         bool alone = mpi->comm != MPI_COMM_NULL && !mpi->error[0] && ra_mpi_alive_leave(mpi);
         if (!call_off(mpi))
             return false;

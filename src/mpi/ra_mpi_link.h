@@ -1,7 +1,7 @@
 /* ra_mpi_link: a link over MPI. Its messages are in flight while the caller computes.
  *
- * Chapter 03. A ring is `size` neighbouring ranks of a communicator. Nothing here blocks but opening
- * and waiting, and both give up after `timeout` seconds.
+ * Chapter 03. A ring is `size` neighbouring ranks of a communicator. Nothing here blocks but
+ * opening and waiting, and both give up after `timeout` seconds.
  */
 #ifndef RA_MPI_LINK_H
 #define RA_MPI_LINK_H
@@ -35,19 +35,19 @@ struct ra_mpi_link {
     int in_call;
     int mine[3], least[3]; /* what the ranks compare at the opening */
 
-    /* Signs of life: the request for the next one, and its place; when this rank has last shown one;
-     * how many ranks have taken leave; when somebody computed, and when each rank was heard, as a
-     * negative number if it then took leave. */
+    /* Signs of life: the request for the next one, and its place; when this rank has last shown
+     * one; how many ranks have taken leave; when somebody computed, and when each rank was heard,
+     * as a negative number if it then took leave. */
     MPI_Request signs;
     int sign, gone;
     double shown, work, heard[];
 };
 
-/* Cuts `world` into rings of `size` ranks each: ranks 0..size-1 are ring 0, and so on; 0: one ring of
- * all ranks. size divides the number of ranks. All ranks of `world` call this together, with the same
- * size; one that does not come is an error after `timeout`, and then `world` must not be freed: MPI
- * may still be duplicating it. If this fails, there is no link, and `error` says why: on all ranks alike,
- * unless MPI itself has failed on one of them. */
+/* Cuts `world` into rings of `size` ranks each: ranks 0..size-1 are ring 0, and so on; 0: one ring
+ * of all ranks. size divides the number of ranks. All ranks of `world` call this together, with the
+ * same size; one that does not come is an error after `timeout`, and then `world` must not be
+ * freed: MPI may still be duplicating it. If this fails, there is no link, and `error` says why: on
+ * all ranks alike, unless MPI itself has failed on one of them. */
 RA_CHECKED enum ra_status ra_mpi_link_open(struct ra_link *link, MPI_Comm world, int size,
                                            double timeout, char error[RA_ERROR_SIZE]);
 
@@ -58,8 +58,8 @@ struct ra_link ra_mpi_link_table(struct ra_mpi_link *mpi);
 bool ra_mpi_link_is(const struct ra_link *link);
 
 /* Waits for what all ranks of the communicator have begun to do together, mpi->opening, which MPI's
- * blocking calls would do for ever if a rank does not come. `code` is what MPI said when it began, `what`
- * it is for an error's text: "compare the ring sizes". */
+ * blocking calls would do for ever if a rank does not come. `code` is what MPI said when it began,
+ * `what` it is for an error's text: "compare the ring sizes". */
 enum ra_status ra_mpi_link_await(struct ra_mpi_link *mpi, int code, const char *what);
 
 /* ---- ra_mpi_alive.c */
@@ -81,8 +81,8 @@ bool ra_mpi_alive_leave(struct ra_mpi_link *mpi);
 
 /* ---- ra_mpi_link.c */
 
-/* Begins one message, of one element of an MPI type, out of this rank or into it. ra_link's send and
- * receive are this with a type for so many bytes. */
+/* Begins one message, of one element of an MPI type, out of this rank or into it. ra_link's send
+ * and receive are this with a type for so many bytes. */
 bool ra_mpi_link_begin(struct ra_mpi_link *mpi, bool outgoing, enum ra_message message, int hop,
                        int peer, void *data, MPI_Datatype type);
 

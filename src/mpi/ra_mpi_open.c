@@ -29,8 +29,8 @@ enum ra_status ra_mpi_link_await(struct ra_mpi_link *mpi, int code, const char *
 /* Do all ranks give the same ring size, and does it divide their number? Do all give a timeout? */
 static enum ra_status agree_on_size(struct ra_mpi_link *mpi, int size, double timeout, char *error)
 {
-    /* The smallest size and, negated, the largest. They stay in the link: if a rank does not come, MPI
-     * may write them later. */
+    /* The smallest size and, negated, the largest. They stay in the link: if a rank does not come,
+     * MPI may write them later. */
     int ranks, *mine = mpi->mine, *least = mpi->least;
     MPI_Comm_size(mpi->comm, &ranks);
     mine[0] = size;

@@ -1,8 +1,8 @@
 /* ring_attention_mpi: a link over MPI, and a sequence that is handed out and collected. See
  * ring_attention_mpi.h.
  *
- * Chapter 08. New here: the link of chapter 03 for callers that may give anything; rows of a shard as
- * types of MPI.
+ * Chapter 08. New here: the link of chapter 03 for callers that may give anything; rows of a shard
+ * as types of MPI.
  */
 #include "ring_attention_mpi.h"
 #include <inttypes.h>
@@ -142,8 +142,8 @@ static bool pass_rows(const struct ra_link *link, bool sends, int peer, struct r
     return arrived;
 }
 
-/* The root tells another rank what it was asked for, which must be the same there: rows of other sizes
- * would be cut, or left out. */
+/* The root tells another rank what it was asked for, which must be the same there: rows of other
+ * sizes would be cut, or left out. */
 static bool agree_on_rows(struct ra_plan *plan, enum ra_side side, int64_t outer, int64_t row_bytes,
                           int root, bool scatter, int peer)
 {

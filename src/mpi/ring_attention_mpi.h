@@ -7,7 +7,8 @@
 #ifndef RING_ATTENTION_MPI_H
 #define RING_ATTENTION_MPI_H
 
-/* MPI's old classes for C++ would have to be linked, too; include mpi.h before this to have them. */
+/* MPI's old classes for C++ would have to be linked, too; include mpi.h before this to have
+ * them. */
 #ifndef OMPI_SKIP_MPICXX
 #define OMPI_SKIP_MPICXX 1
 #endif
@@ -20,16 +21,17 @@ extern "C" {
 #endif
 
 /* Makes a link between the ranks of `comm`, for ra_plan_create. `comm` stays the caller's: it is
- * duplicated, once. Ranks 0..P-1 of it are one ring, the next P another, P = ring_size (0: all ranks
- * are one ring). Rings are independent. All ranks of `comm` call this together and give the same ring
- * size; if they do not, or one does not come within `timeout` seconds (0: they wait for ever), all
- * fail. After RA_LOST `comm` must not be freed: MPI may still be duplicating it. A plan passes its
- * config.timeout to the link. */
+ * duplicated, once. Ranks 0..P-1 of it are one ring, the next P another, P = ring_size (0: all
+ * ranks are one ring). Rings are independent. All ranks of `comm` call this together and give the
+ * same ring size; if they do not, or one does not come within `timeout` seconds (0: they wait for
+ * ever), all fail. After RA_LOST `comm` must not be freed: MPI may still be duplicating it. A plan
+ * passes its config.timeout to the link. */
 RA_CHECKED enum ra_status ra_mpi_link(struct ra_link *link, MPI_Comm comm, int ring_size,
                                       double timeout, char error[RA_ERROR_SIZE]);
 
 /* The same, of a communicator as a number: in Fortran comm, or comm%MPI_VAL of mpi_f08; in Python
- * comm.py2f() of mpi4py. A caller without struct ra_link gives 256 bytes, at an address that 8 divides. */
+ * comm.py2f() of mpi4py. A caller without struct ra_link gives 256 bytes, at an address that 8
+ * divides. */
 RA_CHECKED enum ra_status ra_mpi_link_f(struct ra_link *link, MPI_Fint comm, int ring_size,
                                         double timeout, char error[RA_ERROR_SIZE]);
 

@@ -13,7 +13,8 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high)
 /* How many pairs have b - a <= h? Row a sees a + h + 1 keys, at least 0 and at most all. */
 static __int128 below(int64_t h, int64_t rows, int64_t keys)
 {
-    /* From row `some` on a row sees a key; from `all` on it sees all. Between them stands a trapezoid. */
+    /* From row `some` on a row sees a key; from `all` on it sees all. Between them stands a
+     * trapezoid. */
     int64_t some = clamp(-h, 0, rows), all = clamp(keys - h - 1, some, rows);
     __int128 first = (__int128)some + h + 1, last = (__int128)all + h, count = all - some;
     return (first + last) * count / 2 + (__int128)(rows - all) * keys;
@@ -52,10 +53,11 @@ double ra_pairs_computed(struct ra_band band, int64_t rows, int64_t keys, int64_
     if (ra_band_is_empty(band, rows, keys))
         return 0;
 
-    /* A row computes more keys than it sees at either edge of the band. First, as many as the last row of
-     * its tile, or the first one at the lower edge: (tile_queries - 1) / 2 more on average. Second, up to
-     * where a tile of keys ends. From one row of tiles to the next the edge moves by tile_queries keys, so
-     * what is left of a tile of keys there takes all values that differ by the common divisor. */
+    /* A row computes more keys than it sees at either edge of the band. First, as many as the last
+     * row of its tile, or the first one at the lower edge: (tile_queries - 1) / 2 more on average.
+     * Second, up to where a tile of keys ends. From one row of tiles to the next the edge moves by
+     * tile_queries keys, so what is left of a tile of keys there takes all values that differ by
+     * the common divisor. */
     int64_t divisor = common_divisor(tile_queries, tile_keys);
     double both = (double)(tile_queries - 1) / 2 + (double)(tile_keys - divisor) / 2;
     double above = both + (double)((divisor - band.hi % divisor) % divisor);

@@ -60,8 +60,8 @@ static double message(struct prediction *p, int pass, int from, int to, double b
 
 /* ---- The ring. */
 
-/* Seconds of what a rank sends while it works at this step: its keys, if they go on; backward, before
- * them, the gradients of the step before, if those went on or home. */
+/* Seconds of what a rank sends while it works at this step: its keys, if they go on; backward,
+ * before them, the gradients of the step before, if those went on or home. */
 static double messages_at(struct prediction *p, int pass, int rank, int step)
 {
     const struct ra_ring *ring = &p->cost.plan->ring;
@@ -106,10 +106,11 @@ static void predict_ring(struct prediction *p)
     }
 }
 
-/* ---- The double ring: in each host a ring of its own, and rings between ranks of the same place. */
+/* ---- The double ring: in each host a ring of its own, and rings between ranks of the same
+ * place. */
 
-/* Books what every rank sends to its neighbour in its host, or to the next host; returns the seconds of the
- * rank that takes longest. */
+/* Books what every rank sends to its neighbour in its host, or to the next host; returns the
+ * seconds of the rank that takes longest. */
 static double messages_of_all(struct prediction *p, int pass, bool between, double bytes)
 {
     int P = p->cost.ranks, here = p->cost.machine.ranks_per_host;
@@ -123,9 +124,9 @@ static double messages_of_all(struct prediction *p, int pass, bool between, doub
     return most;
 }
 
-/* A round in which the keys of one host go round in each host. While it lasts, the keys that all ranks
- * began with go on to the next host, and the gradients of the round before, complete but for the hosts to
- * come, follow them. */
+/* A round in which the keys of one host go round in each host. While it lasts, the keys that all
+ * ranks began with go on to the next host, and the gradients of the round before, complete but for
+ * the hosts to come, follow them. */
 static void predict_round(struct prediction *p, int round, int rounds, double key_bytes,
                           double gradient_bytes)
 {
@@ -139,8 +140,8 @@ static void predict_round(struct prediction *p, int round, int rounds, double ke
             work_of_hop(p, rank, host * here + (rank % here - inner + here) % here, hops);
         }
         for (int pass = 0; pass < p->passes; pass++) {
-            /* Gradients trail by one hop: with the first of a round go those of the last round, to the
-             * rank of the host that its keys began at. */
+            /* Gradients trail by one hop: with the first of a round go those of the last round, to
+             * the rank of the host that its keys began at. */
             bool sends = inner + 1 < here, trails = pass == 1 && (inner > 0 || round > 0);
             double messages = messages_of_all(p, pass, false, sends ? key_bytes : 0);
             messages += messages_of_all(p, pass, false, trails ? gradient_bytes : 0);
@@ -195,8 +196,8 @@ static void predict_gather(struct prediction *p)
         for (int origin = 0; origin < P; origin++)
             work_of_hop(p, rank, origin, hops);
     for (int pass = 0; pass < p->passes; pass++) {
-        /* First the ranks of the same place in all hosts gather, then the ranks of each host. Backward,
-         * gradients are reduced and scattered the other way round. */
+        /* First the ranks of the same place in all hosts gather, then the ranks of each host.
+         * Backward, gradients are reduced and scattered the other way round. */
         double bytes = rows * (double)plan->ring.key_bytes, seconds = 0;
         for (int way = 0; way <= pass; way++, bytes = rows * (double)plan->ring.gradient_bytes) {
             for (int round = 1; round < P / here; round++)
@@ -239,8 +240,8 @@ static int64_t plan_bytes(const struct ra_cost *cost, enum ra_scale_method metho
         most = bytes > most ? bytes : most;
     }
 
-    /* Slots for what goes between hosts: keys that arrive and leave, gradients that do. Or all keys and
-     * their gradients, in the place of the ring's slots. */
+    /* Slots for what goes between hosts: keys that arrive and leave, gradients that do. Or all keys
+     * and their gradients, in the place of the ring's slots. */
     int64_t both = rows * (ring->key_bytes + ring->gradient_bytes);
     if (method == RA_SCALE_DOUBLE_RING && cost->ranks > cost->machine.ranks_per_host)
         return most + 2 * both;

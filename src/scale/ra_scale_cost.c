@@ -161,8 +161,9 @@ double ra_cost_work(const struct ra_cost *cost, int rank, int origin, double com
     double rate = backward ? m->backward_rate : m->forward_rate;
     double seconds = ra_cost_multiply_adds(cost, computed, backward) / rate + m->overhead;
 
-    /* The carry, or dq, is read and written at each hop. The rate includes the launch's own writes of its share of
-     * gradients; what a ring adds is to read that share and the sum of the ranks before, and to write their sum. */
+    /* The carry, or dq, is read and written at each hop. The rate includes the launch's own writes
+     * of its share of gradients; what a ring adds is to read that share and the sum of the ranks
+     * before, and to write their sum. */
     if (cost->plan->ring.schedule.count > 1 && m->memory_bandwidth > 0) {
         double queries = (double)ra_layout_rows(cost->plan->layouts[RA_QUERY_SIDE], rank);
         double keys = (double)cost->plan->ring.rows[origin];

@@ -23,15 +23,15 @@ void ra_cost_close(struct ra_cost *cost);
 /* Refuses a number of the machine that is not above 0. */
 enum ra_status ra_cost_missing(const char *name, double value, const char *meaning, char *error);
 
-/* Pairs of the queries of `rank` and the keys of `origin`: those that see each other, and those that are
- * computed. For one head of one batch. */
+/* Pairs of the queries of `rank` and the keys of `origin`: those that see each other, and those
+ * that are computed. For one head of one batch. */
 struct ra_cost_pairs {
     double visible, computed;
 };
 struct ra_cost_pairs ra_cost_count(const struct ra_cost *cost, int rank, int origin);
 
-/* Seconds of work on them: multiply-adds at the machine's rate; what of carries and sums goes through
- * memory, if there are several hops; and the overhead. */
+/* Seconds of work on them: multiply-adds at the machine's rate; what of carries and sums goes
+ * through memory, if there are several hops; and the overhead. */
 double ra_cost_work(const struct ra_cost *cost, int rank, int origin, double computed,
                     bool backward);
 

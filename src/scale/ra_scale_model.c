@@ -1,4 +1,5 @@
-/* ra_scale_model: decoding over many ranks, and how long a sequence fits. See ring_attention_scale.h.
+/* ra_scale_model: decoding over many ranks, and how long a sequence fits. See
+ * ring_attention_scale.h.
  *
  * Chapter 12. New here: the longest sequence, by halving.
  */
@@ -112,9 +113,9 @@ enum ra_status ra_scale_memory_of(struct ra_scale_memory *memory, const struct r
         depth * dim * (2 * query + 2 * key + 2 * hidden) + 2 * dim * (double)model->vocabulary;
     memory->weights = weights * model->weight_bytes / (model->replicated ? 1 : cost.ranks);
 
-    /* As the rows that its layers keep: x; q, k, v, o, lse, mid and up, which all layers share if they
-     * are computed again. Once: the last x, a normal row, a gradient, and the widest, which also holds
-     * d_out, dq, dk and dv. */
+    /* As the rows that its layers keep: x; q, k, v, o, lse, mid and up, which all layers share if
+     * they are computed again. Once: the last x, a normal row, a gradient, and the widest, which
+     * also holds d_out, dq, dk and dv. */
     double layer = (2 * query + 2 * key + dim + hidden) * number + (double)c->heads * sizeof(float);
     double widest = fmax(fmax(hidden, dim), 2 * query + 2 * key);
     memory->activations = rows * (depth * dim * number + (model->recompute ? 1 : depth) * layer +
@@ -146,8 +147,8 @@ enum ra_status ra_scale_fits(int64_t *tokens, const struct ra_config *config,
     if (status != RA_OK)
         return status;
 
-    /* Memory grows with the sequence: the longest is found by halving. Arrays of more than 2^50 numbers no
-     * plan takes, and no memory; with sizes that are wrong the first plan says so. */
+    /* Memory grows with the sequence: the longest is found by halving. Arrays of more than 2^50
+     * numbers no plan takes, and no memory; with sizes that are wrong the first plan says so. */
     struct ra_config c = *config;
     int64_t unit = 2 * (int64_t)(config->ring_size > 1 ? config->ring_size : 1), fits = 0;
     double numbers = (double)config->batch * (double)config->heads * (double)config->dim;

@@ -7,13 +7,14 @@
 #include "ra_error.h"
 #include "ra_scale_cost.h"
 
-/* A message that a rank sends and one that it receives: when they have arrived. -inf: there is none. */
+/* A message that a rank sends and one that it receives: when they have arrived. -inf: there is
+ * none. */
 struct mail {
     double sent, received;
 };
 
-/* A rank on its way round: when it began this hop and was done with its work, when its link is free, and
- * the messages of each kind that it waits for. */
+/* A rank on its way round: when it began this hop and was done with its work, when its link is
+ * free, and the messages of each kind that it waits for. */
 struct traveller {
     double begin, ready, link, work, waiting;
     struct mail keys, gradients, home;
@@ -27,8 +28,8 @@ static double after(double time, struct mail mail)
     return fmax(time, fmax(mail.sent, mail.received));
 }
 
-/* One rank sends to another; neither before `from` nor before `to`, when they have come to the message, nor
- * before the sender's link is free. */
+/* One rank sends to another; neither before `from` nor before `to`, when they have come to the
+ * message, nor before the sender's link is free. */
 static double post(const struct ra_cost *cost, struct traveller *all, int rank, int other,
                    double from, double to, int64_t bytes)
 {

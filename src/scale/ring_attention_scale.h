@@ -1,16 +1,17 @@
-/* ring_attention_scale: what attention costs on ranks that need not exist: time, waiting, memory and
- * messages, before anything runs.
+/* ring_attention_scale: what attention costs on ranks that need not exist: time, waiting, memory
+ * and messages, before anything runs.
  *
- * Chapter 12. Installed with the library; needs no MPI and no GPU. A plan to look at counts work and
- * bytes; a machine, told by a few measured numbers, turns them into seconds.
+ * Chapter 12. Installed with the library; needs no MPI and no GPU. A plan to look at counts work
+ * and bytes; a machine, told by a few measured numbers, turns them into seconds.
  *
  *     struct ra_scale_machine machine = RA_SCALE_MACHINE_INIT;
  *     machine.forward_rate = 1.8e14; ...                      what was measured,
  *     ra_scale_predict(&scale, &config, &machine, RA_SCALE_RING, NULL, error);
  *
- * config.ring_size is how many ranks there are. Layouts have one stripe a rank: a bucket is refused.
- * Work for a rank and a hop takes the same time however long the sequence is; a ring of P ranks takes P^2
- * of it. Every function may be called by any thread at any time. Memory is taken only during a call.
+ * config.ring_size is how many ranks there are. Layouts have one stripe a rank: a bucket is
+ * refused. Work for a rank and a hop takes the same time however long the sequence is; a ring of P
+ * ranks takes P^2 of it. Every function may be called by any thread at any time. Memory is taken
+ * only during a call.
  */
 #ifndef RING_ATTENTION_SCALE_H
 #define RING_ATTENTION_SCALE_H
@@ -22,28 +23,30 @@
 extern "C" {
 #endif
 
-/* A machine. Begin with RA_SCALE_MACHINE_INIT; a number that is still 0 is missing, and is asked for by
- * name when it is needed, unless the comment says what 0 means. */
+/* A machine. Begin with RA_SCALE_MACHINE_INIT; a number that is still 0 is missing, and is asked
+ * for by name when it is needed, unless the comment says what 0 means. */
 struct ra_scale_machine {
     size_t size;
 
-    /* A rank: multiply-adds a second of pairs of a query and a key that see each other; bytes of its memory,
-     * and bytes a second of it [0: no time is counted for carries and sums, and no decoding]. */
+    /* A rank: multiply-adds a second of pairs of a query and a key that see each other; bytes of
+     * its memory, and bytes a second of it [0: no time is counted for carries and sums, and no
+     * decoding]. */
     double forward_rate, backward_rate;
     double memory, memory_bandwidth;
 
-    /* Of a tile in which anybody sees anything, all is computed: query and key rows of it [1, 1]. */
+    /* Of a tile in which anybody sees anything, all is computed: query and key rows of it [1,
+     * 1]. */
     int64_t tile_queries, tile_keys;
     double overhead; /* seconds of a hop besides [0] */
 
-    /* Messages between two ranks of one host, and between two hosts: bytes a second that a rank sends
-     * while all others send, too; seconds until the first byte is there [0]. */
+    /* Messages between two ranks of one host, and between two hosts: bytes a second that a rank
+     * sends while all others send, too; seconds until the first byte is there [0]. */
     int ranks_per_host; /* [0: all are on one] */
     double bandwidth, latency;
     double host_bandwidth, host_latency;
 
-    /* What is wrong: the work of one rank, and the messages that one rank sends, take this many times as
-     * long [rank -1: none; factor 1]. */
+    /* What is wrong: the work of one rank, and the messages that one rank sends, take this many
+     * times as long [rank -1: none; factor 1]. */
     int slow_rank, slow_link;
     double slow_rank_factor, slow_link_factor;
 };
@@ -53,12 +56,13 @@ struct ra_scale_machine {
         sizeof(struct ra_scale_machine), 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, -1, -1, 1, 1 \
     }
 
-/* How keys come to queries: round the ring of chapter 03; round a ring in each host, and between hosts
- * from ring to ring; or all of them first, by one all-gather. */
+/* How keys come to queries: round the ring of chapter 03; round a ring in each host, and between
+ * hosts from ring to ring; or all of them first, by one all-gather. */
 enum ra_scale_method { RA_SCALE_RING, RA_SCALE_DOUBLE_RING, RA_SCALE_GATHER };
 
-/* One hop of a pass, in seconds: the work of the rank that has most of it, and of a rank on average; the
- * messages that are to be hidden behind it; and what the hop takes, the larger of the two. */
+/* One hop of a pass, in seconds: the work of the rank that has most of it, and of a rank on
+ * average; the messages that are to be hidden behind it; and what the hop takes, the larger of the
+ * two. */
 struct ra_scale_hop {
     int distance; /* of the origin of its keys, as in struct ra_hop */
     double work, mean_work, messages, seconds;
@@ -83,33 +87,33 @@ struct ra_scale {
     int64_t array_bytes; /* of it besides: q, k, v, o, lse; backward d_out, dq, dk, dv as well */
 };
 
-/* The time of attention by formula: each hop takes as long as the slowest of all ranks' work and messages,
- * as if ranks met after each hop. `hops`, unless it is NULL, has room for 2 * ring_size of them: those of
- * the forward come first, those of the backward from ring_size on.
+/* The time of attention by formula: each hop takes as long as the slowest of all ranks' work and
+ * messages, as if ranks met after each hop. `hops`, unless it is NULL, has room for 2 * ring_size
+ * of them: those of the forward come first, those of the backward from ring_size on.
  *
- * RA_INVALID: the error names the field of config or machine that is wrong, or the number that is missing.
- * RA_OUT_OF_MEMORY: some bytes for each rank were not to be had. */
+ * RA_INVALID: the error names the field of config or machine that is wrong, or the number that is
+ * missing. RA_OUT_OF_MEMORY: some bytes for each rank were not to be had. */
 RA_CHECKED enum ra_status ra_scale_predict(struct ra_scale *scale, const struct ra_config *config,
                                            const struct ra_scale_machine *machine,
                                            enum ra_scale_method method, struct ra_scale_hop *hops,
                                            char error[RA_ERROR_SIZE]);
 
-/* What one rank did in a simulated pass: seconds of work, of waiting for keys or gradients, and when it was
- * done. */
+/* What one rank did in a simulated pass: seconds of work, of waiting for keys or gradients, and
+ * when it was done. */
 struct ra_scale_rank {
     double work, waiting, end;
 };
 
-/* The time of one pass by a simulation of the ring: a rank begins a hop when it is done with the one before,
- * its keys have come and those before have gone; a message begins when sender and receiver have come to its
- * hop and the sender's link is free. `ranks`, unless it is NULL, has room for ring_size. Returns the
- * seconds in *seconds. Errors are those of ra_scale_predict. */
+/* The time of one pass by a simulation of the ring: a rank begins a hop when it is done with the
+ * one before, its keys have come and those before have gone; a message begins when sender and
+ * receiver have come to its hop and the sender's link is free. `ranks`, unless it is NULL, has room
+ * for ring_size. Returns the seconds in *seconds. Errors are those of ra_scale_predict. */
 RA_CHECKED enum ra_status ra_scale_simulate(double *seconds, const struct ra_config *config,
                                             const struct ra_scale_machine *machine, bool backward,
                                             struct ra_scale_rank *ranks, char error[RA_ERROR_SIZE]);
 
-/* A few new tokens, config.queries of them, over a cache of config.keys that is sharded over all ranks:
- * tree decoding (chapter 10). */
+/* A few new tokens, config.queries of them, over a cache of config.keys that is sharded over all
+ * ranks: tree decoding (chapter 10). */
 struct ra_scale_decoding {
     double seconds, work,
         messages;         /* work: the cache is read, or multiplied if that takes longer */
@@ -129,8 +133,8 @@ struct ra_scale_model {
     int64_t dim, depth, hidden, vocabulary; /* hidden: of a feed-forward layer */
     bool recompute;  /* a layer keeps dim numbers of a token, and computes the rest again [false] */
     bool replicated; /* every rank has all weights [false: each has its share] */
-    double
-        weight_bytes; /* of a weight, its gradient and its optimizer [16: 2 + 2, and 3 of float32] */
+    double weight_bytes; /* of a weight, its gradient and its optimizer: [16]: 2 + 2, and 3 of
+                          * float32 */
 };
 
 #define RA_SCALE_MODEL_INIT                                         \
@@ -148,9 +152,9 @@ RA_CHECKED enum ra_status ra_scale_memory_of(struct ra_scale_memory *memory,
                                              const struct ra_scale_model *model,
                                              char error[RA_ERROR_SIZE]);
 
-/* How many tokens the longest sequence has that fits into machine->memory of each rank; a multiple of twice
- * the number of ranks, so that all have as many; 0 if the weights alone do not. config.queries is not
- * looked at. */
+/* How many tokens the longest sequence has that fits into machine->memory of each rank; a multiple
+ * of twice the number of ranks, so that all have as many; 0 if the weights alone do not.
+ * config.queries is not looked at. */
 RA_CHECKED enum ra_status ra_scale_fits(int64_t *tokens, const struct ra_config *config,
                                         const struct ra_scale_model *model,
                                         const struct ra_scale_machine *machine,

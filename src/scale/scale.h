@@ -42,12 +42,12 @@ struct scale {
 void scale_begin(struct scale *scale, int argc, char **argv, const char *program,
                  const char *about);
 
-/* Reads the command line. Then config, machine and model are complete, except for rates and for numbers that neither a
- * flag nor a preset gives. */
+/* Reads the command line. Then config, machine and model are complete, except for rates and for
+ * numbers that neither a flag nor a preset gives. */
 void scale_options(struct scale *scale, int argc, char **argv);
 
-/* Sets the number of ranks of the ring, and returns the machine with the rates for it. `told` gets the rates as
- * from scale_take_rates. */
+/* Sets the number of ranks of the ring, and returns the machine with the rates for it. `told` gets
+ * the rates as from scale_take_rates. */
 struct ra_scale_machine scale_on(struct scale *scale, int ranks, double told[2]);
 
 /* The word of --method. */
@@ -56,8 +56,8 @@ const char *scale_method(const struct scale *scale);
 /* Unless the status is RA_OK, ends the program with the text, in which fields become flags. */
 void scale_check(const struct scale *scale, enum ra_status status, const char *error);
 
-/* Measures this rank's rates, all ranks at the same time, and the link to its neighbour, and prints them as
- * flags. All ranks call it. */
+/* Measures this rank's rates, all ranks at the same time, and the link to its neighbour, and prints
+ * them as flags. All ranks call it. */
 void scale_measure(struct scale *scale);
 
 #endif

@@ -25,8 +25,8 @@ static struct ra_tensor array(struct scale *scale, int64_t heads, int64_t dim)
     return ra_tensor_bnhd(data, RA_FLOAT32, ROWS, heads, dim);
 }
 
-/* Multiply-adds a second of a rank alone, while all others compute, too: a mean, as a run that is predicted
- * also meets whatever else the machine does. */
+/* Multiply-adds a second of a rank alone, while all others compute, too: a mean, as a run that is
+ * predicted also meets whatever else the machine does. */
 static void measure_rates(struct scale *scale, double rates[2])
 {
     const struct stage *stage = &scale->stage;
@@ -65,8 +65,8 @@ static void measure_rates(struct scale *scale, double rates[2])
         rates[pass] = (pass == 0 ? 2 : 5) * products / seconds[pass];
 }
 
-/* Seconds until a message of so many bytes has come from the left neighbour, while all send to the right: the
- * shortest, in which nobody had to wait for a processor. */
+/* Seconds until a message of so many bytes has come from the left neighbour, while all send to the
+ * right: the shortest, in which nobody had to wait for a processor. */
 static double measure_message(struct scale *scale, int bytes, int times)
 {
     int rank = scale->stage.world.rank, P = scale->stage.world.ranks;

@@ -99,7 +99,8 @@ int64_t stage_parse(const struct stage *stage, const struct ra_option *option, c
         value = good ? value : INT64_MIN;
         also = "a whole number, ";
 
-        /* More rows than any array has are as good as the most; more layers than a model has are not. */
+        /* More rows than any array has are as good as the most; more layers than a model has are
+         * not. */
         if (option->kind == RA_OPTION_WHOLE && option->most >= 0x1p50 &&
             (double)value > option->most)
             value = (int64_t)option->most;

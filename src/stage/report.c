@@ -143,7 +143,8 @@ static void check_trace(const struct stage *stage)
         stage_end(stage, 2, "--trace %s: is RESULT, or in it; name a file elsewhere", path);
 }
 
-/* Rank 0 makes the file that becomes the trace: before the work, to find out then that it cannot be written. */
+/* Rank 0 makes the file that becomes the trace: before the work, to find out then that it cannot be
+ * written. */
 static void create_trace(struct stage *stage)
 {
     char error[RA_ERROR_SIZE];

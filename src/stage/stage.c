@@ -110,8 +110,8 @@ const char *stage_called(char **argv, const char *own)
 
 void stage_guard(void)
 {
-    /* A reader of stdout that has gone, and `ulimit -f`, kill by default; ignored, they become errors of
-     * write, which are reported. */
+    /* A reader of stdout that has gone, and `ulimit -f`, kill by default; ignored, they become
+     * errors of write, which are reported. */
     stage_unfinished_guard();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);

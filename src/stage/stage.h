@@ -98,14 +98,15 @@ void stage_open_kernel(struct stage *stage, int argc, char **argv, const char *p
  * with the defaults of this program, and result_type; all else is zero. */
 void stage_open_in(struct stage *stage, int argc, char **argv);
 
-/* The parts of stage_open_in, for a program that has a command line and results of its own. Begin: all but
- * the command line and files. Guard: signals that end the program remove what is unfinished. Opened:
- * errors from here on are of one rank; the trace begins, which is opened and closed by all ranks
- * together. Leave: frees all and says goodbye to the other
- * ranks; returns the exit code 0. */
+/* The parts of stage_open_in, for a program that has a command line and results of its own. Begin:
+ * all but the command line and files. Guard: signals that end the program remove what is
+ * unfinished. Opened: errors from here on are of one rank; the trace begins, which is opened and
+ * closed by all ranks together. Leave: frees all and says goodbye to the other ranks; returns the
+ * exit code 0. */
 void stage_begin(struct stage *stage, int argc, char **argv);
 
-/* The name of a program that is also installed: ringattn-... if it was called by such a name, or else its own. */
+/* The name of a program that is also installed: ringattn-... if it was called by such a name, or
+ * else its own. */
 const char *stage_called(char **argv, const char *own);
 void stage_guard(void);
 void stage_opened(struct stage *stage);

@@ -64,8 +64,8 @@ static void stop_watch(void)
     signal(SIGALRM, SIG_DFL);
 }
 
-/* --timeout, before the command line is read, for which MPI must run. What is wrong about it will be
- * said then. */
+/* --timeout, before the command line is read, for which MPI must run. What is wrong about it will
+ * be said then. */
 static double timeout_of(int argc, char **argv)
 {
     double seconds = 60;
@@ -105,8 +105,8 @@ static bool has_come(int rank, int64_t *all, bool *progress)
 }
 
 /* A collective that blocks would hang with a rank that has died; this one gives up, and knows which
- * rank is missing. It gives the others more time than the ring gives them: whoever waits for the dead
- * rank there knows better what was due. */
+ * rank is missing. It gives the others more time than the ring gives them: whoever waits for the
+ * dead rank there knows better what was due. */
 static int gather(int64_t mine, int64_t *all, double timeout)
 {
     double patience = 2 * timeout, began = ra_seconds(), looked = began;
@@ -153,7 +153,8 @@ static void show(double timeout)
     }
 }
 
-/* The link's own poll, after which the others hear of this rank's progress, if it is time for that. */
+/* The link's own poll, after which the others hear of this rank's progress, if it is time for
+ * that. */
 static bool poll_and_show(void *link)
 {
     show(world.timeout);
@@ -167,8 +168,9 @@ void stage_show_progress(const struct stage *stage, struct ra_link *link)
     link->poll = poll_and_show;
 }
 
-/* ---- The end of a run that has failed. What one rank notices, others often notice at the same time, or hear
- * of from it: each tells those above it that it will speak, and listens for a moment to those below. */
+/* ---- The end of a run that has failed. What one rank notices, others often notice at the same
+ * time, or hear of from it: each tells those above it that it will speak, and listens for a moment
+ * to those below. */
 
 static bool speaks(void)
 {
@@ -192,7 +194,8 @@ static void follow(void)
     sleep(SHORTEST_WATCH);
 }
 
-/* What this rank has printed must be out of its pipe before MPI is aborted: mpirun may then read no more. */
+/* What this rank has printed must be out of its pipe before MPI is aborted: mpirun may then read no
+ * more. */
 static void drain(double patience)
 {
     for (double began = ra_seconds();
@@ -204,8 +207,9 @@ static void stop(int exit_code)
 {
     drain(1);
 
-    /* The line of error is printed. Open MPI 4 would add nine about MPI_Abort, and reads this before it does;
-     * the same as a setting would also silence what it says when it cannot connect. */
+    /* The line of error is printed. Open MPI 4 would add nine about MPI_Abort, and reads this
+     * before it does; the same as a setting would also silence what it says when it cannot
+     * connect. */
     bool *quiet = dlsym(dlopen(NULL, RTLD_LAZY), "orte_execute_quiet");
     if (quiet)
         *quiet = true;

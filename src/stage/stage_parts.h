@@ -1,5 +1,5 @@
-/* stage_parts: what the parts of stage.h have of each other: unfinished.c, world.c, memory.c, options.c,
- * inputs.c, results.c, report.c and, on top of them, stage.c. No program includes this.
+/* stage_parts: what the parts of stage.h have of each other: unfinished.c, world.c, memory.c,
+ * options.c, inputs.c, results.c, report.c and, on top of them, stage.c. No program includes this.
  */
 #ifndef STAGE_PARTS_H
 #define STAGE_PARTS_H
@@ -34,14 +34,16 @@ void stage_gather(const struct stage *stage, int64_t mine);
 /* Ends this rank if another one is in trouble; all ranks call it. */
 void stage_check_all(const struct stage *stage);
 
-/* Returns the first rank whose number differs from that of rank 0, or 0 if all have the same. Ends this rank if
- * another one has failed. */
+/* Returns the first rank whose number differs from that of rank 0, or 0 if all have the same. Ends
+ * this rank if another one has failed. */
 int stage_other(const struct stage *stage, int64_t mine);
 
-/* Ends all ranks with this exit code unless `mine` is the same on all; `what` is its name in the error. */
+/* Ends all ranks with this exit code unless `mine` is the same on all; `what` is its name in the
+ * error. */
 void stage_agree(const struct stage *stage, int exit_code, const char *what, int64_t mine);
 
-/* Whether anything has this name, even a link that leads nowhere. If the system cannot say, the run fails. */
+/* Whether anything has this name, even a link that leads nowhere. If the system cannot say, the run
+ * fails. */
 bool stage_is_there(const struct stage *stage, const char *path);
 
 /* Whether anything has this name on all ranks. Each looks for itself, and they must agree. */
@@ -67,8 +69,9 @@ void stage_free_all(struct stage *stage);
 /* ---- options.c: the command line. Returns the path of PROBLEM. */
 const char *stage_read_options(struct stage *stage, int argc, char **argv);
 
-/* Reads the flags of a table, and gives them to `each` as they come; what is left begins at optind. It answers -h,
- * --help, by calling `help` on one rank, and --version itself, and ends the program with that. */
+/* Reads the flags of a table, and gives them to `each` as they come; what is left begins at optind.
+ * It answers -h, --help, by calling `help` on one rank, and --version itself, and ends the program
+ * with that. */
 enum { STAGE_FLAGS = 64 };
 typedef void stage_flag(struct stage *, const struct ra_option *, const char *text);
 void stage_read_flags(struct stage *stage, int argc, char **argv, const struct ra_option *options,
@@ -83,14 +86,16 @@ int64_t stage_parse(const struct stage *stage, const struct ra_option *option, c
 /* ---- inputs.c: the problem. Opens and checks its files, and takes its shape. */
 void stage_open_inputs(struct stage *stage, const char *folder);
 
-/* Ends all ranks unless their files of the problem have the same types, and the same bytes at some places. */
+/* Ends all ranks unless their files of the problem have the same types, and the same bytes at some
+ * places. */
 void stage_agree_inputs(const struct stage *stage);
 
 /* ---- results.c: the results' files. Rank 0 creates them, then the others open them. */
 void stage_open_results(struct stage *stage);
 void stage_close_results(struct stage *stage);
 
-/* Gives the results their names, all at once, when all ranks have closed their files. Rank 0 does it. */
+/* Gives the results their names, all at once, when all ranks have closed their files. Rank 0 does
+ * it. */
 void stage_name_results(struct stage *stage);
 
 /* ---- report.c: counts, the trace, laps. */

@@ -24,9 +24,9 @@ struct stage_ring {
     float *workspace;          /* ra_tile_workspace */
 };
 
-/* stage_open_mpi, and a ring as the command line asks for, of `fold`, whose context is x. Its keys go
- * all the way round, unless they stay at home: a program may set another schedule. An error ends all
- * ranks. */
+/* stage_open_mpi, and a ring as the command line asks for, of `fold`, whose context is x. Its keys
+ * go all the way round, unless they stay at home: a program may set another schedule. An error ends
+ * all ranks. */
 void stage_ring_open(struct stage_ring *x, int argc, char **argv, int number, const char *program,
                      const char *about, void (*fold)(void *context, int step, bool backward));
 
@@ -43,8 +43,8 @@ struct ra_fold stage_ring_fold(struct stage_ring *x, bool backward);
  * on). */
 void stage_ring_work(struct stage_ring *x, int step, bool backward, int64_t pairs, int64_t skipped);
 
-/* Takes memory, reads, goes round the ring, forward and backward, and writes. x->rows and the rows of
- * stage_shard are set before. Returns the exit code. */
+/* Takes memory, reads, goes round the ring, forward and backward, and writes. x->rows and the rows
+ * of stage_shard are set before. Returns the exit code. */
 int stage_ring_run(struct stage_ring *x);
 
 #endif

@@ -46,8 +46,8 @@ static void leave_alone(double timeout)
 const struct stage_world stage_alone = {
     0, 1, 1, gather_alone, speaks_alone, show_nobody, follow_nobody, exit, leave_alone};
 
-/* Prints the message, if it is this rank's to print, and ends all ranks: the one that speaks does it, so that
- * its words come out and MPI aborts once. */
+/* Prints the message, if it is this rank's to print, and ends all ranks: the one that speaks does
+ * it, so that its words come out and MPI aborts once. */
 __attribute__((noreturn)) static void stop_all(const struct stage *stage, int exit_code,
                                                bool speaks, const char *who, const char *message)
 {

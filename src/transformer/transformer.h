@@ -48,12 +48,13 @@ enum transformer_command transformer_options(struct transformer *t, int argc, ch
 /* Completes and checks the model that the flags describe. */
 void transformer_complete_model(struct transformer *t);
 
-/* Returns a flag that was given and does not describe the model that is there, or NULL if all do. */
+/* Returns a flag that was given and does not describe the model that is there, or NULL if all
+ * do. */
 const char *transformer_other_flag(const struct transformer *t,
                                    const struct ra_model_config *there);
 
-/* Ends the program with "ranks disagree about WHAT of PATH" unless all ranks have the same checksum of what each
- * has read for itself. */
+/* Ends the program with "ranks disagree about WHAT of PATH" unless all ranks have the same checksum
+ * of what each has read for itself. */
 void transformer_agree(const struct transformer *t, const char *what, const char *path,
                        uint64_t sum);
 void transformer_agree_model(const struct transformer *t, const char *path, const float *weights);
@@ -61,15 +62,16 @@ void transformer_agree_model(const struct transformer *t, const char *path, cons
 /* Unless the status is RA_OK, ends the program with the text. */
 void transformer_check(const struct transformer *t, enum ra_status status, const char *error);
 
-/* All ranks have read what they were told to. Until now one of them spoke for all, as the same is wrong with
- * all; from now on each speaks for itself. */
+/* All ranks have read what they were told to. Until now one of them spoke for all, as the same is
+ * wrong with all; from now on each speaks for itself. */
 void transformer_opened(struct transformer *t);
 
 /* Makes a folder. */
 void transformer_make_folder(const struct transformer *t, const char *path);
 
-/* Begins what a command writes, its last argument, on all ranks. This comes before the work, so that a place where
- * nothing can be written is found then. It is removed if any rank fails before it ends. Only rank 0 publishes it. */
+/* Begins what a command writes, its last argument, on all ranks. This comes before the work, so
+ * that a place where nothing can be written is found then. It is removed if any rank fails before
+ * it ends. Only rank 0 publishes it. */
 struct ra_whole *transformer_begin_output(const struct transformer *t, unsigned how,
                                           const char *const *replaces);
 void transformer_end_output(const struct transformer *t, struct ra_whole *output);

@@ -1,5 +1,5 @@
-/* transformer_bench: how long a training step takes, and what share of a product's rate that is. See
- * transformer.h. */
+/* transformer_bench: how long a training step takes, and what share of a product's rate that is.
+ * See transformer.h. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 #include "ra_optimizer.h"
 #include "transformer.h"
 
-/* Multiply-adds of a step on all tokens of a batch: each weight of a product once forward and twice backward,
- * and attention's two products forward, four of them and the scores backward. */
+/* Multiply-adds of a step on all tokens of a batch: each weight of a product once forward and twice
+ * backward, and attention's two products forward, four of them and the scores backward. */
 static double work_of(const struct transformer *t)
 {
     const struct ra_model_config *c = &t->model;

@@ -1,5 +1,5 @@
-/* transformer_files: what the commands of 10-transformer read and write, and what all ranks must agree on.
- * See transformer.h.
+/* transformer_files: what the commands of 10-transformer read and write, and what all ranks must
+ * agree on. See transformer.h.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -57,7 +57,8 @@ struct ra_whole *transformer_begin_output(const struct transformer *t, unsigned 
     if (stage->world.rank > 0)
         status = ra_whole_join(&output, t->arguments[1], how, stage->gathered[0], error);
 
-    /* Files in a folder are written by all ranks; a single file only by the one that has begun it. */
+    /* Files in a folder are written by all ranks; a single file only by the one that has begun
+     * it. */
     if (how & RA_WHOLE_FOLDER)
         transformer_check(t, status, error);
     return &output;

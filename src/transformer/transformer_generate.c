@@ -58,7 +58,8 @@ void transformer_import(struct transformer *t)
 
 /* ---- Text. */
 
-/* The prompt as tokens: of a model of bytes its bytes, of any other whole numbers between blanks. */
+/* The prompt as tokens: of a model of bytes its bytes, of any other whole numbers between
+ * blanks. */
 static int64_t read_prompt(struct transformer *t, int32_t *tokens)
 {
     int64_t count = 0;

@@ -1,5 +1,5 @@
-/* transformer_step: logits, loss and every gradient of one batch, or its logits alone, from files into
- * files. See transformer.h.
+/* transformer_step: logits, loss and every gradient of one batch, or its logits alone, from files
+ * into files. See transformer.h.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -37,8 +37,8 @@ static void open_rows(const struct transformer *t, const char *name, bool flags,
     *length = file->shape[1];
 }
 
-/* Reads all of it, before anything is computed: whole numbers must be at most `most` and, unless they are
- * labels, at least 0; and all ranks must have the same. */
+/* Reads all of it, before anything is computed: whole numbers must be at most `most` and, unless
+ * they are labels, at least 0; and all ranks must have the same. */
 static void scan_rows(struct transformer *t, struct npy *file, bool is_labels, int64_t most)
 {
     struct stage *stage = &t->stage;
@@ -93,8 +93,8 @@ static void create(const struct transformer *t, const struct ra_whole *output, c
         stage_fail(&t->stage, "%s (do all ranks see the same files?)", file->error);
 }
 
-/* The batches of this problem whose tokens have so many bytes: a rank brings its share of the rows, and gets
- * its positions of the rows of its set. */
+/* The batches of this problem whose tokens have so many bytes: a rank brings its share of the rows,
+ * and gets its positions of the rows of its set. */
 static struct ra_batch *open_batch(struct transformer *t, int64_t rows, int64_t length,
                                    int64_t bytes)
 {
@@ -132,7 +132,8 @@ static void write_shared(struct transformer *t, const struct ra_whole *output, d
     printf("loss %.6f\n", loss);
 }
 
-/* Collects the logits of this rank's rows of the batch from all ranks of their sets, and writes them. */
+/* Collects the logits of this rank's rows of the batch from all ranks of their sets, and writes
+ * them. */
 static void write_logits(struct transformer *t, const struct ra_whole *output,
                          struct ra_model *model, const float *weights, int64_t rows, int64_t length)
 {

@@ -100,8 +100,8 @@ static void go_on(struct run *run, const struct ra_training *before)
     run->training.step = before->step;
 }
 
-/* Reads all tokens once, before the first step: each must be one of the model's. The others hear that this rank
- * is at work, however large the file is. */
+/* Reads all tokens once, before the first step: each must be one of the model's. The others hear
+ * that this rank is at work, however large the file is. */
 static void scan_data(struct run *run)
 {
     struct transformer *t = run->t;
@@ -211,8 +211,9 @@ static void open_model(struct run *run)
 
 /* ---- Steps. */
 
-/* Reads this rank's rows of batch k of a step: row b S + s of it is that of set s. Rows are samples of training
- * from `first` on, or windows of validation; after the last of these there is padding. */
+/* Reads this rank's rows of batch k of a step: row b S + s of it is that of set s. Rows are samples
+ * of training from `first` on, or windows of validation; after the last of these there is
+ * padding. */
 static void read_batch(struct run *run, int64_t k, int64_t first, bool validation)
 {
     int32_t *inputs = run->inputs + k * run->rows, *labels = run->labels + k * run->rows;
@@ -254,8 +255,8 @@ static double validate(struct run *run)
     return sum / labels;
 }
 
-/* One rank writes for all, as all have the same weights, and had the same gradients. A rank that computes
- * wrong shows here. */
+/* One rank writes for all, as all have the same weights, and had the same gradients. A rank that
+ * computes wrong shows here. */
 static void save(struct run *run)
 {
     struct transformer *t = run->t;

@@ -1,13 +1,13 @@
-/* The same with the gradients of these keys, from step 1 on: this rank's own share stays at home. Where
- * the keys go no further, they go straight home. */
+/* The same with the gradients of these keys, from step 1 on: this rank's own share stays at home.
+ * Where the keys go no further, they go straight home. */
 static void pass_gradients(struct ra_ring *ring, int step)
 {
     int rank = ring->link->rank, next = step + 1, last = ring->schedule.last[rank];
     int64_t bytes = ra_ring_rows(ring, rank, step) * ring->gradient_bytes;
     const float *share = ring->gradients[ra_ring_slot(step)];
 
-    /* Sums arrive for steps 2 and later. After the last of them their place is free for what the other
-     * ranks have made of this rank's own gradients. */
+    /* Sums arrive for steps 2 and later. After the last of them their place is free for what the
+     * other ranks have made of this rank's own gradients. */
     if (step > 0 && next < ring->schedule.count && ra_ring_receives(ring, rank, next))
         receive(ring, RA_GRADIENTS, ring->schedule.hop[step], -ra_ring_stride(ring, step),
                 ring->gradients[3], ra_ring_rows(ring, rank, next) * ring->gradient_bytes);
@@ -20,7 +20,8 @@ static void pass_gradients(struct ra_ring *ring, int step)
         send(ring, RA_GRADIENTS_RETURN, step, -ring->schedule.hop[step], share, bytes);
 }
 
-/* Adds to this rank's share what rounding lost of it and, from step 2 on, the sum of those before. */
+/* Adds to this rank's share what rounding lost of it and, from step 2 on, the sum of those
+ * before. */
 static void add_gradients(struct ra_ring *ring, int step)
 {
     float *share = ring->gradients[ra_ring_slot(step)], *arrived = ring->gradients[3];
@@ -45,7 +46,8 @@ bool ra_ring_backward(struct ra_ring *ring)
         if (!wait_for(ring, RA_KEYS, step, true))
             return false;
     }
-    if (!wait_for(ring, RA_GRADIENTS, last, true) || !wait_for(ring, RA_GRADIENTS_RETURN, last, true))
+    if (!wait_for(ring, RA_GRADIENTS, last, true) ||
+        !wait_for(ring, RA_GRADIENTS_RETURN, last, true))
         return false;
 
     /* What has come home, to what stayed. One rank alone has sent nothing out. */

@@ -1,5 +1,5 @@
-/* The keys that the rows from a on see between them: one run, from *first to *last, of keys that are
- * there. False: none. */
+/* The keys that the rows from a on see between them: one run, from *first to *last, of keys that
+ * are there. False: none. */
 static bool seen_keys(struct ra_band band, int64_t a, int64_t rows, int64_t keys, int64_t *first,
                       int64_t *last)
 {

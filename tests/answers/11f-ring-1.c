@@ -1,4 +1,5 @@
-/* The step of the message that comes into the same slot after this one; perhaps in the next call. */
+/* The step of the message that comes into the same slot after this one; perhaps in the next
+ * call. */
 static int next_in_slot(int step, int *call)
 {
     if (step + 3 < GPUS)

@@ -1,5 +1,5 @@
-/* gpu: a program of somebody else's on the library for GPUs, as C and as C++; together with that for
- * MPI if WITH_MPI is defined. It needs no GPU: the plan is one to look at.
+/* gpu: a program of somebody else's on the library for GPUs, as C and as C++; together with that
+ * for MPI if WITH_MPI is defined. It needs no GPU: the plan is one to look at.
  */
 #include <ring_attention_cuda.h>
 #ifdef WITH_MPI
@@ -9,7 +9,8 @@
 
 int main(int argc, char **argv)
 {
-    /* Whatever is called in a static library must be found when it is linked, if it is run or not. */
+    /* Whatever is called in a static library must be found when it is linked, if it is run or
+     * not. */
     struct ra_config config = RA_CONFIG_INIT;
     struct ra_plan *plan = NULL;
     char error[RA_ERROR_SIZE] = "";

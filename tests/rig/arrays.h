@@ -1,5 +1,5 @@
-/* arrays: a rank's arrays, in any type and order in memory, and the whole ones of tests/rig/truth.h. For
- * tests of the library.
+/* arrays: a rank's arrays, in any type and order in memory, and the whole ones of
+ * tests/rig/truth.h. For tests of the library.
  */
 #ifndef ARRAYS_H
 #define ARRAYS_H

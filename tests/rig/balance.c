@@ -74,8 +74,8 @@ static struct bill backward_keys(int keys, int queries, int D)
     return bill;
 }
 
-/* And dQ: dS goes through shared memory, to one of the warpgroups, and so does its part of the sum, in float32,
- * on its way to L2. */
+/* And dQ: dS goes through shared memory, to one of the warpgroups, and so does its part of the sum,
+ * in float32, on its way to L2. */
 static struct bill backward_fused(int keys, int queries, int D)
 {
     struct bill bill = backward_keys(keys, queries, D);

@@ -36,8 +36,8 @@ int MPI_Irecv(void *into, int count, MPI_Datatype type, int rank, int tag, MPI_C
     return PMPI_Irecv(into, count, type, rank, tag, comm, request);
 }
 
-/* A rank begins to receive before it sends, so all have sent when they wait here. But gradients that
- * come home are sent later: a rank waits for those in vain, for a moment. */
+/* A rank begins to receive before it sends, so all have sent when they wait here. But gradients
+ * that come home are sent later: a rank waits for those in vain, for a moment. */
 int MPI_Isend(const void *from, int count, MPI_Datatype type, int rank, int tag, MPI_Comm comm,
               MPI_Request *request)
 {

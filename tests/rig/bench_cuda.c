@@ -1,11 +1,12 @@
-/* bench: how fast the kernels of the ladder are on this machine's GPU, and how far that is from what
- * the GPU could do. Under mpirun, one rank per GPU, the ring between them as well.
+/* bench: how fast the kernels of the ladder are on this machine's GPU, and how far that is from
+ * what the GPU could do. Under mpirun, one rank per GPU, the ring between them as well.
  *
  * Chapter 11. `ninja bench-cuda` builds and runs it; --help says what can be asked.
  *
- * All rates count multiplications and additions of the products by one convention: forward 4 B H n m
- * D, backward 2.5 times that, causal half. Times are medians of CUDA events around whatever a caller
- * pays: in the backward delta and, of gradients that the kernel only adds to, emptying and rounding.
+ * All rates count multiplications and additions of the products by one convention: forward 4 B H n
+ * m D, backward 2.5 times that, causal half. Times are medians of CUDA events around whatever a
+ * caller pays: in the backward delta and, of gradients that the kernel only adds to, emptying and
+ * rounding.
  */
 #include "bench_cuda.h"
 #include "usage.h"

@@ -93,8 +93,8 @@ void find_ceiling(void);
 void bench_kernels(void);
 void bench_rings(void);
 
-/* Measures the causal ring that this line of --turns asks for; none if it asks for something else, or
- * if its tokens are no multiple of the ranks. */
+/* Measures the causal ring that this line of --turns asks for; none if it asks for something else,
+ * or if its tokens are no multiple of the ranks. */
 void bench_ring_turn(const char *line);
 
 #endif

@@ -1,11 +1,13 @@
-/* bench-decode: attention of one new token over a cache that is sharded over ranks, by the ring and by a tree.
+/* bench-decode: attention of one new token over a cache that is sharded over ranks, by the ring and
+ * by a tree.
  *
  *   mpirun -n RANKS build/bench-decode [POSITIONS [REPEATS]]      (65536 positions, 9 repeats)
  *
- * Chapter 10. One layer, 8 query heads on 2 heads of keys, D = 64, one thread of each rank. Both ways get the
- * same keys, striped, and go on when all ranks have o. Bytes are those of the rank that sends most: of the ring
- * as its plan says; of the tree what a reduction sends that doubles the distance at each step. Times are
- * medians. Fails if the results differ by more than rounding, or if ranks have other bits after the tree.
+ * Chapter 10. One layer, 8 query heads on 2 heads of keys, D = 64, one thread of each rank. Both
+ * ways get the same keys, striped, and go on when all ranks have o. Bytes are those of the rank
+ * that sends most: of the ring as its plan says; of the tree what a reduction sends that doubles
+ * the distance at each step. Times are medians. Fails if the results differ by more than rounding,
+ * or if ranks have other bits after the tree.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,12 +1,15 @@
-/* bench-host: how fast whole calls of the library are on the host: ra_forward and ra_backward of one plan.
+/* bench-host: how fast whole calls of the library are on the host: ra_forward and ra_backward of
+ * one plan.
  *
- * Chapter 09. --help says what can be asked. Rates count multiplications and additions of the products
- * by one convention: forward 4 N N D H, backward 2.5 times that, causal half. Inputs are normal random
- * numbers, (N, H, D). A first call of each, which touches all memory for the first time, is not counted.
- * What other programs do disturbs the seconds that processors spent less than those on the clock.
+ * Chapter 09. --help says what can be asked. Rates count multiplications and additions of the
+ * products by one convention: forward 4 N N D H, backward 2.5 times that, causal half. Inputs are
+ * normal random numbers, (N, H, D). A first call of each, which touches all memory for the first
+ * time, is not counted. What other programs do disturbs the seconds that processors spent less than
+ * those on the clock.
  *
- * With --turns a peer can take turns with it: for each line that it reads it makes one forward and one
- * backward, and prints the seconds of each, on the clock and of the processors, as four numbers.
+ * With --turns a peer can take turns with it: for each line that it reads it makes one forward and
+ * one backward, and prints the seconds of each, on the clock and of the processors, as four
+ * numbers.
  */
 #include <stdarg.h>
 #include <stdio.h>

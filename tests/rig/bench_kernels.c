@@ -265,8 +265,8 @@ void bench_kernels(void)
     if (!bench.quick)
         lines(&ra_ladder[RA_K03], (struct shape){1, 16384, 8, 8, 256}, RA_BFLOAT16);
 
-    /* What the library launches on compute capability 9.0, on problems that fill the GPU: k07; and backward k06,
-     * which is deterministic and takes D = 256. */
+    /* What the library launches on compute capability 9.0, on problems that fill the GPU: k07; and
+     * backward k06, which is deterministic and takes D = 256. */
     static const struct shape shapes[] = {
         {4, 4096, 16, 16, 128},  {4, 4096, 32, 32, 64},  {16, 1024, 16, 16, 128},
         {1, 16384, 16, 16, 128}, {1, 65536, 4, 4, 128},  {1, 16384, 32, 8, 128},
@@ -281,8 +281,9 @@ void bench_kernels(void)
             lines(&ra_ladder[rung], shapes[0], RA_FLOAT16);
     }
 
-    /* What 12-scale predicts with (chapters/img/12-rates.csv): the kernels that the library launches for each type,
-     * on one sequence of 32 heads, from the rows of a rank of a long ring to those of a short one. */
+    /* What 12-scale predicts with (chapters/img/12-rates.csv): the kernels that the library
+     * launches for each type, on one sequence of 32 heads, from the rows of a rank of a long ring
+     * to those of a short one. */
     title = "the rates that 12-scale reads";
     for (int64_t dim = 64; dim <= 256 && !bench.quick; dim *= 2)
         for (int64_t rows = 1024; rows <= 65536; rows *= 4) {

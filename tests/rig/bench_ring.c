@@ -27,10 +27,10 @@ static struct spread spread_of(double mine)
     return spread;
 }
 
-/* What each GPU does alone, all of them at once, in one pass: one causal launch over so many tokens, in
- * TFLOP/s, by the kernel that the library launches. A call of the ring is a launch for each
- * rank; here there are as many, so that both work equally long: a GPU that has done so for a second is slower
- * than a rested one. */
+/* What each GPU does alone, all of them at once, in one pass: one causal launch over so many
+ * tokens, in TFLOP/s, by the kernel that the library launches. A call of the ring is a launch for
+ * each rank; here there are as many, so that both work equally long: a GPU that has done so for a
+ * second is slower than a rested one. */
 static struct spread rate_alone(struct shape shape, int p)
 {
     struct set sets[MOST_SETS];

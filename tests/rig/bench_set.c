@@ -187,8 +187,8 @@ double measure(pass_run *run, struct set *sets, int count, int repeats)
     for (int e = 0; e < 2 * repeats; e++)
         must(cudaEventCreate(&events[e]), "cudaEventCreate");
 
-    /* A GPU that was idle takes a while to reach its clock. What is enqueued last keeps it busy while
-     * the host enqueues what is timed. */
+    /* A GPU that was idle takes a while to reach its clock. What is enqueued last keeps it busy
+     * while the host enqueues what is timed. */
     for (double start = ra_seconds(); ra_seconds() - start < 0.05;) {
         run(sets);
         must(cudaStreamSynchronize(rig.stream), "the GPU");

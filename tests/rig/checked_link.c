@@ -130,8 +130,8 @@ static bool poll(void *link)
     return self->inside.poll(self->inside.self);
 }
 
-/* Waits for what comes in, and not for the early message that goes out. The link inside can wait for
- * both only; so this asks again and again, though not for ever. */
+/* Waits for what comes in, and not for the early message that goes out. The link inside can wait
+ * for both only; so this asks again and again, though not for ever. */
 static bool arrives(struct rank *self, enum ra_message message)
 {
     int hop;

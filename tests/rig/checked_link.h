@@ -1,9 +1,9 @@
 /* checked_link: a link around any other link, which holds its caller to the contract of ra_link.h.
  *
- * A caller that breaks it (two messages of a kind at a time, none awaited before the link is closed,
- * messages that nobody takes, a link that is used after it was closed) is told so on stderr, and the
- * process is aborted. What a receiver reads before it has waited is NaN. Of lengths that differ the
- * link inside knows. All links of a ring are in one process.
+ * A caller that breaks it (two messages of a kind at a time, none awaited before the link is
+ * closed, messages that nobody takes, a link that is used after it was closed) is told so on
+ * stderr, and the process is aborted. What a receiver reads before it has waited is NaN. Of lengths
+ * that differ the link inside knows. All links of a ring are in one process.
  */
 #ifndef CHECKED_LINK_H
 #define CHECKED_LINK_H
@@ -11,8 +11,8 @@
 #include "ra_link.h"
 
 /* When a sender may go on. Both are allowed: when its message has been taken; or at once, as with
- * MPI's short messages. An early message is taken by the time its sender begins another of its kind,
- * or closes its link. */
+ * MPI's short messages. An early message is taken by the time its sender begins another of its
+ * kind, or closes its link. */
 enum checked_delivery { CHECKED_EARLY, CHECKED_LATE };
 
 /* What a rank has sent, but for numbers of calls, which the ring does not count either. */
@@ -22,8 +22,8 @@ struct checked_traffic {
 
 struct checked_ring;
 
-/* A ring of so many ranks; checked_ring_link puts a link of it around one of the same rank, which it
- * owns. Freed when all of these links are closed. */
+/* A ring of so many ranks; checked_ring_link puts a link of it around one of the same rank, which
+ * it owns. Freed when all of these links are closed. */
 struct checked_ring *checked_ring_open(int ranks, enum checked_delivery delivery);
 struct ra_link checked_ring_link(struct checked_ring *ring, struct ra_link inside);
 void checked_ring_close(struct checked_ring *ring);

@@ -24,8 +24,8 @@ static char *const names[] = {"o", "lse", "dq", "dk", "dv", NULL}; /* as getsubo
 /* How many elements to read at a time, or one row if that is more. */
 static const int64_t chunk_elements = 1 << 16;
 
-/* How much error is allowed: `share` of the largest number of the head or, if there is a folder, what
- * its files say; either of them `times` over. */
+/* How much error is allowed: `share` of the largest number of the head or, if there is a folder,
+ * what its files say; either of them `times` over. */
 struct rule {
     const char *folder;
     double share, times;

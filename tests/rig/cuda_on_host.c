@@ -2,9 +2,9 @@
  * without a GPU.
  *
  * What it is for: streams and events alone say what may overtake what, and a GPU nearly always
- * takes the same way out of many. Here a thread of each process does the work of all its streams, a piece
- * at a time, and draws by lot whose turn it is. A wait that was forgotten gives wrong numbers, and
- * memory begins as NaN.
+ * takes the same way out of many. Here a thread of each process does the work of all its streams, a
+ * piece at a time, and draws by lot whose turn it is. A wait that was forgotten gives wrong
+ * numbers, and memory begins as NaN.
  *
  * What it promises: the work of a stream in its order; events, also with their times; copies that
  * stop half-way; functions of the host one after the other; memory that other processes open; the
@@ -13,8 +13,8 @@
  * the numbers of the real kernels, or an error for each wrong use.
  *
  * ON_HOST_SEED sets the lots, ON_HOST_DEVICES how many devices there are (2). As with a GPU,
- * streams of a device are one queue if CUDA_DEVICE_MAX_CONNECTIONS is 1, and launches wait for their end
- * with CUDA_LAUNCH_BLOCKING.
+ * streams of a device are one queue if CUDA_DEVICE_MAX_CONNECTIONS is 1, and launches wait for
+ * their end with CUDA_LAUNCH_BLOCKING.
  */
 #define _GNU_SOURCE /* memfd_create */
 #include <fcntl.h>
@@ -34,8 +34,8 @@
 
 enum { MOST_DEVICES = 16, MOST_STREAMS = 256 };
 
-/* For how many turns a stream comes last, at most, and for how many seconds nothing else must happen
- * before it goes on. */
+/* For how many turns a stream comes last, at most, and for how many seconds nothing else must
+ * happen before it goes on. */
 enum { MOST_TURNS = 200 };
 static const double QUIET = 3e-4;
 

@@ -1,5 +1,5 @@
-/* cuda_rig: what programs that measure GPUs share: a rank for each, errors that end all of them, and
- * medians.
+/* cuda_rig: what programs that measure GPUs share: a rank for each, errors that end all of them,
+ * and medians.
  *
  * Scaffolding, like stage: no chapter teaches it.
  */
@@ -20,9 +20,9 @@ extern struct rig {
 /* Starts MPI. */
 void rig_begin(const char *program, int *argc, char ***argv);
 
-/* Chooses a device for this rank: one for each, as far as there are as many; and makes the stream. If
- * some rank has no device, ends all of them, and those without say so. Warns, once on each machine,
- * where ranks share: `shared` says what that means. All ranks call this together. */
+/* Chooses a device for this rank: one for each, as far as there are as many; and makes the stream.
+ * If some rank has no device, ends all of them, and those without say so. Warns, once on each
+ * machine, where ranks share: `shared` says what that means. All ranks call this together. */
 void rig_choose_device(const char *shared);
 
 /* The plan of all ranks on their GPUs. */
@@ -36,8 +36,8 @@ _Noreturn void stop(const char *what, const char *why);
 void must(cudaError_t status, const char *what);
 void must_ra(enum ra_status status, const struct ra_plan *plan);
 
-/* The clock of this rank's multiprocessors in GHz and its GPU's power in watts, as the driver reads them
- * now; 0 where it does not say. */
+/* The clock of this rank's multiprocessors in GHz and its GPU's power in watts, as the driver reads
+ * them now; 0 where it does not say. */
 struct rig_state {
     double clock, power;
 };

@@ -50,8 +50,8 @@ static double half_step_of_weight(const struct truth *t, double x)
     return t->weights == RA_FLOAT32 ? 0 : number_half_step(t->weights, x);
 }
 
-/* a . b and, in double, the sum of the absolute terms. Four sums of each, which a processor takes side
- * by side; in float32 the plain order counts. */
+/* a . b and, in double, the sum of the absolute terms. Four sums of each, which a processor takes
+ * side by side; in float32 the plain order counts. */
 static double dot(const struct definition *d, const double *a, const double *b, double *absolute)
 {
     enum { LANES = 4 };
@@ -73,8 +73,8 @@ static double dot(const struct definition *d, const double *a, const double *b, 
     return d->single ? (double)plain : sums[0] + sums[1] + sums[2] + sums[3];
 }
 
-/* Adds factor * row to row number `at` of an output; of that, `error` (in u) and `rounding` are what
- * the factor may err by. */
+/* Adds factor * row to row number `at` of an output; of that, `error` (in u) and `rounding` are
+ * what the factor may err by. */
 static void add_row(const struct definition *d, enum truth_array a, int64_t at, double factor,
                     const double *row, double error, double rounding)
 {

@@ -1,6 +1,6 @@
-/* definition: attention, pair by pair, as the maths has it: for tests/rig/truth.c, which says what it is
- * for. Nothing is skipped, nothing is kept from one call to the next, so they may be made side by side, in
- * any order.
+/* definition: attention, pair by pair, as the maths has it: for tests/rig/truth.c, which says what
+ * it is for. Nothing is skipped, nothing is kept from one call to the next, so they may be made
+ * side by side, in any order.
  */
 #ifndef DEFINITION_H
 #define DEFINITION_H
@@ -20,7 +20,8 @@ struct definition {
 void definition_forward(const struct definition *d, int64_t at);
 void definition_delta(const struct definition *d, int64_t at);
 
-/* After delta of all rows: the gradients of key/value head number `at` of (B, G), and of all that reads it. */
+/* After delta of all rows: the gradients of key/value head number `at` of (B, G), and of all that
+ * reads it. */
 void definition_backward(const struct definition *d, int64_t at);
 
 #endif

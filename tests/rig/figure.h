@@ -3,8 +3,8 @@
  * figure.c holds the tools and the program; figure_tile.c draws chapters 01 and 02; of the chapters
  * of the ring, figure_ring.c and figure_masks.c draw the rules, figure_measured.c the measurements;
  * figure_cuda.c and figure_gpu.c draw chapter 11, figure_hopper.c and figure_streams.c some of it;
- * figure_library.c draws the rules of chapter 08, figure_vector.c chapter 09; figure_model.c chapter 10
- * and figure_decode.c its decoding; figure_scale.c chapter 12.
+ * figure_library.c draws the rules of chapter 08, figure_vector.c chapter 09; figure_model.c
+ * chapter 10 and figure_decode.c its decoding; figure_scale.c chapter 12.
  */
 #ifndef FIGURE_H
 #define FIGURE_H
@@ -150,8 +150,8 @@ void draw_hopper_products(const char *source);
 void draw_scale(const char *source);
 void draw_slow(const char *source);
 
-/* Writes what figure 04-masks, 05-masks-..., 06-masks-... or 06-jump shows, as CSV. Returns false if
- * there is no such figure. */
+/* Writes what figure 04-masks, 05-masks-..., 06-masks-... or 06-jump shows, as CSV. Returns false
+ * if there is no such figure. */
 bool write_masks(const char *name);
 
 /* The same for figure 08-plan, and for those of chapter 12. */

@@ -507,8 +507,8 @@ static const struct row *close_by(const struct ring *ring, const struct row *row
     return NULL;
 }
 
-/* A launch or a message, with its number in it; behind it where a message has no room, and numbers of
- * messages that are close together behind the last of them. */
+/* A launch or a message, with its number in it; behind it where a message has no room, and numbers
+ * of messages that are close together behind the last of them. */
 static void draw_interval(double y, const struct ring *ring, const struct row *row,
                           bool is_backward, struct axis x)
 {

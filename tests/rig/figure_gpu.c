@@ -1,5 +1,5 @@
-/* figure: more pictures of chapter 11: what a multiprocessor has, and what the backward of k03 keeps
- * where.
+/* figure: more pictures of chapter 11: what a multiprocessor has, and what the backward of k03
+ * keeps where.
  */
 #include "figure.h"
 #include <stdio.h>

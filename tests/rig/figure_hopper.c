@@ -1,5 +1,5 @@
-/* figure: the pictures of chapter 11d: what the steps of a wgmma read of a tile in panels, and how the
- * roles of k06 hand tiles to each other.
+/* figure: the pictures of chapter 11d: what the steps of a wgmma read of a tile in panels, and how
+ * the roles of k06 hand tiles to each other.
  */
 #include "figure.h"
 
@@ -121,8 +121,8 @@ static void add_bar(int lane, int start, int end, int number, const char *look)
     bars[bar_count++] = (struct bar){lane, start, end, number, look};
 }
 
-/* When tile n of keys (kind 0) or of values (1) is asked for, is there, and is given back by the last
- * warpgroup. */
+/* When tile n of keys (kind 0) or of values (1) is asked for, is there, and is given back by the
+ * last warpgroup. */
 static int full[2][TILES], given[2][TILES], fetched[2][TILES];
 
 /* The loading warp's next tile: it begins when TMA is free and its place is empty. */

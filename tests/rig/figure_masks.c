@@ -170,8 +170,8 @@ static void mask_grid(double x, double y, double size, const struct masks *m,
                  size - 1, visit->see[a][b] ? FILL(BLUE) : FILL(LIGHT));
 }
 
-/* What decides how long the ring takes, and what it sends, below the columns. The busiest rank of one
- * need not be that of another. */
+/* What decides how long the ring takes, and what it sends, below the columns. The busiest rank of
+ * one need not be that of another. */
 static void totals(const struct table *table, double first, double pitch, double bottom)
 {
     double right = 700;
@@ -232,8 +232,8 @@ void draw_masks(const char *source)
 
 /* ---- 06-jump */
 
-/* The journey of one rank's keys: a box for each hop at which they stop, with the rank that they are
- * on; they go from box to box, and their gradients from the last one home. */
+/* The journey of one rank's keys: a box for each hop at which they stop, with the rank that they
+ * are on; they go from box to box, and their gradients from the last one home. */
 static void journey(double left, double pitch, double y, const struct table *table, int origin)
 {
     double width = 70, height = 30, from = 0;

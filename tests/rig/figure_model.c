@@ -1,5 +1,5 @@
-/* figure: the pictures of chapter 10: a layer on two ranks, a product by blocks, how training goes, and
- * the memory of a rank.
+/* figure: the pictures of chapter 10: a layer on two ranks, a product by blocks, how training goes,
+ * and the memory of a rank.
  */
 #include "figure.h"
 #include <math.h>

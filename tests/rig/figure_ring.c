@@ -79,8 +79,8 @@ static void table_of_keys(double x, double y)
     text(x, top + RANKS * pitch_y + 20, "", "4 hops of work need 3 exchanges of k and v.");
 }
 
-/* The backward as the keys of rank 0 see it: a lane for each rank against time. Keys leave when a hop
- * begins, their gradients when it ends. */
+/* The backward as the keys of rank 0 see it: a lane for each rank against time. Keys leave when a
+ * hop begins, their gradients when it ends. */
 static void lanes_of_gradients(double x, double y)
 {
     static const char *const sums[RANKS] = {"y₀", "y₀ + y₁", "y₀ + y₁ + y₂", "y₀ + y₁ + y₂ + y₃"};

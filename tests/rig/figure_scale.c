@@ -1,5 +1,5 @@
-/* figure: the pictures of chapter 12: what many ranks cost, and what one that is slow costs the others. The
- * numbers are the model's own.
+/* figure: the pictures of chapter 12: what many ranks cost, and what one that is slow costs the
+ * others. The numbers are the model's own.
  */
 #include <math.h>
 #include <stdio.h>
@@ -8,7 +8,8 @@
 #include "ring_attention_scale.h"
 #include "scale_machine.h"
 
-/* Eight H100s a host and 400 Gb/s for each of them, as build/12-scale has them, with the rates of this ring. */
+/* Eight H100s a host and 400 Gb/s for each of them, as build/12-scale has them, with the rates of
+ * this ring. */
 static struct ra_scale_machine machine_for(const struct ra_config *config)
 {
     struct ra_scale_machine machine = {.size = sizeof machine,

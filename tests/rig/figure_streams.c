@@ -1,8 +1,8 @@
 /* figure: the streams of one GPU in a ring of three, what is enqueued on them, and which slots that
  * uses.
  *
- * The loops of src/cuda/ra_cuda_ring.c once more, for the picture. All GPUs of this ring do the same at
- * the same time: what a neighbour tells this one, this one tells the other neighbour then.
+ * The loops of src/cuda/ra_cuda_ring.c once more, for the picture. All GPUs of this ring do the
+ * same at the same time: what a neighbour tells this one, this one tells the other neighbour then.
  */
 #include "figure.h"
 #include <math.h>
@@ -199,7 +199,8 @@ static void backward(void)
             if (step > 1)
                 tell(GRADIENTS, ROOM);
 
-            /* For the first sum there has been room since the call before; for the last, which goes home, always. */
+            /* For the first sum there has been room since the call before; for the last, which goes
+             * home, always. */
             if (step + 1 < STEPS)
                 wait_for(GRADIENTS, ROOM, 0);
             comes = panel.now[GRADIENTS];

@@ -1,5 +1,5 @@
-/* figure: the pictures of chapter 09: the block of sums, the products of a tile, and what each trick is
- * worth.
+/* figure: the pictures of chapter 09: the block of sums, the products of a tile, and what each
+ * trick is worth.
  */
 #include "figure.h"
 #include <math.h>
@@ -47,8 +47,9 @@ void draw_block(const char *source)
     legend(20, y, FILL(ORANGE), "6 numbers, each spread over a vector");
     legend(270, y, FILL(PALE_BLUE), "4 vectors loaded");
     legend(410, y, FILL(LIGHT), "24 vectors of sums, in registers to the end");
-    text(20, y + 28, "", "Each step: 6 + 4 = 10 loads for 24 multiply-adds of vectors. "
-                         "24 + 4 + 1 = 29 registers are in use, of 32.");
+    text(20, y + 28, "",
+         "Each step: 6 + 4 = 10 loads for 24 multiply-adds of vectors. "
+         "24 + 4 + 1 = 29 registers are in use, of 32.");
 }
 
 /* ---- 09-products */
@@ -107,8 +108,10 @@ void draw_speeds(const char *source)
         const char *pass, *title, *words;
     } panels[] = {
         {"peak", "Multiply-adds alone", "one thread; GFLOP/s"},
-        {"forward", "Forward, with one trick undone", "one thread; GFLOP/s, and the share of the tile as it is"},
-        {"backward", "Backward, with one trick undone", "one thread; GFLOP/s, and the share of the tile as it is"},
+        {"forward", "Forward, with one trick undone",
+         "one thread; GFLOP/s, and the share of the tile as it is"},
+        {"backward", "Backward, with one trick undone",
+         "one thread; GFLOP/s, and the share of the tile as it is"},
     };
     struct row rows[MOST_SPEEDS];
     int count = read_csv(source, SPEEDS_HEADER, "twd", MOST_SPEEDS, rows), passes = 0;
@@ -142,8 +145,7 @@ void draw_speeds(const char *source)
         bool compared = strcmp(rows[first].words[0], "none") == 0;
         double rate = rows[k].numbers[0];
         text(20, y + 13, whole ? BOLD : "", "%s", whole ? "the tile as it is" : rows[k].words[0]);
-        rect(x.start, y, place(x, rate) - x.start, 18,
-             compared && !whole ? FILL(SKY) : FILL(BLUE));
+        rect(x.start, y, place(x, rate) - x.start, 18, compared && !whole ? FILL(SKY) : FILL(BLUE));
         text(place(x, rate) + 6, y + 13, SMALL, "%.0f", rate);
         if (compared && !whole)
             text(700, y + 13, END SMALL, "%.0f %%", 100 * rate / rows[first].numbers[0]);

@@ -1,7 +1,8 @@
 /* lent: every other plan of a batch computes in memory that it does not own.
  *
- * A batch is linked with --wrap for these three functions, so that a stage calls those here. All plans
- * share one block, which is full of NaN when a call begins: whatever a call leaves there is gone.
+ * A batch is linked with --wrap for these three functions, so that a stage calls those here. All
+ * plans share one block, which is full of NaN when a call begins: whatever a call leaves there is
+ * gone.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
-/* means: judges exercise 3 of chapter 10, Decoding: a function combine_means, in a file that is compiled with
- * this one, that combines two means of attention by their log-sum-exps.
+/* means: judges exercise 3 of chapter 10, Decoding: a function combine_means, in a file that is
+ * compiled with this one, that combines two means of attention by their log-sum-exps.
  *
- * Keys are dealt to three blocks. The mean and lse of each, and of all, are computed here by the definition, in
- * double; the three are combined in every order, and each pair both ways round.
+ * Keys are dealt to three blocks. The mean and lse of each, and of all, are computed here by the
+ * definition, in double; the three are combined in every order, and each pair both ways round.
  */
 #include <math.h>
 #include <stdint.h>

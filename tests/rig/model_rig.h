@@ -1,5 +1,5 @@
-/* model_rig: what the tests of src/model share: arrays with guards, random numbers, a small model, and calls
- * that are refused.
+/* model_rig: what the tests of src/model share: arrays with guards, random numbers, a small model,
+ * and calls that are refused.
  */
 #ifndef MODEL_RIG_H
 #define MODEL_RIG_H

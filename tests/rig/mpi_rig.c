@@ -1,32 +1,38 @@
-/* mpi_rig: loaded into mpirun and into its ranks, before their own libraries (LD_PRELOAD), so that jobs of
- * tests end well and begin quickly.
+/* mpi_rig: loaded into mpirun and into its ranks, before their own libraries (LD_PRELOAD), so that
+ * jobs of tests end well and begin quickly.
  *
- * Open MPI 4.1.4 with PMIx 4.2.2, as Debian 12 has them, cannot end well while a thread of theirs still runs:
+ * Open MPI 4.1.4 with PMIx 4.2.2, as Debian 12 has them, cannot end well while a thread of theirs
+ * still runs:
  *
- * - mpirun takes apart the server that its ranks have been connected with. In 4 to 8 of 100 jobs whose ranks
- *   have ended at about the same time and without MPI_Finalize it crashes there, or waits for ever: its exit
- *   code is not what the ranks asked for then. As the process is about to end, the server may as well stay.
- * - It frees the event loop that its threads have used. An event may still be queued there, on a busy machine
- *   above all, and then libevent's assertion ends mpirun with 134. The loop may stay, too.
+ * - mpirun takes apart the server that its ranks have been connected with. In 4 to 8 of 100 jobs
+ *   whose ranks have ended at about the same time and without MPI_Finalize it crashes there, or
+ *   waits for ever: its exit code is not what the ranks asked for then. As the process is about to
+ *   end, the server may as well stay.
+ * - It frees the event loop that its threads have used. An event may still be queued there, on a
+ *   busy machine above all, and then libevent's assertion ends mpirun with 134. The loop may stay,
+ *   too.
  * - Both unload plugins, and then the thread calls a function of one that is gone: a rank in some
  *   thousands crashes in MPI_Finalize. So nothing is unloaded.
  *
- * A rank in PMIx_Finalize waits 2 s for mpirun's answer. On a busy machine that can be too short: the rank then
- * leaves without it, and mpirun says that it ended improperly, with exit code 1. So ranks wait ten times as long
- * wherever they would wait 2 s.
+ * A rank in PMIx_Finalize waits 2 s for mpirun's answer. On a busy machine that can be too short:
+ * the rank then leaves without it, and mpirun says that it ended improperly, with exit code 1. So
+ * ranks wait ten times as long wherever they would wait 2 s.
  *
- * At their beginning mpirun and every rank ask for the machine's PCI devices, which nobody needs here. In a
- * virtual machine each answer is a way out of it and back: a third of what a job of four ranks costs.
+ * At their beginning mpirun and every rank ask for the machine's PCI devices, which nobody needs
+ * here. In a virtual machine each answer is a way out of it and back: a third of what a job of four
+ * ranks costs.
  *
- * A rank that waits for a message looks for it, and yields the processor, over and over. To Linux each yield
- * is a time slice used up (since 79104becf42b, in 6.18), so beside programs that compute it gets the processor
- * back for one look in many milliseconds: what takes 8 s alone takes more than 300 s beside six busy loops on
- * two processors. A rank that sleeps has used up nothing, and is back at once. So ranks yield while nobody else
- * wants the processor, and nap for a while after a yield that took long.
+ * A rank that waits for a message looks for it, and yields the processor, over and over. To Linux
+ * each yield is a time slice used up (since 79104becf42b, in 6.18), so beside programs that compute
+ * it gets the processor back for one look in many milliseconds: what takes 8 s alone takes more
+ * than 300 s beside six busy loops on two processors. A rank that sleeps has used up nothing, and
+ * is back at once. So ranks yield while nobody else wants the processor, and nap for a while after
+ * a yield that took long.
  *
- * LeakSanitizer knows what is Open MPI's by the libraries of the functions that asked for it (tests/lsan.supp).
- * It finds them by their frame pointers, and asprintf of the C library has none: it hides its callers, and its
- * own name is known only where the library's debug symbols are installed. Here is one that hides nobody.
+ * LeakSanitizer knows what is Open MPI's by the libraries of the functions that asked for it
+ * (tests/lsan.supp). It finds them by their frame pointers, and asprintf of the C library has none:
+ * it hides its callers, and its own name is known only where the library's debug symbols are
+ * installed. Here is one that hides nobody.
  */
 #include <dlfcn.h>
 #include <sched.h>

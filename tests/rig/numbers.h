@@ -1,5 +1,5 @@
-/* numbers: random numbers, and the three types of numbers by their definition: a second route to what
- * src/library/ra_number.c does with bits. For tests.
+/* numbers: random numbers, and the three types of numbers by their definition: a second route to
+ * what src/library/ra_number.c does with bits. For tests.
  */
 #ifndef NUMBERS_H
 #define NUMBERS_H
@@ -21,8 +21,8 @@ static inline double number_power(int exponent)
     return x;
 }
 
-/* The number of this type that is nearest; ties go to the even one. A number has 24, 11 or 8 digits,
- * and the last one is not below the type's least. */
+/* The number of this type that is nearest; ties go to the even one. A number has 24, 11 or 8
+ * digits, and the last one is not below the type's least. */
 static inline double number_rounded(enum ra_type type, double x)
 {
     static const int digits[] = {24, 11, 8}, least[] = {-149, -24, -133};

@@ -1,5 +1,5 @@
-/* oracle: see oracle.h. Plain float64: no tiles, no running maximum, no tensor cores. A warp takes a
- * key or a query at a time, its lanes take dim / 32 numbers each, and the warps of a block share
+/* oracle: see oracle.h. Plain float64: no tiles, no running maximum, no tensor cores. A warp takes
+ * a key or a query at a time, its lanes take dim / 32 numbers each, and the warps of a block share
  * out the sequence. */
 #include "oracle.h"
 

@@ -1,8 +1,8 @@
 /* oracle: numbers for large tests, made where they are needed, and the exact answer for a few rows
  * of attention over them, in float64 on the GPU.
  *
- * Chapter 11. For tests/million.c and the parts of bench-cuda. Shares nothing with the kernels that it
- * judges but the types of ra_kernel.h.
+ * Chapter 11. For tests/million.c and the parts of bench-cuda. Shares nothing with the kernels that
+ * it judges but the types of ra_kernel.h.
  */
 #ifndef ORACLE_H
 #define ORACLE_H
@@ -42,9 +42,9 @@ RA_BOTH float oracle_number(enum oracle_stream stream, int64_t index)
     return (float)(sum - 12 * 65535 / 2) / 65536;
 }
 
-/* Fills rows from..from + span.count - 1 of an array (1, rows, heads, dim) with the numbers of these
- * tokens, rounded to its type: local row from + a is token span.first + a * span.stride, and its
- * number c of head h has the index (token * heads + h) * dim + c. */
+/* Fills rows from..from + span.count - 1 of an array (1, rows, heads, dim) with the numbers of
+ * these tokens, rounded to its type: local row from + a is token span.first + a * span.stride, and
+ * its number c of head h has the index (token * heads + h) * dim + c. */
 cudaError_t oracle_fill(struct ra_tensor to, int64_t from, struct ra_span span, int64_t heads,
                         int64_t dim, enum oracle_stream stream, cudaStream_t cuda);
 

@@ -1,5 +1,5 @@
-/* overhead: what a call of the library costs beyond the modules that it calls, on a problem so small
- * that it could show: N = 128, one rank, one head, D = 64, on plain tiles.
+/* overhead: what a call of the library costs beyond the modules that it calls, on a problem so
+ * small that it could show: N = 128, one rank, one head, D = 64, on plain tiles.
  *
  *   build/overhead
  *
@@ -28,9 +28,12 @@ static void bare(void)
                                  .sum = sum,
                                  .lse = lse};
     struct ra_keys keys = {.rows = N, .stride = {.k = D, .v = D}, .k = k, .v = v};
-    struct ra_fold fold = {
-        .D = D, .score = {0.125f, 0}, .tile = ra_tile_forward, .tile_queries = 64, .tile_keys = 64,
-        .workspace = workspace};
+    struct ra_fold fold = {.D = D,
+                           .score = {0.125f, 0},
+                           .tile = ra_tile_forward,
+                           .tile_queries = 64,
+                           .tile_keys = 64,
+                           .workspace = workspace};
     ra_tile_begin(D, &queries);
     ra_band_fold(&fold, &queries, &keys, RA_ALL_KEYS);
     ra_tile_finish(D, &queries);

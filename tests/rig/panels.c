@@ -144,7 +144,8 @@ static int judge(const char *name, int n, const int *d, const int16_t *a, int a_
     return wrong;
 }
 
-/* Is every number of a tile where ra_panel_place says, and found along its row by ra_panel_along? */
+/* Is every number of a tile where ra_panel_place says, and found along its row by
+ * ra_panel_along? */
 static int misplaced(uint32_t tile, const int16_t *x, int columns, int rows)
 {
     int wrong = 0;

@@ -1,11 +1,12 @@
-/* peak: how many multiply-adds a second one thread of this machine does when memory does not matter.
+/* peak: how many multiply-adds a second one thread of this machine does when memory does not
+ * matter.
  *
- * Chapter 09. Prints a line for plain C, that is vectors of four, as the stages have them, and one for
- * each instruction set of chapter 09 that this processor has: its name, and three numbers in thousand
- * millions a second. The first is of multiply-adds whose operands stay in registers: with the same flags
- * as the stages, no loop over arrays in memory can do better. The second is of those that read one
- * operand each from the first-level cache, the third of those that read two. Each is the best of many
- * runs, so short that some are not interrupted.
+ * Chapter 09. Prints a line for plain C, that is vectors of four, as the stages have them, and one
+ * for each instruction set of chapter 09 that this processor has: its name, and three numbers in
+ * thousand millions a second. The first is of multiply-adds whose operands stay in registers: with
+ * the same flags as the stages, no loop over arrays in memory can do better. The second is of those
+ * that read one operand each from the first-level cache, the third of those that read two. Each is
+ * the best of many runs, so short that some are not interrupted.
  */
 #include <stdio.h>
 #include "ra_clock.h"
@@ -20,10 +21,11 @@
 
 enum { STEPS = 200000, RUNS = 100 };
 
-/* Twelve sums stay in registers, each a chain of multiply-adds that depends on nothing else. They are
- * separate variables of the compiler's own vector type because compilers find ways to do worse with an
- * array of sums: gcc 13 takes one sum after the other. MADE(x, y, z) is x * y + z. The empty instruction
- * may change operands and sum, as far as the compiler knows, so that no product is left out. */
+/* Twelve sums stay in registers, each a chain of multiply-adds that depends on nothing else. They
+ * are separate variables of the compiler's own vector type because compilers find ways to do worse
+ * with an array of sums: gcc 13 takes one sum after the other. MADE(x, y, z) is x * y + z. The
+ * empty instruction may change operands and sum, as far as the compiler knows, so that no product
+ * is left out. */
 #define CHAIN(MADE, LOADS, s, i)                                              \
     s = MADE(LOADS > 0 ? from[i] : one, LOADS > 1 ? from[12 + i] : other, s); \
     __asm__ volatile("" : REGISTER(s), REGISTER(one), "+m"(from))

@@ -603,7 +603,7 @@ static struct problem parse(int argc, char **argv)
         case 'f':
             problem.text_path = optarg;
             break;
-        case 'o': /* names of earlier versions; without this getopt would take --dim for --dim-head */
+        case 'o': /* earlier names; without this getopt would take --dim for --dim-head */
             stop(2, "--%s: this flag is called --%s; see --help", name,
                  strcmp(name, "dim") == 0 ? "dim-head" : "type");
         case ':':

@@ -1,5 +1,5 @@
-/* scratch: folders that tests write into, made and removed. Who includes it defines _XOPEN_SOURCE 700
- * or _GNU_SOURCE first, for nftw.
+/* scratch: folders that tests write into, made and removed. Who includes it defines _XOPEN_SOURCE
+ * 700 or _GNU_SOURCE first, for nftw.
  */
 #ifndef SCRATCH_H
 #define SCRATCH_H

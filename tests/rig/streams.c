@@ -1,7 +1,7 @@
 /* streams: forward calls of a ring of GPUs, as tasks in streams that are played in random orders.
  *
- * Chapter 11. The loop of src/cuda/ra_cuda_ring.c with its signals, small enough to be broken: without a
- * GPU it shows what goes wrong if one of its waits is left out.
+ * Chapter 11. The loop of src/cuda/ra_cuda_ring.c with its signals, small enough to be broken:
+ * without a GPU it shows what goes wrong if one of its waits is left out.
  */
 #include <stdio.h>
 #include <string.h>
@@ -44,7 +44,8 @@ static int slot(int step)
     return step == 0 ? 0 : 2 - step % 2;
 }
 
-/* The step of the message that comes into the same slot after this one; perhaps in the next call. */
+/* The step of the message that comes into the same slot after this one; perhaps in the next
+ * call. */
 static int next_in_slot(int step, int *call)
 {
     if (step + 2 < GPUS)

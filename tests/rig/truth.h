@@ -10,19 +10,19 @@
  *
  * 2 |plain - exact|: at most twice as wrong as the obvious program in the same precision.
  *
- * 4 u magnitude: four float32 roundings, for problems in which the obvious program is right by luck.
- * The magnitude is what one rounding of every step makes of the result, in units of u: the sum of the
- * absolute values of the terms, and what the errors of the factors make of it to first order.
- * tests/rig/oracle.py derives it line by line.
+ * 4 u magnitude: four float32 roundings, for problems in which the obvious program is right by
+ * luck. The magnitude is what one rounding of every step makes of the result, in units of u: the
+ * sum of the absolute values of the terms, and what the errors of the factors make of it to first
+ * order. tests/rig/oracle.py derives it line by line.
  *
  * 2 rounding: only where the program rounds its weights to 16 bits, because tensor cores multiply
  * nothing wider; the plain twin then rounds them, too. It is what these roundings, each of at most
- * half a step, make of the result if they are independent: the root of the sum of the squares, which
- * tests/rig/oracle.h derives and calls the unit. A rounding is uniform within its half step and half
- * a step is on average 3/4 of the largest one, so the root mean square of the error is 3/4 / sqrt(3)
- * = 0.43 of that root: twice the root is 4.6 standard deviations, as good as the largest of 200,000
- * errors, of which a head has hardly more. And tensor cores cut off where float32 rounds to nearest,
- * which doubles u: 8 u instead of 4 u.
+ * half a step, make of the result if they are independent: the root of the sum of the squares,
+ * which tests/rig/oracle.h derives and calls the unit. A rounding is uniform within its half step
+ * and half a step is on average 3/4 of the largest one, so the root mean square of the error is 3/4
+ * / sqrt(3) = 0.43 of that root: twice the root is 4.6 standard deviations, as good as the largest
+ * of 200,000 errors, of which a head has hardly more. And tensor cores cut off where float32 rounds
+ * to nearest, which doubles u: 8 u instead of 4 u.
  *
  * An output of 16 bits may differ from the exact one by half a step more. What is NaN is wrong.
  */
@@ -32,14 +32,14 @@
 #include "ra_config.h"
 #include "ra_tile.h"
 
-/* The arrays of struct ra_arrays, in its order, and delta = sum over c of d_out o, which the backward
- * goes through. */
+/* The arrays of struct ra_arrays, in its order, and delta = sum over c of d_out o, which the
+ * backward goes through. */
 enum truth_array { Q, K, V, MASK, O, LSE, D_OUT, DQ, DK, DV, ARRAYS, DELTA = ARRAYS, TRUTHS };
 
 extern const char *const truth_names[TRUTHS];
 
-/* A problem, and what is right. Arrays are (B, rows, heads, width) without gaps, in double, whatever
- * the type of the program's; lse and delta (B, N, H), mask (B, M), 0: hidden. */
+/* A problem, and what is right. Arrays are (B, rows, heads, width) without gaps, in double,
+ * whatever the type of the program's; lse and delta (B, N, H), mask (B, M), 0: hidden. */
 struct truth {
     int64_t B, N, M, H, G, D;
     enum ra_head_map head_map;

@@ -1,6 +1,6 @@
-/* verdict: counts the tests of suites that libcheck cannot run, as it runs each test in a process of
- * its own: suites on ranks of MPI and on a GPU. A test has passed if no rank complained since the
- * test before, and the last line is "N passed, N failed".
+/* verdict: counts the tests of suites that libcheck cannot run, as it runs each test in a process
+ * of its own: suites on ranks of MPI and on a GPU. A test has passed if no rank complained since
+ * the test before, and the last line is "N passed, N failed".
  *
  * A suite of ranks includes mpi.h before this. It may count its calls of MPI, so MPI is called here
  * by its second names, PMPI_....
@@ -55,7 +55,8 @@ __attribute__((format(printf, 3, 4))) static inline void verdict_start(int rank,
 }
 
 /* Complains in one line, which names what was expected, if that is not NULL; false, so that a test
- * can return it. More than three complaints about one test say nothing new: they are only counted. */
+ * can return it. More than three complaints about one test say nothing new: they are only
+ * counted. */
 __attribute__((format(printf, 4, 5))) static inline bool verdict_complain(const char *file,
                                                                           int line,
                                                                           const char *expected,
@@ -79,8 +80,8 @@ __attribute__((format(printf, 4, 5))) static inline bool verdict_complain(const 
     ((condition) || verdict_complain(__FILE__, __LINE__, #condition, __VA_ARGS__))
 
 #ifdef MPI_VERSION
-/* Waits, but not for ever, as a rank may hang in its test; and gives the processor to ranks that still
- * work, which MPI itself would not. */
+/* Waits, but not for ever, as a rank may hang in its test; and gives the processor to ranks that
+ * still work, which MPI itself would not. */
 static inline void verdict_await(MPI_Request request)
 {
     double start = ra_seconds();

@@ -118,8 +118,8 @@ static bool pick_paragraph(const struct source *source, const struct definition 
     return match_one(source, &matches, "paragraph", name);
 }
 
-/* Finds a function or class of Python at file level: what is indented below it is its body, less the
- * blank lines at the end. */
+/* Finds a function or class of Python at file level: what is indented below it is its body, less
+ * the blank lines at the end. */
 static bool pick_python(const struct source *source, const char *name, struct range *lines)
 {
     struct matches matches = {0};

@@ -2,10 +2,10 @@
  *
  * Usage: wire DEVICE DEVICE SECONDS
  *
- * Makes two TUN devices. What one sends comes out of the other so many seconds later, as fast as it was
- * sent; the rate is the business of the devices (tc qdisc add ... tbf). The devices may be moved to other
- * namespaces, and are gone when the program ends. (The queueing discipline netem delays packets as well,
- * but many kernels are built without it.)
+ * Makes two TUN devices. What one sends comes out of the other so many seconds later, as fast as it
+ * was sent; the rate is the business of the devices (tc qdisc add ... tbf). The devices may be
+ * moved to other namespaces, and are gone when the program ends. (The queueing discipline netem
+ * delays packets as well, but many kernels are built without it.)
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* abi: what programs of this minor version were compiled with: the declarations of the installed headers. See
- * tests/abi, which wrote it.
+/* abi: what programs of this minor version were compiled with: the declarations of the installed
+ * headers. See tests/abi, which wrote it.
  */
 #include <mpi.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
-/* check.h: as much of libcheck as the suites of a single module use, in one header and one process: for
- * processors that are only emulated here, for which nobody has installed libcheck. The first test that
- * fails ends the suite. With CK_RUN_CASE only that case is run.
+/* check.h: as much of libcheck as the suites of a single module use, in one header and one process:
+ * for processors that are only emulated here, for which nobody has installed libcheck. The first
+ * test that fails ends the suite. With CK_RUN_CASE only that case is run.
  */
 #ifndef BARE_CHECK_H
 #define BARE_CHECK_H
