@@ -49,12 +49,13 @@ static const struct ra_choice transports[] = {
 };
 
 /* The columns of the table: a field; a flag, or a flag with a value of some kind; the first stage
- * that has it, and the other programs; the range of good values. */
+ * that has it, and the other programs; the range of good values; another field that it needs. */
 #define FIELD(name) .field = #name, .offset = offsetof(struct ra_config, name)
 #define FLAG(name) .flag = name, .kind = RA_OPTION_FLAG
 #define TAKES(name, what) .flag = name, .kind = RA_OPTION_##what
 #define FROM(number, who) .chapter = number, .programs = who
 #define RANGE(low, high) .least = low, .most = high
+#define NEEDS(name, value, why) .needs = #name, .needed = value, .because = why
 
 #define ALL (RA_STAGES | RA_JUDGE | RA_KERNELS)
 
@@ -101,11 +102,13 @@ const struct ra_option ra_options[RA_OPTIONS] = {
     {FIELD(layout), TAKES("layout", CHOICE), FROM(5, RA_STAGES), .choices = ra_option_layouts,
      .value = "NAME", .help = "rows of each rank (default contiguous)"},
     {FIELD(bucket), TAKES("bucket", WHOLE), FROM(5, RA_STAGES), RANGE(1, MOST), .unset = "0",
-     .value = "ROWS",
+     .value = "ROWS", NEEDS(layout, RA_STRIPED, "it is the length of a stripe"),
      .help = "with --layout striped: rows of a stripe at most (default: one stripe a rank)"},
 
     {FIELD(lookback), TAKES("lookback", WHOLE), FROM(6, ALL), RANGE(0, (double)RA_NO_LOOKBACK),
-     .unset = "RA_NO_LOOKBACK", .value = "L", .help = "with --causal: at most L tokens back"},
+     .unset = "RA_NO_LOOKBACK", .value = "L",
+     NEEDS(causal, true, "it counts tokens back from each query"),
+     .help = "with --causal: at most L tokens back"},
 
     {FIELD(head_map), TAKES("head-map", CHOICE), FROM(7, ALL), .choices = head_maps, .value = "MAP",
      .help = "query heads that share keys (default grouped)"},
@@ -231,4 +234,28 @@ const char *ra_option_advice(const struct ra_option *option, int64_t value, bool
                  above ? option->most : option->least);
         return text;
     }
+}
+
+const struct ra_option *ra_option_unmet(const struct ra_config *config, bool constants,
+                                        char text[RA_OPTION_TEXT])
+{
+    static const struct ra_config defaults = RA_CONFIG_INIT;
+    for (const struct ra_option *option = ra_options; option < ra_options + RA_OPTIONS; option++) {
+        const struct ra_option *other = ra_options;
+        if (!option->needs || ra_option_load(option, config) == ra_option_load(option, &defaults))
+            continue;
+        while (!other->field || strcmp(other->field, option->needs) != 0)
+            other++;
+        if (ra_option_load(other, config) == option->needed)
+            continue;
+        const struct ra_choice *choice = other->choices ? &other->choices[option->needed] : NULL;
+        if (constants)
+            snprintf(text, RA_OPTION_TEXT, "%s = %s", other->field,
+                     choice ? choice->constant : "true");
+        else
+            snprintf(text, RA_OPTION_TEXT, "--%s%s%s", other->flag, choice ? " " : "",
+                     choice ? choice->word : "");
+        return option;
+    }
+    return NULL;
 }

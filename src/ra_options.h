@@ -43,6 +43,10 @@ struct ra_option {
     const char *unset;  /* how a config leaves this option to its default; NULL: it cannot */
     const struct ra_choice *choices;
 
+    /* Whether this option may be set at all: only beside another one of this value, and why. */
+    const char *needs, *because;
+    int needed;
+
     int chapter; /* which teaches it: its stage is the first that has the flag */
     unsigned programs;
     const char *value,
@@ -69,5 +73,10 @@ bool ra_option_in_range(const struct ra_option *option, int64_t value);
 enum { RA_OPTION_TEXT = 120 };
 const char *ra_option_advice(const struct ra_option *option, int64_t value, bool constants,
                              char text[RA_OPTION_TEXT]);
+
+/* Returns the first option that is set in a config without what it needs, or NULL. Writes what that is,
+ * as flags of a program, "--layout striped", or as constants of C, "layout = RA_STRIPED". */
+const struct ra_option *ra_option_unmet(const struct ra_config *config, bool constants,
+                                        char text[RA_OPTION_TEXT]);
 
 #endif

@@ -50,38 +50,6 @@ static bool fits(int64_t a, int64_t b, int64_t c, int64_t d)
     return product <= (double)MOST;
 }
 
-/* What no field says alone. */
-static enum ra_status check_together(const struct ra_config *c, char *error)
-{
-    if (c->key_heads < 1 || c->heads % c->key_heads != 0)
-        return ra_error_set(
-            error, "config.key_heads = %" PRId64 ": give a number that divides heads = %" PRId64,
-            c->key_heads, c->heads);
-    if (!fits(ra_max(c->batch, 1), ra_max(ra_max(c->queries, c->keys), 1), c->heads, c->dim))
-        return ra_error_set(error,
-                            "config: batch %" PRId64 ", queries %" PRId64 ", keys %" PRId64
-                            ", heads %" PRId64 ", dim %" PRId64
-                            ": give arrays of at most 2^50 numbers",
-                            c->batch, c->queries, c->keys, c->heads, c->dim);
-    if (c->lookback != RA_NO_LOOKBACK && !c->causal)
-        return ra_error_set(error,
-                            "config.lookback = %" PRId64
-                            ": needs causal = true, as it counts tokens "
-                            "back from each query",
-                            c->lookback);
-    if (c->bucket != 0 && c->layout != RA_STRIPED)
-        return ra_error_set(error,
-                            "config.bucket = %" PRId64 ": needs layout = RA_STRIPED, as it is the "
-                            "length of a stripe",
-                            c->bucket);
-    if (c->bucket != 0 && c->queries / c->bucket > MOST_STRIPES)
-        return ra_error_set(error,
-                            "config.bucket = %" PRId64 ": cuts %" PRId64 " rows into more than %d "
-                            "stripes; give at least %" PRId64,
-                            c->bucket, c->queries, MOST_STRIPES, c->queries / MOST_STRIPES + 1);
-    return RA_OK;
-}
-
 /* The value of a field as a caller would write it, a real number with so many digits; what is no
  * value of its type, as a number. */
 static const char *value_text(const struct ra_option *option, int64_t value, int digits,
@@ -100,6 +68,33 @@ static const char *value_text(const struct ra_option *option, int64_t value, int
     else
         snprintf(text, 40, "%" PRId64, value);
     return text;
+}
+
+/* What no field says alone. */
+static enum ra_status check_together(const struct ra_config *c, char *error)
+{
+    if (c->key_heads < 1 || c->heads % c->key_heads != 0)
+        return ra_error_set(
+            error, "config.key_heads = %" PRId64 ": give a number that divides heads = %" PRId64,
+            c->key_heads, c->heads);
+    if (!fits(ra_max(c->batch, 1), ra_max(ra_max(c->queries, c->keys), 1), c->heads, c->dim))
+        return ra_error_set(error,
+                            "config: batch %" PRId64 ", queries %" PRId64 ", keys %" PRId64
+                            ", heads %" PRId64 ", dim %" PRId64
+                            ": give arrays of at most 2^50 numbers",
+                            c->batch, c->queries, c->keys, c->heads, c->dim);
+    char needs[RA_OPTION_TEXT], value[40];
+    const struct ra_option *option = ra_option_unmet(c, true, needs);
+    if (option)
+        return ra_error_set(error, "config.%s = %s: needs %s, as %s", option->field,
+                            value_text(option, ra_option_load(option, c), 6, value), needs,
+                            option->because);
+    if (c->bucket != 0 && c->queries / c->bucket > MOST_STRIPES)
+        return ra_error_set(error,
+                            "config.bucket = %" PRId64 ": cuts %" PRId64 " rows into more than %d "
+                            "stripes; give at least %" PRId64,
+                            c->bucket, c->queries, MOST_STRIPES, c->queries / MOST_STRIPES + 1);
+    return RA_OK;
 }
 
 /* Every field by itself: its value is in range, or left to the default. */

@@ -399,8 +399,7 @@ static void check_together(struct scale *scale)
     check_modes(scale);
     if (c->queries == 0 && !scale->fits && !scale->measure)
         stage_end(stage, 2, "--tokens is missing: give how long the sequence is; see --help");
-    if (c->lookback != RA_NO_LOOKBACK && !c->causal)
-        stage_end(stage, 2, "--lookback needs --causal: it counts tokens back from each query");
+    stage_check_needs(stage, c);
 }
 
 void scale_begin(struct scale *scale, int argc, char **argv, const char *program, const char *about)

@@ -140,6 +140,14 @@ static void take(struct stage *stage, const struct ra_option *option, const char
         stage->pieces = value;
 }
 
+void stage_check_needs(const struct stage *stage, const struct ra_config *config)
+{
+    char needs[RA_OPTION_TEXT];
+    const struct ra_option *option = ra_option_unmet(config, false, needs);
+    if (option)
+        stage_end(stage, 2, "--%s needs %s: %s", option->flag, needs, option->because);
+}
+
 /* What no flag says alone. */
 static void check_together(const struct stage *stage)
 {
@@ -147,10 +155,7 @@ static void check_together(const struct stage *stage)
     if (c->ring_size > 0 && stage->world.ranks % c->ring_size != 0)
         stage_end(stage, 2, "--ring-size %d: does not divide the %d ranks", c->ring_size,
                   stage->world.ranks);
-    if (c->lookback != RA_NO_LOOKBACK && !c->causal)
-        stage_end(stage, 2, "--lookback needs --causal: it counts tokens back from each query");
-    if (c->bucket > 0 && c->layout != RA_STRIPED)
-        stage_end(stage, 2, "--bucket needs --layout striped: it is the length of a stripe");
+    stage_check_needs(stage, c);
 }
 
 /* Ends the program, which has no such flag; one that had another name once has it in the text. */
