@@ -47,26 +47,26 @@ RA_DEVICE float score_slope(struct ra_score rule, float score)
 }
 
 /* Number c of a sum in memory, with what rounding lost of it; writes both; and adds to them. */
-RA_DEVICE double kept(struct ra_tensor sum, struct ra_tensor lost, int64_t b, int64_t a, int h,
+RA_DEVICE double kept(struct ra_tensor sum, struct ra_tensor comp, int64_t b, int64_t a, int h,
                       int c)
 {
     double number = ra_floats(sum, b, a, h)[c];
-    return lost.data ? number + ra_floats(lost, b, a, h)[c] : number;
+    return comp.data ? number + ra_floats(comp, b, a, h)[c] : number;
 }
 
-RA_DEVICE void keep(struct ra_tensor sum, struct ra_tensor lost, int64_t b, int64_t a, int h, int c,
+RA_DEVICE void keep(struct ra_tensor sum, struct ra_tensor comp, int64_t b, int64_t a, int h, int c,
                     double number)
 {
     float rounded = (float)number;
     ra_floats(sum, b, a, h)[c] = rounded;
-    if (lost.data)
-        ra_floats(lost, b, a, h)[c] = isfinite(rounded) ? (float)(number - rounded) : 0;
+    if (comp.data)
+        ra_floats(comp, b, a, h)[c] = isfinite(rounded) ? (float)(number - rounded) : 0;
 }
 
-RA_DEVICE void add(struct ra_tensor sum, struct ra_tensor lost, int64_t b, int64_t a, int h, int c,
+RA_DEVICE void add(struct ra_tensor sum, struct ra_tensor comp, int64_t b, int64_t a, int h, int c,
                    double more)
 {
-    keep(sum, lost, b, a, h, c, kept(sum, lost, b, a, h, c) + more);
+    keep(sum, comp, b, a, h, c, kept(sum, comp, b, a, h, c) + more);
 }
 
 static __global__ void forward(const __grid_constant__ struct ra_kernel kernel)
@@ -83,10 +83,10 @@ static __global__ void forward(const __grid_constant__ struct ra_kernel kernel)
     double o[RA_MOST_DIM], sum = 0;
     float max = -CUDART_INF_F;
     for (int c = 0; c < D; c++)
-        o[c] = kernel.first ? 0 : kept(kernel.carry_o, kernel.o_lost, b, a, h, c);
+        o[c] = kernel.first ? 0 : kept(kernel.carry_o, kernel.o_comp, b, a, h, c);
     if (!kernel.first) {
         max = *ra_floats(kernel.carry_max, b, a, h);
-        sum = kept(kernel.carry_sum, kernel.sum_lost, b, a, h, 0);
+        sum = kept(kernel.carry_sum, kernel.sum_comp, b, a, h, 0);
     }
 
     /* Fold one key after the other. */
@@ -124,9 +124,9 @@ static __global__ void forward(const __grid_constant__ struct ra_kernel kernel)
         *ra_floats(kernel.lse, b, a, h) = (float)(max + log(sum));
     } else {
         for (int c = 0; c < D; c++)
-            keep(kernel.carry_o, kernel.o_lost, b, a, h, c, o[c]);
+            keep(kernel.carry_o, kernel.o_comp, b, a, h, c, o[c]);
         *ra_floats(kernel.carry_max, b, a, h) = max;
-        keep(kernel.carry_sum, kernel.sum_lost, b, a, h, 0, sum);
+        keep(kernel.carry_sum, kernel.sum_comp, b, a, h, 0, sum);
     }
 }
 
@@ -175,7 +175,7 @@ static __global__ void backward_queries(const __grid_constant__ struct ra_kernel
             dq[c] += pair.ds * k[c];
     }
     for (int c = 0; c < D; c++)
-        add(kernel.dq, kernel.dq_lost, b, a, h, c, kernel.score.scale * dq[c]);
+        add(kernel.dq, kernel.dq_comp, b, a, h, c, kernel.score.scale * dq[c]);
 }
 
 static __global__ void backward_keys(const __grid_constant__ struct ra_kernel kernel)
@@ -205,8 +205,8 @@ static __global__ void backward_keys(const __grid_constant__ struct ra_kernel ke
         }
     }
     for (int c = 0; c < D; c++) {
-        add(kernel.dk, kernel.dk_lost, b, key, g, c, kernel.score.scale * dk[c]);
-        add(kernel.dv, kernel.dv_lost, b, key, g, c, dv[c]);
+        add(kernel.dk, kernel.dk_comp, b, key, g, c, kernel.score.scale * dk[c]);
+        add(kernel.dv, kernel.dv_comp, b, key, g, c, dv[c]);
     }
 }
 

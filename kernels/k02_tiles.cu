@@ -378,25 +378,25 @@ RA_DEVICE void add_carry(const struct ra_kernel &kernel, int64_t b, int64_t a0, 
             continue;
         float base = max[i] == -CUDART_INF_F ? 0 : max[i];
         float rescale = ra_exp2(RA_LOG2E * (*ra_floats(kernel.carry_max, b, a, h) - base));
-        float *lost = kernel.sum_lost.data ? ra_floats(kernel.sum_lost, b, a, h) : NULL;
+        float *comp = kernel.sum_comp.data ? ra_floats(kernel.sum_comp, b, a, h) : NULL;
         sum[i] = 0;
         if (lane() == 0) {
             float before = rescale * *ra_floats(kernel.carry_sum, b, a, h);
-            if (lost)
-                *lost *= rescale;
-            ra_add_kept(&before, lost, all);
+            if (comp)
+                *comp *= rescale;
+            ra_add_kept(&before, comp, all);
             sum[i] = before;
         }
-        lost = kernel.o_lost.data ? ra_floats(kernel.o_lost, b, a, h) : NULL;
+        comp = kernel.o_comp.data ? ra_floats(kernel.o_comp, b, a, h) : NULL;
         const float *carry = ra_floats(kernel.carry_o, b, a, h);
 #pragma unroll
         for (int c = 0; c < Dim / LANES; c++) {
             if (column(c) >= dim)
                 continue;
             float before = rescale * carry[column(c)];
-            if (lost)
-                lost[column(c)] *= rescale;
-            ra_add_kept(&before, lost ? &lost[column(c)] : NULL, o[i][c]);
+            if (comp)
+                comp[column(c)] *= rescale;
+            ra_add_kept(&before, comp ? &comp[column(c)] : NULL, o[i][c]);
             o[i][c] = before;
         }
     }
@@ -541,10 +541,10 @@ RA_DEVICE float weight(bool visible, bool nonfinite, float score, float lse)
 }
 
 /* to (rows from `first` on, D) += sums, as far as there are rows that the mask allows; what
- * rounding loses goes to `lost`, if it is given. What is there is asked for a row at a time: number
+ * rounding loses goes to `comp`, if it is given. What is there is asked for a row at a time: number
  * by number, a thread would wait for each. */
 template <int Dim, int M>
-RA_DEVICE void add_sums(const struct rows &to, const struct ra_tensor &lost, int64_t first,
+RA_DEVICE void add_sums(const struct rows &to, const struct ra_tensor &comp, int64_t first,
                         const float sums[M][Dim / LANES])
 {
 #pragma unroll
@@ -553,7 +553,7 @@ RA_DEVICE void add_sums(const struct rows &to, const struct ra_tensor &lost, int
         if (row >= to.end || !ra_allowed(to.mask, to.b, row))
             continue;
         float *number = ra_floats(to.array, to.b, row, to.head);
-        if (!lost.data) {
+        if (!comp.data) {
             float all[Dim / LANES];
 #pragma unroll
             for (int c = 0; c < Dim / LANES; c++)
@@ -564,7 +564,7 @@ RA_DEVICE void add_sums(const struct rows &to, const struct ra_tensor &lost, int
                     number[column(c)] = all[c];
             continue;
         }
-        float *error = ra_floats(lost, to.b, row, to.head);
+        float *error = ra_floats(comp, to.b, row, to.head);
 #pragma unroll
         for (int c = 0; c < Dim / LANES; c++)
             if (column(c) < to.dim)
@@ -659,7 +659,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
 
     ra_copies_wait<0>();
-    add_sums<Dim, M>(dq, kernel.dq_lost, a0, sums);
+    add_sums<Dim, M>(dq, kernel.dq_comp, a0, sums);
 }
 
 /* dk and dv: a tile of key rows stays. Here the rows of a tile of products are keys, and its
@@ -770,8 +770,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
         ra_copies_end();
     }
     ra_copies_wait<0>();
-    add_sums<Dim, M>(dk, kernel.dk_lost, b0, dk_sums);
-    add_sums<Dim, M>(dv, kernel.dv_lost, b0, dv_sums);
+    add_sums<Dim, M>(dk, kernel.dk_comp, b0, dk_sums);
+    add_sums<Dim, M>(dv, kernel.dv_comp, b0, dv_sums);
 }
 
 /* Has this device so much shared memory for a block? On compute capability 8.6 and 12.0 it is 99

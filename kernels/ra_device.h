@@ -283,17 +283,17 @@ RA_DEVICE void ra_store(void *data, enum ra_type type, int64_t i, float x)
     }
 }
 
-/* *sum += more. What rounding cuts off is kept in *lost, if it is given, and added next time: so
+/* *sum += more. What rounding cuts off is kept in *comp, if it is given, and added next time: so
  * the error stays that of one rounding, however many times something is added. See ra_sum_add in
  * src/ra_sum.h; every step is rounded by itself, so that nvcc makes no fused ones of them. */
-RA_DEVICE void ra_add_kept(float *sum, float *lost, float more)
+RA_DEVICE void ra_add_kept(float *sum, float *comp, float more)
 {
-    float a = *sum, b = lost ? __fadd_rn(more, *lost) : more;
+    float a = *sum, b = comp ? __fadd_rn(more, *comp) : more;
     float all = __fadd_rn(a, b), part = __fsub_rn(all, a);
     *sum = all;
-    if (lost) {
+    if (comp) {
         float error = __fadd_rn(__fsub_rn(a, __fsub_rn(all, part)), __fsub_rn(b, part));
-        *lost = isnan(error) ? 0 : error;
+        *comp = isnan(error) ? 0 : error;
     }
 }
 

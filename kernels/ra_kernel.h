@@ -64,7 +64,7 @@ struct ra_kernel {
      * backward of dq, dk and dv; of their shapes and strides, float32, all 0 before the first
      * launch. Only k01 and k02 use them, and only those that are given: from some hundred launches
      * on float32 wants them. */
-    struct ra_tensor o_lost, sum_lost, dq_lost, dk_lost, dv_lost;
+    struct ra_tensor o_comp, sum_comp, dq_comp, dk_comp, dv_comp;
 };
 
 /* The largest D that a kernel takes. */
@@ -141,8 +141,8 @@ static inline struct ra_kernel ra_kernel_keys(struct ra_kernel x, int64_t b, int
     x.mask = ra_tensor_from_row(x.mask, b);
     x.dk = ra_tensor_from_row(x.dk, b);
     x.dv = ra_tensor_from_row(x.dv, b);
-    x.dk_lost = ra_tensor_from_row(x.dk_lost, b);
-    x.dv_lost = ra_tensor_from_row(x.dv_lost, b);
+    x.dk_comp = ra_tensor_from_row(x.dk_comp, b);
+    x.dv_comp = ra_tensor_from_row(x.dv_comp, b);
     return x;
 }
 
@@ -156,7 +156,7 @@ static inline struct ra_kernel ra_kernel_queries(struct ra_kernel x, int64_t a, 
     x.lse = ra_tensor_from_row(x.lse, a);
     x.delta = ra_tensor_from_row(x.delta, a);
     x.dq = ra_tensor_from_row(x.dq, a);
-    x.dq_lost = ra_tensor_from_row(x.dq_lost, a);
+    x.dq_comp = ra_tensor_from_row(x.dq_comp, a);
     return x;
 }
 

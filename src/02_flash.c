@@ -9,7 +9,7 @@
 
 /* The problem and the results, whole. */
 struct arrays {
-    struct ra_queries queries; /* q, o, d_out, dq, lost (B, N, H, D); the others (B, H, N) */
+    struct ra_queries queries; /* q, o, d_out, dq, comp (B, N, H, D); the others (B, H, N) */
     struct ra_keys keys;       /* k, v, dk, dv and theirs (B, M, H, D); mask (B, M), or NULL */
     float *workspace;          /* ra_tile_workspace */
     int64_t pairs[2];          /* query-key pairs of all tiles: forward, backward */
@@ -64,8 +64,8 @@ int main(int argc, char **argv)
         int64_t numbers = stage.B * stage.M * width;
         x.keys.dk = stage_zeros(&stage, numbers, sizeof(float));
         x.keys.dv = stage_zeros(&stage, numbers, sizeof(float));
-        x.keys.dk_lost = stage_zeros(&stage, numbers, sizeof(float));
-        x.keys.dv_lost = stage_zeros(&stage, numbers, sizeof(float));
+        x.keys.dk_comp = stage_zeros(&stage, numbers, sizeof(float));
+        x.keys.dv_comp = stage_zeros(&stage, numbers, sizeof(float));
     }
     stage_lap(&stage, STAGE_READ);
 

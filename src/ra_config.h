@@ -85,7 +85,7 @@ struct ra_config {
     enum ra_transport transport;     /* [RA_ANY_TRANSPORT: the best that all ranks can have] */
     bool deterministic; /* the backward gives equal bits for equal inputs, which on the host it
                          * always does [false] */
-    int begun;          /* [1]: this config began with its defaults */
+    int initialised;    /* [1]: this config began with its defaults */
 
     /* On the host. Results do not depend on the number of threads. */
     enum ra_tile_kind tile; /* [RA_VECTOR_TILE] */

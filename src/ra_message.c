@@ -52,7 +52,7 @@ int64_t ra_message_gradient_bytes(int64_t B, int64_t stride)
 }
 
 struct ra_keys ra_message_keys(int64_t B, int64_t stride, bool has_mask, int64_t rows,
-                               float *message, float *gradients, float *lost)
+                               float *message, float *gradients, float *comp)
 {
     int64_t numbers = B * rows * stride;
     struct ra_keys keys = {.rows = rows,
@@ -64,8 +64,8 @@ struct ra_keys ra_message_keys(int64_t B, int64_t stride, bool has_mask, int64_t
     if (gradients) {
         keys.dk = gradients;
         keys.dv = gradients + numbers;
-        keys.dk_lost = lost;
-        keys.dv_lost = lost + numbers;
+        keys.dk_comp = comp;
+        keys.dv_comp = comp + numbers;
     }
     return keys;
 }

@@ -32,6 +32,6 @@ int64_t ra_message_gradient_bytes(int64_t B, int64_t stride);
 /* The arrays in a message of float32 keys and in one of gradients, and in an array like that of
  * what rounding loses of them (both NULL: forward only). */
 struct ra_keys ra_message_keys(int64_t B, int64_t stride, bool has_mask, int64_t rows,
-                               float *message, float *gradients, float *lost);
+                               float *message, float *gradients, float *comp);
 
 #endif

@@ -74,8 +74,8 @@ enum { RA_OPTION_TEXT = 120 };
 const char *ra_option_advice(const struct ra_option *option, int64_t value, bool constants,
                              char text[RA_OPTION_TEXT]);
 
-/* Returns the first option that is set in a config without what it needs, or NULL. Writes what that is,
- * as flags of a program, "--layout striped", or as constants of C, "layout = RA_STRIPED". */
+/* Returns the first option that is set in a config without what it needs, or NULL. Writes what
+ * that is, as flags of a program, "--layout striped", or in C, "layout = RA_STRIPED". */
 const struct ra_option *ra_option_unmet(const struct ra_config *config, bool constants,
                                         char text[RA_OPTION_TEXT]);
 

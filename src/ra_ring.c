@@ -272,7 +272,7 @@ static void clear_gradients(struct ra_ring *ring, int step)
     float *share = ring->gradients[ra_ring_slot(step)];
     if (share)
         memset(share, 0, (size_t)bytes);
-    memset(ring->lost, 0, (size_t)bytes);
+    memset(ring->comp, 0, (size_t)bytes);
 }
 
 /* While this rank computed its share, the sum of the ranks before it arrived; at step 0 there are
@@ -282,7 +282,7 @@ static void add_gradients(struct ra_ring *ring, int step)
     float *share = ring->gradients[ra_ring_slot(step)], *arrived = ring->gradients[3];
     int64_t bytes = ra_ring_rows(ring, ring->link->rank, step) * ring->gradient_bytes;
     for (int64_t e = 0; step > 0 && e < bytes / (int64_t)sizeof(float); e++)
-        share[e] = (float)((double)share[e] + ring->lost[e] + arrived[e]);
+        share[e] = (float)((double)share[e] + ring->comp[e] + arrived[e]);
 }
 
 bool ra_ring_backward(struct ra_ring *ring)

@@ -60,15 +60,15 @@ struct ra_ring {
 
     /* Messages. [0] holds this rank's own keys, and visitors take turns in [1] and [2], see
      * ra_ring_slot. The gradients of the same number are this rank's share for those keys; [3]
-     * receives the sum of the ranks before. `lost` is for what rounding loses of a share while it
-     * is added up. Forward only: gradients and lost are NULL. If no keys travel gradients[0] may be
+     * receives the sum of the ranks before. `comp` is for what rounding loses of a share while it
+     * is added up. Forward only: gradients and comp are NULL. If no keys travel gradients[0] may be
      * NULL: then the caller adds its share up elsewhere, and sets it to 0 before. */
     void *keys[3];
-    float *gradients[4], *lost;
+    float *gradients[4], *comp;
     int64_t key_bytes, gradient_bytes; /* that one row adds to a message; 0: nothing travels */
 
     /* Folds the keys of this step into the carries of all queries; backward, adds to dq and to the
-     * gradients of these keys, which are 0 before, as is lost. */
+     * gradients of these keys, which are 0 before, as is comp. */
     void (*fold)(void *context, int step, bool backward);
     void *context;
     void (*observe)(void *observer, const struct ra_event *event); /* may be NULL */

@@ -8,17 +8,17 @@
 #include <math.h>
 #include <stdint.h>
 
-/* out += scale * more. What rounding cuts off the sum is kept in lost and added next time: so the
+/* out += scale * more. What rounding cuts off the sum is kept in comp and added next time: so the
  * error stays that of one rounding, however many times something is added (Kahan, 1965). What is
  * lost of a + b is exactly (a - (sum - part)) + (b - part), where part = sum - a (Knuth). It is NaN
  * where the sum is infinite: there nothing can be made good. */
 static inline void ra_sum_add(int64_t cols, float scale, const float *restrict more,
-                              float *restrict out, float *restrict lost)
+                              float *restrict out, float *restrict comp)
 {
     for (int64_t c = 0; c < cols; c++) {
-        float a = out[c], b = scale * more[c] + lost[c], sum = a + b, part = sum - a;
+        float a = out[c], b = scale * more[c] + comp[c], sum = a + b, part = sum - a;
         float error = (a - (sum - part)) + (b - part);
-        lost[c] = isnan(error) ? 0 : error;
+        comp[c] = isnan(error) ? 0 : error;
         out[c] = sum;
     }
 }

@@ -21,7 +21,7 @@ static struct ra_queries queries_from(struct ra_queries queries, int64_t rows, i
     MOVE(queries.o, rows * queries.stride.o + element);
     MOVE(queries.d_out, rows * queries.stride.d_out + element);
     MOVE(queries.dq, rows * queries.stride.dq + element);
-    MOVE(queries.lost, rows * queries.stride.lost + element);
+    MOVE(queries.comp, rows * queries.stride.comp + element);
     MOVE(queries.max, row);
     MOVE(queries.sum, row);
     MOVE(queries.lse, row);
@@ -35,8 +35,8 @@ static struct ra_keys keys_from(struct ra_keys keys, int64_t rows, int64_t eleme
     MOVE(keys.v, rows * keys.stride.v + element);
     MOVE(keys.dk, rows * keys.stride.dk + element);
     MOVE(keys.dv, rows * keys.stride.dv + element);
-    MOVE(keys.dk_lost, rows * keys.stride.lost + element);
-    MOVE(keys.dv_lost, rows * keys.stride.lost + element);
+    MOVE(keys.dk_comp, rows * keys.stride.comp + element);
+    MOVE(keys.dv_comp, rows * keys.stride.comp + element);
     MOVE(keys.mask, row);
     return keys;
 }
@@ -98,8 +98,8 @@ struct weights {
 
 /* Rows of sums, and what rounding has lost of them. */
 struct sums {
-    float *out, *lost;
-    int64_t out_row, lost_row;
+    float *out, *comp;
+    int64_t out_row, comp_row;
 };
 
 /* sums (rows, cols) += weights (rows, inner) times right (inner, cols). What is hidden is left out:
@@ -121,7 +121,7 @@ static void add_weighted(int64_t rows, int64_t inner, int64_t cols, struct weigh
                              right + b * right_row, right_row, partial);
             }
             ra_sum_add(cols, 1, partial, sums.out + a * sums.out_row,
-                       sums.lost + a * sums.lost_row);
+                       sums.comp + a * sums.comp_row);
         }
     }
 }
@@ -191,7 +191,7 @@ void ra_tile_begin(int64_t D, const struct ra_queries *queries)
         queries->max[a] = -INFINITY;
         queries->sum[a] = 0;
         for (int64_t c = 0; c < D; c++)
-            queries->o[a * queries->stride.o + c] = queries->lost[a * queries->stride.lost + c] = 0;
+            queries->o[a * queries->stride.o + c] = queries->comp[a * queries->stride.comp + c] = 0;
     }
 }
 
@@ -201,7 +201,7 @@ static void fold_row(int64_t D, const struct ra_queries *queries, int64_t a, int
                      float *weight)
 {
     float *o = queries->o + a * queries->stride.o;
-    float *lost = queries->lost + a * queries->stride.lost;
+    float *comp = queries->comp + a * queries->stride.comp;
 
     /* The largest score so far, old keys and new. A NaN is not larger than anything: it comes in
      * by its weight. */
@@ -217,7 +217,7 @@ static void fold_row(int64_t D, const struct ra_queries *queries, int64_t a, int
     double sum = queries->sum[a] * rescale;
     for (int64_t c = 0; c < D; c++) {
         o[c] *= rescale;
-        lost[c] *= rescale;
+        comp[c] *= rescale;
     }
 
     /* Turn the new scores into weights under the new max, and sum them. */
@@ -240,7 +240,7 @@ void ra_tile_forward(int64_t D, struct ra_score rule, const struct ra_queries *q
         fold_row(D, queries, a, keys->rows, weights + a * keys->rows);
 
     /* o_a += sum over b of weight_ab v_b. */
-    struct sums o = {queries->o, queries->lost, queries->stride.o, queries->stride.lost};
+    struct sums o = {queries->o, queries->comp, queries->stride.o, queries->stride.comp};
     add_weighted(queries->rows, keys->rows, D, (struct weights){weights, keys->rows, 1, whole},
                  keys->v, keys->stride.v, o, partial);
 }
@@ -250,13 +250,13 @@ void ra_tile_finish(int64_t D, const struct ra_queries *queries)
     for (int64_t a = 0; a < queries->rows; a++) {
         double sum = queries->sum[a];
         float *o = queries->o + a * queries->stride.o;
-        const float *lost = queries->lost + a * queries->stride.lost;
+        const float *comp = queries->comp + a * queries->stride.comp;
         queries->lse[a] = (float)(queries->max[a] + log(sum));
 
         /* A row that has seen nothing has sum = 0: log 0 is the -inf we want, 0 / 0 would be
          * NaN. */
         for (int64_t c = 0; c < D; c++)
-            o[c] = sum == 0 ? 0 : (float)(((double)o[c] + lost[c]) / sum);
+            o[c] = sum == 0 ? 0 : (float)(((double)o[c] + comp[c]) / sum);
     }
 }
 
@@ -270,7 +270,7 @@ void ra_tile_begin_backward(int64_t D, const struct ra_queries *queries)
             delta += d_out[c] * o[c];
         queries->delta[a] = delta;
         for (int64_t c = 0; c < D; c++)
-            queries->dq[a * queries->stride.dq + c] = queries->lost[a * queries->stride.lost + c] =
+            queries->dq[a * queries->stride.dq + c] = queries->comp[a * queries->stride.comp + c] =
                 0;
     }
 }
@@ -301,17 +301,17 @@ void ra_tile_backward(int64_t D, struct ra_score rule, const struct ra_queries *
         }
 
     /* dv_b += sum over a of p_ab d_out_a. */
-    struct sums dv = {keys->dv, keys->dv_lost, keys->stride.dv, keys->stride.lost};
+    struct sums dv = {keys->dv, keys->dv_comp, keys->stride.dv, keys->stride.comp};
     add_weighted(keys->rows, queries->rows, D, (struct weights){p, 1, keys->rows, whole},
                  queries->d_out, queries->stride.d_out, dv, partial);
 
     /* dq_a += sum over b of ds_ab k_b. */
-    struct sums dq = {queries->dq, queries->lost, queries->stride.dq, queries->stride.lost};
+    struct sums dq = {queries->dq, queries->comp, queries->stride.dq, queries->stride.comp};
     add_weighted(queries->rows, keys->rows, D, (struct weights){ds, keys->rows, 1, whole}, keys->k,
                  keys->stride.k, dq, partial);
 
     /* dk_b += sum over a of ds_ab q_a. */
-    struct sums dk = {keys->dk, keys->dk_lost, keys->stride.dk, keys->stride.lost};
+    struct sums dk = {keys->dk, keys->dk_comp, keys->stride.dk, keys->stride.comp};
     add_weighted(keys->rows, queries->rows, D, (struct weights){ds, 1, keys->rows, whole},
                  queries->q, queries->stride.q, dk, partial);
 }

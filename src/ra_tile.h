@@ -17,33 +17,33 @@ extern "C" {
 /* A block of query rows. Row a of q starts at q + a * stride.q, and so on; D numbers each. The
  * carry is what a row keeps of all keys folded so far: in o the sum of exp(score - max) * v, in
  * max the largest score, in sum the sum of exp(score - max). Nothing seen yet: o = 0, max = -inf,
- * sum = 0. o and dq are sums over any number of keys: what rounding cuts off them is kept in lost,
+ * sum = 0. o and dq are sums over any number of keys: what rounding cuts off them is kept in comp,
  * and added with the next block. */
 struct ra_queries {
     int64_t rows;
     struct {
-        int64_t q, o, d_out, dq, lost;
+        int64_t q, o, d_out, dq, comp;
     } stride;
     const float *q;
     float *o, *max;     /* forward: the carry, o (rows, D), max (rows) */
     double *sum;        /* forward: the carry, (rows) */
-    float *lost;        /* (rows, D), of o, backward of dq */
+    float *comp;        /* (rows, D), of o, backward of dq */
     float *lse;         /* (rows) */
     const float *d_out; /* backward: (rows, D) */
     float *delta, *dq;  /* backward: delta (rows); dq (rows, D) */
 };
 
-/* A block of key rows. Row b of k starts at k + b * stride.k, and so on. dk_lost and dv_lost are to
- * dk and dv what lost is to dq; rows of both are stride.lost apart. */
+/* A block of key rows. Row b of k starts at k + b * stride.k, and so on. dk_comp and dv_comp are to
+ * dk and dv what comp is to dq; rows of both are stride.comp apart. */
 struct ra_keys {
     int64_t rows;
     struct {
-        int64_t k, v, dk, dv, lost;
+        int64_t k, v, dk, dv, comp;
     } stride;
     const float *k, *v;       /* (rows, D) */
     const bool *mask;         /* (rows), true: this key may be seen; NULL: all may */
     float *dk, *dv;           /* backward: added to, (rows, D) */
-    float *dk_lost, *dv_lost; /* backward: (rows, D), 0 where dk and dv begin */
+    float *dk_comp, *dv_comp; /* backward: (rows, D), 0 where dk and dv begin */
 };
 
 /* Which keys of the block a query row may see: row a sees key b when lo <= b - a <= hi and the mask

@@ -22,7 +22,7 @@ static void begin_backward(int64_t D, const struct ra_queries *queries)
             sum = multiply_add(all_lanes(d_out[c]), all_lanes(o[c]), sum);
         queries->delta[a] = sum[0];
         memset(queries->dq + a * queries->stride.dq, 0, (size_t)D * sizeof *queries->dq);
-        memset(queries->lost + a * queries->stride.lost, 0, (size_t)D * sizeof *queries->lost);
+        memset(queries->comp + a * queries->stride.comp, 0, (size_t)D * sizeof *queries->comp);
     }
 }
 
@@ -122,14 +122,14 @@ static void add_gradients(const struct tile *x, const struct group *group, int64
 
 /* to += scale times the sums, row by row. */
 static void add_rows(int64_t rows, int64_t D, float scale, const float *sums, int64_t row,
-                     float *to, float *lost, int64_t to_row, int64_t lost_row)
+                     float *to, float *comp, int64_t to_row, int64_t comp_row)
 {
     for (int64_t a = 0; a < rows; a++) {
         if (a + AHEAD < rows) {
             ask_for(D, to + (a + AHEAD) * to_row);
-            ask_for(D, lost + (a + AHEAD) * lost_row);
+            ask_for(D, comp + (a + AHEAD) * comp_row);
         }
-        ra_sum_add(D, scale, sums + a * row, to + a * to_row, lost + a * lost_row);
+        ra_sum_add(D, scale, sums + a * row, to + a * to_row, comp + a * comp_row);
     }
 }
 
@@ -170,7 +170,7 @@ static void backward_group(const struct tile *x, const struct ra_queries *querie
         /* A few rows at a time: dq of this group, and the next. */
         for (; asked < count * (b + keys - first) / (last - first); asked++) {
             ask_for(D, queries->dq + (a + asked) * queries->stride.dq);
-            ask_for(D, queries->lost + (a + asked) * queries->stride.lost);
+            ask_for(D, queries->comp + (a + asked) * queries->stride.comp);
             if (a + GROUP + asked < x->query_rows) {
                 ask_for(D, q + (GROUP + asked) * queries->stride.q);
                 ask_for(D, d_out + (GROUP + asked) * queries->stride.d_out);
@@ -178,7 +178,7 @@ static void backward_group(const struct tile *x, const struct ra_queries *querie
         }
     }
     add_rows(count, D, x->score.scale, sums->dq, x->row, queries->dq + a * queries->stride.dq,
-             queries->lost + a * queries->stride.lost, queries->stride.dq, queries->stride.lost);
+             queries->comp + a * queries->stride.comp, queries->stride.dq, queries->stride.comp);
 }
 
 static void backward(int64_t D, struct ra_score score, const struct ra_queries *queries,
@@ -196,9 +196,9 @@ static void backward(int64_t D, struct ra_score score, const struct ra_queries *
         sums.dk_is_new = false;
     }
 
-    add_rows(m, D, score.scale, sums.dk, row, keys->dk, keys->dk_lost, keys->stride.dk,
-             keys->stride.lost);
-    add_rows(m, D, 1, sums.dv, row, keys->dv, keys->dv_lost, keys->stride.dv, keys->stride.lost);
+    add_rows(m, D, score.scale, sums.dk, row, keys->dk, keys->dk_comp, keys->stride.dk,
+             keys->stride.comp);
+    add_rows(m, D, 1, sums.dv, row, keys->dv, keys->dv_comp, keys->stride.dv, keys->stride.comp);
 }
 
 #endif

@@ -80,14 +80,14 @@ static void add_to_carry(const struct tile *x, const struct ra_queries *queries,
     }
     for (int64_t i = 0; i < count; i++) {
         float *to = queries->o + (a + i) * queries->stride.o;
-        float *lost = queries->lost + (a + i) * queries->stride.lost;
+        float *comp = queries->comp + (a + i) * queries->stride.comp;
         queries->max[a + i] = max[i];
         queries->sum[a + i] = queries->sum[a + i] * rescale[i] + worth[i] * tile_sum[i];
         for (int64_t c = 0; c < x->D; c++) {
             to[c] *= rescale[i];
-            lost[c] *= rescale[i];
+            comp[c] *= rescale[i];
         }
-        ra_sum_add(x->D, worth[i], o + i * x->row, to, lost);
+        ra_sum_add(x->D, worth[i], o + i * x->row, to, comp);
     }
 }
 
@@ -125,7 +125,7 @@ static void forward_block(const struct tile *x, const struct ra_queries *queries
         /* A few at a time: the carry of this block, and the queries of the next. */
         for (; asked < count * (b + keys - first) / (last - first); asked++) {
             ask_for(x->D, queries->o + (a + asked) * queries->stride.o);
-            ask_for(x->D, queries->lost + (a + asked) * queries->stride.lost);
+            ask_for(x->D, queries->comp + (a + asked) * queries->stride.comp);
             if (a + QUERIES + asked < x->query_rows)
                 ask_for(x->D, queries->q + (a + QUERIES + asked) * stride);
         }

@@ -163,7 +163,7 @@ enum { DIM = 3, MOST = 7, SIZE = MOST * DIM };
 struct arrays {
     float q[SIZE], k[SIZE], v[SIZE], d_out[SIZE];
     float o[SIZE], max[MOST], lse[MOST], delta[MOST], dq[SIZE], dk[SIZE], dv[SIZE];
-    float lost[SIZE], dk_lost[SIZE], dv_lost[SIZE];
+    float comp[SIZE], dk_comp[SIZE], dv_comp[SIZE];
     double sum[MOST];
     struct ra_queries queries;
     struct ra_keys keys;
@@ -185,7 +185,7 @@ static void make(struct arrays *x, int64_t N, int64_t M)
                                      .o = x->o,
                                      .max = x->max,
                                      .sum = x->sum,
-                                     .lost = x->lost,
+                                     .comp = x->comp,
                                      .lse = x->lse,
                                      .d_out = x->d_out,
                                      .delta = x->delta,
@@ -196,8 +196,8 @@ static void make(struct arrays *x, int64_t N, int64_t M)
                                .v = x->v,
                                .dk = x->dk,
                                .dv = x->dv,
-                               .dk_lost = x->dk_lost,
-                               .dv_lost = x->dv_lost};
+                               .dk_comp = x->dk_comp,
+                               .dv_comp = x->dv_comp};
 }
 
 static void count_tile(void *context)

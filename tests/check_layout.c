@@ -332,7 +332,7 @@ enum { DIM = 14, TILE_QUERIES = 3, TILE_KEYS = 4 };
 static void judge_fold(struct ra_layout queries, int rank, struct ra_layout keys, int origin,
                        bool causal, int64_t lookback)
 {
-    float zeros[DIM * DIM] = {0}, v[DIM * DIM] = {0}, o[DIM * DIM], lost[DIM * DIM], max[DIM];
+    float zeros[DIM * DIM] = {0}, v[DIM * DIM] = {0}, o[DIM * DIM], comp[DIM * DIM], max[DIM];
     float workspace[3 * DIM * DIM];
     double sum[DIM];
     int64_t query_positions[LENGTH], key_positions[LENGTH];
@@ -340,7 +340,7 @@ static void judge_fold(struct ra_layout queries, int rank, struct ra_layout keys
                               .stride = {DIM, DIM, DIM, DIM, DIM},
                               .q = zeros,
                               .o = o,
-                              .lost = lost,
+                              .comp = comp,
                               .max = max,
                               .sum = sum};
     struct ra_keys seen = {.rows = list(keys, origin, key_positions),

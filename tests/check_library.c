@@ -2494,7 +2494,7 @@ START_TEST(config_beginnings)
 {
     struct ra_config zeros = {
         .size = sizeof zeros, .batch = 1, .queries = 4, .heads = 1, .key_heads = 1, .dim = 2};
-    refused(&zeros, "begun", "0", "RA_CONFIG_INIT");
+    refused(&zeros, "initialised", "0", "RA_CONFIG_INIT");
 
     struct ra_config macro;
     memset(&macro, 0, sizeof macro);
@@ -2552,8 +2552,9 @@ START_TEST(config_by_name)
     ra_config_init(&want.config, sizeof want);
     ck_assert_int_eq(ra_config_get(&made.config, "lookback", &got, error), RA_OK);
     ck_assert(isinf(got) && got > 0);
-    ck_assert_int_eq(ra_config_get(&made.config, "begun", &got, error), RA_INVALID);
-    ck_assert_ptr_nonnull(strstr(error, "config.begun: no such field by name: give one of batch "));
+    ck_assert_int_eq(ra_config_get(&made.config, "initialised", &got, error), RA_INVALID);
+    ck_assert_ptr_nonnull(
+        strstr(error, "config.initialised: no such field by name: give one of batch "));
     ck_assert_int_lt(strlen(error), sizeof error - 1); /* all of the names are in it */
     ck_assert_int_eq(ra_config_get(NULL, "heads", &got, error), RA_INVALID);
     ck_assert_int_eq(ra_config_get(&made.config, "heads", NULL, error), RA_INVALID);
@@ -2594,7 +2595,7 @@ START_TEST(config_by_name)
     SETS(causal, false);
 
     REFUSES(&made.config, "quries", 3, "config.quries");
-    REFUSES(&made.config, "begun", 1, "config.begun");
+    REFUSES(&made.config, "initialised", 1, "config.initialised");
     REFUSES(&made.config, "heads", 2.5, "config.heads = 2.5");
     REFUSES(&made.config, "heads", 0x1p60, "config.heads");
     REFUSES(&made.config, "heads", NAN, "config.heads");
@@ -2610,7 +2611,7 @@ START_TEST(config_by_name)
     ck_assert_int_eq(ra_config_set(&made.config, "heads", 0.5, NULL), RA_INVALID);
 
     /* A smaller struct, of an older version, has no room for the last field. */
-    want.config.size = made.config.size = offsetof(struct ra_config, begun);
+    want.config.size = made.config.size = offsetof(struct ra_config, initialised);
     REFUSES(&made.config, "threads", 1, "too small for threads");
     SETS(heads, 12);
 #undef SETS
@@ -2632,7 +2633,7 @@ START_TEST(config_of_a_plan)
         char bytes[512];
     } got;
     for (int i = 0; i < 2; i++) {
-        size_t size = i ? sizeof got : offsetof(struct ra_config, begun);
+        size_t size = i ? sizeof got : offsetof(struct ra_config, initialised);
         memset(&got, 0xAB, sizeof got);
         ra_plan_config(plan, &got.config, size);
         ck_assert_uint_eq(got.config.size, size);
@@ -2643,7 +2644,7 @@ START_TEST(config_of_a_plan)
         ck_assert(got.config.scale == 0.25 && got.config.ring_size == 3);
         ck_assert(got.config.tile_queries == 10 && got.config.tile_keys == 10);
     }
-    ck_assert(got.config.begun == 1 && got.config.tile == RA_PLAIN_TILE);
+    ck_assert(got.config.initialised == 1 && got.config.tile == RA_PLAIN_TILE);
     ra_plan_config(NULL, &got.config, sizeof got.config);
     ck_assert(got.config.batch == 1 && got.config.keys == RA_SAME);
     ra_plan_config(plan, NULL, 512);
@@ -4674,8 +4675,8 @@ START_TEST(own_loop)
     struct shard x;
     fill_shard(&p, &x, HEADS_FIRST, plan);
     struct ra_arrays *arrays = &x.arrays;
-    float max[2 * 2 * N], delta[2 * 2 * N], lost[N * D];
-    float *keys_lost = calloc(2 * 2 * M * D, sizeof *keys_lost);
+    float max[2 * 2 * N], delta[2 * 2 * N], comp[N * D];
+    float *keys_comp = calloc(2 * 2 * M * D, sizeof *keys_comp);
     double sum[2 * 2 * N];
     float *workspace = calloc((size_t)ra_tile_workspace(16, 8, D), sizeof *workspace);
     struct ra_fold fold = {.D = D,
@@ -4694,7 +4695,7 @@ START_TEST(own_loop)
                                      .o = (float *)arrays->o.data + mine * D,
                                      .max = max + mine,
                                      .sum = sum + mine,
-                                     .lost = lost,
+                                     .comp = comp,
                                      .lse = (float *)arrays->lse.data + mine,
                                      .d_out = (float *)arrays->d_out.data + mine * D,
                                      .delta = delta + mine,
@@ -4705,8 +4706,8 @@ START_TEST(own_loop)
                                .v = (float *)arrays->v.data + theirs,
                                .dk = (float *)arrays->dk.data + theirs,
                                .dv = (float *)arrays->dv.data + theirs,
-                               .dk_lost = keys_lost + theirs,
-                               .dv_lost = keys_lost + 2 * M * D + theirs};
+                               .dk_comp = keys_comp + theirs,
+                               .dv_comp = keys_comp + 2 * M * D + theirs};
         for (int backward = 0; backward < 2; backward++) {
             fold.tile = backward ? ra_tile_backward : ra_tile_forward;
             fold_blocks(&fold, &queries, &keys, _i ? p.config.lookback : RA_BAND_FAR);
@@ -4720,7 +4721,7 @@ START_TEST(own_loop)
     clear_run(&planned);
     clear_shard(&x);
     clear(&p);
-    free(keys_lost);
+    free(keys_comp);
     free(workspace);
 }
 END_TEST

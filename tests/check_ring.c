@@ -211,11 +211,11 @@ static void fold(void *context, int step, bool backward)
                "call %d, step %d: byte %" PRId64 " is not of rank %d", self->call, step, i,
                part.origin);
     for (int64_t e = 0; backward && e < part.rows * ring->gradient_bytes / 4; e++) {
-        float lost = step > 0 ? 0.5f : 0;
-        expect(self, ring->gradients[slot][e] == 0 && ring->lost[e] == 0, "step %d: not cleared",
+        float comp = step > 0 ? 0.5f : 0;
+        expect(self, ring->gradients[slot][e] == 0 && ring->comp[e] == 0, "step %d: not cleared",
                step);
-        ring->gradients[slot][e] += share_of(rank, self->call, e) - lost;
-        ring->lost[e] += lost;
+        ring->gradients[slot][e] += share_of(rank, self->call, e) - comp;
+        ring->comp[e] += comp;
         ra_ring_poll(&self->ring);
     }
 }
@@ -324,7 +324,7 @@ static void take_memory(struct ra_ring *ring)
         if (needed)
             ring->gradients[i] = malloc((size_t)(rows * ring->gradient_bytes) + 1);
     }
-    ring->lost = malloc((size_t)(most * ring->gradient_bytes) + 1);
+    ring->comp = malloc((size_t)(most * ring->gradient_bytes) + 1);
 }
 
 /* One rank's thread: forward and backward, several times. */
@@ -362,7 +362,7 @@ static void run_rank(void *key_bytes, int rank)
         free(i < 3 ? ring->keys[i] : NULL);
         free(ring->gradients[i]);
     }
-    free(ring->lost);
+    free(ring->comp);
 }
 
 START_TEST(loop)
@@ -428,7 +428,7 @@ static void make_calls(void *context, int rank)
                              .rows = rows,
                              .keys = {&keys[0], &keys[1], &keys[2]},
                              .gradients = {&memory[0], &memory[1], &memory[2], &memory[3]},
-                             .lost = &memory[4],
+                             .comp = &memory[4],
                              .key_bytes = 4,
                              .gradient_bytes = 4,
                              .fold = fold_of_call,
@@ -590,7 +590,7 @@ static struct ra_ring small_ring(const struct ra_link *link, int hops,
         .rows = rows,
         .keys = {&memory[0], &memory[1], &memory[2]},
         .gradients = {&memory[3], &memory[4], &memory[5], &memory[6]},
-        .lost = &memory[7],
+        .comp = &memory[7],
         .key_bytes = 4,
         .gradient_bytes = 4,
         .fold = its_fold,
@@ -751,13 +751,13 @@ END_TEST
 
 START_TEST(message_keys)
 {
-    float message[200], gradients[200], lost[200];
-    struct ra_keys keys = ra_message_keys(2, 6, true, 5, message, gradients, lost);
+    float message[200], gradients[200], comp[200];
+    struct ra_keys keys = ra_message_keys(2, 6, true, 5, message, gradients, comp);
     ck_assert(keys.rows == 5 && keys.stride.k == 6 && keys.stride.v == 6);
-    ck_assert(keys.stride.dk == 6 && keys.stride.dv == 6 && keys.stride.lost == 6);
+    ck_assert(keys.stride.dk == 6 && keys.stride.dv == 6 && keys.stride.comp == 6);
     ck_assert(keys.k == message && keys.v == message + 60);
     ck_assert(keys.dk == gradients && keys.dv == gradients + 60);
-    ck_assert(keys.dk_lost == lost && keys.dv_lost == lost + 60);
+    ck_assert(keys.dk_comp == comp && keys.dv_comp == comp + 60);
     ck_assert_ptr_eq(keys.mask, (const bool *)message + 480);
 
     /* The mask ends where the message does, and dv where the gradients do. */
@@ -770,7 +770,7 @@ START_TEST(message_keys)
     ck_assert(keys.k == message && keys.v == message + 60);
     ck_assert(!keys.mask && !keys.dk && !keys.dv);
     keys = ra_message_keys(2, 6, true, 5, message, NULL, NULL);
-    ck_assert(keys.mask && !keys.dk && !keys.dv && !keys.dk_lost && !keys.dv_lost);
+    ck_assert(keys.mask && !keys.dk && !keys.dv && !keys.dk_comp && !keys.dv_comp);
 }
 END_TEST
 

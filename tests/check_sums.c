@@ -72,11 +72,11 @@ static struct problem make(const struct kernel *kernel, int64_t n, int64_t m, in
                              .dq = array(&p, RA_FLOAT32, n, dim, 0),
                              .dk = array(&p, RA_FLOAT32, m, dim, 0),
                              .dv = array(&p, RA_FLOAT32, m, dim, 0)};
-    p.x.o_lost = array(&p, RA_FLOAT32, n, dim, 0);
-    p.x.sum_lost = array(&p, RA_FLOAT32, n, 1, 0);
-    p.x.dq_lost = array(&p, RA_FLOAT32, n, dim, 0);
-    p.x.dk_lost = array(&p, RA_FLOAT32, m, dim, 0);
-    p.x.dv_lost = array(&p, RA_FLOAT32, m, dim, 0);
+    p.x.o_comp = array(&p, RA_FLOAT32, n, dim, 0);
+    p.x.sum_comp = array(&p, RA_FLOAT32, n, 1, 0);
+    p.x.dq_comp = array(&p, RA_FLOAT32, n, dim, 0);
+    p.x.dk_comp = array(&p, RA_FLOAT32, m, dim, 0);
+    p.x.dv_comp = array(&p, RA_FLOAT32, m, dim, 0);
     int64_t semaphores = ra_kernel_semaphores(&p.x);
     p.x.semaphores = array(&p, RA_FLOAT32, semaphores, 1, 0).data;
     return p;
@@ -252,7 +252,7 @@ static void test_many_keys(const struct kernel *kernel, int64_t m, double most)
         put(p.x.d_out, e, d_out);
     run_forward(&p);
     run_backward(&p);
-    check(ra_kernel_sum(p.x.dq, p.x.dq, p.x.dq_lost, 1, N, 1, D, 0), "add");
+    check(ra_kernel_sum(p.x.dq, p.x.dq, p.x.dq_comp, 1, N, 1, D, 0), "add");
     check(cudaDeviceSynchronize(), "add");
 
     /* dp - delta is +-D d_out times half the difference of both v; d_out is so large that ds, 1 / m
@@ -291,8 +291,8 @@ static void test_many_queries(const struct kernel *kernel, int64_t n, double mos
     }
     run_forward(&p);
     run_backward(&p);
-    check(ra_kernel_sum(p.x.dk, p.x.dk, p.x.dk_lost, 1, M, 1, D, 0), "add");
-    check(ra_kernel_sum(p.x.dv, p.x.dv, p.x.dv_lost, 1, M, 1, D, 0), "add");
+    check(ra_kernel_sum(p.x.dk, p.x.dk, p.x.dk_comp, 1, M, 1, D, 0), "add");
+    check(ra_kernel_sum(p.x.dv, p.x.dv, p.x.dv_comp, 1, M, 1, D, 0), "add");
     check(cudaDeviceSynchronize(), "add");
 
     /* The weights are 1 / M, which tensor cores round. */

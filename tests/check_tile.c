@@ -22,7 +22,7 @@ struct tiles {
     bool mask[ROWS];
     struct ra_band band;
     float o[SIZE], max[ROWS], lse[ROWS], delta[ROWS], dq[SIZE], dk[SIZE], dv[SIZE];
-    float lost[SIZE], dk_lost[SIZE], dv_lost[SIZE];
+    float comp[SIZE], dk_comp[SIZE], dv_comp[SIZE];
     double sum[ROWS];
 };
 
@@ -89,7 +89,7 @@ static struct ra_queries queries_of(struct tiles *t)
                                .o = t->o,
                                .max = t->max,
                                .sum = t->sum,
-                               .lost = t->lost,
+                               .comp = t->comp,
                                .lse = t->lse,
                                .d_out = t->d_out,
                                .delta = t->delta,
@@ -105,8 +105,8 @@ static struct ra_keys keys_of(struct tiles *t)
                             .mask = t->mask,
                             .dk = t->dk,
                             .dv = t->dv,
-                            .dk_lost = t->dk_lost,
-                            .dv_lost = t->dv_lost};
+                            .dk_comp = t->dk_comp,
+                            .dv_comp = t->dv_comp};
 }
 
 /* What is tested: the plain tile, or that of an instruction set. */
@@ -157,7 +157,7 @@ static void run_tiles(struct ra_score score, struct ra_queries queries, struct r
 static void compute(struct tiles *t, int64_t query_rows, int64_t key_rows, bool descending)
 {
     for (int e = 0; e < SIZE; e++)
-        t->dk[e] = t->dv[e] = t->dk_lost[e] = t->dv_lost[e] = e % STRIDE < DIM ? 0 : NAN;
+        t->dk[e] = t->dv[e] = t->dk_comp[e] = t->dv_comp[e] = e % STRIDE < DIM ? 0 : NAN;
     run_tiles(t->score, queries_of(t), keys_of(t), t->band, query_rows, key_rows, descending);
 }
 
@@ -673,7 +673,7 @@ START_TEST(many_rows)
 {
     static const double counts[] = {1e5, 1e6, 4e6, 2e7};
     enum { MOST = 4096, D = 2 };
-    static float ones[MOST * D], v[MOST * D], d_out[MOST * D], first[D], sums[D], lost_sums[D];
+    static float ones[MOST * D], v[MOST * D], d_out[MOST * D], first[D], sums[D], comp_sums[D];
     static float lse[MOST], delta[MOST];
     const int64_t rows = _i % 2 ? MOST : 64, times = (int64_t)(counts[_i / 2] / (double)rows);
     const double count = (double)(times * rows);
@@ -687,8 +687,8 @@ START_TEST(many_rows)
 
     /* Scores are 1, and 1.1 once. */
     struct ra_score score = {0.5f, 0};
-    float o[D], lost[D], max[1], dq[D], dk[D] = {0}, dv[D] = {0}, dk_lost[D] = {0},
-                                        dv_lost[D] = {0};
+    float o[D], comp[D], max[1], dq[D], dk[D] = {0}, dv[D] = {0}, dk_comp[D] = {0},
+                                        dv_comp[D] = {0};
     double sum[1];
     struct ra_queries query = {.rows = 1,
                                .stride = {D, D, D, D, D},
@@ -696,7 +696,7 @@ START_TEST(many_rows)
                                .o = o,
                                .max = max,
                                .sum = sum,
-                               .lost = lost,
+                               .comp = comp,
                                .lse = lse,
                                .d_out = d_out,
                                .delta = delta,
@@ -707,8 +707,8 @@ START_TEST(many_rows)
                            .v = v,
                            .dk = sums,
                            .dv = sums,
-                           .dk_lost = lost_sums,
-                           .dv_lost = lost_sums};
+                           .dk_comp = comp_sums,
+                           .dv_comp = comp_sums};
     struct ra_keys larger = keys;
     larger.k = first;
     larger.rows = 1;
@@ -735,11 +735,11 @@ START_TEST(many_rows)
     struct ra_queries queries = query;
     struct ra_keys key = keys;
     queries.rows = rows;
-    queries.stride.dq = queries.stride.lost = 0;
+    queries.stride.dq = queries.stride.comp = 0;
     queries.dq = sums;
-    queries.lost = lost_sums;
+    queries.comp = comp_sums;
     key.rows = 1;
-    key.dk = dk, key.dv = dv, key.dk_lost = dk_lost, key.dv_lost = dv_lost;
+    key.dk = dk, key.dv = dv, key.dk_comp = dk_comp, key.dv_comp = dv_comp;
     for (int64_t a = 0; a < rows; a++) {
         lse[a] = lse[0];
         delta[a] = delta[0];
@@ -794,7 +794,7 @@ static float *place(float rooms[ARRAYS][ROOM], int way, int array, int64_t count
  * rooms are compared. */
 START_TEST(strides)
 {
-    static float want[ARRAYS][ROOM], got[ARRAYS][ROOM], lost[2][SIZE];
+    static float want[ARRAYS][ROOM], got[ARRAYS][ROOM], comp[2][SIZE];
     static const float zeros[SIZE];
     struct tiles t;
     make(&t, 10, 13, 1, 16);
@@ -803,7 +803,7 @@ START_TEST(strides)
     compute(&t, 4, 5, false);
     memset(want, 0xFF, sizeof want);
     memset(got, 0xFF, sizeof got);
-    memset(lost, 0, sizeof lost);
+    memset(comp, 0, sizeof comp);
 
     struct ra_queries queries = queries_of(&t);
     struct ra_keys keys = keys_of(&t);
@@ -823,8 +823,8 @@ START_TEST(strides)
     keys.stride.v = places[_i][V].stride;
     keys.stride.dk = places[_i][DK].stride;
     keys.stride.dv = places[_i][DV].stride;
-    keys.dk_lost = lost[0], keys.dv_lost = lost[1];
-    keys.stride.lost = DIM;
+    keys.dk_comp = comp[0], keys.dv_comp = comp[1];
+    keys.stride.comp = DIM;
     run_tiles(t.score, queries, keys, t.band, 4, 5, false);
 
     const float *arrays[ARRAYS] = {t.q, t.k, t.v, NULL, t.o, NULL, t.d_out, t.dq, t.dk, t.dv};
@@ -845,21 +845,21 @@ static void fold_whole(const float *rows, int64_t stride, float *results)
 {
     /* q, k, v and d_out; o, dq, dk, dv, and lse. */
     const float *in[4];
-    float *out[5], lost[3][WHOLE_ROWS * WHOLE], max[WHOLE_ROWS], delta[WHOLE_ROWS];
+    float *out[5], comp[3][WHOLE_ROWS * WHOLE], max[WHOLE_ROWS], delta[WHOLE_ROWS];
     double sum[WHOLE_ROWS];
     for (int i = 0; i < 4; i++)
         in[i] = rows + i * WHOLE_ROOM;
     for (int i = 0; i < 5; i++)
         out[i] = results + i * WHOLE_ROWS * WHOLE;
     memset(results, 0, 5 * WHOLE_ROWS * WHOLE * sizeof *results);
-    memset(lost, 0, sizeof lost);
+    memset(comp, 0, sizeof comp);
     struct ra_queries queries = {.rows = WHOLE_ROWS,
                                  .stride = {stride, WHOLE, stride, WHOLE, WHOLE},
                                  .q = in[0],
                                  .o = out[0],
                                  .max = max,
                                  .sum = sum,
-                                 .lost = lost[0],
+                                 .comp = comp[0],
                                  .lse = out[4],
                                  .d_out = in[3],
                                  .delta = delta,
@@ -870,8 +870,8 @@ static void fold_whole(const float *rows, int64_t stride, float *results)
                            .v = in[2],
                            .dk = out[2],
                            .dv = out[3],
-                           .dk_lost = lost[1],
-                           .dv_lost = lost[2]};
+                           .dk_comp = comp[1],
+                           .dv_comp = comp[2]};
     struct ra_band band = {-5, 2};
     float *workspace = room(WHOLE_ROWS, WHOLE_ROWS, WHOLE);
     ra_tile_begin(WHOLE, &queries);
@@ -916,17 +916,17 @@ START_TEST(blocks_and_heads)
     make(&t, 5, 7, 1, 17);
     struct ra_queries queries = queries_of(&t), block, head;
     struct ra_keys keys = keys_of(&t), some, one;
-    queries.stride.o = 1, queries.stride.d_out = 2, queries.stride.dq = 3, queries.stride.lost = 7;
-    keys.stride.v = 4, keys.stride.dk = 5, keys.stride.dv = 6, keys.stride.lost = 8;
+    queries.stride.o = 1, queries.stride.d_out = 2, queries.stride.dq = 3, queries.stride.comp = 7;
+    keys.stride.v = 4, keys.stride.dk = 5, keys.stride.dv = 6, keys.stride.comp = 8;
     block = ra_queries_block(&queries, 2, 3);
     ck_assert(block.rows == 3 && block.q == t.q + 2 * STRIDE && block.o == t.o + 2);
     ck_assert(block.d_out == t.d_out + 4 && block.dq == t.dq + 6 && block.max == t.max + 2);
-    ck_assert(block.lost == t.lost + 14);
+    ck_assert(block.comp == t.comp + 14);
     ck_assert(block.sum == t.sum + 2 && block.lse == t.lse + 2 && block.delta == t.delta + 2);
     some = ra_keys_block(&keys, 2, 4);
     ck_assert(some.rows == 4 && some.k == t.k + 2 * STRIDE && some.v == t.v + 8);
     ck_assert(some.dk == t.dk + 10 && some.dv == t.dv + 12 && some.mask == t.mask + 2);
-    ck_assert(some.dk_lost == t.dk_lost + 16 && some.dv_lost == t.dv_lost + 16);
+    ck_assert(some.dk_comp == t.dk_comp + 16 && some.dv_comp == t.dv_comp + 16);
     ck_assert(ra_queries_block(&queries, 3, 3).rows == 2 && ra_keys_block(&keys, 4, 4).rows == 3);
 
     /* Head 2 of 4, of three numbers each; 3 and 7 rows of 12 numbers lie before batch 1. */
@@ -935,12 +935,12 @@ START_TEST(blocks_and_heads)
     head = ra_queries_head(&queries, 3, 1, 2);
     ck_assert(head.q == t.q + 42 && head.o == t.o + 42 && head.d_out == t.d_out + 42);
     ck_assert(head.dq == t.dq + 42 && head.rows == 3 && head.max == t.max + 18);
-    ck_assert(head.lost == t.lost + 42);
+    ck_assert(head.comp == t.comp + 42);
     ck_assert(head.sum == t.sum + 18 && head.lse == t.lse + 18 && head.delta == t.delta + 18);
     one = ra_keys_head(&keys, 3, 1, 2);
     ck_assert(one.k == t.k + 90 && one.v == t.v + 90 && one.dk == t.dk + 90);
     ck_assert(one.dv == t.dv + 90 && one.rows == 7 && one.mask == t.mask + 7);
-    ck_assert(one.dk_lost == t.dk_lost + 90 && one.dv_lost == t.dv_lost + 90);
+    ck_assert(one.dk_comp == t.dk_comp + 90 && one.dv_comp == t.dv_comp + 90);
 }
 END_TEST
 
@@ -955,9 +955,9 @@ START_TEST(null_stays_null)
     seen[1] = ra_keys_head(&no_keys, 3, 1, 2);
     for (int n = 0; n < 2; n++) {
         ck_assert(!rows[n].q && !rows[n].o && !rows[n].max && !rows[n].sum && !rows[n].lse);
-        ck_assert(!rows[n].d_out && !rows[n].delta && !rows[n].dq && !rows[n].lost);
+        ck_assert(!rows[n].d_out && !rows[n].delta && !rows[n].dq && !rows[n].comp);
         ck_assert(!seen[n].k && !seen[n].v && !seen[n].mask && !seen[n].dk && !seen[n].dv);
-        ck_assert(!seen[n].dk_lost && !seen[n].dv_lost);
+        ck_assert(!seen[n].dk_comp && !seen[n].dv_comp);
     }
 }
 END_TEST

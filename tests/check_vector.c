@@ -146,7 +146,7 @@ START_TEST(ends_of_arrays)
                                          .o = at_an_end(n * D),
                                          .max = at_an_end(n),
                                          .sum = (double *)at_an_end(2 * n),
-                                         .lost = at_an_end(n * D),
+                                         .comp = at_an_end(n * D),
                                          .lse = at_an_end(n),
                                          .d_out = at_an_end(n * D),
                                          .delta = at_an_end(n),
@@ -157,8 +157,8 @@ START_TEST(ends_of_arrays)
                                    .v = at_an_end(m * D),
                                    .dk = at_an_end(m * D),
                                    .dv = at_an_end(m * D),
-                                   .dk_lost = at_an_end(m * D),
-                                   .dv_lost = at_an_end(m * D)};
+                                   .dk_comp = at_an_end(m * D),
+                                   .dv_comp = at_an_end(m * D)};
             float *workspace = at_an_end(ra_vector_workspace(n, m, D));
             struct ra_band bands[] = {RA_ALL_KEYS, {-3, 1}, {-RA_BAND_FAR, m - n}};
             for (int band = 0; band < 3; band++) {

@@ -555,7 +555,7 @@ static struct truth draw_tile(struct bytes *in)
 static void fuzz_tile(struct bytes in)
 {
     struct truth t = draw_tile(&in);
-    float *x[ARRAYS], max[MOST_ROWS], delta[MOST_ROWS], lost[3][MOST_ROWS * 10] = {{0}};
+    float *x[ARRAYS], max[MOST_ROWS], delta[MOST_ROWS], comp[3][MOST_ROWS * 10] = {{0}};
     int64_t stride[ARRAYS];
     double sum[MOST_ROWS];
     bool mask[MOST_ROWS];
@@ -569,15 +569,15 @@ static void fuzz_tile(struct bytes in)
         memset(x[DV] + j * stride[DV], 0, (size_t)t.D * sizeof(float));
     }
     struct ra_queries queries = {.rows = t.N, .q = x[Q], .o = x[O], .max = max, .sum = sum};
-    queries.stride.q = stride[Q], queries.stride.o = stride[O], queries.stride.lost = t.D;
+    queries.stride.q = stride[Q], queries.stride.o = stride[O], queries.stride.comp = t.D;
     queries.stride.d_out = stride[D_OUT], queries.stride.dq = stride[DQ];
-    queries.lost = lost[0], queries.lse = x[LSE];
+    queries.comp = comp[0], queries.lse = x[LSE];
     queries.d_out = x[D_OUT], queries.delta = delta, queries.dq = x[DQ];
     struct ra_keys keys = {.rows = t.M, .k = x[K], .v = x[V], .dk = x[DK], .dv = x[DV]};
     keys.stride.k = stride[K], keys.stride.v = stride[V];
-    keys.stride.dk = stride[DK], keys.stride.dv = stride[DV], keys.stride.lost = t.D;
+    keys.stride.dk = stride[DK], keys.stride.dv = stride[DV], keys.stride.comp = t.D;
     keys.mask = t.x[MASK] ? mask : NULL;
-    keys.dk_lost = lost[1], keys.dv_lost = lost[2];
+    keys.dk_comp = comp[1], keys.dv_comp = comp[2];
     struct ra_fold fold = {.D = t.D,
                            .tile = ra_tile_forward,
                            .score = {(float)t.scale, (float)t.softcap},

@@ -93,7 +93,7 @@ struct ra_cuda {
 
     /* What rounding loses of sums over very many rows: of `wide`, of `sum`, and of this rank's
      * share of dk and dv at one hop; else NULL. */
-    float *wide_lost, *sum_lost, *share_lost;
+    float *wide_comp, *sum_comp, *share_comp;
     void *q, *k, *v, *rows, *lse; /* of ra_cuda_reorder.c, else NULL; rows: o or d_out */
     bool *mask;
 

@@ -105,13 +105,13 @@ static void open_keys(const struct ra_cuda_call *call, int step, struct ra_tenso
 
 /* An array (B, n, H, D), or (B, n, H) for width 1, that has what rounding lost of another, if it is
  * there. */
-static struct ra_tensor lost_of(const struct ra_cuda_call *call, float *lost, int64_t width)
+static struct ra_tensor comp_of(const struct ra_cuda_call *call, float *comp, int64_t width)
 {
     const struct ra_plan *plan = call->plan;
     int64_t n = plan->rows[RA_QUERY_SIDE], H = plan->config.heads;
-    if (!lost)
+    if (!comp)
         return (struct ra_tensor)RA_NO_TENSOR;
-    return width == 1 ? ra_tensor_bhn(lost, n, H) : ra_tensor_bnhd(lost, RA_FLOAT32, n, H, width);
+    return width == 1 ? ra_tensor_bhn(comp, n, H) : ra_tensor_bnhd(comp, RA_FLOAT32, n, H, width);
 }
 
 /* Launches the forward of these queries and keys, in pieces of the keys that are added up well. */
@@ -134,7 +134,7 @@ static void launch_forward(struct ra_cuda_call *call, const struct ra_kernel *wh
 
 /* The keys of a step, and backward their gradients. */
 struct key_arrays {
-    struct ra_tensor k, v, mask, dk, dv, dk_lost, dv_lost;
+    struct ra_tensor k, v, mask, dk, dv, dk_comp, dv_comp;
 };
 
 /* A launch of the queries and keys of a block. */
@@ -149,7 +149,7 @@ static struct ra_kernel kernel_of(const struct ra_cuda_call *call,
     struct ra_range a = block->queries, b = block->keys;
     struct ra_tensor wide = ra_tensor_bnhd(cuda->wide, RA_FLOAT32, n, H, c->dim);
     struct ra_tensor dq = call->in_callers_queries ? x->dq : wide;
-    struct ra_tensor wide_lost = lost_of(call, cuda->wide_lost, c->dim);
+    struct ra_tensor wide_comp = comp_of(call, cuda->wide_comp, c->dim);
     struct ra_kernel kernel = ra_cuda_kernel(plan);
     kernel.queries = rows_of(block, a);
     kernel.keys = rows_of(block, b);
@@ -165,18 +165,18 @@ static struct ra_kernel kernel_of(const struct ra_cuda_call *call,
         kernel.carry_o = part_of(block, wide, a);
         kernel.carry_max = part_of(block, ra_tensor_bhn(cuda->max, n, H), a);
         kernel.carry_sum = part_of(block, ra_tensor_bhn(cuda->sum, n, H), a);
-        kernel.o_lost = part_of(block, wide_lost, a);
-        kernel.sum_lost = part_of(block, lost_of(call, cuda->sum_lost, 1), a);
+        kernel.o_comp = part_of(block, wide_comp, a);
+        kernel.sum_comp = part_of(block, comp_of(call, cuda->sum_comp, 1), a);
         return kernel;
     }
     kernel.d_out = part_of(block, x->d_out, a);
     kernel.delta = part_of(block, ra_tensor_bhn(cuda->delta, n, H), a);
     kernel.dq = part_of(block, dq, a);
-    kernel.dq_lost = part_of(block, wide_lost, a);
+    kernel.dq_comp = part_of(block, wide_comp, a);
     kernel.dk = part_of(block, keys->dk, b);
     kernel.dv = part_of(block, keys->dv, b);
-    kernel.dk_lost = part_of(block, keys->dk_lost, b);
-    kernel.dv_lost = part_of(block, keys->dv_lost, b);
+    kernel.dk_comp = part_of(block, keys->dk_comp, b);
+    kernel.dv_comp = part_of(block, keys->dv_comp, b);
     kernel.writes_keys = call->writes_keys;
     return kernel;
 }
@@ -245,7 +245,7 @@ static void open_gradients(const struct ra_cuda_call *call, int step, struct key
         return;
     }
     open_share(plan, rows, plan->ring.gradients[ra_ring_slot(step)], &keys->dk, &keys->dv);
-    open_share(plan, rows, ra_cuda_of(plan)->share_lost, &keys->dk_lost, &keys->dv_lost);
+    open_share(plan, rows, ra_cuda_of(plan)->share_comp, &keys->dk_comp, &keys->dv_comp);
 }
 
 void ra_cuda_find_overwrites(struct ra_cuda_call *call, int step)
@@ -290,7 +290,7 @@ int64_t ra_cuda_deferred_keys(const struct ra_plan *plan)
     int64_t needed = (tiles * QUERIES + queries - 1) / queries;
     int64_t rest = (needed + wave - 1) / wave * wave;
     bool home = ra_cuda_expects_message(plan, plan->link.rank, RA_GRADIENTS_RETURN, 0) &&
-                !ra_cuda_of(plan)->share_lost;
+                !ra_cuda_of(plan)->share_comp;
     return home && 3 * rest <= 2 * tiles ? rest * TILE : 0;
 }
 

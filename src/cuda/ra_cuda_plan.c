@@ -64,12 +64,12 @@ static struct room lay_out(const struct ra_plan *plan, int rank, struct ra_cuda 
     cuda->delta = ra_arena_take(&arena, backward ? row_bytes : 0);
     bool many_keys = loses(plan, c->keys),
          many_queries = loses(plan, n * (c->heads / c->key_heads));
-    cuda->wide_lost = many_keys ? ra_arena_take(&arena, row_bytes * c->dim) : NULL;
-    cuda->sum_lost = many_keys ? ra_arena_take(&arena, row_bytes) : NULL;
+    cuda->wide_comp = many_keys ? ra_arena_take(&arena, row_bytes * c->dim) : NULL;
+    cuda->sum_comp = many_keys ? ra_arena_take(&arena, row_bytes) : NULL;
     int64_t most = 0;
     for (int step = 0; step < plan->ring.schedule.count; step++)
         most = ra_max(most, ra_ring_rows(&plan->ring, rank, step));
-    cuda->share_lost =
+    cuda->share_comp =
         backward && many_queries ? ra_arena_take(&arena, most * plan->ring.gradient_bytes) : NULL;
     bool ordered = ra_cuda_stripes(plan) > 1;
     int64_t bytes = row_bytes / (int64_t)sizeof(float) * c->dim * ra_type_bytes(c->type);

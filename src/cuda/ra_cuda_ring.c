@@ -121,14 +121,14 @@ static void clear_gradients(struct ra_cuda_call *call, int step)
     const struct ra_ring *ring = &plan->ring;
     int slot = ra_ring_slot(step);
     int64_t bytes = ra_ring_rows(ring, plan->link.rank, step) * ring->gradient_bytes;
-    float *lost = ra_cuda_of(plan)->share_lost;
+    float *comp = ra_cuda_of(plan)->share_comp;
     ra_cuda_find_overwrites(call, step);
     if (step > 0)
         RA_DO(plan, cudaStreamWaitEvent(call->stream, ra_cuda_of(plan)->left[slot - 1], 0));
     if (bytes > 0 && !call->writes_keys)
         RA_DO(plan, cudaMemsetAsync(ring->gradients[slot], 0, (size_t)bytes, call->stream));
-    if (bytes > 0 && lost)
-        RA_DO(plan, cudaMemsetAsync(lost, 0, (size_t)bytes, call->stream));
+    if (bytes > 0 && comp)
+        RA_DO(plan, cudaMemsetAsync(comp, 0, (size_t)bytes, call->stream));
 }
 
 /* Adds as many numbers to this rank's share as it has: dk and dv, one behind the other. */
@@ -237,11 +237,11 @@ static void begin_carries(struct ra_cuda_call *call)
     const struct ra_cuda *cuda = plan->own;
     int64_t rows = plan->config.batch * plan->rows[RA_QUERY_SIDE] * plan->config.heads;
     size_t bytes = (size_t)rows * sizeof(float);
-    if (!cuda->wide_lost || rows == 0)
+    if (!cuda->wide_comp || rows == 0)
         return;
-    RA_DO(plan, cudaMemsetAsync(cuda->sum_lost, 0, bytes, call->stream));
+    RA_DO(plan, cudaMemsetAsync(cuda->sum_comp, 0, bytes, call->stream));
     RA_DO(plan,
-          cudaMemsetAsync(cuda->wide_lost, 0, bytes * (size_t)plan->config.dim, call->stream));
+          cudaMemsetAsync(cuda->wide_comp, 0, bytes * (size_t)plan->config.dim, call->stream));
 }
 
 void ra_cuda_enqueue_forward(struct ra_cuda_call *call)
@@ -273,9 +273,9 @@ static void begin_queries(struct ra_cuda_call *call)
     ra_cuda_begin_delta(call);
     if (!call->in_callers_queries)
         RA_DO(plan, cudaMemsetAsync(cuda->wide, 0, (size_t)numbers * sizeof(float), call->stream));
-    if (cuda->wide_lost)
+    if (cuda->wide_comp)
         RA_DO(plan,
-              cudaMemsetAsync(cuda->wide_lost, 0, (size_t)numbers * sizeof(float), call->stream));
+              cudaMemsetAsync(cuda->wide_comp, 0, (size_t)numbers * sizeof(float), call->stream));
 }
 
 /* Writes dq to the caller's array, if no launch has. The sum is rounded here, once. */
@@ -286,11 +286,11 @@ static void write_queries(struct ra_cuda_call *call)
     int64_t n = plan->rows[RA_QUERY_SIDE], H = c->heads;
     struct ra_tensor dq = ra_tensor_bnhd(ra_cuda_of(plan)->wide, RA_FLOAT32, n, H, c->dim);
     const struct ra_tensor none = RA_NO_TENSOR;
-    float *lost = ra_cuda_of(plan)->wide_lost;
+    float *comp = ra_cuda_of(plan)->wide_comp;
     if (c->batch * n == 0 || call->in_callers_queries)
         return;
-    if (lost)
-        RA_DO(plan, ra_kernel_sum(dq, dq, ra_tensor_bnhd(lost, RA_FLOAT32, n, H, c->dim), c->batch,
+    if (comp)
+        RA_DO(plan, ra_kernel_sum(dq, dq, ra_tensor_bnhd(comp, RA_FLOAT32, n, H, c->dim), c->batch,
                                   n, H, c->dim, call->stream));
     ra_cuda_copy_rows_back(call, RA_QUERY_SIDE, call->x.dq, dq, none, H, c->dim);
 }
@@ -325,7 +325,7 @@ static struct ra_cuda_part rest_of_work(struct ra_cuda_call *call)
 static void work(struct ra_cuda_call *call, int step)
 {
     struct ra_cuda_part part = ra_cuda_full_step(call->plan, step);
-    float *lost = ra_cuda_of(call->plan)->share_lost;
+    float *comp = ra_cuda_of(call->plan)->share_comp;
     bool apart = step > 0 && ra_cuda_has_separate_dq(call, step);
     if (step == 0)
         part.rows.first = rest_of_work(call).rows.end;
@@ -333,8 +333,8 @@ static void work(struct ra_cuda_call *call, int step)
     fold(call, step, part);
     if (!apart)
         leave_keys(call, step);
-    if (lost)
-        add_to_share(call, step, lost);
+    if (comp)
+        add_to_share(call, step, comp);
     if (step > 0) {
         add_gradients(call, step);
         pass_gradients(call, step);

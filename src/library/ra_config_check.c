@@ -34,12 +34,12 @@ static enum ra_status copy(struct ra_config *config, const struct ra_config *giv
                                        ", does not know: link a newer library");
     memcpy(config, given, size < sizeof *config ? size : sizeof *config);
     config->size = sizeof *config;
-    if (config->begun != 1)
+    if (config->initialised != 1)
         return ra_error_set(
             error,
-            "config.begun = %d: begin with RA_CONFIG_INIT or ra_config_init; a field "
+            "config.initialised = %d: begin with RA_CONFIG_INIT or ra_config_init; a field "
             "that is left at 0 has not its default",
-            config->begun);
+            config->initialised);
     return RA_OK;
 }
 

@@ -52,8 +52,8 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, int threads, struct
     host->sum = ra_arena_take(&arena, 2 * row_bytes);
     host->lse = ra_arena_take(&arena, row_bytes);
     host->delta = backward ? ra_arena_take(&arena, row_bytes) : NULL;
-    host->lost = narrow ? NULL : ra_arena_take(&arena, query_bytes);
-    host->share_lost =
+    host->comp = narrow ? NULL : ra_arena_take(&arena, query_bytes);
+    host->share_comp =
         backward ? ra_arena_take(&arena, visitors * plan->ring.gradient_bytes) : NULL;
     host->mask = ra_arena_take(&arena, c->has_mask ? c->batch * m : 0);
     ra_plan_place_messages(plan, rank, &arena, keys, gradients);
@@ -102,7 +102,7 @@ static void use_workspace(struct ra_plan *plan, char *workspace)
     struct ra_host *host = plan->own;
     struct ra_ring *ring = &plan->ring;
     lay_out(plan, plan->link.rank, host->threads, host, workspace, ring->keys, ring->gradients);
-    ring->lost = host->share_lost;
+    ring->comp = host->share_comp;
     if (ra_plan_adds_in_place(plan))
         ring->gradients[0] = NULL;
 }
@@ -142,7 +142,7 @@ static void compute_in(const struct ra_plan *plan, struct ra_tensor output)
         host->computed =
             ra_tensor_bnhd(host->wide, RA_FLOAT32, plan->rows[RA_QUERY_SIDE], c->heads, c->dim);
     if (c->type != RA_FLOAT32)
-        host->lost = narrow ? NULL : host->wide;
+        host->comp = narrow ? NULL : host->wide;
 }
 
 /* If it was computed in the plan's, writes it to the caller's array. */

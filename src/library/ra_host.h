@@ -34,9 +34,9 @@ struct ra_host {
 
     /* What the tiles keep of each query row, (B, H, n), and what they lose of each number of o or
      * dq, (B, n, H, D), and of the share of a hop. In a plan of 16 bits `wide` is room for o or dq
-     * as float32, or, if the caller's are that, for what they lose: so lost, which else is a part
+     * as float32, or, if the caller's are that, for what they lose: so comp, which else is a part
      * of the plan, may be NULL, and is kept only while rows are folded. */
-    float *max, *lse, *delta, *wide, *lost, *share_lost;
+    float *max, *lse, *delta, *wide, *comp, *share_comp;
     double *sum;
 
     bool *mask;   /* of this rank's keys, (B, m) */

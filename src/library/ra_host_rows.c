@@ -73,7 +73,7 @@ static struct ra_queries queries_of(const struct ra_plan *plan, int64_t b, int64
         .dq = rows_of(host->computed, b, h),
         .max = host->max + row,
         .sum = host->sum + row,
-        .lost = host->lost ? host->lost + (b * n * H + h) * D : NULL,
+        .comp = host->comp ? host->comp + (b * n * H + h) * D : NULL,
         .lse = host->lse + row,
         .delta = host->delta ? host->delta + row : NULL};
 }
@@ -98,10 +98,10 @@ struct ra_queries ra_host_take_queries(const struct ra_plan *plan, bool backward
         block.d_out = room + count * row;
         block.stride.d_out = row;
     }
-    if (!host->lost) {
-        block.lost = room + 2 * count * row;
-        block.stride.lost = row;
-        memset(block.lost, 0, (size_t)(count * row) * sizeof *block.lost);
+    if (!host->comp) {
+        block.comp = room + 2 * count * row;
+        block.stride.comp = row;
+        memset(block.comp, 0, (size_t)(count * row) * sizeof *block.comp);
     }
     return block;
 }
@@ -129,8 +129,8 @@ struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool back
     if (backward) {
         keys.dk = rows_of(host->dk, b, g);
         keys.dv = rows_of(host->dv, b, g);
-        keys.dk_lost = plan->ring.lost + b * rows * stride + g * c->dim;
-        keys.dv_lost = keys.dk_lost + numbers;
+        keys.dk_comp = plan->ring.comp + b * rows * stride + g * c->dim;
+        keys.dv_comp = keys.dk_comp + numbers;
     }
     struct ra_keys block = ra_keys_block(&keys, first, count);
     if (host->k.type != RA_FLOAT32) {

@@ -31,13 +31,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Promised to stay within a minor version: what this header declares, what configs, arrays and links
- * are made of (ra_config, ra_status, ra_tensor, ra_link, ra_layout, ra_span, ra_heads, struct
+/* Promised to stay within a minor version: what this header declares, what configs, arrays and
+ * links are made of (ra_config, ra_status, ra_tensor, ra_link, ra_layout, ra_span, ra_heads, struct
  * ra_event), ring_attention_mpi.h, ring_attention_threads.h and ring_attention_cuda.h.
  *
- * There for the book, without a promise: the carry, the fold and the ring of the earlier chapters, for
- * a loop of your own (ra_queries, ra_keys, ra_tile_*, ra_band_*, ra_layout_band, ra_layout_fold,
- * ra_schedule_*, ra_ring_*), which trust their arguments; and the cost model (ra_scale_*). */
+ * There for the book, without a promise: the carry, the fold and the ring of the earlier chapters,
+ * for a loop of your own (ra_queries, ra_keys, ra_tile_*, ra_band_*, ra_layout_band,
+ * ra_layout_fold, ra_schedule_*, ra_ring_*), which trust their arguments; and the cost model
+ * (ra_scale_*). */
 #include "ra_band.h"
 #include "ra_config.h"
 #include "ra_heads.h"
@@ -66,10 +67,10 @@ const char *ra_status_text(enum ra_status status);
  * name. */
 void ra_config_init(struct ra_config *config, size_t size);
 
-/* config->field = value, with the field's name as text, for all fields but size, initialised, observe, observer
- * and device. An enum is its number, a bool 0 or 1; a lookback of infinity is no limit. RA_INVALID, with
- * nothing set, if there is no such field or it cannot hold this value. ra_plan_create checks whether the
- * value is good. */
+/* config->field = value, with the field's name as text, for all fields but size, initialised,
+ * observe, observer and device. An enum is its number, a bool 0 or 1; a lookback of infinity is no
+ * limit. RA_INVALID, with nothing set, if there is no such field or it cannot hold this value.
+ * ra_plan_create checks whether the value is good. */
 RA_CHECKED enum ra_status ra_config_set(struct ra_config *config, const char *field, double value,
                                         char error[RA_ERROR_SIZE]);
 

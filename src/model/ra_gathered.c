@@ -41,8 +41,8 @@ struct gathered {
  * one head of keys of all ranks, (M, D). */
 struct room {
     double *sum;
-    float *max, *lse, *delta, *lost;
-    float *dk, *dv, *dk_lost, *dv_lost, *workspace;
+    float *max, *lse, *delta, *comp;
+    float *dk, *dv, *dk_comp, *dv_comp, *workspace;
 };
 
 static bool is_backward(const struct ra_plan *plan)
@@ -72,11 +72,11 @@ static int64_t lay_out_room(const struct ra_plan *plan, int rank, char *start, s
     room->max = ra_arena_take(&arena, n * number);
     room->lse = ra_arena_take(&arena, n * number);
     room->delta = ra_arena_take(&arena, n * number);
-    room->lost = ra_arena_take(&arena, n * row);
+    room->comp = ra_arena_take(&arena, n * row);
     room->dk = ra_arena_take(&arena, gradients);
     room->dv = ra_arena_take(&arena, gradients);
-    room->dk_lost = ra_arena_take(&arena, gradients);
-    room->dv_lost = ra_arena_take(&arena, gradients);
+    room->dk_comp = ra_arena_take(&arena, gradients);
+    room->dv_comp = ra_arena_take(&arena, gradients);
     room->workspace =
         ra_arena_take(&arena, number * workspace(c->tile_queries, c->tile_keys, c->dim));
     return arena.used;
@@ -133,7 +133,7 @@ static struct ra_queries queries_of(const struct ra_plan *plan, const struct ra_
         .dq = rows_of(x->dq, b, h),
         .max = room->max,
         .sum = room->sum,
-        .lost = room->lost,
+        .comp = room->comp,
         .lse = room->lse,
         .delta = room->delta};
 }
@@ -156,8 +156,8 @@ static struct ra_keys keys_of(const struct ra_plan *plan, const struct room *roo
     if (is_backward(plan)) {
         keys.dk = room->dk + row * D;
         keys.dv = room->dv + row * D;
-        keys.dk_lost = room->dk_lost + row * D;
-        keys.dv_lost = room->dv_lost + row * D;
+        keys.dk_comp = room->dk_comp + row * D;
+        keys.dv_comp = room->dv_comp + row * D;
     }
     return keys;
 }
@@ -263,7 +263,7 @@ static void backward_head(const struct ra_plan *plan, const struct ra_arrays *x,
     const struct ra_config *c = &plan->config;
     const struct gathered *gathered = plan->own;
     int64_t D = c->dim, numbers = c->keys * D;
-    float *const sums[] = {room->dk, room->dv, room->dk_lost, room->dv_lost};
+    float *const sums[] = {room->dk, room->dv, room->dk_comp, room->dv_comp};
     for (int i = 0; i < 4; i++)
         memset(sums[i], 0, (size_t)numbers * sizeof(float));
     for (int64_t h = 0; h < c->heads; h++) {

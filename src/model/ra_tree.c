@@ -46,7 +46,7 @@ struct ra_tree {
 /* What a thread has to itself: the query rows that share a head of keys, (tokens, sharers). */
 struct room {
     double *sum;
-    float *q, *o, *lost, *max, *lse, *workspace;
+    float *q, *o, *comp, *max, *lse, *workspace;
 };
 
 /* ---- Carries as MPI combines them: max, sum and D numbers of o, all float32. */
@@ -95,7 +95,7 @@ static int64_t lay_out_room(const struct ra_tree *tree, char *start, struct room
     room->sum = ra_arena_take(&arena, rows * (int64_t)sizeof *room->sum);
     room->q = ra_arena_take(&arena, rows * c->dim * number);
     room->o = ra_arena_take(&arena, rows * c->dim * number);
-    room->lost = ra_arena_take(&arena, rows * c->dim * number);
+    room->comp = ra_arena_take(&arena, rows * c->dim * number);
     room->max = ra_arena_take(&arena, rows * number);
     room->lse = ra_arena_take(&arena, rows * number);
     room->workspace =
@@ -376,12 +376,12 @@ static void carry_head(const struct ra_tree *tree, const struct room *room, int6
                    query_head(c, g, a % tree->sharers) * q.head,
                (size_t)D * sizeof(float));
     struct ra_queries queries = {.rows = rows,
-                                 .stride = {.q = D, .o = D, .lost = D},
+                                 .stride = {.q = D, .o = D, .comp = D},
                                  .q = room->q,
                                  .o = room->o,
                                  .max = room->max,
                                  .sum = room->sum,
-                                 .lost = room->lost,
+                                 .comp = room->comp,
                                  .lse = room->lse};
     struct ra_keys keys = {.rows = rows_before(tree, tree->length),
                            .stride = {.k = D, .v = D},

@@ -72,8 +72,9 @@ const char *stage_read_options(struct stage *stage, int argc, char **argv);
 /* Ends the program if an option is set without what it needs by the table of options. */
 void stage_check_needs(const struct stage *stage, const struct ra_config *config);
 
-/* Reads the flags of a table, and gives them to `each` as they come; what is left begins at optind. It answers -h,
- * --help, by calling `help` on one rank, and --version itself, and ends the program with that. */
+/* Reads the flags of a table, and gives them to `each` as they come; what is left begins at optind.
+ * It answers -h, --help, by calling `help` on one rank, and --version itself, and ends the program
+ * with that. */
 enum { STAGE_FLAGS = 64 };
 typedef void stage_flag(struct stage *, const struct ra_option *, const char *text);
 void stage_read_flags(struct stage *stage, int argc, char **argv, const struct ra_option *options,

@@ -61,7 +61,7 @@ struct ra_keys stage_ring_keys(const struct stage_ring *x, int step)
     int slot = ra_ring_slot(step);
     return ra_message_keys(stage->B, stage->G * stage->D, stage->config.has_mask,
                            ra_ring_rows(&x->ring, x->link.rank, step), x->ring.keys[slot],
-                           x->ring.gradients[slot], x->ring.lost);
+                           x->ring.gradients[slot], x->ring.comp);
 }
 
 struct ra_fold stage_ring_fold(struct stage_ring *x, bool backward)
@@ -108,7 +108,7 @@ static void take_memory(struct stage_ring *x)
             ring->gradients[i] = stage_allocate(stage, rows * ring->gradient_bytes, 1);
     }
     if (backward)
-        ring->lost = stage_allocate(stage, (hops > 1 ? most : stage->m) * ring->gradient_bytes, 1);
+        ring->comp = stage_allocate(stage, (hops > 1 ? most : stage->m) * ring->gradient_bytes, 1);
     if (hops > 1 && backward)
         ring->gradients[3] = stage_allocate(stage, most * ring->gradient_bytes, 1);
 }

@@ -16,7 +16,7 @@ struct ra_queries stage_queries(struct stage *stage)
                                  .o = stage_allocate(stage, numbers, sizeof(float)),
                                  .max = stage_allocate(stage, rows, sizeof(float)),
                                  .sum = stage_allocate(stage, rows, sizeof(double)),
-                                 .lost = stage_allocate(stage, numbers, sizeof(float)),
+                                 .comp = stage_allocate(stage, numbers, sizeof(float)),
                                  .lse = stage_allocate(stage, rows, sizeof(float))};
     if (!stage->config.forward_only) {
         queries.d_out = stage_input(stage, STAGE_D_OUT);

@@ -11,7 +11,7 @@
 /* The scores that the command line asks for. */
 struct ra_score stage_score(const struct stage *stage);
 
-/* This rank's queries of all batches and heads: q, o, max, sum, lost and lse; unless this is
+/* This rank's queries of all batches and heads: q, o, max, sum, comp and lse; unless this is
  * forward only, d_out, delta and dq. Only q and d_out have a meaning yet. */
 struct ra_queries stage_queries(struct stage *stage);
 

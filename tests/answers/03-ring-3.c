@@ -27,7 +27,7 @@ static void add_gradients(struct ra_ring *ring, int step)
     float *share = ring->gradients[ra_ring_slot(step)], *arrived = ring->gradients[3];
     int64_t bytes = ra_ring_rows(ring, ring->link->rank, step) * ring->gradient_bytes;
     for (int64_t e = 0; step > 0 && e < bytes / (int64_t)sizeof(float); e++)
-        share[e] = (float)((double)share[e] + ring->lost[e] + (step > 1 ? arrived[e] : 0));
+        share[e] = (float)((double)share[e] + ring->comp[e] + (step > 1 ? arrived[e] : 0));
 }
 
 bool ra_ring_backward(struct ra_ring *ring)

@@ -737,7 +737,7 @@ static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t 
                                  .o = copy_of(carried ? x->carry_o : none, n, D, b, h),
                                  .max = copy_of(carried ? x->carry_max : none, n, 1, b, h),
                                  .sum = sum,
-                                 .lost = copy_of(none, n, D, b, h),
+                                 .comp = copy_of(none, n, D, b, h),
                                  .lse = copy_of(backward ? x->lse : none, n, 1, b, h),
                                  .d_out = copy_of(x->d_out, n, D, b, h),
                                  .delta = copy_of(x->delta, n, 1, b, h),
@@ -749,8 +749,8 @@ static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t 
                            .v = copy_of(x->v, m, D, b, g),
                            .dk = copy_of(x->dk, m, D, b, g),
                            .dv = copy_of(x->dv, m, D, b, g),
-                           .dk_lost = copy_of(none, m, D, b, g),
-                           .dv_lost = copy_of(none, m, D, b, g)};
+                           .dk_comp = copy_of(none, m, D, b, g),
+                           .dv_comp = copy_of(none, m, D, b, g)};
     if (x->mask.data) {
         bool *mask = copies[copy_count++] = calloc((size_t)m + 1, sizeof *mask);
         for (int64_t i = 0; i < m; i++)
@@ -883,7 +883,7 @@ static bool write_delta(struct work *work)
                                      .d_out = copy_of(x->d_out, n, D, b, h),
                                      .delta = copy_of(x->delta, n, 1, b, h),
                                      .dq = copy_of((struct ra_tensor)RA_NO_TENSOR, n, D, b, h),
-                                     .lost = copy_of((struct ra_tensor)RA_NO_TENSOR, n, D, b, h)};
+                                     .comp = copy_of((struct ra_tensor)RA_NO_TENSOR, n, D, b, h)};
         ra_tile_begin_backward(D, &queries);
         put_back(x->delta, n, 1, b, h, queries.delta);
         free_copies();

@@ -12,7 +12,7 @@
 
 enum { N = 128, D = 64, CALLS = 100, TURNS = 200 };
 
-static float q[N * D], k[N * D], v[N * D], o[N * D], lost[N * D], max[N], lse[N];
+static float q[N * D], k[N * D], v[N * D], o[N * D], comp[N * D], max[N], lse[N];
 static double sum[N];
 static float workspace[64 * 64 * 2 + D * 64 + D];
 
@@ -23,7 +23,7 @@ static void bare(void)
                                  .stride = {D, D, D, D, D},
                                  .q = q,
                                  .o = o,
-                                 .lost = lost,
+                                 .comp = comp,
                                  .max = max,
                                  .sum = sum,
                                  .lse = lse};

@@ -9,63 +9,6 @@ struct ra_span {
     int64_t first, stride, count;
 };
 struct ra_span ra_span_chunk(int64_t length, int64_t chunks, int64_t chunk);
-struct ra_queries {
-    int64_t rows;
-    struct {
-        int64_t q, o, d_out, dq, lost;
-    } stride;
-    const float *q;
-    float *o, *max;
-    double *sum;
-    float *lost;
-    float *lse;
-    const float *d_out;
-    float *delta, *dq;
-};
-struct ra_keys {
-    int64_t rows;
-    struct {
-        int64_t k, v, dk, dv, lost;
-    } stride;
-    const float *k, *v;
-    const bool *mask;
-    float *dk, *dv;
-    float *dk_lost, *dv_lost;
-};
-struct ra_band {
-    int64_t lo, hi;
-};
-struct ra_score {
-    float scale, softcap;
-};
-struct ra_queries ra_queries_head(const struct ra_queries *all, int64_t D, int64_t b, int64_t h);
-struct ra_keys ra_keys_head(const struct ra_keys *all, int64_t D, int64_t b, int64_t h);
-struct ra_queries ra_queries_block(const struct ra_queries *queries, int64_t first, int64_t most);
-struct ra_keys ra_keys_block(const struct ra_keys *keys, int64_t first, int64_t most);
-int64_t ra_tile_workspace(int64_t query_rows, int64_t key_rows, int64_t D);
-void ra_tile_begin(int64_t D, const struct ra_queries *queries);
-void ra_tile_forward(int64_t D, struct ra_score rule, const struct ra_queries *queries,
-                     const struct ra_keys *keys, struct ra_band band, float *workspace);
-void ra_tile_finish(int64_t D, const struct ra_queries *queries);
-void ra_tile_begin_backward(int64_t D, const struct ra_queries *queries);
-void ra_tile_backward(int64_t D, struct ra_score rule, const struct ra_queries *queries,
-                      const struct ra_keys *keys, struct ra_band band, float *workspace);
-struct ra_band ra_band_causal(struct ra_span queries, struct ra_span keys, int64_t lookback);
-struct ra_band ra_band_from(struct ra_band band, int64_t a, int64_t b);
-bool ra_band_is_empty(struct ra_band band, int64_t query_rows, int64_t key_rows);
-struct ra_fold {
-    int64_t D;
-    struct ra_score score;
-    void (*tile)(int64_t D, struct ra_score score, const struct ra_queries *queries,
-                 const struct ra_keys *keys, struct ra_band band, float *workspace);
-    int64_t tile_queries, tile_keys;
-    float *workspace;
-    void (*between)(void *context);
-    void *context;
-    int64_t pairs, skipped;
-};
-void ra_band_fold(struct ra_fold *fold, const struct ra_queries *queries,
-                  const struct ra_keys *keys, struct ra_band band);
 enum ra_type { RA_FLOAT32, RA_FLOAT16, RA_BFLOAT16, RA_BOOL };
 enum ra_layout_kind { RA_CONTIGUOUS, RA_STRIPED, RA_ZIGZAG };
 enum ra_head_map { RA_GROUPED, RA_INTERLEAVED };
@@ -100,7 +43,7 @@ struct ra_config {
     const struct ra_backend *device;
     enum ra_transport transport;
     bool deterministic;
-    int begun;
+    int initialised;
     enum ra_tile_kind tile;
     int threads;
     bool caller_workspace;
@@ -124,11 +67,6 @@ void ra_layout_shard(struct ra_layout layout, int rank, int64_t row_bytes, const
                      void *local);
 void ra_layout_unshard(struct ra_layout layout, int rank, int64_t row_bytes, const void *local,
                        void *whole);
-struct ra_band ra_layout_band(struct ra_layout queries, int rank, int64_t s, struct ra_layout keys,
-                              int origin, int64_t t, int64_t lookback);
-void ra_layout_fold(struct ra_fold *fold, struct ra_layout query_layout, int rank,
-                    struct ra_layout key_layout, int origin, bool causal, int64_t lookback,
-                    const struct ra_queries *queries, const struct ra_keys *keys);
 enum ra_message {
     RA_KEYS,
     RA_GRADIENTS,
@@ -158,12 +96,6 @@ struct ra_link {
     int *in_call;
     void (*cancel)(void *self);
 };
-struct ra_schedule {
-    int count, *hop;
-    int *last;
-};
-int64_t ra_schedule_storage(int ranks);
-struct ra_schedule ra_schedule_round(int ranks, int hops, int *storage);
 enum ra_event_kind { RA_EVENT_WORK, RA_EVENT_WAIT, RA_EVENT_KEYS, RA_EVENT_GRADIENTS };
 struct ra_event {
     enum ra_event_kind kind;
@@ -175,35 +107,6 @@ enum ra_call_kind { RA_CALL_FORWARD, RA_CALL_BACKWARD, RA_CALL_SCATTER, RA_CALL_
 struct ra_call {
     int64_t number, kind, ring;
 };
-struct ra_ring {
-    const struct ra_link *link;
-    struct ra_schedule schedule;
-    const int64_t *rows;
-    void *keys[3];
-    float *gradients[4], *lost;
-    int64_t key_bytes, gradient_bytes;
-    void (*fold)(void *context, int step, bool backward);
-    void *context;
-    void (*observe)(void *observer, const struct ra_event *event);
-    void *observer;
-    struct ra_call call, heard;
-    int64_t messages_sent, bytes_sent;
-    double next_poll;
-};
-int ra_ring_slot(int step);
-int ra_ring_rank_at(const struct ra_ring *ring, int rank, int distance);
-int ra_ring_origin(const struct ra_ring *ring, int rank, int step);
-int64_t ra_ring_rows(const struct ra_ring *ring, int rank, int step);
-bool ra_ring_receives(const struct ra_ring *ring, int rank, int step);
-bool ra_ring_sends(const struct ra_ring *ring, int rank, int step);
-bool ra_ring_sends_home(const struct ra_ring *ring, int rank, int step);
-int ra_ring_stride(const struct ra_ring *ring, int step);
-bool ra_ring_forward(struct ra_ring *ring);
-bool ra_ring_backward(struct ra_ring *ring);
-bool ra_ring_agree(struct ra_ring *ring, enum ra_call_kind kind);
-void ra_ring_poll(void *ring);
-struct ra_schedule ra_schedule_causal(struct ra_layout queries, struct ra_layout keys,
-                                      int64_t lookback, int *storage);
 enum ra_status {
     RA_OK,
     RA_INVALID,
@@ -213,9 +116,20 @@ enum ra_status {
     RA_DEVICE,
     RA_CANCELLED
 };
+int64_t ra_type_bytes(enum ra_type type);
+struct ra_tensor {
+    void *data;
+    enum ra_type type;
+    int64_t batch, row, head;
+};
+struct ra_tensor ra_tensor_bnhd(void *data, enum ra_type type, int64_t rows, int64_t heads,
+                                int64_t dim);
+struct ra_tensor ra_tensor_bhnd(void *data, enum ra_type type, int64_t rows, int64_t heads,
+                                int64_t dim);
+struct ra_tensor ra_tensor_bhn(void *data, int64_t rows, int64_t heads);
+struct ra_tensor ra_tensor_bn(void *data, int64_t rows);
 const char *ra_version(void);
 const char *ra_status_text(enum ra_status status);
-int64_t ra_type_bytes(enum ra_type type);
 void ra_config_init(struct ra_config *config, size_t size);
 enum ra_status ra_config_set(struct ra_config *config, const char *field, double value,
                              char error[320]);
@@ -250,17 +164,6 @@ struct ra_hop {
 enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backward,
                            struct ra_hop *hop);
 int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size);
-struct ra_tensor {
-    void *data;
-    enum ra_type type;
-    int64_t batch, row, head;
-};
-struct ra_tensor ra_tensor_bnhd(void *data, enum ra_type type, int64_t rows, int64_t heads,
-                                int64_t dim);
-struct ra_tensor ra_tensor_bhnd(void *data, enum ra_type type, int64_t rows, int64_t heads,
-                                int64_t dim);
-struct ra_tensor ra_tensor_bhn(void *data, int64_t rows, int64_t heads);
-struct ra_tensor ra_tensor_bn(void *data, int64_t rows);
 struct ra_arrays {
     size_t size;
     struct ra_tensor q;
@@ -287,68 +190,3 @@ enum ra_status ra_mpi_scatter(struct ra_plan *plan, enum ra_side side, int64_t o
 enum ra_status ra_mpi_gather(struct ra_plan *plan, enum ra_side side, int64_t outer,
                              int64_t row_bytes, int root, const void *local, void *whole);
 enum ra_status ra_thread_links(struct ra_link *links, int ranks, char error[320]);
-struct ra_scale_machine {
-    size_t size;
-    double forward_rate, backward_rate;
-    double memory, memory_bandwidth;
-    int64_t tile_queries, tile_keys;
-    double overhead;
-    int ranks_per_host;
-    double bandwidth, latency;
-    double host_bandwidth, host_latency;
-    int slow_rank, slow_link;
-    double slow_rank_factor, slow_link_factor;
-};
-enum ra_scale_method { RA_SCALE_RING, RA_SCALE_DOUBLE_RING, RA_SCALE_GATHER };
-struct ra_scale_hop {
-    int distance;
-    double work, mean_work, messages, seconds;
-};
-struct ra_scale_pass {
-    double seconds;
-    double work;
-    double busiest;
-    double waiting;
-    double tail;
-    double multiply_adds;
-    double inside_bytes, host_bytes;
-};
-struct ra_scale {
-    int hops;
-    struct ra_scale_pass forward, backward;
-    int64_t plan_bytes;
-    int64_t array_bytes;
-};
-enum ra_status ra_scale_predict(struct ra_scale *scale, const struct ra_config *config,
-                                const struct ra_scale_machine *machine, enum ra_scale_method method,
-                                struct ra_scale_hop *hops, char error[320]);
-struct ra_scale_rank {
-    double work, waiting, end;
-};
-enum ra_status ra_scale_simulate(double *seconds, const struct ra_config *config,
-                                 const struct ra_scale_machine *machine, bool backward,
-                                 struct ra_scale_rank *ranks, char error[320]);
-struct ra_scale_decoding {
-    double seconds, work, messages;
-    int rounds;
-    double message_bytes;
-    double cache_bytes;
-};
-enum ra_status ra_scale_decode(struct ra_scale_decoding *decoding, const struct ra_config *config,
-                               const struct ra_scale_machine *machine, char error[320]);
-struct ra_scale_model {
-    size_t size;
-    int64_t dim, depth, hidden, vocabulary;
-    bool recompute;
-    bool replicated;
-    double weight_bytes;
-};
-struct ra_scale_memory {
-    double weights, activations;
-    double attention;
-};
-enum ra_status ra_scale_memory_of(struct ra_scale_memory *memory, const struct ra_config *config,
-                                  const struct ra_scale_model *model, char error[320]);
-enum ra_status ra_scale_fits(int64_t *tokens, const struct ra_config *config,
-                             const struct ra_scale_model *model,
-                             const struct ra_scale_machine *machine, char error[320]);
