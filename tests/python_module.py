@@ -228,9 +228,9 @@ class Rings(unittest.TestCase):
             def send(self, message, peer, data):
                 return lambda seconds: not done.append(message)
         done, number, link = [], ctypes.c_float(), Noted(0, 2, {}, [])
-        self.assertTrue(link.struct.send(None, ra.HOME, 0, 1, ctypes.addressof(number), 4))
+        self.assertTrue(link.struct.send(None, ra.GRADIENTS_RETURN, 0, 1, ctypes.addressof(number), 4))
         self.assertTrue(link.struct.wait(None, ra.GRADIENTS))
-        self.assertEqual(done, [ra.HOME])
+        self.assertEqual(done, [ra.GRADIENTS_RETURN])
 
     def test_own_link_that_fails(self):
         for message in ra.KEYS, ra.GRADIENTS:

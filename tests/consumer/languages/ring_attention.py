@@ -39,7 +39,7 @@ SERIES, ERROR_SIZE = "0.9", 320
 FLOAT32, FLOAT16, BFLOAT16, BOOL = range(4)
 CONTIGUOUS, STRIPED, ZIGZAG = range(3)
 QUERY_SIDE, KEY_SIDE = range(2)
-KEYS, GRADIENTS, HOME = range(3)
+KEYS, GRADIENTS, GRADIENTS_RETURN = range(3)
 STATUS = ["OK", "INVALID", "OUT_OF_MEMORY", "DISAGREEMENT", "LOST", "DEVICE", "CANCELLED"]
 TYPES = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16, "bool": BOOL}
 
@@ -415,7 +415,8 @@ class Link:
     def _begin(self, function, out, message, hop, distance, data, count):
         data = memoryview((ctypes.c_char * count).from_address(data)).cast("B")
         done = function(message, (self.rank + distance) % self.size, data)
-        self.under_way[out, GRADIENTS if out and message == HOME else message] = done  # point 4
+        returns = out and message == GRADIENTS_RETURN  # share the gradients' way out: point 4
+        self.under_way[out, GRADIENTS if returns else message] = done
 
     def _wait(self, message):
         began = time.monotonic()
