@@ -1,9 +1,10 @@
 /* quarters: three products of k03's backward without a GPU, for exercise 4 of chapter 11c.
  *
- * `multiply.h` has the kernel's `load_quarters` and `multiply`, and `corner.h` the exercise's `corner`.
- * They are written for one lane, but an instruction takes what all lanes of a warp bring. So every lane
- * runs three times: the first run notes the addresses that go to ldmatrix, the second the numbers that
- * come from it and go to mma.sync, and the third multiplies. Numbers are small integers, so sums are exact.
+ * `multiply.h` has the kernel's `load_quarters` and `multiply`, and `corner.h` the exercise's
+ * `corner`. They are written for one lane, but an instruction takes what all lanes of a warp bring.
+ * So every lane runs three times: the first run notes the addresses that go to ldmatrix, the second
+ * the numbers that come from it and go to mma.sync, and the third multiplies. Numbers are small
+ * integers, so sums are exact.
  */
 #include <cstdint>
 #include <cstdio>
@@ -16,7 +17,8 @@ enum { QUERIES = 64, KEYS = 128, WIDTH = 128, NUMBERS = (QUERIES + KEYS) * WIDTH
 static uint16_t memory[NUMBERS]; /* shared memory: 64 rows of a, then 128 of b */
 static int lane, loads, products;
 
-/* Matrix i of four has its row r where lane 8 i + r says. Each lane gets two numbers of every matrix. */
+/* Matrix i of four has its row r where lane 8 i + r says. Each lane gets two numbers of every
+ * matrix. */
 static void load(uint32_t x[4], uint32_t address, bool transposed)
 {
     static uint32_t addresses[MOST][32];
@@ -68,7 +70,8 @@ static int number(bool of_b, int row, int column)
     return ((of_b ? 5 : 7) * row + (of_b ? 11 : 3) * column + row * column) % 13;
 }
 
-/* One warp's part of a product, from (row, column) on: a, or its transpose, by b or its transpose. */
+/* One warp's part of a product, from (row, column) on: a, or its transpose, by b or its
+ * transpose. */
 template <int Rows, int Columns, int Inner, bool A_turned, bool B_turned>
 static int check(const char *name, int row, int column)
 {
