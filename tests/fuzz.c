@@ -217,7 +217,8 @@ static struct ra_tensor new_tensor(const struct truth *t, enum truth_array a, in
                       : ra_tensor_bnhd(data, t->type[a], rows, truth_heads(t, a), t->D);
 }
 
-/* One rank's part: its plan, its rows of all arrays, both calls. */
+/* One rank's part: its plan, its rows of all arrays, both calls; a workspace of the caller's is
+ * full of NaN. */
 static void compute(void *context, int rank)
 {
     struct party *p = context;
@@ -234,6 +235,13 @@ static void compute(void *context, int rank)
         rows[side] = ra_plan_rows(plan, (enum ra_side)side);
         positions[side] = calloc((size_t)rows[side] + 1, sizeof **positions);
         ra_plan_positions(plan, (enum ra_side)side, positions[side]);
+    }
+    void *workspace = NULL;
+    if (p->config.caller_workspace) {
+        int64_t bytes = ra_plan_workspace_bytes(plan);
+        workspace = aligned_alloc(64, (size_t)(bytes + 63) / 64 * 64);
+        memset(workspace, 0xFF, (size_t)bytes);
+        EXPECT(ra_plan_set_workspace(plan, workspace, bytes) == RA_OK, "%s", ra_plan_error(plan));
     }
     int arrays = p->config.forward_only ? D_OUT : ARRAYS;
     for (int a = 0; a < arrays; a++) {
@@ -257,6 +265,7 @@ static void compute(void *context, int rank)
     free(positions[0]);
     free(positions[1]);
     ra_plan_destroy(plan);
+    free(workspace);
 }
 
 /* Holds an output against the definition: near it; and not finite where the definition is not. */
