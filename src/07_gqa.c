@@ -13,9 +13,12 @@ static void fold_hop(void *context, int step, bool backward)
 {
     struct stage_ring *x = context;
     const struct stage *stage = &x->stage;
-    int rank = x->link.rank, origin = ra_ring_origin(&x->ring, rank, step);
-    struct ra_layout query_layout = ra_layout_of(&stage->config, stage->N);
-    struct ra_layout key_layout = ra_layout_of(&stage->config, stage->M);
+    struct ra_shard_pair shards = {.queries = ra_layout_of(&stage->config, stage->N),
+                                   .keys = ra_layout_of(&stage->config, stage->M),
+                                   .rank = x->link.rank,
+                                   .origin = ra_ring_origin(&x->ring, x->link.rank, step),
+                                   .causal = stage->config.causal,
+                                   .lookback = stage->config.lookback};
     struct ra_keys visiting = stage_ring_keys(x, step);
     struct ra_fold fold = stage_ring_fold(x, backward);
     for (int64_t b = 0; b < stage->B; b++)
@@ -23,8 +26,7 @@ static void fold_hop(void *context, int step, bool backward)
             int64_t g = ra_heads_key(stage->config.head_map, stage->H, stage->G, h);
             struct ra_queries queries = ra_queries_head(&x->queries, stage->D, b, h);
             struct ra_keys keys = ra_keys_head(&visiting, stage->D, b, g);
-            ra_layout_fold(&fold, query_layout, rank, key_layout, origin, stage->config.causal,
-                           stage->config.lookback, &queries, &keys);
+            ra_layout_fold(&fold, &shards, &queries, &keys);
         }
     stage_ring_work(x, step, backward, fold.pairs, fold.skipped);
 }

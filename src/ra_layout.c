@@ -4,6 +4,7 @@
  */
 #include "ra_layout.h"
 #include <string.h>
+#include "ra_math.h"
 
 /* n / d rounded up, for n >= 0 and d > 0. */
 static int64_t quotient_up(int64_t n, int64_t d)
@@ -50,6 +51,19 @@ struct ra_span ra_layout_span(struct ra_layout layout, int rank, int64_t s)
     default:
         return ra_span_chunk(length, P, rank);
     }
+}
+
+int64_t ra_layout_alike(struct ra_layout layout, int rank, int64_t s)
+{
+    struct ra_span span = ra_layout_span(layout, rank, s);
+    int64_t left = ra_layout_spans(layout) - s;
+    if (layout.kind != RA_STRIPED)
+        return 1;
+
+    /* Stripes of a row more come first, up to the one that would end behind the sequence. */
+    return span.count == 0
+               ? left
+               : ra_min(left, layout.length - (span.count - 1) * span.stride - span.first);
 }
 
 int64_t ra_layout_rows(struct ra_layout layout, int rank)
@@ -121,31 +135,40 @@ void ra_layout_unshard(struct ra_layout layout, int rank, int64_t row_bytes, con
     }
 }
 
-struct ra_band ra_layout_band(struct ra_layout queries, int rank, int64_t s, struct ra_layout keys,
-                              int origin, int64_t t, int64_t lookback)
+/* How many rows lie before span s. */
+static int64_t rows_before(struct ra_layout layout, int rank, int64_t s)
 {
-    struct ra_span rows = ra_layout_span(queries, rank, s);
-    rows.first += keys.length - queries.length;
-    return ra_band_causal(rows, ra_layout_span(keys, origin, t), lookback);
+    int64_t rows = 0;
+    for (int64_t alike, i = 0; i < s; i += alike) {
+        alike = ra_min(ra_layout_alike(layout, rank, i), s - i);
+        rows += alike * ra_layout_span(layout, rank, i).count;
+    }
+    return rows;
 }
 
-void ra_layout_fold(struct ra_fold *fold, struct ra_layout query_layout, int rank,
-                    struct ra_layout key_layout, int origin, bool causal, int64_t lookback,
+struct ra_span_pair ra_layout_pair(const struct ra_shard_pair *shards, int64_t s, int64_t t)
+{
+    struct ra_span queries = ra_layout_span(shards->queries, shards->rank, s);
+    struct ra_span keys = ra_layout_span(shards->keys, shards->origin, t);
+    struct ra_span_pair pair = {.a = rows_before(shards->queries, shards->rank, s),
+                                .b = rows_before(shards->keys, shards->origin, t),
+                                .rows = queries.count,
+                                .visitors = keys.count,
+                                .band = RA_ALL_KEYS};
+    queries.first += shards->keys.length - shards->queries.length;
+    if (shards->causal)
+        pair.band = ra_band_causal(queries, keys, shards->lookback);
+    return pair;
+}
+
+void ra_layout_fold(struct ra_fold *fold, const struct ra_shard_pair *shards,
                     const struct ra_queries *queries, const struct ra_keys *keys)
 {
-    int64_t a = 0;
-    for (int64_t s = 0; s < ra_layout_spans(query_layout); s++) {
-        int64_t rows = ra_layout_span(query_layout, rank, s).count, b = 0;
-        struct ra_queries block = ra_queries_block(queries, a, rows);
-        for (int64_t t = 0; t < ra_layout_spans(key_layout); t++) {
-            int64_t visitors = ra_layout_span(key_layout, origin, t).count;
-            struct ra_keys seen = ra_keys_block(keys, b, visitors);
-            struct ra_band band = RA_ALL_KEYS;
-            if (causal)
-                band = ra_layout_band(query_layout, rank, s, key_layout, origin, t, lookback);
-            ra_band_fold(fold, &block, &seen, band);
-            b += visitors;
+    for (int64_t s = 0; s < ra_layout_spans(shards->queries); s++)
+        for (int64_t t = 0; t < ra_layout_spans(shards->keys); t++) {
+            struct ra_span_pair pair = ra_layout_pair(shards, s, t);
+            struct ra_queries rows = ra_queries_block(queries, pair.a, pair.rows);
+            struct ra_keys seen = ra_keys_block(keys, pair.b, pair.visitors);
+            ra_band_fold(fold, &rows, &seen, pair.band);
         }
-        a += rows;
-    }
 }

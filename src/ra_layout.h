@@ -53,17 +53,31 @@ void ra_layout_shard(struct ra_layout layout, int rank, int64_t row_bytes, const
 void ra_layout_unshard(struct ra_layout layout, int rank, int64_t row_bytes, const void *local,
                        void *whole);
 
-/* Who sees whom under a causal mask, between span s of the queries of `rank` and span t of the
- * keys of `origin`. Queries and keys have layouts of the same kind, ranks and stripes. The last
- * query stands beside the last key: query row i is at position i + M - N. lookback as in
- * ra_band_causal. */
-struct ra_band ra_layout_band(struct ra_layout queries, int rank, int64_t s, struct ra_layout keys,
-                              int origin, int64_t t, int64_t lookback);
+/* Counts the stripes from s on that have as many rows as stripe s; 1 in the other layouts. */
+int64_t ra_layout_alike(struct ra_layout layout, int rank, int64_t s);
 
-/* Folds the keys of `origin` into the queries of `rank`, every span into every span, each with its
- * band; without a causal mask everybody sees everybody. */
-void ra_layout_fold(struct ra_fold *fold, struct ra_layout query_layout, int rank,
-                    struct ra_layout key_layout, int origin, bool causal, int64_t lookback,
+/* Two shards that meet: the queries of `rank` and the keys of `origin`. The layouts have the same
+ * kind, ranks and stripes. The last query stands beside the last key: query row i is at position
+ * i + M - N. */
+struct ra_shard_pair {
+    struct ra_layout queries, keys;
+    int rank, origin;
+    bool causal;
+    int64_t lookback; /* as in ra_band_causal */
+};
+
+/* A span of the queries and a span of the keys of two shards: the local rows where they begin, how
+ * many they have, and the band that counts from there; RA_ALL_KEYS without a causal mask. */
+struct ra_span_pair {
+    int64_t a, b, rows, visitors;
+    struct ra_band band;
+};
+
+/* Returns span s of the queries and span t of the keys. */
+struct ra_span_pair ra_layout_pair(const struct ra_shard_pair *shards, int64_t s, int64_t t);
+
+/* Folds all keys of one shard into all queries of the other, every span into every span. */
+void ra_layout_fold(struct ra_fold *fold, const struct ra_shard_pair *shards,
                     const struct ra_queries *queries, const struct ra_keys *keys);
 
 #ifdef __cplusplus

@@ -358,7 +358,8 @@ static void judge_fold(struct ra_layout queries, int rank, struct ra_layout keys
                            .workspace = workspace};
     ck_assert(ra_tile_workspace(TILE_QUERIES, TILE_KEYS, DIM) <= 3 * DIM * DIM);
     ra_tile_begin(DIM, &rows);
-    ra_layout_fold(&fold, queries, rank, keys, origin, causal, lookback, &rows, &seen);
+    struct ra_shard_pair shards = {queries, keys, rank, origin, causal, lookback};
+    ra_layout_fold(&fold, &shards, &rows, &seen);
 
     for (int64_t a = 0; a < rows.rows; a++) {
         float want[DIM] = {0};

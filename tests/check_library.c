@@ -2022,18 +2022,16 @@ static struct ra_hop tiles_of(const struct ra_config *c, struct ra_layout querie
                               struct ra_layout keys, int origin)
 {
     struct ra_hop hop = {0};
+    struct ra_shard_pair shards = {queries, keys, rank, origin, c->causal, c->lookback};
     for (int64_t s = 0; s < ra_layout_spans(queries); s++)
         for (int64_t t = 0; t < ra_layout_spans(keys); t++) {
-            int64_t N = ra_layout_span(queries, rank, s).count;
-            int64_t M = ra_layout_span(keys, origin, t).count;
-            struct ra_band band = RA_ALL_KEYS;
-            if (c->causal)
-                band = ra_layout_band(queries, rank, s, keys, origin, t, c->lookback);
+            struct ra_span_pair pair = ra_layout_pair(&shards, s, t);
+            int64_t N = pair.rows, M = pair.visitors;
             for (int64_t a = 0; a < N; a += c->tile_queries)
                 for (int64_t b = 0; b < M; b += c->tile_keys) {
                     int64_t rows = N - a < c->tile_queries ? N - a : c->tile_queries;
                     int64_t seen = M - b < c->tile_keys ? M - b : c->tile_keys;
-                    bool empty = ra_band_is_empty(ra_band_from(band, a, b), rows, seen);
+                    bool empty = ra_band_is_empty(ra_band_from(pair.band, a, b), rows, seen);
                     hop.multiply_adds += empty ? 0 : 2 * rows * seen;
                     hop.tiles_skipped += empty;
                 }

@@ -677,11 +677,17 @@ static void judge_pairs(struct ra_layout queries, struct ra_layout keys, int64_t
             int64_t back = i + keys.length - queries.length - j, s, t, a, b;
             bool sees = back >= 0 && (back <= lookback || lookback >= RA_BAND_FAR);
             int rank = owner(queries, i, &s), origin = owner(keys, j, &t);
-            struct ra_band band = ra_layout_band(queries, rank, s, keys, origin, t, lookback);
+            struct ra_shard_pair shards = {queries, keys, rank, origin, true, lookback};
+            struct ra_span_pair pair = ra_layout_pair(&shards, s, t);
+            struct ra_band band = pair.band;
             struct ra_span rows = ra_layout_span(queries, rank, s);
             struct ra_span seen = ra_layout_span(keys, origin, t);
             a = (i - rows.first) / rows.stride;
             b = (j - seen.first) / seen.stride;
+            EXPECT(pair.rows == rows.count && pair.visitors == seen.count, "%d, %d", (int)s,
+                   (int)t);
+            EXPECT(ra_layout_position(queries, rank, pair.a + a) == i, "row of %d", (int)i);
+            EXPECT(ra_layout_position(keys, origin, pair.b + b) == j, "row of %d", (int)j);
             EXPECT(sees == (band.lo <= b - a && b - a <= band.hi), "%d sees %d", (int)i, (int)j);
             EXPECT(!sees || !ra_band_is_empty(band, rows.count, seen.count), "%d", (int)i);
             struct ra_band tile = ra_band_from(band, a, b);

@@ -360,7 +360,7 @@ static void finish_unseen(struct ra_cuda_call *call, const struct key_arrays *ke
     const struct ra_plan *plan = call->plan;
     struct ra_cuda_block unseen = {.stride = ra_cuda_stripes(plan), .band = {1, 0}};
     for (int64_t s = 0; s < spans_of(plan, RA_QUERY_SIDE).end; s++) {
-        unseen.queries = ra_cuda_next_rows(plan, RA_QUERY_SIDE, plan->link.rank, s, unseen.queries);
+        unseen.queries = ra_cuda_query_rows(plan, plan->link.rank, s);
         if (ra_cuda_of(plan)->steps[s] == 0 && rows_of(&unseen, unseen.queries) > 0)
             launch(call, &unseen, true, true, ra_cuda_full_step(plan, 0), keys);
     }

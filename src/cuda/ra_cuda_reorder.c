@@ -16,8 +16,8 @@ struct stripes {
     int64_t batch, first, count, rows, before;
 };
 
-/* How many such groups there are, and one of them: of each batch come first the stripes that have a
- * row more. */
+/* How many such groups there are, and one of them: of each batch come first the stripes with most
+ * rows, then those, if there are any, that have a row less. */
 static int64_t group_count(const struct ra_plan *plan)
 {
     return 2 * plan->config.batch;
@@ -25,10 +25,13 @@ static int64_t group_count(const struct ra_plan *plan)
 
 static struct stripes group_of(const struct ra_plan *plan, enum ra_side side, int64_t i)
 {
-    int64_t f = ra_cuda_stripes(plan), rows = plan->rows[side] / f, longer = plan->rows[side] % f;
+    struct ra_layout layout = plan->layouts[side];
+    int rank = plan->link.rank;
+    int64_t first = ra_layout_alike(layout, rank, 0), rows = ra_layout_span(layout, rank, 0).count;
     if (i % 2 == 0)
-        return (struct stripes){i / 2, 0, longer, rows + 1, 0};
-    return (struct stripes){i / 2, longer, f - longer, rows, longer * (rows + 1)};
+        return (struct stripes){i / 2, 0, first, rows, 0};
+    return (struct stripes){i / 2, first, ra_layout_spans(layout) - first, rows > 0 ? rows - 1 : 0,
+                            first * rows};
 }
 
 /* Their rows in an array, as if each stripe were a batch: in the caller's, and in one in the order

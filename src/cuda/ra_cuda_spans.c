@@ -14,28 +14,6 @@ int64_t ra_cuda_stripes(const struct ra_plan *plan)
     return plan->config.causal && layout.kind == RA_STRIPED ? ra_layout_spans(layout) : 1;
 }
 
-/* How many rows a span has; and how many lie before it. */
-static int64_t count_of(const struct ra_plan *plan, enum ra_side side, int rank, int64_t span)
-{
-    return ra_layout_span(plan->layouts[side], rank, span).count;
-}
-
-static int64_t rows_before(const struct ra_plan *plan, enum ra_side side, int rank, int64_t span)
-{
-    int64_t rows = 0;
-    for (int64_t s = 0; s < span; s++)
-        rows += count_of(plan, side, rank, s);
-    return rows;
-}
-
-struct ra_range ra_cuda_next_rows(const struct ra_plan *plan, enum ra_side side, int rank,
-                                  int64_t span, struct ra_range before)
-{
-    int64_t count = count_of(plan, side, rank, span), stripes = ra_cuda_stripes(plan);
-    int64_t first = stripes > 1 ? span : before.end;
-    return (struct ra_range){first, count > 0 ? first + (count - 1) * stripes + 1 : first};
-}
-
 /* As much of a band as lies among so many rows. lo is above hi if nobody sees anything. Two bands
  * let the same of these rows see the same keys if that is the same. */
 static struct ra_band within(struct ra_band band, int64_t queries, int64_t keys)
@@ -46,37 +24,52 @@ static struct ra_band within(struct ra_band band, int64_t queries, int64_t keys)
     return none ? (struct ra_band){1, 0} : band;
 }
 
-/* The band between span s of the queries and span t of the keys of a step, which a rank has or
- * not. */
-static struct ra_band band_of(const struct ra_plan *plan, int rank, int step, int64_t s, int64_t t)
+/* Span s of the queries and span t of the keys of a step, which a rank has or not. */
+static struct ra_span_pair pair_of(const struct ra_plan *plan, int rank, int step, int64_t s,
+                                   int64_t t)
 {
-    const struct ra_config *c = &plan->config;
-    if (c->batch == 0 || ra_ring_rows(&plan->ring, rank, step) == 0)
-        return (struct ra_band){1, 0};
-    if (!c->causal)
-        return RA_ALL_KEYS;
-    return ra_layout_band(plan->layouts[RA_QUERY_SIDE], rank, s, plan->layouts[RA_KEY_SIDE],
-                          ra_ring_origin(&plan->ring, rank, step), t, c->lookback);
+    struct ra_shard_pair shards =
+        ra_plan_shards(plan, rank, ra_ring_origin(&plan->ring, rank, step));
+    struct ra_span_pair pair = ra_layout_pair(&shards, s, t);
+    if (plan->config.batch == 0 || ra_ring_rows(&plan->ring, rank, step) == 0)
+        pair.band = (struct ra_band){1, 0};
+    return pair;
+}
+
+/* As much of its band as lies among its rows. */
+static struct ra_band seen(const struct ra_span_pair *pair)
+{
+    return within(pair->band, pair->rows, pair->visitors);
+}
+
+/* The rows of a span in memory, from the first to behind the last, with those of other stripes
+ * between: `row` lie before it, it has `count`. */
+static struct ra_range in_memory(const struct ra_plan *plan, int64_t span, int64_t row,
+                                 int64_t count)
+{
+    int64_t stripes = ra_cuda_stripes(plan), first = stripes > 1 ? span : row;
+    return (struct ra_range){first, count > 0 ? first + (count - 1) * stripes + 1 : first};
+}
+
+struct ra_range ra_cuda_query_rows(const struct ra_plan *plan, int rank, int64_t s)
+{
+    struct ra_span_pair pair = pair_of(plan, rank, 0, s, 0);
+    return in_memory(plan, s, pair.a, pair.rows);
 }
 
 /* Is the band of a block, counted from row 0, that of each of its pairs of spans? */
 static bool is_one_band(const struct ra_plan *plan, int rank, int step,
                         const struct ra_cuda_block *block)
 {
-    int origin = ra_ring_origin(&plan->ring, rank, step);
-    struct ra_range a = {0, block->queries.first};
-    for (int64_t s = block->query_spans.first; s < block->query_spans.end; s++) {
-        a = ra_cuda_next_rows(plan, RA_QUERY_SIDE, rank, s, a);
-        struct ra_range b = {0, block->keys.first};
+    for (int64_t s = block->query_spans.first; s < block->query_spans.end; s++)
         for (int64_t t = block->key_spans.first; t < block->key_spans.end; t++) {
-            b = ra_cuda_next_rows(plan, RA_KEY_SIDE, origin, t, b);
-            int64_t queries = a.end - a.first, keys = b.end - b.first;
-            struct ra_band own = within(band_of(plan, rank, step, s, t), queries, keys);
-            struct ra_band all = within(ra_band_from(block->band, a.first, b.first), queries, keys);
+            struct ra_span_pair pair = pair_of(plan, rank, step, s, t);
+            struct ra_band own = seen(&pair);
+            struct ra_band all =
+                within(ra_band_from(block->band, pair.a, pair.b), pair.rows, pair.visitors);
             if (own.lo != all.lo || own.hi != all.hi)
                 return false;
         }
-    }
     return true;
 }
 
@@ -115,7 +108,7 @@ static bool is_band_of_all(const struct ra_plan *plan, int rank, int step,
     int64_t f = ra_cuda_stripes(plan);
     for (int64_t apart = 1 - f; apart < f; apart++) {
         int64_t s = ra_max(apart, 0), t = s - apart;
-        struct ra_band own = band_of(plan, rank, step, s, t);
+        struct ra_band own = pair_of(plan, rank, step, s, t).band;
         int64_t lo = block->band.lo + (block->stairs.lo > 0 ? 0 : s) - t;
         int64_t hi = block->band.hi + (block->stairs.hi > 0 ? 0 : s) - t;
         if (own.hi != floor_division(hi, f) ||
@@ -135,12 +128,9 @@ static bool supports_steps(const struct ra_plan *plan)
 /* Does some row of a stripe see a key of a step? */
 static bool sees_any(const struct ra_plan *plan, int rank, int step, int64_t s)
 {
-    int origin = ra_ring_origin(&plan->ring, rank, step);
     for (int64_t t = 0; t < ra_cuda_stripes(plan); t++) {
-        struct ra_band own =
-            within(band_of(plan, rank, step, s, t), count_of(plan, RA_QUERY_SIDE, rank, s),
-                   count_of(plan, RA_KEY_SIDE, origin, t));
-        if (own.lo <= own.hi)
+        struct ra_span_pair pair = pair_of(plan, rank, step, s, t);
+        if (!ra_band_is_empty(pair.band, pair.rows, pair.visitors))
             return true;
     }
     return false;
@@ -154,7 +144,7 @@ static struct ra_cuda_block block_in_order(const struct ra_plan *plan, int rank,
     int origin = ra_ring_origin(&plan->ring, rank, step);
     int64_t f = ra_cuda_stripes(plan);
     struct ra_cuda_block block = {.stride = 1};
-    struct ra_band own = band_of(plan, rank, step, 0, 0);
+    struct ra_band own = pair_of(plan, rank, step, 0, 0).band;
     int64_t seeing = 0;
     for (int64_t s = 0; s < f; s++)
         seeing += sees_any(plan, rank, step, s);
@@ -178,27 +168,23 @@ static struct ra_cuda_block block_in_order(const struct ra_plan *plan, int rank,
 struct ra_cuda_block ra_cuda_block_of(const struct ra_plan *plan, int rank, int step,
                                       struct ra_range query_spans, struct ra_range key_spans)
 {
-    int origin = ra_ring_origin(&plan->ring, rank, step);
     int64_t stripes = ra_cuda_stripes(plan);
     struct ra_cuda_block block = {.stride = 1, .band = {RA_BAND_FAR, -RA_BAND_FAR}};
     if (stripes > 1 && query_spans.end - query_spans.first == stripes &&
         key_spans.end - key_spans.first == stripes)
         return block_in_order(plan, rank, step);
-    struct ra_range a = {0, rows_before(plan, RA_QUERY_SIDE, rank, query_spans.first)};
-    for (int64_t s = query_spans.first; s < query_spans.end; s++) {
-        a = ra_cuda_next_rows(plan, RA_QUERY_SIDE, rank, s, a);
-        struct ra_range b = {0, rows_before(plan, RA_KEY_SIDE, origin, key_spans.first)};
+    for (int64_t s = query_spans.first; s < query_spans.end; s++)
         for (int64_t t = key_spans.first; t < key_spans.end; t++) {
-            b = ra_cuda_next_rows(plan, RA_KEY_SIDE, origin, t, b);
-            struct ra_band own =
-                within(band_of(plan, rank, step, s, t), count_of(plan, RA_QUERY_SIDE, rank, s),
-                       count_of(plan, RA_KEY_SIDE, origin, t));
+            struct ra_span_pair pair = pair_of(plan, rank, step, s, t);
+            struct ra_band own = seen(&pair);
             if (own.lo > own.hi)
                 continue;
 
             /* The block grows to what has this pair, too, its band to what lets all see what they
              * see. */
             bool first = block.pairs++ == 0;
+            struct ra_range a = in_memory(plan, s, pair.a, pair.rows);
+            struct ra_range b = in_memory(plan, t, pair.b, pair.visitors);
             struct ra_range *grow[] = {&block.query_spans, &block.key_spans, &block.queries,
                                        &block.keys};
             struct ra_range by[] = {{s, s + 1}, {t, t + 1}, a, b};
@@ -210,14 +196,13 @@ struct ra_cuda_block ra_cuda_block_of(const struct ra_plan *plan, int rank, int 
             block.band.lo = ra_min(block.band.lo, own.lo);
             block.band.hi = ra_max(block.band.hi, own.hi);
         }
-    }
     if (stripes == 1) {
         find_band(plan, rank, step, &block);
     } else if (query_spans.end - query_spans.first == 1 && key_spans.end - key_spans.first == 1) {
         /* Two stripes. */
         block.stride = stripes;
         block.one_band = block.pairs > 0;
-        block.band = band_of(plan, rank, step, query_spans.first, key_spans.first);
+        block.band = pair_of(plan, rank, step, query_spans.first, key_spans.first).band;
     }
     return block;
 }

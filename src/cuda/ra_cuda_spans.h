@@ -29,9 +29,8 @@ struct ra_cuda_block ra_cuda_block_of(const struct ra_plan *plan, int rank, int 
  * they are. Then row i of stripe s is row i f + s, of f stripes. */
 int64_t ra_cuda_stripes(const struct ra_plan *plan);
 
-/* The rows of a span in memory, from the first to behind the last, with those of other stripes
- * between. `before` are those of the span before it. */
-struct ra_range ra_cuda_next_rows(const struct ra_plan *plan, enum ra_side side, int rank,
-                                  int64_t span, struct ra_range before);
+/* The rows of span s of the queries of a rank in memory, from the first to behind the last, with
+ * those of other stripes between. */
+struct ra_range ra_cuda_query_rows(const struct ra_plan *plan, int rank, int64_t s);
 
 #endif

@@ -62,23 +62,10 @@ static void add_spans(struct ra_count *count, const struct ra_config *c, int64_t
     add_tiles(count, rows_left, keys_left, query_rows - a, key_rows - b, ra_band_from(band, a, b));
 }
 
-/* How many spans from s on have as many rows as span s? Of stripes that changes once. */
-static int64_t spans_alike(struct ra_layout layout, int rank, int64_t s)
-{
-    struct ra_span span = ra_layout_span(layout, rank, s);
-    int64_t left = ra_layout_spans(layout) - s;
-    if (layout.kind != RA_STRIPED)
-        return 1;
-    return span.count == 0
-               ? left
-               : ra_min(left, layout.length - (span.count - 1) * span.stride - span.first);
-}
-
 struct ra_count ra_count_fold(const struct ra_plan *plan, int rank, int origin)
 {
-    const struct ra_config *c = &plan->config;
-    struct ra_layout queries = plan->layouts[RA_QUERY_SIDE], keys = plan->layouts[RA_KEY_SIDE];
-    int64_t spans = ra_layout_spans(queries);
+    struct ra_shard_pair shards = ra_plan_shards(plan, rank, origin);
+    int64_t spans = ra_layout_spans(shards.queries);
     struct ra_count count = {0, 0};
 
     /* Stripes s + 1 and t + 1 have the band of s and t: along a diagonal, d = s - t, little is
@@ -87,12 +74,10 @@ struct ra_count ra_count_fold(const struct ra_plan *plan, int rank, int origin)
         for (int64_t s = d > 0 ? d : 0, t = s - d, alike; s < spans && t < spans;
              s += alike, t += alike) {
             struct ra_count one = {0, 0};
-            struct ra_band band = RA_ALL_KEYS;
-            if (c->causal)
-                band = ra_layout_band(queries, rank, s, keys, origin, t, c->lookback);
-            add_spans(&one, c, ra_layout_span(queries, rank, s).count,
-                      ra_layout_span(keys, origin, t).count, band);
-            alike = ra_min(spans_alike(queries, rank, s), spans_alike(keys, origin, t));
+            struct ra_span_pair pair = ra_layout_pair(&shards, s, t);
+            add_spans(&one, &plan->config, pair.rows, pair.visitors, pair.band);
+            alike = ra_min(ra_layout_alike(shards.queries, rank, s),
+                           ra_layout_alike(shards.keys, origin, t));
             count.pairs += alike * one.pairs;
             count.skipped += alike * one.skipped;
         }

@@ -27,7 +27,8 @@ static int64_t forward_chunk(const struct ra_plan *plan)
  * one. */
 struct hop {
     struct ra_plan *plan;
-    int step, origin;
+    struct ra_shard_pair shards;
+    int step;
     bool backward;
     int64_t blocks[2]; /* how many, by side */
     atomic_llong next[3];
@@ -39,18 +40,11 @@ struct hop {
 /* The band of a pair of spans in this hop: RA_ALL_KEYS, NO_KEYS, or one between. */
 static struct ra_band span_band(const struct hop *hop, int64_t queries, int64_t keys)
 {
-    const struct ra_plan *plan = hop->plan;
-    const struct ra_layout *layouts = plan->layouts;
-    int rank = plan->link.rank;
-    int64_t n = ra_layout_span(layouts[RA_QUERY_SIDE], rank, queries).count;
-    int64_t m = ra_layout_span(layouts[RA_KEY_SIDE], hop->origin, keys).count;
-    struct ra_band band = RA_ALL_KEYS;
-    if (plan->config.causal)
-        band = ra_layout_band(layouts[RA_QUERY_SIDE], rank, queries, layouts[RA_KEY_SIDE],
-                              hop->origin, keys, plan->config.lookback);
-    if (ra_band_is_empty(band, n, m))
+    struct ra_span_pair pair = ra_layout_pair(&hop->shards, queries, keys);
+    if (ra_band_is_empty(pair.band, pair.rows, pair.visitors))
         return NO_KEYS;
-    return band.lo <= 1 - n && band.hi >= m - 1 ? RA_ALL_KEYS : band;
+    bool all = pair.band.lo <= 1 - pair.rows && pair.band.hi >= pair.visitors - 1;
+    return all ? RA_ALL_KEYS : pair.band;
 }
 
 /* The band of a pair of blocks. Empty: nobody sees anything. */
@@ -80,7 +74,7 @@ static void cut(struct hop *hop, enum ra_side side, int64_t chunk)
 {
     const struct ra_host *host = hop->plan->own;
     struct ra_layout layout = hop->plan->layouts[side];
-    int rank = side == RA_KEY_SIDE ? hop->origin : hop->plan->link.rank;
+    int rank = side == RA_KEY_SIDE ? hop->shards.origin : hop->shards.rank;
     int64_t count = 0, row = 0;
     for (int64_t s = 0, next; s < ra_layout_spans(layout); s = next) {
         int64_t rows = ra_layout_span(layout, rank, s).count;
@@ -177,9 +171,7 @@ static void fold_head(struct worker *worker, int64_t b, int64_t g)
             continue;
         struct ra_queries queries = ra_host_take_queries(
             plan, hop->backward, b, h, 0, plan->rows[RA_QUERY_SIDE], worker->query_room);
-        ra_layout_fold(&worker->fold, plan->layouts[RA_QUERY_SIDE], plan->link.rank,
-                       plan->layouts[RA_KEY_SIDE], hop->origin, c->causal, c->lookback, &queries,
-                       &keys);
+        ra_layout_fold(&worker->fold, &hop->shards, &queries, &keys);
     }
 }
 
@@ -299,8 +291,11 @@ void ra_host_fold(void *context, int step, bool backward)
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
     int rank = plan->link.rank, origin = ra_ring_origin(&plan->ring, rank, step);
-    struct hop hop = {
-        .plan = plan, .step = step, .origin = origin, .backward = backward, .last_turn = INT64_MAX};
+    struct hop hop = {.plan = plan,
+                      .shards = ra_plan_shards(plan, rank, origin),
+                      .step = step,
+                      .backward = backward,
+                      .last_turn = INT64_MAX};
     ra_host_open_keys(plan, step, backward);
     if (host->visiting == 0)
         return;

@@ -85,6 +85,17 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
                              const struct ra_link *link, const struct ra_backend *backend,
                              bool dry_run, char *error);
 
+/* The queries of a rank of the ring and the keys of another, under the plan's mask. */
+static inline struct ra_shard_pair ra_plan_shards(const struct ra_plan *plan, int rank, int origin)
+{
+    return (struct ra_shard_pair){.queries = plan->layouts[RA_QUERY_SIDE],
+                                  .keys = plan->layouts[RA_KEY_SIDE],
+                                  .rank = rank,
+                                  .origin = origin,
+                                  .causal = plan->config.causal,
+                                  .lookback = plan->config.lookback};
+}
+
 /* How this plan folds, with plain tiles if `vector` is NULL; the workspace is left to the
  * caller. */
 struct ra_vector;

@@ -36,7 +36,7 @@
  * ra_event), ring_attention_mpi.h, ring_attention_threads.h and ring_attention_cuda.h.
  *
  * There for the book, without a promise: the carry, the fold and the ring of the earlier chapters,
- * for a loop of your own (ra_queries, ra_keys, ra_tile_*, ra_band_*, ra_layout_band,
+ * for a loop of your own (ra_queries, ra_keys, ra_tile_*, ra_band_*, ra_layout_pair,
  * ra_layout_fold, ra_schedule_*, ra_ring_*), which trust their arguments; and the cost model
  * (ra_scale_*). */
 #include "ra_band.h"

@@ -235,12 +235,11 @@ static struct ra_fold fold_of(const struct ra_plan *plan, const struct room *roo
 static void fold_all(const struct ra_plan *plan, const struct room *room, bool backward,
                      const struct ra_queries *queries, int64_t b, int64_t g)
 {
-    const struct ra_config *c = &plan->config;
     struct ra_fold fold = fold_of(plan, room, backward);
     for (int origin = 0; origin < plan->link.size; origin++) {
         struct ra_keys keys = keys_of(plan, room, origin, b, g);
-        ra_layout_fold(&fold, plan->layouts[RA_QUERY_SIDE], plan->link.rank,
-                       plan->layouts[RA_KEY_SIDE], origin, c->causal, c->lookback, queries, &keys);
+        struct ra_shard_pair shards = ra_plan_shards(plan, plan->link.rank, origin);
+        ra_layout_fold(&fold, &shards, queries, &keys);
     }
 }
 

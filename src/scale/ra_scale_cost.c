@@ -127,20 +127,14 @@ void ra_cost_close(struct ra_cost *cost)
 
 struct ra_cost_pairs ra_cost_count(const struct ra_cost *cost, int rank, int origin)
 {
-    const struct ra_config *c = &cost->plan->config;
-    struct ra_layout queries = cost->plan->layouts[RA_QUERY_SIDE];
-    struct ra_layout keys = cost->plan->layouts[RA_KEY_SIDE];
+    struct ra_shard_pair shards = ra_plan_shards(cost->plan, rank, origin);
     struct ra_cost_pairs sum = {0, 0};
-    for (int64_t s = 0; s < ra_layout_spans(queries); s++)
-        for (int64_t t = 0; t < ra_layout_spans(keys); t++) {
-            int64_t rows = ra_layout_span(queries, rank, s).count;
-            int64_t visitors = ra_layout_span(keys, origin, t).count;
-            struct ra_band band = RA_ALL_KEYS;
-            if (c->causal)
-                band = ra_layout_band(queries, rank, s, keys, origin, t, c->lookback);
-            sum.visible += (double)ra_pairs_visible(band, rows, visitors);
-            sum.computed += ra_pairs_computed(band, rows, visitors, cost->machine.tile_queries,
-                                              cost->machine.tile_keys);
+    for (int64_t s = 0; s < ra_layout_spans(shards.queries); s++)
+        for (int64_t t = 0; t < ra_layout_spans(shards.keys); t++) {
+            struct ra_span_pair pair = ra_layout_pair(&shards, s, t);
+            sum.visible += (double)ra_pairs_visible(pair.band, pair.rows, pair.visitors);
+            sum.computed += ra_pairs_computed(pair.band, pair.rows, pair.visitors,
+                                              cost->machine.tile_queries, cost->machine.tile_keys);
         }
     return sum;
 }

@@ -75,11 +75,11 @@ static struct visit visit_of(const struct masks *m, int rank, int hop)
 {
     struct visit visit = {.arrives = false};
     struct ra_layout layout = layout_of(m);
-    int origin = origin_of(rank, hop);
+    struct ra_shard_pair shards = {layout, layout, rank, origin_of(rank, hop), true, m->lookback};
     int64_t spans = ra_layout_spans(layout), rows = ROWS / spans; /* of one span */
     for (int64_t s = 0; s < spans; s++)
         for (int64_t t = 0; t < spans; t++) {
-            struct ra_band band = ra_layout_band(layout, rank, s, layout, origin, t, m->lookback);
+            struct ra_band band = ra_layout_pair(&shards, s, t).band;
             for (int64_t a = 0; a < rows; a++)
                 for (int64_t b = 0; b < rows; b++) {
                     bool see = band.lo <= b - a && b - a <= band.hi;
@@ -95,8 +95,9 @@ static struct visit visit_of(const struct masks *m, int rank, int hop)
                                       : ra_schedule_causal(layout, layout, m->lookback, storage);
     for (int k = 0; k < schedule.count; k++)
         if (schedule.hop[k] == hop) {
-            visit.arrives = hop <= schedule.last[origin];
-            visit.sends = k + 1 < schedule.count && schedule.hop[k + 1] <= schedule.last[origin];
+            visit.arrives = hop <= schedule.last[shards.origin];
+            visit.sends =
+                k + 1 < schedule.count && schedule.hop[k + 1] <= schedule.last[shards.origin];
         }
     if (visit.pairs > 0 && !visit.arrives)
         fail("%s: rank %d sees keys at hop %d that the schedule does not send", m->name, rank, hop);
