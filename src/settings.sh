@@ -1,7 +1,9 @@
-# settings.sh: writes build/settings, which has what the environment says of compiler and flags, the compiler's version,
-# and what mpicc says. The file changes only if one of these does, and then everything is compiled again.
+# settings.sh: writes what the environment, mpicc and nvcc say to files that compilers read as @FILE: build/flags (CPPFLAGS
+# and CFLAGS), build/warnings (that warnings are errors), build/mpi-compile and build/mpi-link (what MPI adds; empty
+# without an mpicc), build/cuda-include (of the toolkit, which is where nvcc is, or where NVIDIA's packages put it; its
+# folder stands in build/cuda-toolkit). build/settings has all of this and the compiler's version: it changes only if one of
+# these does, and then everything is compiled again.
 #
-# build/mpi-flags has the two lines of mpicc, what MPI adds when compiling and when linking, as long as there is an mpicc.
 # The MPI of this project is Open MPI: others are refused by name, rather than by errors of the compiler.
 #
 # Flags of fast mathematics are refused by name: with them the compiler takes it that no number is NaN or infinite, deletes
@@ -17,8 +19,6 @@ for word in $CC $CPPFLAGS $CFLAGS $LDFLAGS; do
     esac
 done
 mkdir -p build
-part=build/settings.$$ flags=build/mpi-flags.$$
-
 # refuse TOOL NAME
 refuse() {
     echo "$1 ($(command -v "$1")) belongs to $2; this project needs Open MPI. On Debian and Ubuntu install" \
@@ -39,15 +39,24 @@ for tool in mpicc mpirun; do
     esac
 done
 
-if command -v mpicc >/dev/null; then
-    { mpicc --showme:compile && mpicc --showme:link; } >"$flags"
-    cmp -s "$flags" build/mpi-flags && rm "$flags" || mv "$flags" build/mpi-flags
-else
-    rm -f build/mpi-flags
-fi
+# keep FILE: what stands on stdin, unless it stands there already.
+keep() {
+    cat >"$1.$$"
+    cmp -s "$1.$$" "$1" && rm "$1.$$" || mv "$1.$$" "$1"
+}
+mpi() {
+    ! command -v mpicc >/dev/null || mpicc "$1"
+}
+echo "$CPPFLAGS $CFLAGS" | keep build/flags
+if [ "$CC$CPPFLAGS$CFLAGS$LDFLAGS" ]; then echo; else echo -Werror; fi | keep build/warnings
+mpi --showme:compile | keep build/mpi-compile
+mpi --showme:link | keep build/mpi-link
+nvcc=$(readlink -f "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")
+cuda=${nvcc%/bin/nvcc}
+echo "$cuda" | keep build/cuda-toolkit
+echo "-isystem $cuda/include" | keep build/cuda-include
 {
-    printf '%s\n' "CC=$CC" "CPPFLAGS=$CPPFLAGS" "CFLAGS=$CFLAGS" "LDFLAGS=$LDFLAGS"
+    printf '%s\n' "CC=$CC" "LDFLAGS=$LDFLAGS"
     ${CC:-gcc} --version | head -n 1
-    [ ! -e build/mpi-flags ] || cat build/mpi-flags
-} >"$part"
-cmp -s "$part" build/settings && rm "$part" || mv "$part" build/settings
+    cat build/flags build/warnings build/mpi-compile build/mpi-link build/cuda-include
+} | keep build/settings

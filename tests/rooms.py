@@ -44,7 +44,7 @@ def needs_by_include(sources):
 
 def needs_by_call():
     defined, used, compiled = {}, [], set()
-    for path in glob.glob('build/*.d/*.o') + glob.glob('build/cuda/*.d/*.o') + glob.glob('build/cuda/*.o'):
+    for path in glob.glob('build/obj/*.o') + glob.glob('build/cuda/*.o'):
         if not os.path.exists(path + '.d'):
             continue
         with open(path + '.d') as file:

@@ -104,7 +104,7 @@ copy_tree() {
     for part in LICENSE README.md build.ninja src kernels tests chapters notebooks; do
         cp -R -p "$from/$part" "$1"
     done
-    find "$from/build" -maxdepth 1 \( -type f -size -8M -o -name '*.d' \) \
+    find "$from/build" -maxdepth 1 \( -type f -size -8M -o -name obj \) \
         -exec cp -R -p -t "$1/build" {} +
     [ ! -d "$from/build/cuda" ] || cp -R -p "$from/build/cuda" "$1/build"
 }
