@@ -1,8 +1,9 @@
 /* figure: draws the figures of the chapters, as SVG. This file: the tools, and the program.
  *
- * A figure that shows a rule computes it here instead of being drawn by hand; a figure that shows a
- * measurement reads it from a CSV file. The same program and data give the same bytes, so that a
- * test can draw every committed figure again and compare.
+ * They show numbers: of the project's own modules, which are asked here, or measured, in a CSV
+ * file. The same program and data give the same bytes, so that a test can draw every committed
+ * figure again and compare. A schematic without numbers is an SVG file in chapters/img that is
+ * edited by hand.
  */
 #include "figure.h"
 #include "usage.h"
@@ -67,14 +68,6 @@ void polyline(int count, const struct point *points, const char *look)
 void line(double x1, double y1, double x2, double y2, const char *look)
 {
     polyline(2, (struct point[]){{x1, y1}, {x2, y2}}, look);
-}
-
-void box(double x, double y, double width, double height, const char *look, int number)
-{
-    bool light = strcmp(look, FILL(LIGHT)) == 0;
-    rect(x, y, width, height, look);
-    text(x + width / 2, y + height / 2 + 4, light ? MIDDLE : MIDDLE BOLD FILL("#FFFFFF"), "%d",
-         number);
 }
 
 void heading(double x, double y, const char *title, const char *words)
@@ -171,17 +164,12 @@ static const char usage[] =
     "Writes a figure of the book to stdout, as SVG. NAME is one of these, and\n"
     "where DATA.csv follows, the file begins with the line below:\n"
     "\n"
-    "  01-visible            which query may see which key\n"
     "  01-memory DATA.csv    how much of the memory is scores\n"
     "                        " SHARE_HEADER "\n"
-    "  02-tiles              the score matrix, whole and in tiles\n"
-    "  02-carry              softmax folded block by block\n"
     "  02-memory DATA.csv    memory and work\n"
     "                        " MEMORY_HEADER "\n"
-    "  03-ring               who holds which keys, hop by hop\n"
     "  03-memory DATA.csv    memory of a rank\n"
     "                        " RANKS_HEADER "\n"
-    "  04-tiles              what a band leaves of the tiles\n"
     "  04-masks, 05-masks-striped, 05-masks-zigzag, 06-masks-contiguous,\n"
     "  06-masks-striped, 06-masks-zigzag, 06-jump\n"
     "                        what each rank sees at each hop; --data writes\n"
@@ -192,35 +180,19 @@ static const char usage[] =
     "  04-trace, 05-trace DATA.csv\n"
     "                        what each rank did when\n"
     "                        " TRACE_HEADER "\n"
-    "  07-heads              which key/value head each query head reads\n"
     "  07-bytes DATA.csv     bytes sent for fewer and fewer key/value heads\n"
     "                        " GROUPS_HEADER "\n"
-    "  08-modules            which module calls which\n"
-    "  08-failure            how ranks fail together\n"
     "  08-plan DATA.csv      what a plan holds and what its rank sends; --data\n"
     "                        asks the library\n"
     "                        " PLANS_HEADER "\n"
-    "  09-block              a block of sums in registers\n"
-    "  09-products           the products of a tile, and how operands are read\n"
     "  09-tricks DATA.csv    the tile on vectors, and with one trick undone\n"
     "                        " SPEEDS_HEADER "\n"
-    "  10-layer              where the ranks of a model talk\n"
-    "  10-matrix             a product of matrices by blocks\n"
     "  10-curves DATA.csv    the loss of one rank and of four\n"
     "                        " LOSSES_HEADER "\n"
     "  10-memory DATA.csv    the memory of a rank that trains\n"
     "                        " MODEL_MEMORY_HEADER "\n"
-    "  10-tree               a ring of keys, and a tree of carries\n"
     "  10-decode DATA.csv    one new token by the ring and by the tree\n"
     "                        " DECODE_HEADER "\n"
-    "  11-sm                 what a multiprocessor holds and delivers\n"
-    "  11-backward           the five products of k03's backward\n"
-    "  11-backward-hopper    the five products of a warpgroup of k07\n"
-    "  11-fragments          who has which numbers of an mma.sync\n"
-    "  11-swizzle            shared memory in its banks\n"
-    "  11-panels             what wgmma reads of a tile in panels\n"
-    "  11-roles              who loads and who computes when in k06\n"
-    "  11-streams            the streams of a GPU in a ring\n"
     "  11-rates DATA.csv     how fast the kernels are\n"
     "                        " RATES_HEADER "\n"
     "  11-tricks DATA.csv    and with one trick undone\n"
@@ -240,14 +212,9 @@ static const struct {
     bool has_data;
     void (*draw)(const char *source);
 } figures[] = {
-    {"01-visible", false, draw_visible},
     {"01-memory", true, draw_share},
-    {"02-tiles", false, draw_tiles},
-    {"02-carry", false, draw_carry},
     {"02-memory", true, draw_memory},
-    {"03-ring", false, draw_ring},
     {"03-memory", true, draw_ranks},
-    {"04-tiles", false, draw_band},
     {"04-masks", false, draw_masks},
     {"04-work", true, draw_work},
     {"04-trace", true, draw_trace},
@@ -259,31 +226,15 @@ static const struct {
     {"06-masks-striped", false, draw_masks},
     {"06-masks-zigzag", false, draw_masks},
     {"06-jump", false, draw_jump},
-    {"07-heads", false, draw_heads},
     {"07-bytes", true, draw_groups},
-    {"08-modules", false, draw_modules},
-    {"08-failure", false, draw_failure},
     {"08-plan", true, draw_plans},
-    {"09-block", false, draw_block},
-    {"09-products", false, draw_turned},
     {"09-tricks", true, draw_speeds},
-    {"10-layer", false, draw_layer},
-    {"10-matrix", false, draw_matrix},
     {"10-curves", true, draw_losses},
     {"10-memory", true, draw_model_memory},
-    {"10-tree", false, draw_reduction},
     {"10-decode", true, draw_decode},
-    {"11-sm", false, draw_sm},
-    {"11-backward", false, draw_products},
-    {"11-backward-hopper", false, draw_hopper_products},
-    {"11-fragments", false, draw_fragments},
-    {"11-swizzle", false, draw_swizzle},
     {"11-rates", true, draw_rates},
     {"11-tricks", true, draw_tricks},
     {"11-ring", true, draw_gpus},
-    {"11-panels", false, draw_panels},
-    {"11-roles", false, draw_roles},
-    {"11-streams", false, draw_streams},
     {"12-ranks", true, draw_scale},
     {"12-slow", true, draw_slow},
 };

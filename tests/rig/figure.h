@@ -1,10 +1,9 @@
 /* figure: what the pictures of all chapters are drawn with.
  *
- * figure.c holds the tools and the program; figure_tile.c draws chapters 01 and 02; of the chapters
- * of the ring, figure_ring.c and figure_masks.c draw the rules, figure_measured.c the measurements;
- * figure_cuda.c and figure_gpu.c draw chapter 11, figure_hopper.c and figure_streams.c some of it;
- * figure_library.c draws the rules of chapter 08, figure_vector.c chapter 09; figure_model.c
- * chapter 10 and figure_decode.c its decoding; figure_scale.c chapter 12.
+ * figure.c holds the tools and the program; figure_tile.c draws chapters 01, 02 and 09; of the
+ * chapters of the ring, figure_masks.c draws what each rank sees, figure_measured.c the
+ * measurements; figure_model.c draws chapter 10, figure_cuda.c chapter 11, figure_scale.c
+ * chapter 12.
  */
 #ifndef FIGURE_H
 #define FIGURE_H
@@ -51,9 +50,6 @@ void text(double x, double y, const char *look, const char *format, ...);
 void rect(double x, double y, double width, double height, const char *look);
 void polyline(int count, const struct point *points, const char *look);
 void line(double x1, double y1, double x2, double y2, const char *look);
-
-/* A box with a number in its middle: white, or on light grey dark. */
-void box(double x, double y, double width, double height, const char *look, int number);
 
 /* The title of a panel, and below it what is to be seen. */
 void heading(double x, double y, const char *title, const char *words);
@@ -104,48 +100,25 @@ int read_csv(const char *path, const char *header, const char *kinds, int most, 
 #define MODEL_MEMORY_HEADER "forward,P,bytes,bytes_of_weights"
 #define GPUS_HEADER "ring,rank,what,number,start ms,end ms" /* as bench-cuda --timeline has it */
 
-void draw_visible(const char *source);
 void draw_share(const char *source);
-void draw_tiles(const char *source);
-void draw_carry(const char *source);
 void draw_memory(const char *source);
 
-void draw_ring(const char *source);
 void draw_ranks(const char *source);
-void draw_band(const char *source);
-void draw_heads(const char *source);
 void draw_masks(const char *source);
 void draw_jump(const char *source);
 void draw_work(const char *source);
 void draw_trace(const char *source);
 void draw_groups(const char *source);
 void draw_plans(const char *source);
-
-void draw_modules(const char *source);
-void draw_failure(const char *source);
-
-void draw_block(const char *source);
-void draw_turned(const char *source);
 void draw_speeds(const char *source);
 
-void draw_layer(const char *source);
-void draw_matrix(const char *source);
 void draw_losses(const char *source);
 void draw_model_memory(const char *source);
-void draw_reduction(const char *source);
 void draw_decode(const char *source);
 
-void draw_fragments(const char *source);
-void draw_swizzle(const char *source);
 void draw_rates(const char *source);
 void draw_tricks(const char *source);
 void draw_gpus(const char *source);
-void draw_streams(const char *source);
-void draw_sm(const char *source);
-void draw_panels(const char *source);
-void draw_roles(const char *source);
-void draw_products(const char *source);
-void draw_hopper_products(const char *source);
 
 void draw_scale(const char *source);
 void draw_slow(const char *source);

@@ -1,107 +1,9 @@
-/* figure: the pictures of chapter 10: a layer on two ranks, a product by blocks, how training goes,
- * and the memory of a rank.
+/* figure: the pictures of chapter 10: how training goes, the memory of a rank, and one new token
+ * by the ring and by a tree.
  */
 #include "figure.h"
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
-
-#define SMALL " font-size=\"11\""
-#define OWN FILL(PALE_BLUE)
-#define TALKS FILL(PALE_ORANGE)
-
-/* ---- 10-layer */
-
-void draw_layer(const char *source)
-{
-    (void)source; /* nothing is read */
-    static const struct {
-        const char *name, *words, *between, *what;
-    } rows[] = {
-        {"embedding", "rows of a table", NULL, NULL},
-        {"RMSNorm, to q, k and v", "rotary: by position", NULL, NULL},
-        {"attention", "own queries, all keys", "the ring", "k, v; back: k, v, dk, dv"},
-        {"output product, + x", "", NULL, NULL},
-        {"RMSNorm, feed-forward, + mid", "", NULL, NULL},
-        {"RMSNorm, logits, loss", "by blocks of rows", "all ranks", "a sum and a count"},
-        {"gradients of weights", "sums over own rows", "all ranks", "a sum for each weight"},
-    };
-    enum { COUNT = sizeof rows / sizeof *rows, TOP = 90, PITCH = 54, WIDTH = 216 };
-    static const double columns[] = {58, 446};
-    svg_open(TOP + COUNT * PITCH + 16, "A model on two ranks",
-             "Two columns of the same boxes, one for each rank: embedding, norm and projections, "
-             "attention, output product, feed-forward, loss, gradients of weights. Arrows join the "
-             "ranks at attention, at the loss and at the gradients of weights only.");
-    heading(20, 30, "Where ranks talk", "all else works on the rows that a rank has");
-    for (int r = 0; r < 2; r++) {
-        text(columns[r] + WIDTH / 2, TOP - 14, BOLD MIDDLE, "rank %d", r);
-        for (int k = 0; k < COUNT; k++) {
-            double y = TOP + PITCH * k, x = columns[r] + WIDTH / 2;
-            bool words = *rows[k].words;
-            rect(columns[r], y, WIDTH, 40, rows[k].between ? TALKS : OWN);
-            text(x, y + (words ? 17 : 25), BOLD MIDDLE, "%s", rows[k].name);
-            text(x, y + 33, MIDDLE SMALL, "%s", rows[k].words);
-            if (k + 2 < COUNT)
-                arrow(x, y + 41, x, y + PITCH - 2, INK_LINE);
-        }
-    }
-    double left = columns[0] + WIDTH + 8, right = columns[1] - 8;
-    for (int k = 0; k < COUNT; k++) {
-        double y = TOP + PITCH * k;
-        if (!rows[k].between)
-            continue;
-        arrow(left, y + 20, right, y + 20, STROKE(ORANGE, "2"));
-        arrow(right, y + 20, left, y + 20, STROKE(ORANGE, "2"));
-        text((left + right) / 2, y + 12, BOLD MIDDLE, "%s", rows[k].between);
-        text((left + right) / 2, y + 36, MIDDLE SMALL, "%s", rows[k].what);
-    }
-
-    /* The rows of a layer, which are there `depth` times. */
-    double from = TOP + PITCH, to = TOP + PITCH * 4 + 40;
-    for (int r = 0; r < 2; r++) {
-        double x = r ? columns[1] + WIDTH + 10 : columns[0] - 10, in = r ? -6 : 6;
-        polyline(4, (struct point[]){{x + in, from}, {x, from}, {x, to}, {x + in, to}}, INK_LINE);
-    }
-    text(6, (from + to) / 2 - 4, SMALL, "depth");
-    text(6, (from + to) / 2 + 10, SMALL, "times");
-}
-
-/* ---- 10-matrix */
-
-void draw_matrix(const char *source)
-{
-    (void)source; /* nothing is read */
-    enum { X = 280, Y = 232, INNER = 190, ROWS = 150, STRIP = 28, STRIPS = 8, DEPTH = 108 };
-    svg_open(Y + ROWS + 84, "A product of matrices by blocks",
-             "The left operand is below on the left, the right one above, the result in the "
-             "corner. Eight strips of the right operand, 384 terms deep, are packed; a block of 96 "
-             "rows of the left one is multiplied with each of them.");
-    heading(20, 30, "A product by blocks", "the numbers are those of AVX-512");
-    double top = Y - INNER + 10, wide = STRIPS * STRIP + 150;
-    double begin = X - INNER - 10, width = INNER;
-    rect(X, top, wide, INNER - 20, STROKE(GREY, "1"));
-    rect(begin, Y, width, ROWS, STROKE(GREY, "1"));
-    rect(X, Y, wide, ROWS, STROKE(GREY, "1"));
-    for (int s = 0; s < STRIPS; s++) {
-        rect(X + STRIP * s + 1, top, STRIP - 2, DEPTH, s == 3 ? FILL(BLUE) : OWN);
-        rect(X + STRIP * s + 1, Y + 40, STRIP - 2, 44, s == 3 ? FILL(GREY) : FILL(LIGHT));
-    }
-    rect(begin, Y + 40, DEPTH, 44, FILL(ORANGE));
-    rect(X + STRIP * 3 + 1, Y + 54, STRIP - 2, 6, FILL(INK));
-    text(X + wide / 2 + 110, top + DEPTH / 2 - 4, MIDDLE SMALL, "eight strips, packed");
-    text(X + wide / 2 + 110, top + DEPTH / 2 + 11, MIDDLE SMALL, "of 64 columns");
-    text(X - 8, top + DEPTH / 2 + 4, END SMALL, "384 terms");
-    text(begin + DEPTH / 2, Y + 32, MIDDLE SMALL, "384 terms");
-    text(begin - 8, Y + 66, END SMALL, "96 rows");
-    text(X + wide / 2, top - 8, BOLD MIDDLE, "right, inner × width");
-    text(begin + width / 2, Y + ROWS + 18, BOLD MIDDLE, "left, rows × inner");
-    text(X + wide / 2, Y + ROWS + 18, BOLD MIDDLE, "out, rows × width");
-    double y = Y + ROWS + 52;
-    legend(20, y, FILL(ORANGE), "a packed block of rows");
-    legend(190, y, FILL(BLUE), "the strip that it meets now");
-    legend(384, y, FILL(GREY), "is added to these sums,");
-    legend(550, y, FILL(INK), "6 × 64 at a time");
-}
 
 /* ---- 10-curves */
 
@@ -197,4 +99,53 @@ void draw_model_memory(const char *source)
     }
     legend(20, y + 24, FILL(GREY), "weights, gradients, AdamW's two means");
     legend(300, y + 24, FILL(SKY), "what the forward keeps, and room to work");
+}
+
+/* ---- 10-decode */
+
+static void amount(double x, double y, double bytes)
+{
+    if (bytes >= 1e6)
+        text(x, y, "", "%.1f MB", bytes / 1e6);
+    else
+        text(x, y, "", bytes == 0 ? "%.0f" : "%.1f kB", bytes / 1e3);
+}
+
+void draw_decode(const char *source)
+{
+    enum { MOST = 16 };
+    struct row rows[MOST];
+    int count = read_csv(source, DECODE_HEADER, "wnnn", MOST, rows);
+    double most[2] = {1, 1};
+    for (int k = 0; k < count; k++) {
+        if (strcmp(rows[k].words[0], k % 2 == 0 ? "ring" : "tree") != 0 ||
+            (k % 2 == 1 && rows[k].numbers[0] != rows[k - 1].numbers[0]) || count % 2 == 1)
+            fail("%s:%d: want lines of ring and tree in turn, for the same P", source, k + 2);
+        for (int i = 0; i < 2; i++)
+            most[i] = rows[k].numbers[1 + i] > most[i] ? rows[k].numbers[1 + i] : most[i];
+    }
+    double bottom = 82 + 29 * count;
+    svg_open((int)bottom + 26, "One new token over a cache of 65,536: bytes and time",
+             "For each number of ranks two pairs of bars: bytes that the busiest rank sends, and "
+             "milliseconds, of the ring and of the tree.");
+    heading(20, 30, "One new token over a cache of 65,536",
+            "one layer, H = 8, G = 2, D = 64, float32: a cache of 67.1 MB on P ranks");
+    struct axis sent = {0, most[0], 90, 300}, time = {0, most[1], 420, 630};
+    text(sent.start, 70, BOLD, "bytes that the busiest rank sends");
+    text(time.start, 70, BOLD, "time until all ranks have o");
+    for (int k = 0; k < count; k++) {
+        bool tree = k % 2 == 1;
+        double y = 82 + 29 * k - 8 * tree;
+        const char *look = tree ? FILL(ORANGE) : FILL(BLUE);
+        if (!tree)
+            text(20, y + 24, BOLD, "P = %.0f", rows[k].numbers[0]);
+        double end = place(sent, rows[k].numbers[1]);
+        rect(sent.start, y, end - sent.start + 1, 19, look);
+        amount(end + 8, y + 14, rows[k].numbers[1]);
+        end = place(time, rows[k].numbers[2]);
+        rect(time.start, y, end - time.start + 1, 19, look);
+        text(end + 8, y + 14, "", "%.1f ms", rows[k].numbers[2] / 1e3);
+    }
+    legend(90, bottom + 10, FILL(BLUE), "ring: keys and values");
+    legend(260, bottom + 10, FILL(ORANGE), "tree: carries");
 }

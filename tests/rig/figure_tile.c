@@ -1,285 +1,9 @@
-/* figure: the pictures of chapters 01 and 02. */
+/* figure: the pictures of chapters 01, 02 and 09: what a tile takes, and what each trick is worth
+ * on vectors.
+ */
 #include "figure.h"
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
-
-/* ---- 01-visible */
-
-struct rule {
-    const char *name, *words;
-    int N, M, real_keys, lookback; /* keys from real_keys on are padding; lookback -1: none */
-    bool causal;
-};
-
-/* May query i see key j? */
-static bool visible(const struct rule *rule, int i, int j)
-{
-    int position = i + (rule->M - rule->N);
-    if (j >= rule->real_keys)
-        return false;
-    if (!rule->causal)
-        return true;
-    return j <= position && (rule->lookback < 0 || position - j <= rule->lookback);
-}
-
-/* One rule as a grid. Its rows end at the bottom of a square, so that fewer queries stand low. */
-static void rule_grid(double x, double y, const struct rule *rule)
-{
-    double size = 18, left = x + 28, top = y + 46;
-    int absent = rule->M - rule->N, seen = 0;
-    heading(x, y, rule->name, rule->words);
-
-    /* The numbers of the keys and of the queries. */
-    for (int j = 0; j < rule->M; j++)
-        text(left + (j + 0.5) * size, top - 5, MIDDLE, "%d", j);
-    text(left + rule->M * size + 6, top - 5, "", "key j");
-    for (int i = 0; i < rule->N; i++)
-        text(left - 7, top + (absent + i + 0.75) * size, END, "%d", i);
-    text(left - 19, top + rule->M * size + 15, "", "query i");
-
-    /* The cells. */
-    for (int i = 0; i < rule->N; i++)
-        for (int j = 0; j < rule->M; j++) {
-            bool see = visible(rule, i, j);
-            seen += see;
-            rect(left + j * size + 1, top + (absent + i) * size + 1, size - 2, size - 2,
-                 see ? FILL(BLUE) : FILL(LIGHT));
-        }
-
-    /* Where other grids have rows and this one has none. */
-    if (absent > 0) {
-        rect(left + 1, top + 1, rule->M * size - 2, absent * size - 4, STROKE(GREY, "1") DASHES);
-        text(left + rule->M * size / 2, top + absent * size / 2 - 4, MIDDLE, "%d positions",
-             absent);
-        text(left + rule->M * size / 2, top + absent * size / 2 + 12, MIDDLE, "without a query");
-    }
-    text(left + rule->M * size, top + rule->M * size + 15, END, "%d of %d pairs", seen,
-         rule->N * rule->M);
-}
-
-/* Which key head a query head reads. */
-static int key_head(int H, int G, int h, bool interleaved)
-{
-    return interleaved ? h % G : h / (H / G);
-}
-
-/* One map of heads: query heads above, key heads below, and a line from each to what it reads. */
-static void head_map(double x, double y, int H, int G, bool interleaved, const char *name)
-{
-    double size = 18, pitch = 29, left = x + 40, below = y + 52;
-    text(x, y, "", "%s", name);
-    text(x, y + 21, "", "query");
-    text(x, below + 13, "", "key");
-    for (int h = 0; h < H; h++) {
-        int g = key_head(H, G, h, interleaved);
-        double head_x = left + h * pitch, key_x = left + ((g + 0.5) * H / G - 0.5) * pitch;
-        line(head_x + size / 2, y + 8 + size, key_x + size / 2, below,
-             g % 2 ? STROKE(ORANGE, "1.5") : STROKE(GREEN, "1.5"));
-        box(head_x, y + 8, size, size, g % 2 ? FILL(ORANGE) : FILL(GREEN), h);
-        box(key_x, below, size, size, g % 2 ? FILL(ORANGE) : FILL(GREEN), g);
-    }
-}
-
-void draw_visible(const char *source)
-{
-    (void)source; /* nothing is read */
-    static const struct rule rules[] = {
-        {"All", "every query sees every key", 8, 8, 8, -1, false},
-        {"Causal", "no query sees a later key", 8, 8, 8, -1, true},
-        {"Causal, lookback 2", "itself and the 2 keys before", 8, 8, 8, 2, true},
-        {"Key mask", "keys 5, 6 and 7 are padding", 8, 8, 5, -1, false},
-        {"Causal, 3 queries, 8 keys", "the last query is at the last key", 3, 8, 8, -1, true},
-    };
-    svg_open(532, "Which query may see which key",
-             "Five grids of queries against keys, a filled cell for each pair that is visible; and "
-             "the two ways in which six query heads can share two key heads.");
-    for (int k = 0; k < 5; k++)
-        rule_grid(20 + k % 3 * 236, 30 + k / 3 * 248, &rules[k]);
-
-    /* The heads, which are no grid. */
-    heading(492, 278, "Heads: H = 6, G = 2", "a query head reads one key head");
-    head_map(492, 326, 6, 2, false, "grouped: h / (H / G)");
-    head_map(492, 420, 6, 2, true, "interleaved: h mod G");
-
-    legend(48, 519, FILL(BLUE), "query i sees key j");
-    legend(208, 519, FILL(LIGHT), "it does not: the pair has no weight");
-}
-
-/* ---- 02-tiles */
-
-/* A square of count x count cells, each drawn one pixel smaller than it is. */
-static void cells(double x, double y, int count, double size, const char *look)
-{
-    for (int i = 0; i < count; i++)
-        for (int j = 0; j < count; j++)
-            rect(x + j * size + 0.5, y + i * size + 0.5, size - 1, size - 1, look);
-}
-
-/* A block of keys or queries with its number. */
-static void block(double x, double y, double width, double height, bool now, int number)
-{
-    if (now) {
-        box(x, y, width, height, FILL(GREEN), number);
-        return;
-    }
-    rect(x, y, width, height, STROKE(GREY, "1"));
-    text(x + width / 2, y + height / 2 + 4, MIDDLE, "%d", number);
-}
-
-void draw_tiles(const char *source)
-{
-    (void)source; /* nothing is read */
-    const int ROWS = 16, TILE = 4, TILES = ROWS / TILE, NOW_I = 1, NOW_J = 3;
-    double size = 12, side = ROWS * size, tile = TILE * size, top = 134;
-    svg_open(460, "The whole score matrix, and the same matrix tile by tile",
-             "Left: 01-naive holds all scores of 16 queries and 16 keys. Right: 02-flash cuts them "
-             "into 4 x 4 tiles and holds one tile; key blocks pass along a row of tiles and are "
-             "folded into the carry of the query tile: max, sum and o.");
-
-    /* Left: all cells stand in memory. */
-    double left = 56;
-    heading(20, 30, "01-naive: all scores of a head", "a row of softmax needs its whole row");
-    text(left + side / 2, top - 10, MIDDLE, "M = %d keys", ROWS);
-    printf("<g transform=\"translate(%g %g) rotate(-90)\">\n", left - 12, top + side / 2);
-    text(0, 0, MIDDLE, "N = %d queries", ROWS);
-    puts("</g>");
-    cells(left, top, ROWS, size, FILL(ORANGE));
-    text(left + side / 2, top + side + 24, MIDDLE BOLD, "%d × %d = %d scores in memory", ROWS, ROWS,
-         ROWS * ROWS);
-
-    /* Right: the tiles that were, the one that is, those that will be. */
-    left = 372;
-    heading(300, 30, "02-flash: one tile at a time",
-            "a tile of scores is made, folded into the carry, and overwritten");
-    for (int i = 0; i < TILES; i++)
-        for (int j = 0; j < TILES; j++) {
-            double x = left + j * tile, y = top + i * tile;
-            if (i == NOW_I && j == NOW_J)
-                cells(x, y, TILE, size, FILL(BLUE));
-            else if (i < NOW_I || (i == NOW_I && j < NOW_J))
-                rect(x + 1.5, y + 1.5, tile - 3, tile - 3, FILL(LIGHT));
-            else
-                rect(x + 1.5, y + 1.5, tile - 3, tile - 3, STROKE(GREY, "1") DASHES);
-        }
-    text(left + side / 2, top + side + 24, MIDDLE BOLD, "%d × %d = %d scores in memory", TILE, TILE,
-         TILE * TILE);
-    text(left + side / 2, top + side + 42, MIDDLE, "(two such tiles in the backward)");
-
-    /* The blocks of keys and queries that meet now are green, the others white. */
-    for (int k = 0; k < TILES; k++) {
-        double key_x = left + k * tile + 1.5, query_y = top + k * tile + 1.5;
-        block(key_x, top - 28, tile - 3, 20, k == NOW_J, k);
-        block(left - 28, query_y, 20, tile - 3, k == NOW_I, k);
-    }
-    text(left + 1.5, top - 50, "", "key blocks (k, v) stream by");
-    arrow(left + 1.5, top - 39, left + side - 1.5, top - 39, INK_LINE);
-    text(left - 38, top + tile / 2 + 4, END, "query blocks");
-    text(left - 38, top + tile / 2 + 20, END, "(q)");
-
-    /* The carry of each tile of queries, a line per query row. */
-    double carry = left + side + 40, y = top + NOW_I * tile;
-    text(carry, top - 30, BOLD, "carry");
-    text(carry + 15, top - 8, MIDDLE, "max");
-    text(carry + 47, top - 8, MIDDLE, "sum");
-    text(carry + 81, top - 8, MIDDLE, "o");
-    for (int k = 0; k < (NOW_I + 1) * TILE; k++)
-        for (int part = 0; part < 3; part++)
-            rect(carry + 32 * part, top + k * size + 0.5, part == 2 ? 34 : 30, size - 1,
-                 k / TILE < NOW_I ? FILL(PALE_BLUE) : FILL(BLUE));
-    arrow(left + (NOW_J + 1) * tile + 4, y + tile / 2, carry - 4, y + tile / 2, INK_LINE);
-    text(left + side + 6, y + tile / 2 - 7, "", "fold");
-    static const char *const parts[] = {"one row per query:", "largest score,", "sum of weights,",
-                                        "sum of weight · v"};
-    for (int k = 0; k < 4; k++)
-        text(carry, y + tile + 20 + 16 * k, "", "%s", parts[k]);
-
-    /* What the looks mean. */
-    legend(300, 391, FILL(BLUE), "in memory now");
-    legend(300, 415, STROKE(GREY, "1") DASHES, "tile still to come");
-    legend(450, 391, FILL(LIGHT), "tile folded; its scores are gone");
-    legend(450, 415, FILL(PALE_BLUE), "finished: o / sum, and lse");
-    legend(300, 439, FILL(GREEN), "the blocks of queries and keys that meet now");
-}
-
-/* ---- 02-carry */
-
-void draw_carry(const char *source)
-{
-    (void)source;                   /* nothing is read */
-    const int STEPS = 4, BLOCK = 2; /* 8 scores */
-    static const double scores[] = {1, 3, 2, 5, 4, 5.5, 0, 2};
-    static const char *const labels[] = {"max", "rescale: exp(old max − max)", "old sum × rescale",
-                                         "+ new weights: Σ exp(s − max)", "= sum"};
-    double left = 224, width = 119, bottom = 250, table = bottom + 48;
-    struct axis y = {0, 6, bottom, bottom - 168};
-    svg_open(510, "Softmax folded two keys at a time",
-             "Eight scores in four steps. The running maximum grows in steps 2 and 3, and there "
-             "alone the old sum is scaled down. The final max + log(sum) equals the log-sum-exp of "
-             "all eight scores at once.");
-    heading(20, 30, "One query row", "eight keys, folded two at a time");
-    legend(20, 88, FILL(BLUE), "score s of a key");
-    line(20, 107, 34, 107, STROKE(ORANGE, "3"));
-    text(42, 111, "", "largest score so far");
-    for (int s = 0; s <= 6; s += 2) {
-        line(left, place(y, s), left + STEPS * width, place(y, s), STROKE(LIGHT, "1"));
-        text(left - 8, place(y, s) + 4, END, "%d", s);
-    }
-    for (int k = 0; k < 5; k++)
-        text(20, table + k * 24 + 4, k == 4 ? BOLD : "", "%s", labels[k]);
-    line(20, table + 82, left + STEPS * width, table + 82, STROKE(GREY, "1"));
-
-    /* Fold, as ra_tile_forward does, and draw each step in its own column. */
-    double max = -INFINITY, sum = 0, all = 0;
-    struct point path[8]; /* two for each step */
-    for (int step = 0; step < STEPS; step++) {
-        double x = left + step * width, middle = x + width / 2, old_max = max, fresh = 0;
-        const double *s = scores + step * BLOCK;
-        for (int k = 0; k < BLOCK; k++)
-            max = fmax(max, s[k]);
-        double rescale = exp(old_max - max), kept = sum * rescale;
-        for (int k = 0; k < BLOCK; k++) {
-            fresh += exp(s[k] - max);
-            all += exp(s[k]);
-        }
-        sum = kept + fresh;
-
-        /* The column: its head, a bar per key, and the largest score as a line. */
-        bool grew = max > old_max;
-        text(middle, 30, MIDDLE BOLD, "step %d", step + 1);
-        text(middle, 48, MIDDLE, "%s", step == 0 ? "first keys" : grew ? "max grows" : "max stays");
-        for (int k = 0; k < BLOCK; k++) {
-            double bar = middle + (k == 0 ? -44 : 8);
-            rect(bar, place(y, s[k]), 36, bottom - place(y, s[k]), FILL(BLUE));
-            text(bar + 18, place(y, s[k]) + (s[k] >= 1 ? 18 : -5),
-                 s[k] >= 1 ? MIDDLE FILL("#FFFFFF") : MIDDLE, "%g", s[k]);
-            text(bar + 18, bottom + 17, MIDDLE, "key %d", step * BLOCK + k);
-        }
-        path[2 * step] = (struct point){x, place(y, max)};
-        path[2 * step + 1] = (struct point){x + width, place(y, max)};
-
-        /* The numbers. A rescaling that makes something smaller is marked. */
-        if (grew && step > 0)
-            rect(x + 8, table + 11, width - 16, 44, FILL(PALE_ORANGE));
-        text(middle, table + 4, MIDDLE, "%g", max);
-        text(middle, table + 28, MIDDLE, rescale > 0 ? "%.4f" : "%g (nothing yet)", rescale);
-        text(middle, table + 52, MIDDLE, "%.4f", kept);
-        text(middle, table + 76, MIDDLE, "%.4f", fresh);
-        text(middle, table + 100, MIDDLE BOLD, "%.4f", sum);
-    }
-    polyline(2 * STEPS, path, STROKE(ORANGE, "3"));
-
-    /* What to see, and the proof that nothing was lost. */
-    legend(
-        20, table + 130, FILL(PALE_ORANGE),
-        "Only when the maximum grows is the old sum scaled down; o is scaled by the same factor.");
-    text(20, table + 164, "", "Folded step by step:");
-    text(160, table + 164, "", "max + log(sum) = %g + log(%.4f)", max, sum);
-    text(430, table + 164, BOLD, "lse = %.6f", max + log(sum));
-    text(20, table + 186, "", "All keys at once:");
-    text(160, table + 186, "", "log Σ exp(s) = log(%.4f)", all);
-    text(430, table + 186, BOLD, "lse = %.6f", log(all));
-}
 
 /* ---- 01-memory */
 
@@ -430,4 +154,60 @@ void draw_memory(const char *source)
     panel(428, &data, WORK);
     text(384, 384, "", "At N = %.0f, 02-flash does", data.N[last]);
     text(384, 402, BOLD, "%.*f times the multiply-adds of 01-naive.", work < 10 ? 2 : 1, work);
+}
+
+/* ---- 09-tricks */
+
+enum { MOST_SPEEDS = 64 };
+
+void draw_speeds(const char *source)
+{
+    static const struct {
+        const char *pass, *title, *words;
+    } panels[] = {
+        {"peak", "Multiply-adds alone", "one thread; GFLOP/s"},
+        {"forward", "Forward, with one trick undone",
+         "one thread; GFLOP/s, and the share of the tile as it is"},
+        {"backward", "Backward, with one trick undone",
+         "one thread; GFLOP/s, and the share of the tile as it is"},
+    };
+    struct row rows[MOST_SPEEDS];
+    int count = read_csv(source, SPEEDS_HEADER, "twd", MOST_SPEEDS, rows), passes = 0;
+    double most = 0;
+    for (int k = 0; k < count; k++) {
+        if (rows[k].numbers[0] < 0.1)
+            fail("%s:%d: want GFLOP/s, 0.1 or more", source, k + 2);
+        most = fmax(most, rows[k].numbers[0]);
+        passes += k == 0 || strcmp(rows[k].words[1], rows[k - 1].words[1]) != 0;
+    }
+    struct axis x = {0, most, 250, 620};
+    svg_open(14 + 74 * passes + 22 * count, "What each trick of the vector tile is worth",
+             "Bars: GFLOP/s of multiply-adds alone, of the forward and of the backward as they are "
+             "and with one trick undone at a time.");
+    double y = -16;
+    int first = 0;
+    for (int k = 0; k < count; k++) {
+        const char *pass = rows[k].words[1];
+        if (k == 0 || strcmp(pass, rows[k - 1].words[1]) != 0) {
+            size_t p = 0;
+            while (p < sizeof panels / sizeof *panels && strcmp(panels[p].pass, pass) != 0)
+                p++;
+            if (p == sizeof panels / sizeof *panels)
+                fail("%s:%d: want peak, forward or backward", source, k + 2);
+            y += 46;
+            heading(20, y, panels[p].title, panels[p].words);
+            y += 28;
+            first = k;
+        }
+        bool whole = strcmp(rows[k].words[0], "none") == 0;
+        bool compared = strcmp(rows[first].words[0], "none") == 0;
+        double rate = rows[k].numbers[0];
+        text(20, y + 13, whole ? BOLD : "", "%s", whole ? "the tile as it is" : rows[k].words[0]);
+        rect(x.start, y, place(x, rate) - x.start, 18, compared && !whole ? FILL(SKY) : FILL(BLUE));
+        text(place(x, rate) + 6, y + 13, " font-size=\"11\"", "%.0f", rate);
+        if (compared && !whole)
+            text(700, y + 13, END " font-size=\"11\"", "%.0f %%",
+                 100 * rate / rows[first].numbers[0]);
+        y += 22;
+    }
 }
