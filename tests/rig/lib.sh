@@ -109,7 +109,23 @@ copy_tree() {
     [ ! -d "$from/build/cuda" ] || cp -R -p "$from/build/cuda" "$1/build"
 }
 
-# plant FOLDER FILE FUNCTION TEXT INSTEAD: changes the copy of a file in FOLDER, see plant.py.
+# plant FOLDER FILE FUNCTION TEXT INSTEAD, or plant FOLDER SCRIPT NAME: changes the copy in FOLDER, see plant.py.
 plant() {
     $python tests/rig/plant.py "$@"
+}
+
+# at_a_time NUMBER COMMAND: calls it with each line of stdin. So many workers, each with its number as $worker, take
+# the next line that no other has taken.
+at_a_time() {
+    list=$work/$2.list
+    cat >"$list"
+    for worker in $(seq "$1"); do
+        number=0
+        while read -r line; do
+            number=$((number + 1))
+            mkdir "$list-$number" 2>/dev/null || continue
+            "$2" "$line" </dev/null
+        done <"$list" &
+    done
+    wait
 }

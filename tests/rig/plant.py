@@ -1,18 +1,32 @@
-"""plant: changes one place of a program, in a copy of the tree.
+"""plant: changes places of programs, in a copy of the tree.
 
-    python3 tests/rig/plant.py FOLDER FILE FUNCTION TEXT INSTEAD
-    python3 tests/rig/plant.py FOLDER <FAULTS
+    python3 tests/rig/plant.py FOLDER FILE FUNCTION TEXT INSTEAD     one place
+    python3 tests/rig/plant.py FOLDER SCRIPT NAME                    a line of tests/faults.txt
+    python3 tests/rig/plant.py --list SCRIPT [NAME...]               names of lines (default: all), and what they say
+    python3 tests/rig/plant.py --check                               plants every line once
 
-Replaces TEXT by INSTEAD in this function of FILE ("-": anywhere in it), and writes the file into
-FOLDER. TEXT is compared word by word: blanks and line breaks between words and signs do not count.
-It must stand there exactly once. \\0 in INSTEAD is the text that was found.
-
-FAULTS has lines as in tests/faults.txt. The file of each is written into FOLDER/NAME; for one that cannot
-be planted, FOLDER/NAME.error says why.
+Replaces TEXT by INSTEAD in this function of FILE ("-": anywhere in it), in the copy that FOLDER has, or else of the
+tree. TEXT is compared word by word: blanks and line breaks between words and signs do not count. It must stand there
+exactly once. \\0 in INSTEAD is the text that was found.
 """
+import glob
 import os
 import re
 import sys
+import tempfile
+
+
+def table(path='tests/faults.txt'):
+    """(script, name, what, [[file, function, text, instead], ...]) of each line."""
+    with open(path) as file:
+        for line in file:
+            name, *fields = line.rstrip('\n').split('\t')
+            if not fields:
+                continue
+            script, _, rest = name.partition('/')
+            if not rest:
+                script, rest = 'faults', name
+            yield script, rest, fields[0], [fields[i:i + 4] for i in range(1, len(fields), 4)]
 
 
 def region(code, path, function):
@@ -36,35 +50,95 @@ def pattern(text):
     return result
 
 
-def plant(folder, path, function, text, instead):
-    with open(path) as file:
-        code = file.read()
+def changed(code, path, function, text, instead):
     begin, end = region(code, path, function)
     places = list(re.finditer(pattern(text), code[begin:end]))
     if len(places) != 1:
         raise ValueError('this stands %d times in %s of %s: %s' % (len(places), function, path, text))
     found = places[0]
-    new = instead.replace('\\0', found.group())
-    os.makedirs(os.path.dirname(folder + '/' + path), exist_ok=True)
-    with open(folder + '/' + path, 'w') as file:
-        file.write(code[:begin + found.start()] + new + code[begin + found.end():])
+    return code[:begin + found.start()] + instead.replace('\\0', found.group()) + code[begin + found.end():]
+
+
+def plant(folder, path, function, text, instead):
+    """Of a folder, changes the one file that has the text."""
+    copy = os.path.join(folder, path)
+    paths = sorted(glob.glob(copy + '/**/*.[chp]*', recursive=True)) if os.path.isdir(copy) else [copy]
+    new, why = {}, []
+    for to in paths:
+        try:
+            with open(to if os.path.exists(to) else path) as file:
+                new[to] = changed(file.read(), path, function, text, instead)
+        except ValueError as error:
+            why.append(str(error))
+    if len(new) != 1:
+        raise ValueError('%d files of %s have this: %s' % (len(new), path, text) if len(paths) > 1 else why[0])
+    for to, code in new.items():
+        os.makedirs(os.path.dirname(to), exist_ok=True)
+        with open(to, 'w') as file:
+            file.write(code)
+
+
+def complaints(lines):
+    """One for each line, None if all is well. What exercises change is made by chapters: sh tests/exercises --places."""
+    seen = set()
+    for script, name, _, changes in lines:
+        problem = None
+        try:
+            if not os.path.exists('tests/' + script):
+                raise ValueError('there is no script ' + script)
+            if (script, name) in seen:
+                raise ValueError('there are two of this name')
+            seen.add((script, name))
+            with tempfile.TemporaryDirectory() as folder:
+                for change in changes if script != 'exercises' else ():
+                    plant(folder, *change)
+        except (OSError, TypeError, ValueError) as error:
+            problem = 'FAILED %s/%s: %s' % (script, name, error)
+        yield problem
+
+
+def check():
+    found = list(complaints(table()))
+    print('\n'.join(filter(None, found)))
+    change = ['tests/rig/plant.py', '-', 'def complaints', 'def']
+    wrong = [('faults', 'twice', '', []), ('faults', 'twice', '', []), ('fault', 'no-script', '', []),
+             ('faults', 'no-file', '', [['no.c', *change[1:]]]), ('faults', 'no-text', '', [change, change]),
+             ('faults', 'short', '', [change[:3]])]
+    unseen = list(complaints(wrong)).count(None) - 1
+    if unseen:
+        print('FAILED: of lines that cannot be planted %d are not seen' % unseen)
+    failed = len(found) - found.count(None) + (unseen > 0)
+    print(len(found) + 1 - failed, 'passed,', failed, 'failed')
+    sys.exit(failed > 0)
+
+
+def named(line):
+    return {line[1], line[1].partition('/')[0]}
+
+
+def lines_of(script, *names):
+    """The lines of a script, or those of them that are named, also by what stands before the slash in a name."""
+    lines = [line for line in table() if line[0] == script]
+    for name in names:
+        if not any(name in named(line) for line in lines):
+            raise ValueError('tests/faults.txt has no %s of %s' % (name, script))
+    return [line for line in lines if not names or named(line) & {*names}]
 
 
 def main():
-    if len(sys.argv) == 6:
-        try:
-            plant(*sys.argv[1:])
-        except ValueError as error:
-            sys.exit(str(error))
-        return
-    folder, = sys.argv[1:]
-    for line in sys.stdin:
-        name, _, *fault = line.rstrip('\n').split('\t')
-        try:
-            plant(folder + '/' + name, *fault)
-        except (OSError, TypeError, ValueError) as error:
-            with open('%s/%s.error' % (folder, name), 'w') as file:
-                print(error, file=file)
+    first, *rest = sys.argv[1:]
+    if first == '--check':
+        check()
+    try:
+        if first == '--list':
+            for _, name, what, _ in lines_of(*rest):
+                print(name, what, sep='\t')
+        else:
+            changes = [rest] if len(rest) == 4 else lines_of(*rest)[0][3]
+            for change in changes:
+                plant(first, *change)
+    except (OSError, TypeError, ValueError) as error:
+        sys.exit(str(error))
 
 
 main()
