@@ -8,9 +8,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-/* More numbers than any array has, so that no product of sizes overflows. */
-#define MOST 0x1p50
+#define OPTIONS_OF struct ra_config
+#include "ra_option_table.h"
 
 #define CHOICE(constant, word) [constant] = {word, #constant}
 
@@ -28,7 +27,7 @@ const struct ra_choice ra_option_layouts[] = {
     {0},
 };
 
-static const struct ra_choice head_maps[] = {
+const struct ra_choice ra_option_head_maps[] = {
     CHOICE(RA_GROUPED, "grouped"),
     CHOICE(RA_INTERLEAVED, "interleaved"),
     {0},
@@ -48,14 +47,8 @@ static const struct ra_choice transports[] = {
     {0},
 };
 
-/* The columns of the table: a field; a flag, or a flag with a value of some kind; the first stage
- * that has it, and the other programs; the range of good values; another field that it needs. */
-#define FIELD(name) .field = #name, .offset = offsetof(struct ra_config, name)
-#define FLAG(name) .flag = name, .kind = RA_OPTION_FLAG
-#define TAKES(name, what) .flag = name, .kind = RA_OPTION_##what
-#define FROM(number, who) .chapter = number, .programs = who
-#define RANGE(low, high) .least = low, .most = high
-#define NEEDS(name, value, why) .needs = #name, .needed = value, .because = why
+/* The first stage that has a flag, and the other programs. */
+#define FROM(number, who) .chapter = number, FOR(who)
 
 #define ALL (RA_STAGES | RA_JUDGE | RA_KERNELS)
 
@@ -110,8 +103,8 @@ const struct ra_option ra_options[RA_OPTIONS] = {
      NEEDS(causal, true, "it counts tokens back from each query"),
      .help = "with --causal: at most L tokens back"},
 
-    {FIELD(head_map), TAKES("head-map", CHOICE), FROM(7, ALL), .choices = head_maps, .value = "MAP",
-     .help = "query heads that share keys (default grouped)"},
+    {FIELD(head_map), TAKES("head-map", CHOICE), FROM(7, ALL), .choices = ra_option_head_maps,
+     .value = "MAP", .help = "query heads that share keys (default grouped)"},
 
     {FIELD(softcap), TAKES("softcap", REAL), FROM(8, ALL), RANGE(FLT_MIN, FLT_MAX),
      .good = "a normal number of float32 above 0", .unset = "0", .value = "C",
@@ -236,17 +229,17 @@ const char *ra_option_advice(const struct ra_option *option, int64_t value, bool
     }
 }
 
-const struct ra_option *ra_option_unmet(const struct ra_config *config, bool constants,
+const struct ra_option *ra_option_unmet(const struct ra_option *table, int count,
+                                        const void *fields, const void *defaults, bool constants,
                                         char text[RA_OPTION_TEXT])
 {
-    static const struct ra_config defaults = RA_CONFIG_INIT;
-    for (const struct ra_option *option = ra_options; option < ra_options + RA_OPTIONS; option++) {
-        const struct ra_option *other = ra_options;
-        if (!option->needs || ra_option_load(option, config) == ra_option_load(option, &defaults))
+    for (const struct ra_option *option = table; option < table + count; option++) {
+        const struct ra_option *other = table;
+        if (!option->needs || ra_option_load(option, fields) == ra_option_load(option, defaults))
             continue;
         while (!other->field || strcmp(other->field, option->needs) != 0)
             other++;
-        if (ra_option_load(other, config) == option->needed)
+        if (ra_option_load(other, fields) == option->needed)
             continue;
         const struct ra_choice *choice = other->choices ? &other->choices[option->needed] : NULL;
         if (constants)

@@ -30,7 +30,8 @@ struct ra_choice {
 };
 
 /* By value, and ended by a word that is NULL. */
-extern const struct ra_choice ra_option_tiles[], ra_option_types[], ra_option_layouts[];
+extern const struct ra_choice ra_option_tiles[], ra_option_types[], ra_option_layouts[],
+    ra_option_head_maps[];
 
 struct ra_option {
     const char *field; /* of struct ra_config; NULL: only programs have this option */
@@ -42,6 +43,7 @@ struct ra_option {
     const char *good;   /* REAL: a good value in words, unless they follow from least and most */
     const char *unset;  /* how a config leaves this option to its default; NULL: it cannot */
     const struct ra_choice *choices;
+    char unit; /* of stage 12: what the number counts, as scale_number has it; 0: nothing */
 
     /* Whether this option may be set at all: only beside another one of this value, and why. */
     const char *needs, *because;
@@ -74,9 +76,11 @@ enum { RA_OPTION_TEXT = 120 };
 const char *ra_option_advice(const struct ra_option *option, int64_t value, bool constants,
                              char text[RA_OPTION_TEXT]);
 
-/* Returns the first option that is set in a config without what it needs, or NULL. Writes what
- * that is, as flags of a program, "--layout striped", or in C, "layout = RA_STRIPED". */
-const struct ra_option *ra_option_unmet(const struct ra_config *config, bool constants,
+/* Returns the first option of a table whose field is not the default, and without what it needs, or
+ * NULL. Writes what that is, as flags of a program, "--layout striped", or in C, "layout =
+ * RA_STRIPED". */
+const struct ra_option *ra_option_unmet(const struct ra_option *table, int count,
+                                        const void *fields, const void *defaults, bool constants,
                                         char text[RA_OPTION_TEXT]);
 
 #endif

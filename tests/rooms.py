@@ -13,7 +13,7 @@ import sys
 
 # A room, the files in it (the first line that fits counts), and the rooms that it may know.
 ROOMS = '''
-ground       src/(npy|ra_(clock|config|status|system|version|checksum|sum|whole|options|math|error|tensor)).*
+ground       src/(npy|ra_(clock|config|status|system|version|checksum|sum|whole|options|option_table|math|error|tensor)).*
 algorithm    src/ra_.*                  ground
 kernels      kernels/.*                 ground algorithm
 library      src/library/.*             ground algorithm

@@ -84,7 +84,9 @@ static enum ra_status check_together(const struct ra_config *c, char *error)
                             ": give arrays of at most 2^50 numbers",
                             c->batch, c->queries, c->keys, c->heads, c->dim);
     char needs[RA_OPTION_TEXT], value[40];
-    const struct ra_option *option = ra_option_unmet(c, true, needs);
+    static const struct ra_config defaults = RA_CONFIG_INIT;
+    const struct ra_option *option =
+        ra_option_unmet(ra_options, RA_OPTIONS, c, &defaults, true, needs);
     if (option)
         return ra_error_set(error, "config.%s = %s: needs %s, as %s", option->field,
                             value_text(option, ra_option_load(option, c), 6, value), needs,

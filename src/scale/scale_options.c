@@ -8,16 +8,14 @@
 #include <string.h>
 #include "scale.h"
 #include "stage_parts.h"
+#define OPTIONS_OF struct scale
+#include "ra_option_table.h"
 
 static const struct ra_choice methods[] = {[RA_SCALE_RING] = {"ring", NULL},
                                            [RA_SCALE_DOUBLE_RING] = {"double-ring", NULL},
                                            [RA_SCALE_GATHER] = {"all-gather", NULL},
                                            {0}};
 
-#define MOST 0x1p50
-#define FIELD(name) .field = #name, .offset = offsetof(struct scale, name)
-#define TAKES(name, what) .flag = name, .kind = RA_OPTION_##what
-#define RANGE(low, high) .least = low, .most = high
 #define ABOVE_0 RANGE(DBL_TRUE_MIN, DBL_MAX)
 #define FROM_0 RANGE(0, DBL_MAX)
 
@@ -28,174 +26,94 @@ static const struct ra_choice methods[] = {[RA_SCALE_RING] = {"ring", NULL},
 #define SHAPE (PRICED | SCALE_FITS)
 #define ANY (SHAPE | SCALE_MEASURE)
 
-static const struct flag {
-    struct ra_option option;
-    unsigned modes;
-    char unit; /* as scale_number has it */
-} flags[] = {
-    {{TAKES("help", FLAG), .help = "show this text; -h does, too"}, ANY, 0},
-    {{TAKES("version", FLAG), .help = "show the version"}, ANY, 0},
-    {{FIELD(config.queries), TAKES("tokens", WHOLE), RANGE(1, MOST), .value = "N",
-      .help = "tokens of a sequence; with --decode, of the cache"},
-     PRICED,
-     0},
-    {{FIELD(config.batch), TAKES("batch", WHOLE), RANGE(1, MOST), .value = "B",
-      .help = "sequences (default 1)"},
-     SHAPE,
-     0},
-    {{FIELD(config.heads), TAKES("heads", WHOLE), RANGE(1, MOST), .value = "H",
-      .help = "query heads (default 32)"},
-     SHAPE,
-     0},
-    {{FIELD(config.key_heads), TAKES("key-heads", WHOLE), RANGE(1, MOST), .value = "G",
-      .help = "key/value heads (default: as many as query heads)"},
-     SHAPE,
-     0},
-    {{FIELD(config.dim), TAKES("dim-head", WHOLE), RANGE(1, MOST), .value = "D",
-      .help = "numbers of a head (default 128)"},
-     ANY,
-     0},
-    {{FIELD(config.type), TAKES("type", CHOICE), .choices = ra_option_types, .value = "TYPE",
-      .help = "type of the arrays (default bfloat16)"},
-     SHAPE,
-     0},
-    {{FIELD(config.causal), TAKES("causal", FLAG), .help = "no query sees keys after its position"},
-     TIME,
-     0},
-    {{FIELD(config.lookback), TAKES("lookback", WHOLE), RANGE(0, MOST), .value = "L",
-      .help = "with --causal: a query sees at most this many tokens before its own"},
-     TIME,
-     0},
-    {{FIELD(config.layout), TAKES("layout", CHOICE), .choices = ra_option_layouts, .value = "NAME",
-      .help = "with --causal: rows of each rank (default contiguous)"},
-     TIME,
-     0},
-    {{FIELD(config.forward_only), TAKES("forward-only", FLAG), .help = "no backward"},
-     SCALE_RANKS | SCALE_HOPS | SCALE_SIMULATE,
-     0},
-    {{FIELD(ranks), TAKES("ranks", PATH), .value = "P,..", .help = "how many ranks (default 8)"},
-     SHAPE,
-     0},
-    {{FIELD(method), TAKES("method", CHOICE), .choices = methods, .value = "NAME",
-      .help = "how keys reach the queries (default ring)"},
-     SCALE_RANKS | SCALE_STEP | SCALE_HOPS,
-     0},
+static const struct ra_option flags[] = {
+    {FLAG("help"), FOR(ANY), .help = "show this text; -h does, too"},
+    {FLAG("version"), FOR(ANY), .help = "show the version"},
+    {FIELD(config.queries), TAKES("tokens", WHOLE), FOR(PRICED), RANGE(1, MOST), .value = "N",
+     .help = "tokens of a sequence; with --decode, of the cache"},
+    {FIELD(config.batch), TAKES("batch", WHOLE), FOR(SHAPE), RANGE(1, MOST), .value = "B",
+     .help = "sequences (default 1)"},
+    {FIELD(config.heads), TAKES("heads", WHOLE), FOR(SHAPE), RANGE(1, MOST), .value = "H",
+     .help = "query heads (default 32)"},
+    {FIELD(config.key_heads), TAKES("key-heads", WHOLE), FOR(SHAPE), RANGE(1, MOST), .value = "G",
+     .help = "key/value heads (default: as many as query heads)"},
+    {FIELD(config.dim), TAKES("dim-head", WHOLE), FOR(ANY), RANGE(1, MOST), .value = "D",
+     .help = "numbers of a head (default 128)"},
+    {FIELD(config.type), TAKES("type", CHOICE), FOR(SHAPE), .choices = ra_option_types,
+     .value = "TYPE", .help = "type of the arrays (default bfloat16)"},
+    {FIELD(config.causal), FLAG("causal"), FOR(TIME),
+     .help = "no query sees keys after its position"},
+    {FIELD(config.lookback), TAKES("lookback", WHOLE), FOR(TIME), RANGE(0, MOST), .value = "L",
+     .help = "with --causal: a query sees at most this many tokens before its own"},
+    {FIELD(config.layout), TAKES("layout", CHOICE), FOR(TIME), .choices = ra_option_layouts,
+     .value = "NAME", .help = "with --causal: rows of each rank (default contiguous)"},
+    {FIELD(config.forward_only), FLAG("forward-only"),
+     FOR(SCALE_RANKS | SCALE_HOPS | SCALE_SIMULATE), .help = "no backward"},
+    {FIELD(ranks), TAKES("ranks", PATH), FOR(SHAPE), .value = "P,..",
+     .help = "how many ranks (default 8)"},
+    {FIELD(method), TAKES("method", CHOICE), FOR(SCALE_RANKS | SCALE_STEP | SCALE_HOPS),
+     .choices = methods, .value = "NAME", .help = "how keys reach the queries (default ring)"},
 
-    {{FIELD(machine_preset), TAKES("machine", CHOICE), .choices = scale_machines, .value = "NAME",
-      .help = "take what no flag gives from this machine"},
-     SHAPE,
-     0},
-    {{FIELD(network_preset), TAKES("network", CHOICE), .choices = scale_networks, .value = "NAME",
-      .help = "take what no flag gives between hosts from it"},
-     PRICED,
-     0},
-    {{FIELD(machine.ranks_per_host), TAKES("ranks-per-host", INT), RANGE(1, INT_MAX), .value = "P",
-      .help = "ranks on each host (default: all)"},
-     PRICED,
-     0},
-    {{FIELD(machine.forward_rate), TAKES("forward-rate", REAL), ABOVE_0, .value = "F",
-      .help = "multiply-adds a second of a rank, forward; or 660TFLOP/s"},
-     PRICED,
-     'F'},
-    {{FIELD(machine.backward_rate), TAKES("backward-rate", REAL), ABOVE_0, .value = "F",
-      .help = "the same, backward"},
-     TIME,
-     'F'},
-    {{FIELD(dense_rate), TAKES("dense-rate", REAL), ABOVE_0, .value = "F",
-      .help = "with --depth: the same, of products with weights"},
-     SCALE_STEP,
-     'F'},
-    {{FIELD(machine.bandwidth), TAKES("bandwidth", REAL), ABOVE_0, .value = "W",
-      .help = "bytes a second from a rank to another on its host"},
-     PRICED,
-     'W'},
-    {{FIELD(machine.latency), TAKES("latency", REAL), FROM_0, .value = "S",
-      .help = "seconds that such a message takes besides its bytes (default 0)"},
-     PRICED,
-     's'},
-    {{FIELD(machine.host_bandwidth), TAKES("host-bandwidth", REAL), ABOVE_0, .value = "W",
-      .help = "bytes a second from a rank to a rank on another host; or 400Gb/s"},
-     PRICED,
-     'W'},
-    {{FIELD(machine.host_latency), TAKES("host-latency", REAL), FROM_0, .value = "S",
-      .help = "seconds that such a message takes besides its bytes (default 0)"},
-     PRICED,
-     's'},
-    {{FIELD(machine.memory), TAKES("memory", REAL), ABOVE_0, .value = "BYTES",
-      .help = "bytes of memory of a rank; or 141GB"},
-     SCALE_RANKS | MODEL | SCALE_DECODE,
-     'B'},
-    {{FIELD(machine.memory_bandwidth), TAKES("memory-bandwidth", REAL), ABOVE_0, .value = "W",
-      .help = "bytes a second of a rank's memory"},
-     PRICED,
-     'W'},
-    {{FIELD(machine.overhead), TAKES("overhead", REAL), FROM_0, .value = "S",
-      .help = "seconds that each hop takes besides its work (default 0)"},
-     PRICED,
-     's'},
-    {{FIELD(machine.tile_queries), TAKES("tile-queries", WHOLE), RANGE(1, MOST), .value = "ROWS",
-      .help = "with --causal: query rows of the kernel's tiles (default 1)"},
-     TIME,
-     0},
-    {{FIELD(machine.tile_keys), TAKES("tile-keys", WHOLE), RANGE(1, MOST), .value = "ROWS",
-      .help = "with --causal: key rows of the kernel's tiles (default 1)"},
-     TIME,
-     0},
+    {FIELD(machine_preset), TAKES("machine", CHOICE), FOR(SHAPE), .choices = scale_machines,
+     .value = "NAME", .help = "take what no flag gives from this machine"},
+    {FIELD(network_preset), TAKES("network", CHOICE), FOR(PRICED), .choices = scale_networks,
+     .value = "NAME", .help = "take what no flag gives between hosts from it"},
+    {FIELD(machine.ranks_per_host), TAKES("ranks-per-host", INT), FOR(PRICED), RANGE(1, INT_MAX),
+     .value = "P", .help = "ranks on each host (default: all)"},
+    {FIELD(machine.forward_rate), TAKES("forward-rate", REAL), FOR(PRICED), .unit = 'F', ABOVE_0,
+     .value = "F", .help = "multiply-adds a second of a rank, forward; or 660TFLOP/s"},
+    {FIELD(machine.backward_rate), TAKES("backward-rate", REAL), FOR(TIME), .unit = 'F', ABOVE_0,
+     .value = "F", .help = "the same, backward"},
+    {FIELD(dense_rate), TAKES("dense-rate", REAL), FOR(SCALE_STEP), .unit = 'F', ABOVE_0,
+     .value = "F", .help = "with --depth: the same, of products with weights"},
+    {FIELD(machine.bandwidth), TAKES("bandwidth", REAL), FOR(PRICED), .unit = 'W', ABOVE_0,
+     .value = "W", .help = "bytes a second from a rank to another on its host"},
+    {FIELD(machine.latency), TAKES("latency", REAL), FOR(PRICED), .unit = 's', FROM_0, .value = "S",
+     .help = "seconds that such a message takes besides its bytes (default 0)"},
+    {FIELD(machine.host_bandwidth), TAKES("host-bandwidth", REAL), FOR(PRICED), .unit = 'W',
+     ABOVE_0, .value = "W",
+     .help = "bytes a second from a rank to a rank on another host; or 400Gb/s"},
+    {FIELD(machine.host_latency), TAKES("host-latency", REAL), FOR(PRICED), .unit = 's', FROM_0,
+     .value = "S", .help = "seconds that such a message takes besides its bytes (default 0)"},
+    {FIELD(machine.memory), TAKES("memory", REAL), FOR(SCALE_RANKS | MODEL | SCALE_DECODE),
+     .unit = 'B', ABOVE_0, .value = "BYTES", .help = "bytes of memory of a rank; or 141GB"},
+    {FIELD(machine.memory_bandwidth), TAKES("memory-bandwidth", REAL), FOR(PRICED), .unit = 'W',
+     ABOVE_0, .value = "W", .help = "bytes a second of a rank's memory"},
+    {FIELD(machine.overhead), TAKES("overhead", REAL), FOR(PRICED), .unit = 's', FROM_0,
+     .value = "S", .help = "seconds that each hop takes besides its work (default 0)"},
+    {FIELD(machine.tile_queries), TAKES("tile-queries", WHOLE), FOR(TIME), RANGE(1, MOST),
+     .value = "ROWS", .help = "with --causal: query rows of the kernel's tiles (default 1)"},
+    {FIELD(machine.tile_keys), TAKES("tile-keys", WHOLE), FOR(TIME), RANGE(1, MOST),
+     .value = "ROWS", .help = "with --causal: key rows of the kernel's tiles (default 1)"},
 
-    {{FIELD(by_hop), TAKES("per-hop", FLAG), .help = "a line for each hop"}, SCALE_HOPS, 0},
-    {{FIELD(simulate), TAKES("simulate", FLAG), .help = "follow each rank of the ring, hop by hop"},
-     SCALE_SIMULATE,
-     0},
-    {{FIELD(machine.slow_rank), TAKES("slow-rank", INT), RANGE(0, INT_MAX), .value = "R",
-      .help = "with --simulate: this rank works slowly"},
-     SCALE_SIMULATE,
-     0},
-    {{FIELD(machine.slow_link), TAKES("slow-link", INT), RANGE(0, INT_MAX), .value = "R",
-      .help = "with --simulate: messages from this rank are slow"},
-     SCALE_SIMULATE,
-     0},
-    {{FIELD(factor), TAKES("factor", REAL), ABOVE_0, .value = "X",
-      .help = "the slow rank or link takes X times as long (default 2)"},
-     SCALE_SIMULATE,
-     0},
-    {{FIELD(decode), TAKES("decode", FLAG), .help = "one new token with a cache, by tree decoding"},
-     SCALE_DECODE,
-     0},
-    {{FIELD(fits), TAKES("fits", FLAG),
-      .help = "the longest sequence with which a model can be trained"},
-     SCALE_FITS,
-     0},
-    {{FIELD(model.depth), TAKES("depth", WHOLE), RANGE(1, 1 << 20), .value = "L",
-      .help = "a training step of a model of L layers; with --fits: its layers (default 32)"},
-     MODEL,
-     0},
-    {{FIELD(model.dim), TAKES("dim", WHOLE), RANGE(1, 1 << 30), .value = "N",
-      .help = "width of that model (default heads * dim-head)"},
-     MODEL,
-     0},
-    {{FIELD(feed_multiple), TAKES("ff-mult", REAL), RANGE(0, 1024), .value = "F",
-      .help = "hidden width of its feed-forward layers / its width (default 4)"},
-     MODEL,
-     0},
-    {{FIELD(model.vocabulary), TAKES("vocabulary", WHOLE), RANGE(0, 1 << 30), .value = "V",
-      .help = "size of its vocabulary (default 128000)"},
-     MODEL,
-     0},
-    {{FIELD(model.recompute), TAKES("recompute", FLAG),
-      .help = "layers keep only their input, and compute the rest again"},
-     MODEL,
-     0},
-    {{FIELD(model.replicated), TAKES("replicated", FLAG),
-      .help = "every rank has all weights, instead of a share"},
-     MODEL,
-     0},
-    {{FIELD(csv), TAKES("csv", FLAG), .help = "comma-separated values below their names"},
-     SHAPE,
-     0},
-    {{FIELD(measure), TAKES("measure", FLAG),
-      .help = "measure this machine, on two ranks or more also its link; print flags"},
-     SCALE_MEASURE,
-     0},
+    {FIELD(by_hop), FLAG("per-hop"), FOR(SCALE_HOPS), .help = "a line for each hop"},
+    {FIELD(simulate), FLAG("simulate"), FOR(SCALE_SIMULATE),
+     .help = "follow each rank of the ring, hop by hop"},
+    {FIELD(machine.slow_rank), TAKES("slow-rank", INT), FOR(SCALE_SIMULATE), RANGE(0, INT_MAX),
+     .value = "R", .help = "with --simulate: this rank works slowly"},
+    {FIELD(machine.slow_link), TAKES("slow-link", INT), FOR(SCALE_SIMULATE), RANGE(0, INT_MAX),
+     .value = "R", .help = "with --simulate: messages from this rank are slow"},
+    {FIELD(factor), TAKES("factor", REAL), FOR(SCALE_SIMULATE), ABOVE_0, .value = "X",
+     .help = "the slow rank or link takes X times as long (default 2)"},
+    {FIELD(decode), FLAG("decode"), FOR(SCALE_DECODE),
+     .help = "one new token with a cache, by tree decoding"},
+    {FIELD(fits), FLAG("fits"), FOR(SCALE_FITS),
+     .help = "the longest sequence with which a model can be trained"},
+    {FIELD(model.depth), TAKES("depth", WHOLE), FOR(MODEL), RANGE(1, 1 << 20), .value = "L",
+     .help = "a training step of a model of L layers; with --fits: its layers (default 32)"},
+    {FIELD(model.dim), TAKES("dim", WHOLE), FOR(MODEL), RANGE(1, 1 << 30), .value = "N",
+     .help = "width of that model (default heads * dim-head)"},
+    {FIELD(feed_multiple), TAKES("ff-mult", REAL), FOR(MODEL), RANGE(0, 1024), .value = "F",
+     .help = "hidden width of its feed-forward layers / its width (default 4)"},
+    {FIELD(model.vocabulary), TAKES("vocabulary", WHOLE), FOR(MODEL), RANGE(0, 1 << 30),
+     .value = "V", .help = "size of its vocabulary (default 128000)"},
+    {FIELD(model.recompute), FLAG("recompute"), FOR(MODEL),
+     .help = "layers keep only their input, and compute the rest again"},
+    {FIELD(model.replicated), FLAG("replicated"), FOR(MODEL),
+     .help = "every rank has all weights, instead of a share"},
+    {FIELD(csv), FLAG("csv"), FOR(SHAPE), .help = "comma-separated values below their names"},
+    {FIELD(measure), FLAG("measure"), FOR(SCALE_MEASURE),
+     .help = "measure this machine, on two ranks or more also its link; print flags"},
 };
 enum { FLAGS = sizeof flags / sizeof *flags };
 _Static_assert((int)FLAGS <= (int)SCALE_MOST_FLAGS, "a flag more than scale.given has room for");
@@ -223,7 +141,7 @@ static void print_help(const struct stage *stage)
         "Flags:\n",
         stage->program, stage->program, stage->about, stage->program, stage->program);
     for (int f = 0; f < FLAGS; f++)
-        stage_print_flag(&flags[f].option);
+        stage_print_flag(&flags[f]);
     puts("\nMachines and networks, and where their numbers come from:");
     print_sources(scale_machines, scale_machine_presets);
     print_sources(scale_networks, scale_network_presets);
@@ -251,10 +169,7 @@ static void check_unit(const struct stage *stage, const char *flag, const char *
 
 static void take(struct stage *stage, const struct ra_option *option, const char *text)
 {
-    int f = 0;
-    while (strcmp(flags[f].option.flag, option->flag) != 0)
-        f++;
-    into->given[f] = true;
+    into->given[option - flags] = true;
     if (option->kind == RA_OPTION_PATH) {
         memcpy((char *)into + option->offset, &text, sizeof text);
         return;
@@ -264,8 +179,8 @@ static void take(struct stage *stage, const struct ra_option *option, const char
     char plain[64];
     double number;
     bool counts = option->kind == RA_OPTION_WHOLE || option->kind == RA_OPTION_INT;
-    if ((counts || option->kind == RA_OPTION_REAL) && scale_number(text, flags[f].unit, &number)) {
-        check_unit(stage, option->flag, text, flags[f].unit, number);
+    if ((counts || option->kind == RA_OPTION_REAL) && scale_number(text, option->unit, &number)) {
+        check_unit(stage, option->flag, text, option->unit, number);
         if (!counts || (number == floor(number) && fabs(number) < 0x1p63)) {
             snprintf(plain, sizeof plain, counts ? "%.0f" : "%.17g", number);
             text = plain;
@@ -303,7 +218,7 @@ static void read_counts(struct scale *scale)
 static bool is_given(const struct scale *scale, const char *flag)
 {
     for (int f = 0; f < FLAGS; f++)
-        if (strcmp(flags[f].option.flag, flag) == 0)
+        if (strcmp(flags[f].flag, flag) == 0)
             return scale->given[f];
     return false;
 }
@@ -326,19 +241,19 @@ static void check_modes(const struct scale *scale)
                  {SCALE_DECODE, "decode"}, {SCALE_FITS, "fits"},    {SCALE_MEASURE, "measure"}};
     enum { NAMES = sizeof names / sizeof *names };
     for (int f = 0; f < FLAGS; f++) {
-        unsigned modes = flags[f].modes;
+        unsigned modes = flags[f].programs;
         if (!scale->given[f] || modes & scale->mode)
             continue;
         for (int n = 0; n < NAMES; n++)
             if (names[n].mode == scale->mode)
-                stage_end(&scale->stage, 2, "--%s has no effect with --%s", flags[f].option.flag,
+                stage_end(&scale->stage, 2, "--%s has no effect with --%s", flags[f].flag,
                           names[n].flag);
         char needs[100] = "";
         for (int n = 0; n < NAMES; n++)
             if (modes & names[n].mode)
                 snprintf(needs + strlen(needs), sizeof needs - strlen(needs), "%s--%s",
                          *needs ? " or " : "", names[n].flag);
-        stage_end(&scale->stage, 2, "--%s has no effect without %s", flags[f].option.flag, needs);
+        stage_end(&scale->stage, 2, "--%s has no effect without %s", flags[f].flag, needs);
     }
 }
 
@@ -399,7 +314,7 @@ static void check_together(struct scale *scale)
     check_modes(scale);
     if (c->queries == 0 && !scale->fits && !scale->measure)
         stage_end(stage, 2, "--tokens is missing: give how long the sequence is; see --help");
-    stage_check_needs(stage, c);
+    stage_check_config(stage, c);
 }
 
 void scale_begin(struct scale *scale, int argc, char **argv, const char *program, const char *about)
@@ -440,12 +355,9 @@ static void set_defaults(struct scale *scale)
 
 void scale_options(struct scale *scale, int argc, char **argv)
 {
-    struct ra_option options[FLAGS];
-    for (int f = 0; f < FLAGS; f++)
-        options[f] = flags[f].option;
     set_defaults(scale);
     into = scale;
-    stage_read_flags(&scale->stage, argc, argv, options, FLAGS, take, print_help);
+    stage_read_flags(&scale->stage, argc, argv, flags, FLAGS, take, print_help);
     if (optind < argc)
         stage_end(&scale->stage, 2, "%s: give only flags; see --help", argv[optind]);
     check_together(scale);

@@ -140,12 +140,19 @@ static void take(struct stage *stage, const struct ra_option *option, const char
         stage->pieces = value;
 }
 
-void stage_check_needs(const struct stage *stage, const struct ra_config *config)
+void stage_check_needs(const struct stage *stage, const struct ra_option *table, int count,
+                       const void *fields, const void *defaults)
 {
     char needs[RA_OPTION_TEXT];
-    const struct ra_option *option = ra_option_unmet(config, false, needs);
+    const struct ra_option *option = ra_option_unmet(table, count, fields, defaults, false, needs);
     if (option)
         stage_end(stage, 2, "--%s needs %s: %s", option->flag, needs, option->because);
+}
+
+void stage_check_config(const struct stage *stage, const struct ra_config *config)
+{
+    static const struct ra_config defaults = RA_CONFIG_INIT;
+    stage_check_needs(stage, ra_options, RA_OPTIONS, config, &defaults);
 }
 
 /* What no flag says alone. */
@@ -155,7 +162,7 @@ static void check_together(const struct stage *stage)
     if (c->ring_size > 0 && stage->world.ranks % c->ring_size != 0)
         stage_end(stage, 2, "--ring-size %d: does not divide the %d ranks", c->ring_size,
                   stage->world.ranks);
-    stage_check_needs(stage, c);
+    stage_check_config(stage, c);
 }
 
 /* Ends the program, which has no such flag; one that had another name once has it in the text. */

@@ -69,8 +69,12 @@ void stage_free_all(struct stage *stage);
 /* ---- options.c: the command line. Returns the path of PROBLEM. */
 const char *stage_read_options(struct stage *stage, int argc, char **argv);
 
-/* Ends the program if an option is set without what it needs by the table of options. */
-void stage_check_needs(const struct stage *stage, const struct ra_config *config);
+/* Ends the program if a field is not the default, and without what it needs by a table of options. */
+void stage_check_needs(const struct stage *stage, const struct ra_option *table, int count,
+                       const void *fields, const void *defaults);
+
+/* The same of a config, by ra_options. */
+void stage_check_config(const struct stage *stage, const struct ra_config *config);
 
 /* Reads the flags of a table, and gives them to `each` as they come; what is left begins at optind.
  * It answers -h, --help, by calling `help` on one rank, and --version itself, and ends the program

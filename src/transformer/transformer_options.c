@@ -9,6 +9,8 @@
 #include "ra_model_config.h"
 #include "stage_parts.h"
 #include "transformer.h"
+#define OPTIONS_OF struct transformer
+#include "ra_option_table.h"
 
 /* What each command is given besides flags. */
 static const struct command {
@@ -34,101 +36,94 @@ enum {
     ALL = (1 << TRANSFORMER_COMMANDS) - 1,
 };
 
-#define MOST 0x1p50
-#define FIELD(name) .field = #name, .offset = offsetof(struct transformer, name)
-#define FLAG(name, who) .flag = name, .kind = RA_OPTION_FLAG, .programs = who
-#define TAKES(name, what, who) .flag = name, .kind = RA_OPTION_##what, .programs = who
-#define RANGE(low, high) .least = low, .most = high
-
 #define NEW (TRAIN | BENCH)
 #define CUTS (TRAIN | BENCH | STEP) /* the sequence as they are told; a cache is always striped */
 #define RUNS (CUTS | GENERATE)
 
-static const struct ra_choice head_maps[] = {
-    [RA_GROUPED] = {"grouped", NULL}, [RA_INTERLEAVED] = {"interleaved", NULL}, {0}};
-
 static const struct ra_option options[] = {
-    {FLAG("help", ALL), .help = "show this text; -h does, too"},
-    {FLAG("version", ALL), .help = "show the version"},
-    {FIELD(model.vocabulary), TAKES("vocabulary", WHOLE, NEW), RANGE(1, INT32_MAX), .value = "V",
-     .help = "size of the vocabulary (default 256, for bytes)"},
-    {FIELD(model.dim), TAKES("dim", WHOLE, NEW), RANGE(1, MOST), .value = "N",
+    {FLAG("help"), FOR(ALL), .help = "show this text; -h does, too"},
+    {FLAG("version"), FOR(ALL), .help = "show the version"},
+    {FIELD(model.vocabulary), TAKES("vocabulary", WHOLE), FOR(NEW), RANGE(1, INT32_MAX),
+     .value = "V", .help = "size of the vocabulary (default 256, for bytes)"},
+    {FIELD(model.dim), TAKES("dim", WHOLE), FOR(NEW), RANGE(1, MOST), .value = "N",
      .help = "numbers of a token (default 256)"},
-    {FIELD(model.depth), TAKES("depth", WHOLE, NEW), RANGE(1, RA_MOST_LAYERS), .value = "L",
+    {FIELD(model.depth), TAKES("depth", WHOLE), FOR(NEW), RANGE(1, RA_MOST_LAYERS), .value = "L",
      .help = "layers (default 4)"},
-    {FIELD(model.heads), TAKES("heads", WHOLE, NEW), RANGE(1, MOST), .value = "H",
+    {FIELD(model.heads), TAKES("heads", WHOLE), FOR(NEW), RANGE(1, MOST), .value = "H",
      .help = "query heads (default 4)"},
-    {FIELD(model.key_heads), TAKES("key-heads", WHOLE, NEW), RANGE(1, MOST), .value = "G",
+    {FIELD(model.key_heads), TAKES("key-heads", WHOLE), FOR(NEW), RANGE(1, MOST), .value = "G",
      .help = "key/value heads (default as heads)"},
-    {FIELD(model.head_dim), TAKES("dim-head", WHOLE, NEW), RANGE(2, MOST), .value = "D",
+    {FIELD(model.head_dim), TAKES("dim-head", WHOLE), FOR(NEW), RANGE(2, MOST), .value = "D",
      .help = "numbers of a head (default 64)"},
-    {FIELD(feed_multiple), TAKES("ff-mult", WHOLE, NEW), RANGE(1, 1024), .value = "F",
+    {FIELD(feed_multiple), TAKES("ff-mult", WHOLE), FOR(NEW), RANGE(1, 1024), .value = "F",
      .help = "hidden numbers of a feed-forward layer, in dims (default 4)"},
-    {FIELD(model.head_map), TAKES("head-map", CHOICE, NEW), .choices = head_maps, .value = "MAP",
-     .help = "query heads that share keys (default grouped)"},
-    {FIELD(model.softcap), TAKES("softcap", REAL, NEW), RANGE(FLT_MIN, FLT_MAX),
+    {FIELD(model.head_map), TAKES("head-map", CHOICE), FOR(NEW), .choices = ra_option_head_maps,
+     .value = "MAP", .help = "query heads that share keys (default grouped)"},
+    {FIELD(model.softcap), TAKES("softcap", REAL), FOR(NEW), RANGE(FLT_MIN, FLT_MAX),
      .good = "a normal number of float32 above 0", .value = "C",
      .help = "scores become C * tanh(score / C)"},
-    {FIELD(model.rotary_theta), TAKES("rotary-theta", REAL, NEW), RANGE(DBL_TRUE_MIN, DBL_MAX),
+    {FIELD(model.rotary_theta), TAKES("rotary-theta", REAL), FOR(NEW), RANGE(DBL_TRUE_MIN, DBL_MAX),
      .value = "T", .help = "base of the angles (default 10000)"},
-    {FIELD(model.rotary_scale), TAKES("rotary-scale", REAL, NEW), RANGE(DBL_TRUE_MIN, DBL_MAX),
+    {FIELD(model.rotary_scale), TAKES("rotary-scale", REAL), FOR(NEW), RANGE(DBL_TRUE_MIN, DBL_MAX),
      .value = "S", .help = "positions are divided by S (default 1)"},
-    {FIELD(model.tied), FLAG("tied", NEW), .help = "logits have the embedding's table"},
-    {FIELD(lookback), TAKES("lookback", PATH, NEW), .value = "L,..",
+    {FIELD(model.tied), FLAG("tied"), FOR(NEW), .help = "logits have the embedding's table"},
+    {FIELD(lookback), TAKES("lookback", PATH), FOR(NEW), .value = "L,..",
      .help = "tokens back: a number or none, or one for each layer"},
 
-    {FIELD(run.ring_size), TAKES("ring-size", INT, CUTS), RANGE(1, INT_MAX), .value = "P",
+    {FIELD(run.ring_size), TAKES("ring-size", INT), FOR(CUTS), RANGE(1, INT_MAX), .value = "P",
      .help = "ranks that share a sequence (default: all)"},
-    {FIELD(run.layout), TAKES("layout", CHOICE, CUTS), .choices = ra_option_layouts,
+    {FIELD(run.layout), TAKES("layout", CHOICE), FOR(CUTS), .choices = ra_option_layouts,
      .value = "NAME", .help = "rows of each rank (default contiguous)"},
-    {FIELD(run.bucket), TAKES("bucket", WHOLE, CUTS), RANGE(1, MOST), .value = "ROWS",
+    {FIELD(run.bucket), TAKES("bucket", WHOLE), FOR(CUTS), RANGE(1, MOST), .value = "ROWS",
+     NEEDS(run.layout, RA_STRIPED, "it is the length of a stripe"),
      .help = "with --layout striped: rows of a stripe at most"},
-    {FIELD(run.threads), TAKES("threads", INT, RUNS), RANGE(1, 4096), .value = "T",
+    {FIELD(run.threads), TAKES("threads", INT), FOR(RUNS), RANGE(1, 4096), .value = "T",
      .help = "threads of a rank (default: its share of the processors)"},
-    {FIELD(run.recompute), FLAG("recompute", CUTS),
+    {FIELD(run.recompute), FLAG("recompute"), FOR(CUTS),
      .help = "keep less of the forward, and compute it again"},
-    {FIELD(run.gather), FLAG("gather", CUTS),
+    {FIELD(run.gather), FLAG("gather"), FOR(CUTS),
      .help = "gather all keys on every rank; nothing goes round a ring"},
-    {FIELD(run.timeout), TAKES("timeout", REAL, RUNS), RANGE(0, INFINITY),
+    {FIELD(run.timeout), TAKES("timeout", REAL), FOR(RUNS), RANGE(0, INFINITY),
      .good = "seconds, or 0 to wait for ever", .value = "S",
      .help = "seconds until a silent rank is an error (default 60; 0: never)"},
 
-    {FIELD(batch), TAKES("batch", WHOLE, NEW), RANGE(1, 1 << 20), .value = "B",
+    {FIELD(batch), TAKES("batch", WHOLE), FOR(NEW), RANGE(1, 1 << 20), .value = "B",
      .help = "sequences at a time, over all rings (default 1)"},
-    {FIELD(accumulate), TAKES("accumulate", WHOLE, TRAIN), RANGE(1, 1 << 20), .value = "K",
+    {FIELD(accumulate), TAKES("accumulate", WHOLE), FOR(TRAIN), RANGE(1, 1 << 20), .value = "K",
      .help = "batches in a step; their gradients are added up (default 1)"},
-    {FIELD(length), TAKES("tokens", WHOLE, NEW), RANGE(1, MOST), .value = "N",
+    {FIELD(length), TAKES("tokens", WHOLE), FOR(NEW), RANGE(1, MOST), .value = "N",
      .help = "tokens of a sequence (default 1024, or what the rows of DATA have)"},
-    {FIELD(steps), TAKES("steps", WHOLE, TRAIN), RANGE(0, MOST), .value = "N",
+    {FIELD(steps), TAKES("steps", WHOLE), FOR(TRAIN), RANGE(0, MOST), .value = "N",
      .help = "steps in all (default 200)"},
-    {FIELD(rate), TAKES("rate", REAL, TRAIN), RANGE(0, 1e6), .value = "R",
+    {FIELD(rate), TAKES("rate", REAL), FOR(TRAIN), RANGE(0, 1e6), .value = "R",
      .help = "the highest learning rate (default 0.001)"},
-    {FIELD(warmup), TAKES("warmup", WHOLE, TRAIN), RANGE(0, MOST), .value = "N",
+    {FIELD(warmup), TAKES("warmup", WHOLE), FOR(TRAIN), RANGE(0, MOST), .value = "N",
      .help = "steps until it is reached; then it falls to a tenth (default 20)"},
-    {FIELD(decay), TAKES("decay", REAL, TRAIN), RANGE(0, 1e6), .value = "W",
+    {FIELD(decay), TAKES("decay", REAL), FOR(TRAIN), RANGE(0, 1e6), .value = "W",
      .help = "weight decay (default 0.1)"},
-    {FIELD(clip), TAKES("clip", REAL, TRAIN), RANGE(0, INFINITY), .value = "C",
+    {FIELD(clip), TAKES("clip", REAL), FOR(TRAIN), RANGE(0, INFINITY), .value = "C",
      .help = "shorten gradients longer than C (default 1; 0: never)"},
-    {FIELD(validation), TAKES("validation", REAL, TRAIN), RANGE(0, 0.9), .value = "X",
+    {FIELD(validation), TAKES("validation", REAL), FOR(TRAIN), RANGE(0, 0.9), .value = "X",
      .help = "share of DATA kept for validation (default 0.1)"},
-    {FIELD(save_every), TAKES("save-every", WHOLE, TRAIN), RANGE(1, MOST), .value = "N",
+    {FIELD(save_every), TAKES("save-every", WHOLE), FOR(TRAIN), RANGE(1, MOST), .value = "N",
      .help = "steps from one checkpoint to the next (default 100)"},
-    {FIELD(resume), FLAG("resume", TRAIN), .help = "go on with MODEL if it is there"},
-    {TAKES("trace", PATH, TRAIN), .value = "FILE", .help = "write a timeline as Chrome trace JSON"},
+    {FIELD(resume), FLAG("resume"), FOR(TRAIN), .help = "go on with MODEL if it is there"},
+    {TAKES("trace", PATH), FOR(TRAIN), .value = "FILE",
+     .help = "write a timeline as Chrome trace JSON"},
 
-    {FIELD(prompt), TAKES("prompt", PATH, GENERATE), .value = "TEXT",
+    {FIELD(prompt), TAKES("prompt", PATH), FOR(GENERATE), .value = "TEXT",
      .help = "what the text begins with"},
-    {FIELD(count), TAKES("count", WHOLE, GENERATE), RANGE(0, MOST), .value = "N",
+    {FIELD(count), TAKES("count", WHOLE), FOR(GENERATE), RANGE(0, MOST), .value = "N",
      .help = "tokens to add (default 100)"},
-    {FIELD(temperature), TAKES("temperature", REAL, GENERATE), RANGE(0, 1e6), .value = "T",
+    {FIELD(temperature), TAKES("temperature", REAL), FOR(GENERATE), RANGE(0, 1e6), .value = "T",
      .help = "0: always the likeliest token (default 0)"},
-    {FIELD(top_k), TAKES("top-k", WHOLE, GENERATE), RANGE(1, MOST), .value = "K",
+    {FIELD(top_k), TAKES("top-k", WHOLE), FOR(GENERATE), RANGE(1, MOST), .value = "K",
      .help = "only the K likeliest tokens"},
-    {FIELD(top_p), TAKES("top-p", REAL, GENERATE), RANGE(DBL_TRUE_MIN, 1), .value = "P",
+    {FIELD(top_p), TAKES("top-p", REAL), FOR(GENERATE), RANGE(DBL_TRUE_MIN, 1), .value = "P",
      .help = "only the likeliest tokens that together have probability P"},
-    {FIELD(seed), TAKES("seed", WHOLE, NEW | GENERATE), RANGE(0, MOST), .value = "S",
+    {FIELD(seed), TAKES("seed", WHOLE), FOR(NEW | GENERATE), RANGE(0, MOST), .value = "S",
      .help = "seed of all random numbers (default 0)"},
-    {FIELD(repeat), TAKES("repeat", WHOLE, BENCH), RANGE(1, MOST), .value = "N",
+    {FIELD(repeat), TAKES("repeat", WHOLE), FOR(BENCH), RANGE(1, MOST), .value = "N",
      .help = "steps to time (default 5)"},
 };
 enum { OPTIONS = sizeof options / sizeof *options };
@@ -248,13 +243,12 @@ const char *transformer_other_flag(const struct transformer *t, const struct ra_
 }
 
 /* What no flag says alone. */
-static void check_together(struct transformer *t)
+static void check_together(struct transformer *t, const struct transformer *defaults)
 {
     if (t->run.ring_size > 0 && t->stage.world.ranks % t->run.ring_size != 0)
         stage_end(&t->stage, 2, "--ring-size %d: does not divide the %d ranks", t->run.ring_size,
                   t->stage.world.ranks);
-    if (t->run.bucket > 0 && t->run.layout != RA_STRIPED)
-        stage_end(&t->stage, 2, "--bucket needs --layout striped: it is the length of a stripe");
+    stage_check_needs(&t->stage, options, OPTIONS, t, defaults);
     if (bit_of(command) & NEW && !t->resume)
         transformer_complete_model(t);
 }
@@ -278,6 +272,7 @@ enum transformer_command transformer_options(struct transformer *t, int argc, ch
     t->top_p = 1;
     t->repeat = 5;
     into = t;
+    const struct transformer defaults = *t;
     for (int c = 0; c < TRANSFORMER_COMMANDS && argc > 1; c++)
         if (strcmp(argv[1], commands[c].name) == 0)
             command = &commands[c];
@@ -295,7 +290,7 @@ enum transformer_command transformer_options(struct transformer *t, int argc, ch
                   command->count > 0 ? command->arguments : "flags alone", argc - skipped - optind);
     for (int i = 0; i < command->count; i++)
         t->arguments[i] = argv[skipped + optind + i];
-    check_together(t);
+    check_together(t, &defaults);
     if (t->run.ring_size == 0)
         t->run.ring_size = stage->world.ranks;
     stage->config.timeout = t->run.timeout;
