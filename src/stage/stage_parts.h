@@ -69,7 +69,7 @@ void stage_free_all(struct stage *stage);
 /* ---- options.c: the command line. Returns the path of PROBLEM. */
 const char *stage_read_options(struct stage *stage, int argc, char **argv);
 
-/* Ends the program if a field is not the default, and without what it needs by a table of options. */
+/* Ends the program if a field is not the default, and without what a table says that it needs. */
 void stage_check_needs(const struct stage *stage, const struct ra_option *table, int count,
                        const void *fields, const void *defaults);
 

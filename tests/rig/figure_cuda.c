@@ -1,4 +1,4 @@
-/* figure: the pictures of chapter 11: how fast the kernels are, and what a ring of GPUs does when. */
+/* figure: the pictures of chapter 11: how fast the kernels are, and a timeline of a ring of GPUs. */
 #include "figure.h"
 #include <ctype.h>
 #include <math.h>
