@@ -90,6 +90,17 @@ finish() {
     exit
 }
 
+# median COLUMN FILE: of the numbers in a column.
+median() {
+    awk -v c="$1" '{ print $c }' "$2" | sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'
+}
+
+# For awk, in a line of a trace: value("ts") is what stands there.
+trace_value='function value(key) {
+    match($0, "\"" key "\":[^,}]*")
+    return substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3)
+}'
+
 # runs PID: whether this process runs. One that has ended and that nobody has asked about does not.
 runs() {
     case $(ps -o stat= -p "$1") in '' | Z*) return 1 ;; esac
