@@ -13,7 +13,8 @@ export OMPI_MCA_pml=ob1
 case $(mpirun --version 2>/dev/null) in *'(Open MPI) 5.'*) export OMPI_MCA_btl=^tcp ;; esac
 # Threads that wait for each other sleep: while they spin, other tests lack the processor.
 export OMP_WAIT_POLICY=passive
-# So that ranks, too, leave it to others, even in a job that has no more of them than there are processors.
+# So that ranks, too, leave it to others, even in a job that has no more of them than there are
+# processors.
 export OMPI_MCA_mpi_yield_when_idle=1
 # On a busy machine a case of a suite may take four times as long until it counts as hanging.
 export CK_TIMEOUT_MULTIPLIER=4
@@ -106,8 +107,8 @@ runs() {
     case $(ps -o stat= -p "$1") in '' | Z*) return 1 ;; esac
 }
 
-# copy_tree FOLDER [FROM]: the tree as it is, or that in FROM, with the objects and ninja's log of its
-# build, so that only what changes is compiled again; but without the large programs for GPUs.
+# copy_tree FOLDER [FROM]: the tree as it is, or that in FROM, with the objects and ninja's log of
+# its build, so that only what changes is compiled again; but without the large programs for GPUs.
 copy_tree() {
     from=${2:-.}
     rm -rf "$1"
@@ -120,13 +121,14 @@ copy_tree() {
     [ ! -d "$from/build/cuda" ] || cp -R -p "$from/build/cuda" "$1/build"
 }
 
-# plant FOLDER FILE FUNCTION TEXT INSTEAD, or plant FOLDER SCRIPT NAME: changes the copy in FOLDER, see plant.py.
+# plant FOLDER FILE FUNCTION TEXT INSTEAD, or plant FOLDER SCRIPT NAME: changes the copy in FOLDER,
+# see plant.py.
 plant() {
     $python tests/rig/plant.py "$@"
 }
 
-# at_a_time NUMBER COMMAND: calls it with each line of stdin. So many workers, each with its number as $worker, take
-# the next line that no other has taken.
+# at_a_time NUMBER COMMAND: calls it with each line of stdin. So many workers, each with its number
+# as $worker, take the next line that no other has taken.
 at_a_time() {
     list=$work/$2.list
     cat >"$list"

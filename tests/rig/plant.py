@@ -2,12 +2,12 @@
 
     python3 tests/rig/plant.py FOLDER FILE FUNCTION TEXT INSTEAD     one place
     python3 tests/rig/plant.py FOLDER SCRIPT NAME                    a line of tests/faults.txt
-    python3 tests/rig/plant.py --list SCRIPT [NAME...]               names of lines (default: all), and what they say
+    python3 tests/rig/plant.py --list SCRIPT [NAME...]               names, and what the lines say
     python3 tests/rig/plant.py --check                               plants every line once
 
-Replaces TEXT by INSTEAD in this function of FILE ("-": anywhere in it), in the copy that FOLDER has, or else of the
-tree. TEXT is compared word by word: blanks and line breaks between words and signs do not count. It must stand there
-exactly once. \\0 in INSTEAD is the text that was found.
+Replaces TEXT by INSTEAD in this function of FILE ("-": anywhere in it), in the copy that FOLDER
+has, or else of the tree. TEXT is compared word by word: blanks and line breaks between words and
+signs do not count. It must stand there exactly once. \\0 in INSTEAD is the text that was found.
 """
 import glob
 import os
@@ -54,15 +54,17 @@ def changed(code, path, function, text, instead):
     begin, end = region(code, path, function)
     places = list(re.finditer(pattern(text), code[begin:end]))
     if len(places) != 1:
-        raise ValueError('this stands %d times in %s of %s: %s' % (len(places), function, path, text))
+        raise ValueError(f'this stands {len(places)} times in {function} of {path}: {text}')
     found = places[0]
-    return code[:begin + found.start()] + instead.replace('\\0', found.group()) + code[begin + found.end():]
+    new = instead.replace('\\0', found.group())
+    return code[:begin + found.start()] + new + code[begin + found.end():]
 
 
 def plant(folder, path, function, text, instead):
     """Of a folder, changes the one file that has the text."""
     copy = os.path.join(folder, path)
-    paths = sorted(glob.glob(copy + '/**/*.[chp]*', recursive=True)) if os.path.isdir(copy) else [copy]
+    inside = os.path.isdir(copy)
+    paths = glob.glob(copy + '/**/*.[chp]*', recursive=True) if inside else [copy]
     new, why = {}, []
     for to in paths:
         try:
@@ -71,7 +73,7 @@ def plant(folder, path, function, text, instead):
         except ValueError as error:
             why.append(str(error))
     if len(new) != 1:
-        raise ValueError('%d files of %s have this: %s' % (len(new), path, text) if len(paths) > 1 else why[0])
+        raise ValueError(f'{len(new)} files of {path} have this: {text}' if inside else why[0])
     for to, code in new.items():
         os.makedirs(os.path.dirname(to), exist_ok=True)
         with open(to, 'w') as file:
@@ -79,7 +81,9 @@ def plant(folder, path, function, text, instead):
 
 
 def complaints(lines):
-    """One for each line, None if all is well. What exercises change is made by chapters: sh tests/exercises --places."""
+    """One for each line, None if all is well. For exercises, which chapters begin, tests/exercises
+    --places does it.
+    """
     seen = set()
     for script, name, _, changes in lines:
         problem = None
@@ -101,9 +105,10 @@ def check():
     found = list(complaints(table()))
     print('\n'.join(filter(None, found)))
     change = ['tests/rig/plant.py', '-', 'def complaints', 'def']
-    wrong = [('faults', 'twice', '', []), ('faults', 'twice', '', []), ('fault', 'no-script', '', []),
-             ('faults', 'no-file', '', [['no.c', *change[1:]]]), ('faults', 'no-text', '', [change, change]),
-             ('faults', 'short', '', [change[:3]])]
+    wrong = [('faults', 'twice', '', []), ('faults', 'twice', '', []),
+             ('fault', 'no-script', '', []), ('faults', 'short', '', [change[:3]]),
+             ('faults', 'no-file', '', [['no.c', *change[1:]]]),
+             ('faults', 'no-text', '', [change, change])]
     unseen = list(complaints(wrong)).count(None) - 1
     if unseen:
         print('FAILED: of lines that cannot be planted %d are not seen' % unseen)
@@ -117,7 +122,7 @@ def named(line):
 
 
 def lines_of(script, *names):
-    """The lines of a script, or those of them that are named, also by what stands before the slash in a name."""
+    """All lines of a script, or those that are named, also by what stands before a slash."""
     lines = [line for line in table() if line[0] == script]
     for name in names:
         if not any(name in named(line) for line in lines):
