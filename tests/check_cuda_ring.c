@@ -16,6 +16,7 @@
 #include "ra_cuda_launch.h"
 #include "ra_cuda_peers.h"
 #include "ra_cuda_spans.h"
+#include "ra_cuda_steps.h"
 #include "ra_kernel.h"
 #include "ring_attention_cuda.h"
 #include "ring_attention_mpi.h"

@@ -36,3 +36,16 @@ enum ra_status ra_cuda_error(const struct ra_plan *plan, char *error)
              cudaGetErrorString(ra_cuda_of(plan)->code));
     return RA_DEVICE;
 }
+
+struct ra_kernel ra_cuda_kernel(const struct ra_plan *plan)
+{
+    const struct ra_config *c = &plan->config;
+    return (struct ra_kernel){.batch = c->batch,
+                              .heads = c->heads,
+                              .key_heads = c->key_heads,
+                              .dim = c->dim,
+                              .head_map = c->head_map,
+                              .score = plan->score,
+                              .deterministic = c->deterministic,
+                              .semaphores = ra_cuda_of(plan)->semaphores};
+}

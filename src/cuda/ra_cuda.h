@@ -2,10 +2,10 @@
  *
  * Chapter 11. From the top down: ra_cuda_plan.c has the memory and the life of a plan,
  * ra_cuda_calls.c checks the calls, and ra_cuda_ring.c enqueues the ring. ra_cuda_reorder.c brings
- * rows into the order that kernels need, ra_cuda_launch.c launches them, on the rectangles of
- * ra_cuda_spans.c. ra_cuda_connect.c brings the ranks together; ra_cuda_peers.c and ra_cuda_link.c
- * pass messages. ra_cuda_wait.c waits, and ends what has failed; ra_cuda_observe.c tells the
- * observer.
+ * rows into the order that kernels need, ra_cuda_launch.c launches them: what ra_cuda_steps.c has
+ * listed when the plan was made, of the rectangles of ra_cuda_spans.c. ra_cuda_connect.c brings the
+ * ranks together; ra_cuda_peers.c and ra_cuda_link.c pass messages. ra_cuda_wait.c waits, and ends
+ * what has failed; ra_cuda_observe.c tells the observer.
  */
 #ifndef RA_CUDA_H
 #define RA_CUDA_H
@@ -41,9 +41,8 @@ struct ra_cuda_call {
     bool backward;
     bool keys_in_place; /* this rank's keys leave from the caller's arrays */
 
-    /* The launches of this step write dk and dv, instead of adding to them; and a call's only
-     * launch does so in the caller's arrays, and writes dq, too. */
-    bool writes_keys, in_callers_keys, in_callers_queries;
+    /* The only launch of a call writes dk and dv in the caller's arrays; and dq, too. */
+    bool in_callers_keys, in_callers_queries;
     int number, backward_number; /* of this call, and of this backward */
 };
 
@@ -68,6 +67,13 @@ struct ra_cuda_transport {
 };
 
 /* ---- The plan's own part. */
+
+/* What the launches of a rank need of memory: a carry, as some queries have several launches; and
+ * so many semaphores. */
+struct ra_cuda_needs {
+    bool carry;
+    int64_t semaphores;
+};
 
 struct ra_cuda {
     int device, processors;
@@ -115,8 +121,9 @@ struct ra_cuda {
     cudaEvent_t left[2]; /* gradients that were in place 1, or 2, are on their way */
 
     int calls, backwards; /* how many so far, modulo RA_SIGNALS */
-    int64_t *steps; /* at which queries see keys, by their span; and how many of them are done */
-    int64_t *steps_done;
+    struct ra_cuda_needs needs;
+    struct ra_cuda_step *steps; /* and what is launched at each */
+    int64_t deferred;           /* of this rank's own keys are left for the end of a backward */
     struct ra_peer *peers;
     char *arrived_at_end; /* one byte per rank, for the last exchange */
 
@@ -157,6 +164,9 @@ static inline cudaStream_t ra_cuda_stream(const struct ra_plan *plan, enum ra_me
 }
 
 /* ---- ra_cuda.c */
+
+/* The part of a kernel that all launches of a plan have in common. */
+struct ra_kernel ra_cuda_kernel(const struct ra_plan *plan);
 
 /* Makes the plan's device the current one; returns which was. */
 int ra_cuda_enter(const struct ra_plan *plan);

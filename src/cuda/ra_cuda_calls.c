@@ -3,7 +3,6 @@
  *
  * Chapter 11. New here: calls that return before they are done, on a stream that is the caller's.
  */
-#include <string.h>
 #include "ra_arrays.h"
 #include "ra_error.h"
 #include "ra_cuda_calls.h"
@@ -49,8 +48,6 @@ static enum ra_status begin(struct ra_cuda_call *call, struct ra_plan *plan,
     if (backward)
         cuda->backwards = (cuda->backwards + 1) % RA_SIGNALS;
     call->backward_number = cuda->backwards;
-    memset(cuda->steps_done, 0,
-           (size_t)ra_layout_spans(plan->layouts[RA_QUERY_SIDE]) * sizeof *cuda->steps_done);
 
     /* The memory of the plan is that of the call before until it has ended. */
     RA_DO(plan, cudaStreamWaitEvent(stream, cuda->ended, 0));

@@ -12,11 +12,10 @@
 #include "ra_cuda.h"
 #include "ra_cuda_calls.h"
 #include "ra_cuda_connect.h"
-#include "ra_cuda_launch.h"
 #include "ra_cuda_link.h"
 #include "ra_cuda_observe.h"
 #include "ra_cuda_peers.h"
-#include "ra_cuda_spans.h"
+#include "ra_cuda_steps.h"
 #include "ra_cuda_wait.h"
 #include "ra_range.h"
 #include "ring_attention_cuda.h"
@@ -32,16 +31,6 @@ enum { MOST_DIM = 256, LEAST_CAPABILITY = 80 };
 
 /* ---- Memory. */
 
-/* Adding up so many launches in float32 costs less than 10^-5: of more, what rounding loses is
- * kept. Of 16-bit inputs it never matters. */
-enum { PLAIN_SUMS = 64 };
-
-static bool loses(const struct ra_plan *plan, int64_t rows)
-{
-    enum ra_type type = plan->config.type;
-    return type == RA_FLOAT32 && rows / PLAIN_SUMS > ra_kernel_most_keys(type);
-}
-
 /* How much memory of the device a rank needs for itself, and as workspace. */
 struct room {
     int64_t own, workspace;
@@ -54,16 +43,17 @@ static struct room lay_out(const struct ra_plan *plan, int rank, struct ra_cuda 
 {
     const struct ra_config *c = &plan->config;
     struct ra_arena own = {start, LINE, 0}, arena = {workspace, LINE, 0};
-    int64_t n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank), semaphores;
+    int64_t n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank);
     int64_t row_bytes = c->batch * n * c->heads * (int64_t)sizeof(float);
-    bool backward = !c->forward_only, several = plan->ring.schedule.count > 1, carries;
-    ra_cuda_count_steps(plan, rank, NULL, &carries, &semaphores);
-    cuda->wide = ra_arena_take(&arena, carries || backward ? row_bytes * c->dim : 0);
-    cuda->max = ra_arena_take(&arena, carries ? row_bytes : 0);
-    cuda->sum = ra_arena_take(&arena, carries ? row_bytes : 0);
+    bool backward = !c->forward_only, several = plan->ring.schedule.count > 1;
+    struct ra_cuda_needs needs =
+        rank == plan->link.rank ? ra_cuda_of(plan)->needs : ra_cuda_needs_of(plan, rank);
+    cuda->wide = ra_arena_take(&arena, needs.carry || backward ? row_bytes * c->dim : 0);
+    cuda->max = ra_arena_take(&arena, needs.carry ? row_bytes : 0);
+    cuda->sum = ra_arena_take(&arena, needs.carry ? row_bytes : 0);
     cuda->delta = ra_arena_take(&arena, backward ? row_bytes : 0);
-    bool many_keys = loses(plan, c->keys),
-         many_queries = loses(plan, n * (c->heads / c->key_heads));
+    bool many_keys = ra_cuda_loses(plan, c->keys),
+         many_queries = ra_cuda_loses(plan, n * (c->heads / c->key_heads));
     cuda->wide_comp = many_keys ? ra_arena_take(&arena, row_bytes * c->dim) : NULL;
     cuda->sum_comp = many_keys ? ra_arena_take(&arena, row_bytes) : NULL;
     int64_t most = 0;
@@ -80,7 +70,7 @@ static struct room lay_out(const struct ra_plan *plan, int rank, struct ra_cuda 
     cuda->k = ordered ? ra_arena_take(&arena, key_bytes) : NULL;
     cuda->v = ordered ? ra_arena_take(&arena, key_bytes) : NULL;
     cuda->lse = ordered ? ra_arena_take(&arena, row_bytes) : NULL;
-    cuda->semaphores = ra_arena_take(&own, semaphores * (int64_t)sizeof *cuda->semaphores);
+    cuda->semaphores = ra_arena_take(&own, needs.semaphores * (int64_t)sizeof *cuda->semaphores);
     cuda->mask = ra_arena_take(&arena, c->has_mask ? c->batch * plan->ring.rows[rank] : 0);
 
     /* Other ranks may write to a message before a call begins here. */
@@ -131,16 +121,14 @@ static void use_workspace(struct ra_plan *plan, char *workspace)
 static int64_t lay_out_host(const struct ra_plan *plan, struct ra_cuda *cuda)
 {
     struct ra_arena arena = {(char *)cuda, LINE, 0};
-    int64_t counts = ra_layout_spans(plan->layouts[RA_QUERY_SIDE]) * (int64_t)sizeof(int64_t);
     ra_arena_take(&arena, sizeof *cuda);
-    void *steps = ra_arena_take(&arena, counts), *steps_done = ra_arena_take(&arena, counts);
+    void *steps = ra_arena_take(&arena, ra_cuda_steps_bytes(plan));
     void *peers = ra_arena_take(&arena, plan->link.size * (int64_t)sizeof(struct ra_peer));
     void *arrived_at_end = ra_arena_take(&arena, plan->link.size);
     int64_t timers = ra_cuda_timer_count(plan);
     void *timer = ra_arena_take(&arena, timers * (int64_t)sizeof(struct ra_cuda_timer));
     if (cuda) {
         cuda->steps = steps;
-        cuda->steps_done = steps_done;
         cuda->peers = peers;
         cuda->arrived_at_end = arrived_at_end;
         cuda->timers = timers > 0 ? timer : NULL;
@@ -321,6 +309,8 @@ static enum ra_status take_device(struct ra_plan *plan, char *error)
                      cuda->device_bytes, cuda->device, cudaGetErrorString(cuda->code));
         return RA_OUT_OF_MEMORY;
     }
+    ra_cuda_steps_find(plan, cuda->steps);
+    cuda->deferred = ra_cuda_deferred_keys(plan);
     bool lent = plan->config.caller_workspace;
     use_workspace(plan, lent ? NULL : cuda->memory + room_of(plan, plan->link.rank).own);
 
@@ -360,9 +350,7 @@ static enum ra_status create(struct ra_plan *plan, char *error)
     if (plan->dry_run)
         cuda->transport = c->transport;
     cuda->hop = -1;
-    bool carries;
-    int64_t semaphores;
-    ra_cuda_count_steps(plan, plan->link.rank, cuda->steps, &carries, &semaphores);
+    cuda->needs = ra_cuda_needs_of(plan, plan->link.rank);
     cuda->device_bytes = device_bytes_of(plan, plan->link.rank);
     enum ra_status status = plan->dry_run ? RA_OK : take_device(plan, error);
     if (status != RA_OK)

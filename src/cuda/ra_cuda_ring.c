@@ -11,6 +11,7 @@
 #include "ra_cuda_launch.h"
 #include "ra_cuda_observe.h"
 #include "ra_cuda_reorder.h"
+#include "ra_cuda_steps.h"
 
 /* ---- Keys. */
 
@@ -122,10 +123,9 @@ static void clear_gradients(struct ra_cuda_call *call, int step)
     int slot = ra_ring_slot(step);
     int64_t bytes = ra_ring_rows(ring, plan->link.rank, step) * ring->gradient_bytes;
     float *comp = ra_cuda_of(plan)->share_comp;
-    ra_cuda_find_overwrites(call, step);
     if (step > 0)
         RA_DO(plan, cudaStreamWaitEvent(call->stream, ra_cuda_of(plan)->left[slot - 1], 0));
-    if (bytes > 0 && !call->writes_keys)
+    if (bytes > 0 && !ra_cuda_of(plan)->steps[step].writes_keys)
         RA_DO(plan, cudaMemsetAsync(ring->gradients[slot], 0, (size_t)bytes, call->stream));
     if (bytes > 0 && comp)
         RA_DO(plan, cudaMemsetAsync(comp, 0, (size_t)bytes, call->stream));
@@ -269,7 +269,6 @@ static void begin_queries(struct ra_cuda_call *call)
     int64_t n = plan->rows[RA_QUERY_SIDE], numbers = c->batch * n * c->heads * c->dim;
     if (numbers == 0)
         return;
-    ra_cuda_find_overwrites(call, 0);
     ra_cuda_begin_delta(call);
     if (!call->in_callers_queries)
         RA_DO(plan, cudaMemsetAsync(cuda->wide, 0, (size_t)numbers * sizeof(float), call->stream));
@@ -313,10 +312,11 @@ static void write_keys(struct ra_cuda_call *call)
 
 /* How much of the work on this rank's own keys is left for the end: none if gradients leave before
  * dq is computed, beside which they come home. */
-static struct ra_cuda_part rest_of_work(struct ra_cuda_call *call)
+static struct ra_cuda_part rest_of_work(const struct ra_plan *plan)
 {
-    struct ra_cuda_part rest = ra_cuda_full_step(call->plan, 0);
-    rest.rows.end = ra_cuda_has_separate_dq(call, 0) ? 0 : ra_cuda_deferred_keys(call->plan);
+    const struct ra_cuda *cuda = plan->own;
+    struct ra_cuda_part rest = ra_cuda_full_step(plan, 0);
+    rest.rows.end = cuda->steps[0].separates_dq ? 0 : cuda->deferred;
     return rest;
 }
 
@@ -326,9 +326,9 @@ static void work(struct ra_cuda_call *call, int step)
 {
     struct ra_cuda_part part = ra_cuda_full_step(call->plan, step);
     float *comp = ra_cuda_of(call->plan)->share_comp;
-    bool apart = step > 0 && ra_cuda_has_separate_dq(call, step);
+    bool apart = step > 0 && ra_cuda_of(call->plan)->steps[step].separates_dq;
     if (step == 0)
-        part.rows.first = rest_of_work(call).rows.end;
+        part.rows.first = rest_of_work(call->plan).rows.end;
     part.queries = !apart;
     fold(call, step, part);
     if (!apart)
@@ -351,11 +351,10 @@ static void work(struct ra_cuda_call *call, int step)
  * home. */
 static void finish_own_keys(struct ra_cuda_call *call)
 {
-    struct ra_cuda_part rest = rest_of_work(call);
+    struct ra_cuda_part rest = rest_of_work(call->plan);
     if (rest.rows.end == 0)
         return;
     ra_cuda_of(call->plan)->hop = 0;
-    ra_cuda_find_overwrites(call, 0);
     fold(call, 0, rest);
 }
 
@@ -364,6 +363,7 @@ void ra_cuda_enqueue_backward(struct ra_cuda_call *call)
     struct ra_plan *plan = call->plan;
     ra_cuda_begin_order(call);
     pack_keys(call);
+    ra_cuda_open_steps(call);
     begin_queries(call);
     for (int step = 0; step < plan->ring.schedule.count && ra_cuda_ok(plan); step++) {
         ra_cuda_of(plan)->hop = plan->ring.schedule.hop[step];

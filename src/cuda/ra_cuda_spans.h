@@ -21,6 +21,13 @@ struct ra_cuda_block {
     int64_t pairs;
 };
 
+/* How many rows of a side a block has: the rows from the first to behind the last, or some of
+ * them. */
+static inline int64_t ra_cuda_rows_of(const struct ra_cuda_block *block, struct ra_range rows)
+{
+    return (rows.end - rows.first + block->stride - 1) / block->stride;
+}
+
 /* Of these spans of the queries of a rank, and of the keys of a step. */
 struct ra_cuda_block ra_cuda_block_of(const struct ra_plan *plan, int rank, int step,
                                       struct ra_range query_spans, struct ra_range key_spans);
