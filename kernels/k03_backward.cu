@@ -19,7 +19,7 @@
  * That takes one barrier a step, two places for p and ds, and three for the queries: of this step,
  * of the next, and those that are being copied.
  */
-#include "k03.h"
+#include "mma_tiles.h"
 
 /* The shape of a tile. Stages: 3, as said above; or 2 where shared memory is smaller: then all
  * warps gather, wait for each other, and weigh. Queries: 64, 32 or 16. */

@@ -9,7 +9,7 @@
  * them, whole rows, and folds one tile of keys after the other into them: ra_tile_forward, 32
  * threads wide.
  */
-#include "ra_forward.h"
+#include "online_softmax.h"
 
 /* The shape of a tile, and what it takes of shared memory. */
 template <class Type_, int Dim_, int Blocks_, int Keys_, int Warps_ = 4>

@@ -7,7 +7,7 @@
  * of queries. It copies keys and values by cp.async, as k03 does, but each of them while the other
  * is in use.
  */
-#include "k04.h"
+#include "hopper_forward.h"
 
 template <class Shape> struct shared_memory {
     alignas(1024) char q[Shape::Query_bytes];

@@ -6,7 +6,7 @@
  * panels, with zeros beyond the array; and mbarriers, which count bytes and have phases. No thread
  * computes an address any more. All else is k04.
  */
-#include "k04.h"
+#include "hopper_forward.h"
 
 template <class Shape> struct shared_memory {
     alignas(1024) char q[Shape::Query_bytes];

@@ -13,7 +13,7 @@
  * Keys are the rows, so p and ds are transposed already; and they lie in registers as the next
  * product wants its left matrix. Nothing but what TMA loads goes through shared memory.
  */
-#include "k06_wide.h"
+#include "hopper_wide.h"
 
 /* ---- dk and dv. A key that is not finite spoils its own row of s, and what is hidden there
  * becomes 0: here no product runs over keys. */

@@ -6,7 +6,7 @@
  * to those that compute. Three of these, each with 64 rows of queries and a pace of its own: while
  * one is at its exponentials, the others' products keep the tensor cores busy.
  */
-#include "k06_roles.h"
+#include "hopper_roles.h"
 
 extern "C" cudaError_t ra_k06_forward(const struct ra_kernel *x, cudaStream_t stream)
 {

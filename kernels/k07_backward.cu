@@ -20,7 +20,7 @@
  * own, and waited for ds of all, that of the reader too. dq has one place, or two, with barriers
  * before and behind TMA.
  */
-#include "k06.h"
+#include "hopper_backward.h"
 
 template <class Shape> struct fused_memory : keys_memory<Shape> {
     static_assert(Shape::Queries == 64, "dq of a step is for one warpgroup");

@@ -8,7 +8,7 @@
  * long, this gains nothing: there two neighbouring blocks share a tile of twice the rows, and each
  * loads half of the keys for both.
  */
-#include "k06_roles.h"
+#include "hopper_roles.h"
 
 /* Where TMA finds the outputs, if it can write them: whole rows of the inputs' type. Otherwise the
  * threads write them. */

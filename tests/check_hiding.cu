@@ -60,7 +60,7 @@ using std::isnan;
 using std::max;
 using std::min;
 
-#include "k06_roles.h"
+#include "hopper_roles.h"
 
 /* bfloat16, of which the sum of nothing is not an instruction of the GPU. */
 struct bfloat16 : ra_bfloat16 {

@@ -6,7 +6,7 @@
  * every sum is exact. What wgmma does here was held against an H200: 96 instructions with right and
  * wrong descriptors, and every number was the same.
  */
-#include "ra_panel.h"
+#include "swizzled_panels.h"
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* k06: what the backwards for GPUs of compute capability 9.0 share, k06 and k07.
+/* hopper_backward: what the backwards for GPUs of compute capability 9.0 share, k06 and k07.
  *
  * Chapter 11e. Both are the backward of k03: s = q k^T and dp = d_out v^T, from these p and ds,
  * then dv += p^T d_out, dk += ds^T q and dq += ds k. New here is who does what. A block of threads
@@ -9,11 +9,11 @@
  * A tile that passes lies in one of the Stages. `full` says that it is there, `empty` that all
  * warpgroups have read it; of a pair of blocks, those of both.
  */
-#ifndef K06_H
-#define K06_H
+#ifndef HOPPER_BACKWARD_H
+#define HOPPER_BACKWARD_H
 
-#include "k03.h"
-#include "ra_hopper.h"
+#include "mma_tiles.h"
+#include "hopper_instructions.h"
 
 enum { K06_LOADERS = 64 }; /* threads that load queries */
 

@@ -1,16 +1,16 @@
-/* ra_hopper: what GPUs of compute capability 9.0 add, each a few lines: barriers in shared memory
- * that count bytes, copies of whole boxes by TMA, and products by a warpgroup.
+/* hopper_instructions: what GPUs of compute capability 9.0 add, each a few lines: barriers in
+ * shared memory that count bytes, copies of whole boxes by TMA, and products by a warpgroup.
  *
  * Chapter 11d. Like ra_device.h, which it goes on from: instructions of PTX that CUDA C has no
- * words for. Tiles lie in shared memory as ra_panel.h says.
+ * words for. Tiles lie in shared memory as swizzled_panels.h says.
  */
-#ifndef RA_HOPPER_H
-#define RA_HOPPER_H
+#ifndef HOPPER_INSTRUCTIONS_H
+#define HOPPER_INSTRUCTIONS_H
 
 #include <cuda.h>
 
 #include "ra_device.h"
-#include "ra_panel.h"
+#include "swizzled_panels.h"
 
 /* Instructions of the GPU's own, which no other has. nvcc compiles a kernel for other GPUs, too,
  * where they are left out; a launcher asks which GPU it has. */

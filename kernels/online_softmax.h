@@ -1,13 +1,13 @@
-/* ra_forward: what the forwards on tensor cores share, k03 to k07: which block of threads has which
- * rows, what a warp does with its scores between the two products, and how a launch ends, with the
- * carry.
+/* online_softmax: what the forwards on tensor cores share, k03 to k07: which block of threads has
+ * which rows, what a warp does with its scores between the two products, and how a launch ends,
+ * with the carry.
  *
  * Chapter 11b.
  */
-#ifndef RA_FORWARD_H
-#define RA_FORWARD_H
+#ifndef ONLINE_SOFTMAX_H
+#define ONLINE_SOFTMAX_H
 
-#include "k03.h"
+#include "mma_tiles.h"
 
 /* The shape of a tile. Blocks: of 16 query rows, for each warp. Keys: of a tile. */
 template <class Type_, int Dim_, int Blocks_, int Keys_, int Warps_>

@@ -1,4 +1,4 @@
-/* k06_wide: the kernel of k06 in which keys stay, for D up to 256.
+/* hopper_wide: the kernel of k06 in which keys stay, for D up to 256.
  *
  * Chapter 11e. dk and dv of 64 keys and 256 columns are all the registers that a warpgroup can have
  * for sums: so one warpgroup has dv, the other dk. Each has two of the four products:
@@ -9,10 +9,10 @@
  *
  * p goes from the first to the second through shared memory.
  */
-#ifndef K06_WIDE_H
-#define K06_WIDE_H
+#ifndef HOPPER_WIDE_H
+#define HOPPER_WIDE_H
 
-#include "k06.h"
+#include "hopper_backward.h"
 
 template <class Shape> struct wide_memory : keys_memory<Shape> {
     float4 weights[Shape::Queries / 8][128]; /* as the threads of a warpgroup have them */

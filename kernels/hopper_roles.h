@@ -1,13 +1,13 @@
-/* k06_roles: the roles of k06 and k07, for one tile of queries: the warp that loads, the warps that
- * clean the values, and the warpgroups that compute; and the kernel in which a block of threads, or
- * a cluster, has one tile.
+/* hopper_roles: the roles of k06 and k07, for one tile of queries: the warp that loads, the warps
+ * that clean the values, and the warpgroups that compute; and the kernel in which a block of
+ * threads, or a cluster, has one tile.
  *
  * Chapter 11d.
  */
-#ifndef K06_ROLES_H
-#define K06_ROLES_H
+#ifndef HOPPER_ROLES_H
+#define HOPPER_ROLES_H
 
-#include "k04.h"
+#include "hopper_forward.h"
 
 /* Three warpgroups compute; of D = 256 two, as o takes 128 registers. */
 template <class Type, int Dim> struct shape_of;

@@ -1,10 +1,10 @@
-/* k03: what its forward and its backward share: tiles of 16-bit numbers in shared memory, how rows
- * are copied into them and matrices loaded out of them, and how both are launched.
+/* mma_tiles: tiles of 16-bit numbers in shared memory, for k03 and the kernels after it: how rows
+ * are copied into them, matrices loaded out of them, and non-finite numbers taken out.
  *
  * Chapter 11.
  */
-#ifndef K03_H
-#define K03_H
+#ifndef MMA_TILES_H
+#define MMA_TILES_H
 
 #include "ra_device.h"
 

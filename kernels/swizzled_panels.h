@@ -1,11 +1,11 @@
-/* ra_panel: where a number lies in shared memory as TMA writes it and wgmma reads it, and the 64
- * bits that tell wgmma where. Plain arithmetic, for the device and for the host, where it is
+/* swizzled_panels: where a number lies in shared memory as TMA writes it and wgmma reads it, and
+ * the 64 bits that tell wgmma where. Plain arithmetic, for the device and for the host, where it is
  * tested.
  *
  * Chapter 11d.
  */
-#ifndef RA_PANEL_H
-#define RA_PANEL_H
+#ifndef SWIZZLED_PANELS_H
+#define SWIZZLED_PANELS_H
 
 #include "ra_range.h"
 

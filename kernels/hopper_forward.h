@@ -1,13 +1,13 @@
-/* k04: what the forwards for Hopper share, k04 to k07: tiles in panels, the two products of a tile
- * by wgmma, and which launches these kernels take.
+/* hopper_forward: what the forwards for Hopper share, k04 to k07: tiles in panels, the two products
+ * of a tile by wgmma, and which launches these kernels take.
  *
  * Chapter 11d.
  */
-#ifndef K04_H
-#define K04_H
+#ifndef HOPPER_FORWARD_H
+#define HOPPER_FORWARD_H
 
-#include "ra_forward.h"
-#include "ra_hopper.h"
+#include "online_softmax.h"
+#include "hopper_instructions.h"
 
 /* The shape of a tile: each warpgroup has 64 rows of queries. In k07 two blocks of threads, a
  * cluster, may share a tile: each has half of its rows. */

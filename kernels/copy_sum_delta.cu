@@ -1,4 +1,4 @@
-/* ra_rows: what is done to arrays row by row: delta, copies, sums. As fast as memory is.
+/* copy_sum_delta: what is done to arrays row by row: delta, copies, sums. As fast as memory is.
  *
  * Chapter 11. Numbers are taken 8 at a time, in chunks of 16 bytes, where the arrays allow it, and
  * one at a time where they do not.
