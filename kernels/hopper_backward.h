@@ -60,7 +60,7 @@ template <int Stages> RA_DEVICE void advance(struct turn &turn)
 /* Every thread arrives for itself. One could for the 32 of a warp, after a __syncwarp, as in the
  * forward; here threads have read and written shared memory themselves, and racecheck does not see
  * that such an arrival is for all of them. */
-RA_DEVICE void give(ra_barrier *barrier)
+RA_DEVICE void release_slot(ra_barrier *barrier)
 {
     ra_barrier_arrive(barrier);
 }
@@ -207,7 +207,7 @@ RA_DEVICE float power_of_lse(float lse, bool there)
 /* A number of k that is infinite or NaN becomes 0, for the threads that multiply together: dq = ds
  * k is a product over keys, of which a query may not see some, and 0 times NaN is NaN. For a query
  * that sees such a key, a bit in `nonfinite` says so. */
-template <class Shape> RA_DEVICE void take_out_keys(char *k, uint32_t *nonfinite)
+template <class Shape> RA_DEVICE void zero_nonfinite_keys(char *k, uint32_t *nonfinite)
 {
     zero_nonfinite<typename Shape::Type>((uint4 *)k, Shape::Key_bytes / 16, my_number(),
                                          Shape::Threads,
@@ -331,9 +331,9 @@ RA_DEVICE void begin(struct keys_memory<Shape> &shared, const struct keys_task &
 
 /* Queries have been read: the threads that load may use their place, of both blocks of a pair. To
  * the other block goes one thread of a warp, when all of it are through: it is far. */
-template <class Shape> RA_DEVICE void give_queries(ra_barrier *empty)
+template <class Shape> RA_DEVICE void release_queries(ra_barrier *empty)
 {
-    give(empty);
+    release_slot(empty);
     if (Shape::Blocks == 2) {
         __syncwarp();
         if (ra_afresh(threadIdx.x) % 32 == 0)
@@ -566,9 +566,9 @@ RA_DEVICE void pack_keys(char *place, float scale, const float (&c)[Shape::Dim /
  * dv from where its 64 rows of v were, which no other has read, and dk from a place with panels of
  * so many rows. */
 template <class Shape, int Rows>
-RA_DEVICE void give_keys(struct keys_memory<Shape> &shared, const struct backward &f,
-                         char *dk_place, const float (&dk)[Shape::Dim / 8][4],
-                         const float (&dv)[Shape::Dim / 8][4])
+RA_DEVICE void store_dk_dv(struct keys_memory<Shape> &shared, const struct backward &f,
+                           char *dk_place, const float (&dk)[Shape::Dim / 8][4],
+                           const float (&dv)[Shape::Dim / 8][4])
 {
     const struct keys_task &task = shared.task;
     if (!f.boxes) {

@@ -125,16 +125,19 @@ RA_DEVICE bool is_whole(const struct forward &f, struct tiles whole, int number,
     return inside;
 }
 
-/* s = q k^T, of 64 rows. As soon as its operands are described a product is on its way: this
- * returns long before s is there. */
-template <class Shape>
-RA_DEVICE void multiply_keys(typename Shape::Scores &s, uint64_t q, uint64_t k)
+/* s = q k^T, of 64 rows. As soon as its operands are described a product is on its way; when this
+ * returns, s is there. */
+template <class Shape> RA_DEVICE void qk(typename Shape::Scores &s, uint64_t q, uint64_t k)
 {
+    ra_products_begin();
 #pragma unroll
     for (int d = 0; d < Shape::Dim; d += 16)
         ra_wgmma<typename Shape::Type, Shape::Keys>::template multiply<false, false>(
             s[0], ra_descriptor_beyond(q, ra_panel_place(0, d, 64)),
             ra_descriptor_beyond(k, ra_panel_place(0, d, Shape::Keys)), d > 0);
+    ra_products_end();
+    ra_products_wait<0>();
+    ra_pin(s[0]);
 }
 
 /* The weights as 16-bit numbers: what a thread has of two products side by side is just what it has
@@ -148,34 +151,17 @@ RA_DEVICE void pack(uint32_t (&p)[Shape::Keys / 16][4], const typename Shape::Sc
             Shape::Type::pair(weights[0][i / 2][i % 2 * 2], weights[0][i / 2][i % 2 * 2 + 1]);
 }
 
-/* o += p v. The values lie with one row for a key: for this product they are turned. */
+/* o += p v, likewise. The values lie with one row for a key: for this product they are turned. */
 template <class Shape>
-RA_DEVICE void add_values(typename Shape::Outputs &o, const uint32_t (&p)[Shape::Keys / 16][4],
-                          uint64_t v)
-{
-#pragma unroll
-    for (int b = 0; b < Shape::Keys; b += 16)
-        ra_wgmma<typename Shape::Type, Shape::Dim>::template multiply<true>(
-            o[0], p[b / 16], ra_descriptor_beyond(v, ra_panel_place(b, 0, Shape::Keys)), true);
-}
-
-/* The two products of a tile, from the fence to the end: when these return, s and o are there. */
-template <class Shape> RA_DEVICE void score(typename Shape::Scores &s, uint64_t q, uint64_t k)
-{
-    ra_products_begin();
-    multiply_keys<Shape>(s, q, k);
-    ra_products_end();
-    ra_products_wait<0>();
-    ra_pin(s[0]);
-}
-
-template <class Shape>
-RA_DEVICE void gather(typename Shape::Outputs &o, uint32_t (&p)[Shape::Keys / 16][4], uint64_t v)
+RA_DEVICE void pv(typename Shape::Outputs &o, uint32_t (&p)[Shape::Keys / 16][4], uint64_t v)
 {
     ra_pin(o[0]);
     ra_pin(p);
     ra_products_begin();
-    add_values<Shape>(o, p, v);
+#pragma unroll
+    for (int b = 0; b < Shape::Keys; b += 16)
+        ra_wgmma<typename Shape::Type, Shape::Dim>::template multiply<true>(
+            o[0], p[b / 16], ra_descriptor_beyond(v, ra_panel_place(b, 0, Shape::Keys)), true);
     ra_products_end();
     ra_products_wait<0>();
     ra_pin(o[0]);
@@ -250,7 +236,7 @@ RA_DEVICE void spoil_scores(typename Shape::Scores &s, const uint16_t nonfinite[
 /* Values that some of the rows do not see must be finite: their keys become NaN instead. For the
  * threads of these warpgroups together, by a barrier of this number. */
 template <class Shape>
-RA_DEVICE void take_out_nonfinite_values(char *k, char *v, int thread, int barrier)
+RA_DEVICE void zero_nonfinite_values(char *k, char *v, int thread, int barrier)
 {
     zero_nonfinite<typename Shape::Type>(
         (uint4 *)v, Shape::Key_bytes / 16, thread, Shape::Threads,

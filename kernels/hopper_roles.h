@@ -126,8 +126,8 @@ enum { K07_LEFT = 8 };
  * place is filled when all warps have given it back; before its first filling nobody has to. Calls
  * meanwhile() once, when both places are full and few tiles are left. */
 template <class Shape, class Meanwhile>
-RA_DEVICE void load_tiles(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                          const struct hopper_task &task, const Meanwhile &meanwhile)
+RA_DEVICE void load(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
+                    const struct hopper_task &task, const Meanwhile &meanwhile)
 {
     int count = task.count, number = task.number, b0 = (int)task.first;
 #pragma unroll 1
@@ -146,7 +146,7 @@ RA_DEVICE void load_tiles(struct roles_memory<Shape> &shared, const struct hoppe
 }
 
 /* This warp is through with a place, which one block has filled, or the two of a cluster. */
-template <int Cluster = 1> RA_DEVICE void give(ra_barrier *empty)
+template <int Cluster = 1> RA_DEVICE void release_slot(ra_barrier *empty)
 {
     __syncwarp();
     int lane = threadIdx.x % 32;
@@ -162,7 +162,7 @@ template <int Cluster = 1> RA_DEVICE void give(ra_barrier *empty)
  * for two threads of the warp, each of which has half of the columns: what is not finite becomes 0,
  * and the key gets a bit, by which the rows that do see it get NaN. */
 template <class Shape>
-RA_DEVICE void clean_16_keys(struct roles_memory<Shape> &shared, int place, int part)
+RA_DEVICE void zero_nonfinite_16_keys(struct roles_memory<Shape> &shared, int place, int part)
 {
     typedef typename Shape::Type Type;
     constexpr int Half = Shape::Dim / 2, Some = 2;
@@ -194,8 +194,8 @@ RA_DEVICE void clean_16_keys(struct roles_memory<Shape> &shared, int place, int 
 /* Every tile that not all rows see. The whole ones are waited for and given back, too: a parity
  * tells a phase from the next one only. */
 template <class Shape>
-RA_DEVICE void zero_nonfinite_values(struct roles_memory<Shape> &shared,
-                                     const struct hopper_forward &f, const struct hopper_task &task)
+RA_DEVICE void sanitize(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
+                        const struct hopper_task &task)
 {
     struct tiles whole = whole_for_all(task);
     int number = ra_uniform(task.number), end = number + ra_uniform(task.count);
@@ -206,11 +206,11 @@ RA_DEVICE void zero_nonfinite_values(struct roles_memory<Shape> &shared,
         if (!is_whole<Shape>(f, whole, number, shared.allowed[number % 4])) {
 #pragma unroll 1
             for (int part = threadIdx.x / 32 - 1; part < Shape::Keys / 16; part += SANITIZER_WARPS)
-                clean_16_keys<Shape>(shared, place, part);
+                zero_nonfinite_16_keys<Shape>(shared, place, part);
             ra_stores_before_wgmma();
         }
-        give(&shared.clean_v[place]);
-        give<Shape::Cluster>(&shared.empty_v[place]);
+        release_slot(&shared.clean_v[place]);
+        release_slot<Shape::Cluster>(&shared.empty_v[place]);
     }
 }
 
@@ -248,9 +248,9 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
     /* Mostly every row of the block sees every key. */
     bool whole = is_whole<Shape>(f, whole_tiles, number, shared.allowed[number % 4]);
     typename Shape::Scores s;
-    score<Shape>(s, ra_descriptor(ra_shared(shared.q[group]), 0),
-                 ra_descriptor(ra_shared(shared.k[place]), 0));
-    give<Shape::Cluster>(&shared.empty_k[place]);
+    qk<Shape>(s, ra_descriptor(ra_shared(shared.q[group]), 0),
+              ra_descriptor(ra_shared(shared.k[place]), 0));
+    release_slot<Shape::Cluster>(&shared.empty_k[place]);
 
     if (!whole) {
         ra_barrier_wait(&shared.full_v[place], parity);
@@ -262,8 +262,8 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
     pack<Shape>(p, s);
 
     ra_barrier_wait(&shared.full_v[place], parity);
-    gather<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v[place]), ra_panel_stride(Keys)));
-    give<Shape::Cluster>(&shared.empty_v[place]);
+    pv<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v[place]), ra_panel_stride(Keys)));
+    release_slot<Shape::Cluster>(&shared.empty_v[place]);
 }
 
 /* A tile of keys that only the other warpgroups see. */
@@ -271,9 +271,9 @@ template <class Shape> RA_DEVICE void pass(struct roles_memory<Shape> &shared, u
 {
     int place = place_of(number), parity = parity_of(number);
     ra_barrier_wait(&shared.full_k[place], parity);
-    give<Shape::Cluster>(&shared.empty_k[place]);
+    release_slot<Shape::Cluster>(&shared.empty_k[place]);
     ra_barrier_wait(&shared.full_v[place], parity);
-    give<Shape::Cluster>(&shared.empty_v[place]);
+    release_slot<Shape::Cluster>(&shared.empty_v[place]);
 }
 
 /* All tiles of keys, one after the other: in the middle those that this warpgroup sees. */
@@ -291,7 +291,7 @@ RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hoppe
 #pragma unroll 1
     for (; number < own.end; number++)
         fold(shared, f, task, number, whole, group, carry);
-    give(&shared.empty_q[group_of()]);
+    release_slot(&shared.empty_q[group_of()]);
 #pragma unroll 1
     for (; number < task.number + task.count; number++)
         pass(shared, number);
@@ -417,11 +417,11 @@ __global__ void __cluster_dims__(Shape::Cluster) __launch_bounds__(Shape::Thread
     if (warp < 4) {
         ra_fewer_registers<Shape::Groups == 3 ? 32 : 40>();
         if (warp == 0) {
-            load_tiles<Shape>(shared, f, shared.task, []() {});
+            load<Shape>(shared, f, shared.task, []() {});
             if (Shape::Cluster > 1)
                 await_other(shared);
         } else {
-            zero_nonfinite_values<Shape>(shared, f, shared.task);
+            sanitize<Shape>(shared, f, shared.task);
             if (reads_ahead<Shape>(f))
                 load_carry(shared, f, warp - 1);
         }
@@ -431,7 +431,7 @@ __global__ void __cluster_dims__(Shape::Cluster) __launch_bounds__(Shape::Thread
         fold_tiles<Shape>(shared, f, shared.task, carry);
         if (reads_ahead<Shape>(f))
             ra_barrier_wait(&shared.full_carry[group_of()], 0);
-        finish(f, shared.task, first_row(shared.task), carry, carry_ahead<Shape>{f, shared});
+        store(f, shared.task, first_row(shared.task), carry, carry_ahead<Shape>{f, shared});
     }
 #endif
 }

@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         ra_named_barrier(1, Shape::Threads); /* p was read */
         ra_products_wait<0>();
         ra_pin(sum);
-        give(&shared.empty[stage]);
+        release_slot(&shared.empty[stage]);
     }
     if (first)
         put_keys<Shape>(x, x.dv, shared.task, 1, sum);

@@ -84,7 +84,7 @@ RA_DEVICE void copy_numbers(float *shared, const struct rows &rows, int64_t firs
 }
 
 template <int Dim, int Rows>
-RA_DEVICE void copy_rows(float *shared, const struct rows &rows, int64_t first)
+RA_DEVICE void load(float *shared, const struct rows &rows, int64_t first)
 {
     if (rows.chunks)
         copy_numbers<Dim, Rows, 4>(shared, rows, first);
@@ -324,6 +324,31 @@ RA_DEVICE void weigh(float scores[M][N], float o[M][Dim / LANES], float max[M], 
     }
 }
 
+/* The two products of the forward: s = q k^T, and o += p v. */
+template <int Dim, int M, int N> RA_DEVICE void qk(float s[M][N], const float *q, const float *k)
+{
+    multiply_transposed<Dim, M, N>(s, q, k);
+}
+
+template <int Dim, int M, int N>
+RA_DEVICE void pv(float o[M][Dim / LANES], const float *p, const float *v)
+{
+    multiply_add<Dim, M, N>(o, p, v);
+}
+
+/* What is done to the scores between them: they become weights, and the carry is rescaled. */
+template <int M, int N, int Dim>
+RA_DEVICE void online_softmax(float scores[M][N], float o[M][Dim / LANES], float max[M],
+                              float sum[M], const struct view &view, const struct rows &keys,
+                              int64_t b0)
+{
+    if (view.whole)
+        note_seen<M>(max);
+    else
+        hide_scores<M, N>(scores, max, view, keys, b0);
+    weigh<M, N, Dim>(scores, o, max, sum);
+}
+
 /* Rows that see a nonfinite key have no answer: their sums become NaN. */
 template <int M, int N>
 RA_DEVICE void spoil_sums(float sum[M], const bool *nonfinite, const struct view &view,
@@ -405,8 +430,8 @@ RA_DEVICE void add_carry(const struct ra_kernel &kernel, int64_t b, int64_t a0, 
 /* Passes the carry on; or finishes: a row that has seen nothing has sum = 0, and 0 / 0 would be
  * NaN, where log 0 is the -inf we want. */
 template <int Dim, int M>
-RA_DEVICE void finish(const struct ra_kernel &kernel, int64_t b, int64_t a0, int h,
-                      const float o[M][Dim / LANES], const float max[M], const float sum[M])
+RA_DEVICE void store(const struct ra_kernel &kernel, int64_t b, int64_t a0, int h,
+                     const float o[M][Dim / LANES], const float max[M], const float sum[M])
 {
     const struct ra_tensor &results = kernel.last ? kernel.o : kernel.carry_o;
 #pragma unroll
@@ -473,10 +498,10 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
 
     /* What the first round of the loop waits for, in two groups. */
     if (seen.first < seen.end) {
-        copy_rows<Dim, shape::Stay>(queries, q, a0);
-        copy_rows<Dim, Keys>(keys, k, seen.first);
+        load<Dim, shape::Stay>(queries, q, a0);
+        load<Dim, Keys>(keys, k, seen.first);
         ra_copies_end();
-        copy_rows<Dim, Keys>(values, v, seen.first);
+        load<Dim, Keys>(values, v, seen.first);
         ra_copies_end();
     }
 
@@ -487,32 +512,28 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
         float scores[M][N];
         ra_copies_wait<1>();
         __syncthreads();
-        multiply_transposed<Dim, M, N>(scores, queries, keys);
+        qk<Dim, M, N>(scores, queries, keys);
         __syncthreads();
-        copy_rows<Dim, Keys>(keys, k, b0 + Keys);
+        load<Dim, Keys>(keys, k, b0 + Keys);
         ra_copies_end();
         score_values<M, N>(scores, kernel.score);
         struct view view = tile_view(kernel, a0, shape::Stay, b0, Keys);
-        if (view.whole)
-            note_seen<M>(max);
-        else
-            hide_scores<M, N>(scores, max, view, k, b0);
-        weigh<M, N, Dim>(scores, o, max, sum);
+        online_softmax<M, N, Dim>(scores, o, max, sum, view, k, b0);
         write_weights<M, N>(weights, scores);
         ra_copies_wait<1>();
         __syncthreads();
         if (!view.inside && zero_nonfinite<Dim, Keys>(values, nonfinite))
             spoil_sums<M, N>(sum, nonfinite, view, k, b0);
-        multiply_add<Dim, M, N>(o, weights, values);
+        pv<Dim, M, N>(o, weights, values);
         __syncthreads();
-        copy_rows<Dim, Keys>(values, v, b0 + Keys);
+        load<Dim, Keys>(values, v, b0 + Keys);
         ra_copies_end();
     }
     ra_copies_wait<0>();
 
     if (!kernel.first)
         add_carry<Dim, M>(kernel, b, a0, h, o, max, sum);
-    finish<Dim, M>(kernel, b, a0, h, o, max, sum);
+    store<Dim, M>(kernel, b, a0, h, o, max, sum);
 }
 
 /* lse and delta of a query row. One that saw nothing contributes nothing: under an lse of inf every
@@ -612,10 +633,10 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
 
     /* One group of copies for each round of the loop. */
-    copy_rows<Dim, shape::Stay>(queries, q, a0);
-    copy_rows<Dim, shape::Stay>(d_outs, d_out, a0);
-    copy_rows<Dim, Keys>(keys, k, seen.first);
-    copy_rows<Dim, Keys>(values, v, seen.first);
+    load<Dim, shape::Stay>(queries, q, a0);
+    load<Dim, shape::Stay>(d_outs, d_out, a0);
+    load<Dim, Keys>(keys, k, seen.first);
+    load<Dim, Keys>(values, v, seen.first);
     ra_copies_end();
 
     /* One tile of keys after the other. */
@@ -651,10 +672,10 @@ static __global__ void __launch_bounds__(THREADS, 2)
         write_weights<M, N>(weights, ds);
         /* The next values come as soon as every thread has read these; keys likewise. */
         __syncthreads();
-        copy_rows<Dim, Keys>(values, v, b0 + Keys);
+        load<Dim, Keys>(values, v, b0 + Keys);
         multiply_add<Dim, M, N>(sums, weights, keys);
         __syncthreads();
-        copy_rows<Dim, Keys>(keys, k, b0 + Keys);
+        load<Dim, Keys>(keys, k, b0 + Keys);
         ra_copies_end();
     }
 
@@ -702,10 +723,10 @@ static __global__ void __launch_bounds__(THREADS, 2)
             dk_sums[i][c] = dv_sums[i][c] = 0;
 
     q.head = d_out.head = ra_query_head(kernel.head_map, H, G, g, 0);
-    copy_rows<Dim, shape::Stay>(keys, k, b0);
-    copy_rows<Dim, shape::Stay>(values, v, b0);
-    copy_rows<Dim, Queries>(queries, q, seeing.first);
-    copy_rows<Dim, Queries>(d_outs, d_out, seeing.first);
+    load<Dim, shape::Stay>(keys, k, b0);
+    load<Dim, shape::Stay>(values, v, b0);
+    load<Dim, Queries>(queries, q, seeing.first);
+    load<Dim, Queries>(d_outs, d_out, seeing.first);
     ra_copies_end();
     ra_copies_wait<0>();
     __syncthreads();
@@ -757,7 +778,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
          * here. */
         multiply_transposed<Dim, M, N>(products, values, d_outs);
         __syncthreads();
-        copy_rows<Dim, Queries>(d_outs, d_out, next);
+        load<Dim, Queries>(d_outs, d_out, next);
 #pragma unroll
         for (int i = 0; i < M; i++)
 #pragma unroll
@@ -766,7 +787,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         write_weights<M, N>(weights, products);
         multiply_add<Dim, M, N, 64>(dk_sums, weights, queries);
         __syncthreads();
-        copy_rows<Dim, Queries>(queries, q, next);
+        load<Dim, Queries>(queries, q, next);
         ra_copies_end();
     }
     ra_copies_wait<0>();

@@ -8,13 +8,14 @@
  * the end, and no other block adds to these rows; dq is added to in global memory at every step.
  *
  * A step has two halves, a barrier between them. `weigh` computes s and dp and leaves p and ds in
- * shared memory, as 16-bit numbers; `gather` multiplies them by what was written by all warps. The
- * first half ends in exponentials, in which tensor cores have nothing to do. Therefore half of the
- * warps take the halves in the other order, and every scheduler of an SM has one warp of each kind:
+ * shared memory, as 16-bit numbers; `accumulate_gradients` multiplies them by what was written by
+ * all warps. The first half ends in exponentials, in which tensor cores have nothing to do.
+ * Therefore half of the warps take the halves in the other order, and every scheduler of an SM has
+ * one warp of each kind:
  *
- *     barrier        j                         j + 1
- *     warps 4 to 7   | gather j, weigh j + 1   | gather j + 1, weigh j + 2   |
- *     warps 0 to 3   | weigh j + 1, gather j   | weigh j + 2, gather j + 1   |
+ *     barrier        j                             j + 1
+ *     warps 4 to 7   | accumulate j, weigh j + 1   | accumulate j + 1, weigh j + 2   |
+ *     warps 0 to 3   | weigh j + 1, accumulate j   | weigh j + 2, accumulate j + 1   |
  *
  * That takes one barrier a step, two places for p and ds, and three for the queries: of this step,
  * of the next, and those that are being copied.
@@ -22,7 +23,7 @@
 #include "mma_tiles.h"
 
 /* The shape of a tile. Stages: 3, as said above; or 2 where shared memory is smaller: then all
- * warps gather, wait for each other, and weigh. Queries: 64, 32 or 16. */
+ * warps accumulate, wait for each other, and weigh. Queries: 64, 32 or 16. */
 template <class Type_, int Dim_, int Stages_, int Queries_>
 struct tile_shape : tile<Type_, Dim_, 8> {
     static constexpr int Stages = Stages_, Queries = Queries_, Keys = 2 * Queries;
@@ -313,9 +314,9 @@ RA_DEVICE void await_semaphore(struct shared_memory<Shape> &shared, const struct
 
 /* The second half of step j: dv, dk and dq. */
 template <class Shape>
-RA_DEVICE void gather(struct shared_memory<Shape> &shared, const struct backward &f, int warp,
-                      int j, float (&dk)[2][Shape::Dk_columns][4],
-                      float (&dv)[2][Shape::Dk_columns][4])
+RA_DEVICE void accumulate_gradients(struct shared_memory<Shape> &shared, const struct backward &f,
+                                    int warp, int j, float (&dk)[2][Shape::Dk_columns][4],
+                                    float (&dv)[2][Shape::Dk_columns][4])
 {
     typedef typename Shape::Type Type;
     constexpr int Dim = Shape::Dim, Queries = Shape::Queries, Width = Shape::Width;
@@ -434,7 +435,7 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     clear(dv);
 
     /* After barrier j the queries of step j + 1 are there, and those of j + 2 may take the place of
-     * j - 1. `late` warps gather before the barrier what the others gather after it. */
+     * j - 1. `late` warps accumulate before the barrier what the others accumulate after it. */
     bool staged = Shape::Stages == 3, late = staged && warp < Shape::Warps / 2;
     for (int j = -1; j < task.steps + late; j++) {
         if (!staged) {
@@ -444,7 +445,7 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
             ra_meet();
         }
         if (j >= late)
-            gather(shared, f, warp, j - late, dk, dv);
+            accumulate_gradients(shared, f, warp, j - late, dk, dv);
         if ((!staged || late) && j < task.steps) {
             ra_copies_wait<0>();
             ra_meet();

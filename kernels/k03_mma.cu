@@ -29,8 +29,8 @@ struct tile_shape : forward_tile<Type_, Dim_, Blocks_, Keys_, Warps_> {
 
 /* Begins to copy a tile of keys and their values, as one group. */
 template <class Shape>
-RA_DEVICE void copy_keys(uint16_t *shared, const struct forward &f, const uint16_t *k,
-                         const uint16_t *v, const uint32_t there[Shape::Words])
+RA_DEVICE void load(uint16_t *shared, const struct forward &f, const uint16_t *k, const uint16_t *v,
+                    const uint32_t there[Shape::Words])
 {
     const struct ra_kernel &x = f.x;
     int dim = (int)x.dim;
@@ -45,8 +45,7 @@ RA_DEVICE void copy_keys(uint16_t *shared, const struct forward &f, const uint16
 /* s = q k^T. From the corners q and k on, chunk 2 d of a row is reached by ^ 32 d, since a row
  * begins at a multiple of its length. Of the 16 steps of D = 256 half are unrolled: for all of them
  * there are not enough registers. */
-template <class Shape>
-RA_DEVICE void multiply_keys(typename Shape::Scores &s, uint32_t q, uint32_t k)
+template <class Shape> RA_DEVICE void qk(typename Shape::Scores &s, uint32_t q, uint32_t k)
 {
     constexpr int Blocks = Shape::Blocks, Row_bytes = 2 * Shape::Dim;
     clear(s);
@@ -167,11 +166,26 @@ RA_DEVICE void weigh(typename Shape::Scores &s, struct carry<Shape> &carry, floa
     }
 }
 
+/* What is done to the scores between the products. `from` as in hide_scores; inside: by the band
+ * every row sees every key. */
+template <class Shape>
+RA_DEVICE void online_softmax(typename Shape::Scores &s, struct carry<Shape> &carry,
+                              const struct forward &f, bool inside, int64_t from,
+                              const uint32_t there[Shape::Words])
+{
+    if (!f.plain)
+        cap_scores<Shape>(s, f);
+    if (inside && all_there<Shape>(there))
+        note_seen<Shape>(carry);
+    else
+        hide_scores<Shape>(s, carry, f.x.band, from, there);
+    weigh<Shape>(s, carry, f.factor);
+}
+
 /* o += weights v. What a thread has of two products side by side is just what it has to bring of
  * the next one's left matrix. */
 template <class Shape>
-RA_DEVICE void add_values(typename Shape::Outputs &o, const typename Shape::Scores &weights,
-                          uint32_t v)
+RA_DEVICE void pv(typename Shape::Outputs &o, const typename Shape::Scores &weights, uint32_t v)
 {
     constexpr int Blocks = Shape::Blocks;
     typedef typename Shape::Type Type;
@@ -230,7 +244,7 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
     if (count > 0) {
         copy_rows<Shape, Rows>(queries, row_at(x.q, task.b, task.a0, task.h), x.q.row,
                                queries_there, (int)x.dim, f.chunks, threadIdx.x);
-        copy_keys<Shape>(stages, f, k, v, next);
+        load<Shape>(stages, f, k, v, next);
     }
 
     /* Where this thread's rows are for ldmatrix: matrices one below the other and then side by
@@ -263,7 +277,7 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
             k += Keys * x.k.row;
             v += Keys * x.v.row;
             rows_there<Keys>(next, x.mask, task.b, b0 + Keys, range.end);
-            copy_keys<Shape>(stages + (2 * Shape::Key_size - stage), f, k, v, next);
+            load<Shape>(stages + (2 * Shape::Key_size - stage), f, k, v, next);
         }
         /* Values that some of these rows do not see must be finite: their keys become NaN
          * instead. */
@@ -274,17 +288,11 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
                                   [=](int key) { keys[key * Dim] = 0x7fff; });
         }
         typename Shape::Scores s;
-        multiply_keys<Shape>(s, at_q, at_k + 2 * stage);
-        if (!f.plain)
-            cap_scores<Shape>(s, f);
-        if (inside && all_there<Shape>(there))
-            note_seen<Shape>(carry);
-        else
-            hide_scores<Shape>(s, carry, x.band, row0 - b0, there);
-        weigh<Shape>(s, carry, f.factor);
-        add_values<Shape>(carry.o, s, at_v + 2 * stage);
+        qk<Shape>(s, at_q, at_k + 2 * stage);
+        online_softmax<Shape>(s, carry, f, inside, row0 - b0, there);
+        pv<Shape>(carry.o, s, at_v + 2 * stage);
     }
-    finish(f, task, row0, carry);
+    store(f, task, row0, carry);
 }
 
 template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cudaStream_t stream)

@@ -43,8 +43,8 @@ RA_DEVICE void await_copies(void)
 
 /* Keys, or values, of one tile; an empty group behind the last one. */
 template <class Shape>
-RA_DEVICE void copy_tile(char *to, const struct hopper_forward &f, const struct ra_tensor &x,
-                         const struct hopper_task &task, int tile)
+RA_DEVICE void load(char *to, const struct hopper_forward &f, const struct ra_tensor &x,
+                    const struct hopper_task &task, int tile)
 {
     int64_t b0 = task.first + (int64_t)tile * Shape::Keys;
     uint32_t there[Shape::Words];
@@ -71,21 +71,21 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     if (!whole) {
         ra_copies_wait<0>();
         __syncthreads();
-        take_out_nonfinite_values<Shape>(shared.k, shared.v, threadIdx.x, 1);
+        zero_nonfinite_values<Shape>(shared.k, shared.v, threadIdx.x, 1);
     }
     typename Shape::Scores s;
-    score<Shape>(s, ra_descriptor(ra_shared(shared.q), 0), ra_descriptor(ra_shared(shared.k), 0));
+    qk<Shape>(s, ra_descriptor(ra_shared(shared.q), 0), ra_descriptor(ra_shared(shared.k), 0));
     __syncthreads();
-    copy_tile<Shape>(shared.k, f, f.x.k, task, tile + 1);
+    load<Shape>(shared.k, f, f.x.k, task, tile + 1);
 
     online_softmax<Shape>(s, carry, f, task, tile, whole, row, allowed);
     uint32_t p[Shape::Keys / 16][4];
     pack<Shape>(p, s);
 
     await_copies();
-    gather<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v), ra_panel_stride(Shape::Keys)));
+    pv<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v), ra_panel_stride(Shape::Keys)));
     __syncthreads();
-    copy_tile<Shape>(shared.v, f, f.x.v, task, tile + 1);
+    load<Shape>(shared.v, f, f.x.v, task, tile + 1);
 }
 
 template <class Shape>
@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
     rows_there<Shape::Rows>(there, RA_NO_TENSOR, task.b, task.a0, x.queries);
     copy_panels<Shape, Shape::Rows>(shared.q, row_at(x.q, task.b, task.a0, task.h), x.q.row, there,
                                     (int)x.dim);
-    copy_tile<Shape>(shared.k, f, x.k, task, 0);
-    copy_tile<Shape>(shared.v, f, x.v, task, 0);
+    load<Shape>(shared.k, f, x.k, task, 0);
+    load<Shape>(shared.v, f, x.v, task, 0);
 
     int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, count = task.count;
     struct tiles whole = whole_for_all(task);
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
     begin(carry);
     for (int tile = 0; tile < count; tile++)
         fold(shared, f, tile, whole, row, carry);
-    finish(f, task, task.a0 + row, carry);
+    store(f, task, task.a0 + row, carry);
 #endif
 }
 

@@ -44,10 +44,10 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     ra_barrier_wait(&shared.full_k, tile % 2);
     if (!whole) {
         ra_barrier_wait(&shared.full_v, tile % 2);
-        take_out_nonfinite_values<Shape>(shared.k, shared.v, threadIdx.x, 1);
+        zero_nonfinite_values<Shape>(shared.k, shared.v, threadIdx.x, 1);
     }
     typename Shape::Scores s;
-    score<Shape>(s, ra_descriptor(ra_shared(shared.q), 0), ra_descriptor(ra_shared(shared.k), 0));
+    qk<Shape>(s, ra_descriptor(ra_shared(shared.q), 0), ra_descriptor(ra_shared(shared.k), 0));
     __syncthreads();
     load<Shape>(shared.k, &f.k_map, &shared.full_k, task, tile + 1);
 
@@ -56,7 +56,7 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     pack<Shape>(p, s);
 
     ra_barrier_wait(&shared.full_v, tile % 2);
-    gather<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v), ra_panel_stride(Shape::Keys)));
+    pv<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v), ra_panel_stride(Shape::Keys)));
     __syncthreads();
     load<Shape>(shared.v, &f.v_map, &shared.full_v, task, tile + 1);
 }
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
     ra_barrier_wait(&shared.full_q, 0);
     for (int tile = 0; tile < count; tile++)
         fold(shared, f, tile, whole, row, carry);
-    finish(f, task, task.a0 + row, carry);
+    store(f, task, task.a0 + row, carry);
 #endif
 }
 

@@ -60,10 +60,10 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         ra_products_wait<0>();
         ra_pin(dk);
         ra_pin(dv);
-        give(&shared.empty[stage]);
+        release_slot(&shared.empty[stage]);
     }
     char *mine_of_k = shared.k + my_number() / 128 * ra_panel_place(64, 0, Keys);
-    give_keys<Shape, Keys>(shared, f, mine_of_k, dk, dv);
+    store_dk_dv<Shape, Keys>(shared, f, mine_of_k, dk, dv);
 #endif
 }
 
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         ra_barrier_wait(&shared.full[stage], turn.parity);
         bool whole = all_seen(shared, f, task, stage, b0);
         if (!whole)
-            take_out_keys<Shape>(shared.k[stage], shared.nonfinite[stage]);
+            zero_nonfinite_keys<Shape>(shared.k[stage], shared.nonfinite[stage]);
 
         ra_products_begin();
         multiply_rows<Type, Dim, Queries, Keys>(s, q, k);
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         add_product<Type, Dim, Keys>(dq, ds, k);
         ra_products_wait<0>();
         ra_pin(dq);
-        give(&shared.empty[stage]);
+        release_slot(&shared.empty[stage]);
     }
 
     put_rows<Type, Dim>(x.dq, x.dq.type == RA_FLOAT32, task.b, task.a0 + my_row(), task.h,

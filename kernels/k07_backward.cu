@@ -76,7 +76,7 @@ template <int Dim> RA_DEVICE void store_dq(char *place, float scale, const float
 /* dq of step j, by the warpgroup whose turn it is, when ds of all is there. Then dq of the step
  * before has been stored: its warpgroup did that before it stored ds of this step. */
 template <class Shape>
-RA_DEVICE void give_dq(struct fused_memory<Shape> &shared, int j, struct turn turn, float scale)
+RA_DEVICE void multiply_dq(struct fused_memory<Shape> &shared, int j, struct turn turn, float scale)
 {
     constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Places = fused_memory<Shape>::Places;
     int place = j % Places;
@@ -146,7 +146,7 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(Shape::Threads
     uint64_t v = ra_descriptor(ra_shared(shared.v + mine), ra_panel_stride(Keys));
     find_seen<Shape>(shared, f, task);
     ra_barrier_wait(&shared.keys_full, 0);
-    take_out_keys<Shape>(shared.k, shared.nonfinite);
+    zero_nonfinite_keys<Shape>(shared.k, shared.nonfinite);
 
     bool sound = all_sound<Shape>(shared);
     int steps = ra_uniform(shared.task.steps);
@@ -172,13 +172,13 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(Shape::Threads
         ra_products_wait<0>();
         ra_pin(dv);
         ra_pin(dk);
-        give_queries<Shape>(&shared.empty[stage]);
+        release_queries<Shape>(&shared.empty[stage]);
         if (turn.stage == group)
-            give_dq<Shape>(shared, j, turn, x.score.scale);
+            multiply_dq<Shape>(shared, j, turn, x.score.scale);
     }
 
     /* Nobody writes to this warpgroup's place any more: it has had its last turn. */
-    give_keys<Shape, 64>(shared, f, shared.ds[group], dk, dv);
+    store_dk_dv<Shape, 64>(shared, f, shared.ds[group], dk, dv);
 
     /* Until here the other block of a pair may have loaded something into this one's memory, or
      * arrived there. */

@@ -65,7 +65,7 @@ RA_DEVICE void load_all(struct shared_memory<Shape> &shared, const struct persis
     for (; shared.task[turn % 4].count > 0; turn++) {
         const struct hopper_task &task = shared.task[turn % 4];
         number += task.count;
-        load_tiles<Shape>(shared, f, task, [&]() {
+        load<Shape>(shared, f, task, [&]() {
             int tile = next_tile(f);
             if (leads)
                 note_task<Shape>(shared.task[(turn + 1) % 4], f, tile, number, turn + 1);
@@ -83,7 +83,7 @@ RA_DEVICE void load_all(struct shared_memory<Shape> &shared, const struct persis
 
 /* The warps that clean the values. */
 template <class Shape>
-RA_DEVICE void clean_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f)
+RA_DEVICE void sanitize_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f)
 {
     int number = 0;
 #pragma unroll 1
@@ -93,7 +93,7 @@ RA_DEVICE void clean_all(struct shared_memory<Shape> &shared, const struct persi
         int count = ra_uniform(task.count);
         if (count == 0)
             break;
-        zero_nonfinite_values<Shape>(shared, f, task);
+        sanitize<Shape>(shared, f, task);
         number += count;
     }
 }
@@ -155,7 +155,7 @@ RA_DEVICE void compute_all(struct shared_memory<Shape> &shared, const struct per
         if (f.by_boxes)
             store_boxes<Shape>(shared.o[group_of()], f, task, carry);
         else
-            finish(f, task, first_row(task), carry);
+            store(f, task, first_row(task), carry);
         number = task.number + task.count;
         turn = task.turn + 1;
     }
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         if (warp == 0)
             load_all(shared, f);
         else
-            clean_all(shared, f);
+            sanitize_all(shared, f);
     } else {
         ra_more_registers<Shape::Groups == 3 ? 160 : 232>();
         compute_all(shared, f);

@@ -279,8 +279,8 @@ RA_DEVICE struct merged merge_row(const struct forward &f, const struct carry<Sh
 
 /* Writes all rows of this thread, the first of which is row0. */
 template <class Shape, class Before>
-RA_DEVICE void finish(const struct forward &f, const struct task &task, int64_t row0,
-                      struct carry<Shape> &carry, const Before &before)
+RA_DEVICE void store(const struct forward &f, const struct task &task, int64_t row0,
+                     struct carry<Shape> &carry, const Before &before)
 {
 #pragma unroll
     for (int i = 0; i < Shape::Blocks; i++)
@@ -298,10 +298,10 @@ RA_DEVICE void finish(const struct forward &f, const struct task &task, int64_t 
 }
 
 template <class Shape>
-RA_DEVICE void finish(const struct forward &f, const struct task &task, int64_t row0,
-                      struct carry<Shape> &carry)
+RA_DEVICE void store(const struct forward &f, const struct task &task, int64_t row0,
+                     struct carry<Shape> &carry)
 {
-    finish(f, task, row0, carry, carry_in_memory<Shape>{f, task});
+    store(f, task, row0, carry, carry_in_memory<Shape>{f, task});
 }
 
 /* ---- For the host. */

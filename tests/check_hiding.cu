@@ -3,8 +3,8 @@
  * the other.
  *
  * hopper_task_of says which tiles of keys a warpgroup sees, and which of these whole; is_whole and
- * hide set the other scores to -inf; clean_16_keys takes out of the values what is not finite. Both
- * are compared with the definition, number by number.
+ * hide set the other scores to -inf; zero_nonfinite_16_keys takes out of the values what is not
+ * finite. Both are compared with the definition, number by number.
  *
  *   sh tests/hiding
  */
@@ -20,7 +20,8 @@
 #include <cuda_runtime_api.h>
 
 /* ---- CUDA, of one thread. All threads of a warp have the same to say, but for the votes of
- * clean_16_keys: these are collected in a first pass over the threads, and told in a second one. */
+ * zero_nonfinite_16_keys: these are collected in a first pass over the threads, and told in a
+ * second one. */
 
 static uint3 threadIdx, blockIdx;
 static uint32_t votes;
@@ -236,7 +237,7 @@ template <class Shape> static void check_cleaning(void)
                 for (int lane = 0; lane < 32; lane++) {
                     are_collected = pass == 1;
                     threadIdx.x = 32 + lane;
-                    clean_16_keys<Shape>(shared, 1, part);
+                    zero_nonfinite_16_keys<Shape>(shared, 1, part);
                 }
         }
         for (int key = 0; key < Shape::Keys; key++) {
