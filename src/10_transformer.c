@@ -2,8 +2,11 @@
  *
  * Chapter 10.
  */
-#include "stage_parts.h"
-#include "transformer.h"
+#include "transformer_bench.h"
+#include "transformer_convert.h"
+#include "transformer_generate.h"
+#include "transformer_step.h"
+#include "transformer_train.h"
 
 static void (*const commands[])(struct transformer *) = {
     [TRANSFORMER_TRAIN] = transformer_train,   [TRANSFORMER_GENERATE] = transformer_generate,

@@ -11,7 +11,7 @@
 
 #include "npy.h"
 #include "scratch.h"
-#include "stage_parts.h"
+#include "stage.h"
 #include "suite.h"
 
 #include <dirent.h>

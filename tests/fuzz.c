@@ -24,7 +24,8 @@
 #include "ra_schedule.h"
 #include "ra_vector.h"
 #include "ra_version.h"
-#include "stage_parts.h"
+#include "stage.h"
+#include "stage_options.h"
 #include "thread_link.h"
 
 #define EXPECT(condition, ...)                                                     \

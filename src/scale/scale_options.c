@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "scale.h"
-#include "stage_parts.h"
+#include "stage_options.h"
 #define OPTIONS_OF struct scale
 #include "ra_option_table.h"
 

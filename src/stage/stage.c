@@ -1,5 +1,6 @@
 /* stage: what every stage program does besides attention. See stage.h. Here is how a run begins and
- * ends; stage_parts.h lists the other files.
+ * ends; the headers of
+ * stage.h name the other files.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -11,7 +12,9 @@
 #include "ra_checksum.h"
 #include "ra_clock.h"
 #include "ra_math.h"
-#include "stage_parts.h"
+#include "stage.h"
+#include "stage_cleanup.h"
+#include "stage_options.h"
 
 /* Fails unless all ranks were given the same flags. argv[0] may differ, the folders may not. */
 static void check_flags(const struct stage *stage, int argc, char **argv)
@@ -112,7 +115,7 @@ void stage_guard(void)
 {
     /* A reader of stdout that has gone, and `ulimit -f`, kill by default; ignored, they become
      * errors of write, which are reported. */
-    stage_unfinished_guard();
+    stage_cleanup_begin();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
 }
@@ -197,7 +200,7 @@ int stage_close(struct stage *stage)
     /* The counts go first: a run that could not print them has failed, and leaves nothing. The
      * hidden files are rank 0's alone from here on, so that nobody removes what has its name. */
     if (stage->world.rank > 0)
-        stage_unfinished_disarm();
+        stage_cleanup_forget();
     stage_print_counts(stage);
     if (stage->time)
         stage_print_laps(stage);
@@ -206,7 +209,7 @@ int stage_close(struct stage *stage)
     /* When all are here, nothing is left to do but to name the results: no rank that dies or stops
      * later makes a failure of a run whose results are there. Rank 0 names, the others leave. */
     stage_gather(stage, 0);
-    stage_unfinished_commit();
+    stage_cleanup_end();
     if (stage->world.rank == 0) {
         stage_name_trace(stage);
         stage_name_results(stage);

@@ -2,12 +2,6 @@
 #include "stage_plan.h"
 #include "stage_deal.h"
 
-void stage_check(const struct stage *stage, enum ra_status status, const char *error)
-{
-    if (status != RA_OK)
-        stage_fail(stage, "%s", error);
-}
-
 void stage_use_plan(struct stage *stage, const struct ra_plan *plan)
 {
     stage->peak_bytes += ra_plan_bytes(plan);

@@ -8,9 +8,6 @@
 #include "ring_attention.h"
 #include "stage_observe.h"
 
-/* An error of the library ends the program: this text is printed unless the status is RA_OK. */
-void stage_check(const struct stage *stage, enum ra_status status, const char *error);
-
 /* Shards the files as the plan does, and counts the plan's memory into the peak. */
 void stage_use_plan(struct stage *stage, const struct ra_plan *plan);
 

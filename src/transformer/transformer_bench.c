@@ -1,5 +1,7 @@
 /* transformer_bench: how long a training step takes, and what share of a product's rate that is.
- * See transformer.h. */
+ * See transformer_bench.h. */
+#include "transformer_bench.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +9,7 @@
 #include "ra_clock.h"
 #include "ra_matrix.h"
 #include "ra_optimizer.h"
-#include "transformer.h"
+#include "transformer_files.h"
 
 /* Multiply-adds of a step on all tokens of a batch: each weight of a product once forward and twice
  * backward, and attention's two products forward, four of them and the scores backward. */
@@ -39,7 +41,7 @@ void transformer_bench(struct transformer *t)
     t->run.length = t->length;
     struct ra_model *model;
     transformer_opened(t);
-    transformer_check(t, ra_model_create(&model, &t->model, &t->run, MPI_COMM_WORLD, error), error);
+    stage_check(stage, ra_model_create(&model, &t->model, &t->run, MPI_COMM_WORLD, error), error);
     int64_t numbers = ra_parameter_numbers(&t->model), rows = t->run.batch * ra_model_rows(model);
     int32_t *tokens = stage_allocate(stage, rows + 1, sizeof *tokens);
     float *weights = stage_allocate(stage, numbers, sizeof *weights);
@@ -55,11 +57,11 @@ void transformer_bench(struct transformer *t)
     struct ra_model_batch batch = {tokens, tokens + 1, NULL};
     for (int64_t s = -1; s < t->repeat; s++) {
         double began = ra_seconds();
-        transformer_check(t, ra_model_step(model, weights, 1, &batch, gradients, &loss),
-                          ra_model_error(model));
+        stage_check(stage, ra_model_step(model, weights, 1, &batch, gradients, &loss),
+                    ra_model_error(model));
         ra_optimizer_step(&optimizer, &t->model, ra_model_share(model), ra_model_threads(model),
                           s + 2, gradients, weights, means, squares);
-        transformer_check(t, ra_model_gather(model, weights), ra_model_error(model));
+        stage_check(stage, ra_model_gather(model, weights), ra_model_error(model));
         if (s >= 0)
             seconds[s] = ra_seconds() - began;
     }

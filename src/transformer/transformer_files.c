@@ -1,6 +1,8 @@
 /* transformer_files: what the commands of 10-transformer read and write, and what all ranks must
- * agree on. See transformer.h.
+ * agree on. See transformer_files.h.
  */
+#include "transformer_files.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,14 +11,7 @@
 #include "ra_checksum.h"
 #include "ra_folder.h"
 #include "ra_model_config.h"
-#include "stage_parts.h"
-#include "transformer.h"
-
-void transformer_check(const struct transformer *t, enum ra_status status, const char *error)
-{
-    if (status != RA_OK)
-        stage_fail(&t->stage, "%s", error);
-}
+#include "stage_cleanup.h"
 
 void transformer_agree(const struct transformer *t, const char *what, const char *path,
                        uint64_t sum)
@@ -49,9 +44,9 @@ struct ra_whole *transformer_begin_output(const struct transformer *t, unsigned 
     const struct stage *stage = &t->stage;
     char error[RA_ERROR_SIZE];
     enum ra_status status = RA_OK;
-    stage_unfinished_add(&output);
+    stage_cleanup_add(&output);
     if (stage->world.rank == 0)
-        transformer_check(t, ra_whole_begin(&output, t->arguments[1], how, replaces, error), error);
+        stage_check(stage, ra_whole_begin(&output, t->arguments[1], how, replaces, error), error);
     stage_check_all(stage);
     stage_gather(stage, output.number);
     if (stage->world.rank > 0)
@@ -60,7 +55,7 @@ struct ra_whole *transformer_begin_output(const struct transformer *t, unsigned 
     /* Files in a folder are written by all ranks; a single file only by the one that has begun
      * it. */
     if (how & RA_WHOLE_FOLDER)
-        transformer_check(t, status, error);
+        stage_check(stage, status, error);
     return &output;
 }
 
@@ -96,12 +91,12 @@ float *transformer_read_model(struct transformer *t, const char *path)
     bool folder = is_folder(t, path);
     enum ra_status status = folder ? ra_folder_config(path, &t->model, note, error)
                                    : ra_checkpoint_look(path, &t->model, &training, error);
-    transformer_check(t, status, error);
+    stage_check(&t->stage, status, error);
     float *weights = stage_allocate(&t->stage, ra_parameter_numbers(&t->model), sizeof *weights);
     snprintf(inside, sizeof inside, "%s/weights", path);
     status = folder ? ra_folder_read(inside, &t->model, weights, error)
                     : ra_checkpoint_read(path, weights, NULL, NULL, error);
-    transformer_check(t, status, error);
+    stage_check(&t->stage, status, error);
     transformer_agree_model(t, path, weights);
     if (*note && t->stage.world.rank == 0)
         fprintf(stderr, "%s: %s\n", t->stage.program, note);

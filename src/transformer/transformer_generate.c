@@ -1,62 +1,14 @@
-/* transformer_generate: goes on with a text. See transformer.h. */
-#include <errno.h>
+/* transformer_generate: goes on with a text. See transformer_generate.h. */
+#include "transformer_generate.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "ra_checkpoint.h"
 #include "ra_clock.h"
 #include "ra_decoder.h"
-#include "ra_folder.h"
-#include "ra_model_config.h"
 #include "ra_sample.h"
-#include "stage_parts.h"
-#include "transformer.h"
-
-/* ---- Models as files or folders. */
-
-/* Writes a model into a new folder. */
-static void write_folder(const struct transformer *t, const char *folder, const float *weights)
-{
-    char path[RA_WHOLE_PATH + 20], text[1 << 15], error[RA_ERROR_SIZE];
-    transformer_make_folder(t, folder);
-    snprintf(path, sizeof path, "%s/weights", folder);
-    transformer_make_folder(t, path);
-    transformer_check(t, ra_folder_write(path, &t->model, weights, error), error);
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    ra_model_config_write(&t->model, text, sizeof text);
-    FILE *file = fopen(path, "wx");
-    bool written = file && fputs(text, file) != EOF;
-    if (!file || fclose(file) != 0 || !written)
-        stage_fail(&t->stage, "%s: cannot be written: %s", path, strerror(errno));
-}
-
-void transformer_export(struct transformer *t)
-{
-    char error[RA_ERROR_SIZE];
-    const float *weights = transformer_read_model(t, t->arguments[0]);
-    struct ra_whole *output = transformer_begin_output(t, RA_WHOLE_FOLDER, NULL);
-    transformer_opened(t);
-    if (t->stage.world.rank == 0) {
-        write_folder(t, output->path, weights);
-        transformer_check(t, ra_whole_publish(output, error), error);
-    }
-    transformer_end_output(t, output);
-}
-
-void transformer_import(struct transformer *t)
-{
-    char error[RA_ERROR_SIZE];
-    const float *weights = transformer_read_model(t, t->arguments[0]);
-    struct ra_whole *output = transformer_begin_output(t, RA_WHOLE_NEW | RA_WHOLE_ALONE, NULL);
-    transformer_opened(t);
-    if (t->stage.world.rank == 0)
-        transformer_check(
-            t, ra_checkpoint_write(output, &t->model, NULL, weights, NULL, NULL, error), error);
-    transformer_end_output(t, output);
-}
-
-/* ---- Text. */
+#include "transformer_files.h"
 
 /* The prompt as tokens: of a model of bytes its bytes, of any other whole numbers between
  * blanks. */
@@ -107,22 +59,22 @@ void transformer_generate(struct transformer *t)
     struct ra_decoder *decoder;
     transformer_opened(t);
     t->run.length = count + t->count;
-    transformer_check(t, ra_decoder_create(&decoder, &t->model, &t->run, 1, MPI_COMM_WORLD, error),
-                      error);
+    stage_check(stage, ra_decoder_create(&decoder, &t->model, &t->run, 1, MPI_COMM_WORLD, error),
+                error);
     double began = ra_seconds(), prompted;
-    transformer_check(t, ra_decoder_prompt(decoder, weights, count, tokens, logits),
-                      ra_decoder_error(decoder));
+    stage_check(stage, ra_decoder_prompt(decoder, weights, count, tokens, logits),
+                ra_decoder_error(decoder));
     prompted = ra_seconds();
     for (int64_t i = 0; i < count; i++)
         print_token(t, tokens[i]);
     for (int64_t i = 0; i < t->count; i++) {
-        transformer_check(t, ra_sample_draw(&how, (uint64_t)i, V, logits, choices, &next, error),
-                          error);
+        stage_check(stage, ra_sample_draw(&how, (uint64_t)i, V, logits, choices, &next, error),
+                    error);
         int32_t token = (int32_t)next;
         print_token(t, token);
         if (i < t->count - 1)
-            transformer_check(t, ra_decoder_add(decoder, weights, 1, &token, logits),
-                              ra_decoder_error(decoder));
+            stage_check(stage, ra_decoder_add(decoder, weights, 1, &token, logits),
+                        ra_decoder_error(decoder));
     }
     if (stage->world.rank == 0) {
         putchar('\n');

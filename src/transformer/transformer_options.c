@@ -1,4 +1,6 @@
-/* transformer_options: the command line of 10-transformer. See transformer.h. */
+/* transformer_options: the command line of 10-transformer. See transformer_options.h. */
+#include "transformer_options.h"
+
 #include <float.h>
 #include <getopt.h>
 #include <limits.h>
@@ -7,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "ra_model_config.h"
-#include "stage_parts.h"
-#include "transformer.h"
+#include "stage_options.h"
 #define OPTIONS_OF struct transformer
 #include "ra_option_table.h"
 

@@ -1,6 +1,8 @@
 /* transformer_step: logits, loss and every gradient of one batch, or its logits alone, from files
- * into files. See transformer.h.
+ * into files. See transformer_step.h.
  */
+#include "transformer_step.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,8 +12,7 @@
 #include "ra_batch.h"
 #include "ra_checksum.h"
 #include "ra_folder.h"
-#include "stage_parts.h"
-#include "transformer.h"
+#include "transformer_files.h"
 
 /* Says whether FOLDER/NAME.npy is there. */
 static bool has(const struct transformer *t, const char *folder, const char *name)
@@ -75,7 +76,7 @@ static void *read_rows(struct transformer *t, struct npy *file, struct ra_batch 
     npy_close(file);
     for (int64_t i = 0; i < count && !flags; i++)
         ((int32_t *)rows)[i] = whole[i] < 0 ? -1 : (int32_t)whole[i];
-    transformer_check(t, ra_batch_shard(batch, rows, shard, error), error);
+    stage_check(stage, ra_batch_shard(batch, rows, shard, error), error);
     return shard;
 }
 
@@ -105,8 +106,8 @@ static struct ra_batch *open_batch(struct transformer *t, int64_t rows, int64_t 
             end = rows * (world->rank + 1) / world->ranks;
     char error[RA_ERROR_SIZE];
     struct ra_batch *batch;
-    transformer_check(
-        t,
+    stage_check(
+        &t->stage,
         ra_batch_create(&batch, MPI_COMM_WORLD, layout, bytes, end - first, t->run.timeout, error),
         error);
     return batch;
@@ -123,7 +124,7 @@ static void write_shared(struct transformer *t, const struct ra_whole *output, d
         return;
     snprintf(path, sizeof path, "%s/gradients", output->path);
     transformer_make_folder(t, path);
-    transformer_check(t, ra_folder_write(path, &t->model, gradients, error), error);
+    stage_check(&t->stage, ra_folder_write(path, &t->model, gradients, error), error);
     snprintf(path, sizeof path, "%s/loss.npy", output->path);
     if (!npy_create(&file, path, NPY_FLOAT32, 0, NULL) ||
         !npy_write(&file, (struct npy_slice){0, 0, 0, 1, 1}, NPY_FLOAT32, &single) ||
@@ -145,7 +146,7 @@ static void write_logits(struct transformer *t, const struct ra_whole *output,
     char error[RA_ERROR_SIZE];
     struct npy file;
     ra_model_logits(model, weights, 0, count, shard);
-    transformer_check(t, ra_batch_unshard(batch, shard, logits, error), error);
+    stage_check(stage, ra_batch_unshard(batch, shard, logits, error), error);
     create(t, output, "logits", 3, (int64_t[]){rows, length, V}, &file);
     if (!npy_write(&file, (struct npy_slice){0, 0, batch->first, 1, batch->rows}, NPY_FLOAT32,
                    logits) ||
@@ -170,8 +171,8 @@ static void step(struct transformer *t, const struct ra_whole *output, struct ra
     float *gradients =
         stage_allocate(&t->stage, ra_parameter_numbers(&t->model), sizeof *gradients);
     struct ra_model_loss loss;
-    transformer_check(t, ra_model_step(model, weights, 1, inputs, gradients, &loss),
-                      ra_model_error(model));
+    stage_check(&t->stage, ra_model_step(model, weights, 1, inputs, gradients, &loss),
+                ra_model_error(model));
     write_shared(t, output, loss.mean, gradients);
 }
 
@@ -208,7 +209,8 @@ void transformer_step(struct transformer *t)
     struct ra_model *model;
     t->run.batch = batch->set_rows;
     t->run.length = length;
-    transformer_check(t, ra_model_create(&model, &t->model, &t->run, MPI_COMM_WORLD, error), error);
+    stage_check(&t->stage, ra_model_create(&model, &t->model, &t->run, MPI_COMM_WORLD, error),
+                error);
     struct ra_model_batch inputs = {.tokens = read_rows(t, &tokens, batch, ra_model_rows(model))};
     if (has_labels)
         inputs.labels = read_rows(t, &labels, batch, ra_model_rows(model));
@@ -222,7 +224,7 @@ void transformer_step(struct transformer *t)
     if (has_labels)
         step(t, output, model, weights, &inputs);
     else
-        transformer_check(t, ra_model_forward(model, weights, &inputs), ra_model_error(model));
+        stage_check(&t->stage, ra_model_forward(model, weights, &inputs), ra_model_error(model));
     write_logits(t, output, model, weights, rows, length);
     if (!has_labels && t->stage.world.rank == 0)
         printf("%s has no labels.npy: wrote logits, no loss and no gradients\n", t->arguments[0]);
@@ -231,7 +233,7 @@ void transformer_step(struct transformer *t)
         ra_whole_forget(output);
     stage_gather(&t->stage, 0);
     if (t->stage.world.rank == 0)
-        transformer_check(t, ra_whole_publish(output, error), error);
+        stage_check(&t->stage, ra_whole_publish(output, error), error);
     transformer_end_output(t, output);
     ra_model_destroy(model);
 }

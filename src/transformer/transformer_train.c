@@ -1,4 +1,6 @@
-/* transformer_train: trains a model on a file of tokens. See transformer.h. */
+/* transformer_train: trains a model on a file of tokens. See transformer_train.h. */
+#include "transformer_train.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,8 +11,7 @@
 #include "ra_dataset.h"
 #include "ra_optimizer.h"
 #include "stage_observe.h"
-#include "stage_parts.h"
-#include "transformer.h"
+#include "transformer_files.h"
 
 /* All that one training run has on this rank. */
 struct run {
@@ -59,8 +60,8 @@ static void take_model(struct run *run, struct ra_training *before)
 {
     struct transformer *t = run->t;
     struct ra_model_config there;
-    transformer_check(t, ra_checkpoint_look(t->arguments[1], &there, before, run->error),
-                      run->error);
+    stage_check(&t->stage, ra_checkpoint_look(t->arguments[1], &there, before, run->error),
+                run->error);
     const char *flag = transformer_other_flag(t, &there);
     if (flag)
         stage_fail(&t->stage, "%s has another --%s: give the same to go on, or leave it out",
@@ -112,9 +113,9 @@ static void scan_data(struct run *run)
     run->training.data = (uint64_t)run->tokens.columns;
     for (int64_t first = 0; first < count; first += part) {
         int64_t end = count - first < part ? count : first + part;
-        transformer_check(t,
-                          ra_tokens_scan(&run->tokens, first, end, &run->training.data, run->error),
-                          run->error);
+        stage_check(&t->stage,
+                    ra_tokens_scan(&run->tokens, first, end, &run->training.data, run->error),
+                    run->error);
         t->stage.world.show(t->run.timeout);
         stage_progress(&t->stage, "tokens read", end, count);
     }
@@ -135,7 +136,7 @@ static void open_data(struct run *run)
     struct transformer *t = run->t;
     struct ra_training before = {0};
     const char *model = t->arguments[1];
-    transformer_check(t, ra_tokens_open(&run->tokens, t->arguments[0], run->error), run->error);
+    stage_check(&t->stage, ra_tokens_open(&run->tokens, t->arguments[0], run->error), run->error);
     if (t->length == 0)
         t->length = run->tokens.columns > 0 ? run->tokens.columns - 1 : 1024;
     t->run.has_mask = run->tokens.columns > 0;
@@ -151,10 +152,10 @@ static void open_data(struct run *run)
     stage_agree(&t->stage, 1, "the tokens of DATA", run->tokens.count);
     stage_agree(&t->stage, 1, "the columns of DATA", run->tokens.columns);
     run->tokens.vocabulary = t->model.vocabulary;
-    transformer_check(t,
-                      ra_dataset_open(&run->data, &run->tokens, t->length, t->validation,
-                                      (uint64_t)t->seed, run->error),
-                      run->error);
+    stage_check(&t->stage,
+                ra_dataset_open(&run->data, &run->tokens, t->length, t->validation,
+                                (uint64_t)t->seed, run->error),
+                run->error);
     scan_data(run);
     transformer_agree(t, "tokens", t->arguments[0], run->training.data);
     if (run->there)
@@ -174,8 +175,8 @@ static void open_weights(struct run *run)
     run->means = stage_zeros(stage, numbers, sizeof *run->means);
     run->squares = stage_zeros(stage, numbers, sizeof *run->squares);
     if (run->there)
-        transformer_check(
-            t,
+        stage_check(
+            stage,
             ra_checkpoint_read(t->arguments[1], run->weights, run->means, run->squares, run->error),
             run->error);
     else
@@ -196,9 +197,8 @@ static void open_model(struct run *run)
     t->run.length = t->length;
     t->run.observe = stage->trace_path ? note : NULL;
     t->run.observer = stage;
-    transformer_check(t,
-                      ra_model_create(&run->model, &t->model, &t->run, MPI_COMM_WORLD, run->error),
-                      run->error);
+    stage_check(stage, ra_model_create(&run->model, &t->model, &t->run, MPI_COMM_WORLD, run->error),
+                run->error);
     run->n = ra_model_rows(run->model);
     run->rows = t->run.batch * run->n;
     run->positions = stage_allocate(stage, run->n, sizeof *run->positions);
@@ -222,10 +222,10 @@ static void read_batch(struct run *run, int64_t k, int64_t first, bool validatio
         int64_t sample = first + b * run->sets + run->set;
         int64_t window = validation ? sample : ra_dataset_window(&run->data, sample);
         if (window < run->data.windows)
-            transformer_check(run->t,
-                              ra_dataset_read(&run->data, window, run->n, run->positions,
-                                              inputs + b * run->n, labels + b * run->n, run->error),
-                              run->error);
+            stage_check(&run->t->stage,
+                        ra_dataset_read(&run->data, window, run->n, run->positions,
+                                        inputs + b * run->n, labels + b * run->n, run->error),
+                        run->error);
         else
             for (int64_t a = b * run->n; a < (b + 1) * run->n; a++)
                 inputs[a] = labels[a] = -1;
@@ -246,9 +246,9 @@ static double validate(struct run *run)
     struct ra_model_loss loss;
     for (int64_t w = run->data.training; w < run->data.windows; w += run->t->batch) {
         read_batch(run, 0, w, true);
-        transformer_check(run->t,
-                          ra_model_step(run->model, run->weights, 1, run->batches, NULL, &loss),
-                          ra_model_error(run->model));
+        stage_check(&run->t->stage,
+                    ra_model_step(run->model, run->weights, 1, run->batches, NULL, &loss),
+                    ra_model_error(run->model));
         sum += loss.mean * (double)loss.labels;
         labels += (double)loss.labels;
     }
@@ -268,13 +268,13 @@ static void save(struct run *run)
         if (stage->gathered[r] != stage->gathered[0])
             stage_fail(stage, "after step %" PRId64 " rank %d has other gradients than rank 0",
                        run->training.step, r);
-    transformer_check(t, ra_model_gather(run->model, run->means), ra_model_error(run->model));
-    transformer_check(t, ra_model_gather(run->model, run->squares), ra_model_error(run->model));
+    stage_check(stage, ra_model_gather(run->model, run->means), ra_model_error(run->model));
+    stage_check(stage, ra_model_gather(run->model, run->squares), ra_model_error(run->model));
     if (stage->world.rank == 0)
-        transformer_check(run->t,
-                          ra_checkpoint_write(run->output, &run->t->model, &run->training,
-                                              run->weights, run->means, run->squares, run->error),
-                          run->error);
+        stage_check(stage,
+                    ra_checkpoint_write(run->output, &run->t->model, &run->training, run->weights,
+                                        run->means, run->squares, run->error),
+                    run->error);
     stage_gather(stage, 0);
 }
 
@@ -288,7 +288,7 @@ void transformer_train(struct transformer *t)
     open_data(&run);
     open_weights(&run);
     if (stage->world.rank == 0)
-        transformer_check(t, ra_checkpoint_try(run.output, &t->model, true, run.error), run.error);
+        stage_check(stage, ra_checkpoint_try(run.output, &t->model, true, run.error), run.error);
     stage_check_all(stage);
     stage_open_trace(stage);
     transformer_opened(t);
@@ -304,8 +304,8 @@ void transformer_train(struct transformer *t)
         for (int64_t k = 0; k < t->accumulate; k++)
             read_batch(&run, k, (*step * t->accumulate + k) * t->batch, false);
         double start = ra_seconds();
-        transformer_check(
-            t,
+        stage_check(
+            stage,
             ra_model_step(run.model, run.weights, t->accumulate, run.batches, run.gradients, &loss),
             ra_model_error(run.model));
         stage_trace(stage, STAGE_LANE_WORK, "step", (int)*step, start, ra_seconds());
@@ -318,7 +318,7 @@ void transformer_train(struct transformer *t)
                        "step %" PRId64 ": the loss is %g and the length of the gradient %g; "
                        "try a smaller --rate or --clip",
                        *step, loss.mean, length);
-        transformer_check(t, ra_model_gather(run.model, run.weights), ra_model_error(run.model));
+        stage_check(stage, ra_model_gather(run.model, run.weights), ra_model_error(run.model));
         if (stage->world.rank == 0) {
             printf("%" PRId64 " %.6f %.6f %.4f\n", *step, loss.mean,
                    ra_optimizer_rate(&optimizer, *step), length);

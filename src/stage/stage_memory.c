@@ -1,11 +1,11 @@
-/* memory: what a stage program allocates, and how much there is. See stage.h. */
+/* stage_memory: what a stage program allocates, and how much there is. See stage.h. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include "ra_system.h"
-#include "stage_parts.h"
+#include "stage.h"
 
 struct stage_memory {
     struct stage_memory *next;

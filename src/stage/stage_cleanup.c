@@ -1,4 +1,4 @@
-/* unfinished: what is hidden and must go if the program ends before stage_close.
+/* stage_cleanup: what is hidden and must go if the program ends before stage_close.
  * Every rank knows them: the first one in trouble removes them before it ends the others, which are
  * not given the time. Static, because a signal handler has no other way to know them.
  */
@@ -6,8 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
-#include "ra_whole.h"
-#include "stage_parts.h"
+#include "stage_cleanup.h"
 
 /* The results, the trace, a model, what `step` and `export` write. */
 static struct ra_whole *wholes[4];
@@ -15,7 +14,7 @@ static struct ra_whole *wholes[4];
 /* Whether results are getting their names, so that it is too late to stop. */
 static atomic_bool kept;
 
-void stage_unfinished_add(struct ra_whole *whole)
+void stage_cleanup_add(struct ra_whole *whole)
 {
     int w = 0;
     while (wholes[w] && wholes[w] != whole)
@@ -23,19 +22,19 @@ void stage_unfinished_add(struct ra_whole *whole)
     wholes[w] = whole;
 }
 
-void stage_unfinished_disarm(void)
+void stage_cleanup_forget(void)
 {
     for (int w = 0; wholes[w]; w++)
         ra_whole_forget(wholes[w]);
 }
 
-void stage_unfinished_remove(void)
+void stage_cleanup_now(void)
 {
     for (int w = 0; wholes[w]; w++)
         ra_whole_end(wholes[w]);
 }
 
-void stage_unfinished_commit(void)
+void stage_cleanup_end(void)
 {
     kept = true;
 }
@@ -45,15 +44,15 @@ static void on_signal(int signal_number)
 {
     if (kept)
         return;
-    stage_unfinished_remove();
+    stage_cleanup_now();
     _exit(128 + signal_number);
 }
 
-void stage_unfinished_guard(void)
+void stage_cleanup_begin(void)
 {
     static bool registered;
     if (!registered)
-        atexit(stage_unfinished_remove);
+        atexit(stage_cleanup_now);
     registered = true;
     kept = false;
 

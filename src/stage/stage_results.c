@@ -1,13 +1,13 @@
-/* results: the result files: reserved in a hidden folder, and written by rows. The folder becomes
- * RESULT, in one step, when all are whole.
+/* stage_results: the result files: reserved in a hidden folder, and written by rows. The folder
+ * becomes RESULT, in one step, when all are whole.
  */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "ra_whole.h"
-#include "stage_parts.h"
+#include "stage.h"
+#include "stage_cleanup.h"
 
 static const char *const files[STAGE_RESULTS + 1] = {"o.npy",  "lse.npy", "dq.npy",
                                                      "dk.npy", "dv.npy",  NULL};
@@ -67,7 +67,7 @@ static void edit_files(struct stage *stage)
 
 void stage_open_results(struct stage *stage)
 {
-    stage_unfinished_add(&results);
+    stage_cleanup_add(&results);
     if (stage->world.rank == 0)
         create_files(stage);
     stage_check_all(stage);

@@ -1,4 +1,4 @@
-/* options: the command line of the programs, from the table of ra_options.h. */
+/* stage_options: the command line of the programs, from the table of ra_options.h. */
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "ra_options.h"
 #include "ra_version.h"
-#include "stage_parts.h"
+#include "stage.h"
+#include "stage_options.h"
 
 /* Does this program have the flag? A stage has those that chapters up to its own have taught;
  * 01-naive, which judges the stages, also those that say who sees whom. */

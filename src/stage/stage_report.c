@@ -1,4 +1,4 @@
-/* report: what a program counts, the timeline that it traces, and the seconds that it took. */
+/* stage_report: what a program counts, the timeline that it traces, the seconds that it took. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ra_clock.h"
-#include "ra_whole.h"
-#include "stage_parts.h"
+#include "stage.h"
+#include "stage_cleanup.h"
 
 static const char *const lap_names[STAGE_LAPS] = {"read", "forward", "backward", "wait", "write"};
 static const char *const lane_names[STAGE_LANES] = {"work", "keys", "gradients"};
@@ -161,7 +161,7 @@ void stage_open_trace(struct stage *stage)
     char error[RA_ERROR_SIZE];
     if (!stage->trace_path)
         return;
-    stage_unfinished_add(&trace);
+    stage_cleanup_add(&trace);
     if (stage->world.rank == 0)
         create_trace(stage);
     stage_check_all(stage);

@@ -1,4 +1,4 @@
-/* inputs: the problem: its files, their shapes, and this rank's rows of them. */
+/* stage_inputs: the problem: its files, their shapes, and this rank's rows of them. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ra_checksum.h"
-#include "stage_parts.h"
+#include "stage.h"
 
 static const char *const input_names[STAGE_INPUTS] = {"q", "k", "v", "do", "mask"};
 

@@ -1,6 +1,4 @@
-/* world: the ranks of a program: what they agree on, how one that fails ends them all, and what
- * they tell the user on the terminal.
- */
+/* stage_ranks: the ranks of a program. See stage_ranks.h. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -11,7 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ra_clock.h"
-#include "stage_parts.h"
+#include "stage.h"
+#include "stage_cleanup.h"
 
 /* When progress was last shown, and whether its line is still open on the terminal. */
 static double last_progress;
@@ -55,7 +54,7 @@ __attribute__((noreturn)) static void stop_all(const struct stage *stage, int ex
         fprintf(stderr, "%s%s: %s%s\n", progress_shown ? "\n" : "", stage->program, who, message);
     else
         stage->world.follow();
-    stage_unfinished_remove();
+    stage_cleanup_now();
     stage->world.stop(exit_code);
     exit(exit_code);
 }
@@ -169,6 +168,12 @@ void stage_fail(const struct stage *stage, const char *format, ...)
     va_list arguments;
     va_start(arguments, format);
     end(stage, 1, format, arguments);
+}
+
+void stage_check(const struct stage *stage, enum ra_status status, const char *error)
+{
+    if (status != RA_OK)
+        stage_fail(stage, "%s", error);
 }
 
 void stage_progress(const struct stage *stage, const char *phase, int64_t done, int64_t total)

@@ -1,0 +1,32 @@
+/* stage_inputs: the problem: its files, their shapes, and this rank's rows of them. */
+#ifndef STAGE_INPUTS_H
+#define STAGE_INPUTS_H
+
+#include <stdbool.h>
+
+struct stage;
+
+enum stage_input { STAGE_Q, STAGE_K, STAGE_V, STAGE_D_OUT, STAGE_MASK, STAGE_INPUTS };
+
+/* Opens and checks the files of the problem, and takes its shape. */
+void stage_open_inputs(struct stage *stage, const char *folder);
+
+/* Ends all ranks unless their files of the problem have the same types, and the same bytes at some
+ * places. */
+void stage_agree_inputs(const struct stage *stage);
+
+/* Reads this rank's rows of an input into the caller's memory: q and do (B, n, H, D), k and v (B,
+ * m, G, D), as float32; mask (B, m), as bool. A NaN or Inf in them ends the program. */
+void stage_read(struct stage *stage, enum stage_input input, void *rows);
+
+/* Reads this rank's rows of an input, as stage_read does, into memory from stage_allocate. */
+float *stage_input(struct stage *stage, enum stage_input input);
+
+/* Reads this rank's mask (B, m) into memory from stage_allocate; NULL if the problem has none. */
+bool *stage_mask(struct stage *stage);
+
+/* Reads this rank's keys into one message of the ring: k (B, m, G, D), v, then the mask (B, m) if
+ * there is one. */
+void stage_read_keys(struct stage *stage, float *message);
+
+#endif

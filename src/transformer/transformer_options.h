@@ -1,0 +1,54 @@
+/* transformer_options: the commands of 10-transformer, and their flags. Plumbing of chapter 10. */
+#ifndef TRANSFORMER_OPTIONS_H
+#define TRANSFORMER_OPTIONS_H
+
+#include "ra_model.h"
+#include "stage_mpi.h"
+
+/* All that the command line says. */
+struct transformer {
+    struct stage stage;
+    const char *arguments[2]; /* DATA MODEL, PROBLEM RESULT, ... */
+
+    struct ra_model_config model; /* of a new model */
+    struct ra_model_run run;
+    int64_t feed_multiple; /* hidden / dim */
+    const char *lookback;  /* as text: one, or one for each layer */
+
+    /* train */
+    int64_t batch, length, accumulate, steps, warmup, seed, save_every;
+    double rate, decay, clip, validation;
+    bool resume;
+
+    /* generate */
+    const char *prompt;
+    int64_t count, top_k;
+    double temperature, top_p;
+
+    int64_t repeat; /* bench */
+
+    uint64_t given; /* which flags the command line has, as bits */
+};
+
+enum transformer_command {
+    TRANSFORMER_TRAIN,
+    TRANSFORMER_GENERATE,
+    TRANSFORMER_STEP,
+    TRANSFORMER_EXPORT,
+    TRANSFORMER_IMPORT,
+    TRANSFORMER_BENCH,
+    TRANSFORMER_COMMANDS
+};
+
+/* Reads the command line and returns the command that it names. */
+enum transformer_command transformer_options(struct transformer *t, int argc, char **argv);
+
+/* Completes and checks the model that the flags describe. */
+void transformer_complete_model(struct transformer *t);
+
+/* Returns a flag that was given and does not describe the model that is there, or NULL if all
+ * do. */
+const char *transformer_other_flag(const struct transformer *t,
+                                   const struct ra_model_config *there);
+
+#endif
