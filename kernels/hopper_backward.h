@@ -204,9 +204,8 @@ RA_DEVICE float power_of_lse(float lse, bool there)
 
 /* ---- What is not finite. */
 
-/* A number of k that is infinite or NaN becomes 0, for the threads that multiply together: dq = ds
- * k is a product over keys, of which a query may not see some, and 0 times NaN is NaN. For a query
- * that sees such a key, a bit in `nonfinite` says so. */
+/* zero_nonfinite of a tile of keys, as dq = ds k is a product over keys: the mark is a bit of
+ * `nonfinite`. For the threads that multiply together. */
 template <class Shape> RA_DEVICE void zero_nonfinite_keys(char *k, uint32_t *nonfinite)
 {
     zero_nonfinite<typename Shape::Type>((uint4 *)k, Shape::Key_bytes / 16, my_number(),

@@ -233,8 +233,8 @@ RA_DEVICE void spoil_scores(typename Shape::Scores &s, const uint16_t nonfinite[
     }
 }
 
-/* Values that some of the rows do not see must be finite: their keys become NaN instead. For the
- * threads of these warpgroups together, by a barrier of this number. */
+/* zero_nonfinite of a tile of values: the mark is a NaN in the key. For the threads of these
+ * warpgroups together, by a barrier of this number. */
 template <class Shape>
 RA_DEVICE void zero_nonfinite_values(char *k, char *v, int thread, int barrier)
 {

@@ -1,6 +1,5 @@
 /* hopper_roles: the roles of k06 and k07, for one tile of queries: the warp that loads, the warps
- * that clean the values, and the warpgroups that compute; and the kernel in which a block of
- * threads, or a cluster, has one tile.
+ * that clean the values, and the warpgroups that compute; and how the carry is read ahead.
  *
  * Chapter 11d.
  */
@@ -158,9 +157,8 @@ template <int Cluster = 1> RA_DEVICE void release_slot(ra_barrier *empty)
 
 /* ---- The warps that clean the values. */
 
-/* Values that some of the rows do not see must be finite, as 0 times NaN is NaN. Of 16 keys, one
- * for two threads of the warp, each of which has half of the columns: what is not finite becomes 0,
- * and the key gets a bit, by which the rows that do see it get NaN. */
+/* zero_nonfinite by one warp, for 16 keys, while others multiply: two threads have a key, each half
+ * of its columns. The mark is a bit of `nonfinite`. */
 template <class Shape>
 RA_DEVICE void zero_nonfinite_16_keys(struct roles_memory<Shape> &shared, int place, int part)
 {
@@ -297,7 +295,7 @@ RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hoppe
         pass(shared, number);
 }
 
-/* ---- One tile, of a block of threads or of two. */
+/* ---- The carry, read ahead, where a block of threads, or a pair of them, has one tile. */
 
 /* Where TMA finds the carry, if it can read it. */
 struct tile_forward : hopper_forward {
@@ -385,60 +383,12 @@ template <class Shape> struct carry_ahead {
     }
 };
 
-/* Until the other block of a cluster is through with all places here, it arrives in this block's
- * memory: so this block must not end. */
-template <class Shape> RA_DEVICE void await_other(struct tile_memory<Shape> &shared)
-{
-    for (int number = shared.task.count; number < shared.task.count + 2; number++) {
-        ra_barrier_wait(&shared.empty_k[place_of(number)], parity_of(number) ^ 1);
-        ra_barrier_wait(&shared.empty_v[place_of(number)], parity_of(number) ^ 1);
-    }
-}
+/* ---- For the host. */
 
+/* Launches a kernel with a block for every tile of queries, or a cluster of blocks. */
 template <class Shape>
-__global__ void __cluster_dims__(Shape::Cluster) __launch_bounds__(Shape::Threads + 128, 1)
-    one_tile(const __grid_constant__ struct tile_forward f)
-{
-#if RA_IS_HOPPER
-    extern __shared__ __align__(1024) char bytes[];
-    struct tile_memory<Shape> &shared = *(struct tile_memory<Shape> *)bytes;
-    if (threadIdx.x == 0) {
-        shared.task =
-            hopper_task_of<Shape>(f, blockIdx.x / Shape::Cluster, blockIdx.x % Shape::Cluster);
-        for (int g = 0; g < Shape::Groups; g++)
-            ra_barrier_init(&shared.full_carry[g], 1 + 32);
-        begin_barriers<Shape>(shared);
-    }
-    ra_block_barrier<Shape::Cluster>();
-    if (shared.task.keys == 0 && !f.x.first && !f.x.last)
-        return;
-
-    int warp = ra_uniform(threadIdx.x / 32);
-    if (warp < 4) {
-        ra_fewer_registers<Shape::Groups == 3 ? 32 : 40>();
-        if (warp == 0) {
-            load<Shape>(shared, f, shared.task, []() {});
-            if (Shape::Cluster > 1)
-                await_other(shared);
-        } else {
-            sanitize<Shape>(shared, f, shared.task);
-            if (reads_ahead<Shape>(f))
-                load_carry(shared, f, warp - 1);
-        }
-    } else {
-        ra_more_registers<Shape::Groups == 3 ? 160 : 232>();
-        struct carry<Shape> carry;
-        fold_tiles<Shape>(shared, f, shared.task, carry);
-        if (reads_ahead<Shape>(f))
-            ra_barrier_wait(&shared.full_carry[group_of()], 0);
-        store(f, shared.task, first_row(shared.task), carry, carry_ahead<Shape>{f, shared});
-    }
-#endif
-}
-
-/* Launches a block for every tile of queries, or a cluster. */
-template <class Shape>
-static cudaError_t launch_tiles(const struct ra_kernel *x, cudaStream_t stream)
+static cudaError_t launch_tiles(void (*kernel)(struct tile_forward), const struct ra_kernel *x,
+                                cudaStream_t stream)
 {
     static_assert(sizeof(struct tile_memory<Shape>) <= 227 << 10,
                   "a GPU has not the shared memory");
@@ -448,10 +398,9 @@ static cudaError_t launch_tiles(const struct ra_kernel *x, cudaStream_t stream)
               ra_in_boxes(x->carry_o, x->queries, x->dim);
     if (error == cudaSuccess && f.ahead)
         error = ra_make_map(&f.carry_map, x->carry_o, x->batch, x->queries, x->heads, x->dim, 64);
-    return error != cudaSuccess
-               ? error
-               : ra_launch(one_tile<Shape>, Shape::Cluster * f.blocks, Shape::Threads + 128,
-                           sizeof(struct tile_memory<Shape>), stream, f);
+    return error != cudaSuccess ? error
+                                : ra_launch(kernel, Shape::Cluster * f.blocks, Shape::Threads + 128,
+                                            sizeof(struct tile_memory<Shape>), stream, f);
 }
 
 #endif

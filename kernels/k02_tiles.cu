@@ -248,11 +248,10 @@ RA_DEVICE float line_sum(float x)
     return x;
 }
 
-/* Takes the rows out of a tile of shared memory whose numbers are not all finite: they become 0,
- * and nonfinite[row] says so. A query that sees such a key gets NaN by that; of the others, whose
- * weights for it are 0, the row must be taken away, as 0 times NaN is NaN. True: there are such
- * rows. For all threads of the block together, once the tile is there; when it returns they all see
- * the same. */
+/* Sets the rows of a tile that are not all finite to 0, and nonfinite[row] says which: a query that
+ * does not see such a key has weight 0 for it, and 0 times NaN is NaN; one that does see it gets
+ * NaN by spoil_sums or weight. True: there are such rows. For all threads of the block together,
+ * once the tile is there; when it returns they all see the same. */
 template <int Dim, int Rows> RA_DEVICE bool zero_nonfinite(float *shared, bool nonfinite[Rows])
 {
     int lane = threadIdx.x % 32, any = 0;

@@ -279,8 +279,8 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
             rows_there<Keys>(next, x.mask, task.b, b0 + Keys, range.end);
             load<Shape>(stages + (2 * Shape::Key_size - stage), f, k, v, next);
         }
-        /* Values that some of these rows do not see must be finite: their keys become NaN
-         * instead. */
+        /* Values that some of these rows do not see must be finite. The mark is a NaN in the
+         * key. */
         bool inside = ra_all_seen(x.band, {}, task.a0, Rows, b0, Keys);
         if (!inside) {
             uint16_t *keys = stages + stage;

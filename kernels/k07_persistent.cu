@@ -10,6 +10,8 @@
  */
 #include "hopper_roles.h"
 
+/* ---- Persistent blocks. */
+
 /* Where TMA finds the outputs, if it can write them: whole rows of the inputs' type. Otherwise the
  * threads write them. */
 struct persistent_forward : hopper_forward {
@@ -163,9 +165,12 @@ RA_DEVICE void compute_all(struct shared_memory<Shape> &shared, const struct per
         ra_stores_wait();
 }
 
+/* The first idea: persistent blocks. There are as many of them as multiprocessors, and each takes
+ * one tile of queries after the other: its roles go on, and none waits for the others at the end of
+ * a tile. So the next tile is loaded while outputs of this one leave. */
 template <class Shape>
 __global__ void __launch_bounds__(Shape::Threads + 128, 1)
-    forward_kernel(const __grid_constant__ struct persistent_forward f)
+    persistent_kernel(const __grid_constant__ struct persistent_forward f)
 {
 #if RA_IS_HOPPER
     extern __shared__ __align__(1024) char bytes[];
@@ -187,7 +192,8 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
 #endif
 }
 
-template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cudaStream_t stream)
+template <class Shape>
+static cudaError_t launch_persistent(const struct ra_kernel *x, cudaStream_t stream)
 {
     static_assert(sizeof(struct shared_memory<Shape>) <= 227 << 10,
                   "a GPU has not the shared memory");
@@ -202,9 +208,66 @@ template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cuda
         error = ra_make_map(&f.o_map, x->o, x->batch, x->queries, x->heads, x->dim, 64);
     if (error != cudaSuccess)
         return error;
-    return ra_launch(forward_kernel<Shape>, ra_min(processors, f.blocks), Shape::Threads + 128,
+    return ra_launch(persistent_kernel<Shape>, ra_min(processors, f.blocks), Shape::Threads + 128,
                      sizeof(struct shared_memory<Shape>), stream, f);
 }
+
+/* ---- Pairs by multicast. */
+
+/* Until the other block of a pair is through with all places here, it arrives in this block's
+ * memory: so this block must not end. */
+template <class Shape> RA_DEVICE void await_other(struct tile_memory<Shape> &shared)
+{
+    for (int number = shared.task.count; number < shared.task.count + 2; number++) {
+        ra_barrier_wait(&shared.empty_k[place_of(number)], parity_of(number) ^ 1);
+        ra_barrier_wait(&shared.empty_v[place_of(number)], parity_of(number) ^ 1);
+    }
+}
+
+/* The second idea: pairs by multicast. Two neighbouring blocks, a cluster, share a tile of twice
+ * the rows, each with half of them. Both go through the same keys, and each loads half of every
+ * tile of keys, for both: so what is read from the L2 cache, and the power that takes, is halved.
+ * All else is k06, but that both begin together, and neither ends before the other is through. */
+template <class Shape>
+__global__ void __cluster_dims__(2) __launch_bounds__(Shape::Threads + 128, 1)
+    paired_kernel(const __grid_constant__ struct tile_forward f)
+{
+#if RA_IS_HOPPER
+    extern __shared__ __align__(1024) char bytes[];
+    struct tile_memory<Shape> &shared = *(struct tile_memory<Shape> *)bytes;
+    if (threadIdx.x == 0) {
+        shared.task = hopper_task_of<Shape>(f, blockIdx.x / 2, blockIdx.x % 2);
+        for (int g = 0; g < Shape::Groups; g++)
+            ra_barrier_init(&shared.full_carry[g], 1 + 32);
+        begin_barriers<Shape>(shared);
+    }
+    ra_cluster_barrier();
+    if (shared.task.keys == 0 && !f.x.first && !f.x.last)
+        return;
+
+    int warp = ra_uniform(threadIdx.x / 32);
+    if (warp < 4) {
+        ra_fewer_registers<Shape::Groups == 3 ? 32 : 40>();
+        if (warp == 0) {
+            load<Shape>(shared, f, shared.task, []() {});
+            await_other(shared);
+        } else {
+            sanitize<Shape>(shared, f, shared.task);
+            if (reads_ahead<Shape>(f))
+                load_carry(shared, f, warp - 1);
+        }
+    } else {
+        ra_more_registers<Shape::Groups == 3 ? 160 : 232>();
+        struct carry<Shape> carry;
+        fold_tiles<Shape>(shared, f, shared.task, carry);
+        if (reads_ahead<Shape>(f))
+            ra_barrier_wait(&shared.full_carry[group_of()], 0);
+        store(f, shared.task, first_row(shared.task), carry, carry_ahead<Shape>{f, shared});
+    }
+#endif
+}
+
+/* ---- Which of the two, or k06. */
 
 /* With so few keys the outputs take a good part of the time; and of 176, with D = 64, the last tile
  * has mostly less. */
@@ -219,14 +282,15 @@ extern "C" cudaError_t ra_k07_forward(const struct ra_kernel *x, cudaStream_t st
         typedef decltype(type) Type;
         constexpr int Dim = decltype(dim)::value;
         typedef shape_of<Type, Dim> Shape;
+        typedef hopper_tile<Type, Dim, Dim == 256 ? 64 : 128, Shape::Groups> Single;
+        typedef hopper_tile<Type, Dim, Shape::Keys, Shape::Groups, 2> Pair;
         if (x->first && x->last && x->semaphores && x->keys <= K07_FEW_KEYS)
-            return launch<hopper_tile<Type, Dim, Dim == 256 ? 64 : 128, Shape::Groups>>(x, stream);
+            return launch_persistent<Single>(x, stream);
         if constexpr (Dim > 64)
             if (ra_pairs_pay(x->queries, Shape::Rows, 64, [=](int64_t a0, int64_t rows) {
                     return ra_keys_seen(x->band, x->stairs, a0, rows, x->keys);
                 }))
-                return launch_tiles<hopper_tile<Type, Dim, Shape::Keys, Shape::Groups, 2>>(x,
-                                                                                           stream);
+                return launch_tiles<Pair>(paired_kernel<Pair>, x, stream);
         return ra_k06_forward(x, stream);
     });
 }

@@ -75,8 +75,12 @@ RA_DEVICE void copy_rows(uint16_t *shared, const uint16_t *from, int64_t stride,
         }
 }
 
-/* Adds 0 times the 8 numbers of a chunk to two sums that are 0. They stay 0, unless one of the
- * numbers is infinite or NaN: 0 times that is NaN. */
+/* ---- Numbers that are infinite or NaN. A query that does not see a key gives it weight 0, but 0
+ * times NaN is NaN. So where some query does not see all of a tile, and a product runs over its
+ * keys, such numbers become 0 first, and their keys are marked: a query that does see one gets NaN
+ * by the mark. */
+
+/* Adds 0 times the 8 numbers of a chunk to two sums that are 0. They stay 0 if all are finite. */
 template <class Type> RA_DEVICE uint32_t detect_nonfinite(uint32_t sums, uint4 chunk)
 {
     sums = Type::detect_nonfinite(Type::detect_nonfinite(sums, chunk.x), chunk.y);
@@ -88,12 +92,10 @@ template <class Type> RA_DEVICE bool is_nonfinite(uint4 chunk)
     return detect_nonfinite<Type>(0, chunk) != 0;
 }
 
-/* Takes chunks with numbers that are infinite or NaN out of rows of shared memory: they become 0,
- * and mark(i) is called for chunk i. A query that sees such a key must get NaN by that mark; of the
- * others, whose weights for it are 0, the chunk must be taken away, as 0 times NaN is NaN. For
- * `threads` threads together, once the rows are there; any(x) is a barrier of theirs, true if x is
- * for one of them. When it returns they all see the same. All threads of a warp go round the loops
- * equally often, and vote: see is_whole of k04. */
+/* Sets chunks that are not finite to 0, and calls mark(i) for chunk i. For `threads` threads
+ * together, once the chunks are there; any(x) is a barrier of theirs, true if x is for one of them.
+ * When it returns they all see the same. All threads of a warp go round the loops equally often,
+ * and vote: see is_whole of hopper_forward.h. */
 template <class Type, class Any, class Mark>
 RA_DEVICE void zero_nonfinite(uint4 *chunks, int count, int thread, int threads, const Any &any,
                               const Mark &mark)
