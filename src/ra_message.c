@@ -3,6 +3,7 @@
  * Chapter 03. New here: keys, values and mask as one message, their gradients as another.
  */
 #include "ra_message.h"
+#include <stdarg.h>
 #include <stdio.h>
 
 const char *ra_message_name(enum ra_message message)
@@ -18,9 +19,19 @@ const char *ra_message_error(const struct ra_link *link)
     return text && *text ? text : "the link has failed and does not say why";
 }
 
+void ra_message_place(char error[RA_ERROR_SIZE], int rank, int hop, const char *format, ...)
+{
+    int used = snprintf(error, RA_ERROR_SIZE,
+                        hop < 0 ? "ring rank %d: " : "ring rank %d, hop %d: ", rank, hop);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error + used, RA_ERROR_SIZE - (size_t)used, format, arguments);
+    va_end(arguments);
+}
+
 void ra_message_cancelled(char error[RA_ERROR_SIZE], int rank)
 {
-    snprintf(error, RA_ERROR_SIZE, "ring rank %d: cancelled by ra_plan_cancel", rank);
+    ra_message_place(error, rank, -1, "cancelled by ra_plan_cancel");
 }
 
 void ra_message_timeout_text(char error[RA_ERROR_SIZE], int rank, int hop, double seconds, int peer,
@@ -33,12 +44,11 @@ void ra_message_timeout_text(char error[RA_ERROR_SIZE], int rank, int hop, doubl
     if (absence == RA_IS_WAITING)
         doubt = "it waits as well, and no rank computes: do all make the same calls?";
     if (absence == RA_IS_GONE)
-        snprintf(error, RA_ERROR_SIZE,
-                 "ring rank %d, hop %d: rank %d has closed its link and did not %s %s", rank, hop,
-                 peer, verb, name);
+        ra_message_place(error, rank, hop, "rank %d has closed its link and did not %s %s", peer,
+                         verb, name);
     else
-        snprintf(error, RA_ERROR_SIZE, "ring rank %d, hop %d: waited %g s for rank %d to %s %s; %s",
-                 rank, hop, seconds, peer, verb, name, doubt);
+        ra_message_place(error, rank, hop, "waited %g s for rank %d to %s %s; %s", seconds, peer,
+                         verb, name, doubt);
 }
 
 int64_t ra_message_key_bytes(int64_t B, int64_t stride, int64_t number_bytes, bool has_mask)

@@ -11,6 +11,11 @@
 /* What a kind of message is called in error texts: "gradients coming home". */
 const char *ra_message_name(enum ra_message message);
 
+/* Writes an error's text behind its place: "ring rank 2, hop 3: ", or without the hop if it is
+ * negative. `error` may not be an argument. */
+__attribute__((format(printf, 4, 5))) void ra_message_place(char error[RA_ERROR_SIZE], int rank,
+                                                            int hop, const char *format, ...);
+
 /* The error of a link whose `cancel` has been called on this rank. */
 void ra_message_cancelled(char error[RA_ERROR_SIZE], int rank);
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "ra_clock.h"
+#include "ra_message.h"
 #include "ra_status.h"
 
 /* Seconds between two polls of the link. A poll of MPI may give the processor away, which costs
@@ -136,12 +137,12 @@ static bool same_call(struct ra_ring *ring, int step)
     if (own->number == other->number && own->kind == other->kind && same_ring)
         return true;
     char text[RA_ERROR_SIZE];
-    snprintf(
-        text, sizeof text,
-        "ring rank %d: rank %d is in its call %" PRId64 ", %s%s, this rank in its call %" PRId64
-        ", %s: all ranks make the same calls in the same order",
-        link->rank, ra_ring_rank_at(ring, link->rank, -ra_ring_stride(ring, step)), other->number,
-        kinds[other->kind & 3], same_ring ? "" : " of another plan", own->number, kinds[own->kind]);
+    ra_message_place(text, link->rank, -1,
+                     "rank %d is in its call %" PRId64 ", %s%s, this rank in its call %" PRId64
+                     ", %s: all ranks make the same calls in the same order",
+                     ra_ring_rank_at(ring, link->rank, -ra_ring_stride(ring, step)), other->number,
+                     kinds[other->kind & 3], same_ring ? "" : " of another plan", own->number,
+                     kinds[own->kind]);
     link->fail(link->self, text);
     return false;
 }

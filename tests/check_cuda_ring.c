@@ -1463,7 +1463,7 @@ static void err(void *context, int rank)
     no_device_memory = no_host_memory = no_foreign_memory = false;
     char who[16] = "";
     if (oddity >= NO_DEVICE_MEMORY)
-        snprintf(who, sizeof who, "rank %d: ", odd_rank);
+        snprintf(who, sizeof who, "ring rank %d", odd_rank);
     if (status != RA_OK) {
         if (plan || status != wanted || !strstr(text, expected.word) || !strstr(text, who))
             WRONG("rank %d is odd; rank %d: %s: %s%s", odd_rank, rank, ra_status_text(status), text,

@@ -546,7 +546,7 @@ static const char *speaker(int rank, char text[20])
 {
     text[0] = '\0';
     if (ring_size > 1)
-        snprintf(text, 20, "rank %d: ", rank);
+        snprintf(text, 20, "ring rank %d: ", rank);
     return text;
 }
 
@@ -1150,7 +1150,7 @@ static void refuse_arrays(const struct problem *problem, int how, int odd, bool 
         status = ra_forward(work.plan, &work.arrays);
         const char *error = ra_plan_error(work.plan);
         char rank[20];
-        snprintf(rank, sizeof rank, "rank %d:", odd);
+        snprintf(rank, sizeof rank, "ring rank %d:", odd);
         expect_same(ring_comm, status, error);
         EXPECT(status == RA_LOST && strstr(error, rank) == error && strstr(error, word),
                "%s: no %s %s: %s", ra_status_text(status), rank, word, error);

@@ -231,7 +231,7 @@ enum ra_status ra_cuda_connect(struct ra_plan *plan, char *error)
     if (addresses && reached) {
         status = shake_hands(plan, addresses, reached, error);
     } else {
-        ra_error_set(error, "rank %d: no memory to connect %d ranks", link->rank, link->size);
+        ra_message_place(error, link->rank, -1, "no memory to connect %d ranks", link->size);
         link->fail(link->self, error);
     }
 

@@ -29,11 +29,9 @@ enum ra_status ra_cuda_fail(struct ra_plan *plan, enum ra_status status, const c
 
 enum ra_status ra_cuda_fail_by_cuda(struct ra_plan *plan)
 {
-    char text[RA_ERROR_SIZE], named[RA_ERROR_SIZE], hop[24] = "";
+    char text[RA_ERROR_SIZE], named[RA_ERROR_SIZE];
     ra_cuda_error(plan, text);
-    if (ra_cuda_of(plan)->failed_hop >= 0)
-        snprintf(hop, sizeof hop, "hop %d: ", ra_cuda_of(plan)->failed_hop);
-    snprintf(named, sizeof named, "rank %d: %s%.260s", plan->link.rank, hop, text);
+    ra_message_place(named, plan->link.rank, ra_cuda_of(plan)->failed_hop, "%s", text);
     return ra_cuda_fail(plan, RA_DEVICE, plan->link.size > 1 ? named : text);
 }
 
@@ -72,16 +70,11 @@ enum ra_status ra_cuda_poll_errors(struct ra_plan *plan)
     if (failure == RA_SIGNAL_NONE)
         return RA_OK;
     char text[RA_ERROR_SIZE];
-    const char *name = ra_message_name((enum ra_message)error->message);
     if (failure == RA_SIGNAL_PEER_LOST)
-        snprintf(text, sizeof text, "rank %d: hop %d: rank %d has failed", link->rank, error->hop,
-                 error->peer);
-    else if (error->is_credit)
-        snprintf(text, sizeof text, "rank %d: hop %d: rank %d took no %s in %g seconds", link->rank,
-                 error->hop, error->peer, name, plan->config.timeout);
+        ra_message_place(text, link->rank, error->hop, "rank %d has failed", error->peer);
     else
-        snprintf(text, sizeof text, "rank %d: hop %d: no %s from rank %d in %g seconds", link->rank,
-                 error->hop, name, error->peer, plan->config.timeout);
+        ra_message_timeout_text(text, link->rank, error->hop, plan->config.timeout, error->peer,
+                                !error->is_credit, (enum ra_message)error->message, RA_IS_SILENT);
     return ra_cuda_fail(plan, RA_LOST, text);
 }
 

@@ -40,7 +40,7 @@ static enum ra_status compare(const struct record *records, int ranks, bool with
     /* The first rank in trouble speaks for all. */
     for (int r = 0; r < ranks; r++)
         if (records[r].status != RA_OK) {
-            ra_error_set(error, "rank %d: %.300s", r, records[r].error);
+            ra_message_place(error, r, -1, "%s", records[r].error);
             return (enum ra_status)records[r].status;
         }
     for (int r = 1; r < ranks && with_config; r++) {
@@ -64,8 +64,8 @@ enum ra_status ra_agree_config(const struct ra_link *link, const struct ra_confi
         return status;
     struct record *records = calloc((size_t)link->size, sizeof *records);
     if (!records) {
-        ra_error_set(error, "rank %d: no memory to compare what %d ranks plan", link->rank,
-                     link->size);
+        ra_message_place(error, link->rank, -1, "no memory to compare what %d ranks plan",
+                         link->size);
         link->fail(link->self, error);
         return RA_OUT_OF_MEMORY;
     }

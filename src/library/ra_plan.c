@@ -165,7 +165,7 @@ enum ra_status ra_plan_abort(struct ra_plan *plan, enum ra_status status, const 
     }
 
     /* The others must not wait for this rank. That ends the plan, on all. */
-    snprintf(plan->error, sizeof plan->error, "rank %d: %.300s", plan->link.rank, text);
+    ra_message_place(plan->error, plan->link.rank, -1, "%s", text);
     plan->link.fail(plan->link.self, plan->error);
     plan->status = RA_LOST;
     return status;

@@ -67,12 +67,12 @@ static void fail_for(struct rank *self, const char *reason)
 /* The same, with the rank and this hop in front of the reason. */
 static void fail_at(struct rank *self, int hop, const char *format, ...)
 {
-    char text[RA_ERROR_SIZE];
-    int used = snprintf(text, sizeof text, "ring rank %d, hop %d: ", self->rank, hop);
+    char reason[RA_ERROR_SIZE], text[RA_ERROR_SIZE];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text + used, sizeof text - (size_t)used, format, arguments);
+    vsnprintf(reason, sizeof reason, format, arguments);
     va_end(arguments);
+    ra_message_place(text, self->rank, hop, "%s", reason);
     fail_for(self, text);
 }
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "ra_clock.h"
+#include "ra_message.h"
 
 /* ---- The roll call. A collective does not say who is missing. So a rank that has waited too long
  * asks all others whether they are here, and those that are waiting, too, answer. The tags are the
@@ -126,7 +127,7 @@ bool ra_collective_wait_link(const struct ra_link *link, MPI_Comm comm, int code
             return true;
         if (code != MPI_SUCCESS || (timeout > 0 && ra_seconds() - began > timeout)) {
             explain(comm, code != MPI_SUCCESS, timeout, what, reason);
-            snprintf(text, sizeof text, "ring rank %d: %s", link->rank, reason);
+            ra_message_place(text, link->rank, -1, "%s", reason);
             link->fail(link->self, text);
         }
         answer(comm);

@@ -12,6 +12,7 @@
 #include "ra_clock.h"
 #include "ra_collective.h"
 #include "ra_error.h"
+#include "ra_message.h"
 #include "ra_mpi_link.h"
 #include "ra_number.h"
 #include "ra_processors.h"
@@ -392,7 +393,7 @@ static enum ra_status connect(struct ra_plan *plan, char *error)
     MPI_Group_free(&all);
     MPI_Group_free(&set);
     if (code != MPI_SUCCESS) {
-        ra_error_set(error, "rank %d: MPI cannot make a communicator of the ring", plan->link.rank);
+        ra_message_place(error, plan->link.rank, -1, "MPI cannot make a communicator of the ring");
         return RA_LOST;
     }
     MPI_Comm_set_errhandler(gathered->ring, MPI_ERRORS_RETURN);

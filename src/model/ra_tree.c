@@ -423,9 +423,9 @@ static enum ra_status give_up(struct ra_tree *tree, const char *reason)
     tree->lost = tree->link.size > 1;
     if (!tree->lost)
         return ra_error_set(tree->error, "%s", reason);
-    enum ra_status status = ra_error_set(tree->error, "rank %d: %.300s", tree->link.rank, reason);
+    ra_message_place(tree->error, tree->link.rank, -1, "%s", reason);
     tree->link.fail(tree->link.self, tree->error);
-    return status;
+    return RA_INVALID;
 }
 
 /* Combines the carries of all ranks. */

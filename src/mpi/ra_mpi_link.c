@@ -60,9 +60,9 @@ static bool succeeded(struct ra_mpi_link *mpi, int code, bool outgoing,
     char reason[MPI_MAX_ERROR_STRING] = "", text[RA_ERROR_SIZE];
     int length;
     MPI_Error_string(code, reason, &length);
-    snprintf(text, sizeof text, "ring rank %d, hop %d: %s %s %s rank %d: %.120s", mpi->rank,
-             passage->hop, outgoing ? "sending" : "receiving", ra_message_name(passage->message),
-             outgoing ? "to" : "from", passage->peer, reason);
+    ra_message_place(text, mpi->rank, passage->hop, "%s %s %s rank %d: %s",
+                     outgoing ? "sending" : "receiving", ra_message_name(passage->message),
+                     outgoing ? "to" : "from", passage->peer, reason);
     fail(mpi, text);
     return false;
 }
@@ -97,10 +97,9 @@ bool ra_mpi_link_begin(struct ra_mpi_link *mpi, bool outgoing, enum ra_message m
     if (passage->request != MPI_REQUEST_NULL) {
         /* Two callers use the link at the same time, or one of them has not kept the contract. */
         char text[RA_ERROR_SIZE];
-        snprintf(text, sizeof text,
-                 "ring rank %d, hop %d: %s %s without having waited for %s of hop %d", mpi->rank,
-                 hop, outgoing ? "sends" : "receives", ra_message_name(message),
-                 ra_message_name(passage->message), passage->hop);
+        ra_message_place(text, mpi->rank, hop, "%s %s without having waited for %s of hop %d",
+                         outgoing ? "sends" : "receives", ra_message_name(message),
+                         ra_message_name(passage->message), passage->hop);
         fail(mpi, text);
         return false;
     }
