@@ -96,6 +96,26 @@ double place(struct axis axis, double value)
     return axis.start + (value - axis.low) / (axis.high - axis.low) * (axis.end - axis.start);
 }
 
+const char *const lanes[] = {"work", "keys", "gradients"};
+
+void lane_frame(double y, const char *rank_or_gpu, int rows, int lane_count, struct axis time)
+{
+    double step = pow(10, floor(log10(time.high)));
+    if (time.high / step < 5)
+        step /= time.high / step < 2 ? 5 : 2;
+    for (int tick = 0; tick * step <= time.high; tick++) {
+        double at = place(time, tick * step);
+        line(at, y + 48, at, y + 42 + rows * LANE_ROW, STROKE(LIGHT, "1"));
+        text(at, y + 42, MIDDLE, "%g", tick * step);
+    }
+    for (int row = 0; row < rows; row++) {
+        text(20, y + 70 + row * LANE_ROW, BOLD, "%s %d", rank_or_gpu, row);
+        for (int lane = 0; lane < lane_count; lane++)
+            text(120, y + (lane == 0 ? 70 : 75 + 13 * lane) + row * LANE_ROW,
+                 END " font-size=\"11\"", "%s", lanes[lane]);
+    }
+}
+
 /* Is this field what `kind` wants? Words are drawn as they are: none may hold what XML takes for
  * its own. Numbers have at most 15 digits, which a double holds. */
 static bool field_is(char kind, const char *field)

@@ -67,6 +67,13 @@ struct axis {
 
 double place(struct axis axis, double value);
 
+/* Lanes against time, with lines at 1, 2 or 5 times a power of 10: below each other so many rows,
+ * rank 0, 1 and so on, or GPU, each of the first of these lanes. The caller draws what is in them,
+ * the first at y + 54. */
+enum { LANE_ROW = 62 };
+extern const char *const lanes[3];
+void lane_frame(double y, const char *rank_or_gpu, int rows, int lane_count, struct axis time);
+
 /* ---- Data. */
 
 /* A row of a CSV file: its words and its numbers, each in the order of the columns. */

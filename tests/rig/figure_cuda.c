@@ -228,8 +228,7 @@ void draw_tricks(const char *source)
 
 /* ---- 11-ring */
 
-enum { MOST_INTERVALS = 4096, GPU_PITCH = 62, MOST_GPUS = 16 };
-static const char *const lanes[] = {"work", "keys", "gradients"};
+enum { MOST_INTERVALS = 4096, MOST_GPUS = 16 };
 
 /* The rows of one ring, and what they have in all, in milliseconds. */
 struct ring {
@@ -286,22 +285,8 @@ static bool ring_frame(double y, const char *path, const struct ring *ring, stru
         share += ring->of[gpu].work / (ring->of[gpu].last - ring->of[gpu].first) / ring->gpus;
     text(700, y + 18, END, "launches: %.1f %% of the time", 100 * share);
 
-    /* Ticks at 1, 2 or 5 times a power of 10. */
-    double step = pow(10, floor(log10(x.high)));
-    if (x.high / step < 5)
-        step /= x.high / step < 2 ? 5 : 2;
-    for (int tick = 0; tick * step <= x.high; tick++) {
-        double at = place(x, tick * step);
-        line(at, y + 48, at, y + 42 + ring->gpus * GPU_PITCH, STROKE(LIGHT, "1"));
-        text(at, y + 42, MIDDLE, "%g", tick * step);
-    }
     bool is_backward = pass[0] == 'B';
-    for (int gpu = 0; gpu < ring->gpus; gpu++) {
-        text(20, y + 70 + gpu * GPU_PITCH, BOLD, "GPU %d", gpu);
-        for (int lane = 0; lane < (is_backward ? 3 : 2); lane++)
-            text(120, y + (lane == 0 ? 70 : 75 + 13 * lane) + gpu * GPU_PITCH,
-                 END " font-size=\"11\"", "%s", lanes[lane]);
-    }
+    lane_frame(y, "GPU", ring->gpus, is_backward ? 3 : 2, x);
     return is_backward;
 }
 
@@ -329,7 +314,7 @@ static void draw_interval(double y, const struct ring *ring, const struct row *r
     static const char *const fills[] = {FILL(SKY), FILL(GREEN), FILL(PURPLE)};
     int lane = find(row->words[1], 3, lanes);
     double from = place(x, row->numbers[2]), width = place(x, row->numbers[3]) - from;
-    double top = y + 54 + row->numbers[0] * GPU_PITCH;
+    double top = y + 54 + row->numbers[0] * LANE_ROW;
     if (lane == 0) {
         rect(from, top, fmax(width - 0.5, 0.5), 22, is_backward ? FILL(BLUE) : fills[0]);
         if (width > 14)
@@ -366,9 +351,9 @@ static void draw_way(double y, const struct ring *ring, const struct row *row, s
         if (find(launch->words[1], 3, lanes) != 0 || launch->numbers[1] != row->numbers[1] + 1 ||
             to != (from + 1) % ring->gpus)
             continue;
-        double x1 = place(x, row->numbers[3]) + 1, y1 = y + 74 + 13 * lane + from * GPU_PITCH;
+        double x1 = place(x, row->numbers[3]) + 1, y1 = y + 74 + 13 * lane + from * LANE_ROW;
         double x2 = place(x, launch->numbers[lane == 1 ? 2 : 3]) - 1;
-        double y2 = y + 53 + to * GPU_PITCH, down = GPU_PITCH - 21 - 13 * lane;
+        double y2 = y + 53 + to * LANE_ROW, down = LANE_ROW - 21 - 13 * lane;
         if (to == from + 1) {
             arrow(x1, y1, x2, y2, stroke);
         } else {
@@ -384,7 +369,7 @@ void draw_gpus(const char *source)
     int count = read_csv(source, GPUS_HEADER, "tnwndd", MOST_INTERVALS, rows), height = 90;
     for (int k = 0; k < count;) {
         struct ring ring = ring_of(source, rows + k, count - k);
-        height += 70 + ring.gpus * GPU_PITCH;
+        height += 70 + ring.gpus * LANE_ROW;
         k += ring.count;
     }
     svg_open(height, "What every GPU of a ring did when",
@@ -402,7 +387,7 @@ void draw_gpus(const char *source)
             draw_way(y, &ring, &ring.rows[i], x);
         for (int i = 0; i < ring.count; i++)
             draw_interval(y, &ring, &ring.rows[i], is_backward, x);
-        y += 70 + ring.gpus * GPU_PITCH;
+        y += 70 + ring.gpus * LANE_ROW;
         k += ring.count;
     }
 

@@ -7,11 +7,6 @@
 #include <string.h>
 #include "ring_attention.h"
 
-static double larger(double a, double b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- 03-memory */
 
 /* Both axes logarithmic: megabytes against ranks, and beside them what exactly 1/P would be. */
@@ -24,7 +19,7 @@ void draw_ranks(const char *source)
     for (int k = 0; k < count; k++) {
         P[k] = rows[k].numbers[0];
         bytes[k] = rows[k].numbers[1] / 1e6;
-        high = larger(high, bytes[k]);
+        high = fmax(high, bytes[k]);
         if (bytes[k] == 0 || (k == 0 ? P[k] != 1 : P[k] <= P[k - 1]) || P[k] > 1 << MOST)
             fail("%s:%d: want P from 1 upwards and bytes above 0", source, k + 2);
     }
@@ -112,7 +107,7 @@ static const struct row *work_panel(double y, const char *path, const struct row
     double totals[MOST_WORK], busiest = 0, sum = 0, pitch = 34, height = 24;
     int ranks = add_up(path, row, end, totals);
     for (int r = 0; r < ranks; r++) {
-        busiest = larger(busiest, totals[r]);
+        busiest = fmax(busiest, totals[r]);
         sum += totals[r];
     }
     if (busiest == 0)
@@ -160,7 +155,7 @@ void draw_work(const char *source)
         if (k == 0 || !same_layout(&rows[k], &rows[k - 1])) {
             int ranks = add_up(source, rows + k, end, totals);
             for (int r = 0; r < ranks; r++)
-                most = larger(most, totals[r]);
+                most = fmax(most, totals[r]);
             panels++;
             bars += ranks;
         }
@@ -185,7 +180,6 @@ void draw_work(const char *source)
 /* ---- 04-trace, 05-trace */
 
 enum { MOST_EVENTS = 4096 };
-static const char *const lanes[] = {"work", "keys", "gradients"};
 
 /* How an event is drawn, and how far below the top of its rank. */
 struct mark {
@@ -207,37 +201,14 @@ static struct mark mark_of(const struct row *event)
     return (struct mark){strcmp(name, "forward") == 0 ? FILL(SKY) : FILL(BLUE), 0, 22};
 }
 
-enum { RANK_PITCH = 62 };
-
-/* The heading of a layout, the lines of time (milliseconds) and the names of ranks and lanes. */
-static void trace_frame(double y, const struct row *row, double ranks, struct axis x, double step)
-{
-    char what[120];
-    snprintf(what, sizeof what,
-             "%g ranks, N = 4,096, D = 64, one head, causal; milliseconds from the first event on",
-             ranks);
-    layout_heading(y, row, what);
-    for (int tick = 0; tick * step <= x.high; tick++) {
-        double at = place(x, tick * step);
-        line(at, y + 48, at, y + 42 + ranks * RANK_PITCH, STROKE(LIGHT, "1"));
-        text(at, y + 42, MIDDLE, "%g", tick * step);
-    }
-    for (int r = 0; r < ranks; r++) {
-        text(20, y + 70 + r * RANK_PITCH, BOLD, "rank %d", r);
-        for (int lane = 0; lane < 3; lane++)
-            text(120, y + (lane == 0 ? 70 : 75 + 13 * lane) + r * RANK_PITCH,
-                 END " font-size=\"11\"", "%s", lanes[lane]);
-    }
-}
-
 /* One event, at least half a pixel wide; work with the number of its hop if there is room. */
 static void draw_event(double y, const struct row *event, struct axis x)
 {
     struct mark mark = mark_of(event);
     double from = place(x, event->numbers[2] / 1000);
     double width = place(x, event->numbers[3] / 1000) - from;
-    double top = y + 54 + event->numbers[0] * RANK_PITCH + mark.y;
-    rect(from, top, larger(width - 0.5, 0.5), mark.height, mark.look);
+    double top = y + 54 + event->numbers[0] * LANE_ROW + mark.y;
+    rect(from, top, fmax(width - 0.5, 0.5), mark.height, mark.look);
     bool pale = strcmp(mark.look, FILL(SKY)) == 0, dark = strcmp(mark.look, FILL(BLUE)) == 0;
     if (width > 12 && (pale || dark))
         text(from + width / 2, top + 15, pale ? MIDDLE : MIDDLE FILL("#FFFFFF"), "%.0f",
@@ -248,28 +219,34 @@ void draw_trace(const char *source)
 {
     static struct row rows[MOST_EVENTS]; /* too many for some stacks */
     int count = read_csv(source, TRACE_HEADER, "wnwwnnn", MOST_EVENTS, rows), panels = 1;
-    double last = 10, ranks = 0;
+    double last = 10;
+    int ranks = 0;
     for (int k = 0; k < count; k++) {
         const double *numbers = rows[k].numbers;
         if (!mark_of(&rows[k]).look || numbers[3] < numbers[2] || numbers[0] > 63)
             fail("%s:%d: want row work, keys or gradients, start_us <= end_us, rank < 64", source,
                  k + 2);
-        last = larger(last, numbers[3]);
-        ranks = larger(ranks, numbers[0] + 1);
+        last = fmax(last, numbers[3]);
+        ranks = (int)fmax(ranks, numbers[0] + 1); /* at most 64 */
         panels += k > 0 && !same_layout(&rows[k], &rows[k - 1]);
     }
 
-    /* One scale for all layouts; ticks at 1, 2 or 5 times a power of 10. */
+    /* One scale for all layouts. */
     struct axis x = {0, last / 1000, 128, 700};
-    double step = pow(10, floor(log10(x.high))), panel = 70 + ranks * RANK_PITCH, y = 30 - panel;
-    if (x.high / step < 5)
-        step /= x.high / step < 2 ? 5 : 2;
+    double panel = 70 + ranks * LANE_ROW, y = 30 - panel;
     svg_open((int)(panels * panel) + 62, "What every rank did when",
              "For each layout and rank three lanes against time: work and waiting, keys under way, "
              "gradients under way.");
     for (int k = 0; k < count; k++) {
-        if (k == 0 || !same_layout(&rows[k], &rows[k - 1]))
-            trace_frame(y += panel, &rows[k], ranks, x, step);
+        if (k == 0 || !same_layout(&rows[k], &rows[k - 1])) {
+            char words[120];
+            snprintf(words, sizeof words,
+                     "%d ranks, N = 4,096, D = 64, one head, causal; milliseconds from the first "
+                     "event on",
+                     ranks);
+            layout_heading(y += panel, &rows[k], words);
+            lane_frame(y, "rank", ranks, 3, x);
+        }
         draw_event(y, &rows[k], x);
     }
 
@@ -292,7 +269,7 @@ void draw_groups(const char *source)
     int count = read_csv(source, GROUPS_HEADER, "nnn", MOST, rows);
     double most = 1;
     for (int k = 0; k < count; k++) {
-        most = larger(most, larger(rows[k].numbers[1], rows[k].numbers[2]));
+        most = fmax(most, fmax(rows[k].numbers[1], rows[k].numbers[2]));
         if (rows[k].numbers[0] == 0)
             fail("%s:%d: want G above 0", source, k + 2);
     }
@@ -380,7 +357,7 @@ void draw_plans(const char *source)
         for (int i = 1; i <= 2; i++) {
             rows[k].numbers[i] /= 1e9;
             low = fmin(low, rows[k].numbers[i]);
-            high = larger(high, rows[k].numbers[i]);
+            high = fmax(high, rows[k].numbers[i]);
         }
     if (half < 2 || count % 2 != 0 || low == 0 || !same_layout(&rows[0], &rows[half - 1]) ||
         rows[0].numbers[0] < 1 || rows[half - 1].numbers[0] <= rows[0].numbers[0])
