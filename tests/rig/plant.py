@@ -103,7 +103,8 @@ def complaints(lines):
 
 def check():
     found = list(complaints(table()))
-    print('\n'.join(filter(None, found)))
+    for problem in filter(None, found):
+        print(problem)
     change = ['tests/rig/plant.py', '-', 'def complaints', 'def']
     wrong = [('faults', 'twice', '', []), ('faults', 'twice', '', []),
              ('fault', 'no-script', '', []), ('faults', 'short', '', [change[:3]]),
