@@ -61,7 +61,7 @@ static __global__ void __launch_bounds__(THREADS)
     /* A row that is not there is summed up as 0: the lanes of a warp stay together. */
     float sum = 0;
     if (b < kernel.batch) {
-        int64_t o = ra_place(kernel.o, b, a, head), d_out = ra_place(kernel.d_out, b, a, head);
+        int64_t o = ra_offset(kernel.o, b, a, head), d_out = ra_offset(kernel.d_out, b, a, head);
         for (int c = threadIdx.x % LANES * Count; c < kernel.dim; c += LANES * Count) {
             __align__(16) float x[Count], y[Count];
             load<Count>(x, kernel.o, o + c);
@@ -109,14 +109,14 @@ static __global__ void __launch_bounds__(THREADS)
     for (int c = threadIdx.x; c < move.heads * move.chunks; c += blockDim.x) {
         int head = c / move.chunks, first = c % move.chunks * Count;
         __align__(16) float x[Count], y[Count];
-        load<Count>(x, move.from, ra_place(move.from, b, row, head) + first);
+        load<Count>(x, move.from, ra_offset(move.from, b, row, head) + first);
         if (move.plus.data) {
-            load<Count>(y, move.plus, ra_place(move.plus, b, row, head) + first);
+            load<Count>(y, move.plus, ra_offset(move.plus, b, row, head) + first);
 #pragma unroll
             for (int e = 0; e < Count; e++)
                 x[e] += y[e];
         }
-        store<Count>(move.to, ra_place(move.to, b, row, head) + first, x);
+        store<Count>(move.to, ra_offset(move.to, b, row, head) + first, x);
     }
 }
 

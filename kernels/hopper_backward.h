@@ -15,7 +15,7 @@
 #include "mma_tiles.h"
 #include "hopper_instructions.h"
 
-enum { K06_LOADERS = 64 }; /* threads that load queries */
+enum { LOADER_THREADS = 64 }; /* threads that load queries */
 
 /* The shape of a tile. Dim: D, rounded up with zeros, which TMA fills in. Blocks: 1; or 2, if
  * neighbouring tiles of keys are those of a pair: then each block loads half of every tile of
@@ -45,15 +45,15 @@ struct backward {
 };
 
 /* Which stage comes next, and the parity of the phase that is to be over there. */
-struct turn {
+struct pipeline_state {
     int stage, parity;
 };
 
-template <int Stages> RA_DEVICE void advance(struct turn &turn)
+template <int Stages> RA_DEVICE void advance(struct pipeline_state &state)
 {
-    if (++turn.stage == Stages) {
-        turn.stage = 0;
-        turn.parity ^= 1;
+    if (++state.stage == Stages) {
+        state.stage = 0;
+        state.parity ^= 1;
     }
 }
 
@@ -109,8 +109,8 @@ RA_DEVICE void multiply_rows(float (&c)[Columns / 8][4], uint64_t a, uint64_t b)
 #pragma unroll
     for (int d = 0; d < Dim; d += 16)
         ra_wgmma<Type, Columns>::template multiply<false, false>(
-            c, ra_descriptor_beyond(a, ra_panel_place(0, d, A_rows)),
-            ra_descriptor_beyond(b, ra_panel_place(0, d, Columns)), d > 0);
+            c, ra_descriptor_beyond(a, ra_panel_offset(0, d, A_rows)),
+            ra_descriptor_beyond(b, ra_panel_offset(0, d, Columns)), d > 0);
     ra_products_end();
 }
 
@@ -121,7 +121,7 @@ RA_DEVICE void add_product(float (&c)[Dim / 8][4], const uint32_t (&a)[Rows / 16
 #pragma unroll
     for (int i = 0; i < Rows / 16; i++)
         ra_wgmma<Type, Dim>::template multiply<true>(
-            c, a[i], ra_descriptor_beyond(b, ra_panel_place(16 * i, 0, Rows)), true);
+            c, a[i], ra_descriptor_beyond(b, ra_panel_offset(16 * i, 0, Rows)), true);
     ra_products_end();
 }
 
@@ -197,9 +197,9 @@ RA_DEVICE void slope(uint32_t (&ds)[Columns / 16][4], const float (&p)[Columns /
 
 /* lse times log2(e); a row that has seen nothing, lse = -inf, or is not there, gets weights of
  * 2^-inf = 0. */
-RA_DEVICE float power_of_lse(float lse, bool there)
+RA_DEVICE float power_of_lse(float lse, bool valid)
 {
-    return there && lse != -CUDART_INF_F ? lse * RA_LOG2E : CUDART_INF_F;
+    return valid && lse != -CUDART_INF_F ? lse * RA_LOG2E : CUDART_INF_F;
 }
 
 /* ---- What is not finite. */
@@ -235,7 +235,7 @@ template <class Type, int Columns>
 RA_DEVICE void put_rows(const struct ra_tensor &to, bool adds, int b, int64_t row, int head,
                         int64_t rows, int dim, float scale, const float (&c)[Columns / 8][4])
 {
-    int64_t at = ra_place(to, b, row, head) + my_column();
+    int64_t at = ra_offset(to, b, row, head) + my_column();
 #pragma unroll
     for (int r = 0; r < 2; r++, at += 8 * to.row)
         if (row + 8 * r < rows)
@@ -280,10 +280,10 @@ template <class Shape> RA_DEVICE struct keys_task keys_task_of(const struct back
 {
     int G = (int)f.x.key_heads;
     constexpr int Blocks = Shape::Blocks, Keys = Blocks * Shape::Keys;
-    struct ra_tile_order turn =
+    struct ra_tile_order order =
         ra_tile_order_of(block / Blocks, (int)f.x.batch * G, f.sets, f.tiles);
-    struct keys_task task = {turn.head / G, turn.head % G};
-    int first = turn.tile * Keys;
+    struct keys_task task = {order.head / G, order.head % G};
+    int first = order.tile * Keys;
     task.b0 = first + block % Blocks * Shape::Keys;
     struct ra_range range =
         ra_queries_seeing(f.x.band, f.x.stairs, first, ra_min(Keys, f.x.keys - first), f.x.queries);
@@ -303,7 +303,7 @@ template <class Shape> struct keys_memory {
     char q[Shape::Stages][Shape::Query_bytes], d_out[Shape::Stages][Shape::Query_bytes];
     float lse2[Shape::Stages][Shape::Queries], delta[Shape::Stages][Shape::Queries];
     int2 seen_by[Shape::Keys];        /* the first and the last query; 1 and 0: none */
-    uint32_t there[Shape::Keys / 32]; /* a bit for every key: there, and not hidden by the mask */
+    uint32_t valid[Shape::Keys / 32]; /* a bit for every key: there, and not hidden by the mask */
     uint32_t
         nonfinite[Shape::Keys / 32]; /* with a number that is not finite, which was taken out */
     struct keys_task task;
@@ -319,7 +319,7 @@ RA_DEVICE void begin(struct keys_memory<Shape> &shared, const struct keys_task &
         shared.task = task;
         ra_barrier_init(&shared.keys_full, 1);
         for (int i = 0; i < Shape::Stages; i++) {
-            ra_barrier_init(&shared.full[i], K06_LOADERS);
+            ra_barrier_init(&shared.full[i], LOADER_THREADS);
             ra_barrier_init(&shared.empty[i],
                             Shape::Threads + (Shape::Blocks - 1) * Shape::Threads / 32);
         }
@@ -328,7 +328,7 @@ RA_DEVICE void begin(struct keys_memory<Shape> &shared, const struct keys_task &
     ra_block_barrier<Shape::Blocks>();
 }
 
-/* Queries have been read: the threads that load may use their place, of both blocks of a pair. To
+/* Queries have been read: the threads that load may use their slot, of both blocks of a pair. To
  * the other block goes one thread of a warp, when all of it are through: it is far. */
 template <class Shape> RA_DEVICE void release_queries(ra_barrier *empty)
 {
@@ -360,7 +360,7 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
 {
     const struct keys_task &task = shared.task;
     constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries,
-                  Rows = Queries / K06_LOADERS;
+                  Rows = Queries / LOADER_THREADS;
     const struct ra_kernel &x = f.x;
     if (threadIdx.x == 0) {
         ra_barrier_expect(&shared.keys_full, 2 * Shape::Key_bytes);
@@ -368,25 +368,25 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
         ra_load_tile<Dim, Keys>(shared.v, &f.v, &shared.keys_full, task.b0, task.g, task.b);
     }
 
-    struct turn turn = {0, 1};
+    struct pipeline_state state = {0, 1};
     each_step<Shape>(f, task, [&](int a0, int h) {
         float lse2[Rows], delta[Rows];
 #pragma unroll
         for (int i = 0; i < Rows; i++) {
-            int a = a0 + (int)threadIdx.x + K06_LOADERS * i;
-            bool there = a < x.queries;
-            lse2[i] = power_of_lse(there ? *ra_floats(x.lse, task.b, a, h) : 0, there);
-            delta[i] = there ? *ra_floats(x.delta, task.b, a, h) : 0;
+            int a = a0 + (int)threadIdx.x + LOADER_THREADS * i;
+            bool valid = a < x.queries;
+            lse2[i] = power_of_lse(valid ? *ra_floats(x.lse, task.b, a, h) : 0, valid);
+            delta[i] = valid ? *ra_floats(x.delta, task.b, a, h) : 0;
         }
         struct step step = {a0, h};
         step.inside =
             a0 + Queries <= x.queries && ra_all_seen(x.band, x.stairs, a0, Queries, task.b0, Keys);
-        int stage = turn.stage;
-        ra_barrier_wait(&shared.empty[stage], turn.parity);
+        int stage = state.stage;
+        ra_barrier_wait(&shared.empty[stage], state.parity);
 #pragma unroll
         for (int i = 0; i < Rows; i++) {
-            shared.lse2[stage][threadIdx.x + K06_LOADERS * i] = lse2[i];
-            shared.delta[stage][threadIdx.x + K06_LOADERS * i] = delta[i];
+            shared.lse2[stage][threadIdx.x + LOADER_THREADS * i] = lse2[i];
+            shared.delta[stage][threadIdx.x + LOADER_THREADS * i] = delta[i];
         }
         if (threadIdx.x == 0)
             shared.step[stage] = step;
@@ -397,7 +397,7 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
             ra_load_tile<Shape::Dim, Shape::Queries, Shape::Blocks>(shared.d_out[stage], &f.d_out,
                                                                     full, a0, h, task.b);
         });
-        advance<Shape::Stages>(turn);
+        advance<Shape::Stages>(state);
     });
 }
 
@@ -411,7 +411,7 @@ RA_DEVICE bool begin_or_load(struct keys_memory<Shape> &shared, const struct bac
     begin<Shape>(shared, task);
     if (ra_uniform(threadIdx.x / 128) == 0) {
         ra_fewer_registers<Shape::Load_registers>();
-        if (threadIdx.x < K06_LOADERS)
+        if (threadIdx.x < LOADER_THREADS)
             load_queries<Shape>(shared, f);
         else
             rest();
@@ -429,12 +429,12 @@ RA_DEVICE void find_seen(struct keys_memory<Shape> &shared, const struct backwar
     int i = my_number();
     if (i < Shape::Keys) {
         int64_t b = (int64_t)task.b0 + i;
-        bool there = b < f.x.keys && ra_allowed(f.x.mask, task.b, b);
+        bool valid = b < f.x.keys && ra_allowed(f.x.mask, task.b, b);
         struct ra_range range = ra_queries_seeing(f.x.band, f.x.stairs, b, 1, f.x.queries);
-        bool seen = there && range.first < range.end;
+        bool seen = valid && range.first < range.end;
         shared.seen_by[i] =
             seen ? make_int2((int)range.first, (int)range.end - 1) : make_int2(1, 0);
-        shared.there[i / 32] = __ballot_sync(0xffffffff, there);
+        shared.valid[i / 32] = __ballot_sync(0xffffffff, valid);
         shared.nonfinite[i / 32] = 0;
     }
     ra_named_barrier(1, Shape::Threads);
@@ -446,7 +446,7 @@ template <class Shape> RA_DEVICE bool all_sound(const struct keys_memory<Shape> 
     bool all = true;
 #pragma unroll
     for (int w = 0; w < Shape::Keys / 32; w++)
-        all = all && shared.there[w] == 0xffffffff && shared.nonfinite[w] == 0;
+        all = all && shared.valid[w] == 0xffffffff && shared.nonfinite[w] == 0;
     return all;
 }
 
@@ -514,7 +514,7 @@ RA_DEVICE void weigh_step(uint32_t (&p)[Shape::Queries / 16][4],
     for (int i = 0; i < Early; i++)
         early[i] = *(const float2 *)&lses[8 * i];
     auto lse2 = [&](int j, int) { return j < Early ? early[j] : *(const float2 *)&lses[8 * j]; };
-    bool whole = sound && shared.step[stage].inside;
+    bool unmasked = sound && shared.step[stage].inside;
 
     ra_products_begin();
     multiply_rows<Type, Dim, Keys, Queries>(s, k, q);
@@ -527,7 +527,7 @@ RA_DEVICE void weigh_step(uint32_t (&p)[Shape::Queries / 16][4],
     ra_pin(dp);
     if (capped)
         weigh_capped<Queries>(s, dp, f, lse2, delta);
-    if (!whole)
+    if (!unmasked)
         hide_queries<Shape>(s, dp, sight_from<Shape>(shared, shared.step[stage].a0));
     pack<Type, Queries>(p, s);
     slope<Type, Queries>(ds, s, dp, delta);
@@ -544,12 +544,12 @@ RA_DEVICE void put_keys(const struct ra_kernel &x, const struct ra_tensor &to,
                                                (int)x.dim, scale, c);
 }
 
-/* The same as numbers of 16 bits, into a place in shared memory, in panels of so many rows. */
+/* The same as numbers of 16 bits, into a slot in shared memory, in panels of so many rows. */
 template <class Shape, int Rows>
-RA_DEVICE void pack_keys(char *place, float scale, const float (&c)[Shape::Dim / 8][4])
+RA_DEVICE void pack_keys(char *slot, float scale, const float (&c)[Shape::Dim / 8][4])
 {
     int lane = ra_afresh(threadIdx.x) % 32, row = my_row() % 64 / 16 * 16 + lane % 16;
-    uint32_t first = ra_shared(place) + ra_panel_place(row, lane / 16 * 8, Rows);
+    uint32_t first = ra_shared(slot) + ra_panel_offset(row, lane / 16 * 8, Rows);
 #pragma unroll
     for (int i = 0; i < Shape::Dim / 16; i++) {
         uint32_t x[4];
@@ -562,11 +562,11 @@ RA_DEVICE void pack_keys(char *place, float scale, const float (&c)[Shape::Dim /
 }
 
 /* A warpgroup's dk and dv, at its end. If they are written and TMA can take them, they leave by it:
- * dv from where its 64 rows of v were, which no other has read, and dk from a place with panels of
+ * dv from where its 64 rows of v were, which no other has read, and dk from a slot with panels of
  * so many rows. */
 template <class Shape, int Rows>
 RA_DEVICE void store_dk_dv(struct keys_memory<Shape> &shared, const struct backward &f,
-                           char *dk_place, const float (&dk)[Shape::Dim / 8][4],
+                           char *dk_slot, const float (&dk)[Shape::Dim / 8][4],
                            const float (&dv)[Shape::Dim / 8][4])
 {
     const struct keys_task &task = shared.task;
@@ -577,18 +577,18 @@ RA_DEVICE void store_dk_dv(struct keys_memory<Shape> &shared, const struct backw
     }
     constexpr int Keys = Shape::Keys;
     int group = my_number() / 128;
-    char *dv_place = shared.v + group * ra_panel_place(64, 0, Keys);
-    pack_keys<Shape, Rows>(dk_place, f.x.score.scale, dk);
-    pack_keys<Shape, Keys>(dv_place, 1, dv);
+    char *dv_slot = shared.v + group * ra_panel_offset(64, 0, Keys);
+    pack_keys<Shape, Rows>(dk_slot, f.x.score.scale, dk);
+    pack_keys<Shape, Keys>(dv_slot, 1, dv);
     ra_stores_before_wgmma();
     ra_named_barrier(KEYS_ARE_PACKED + group, 128);
     if (my_number() % 128 > 0)
         return;
 #pragma unroll
     for (int panel = 0; panel < Shape::Dim / 64; panel++) {
-        ra_store_box(&f.dk, dk_place + panel * ra_panel_stride(Rows), 64 * panel,
+        ra_store_box(&f.dk, dk_slot + panel * ra_panel_stride(Rows), 64 * panel,
                      task.b0 + 64 * group, task.g, task.b);
-        ra_store_box(&f.dv, dv_place + panel * ra_panel_stride(Keys), 64 * panel,
+        ra_store_box(&f.dv, dv_slot + panel * ra_panel_stride(Keys), 64 * panel,
                      task.b0 + 64 * group, task.g, task.b);
     }
     ra_stores_end();

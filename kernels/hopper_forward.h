@@ -33,7 +33,7 @@ struct tiles {
  * the rows sees, `first`; there are `keys` of them, in `count` tiles, at least one. Row i sees key
  * j when lo <= j - i <= hi and the mask allows it. Tiles have numbers, from `number` on, which is
  * not 0 where a block has several tasks: a warpgroup sees nothing but its tiles `of` [group], and
- * all its rows see every key of the tiles `whole` [group], but for the mask. All of it stays in
+ * all its rows see every key of the tiles `unmasked` [group], but for the mask. All of it stays in
  * shared memory, as registers are scarce. */
 struct hopper_task : task {
     int groups;      /* how many warpgroups have rows, 64 each */
@@ -41,8 +41,8 @@ struct hopper_task : task {
     int64_t first;
     int keys, lo, hi, count;
     int number;
-    struct tiles of[3], whole[3];
-    int turn; /* the number of the task, of those that the block has */
+    struct tiles of[3], unmasked[3];
+    int iteration; /* the number of the task, of those that the block has */
 };
 
 /* The first and the last key that row i sees by the band; keys may have such numbers or not. */
@@ -59,7 +59,7 @@ RA_DEVICE int last_seen(const struct ra_kernel &x, const struct hopper_task &tas
 /* Of tile `tile` of queries, for the block of this rank in its cluster. */
 template <class Shape>
 RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int tile, int rank = 0,
-                                            int number = 0, int turn = 0)
+                                            int number = 0, int iteration = 0)
 {
     constexpr int Groups = Shape::Groups, Keys = Shape::Keys, Far = 1 << 30;
     struct hopper_task task;
@@ -80,7 +80,7 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
     int64_t back = task.a0 - range.first;
     task.first = ra_min(range.first, f.x.keys);
     task.number = number;
-    task.turn = turn;
+    task.iteration = iteration;
     task.keys = (int)ra_max(0, range.end - range.first);
     task.lo = (int)ra_max(-Far, ra_min(Far, back + f.x.band.lo));
     task.hi = (int)ra_max(-Far, ra_min(Far, back + f.x.band.hi));
@@ -91,9 +91,9 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
         int end = g < task.groups ? max(0, last_seen(f.x, task, 64 * g + 63) + Keys) / Keys : 0;
         task.of[g].first = number + min(task.count, first);
         task.of[g].end = number + min(task.count, end);
-        task.whole[g].first =
+        task.unmasked[g].first =
             number + (max(0, first_seen(f.x, task, 64 * g + 63)) + Keys - 1) / Keys;
-        task.whole[g].end =
+        task.unmasked[g].end =
             number + max(0, min(task.keys, last_seen(f.x, task, 64 * g) + 1)) / Keys;
         task.rows[g] = g < task.groups ? task.a0 + 64 * g : f.x.queries;
     }
@@ -108,20 +108,21 @@ RA_DEVICE struct tiles uniform(const struct tiles &x)
     return {ra_uniform(x.first), ra_uniform(x.end)};
 }
 
-/* The tiles that all warpgroups see whole. */
-RA_DEVICE struct tiles whole_for_all(const struct hopper_task &task)
+/* The tiles that are unmasked for all warpgroups. */
+RA_DEVICE struct tiles unmasked_for_all(const struct hopper_task &task)
 {
-    return {ra_uniform(task.whole[max(1, task.groups) - 1].first), ra_uniform(task.whole[0].end)};
+    return {ra_uniform(task.unmasked[max(1, task.groups) - 1].first),
+            ra_uniform(task.unmasked[0].end)};
 }
 
-/* Is this tile, of which the mask allows these keys, one of the `whole` ones? */
+/* Is this tile, of which the mask allows these keys, one of the `unmasked` ones? */
 template <class Shape>
-RA_DEVICE bool is_whole(const struct forward &f, struct tiles whole, int number,
-                        const uint32_t allowed[Shape::Words])
+RA_DEVICE bool is_unmasked(const struct forward &f, struct tiles unmasked, int number,
+                           const uint32_t allowed[Shape::Words])
 {
-    bool inside = number >= whole.first && number < whole.end;
+    bool inside = number >= unmasked.first && number < unmasked.end;
     if (inside && f.x.mask.data)
-        inside = __all_sync(0xffffffff, all_there<Shape>(allowed));
+        inside = __all_sync(0xffffffff, all_valid<Shape>(allowed));
     return inside;
 }
 
@@ -133,8 +134,8 @@ template <class Shape> RA_DEVICE void qk(typename Shape::Scores &s, uint64_t q, 
 #pragma unroll
     for (int d = 0; d < Shape::Dim; d += 16)
         ra_wgmma<typename Shape::Type, Shape::Keys>::template multiply<false, false>(
-            s[0], ra_descriptor_beyond(q, ra_panel_place(0, d, 64)),
-            ra_descriptor_beyond(k, ra_panel_place(0, d, Shape::Keys)), d > 0);
+            s[0], ra_descriptor_beyond(q, ra_panel_offset(0, d, 64)),
+            ra_descriptor_beyond(k, ra_panel_offset(0, d, Shape::Keys)), d > 0);
     ra_products_end();
     ra_products_wait<0>();
     ra_pin(s[0]);
@@ -151,7 +152,8 @@ RA_DEVICE void pack(uint32_t (&p)[Shape::Keys / 16][4], const typename Shape::Sc
             Shape::Type::pair(weights[0][i / 2][i % 2 * 2], weights[0][i / 2][i % 2 * 2 + 1]);
 }
 
-/* o += p v, likewise. The values lie with one row for a key: for this product they are turned. */
+/* o += p v, likewise. The values lie with one row for a key: for this product they are
+ * transposed. */
 template <class Shape>
 RA_DEVICE void pv(typename Shape::Outputs &o, uint32_t (&p)[Shape::Keys / 16][4], uint64_t v)
 {
@@ -161,7 +163,7 @@ RA_DEVICE void pv(typename Shape::Outputs &o, uint32_t (&p)[Shape::Keys / 16][4]
 #pragma unroll
     for (int b = 0; b < Shape::Keys; b += 16)
         ra_wgmma<typename Shape::Type, Shape::Dim>::template multiply<true>(
-            o[0], p[b / 16], ra_descriptor_beyond(v, ra_panel_place(b, 0, Shape::Keys)), true);
+            o[0], p[b / 16], ra_descriptor_beyond(v, ra_panel_offset(b, 0, Shape::Keys)), true);
     ra_products_end();
     ra_products_wait<0>();
     ra_pin(o[0]);
@@ -191,10 +193,10 @@ RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry
                            int row, const uint32_t allowed[Shape::Words])
 {
     int column = 2 * (threadIdx.x % 4), b0 = (number - task.number) * Shape::Keys;
-    uint32_t there[Shape::Words];
+    uint32_t valid[Shape::Words];
 #pragma unroll
     for (int w = 0; w < Shape::Words; w++)
-        there[w] = f.x.mask.data ? allowed[w] : bits_between(0, task.keys - b0 - 32 * w - 1);
+        valid[w] = f.x.mask.data ? allowed[w] : bits_between(0, task.keys - b0 - 32 * w - 1);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int lo = first_seen(f.x, task, row + 8 * r) - b0;
@@ -202,7 +204,7 @@ RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry
         uint32_t any = 0;
 #pragma unroll
         for (int w = 0; w < Shape::Words; w++) {
-            uint32_t seen = there[w] & bits_between(lo - 32 * w, hi - 32 * w);
+            uint32_t seen = valid[w] & bits_between(lo - 32 * w, hi - 32 * w);
             any |= seen;
             seen >>= column;
 #pragma unroll
@@ -243,7 +245,7 @@ RA_DEVICE void zero_nonfinite_values(char *k, char *v, int thread, int barrier)
         [=](bool mine) { return ra_named_barrier_or(barrier, Shape::Threads, mine); },
         [=](int chunk) {
             int key = chunk / 8 % Shape::Keys;
-            *(uint16_t *)(k + ra_panel_place(key, 0, Shape::Keys)) = 0x7fff;
+            *(uint16_t *)(k + ra_panel_offset(key, 0, Shape::Keys)) = 0x7fff;
             ra_stores_before_wgmma();
         });
 }
@@ -294,19 +296,19 @@ RA_DEVICE void weigh_rows(typename Shape::Scores &s, struct carry<Shape> &carry,
         ra_multiply_if(any, carry.o[0][c], before);
 }
 
-/* Hides what rows of this warpgroup do not see of this tile; whole: nothing. `allowed`: the bits of
- * the mask, if there is one; `nonfinite`: those of keys whose values were not finite, if anybody
+/* Hides what rows of this warpgroup do not see of this tile; unmasked: nothing. `allowed`: the bits
+ * of the mask, if there is one; `nonfinite`: those of keys whose values were not finite, if anybody
  * has looked. */
 template <class Shape>
 RA_DEVICE void hide(typename Shape::Scores &s, struct carry<Shape> &carry, const struct forward &f,
-                    const struct hopper_task &task, int number, bool whole, int row,
+                    const struct hopper_task &task, int number, bool unmasked, int row,
                     const uint32_t allowed[Shape::Words], const uint16_t *nonfinite)
 {
-    if (whole) {
+    if (unmasked) {
         note_seen<Shape>(carry);
     } else {
         /* Some rows of the block do not see some of the keys; those of this warpgroup may. */
-        if (is_whole<Shape>(f, uniform(task.whole[row / 64]), number, allowed))
+        if (is_unmasked<Shape>(f, uniform(task.unmasked[row / 64]), number, allowed))
             note_seen<Shape>(carry);
         else
             hide_scores<Shape>(s, carry, f, task, number, row, allowed);
@@ -324,12 +326,12 @@ RA_DEVICE void hide(typename Shape::Scores &s, struct carry<Shape> &carry, const
 template <class Shape>
 RA_DEVICE void online_softmax(typename Shape::Scores &s, struct carry<Shape> &carry,
                               const struct forward &f, const struct hopper_task &task, int number,
-                              bool whole, int row, const uint32_t allowed[Shape::Words],
+                              bool unmasked, int row, const uint32_t allowed[Shape::Words],
                               const uint16_t *nonfinite = nullptr)
 {
     if (!f.plain)
         cap_scores<Shape>(s, f);
-    hide<Shape>(s, carry, f, task, number, whole, row, allowed, nonfinite);
+    hide<Shape>(s, carry, f, task, number, unmasked, row, allowed, nonfinite);
     weigh_rows<Shape>(s, carry, f.factor);
 }
 

@@ -176,11 +176,11 @@ RA_DEVICE void ra_load_tile(char *to, const CUtensorMap *map, ra_barrier *barrie
     int first = Blocks == 1 ? 0 : Rows / 2 * (blockIdx.x % 2);
 #pragma unroll
     for (int panel = 0; panel < Dim / 64; panel++) {
-        char *place = to + panel * ra_panel_stride(Rows) + first * RA_PANEL_ROW;
+        char *slot = to + panel * ra_panel_stride(Rows) + first * RA_PANEL_ROW;
         if (Blocks == 1)
-            ra_load_box(place, map, barrier, 64 * panel, row, head, batch);
+            ra_load_box(slot, map, barrier, 64 * panel, row, head, batch);
         else
-            ra_load_box_twice(place, map, barrier, 64 * panel, row + first, head, batch);
+            ra_load_box_twice(slot, map, barrier, 64 * panel, row + first, head, batch);
     }
 }
 
@@ -268,11 +268,11 @@ template <int Rows, int Columns> RA_DEVICE void ra_pin(uint32_t (&x)[Rows][Colum
 
 /* The two forms, for N columns of a type:
  *
- *     ra_wgmma<Type, N>::multiply<A_turned, B_turned>(d, a, b, add)     a and b described
- *     ra_wgmma<Type, N>::multiply<B_turned>(d, a, b, add)               a in registers
+ *     ra_wgmma<Type, N>::multiply<A_transposed, B_transposed>(d, a, b, add)     a and b described
+ *     ra_wgmma<Type, N>::multiply<B_transposed>(d, a, b, add)               a in registers
  *
  * d = a b, or d += a b if `add`. b is its transpose (N x 16) as it lies in memory, or the matrix
- * itself (16 x N) if B_turned; a is 64 x 16, or 16 x 64 if A_turned. */
+ * itself (16 x N) if B_transposed; a is 64 x 16, or 16 x 64 if A_transposed. */
 template <class Type, int N> struct ra_wgmma;
 
 /* The names of operands: RA_TEN(3) is of numbers 30 to 39. And of the accumulators, as operands. */
@@ -287,33 +287,34 @@ template <class Type, int N> struct ra_wgmma;
 #define RA_D8(j) RA_D2(j), RA_D2(j + 2), RA_D2(j + 4), RA_D2(j + 6)
 
 /* The rest are the numbers of the operands behind the accumulators, and these. */
-#define RA_WGMMA(Type, type, N, names, a, b, add, turned_a, turned_b, a2, b2, add2, turned2, ...) \
-    template <> struct ra_wgmma<Type, N> {                                                        \
-        template <bool A_turned, bool B_turned>                                                   \
-        static __device__ __forceinline__ void multiply(float (&d)[N / 8][4], uint64_t x,         \
-                                                        uint64_t y, bool more)                    \
-        {                                                                                         \
-            RA_HOPPER_ONLY("{ .reg .pred add; setp.ne.b32 add, %" #add                            \
-                           ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type   \
-                           " {" names "}, %" #a ", %" #b ", add, 1, 1, %" #turned_a               \
-                           ", %" #turned_b "; }"                                                  \
-                           : __VA_ARGS__                                                          \
-                           : "l"(x), "l"(y), "r"((int)more), "n"(A_turned), "n"(B_turned));       \
-        }                                                                                         \
-                                                                                                  \
-        template <bool B_turned>                                                                  \
-        static __device__ __forceinline__ void multiply(float (&d)[N / 8][4],                     \
-                                                        const uint32_t (&x)[4], uint64_t y,       \
-                                                        bool more)                                \
-        {                                                                                         \
-            RA_HOPPER_ONLY("{ .reg .pred add; setp.ne.b32 add, %" #add2                           \
-                           ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type   \
-                           " {" names "}, {%" #a ", %" #b ", %" #add ", %" #a2 "}, %" #b2         \
-                           ", add, 1, 1, %" #turned2 "; }"                                        \
-                           : __VA_ARGS__                                                          \
-                           : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"((int)more),  \
-                             "n"(B_turned));                                                      \
-        }                                                                                         \
+#define RA_WGMMA(Type, type, N, names, a, b, add, transposed_a, transposed_b, a2, b2, add2,      \
+                 transposed2, ...)                                                               \
+    template <> struct ra_wgmma<Type, N> {                                                       \
+        template <bool A_transposed, bool B_transposed>                                          \
+        static __device__ __forceinline__ void multiply(float (&d)[N / 8][4], uint64_t x,        \
+                                                        uint64_t y, bool more)                   \
+        {                                                                                        \
+            RA_HOPPER_ONLY(                                                                      \
+                "{ .reg .pred add; setp.ne.b32 add, %" #add                                      \
+                ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" names  \
+                "}, %" #a ", %" #b ", add, 1, 1, %" #transposed_a ", %" #transposed_b "; }"      \
+                : __VA_ARGS__                                                                    \
+                : "l"(x), "l"(y), "r"((int)more), "n"(A_transposed), "n"(B_transposed));         \
+        }                                                                                        \
+                                                                                                 \
+        template <bool B_transposed>                                                             \
+        static __device__ __forceinline__ void multiply(float (&d)[N / 8][4],                    \
+                                                        const uint32_t (&x)[4], uint64_t y,      \
+                                                        bool more)                               \
+        {                                                                                        \
+            RA_HOPPER_ONLY("{ .reg .pred add; setp.ne.b32 add, %" #add2                          \
+                           ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type  \
+                           " {" names "}, {%" #a ", %" #b ", %" #add ", %" #a2 "}, %" #b2        \
+                           ", add, 1, 1, %" #transposed2 "; }"                                   \
+                           : __VA_ARGS__                                                         \
+                           : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"((int)more), \
+                             "n"(B_transposed));                                                 \
+        }                                                                                        \
     };
 #define RA_WGMMA_BOTH(...)                     \
     RA_WGMMA(ra_bfloat16, "bf16", __VA_ARGS__) \

@@ -17,13 +17,13 @@ template <class Type> struct shape_of<Type, 128> : hopper_tile<Type, 128, 128, 3
 template <class Type> struct shape_of<Type, 256> : hopper_tile<Type, 256, 64, 2> {
 };
 
-/* Shared memory: two places for keys and two for values. */
+/* Shared memory: two slots for keys and two for values. */
 template <class Shape> struct roles_memory {
     alignas(1024) char q[Shape::Groups][Shape::Query_bytes];
     alignas(1024) char k[2][Shape::Key_bytes];
     alignas(1024) char v[2][Shape::Key_bytes];
 
-    /* Which keys the mask allows, of the last four tiles: a place is written again when the keys of
+    /* Which keys the mask allows, of the last four tiles: a slot is written again when the keys of
      * two tiles later have been multiplied, and by then nobody reads the old one. */
     uint32_t allowed[4][Shape::Words];
 
@@ -56,9 +56,9 @@ template <class Shape> RA_DEVICE void begin_barriers(struct roles_memory<Shape> 
     ra_barriers_ready();
 }
 
-/* Of tile of keys number `number`, counted from the first one that the block loads: its place, and
+/* Of tile of keys number `number`, counted from the first one that the block loads: its slot, and
  * the parity of its phase there. */
-RA_DEVICE int place_of(unsigned number)
+RA_DEVICE int slot_of(unsigned number)
 {
     return number % 2;
 }
@@ -75,7 +75,7 @@ template <class Shape>
 RA_DEVICE void load_queries(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
                             const struct hopper_task &task, int group)
 {
-    ra_barrier_wait(&shared.empty_q[group], task.turn % 2 ^ 1);
+    ra_barrier_wait(&shared.empty_q[group], task.iteration % 2 ^ 1);
     if (threadIdx.x % 32 == 0) {
         ra_barrier_expect(&shared.full_q[group], Shape::Query_bytes);
         ra_load_tile<Shape::Dim, 64>(shared.q[group], &f.q_map, &shared.full_q[group],
@@ -87,19 +87,19 @@ template <class Shape>
 RA_DEVICE void load_keys(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
                          const struct hopper_task &task, int b0, int number)
 {
-    int place = place_of(number);
+    int slot = slot_of(number);
     uint32_t allowed[Shape::Words];
     if (f.x.mask.data)
-        rows_there<Shape::Keys>(allowed, f.x.mask, task.b, b0, task.first + task.keys);
-    ra_barrier_wait(&shared.empty_k[place], parity_of(number) ^ 1);
+        valid_rows<Shape::Keys>(allowed, f.x.mask, task.b, b0, task.first + task.keys);
+    ra_barrier_wait(&shared.empty_k[slot], parity_of(number) ^ 1);
     if (threadIdx.x % 32 == 0) {
         if (f.x.mask.data)
 #pragma unroll
             for (int w = 0; w < Shape::Words; w++)
                 shared.allowed[number % 4][w] = allowed[w];
-        ra_barrier_expect(&shared.full_k[place], Shape::Key_bytes);
+        ra_barrier_expect(&shared.full_k[slot], Shape::Key_bytes);
         ra_load_tile<Shape::Dim, Shape::Keys, Shape::Cluster>(
-            shared.k[place], &f.k_map, &shared.full_k[place], b0, task.g, task.b);
+            shared.k[slot], &f.k_map, &shared.full_k[slot], b0, task.g, task.b);
     }
 }
 
@@ -107,12 +107,12 @@ template <class Shape>
 RA_DEVICE void load_values(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
                            const struct hopper_task &task, int b0, int number)
 {
-    int place = place_of(number);
-    ra_barrier_wait(&shared.empty_v[place], parity_of(number) ^ 1);
+    int slot = slot_of(number);
+    ra_barrier_wait(&shared.empty_v[slot], parity_of(number) ^ 1);
     if (threadIdx.x % 32 == 0) {
-        ra_barrier_expect(&shared.full_v[place], Shape::Key_bytes);
+        ra_barrier_expect(&shared.full_v[slot], Shape::Key_bytes);
         ra_load_tile<Shape::Dim, Shape::Keys, Shape::Cluster>(
-            shared.v[place], &f.v_map, &shared.full_v[place], b0, task.g, task.b);
+            shared.v[slot], &f.v_map, &shared.full_v[slot], b0, task.g, task.b);
     }
 }
 
@@ -121,9 +121,9 @@ RA_DEVICE void load_values(struct roles_memory<Shape> &shared, const struct hopp
  * this one; later, and the answer comes too late. */
 enum { K07_LEFT = 8 };
 
-/* Keys, queries and values in the order in which there is room and in which they are wanted. A
- * place is filled when all warps have given it back; before its first filling nobody has to. Calls
- * meanwhile() once, when both places are full and few tiles are left. */
+/* Keys, queries and values in the order in which there is room and in which they are wanted. A slot
+ * is filled when all warps have given it back; before its first filling nobody has to. Calls
+ * meanwhile() once, when both slots are full and few tiles are left. */
 template <class Shape, class Meanwhile>
 RA_DEVICE void load(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
                     const struct hopper_task &task, const Meanwhile &meanwhile)
@@ -144,7 +144,7 @@ RA_DEVICE void load(struct roles_memory<Shape> &shared, const struct hopper_forw
     }
 }
 
-/* This warp is through with a place, which one block has filled, or the two of a cluster. */
+/* This warp is through with a slot, which one block has filled, or the two of a cluster. */
 template <int Cluster = 1> RA_DEVICE void release_slot(ra_barrier *empty)
 {
     __syncwarp();
@@ -160,13 +160,13 @@ template <int Cluster = 1> RA_DEVICE void release_slot(ra_barrier *empty)
 /* zero_nonfinite by one warp, for 16 keys, while others multiply: two threads have a key, each half
  * of its columns. The mark is a bit of `nonfinite`. */
 template <class Shape>
-RA_DEVICE void zero_nonfinite_16_keys(struct roles_memory<Shape> &shared, int place, int part)
+RA_DEVICE void zero_nonfinite_16_keys(struct roles_memory<Shape> &shared, int slot, int part)
 {
     typedef typename Shape::Type Type;
     constexpr int Half = Shape::Dim / 2, Some = 2;
     int lane = threadIdx.x % 32, key = 16 * part + lane % 16, first = lane / 16 * Half;
     auto chunk_at = [&](int c) {
-        return (uint4 *)&shared.v[place][ra_panel_place(key, c, Shape::Keys)];
+        return (uint4 *)&shared.v[slot][ra_panel_offset(key, c, Shape::Keys)];
     };
     uint32_t sums = 0;
 #pragma unroll 1
@@ -186,29 +186,29 @@ RA_DEVICE void zero_nonfinite_16_keys(struct roles_memory<Shape> &shared, int pl
             if (is_nonfinite<Type>(*chunk_at(c)))
                 *chunk_at(c) = make_uint4(0, 0, 0, 0);
     if (lane == 0)
-        shared.nonfinite[place][part] = (uint16_t)(nonfinite | nonfinite >> 16);
+        shared.nonfinite[slot][part] = (uint16_t)(nonfinite | nonfinite >> 16);
 }
 
-/* Every tile that not all rows see. The whole ones are waited for and given back, too: a parity
+/* Every tile that not all rows see. The unmasked ones are waited for and given back, too: a parity
  * tells a phase from the next one only. */
 template <class Shape>
 RA_DEVICE void sanitize(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
                         const struct hopper_task &task)
 {
-    struct tiles whole = whole_for_all(task);
+    struct tiles unmasked = unmasked_for_all(task);
     int number = ra_uniform(task.number), end = number + ra_uniform(task.count);
 #pragma unroll 1
     for (; number < end; number++) {
-        int place = place_of(number);
-        ra_barrier_wait(&shared.full_v[place], parity_of(number));
-        if (!is_whole<Shape>(f, whole, number, shared.allowed[number % 4])) {
+        int slot = slot_of(number);
+        ra_barrier_wait(&shared.full_v[slot], parity_of(number));
+        if (!is_unmasked<Shape>(f, unmasked, number, shared.allowed[number % 4])) {
 #pragma unroll 1
             for (int part = threadIdx.x / 32 - 1; part < Shape::Keys / 16; part += SANITIZER_WARPS)
-                zero_nonfinite_16_keys<Shape>(shared, place, part);
+                zero_nonfinite_16_keys<Shape>(shared, slot, part);
             ra_stores_before_wgmma();
         }
-        release_slot(&shared.clean_v[place]);
-        release_slot<Shape::Cluster>(&shared.empty_v[place]);
+        release_slot(&shared.clean_v[slot]);
+        release_slot<Shape::Cluster>(&shared.empty_v[slot]);
     }
 }
 
@@ -236,42 +236,42 @@ RA_DEVICE int64_t first_row(const struct hopper_task &task)
 /* One tile of keys. */
 template <class Shape>
 RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
-                    const struct hopper_task &task, unsigned number, struct tiles whole_tiles,
+                    const struct hopper_task &task, unsigned number, struct tiles unmasked_tiles,
                     int group, struct carry<Shape> &carry)
 {
     constexpr int Keys = Shape::Keys;
-    int place = place_of(number), parity = parity_of(number);
-    ra_barrier_wait(&shared.full_k[place], parity);
+    int slot = slot_of(number), parity = parity_of(number);
+    ra_barrier_wait(&shared.full_k[slot], parity);
 
     /* Mostly every row of the block sees every key. */
-    bool whole = is_whole<Shape>(f, whole_tiles, number, shared.allowed[number % 4]);
+    bool unmasked = is_unmasked<Shape>(f, unmasked_tiles, number, shared.allowed[number % 4]);
     typename Shape::Scores s;
     qk<Shape>(s, ra_descriptor(ra_shared(shared.q[group]), 0),
-              ra_descriptor(ra_shared(shared.k[place]), 0));
-    release_slot<Shape::Cluster>(&shared.empty_k[place]);
+              ra_descriptor(ra_shared(shared.k[slot]), 0));
+    release_slot<Shape::Cluster>(&shared.empty_k[slot]);
 
-    if (!whole) {
-        ra_barrier_wait(&shared.full_v[place], parity);
-        ra_barrier_wait(&shared.clean_v[place], parity);
+    if (!unmasked) {
+        ra_barrier_wait(&shared.full_v[slot], parity);
+        ra_barrier_wait(&shared.clean_v[slot], parity);
     }
-    online_softmax<Shape>(s, carry, f, task, number, whole, row_of(), shared.allowed[number % 4],
-                          shared.nonfinite[place]);
+    online_softmax<Shape>(s, carry, f, task, number, unmasked, row_of(), shared.allowed[number % 4],
+                          shared.nonfinite[slot]);
     uint32_t p[Keys / 16][4];
     pack<Shape>(p, s);
 
-    ra_barrier_wait(&shared.full_v[place], parity);
-    pv<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v[place]), ra_panel_stride(Keys)));
-    release_slot<Shape::Cluster>(&shared.empty_v[place]);
+    ra_barrier_wait(&shared.full_v[slot], parity);
+    pv<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v[slot]), ra_panel_stride(Keys)));
+    release_slot<Shape::Cluster>(&shared.empty_v[slot]);
 }
 
 /* A tile of keys that only the other warpgroups see. */
 template <class Shape> RA_DEVICE void pass(struct roles_memory<Shape> &shared, unsigned number)
 {
-    int place = place_of(number), parity = parity_of(number);
-    ra_barrier_wait(&shared.full_k[place], parity);
-    release_slot<Shape::Cluster>(&shared.empty_k[place]);
-    ra_barrier_wait(&shared.full_v[place], parity);
-    release_slot<Shape::Cluster>(&shared.empty_v[place]);
+    int slot = slot_of(number), parity = parity_of(number);
+    ra_barrier_wait(&shared.full_k[slot], parity);
+    release_slot<Shape::Cluster>(&shared.empty_k[slot]);
+    ra_barrier_wait(&shared.full_v[slot], parity);
+    release_slot<Shape::Cluster>(&shared.empty_v[slot]);
 }
 
 /* All tiles of keys, one after the other: in the middle those that this warpgroup sees. */
@@ -280,15 +280,15 @@ RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hoppe
                           const struct hopper_task &task, struct carry<Shape> &carry)
 {
     int group = ra_uniform(threadIdx.x / 128) - 1, number = ra_uniform(task.number);
-    struct tiles whole = whole_for_all(task), own = uniform(task.of[group]);
-    ra_barrier_wait(&shared.full_q[group], task.turn % 2);
+    struct tiles unmasked = unmasked_for_all(task), own = uniform(task.of[group]);
+    ra_barrier_wait(&shared.full_q[group], task.iteration % 2);
     begin(carry);
 #pragma unroll 1
     for (; number < own.first; number++)
         pass(shared, number);
 #pragma unroll 1
     for (; number < own.end; number++)
-        fold(shared, f, task, number, whole, group, carry);
+        fold(shared, f, task, number, unmasked, group, carry);
     release_slot(&shared.empty_q[group_of()]);
 #pragma unroll 1
     for (; number < task.number + task.count; number++)
@@ -318,15 +318,15 @@ template <class Shape> RA_DEVICE bool reads_ahead(const struct tile_forward &f)
     return Shape::Groups == SANITIZER_WARPS && f.ahead;
 }
 
-/* Where the rows of a warpgroup come to: a place into which no tile of keys or values is loaded any
+/* Where the rows of a warpgroup come to: a slot into which no tile of keys or values is loaded any
  * more. There is one for each. */
-template <class Shape> RA_DEVICE char *place_of_carry(struct tile_memory<Shape> &shared, int group)
+template <class Shape> RA_DEVICE char *carry_slot(struct tile_memory<Shape> &shared, int group)
 {
-    int place = place_of(shared.task.count + group / 2);
-    return group == 1 ? shared.v[place] : shared.k[place];
+    int slot = slot_of(shared.task.count + group / 2);
+    return group == 1 ? shared.v[slot] : shared.k[slot];
 }
 
-/* Rows by TMA, as soon as the place is empty; their sums by all threads of the warp, each of which
+/* Rows by TMA, as soon as the slot is empty; their sums by all threads of the warp, each of which
  * arrives for itself. */
 template <class Shape>
 RA_DEVICE void load_carry(struct tile_memory<Shape> &shared, const struct tile_forward &f,
@@ -339,13 +339,13 @@ RA_DEVICE void load_carry(struct tile_memory<Shape> &shared, const struct tile_f
     int number = task.count + group / 2, lane = threadIdx.x % 32;
     ra_barrier *empty = group == 1 ? shared.empty_v : shared.empty_k,
                *full = &shared.full_carry[group];
-    ra_barrier_wait(&empty[place_of(number)], parity_of(number) ^ 1);
+    ra_barrier_wait(&empty[slot_of(number)], parity_of(number) ^ 1);
     if (lane == 0) {
         ra_barrier_expect(full, 64 * Shape::Dim * (int)sizeof(float));
 #pragma unroll
         for (int panel = 0; panel < Shape::Dim / 32; panel++)
-            ra_load_box(place_of_carry(shared, group) + panel * ra_panel_stride(64), &f.carry_map,
-                        full, 32 * panel, (int)task.rows[group], task.h, task.b);
+            ra_load_box(carry_slot(shared, group) + panel * ra_panel_stride(64), &f.carry_map, full,
+                        32 * panel, (int)task.rows[group], task.h, task.b);
     }
 #pragma unroll
     for (int row = lane; row < 64; row += 32) {
@@ -375,11 +375,11 @@ template <class Shape> struct carry_ahead {
             return carry_in_memory<Shape>{f, shared.task}.load(to, a, r);
 
         /* In a panel a number of float32 takes the place of two of 16 bits. */
-        const char *place = place_of_carry(shared, group_of());
-        int first = ra_panel_place(row_of() % 64 + 8 * r, 4 * (threadIdx.x % 4), 64);
+        const char *slot = carry_slot(shared, group_of());
+        int first = ra_panel_offset(row_of() % 64 + 8 * r, 4 * (threadIdx.x % 4), 64);
 #pragma unroll
         for (int c = 0; c < Shape::Dim / 8; c++)
-            to[c] = *(const float2 *)(place + ra_panel_along(first, 16 * c, 64));
+            to[c] = *(const float2 *)(slot + ra_panel_along(first, 16 * c, 64));
     }
 };
 

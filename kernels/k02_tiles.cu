@@ -66,19 +66,19 @@ RA_DEVICE void copy_numbers(float *shared, const struct rows &rows, int64_t firs
         int c = part + threadIdx.x * Numbers % Dim;
         const float *all = ra_floats(rows.array, rows.b, first, rows.head);
         const float *number = all + row * stride + c;
-        uint32_t place = ra_shared(&shared[row * (Dim + PAD) + c]);
+        uint32_t address = ra_shared(&shared[row * (Dim + PAD) + c]);
 #pragma unroll 4
         for (int i = 0; i < Rows / Step; i++) {
             int r = row + i * Step;
-            bool there = r < left && c < rows.dim;
-            if (rows.mask.data && there)
-                there = ra_allowed(rows.mask, rows.b, first + r);
+            bool valid = r < left && c < rows.dim;
+            if (rows.mask.data && valid)
+                valid = ra_allowed(rows.mask, rows.b, first + r);
             if (Numbers == 4)
-                ra_copy16(place, there ? number : all, there);
+                ra_copy16(address, valid ? number : all, valid);
             else
-                ra_copy4(place, there ? number : all, there);
+                ra_copy4(address, valid ? number : all, valid);
             number += Step * stride;
-            place += Step * (Dim + PAD) * sizeof(float);
+            address += Step * (Dim + PAD) * sizeof(float);
         }
     }
 }
@@ -178,8 +178,8 @@ template <int M, int N> RA_DEVICE void write_weights(float *weights, const float
 /* Which pairs of a tile see each other: row i, counted from a, and key j, counted from b, when
  * lo <= j - i <= hi and j is allowed; with stairs, i is the first row of its step. */
 struct view {
-    bool whole;  /* all do */
-    bool inside; /* all do, as far as the band goes */
+    bool unmasked; /* all do */
+    bool inside;   /* all do, as far as the band goes */
     int lo, hi;
     struct ra_stairs stairs;
     int64_t a;
@@ -341,7 +341,7 @@ RA_DEVICE void online_softmax(float scores[M][N], float o[M][Dim / LANES], float
                               float sum[M], const struct view &view, const struct rows &keys,
                               int64_t b0)
 {
-    if (view.whole)
+    if (view.unmasked)
         note_seen<M>(max);
     else
         hide_scores<M, N>(scores, max, view, keys, b0);
@@ -365,16 +365,16 @@ RA_DEVICE void spoil_sums(float sum[M], const bool *nonfinite, const struct view
 
 /* Which tile a block has: block 0 the first or the last tile of the first head of the first batch,
  * and so on, all heads and batches before the next tile. */
-struct place {
+struct position {
     int64_t tile, b;
     int head;
 };
 
-RA_DEVICE struct place this_place(int64_t heads, int64_t batch)
+RA_DEVICE struct position this_position(int64_t heads, int64_t batch)
 {
     int64_t i = blockIdx.x;
-    struct place place = {i / (heads * batch), i / heads % batch, (int)(i % heads)};
-    return place;
+    struct position position = {i / (heads * batch), i / heads % batch, (int)(i % heads)};
+    return position;
 }
 
 /* The shapes of tiles: 8 M rows stay, 16 N pass. Small: for 99 KiB of shared memory. */
@@ -471,10 +471,10 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
     __shared__ bool nonfinite[Keys];
 
     /* The last rows first: under a causal band they see the most keys. */
-    struct place place = this_place(kernel.heads, kernel.batch);
+    struct position position = this_position(kernel.heads, kernel.batch);
     int64_t tiles = (kernel.queries + shape::Stay - 1) / shape::Stay;
-    int64_t b = place.b, a0 = (tiles - 1 - place.tile) * shape::Stay;
-    int dim = (int)kernel.dim, h = place.head;
+    int64_t b = position.b, a0 = (tiles - 1 - position.tile) * shape::Stay;
+    int dim = (int)kernel.dim, h = position.head;
     int g = ra_key_head(kernel.head_map, (int)kernel.heads, (int)kernel.key_heads, h);
 
     struct ra_range seen = ra_keys_seen(kernel.band, kernel.stairs, a0, shape::Stay, kernel.keys);
@@ -605,10 +605,10 @@ static __global__ void __launch_bounds__(THREADS, 2)
     float *weights = values + shape::Pass_size;
     __shared__ bool nonfinite[2][Keys];
 
-    struct place place = this_place(kernel.heads, kernel.batch);
+    struct position position = this_position(kernel.heads, kernel.batch);
     int64_t tiles = (kernel.queries + shape::Stay - 1) / shape::Stay;
-    int64_t b = place.b, a0 = (tiles - 1 - place.tile) * shape::Stay;
-    int dim = (int)kernel.dim, h = place.head;
+    int64_t b = position.b, a0 = (tiles - 1 - position.tile) * shape::Stay;
+    int dim = (int)kernel.dim, h = position.head;
     int g = ra_key_head(kernel.head_map, (int)kernel.heads, (int)kernel.key_heads, h);
 
     struct ra_range seen = ra_keys_seen(kernel.band, kernel.stairs, a0, shape::Stay, kernel.keys);
@@ -657,12 +657,12 @@ static __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
         for (int j = 0; j < N; j++) {
             int64_t key = b0 + lane() + j * LANES;
-            int place = lane() + j * LANES;
-            bool allowed = view.whole || (key < seen.end && ra_allowed(kernel.mask, b, key));
-            bool reaches = any_nonfinite && (nonfinite[0][place] || nonfinite[1][place]);
+            int index = lane() + j * LANES;
+            bool allowed = view.unmasked || (key < seen.end && ra_allowed(kernel.mask, b, key));
+            bool reaches = any_nonfinite && (nonfinite[0][index] || nonfinite[1][index]);
 #pragma unroll
             for (int i = 0; i < M; i++) {
-                bool visible = allowed && sees(view, line() + i * LINES, place);
+                bool visible = allowed && sees(view, line() + i * LINES, index);
                 float p = weight(visible, reaches, scores[i][j], known[i].lse);
                 ds[i][j] = kernel.score.scale * p * (ds[i][j] - known[i].delta) *
                            score_slope(kernel.score, scores[i][j]);
@@ -697,9 +697,9 @@ static __global__ void __launch_bounds__(THREADS, 2)
     __shared__ bool nonfinite[2][shape::Stay];
 
     /* The first keys first: under a causal band most queries see them. */
-    struct place place = this_place(kernel.key_heads, kernel.batch);
-    int64_t b = place.b, b0 = place.tile * shape::Stay;
-    int dim = (int)kernel.dim, g = place.head;
+    struct position position = this_position(kernel.key_heads, kernel.batch);
+    int64_t b = position.b, b0 = position.tile * shape::Stay;
+    int dim = (int)kernel.dim, g = position.head;
     int H = (int)kernel.heads, G = (int)kernel.key_heads;
 
     struct ra_range seeing =
@@ -757,11 +757,11 @@ static __global__ void __launch_bounds__(THREADS, 2)
         struct view view = tile_view(kernel, a0, Queries, b0, shape::Stay);
 #pragma unroll
         for (int i = 0; i < M; i++) {
-            int place = line() + i * LINES;
-            bool reaches = any_nonfinite && (nonfinite[0][place] || nonfinite[1][place]);
+            int index = line() + i * LINES;
+            bool reaches = any_nonfinite && (nonfinite[0][index] || nonfinite[1][index]);
 #pragma unroll
             for (int j = 0; j < N; j++) {
-                bool visible = sees(view, lane() + j * LANES, place);
+                bool visible = sees(view, lane() + j * LANES, index);
                 float score = products[i][j];
                 float p = weight(visible, reaches, score, known[j].lse);
                 products[i][j] = p;

@@ -17,7 +17,7 @@
  *     warps 4 to 7   | accumulate j, weigh j + 1   | accumulate j + 1, weigh j + 2   |
  *     warps 0 to 3   | weigh j + 1, accumulate j   | weigh j + 2, accumulate j + 1   |
  *
- * That takes one barrier a step, two places for p and ds, and three for the queries: of this step,
+ * That takes one barrier a step, two slots for p and ds, and three for the queries: of this step,
  * of the next, and those that are being copied.
  */
 #include "mma_tiles.h"
@@ -66,7 +66,7 @@ template <class Shape> struct shared_memory {
     float lse[Shape::Stages][Shape::Queries], delta[Shape::Stages][Shape::Queries];
     struct task task;
     struct step step[Shape::Stages];
-    uint32_t there[Shape::Keys / 32]; /* a bit for every key: there, and not hidden by the mask */
+    uint32_t valid[Shape::Keys / 32]; /* a bit for every key: there, and not hidden by the mask */
     uint32_t nonfinite[Shape::Keys / 32]; /* with a number that is not finite */
     unsigned ticket;
     struct ra_semaphore
@@ -95,22 +95,23 @@ RA_DEVICE void copy_queries(struct shared_memory<Shape> &shared, const struct ba
     const struct ra_kernel &x = f.x;
     int64_t a0 = (int64_t)step.tile * Shape::Queries;
     int rows = (int)ra_min(Shape::Queries, x.queries - a0);
-    uint32_t there[(Shape::Queries + 31) / 32];
+    uint32_t valid[(Shape::Queries + 31) / 32];
     const struct ra_tensor no_mask = {};
-    rows_there<Shape::Queries>(there, no_mask, task.b, a0, x.queries);
+    valid_rows<Shape::Queries>(valid, no_mask, task.b, a0, x.queries);
     copy_rows<Shape, Shape::Queries>(shared.in[stage].q[0], row_at(x.q, task.b, a0, step.h),
-                                     x.q.row, there, (int)x.dim, f.chunks, ra_afresh(threadIdx.x));
+                                     x.q.row, valid, (int)x.dim, f.chunks, ra_afresh(threadIdx.x));
     copy_rows<Shape, Shape::Queries>(shared.in[stage].d_out[0], row_at(x.d_out, task.b, a0, step.h),
-                                     x.d_out.row, there, (int)x.dim, f.chunks,
+                                     x.d_out.row, valid, (int)x.dim, f.chunks,
                                      ra_afresh(threadIdx.x));
 
     int row = threadIdx.x % Shape::Queries;
     if (threadIdx.x < Shape::Queries)
         ra_copy4(ra_shared(&shared.lse[stage][row]),
-                 (const float *)x.lse.data + ra_place(x.lse, task.b, a0 + row, step.h), row < rows);
+                 (const float *)x.lse.data + ra_offset(x.lse, task.b, a0 + row, step.h),
+                 row < rows);
     else if (threadIdx.x < 2 * Shape::Queries)
         ra_copy4(ra_shared(&shared.delta[stage][row]),
-                 (const float *)x.delta.data + ra_place(x.delta, task.b, a0 + row, step.h),
+                 (const float *)x.delta.data + ra_offset(x.delta, task.b, a0 + row, step.h),
                  row < rows);
     else if (threadIdx.x == Shape::Threads - 1)
         shared.step[stage] = step;
@@ -125,19 +126,19 @@ RA_DEVICE void copy_queries(struct shared_memory<Shape> &shared, const struct ba
 template <bool Transposed, int Width>
 RA_DEVICE void load_quarters(uint32_t x[4], uint32_t corner, int row, int column)
 {
-    uint32_t place = (corner ^ 2 * (column % 64)) + 2 * (column / 64 * 64 + Width * row);
+    uint32_t address = (corner ^ 2 * (column % 64)) + 2 * (column / 64 * 64 + Width * row);
     if (Transposed)
-        ra_load_transposed(x, place);
+        ra_load_transposed(x, address);
     else
-        ra_load_matrices(x, place);
+        ra_load_matrices(x, address);
 }
 
 /* c (Rows x 16, Columns x 8) += a (Rows x 16, Inner) b (Inner, Columns x 8). In shared memory, from
- * the corners a and b, lie the matrices themselves, or their transposes: of a if A_turned, of b
- * unless B_turned, since the instruction wants b on its side. The corner of a is `across` if it is
- * turned, that of b unless it is. */
-template <class Type, int Rows, int Columns, int Inner, bool A_turned, int A_width, bool B_turned,
-          int B_width>
+ * the corners a and b, lie the matrices themselves, or their transposes: of a if A_transposed, of b
+ * unless B_transposed, since the instruction wants b on its side. The corner of a is `across` if it
+ * is transposed, that of b unless it is. */
+template <class Type, int Rows, int Columns, int Inner, bool A_transposed, int A_width,
+          bool B_transposed, int B_width>
 RA_DEVICE void multiply(float (&c)[Rows][Columns][4], uint32_t a, uint32_t b)
 {
 #pragma unroll
@@ -145,10 +146,12 @@ RA_DEVICE void multiply(float (&c)[Rows][Columns][4], uint32_t a, uint32_t b)
         uint32_t x[Rows][4], y[Columns / 2][4];
 #pragma unroll
         for (int i = 0; i < Rows; i++)
-            load_quarters<A_turned, A_width>(x[i], a, A_turned ? k : 16 * i, A_turned ? 16 * i : k);
+            load_quarters<A_transposed, A_width>(x[i], a, A_transposed ? k : 16 * i,
+                                                 A_transposed ? 16 * i : k);
 #pragma unroll
         for (int j = 0; j < Columns / 2; j++)
-            load_quarters<B_turned, B_width>(y[j], b, B_turned ? k : 16 * j, B_turned ? 16 * j : k);
+            load_quarters<B_transposed, B_width>(y[j], b, B_transposed ? k : 16 * j,
+                                                 B_transposed ? 16 * j : k);
 #pragma unroll
         for (int i = 0; i < Rows; i++)
 #pragma unroll
@@ -164,13 +167,13 @@ RA_DEVICE void add_to(const struct ra_tensor &x, int64_t first, int64_t rows, in
                       bool pairs, float scale, const float (&c)[Rows][Columns][4])
 {
     int lane = ra_afresh(threadIdx.x) % 32, row = lane / 4, column = lane % 4 * 2;
-    bool whole = pairs && rows >= 16 * Rows && columns >= 8 * Columns;
+    bool full = pairs && rows >= 16 * Rows && columns >= 8 * Columns;
     float *to = (float *)x.data + first + row * x.row + column;
 #pragma unroll
     for (int i = 0; i < 2 * Rows; i++, to += 8 * x.row) {
         const float(*numbers)[4] = c[i / 2];
         int e = i % 2 * 2;
-        if (whole) {
+        if (full) {
 #pragma unroll
             for (int j = 0; j < Columns; j++)
                 ra_add2(to + 8 * j, scale * numbers[j][e], scale * numbers[j][e + 1]);
@@ -186,12 +189,13 @@ RA_DEVICE void add_to(const struct ra_tensor &x, int64_t first, int64_t rows, in
 /* ---- The two halves of a step. */
 
 /* Turns q . k into weights p, which go to shared memory as 16-bit numbers, and leaves in s what dp
- * - delta is to be multiplied by: p, times the slope of the soft cap if there is one. Whole: there
- * is none, and every query sees every key. Otherwise this thread's first row sees those columns
- * from lo to hi whose bit is set, counted from its first one; in nonfinite ones it sees NaN. */
-template <class Shape, bool Whole>
+ * - delta is to be multiplied by: p, times the slope of the soft cap if there is one. Unmasked:
+ * there is none, and every query sees every key. Otherwise this thread's first row sees those
+ * columns from lo to hi whose bit is set, counted from its first one; in nonfinite ones it sees
+ * NaN. */
+template <class Shape, bool Unmasked>
 RA_DEVICE void weigh_scores(const struct backward &f, float (&s)[Shape::Rows][Shape::Columns][4],
-                            const float lse[Shape::Rows * 2], char *p, uint32_t place, int lo,
+                            const float lse[Shape::Rows * 2], char *p, uint32_t offset, int lo,
                             int hi, uint32_t bits, uint32_t nonfinite)
 {
 #pragma unroll
@@ -202,7 +206,7 @@ RA_DEVICE void weigh_scores(const struct backward &f, float (&s)[Shape::Rows][Sh
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 float &score = s[i / 2][j][i % 2 * 2 + e], slope = 1, factor = f.factor;
-                if (!Whole && f.x.score.softcap > 0) {
+                if (!Unmasked && f.x.score.softcap > 0) {
                     score = ra_tanh(score * f.inside);
                     slope = 1 - score * score;
                     score = __fmul_rn(score, factor); /* rounded, as in the forward */
@@ -212,13 +216,14 @@ RA_DEVICE void weigh_scores(const struct backward &f, float (&s)[Shape::Rows][Sh
 
                 /* A hidden key may have any score: its weight may be inf until now. */
                 int column = 8 * j + e;
-                if (!Whole && (!(bits >> column & 1) || column < lo + 8 * i || column > hi + 8 * i))
+                if (!Unmasked &&
+                    (!(bits >> column & 1) || column < lo + 8 * i || column > hi + 8 * i))
                     weight[e] = 0;
-                else if (!Whole && nonfinite >> column & 1)
+                else if (!Unmasked && nonfinite >> column & 1)
                     weight[e] = CUDART_NAN_F;
                 score = weight[e] * slope;
             }
-            *(uint32_t *)(p + (place ^ 16 * j) + 2 * Shape::Width * 8 * i) =
+            *(uint32_t *)(p + (offset ^ 16 * j) + 2 * Shape::Width * 8 * i) =
                 Shape::Type::pair(weight[0], weight[1]);
         }
     }
@@ -254,21 +259,21 @@ RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward 
     }
 
     /* Mostly everybody of this warp's rows sees all of its columns. */
-    uint32_t place =
+    uint32_t offset =
         2 * Shape::Width * (row + lane / 4) + 16 * ra_swizzle(lane / 4, column / 8) + lane % 4 * 4;
     uint32_t all = 0xffffffff >> (32 - 8 * Columns);
-    uint32_t bits = shared.there[column / 32] >> column % 32 & all;
+    uint32_t bits = shared.valid[column / 32] >> column % 32 & all;
     uint32_t nonfinite = shared.nonfinite[column / 32] >> column % 32 & all;
     int64_t a0 = (int64_t)shared.step[stage].tile * Shape::Queries + row;
     int64_t b0 = (int64_t)shared.task.key_tile * Shape::Keys + column;
     if (bits == all && nonfinite == 0 && x.score.softcap <= 0 &&
         ra_all_seen(x.band, {}, a0, 16 * Rows, b0, 8 * Columns)) {
-        weigh_scores<Shape, true>(f, s, lse, (char *)out.p, place, 0, 0, 0, 0);
+        weigh_scores<Shape, true>(f, s, lse, (char *)out.p, offset, 0, 0, 0, 0);
     } else {
         int64_t from = a0 + lane / 4 - b0 - lane % 4 * 2, far = 1 << 20;
         int lo = (int)ra_max(-far, ra_min(far, from + x.band.lo));
         int hi = (int)ra_max(-far, ra_min(far, from + x.band.hi));
-        weigh_scores<Shape, false>(f, s, lse, (char *)out.p, place, lo, hi, bits >> lane % 4 * 2,
+        weigh_scores<Shape, false>(f, s, lse, (char *)out.p, offset, lo, hi, bits >> lane % 4 * 2,
                                    nonfinite >> lane % 4 * 2);
     }
 
@@ -282,7 +287,7 @@ RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward 
         int e = i % 2 * 2;
 #pragma unroll
         for (int j = 0; j < Columns; j++)
-            *(uint32_t *)((char *)out.ds + (place ^ 16 * j) + 2 * Shape::Width * 8 * i) =
+            *(uint32_t *)((char *)out.ds + (offset ^ 16 * j) + 2 * Shape::Width * 8 * i) =
                 Type::pair(s[i / 2][j][e] * (dp[i / 2][j][e] - delta),
                            s[i / 2][j][e + 1] * (dp[i / 2][j][e + 1] - delta));
     }
@@ -346,7 +351,7 @@ RA_DEVICE void accumulate_gradients(struct shared_memory<Shape> &shared, const s
     int64_t a0 = (int64_t)step.tile * Queries;
     if (x.deterministic)
         await_semaphore(shared, f, warp, step);
-    add_to(x.dq, ra_place(x.dq, shared.task.b, a0 + row, step.h) + column, x.queries - a0 - row,
+    add_to(x.dq, ra_offset(x.dq, shared.task.b, a0 + row, step.h) + column, x.queries - a0 - row,
            (int)x.dim - column, f.pairs, x.score.scale, dq);
 }
 
@@ -385,11 +390,11 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
      * they have the most work. */
     int heads = (int)(x.batch * x.key_heads);
     int sets = (heads + Most_heads - 1) / Most_heads;
-    struct ra_tile_order turn = ra_tile_order_of((int)number, heads, sets, f.key_tiles);
+    struct ra_tile_order order = ra_tile_order_of((int)number, heads, sets, f.key_tiles);
     struct task task;
-    task.b = turn.head / (int)x.key_heads;
-    task.g = turn.head % (int)x.key_heads;
-    task.key_tile = turn.tile;
+    task.b = order.head / (int)x.key_heads;
+    task.g = order.head % (int)x.key_heads;
+    task.key_tile = order.tile;
 
     /* The queries that see these keys. */
     int64_t b0 = (int64_t)task.key_tile * Keys;
@@ -402,17 +407,17 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     task.steps = (task.last_tile - task.first_tile + 1) * f.group;
 
     /* The keys, and the queries of the first step. */
-    uint32_t there[Keys / 32];
-    rows_there<Keys>(there, x.mask, task.b, b0, x.keys);
+    uint32_t valid[Keys / 32];
+    valid_rows<Keys>(valid, x.mask, task.b, b0, x.keys);
     if (threadIdx.x == 0)
 #pragma unroll
         for (int w = 0; w < Keys / 32; w++) {
-            shared.there[w] = there[w];
+            shared.valid[w] = valid[w];
             shared.nonfinite[w] = 0;
         }
-    copy_rows<Shape, Keys>(shared.k[0], row_at(x.k, task.b, b0, task.g), x.k.row, there, (int)x.dim,
+    copy_rows<Shape, Keys>(shared.k[0], row_at(x.k, task.b, b0, task.g), x.k.row, valid, (int)x.dim,
                            f.chunks, ra_afresh(threadIdx.x));
-    copy_rows<Shape, Keys>(shared.v[0], row_at(x.v, task.b, b0, task.g), x.v.row, there, (int)x.dim,
+    copy_rows<Shape, Keys>(shared.v[0], row_at(x.v, task.b, b0, task.g), x.v.row, valid, (int)x.dim,
                            f.chunks, ra_afresh(threadIdx.x));
     struct step first = {task.last_tile,
                          ra_query_head(x.head_map, (int)x.heads, (int)x.key_heads, task.g, 0)};
@@ -469,10 +474,10 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     b0 = (int64_t)shared.task.key_tile * Keys;
     int row = warp % Shape::Key_warps * 32;
     int column = warp / Shape::Key_warps * 8 * Shape::Dk_columns;
-    add_to(x.dk, ra_place(x.dk, shared.task.b, b0 + row, shared.task.g) + column, x.keys - b0 - row,
-           (int)x.dim - column, f.pairs, x.score.scale, dk);
-    add_to(x.dv, ra_place(x.dv, shared.task.b, b0 + row, shared.task.g) + column, x.keys - b0 - row,
-           (int)x.dim - column, f.pairs, 1, dv);
+    add_to(x.dk, ra_offset(x.dk, shared.task.b, b0 + row, shared.task.g) + column,
+           x.keys - b0 - row, (int)x.dim - column, f.pairs, x.score.scale, dk);
+    add_to(x.dv, ra_offset(x.dv, shared.task.b, b0 + row, shared.task.g) + column,
+           x.keys - b0 - row, (int)x.dim - column, f.pairs, 1, dv);
 }
 
 template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cudaStream_t stream)

@@ -30,12 +30,12 @@ struct tile_shape : forward_tile<Type_, Dim_, Blocks_, Keys_, Warps_> {
 /* Begins to copy a tile of keys and their values, as one group. */
 template <class Shape>
 RA_DEVICE void load(uint16_t *shared, const struct forward &f, const uint16_t *k, const uint16_t *v,
-                    const uint32_t there[Shape::Words])
+                    const uint32_t valid[Shape::Words])
 {
     const struct ra_kernel &x = f.x;
     int dim = (int)x.dim;
-    copy_rows<Shape, Shape::Keys>(shared, k, x.k.row, there, dim, f.chunks, threadIdx.x);
-    copy_rows<Shape, Shape::Keys>(shared + Shape::Key_size, v, x.v.row, there, dim, f.chunks,
+    copy_rows<Shape, Shape::Keys>(shared, k, x.k.row, valid, dim, f.chunks, threadIdx.x);
+    copy_rows<Shape, Shape::Keys>(shared + Shape::Key_size, v, x.v.row, valid, dim, f.chunks,
                                   threadIdx.x);
     ra_copies_end();
 }
@@ -72,7 +72,7 @@ template <class Shape> RA_DEVICE void qk(typename Shape::Scores &s, uint32_t q, 
  * row is behind the first key of the tile. */
 template <class Shape>
 RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry,
-                           struct ra_band band, int64_t from, const uint32_t there[Shape::Words])
+                           struct ra_band band, int64_t from, const uint32_t valid[Shape::Words])
 {
     constexpr int Keys = Shape::Keys;
     int column = 2 * (threadIdx.x % 4);
@@ -90,7 +90,7 @@ RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry
             for (int c = 0; c < Keys / 8; c++)
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    bool seen = there[c / 4] >> (8 * (c % 4) + e + column) & 1;
+                    bool seen = valid[c / 4] >> (8 * (c % 4) + e + column) & 1;
                     seen = seen && lo <= 8 * c + e && 8 * c + e <= hi;
                     float &score = s[i][c][2 * r + e];
                     score = seen ? score : -CUDART_INF_F;
@@ -171,14 +171,14 @@ RA_DEVICE void weigh(typename Shape::Scores &s, struct carry<Shape> &carry, floa
 template <class Shape>
 RA_DEVICE void online_softmax(typename Shape::Scores &s, struct carry<Shape> &carry,
                               const struct forward &f, bool inside, int64_t from,
-                              const uint32_t there[Shape::Words])
+                              const uint32_t valid[Shape::Words])
 {
     if (!f.plain)
         cap_scores<Shape>(s, f);
-    if (inside && all_there<Shape>(there))
+    if (inside && all_valid<Shape>(valid))
         note_seen<Shape>(carry);
     else
-        hide_scores<Shape>(s, carry, f.x.band, from, there);
+        hide_scores<Shape>(s, carry, f.x.band, from, valid);
     weigh<Shape>(s, carry, f.factor);
 }
 
@@ -237,13 +237,13 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
     uint16_t *queries = shared, *stages = shared + Shape::Query_size;
     const uint16_t *k = row_at(x.k, task.b, range.first, task.g);
     const uint16_t *v = row_at(x.v, task.b, range.first, task.g);
-    uint32_t there[Keys / 32], next[Keys / 32], queries_there[Rows / 32];
+    uint32_t valid[Keys / 32], next[Keys / 32], valid_queries[Rows / 32];
     const struct ra_tensor no_mask = {};
-    rows_there<Rows>(queries_there, no_mask, task.b, task.a0, x.queries);
-    rows_there<Keys>(next, x.mask, task.b, range.first, range.end);
+    valid_rows<Rows>(valid_queries, no_mask, task.b, task.a0, x.queries);
+    valid_rows<Keys>(next, x.mask, task.b, range.first, range.end);
     if (count > 0) {
         copy_rows<Shape, Rows>(queries, row_at(x.q, task.b, task.a0, task.h), x.q.row,
-                               queries_there, (int)x.dim, f.chunks, threadIdx.x);
+                               valid_queries, (int)x.dim, f.chunks, threadIdx.x);
         load<Shape>(stages, f, k, v, next);
     }
 
@@ -272,11 +272,11 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
         __syncthreads();
 #pragma unroll
         for (int w = 0; w < Keys / 32; w++)
-            there[w] = next[w];
+            valid[w] = next[w];
         if (tile + 1 < count) {
             k += Keys * x.k.row;
             v += Keys * x.v.row;
-            rows_there<Keys>(next, x.mask, task.b, b0 + Keys, range.end);
+            valid_rows<Keys>(next, x.mask, task.b, b0 + Keys, range.end);
             load<Shape>(stages + (2 * Shape::Key_size - stage), f, k, v, next);
         }
         /* Values that some of these rows do not see must be finite. The mark is a NaN in the
@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
         }
         typename Shape::Scores s;
         qk<Shape>(s, at_q, at_k + 2 * stage);
-        online_softmax<Shape>(s, carry, f, inside, row0 - b0, there);
+        online_softmax<Shape>(s, carry, f, inside, row0 - b0, valid);
         pv<Shape>(carry.o, s, at_v + 2 * stage);
     }
     store(f, task, row0, carry);

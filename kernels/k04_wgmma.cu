@@ -20,15 +20,15 @@ template <class Shape> struct shared_memory {
  * apart; zeros for a row whose bit in `there` is not set, and for columns from `dim` on. */
 template <class Shape, int Count>
 RA_DEVICE void copy_panels(char *to, const uint16_t *from, int64_t stride,
-                           const uint32_t there[(Count + 31) / 32], int dim)
+                           const uint32_t valid[(Count + 31) / 32], int dim)
 {
     constexpr int Step = Shape::Threads / Shape::Chunks;
     int column = threadIdx.x % Shape::Chunks * 8, row = threadIdx.x / Shape::Chunks;
 #pragma unroll
     for (int i = 0; i < Count; i += Step)
-        ra_copy16(ra_shared(to) + ra_panel_place(row + i, column, Count),
+        ra_copy16(ra_shared(to) + ra_panel_offset(row + i, column, Count),
                   from + (row + i) * stride + column,
-                  there[i / 32] >> row >> i % 32 & 1 && column < dim);
+                  valid[i / 32] >> row >> i % 32 & 1 && column < dim);
     ra_copies_end();
 }
 
@@ -47,28 +47,28 @@ RA_DEVICE void load(char *to, const struct hopper_forward &f, const struct ra_te
                     const struct hopper_task &task, int tile)
 {
     int64_t b0 = task.first + (int64_t)tile * Shape::Keys;
-    uint32_t there[Shape::Words];
+    uint32_t valid[Shape::Words];
     if (tile >= task.count)
         return ra_copies_end();
-    rows_there<Shape::Keys>(there, f.x.mask, task.b, b0, task.first + task.keys);
-    copy_panels<Shape, Shape::Keys>(to, row_at(x, task.b, b0, task.g), x.row, there, (int)f.x.dim);
+    valid_rows<Shape::Keys>(valid, f.x.mask, task.b, b0, task.first + task.keys);
+    copy_panels<Shape, Shape::Keys>(to, row_at(x, task.b, b0, task.g), x.row, valid, (int)f.x.dim);
 }
 
 /* One tile of keys. While S is used up the next keys are copied, and then the next values while the
- * next S is multiplied: between reading a place and writing it again there is a barrier. */
+ * next S is multiplied: between reading a slot and writing it again there is a barrier. */
 template <class Shape>
 RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_forward &f, int tile,
-                    struct tiles whole_tiles, int row, struct carry<Shape> &carry)
+                    struct tiles unmasked_tiles, int row, struct carry<Shape> &carry)
 {
     const struct hopper_task &task = shared.task;
     uint32_t allowed[Shape::Words];
     if (f.x.mask.data)
-        rows_there<Shape::Keys>(allowed, f.x.mask, task.b, task.first + (int64_t)tile * Shape::Keys,
+        valid_rows<Shape::Keys>(allowed, f.x.mask, task.b, task.first + (int64_t)tile * Shape::Keys,
                                 task.first + task.keys);
-    bool whole = is_whole<Shape>(f, whole_tiles, tile, allowed);
+    bool unmasked = is_unmasked<Shape>(f, unmasked_tiles, tile, allowed);
 
     await_copies();
-    if (!whole) {
+    if (!unmasked) {
         ra_copies_wait<0>();
         __syncthreads();
         zero_nonfinite_values<Shape>(shared.k, shared.v, threadIdx.x, 1);
@@ -78,7 +78,7 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     __syncthreads();
     load<Shape>(shared.k, f, f.x.k, task, tile + 1);
 
-    online_softmax<Shape>(s, carry, f, task, tile, whole, row, allowed);
+    online_softmax<Shape>(s, carry, f, task, tile, unmasked, row, allowed);
     uint32_t p[Shape::Keys / 16][4];
     pack<Shape>(p, s);
 
@@ -105,19 +105,19 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
     if (task.keys == 0 && !x.first && !x.last)
         return;
 
-    uint32_t there[Shape::Rows / 32];
-    rows_there<Shape::Rows>(there, RA_NO_TENSOR, task.b, task.a0, x.queries);
-    copy_panels<Shape, Shape::Rows>(shared.q, row_at(x.q, task.b, task.a0, task.h), x.q.row, there,
+    uint32_t valid[Shape::Rows / 32];
+    valid_rows<Shape::Rows>(valid, RA_NO_TENSOR, task.b, task.a0, x.queries);
+    copy_panels<Shape, Shape::Rows>(shared.q, row_at(x.q, task.b, task.a0, task.h), x.q.row, valid,
                                     (int)x.dim);
     load<Shape>(shared.k, f, x.k, task, 0);
     load<Shape>(shared.v, f, x.v, task, 0);
 
     int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, count = task.count;
-    struct tiles whole = whole_for_all(task);
+    struct tiles unmasked = unmasked_for_all(task);
     struct carry<Shape> carry;
     begin(carry);
     for (int tile = 0; tile < count; tile++)
-        fold(shared, f, tile, whole, row, carry);
+        fold(shared, f, tile, unmasked, row, carry);
     store(f, task, task.a0 + row, carry);
 #endif
 }

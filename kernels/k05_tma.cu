@@ -29,20 +29,20 @@ RA_DEVICE void load(char *to, const CUtensorMap *map, ra_barrier *full,
                                           task.g, task.b);
 }
 
-/* One tile of keys. Between reading a place and having it written again there is a barrier. */
+/* One tile of keys. Between reading a slot and having it written again there is a barrier. */
 template <class Shape>
 RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_forward &f, int tile,
-                    struct tiles whole_tiles, int row, struct carry<Shape> &carry)
+                    struct tiles unmasked_tiles, int row, struct carry<Shape> &carry)
 {
     const struct hopper_task &task = shared.task;
     uint32_t allowed[Shape::Words];
     if (f.x.mask.data)
-        rows_there<Shape::Keys>(allowed, f.x.mask, task.b, task.first + (int64_t)tile * Shape::Keys,
+        valid_rows<Shape::Keys>(allowed, f.x.mask, task.b, task.first + (int64_t)tile * Shape::Keys,
                                 task.first + task.keys);
-    bool whole = is_whole<Shape>(f, whole_tiles, tile, allowed);
+    bool unmasked = is_unmasked<Shape>(f, unmasked_tiles, tile, allowed);
 
     ra_barrier_wait(&shared.full_k, tile % 2);
-    if (!whole) {
+    if (!unmasked) {
         ra_barrier_wait(&shared.full_v, tile % 2);
         zero_nonfinite_values<Shape>(shared.k, shared.v, threadIdx.x, 1);
     }
@@ -51,7 +51,7 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     __syncthreads();
     load<Shape>(shared.k, &f.k_map, &shared.full_k, task, tile + 1);
 
-    online_softmax<Shape>(s, carry, f, task, tile, whole, row, allowed);
+    online_softmax<Shape>(s, carry, f, task, tile, unmasked, row, allowed);
     uint32_t p[Shape::Keys / 16][4];
     pack<Shape>(p, s);
 
@@ -90,12 +90,12 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
     load<Shape>(shared.v, &f.v_map, &shared.full_v, task, 0);
 
     int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, count = task.count;
-    struct tiles whole = whole_for_all(task);
+    struct tiles unmasked = unmasked_for_all(task);
     struct carry<Shape> carry;
     begin(carry);
     ra_barrier_wait(&shared.full_q, 0);
     for (int tile = 0; tile < count; tile++)
-        fold(shared, f, tile, whole, row, carry);
+        fold(shared, f, tile, unmasked, row, carry);
     store(f, task, task.a0 + row, carry);
 #endif
 }

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         return;
 
     float dk[Dim / 8][4] = {}, dv[Dim / 8][4] = {};
-    int mine = ra_panel_place(64 * (ra_uniform(threadIdx.x / 128) - 1), 0, Keys);
+    int mine = ra_panel_offset(64 * (ra_uniform(threadIdx.x / 128) - 1), 0, Keys);
     uint64_t k = ra_descriptor(ra_shared(shared.k + mine), ra_panel_stride(Keys));
     uint64_t v = ra_descriptor(ra_shared(shared.v + mine), ra_panel_stride(Keys));
     find_seen(shared, f, task);
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         ra_pin(dv);
         release_slot(&shared.empty[stage]);
     }
-    char *mine_of_k = shared.k + my_number() / 128 * ra_panel_place(64, 0, Keys);
+    char *mine_of_k = shared.k + my_number() / 128 * ra_panel_offset(64, 0, Keys);
     store_dk_dv<Shape, Keys>(shared, f, mine_of_k, dk, dv);
 #endif
 }
@@ -208,11 +208,11 @@ RA_DEVICE struct queries_task queries_task_of(const struct backward &f, int bloc
 {
     const struct ra_kernel &x = f.x;
     int H = (int)x.heads, G = (int)x.key_heads;
-    struct ra_tile_order turn = ra_tile_order_of(block, (int)x.batch * H, f.sets, f.tiles);
-    struct queries_task task = {turn.head / H};
-    task.g = turn.head % H / f.group;
-    task.h = ra_query_head(x.head_map, H, G, task.g, turn.head % H % f.group);
-    task.a0 = (f.tiles - 1 - turn.tile) * Shape::Queries;
+    struct ra_tile_order order = ra_tile_order_of(block, (int)x.batch * H, f.sets, f.tiles);
+    struct queries_task task = {order.head / H};
+    task.g = order.head % H / f.group;
+    task.h = ra_query_head(x.head_map, H, G, task.g, order.head % H % f.group);
+    task.a0 = (f.tiles - 1 - order.tile) * Shape::Queries;
     struct ra_range range = ra_keys_seen(x.band, x.stairs, task.a0,
                                          ra_min(Shape::Queries, x.queries - task.a0), x.keys);
     if (range.first < range.end) {
@@ -225,7 +225,7 @@ RA_DEVICE struct queries_task queries_task_of(const struct backward &f, int bloc
 template <class Shape> struct queries_memory {
     alignas(RA_PANEL_ALIGNMENT) char q[Shape::Query_bytes], d_out[Shape::Query_bytes];
     char k[Shape::Stages][Shape::Key_bytes], v[Shape::Stages][Shape::Key_bytes];
-    uint32_t there[Shape::Stages][Shape::Keys / 32];     /* a bit for every key: not hidden */
+    uint32_t valid[Shape::Stages][Shape::Keys / 32];     /* a bit for every key: not hidden */
     uint32_t nonfinite[Shape::Stages][Shape::Keys / 32]; /* with a number that is not finite */
     ra_barrier queries_full, full[Shape::Stages], empty[Shape::Stages];
 };
@@ -260,15 +260,15 @@ RA_DEVICE void load_keys(struct queries_memory<Shape> &shared, const struct back
         return;
 
     int word = threadIdx.x / 32;
-    struct turn turn = {0, 1};
+    struct pipeline_state state = {0, 1};
 #pragma unroll 1
-    for (int b0 = task.first; b0 < task.end; b0 += Keys, advance<Shape::Stages>(turn)) {
+    for (int b0 = task.first; b0 < task.end; b0 += Keys, advance<Shape::Stages>(state)) {
         int64_t b = (int64_t)b0 + threadIdx.x;
-        uint32_t there = __ballot_sync(0xffffffff, b < f.x.keys && ra_allowed(f.x.mask, task.b, b));
-        int stage = turn.stage;
-        ra_barrier_wait(&shared.empty[stage], turn.parity);
+        uint32_t valid = __ballot_sync(0xffffffff, b < f.x.keys && ra_allowed(f.x.mask, task.b, b));
+        int stage = state.stage;
+        ra_barrier_wait(&shared.empty[stage], state.parity);
         if (threadIdx.x % 32 == 0) {
-            shared.there[stage][word] = there;
+            shared.valid[stage][word] = valid;
             shared.nonfinite[stage][word] = 0;
         }
         ra_barrier *full = &shared.full[stage];
@@ -283,7 +283,7 @@ RA_DEVICE void load_keys(struct queries_memory<Shape> &shared, const struct back
  * whose bit is set. */
 template <class Shape> struct keys_sight {
     int lo[2], hi[2];
-    uint32_t there[Shape::Keys / 32], nonfinite[Shape::Keys / 32];
+    uint32_t valid[Shape::Keys / 32], nonfinite[Shape::Keys / 32];
 };
 
 template <class Shape>
@@ -302,7 +302,7 @@ RA_DEVICE struct keys_sight<Shape> sight_from(const struct queries_memory<Shape>
     }
 #pragma unroll
     for (int w = 0; w < Keys / 32; w++) {
-        sight.there[w] = shared.there[stage][w] >> column;
+        sight.valid[w] = shared.valid[stage][w] >> column;
         sight.nonfinite[w] = shared.nonfinite[stage][w] >> column;
     }
     return sight;
@@ -317,8 +317,8 @@ RA_DEVICE void hide_keys(float (&s)[Shape::Keys / 8][4], float (&dp)[Shape::Keys
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             int column = 8 * j + e % 2, bit = column % 32;
-            bool there = sight.there[j / 4] >> bit & 1;
-            hide(s[j][e], dp[j][e], !there || column < sight.lo[e / 2] || column > sight.hi[e / 2],
+            bool valid = sight.valid[j / 4] >> bit & 1;
+            hide(s[j][e], dp[j][e], !valid || column < sight.lo[e / 2] || column > sight.hi[e / 2],
                  sight.nonfinite[j / 4] >> bit & 1);
         }
 }
@@ -332,7 +332,7 @@ RA_DEVICE bool all_seen(const struct queries_memory<Shape> &shared, const struct
     bool all = ra_all_seen(f.x.band, f.x.stairs, task.a0, rows, b0, Shape::Keys);
 #pragma unroll
     for (int w = 0; w < Shape::Keys / 32; w++)
-        all = all && shared.there[stage][w] == 0xffffffff;
+        all = all && shared.valid[stage][w] == 0xffffffff;
     return all;
 }
 
@@ -364,30 +364,30 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int64_t a = (int64_t)task.a0 + my_row() + 8 * r;
-        bool there = a < x.queries;
-        lses[r] = power_of_lse(there ? *ra_floats(x.lse, task.b, a, task.h) : 0, there);
-        deltas[r] = there ? *ra_floats(x.delta, task.b, a, task.h) : 0;
+        bool valid = a < x.queries;
+        lses[r] = power_of_lse(valid ? *ra_floats(x.lse, task.b, a, task.h) : 0, valid);
+        deltas[r] = valid ? *ra_floats(x.delta, task.b, a, task.h) : 0;
     }
     auto lse2 = [&](int, int r) { return make_float2(lses[r], lses[r]); };
     auto delta = [&](int, int r) { return make_float2(deltas[r], deltas[r]); };
 
-    int mine = ra_panel_place(64 * (warpgroup - 1), 0, Queries);
+    int mine = ra_panel_offset(64 * (warpgroup - 1), 0, Queries);
     uint64_t q = ra_descriptor(ra_shared(shared.q + mine), ra_panel_stride(Queries));
     uint64_t d_out = ra_descriptor(ra_shared(shared.d_out + mine), ra_panel_stride(Queries));
     bool capped = x.score.softcap > 0;
     ra_barrier_wait(&shared.queries_full, 0);
 
-    struct turn turn = {0, 0};
-    for (int b0 = task.first; b0 < task.end; b0 += Keys, advance<Shape::Stages>(turn)) {
-        int stage = turn.stage;
+    struct pipeline_state state = {0, 0};
+    for (int b0 = task.first; b0 < task.end; b0 += Keys, advance<Shape::Stages>(state)) {
+        int stage = state.stage;
         uint64_t k = ra_descriptor(ra_shared(shared.k[stage]), ra_panel_stride(Keys));
         uint64_t v = ra_descriptor(ra_shared(shared.v[stage]), ra_panel_stride(Keys));
         float s[Keys / 8][4], dp[Keys / 8][4];
         uint32_t ds[Keys / 16][4];
 
-        ra_barrier_wait(&shared.full[stage], turn.parity);
-        bool whole = all_seen(shared, f, task, stage, b0);
-        if (!whole)
+        ra_barrier_wait(&shared.full[stage], state.parity);
+        bool unmasked = all_seen(shared, f, task, stage, b0);
+        if (!unmasked)
             zero_nonfinite_keys<Shape>(shared.k[stage], shared.nonfinite[stage]);
 
         ra_products_begin();
@@ -401,7 +401,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         ra_pin(dp);
         if (capped)
             weigh_capped<Keys>(s, dp, f, lse2, delta);
-        if (!whole)
+        if (!unmasked)
             hide_keys<Shape>(s, dp, sight_from(shared, stage, x, task.a0, b0));
         slope<Type, Keys>(ds, s, dp, delta);
 

@@ -15,20 +15,20 @@
  *                 p = 2^(s factor - lse2)   ds to shared memory             [dq to shared memory]
  *                        ds = p (dp - delta)
  *
- * Each warpgroup has a place from which it reads ds. `ds_full` says that all have written there.
+ * Each warpgroup has a slot from which it reads ds. `ds_full` says that all have written there.
  * That it was read needs no barrier: before a warpgroup writes there again it has had a turn of its
- * own, and waited for ds of all, that of the reader too. dq has one place, or two, with barriers
+ * own, and waited for ds of all, that of the reader too. dq has one slot, or two, with barriers
  * before and behind TMA.
  */
 #include "hopper_backward.h"
 
 template <class Shape> struct fused_memory : keys_memory<Shape> {
     static_assert(Shape::Queries == 64, "dq of a step is for one warpgroup");
-    static constexpr int Places = Shape::Dim == 64 ? 2 : 1; /* of dq */
+    static constexpr int Slots = Shape::Dim == 64 ? 2 : 1; /* of dq */
     /* A row for each key; and panels of 32 columns of float32. */
     alignas(RA_PANEL_ALIGNMENT) char ds[Shape::Groups][2 * Shape::Keys * Shape::Queries];
-    char dq[Places][4 * Shape::Queries * Shape::Dim];
-    ra_barrier ds_full[Shape::Groups], dq_full[Places], dq_empty[Places];
+    char dq[Slots][4 * Shape::Queries * Shape::Dim];
+    ra_barrier ds_full[Shape::Groups], dq_full[Slots], dq_empty[Slots];
 };
 
 /* This warpgroup's ds, into shared memory as it is computed: a row for each key, in panels of 64
@@ -38,7 +38,7 @@ RA_DEVICE void store_slopes(char *to, const uint32_t (&ds)[Shape::Queries / 16][
 {
     constexpr int Keys = Shape::Keys;
     int lane = ra_afresh(threadIdx.x) % 32, row = my_row() % Keys / 16 * 16 + lane % 16;
-    uint32_t first = ra_shared(to) + ra_panel_place(row, lane / 16 * 8, Keys);
+    uint32_t first = ra_shared(to) + ra_panel_offset(row, lane / 16 * 8, Keys);
 #pragma unroll
     for (int i = 0; i < Shape::Queries / 16; i++)
         ra_store_matrices(ra_panel_along(first, 16 * i, Keys), ds[i]);
@@ -52,23 +52,23 @@ RA_DEVICE void multiply_keys(float (&dq)[Shape::Dim / 8][4], uint64_t ds, uint64
 #pragma unroll
     for (int key = 0; key < Keys; key += 16)
         ra_wgmma<typename Shape::Type, Shape::Dim>::template multiply<true, true>(
-            dq, ra_descriptor_beyond(ds, ra_panel_place(key, 0, Keys)),
-            ra_descriptor_beyond(k, ra_panel_place(key, 0, Keys)), key > 0);
+            dq, ra_descriptor_beyond(ds, ra_panel_offset(key, 0, Keys)),
+            ra_descriptor_beyond(k, ra_panel_offset(key, 0, Keys)), key > 0);
     ra_products_end();
 }
 
-/* This thread's numbers of dq, into the place from which they are added. In a panel a number of
+/* This thread's numbers of dq, into the slot from which they are added. In a panel a number of
  * float32 takes the place of two of 16 bits. Every other pair of threads writes 16 columns further
  * on, or back: so the 16 threads that write at a time reach all banks of shared memory. */
-template <int Dim> RA_DEVICE void store_dq(char *place, float scale, const float (&dq)[Dim / 8][4])
+template <int Dim> RA_DEVICE void store_dq(char *slot, float scale, const float (&dq)[Dim / 8][4])
 {
     bool far = my_column() >= 4;
-    int first = ra_panel_place(my_row() % 64, 2 * my_column(), 64) ^ (far ? 64 : 0);
+    int first = ra_panel_offset(my_row() % 64, 2 * my_column(), 64) ^ (far ? 64 : 0);
 #pragma unroll
     for (int j = 0; j < Dim / 8; j++)
 #pragma unroll
         for (int r = 0; r < 2; r++)
-            *(float2 *)(place + ra_panel_along(first, 16 * j, 64) + ra_panel_place(8 * r, 0, 64)) =
+            *(float2 *)(slot + ra_panel_along(first, 16 * j, 64) + ra_panel_offset(8 * r, 0, 64)) =
                 make_float2(scale * (far ? dq[j ^ 2][2 * r] : dq[j][2 * r]),
                             scale * (far ? dq[j ^ 2][2 * r + 1] : dq[j][2 * r + 1]));
 }
@@ -76,10 +76,11 @@ template <int Dim> RA_DEVICE void store_dq(char *place, float scale, const float
 /* dq of step j, by the warpgroup whose turn it is, when ds of all is there. Then dq of the step
  * before has been stored: its warpgroup did that before it stored ds of this step. */
 template <class Shape>
-RA_DEVICE void multiply_dq(struct fused_memory<Shape> &shared, int j, struct turn turn, float scale)
+RA_DEVICE void multiply_dq(struct fused_memory<Shape> &shared, int j, struct pipeline_state turn,
+                           float scale)
 {
-    constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Places = fused_memory<Shape>::Places;
-    int place = j % Places;
+    constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Slots = fused_memory<Shape>::Slots;
+    int slot = j % Slots;
     float dq[Dim / 8][4];
     ra_barrier_wait(&shared.ds_full[turn.stage], turn.parity);
     ra_products_begin();
@@ -87,29 +88,29 @@ RA_DEVICE void multiply_dq(struct fused_memory<Shape> &shared, int j, struct tur
                          ra_descriptor(ra_shared(shared.k), ra_panel_stride(Keys)));
     ra_products_wait<0>();
     ra_pin(dq);
-    ra_barrier_wait(&shared.dq_empty[place], j / Places % 2 ^ 1);
-    store_dq<Dim>(shared.dq[place], scale, dq);
+    ra_barrier_wait(&shared.dq_empty[slot], j / Slots % 2 ^ 1);
+    store_dq<Dim>(shared.dq[slot], scale, dq);
     ra_stores_before_wgmma();
-    ra_barrier_arrive(&shared.dq_full[place]);
+    ra_barrier_arrive(&shared.dq_full[slot]);
 }
 
 /* The thread that has TMA add. What is beyond the array is left out. */
 template <class Shape>
 RA_DEVICE void add_dq(struct fused_memory<Shape> &shared, const struct backward &f)
 {
-    if (threadIdx.x > K06_LOADERS)
+    if (threadIdx.x > LOADER_THREADS)
         return;
-    struct turn turn = {0, 0};
+    struct pipeline_state state = {0, 0};
     each_step<Shape>(f, shared.task, [&](int a0, int h) {
-        ra_barrier_wait(&shared.dq_full[turn.stage], turn.parity);
+        ra_barrier_wait(&shared.dq_full[state.stage], state.parity);
 #pragma unroll
         for (int panel = 0; panel < Shape::Dim / 32; panel++)
-            ra_add_box(&f.dq, shared.dq[turn.stage] + panel * ra_panel_stride(64), 32 * panel, a0,
+            ra_add_box(&f.dq, shared.dq[state.stage] + panel * ra_panel_stride(64), 32 * panel, a0,
                        h, shared.task.b);
         ra_stores_end();
         ra_stores_wait_read();
-        ra_barrier_arrive(&shared.dq_empty[turn.stage]);
-        advance<fused_memory<Shape>::Places>(turn);
+        ra_barrier_arrive(&shared.dq_empty[state.stage]);
+        advance<fused_memory<Shape>::Slots>(state);
     });
     ra_stores_wait();
 }
@@ -131,7 +132,7 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(Shape::Threads
     if (threadIdx.x == 0) {
         for (int i = 0; i < Shape::Groups; i++)
             ra_barrier_init(&shared.ds_full[i], Shape::Threads);
-        for (int i = 0; i < fused_memory<Shape>::Places; i++) {
+        for (int i = 0; i < fused_memory<Shape>::Slots; i++) {
             ra_barrier_init(&shared.dq_full[i], 128);
             ra_barrier_init(&shared.dq_empty[i], 1);
         }
@@ -141,7 +142,7 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(Shape::Threads
 
     /* This warpgroup has 64 rows of k and v. */
     float dk[Dim / 8][4] = {}, dv[Dim / 8][4] = {};
-    int group = ra_uniform(threadIdx.x / 128) - 1, mine = group * ra_panel_place(64, 0, Keys);
+    int group = ra_uniform(threadIdx.x / 128) - 1, mine = group * ra_panel_offset(64, 0, Keys);
     uint64_t k = ra_descriptor(ra_shared(shared.k + mine), ra_panel_stride(Keys));
     uint64_t v = ra_descriptor(ra_shared(shared.v + mine), ra_panel_stride(Keys));
     find_seen<Shape>(shared, f, task);
@@ -150,7 +151,7 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(Shape::Threads
 
     bool sound = all_sound<Shape>(shared);
     int steps = ra_uniform(shared.task.steps);
-    struct turn turn = {0, 0}; /* the warpgroup whose turn it is */
+    struct pipeline_state turn = {0, 0}; /* the warpgroup whose turn it is */
     for (int j = 0; j < steps; j++, advance<Shape::Groups>(turn)) {
         int stage = j % Shape::Stages;
         uint64_t q = ra_descriptor(ra_shared(shared.q[stage]), ra_panel_stride(Queries));
@@ -177,7 +178,7 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(Shape::Threads
             multiply_dq<Shape>(shared, j, turn, x.score.scale);
     }
 
-    /* Nobody writes to this warpgroup's place any more: it has had its last turn. */
+    /* Nobody writes to this warpgroup's slot any more: it has had its last turn. */
     store_dk_dv<Shape, 64>(shared, f, shared.ds[group], dk, dv);
 
     /* Until here the other block of a pair may have loaded something into this one's memory, or

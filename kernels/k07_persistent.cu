@@ -24,8 +24,8 @@ template <class Shape> struct shared_memory : roles_memory<Shape> {
     static constexpr int Output_bytes = Shape::Dim == 256 ? 0 : 64 * Shape::Dim * 2;
     alignas(1024) char o[Shape::Groups][Output_bytes];
 
-    /* Of the last four turns: when one is written, queries of the turn before may still be needed,
-     * and outputs of the one before that may not have been written yet. */
+    /* Of the last four iterations: when one is written, queries of the one before may still be
+     * needed, and outputs of the one before that may not have been written yet. */
     struct hopper_task task[4];
 };
 
@@ -44,10 +44,10 @@ RA_DEVICE int next_tile(const struct persistent_forward &f)
  * thread. */
 template <class Shape>
 RA_DEVICE void note_task(struct hopper_task &task, const struct persistent_forward &f, int tile,
-                         int number, int turn)
+                         int number, int iteration)
 {
     if (tile < f.blocks)
-        task = hopper_task_of<Shape>(f, tile, 0, number, turn);
+        task = hopper_task_of<Shape>(f, tile, 0, number, iteration);
     else
         task.count = 0;
 }
@@ -58,28 +58,28 @@ RA_DEVICE void note_task(struct hopper_task &task, const struct persistent_forwa
 template <class Shape>
 RA_DEVICE void load_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f)
 {
-    int turn = 0, number = 0;
-    bool leads = threadIdx.x == 0;
-    if (leads)
+    int iteration = 0, number = 0;
+    bool is_leader = threadIdx.x == 0;
+    if (is_leader)
         note_task<Shape>(shared.task[0], f, blockIdx.x, 0, 0);
     __syncwarp();
 #pragma unroll 1
-    for (; shared.task[turn % 4].count > 0; turn++) {
-        const struct hopper_task &task = shared.task[turn % 4];
+    for (; shared.task[iteration % 4].count > 0; iteration++) {
+        const struct hopper_task &task = shared.task[iteration % 4];
         number += task.count;
         load<Shape>(shared, f, task, [&]() {
             int tile = next_tile(f);
-            if (leads)
-                note_task<Shape>(shared.task[(turn + 1) % 4], f, tile, number, turn + 1);
+            if (is_leader)
+                note_task<Shape>(shared.task[(iteration + 1) % 4], f, tile, number, iteration + 1);
             __syncwarp();
         });
     }
-    int place = place_of(number), parity = parity_of(number) ^ 1;
-    ra_barrier_wait(&shared.empty_k[place], parity);
-    ra_barrier_wait(&shared.empty_v[place], parity);
-    if (leads) {
-        ra_barrier_arrive(&shared.full_k[place]);
-        ra_barrier_arrive(&shared.full_v[place]);
+    int slot = slot_of(number), parity = parity_of(number) ^ 1;
+    ra_barrier_wait(&shared.empty_k[slot], parity);
+    ra_barrier_wait(&shared.empty_v[slot], parity);
+    if (is_leader) {
+        ra_barrier_arrive(&shared.full_k[slot]);
+        ra_barrier_arrive(&shared.full_v[slot]);
     }
 }
 
@@ -89,9 +89,9 @@ RA_DEVICE void sanitize_all(struct shared_memory<Shape> &shared, const struct pe
 {
     int number = 0;
 #pragma unroll 1
-    for (int turn = 0;; turn++) {
-        ra_barrier_wait(&shared.full_v[place_of(number)], parity_of(number));
-        const struct hopper_task &task = shared.task[turn % 4];
+    for (int iteration = 0;; iteration++) {
+        ra_barrier_wait(&shared.full_v[slot_of(number)], parity_of(number));
+        const struct hopper_task &task = shared.task[iteration % 4];
         int count = ra_uniform(task.count);
         if (count == 0)
             break;
@@ -100,14 +100,14 @@ RA_DEVICE void sanitize_all(struct shared_memory<Shape> &shared, const struct pe
     }
 }
 
-/* The outputs of a warpgroup, through its place in shared memory, by TMA. */
+/* The outputs of a warpgroup, through its slot in shared memory, by TMA. */
 template <class Shape>
-RA_DEVICE void store_boxes(char *place, const struct persistent_forward &f,
+RA_DEVICE void store_boxes(char *slot, const struct persistent_forward &f,
                            const struct hopper_task &task, struct carry<Shape> &carry)
 {
     int lane = threadIdx.x % 32, group = group_of();
     int first = row_of() / 16 * 16 % 64 + lane % 16;
-    bool leads = threadIdx.x % 128 == 0;
+    bool is_leader = threadIdx.x % 128 == 0;
     struct merged m[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -118,7 +118,7 @@ RA_DEVICE void store_boxes(char *place, const struct persistent_forward &f,
     }
 
     /* What was there before has left. */
-    if (leads)
+    if (is_leader)
         ra_stores_wait_read();
     ra_named_barrier(2 + group, 128);
 #pragma unroll
@@ -128,14 +128,14 @@ RA_DEVICE void store_boxes(char *place, const struct persistent_forward &f,
         for (int e = 0; e < 4; e++)
             x[e] = Shape::Type::pair(carry.o[0][2 * c + e / 2][e % 2 * 2] * m[e % 2].here,
                                      carry.o[0][2 * c + e / 2][e % 2 * 2 + 1] * m[e % 2].here);
-        ra_store_matrices(ra_shared(place) + ra_panel_place(first, 16 * c + lane / 16 * 8, 64), x);
+        ra_store_matrices(ra_shared(slot) + ra_panel_offset(first, 16 * c + lane / 16 * 8, 64), x);
     }
     ra_stores_before_wgmma();
     ra_named_barrier(2 + group, 128);
-    if (leads) {
+    if (is_leader) {
 #pragma unroll
         for (int panel = 0; panel < Shape::Dim / 64; panel++)
-            ra_store_box(&f.o_map, place + panel * ra_panel_stride(64), 64 * panel,
+            ra_store_box(&f.o_map, slot + panel * ra_panel_stride(64), 64 * panel,
                          (int)task.rows[group], task.h, task.b);
         ra_stores_end();
     }
@@ -145,12 +145,12 @@ RA_DEVICE void store_boxes(char *place, const struct persistent_forward &f,
 template <class Shape>
 RA_DEVICE void compute_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f)
 {
-    int number = 0, turn = 0;
+    int number = 0, iteration = 0;
 #pragma unroll 1
     for (;;) {
-        const struct hopper_task &task = shared.task[turn % 4];
+        const struct hopper_task &task = shared.task[iteration % 4];
         struct carry<Shape> carry;
-        ra_barrier_wait(&shared.full_k[place_of(number)], parity_of(number));
+        ra_barrier_wait(&shared.full_k[slot_of(number)], parity_of(number));
         if (ra_uniform(task.count) == 0)
             break;
         fold_tiles<Shape>(shared, f, task, carry);
@@ -159,7 +159,7 @@ RA_DEVICE void compute_all(struct shared_memory<Shape> &shared, const struct per
         else
             store(f, task, first_row(task), carry);
         number = task.number + task.count;
-        turn = task.turn + 1;
+        iteration = task.iteration + 1;
     }
     if (threadIdx.x % 128 == 0)
         ra_stores_wait();
@@ -214,13 +214,13 @@ static cudaError_t launch_persistent(const struct ra_kernel *x, cudaStream_t str
 
 /* ---- Pairs by multicast. */
 
-/* Until the other block of a pair is through with all places here, it arrives in this block's
+/* Until the other block of a pair is through with all slots here, it arrives in this block's
  * memory: so this block must not end. */
 template <class Shape> RA_DEVICE void await_other(struct tile_memory<Shape> &shared)
 {
     for (int number = shared.task.count; number < shared.task.count + 2; number++) {
-        ra_barrier_wait(&shared.empty_k[place_of(number)], parity_of(number) ^ 1);
-        ra_barrier_wait(&shared.empty_v[place_of(number)], parity_of(number) ^ 1);
+        ra_barrier_wait(&shared.empty_k[slot_of(number)], parity_of(number) ^ 1);
+        ra_barrier_wait(&shared.empty_v[slot_of(number)], parity_of(number) ^ 1);
     }
 }
 

@@ -21,20 +21,20 @@ template <class Type_, int Dim_, int Warps_> struct tile {
 /* One row of an array (B, rows, heads, D) of 16-bit numbers. */
 RA_DEVICE const uint16_t *row_at(const struct ra_tensor &x, int64_t b, int64_t row, int64_t h)
 {
-    return (const uint16_t *)x.data + ra_place(x, b, row, h);
+    return (const uint16_t *)x.data + ra_offset(x, b, row, h);
 }
 
 /* Which of the `Count` rows from `first` on are there: before `end`, and not hidden by the mask. A
  * bit for each. Every warp finds out for itself, 32 rows at a time. */
 template <int Count>
-RA_DEVICE void rows_there(uint32_t there[(Count + 31) / 32], const struct ra_tensor &mask,
+RA_DEVICE void valid_rows(uint32_t valid[(Count + 31) / 32], const struct ra_tensor &mask,
                           int64_t b, int64_t first, int64_t end)
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
     for (int w = 0; w < (Count + 31) / 32; w++) {
         int64_t row = first + 32 * w + lane;
-        there[w] = __ballot_sync(0xffffffff, row < end && ra_allowed(mask, b, row));
+        valid[w] = __ballot_sync(0xffffffff, row < end && ra_allowed(mask, b, row));
     }
 }
 
@@ -43,7 +43,7 @@ RA_DEVICE void rows_there(uint32_t there[(Count + 31) / 32], const struct ra_ten
  * they can be read 16 bytes at a time. `thread` is threadIdx.x. */
 template <class Shape, int Count>
 RA_DEVICE void copy_rows(uint16_t *shared, const uint16_t *from, int64_t stride,
-                         const uint32_t there[(Count + 31) / 32], int dim, bool chunks,
+                         const uint32_t valid[(Count + 31) / 32], int dim, bool chunks,
                          unsigned thread)
 {
     /* All threads together copy Step rows at a time. Step divides 32, so which word a bit is in
@@ -55,7 +55,7 @@ RA_DEVICE void copy_rows(uint16_t *shared, const uint16_t *from, int64_t stride,
         uint32_t to = ra_shared(shared + row * Shape::Dim);
 #pragma unroll
         for (int i = 0; i < Count; i += Step, from += Step * stride) {
-            bool copied = there[i / 32] >> row >> i % 32 & 1 && 8 * chunk < dim;
+            bool copied = valid[i / 32] >> row >> i % 32 & 1 && 8 * chunk < dim;
             ra_copy16(to + 2 * i * Shape::Dim + 16 * ra_swizzle(row + i, chunk), from, copied);
         }
         return;
@@ -69,7 +69,7 @@ RA_DEVICE void copy_rows(uint16_t *shared, const uint16_t *from, int64_t stride,
             uint16_t *to = shared + (first + r) * Shape::Dim + 8 * ra_swizzle(r, chunk);
 #pragma unroll 1
             for (int c = 0; c < 8; c++) {
-                bool copied = there[first / 32] >> r & 1 && 8 * chunk + c < dim;
+                bool copied = valid[first / 32] >> r & 1 && 8 * chunk + c < dim;
                 to[c] = copied ? from[c] : 0;
             }
         }
@@ -95,7 +95,7 @@ template <class Type> RA_DEVICE bool is_nonfinite(uint4 chunk)
 /* Sets chunks that are not finite to 0, and calls mark(i) for chunk i. For `threads` threads
  * together, once the chunks are there; any(x) is a barrier of theirs, true if x is for one of them.
  * When it returns they all see the same. All threads of a warp go round the loops equally often,
- * and vote: see is_whole of hopper_forward.h. */
+ * and vote: see is_unmasked of hopper_forward.h. */
 template <class Type, class Any, class Mark>
 RA_DEVICE void zero_nonfinite(uint4 *chunks, int count, int thread, int threads, const Any &any,
                               const Mark &mark)

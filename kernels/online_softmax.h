@@ -54,13 +54,13 @@ template <class Shape> struct carry {
 template <class Shape> RA_DEVICE struct task task_of(const struct forward &f, int block)
 {
     int H = (int)f.x.heads, G = (int)f.x.key_heads;
-    struct ra_tile_order turn =
+    struct ra_tile_order order =
         ra_tile_order_of(block, (int)f.x.batch * G, f.sets, f.group * f.tiles);
     struct task task;
-    task.b = turn.head / G;
-    task.g = turn.head % G;
-    task.h = ra_query_head(f.x.head_map, H, G, task.g, turn.tile % f.group);
-    task.a0 = (int64_t)(f.tiles - 1 - turn.tile / f.group) * Shape::Rows;
+    task.b = order.head / G;
+    task.g = order.head % G;
+    task.h = ra_query_head(f.x.head_map, H, G, task.g, order.tile % f.group);
+    task.a0 = (int64_t)(f.tiles - 1 - order.tile / f.group) * Shape::Rows;
     return task;
 }
 
@@ -79,13 +79,13 @@ template <class Shape> RA_DEVICE void cap_scores(typename Shape::Scores &s, cons
 }
 
 /* Are all keys of this tile there? */
-template <class Shape> RA_DEVICE bool all_there(const uint32_t there[Shape::Words])
+template <class Shape> RA_DEVICE bool all_valid(const uint32_t valid[Shape::Words])
 {
     bool all = true;
 #pragma unroll
     for (int w = 0; w < Shape::Words; w++) {
         uint32_t bits = Shape::Keys - 32 * w < 32 ? (1u << (Shape::Keys - 32 * w) % 32) - 1 : ~0u;
-        all = all && (there[w] & bits) == bits;
+        all = all && (valid[w] & bits) == bits;
     }
     return all;
 }
@@ -221,7 +221,8 @@ template <class Shape> struct carry_in_memory {
     __device__ __forceinline__ void load(float2 (&to)[Shape::Dim / 8], int64_t a, int r) const
     {
         int column = 2 * (threadIdx.x % 4);
-        load_row<Shape::Dim / 8>(to, f.x.carry_o, ra_place(f.x.carry_o, task.b, a, task.h) + column,
+        load_row<Shape::Dim / 8>(to, f.x.carry_o,
+                                 ra_offset(f.x.carry_o, task.b, a, task.h) + column,
                                  (int)f.x.dim - column, f.pairs);
     }
 };
@@ -237,8 +238,8 @@ RA_DEVICE void store_outputs(const struct forward &f, const struct task &task, i
     typedef typename Shape::Type Type;
     const struct ra_kernel &x = f.x;
     int column = 2 * (threadIdx.x % 4), dim = (int)x.dim;
-    int64_t at = ra_place(x.o, task.b, a, task.h);
-    int64_t carry_at = ra_place(x.carry_o, task.b, a, task.h);
+    int64_t at = ra_offset(x.o, task.b, a, task.h);
+    int64_t carry_at = ra_offset(x.carry_o, task.b, a, task.h);
     float2 old[Columns] = {};
     if (!x.first)
         before.load(old, a, r);

@@ -66,18 +66,18 @@ RA_DEVICE uint32_t ra_shared(const void *pointer)
 
 /* Begins to copy 16 bytes from global memory, both addresses multiples of 16; with there = false
  * writes 16 zeros and reads nothing. */
-RA_DEVICE void ra_copy16(uint32_t shared, const void *global, bool there)
+RA_DEVICE void ra_copy16(uint32_t shared, const void *global, bool valid)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
-                 "r"(there ? 16 : 0)
+                 "r"(valid ? 16 : 0)
                  : "memory");
 }
 
 /* The same for 4 bytes. */
-RA_DEVICE void ra_copy4(uint32_t shared, const void *global, bool there)
+RA_DEVICE void ra_copy4(uint32_t shared, const void *global, bool valid)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global),
-                 "r"(there ? 4 : 0)
+                 "r"(valid ? 4 : 0)
                  : "memory");
 }
 
@@ -251,7 +251,7 @@ RA_DEVICE bool ra_allowed(struct ra_tensor mask, int64_t b, int64_t key)
 }
 
 /* Where row `row` of batch b and head h begins, in numbers. */
-RA_DEVICE int64_t ra_place(const struct ra_tensor &x, int64_t b, int64_t row, int64_t h)
+RA_DEVICE int64_t ra_offset(const struct ra_tensor &x, int64_t b, int64_t row, int64_t h)
 {
     return b * x.batch + row * x.row + h * x.head;
 }

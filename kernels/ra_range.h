@@ -93,9 +93,9 @@ RA_BOTH struct ra_tile_order ra_tile_order_of(int block, int heads, int sets, in
     int first = head < larger ? 0 : larger;
     size += head < larger;
     first += (head - first) / size * size;
-    int place = block - first * tiles;
-    struct ra_tile_order turn = {first + place % size, place / size};
-    return turn;
+    int within = block - first * tiles;
+    struct ra_tile_order order = {first + within % size, within / size};
+    return order;
 }
 
 /* For the host: as few sets as hold 24 MiB each, or one head, of which each has so many bytes. That

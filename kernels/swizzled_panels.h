@@ -23,21 +23,21 @@ RA_BOTH int ra_panel_stride(int rows)
 
 /* The byte of a tile of panels of so many rows at which a number begins. Of (0, 16 i) and (16 i, 0)
  * it is how far the i-th 16 columns or rows are from the first: see ra_descriptor_beyond. */
-RA_BOTH int ra_panel_place(int row, int column, int rows)
+RA_BOTH int ra_panel_offset(int row, int column, int rows)
 {
     int panel = column / RA_PANEL_COLUMNS, chunk = column % RA_PANEL_COLUMNS / 8;
     return panel * ra_panel_stride(rows) + row * RA_PANEL_ROW + ra_swizzle(row, chunk) * 16 +
            column % 8 * 2;
 }
 
-/* From the place, or the address in shared memory, of a number in one of the first 16 columns of a
+/* From the offset, or the address in shared memory, of a number in one of the first 16 columns of a
  * row to that so many columns further on, a multiple of 16: the swizzle stays within a panel, and
  * the bits of a column are apart from those of the row. */
-RA_BOTH uint32_t ra_panel_along(uint32_t place, int columns, int rows)
+RA_BOTH uint32_t ra_panel_along(uint32_t offset, int columns, int rows)
 {
     int panels = columns / RA_PANEL_COLUMNS * RA_PANEL_COLUMNS;
-    return (place ^ (uint32_t)ra_panel_place(0, columns - panels, rows)) +
-           (uint32_t)ra_panel_place(0, panels, rows);
+    return (offset ^ (uint32_t)ra_panel_offset(0, columns - panels, rows)) +
+           (uint32_t)ra_panel_offset(0, panels, rows);
 }
 
 /* The descriptor of a matrix in panels that begins at this address of shared memory, a multiple of

@@ -2,8 +2,8 @@
  * processor, where the few words of CUDA that this code needs are defined below, one thread after
  * the other.
  *
- * hopper_task_of says which tiles of keys a warpgroup sees, and which of these whole; is_whole and
- * hide set the other scores to -inf; zero_nonfinite_16_keys takes out of the values what is not
+ * hopper_task_of says which tiles of keys a warpgroup sees, and which of these whole; is_unmasked
+ * and hide set the other scores to -inf; zero_nonfinite_16_keys takes out of the values what is not
  * finite. Both are compared with the definition, number by number.
  *
  *   sh tests/hiding
@@ -115,7 +115,8 @@ static void check_thread(const struct hopper_forward &f, const struct hopper_tas
     begin(carry);
     if (is_own)
         hide<Shape>(s, carry, f, task, number,
-                    is_whole<Shape>(f, whole_for_all(task), number, allowed), row, allowed, NULL);
+                    is_unmasked<Shape>(f, unmasked_for_all(task), number, allowed), row, allowed,
+                    NULL);
     for (int r = 0; r < 2; r++) {
         int64_t i = task.rows[group] + row % 64 + 8 * r;
         bool any = false, soon = false;
@@ -216,7 +217,7 @@ template <class Shape> static void check_cleaning(void)
     static struct roles_memory<Shape> shared;
     static uint16_t value[Shape::Keys][Shape::Dim];
     auto at = [](int key, int c) -> uint16_t & {
-        return *(uint16_t *)&shared.v[1][ra_panel_place(key, c, Shape::Keys)];
+        return *(uint16_t *)&shared.v[1][ra_panel_offset(key, c, Shape::Keys)];
     };
     for (int round = 0; round < 100; round++) {
         bool is_odd[Shape::Keys] = {};

@@ -42,6 +42,14 @@ add_nothing                 detect_nonfinite
 give_rows                   copy_rows_back
 give_full                   signal_full
 hidden_own                  try_lock
+give|give_queries           release_slot, release_queries
+give_dq|give_keys           multiply_dq, store_dk_dv
+take_out_\w+                zero_nonfinite_...
+clean_16_keys               zero_nonfinite_16_keys
+ra_place|ra_panel_place     ra_offset, ra_panel_offset
+rows_there|all_there        valid_rows, all_valid
+is_whole|whole_for_all      is_unmasked, unmasked_for_all
+[AB]_turned                 A_transposed, B_transposed
 '''.strip().splitlines()
 WORDS = [(re.compile(r'(?<!\w)(?:' + old + r')(?!\w)'), new) for old, new in (line.split(maxsplit=1) for line in WORDS)]
 

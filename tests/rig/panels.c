@@ -75,17 +75,17 @@ static void wgmma(int n, int *d, uint64_t a, bool a_transposed, uint64_t b, bool
 static void load(uint32_t to, const int16_t *from, int columns, int rows)
 {
     for (int column = 0; column < columns; column += RA_PANEL_COLUMNS)
-        tma_load(to + (uint32_t)ra_panel_place(0, column, rows), from, columns, column, rows);
+        tma_load(to + (uint32_t)ra_panel_offset(0, column, rows), from, columns, column, rows);
 }
 
 /* s (64, KEYS) = the rows of q from `row` on, times k^T. */
 static void scores(int *s, uint32_t q, int row, uint32_t k)
 {
-    uint64_t a = ra_descriptor(q + (uint32_t)ra_panel_place(row, 0, QUERIES), 0);
+    uint64_t a = ra_descriptor(q + (uint32_t)ra_panel_offset(row, 0, QUERIES), 0);
     uint64_t b = ra_descriptor(k, 0);
     for (int c = 0; c < DIM; c += 16)
-        wgmma(KEYS, s, ra_descriptor_beyond(a, ra_panel_place(0, c, QUERIES)), false,
-              ra_descriptor_beyond(b, ra_panel_place(0, c, KEYS)), false);
+        wgmma(KEYS, s, ra_descriptor_beyond(a, ra_panel_offset(0, c, QUERIES)), false,
+              ra_descriptor_beyond(b, ra_panel_offset(0, c, KEYS)), false);
 }
 
 /* o (64, DIM) = p v. p lies as (64, KEYS); in the kernel it is in registers. v lies as (KEYS,
@@ -94,8 +94,8 @@ static void output(int *o, uint32_t p, uint32_t v)
 {
     uint64_t a = ra_descriptor(p, 0), b = ra_descriptor(v, ra_panel_stride(KEYS));
     for (int key = 0; key < KEYS; key += 16)
-        wgmma(DIM, o, ra_descriptor_beyond(a, ra_panel_place(0, key, GROUP)), false,
-              ra_descriptor_beyond(b, ra_panel_place(key, 0, KEYS)), true);
+        wgmma(DIM, o, ra_descriptor_beyond(a, ra_panel_offset(0, key, GROUP)), false,
+              ra_descriptor_beyond(b, ra_panel_offset(key, 0, KEYS)), true);
 }
 
 /* dq (64, DIM) = ds k, of which ds lies as (KEYS, 64) and k as (KEYS, DIM): both are turned. */
@@ -103,8 +103,8 @@ static void gradient(int *dq, uint32_t ds, uint32_t k)
 {
     uint64_t a = ra_descriptor(ds, 0), b = ra_descriptor(k, ra_panel_stride(KEYS));
     for (int key = 0; key < KEYS; key += 16)
-        wgmma(DIM, dq, ra_descriptor_beyond(a, ra_panel_place(key, 0, KEYS)), true,
-              ra_descriptor_beyond(b, ra_panel_place(key, 0, KEYS)), true);
+        wgmma(DIM, dq, ra_descriptor_beyond(a, ra_panel_offset(key, 0, KEYS)), true,
+              ra_descriptor_beyond(b, ra_panel_offset(key, 0, KEYS)), true);
 }
 
 /* ---- The judge. */
@@ -144,15 +144,15 @@ static int judge(const char *name, int n, const int *d, const int16_t *a, int a_
     return wrong;
 }
 
-/* Is every number of a tile where ra_panel_place says, and found along its row by
+/* Is every number of a tile where ra_panel_offset says, and found along its row by
  * ra_panel_along? */
 static int misplaced(uint32_t tile, const int16_t *x, int columns, int rows)
 {
     int wrong = 0;
     for (int row = 0; row < rows; row++)
         for (int column = 0; column < columns; column++) {
-            uint32_t place = tile + (uint32_t)ra_panel_place(row, column, rows);
-            uint32_t from = tile + (uint32_t)ra_panel_place(row, column % 16, rows);
+            uint32_t place = tile + (uint32_t)ra_panel_offset(row, column, rows);
+            uint32_t from = tile + (uint32_t)ra_panel_offset(row, column % 16, rows);
             wrong += number_at(place) != x[row * columns + column] ||
                      ra_panel_along(from, column / 16 * 16, rows) != place;
         }

@@ -72,7 +72,7 @@ static int number(bool of_b, int row, int column)
 
 /* One warp's part of a product, from (row, column) on: a, or its transpose, by b or its
  * transpose. */
-template <int Rows, int Columns, int Inner, bool A_turned, bool B_turned>
+template <int Rows, int Columns, int Inner, bool A_transposed, bool B_transposed>
 static int check(const char *name, int row, int column)
 {
     static float c[32][Rows][Columns][4];
@@ -80,11 +80,12 @@ static int check(const char *name, int row, int column)
         for (lane = 0; lane < 32; lane++) {
             loads = products = 0;
             memset(c[lane], 0, sizeof c[lane]);
-            multiply<integers, Rows, Columns, Inner, A_turned, WIDTH, B_turned, WIDTH>(
+            multiply<integers, Rows, Columns, Inner, A_transposed, WIDTH, B_transposed, WIDTH>(
                 c[lane],
-                A_turned ? corner<WIDTH>(lane, 0, row, true) : corner<WIDTH>(lane, row, 0, false),
-                2 * QUERIES * WIDTH + (B_turned ? corner<WIDTH>(lane, 0, column, false)
-                                                : corner<WIDTH>(lane, column, 0, true)));
+                A_transposed ? corner<WIDTH>(lane, 0, row, true)
+                             : corner<WIDTH>(lane, row, 0, false),
+                2 * QUERIES * WIDTH + (B_transposed ? corner<WIDTH>(lane, 0, column, false)
+                                                    : corner<WIDTH>(lane, column, 0, true)));
         }
     int wrong = 0;
     for (int i = 0; i < 16 * Rows; i++)
@@ -92,8 +93,9 @@ static int check(const char *name, int row, int column)
             float sum = 0;
             for (int k = 0; k < Inner; k++)
                 sum +=
-                    (float)(A_turned ? number(false, k, row + i) : number(false, row + i, k)) *
-                    (float)(B_turned ? number(true, k, column + j) : number(true, column + j, k));
+                    (float)(A_transposed ? number(false, k, row + i) : number(false, row + i, k)) *
+                    (float)(B_transposed ? number(true, k, column + j)
+                                         : number(true, column + j, k));
             wrong += c[i % 8 * 4 + j % 8 / 2][i / 16][j / 8][i / 8 % 2 * 2 + j % 2] != sum;
         }
     printf("%-12s %d of %d numbers are wrong\n", name, wrong, 128 * Rows * Columns);
