@@ -42,7 +42,7 @@ add_nothing                 detect_nonfinite
 give_rows                   copy_rows_back
 give_full                   signal_full
 hidden_own                  try_lock
-give|give_queries           release_slot, release_queries
+give_queries                release_queries
 give_dq|give_keys           multiply_dq, store_dk_dv
 take_out_\w+                zero_nonfinite_...
 clean_16_keys               zero_nonfinite_16_keys
