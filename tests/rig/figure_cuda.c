@@ -1,4 +1,4 @@
-/* figure: the pictures of chapter 11: how fast the kernels are, and when a ring of GPUs does what. */
+/* figure: the pictures of chapter 11: how fast kernels are, and when a ring of GPUs does what. */
 #include "figure.h"
 #include <ctype.h>
 #include <math.h>
