@@ -11,14 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "arrays.h"
+#include "problems.h"
 #include "ra_gathered.h"
-#include "truth.h"
 #include "verdict.h"
-
-/* Behind every array lies a guard that nothing may be written to. All arrays begin as bytes of 255,
- * which are NaN. */
-enum { GUARD = 64, POISON = 0xFF };
 
 static const double patience = 60;
 
@@ -54,19 +49,14 @@ int MPI_Isend(const void *from, int count, MPI_Datatype type, int to, int tag, M
 
 /* ---- One problem. */
 
-struct problem {
-    struct ra_config config; /* batch is that of ring 0; every further ring has one more */
-    bool heads_first;        /* arrays are (B, heads, rows, D), not (B, rows, heads, D) */
-    enum { NO_MASK, RANDOM, NONE_OF_BATCH_0, NONE_OF_RANK_0, LAST_ALONE } mask;
-    bool nan_behind_mask;
-    bool common; /* all scores are moved by about -1,000, by the first number of q and k */
-};
-
+/* Every ring has a problem of its own: batch is that of ring 0; every further ring has one more. */
 static struct problem usual(int64_t queries, int64_t keys)
 {
-    struct problem problem = {.config = RA_CONFIG_INIT};
+    int ring = world_rank / ring_size;
+    struct problem problem = {
+        .config = RA_CONFIG_INIT, .ranks = ring_size, .nan_hidden = true, .seed = (unsigned)ring};
     struct ra_config *c = &problem.config;
-    c->batch = 2;
+    c->batch = 2 + ring;
     c->queries = queries;
     c->keys = keys;
     c->heads = 4;
@@ -82,169 +72,91 @@ static struct problem usual(int64_t queries, int64_t keys)
 
 /* A ring's part of a problem on this rank. */
 struct work {
-    const struct problem *problem;
+    struct problem problem;
     struct ra_plan *plan;
-    struct truth truth;
-    int64_t rows[2], *positions[2];
-    struct ra_arrays arrays;
-    void *data[ARRAYS];
+    struct shard x;
 };
 
-static int64_t bytes_of(const struct work *work, enum truth_array a)
-{
-    const struct truth *t = &work->truth;
-    return t->B * work->rows[side_of(a)] * truth_heads(t, a) * truth_width(t, a) *
-           (a == MASK ? 1 : (int64_t)sizeof(float));
-}
-
-static bool is_shown(const struct work *work, uint64_t *state, int64_t b, int64_t j)
-{
-    int64_t row;
-    switch (work->problem->mask) {
-    case NONE_OF_BATCH_0:
-        return b > 0;
-    case NONE_OF_RANK_0:
-        return ra_layout_find(ra_plan_layout(work->plan, RA_KEY_SIDE), j, &row) != 0;
-    case LAST_ALONE:
-        return j == work->truth.M - 1;
-    default:
-        return random_below(state, 3) > 0;
-    }
-}
-
-/* The inputs of the whole, the same on all ranks of a ring. */
-static void make_inputs(struct work *work, int ring)
-{
-    struct truth *t = &work->truth;
-    uint64_t state = (uint64_t)ring;
-    truth_make_inputs(t, random_number, 1, &state);
-    double common = (float)sqrt(1000 / t->scale);
-    for (int64_t e = 0; e < truth_count(t, Q) && work->problem->common; e += t->D)
-        t->x[Q][e] = common;
-    for (int64_t e = 0; e < truth_count(t, K) && work->problem->common; e += t->D)
-        t->x[K][e] = -common;
-    if (work->problem->mask == NO_MASK)
-        return;
-    t->x[MASK] = truth_numbers(t->B * t->M);
-    for (int64_t b = 0; b < t->B; b++)
-        for (int64_t j = 0; j < t->M; j++) {
-            bool shown = is_shown(work, &state, b, j);
-            t->x[MASK][b * t->M + j] = shown;
-            for (int64_t g = 0; g < t->G && !shown && work->problem->nan_behind_mask; g++)
-                *truth_row(t, t->x, K, b, j, g) = *truth_row(t, t->x, V, b, j, g) = (double)NAN;
-        }
-}
-
 /* Makes the plan and this rank's arrays. False: there is no plan. */
-static bool begin(struct work *work, const struct problem *problem)
+static bool begin(struct work *work, struct problem problem, enum order order)
 {
-    struct ra_config config = problem->config;
-    int ring = world_rank / ring_size;
-    config.batch += config.batch > 0 ? ring : 0;
-    config.has_mask = problem->mask != NO_MASK;
-    *work = (struct work){.problem = problem, .truth = truth_of(&config), .arrays = RA_ARRAYS_INIT};
     char error[RA_ERROR_SIZE] = "";
-    enum ra_status status = ra_gathered_create(&work->plan, &config, MPI_COMM_WORLD, error);
+    problem.same = order == BROADCAST;
+    problem_make(&problem);
+    *work = (struct work){.problem = problem};
+    enum ra_status status = ra_gathered_create(&work->plan, &problem.config, MPI_COMM_WORLD, error);
     if (!HOLDS(status == RA_OK, "%s: %s", ra_status_text(status), error))
         return false;
     EXPECT(ra_plan_bytes(work->plan) > 0, "%lld bytes", (long long)ra_plan_bytes(work->plan));
-    for (int side = 0; side < 2; side++) {
-        work->rows[side] = ra_plan_rows(work->plan, (enum ra_side)side);
-        work->positions[side] = calloc((size_t)work->rows[side] + 1, sizeof(int64_t));
-        ra_plan_positions(work->plan, (enum ra_side)side, work->positions[side]);
-    }
-    make_inputs(work, ring);
-    const struct truth *t = &work->truth;
-    for (enum truth_array a = Q; a < ARRAYS; a++) {
-        int64_t rows = work->rows[side_of(a)], heads = truth_heads(t, a);
-        void *data = work->data[a] = malloc((size_t)bytes_of(work, a) + GUARD);
-        memset(data, POISON, (size_t)bytes_of(work, a) + GUARD);
-        if (a == MASK && problem->mask == NO_MASK)
-            continue;
-        struct ra_tensor *tensor = tensor_in(&work->arrays, a);
-        *tensor = a == MASK              ? ra_tensor_bn(data, rows)
-                  : a == LSE             ? ra_tensor_bhn(data, rows, heads)
-                  : problem->heads_first ? ra_tensor_bhnd(data, RA_FLOAT32, rows, heads, t->D)
-                                         : ra_tensor_bnhd(data, RA_FLOAT32, rows, heads, t->D);
-        if (t->x[a] && !truth_is_output(a))
-            arrays_put(t, a, *tensor, rows, work->positions[side_of(a)], t->x[a]);
-    }
+    shard_make(&work->problem, &work->x, order, work->plan);
     return true;
 }
 
 static void end(struct work *work)
 {
-    for (enum truth_array a = Q; a < ARRAYS; a++) {
-        for (int i = 0; i < GUARD; i++)
-            EXPECT(((unsigned char *)work->data[a])[bytes_of(work, a) + i] == POISON, "behind %s",
-                   truth_names[a]);
-        free(work->data[a]);
-    }
-    for (int side = 0; side < 2; side++)
-        free(work->positions[side]);
-    truth_clear(&work->truth);
+    shard_clear(&work->x);
+    problem_clear(&work->problem);
     ra_plan_destroy(work->plan);
 }
 
 static void compute(struct work *work)
 {
-    for (enum truth_array a = O; a < ARRAYS; a++)
-        if (truth_is_output(a))
-            memset(work->data[a], POISON, (size_t)bytes_of(work, a));
-    enum ra_status status = ra_forward(work->plan, &work->arrays);
-    EXPECT(status == RA_OK, "forward: %s: %s", ra_status_text(status), ra_plan_error(work->plan));
-    if (work->problem->config.forward_only || status != RA_OK)
-        return;
-    status = ra_backward(work->plan, &work->arrays);
-    EXPECT(status == RA_OK, "backward: %s: %s", ra_status_text(status), ra_plan_error(work->plan));
+    char text[TEXT];
+    shard_poison(&work->x, O, LSE);
+    shard_poison(&work->x, DQ, DV);
+    for (int backward = 0; backward < (work->problem.config.forward_only ? 1 : 2); backward++) {
+        enum ra_status status = (backward ? ra_backward : ra_forward)(work->plan, &work->x.arrays);
+        if (!HOLDS(status == RA_OK, "%s: %s", ra_status_text(status), ra_plan_error(work->plan)))
+            return;
+        EXPECT(shard_is_kept(&work->x, backward, text), "%s", text);
+    }
 }
 
-/* Is an output right? The rows of all ranks of the ring are put together. */
-static void judge(const struct work *work, enum truth_array a)
+/* Are the outputs right? The rows of all ranks of the ring are put together. */
+static void judge(struct work *work)
 {
-    const struct truth *t = &work->truth;
-    int64_t count = truth_count(t, a);
-    double *got = truth_numbers(count);
-    char text[TRUTH_TEXT] = "";
-    arrays_get(t, a, *tensor_in((struct ra_arrays *)(uintptr_t)&work->arrays, a),
-               work->rows[side_of(a)], work->positions[side_of(a)], got);
-    PMPI_Allreduce(MPI_IN_PLACE, got, (int)count, MPI_DOUBLE, MPI_SUM, ring_comm);
-    EXPECT(truth_judge(t, a, got, text) <= 1, "%s", text);
-
-    /* What all keys have in common moves no gradient: see the test of this name in check_tile. */
-    double squares[2] = {0};
-    for (int64_t e = 0; e < count && a >= DQ && work->problem->common; e++) {
-        squares[0] += pow(t->plain[a][e] - t->x[a][e], 2);
-        squares[1] += pow(got[e] - t->x[a][e], 2);
-    }
-    EXPECT(squares[1] <= 4 * squares[0], "%s errs by %g times what a plain program does",
-           truth_names[a], sqrt(squares[1] / squares[0]));
+    struct problem *p = &work->problem;
+    double *got[ARRAYS];
+    char text[TEXT];
+    outputs_make(p, got);
+    shard_collect(p, &work->x, got);
+    for (enum truth_array a = O; a < ARRAYS; a++)
+        if (problem_writes(p, a))
+            PMPI_Allreduce(MPI_IN_PLACE, got[a], (int)truth_count(&p->truth, a), MPI_DOUBLE,
+                           MPI_SUM, ring_comm);
+    EXPECT(problem_is_right(p, got, text), "%s", text);
 
     /* A query that sees itself alone has no gradient of scores. */
+    const struct truth *t = &p->truth;
     bool alone = t->causal && t->lookback == 0 && t->N == t->M;
-    for (int64_t e = 0; e < count && alone && (a == DQ || a == DK); e++)
-        EXPECT(got[e] == 0, "one key, but %s is %g", truth_names[a], got[e]);
-    free(got);
+    for (enum truth_array a = DQ; a <= DK && alone; a++)
+        for (int64_t e = 0; e < truth_count(t, a); e++)
+            EXPECT(got[a][e] == 0, "one key, but %s is %g", truth_names[a], got[a][e]);
+
+    /* What all keys have in common moves no gradient: see the test of this name in check_tile. */
+    for (enum truth_array a = DQ; a < ARRAYS && p->shift != 0; a++) {
+        double squares[2] = {0};
+        problem_add_squares(p, a, got[a], squares);
+        EXPECT(squares[1] <= 4 * squares[0], "%s errs by %g times what a plain program does",
+               truth_names[a], sqrt(squares[1] / squares[0]));
+    }
+    outputs_clear(got);
 }
 
-static void solve(const struct problem *problem)
+static void solve(struct problem problem, enum order order)
 {
     struct work work;
-    if (!begin(&work, problem))
+    if (!begin(&work, problem, order))
         return;
     compute(&work);
-    truth_forward(&work.truth);
-    if (!problem->config.forward_only)
-        truth_backward(&work.truth, NULL);
-    for (enum truth_array a = O; a < ARRAYS; a++)
-        if (truth_is_output(a) && (a < DQ || !problem->config.forward_only))
-            judge(&work, a);
+    problem_solve(&work.problem);
+    judge(&work);
     end(&work);
 }
 
 /* ---- Tests of what is right. */
 
-/* Calls `solve` for every layout, with both head maps and orders of arrays. */
+/* Calls `solve` for every layout, with both head maps and all orders of arrays. */
 static void solve_layouts(struct problem problem)
 {
     static const struct {
@@ -256,8 +168,7 @@ static void solve_layouts(struct problem problem)
         problem.config.layout = layouts[i].kind;
         problem.config.bucket = layouts[i].bucket;
         problem.config.head_map = i % 2 == 0 ? RA_INTERLEAVED : RA_GROUPED;
-        problem.heads_first = i >= 2;
-        solve(&problem);
+        solve(problem, (enum order)i);
     }
 }
 
@@ -287,12 +198,11 @@ static void test_lookback(void)
 
 static void test_masks(void)
 {
-    for (int mask = RANDOM; mask <= LAST_ALONE; mask++)
+    for (int masking = ALL_SEEN; masking < MASKINGS; masking++)
         for (int causal = 0; causal < 2; causal++) {
             struct problem problem = usual(21, 21);
             problem.config.causal = causal;
-            problem.mask = mask;
-            problem.nan_behind_mask = true;
+            problem.masking = (enum masking)masking;
             solve_layouts(problem);
         }
 }
@@ -306,7 +216,7 @@ static void test_few_rows(void)
     solve_layouts(usual(3, 3));
     struct problem problem = usual(3, 3);
     problem.config.batch = 0;
-    solve(&problem);
+    solve(problem, ROWS_FIRST);
 }
 
 static void test_scores(void)
@@ -321,7 +231,7 @@ static void test_scores(void)
 static void test_common_component(void)
 {
     struct problem problem = usual(40, 40);
-    problem.common = true;
+    problem.shift = -1000;
     solve_layouts(problem);
     problem.config.softcap = 2000;
     solve_layouts(problem);
@@ -337,7 +247,7 @@ static void test_heads(void)
             problem.config.heads = 6;
             problem.config.key_heads = G;
             problem.config.head_map = map;
-            solve(&problem);
+            solve(problem, ROWS_FIRST);
         }
 }
 
@@ -348,13 +258,13 @@ static void test_ways(void)
     problem.config.layout = RA_STRIPED;
     problem.config.tile_queries = problem.config.tile_keys = 0;
     problem.config.dim = 24;
-    solve(&problem);
+    solve(problem, ROWS_FIRST);
     problem.config.threads = 3;
-    solve(&problem);
+    solve(problem, ROWS_FIRST);
     problem.config.tile = RA_PLAIN_TILE;
-    solve(&problem);
+    solve(problem, ROWS_FIRST);
     problem.config.forward_only = true;
-    solve(&problem);
+    solve(problem, ROWS_FIRST);
 }
 
 /* Inventions. */
@@ -364,7 +274,7 @@ static void test_random(void)
     for (int i = 0; i < 30; i++) {
         struct problem problem = usual(random_below(&state, 40), random_below(&state, 40));
         struct ra_config *c = &problem.config;
-        c->batch = 1 + random_below(&state, 2);
+        c->batch += random_below(&state, 2) - 1;
         c->key_heads = 1 + random_below(&state, 3);
         c->heads = c->key_heads * (1 + random_below(&state, 3));
         c->dim = 1 + random_below(&state, 20);
@@ -376,9 +286,8 @@ static void test_random(void)
         c->head_map = (enum ra_head_map)random_below(&state, 2);
         c->softcap = random_below(&state, 4) == 0 ? 2 : 0;
         c->threads = i % 10 == 0 ? 2 : 1;
-        problem.heads_first = random_below(&state, 2);
-        problem.mask = random_below(&state, 2) ? RANDOM : NO_MASK;
-        solve(&problem);
+        problem.masking = random_below(&state, 2) ? RANDOM_MASK : NO_MASK;
+        solve(problem, (enum order)random_below(&state, ORDERS));
     }
 }
 
@@ -387,16 +296,16 @@ static void test_bits(void)
 {
     struct problem problem = usual(37, 37);
     struct work one, other;
-    bool made = begin(&one, &problem);
+    bool made = begin(&one, problem, ROWS_FIRST);
     problem.config.threads = 3;
-    if (!made || !begin(&other, &problem))
+    if (!made || !begin(&other, problem, ROWS_FIRST))
         return;
     compute(&one);
     compute(&other);
-    for (int round = 0; round < 2; round++, compute(&one))
-        for (enum truth_array a = O; a < ARRAYS; a++)
-            EXPECT(memcmp(one.data[a], other.data[a], (size_t)bytes_of(&one, a)) == 0, "%s",
-                   truth_names[a]);
+    for (int round = 0; round < 2; round++, compute(&one)) {
+        enum truth_array a = shard_difference(&one.x, &other.x);
+        EXPECT(a == ARRAYS, "%s", truth_names[a]);
+    }
     end(&one);
     end(&other);
 }
@@ -406,16 +315,16 @@ static void test_bits(void)
 static void test_messages(void)
 {
     struct problem problem = usual(37, 37);
-    problem.mask = RANDOM;
+    problem.masking = RANDOM_MASK;
     struct work work;
-    if (!begin(&work, &problem))
+    if (!begin(&work, problem, ROWS_FIRST))
         return;
     int P = ring_size;
-    int64_t B = work.truth.B, m = work.rows[RA_KEY_SIDE], keys = B * 2 * 8 * 2 * 4;
+    int64_t B = work.problem.truth.B, m = work.x.rows[RA_KEY_SIDE], keys = B * 2 * 8 * 2 * 4;
     gathers = reductions = sends = 0;
-    EXPECT(ra_forward(work.plan, &work.arrays) == RA_OK, "%s", ra_plan_error(work.plan));
+    EXPECT(ra_forward(work.plan, &work.x.arrays) == RA_OK, "%s", ra_plan_error(work.plan));
     EXPECT(gathers == 2 && reductions == 0 && sends == 0, "%d, %d, %d", gathers, reductions, sends);
-    EXPECT(ra_backward(work.plan, &work.arrays) == RA_OK, "%s", ra_plan_error(work.plan));
+    EXPECT(ra_backward(work.plan, &work.x.arrays) == RA_OK, "%s", ra_plan_error(work.plan));
     EXPECT(gathers == 4 && reductions == 1 && sends == 0, "%d, %d, %d", gathers, reductions, sends);
     EXPECT(ra_gathered_sent(work.plan, false) == (P - 1) * m * (keys + B), "%lld bytes",
            (long long)ra_gathered_sent(work.plan, false));
@@ -436,7 +345,7 @@ static void test_observer(void)
     struct problem problem = usual(9, 9);
     problem.config.observe = count_event;
     problem.config.observer = events;
-    solve(&problem);
+    solve(problem, ROWS_FIRST);
     EXPECT(events[RA_EVENT_WORK] == 2 && events[RA_EVENT_WAIT] == 3, "%d and %d",
            events[RA_EVENT_WORK], events[RA_EVENT_WAIT]);
 }
@@ -484,14 +393,14 @@ static void trouble(bool comes)
     struct problem problem = usual(20, 20);
     problem.config.timeout = comes ? 10 : 0.5;
     struct work work;
-    if (!begin(&work, &problem))
+    if (!begin(&work, problem, ROWS_FIRST))
         return;
 
     /* All have the plan: a rank's trouble may overtake the end of an agreement. */
     PMPI_Barrier(MPI_COMM_WORLD);
     bool odd = world_rank % ring_size == ring_size - 1;
     double began = ra_seconds();
-    struct ra_arrays arrays = work.arrays;
+    struct ra_arrays arrays = work.x.arrays;
     enum ra_status status = RA_OK;
     if (odd)
         arrays.q.data = NULL;
@@ -510,7 +419,7 @@ static void trouble(bool comes)
 
     /* The late rank hears why nobody waits for it. */
     PMPI_Barrier(MPI_COMM_WORLD);
-    status = ra_forward(work.plan, &work.arrays);
+    status = ra_forward(work.plan, &work.x.arrays);
     EXPECT(status == (ring_size > 1 ? RA_LOST : RA_OK), "%s", ra_status_text(status));
     end(&work);
 }

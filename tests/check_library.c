@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "arrays.h"
+#include "problems.h"
 #include "ra_clock.h"
 #include "ra_host.h"
 #include "ra_processors.h"
@@ -34,7 +34,7 @@
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-enum { MOST_RANKS = 8, TEXT = 1024 };
+enum { MOST_RANKS = 8 };
 
 /* ---- Memory that is watched. ---- */
 
@@ -141,339 +141,26 @@ void __wrap_free(void *block)
     __real_free(block);
 }
 
-/* ---- Problems. ---- */
+/* ---- Runs of problems. ---- */
 
-enum masking { NO_MASK, ALL_SEEN, RANDOM_MASK, BATCH_HIDDEN, FIRST_HIDDEN, LAST_SEEN };
-
-/* A whole problem and what is right. */
-struct problem {
-    struct ra_config config;
-    int ranks;         /* of a ring of threads; 0: one process, without a link */
-    double size;       /* of q, and so of scores; 0 counts as 1 */
-    bool wide[ARRAYS]; /* this array is float32 whatever config.type is */
-    bool same;         /* k, v and mask are the same in all batches, d_out in all rows */
-    enum masking masking;
-    unsigned seed;
-
-    /* Filled in by prepare. */
-    struct truth truth;
-    int64_t stripes, tile[2];
-    int *home[2]; /* by side: which rank has a row */
-};
-
-static int64_t length_of(const struct problem *p, enum ra_side side)
+static struct ra_config shape(int64_t B, int64_t N, int64_t M, int64_t H, int64_t G, int64_t D)
 {
-    return side == RA_KEY_SIDE ? p->truth.M : p->truth.N;
-}
-
-static enum ra_type type_of(const struct problem *p, enum truth_array t)
-{
-    return t == MASK ? RA_BOOL : t == LSE || p->wide[t] ? RA_FLOAT32 : p->config.type;
-}
-
-/* A row of one head of an input. */
-static double *input_row(const struct problem *p, enum truth_array t, int64_t b, int64_t a,
-                         int64_t h)
-{
-    return truth_row(&p->truth, p->truth.x, t, b, a, h);
-}
-
-static int ranks_of(const struct problem *p)
-{
-    return p->ranks > 0 ? p->ranks : 1;
-}
-
-/* The spans of a rank, from the text of semantics: a run; every J-th row, f times; an early chunk
- * and the late one that makes up for it. Returns how many. */
-static int spans_of(const struct problem *p, enum ra_side side, int rank, struct ra_span *spans)
-{
-    int64_t length = length_of(p, side), P = ranks_of(p), J = P * p->stripes;
-    if (p->config.layout == RA_STRIPED) {
-        for (int s = 0; s < p->stripes; s++) {
-            int64_t first = rank * p->stripes + s;
-            spans[s] = (struct ra_span){first, J, 0};
-            for (int64_t i = first; i < length; i += J)
-                spans[s].count++;
-        }
-        return (int)p->stripes;
-    }
-    int count = p->config.layout == RA_ZIGZAG ? 2 : 1;
-    int64_t rows = (length + count * P - 1) / (count * P);
-    for (int s = 0; s < count; s++) {
-        int64_t first = rows * (s == 0 ? rank : 2 * P - 1 - rank);
-        spans[s] = (struct ra_span){first, 1, 0};
-        while (spans[s].count < rows && first + spans[s].count < length)
-            spans[s].count++;
-    }
-    return count;
-}
-
-enum { MOST_SPANS = 256 };
-
-static bool key_masked(enum masking masking, int64_t b, int64_t j, int64_t M, uint64_t *state)
-{
-    switch (masking) {
-    case RANDOM_MASK:
-        return random_number(state) > 0;
-    case BATCH_HIDDEN:
-        return b == 0;
-    case FIRST_HIDDEN:
-        return j < (M + 1) / 2;
-    case LAST_SEEN:
-        return j < M - 1;
-    default:
-        return false;
-    }
-}
-
-/* The shape, and random inputs as numbers of their arrays' types. */
-static void make_inputs(struct problem *p)
-{
-    uint64_t state = p->seed;
-    p->truth = truth_of(&p->config);
-    for (int t = 0; t < ARRAYS; t++)
-        p->truth.type[t] = type_of(p, t);
-    truth_make_inputs(&p->truth, random_number, p->size > 0 ? p->size : 1, &state);
-    double **x = p->truth.x;
-    int64_t M = p->truth.M;
-    x[MASK] = truth_numbers(p->truth.B * M);
-    for (int64_t e = 0; e < p->truth.B * M; e++)
-        x[MASK][e] = !key_masked(p->masking, e / M, e % M, M, &state);
-
-    /* Batch 0 for all batches; of d_out, row 0 for all rows. */
-    for (int t = 0; p->same && t < ARRAYS; t++)
-        for (int64_t e = 0; x[t] && t != Q && e < truth_count(&p->truth, t); e++) {
-            int64_t row = truth_heads(&p->truth, t) * truth_width(&p->truth, t);
-            int64_t batch = row * truth_rows(&p->truth, t);
-            x[t][e] = x[t][t == D_OUT ? e / batch * batch + e % row : e % batch];
-        }
-}
-
-/* Finds what is right. Of a 16-bit o, what is right in the backward depends on the o that is
- * given. */
-static void solve(struct problem *p)
-{
-    truth_forward(&p->truth);
-    if (!p->config.forward_only && type_of(p, O) == RA_FLOAT32)
-        truth_backward(&p->truth, NULL);
+    struct ra_config config = RA_CONFIG_INIT;
+    config.batch = B;
+    config.queries = N;
+    config.keys = M;
+    config.heads = H;
+    config.key_heads = G;
+    config.dim = D;
+    return config;
 }
 
 /* Makes inputs, and finds what is right. */
 static void prepare(struct problem *p)
 {
-    struct ra_config *c = &p->config;
-    c->has_mask = p->masking != NO_MASK;
-    p->tile[RA_QUERY_SIDE] = c->tile_queries > 0 ? c->tile_queries : 64;
-    p->tile[RA_KEY_SIDE] = c->tile_keys > 0 ? c->tile_keys : 64;
-    make_inputs(p);
-
-    /* As few stripes as keep each of the queries within the bucket. */
-    p->stripes = 1;
-    while (c->bucket > 0 && p->truth.N > c->bucket * ranks_of(p) * p->stripes)
-        p->stripes++;
-    ck_assert_int_le(p->stripes, MOST_SPANS);
-    for (int side = 0; side < 2; side++) {
-        p->home[side] = calloc((size_t)length_of(p, side) + 1, sizeof *p->home[side]);
-        for (int rank = 0; rank < ranks_of(p); rank++) {
-            struct ra_span spans[MOST_SPANS];
-            int count = spans_of(p, side, rank, spans);
-            for (int s = 0; s < count; s++)
-                for (int64_t a = 0; a < spans[s].count; a++)
-                    p->home[side][spans[s].first + a * spans[s].stride] = rank;
-        }
-        p->truth.home[side] = c->local_keys ? p->home[side] : NULL;
-    }
-    solve(p);
+    problem_make(p);
+    problem_solve(p);
 }
-
-static void clear(struct problem *p)
-{
-    truth_clear(&p->truth);
-    free(p->home[0]);
-    free(p->home[1]);
-}
-
-/* Fails the test if an array is not right. */
-static void judge(const struct problem *p, enum truth_array t, double *const *got)
-{
-    const struct ra_config *c = &p->config;
-    char text[TRUTH_TEXT];
-    if (!(truth_judge(&p->truth, t, got[t], text) <= 1))
-        ck_abort_msg("%s (B %d N %d M %d H %d G %d D %d type %d causal %d lookback %d masking %d "
-                     "layout %d bucket %d ranks %d local_keys %d seed %u)",
-                     text, (int)p->truth.B, (int)p->truth.N, (int)p->truth.M, (int)p->truth.H,
-                     (int)p->truth.G, (int)p->truth.D, c->type, c->causal, (int)c->lookback,
-                     p->masking, c->layout, (int)c->bucket, p->ranks, c->local_keys, p->seed);
-}
-
-/* ---- A rank's arrays. ---- */
-
-/* Orders in memory. Plain ones have no room to spare, so that a sanitizer sees the end. */
-enum order {
-    ROWS_FIRST,  /* (B, rows, heads, D) */
-    HEADS_FIRST, /* (B, heads, rows, D) */
-    GAPS,        /* rows first, with gaps between heads, rows and batches */
-    PACKED,      /* q, k and v side by side in one row, and dq, dk, dv */
-    BACKWARDS,   /* rows and heads from the last to the first: negative strides */
-    BROADCAST,   /* of a problem whose batches are the `same`: strides of 0 */
-    ORDERS
-};
-
-/* Memory of one array, or of three packed ones. */
-struct block {
-    unsigned char *data, *before;
-    signed char *owner; /* whose number a byte is part of; -1: nobody's */
-    int64_t bytes;
-};
-
-struct shard {
-    struct ra_arrays arrays;
-    struct block blocks[ARRAYS], *block_of[ARRAYS];
-    int64_t rows[2], *positions[2]; /* by side: which rows of the whole it has */
-};
-
-/* Memory for this many numbers, all NaN in every type. */
-static void *new_block(struct block *block, int64_t numbers, int64_t size)
-{
-    block->bytes = numbers * size;
-    block->data = malloc((size_t)block->bytes + 1);
-    block->before = malloc((size_t)block->bytes + 1);
-    block->owner = malloc((size_t)block->bytes + 1);
-    memset(block->data, 0xFF, (size_t)block->bytes);
-    memset(block->owner, -1, (size_t)block->bytes);
-    return block->data;
-}
-
-static struct ra_tensor tensor_from(void *data, int64_t first, enum ra_type type, int64_t batch,
-                                    int64_t row, int64_t head)
-{
-    return (struct ra_tensor){(char *)data + first * ra_type_bytes(type), type, batch, row, head};
-}
-
-/* Where a tensor lies. */
-static struct ra_tensor place(const struct problem *p, struct shard *x, enum truth_array t,
-                              enum order order)
-{
-    int64_t rows = x->rows[side_of(t)], heads = truth_heads(&p->truth, t),
-            width = truth_width(&p->truth, t);
-    int64_t row = heads * width, numbers = p->truth.B * rows * row;
-    enum ra_type type = type_of(p, t);
-    int64_t size = ra_type_bytes(type);
-    struct block *block = &x->blocks[t];
-    x->block_of[t] = block;
-    bool together = x->rows[0] == x->rows[1], is_query = t == Q || t == DQ;
-    if (order == PACKED && (t <= V || t >= DQ) && (together || !is_query)) {
-        /* One row has H heads of q, if there are as many of them, G of k and G of v. */
-        enum truth_array first = t >= DQ ? DQ : Q, owner = together ? first : first + 1;
-        int64_t ahead = together ? p->truth.H * p->truth.D : 0,
-                all = ahead + 2 * p->truth.G * p->truth.D;
-        int64_t before = is_query ? 0 : ahead + (t == K || t == DK ? 0 : p->truth.G * p->truth.D);
-        x->block_of[t] = &x->blocks[owner];
-        if (t == owner)
-            new_block(block, p->truth.B * rows * all, size);
-        return tensor_from(x->blocks[owner].data, before, type, rows * all, all, width);
-    }
-    if (order == GAPS) {
-        int64_t head = width + 1, gap_row = heads * head + 3, batch = rows * gap_row + 5;
-        new_block(block, p->truth.B * batch + 4, size);
-        return tensor_from(block->data, 2, type, batch, gap_row, head);
-    }
-    if (order == BROADCAST && (t == K || t == V || t == MASK)) {
-        new_block(block, rows * row, size);
-        return tensor_from(block->data, 0, type, 0, row, width);
-    }
-    if (order == BROADCAST && t == D_OUT) {
-        new_block(block, p->truth.B * row, size);
-        return tensor_from(block->data, 0, type, row, 0, width);
-    }
-    new_block(block, numbers, size);
-    if (order == BACKWARDS && rows > 0)
-        return tensor_from(block->data, (rows - 1) * row + (heads - 1) * width, type, rows * row,
-                           -row, -width);
-    if (t == MASK)
-        return ra_tensor_bn(block->data, rows);
-    if (t == LSE)
-        return ra_tensor_bhn(block->data, rows, heads);
-    return (order == HEADS_FIRST ? ra_tensor_bhnd : ra_tensor_bnhd)(block->data, type, rows, heads,
-                                                                    width);
-}
-
-/* The arrays of the plan's rank: inputs from the whole, the rest NaN. */
-static void fill_shard(const struct problem *p, struct shard *x, enum order order,
-                       const struct ra_plan *plan)
-{
-    *x = (struct shard){.arrays = RA_ARRAYS_INIT};
-    for (int side = 0; side < 2; side++) {
-        x->rows[side] = ra_plan_rows(plan, side);
-        x->positions[side] = calloc((size_t)x->rows[side] + 1, sizeof *x->positions[side]);
-        ra_plan_positions(plan, side, x->positions[side]);
-    }
-    for (int t = 0; t < ARRAYS; t++) {
-        struct ra_tensor *tensor = tensor_in(&x->arrays, t);
-        *tensor = place(p, x, t, order);
-        int64_t rows = x->rows[side_of(t)], *positions = x->positions[side_of(t)];
-        if (!truth_is_output(t))
-            arrays_put(&p->truth, t, *tensor, rows, positions, p->truth.x[t]);
-
-        /* Whose bytes these are is an array, too. */
-        struct ra_tensor owner = *tensor;
-        int64_t size = ra_type_bytes(tensor->type), width = truth_width(&p->truth, t);
-        owner.data = x->block_of[t]->owner + ((unsigned char *)tensor->data - x->block_of[t]->data);
-        for (int64_t e = 0; e < p->truth.B * rows * truth_heads(&p->truth, t); e++) {
-            int64_t heads = truth_heads(&p->truth, t), at = e / heads / rows * owner.batch;
-            at += e / heads % rows * owner.row + e % heads * owner.head;
-            memset((char *)owner.data + at * size, t, (size_t)(width * size));
-        }
-    }
-    if (!p->config.has_mask)
-        x->arrays.mask = (struct ra_tensor)RA_NO_TENSOR;
-    for (int t = 0; t < ARRAYS; t++)
-        if (x->blocks[t].data)
-            memcpy(x->blocks[t].before, x->blocks[t].data, (size_t)x->blocks[t].bytes);
-}
-
-static void clear_shard(struct shard *x)
-{
-    for (int t = 0; t < ARRAYS; t++) {
-        free(x->blocks[t].data);
-        free(x->blocks[t].before);
-        free(x->blocks[t].owner);
-    }
-    free(x->positions[0]);
-    free(x->positions[1]);
-}
-
-/* Has a call changed nothing but what it may write: o and lse, or the gradients? False: puts the
- * name of what it wrote into `trouble`. */
-static bool only_outputs_changed(struct shard *x, bool backward, char *trouble)
-{
-    for (int t = 0; t < ARRAYS; t++) {
-        struct block *block = &x->blocks[t];
-        for (int64_t i = 0; i < block->bytes; i++) {
-            int owner = block->owner[i];
-            bool may = backward ? owner >= DQ : owner == O || owner == LSE;
-            if (!may && block->data[i] != block->before[i]) {
-                snprintf(trouble, TEXT, "%s has written to %s, byte %d of its memory",
-                         backward ? "backward" : "forward",
-                         owner < 0 ? "a gap" : truth_names[owner], (int)i);
-                return false;
-            }
-            block->before[i] = block->data[i];
-        }
-    }
-    return true;
-}
-
-/* Copies a rank's outputs into the whole ones. */
-static void collect(const struct problem *p, struct shard *x, double *const *got)
-{
-    for (enum truth_array t = O; t < ARRAYS; t++)
-        if (truth_is_output(t))
-            arrays_get(&p->truth, t, *tensor_in(&x->arrays, t), x->rows[side_of(t)],
-                       x->positions[side_of(t)], got[t]);
-}
-
-/* ---- Runs. ---- */
 
 /* One run of a problem on all of its ranks. */
 struct run {
@@ -605,7 +292,7 @@ static bool check_positions(const struct problem *p, const struct ra_plan *plan,
                             const int64_t *positions, char *trouble)
 {
     struct ra_span spans[MOST_SPANS];
-    int count = spans_of(p, side, ra_plan_rank(plan), spans);
+    int count = problem_spans(p, side, ra_plan_rank(plan), spans);
     int64_t row = 0, rows = ra_plan_rows(plan, side);
     bool right = ra_plan_position(plan, side, -1) == -1 && ra_plan_position(plan, side, rows) == -1;
     for (int s = 0; s < count; s++)
@@ -673,7 +360,7 @@ static void run_rank(void *context, int rank)
     if (!plan)
         return;
     struct shard x;
-    fill_shard(p, &x, run->order, plan);
+    shard_make(p, &x, run->order, plan);
     void *workspace = lend_workspace(plan, &p->config, trouble);
     bool right = !trouble[0] &&
                  check_positions(p, plan, RA_QUERY_SIDE, x.positions[RA_QUERY_SIDE], trouble) &&
@@ -685,12 +372,12 @@ static void run_rank(void *context, int rank)
         right = status == RA_OK;
         if (!right)
             snprintf(trouble, TEXT, "%s: %s", ra_status_text(status), ra_plan_error(plan));
-        right = right && only_outputs_changed(&x, backward, trouble) &&
+        right = right && shard_is_kept(&x, backward, trouble) &&
                 (!run->ring || check_traffic(plan, run->ring, backward, trouble));
     }
     if (right)
-        collect(p, &x, run->got);
-    clear_shard(&x);
+        shard_collect(p, &x, run->got);
+    shard_clear(&x);
     ra_plan_destroy(plan);
     free(workspace);
 }
@@ -698,9 +385,7 @@ static void run_rank(void *context, int rank)
 static struct run new_run(const struct problem *p, enum order order)
 {
     struct run run = {.p = p, .order = order};
-    for (int t = 0; t < ARRAYS; t++)
-        if (truth_is_output(t))
-            run.got[t] = truth_numbers(truth_count(&p->truth, t));
+    outputs_make(p, run.got);
     return run;
 }
 
@@ -708,7 +393,7 @@ static struct run new_run(const struct problem *p, enum order order)
 static struct run run_of(const struct problem *p, struct shard *x)
 {
     struct run run = new_run(p, ROWS_FIRST);
-    collect(p, x, run.got);
+    shard_collect(p, x, run.got);
     return run;
 }
 
@@ -724,7 +409,7 @@ static struct run run_as(const struct problem *p, enum order order, enum thread_
         ck_assert_int_eq(thread_ring_closed(run.ring), p->ranks);
         thread_ring_close(run.ring);
     }
-    for (int rank = 0; rank < ranks_of(p); rank++)
+    for (int rank = 0; rank < problem_ranks(p); rank++)
         ck_assert_msg(run.trouble[rank][0] == 0, "rank %d of %d: %s (layout %d, N %d, M %d)", rank,
                       p->ranks, run.trouble[rank], p->config.layout, (int)p->truth.N,
                       (int)p->truth.M);
@@ -733,21 +418,13 @@ static struct run run_as(const struct problem *p, enum order order, enum thread_
 
 static void clear_run(struct run *run)
 {
-    for (int t = 0; t < ARRAYS; t++)
-        free(run->got[t]);
+    outputs_clear(run->got);
 }
 
-/* Are the results right? Those of a 16-bit o are held against the gradients of that o. */
 static void judge_run(struct problem *p, const struct run *run)
 {
-    judge(p, O, run->got);
-    judge(p, LSE, run->got);
-    if (p->config.forward_only)
-        return;
-    if (type_of(p, O) != RA_FLOAT32)
-        truth_backward(&p->truth, run->got[O]);
-    for (int t = DQ; t < ARRAYS; t++)
-        judge(p, t, run->got);
+    char text[TEXT];
+    ck_assert_msg(problem_is_right(p, run->got, text), "%s", text);
 }
 
 /* Do two runs give the same bits? */
@@ -767,19 +444,7 @@ static void check_problem(struct problem p, enum order order)
     struct run run = run_as(&p, order, THREAD_LATE);
     judge_run(&p, &run);
     clear_run(&run);
-    clear(&p);
-}
-
-static struct ra_config shape(int64_t B, int64_t N, int64_t M, int64_t H, int64_t G, int64_t D)
-{
-    struct ra_config config = RA_CONFIG_INIT;
-    config.batch = B;
-    config.queries = N;
-    config.keys = M;
-    config.heads = H;
-    config.key_heads = G;
-    config.dim = D;
-    return config;
+    problem_clear(&p);
 }
 
 /* A random one of these. */
@@ -974,7 +639,7 @@ START_TEST(random_problems)
             judge_run(&p, &run);
             clear_run(&run);
             clear_run(&plain);
-            clear(&p);
+            problem_clear(&p);
         }
 }
 END_TEST
@@ -1022,7 +687,7 @@ START_TEST(threads_of_a_rank)
             clear_run(&run);
         }
     clear_run(&one);
-    clear(&p);
+    problem_clear(&p);
 }
 END_TEST
 
@@ -1098,7 +763,7 @@ START_TEST(forked)
     prepare(&p);
     struct ra_plan *plan = plan_for(&p.config);
     struct shard x;
-    fill_shard(&p, &x, ROWS_FIRST, plan);
+    shard_make(&p, &x, ROWS_FIRST, plan);
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
         ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_OK);
@@ -1108,7 +773,7 @@ START_TEST(forked)
         ck_assert_int_ge(child, 0);
         if (child == 0) {
             alarm(60);
-            fill_shard(&p, &mine, ROWS_FIRST, plan);
+            shard_make(&p, &mine, ROWS_FIRST, plan);
             bool good =
                 ra_forward(plan, &mine.arrays) == RA_OK && ra_backward(plan, &mine.arrays) == RA_OK;
             for (int t = O; t <= DV && good; t++)
@@ -1119,9 +784,9 @@ START_TEST(forked)
         ck_assert_int_eq(waitpid(child, &status, 0), child);
         ck_assert_msg(status == 0, "wait says %d of the child", status);
     }
-    clear_shard(&x);
+    shard_clear(&x);
     ra_plan_destroy(plan);
-    clear(&p);
+    problem_clear(&p);
 }
 END_TEST
 
@@ -1153,7 +818,7 @@ START_TEST(instruction_sets)
     unsetenv("RA_VECTOR");
     clear_run(&best);
     clear_run(&named);
-    clear(&p);
+    problem_clear(&p);
 }
 END_TEST
 
@@ -1211,7 +876,7 @@ START_TEST(large_lse)
             p.truth.x[Q][2 * i] = sign, p.truth.x[Q][2 * i + 1] = (double)i / 64;
         for (int64_t j = 0; j < M; j++)
             p.truth.x[K][2 * j] = levels[l], p.truth.x[K][2 * j + 1] = 0;
-        solve(&p);
+        problem_solve(&p);
         struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE);
         double off[N], share[2 * M] = {0}, size[2 * M] = {0};
         for (int64_t i = 0; i < N; i++) {
@@ -1236,35 +901,10 @@ START_TEST(large_lse)
             ck_assert_msg(fabs(run.got[DV][e] - share[e]) <= 1e-5 * size[e],
                           "level %g: dv %g, not %g", levels[l], run.got[DV][e], share[e]);
         clear_run(&run);
-        clear(&p);
+        problem_clear(&p);
     }
 }
 END_TEST
-
-/* Moves all scores by about `shift`, by the first number of q and k, and all keys by `offset`. Then
- * finds what is right. */
-static void share_component(struct problem *p, double shift, double offset)
-{
-    int64_t D = p->truth.D;
-    double common = number_rounded(p->config.type, sqrt(fabs(shift) * sqrt((double)D)));
-    for (int64_t e = 0; e < truth_count(&p->truth, Q) && shift != 0; e += D)
-        p->truth.x[Q][e] = common;
-    for (int64_t e = 0; e < truth_count(&p->truth, K); e++)
-        p->truth.x[K][e] = shift != 0 && e % D == 0
-                               ? -common
-                               : number_rounded(p->config.type, p->truth.x[K][e] + offset);
-    solve(p);
-}
-
-/* Adds up the squares of the errors of a plain program in float32, and of a run. */
-static void add_squares(const struct problem *p, const struct run *run, enum truth_array t,
-                        double squares[2])
-{
-    for (int64_t e = 0; e < truth_count(&p->truth, t); e++) {
-        squares[0] += pow(p->truth.plain[t][e] - p->truth.x[t][e], 2);
-        squares[1] += pow(run->got[t][e] - p->truth.x[t][e], 2);
-    }
-}
 
 static const char *const sets[] = {"avx512", "avx2", "sse2", "neon"};
 
@@ -1283,19 +923,20 @@ START_TEST(common_component)
             p.config.softcap = i % 2 ? 3 - 2 * moved[0] + 10 * moved[1] : 0;
             p.config.layout = seed % 2 ? RA_STRIPED : RA_CONTIGUOUS;
             p.config.tile_keys = seed == 2 ? 64 : 0;
+            p.shift = moved[0];
+            p.offset = moved[1];
             prepare(&p);
-            share_component(&p, moved[0], moved[1]);
             for (int set = 0; set < COUNT(sets); set++) {
                 if (!ra_vector_find(sets[set]))
                     continue;
                 setenv("RA_VECTOR", sets[set], 1);
                 struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE);
                 for (int t = DQ; t < ARRAYS; t++)
-                    add_squares(&p, &run, t, squares[set][t]);
+                    problem_add_squares(&p, t, run.got[t], squares[set][t]);
                 clear_run(&run);
                 unsetenv("RA_VECTOR");
             }
-            clear(&p);
+            problem_clear(&p);
         }
         for (int set = 0; set < COUNT(sets); set++)
             for (int t = DQ; t < ARRAYS; t++)
@@ -1337,7 +978,7 @@ START_TEST(one_key)
                     ck_abort_msg("%s, type %d: %s is %g", set, p.config.type, truth_names[t],
                                  run.got[t][e]);
         clear_run(&run);
-        clear(&p);
+        problem_clear(&p);
     }
 }
 END_TEST
@@ -1387,7 +1028,7 @@ static void add_part(const struct problem *p, const struct part *part, void *con
         int64_t rows = of_keys ? part->keys : part->queries;
         struct ra_tensor *tensor = tensor_in(&arrays, a);
         if (a < DQ && x[a])
-            *tensor = rows_of(x[a], type_of(p, a), of_keys ? part->key : part->query,
+            *tensor = rows_of(x[a], problem_type(p, a), of_keys ? part->key : part->query,
                               truth_rows(t, a), truth_heads(t, a), truth_width(t, a));
         if (a >= DQ) {
             gradients[a] = calloc((size_t)(t->B * rows * truth_heads(t, a) * t->D), sizeof(float));
@@ -1432,7 +1073,7 @@ START_TEST(part_of_the_keys)
             int64_t count = truth_count(&p.truth, a);
             const double *numbers = truth_is_output(a) ? whole.got[a] : p.truth.x[a];
             if (a != MASK)
-                x[a] = array_of(numbers, count, type_of(&p, a));
+                x[a] = array_of(numbers, count, problem_type(&p, a));
             else if (p.config.has_mask)
                 x[a] = calloc((size_t)count, 1);
             for (int64_t e = 0; e < count && a == MASK && x[a]; e++)
@@ -1440,13 +1081,14 @@ START_TEST(part_of_the_keys)
         }
         for (int part = 0; part < 3; part++)
             add_part(&p, _i ? &causal[part] : &all_keys[part], x, run.got);
-        for (int a = DQ; a < ARRAYS; a++)
-            judge(&p, a, run.got);
+        memcpy(run.got[O], whole.got[O], (size_t)truth_count(&p.truth, O) * sizeof *run.got[O]);
+        memcpy(run.got[LSE], whole.got[LSE], (size_t)truth_count(&p.truth, LSE) * sizeof(double));
+        judge_run(&p, &run);
         for (int a = Q; a < DQ; a++)
             free(x[a]);
         clear_run(&whole);
         clear_run(&run);
-        clear(&p);
+        problem_clear(&p);
     }
 }
 END_TEST
@@ -1461,13 +1103,13 @@ START_TEST(o_in_float32)
         struct problem p = {.config = shape(1, 64, 512, 1, 1, 64), .seed = 5};
         p.config.type = _i ? RA_BFLOAT16 : RA_FLOAT16;
         p.wide[O] = p.wide[DQ] = p.wide[DK] = p.wide[DV] = true;
+        p.shift = -10;
         prepare(&p);
-        share_component(&p, -10, 0);
         p.wide[O] = !narrow;
         struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE);
-        add_squares(&p, &run, DQ, squares[narrow]);
+        problem_add_squares(&p, DQ, run.got[DQ], squares[narrow]);
         clear_run(&run);
-        clear(&p);
+        problem_clear(&p);
     }
     ck_assert_msg(squares[0][1] <= 4 * squares[0][0],
                   "dq errs by %g times what a plain program does",
@@ -1505,7 +1147,7 @@ START_TEST(rounded_once)
     }
     clear_run(&a);
     clear_run(&b);
-    clear(&narrow);
+    problem_clear(&narrow);
 }
 END_TEST
 
@@ -1518,13 +1160,13 @@ START_TEST(inputs_may_be_one)
     for (int t = K; t <= D_OUT; t++)
         if (t == K || t == V || t == D_OUT)
             memcpy(p.truth.x[t], p.truth.x[Q], (size_t)truth_count(&p.truth, Q) * sizeof(double));
-    solve(&p);
+    problem_solve(&p);
     struct run apart = run_as(&p, ROWS_FIRST, THREAD_LATE);
     judge_run(&p, &apart);
 
     struct ra_plan *plan = plan_for(&p.config);
     struct shard x;
-    fill_shard(&p, &x, ROWS_FIRST, plan);
+    shard_make(&p, &x, ROWS_FIRST, plan);
     x.arrays.k.data = x.arrays.v.data = x.arrays.d_out.data = x.arrays.q.data;
     ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
     ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_OK);
@@ -1532,8 +1174,8 @@ START_TEST(inputs_may_be_one)
     same_bits(&p, &apart, &one);
     clear_run(&apart);
     clear_run(&one);
-    clear_shard(&x);
-    clear(&p);
+    shard_clear(&x);
+    problem_clear(&p);
     ra_plan_destroy(plan);
 }
 END_TEST
@@ -1550,7 +1192,7 @@ START_TEST(one_row_of_d_out)
         prepare(&p);
         struct ra_plan *plan = plan_for(&p.config);
         struct shard x;
-        fill_shard(&p, &x, ROWS_FIRST, plan);
+        shard_make(&p, &x, ROWS_FIRST, plan);
         ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
         struct ra_tensor *d_out = &x.arrays.d_out;
         size_t bytes = (size_t)(24 * ra_type_bytes(d_out->type));
@@ -1567,8 +1209,8 @@ START_TEST(one_row_of_d_out)
         clear_run(&whole);
         clear_run(&one);
         ra_plan_destroy(plan);
-        clear_shard(&x);
-        clear(&p);
+        shard_clear(&x);
+        problem_clear(&p);
     }
 }
 END_TEST
@@ -1588,7 +1230,7 @@ START_TEST(calls_in_any_order)
         prepare(&p[i]);
         apart[i] = run_as(&p[i], ROWS_FIRST, THREAD_LATE);
         plan = plan ? plan : plan_for(&p[i].config);
-        fill_shard(&p[i], &x[i], ROWS_FIRST, plan);
+        shard_make(&p[i], &x[i], ROWS_FIRST, plan);
         ck_assert_int_eq(ra_forward(plan, &x[i].arrays), RA_OK);
     }
     for (int i = 0; i < 2; i++) {
@@ -1597,8 +1239,8 @@ START_TEST(calls_in_any_order)
         same_bits(&p[i], &apart[i], &together);
         clear_run(&together);
         clear_run(&apart[i]);
-        clear_shard(&x[i]);
-        clear(&p[i]);
+        shard_clear(&x[i]);
+        problem_clear(&p[i]);
     }
     ra_plan_destroy(plan);
 }
@@ -1733,7 +1375,7 @@ START_TEST(rings)
         }
         clear_run(&run);
         clear_run(&again);
-        clear(&p);
+        problem_clear(&p);
     }
 }
 END_TEST
@@ -1787,12 +1429,12 @@ START_TEST(masked_ranks)
         p.config.type = rank;
         prepare(&p);
         for (int64_t j = 0; j < 24; j++)
-            *input_row(&p, MASK, 1, j, 0) = (p.home[RA_KEY_SIDE][j] == rank) != (_i < 6);
-        solve(&p);
+            *problem_row(&p, MASK, 1, j, 0) = (p.home[RA_KEY_SIDE][j] == rank) != (_i < 6);
+        problem_solve(&p);
         struct run run = run_as(&p, GAPS, THREAD_LATE);
         judge_run(&p, &run);
         clear_run(&run);
-        clear(&p);
+        problem_clear(&p);
     }
 }
 END_TEST
@@ -1812,7 +1454,7 @@ START_TEST(messages_move_meanwhile)
     }
     thread_ring_close(run.ring);
     clear_run(&run);
-    clear(&p);
+    problem_clear(&p);
 }
 END_TEST
 
@@ -1834,7 +1476,7 @@ static bool rank_needs(const struct problem *p, int rank, int origin)
 /* The distances of the hops; returns how many. And how far the keys of each rank go. */
 static int want_schedule(const struct problem *p, int *distances, int *last)
 {
-    int P = ranks_of(p), count = 0;
+    int P = problem_ranks(p), count = 0;
     memset(last, 0, (size_t)P * sizeof *last);
     for (int distance = 0; distance < P; distance++) {
         bool needed = distance == 0;
@@ -1854,10 +1496,12 @@ static int want_schedule(const struct problem *p, int *distances, int *last)
 static void count_tiles(const struct problem *p, struct ra_span queries, struct ra_span keys,
                         int64_t *pairs, int64_t *skipped)
 {
-    for (int64_t a = 0; a < queries.count; a += p->tile[0])
-        for (int64_t c = 0; c < keys.count; c += p->tile[1]) {
-            int64_t a_end = a + p->tile[0] < queries.count ? a + p->tile[0] : queries.count;
-            int64_t c_end = c + p->tile[1] < keys.count ? c + p->tile[1] : keys.count;
+    int64_t rows = p->config.tile_queries > 0 ? p->config.tile_queries : 64;
+    int64_t columns = p->config.tile_keys > 0 ? p->config.tile_keys : 64;
+    for (int64_t a = 0; a < queries.count; a += rows)
+        for (int64_t c = 0; c < keys.count; c += columns) {
+            int64_t a_end = a + rows < queries.count ? a + rows : queries.count;
+            int64_t c_end = c + columns < keys.count ? c + columns : keys.count;
             bool seen = false;
             for (int64_t i = a; i < a_end && !seen; i++)
                 for (int64_t j = c; j < c_end && !seen; j++)
@@ -1870,7 +1514,7 @@ static void count_tiles(const struct problem *p, struct ra_span queries, struct 
 
 static struct ra_hop want_hop(const struct problem *p, int rank, int step, bool backward)
 {
-    int distances[MOST_RANKS], last[MOST_RANKS], P = ranks_of(p);
+    int distances[MOST_RANKS], last[MOST_RANKS], P = problem_ranks(p);
     want_schedule(p, distances, last);
     struct ra_hop hop = {.distance = distances[step], .origin = (rank - distances[step] + P) % P};
     int goes = last[hop.origin];
@@ -1879,8 +1523,8 @@ static struct ra_hop want_hop(const struct problem *p, int rank, int step, bool 
 
     /* The work: 2 products forward, 5 backward. */
     struct ra_span mine[MOST_SPANS], theirs[MOST_SPANS];
-    int my_spans = spans_of(p, RA_QUERY_SIDE, rank, mine);
-    int their_spans = spans_of(p, RA_KEY_SIDE, hop.origin, theirs);
+    int my_spans = problem_spans(p, RA_QUERY_SIDE, rank, mine);
+    int their_spans = problem_spans(p, RA_KEY_SIDE, hop.origin, theirs);
     int64_t pairs = 0, skipped = 0, rows = 0;
     for (int s = 0; s < my_spans; s++)
         for (int t = 0; t < their_spans; t++)
@@ -1908,7 +1552,7 @@ static struct ra_hop want_hop(const struct problem *p, int rank, int step, bool 
 /* Every hop of every rank, as a plan says, against what is counted pair by pair. */
 static void check_hops(const struct problem *p, struct ra_plan *plan)
 {
-    int distances[MOST_RANKS], last[MOST_RANKS], P = ranks_of(p);
+    int distances[MOST_RANKS], last[MOST_RANKS], P = problem_ranks(p);
     ck_assert_int_eq(ra_plan_ranks(plan), P);
     ck_assert_int_eq(ra_plan_hops(plan), want_schedule(p, distances, last));
     for (int rank = 0; rank < P; rank++)
@@ -2003,7 +1647,7 @@ START_TEST(plans_to_look_at)
                 check_rows(&p, plan, side, times[side]);
         }
         for (int side = 0; side < 2; side++) {
-            for (int64_t row = 0; row < length_of(&p, side); row++)
+            for (int64_t row = 0; row < problem_length(&p, side); row++)
                 ck_assert_int_eq(times[side][row], 1);
             free(times[side]);
         }
@@ -2012,7 +1656,7 @@ START_TEST(plans_to_look_at)
             expect_no_call(look);
         ck_assert_int_eq(ra_wait(look), RA_OK);
         ra_plan_destroy(look);
-        clear(&p);
+        problem_clear(&p);
     }
 }
 END_TEST
@@ -2267,7 +1911,7 @@ START_TEST(shard_and_unshard)
         prepare(&p);
         for (int side = 0; side < 2; side++) {
             struct makers makers = plans_of_ring(&p.config, p.ranks);
-            int64_t rows = length_of(&p, side);
+            int64_t rows = problem_length(&p, side);
             size_t size = (size_t)(OUTER * rows * BYTES);
             unsigned char *whole = malloc(size + 1), *back = malloc(size + 1);
             for (size_t byte = 0; byte < size; byte++)
@@ -2292,7 +1936,7 @@ START_TEST(shard_and_unshard)
             free(back);
             unmake_all(&makers);
         }
-        clear(&p);
+        problem_clear(&p);
     }
 }
 END_TEST
@@ -2791,7 +2435,7 @@ START_TEST(wrong_calls)
     struct ra_plan *plan = plan_for(&p.config);
     struct shard x;
     char trouble[TEXT], name[32];
-    fill_shard(&p, &x, ROWS_FIRST, plan);
+    shard_make(&p, &x, ROWS_FIRST, plan);
     for (int backward = 0; backward < 2; backward++) {
         for (int i = 0; i < COUNT(wrong_arrays); i++) {
             struct ra_arrays spoilt = x.arrays;
@@ -2812,15 +2456,15 @@ START_TEST(wrong_calls)
         /* The plan works as before, and its last error stays. */
         ck_assert_int_eq((backward ? ra_backward : ra_forward)(plan, &x.arrays), RA_OK);
         ck_assert_str_ne(ra_plan_error(plan), "");
-        ck_assert_msg(only_outputs_changed(&x, backward, trouble), "%s", trouble);
+        ck_assert_msg(shard_is_kept(&x, backward, trouble), "%s", trouble);
     }
     struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE), after = run_of(&p, &x);
     same_bits(&p, &run, &after);
     ra_plan_destroy(plan);
     clear_run(&run);
     clear_run(&after);
-    clear_shard(&x);
-    clear(&p);
+    shard_clear(&x);
+    problem_clear(&p);
 }
 END_TEST
 
@@ -2831,7 +2475,7 @@ START_TEST(sizes_of_arrays)
     prepare(&p);
     struct ra_plan *plan = plan_for(&p.config);
     struct shard x;
-    fill_shard(&p, &x, ROWS_FIRST, plan);
+    shard_make(&p, &x, ROWS_FIRST, plan);
     struct {
         struct ra_arrays arrays;
         int64_t more[sizeof(struct ra_arrays) / 8];
@@ -2905,8 +2549,8 @@ START_TEST(sizes_of_arrays)
     ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_INVALID);
     ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "forward_only"));
     ra_plan_destroy(plan);
-    clear_shard(&x);
-    clear(&p);
+    shard_clear(&x);
+    problem_clear(&p);
 }
 END_TEST
 
@@ -2918,7 +2562,7 @@ START_TEST(huge_tensors)
     prepare(&p);
     struct ra_plan *plan = plan_for(&p.config);
     struct shard x;
-    fill_shard(&p, &x, ROWS_FIRST, plan);
+    shard_make(&p, &x, ROWS_FIRST, plan);
     void *data = x.arrays.q.data;
     const struct ra_tensor wrong[] = {ra_tensor_bnhd(data, RA_FLOAT32, huge, huge, 3),
                                       ra_tensor_bhnd(data, RA_FLOAT32, huge, 4, huge),
@@ -2930,8 +2574,8 @@ START_TEST(huge_tensors)
     }
     ck_assert_int_gt(ra_tensor_bhn(data, huge, huge).batch, (int64_t)1 << 56);
     ra_plan_destroy(plan);
-    clear_shard(&x);
-    clear(&p);
+    shard_clear(&x);
+    problem_clear(&p);
 }
 END_TEST
 
@@ -3028,7 +2672,7 @@ START_TEST(types_of_arrays)
                 struct shard x;
                 for (int other = 0; other < ARRAYS; other++)
                     p.wide[other] = false;
-                fill_shard(&p, &x, ROWS_FIRST, plan);
+                shard_make(&p, &x, ROWS_FIRST, plan);
                 float room[6] = {0}; /* for any type */
                 if (t != MASK && t != LSE) {
                     tensor_in(&x.arrays, t)->type = given;
@@ -3038,10 +2682,10 @@ START_TEST(types_of_arrays)
                     ck_assert_int_eq(status, right || t >= D_OUT ? RA_OK : RA_INVALID);
                     ck_assert_int_eq(ra_backward(plan, &x.arrays), right ? RA_OK : RA_INVALID);
                 }
-                clear_shard(&x);
+                shard_clear(&x);
                 ra_plan_destroy(plan);
             }
-    clear(&p);
+    problem_clear(&p);
 }
 END_TEST
 
@@ -3305,7 +2949,7 @@ static void share_a_link(void *context, int rank)
     for (int i = 0; i < 2; i++) {
         if (ra_plan_create(&plan[i], &s->p[i].config, &kept, trouble) != RA_OK)
             return;
-        fill_shard(&s->p[i], &x[i], ROWS_FIRST, plan[i]);
+        shard_make(&s->p[i], &x[i], ROWS_FIRST, plan[i]);
     }
     for (int round = 0; round < 2 && !trouble[0]; round++) {
         for (int call = 0; call < 4 && !trouble[0]; call++)
@@ -3316,8 +2960,8 @@ static void share_a_link(void *context, int rank)
             return;
     }
     for (int i = 0; i < 2; i++) {
-        collect(&s->p[i], &x[i], s->run[i].got);
-        clear_shard(&x[i]);
+        shard_collect(&s->p[i], &x[i], s->run[i].got);
+        shard_clear(&x[i]);
         ra_plan_destroy(plan[i]);
     }
     if (!trouble[0] && !link.close(link.self))
@@ -3345,7 +2989,7 @@ START_TEST(shared_links)
     for (int i = 0; i < 2; i++) {
         judge_run(&s.p[i], &s.run[i]);
         clear_run(&s.run[i]);
-        clear(&s.p[i]);
+        problem_clear(&s.p[i]);
     }
     if (s.ring)
         thread_ring_close(s.ring);
@@ -3711,7 +3355,7 @@ START_TEST(links_of_one)
         ck_assert_msg(ra_plan_create(&plan, &p.config, &link, error) == RA_OK, "%s", error);
         ck_assert(ra_plan_rank(plan) == 0 && ra_plan_ranks(plan) == 1 && ra_plan_hops(plan) == 1);
         struct shard x;
-        fill_shard(&p, &x, ROWS_FIRST, plan);
+        shard_make(&p, &x, ROWS_FIRST, plan);
         ck_assert_int_eq(ra_forward(plan, NULL), RA_INVALID);
         ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "arrays is NULL"));
         ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
@@ -3720,11 +3364,11 @@ START_TEST(links_of_one)
         struct run run = run_of(&p, &x);
         same_bits(&p, &alone, &run);
         clear_run(&run);
-        clear_shard(&x);
+        shard_clear(&x);
         ra_plan_destroy(plan);
     }
     clear_run(&alone);
-    clear(&p);
+    problem_clear(&p);
 
     /* Their errors are those of a plan without a link. */
     struct ra_link link = {.size = 1};
@@ -3856,7 +3500,7 @@ static void play(void *context, int rank)
     char trouble[TEXT];
     struct ra_plan *plan = new_plan(&p->config, scene->ring, rank, trouble);
     struct shard x;
-    fill_shard(p, &x, ROWS_FIRST, plan);
+    shard_make(p, &x, ROWS_FIRST, plan);
     struct block *o = &x.blocks[O];
     void *workspace = lend_workspace(plan, &p->config, trouble);
 
@@ -3880,7 +3524,7 @@ static void play(void *context, int rank)
     }
     for (int64_t i = 0; i < o->bytes; i++)
         scene->rank[rank].wrote_on = scene->rank[rank].wrote_on || o->data[i] != 0xAB;
-    clear_shard(&x);
+    shard_clear(&x);
     ra_plan_destroy(plan);
     free(workspace);
 }
@@ -3931,7 +3575,7 @@ START_TEST(one_rank_refuses)
             }
             ck_assert(rule == LOCAL_KEYS || !scene.rank[rank].wrote_on);
         }
-        clear(&p);
+        problem_clear(&p);
     }
 }
 END_TEST
@@ -3972,7 +3616,7 @@ START_TEST(one_rank_is_absent)
         ck_assert_str_eq(scene.rank[rank].text[2], text);
         ck_assert(!scene.rank[rank].wrote_on);
     }
-    clear(&p);
+    problem_clear(&p);
 }
 END_TEST
 
@@ -4106,7 +3750,7 @@ START_TEST(cancelled_before)
     prepare(&p);
     struct ra_plan *plan = plan_for(&p.config);
     struct shard x;
-    fill_shard(&p, &x, ROWS_FIRST, plan);
+    shard_make(&p, &x, ROWS_FIRST, plan);
     ra_plan_cancel(NULL);
     ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
     ck_assert_int_eq(ra_wait(plan), RA_OK);
@@ -4115,9 +3759,9 @@ START_TEST(cancelled_before)
     ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_CANCELLED);
     for (int64_t i = 0; i < x.blocks[O].bytes; i++)
         ck_assert_int_eq(x.blocks[O].data[i], 0xAB);
-    clear_shard(&x);
+    shard_clear(&x);
     ra_plan_destroy(plan);
-    clear(&p);
+    problem_clear(&p);
 }
 END_TEST
 
@@ -4141,7 +3785,7 @@ static void wait_and_be_cancelled(void *context, int rank)
     char trouble[TEXT];
     struct ra_plan *plan = new_plan(&w->p->config, w->ring, rank, trouble);
     struct shard x;
-    fill_shard(w->p, &x, ROWS_FIRST, plan);
+    shard_make(w->p, &x, ROWS_FIRST, plan);
     if (w->backward)
         w->rank[rank].status = ra_forward(plan, &x.arrays);
     pthread_barrier_wait(&w->barrier);
@@ -4157,7 +3801,7 @@ static void wait_and_be_cancelled(void *context, int rank)
     w->rank[rank].later = ra_forward(plan, &x.arrays);
     snprintf(w->rank[rank].text, RA_ERROR_SIZE, "%s", ra_plan_error(plan));
     pthread_barrier_wait(&w->barrier);
-    clear_shard(&x);
+    shard_clear(&x);
     ra_plan_destroy(plan);
 }
 
@@ -4181,7 +3825,7 @@ START_TEST(cancelled_while_waiting)
         ck_assert_int_eq(w.rank[rank].later, rank == 1 ? RA_CANCELLED : RA_LOST);
         ck_assert_str_eq(w.rank[rank].text, "ring rank 1: cancelled by ra_plan_cancel");
     }
-    clear(&p);
+    problem_clear(&p);
 }
 END_TEST
 
@@ -4233,12 +3877,12 @@ static void be_cut_short(void *context, int rank)
     if (rank == 0)
         c->plan = plan;
     struct shard x;
-    fill_shard(c->p, &x, ROWS_FIRST, plan);
+    shard_make(c->p, &x, ROWS_FIRST, plan);
     c->status[rank] = ra_forward(plan, &x.arrays);
     if (c->status[rank] == RA_OK && c->backward)
         c->status[rank] = ra_backward(plan, &x.arrays);
     snprintf(c->text[rank], RA_ERROR_SIZE, "%s", ra_plan_error(plan));
-    clear_shard(&x);
+    shard_clear(&x);
     ra_plan_destroy(plan);
 }
 
@@ -4258,7 +3902,7 @@ START_TEST(cancelled_without_the_link)
         ck_assert_int_eq(c.status[rank], rank == 0 ? RA_CANCELLED : RA_LOST);
         ck_assert_str_eq(c.text[rank], "ring rank 0: cancelled by ra_plan_cancel");
     }
-    clear(&p);
+    problem_clear(&p);
 }
 END_TEST
 
@@ -4399,7 +4043,7 @@ START_TEST(gradients_in_place)
         ck_assert_int_eq(saved, 0);
         ra_plan_destroy(in_place);
         ra_plan_destroy(larger);
-        clear(&p);
+        problem_clear(&p);
     }
 }
 END_TEST
@@ -4420,7 +4064,7 @@ START_TEST(workspace_of_two)
         p[i].config.caller_workspace = true;
         prepare(&p[i]);
         plans[i] = plan_for(&p[i].config);
-        fill_shard(&p[i], &x[i], GAPS, plans[i]);
+        shard_make(&p[i], &x[i], GAPS, plans[i]);
         bytes[i] = ra_plan_workspace_bytes(plans[i]);
         ck_assert_int_lt(ra_plan_bytes(plans[i]), 4096);
         char text[4096], words[64];
@@ -4446,8 +4090,8 @@ START_TEST(workspace_of_two)
         judge_run(&p[i], &lent);
         clear_run(&lent);
         clear_run(&own);
-        clear_shard(&x[i]);
-        clear(&p[i]);
+        shard_clear(&x[i]);
+        problem_clear(&p[i]);
         ra_plan_destroy(plans[i]);
     }
     free(block);
@@ -4482,8 +4126,8 @@ START_TEST(workspace_in_use)
     p.config.observer = &lending;
     struct ra_plan *first = plan_for(&p.config);
     struct shard x, y;
-    fill_shard(&p, &x, ROWS_FIRST, first);
-    fill_shard(&p, &y, ROWS_FIRST, lending.second);
+    shard_make(&p, &x, ROWS_FIRST, first);
+    shard_make(&p, &y, ROWS_FIRST, lending.second);
     lending.arrays = &y.arrays;
     int64_t bytes = ra_plan_workspace_bytes(first);
     void *block = __real_aligned_alloc(64, (size_t)bytes);
@@ -4502,9 +4146,9 @@ START_TEST(workspace_in_use)
     clear_run(&two);
     ra_plan_destroy(first);
     ra_plan_destroy(lending.second);
-    clear_shard(&x);
-    clear_shard(&y);
-    clear(&p);
+    shard_clear(&x);
+    shard_clear(&y);
+    problem_clear(&p);
     free(block);
 }
 END_TEST
@@ -4520,7 +4164,7 @@ START_TEST(wrong_workspaces)
     int64_t bytes = ra_plan_workspace_bytes(plan);
     char *block = __real_aligned_alloc(64, (size_t)bytes + 64), words[64];
     struct shard x;
-    fill_shard(&p, &x, ROWS_FIRST, plan);
+    shard_make(&p, &x, ROWS_FIRST, plan);
 #define REFUSES(plan, call, words)                                                    \
     do {                                                                              \
         ck_assert_int_eq(call, RA_INVALID);                                           \
@@ -4560,8 +4204,8 @@ START_TEST(wrong_workspaces)
     ra_plan_destroy(look);
     ra_plan_destroy(plan);
     ra_plan_destroy(own);
-    clear_shard(&x);
-    clear(&p);
+    shard_clear(&x);
+    problem_clear(&p);
     free(block);
 }
 END_TEST
@@ -4573,7 +4217,7 @@ static void call_often(void *context, int rank)
     const struct problem *p = run->p;
     struct ra_plan *plan = new_plan(&p->config, run->ring, rank, run->trouble[rank]);
     struct shard x;
-    fill_shard(p, &x, ROWS_FIRST, plan);
+    shard_make(p, &x, ROWS_FIRST, plan);
     struct ra_arrays wrong = x.arrays;
     wrong.o.data = NULL;
     watch_memory();
@@ -4598,7 +4242,7 @@ static void call_often(void *context, int rank)
         snprintf(run->trouble[rank], TEXT, "right %d, %d allocations, memory %d to %d KiB: %.200s",
                  right, (int)memory.calls, (int)before.ru_maxrss, (int)after.ru_maxrss,
                  ra_plan_error(plan));
-    clear_shard(&x);
+    shard_clear(&x);
     ra_plan_destroy(plan);
 }
 
@@ -4612,11 +4256,11 @@ START_TEST(memory_of_calls)
         thread_ring_run(_i, call_often, &run);
     else
         call_often(&run, 0);
-    for (int rank = 0; rank < ranks_of(&p); rank++)
+    for (int rank = 0; rank < problem_ranks(&p); rank++)
         ck_assert_msg(run.trouble[rank][0] == 0, "rank %d: %s", rank, run.trouble[rank]);
     if (_i)
         thread_ring_close(run.ring);
-    clear(&p);
+    problem_clear(&p);
 }
 END_TEST
 
@@ -4672,7 +4316,7 @@ START_TEST(own_loop)
     enum { N = 60, M = 70, D = 16 };
     struct ra_plan *plan = plan_for(&p.config);
     struct shard x;
-    fill_shard(&p, &x, HEADS_FIRST, plan);
+    shard_make(&p, &x, HEADS_FIRST, plan);
     struct ra_arrays *arrays = &x.arrays;
     float max[2 * 2 * N], delta[2 * 2 * N], comp[N * D];
     float *keys_comp = calloc(2 * 2 * M * D, sizeof *keys_comp);
@@ -4718,8 +4362,8 @@ START_TEST(own_loop)
     ra_plan_destroy(plan);
     clear_run(&own);
     clear_run(&planned);
-    clear_shard(&x);
-    clear(&p);
+    shard_clear(&x);
+    problem_clear(&p);
     free(keys_comp);
     free(workspace);
 }
@@ -4761,7 +4405,7 @@ static void observe_rank(void *context, int rank)
     char trouble[TEXT];
     struct ra_plan *plan = new_plan(&config, log->ring, rank, trouble);
     struct shard x;
-    fill_shard(log->p, &x, ROWS_FIRST, plan);
+    shard_make(log->p, &x, ROWS_FIRST, plan);
     log->calls[rank][0] = ra_seconds();
     if (ra_forward(plan, &x.arrays) != RA_OK)
         log->count[rank] = -1;
@@ -4769,7 +4413,7 @@ static void observe_rank(void *context, int rank)
     if (ra_backward(plan, &x.arrays) != RA_OK)
         log->count[rank] = -1;
     log->calls[rank][2] = ra_seconds();
-    clear_shard(&x);
+    shard_clear(&x);
     ra_plan_destroy(plan);
 }
 
@@ -4815,7 +4459,7 @@ START_TEST(observers)
             ck_assert_int_eq(keys, want_keys);
             ck_assert_int_eq(gradients, backward ? want_keys + came_home : 0);
         }
-    clear(&p);
+    problem_clear(&p);
 }
 END_TEST
 
@@ -4857,7 +4501,7 @@ START_TEST(calls_within_calls)
     p.config.observer = &nested;
     struct ra_plan *plan = nested.plan = plan_for(&p.config);
     struct shard x;
-    fill_shard(&p, &x, ROWS_FIRST, plan);
+    shard_make(&p, &x, ROWS_FIRST, plan);
     nested.arrays = &x.arrays;
     ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
     ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_OK);
@@ -4866,8 +4510,8 @@ START_TEST(calls_within_calls)
     judge_run(&p, &run);
     clear_run(&run);
     ra_plan_destroy(plan);
-    clear_shard(&x);
-    clear(&p);
+    shard_clear(&x);
+    problem_clear(&p);
 }
 END_TEST
 
@@ -4928,16 +4572,16 @@ START_TEST(not_a_number)
         enum truth_array input = inputs[n / 3 % COUNT(inputs)];
         float value = values[n / 3 / COUNT(inputs)];
         for (int64_t row = 0; row < 18; row += 17) {
-            double *number = &input_row(&p, input, 0, row, 0)[2], was = *number;
+            double *number = &problem_row(&p, input, 0, row, 0)[2], was = *number;
             *number = value;
-            solve(&p);
+            problem_solve(&p);
             struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE);
             judge_value(&p, input, row, value, &clean, &run);
             clear_run(&run);
             *number = was;
         }
         clear_run(&clean);
-        clear(&p);
+        problem_clear(&p);
     }
 }
 END_TEST
