@@ -12,6 +12,7 @@
 #include "ra_checksum.h"
 #include "ra_clock.h"
 #include "ra_math.h"
+#include "ra_span.h"
 #include "stage.h"
 #include "stage_cleanup.h"
 #include "stage_options.h"
@@ -80,9 +81,10 @@ static void complete(struct stage *stage)
     c->heads = stage->H;
     c->key_heads = stage->G;
     c->dim = stage->D;
-    stage->all_queries = (struct ra_span){0, 1, stage->N};
-    stage->all_keys = (struct ra_span){0, 1, stage->M};
-    stage_shard(stage, &stage->all_queries, 1, &stage->all_keys, 1);
+    static struct ra_span all_queries, all_keys;
+    all_queries = (struct ra_span){0, 1, stage->N};
+    all_keys = (struct ra_span){0, 1, stage->M};
+    stage_shard(stage, &all_queries, 1, &all_keys, 1);
 }
 
 void stage_begin(struct stage *stage, int argc, char **argv)

@@ -19,12 +19,13 @@
 
 #include "npy.h"
 #include "ra_config.h"
-#include "ra_span.h"
 #include "stage_inputs.h"
 #include "stage_memory.h"
 #include "stage_ranks.h"
 #include "stage_report.h"
 #include "stage_results.h"
+
+struct ra_span; /* ra_span.h */
 
 struct stage {
     const char *program; /* "02-flash" */
@@ -49,7 +50,6 @@ struct stage {
     int64_t n, m;
     const struct ra_span *query_spans, *key_spans;
     int64_t query_span_count, key_span_count;
-    struct ra_span all_queries, all_keys;
 
     /* The results: o, dq (B, N, H, D), lse (B, H, N), dk, dv (B, M, G, D), of one type. */
     enum npy_type result_type;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ra_checksum.h"
+#include "ra_span.h"
 #include "stage.h"
 
 static const char *const input_names[STAGE_INPUTS] = {"q", "k", "v", "do", "mask"};

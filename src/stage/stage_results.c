@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "ra_span.h"
 #include "stage.h"
 #include "stage_cleanup.h"
 

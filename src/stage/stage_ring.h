@@ -8,6 +8,7 @@
 
 #include "ra_message.h"
 #include "ra_ring.h"
+#include "ra_span.h"
 #include "stage_mpi.h"
 #include "stage_tile.h"
 
