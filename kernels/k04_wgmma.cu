@@ -17,7 +17,7 @@ template <class Shape> struct shared_memory {
 };
 
 /* Begins to copy `Count` rows into panels, as one group: those from `from` on, `stride` numbers
- * apart; zeros for a row whose bit in `there` is not set, and for columns from `dim` on. */
+ * apart; zeros for a row whose bit in `valid` is not set, and for columns from `dim` on. */
 template <class Shape, int Count>
 RA_DEVICE void copy_panels(char *to, const uint16_t *from, int64_t stride,
                            const uint32_t valid[(Count + 31) / 32], int dim)
@@ -97,20 +97,19 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
 #if RA_IS_HOPPER
     extern __shared__ __align__(1024) char bytes[];
     struct shared_memory<Shape> &shared = *(struct shared_memory<Shape> *)bytes;
-    const struct ra_kernel &x = f.x;
     if (threadIdx.x == 0)
         shared.task = hopper_task_of<Shape>(f, blockIdx.x);
     __syncthreads();
     const struct hopper_task &task = shared.task;
-    if (task.keys == 0 && !x.first && !x.last)
+    if (task.keys == 0 && !f.x.first && !f.x.last)
         return;
 
     uint32_t valid[Shape::Rows / 32];
-    valid_rows<Shape::Rows>(valid, RA_NO_TENSOR, task.b, task.a0, x.queries);
-    copy_panels<Shape, Shape::Rows>(shared.q, row_at(x.q, task.b, task.a0, task.h), x.q.row, valid,
-                                    (int)x.dim);
-    load<Shape>(shared.k, f, x.k, task, 0);
-    load<Shape>(shared.v, f, x.v, task, 0);
+    valid_rows<Shape::Rows>(valid, RA_NO_TENSOR, task.b, task.a0, f.x.queries);
+    copy_panels<Shape, Shape::Rows>(shared.q, row_at(f.x.q, task.b, task.a0, task.h), f.x.q.row,
+                                    valid, (int)f.x.dim);
+    load<Shape>(shared.k, f, f.x.k, task, 0);
+    load<Shape>(shared.v, f, f.x.v, task, 0);
 
     int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, count = task.count;
     struct tiles unmasked = unmasked_for_all(task);

@@ -39,7 +39,7 @@ RA_DEVICE void valid_rows(uint32_t valid[(Count + 31) / 32], const struct ra_ten
 }
 
 /* Begins to copy `Count` rows into shared memory, swizzled: those from `from` on, `stride` numbers
- * apart; zeros for a row whose bit in `there` is not set, and for columns from `dim` on. `chunks`:
+ * apart; zeros for a row whose bit in `valid` is not set, and for columns from `dim` on. `chunks`:
  * they can be read 16 bytes at a time. `thread` is threadIdx.x. */
 template <class Shape, int Count>
 RA_DEVICE void copy_rows(uint16_t *shared, const uint16_t *from, int64_t stride,

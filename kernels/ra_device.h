@@ -64,7 +64,7 @@ RA_DEVICE uint32_t ra_shared(const void *pointer)
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
-/* Begins to copy 16 bytes from global memory, both addresses multiples of 16; with there = false
+/* Begins to copy 16 bytes from global memory, both addresses multiples of 16; with valid = false
  * writes 16 zeros and reads nothing. */
 RA_DEVICE void ra_copy16(uint32_t shared, const void *global, bool valid)
 {
