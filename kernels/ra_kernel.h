@@ -70,8 +70,8 @@ struct ra_kernel {
 /* The largest D that a kernel takes. */
 enum { RA_MOST_DIM = 256 };
 
-/* How many keys one launch of a forward may add up: its error stays below 10^-5 in float32, below
- * one rounding of the output in 16 bits. */
+/* Returns how many keys one launch of a forward may add up: its error stays below 10^-5 in float32,
+ * below one rounding of the output in 16 bits. */
 static inline int64_t ra_kernel_most_keys(enum ra_type type)
 {
     return type == RA_BFLOAT16 ? 1 << 17 : 1 << 15;
@@ -91,31 +91,31 @@ ra_kernel_launch ra_k03_forward, ra_k03_backward;
 ra_kernel_launch ra_k04_forward, ra_k05_forward, ra_k06_forward, ra_k07_forward;
 ra_kernel_launch ra_k06_backward, ra_k07_backward;
 
-/* Which gradients of this launch the backward can write, as all that there is to be added is of
- * this launch: dk and dv (`keys`), in the inputs' type or in float32, and dq too (`queries`), in
+/* Says which gradients of this launch the backward can write, as all that there is to be added is
+ * of this launch: dk and dv (`keys`), in the inputs' type or in float32, and dq too (`queries`), in
  * the inputs' type. The rest it refuses with cudaErrorNotSupported. All other kernels only add. */
 typedef cudaError_t ra_kernel_writes(const struct ra_kernel *kernel, bool *keys, bool *queries);
 ra_kernel_writes ra_k06_writes, ra_k07_writes;
 
-/* Does the backward compute dk and dv in a kernel of its own, before that of dq? Then a launch may
- * have one without the other: dq, or dk and dv, have no data. */
+/* Says whether the backward computes dk and dv in a kernel of its own, before that of dq. Then a
+ * launch may have one without the other: dq, or dk and dv, have no data. */
 cudaError_t ra_k07_separates(const struct ra_kernel *kernel, bool *separates);
 
-/* How many ints `semaphores` has for these shapes, on any GPU. */
+/* Returns how many ints `semaphores` has for these shapes, on any GPU. */
 int64_t ra_kernel_semaphores(const struct ra_kernel *kernel);
 
 /* Writes delta = sum over D of d_out * o, from o and d_out of any type. */
 ra_kernel_launch ra_kernel_delta;
 
-/* to = from, or to = x + y, number by number, for arrays (batch, rows, heads, dim) of any float
- * types and strides. `to` may be x or y; y may have no data, and counts as 0. */
+/* Computes to = from, or to = x + y, number by number, for arrays (batch, rows, heads, dim) of any
+ * float types and strides. `to` may be x or y; y may have no data, and counts as 0. */
 cudaError_t ra_kernel_copy(struct ra_tensor to, struct ra_tensor from, int64_t batch, int64_t rows,
                            int64_t heads, int64_t dim, cudaStream_t stream);
 cudaError_t ra_kernel_sum(struct ra_tensor to, struct ra_tensor x, struct ra_tensor y,
                           int64_t batch, int64_t rows, int64_t heads, int64_t dim,
                           cudaStream_t stream);
 
-/* The part of an array that begins at this row; an array that is not there stays so. */
+/* Returns the part of an array that begins at this row; an array that is not there stays so. */
 static inline struct ra_tensor ra_tensor_from_row(struct ra_tensor tensor, int64_t row)
 {
     if (tensor.data)
@@ -123,15 +123,14 @@ static inline struct ra_tensor ra_tensor_from_row(struct ra_tensor tensor, int64
     return tensor;
 }
 
-/* Up to `most` queries, but at least a step: as many as whole steps are. */
+/* Returns how many queries whole steps have, up to `most` of them, but at least one step. */
 static inline int64_t ra_kernel_whole_steps(const struct ra_kernel *x, int64_t most)
 {
     int64_t step = ra_max(1, ra_max(x->stairs.lo, x->stairs.hi));
     return ra_max(step, most - most % step);
 }
 
-/* The same launch for up to `most` of its keys, from row b on; for some of its queries, from row a
- * on, with which a step begins. */
+/* Returns the same launch for up to `most` of its keys, from row b on. */
 static inline struct ra_kernel ra_kernel_keys(struct ra_kernel x, int64_t b, int64_t most)
 {
     x.keys = x.keys - b < most ? x.keys - b : most;
@@ -146,6 +145,8 @@ static inline struct ra_kernel ra_kernel_keys(struct ra_kernel x, int64_t b, int
     return x;
 }
 
+/* Returns the same launch for up to `most` of its queries, from row a on, with which a step
+ * begins. */
 static inline struct ra_kernel ra_kernel_queries(struct ra_kernel x, int64_t a, int64_t most)
 {
     x.queries = x.queries - a < most ? x.queries - a : most;

@@ -10,13 +10,13 @@
 #include "ra_math.h"
 #include "ra_tile.h"
 
-/* Which key/value head query head h reads: ra_heads_key, on the device; and query head number i,
- * 0..H/G-1, of those that read key/value head g. */
+/* Returns the key/value head that query head h reads: ra_heads_key, on the device. */
 RA_BOTH int ra_key_head(enum ra_head_map map, int H, int G, int h)
 {
     return map == RA_GROUPED ? h / (H / G) : h % G;
 }
 
+/* Returns query head number i, 0..H/G-1, of those that read key/value head g. */
 RA_BOTH int ra_query_head(enum ra_head_map map, int H, int G, int g, int i)
 {
     return map == RA_GROUPED ? g * (H / G) + i : i * G + g;
@@ -33,7 +33,7 @@ RA_BOTH bool ra_has_steps(struct ra_stairs stairs)
     return stairs.lo > 1 || stairs.hi > 1;
 }
 
-/* How far row a is behind the first row of its step. Rows have numbers below 2^32. */
+/* Returns how far row a is behind the first row of its step. Rows have numbers below 2^32. */
 RA_BOTH int ra_within_step(int64_t a, int step)
 {
     return step > 1 ? (int)((uint32_t)a % (uint32_t)step) : 0;
@@ -69,7 +69,7 @@ RA_BOTH struct ra_range ra_queries_seeing(struct ra_band band, struct ra_stairs 
     return range;
 }
 
-/* Does every one of these rows see every one of these keys, as far as the band goes? */
+/* Says whether each of these rows sees each of these keys, as far as the band goes. */
 RA_BOTH bool ra_all_seen(struct ra_band band, struct ra_stairs stairs, int64_t a0, int64_t rows,
                          int64_t b0, int64_t keys)
 {
