@@ -22,38 +22,46 @@ struct ra_layout {
     int64_t stripes; /* striped only: stripes of one rank, f >= 1 */
 };
 
-/* How many stripes a rank needs so that no stripe has more than `bucket` rows (bucket 0: one
+/* Counts the stripes that a rank needs so that none has more than `bucket` rows (bucket 0: one
  * stripe, however long). Queries and keys of different lengths must have the same number. */
 int64_t ra_layout_stripes(int ranks, int64_t length, int64_t bucket);
 
-/* The layout that a config asks for, of queries or keys of this length, on the ring_size ranks of
- * its ring. Queries and keys have the same number of stripes, that of the queries. */
+/* Returns the layout that a config asks for, of queries or keys of this length, on the ring_size
+ * ranks of its ring. Queries and keys have the same number of stripes, that of the queries. */
 struct ra_layout ra_layout_of(const struct ra_config *config, int64_t length);
 
-/* How many spans each rank has, and span s of them. Spans may be empty. Local rows are numbered
- * through the spans in order. */
+/* Counts the spans of a rank, of which all ranks have as many. */
 int64_t ra_layout_spans(struct ra_layout layout);
+
+/* Returns span s of a rank, which may be empty. Local rows are numbered through the spans in
+ * order. */
 struct ra_span ra_layout_span(struct ra_layout layout, int rank, int64_t s);
 
-/* How many rows a rank has, and how many the rank with the most rows has. */
+/* Counts the rows of a rank. */
 int64_t ra_layout_rows(struct ra_layout layout, int rank);
+
+/* Counts the rows of the rank that has the most. */
 int64_t ra_layout_most_rows(struct ra_layout layout);
 
-/* Which row of the whole is local row a of this rank, 0 <= a < ra_layout_rows? */
+/* Returns which row of the whole is local row a of this rank, 0 <= a < ra_layout_rows. */
 int64_t ra_layout_position(struct ra_layout layout, int rank, int64_t a);
 
-/* Where is row `position` of the whole? Returns the rank, and writes its local row; -1 if there is
- * no such row. */
+/* Finds row `position` of the whole: returns the rank that has it, and writes which local row it is
+ * there; -1 if there is no such row. */
 int ra_layout_find(struct ra_layout layout, int64_t position, int64_t *row);
 
-/* Copies a rank's rows out of the whole sequence, and back into it. A row is row_bytes long. The
- * caller owns whole (length rows) and local (ra_layout_rows). */
+/* Copies a rank's rows out of the whole sequence. A row is row_bytes long. The caller owns whole
+ * (length rows) and local (ra_layout_rows). */
 void ra_layout_shard(struct ra_layout layout, int rank, int64_t row_bytes, const void *whole,
                      void *local);
+
+/* Copies a rank's rows back into the whole sequence. A row is row_bytes long. The caller owns local
+ * (ra_layout_rows) and whole (length rows), whose other rows stay as they are. */
 void ra_layout_unshard(struct ra_layout layout, int rank, int64_t row_bytes, const void *local,
                        void *whole);
 
-/* Counts the stripes from s on that have as many rows as stripe s; 1 in the other layouts. */
+/* Counts the stripes from number s on that have as many rows as this one, one after the other; 1 in
+ * the other layouts. */
 int64_t ra_layout_alike(struct ra_layout layout, int rank, int64_t s);
 
 /* Two shards that meet: the queries of `rank` and the keys of `origin`. The layouts have the same
@@ -73,7 +81,7 @@ struct ra_span_pair {
     struct ra_band band;
 };
 
-/* Returns span s of the queries and span t of the keys. */
+/* Returns span s of the queries and span t of the keys of two shards, with their band. */
 struct ra_span_pair ra_layout_pair(const struct ra_shard_pair *shards, int64_t s, int64_t t);
 
 /* Folds all keys of one shard into all queries of the other, every span into every span. */

@@ -11,7 +11,7 @@ struct ra_cuda_part {
     bool keys, queries;
 };
 
-/* All of it. */
+/* Returns all of the work of a step. */
 struct ra_cuda_part ra_cuda_full_step(const struct ra_plan *plan, int step);
 
 /* Asks the kernels what they can do with the arrays of a backward, at each of its steps: which

@@ -7,8 +7,8 @@
 /* A rectangle in the plane of queries and keys: neighbouring spans of both, and their rows in the
  * memory of the ranks that have them, every row or every `stride`-th. It is the smallest that has
  * all pairs of spans, of those asked for, of which some query sees some key as far as the causal
- * band goes. Does one band, from the first rows on and perhaps with stairs, say who sees whom among
- * all of them? */
+ * band goes. one_band: one band, from the first rows on and perhaps with stairs, is that of all of
+ * them. */
 struct ra_cuda_block {
     struct ra_range query_spans, key_spans, queries, keys;
     int64_t stride;
@@ -21,23 +21,22 @@ struct ra_cuda_block {
     int64_t pairs;
 };
 
-/* How many rows of a side a block has: the rows from the first to behind the last, or some of
- * them. */
+/* Counts the rows of a block between the first of these and the one behind the last. */
 static inline int64_t ra_cuda_rows_of(const struct ra_cuda_block *block, struct ra_range rows)
 {
     return (rows.end - rows.first + block->stride - 1) / block->stride;
 }
 
-/* Of these spans of the queries of a rank, and of the keys of a step. */
+/* Finds the block of these spans of the queries of a rank, and of the keys of a step. */
 struct ra_cuda_block ra_cuda_block_of(const struct ra_plan *plan, int rank, int step,
                                       struct ra_range query_spans, struct ra_range key_spans);
 
-/* How many stripes a rank has whose rows are kept in the order of the sequence; 1: rows stay as
- * they are. Then row i of stripe s is row i f + s, of f stripes. */
+/* Counts the stripes of a rank whose rows are kept in the order of the sequence; 1: rows stay as
+ * they are. Row i of stripe s is row i f + s, of f stripes. */
 int64_t ra_cuda_stripes(const struct ra_plan *plan);
 
-/* The rows of span s of the queries of a rank in memory, from the first to behind the last, with
- * those of other stripes between. */
+/* Finds the rows of span s of the queries of a rank in memory, from the first to behind the last,
+ * with those of other stripes between. */
 struct ra_range ra_cuda_query_rows(const struct ra_plan *plan, int rank, int64_t s);
 
 #endif

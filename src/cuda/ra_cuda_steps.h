@@ -12,36 +12,36 @@ struct ra_cuda_launch {
     bool first, last;
 };
 
-/* One step of this rank. What the plan knows when it is made: */
+/* A step of this rank. */
 struct ra_cuda_step {
-    /* All that see each other: if it has one band, it is the launch of the backward. */
+    /* All pairs of spans that see each other. If one band says so, the backward launches this. */
     struct ra_cuda_block all;
 
-    /* Those of the forward, and else also of the backward: all at once, or some of the spans of
-     * queries each. */
+    /* What the forward launches, and otherwise the backward, too: the same, or some spans of the
+     * queries at a time. */
     struct ra_cuda_launch *launches;
     int64_t count;
 
-    /* And what the arrays of the last backward allow: launches write dk and dv, instead of adding
-     * to them; the kernels have these before they compute dq. */
+    /* What the arrays of the backward that is being enqueued allow: launches write dk and dv,
+     * instead of adding to them; kernels have these before they compute dq. */
     bool writes_keys, separates_dq;
 };
 
-/* How many bytes the steps of a rank take: all of them, and behind the last the launches of queries
- * that never see anything, and need a result, too. That depends on no device. */
+/* Counts the bytes of the steps of a rank: of all of them, and of one more, behind the last, for
+ * queries that never see anything, and need a result, too. No device changes that. */
 int64_t ra_cuda_steps_bytes(const struct ra_plan *plan);
 
 /* Finds all launches of this rank, once its device is known. */
 void ra_cuda_steps_find(const struct ra_plan *plan, struct ra_cuda_step *steps);
 
-/* What the launches of a rank need of memory. That, too, depends on no device. */
+/* Finds what the launches of a rank need of memory. No device changes that. */
 struct ra_cuda_needs ra_cuda_needs_of(const struct ra_plan *plan, int rank);
 
-/* Does a sum of launches on so many rows in all lose more to rounding than float32 can bear? */
+/* Tells whether sums over so many rows lose more to rounding than they may, launch by launch. */
 bool ra_cuda_loses(const struct ra_plan *plan, int64_t rows);
 
-/* How many of this rank's own keys, the first, the backward leaves for the end: so many that the
- * gradients of all of them come home while it works on these. 0: it has no reason to. */
+/* Counts the keys of this rank, the first of them, that a backward leaves for the end: so many that
+ * the gradients of all of them come home while it works on these. 0: it has no reason to. */
 int64_t ra_cuda_deferred_keys(const struct ra_plan *plan);
 
 #endif
