@@ -27,13 +27,8 @@
 #include <unistd.h>
 #include "verdict.h"
 
-#include "arrays.h"
+#include "problems.h"
 #include "ring_attention_mpi.h"
-#include "truth.h"
-
-/* Behind every array lies a guard that nothing may be written to. All arrays begin as bytes of 255,
- * which are NaN in every type. */
-enum { GUARD = 64, POISON = 0xFF };
 
 /* What no error is worth waiting for; the timeout of the tests in which somebody is lost; and what
  * a busy machine may add to that. */
@@ -164,58 +159,17 @@ int MPI_Request_free(MPI_Request *request)
     return PMPI_Request_free(request);
 }
 
-/* ---- Problems: what is computed, and on which numbers. */
-
-struct problem {
-    struct ra_config config; /* batch is that of ring 0; every further ring has one more */
-    bool heads_first;        /* arrays are (B, heads, rows, D), not (B, rows, heads, D) */
-    enum ra_type out;        /* type of o, dq, dk and dv */
-};
-
-/* How an array lies in memory: (outer, rows, row_bytes), so that it can be sharded. */
-struct form {
-    enum ra_side side;
-    enum ra_type type;
-    int64_t heads, dim, outer, row_bytes;
-};
-
-static struct form form_of(const struct problem *problem, enum truth_array array)
-{
-    const struct ra_config *c = &problem->config;
-    struct form form = {.side = side_of(array),
-                        .type = truth_is_output(array) ? problem->out : c->type,
-                        .heads = truth_is_of_keys(array) ? c->key_heads : c->heads,
-                        .dim = c->dim};
-    bool heads_first = problem->heads_first;
-    if (array == MASK)
-        form.type = RA_BOOL, form.heads = form.dim = 1;
-    if (array == LSE)
-        form.type = RA_FLOAT32, form.dim = 1, heads_first = true;
-    int64_t number = ra_type_bytes(form.type);
-    form.outer = c->batch * (heads_first ? form.heads : 1);
-    form.row_bytes = form.dim * number * (heads_first ? 1 : form.heads);
-    return form;
-}
-
-static struct ra_tensor tensor_of(const struct problem *problem, enum truth_array array, void *data,
-                                  int64_t rows)
-{
-    struct form form = form_of(problem, array);
-    if (array == MASK)
-        return ra_tensor_bn(data, rows);
-    if (array == LSE)
-        return ra_tensor_bhn(data, rows, form.heads);
-    return problem->heads_first ? ra_tensor_bhnd(data, form.type, rows, form.heads, form.dim)
-                                : ra_tensor_bnhd(data, form.type, rows, form.heads, form.dim);
-}
+/* ---- Problems. */
 
 /* Memory that starts as POISON, with a guard behind. */
+enum { BEHIND = 64, POISON = 0xFF };
+
 static void *room(int64_t bytes)
 {
-    void *data = malloc((size_t)bytes + GUARD);
+    void *data = malloc((size_t)bytes + BEHIND);
     if (!data)
         MPI_Abort(MPI_COMM_WORLD, 1);
-    return memset(data, POISON, (size_t)bytes + GUARD);
+    return memset(data, POISON, (size_t)bytes + BEHIND);
 }
 
 static bool is_poison(const void *data, int64_t bytes)
@@ -228,99 +182,36 @@ static bool is_poison(const void *data, int64_t bytes)
 
 static bool guard_holds(const void *data, int64_t bytes)
 {
-    return is_poison((const char *)data + bytes, GUARD);
+    return is_poison((const char *)data + bytes, BEHIND);
 }
 
-/* Number of rows of one side of the whole. */
-static int64_t length_of(const struct problem *problem, enum ra_side side)
+/* The problem from which the others are made: batch is that of ring 0; every further ring has one
+ * more. Outputs are float32. */
+static struct problem usual(int64_t queries, int64_t keys)
 {
-    return side == RA_KEY_SIDE ? problem->config.keys : problem->config.queries;
-}
-
-static int64_t bytes_of(const struct problem *problem, enum truth_array array, int64_t rows)
-{
-    struct form form = form_of(problem, array);
-    return form.outer * rows * form.row_bytes;
-}
-
-/* The problem of a ring, with its inputs. A mask lets two keys of three be seen. */
-static struct truth truth_of_ring(const struct problem *problem, int ring)
-{
-    struct truth t = truth_of(&problem->config);
-    uint64_t state = (uint64_t)ring;
-    for (enum truth_array a = Q; a < ARRAYS; a++)
-        t.type[a] = form_of(problem, a).type;
-    truth_make_inputs(&t, random_number, 1, &state);
-    if (problem->config.has_mask)
-        t.x[MASK] = truth_numbers(t.B * t.M);
-    for (int64_t e = 0; t.x[MASK] && e < t.B * t.M; e++)
-        t.x[MASK][e] = random_below(&state, 3) > 0;
-    return t;
-}
-
-/* An input as the program has it. */
-static void *whole_input(const struct problem *problem, const struct truth *t,
-                         enum truth_array array)
-{
-    int64_t rows = truth_rows(t, array);
-    void *data = room(bytes_of(problem, array, rows));
-    if (t->x[array])
-        arrays_put(t, array, tensor_of(problem, array, data, rows), rows, NULL, t->x[array]);
-    return data;
-}
-
-/* Is an output of all rows, in memory as the program has it, right? */
-static void judge(const struct problem *problem, const struct truth *t, enum truth_array array,
-                  void *data)
-{
-    int64_t rows = truth_rows(t, array);
-    double *got = truth_numbers(truth_count(t, array));
-    char text[TRUTH_TEXT] = "";
-    arrays_get(t, array, tensor_of(problem, array, data, rows), rows, NULL, got);
-    EXPECT(truth_judge(t, array, got, text) <= 1, "%s", text);
-    EXPECT(guard_holds(data, bytes_of(problem, array, rows)), "behind %s", truth_names[array]);
-    free(got);
-}
-
-/* Are all outputs right? The backward is that of the o that was written. */
-static void judge_all(const struct problem *problem, struct truth *t, void *const data[ARRAYS])
-{
-    double *o = truth_numbers(truth_count(t, O));
-    arrays_get(t, O, tensor_of(problem, O, data[O], t->N), t->N, NULL, o);
-    truth_forward(t);
-    judge(problem, t, O, data[O]);
-    judge(problem, t, LSE, data[LSE]);
-    if (!problem->config.forward_only)
-        truth_backward(t, t->type[O] == RA_FLOAT32 ? NULL : o);
-    for (enum truth_array a = DQ; a < ARRAYS && !problem->config.forward_only; a++)
-        judge(problem, t, a, data[a]);
-    free(o);
-}
-
-static struct ra_arrays arrays_of(const struct problem *problem, void *const data[ARRAYS],
-                                  const int64_t rows[2])
-{
-    struct ra_arrays arrays = RA_ARRAYS_INIT;
-    for (enum truth_array a = Q; a < ARRAYS; a++)
-        if (a != MASK || problem->config.has_mask)
-            *tensor_in(&arrays, a) = tensor_of(problem, a, data[a], rows[side_of(a)]);
-    return arrays;
+    struct problem problem = {.config = RA_CONFIG_INIT};
+    struct ra_config *config = &problem.config;
+    config->queries = queries;
+    config->keys = keys;
+    config->heads = config->key_heads = 2;
+    config->dim = 8;
+    config->ring_size = ring_size;
+    config->tile_queries = config->tile_keys = 8;
+    config->timeout = patience;
+    for (enum truth_array a = O; a < ARRAYS; a++)
+        problem.wide[a] = truth_is_output(a);
+    return problem;
 }
 
 /* A ring's own part of a problem, its first outputs, and a plan. */
 struct work {
-    struct problem problem; /* with this ring's batch */
+    struct problem problem; /* with this ring's batch and inputs */
+    enum order order;
     struct ra_plan *plan;
     int ring, rank; /* this rank is that one of this ring */
-    int64_t rows[2];
-    void *data[ARRAYS], *kept[ARRAYS];
-    struct ra_arrays arrays;
+    struct shard x;
+    double *kept[ARRAYS]; /* NULL: there were none */
 };
-
-static int64_t local_bytes(const struct work *work, enum truth_array array)
-{
-    return bytes_of(&work->problem, array, work->rows[form_of(&work->problem, array).side]);
-}
 
 /* The link that plans share; NULL: each has its own. */
 static const struct ra_link *shared_link;
@@ -339,178 +230,174 @@ static enum ra_status create(struct ra_plan **plan, const struct ra_config *conf
     return status;
 }
 
-/* Makes a plan on `comm`, and the arrays of this rank, empty. False: there is no plan. */
-static bool begin(struct work *work, const struct problem *problem, MPI_Comm comm)
+/* Makes a plan on `comm`, and the arrays of this rank. False: there is no plan. */
+static bool begin(struct work *work, const struct problem *problem, enum order order, MPI_Comm comm)
 {
-    *work = (struct work){.problem = *problem};
-    struct ra_config *config = &work->problem.config;
+    *work = (struct work){.problem = *problem, .order = order};
+    struct problem *p = &work->problem;
     int rank, size;
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &size);
-    int P = config->ring_size > 0 ? config->ring_size : size;
-    work->ring = rank / P;
-    work->rank = rank % P;
-    config->batch += work->ring;
+    p->ranks = p->config.ring_size > 0 ? p->config.ring_size : size;
+    work->ring = rank / p->ranks;
+    work->rank = rank % p->ranks;
+    p->config.batch += work->ring;
+    p->seed = (unsigned)work->ring;
+    problem_make(p);
     char error[RA_ERROR_SIZE] = "";
-    enum ra_status status = create(&work->plan, config, comm, config->ring_size, patience, error);
-    EXPECT(status == RA_OK, "%s: %s", ra_status_text(status), error);
-    if (status != RA_OK)
+    enum ra_status status =
+        create(&work->plan, &p->config, comm, p->config.ring_size, patience, error);
+    if (!HOLDS(status == RA_OK, "%s: %s", ra_status_text(status), error)) {
+        problem_clear(p);
         return false;
-
-    EXPECT(ra_plan_rank(work->plan) == work->rank && ra_plan_ranks(work->plan) == P,
+    }
+    EXPECT(ra_plan_rank(work->plan) == work->rank && ra_plan_ranks(work->plan) == p->ranks,
            "rank %d of %d", ra_plan_rank(work->plan), ra_plan_ranks(work->plan));
-    for (int side = 0; side < 2; side++)
-        work->rows[side] = ra_plan_rows(work->plan, (enum ra_side)side);
-    for (int a = 0; a < ARRAYS; a++)
-        work->data[a] = room(local_bytes(work, a));
-    work->arrays = arrays_of(&work->problem, work->data, work->rows);
+    shard_make(p, &work->x, order, work->plan);
     return true;
 }
 
-/* This rank's part of all inputs. */
-static void fill(struct work *work)
+/* Nothing but outputs was written to; these become NaN. */
+static void expect_kept(struct shard *x)
 {
-    struct truth t = truth_of_ring(&work->problem, work->ring);
-    for (enum truth_array a = Q; a <= D_OUT; a++) {
-        if (truth_is_output(a))
-            continue;
-        struct form form = form_of(&work->problem, a);
-        void *whole = whole_input(&work->problem, &t, a);
-        enum ra_status status =
-            ra_shard(work->plan, form.side, form.outer, form.row_bytes, whole, work->data[a]);
-        EXPECT(status == RA_OK, "%s", ra_plan_error(work->plan));
-        free(whole);
-    }
-    truth_clear(&t);
+    char text[TEXT];
+    shard_poison(x, O, LSE);
+    shard_poison(x, DQ, DV);
+    EXPECT(shard_is_kept(x, false, text), "%s", text);
 }
 
 static void end(struct work *work)
 {
-    for (int a = 0; a < ARRAYS; a++) {
-        EXPECT(guard_holds(work->data[a], local_bytes(work, a)), "behind %s", truth_names[a]);
-        free(work->data[a]);
-        free(work->kept[a]);
-    }
+    expect_kept(&work->x);
+    outputs_clear(work->kept);
+    shard_clear(&work->x);
+    problem_clear(&work->problem);
     ra_plan_destroy(work->plan);
 }
 
-static void poison_outputs(struct work *work)
-{
-    for (enum truth_array a = O; a < ARRAYS; a++)
-        if (truth_is_output(a))
-            memset(work->data[a], POISON, (size_t)local_bytes(work, a));
-}
-
-/* Forward and backward. The first time, keeps the outputs; later, they must be the same bits. */
+/* Forward and backward. The first time, keeps the outputs; later, they must be the same. */
 static void compute(struct work *work)
 {
-    bool backward = !work->problem.config.forward_only;
-    poison_outputs(work);
-    enum ra_status status = ra_forward(work->plan, &work->arrays);
-    EXPECT(status == RA_OK, "forward: %s: %s", ra_status_text(status), ra_plan_error(work->plan));
-    if (backward && status == RA_OK) {
-        status = ra_backward(work->plan, &work->arrays);
-        EXPECT(status == RA_OK, "backward: %s: %s", ra_status_text(status),
-               ra_plan_error(work->plan));
+    const struct problem *p = &work->problem;
+    char text[TEXT];
+    shard_poison(&work->x, O, LSE);
+    shard_poison(&work->x, DQ, DV);
+    for (int backward = 0; backward < (p->config.forward_only ? 1 : 2); backward++) {
+        enum ra_status status = (backward ? ra_backward : ra_forward)(work->plan, &work->x.arrays);
+        if (!HOLDS(status == RA_OK, "%s: %s: %s", backward ? "backward" : "forward",
+                   ra_status_text(status), ra_plan_error(work->plan)))
+            return;
+        EXPECT(shard_is_kept(&work->x, backward, text), "%s", text);
     }
-    for (enum truth_array a = O; a < (backward ? ARRAYS : D_OUT); a++) {
-        size_t bytes = (size_t)local_bytes(work, a);
-        if (!work->kept[a])
-            work->kept[a] = memcpy(room((int64_t)bytes), work->data[a], bytes);
-        EXPECT(memcmp(work->kept[a], work->data[a], bytes) == 0, "%s: other bits than before",
-               truth_names[a]);
-    }
+    double *got[ARRAYS];
+    outputs_make(p, got);
+    shard_collect(p, &work->x, got);
+    for (enum truth_array a = O; a < ARRAYS; a++)
+        EXPECT(!problem_writes(p, a) || !work->kept[a] ||
+                   memcmp(work->kept[a], got[a],
+                          (size_t)truth_count(&p->truth, a) * sizeof *got[a]) == 0,
+               "%s: other bits than before", truth_names[a]);
+    outputs_clear(work->kept);
+    memcpy(work->kept, got, sizeof got);
 }
 
-/* Do these outputs have the bits of one process that computes with the same arrays alone? */
-static void expect_bits_of_one(const struct problem *problem, void *const data[ARRAYS])
+/* Do these outputs have the bits of one process that computes with the same rows, those of a plan
+ * or all of them, alone? */
+static void expect_bits_of_one(const struct work *work, struct shard *x, const struct ra_plan *rows)
 {
-    struct ra_config config = problem->config;
+    const struct problem *p = &work->problem;
+    struct ra_config config = p->config;
     config.ring_size = 1;
     config.local_keys = false;
-    void *alone[ARRAYS];
-    for (enum truth_array a = Q; a < ARRAYS; a++)
-        alone[a] = truth_is_output(a) ? room(bytes_of(problem, a, length_of(problem, side_of(a))))
-                                      : data[a];
-    struct ra_arrays arrays =
-        arrays_of(problem, alone, (const int64_t[]){config.queries, config.keys});
+    config.queries = x->rows[RA_QUERY_SIDE];
+    config.keys = x->rows[RA_KEY_SIDE];
+    struct shard alone;
+    shard_make(p, &alone, work->order, rows);
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE] = "";
     enum ra_status status = ra_plan_create(&plan, &config, NULL, error);
-    EXPECT(status == RA_OK, "%s", error);
-    if (status != RA_OK)
-        return;
-    status = ra_forward(plan, &arrays);
-    if (status == RA_OK && !config.forward_only)
-        status = ra_backward(plan, &arrays);
-    EXPECT(status == RA_OK, "%s", ra_plan_error(plan));
-    ra_plan_destroy(plan);
-    for (enum truth_array a = Q; a < ARRAYS; a++) {
-        if (!truth_is_output(a))
-            continue;
-        size_t bytes = (size_t)bytes_of(problem, a, length_of(problem, side_of(a)));
-        EXPECT((a >= DQ && config.forward_only) || memcmp(alone[a], data[a], bytes) == 0,
-               "%s: other bits than one process", truth_names[a]);
-        free(alone[a]);
+    if (HOLDS(status == RA_OK, "%s", error)) {
+        status = ra_forward(plan, &alone.arrays);
+        if (status == RA_OK && !config.forward_only)
+            status = ra_backward(plan, &alone.arrays);
+        EXPECT(status == RA_OK, "%s", ra_plan_error(plan));
+        ra_plan_destroy(plan);
+        enum truth_array a = shard_difference(&alone, x);
+        EXPECT(a == ARRAYS, "%s: other bits than one process", truth_names[a % ARRAYS]);
     }
+    shard_clear(&alone);
+}
+
+/* How an array lies in memory, so that it can be sharded: (outer, rows, row_bytes). */
+static int64_t outer_of(const struct work *work, enum truth_array a)
+{
+    const struct truth *t = &work->problem.truth;
+    return t->B * (work->order == HEADS_FIRST || a == LSE ? truth_heads(t, a) : 1);
+}
+
+static int64_t row_bytes_of(const struct work *work, enum truth_array a)
+{
+    const struct truth *t = &work->problem.truth;
+    int64_t bytes = truth_width(t, a) * ra_type_bytes(problem_type(&work->problem, a));
+    return bytes * (work->order == HEADS_FIRST || a == LSE ? 1 : truth_heads(t, a));
 }
 
 /* Scatters the inputs of a problem, computes, gathers and judges. */
-static void solve(const struct problem *problem, MPI_Comm comm, int rounds)
+static void solve(const struct problem *problem, enum order order, MPI_Comm comm, int rounds)
 {
     struct work work;
-    if (!begin(&work, problem, comm))
+    if (!begin(&work, problem, order, comm))
         return;
-    struct truth t = truth_of_ring(&work.problem, work.ring);
+    struct problem *p = &work.problem;
     int root = ra_plan_ranks(work.plan) - 1;
-    void *whole[ARRAYS] = {NULL};
+    struct shard whole;
+    void *data[ARRAYS] = {NULL}; /* of the whole, where the root is */
+    shard_make(p, &whole, order, NULL);
+    for (enum truth_array a = Q; a < ARRAYS && work.rank == root; a++)
+        data[a] = whole.blocks[a].data;
+
+    /* What comes is what the layout says, which the arrays were made of. */
+    struct shard own;
+    shard_make(p, &own, order, work.plan);
+    shard_poison(&work.x, Q, D_OUT);
     for (enum truth_array a = Q; a <= D_OUT; a++) {
-        struct form form = form_of(&work.problem, a);
-        if (work.rank == root)
-            whole[a] = whole_input(&work.problem, &t, a);
         if (truth_is_output(a))
             continue;
-        enum ra_status status = ra_mpi_scatter(work.plan, form.side, form.outer, form.row_bytes,
-                                               root, whole[a], work.data[a]);
+        enum ra_status status =
+            ra_mpi_scatter(work.plan, side_of(a), outer_of(&work, a), row_bytes_of(&work, a), root,
+                           data[a], work.x.blocks[a].data);
         EXPECT(status == RA_OK, "%s: %s", truth_names[a], ra_plan_error(work.plan));
     }
+    enum truth_array wrong = shard_difference(&own, &work.x);
+    EXPECT(wrong == ARRAYS, "%s: other rows", truth_names[wrong % ARRAYS]);
+    shard_clear(&own);
+    for (enum truth_array a = Q; a < ARRAYS; a++)
+        memcpy(work.x.blocks[a].before, work.x.blocks[a].data, (size_t)work.x.blocks[a].bytes);
     for (int round = 0; round < rounds; round++)
         compute(&work);
 
     for (enum truth_array a = O; a < ARRAYS; a++) {
-        struct form form = form_of(&work.problem, a);
-        if (a >= DQ && work.rank == root)
-            whole[a] = whole_input(&work.problem, &t, a);
-        if (!truth_is_output(a) || (a >= DQ && problem->config.forward_only))
+        if (!problem_writes(p, a))
             continue;
-        enum ra_status status = ra_mpi_gather(work.plan, form.side, form.outer, form.row_bytes,
-                                              root, work.data[a], whole[a]);
+        enum ra_status status =
+            ra_mpi_gather(work.plan, side_of(a), outer_of(&work, a), row_bytes_of(&work, a), root,
+                          work.x.blocks[a].data, data[a]);
         EXPECT(status == RA_OK, "%s: %s", truth_names[a], ra_plan_error(work.plan));
     }
     if (work.rank == root) {
-        judge_all(&work.problem, &t, whole);
-        if (root == 0 && problem->config.layout == RA_CONTIGUOUS)
-            expect_bits_of_one(&work.problem, whole);
+        double *got[ARRAYS];
+        char text[TEXT];
+        outputs_make(p, got);
+        shard_collect(p, &whole, got);
+        problem_solve(p);
+        EXPECT(problem_is_right(p, got, text), "%s", text);
+        outputs_clear(got);
+        if (root == 0 && p->config.layout == RA_CONTIGUOUS)
+            expect_bits_of_one(&work, &whole, NULL);
+        expect_kept(&whole);
     }
-    for (int a = 0; a < ARRAYS; a++)
-        free(whole[a]);
-    truth_clear(&t);
+    shard_clear(&whole);
     end(&work);
-}
-
-/* The problem from which the others are made. */
-static struct problem usual(int64_t queries, int64_t keys)
-{
-    struct problem problem = {.config = RA_CONFIG_INIT, .out = RA_FLOAT32};
-    struct ra_config *config = &problem.config;
-    config->queries = queries;
-    config->keys = keys;
-    config->heads = config->key_heads = 2;
-    config->dim = 8;
-    config->ring_size = ring_size;
-    config->tile_queries = config->tile_keys = 8;
-    config->timeout = patience;
-    return problem;
 }
 
 /* ---- Ranks that were told different things. */
@@ -804,7 +691,7 @@ static void test_agreement(void)
         problem.config.observer = &events;
     }
     refused(&config, RA_OK, (const char *[]){NULL});
-    solve(&problem, MPI_COMM_WORLD, 1);
+    solve(&problem, ROWS_FIRST, MPI_COMM_WORLD, 1);
     EXPECT(world_rank != ranks - 1 || events >= 2 * ring_size, "%d events", events);
 }
 
@@ -843,7 +730,7 @@ static void test_memory(void)
         setrlimit(RLIMIT_AS, &before);
     }
     problem = usual(9, 9);
-    solve(&problem, MPI_COMM_WORLD, 1);
+    solve(&problem, ROWS_FIRST, MPI_COMM_WORLD, 1);
 }
 
 /* ---- Results. */
@@ -851,19 +738,19 @@ static void test_memory(void)
 static void test_results(void)
 {
     struct problem p = usual(37, 37);
-    solve(&p, MPI_COMM_WORLD, 2);
+    solve(&p, ROWS_FIRST, MPI_COMM_WORLD, 2);
 
     /* Every layout, under a causal mask: each with another length of queries and keys. */
     static const enum ra_layout_kind layouts[] = {RA_CONTIGUOUS, RA_STRIPED, RA_STRIPED, RA_ZIGZAG};
     for (int l = 0; l < 4; l++) {
         p = usual(23 + l, 50 - 9 * l);
-        p.heads_first = l % 2 == 0;
+        enum order order = l % 2 == 0 ? HEADS_FIRST : ROWS_FIRST;
         p.config.causal = true;
         p.config.layout = layouts[l];
         p.config.bucket = l == 2 ? 3 : 0;
-        solve(&p, MPI_COMM_WORLD, 2);
+        solve(&p, order, MPI_COMM_WORLD, 2);
         p.config.lookback = 9;
-        solve(&p, MPI_COMM_WORLD, 1);
+        solve(&p, order, MPI_COMM_WORLD, 1);
     }
 
     /* Every type, with groups of heads and a mask; outputs in float32, and in the type itself. */
@@ -871,39 +758,39 @@ static void test_results(void)
     for (int t = 0; t < 3; t++)
         for (int same = 0; same < 2; same++) {
             p = usual(29, 31);
-            p.out = same ? types_of[t] : RA_FLOAT32;
-            p.heads_first = t == 1;
+            if (same)
+                memset(p.wide, 0, sizeof p.wide);
             p.config.type = types_of[t];
             p.config.heads = 4;
             p.config.key_heads = t == 0 ? 1 : 2;
             p.config.head_map = same ? RA_GROUPED : RA_INTERLEAVED;
-            p.config.has_mask = true;
+            p.masking = RANDOM_MASK;
             p.config.causal = t == 2;
             p.config.layout = t == 1 ? RA_CONTIGUOUS : RA_STRIPED;
-            solve(&p, MPI_COMM_WORLD, 1);
+            solve(&p, t == 1 ? HEADS_FIRST : ROWS_FIRST, MPI_COMM_WORLD, 1);
         }
 
     p = usual(40, 40);
     p.config.softcap = 3;
     p.config.scale = 1;
-    solve(&p, MPI_COMM_WORLD, 1);
+    solve(&p, ROWS_FIRST, MPI_COMM_WORLD, 1);
     p.config.forward_only = true;
     p.config.causal = true;
     p.config.lookback = 0;
-    solve(&p, MPI_COMM_WORLD, 1);
+    solve(&p, ROWS_FIRST, MPI_COMM_WORLD, 1);
 
     /* Fewer rows than ranks, on one side or both; no rows; no batches but in later rings. */
     static const int64_t lengths[][2] = {{1, 1}, {3, 2}, {1, 40}, {40, 1}, {0, 5}, {5, 0}, {0, 0}};
     for (int i = 0; i < 7; i++) {
         p = usual(lengths[i][0], lengths[i][1]);
         p.config.causal = i % 2 == 0;
-        p.config.has_mask = i == 3;
+        p.masking = i == 3 ? RANDOM_MASK : NO_MASK;
         p.config.layout = i % 3 == 0 ? RA_STRIPED : RA_ZIGZAG;
-        solve(&p, MPI_COMM_WORLD, 1);
+        solve(&p, ROWS_FIRST, MPI_COMM_WORLD, 1);
     }
     p = usual(7, 7);
     p.config.batch = 0;
-    solve(&p, MPI_COMM_WORLD, 1);
+    solve(&p, ROWS_FIRST, MPI_COMM_WORLD, 1);
 
     /* Messages that no longer travel with the sender's first word, of several tiles each. */
     p = usual(300, 300);
@@ -913,7 +800,7 @@ static void test_results(void)
     p.config.layout = RA_ZIGZAG;
     p.config.tile_queries = 24;
     p.config.tile_keys = 0;
-    solve(&p, MPI_COMM_WORLD, 1);
+    solve(&p, ROWS_FIRST, MPI_COMM_WORLD, 1);
 }
 
 /* Without a ring each rank is one process with its own rows. */
@@ -922,16 +809,12 @@ static void test_local_keys(void)
     struct problem problem = usual(21, 33);
     problem.config.local_keys = true;
     struct work work;
-    if (!begin(&work, &problem, MPI_COMM_WORLD))
+    if (!begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
         return;
-    fill(&work);
     int64_t before = messages_sent;
     compute(&work);
     EXPECT(messages_sent == before, "%lld messages", (long long)(messages_sent - before));
-    problem = work.problem;
-    problem.config.queries = work.rows[RA_QUERY_SIDE];
-    problem.config.keys = work.rows[RA_KEY_SIDE];
-    expect_bits_of_one(&problem, work.data);
+    expect_bits_of_one(&work, &work.x, work.plan);
     end(&work);
 }
 
@@ -948,7 +831,7 @@ static unsigned char byte_of(int ring, int64_t outer, int64_t position, int64_t 
 static void round_trip(struct work *work, enum ra_side side, int64_t outer, int64_t row_bytes,
                        int root)
 {
-    int64_t length = length_of(&work->problem, side), rows = work->rows[side];
+    int64_t length = problem_length(&work->problem, side), rows = work->x.rows[side];
     int64_t whole_bytes = outer * length * row_bytes, bytes = outer * rows * row_bytes;
     unsigned char *whole = NULL, *local = room(bytes);
     if (work->rank == root) {
@@ -993,7 +876,7 @@ static void test_round_trips(void)
         problem.config.layout = layouts[l];
         problem.config.bucket = l == 1 ? 3 : 0;
         struct work work;
-        if (!begin(&work, &problem, MPI_COMM_WORLD))
+        if (!begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
             return;
         for (int root = 0; root<ring_size; root += ring_size> 1 ? ring_size - 1 : 1)
             for (int side = 0; side < 2; side++)
@@ -1030,7 +913,7 @@ static void test_wrong_rows(void)
         for (int who = -1; who < ring_size; who++) {
             struct problem problem = usual(12, 12);
             struct work work;
-            if (!begin(&work, &problem, MPI_COMM_WORLD))
+            if (!begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
                 return;
 
             /* A rank that gives up before the others have their plans leaves them without. */
@@ -1064,7 +947,7 @@ static void test_different_rows(void)
         for (int who = 0; who < ring_size; who++) {
             struct problem problem = usual(12, 12);
             struct work work;
-            if (!begin(&work, &problem, MPI_COMM_WORLD))
+            if (!begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
                 return;
             PMPI_Barrier(MPI_COMM_WORLD);
             static char rows[2][2 * 12 * 8];
@@ -1113,12 +996,11 @@ static void refuse_arrays(const struct problem *problem, int how, int odd, bool 
                           bool all_wait)
 {
     struct work work;
-    if (!begin(&work, problem, MPI_COMM_WORLD))
+    if (!begin(&work, problem, ROWS_FIRST, MPI_COMM_WORLD))
         return;
-    fill(&work);
     compute(&work);
     const char *word = "arrays is NULL";
-    struct ra_arrays arrays = work.arrays, *given = world_rank == odd && how < 0 ? NULL : &arrays;
+    struct ra_arrays arrays = work.x.arrays, *given = world_rank == odd && how < 0 ? NULL : &arrays;
     if (how >= 0) {
         struct ra_arrays spoilt = arrays;
         word = spoil(&spoilt, how);
@@ -1126,7 +1008,7 @@ static void refuse_arrays(const struct problem *problem, int how, int odd, bool 
             arrays = spoilt;
     }
     if (world_rank == odd)
-        poison_outputs(&work);
+        expect_kept(&work.x);
     PMPI_Barrier(MPI_COMM_WORLD);
     double began = ra_seconds();
     enum ra_status status = backward ? ra_backward(work.plan, given) : ra_forward(work.plan, given);
@@ -1138,7 +1020,7 @@ static void refuse_arrays(const struct problem *problem, int how, int odd, bool 
 
     /* The outputs of the rank that refused are still as they were. */
     for (enum truth_array a = O; a < ARRAYS && world_rank == odd; a++)
-        EXPECT(!truth_is_output(a) || is_poison(work.data[a], local_bytes(&work, a)),
+        EXPECT(!truth_is_output(a) || is_poison(work.x.blocks[a].data, work.x.blocks[a].bytes),
                "%s was written", truth_names[a]);
 
     /* That ends the plan; but not on a ring of one rank, where nothing was done and nothing is
@@ -1147,7 +1029,7 @@ static void refuse_arrays(const struct problem *problem, int how, int odd, bool 
     if (work.ring > 0 || ring_size == 1) {
         compute(&work);
     } else {
-        status = ra_forward(work.plan, &work.arrays);
+        status = ra_forward(work.plan, &work.x.arrays);
         const char *error = ra_plan_error(work.plan);
         char rank[20];
         snprintf(rank, sizeof rank, "ring rank %d:", odd);
@@ -1212,8 +1094,8 @@ static void expect_lost(const struct work *work, double timeout, int missing)
     snprintf(first, sizeof first, "%s", error);
     static char rows[1 << 20];
     double began = ra_seconds();
-    enum ra_status statuses[] = {ra_forward(work->plan, &work->arrays),
-                                 ra_backward(work->plan, &work->arrays),
+    enum ra_status statuses[] = {ra_forward(work->plan, &work->x.arrays),
+                                 ra_backward(work->plan, &work->x.arrays),
                                  ra_mpi_scatter(work->plan, RA_KEY_SIDE, 1, 1, 0, rows, rows),
                                  ra_mpi_gather(work->plan, RA_KEY_SIDE, 1, 1, 0, rows, rows)};
     EXPECT(ra_seconds() - began < timeout, "%g s", ra_seconds() - began);
@@ -1295,7 +1177,7 @@ static void test_nobody_plans(void)
         }
     }
     struct problem problem = usual(24, 24);
-    solve(&problem, MPI_COMM_WORLD, 1);
+    solve(&problem, ROWS_FIRST, MPI_COMM_WORLD, 1);
 }
 
 /* All ranks have sent what they send; every call lets MPI move what has come. */
@@ -1328,9 +1210,8 @@ static void test_nobody_calls(void)
         int odd = backward ? 0 : ring_size - 1;
         struct problem problem = large();
         struct work work;
-        if (!begin(&work, &problem, MPI_COMM_WORLD))
+        if (!begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
             return;
-        fill(&work);
         compute(&work);
         PMPI_Barrier(MPI_COMM_WORLD);
         enum { BLOCKS = 16 };
@@ -1341,8 +1222,8 @@ static void test_nobody_calls(void)
             if ((world_rank == odd) == (turn == 1)) {
                 landings = 0;
                 began = ra_seconds();
-                enum ra_status status = backward ? ra_backward(work.plan, &work.arrays)
-                                                 : ra_forward(work.plan, &work.arrays);
+                enum ra_status status = backward ? ra_backward(work.plan, &work.x.arrays)
+                                                 : ra_forward(work.plan, &work.x.arrays);
                 ended = ra_seconds();
                 EXPECT(status == (work.ring == 0 ? RA_LOST : RA_OK), "%s: %s",
                        ra_status_text(status), ra_plan_error(work.plan));
@@ -1372,7 +1253,7 @@ static void test_nobody_calls(void)
         }
     }
     struct problem problem = usual(24, 24);
-    solve(&problem, MPI_COMM_WORLD, 1);
+    solve(&problem, ROWS_FIRST, MPI_COMM_WORLD, 1);
 }
 
 static struct ra_plan *to_cancel;
@@ -1391,9 +1272,8 @@ static void test_cancelled(void)
         struct problem problem = large();
         struct work work;
         problem.config.timeout = 30;
-        if (!begin(&work, &problem, MPI_COMM_WORLD))
+        if (!begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
             return;
-        fill(&work);
         compute(&work);
         if (world_rank == 0) {
             to_cancel = work.plan;
@@ -1403,8 +1283,8 @@ static void test_cancelled(void)
         for (int turn = 0; turn < 2; turn++) {
             if ((world_rank == ring_size - 1) == (turn == 1)) {
                 double began = ra_seconds();
-                enum ra_status status = backward ? ra_backward(work.plan, &work.arrays)
-                                                 : ra_forward(work.plan, &work.arrays);
+                enum ra_status status = backward ? ra_backward(work.plan, &work.x.arrays)
+                                                 : ra_forward(work.plan, &work.x.arrays);
                 enum ra_status wanted = world_rank == 0 ? RA_CANCELLED : RA_LOST;
                 const char *error = ra_plan_error(work.plan);
                 EXPECT(status == (work.ring == 0 ? wanted : RA_OK), "%s: %s",
@@ -1419,7 +1299,7 @@ static void test_cancelled(void)
         }
     }
     struct problem problem = usual(24, 24);
-    solve(&problem, MPI_COMM_WORLD, 1);
+    solve(&problem, ROWS_FIRST, MPI_COMM_WORLD, 1);
 }
 
 /* A root that hands out nothing until the others have given up. What it hands out then must not
@@ -1429,12 +1309,12 @@ static void test_nobody_scatters(void)
     struct problem problem = usual(24, 24);
     problem.config.timeout = soon;
     struct work work;
-    if (ring_size == 1 || !begin(&work, &problem, MPI_COMM_WORLD))
+    if (ring_size == 1 || !begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
         return;
     enum { ROW_BYTES = 32 };
     int root = ring_size - 1;
     bool odd = world_rank == root;
-    int64_t whole_bytes = 24 * ROW_BYTES, bytes = work.rows[RA_KEY_SIDE] * ROW_BYTES;
+    int64_t whole_bytes = 24 * ROW_BYTES, bytes = work.x.rows[RA_KEY_SIDE] * ROW_BYTES;
     void *whole = room(whole_bytes), *local = room(bytes);
     memset(whole, 1, (size_t)whole_bytes);
     for (int turn = 0; turn < 2; turn++) {
@@ -1467,15 +1347,14 @@ static void test_another_call(void)
 {
     struct problem problem = large();
     struct work work;
-    if (ring_size == 1 || !begin(&work, &problem, MPI_COMM_WORLD))
+    if (ring_size == 1 || !begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
         return;
-    fill(&work);
     compute(&work);
     PMPI_Barrier(MPI_COMM_WORLD);
     bool odd = world_rank == ring_size - 1;
     double began = ra_seconds();
     enum ra_status status =
-        odd ? ra_backward(work.plan, &work.arrays) : ra_forward(work.plan, &work.arrays);
+        odd ? ra_backward(work.plan, &work.x.arrays) : ra_forward(work.plan, &work.x.arrays);
     double took = ra_seconds() - began;
     EXPECT(took < soon + grace, "%g s: %s", took, ra_plan_error(work.plan));
     EXPECT(!odd || status == RA_LOST, "%s", ra_status_text(status));
@@ -1483,7 +1362,7 @@ static void test_another_call(void)
     PMPI_Barrier(MPI_COMM_WORLD);
     end(&work);
     problem = usual(24, 24);
-    solve(&problem, MPI_COMM_WORLD, 1);
+    solve(&problem, ROWS_FIRST, MPI_COMM_WORLD, 1);
 }
 
 /* A rank that is only late is waited for: within the timeout, and for ever if that is 0. */
@@ -1496,9 +1375,8 @@ static void test_late(void)
         if (world_rank == ranks - 1)
             pause_for(0.1);
         struct work work;
-        if (!begin(&work, &problem, MPI_COMM_WORLD))
+        if (!begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
             return;
-        fill(&work);
         if (world_rank == 0)
             pause_for(0.1);
         compute(&work);
@@ -1580,12 +1458,12 @@ static void test_reuse(void)
     problem.config.type = RA_BFLOAT16;
     problem.config.key_heads = 1;
     problem.config.dim = 4;
-    problem.config.has_mask = problem.config.causal = true;
+    problem.masking = RANDOM_MASK;
+    problem.config.causal = true;
     problem.config.layout = RA_STRIPED;
     struct work work;
-    if (!begin(&work, &problem, MPI_COMM_WORLD))
+    if (!begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
         return;
-    fill(&work);
     struct footprint before = {0};
     for (int round = 0; round < times(SANITIZED ? 200 : 1000); round++) {
         compute(&work);
@@ -1611,12 +1489,11 @@ static void test_shared_link(void)
     causal.config.causal = true;
     causal.config.layout = RA_ZIGZAG;
     struct work work;
-    if (begin(&work, &longer, MPI_COMM_WORLD)) {
-        fill(&work);
+    if (begin(&work, &longer, ROWS_FIRST, MPI_COMM_WORLD)) {
         for (int round = 0; round < 3; round++) {
             compute(&work);
-            solve(&causal, MPI_COMM_WORLD, 1);
-            solve(&longer, MPI_COMM_WORLD, 1);
+            solve(&causal, ROWS_FIRST, MPI_COMM_WORLD, 1);
+            solve(&longer, ROWS_FIRST, MPI_COMM_WORLD, 1);
         }
         end(&work);
     }
@@ -1634,12 +1511,11 @@ static void test_many_plans(void)
         if (i == 20)
             before = footprint();
         struct work work;
-        if (!begin(&work, &problem, MPI_COMM_WORLD))
+        if (!begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
             return;
         EXPECT(i < 20 || communicators == before.communicators + 1, "%d communicators",
                communicators - before.communicators);
         if (i % 10 == 0) {
-            fill(&work);
             compute(&work);
         }
         end(&work);
@@ -1668,20 +1544,19 @@ static void test_bytes(void)
     for (int c = 0; c < 6; c++) {
         struct problem problem = usual(c == 5 ? 2 : 41, c == 5 ? 3 : 38);
         problem.config.type = c == 1 ? RA_FLOAT16 : RA_FLOAT32;
-        problem.config.has_mask = c == 1 || c == 3;
+        problem.masking = c == 1 || c == 3 ? RANDOM_MASK : NO_MASK;
         problem.config.key_heads = c == 2 ? 1 : 2;
         problem.config.causal = c >= 3;
         problem.config.lookback = c == 3 ? 7 : c == 4 ? 30 : RA_NO_LOOKBACK;
         problem.config.layout = c == 4 ? RA_STRIPED : RA_CONTIGUOUS;
         struct work work;
-        if (!begin(&work, &problem, MPI_COMM_WORLD))
+        if (!begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
             return;
-        fill(&work);
         compute(&work);
         for (int backward = 0; backward < 2; backward++) {
             int64_t messages = messages_sent, bytes = bytes_sent;
-            enum ra_status status = backward ? ra_backward(work.plan, &work.arrays)
-                                             : ra_forward(work.plan, &work.arrays);
+            enum ra_status status = backward ? ra_backward(work.plan, &work.x.arrays)
+                                             : ra_forward(work.plan, &work.x.arrays);
             EXPECT(status == RA_OK, "%s", ra_plan_error(work.plan));
             int64_t sent[2] = {messages_sent - messages, bytes_sent - bytes}, of_all[8][2];
             PMPI_Allgather(sent, 2, MPI_INT64_T, of_all, 2, MPI_INT64_T, ring_comm);
@@ -1747,11 +1622,10 @@ static void test_apart(void)
 
     struct problem problem = usual(24, 24);
     struct work work;
-    if (!begin(&work, &problem, comm))
+    if (!begin(&work, &problem, ROWS_FIRST, comm))
         return;
     MPI_Comm_get_errhandler(comm, &after);
     EXPECT(after == handler, "another error handler");
-    fill(&work);
     compute(&work);
     for (int tag = 0; tag < TAGS; tag++) {
         int left = (world_rank + ranks - 1) % ranks;
@@ -1784,19 +1658,18 @@ static void test_communicators(void)
     struct problem problem = usual(26, 26), other = usual(17, 30);
     problem.config.causal = true;
     PMPI_Comm_split(MPI_COMM_WORLD, 0, -world_rank, &comm);
-    solve(&problem, comm, 1);
+    solve(&problem, ROWS_FIRST, comm, 1);
     PMPI_Comm_free(&comm);
 
     PMPI_Comm_split(MPI_COMM_WORLD, world_rank == 0, 0, &comm);
     problem.config.ring_size = 0;
-    solve(&problem, comm, 1);
+    solve(&problem, ROWS_FIRST, comm, 1);
     PMPI_Comm_free(&comm);
 
     struct work first, second;
-    if (!begin(&first, &problem, MPI_COMM_WORLD) || !begin(&second, &other, MPI_COMM_WORLD))
+    if (!begin(&first, &problem, ROWS_FIRST, MPI_COMM_WORLD) ||
+        !begin(&second, &other, ROWS_FIRST, MPI_COMM_WORLD))
         return;
-    fill(&first);
-    fill(&second);
     for (int round = 0; round < 3; round++) {
         compute(&first);
         compute(&second);
@@ -1843,7 +1716,7 @@ struct thread {
 static void *work_alone(void *data)
 {
     struct thread *thread = data;
-    solve(&thread->problem, thread->comm, 20);
+    solve(&thread->problem, ROWS_FIRST, thread->comm, 20);
     return NULL;
 }
 
@@ -1974,13 +1847,12 @@ static int die(char **argv)
     } else {
         struct work work;
         enum ra_status status = RA_OK;
-        if (!begin(&work, &problem, MPI_COMM_WORLD))
+        if (!begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
             return 1;
-        fill(&work);
         for (int round = 0; status == RA_OK && (in_ring || round < 20); round++) {
-            status = ra_forward(work.plan, &work.arrays);
+            status = ra_forward(work.plan, &work.x.arrays);
             if (status == RA_OK)
-                status = ra_backward(work.plan, &work.arrays);
+                status = ra_backward(work.plan, &work.x.arrays);
 
             /* Now may somebody send signals. */
             if (round == 2 && world_rank == victim)
