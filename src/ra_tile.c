@@ -127,20 +127,20 @@ static void add_weighted(int64_t rows, int64_t inner, int64_t cols, struct weigh
 }
 
 /* out (rows, cols) = left (rows, D) times the transpose of right (cols, D), whose rows are
- * right_stride apart. right is first copied on its side, into turned (D, cols), because in
+ * right_stride apart. right is first transposed into `transposed` (D, cols), because in
  * add_products neighbours must be neighbours in memory. */
 static void multiply_transposed(int64_t rows, int64_t D, int64_t cols, const float *left,
                                 int64_t left_stride, const float *right, int64_t right_stride,
-                                float *restrict turned, float *restrict out)
+                                float *restrict transposed, float *restrict out)
 {
     for (int64_t b = 0; b < cols; b++)
         for (int64_t c = 0; c < D; c++)
-            turned[c * cols + b] = right[b * right_stride + c];
+            transposed[c * cols + b] = right[b * right_stride + c];
 
     for (int64_t e = 0; e < rows * cols; e++)
         out[e] = 0;
     for (int64_t a = 0; a < rows; a++)
-        add_products(D, cols, left + a * left_stride, 1, turned, cols, out + a * cols);
+        add_products(D, cols, left + a * left_stride, 1, transposed, cols, out + a * cols);
 }
 
 /* The score that belongs to a product q . k. That of a key that is seen is never -inf: what is too
@@ -163,12 +163,12 @@ static float score_slope(struct ra_score rule, float score)
 /* scores (queries, keys): the score of q_a and k_b where row a may see key b, -inf where it may
  * not. Returns whether all rows see all keys. */
 static bool tile_scores(int64_t D, struct ra_score rule, const struct ra_queries *queries,
-                        const struct ra_keys *keys, struct ra_band band, float *turned,
+                        const struct ra_keys *keys, struct ra_band band, float *transposed,
                         float *scores)
 {
     bool whole = !keys->mask && band.lo <= 1 - queries->rows && band.hi >= keys->rows - 1;
     multiply_transposed(queries->rows, D, keys->rows, queries->q, queries->stride.q, keys->k,
-                        keys->stride.k, turned, scores);
+                        keys->stride.k, transposed, scores);
 
     for (int64_t a = 0; a < queries->rows; a++)
         for (int64_t b = 0; b < keys->rows; b++) {
@@ -232,9 +232,9 @@ static void fold_row(int64_t D, const struct ra_queries *queries, int64_t a, int
 void ra_tile_forward(int64_t D, struct ra_score rule, const struct ra_queries *queries,
                      const struct ra_keys *keys, struct ra_band band, float *workspace)
 {
-    float *weights = workspace, *turned = weights + queries->rows * keys->rows;
-    float *partial = turned + D * keys->rows;
-    bool whole = tile_scores(D, rule, queries, keys, band, turned, weights);
+    float *weights = workspace, *transposed = weights + queries->rows * keys->rows;
+    float *partial = transposed + D * keys->rows;
+    bool whole = tile_scores(D, rule, queries, keys, band, transposed, weights);
 
     for (int64_t a = 0; a < queries->rows; a++)
         fold_row(D, queries, a, keys->rows, weights + a * keys->rows);
@@ -279,12 +279,12 @@ void ra_tile_backward(int64_t D, struct ra_score rule, const struct ra_queries *
                       const struct ra_keys *keys, struct ra_band band, float *workspace)
 {
     float *p = workspace, *ds = p + queries->rows * keys->rows;
-    float *turned = ds + queries->rows * keys->rows, *partial = turned + D * keys->rows;
+    float *transposed = ds + queries->rows * keys->rows, *partial = transposed + D * keys->rows;
 
     /* The scores again, and dp_ab = d_out_a . v_b. */
-    bool whole = tile_scores(D, rule, queries, keys, band, turned, p);
+    bool whole = tile_scores(D, rule, queries, keys, band, transposed, p);
     multiply_transposed(queries->rows, D, keys->rows, queries->d_out, queries->stride.d_out,
-                        keys->v, keys->stride.v, turned, ds);
+                        keys->v, keys->stride.v, transposed, ds);
 
     /* p_ab = exp(s_ab - lse_a), and ds_ab = scale * p_ab (dp_ab - delta_a), times the slope. The
      * score goes where p goes, so the slope is taken first. */

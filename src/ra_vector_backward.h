@@ -36,7 +36,7 @@ struct gradients {
 /* A group of queries: on their side and in rows, their lse and delta; weights p of keys and ds. */
 struct group {
     int64_t a, count; /* from row a on */
-    float *q_turned, *d_out_turned;
+    float *q_transposed, *d_out_transposed;
     struct panel q, d_out;
     float *p, *ds; /* (KEYS, GROUP) */
     float lse[GROUP], delta[GROUP];
@@ -90,10 +90,11 @@ static void add_gradients(const struct tile *x, const struct group *group, int64
     const float *k = x->k.rows + b * x->row, *v = x->v.rows + b * x->row;
     for (int64_t j = first; j < last; j += QUERIES) {
         int64_t width = ra_min(QUERIES, last - j);
-        multiply((struct product){count, x->D, width, k, x->row, 1, group->q_turned + j * x->D,
+        multiply((struct product){count, x->D, width, k, x->row, 1, group->q_transposed + j * x->D,
                                   QUERIES, group->p + j, GROUP, WRITE, NULL});
-        multiply((struct product){count, x->D, width, v, x->row, 1, group->d_out_turned + j * x->D,
-                                  QUERIES, group->ds + j, GROUP, WRITE, NULL});
+        multiply((struct product){count, x->D, width, v, x->row, 1,
+                                  group->d_out_transposed + j * x->D, QUERIES, group->ds + j, GROUP,
+                                  WRITE, NULL});
     }
     if (first >= last)
         return;
@@ -140,8 +141,8 @@ static void backward_group(const struct tile *x, const struct ra_queries *querie
     int64_t D = x->D, side = GROUP * D, panel = GROUP * x->row, weights = KEYS * GROUP, first, last;
     struct group group = {.a = a,
                           .count = count,
-                          .q_turned = workspace,
-                          .d_out_turned = workspace + side,
+                          .q_transposed = workspace,
+                          .d_out_transposed = workspace + side,
                           .p = workspace + 2 * side,
                           .ds = workspace + 2 * side + weights};
     float *panels = workspace + 2 * (side + weights);
@@ -154,8 +155,8 @@ static void backward_group(const struct tile *x, const struct ra_queries *querie
     group.d_out = pack(count, D, d_out, queries->stride.d_out, NULL, panels + panel);
     for (int64_t j = 0; j < count; j += QUERIES) {
         int64_t rows = ra_min(QUERIES, count - j);
-        turn(rows, D, group.q.rows + j * x->row, x->sign, group.q_turned + j * D);
-        turn(rows, D, group.d_out.rows + j * x->row, 1, group.d_out_turned + j * D);
+        transpose(rows, D, group.q.rows + j * x->row, x->sign, group.q_transposed + j * D);
+        transpose(rows, D, group.d_out.rows + j * x->row, 1, group.d_out_transposed + j * D);
         fill(rows, queries->lse + a + j, 0, group.lse + j);
         fill(rows, queries->delta + a + j, 0, group.delta + j);
     }

@@ -95,15 +95,15 @@ static void add_to_carry(const struct tile *x, const struct ra_queries *queries,
 static void forward_block(const struct tile *x, const struct ra_queries *queries, int64_t a,
                           int64_t count, float *workspace)
 {
-    float *q_rows = workspace, *turned = q_rows + QUERIES * x->row;
-    float *weights = turned + x->D * QUERIES, *o = weights + KEYS * QUERIES;
+    float *q_rows = workspace, *transposed = q_rows + QUERIES * x->row;
+    float *weights = transposed + x->D * QUERIES, *o = weights + KEYS * QUERIES;
     float max[QUERIES], sum[QUERIES] = {0}, rescale[QUERIES];
     int64_t first, last, stride = queries->stride.q;
     keys_in_sight(x, a, count, &first, &last);
     if (first >= last)
         return;
     struct panel q = pack(count, x->D, queries->q + a * stride, stride, NULL, q_rows);
-    turn(count, x->D, q.rows, x->sign, turned);
+    transpose(count, x->D, q.rows, x->sign, transposed);
     fill(0, NULL, -INFINITY, max);
 
     /* Keys in order: their products with the queries, their weights, and their values into o. */
@@ -111,7 +111,7 @@ static void forward_block(const struct tile *x, const struct ra_queries *queries
         keys = ra_min(KEYS, last - b);
         bool whole = sees_all(x, a, count, b, keys);
         multiply((struct product){keys, x->D, padded(count), x->k.rows + b * x->row, x->row, 1,
-                                  turned, QUERIES, weights, QUERIES, WRITE, NULL});
+                                  transposed, QUERIES, weights, QUERIES, WRITE, NULL});
         add_missing(x, x->k, b, keys, q, 0, count, x->sign, weights, QUERIES);
         for (int64_t j = 0; j < count; j += LANES)
             weigh(x, a + j, b, keys, whole, weights + j, max + j, sum + j, rescale + j);

@@ -1,7 +1,7 @@
 /* ra_vector_panel: what the products of a tile read, and who sees whom in it.
  *
  * Chapter 09. Internal: included once for each instruction set. New here: rows that are
- * packed, or turned on their side, and what is no number kept apart.
+ * packed, or transposed, and what is no number kept apart.
  */
 #ifndef RA_VECTOR_PANEL_H
 #define RA_VECTOR_PANEL_H
@@ -104,7 +104,7 @@ static struct panel pack(int64_t count, int64_t D, const float *from, int64_t st
 
 /* LANES vectors on their side. A round shuffles the first half of them into the second, as cards;
  * after as many rounds as halve LANES to 1, number i of vector j is number j of vector i. */
-INLINE void turn_square(lanes x[LANES])
+INLINE void transpose_square(lanes x[LANES])
 {
     UNROLLED
     for (int rest = LANES; rest > 1; rest /= 2) {
@@ -122,7 +122,7 @@ INLINE void turn_square(lanes x[LANES])
 
 /* to (D, QUERIES): a block of packed rows on its side, times `sign`; what is left of the last
  * vector is 0. */
-static void turn(int64_t count, int64_t D, const float *rows, float sign, float *to)
+static void transpose(int64_t count, int64_t D, const float *rows, float sign, float *to)
 {
     int64_t row = ra_vector_row(D);
     for (int64_t a = 0; a < count; a += LANES)
@@ -131,7 +131,7 @@ static void turn(int64_t count, int64_t D, const float *rows, float sign, float 
             UNROLLED
             for (int i = 0; i < LANES; i++)
                 square[i] = a + i < count ? load(rows + (a + i) * row + c) * sign : all_lanes(0);
-            turn_square(square);
+            transpose_square(square);
             UNROLLED
             for (int i = 0; i < LANES; i++)
                 if (c + i < D)
@@ -152,7 +152,7 @@ static void fill(int64_t count, const float *from, float rest, float *to)
 struct tile {
     int64_t D, row, query_rows, key_rows;
     struct ra_score score;
-    float size, sign; /* those of scale: the sign is in the turned queries; of 0: 1 and 0 */
+    float size, sign; /* those of scale: the sign is in the transposed queries; of 0: 1 and 0 */
     float factor;     /* of scores: size, or 1 where the soft cap has it */
     const bool *mask;
     struct ra_band band;

@@ -466,10 +466,10 @@ START_TEST(other_shapes)
             }
 
     /* The same numbers in the order of lse, or flat, are another array. */
-    struct array turned = got[LSE];
-    turned.shape[1] = 7;
-    turned.shape[2] = 4;
-    save(&turned, "got", "lse");
+    struct array transposed = got[LSE];
+    transposed.shape[1] = 7;
+    transposed.shape[2] = 4;
+    save(&transposed, "got", "lse");
     ran(1, "1e300", "@want", "@got");
     said("shape (2, 7, 4) in ");
     said(" where (2, 4, 7) in ");

@@ -39,7 +39,7 @@ static void say(const char *what)
 
 static struct ra_matrix_work work_of(const struct ra_vector *set, int count)
 {
-    return (struct ra_matrix_work){set, count, poisoned(ra_matrix_room(set, count))};
+    return (struct ra_matrix_work){set, count, poisoned(ra_matrix_scratch(set, count))};
 }
 
 /* A matrix (rows, columns) with gaps of poison between what lies side by side. */
@@ -521,8 +521,8 @@ START_TEST(rotary_angles)
 }
 END_TEST
 
-/* Pairs are complex numbers, times e^(i angle); turned back they are what they were. */
-START_TEST(rotary_turns)
+/* Pairs are complex numbers, times e^(i angle); rotated back they are what they were. */
+START_TEST(rotary_rotates)
 {
     static const int64_t shapes[][4] = {/* batch, rows, heads, D */
                                         {1, 1, 1, 2},
@@ -561,14 +561,14 @@ START_TEST(rotary_turns)
                 continue;
             double angle = (double)positions[a] * pow(10000, -2.0 * (double)t / (double)D);
             double complex point = (double)x[e] + I * (double)x[e + half];
-            double complex turned = point * cexp(I * angle);
+            double complex rotated = point * cexp(I * angle);
             double size = cabs(point), got[] = {(double)first[0][e], (double)first[0][e + half]};
-            expect(near(got[0], creal(turned), 3 * u * size + 1e-9 * size) &&
-                       near(got[1], cimag(turned), 3 * u * size + 1e-9 * size),
-                   "(%g, %g), not (%g, %g)", got[0], got[1], creal(turned), cimag(turned));
+            expect(near(got[0], creal(rotated), 3 * u * size + 1e-9 * size) &&
+                       near(got[1], cimag(rotated), 3 * u * size + 1e-9 * size),
+                   "(%g, %g), not (%g, %g)", got[0], got[1], creal(rotated), cimag(rotated));
             expect(near((double)first[1][e], creal(point), 7 * u * size) &&
                        near((double)first[1][e + half], cimag(point), 7 * u * size),
-                   "not turned back");
+                   "not rotated back");
         }
         release();
     }
@@ -645,7 +645,7 @@ static void check_loss(const struct ra_vector *set, int64_t rows, int64_t dim, i
                        double size, int kept)
 {
     float *x = randoms(rows * dim), *weight = randoms(V * dim), *old = randoms(V * dim);
-    float *dx[COUNTS], *d_weight[COUNTS], *room = poisoned(ra_loss_room(V));
+    float *dx[COUNTS], *d_weight[COUNTS], *scratch = poisoned(ra_loss_scratch(V));
     int32_t *labels = calloc((size_t)rows + 1, sizeof *labels);
     int64_t count = 0;
     double loss[COUNTS], alone, factor = 0.25;
@@ -664,12 +664,13 @@ static void check_loss(const struct ra_vector *set, int64_t rows, int64_t dim, i
     expect(ra_loss_labels(rows, labels) == count, "labels");
     for (int t = 0; t < COUNTS; t++) {
         struct ra_matrix_work work = work_of(set, threads[t]);
-        for (int64_t e = 0; e < ra_loss_room(V); e++)
-            room[e] = number_of_bits(poison);
+        for (int64_t e = 0; e < ra_loss_scratch(V); e++)
+            scratch[e] = number_of_bits(poison);
         dx[t] = poisoned(rows * dim);
         d_weight[t] = copy_of(old, V * dim);
-        loss[t] = ra_loss(&work, rows, dim, V, x, weight, labels, factor, dx[t], d_weight[t], room);
-        alone = ra_loss(&work, rows, dim, V, x, weight, labels, factor, NULL, NULL, room);
+        loss[t] =
+            ra_loss(&work, rows, dim, V, x, weight, labels, factor, dx[t], d_weight[t], scratch);
+        alone = ra_loss(&work, rows, dim, V, x, weight, labels, factor, NULL, NULL, scratch);
         expect(loss[t] == loss[0] && alone == loss[0] && same_bits(dx[t], dx[0], rows * dim) &&
                    same_bits(d_weight[t], d_weight[0], V * dim),
                "other bits for %d threads", threads[t]);
@@ -717,25 +718,25 @@ START_TEST(loss_at_the_ends)
     if (!set)
         return;
     struct ra_matrix_work work = work_of(set, 1);
-    float weight[V], x = 1, dx = NAN, *room = poisoned(ra_loss_room(V));
+    float weight[V], x = 1, dx = NAN, *scratch = poisoned(ra_loss_scratch(V));
     float d_weight[V] = {0};
     int32_t label = 3;
     static const float sizes[] = {0, 1e4f, -1e4f, 3e38f};
     for (int s = 0; s < 4; s++) {
         for (int c = 0; c < V; c++)
             weight[c] = sizes[s];
-        double got = ra_loss(&work, 1, 1, V, &x, weight, &label, 1, &dx, d_weight, room);
+        double got = ra_loss(&work, 1, 1, V, &x, weight, &label, 1, &dx, d_weight, scratch);
         expect(near(got, log(V), 3e-7), "loss %g", got);
     }
     for (int c = 0; c < V; c++)
         weight[c] = c == 3 ? 1e4f : 0;
-    double near_by = ra_loss(&work, 1, 1, V, &x, weight, &label, 1, &dx, d_weight, room);
+    double near_by = ra_loss(&work, 1, 1, V, &x, weight, &label, 1, &dx, d_weight, scratch);
     label = 4;
-    double far = ra_loss(&work, 1, 1, V, &x, weight, &label, 1, &dx, d_weight, room);
+    double far = ra_loss(&work, 1, 1, V, &x, weight, &label, 1, &dx, d_weight, scratch);
     expect(near_by == 0 && far == 1e4 && dx == 1e4f, "%g and %g, dx %g", near_by, far, (double)dx);
     for (int c = 0; c < V; c++) {
         weight[c] = NAN;
-        double none = ra_loss(&work, 1, 1, V, &x, weight, &label, 1, &dx, d_weight, room);
+        double none = ra_loss(&work, 1, 1, V, &x, weight, &label, 1, &dx, d_weight, scratch);
         expect(isnan(none) && isnan(dx), "NaN is logit %d: loss %g, dx %g", c, none, (double)dx);
         weight[c] = c == 3 ? 1e4f : 0;
     }
@@ -770,7 +771,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(layers, gelu_counts, 0, sets);
     tcase_add_test(layers, central_differences);
     tcase_add_test(rotary, rotary_angles);
-    tcase_add_test(rotary, rotary_turns);
+    tcase_add_test(rotary, rotary_rotates);
     tcase_add_test(losses, loss_differences);
     tcase_add_loop_test(losses, loss, 0, sets);
     tcase_add_loop_test(losses, loss_at_the_ends, 0, sets);

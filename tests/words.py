@@ -49,7 +49,8 @@ clean_16_keys               zero_nonfinite_16_keys
 ra_place|ra_panel_place     ra_offset, ra_panel_offset
 rows_there|all_there        valid_rows, all_valid
 is_whole|whole_for_all      is_unmasked, unmasked_for_all
-[AB]_turned                 A_transposed, B_transposed
+[A-Za-z_]*turned                transposed; rotated
+lay_out_room|ra_\w*_room        ..._scratch
 '''.strip().splitlines()
 WORDS = [(re.compile(r'(?<!\w)(?:' + old + r')(?!\w)'), new) for old, new in (line.split(maxsplit=1) for line in WORDS)]
 

@@ -63,7 +63,7 @@ struct ra_cuda_transport {
     void (*await)(struct ra_cuda_call *call, enum ra_message message, int step);
 
     /* Tells the sender of the next message into the same place that there is room. */
-    void (*room)(struct ra_cuda_call *call, enum ra_message message, int step);
+    void (*credit)(struct ra_cuda_call *call, enum ra_message message, int step);
 };
 
 /* ---- The plan's own part. */
@@ -106,7 +106,7 @@ struct ra_cuda {
     /* Kept from call to call. */
     int *semaphores;
     int *table; /* RA_SIGNALS and one more */
-    int *flags; /* signals that this rank waits for: by kind of message, message or room, step */
+    int *flags; /* signals that this rank waits for: by kind of message, message or credit, step */
 
     /* Host memory that the device reaches: what host and device tell each other, and messages that
      * pass through the host: keys as in the ring; gradients that come home, leave and arrive. */

@@ -173,7 +173,7 @@ static void await_on_host(struct ra_cuda_call *call, enum ra_message message, in
                                 ra_cuda_stream(plan, message)));
 }
 
-static void room(struct ra_cuda_call *call, enum ra_message message, int step)
+static void credit(struct ra_cuda_call *call, enum ra_message message, int step)
 {
     /* The sender waits until the link has taken its message, and needs no more. */
     (void)call;
@@ -185,9 +185,9 @@ const struct ra_cuda_transport ra_cuda_device_link = {.name = "device link",
                                                       .expect = expect,
                                                       .push = push_from_device,
                                                       .await = await_on_device,
-                                                      .room = room};
+                                                      .credit = credit};
 const struct ra_cuda_transport ra_cuda_host_link = {.name = "host link",
                                                     .expect = expect,
                                                     .push = push_from_host,
                                                     .await = await_on_host,
-                                                    .room = room};
+                                                    .credit = credit};

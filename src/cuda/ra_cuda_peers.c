@@ -187,7 +187,7 @@ static void await(struct ra_cuda_call *call, enum ra_message message, int step)
                     ra_cuda_stream(plan, message));
 }
 
-static void room(struct ra_cuda_call *call, enum ra_message message, int step)
+static void credit(struct ra_cuda_call *call, enum ra_message message, int step)
 {
     struct ra_plan *plan = call->plan;
     int rank = plan->link.rank;
@@ -198,4 +198,4 @@ static void room(struct ra_cuda_call *call, enum ra_message message, int step)
 }
 
 const struct ra_cuda_transport ra_cuda_peer_copies = {
-    .name = "peer copies", .expect = expect, .push = push, .await = await, .room = room};
+    .name = "peer copies", .expect = expect, .push = push, .await = await, .credit = credit};

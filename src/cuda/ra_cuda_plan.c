@@ -32,14 +32,14 @@ enum { MOST_DIM = 256, LEAST_CAPABILITY = 80 };
 /* ---- Memory. */
 
 /* How much memory of the device a rank needs for itself, and as workspace. */
-struct room {
+struct sizes {
     int64_t own, workspace;
 };
 
 /* Gives everything that a rank has on its device a place there: what is kept from call to call, or
  * written by other ranks, behind `start`, all else in the workspace. Returns how much that is. */
-static struct room lay_out(const struct ra_plan *plan, int rank, struct ra_cuda *cuda, char *start,
-                           char *workspace, void *keys[3], float *gradients[4])
+static struct sizes lay_out(const struct ra_plan *plan, int rank, struct ra_cuda *cuda, char *start,
+                            char *workspace, void *keys[3], float *gradients[4])
 {
     const struct ra_config *c = &plan->config;
     struct ra_arena own = {start, LINE, 0}, arena = {workspace, LINE, 0};
@@ -85,10 +85,10 @@ static struct room lay_out(const struct ra_plan *plan, int rank, struct ra_cuda 
         ra_arena_take(&own, several ? ra_cuda_flag_count(plan) * (int64_t)sizeof *cuda->flags : 0);
 
     /* Memory of 0 bytes would have no address. */
-    return (struct room){own.used, ra_max(arena.used, LINE)};
+    return (struct sizes){own.used, ra_max(arena.used, LINE)};
 }
 
-static struct room room_of(const struct ra_plan *plan, int rank)
+static struct sizes sizes_of(const struct ra_plan *plan, int rank)
 {
     struct ra_cuda other;
     void *keys[3];
@@ -98,14 +98,14 @@ static struct room room_of(const struct ra_plan *plan, int rank)
 
 static int64_t workspace_bytes_of(const struct ra_plan *plan, int rank)
 {
-    return room_of(plan, rank).workspace;
+    return sizes_of(plan, rank).workspace;
 }
 
 /* Memory of the device that is the plan's. */
 static int64_t device_bytes_of(const struct ra_plan *plan, int rank)
 {
-    struct room room = room_of(plan, rank);
-    int64_t used = room.own + (plan->config.caller_workspace ? 0 : room.workspace);
+    struct sizes sizes = sizes_of(plan, rank);
+    int64_t used = sizes.own + (plan->config.caller_workspace ? 0 : sizes.workspace);
     used = ra_max(used, LINE);
     return plan->ring.schedule.count > 1 ? (used + PAGE - 1) / PAGE * PAGE : used;
 }
@@ -312,7 +312,7 @@ static enum ra_status take_device(struct ra_plan *plan, char *error)
     ra_cuda_steps_find(plan, cuda->steps);
     cuda->deferred = ra_cuda_deferred_keys(plan);
     bool lent = plan->config.caller_workspace;
-    use_workspace(plan, lent ? NULL : cuda->memory + room_of(plan, plan->link.rank).own);
+    use_workspace(plan, lent ? NULL : cuda->memory + sizes_of(plan, plan->link.rank).own);
 
     /* Semaphores begin at 0. */
     RA_DO(plan, cudaMemset(cuda->memory, 0, (size_t)cuda->device_bytes));

@@ -93,7 +93,7 @@ static void leave_keys(struct ra_cuda_call *call, int step)
     /* They have also left, where they go on: that was enqueued before on the same stream. */
     RA_DO(plan, cudaStreamWaitEvent(cuda->keys_stream, cuda->computed, 0));
     if (ra_ring_receives(&plan->ring, plan->link.rank, step))
-        cuda->pass->room(call, RA_KEYS, step);
+        cuda->pass->credit(call, RA_KEYS, step);
     RA_DO(plan, cudaEventRecord(cuda->credit_sent, cuda->keys_stream));
 }
 
@@ -160,7 +160,7 @@ static void add_gradients(struct ra_cuda_call *call, int step)
     RA_DO(plan, cudaEventRecord(cuda->summed, call->stream));
     RA_DO(plan, cudaStreamWaitEvent(cuda->gradients_stream, cuda->summed, 0));
     if (comes)
-        cuda->pass->room(call, RA_GRADIENTS, step);
+        cuda->pass->credit(call, RA_GRADIENTS, step);
 }
 
 /* Begins to send the sum on, or home, and to receive the next one. */
@@ -178,7 +178,7 @@ static void pass_gradients(struct ra_cuda_call *call, int step)
     if (next < ring->schedule.count && ra_ring_receives(ring, rank, next))
         cuda->pass->expect(call, RA_GRADIENTS, next);
 
-    /* A copy engine does one copy at a time. If this one came before the signal of room for keys of
+    /* A copy engine does one copy at a time. If this one came before the credit for keys of
      * this step, all that follows the signal on its stream would be late by a whole message, and so
      * the next launch. */
     RA_DO(plan, cudaStreamWaitEvent(cuda->gradients_stream, cuda->credit_sent, 0));

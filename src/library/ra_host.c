@@ -66,9 +66,9 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, int threads, struct
             host->blocks[side] =
                 ra_arena_take(&arena, blocks * (int64_t)sizeof(struct ra_host_block));
     }
-    host->room = ra_host_room(c, ra_min(chunks[0], n), ra_min(chunks[1], visitors));
-    host->room = (host->room + LINE - 1) / LINE * LINE;
-    host->rooms = ra_arena_take(&arena, threads * host->room * (int64_t)sizeof(float));
+    host->scratch_floats = ra_host_scratch(c, ra_min(chunks[0], n), ra_min(chunks[1], visitors));
+    host->scratch_floats = (host->scratch_floats + LINE - 1) / LINE * LINE;
+    host->scratch = ra_arena_take(&arena, threads * host->scratch_floats * (int64_t)sizeof(float));
     return arena.used;
 }
 
@@ -222,7 +222,7 @@ static enum ra_status lose(struct ra_plan *plan)
 }
 
 /* The caller's lse with rows and heads in the order of the plan's, (B, H, n). */
-static struct ra_tensor turned(struct ra_tensor lse)
+static struct ra_tensor transposed(struct ra_tensor lse)
 {
     return (struct ra_tensor){lse.data, lse.type, lse.batch, lse.head, lse.row};
 }
@@ -241,8 +241,8 @@ static enum ra_status forward(struct ra_plan *plan, const struct ra_arrays *give
     ra_host_finish(plan);
 
     write_back(plan);
-    ra_number_store_all(turned(host->arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE], 1,
-                        host->lse);
+    ra_number_store_all(transposed(host->arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE],
+                        1, host->lse);
     leave_workspace(plan);
     return RA_OK;
 }
@@ -255,8 +255,8 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
     enum ra_status status = begin(plan, given, true);
     if (status != RA_OK)
         return status;
-    ra_number_load_all(turned(host->arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE], 1,
-                       host->lse);
+    ra_number_load_all(transposed(host->arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE],
+                       1, host->lse);
     ra_host_begin_backward(plan);
     int64_t m = plan->rows[RA_KEY_SIDE], numbers = c->batch * m * c->key_heads * c->dim;
     bool in_place = ra_plan_adds_in_place(plan);

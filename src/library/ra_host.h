@@ -33,15 +33,16 @@ struct ra_host {
     _Atomic uint64_t *in_use;
 
     /* What the tiles keep of each query row, (B, H, n), and what they lose of each number of o or
-     * dq, (B, n, H, D), and of the share of a hop. In a plan of 16 bits `wide` is room for o or dq
+     * dq, (B, n, H, D), and of the share of a hop. In a plan of 16 bits `wide` has room for o or dq
      * as float32, or, if the caller's are that, for what they lose: so comp, which else is a part
      * of the plan, may be NULL, and is kept only while rows are folded. */
     float *max, *lse, *delta, *wide, *comp, *share_comp;
     double *sum;
 
-    bool *mask;   /* of this rank's keys, (B, m) */
-    float *rooms; /* of each thread: a tile's workspace, and rows that are not float32 as float32 */
-    int64_t room; /* floats of one of them */
+    bool *mask; /* of this rank's keys, (B, m) */
+    float
+        *scratch; /* of each thread: a tile's workspace, and rows that are not float32 as float32 */
+    int64_t scratch_floats;          /* floats of one of them */
     struct ra_host_block *blocks[2]; /* by side */
 
     /* ---- The call that is under way. The caller's arrays; which of them is o or, backward, dq,
@@ -88,19 +89,21 @@ int64_t ra_host_chunk(const struct ra_config *config, enum ra_side side);
 /* At most so many blocks has a rank of this many rows. */
 int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk);
 
-/* Floats of a thread's room, for chunks of so many rows. */
-int64_t ra_host_room(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk);
+/* Floats of a thread's scratch, for chunks of so many rows. */
+int64_t ra_host_scratch(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk);
 
 /* Makes the keys of this step ready: where they are, and of which type; backward, their
  * gradients. */
 void ra_host_open_keys(struct ra_plan *plan, int step, bool backward);
 
-/* `count` query rows of a batch and head, from row a on; what is not float32 is read into `room`.
- * The same of the keys of this step, of head g. */
+/* Returns `count` query rows of a batch and head, from row a on; what is not float32 is read into
+ * `scratch`. */
 struct ra_queries ra_host_take_queries(const struct ra_plan *plan, bool backward, int64_t b,
-                                       int64_t h, int64_t a, int64_t count, float *room);
+                                       int64_t h, int64_t a, int64_t count, float *scratch);
+
+/* Returns `count` keys of this step, of a batch and head, from row `first` on; likewise. */
 struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool backward, int64_t b,
-                                 int64_t g, int64_t first, int64_t count, float *room);
+                                 int64_t g, int64_t first, int64_t count, float *scratch);
 
 /* Empties the carry of all queries; makes it o and lse; computes delta, and makes dq 0. */
 void ra_host_begin(struct ra_plan *plan);

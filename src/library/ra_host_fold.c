@@ -22,9 +22,9 @@ static int64_t forward_chunk(const struct ra_plan *plan)
     return fair < RA_HOST_PART ? RA_HOST_PART : fair / RA_HOST_PART * RA_HOST_PART;
 }
 
-/* A hop that is folded, for all threads; and the next item of each turn that no thread has taken.
- * Three counters take turns: while one counts, that of the turn before is set back for the next but
- * one. */
+/* A hop that is folded, for all threads; and the next item of each round that no thread has taken.
+ * Three counters take turns: while one counts, that of the round before is set back for the next
+ * but one. */
 struct hop {
     struct ra_plan *plan;
     struct ra_shard_pair shards;
@@ -32,7 +32,7 @@ struct hop {
     bool backward;
     int64_t blocks[2]; /* how many, by side */
     atomic_llong next[3];
-    atomic_llong last_turn; /* of fold_both: a plan that is cancelled has no more */
+    atomic_llong last_round; /* of fold_both: a plan that is cancelled has no more */
 };
 
 #define NO_KEYS ((struct ra_band){RA_BAND_FAR, -RA_BAND_FAR})
@@ -95,7 +95,7 @@ static void cut(struct hop *hop, enum ra_side side, int64_t chunk)
 struct worker {
     struct hop *hop;
     struct ra_fold fold;
-    float *query_room, *key_room;
+    float *query_scratch, *key_scratch;
 };
 
 /* Waits for all threads of the plan. Alone, it must not: the barrier would be that of a caller's
@@ -107,12 +107,12 @@ static void wait_for_all(const struct ra_host *host)
     }
 }
 
-/* The next item of this turn for this thread; a plan that has been cancelled has none. */
-static int64_t take(const struct worker *worker, int64_t turn)
+/* The next item of this round for this thread; a plan that has been cancelled has none. */
+static int64_t take(const struct worker *worker, int64_t round)
 {
     if (ra_plan_is_cancelled(worker->hop->plan))
         return INT64_MAX;
-    return atomic_fetch_add(&worker->hop->next[turn % 3], 1);
+    return atomic_fetch_add(&worker->hop->next[round % 3], 1);
 }
 
 static void no_tile(int64_t D, struct ra_score score, const struct ra_queries *queries,
@@ -144,15 +144,16 @@ static struct worker worker_of(struct hop *hop)
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
     int thread = ra_host_thread(host);
-    float *room = host->rooms + thread * host->room;
-    struct worker worker = {
-        .hop = hop, .fold = ra_plan_fold(plan, host->vector, hop->backward), .query_room = room};
+    float *scratch = host->scratch + thread * host->scratch_floats;
+    struct worker worker = {.hop = hop,
+                            .fold = ra_plan_fold(plan, host->vector, hop->backward),
+                            .query_scratch = scratch};
     if (c->type != RA_FLOAT32) {
         int64_t row = ra_vector_row(c->dim), n = plan->rows[RA_QUERY_SIDE], m = host->visiting;
-        worker.key_room = room + 3 * ra_min(ra_host_chunk(c, RA_QUERY_SIDE), n) * row;
-        room = worker.key_room + 2 * ra_min(ra_host_chunk(c, RA_KEY_SIDE), m) * row;
+        worker.key_scratch = scratch + 3 * ra_min(ra_host_chunk(c, RA_QUERY_SIDE), n) * row;
+        scratch = worker.key_scratch + 2 * ra_min(ra_host_chunk(c, RA_KEY_SIDE), m) * row;
     }
-    worker.fold.workspace = room;
+    worker.fold.workspace = scratch;
     worker.fold.between = between_tiles;
     return worker;
 }
@@ -165,12 +166,12 @@ static void fold_head(struct worker *worker, int64_t b, int64_t g)
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
     struct ra_keys keys = ra_host_take_keys(plan, hop->step, hop->backward, b, g, 0, host->visiting,
-                                            worker->key_room);
+                                            worker->key_scratch);
     for (int64_t h = 0; h < c->heads; h++) {
         if (ra_heads_key(c->head_map, c->heads, c->key_heads, h) != g)
             continue;
         struct ra_queries queries = ra_host_take_queries(
-            plan, hop->backward, b, h, 0, plan->rows[RA_QUERY_SIDE], worker->query_room);
+            plan, hop->backward, b, h, 0, plan->rows[RA_QUERY_SIDE], worker->query_scratch);
         ra_layout_fold(&worker->fold, &hop->shards, &queries, &keys);
     }
 }
@@ -188,12 +189,12 @@ static void fold_pair(struct worker *worker, int64_t b, int64_t g, int64_t i, in
     if (ra_band_is_empty(band, rows->count, seen->count))
         return;
     struct ra_keys keys = ra_host_take_keys(plan, hop->step, hop->backward, b, g, seen->row,
-                                            seen->count, worker->key_room);
+                                            seen->count, worker->key_scratch);
     for (int64_t h = 0; h < c->heads; h++) {
         if (ra_heads_key(c->head_map, c->heads, c->key_heads, h) != g)
             continue;
         struct ra_queries queries = ra_host_take_queries(plan, hop->backward, b, h, rows->row,
-                                                         rows->count, worker->query_room);
+                                                         rows->count, worker->query_scratch);
         ra_band_fold(&worker->fold, &queries, &keys, band);
     }
 }
@@ -208,14 +209,14 @@ static void fold_keys(struct worker *worker, int64_t b, int64_t h, int64_t i)
     const struct ra_host_block *rows = &host->blocks[RA_QUERY_SIDE][i];
     int64_t g = ra_heads_key(c->head_map, c->heads, c->key_heads, h);
     struct ra_queries queries =
-        ra_host_take_queries(plan, false, b, h, rows->row, rows->count, worker->query_room);
+        ra_host_take_queries(plan, false, b, h, rows->row, rows->count, worker->query_scratch);
     for (int64_t j = 0; j < hop->blocks[RA_KEY_SIDE]; j++) {
         const struct ra_host_block *seen = &host->blocks[RA_KEY_SIDE][j];
         struct ra_band band = band_of(hop, rows, seen);
         if (ra_band_is_empty(band, rows->count, seen->count))
             continue;
         struct ra_keys keys = ra_host_take_keys(plan, hop->step, false, b, g, seen->row,
-                                                seen->count, worker->key_room);
+                                                seen->count, worker->key_scratch);
         ra_band_fold(&worker->fold, &queries, &keys, band);
     }
 }
@@ -241,8 +242,8 @@ static void fold_queries(struct worker *worker)
     }
 }
 
-/* Backward: in turn t block j of keys meets block j + t of queries, and so on round. Then in one
- * turn each block of queries and each block of keys belongs to one thread; between turns all
+/* Backward: in round t block j of keys meets block j + t of queries, and so on round. Then in one
+ * round each block of queries and each block of keys belongs to one thread; between rounds all
  * wait. */
 static void fold_both(struct worker *worker)
 {
@@ -250,23 +251,23 @@ static void fold_both(struct worker *worker)
     const struct ra_config *c = &hop->plan->config;
     const struct ra_host *host = hop->plan->own;
     int64_t heads = c->batch * c->key_heads, n = hop->blocks[0], m = hop->blocks[1];
-    int64_t turns = n > m ? n : m;
-    for (int64_t t = 0; t < turns; t++) {
+    int64_t rounds = n > m ? n : m;
+    for (int64_t t = 0; t < rounds; t++) {
         if (ra_host_thread(host) == 0) {
             atomic_store(&hop->next[(t + 2) % 3], 0);
             if (ra_plan_is_cancelled(hop->plan))
-                atomic_store(&hop->last_turn, t);
+                atomic_store(&hop->last_round, t);
         }
         for (int64_t item; (item = take(worker, t)) < m * heads;) {
-            int64_t j = item / heads, i = (j + t) % turns, b = item % heads / c->key_heads;
+            int64_t j = item / heads, i = (j + t) % rounds, b = item % heads / c->key_heads;
             if (i < n)
                 fold_pair(worker, b, item % c->key_heads, i, j);
         }
         wait_for_all(host);
 
-        /* All threads have to leave at the same turn: each of them now reads what was stored
+        /* All threads have to leave after the same round: each of them now reads what was stored
          * before. */
-        if (t >= atomic_load(&hop->last_turn))
+        if (t >= atomic_load(&hop->last_round))
             return;
     }
 }
@@ -295,7 +296,7 @@ void ra_host_fold(void *context, int step, bool backward)
                       .shards = ra_plan_shards(plan, rank, origin),
                       .step = step,
                       .backward = backward,
-                      .last_turn = INT64_MAX};
+                      .last_round = INT64_MAX};
     ra_host_open_keys(plan, step, backward);
     if (host->visiting == 0)
         return;

@@ -27,7 +27,7 @@ int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk)
     return ra_layout_spans(layout) + rows / ra_min(chunk, RA_HOST_PART);
 }
 
-int64_t ra_host_room(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk)
+int64_t ra_host_scratch(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk)
 {
     int64_t rows = (3 * query_chunk + 2 * key_chunk) * ra_vector_row(config->dim);
     int64_t (*workspace)(int64_t, int64_t, int64_t) =
@@ -78,28 +78,28 @@ static struct ra_queries queries_of(const struct ra_plan *plan, int64_t b, int64
         .delta = host->delta ? host->delta + row : NULL};
 }
 
-/* `count` of them, from row a on. What is not float32 is read into `room`. What a result of 16 bits
- * has lost in float32 is kept while its rows are folded, and no longer: its own rounding cuts off
+/* `count` of them, from row a on. What is not float32 is read into `scratch`. What a result of 16
+ * bits has lost in float32 is kept while its rows are folded, and no longer: its own rounding cuts off
  * far more. */
 struct ra_queries ra_host_take_queries(const struct ra_plan *plan, bool backward, int64_t b,
-                                       int64_t h, int64_t a, int64_t count, float *room)
+                                       int64_t h, int64_t a, int64_t count, float *scratch)
 {
     const struct ra_host *host = plan->own;
     const struct ra_arrays *x = &host->arrays;
     int64_t D = plan->config.dim, row = ra_vector_row(D);
     struct ra_queries all = queries_of(plan, b, h), block = ra_queries_block(&all, a, count);
     if (x->q.type != RA_FLOAT32) {
-        load_rows(host, x->q, b, h, a, count, D, room, row);
-        block.q = room;
+        load_rows(host, x->q, b, h, a, count, D, scratch, row);
+        block.q = scratch;
         block.stride.q = row;
     }
     if (backward && x->d_out.type != RA_FLOAT32) {
-        load_rows(host, x->d_out, b, h, a, count, D, room + count * row, row);
-        block.d_out = room + count * row;
+        load_rows(host, x->d_out, b, h, a, count, D, scratch + count * row, row);
+        block.d_out = scratch + count * row;
         block.stride.d_out = row;
     }
     if (!host->comp) {
-        block.comp = room + 2 * count * row;
+        block.comp = scratch + 2 * count * row;
         block.stride.comp = row;
         memset(block.comp, 0, (size_t)(count * row) * sizeof *block.comp);
     }
@@ -108,7 +108,7 @@ struct ra_queries ra_host_take_queries(const struct ra_plan *plan, bool backward
 
 /* The same of the keys of this step, of head g. */
 struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool backward, int64_t b,
-                                 int64_t g, int64_t first, int64_t count, float *room)
+                                 int64_t g, int64_t first, int64_t count, float *scratch)
 {
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
@@ -134,13 +134,13 @@ struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool back
     }
     struct ra_keys block = ra_keys_block(&keys, first, count);
     if (host->k.type != RA_FLOAT32) {
-        load_rows(host, host->k, b, g, first, count, c->dim, room, row);
-        block.k = room;
+        load_rows(host, host->k, b, g, first, count, c->dim, scratch, row);
+        block.k = scratch;
         block.stride.k = row;
     }
     if (host->v.type != RA_FLOAT32) {
-        load_rows(host, host->v, b, g, first, count, c->dim, room + count * row, row);
-        block.v = room + count * row;
+        load_rows(host, host->v, b, g, first, count, c->dim, scratch + count * row, row);
+        block.v = scratch + count * row;
         block.stride.v = row;
     }
     return block;
@@ -188,17 +188,18 @@ static void call_for_head(const struct rows *rows, int64_t b, int64_t h)
     struct ra_tensor o = host->arrays.o;
     int64_t n = plan->rows[RA_QUERY_SIDE], row = ra_vector_row(c->dim);
     int64_t chunk = ra_min(ra_host_chunk(c, RA_QUERY_SIDE), n > 0 ? n : 1);
-    float *room = host->rooms + ra_host_thread(host) * host->room;
+    float *scratch = host->scratch + ra_host_thread(host) * host->scratch_floats;
     for (int64_t a = 0; a < n; a += chunk) {
         int64_t count = ra_min(chunk, n - a);
-        struct ra_queries queries = ra_host_take_queries(plan, rows->delta, b, h, a, count, room);
+        struct ra_queries queries =
+            ra_host_take_queries(plan, rows->delta, b, h, a, count, scratch);
         if (rows->delta && o.type == RA_FLOAT32) {
             queries.o = rows_of(o, b, h) + a * o.row;
             queries.stride.o = o.row;
         } else if (rows->delta) {
             /* q is not needed: o takes its place. */
-            load_rows(host, o, b, h, a, count, c->dim, room, row);
-            queries.o = room;
+            load_rows(host, o, b, h, a, count, c->dim, scratch, row);
+            queries.o = scratch;
             queries.stride.o = row;
         }
         rows->function(c->dim, &queries);

@@ -87,7 +87,7 @@ static int bits_of(int64_t count, const double *numbers)
     return most == 8 ? 8 : most <= 11 ? 11 : 24;
 }
 
-/* The original keeps the frequencies by which it turns, theta^(-2t / D), beside its weights: here
+/* The original keeps the frequencies of its rotations, theta^(-2t / D), beside its weights: here
  * they must be those of the config. They were computed in float32, where a rounded exponent costs
  * log(theta) units, and were rounded once more if the weights have 16 bits. (Float16's smallest
  * numbers are 2^-24 apart.) */

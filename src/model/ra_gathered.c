@@ -34,13 +34,13 @@ struct gathered {
     float *keys, *gradients, *home; /* home: the piece of this rank, when it is complete */
     bool *masks;
     int threads;
-    char *rooms; /* one of each thread */
-    int64_t room;
+    char *scratch; /* one of each thread */
+    int64_t scratch_bytes;
 };
 
 /* What a thread has to itself: what the tiles keep of the queries of one head, and of dk and dv of
  * one head of keys of all ranks, (M, D). */
-struct room {
+struct scratch {
     double *sum;
     float *max, *lse, *delta, *comp;
     float *dk, *dv, *dk_comp, *dv_comp, *workspace;
@@ -59,8 +59,9 @@ static int64_t row_numbers(const struct ra_config *c)
 
 /* ---- Memory. */
 
-/* Cuts a thread's room into its parts. Returns how many bytes they have. */
-static int64_t lay_out_room(const struct ra_plan *plan, int rank, char *start, struct room *room)
+/* Cuts a thread's scratch into its parts. Returns how many bytes they have. */
+static int64_t lay_out_scratch(const struct ra_plan *plan, int rank, char *start,
+                               struct scratch *scratch)
 {
     const struct ra_config *c = &plan->config;
     struct ra_arena arena = {start, LINE, 0};
@@ -69,16 +70,16 @@ static int64_t lay_out_room(const struct ra_plan *plan, int rank, char *start, s
     int64_t gradients = is_backward(plan) ? c->keys * row : 0;
     int64_t (*workspace)(int64_t, int64_t, int64_t) =
         c->tile == RA_PLAIN_TILE ? ra_tile_workspace : ra_vector_workspace;
-    room->sum = ra_arena_take(&arena, n * (int64_t)sizeof *room->sum);
-    room->max = ra_arena_take(&arena, n * number);
-    room->lse = ra_arena_take(&arena, n * number);
-    room->delta = ra_arena_take(&arena, n * number);
-    room->comp = ra_arena_take(&arena, n * row);
-    room->dk = ra_arena_take(&arena, gradients);
-    room->dv = ra_arena_take(&arena, gradients);
-    room->dk_comp = ra_arena_take(&arena, gradients);
-    room->dv_comp = ra_arena_take(&arena, gradients);
-    room->workspace =
+    scratch->sum = ra_arena_take(&arena, n * (int64_t)sizeof *scratch->sum);
+    scratch->max = ra_arena_take(&arena, n * number);
+    scratch->lse = ra_arena_take(&arena, n * number);
+    scratch->delta = ra_arena_take(&arena, n * number);
+    scratch->comp = ra_arena_take(&arena, n * row);
+    scratch->dk = ra_arena_take(&arena, gradients);
+    scratch->dv = ra_arena_take(&arena, gradients);
+    scratch->dk_comp = ra_arena_take(&arena, gradients);
+    scratch->dv_comp = ra_arena_take(&arena, gradients);
+    scratch->workspace =
         ra_arena_take(&arena, number * workspace(c->tile_queries, c->tile_keys, c->dim));
     return arena.used;
 }
@@ -88,7 +89,7 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, struct gathered *ga
 {
     const struct ra_config *c = &plan->config;
     struct ra_arena arena = {start, LINE, 0};
-    struct room room;
+    struct scratch scratch;
     int64_t P = plan->link.size, whole = c->keys * row_numbers(c) * (int64_t)sizeof(float);
     int64_t own = plan->ring.rows[rank] * row_numbers(c) * (int64_t)sizeof(float);
     ra_arena_take(&arena, sizeof *gathered);
@@ -103,8 +104,8 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, struct gathered *ga
     gathered->masks = ra_arena_take(&arena, c->has_mask ? c->batch * c->keys : 0);
     gathered->threads = ra_processors_threads(
         c->threads, plan->link.sharing, c->batch * (is_backward(plan) ? c->key_heads : c->heads));
-    gathered->room = lay_out_room(plan, rank, NULL, &room);
-    gathered->rooms = ra_arena_take(&arena, gathered->threads * gathered->room);
+    gathered->scratch_bytes = lay_out_scratch(plan, rank, NULL, &scratch);
+    gathered->scratch = ra_arena_take(&arena, gathered->threads * gathered->scratch_bytes);
     return arena.used;
 }
 
@@ -123,7 +124,7 @@ static float *rows_of(struct ra_tensor tensor, int64_t b, int64_t h)
 }
 
 static struct ra_queries queries_of(const struct ra_plan *plan, const struct ra_arrays *x,
-                                    const struct room *room, int64_t b, int64_t h)
+                                    const struct scratch *scratch, int64_t b, int64_t h)
 {
     return (struct ra_queries){
         .rows = plan->rows[RA_QUERY_SIDE],
@@ -132,15 +133,15 @@ static struct ra_queries queries_of(const struct ra_plan *plan, const struct ra_
         .o = rows_of(x->o, b, h),
         .d_out = rows_of(x->d_out, b, h),
         .dq = rows_of(x->dq, b, h),
-        .max = room->max,
-        .sum = room->sum,
-        .comp = room->comp,
-        .lse = room->lse,
-        .delta = room->delta};
+        .max = scratch->max,
+        .sum = scratch->sum,
+        .comp = scratch->comp,
+        .lse = scratch->lse,
+        .delta = scratch->delta};
 }
 
 /* Head g of the keys of a rank. */
-static struct ra_keys keys_of(const struct ra_plan *plan, const struct room *room, int origin,
+static struct ra_keys keys_of(const struct ra_plan *plan, const struct scratch *scratch, int origin,
                               int64_t b, int64_t g)
 {
     const struct ra_config *c = &plan->config;
@@ -155,10 +156,10 @@ static struct ra_keys keys_of(const struct ra_plan *plan, const struct room *roo
     if (c->has_mask)
         keys.mask = gathered->masks + gathered->first_bool[origin] + b * rows;
     if (is_backward(plan)) {
-        keys.dk = room->dk + row * D;
-        keys.dv = room->dv + row * D;
-        keys.dk_comp = room->dk_comp + row * D;
-        keys.dv_comp = room->dv_comp + row * D;
+        keys.dk = scratch->dk + row * D;
+        keys.dv = scratch->dv + row * D;
+        keys.dk_comp = scratch->dk_comp + row * D;
+        keys.dv_comp = scratch->dv_comp + row * D;
     }
     return keys;
 }
@@ -224,56 +225,58 @@ static bool reduce(struct ra_plan *plan)
 
 /* ---- The fold. */
 
-static struct ra_fold fold_of(const struct ra_plan *plan, const struct room *room, bool backward)
+static struct ra_fold fold_of(const struct ra_plan *plan, const struct scratch *scratch,
+                              bool backward)
 {
     const struct gathered *gathered = plan->own;
     struct ra_fold fold = ra_plan_fold(plan, gathered->vector, backward);
-    fold.workspace = room->workspace;
+    fold.workspace = scratch->workspace;
     return fold;
 }
 
 /* Head g of the keys of all ranks into one head of queries. */
-static void fold_all(const struct ra_plan *plan, const struct room *room, bool backward,
+static void fold_all(const struct ra_plan *plan, const struct scratch *scratch, bool backward,
                      const struct ra_queries *queries, int64_t b, int64_t g)
 {
-    struct ra_fold fold = fold_of(plan, room, backward);
+    struct ra_fold fold = fold_of(plan, scratch, backward);
     for (int origin = 0; origin < plan->link.size; origin++) {
-        struct ra_keys keys = keys_of(plan, room, origin, b, g);
+        struct ra_keys keys = keys_of(plan, scratch, origin, b, g);
         struct ra_shard_pair shards = ra_plan_shards(plan, plan->link.rank, origin);
         ra_layout_fold(&fold, &shards, queries, &keys);
     }
 }
 
 static void forward_head(const struct ra_plan *plan, const struct ra_arrays *x,
-                         const struct room *room, int64_t b, int64_t h)
+                         const struct scratch *scratch, int64_t b, int64_t h)
 {
     const struct ra_config *c = &plan->config;
-    struct ra_queries queries = queries_of(plan, x, room, b, h);
+    struct ra_queries queries = queries_of(plan, x, scratch, b, h);
     ra_tile_begin(c->dim, &queries);
-    fold_all(plan, room, false, &queries, b, ra_heads_key(c->head_map, c->heads, c->key_heads, h));
+    fold_all(plan, scratch, false, &queries, b,
+             ra_heads_key(c->head_map, c->heads, c->key_heads, h));
     ra_tile_finish(c->dim, &queries);
     for (int64_t a = 0; a < queries.rows; a++)
-        rows_of(x->lse, b, h)[a * x->lse.row] = room->lse[a];
+        rows_of(x->lse, b, h)[a * x->lse.row] = scratch->lse[a];
 }
 
 /* dq of all heads that read head g of the keys, and this rank's share of its dk and dv. */
 static void backward_head(const struct ra_plan *plan, const struct ra_arrays *x,
-                          const struct room *room, int64_t b, int64_t g)
+                          const struct scratch *scratch, int64_t b, int64_t g)
 {
     const struct ra_config *c = &plan->config;
     const struct gathered *gathered = plan->own;
     int64_t D = c->dim, numbers = c->keys * D;
-    float *const sums[] = {room->dk, room->dv, room->dk_comp, room->dv_comp};
+    float *const sums[] = {scratch->dk, scratch->dv, scratch->dk_comp, scratch->dv_comp};
     for (int i = 0; i < 4; i++)
         memset(sums[i], 0, (size_t)numbers * sizeof(float));
     for (int64_t h = 0; h < c->heads; h++) {
         if (ra_heads_key(c->head_map, c->heads, c->key_heads, h) != g)
             continue;
-        struct ra_queries queries = queries_of(plan, x, room, b, h);
+        struct ra_queries queries = queries_of(plan, x, scratch, b, h);
         for (int64_t a = 0; a < queries.rows; a++)
-            room->lse[a] = rows_of(x->lse, b, h)[a * x->lse.row];
+            scratch->lse[a] = rows_of(x->lse, b, h)[a * x->lse.row];
         (gathered->vector ? gathered->vector->begin_backward : ra_tile_begin_backward)(D, &queries);
-        fold_all(plan, room, true, &queries, b, g);
+        fold_all(plan, scratch, true, &queries, b, g);
     }
 
     /* To the pieces of their ranks. What they have lost is less than their last digit. */
@@ -285,8 +288,8 @@ static void backward_head(const struct ra_plan *plan, const struct ra_arrays *x,
         for (int64_t a = 0; a < rows; a++)
             for (int64_t i = 0; i < D; i++) {
                 int64_t from = (row + a) * D + i, to = a * c->key_heads * D + i;
-                dk[to] = room->dk[from];
-                dv[to] = room->dv[from];
+                dk[to] = scratch->dk[from];
+                dv[to] = scratch->dv[from];
             }
     }
 }
@@ -299,10 +302,11 @@ static void fold_heads(const struct ra_plan *plan, const struct ra_arrays *x, bo
     double start = ra_seconds();
 #pragma omp parallel for schedule(dynamic) num_threads(gathered->threads) if (gathered->threads > 1)
     for (int64_t item = 0; item < plan->config.batch * heads; item++) {
-        struct room room;
-        lay_out_room(plan, plan->link.rank, gathered->rooms + omp_get_thread_num() * gathered->room,
-                     &room);
-        (backward ? backward_head : forward_head)(plan, x, &room, item / heads, item % heads);
+        struct scratch scratch;
+        lay_out_scratch(plan, plan->link.rank,
+                        gathered->scratch + omp_get_thread_num() * gathered->scratch_bytes,
+                        &scratch);
+        (backward ? backward_head : forward_head)(plan, x, &scratch, item / heads, item % heads);
     }
     tell(plan, RA_EVENT_WORK, backward, start);
 }

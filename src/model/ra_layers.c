@@ -106,7 +106,7 @@ void ra_norm_forward(int threads, int64_t rows, int64_t dim, const float *x, con
 }
 
 void ra_norm_backward(int threads, int64_t rows, int64_t dim, const float *x, const float *gamma,
-                      const float *d_out, float *dx, float *d_gamma, float *room)
+                      const float *d_out, float *dx, float *d_gamma, float *scratch)
 {
     /* out = f x gamma with f = sqrt(dim) / |x|, and the gradient of f with respect to x is
      * -f x / |x|^2: so dx = f (g - x (g . x) / |x|^2), where g = d_out * gamma. */
@@ -125,9 +125,9 @@ void ra_norm_backward(int threads, int64_t rows, int64_t dim, const float *x, co
         float share = sqrt(square) < SHORTEST ? 0 : (float)(along / square);
         for (int64_t c = 0; c < dim; c++)
             dx[a * dim + c] += factor * (d_row[c] * gamma[c] - row[c] * share);
-        room[a] = factor;
+        scratch[a] = factor;
     }
-    add_columns(threads, rows, dim, d_out, x, room, d_gamma);
+    add_columns(threads, rows, dim, d_out, x, scratch, d_gamma);
 }
 
 /* ---- GELU. */

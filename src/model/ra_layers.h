@@ -29,11 +29,11 @@ void ra_bias_forward(int threads, int64_t rows, int64_t width, const float *bias
 void ra_bias_backward(int threads, int64_t rows, int64_t width, const float *d_out, float *d_bias);
 
 /* out = sqrt(dim) * x / |x| * gamma, for rows x of dim numbers. A row shorter than 1e-12 is divided
- * by that instead. The backward adds to dx, and needs room for one float a row. */
+ * by that instead. The backward adds to dx, and needs scratch for one float a row. */
 void ra_norm_forward(int threads, int64_t rows, int64_t dim, const float *x, const float *gamma,
                      float *out);
 void ra_norm_backward(int threads, int64_t rows, int64_t dim, const float *x, const float *gamma,
-                      const float *d_out, float *dx, float *d_gamma, float *room);
+                      const float *d_out, float *dx, float *d_gamma, float *scratch);
 
 /* out = x P(x), where P(x) is the probability that a normal variable is below x. d_x may be d_out.
  * Numbers and slopes are off by less than 5e-7. */

@@ -14,7 +14,7 @@ static int64_t rows_of_block(int64_t vocabulary)
     return rows > ROWS ? ROWS : rows < 32 ? 32 : rows;
 }
 
-int64_t ra_loss_room(int64_t vocabulary)
+int64_t ra_loss_scratch(int64_t vocabulary)
 {
     return rows_of_block(vocabulary) * vocabulary;
 }
@@ -51,17 +51,17 @@ static double row_loss(const struct ra_vector *vector, int64_t vocabulary, float
 
 double ra_loss(const struct ra_matrix_work *work, int64_t rows, int64_t dim, int64_t vocabulary,
                const float *x, const float *weight, const int32_t *labels, double factor, float *dx,
-               float *d_weight, float *room)
+               float *d_weight, float *scratch)
 {
     double loss = 0, losses[ROWS];
     int64_t block = rows_of_block(vocabulary);
     for (int64_t first = 0; first < rows; first += block) {
         int64_t count = rows - first < block ? rows - first : block;
         ra_matrix_multiply(work, count, dim, vocabulary, ra_matrix(x + first * dim, dim),
-                           ra_matrix_transposed(weight, dim), room, vocabulary, false);
+                           ra_matrix_transposed(weight, dim), scratch, vocabulary, false);
 #pragma omp parallel for num_threads(work->threads) if (work->threads > 1)
         for (int64_t a = 0; a < count; a++) {
-            float *logits = room + a * vocabulary;
+            float *logits = scratch + a * vocabulary;
             losses[a] = 0;
             if (labels[first + a] >= 0)
                 losses[a] = row_loss(work->vector, vocabulary, logits, labels[first + a], factor);
@@ -73,9 +73,9 @@ double ra_loss(const struct ra_matrix_work *work, int64_t rows, int64_t dim, int
             loss += losses[a];
         if (!dx)
             continue;
-        ra_matrix_multiply(work, count, vocabulary, dim, ra_matrix(room, vocabulary),
+        ra_matrix_multiply(work, count, vocabulary, dim, ra_matrix(scratch, vocabulary),
                            ra_matrix(weight, dim), dx + first * dim, dim, false);
-        ra_matrix_multiply(work, vocabulary, count, dim, ra_matrix_transposed(room, vocabulary),
+        ra_matrix_multiply(work, vocabulary, count, dim, ra_matrix_transposed(scratch, vocabulary),
                            ra_matrix(x + first * dim, dim), d_weight, dim, true);
     }
     return loss;

@@ -9,7 +9,7 @@
 #include "ra_matrix.h"
 
 /* Floats of memory that ra_loss needs. */
-int64_t ra_loss_room(int64_t vocabulary);
+int64_t ra_loss_scratch(int64_t vocabulary);
 
 /* How many labels count: those that are not negative. */
 int64_t ra_loss_labels(int64_t rows, const int32_t *labels);
@@ -19,6 +19,6 @@ int64_t ra_loss_labels(int64_t rows, const int32_t *labels);
  * dx (rows, dim) is written, d_weight added to. */
 double ra_loss(const struct ra_matrix_work *work, int64_t rows, int64_t dim, int64_t vocabulary,
                const float *x, const float *weight, const int32_t *labels, double factor, float *dx,
-               float *d_weight, float *room);
+               float *d_weight, float *scratch);
 
 #endif

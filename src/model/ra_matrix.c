@@ -15,19 +15,19 @@
 enum { DEPTH = 384, STRIPS = 8, ROWS = 96, GAP = 16 };
 
 /* What all threads read, and what each has for itself. */
-static int64_t shared_room(const struct ra_vector *vector)
+static int64_t shared_scratch(const struct ra_vector *vector)
 {
     return DEPTH * STRIPS * vector->columns;
 }
 
-static int64_t own_room(const struct ra_vector *vector)
+static int64_t own_scratch(const struct ra_vector *vector)
 {
     return ROWS * (DEPTH + GAP) + ROWS * vector->columns;
 }
 
-int64_t ra_matrix_room(const struct ra_vector *vector, int threads)
+int64_t ra_matrix_scratch(const struct ra_vector *vector, int threads)
 {
-    return shared_room(vector) + threads * own_room(vector);
+    return shared_scratch(vector) + threads * own_scratch(vector);
 }
 
 /* Packs `count` rows and `width` columns of a matrix into rows of `columns`, the rest of which is
@@ -84,11 +84,11 @@ static void multiply_strip(const struct ra_vector *vector, int64_t rows, int64_t
             out[i * out_row + c] = sums[i * columns + c] + (add ? out[i * out_row + c] : 0);
 }
 
-/* How many rows a thread takes at once: as many for each turn of each. */
+/* How many rows a thread takes at once: as many for each round of each. */
 static int64_t rows_of_block(int64_t rows, int threads)
 {
-    int64_t turns = (rows + threads * ROWS - 1) / (threads * ROWS);
-    int64_t each = turns > 0 ? (rows + threads * turns - 1) / (threads * turns) : 1;
+    int64_t rounds = (rows + threads * ROWS - 1) / (threads * ROWS);
+    int64_t each = rounds > 0 ? (rows + threads * rounds - 1) / (threads * rounds) : 1;
     return ra_min(ROWS, (each + 7) / 8 * 8);
 }
 
@@ -112,19 +112,19 @@ void ra_matrix_multiply(const struct ra_matrix_work *work, int64_t rows, int64_t
                 struct ra_matrix from = right;
                 from.data += k * right.row + first * right.column;
                 pack_right(from, depth, ra_min(columns, width - first), columns,
-                           work->room + s * DEPTH * columns);
+                           work->scratch + s * DEPTH * columns);
             }
 #pragma omp for
             for (int64_t i = 0; i < rows; i += block) {
                 int64_t these = ra_min(block, rows - i);
-                float *own =
-                    work->room + shared_room(vector) + omp_get_thread_num() * own_room(vector);
+                float *own = work->scratch + shared_scratch(vector) +
+                             omp_get_thread_num() * own_scratch(vector);
                 struct ra_matrix from = left;
                 from.data += i * left.row + k * left.column;
                 struct ra_matrix packed = pack_left(from, these, depth, own);
                 for (int64_t s = 0; s < strips; s++)
                     multiply_strip(vector, these, depth, ra_min(columns, wide - s * columns),
-                                   packed, work->room + s * DEPTH * columns,
+                                   packed, work->scratch + s * DEPTH * columns,
                                    out + i * out_row + c + s * columns, out_row, add || k > 0,
                                    own + ROWS * (DEPTH + GAP));
             }

@@ -29,14 +29,14 @@ static inline struct ra_matrix ra_matrix_transposed(const float *data, int64_t w
 }
 
 /* How products are computed: by how many threads, on which vectors, and with which memory, which is
- * ra_matrix_room floats of the caller's. */
+ * ra_matrix_scratch floats of the caller's. */
 struct ra_matrix_work {
     const struct ra_vector *vector;
     int threads;
-    float *room;
+    float *scratch;
 };
 
-int64_t ra_matrix_room(const struct ra_vector *vector, int threads);
+int64_t ra_matrix_scratch(const struct ra_vector *vector, int threads);
 
 /* out (rows, width), whose rows lie out_row apart, = left (rows, inner) times right (inner, width),
  * or that is added to what is there. The bits do not depend on the number of threads. */

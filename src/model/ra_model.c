@@ -134,8 +134,9 @@ static int64_t lay_out(struct ra_model *model)
     model->gradient = take(model, &used, T * c->dim);
     model->wide = take(model, &used, T * most);
     model->factors = take(model, &used, T);
-    model->logits = take(model, &used, ra_loss_room(c->vocabulary));
-    model->work.room = take(model, &used, ra_matrix_room(model->work.vector, model->work.threads));
+    model->logits = take(model, &used, ra_loss_scratch(c->vocabulary));
+    model->work.scratch =
+        take(model, &used, ra_matrix_scratch(model->work.vector, model->work.threads));
     return used;
 }
 

@@ -12,7 +12,7 @@
 /* What a layer's forward leaves to its backward. T = B n rows. */
 struct ra_layer_rows {
     float *x;       /* (T, dim), what comes in */
-    float *qkv;     /* (T, H D + 2 G D), q and k turned by their positions */
+    float *qkv;     /* (T, H D + 2 G D), q and k rotated by their positions */
     float *o, *lse; /* (T, H D), (B, H, n) */
     float *mid;     /* (T, dim), after attention */
     float *up;      /* (T, hidden), before GELU */
@@ -38,7 +38,7 @@ struct ra_model {
     float *gradient;                                 /* (T, dim): of what goes by between layers */
     float *wide;                                     /* (T, ...): inside a layer, and of the loss */
     float *factors;                                  /* (T) */
-    float *logits;                                   /* ra_loss_room */
+    float *logits;                                   /* ra_loss_scratch */
     struct ra_matrix_work work;
     float *memory;
     int64_t bytes;

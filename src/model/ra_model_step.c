@@ -90,7 +90,7 @@ static enum ra_status attend(struct ra_model *model, int64_t l, const struct ra_
 }
 
 /* Turns q and k, which stand side by side, by the angles of their positions. */
-static void turn(const struct ra_model *model, float *qkv, int direction)
+static void rotate(const struct ra_model *model, float *qkv, int direction)
 {
     const struct ra_model_config *c = &model->config;
     ra_rotary_rotate(model->work.threads, model->run.batch, model->n, c->heads + c->key_heads,
@@ -112,7 +112,7 @@ static enum ra_status layer_forward(struct ra_model *model, int64_t l, const flo
 
     ra_norm_forward(threads, T, dim, x->x, w.attention_gamma, model->normal);
     linear_forward(model, dim, qkv_width(c), model->normal, w.qkv, x->qkv, false);
-    turn(model, x->qkv, 1);
+    rotate(model, x->qkv, 1);
     enum ra_status status = attend(model, l, x, batch);
     if (status != RA_OK)
         return status;
@@ -156,14 +156,14 @@ static enum ra_status layer_backward(struct ra_model *model, int64_t l, const fl
     ra_norm_backward(threads, T, dim, x->mid, w.feed_gamma, normal, gradient, d.feed_gamma,
                      model->factors);
 
-    /* mid = x + attention(turned(norm(x) qkv^T)) out^T */
+    /* mid = x + attention(rotate(norm(x) qkv^T)) out^T */
     float *d_o = wide, *d_qkv = wide + T * query_width(c);
     linear_backward(model, query_width(c), dim, x->o, w.out, gradient, d_o, d.out);
     struct ra_arrays arrays = arrays_of(model, x, batch, d_o, d_qkv);
     enum ra_status status = ra_backward(model->plans[l], &arrays);
     if (status != RA_OK)
         return ra_model_fail(model, status, "layer %d: %s", (int)l, ra_plan_error(model->plans[l]));
-    turn(model, d_qkv, -1);
+    rotate(model, d_qkv, -1);
     ra_norm_forward(threads, T, dim, x->x, w.attention_gamma, normal);
     linear_backward(model, dim, qkv_width(c), normal, w.qkv, d_qkv, normal, d.qkv);
     ra_norm_backward(threads, T, dim, x->x, w.attention_gamma, normal, gradient, d.attention_gamma,

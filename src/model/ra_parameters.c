@@ -51,7 +51,7 @@ enum ra_status ra_model_check(const struct ra_model_config *config, char error[R
     else if (config->heads * config->head_dim > 1 << 24)
         wrong = "heads times head_dim must be at most 16777216";
     else if (config->head_dim % 2 != 0)
-        wrong = "head_dim must be even: rotary embedding turns pairs of numbers";
+        wrong = "head_dim must be even: rotary embedding rotates pairs of numbers";
     else if (!(config->rotary_theta > 0) || !isfinite(config->rotary_theta))
         wrong = "rotary_theta must be above 0";
     else if (!(config->rotary_scale > 0) || !isfinite(config->rotary_scale))

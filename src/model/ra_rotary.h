@@ -1,6 +1,6 @@
 /* ra_rotary: rotary embedding, which tells a query how far away a key is.
  *
- * Chapter 10. New here: pairs of numbers of a query or key are turned by an angle that grows with
+ * Chapter 10. New here: pairs of numbers of a query or key are rotated by an angle that grows with
  * the position, so that the product of the two depends on the distance alone.
  */
 #ifndef RA_ROTARY_H
@@ -15,7 +15,7 @@ void ra_rotary_angles(int64_t rows, const int64_t *positions, int64_t D, double 
 
 /* Turns D numbers of each head of each of `batch` times `rows` rows: numbers t and t + D / 2 are a
  * point in a plane. Row a begins at x + a * stride; forward by the angles, backward by minus the
- * angles: the gradient of a turned vector is turned back. */
+ * angles: the gradient of a rotated vector is rotated back. */
 void ra_rotary_rotate(int threads, int64_t batch, int64_t rows, int64_t heads, int64_t D,
                       const float *cosines, const float *sines, int direction, float *x,
                       int64_t stride);

@@ -33,8 +33,8 @@ struct ra_tree {
     float *k, *v;   /* (B, G, rows, D) */
     float *carries; /* (B, G, tokens, sharers) records, see below */
     int threads;
-    char *rooms; /* one of each thread */
-    int64_t room;
+    char *scratch; /* one of each thread */
+    int64_t scratch_bytes;
     const struct ra_vector *vector; /* NULL: tiles are plain */
     MPI_Datatype record;
     MPI_Op combine;
@@ -44,7 +44,7 @@ struct ra_tree {
 };
 
 /* What a thread has to itself: the query rows that share a head of keys, (tokens, sharers). */
-struct room {
+struct scratch {
     double *sum;
     float *q, *o, *comp, *max, *lse, *workspace;
 };
@@ -83,8 +83,8 @@ static void combine(void *from, void *to, int *count, MPI_Datatype *type)
 
 /* ---- Memory. */
 
-/* Cuts a thread's room into its parts. Returns how many bytes they have. */
-static int64_t lay_out_room(const struct ra_tree *tree, char *start, struct room *room)
+/* Cuts a thread's scratch into its parts. Returns how many bytes they have. */
+static int64_t lay_out_scratch(const struct ra_tree *tree, char *start, struct scratch *scratch)
 {
     const struct ra_config *c = &tree->config;
     struct ra_arena arena = {start, LINE, 0};
@@ -92,13 +92,13 @@ static int64_t lay_out_room(const struct ra_tree *tree, char *start, struct room
     int64_t rows = c->queries * tree->sharers;
     int64_t (*workspace)(int64_t, int64_t, int64_t) =
         c->tile == RA_PLAIN_TILE ? ra_tile_workspace : ra_vector_workspace;
-    room->sum = ra_arena_take(&arena, rows * (int64_t)sizeof *room->sum);
-    room->q = ra_arena_take(&arena, rows * c->dim * number);
-    room->o = ra_arena_take(&arena, rows * c->dim * number);
-    room->comp = ra_arena_take(&arena, rows * c->dim * number);
-    room->max = ra_arena_take(&arena, rows * number);
-    room->lse = ra_arena_take(&arena, rows * number);
-    room->workspace =
+    scratch->sum = ra_arena_take(&arena, rows * (int64_t)sizeof *scratch->sum);
+    scratch->q = ra_arena_take(&arena, rows * c->dim * number);
+    scratch->o = ra_arena_take(&arena, rows * c->dim * number);
+    scratch->comp = ra_arena_take(&arena, rows * c->dim * number);
+    scratch->max = ra_arena_take(&arena, rows * number);
+    scratch->lse = ra_arena_take(&arena, rows * number);
+    scratch->workspace =
         ra_arena_take(&arena, number * workspace(c->tile_queries, c->tile_keys, c->dim));
     return arena.used;
 }
@@ -108,14 +108,14 @@ static int64_t lay_out(struct ra_tree *tree, char *start)
 {
     const struct ra_config *c = &tree->config;
     struct ra_arena arena = {start, LINE, 0};
-    struct room room;
+    struct scratch scratch;
     int64_t cache = c->batch * c->key_heads * tree->rows * c->dim * (int64_t)sizeof(float);
     ra_arena_take(&arena, sizeof *tree);
     tree->k = ra_arena_take(&arena, cache);
     tree->v = ra_arena_take(&arena, cache);
     tree->carries = ra_arena_take(&arena, ra_tree_reduced(tree, c->queries));
-    tree->room = lay_out_room(tree, NULL, &room);
-    tree->rooms = ra_arena_take(&arena, tree->threads * tree->room);
+    tree->scratch_bytes = lay_out_scratch(tree, NULL, &scratch);
+    tree->scratch = ra_arena_take(&arena, tree->threads * tree->scratch_bytes);
     return arena.used;
 }
 
@@ -322,7 +322,7 @@ static int64_t query_head(const struct ra_config *c, int64_t g, int64_t sharer)
     return h;
 }
 
-static struct ra_fold fold_of(const struct ra_tree *tree, const struct room *room)
+static struct ra_fold fold_of(const struct ra_tree *tree, const struct scratch *scratch)
 {
     const struct ra_config *c = &tree->config;
     return (struct ra_fold){.D = c->dim,
@@ -330,7 +330,7 @@ static struct ra_fold fold_of(const struct ra_tree *tree, const struct room *roo
                             .tile = tree->vector ? tree->vector->forward : ra_tile_forward,
                             .tile_queries = c->tile_queries,
                             .tile_keys = c->tile_keys,
-                            .workspace = room->workspace};
+                            .workspace = scratch->workspace};
 }
 
 /* Folds rows first, ..., last - 1 of the keys, which these queries all see. */
@@ -345,10 +345,10 @@ static void fold_rows(struct ra_fold *fold, struct ra_queries queries, const str
 
 /* Folds this rank's keys of one head into the last `count` tokens. What every token sees is read
  * once, for all of them; then each token takes what it sees before that, and after. */
-static void fold_head(const struct ra_tree *tree, const struct room *room, int64_t count,
+static void fold_head(const struct ra_tree *tree, const struct scratch *scratch, int64_t count,
                       const struct ra_queries *queries, const struct ra_keys *keys)
 {
-    struct ra_fold fold = fold_of(tree, room);
+    struct ra_fold fold = fold_of(tree, scratch);
     int64_t first_token = tree->length - count,
             lookback = ra_min(tree->config.lookback, tree->length);
     int64_t first = rows_before(tree, tree->length - 1 - lookback);
@@ -365,24 +365,24 @@ static void fold_head(const struct ra_tree *tree, const struct room *room, int64
 }
 
 /* The carry of all query heads that read head g of batch b, over the keys of this rank. */
-static void carry_head(const struct ra_tree *tree, const struct room *room, int64_t count,
+static void carry_head(const struct ra_tree *tree, const struct scratch *scratch, int64_t count,
                        struct ra_tensor q, int64_t b, int64_t g)
 {
     const struct ra_config *c = &tree->config;
     int64_t D = c->dim, rows = count * tree->sharers, head = b * c->key_heads + g;
     for (int64_t a = 0; a < rows; a++)
-        memcpy(room->q + a * D,
+        memcpy(scratch->q + a * D,
                (const float *)q.data + b * q.batch + a / tree->sharers * q.row +
                    query_head(c, g, a % tree->sharers) * q.head,
                (size_t)D * sizeof(float));
     struct ra_queries queries = {.rows = rows,
                                  .stride = {.q = D, .o = D, .comp = D},
-                                 .q = room->q,
-                                 .o = room->o,
-                                 .max = room->max,
-                                 .sum = room->sum,
-                                 .comp = room->comp,
-                                 .lse = room->lse};
+                                 .q = scratch->q,
+                                 .o = scratch->o,
+                                 .max = scratch->max,
+                                 .sum = scratch->sum,
+                                 .comp = scratch->comp,
+                                 .lse = scratch->lse};
     struct ra_keys keys = {.rows = rows_before(tree, tree->length),
                            .stride = {.k = D, .v = D},
                            .k = tree->k + head * tree->rows * D,
@@ -390,12 +390,12 @@ static void carry_head(const struct ra_tree *tree, const struct room *room, int6
 
     /* Begun empty, folded, and put where MPI takes it. */
     ra_tile_begin(D, &queries);
-    fold_head(tree, room, count, &queries, &keys);
+    fold_head(tree, scratch, count, &queries, &keys);
     for (int64_t a = 0; a < rows; a++) {
         float *carry = tree->carries + (head * rows + a) * (OUT + D);
-        carry[MAX] = room->max[a];
-        carry[SUM] = (float)room->sum[a];
-        memcpy(carry + OUT, room->o + a * D, (size_t)D * sizeof(float));
+        carry[MAX] = scratch->max[a];
+        carry[SUM] = (float)scratch->sum[a];
+        memcpy(carry + OUT, scratch->o + a * D, (size_t)D * sizeof(float));
     }
 }
 
@@ -464,9 +464,9 @@ enum ra_status ra_tree_attend(struct ra_tree *tree, int64_t count, struct ra_ten
     int64_t heads = c->batch * c->key_heads;
 #pragma omp parallel for num_threads(tree->threads) if (tree->threads > 1)
     for (int64_t item = 0; item < heads; item++) {
-        struct room room;
-        lay_out_room(tree, tree->rooms + omp_get_thread_num() * tree->room, &room);
-        carry_head(tree, &room, count, q, item / c->key_heads, item % c->key_heads);
+        struct scratch scratch;
+        lay_out_scratch(tree, tree->scratch + omp_get_thread_num() * tree->scratch_bytes, &scratch);
+        carry_head(tree, &scratch, count, q, item / c->key_heads, item % c->key_heads);
     }
     enum ra_status status = reduce(tree, count);
     for (int64_t item = 0; item < heads && status == RA_OK; item++)

@@ -74,8 +74,8 @@ static void judge(const char *problem, double size, int a, int b)
     for (int i = 0; i < 6; i++) {
         const int *order = orders[i];
         struct mean two = combined(blocks[order[0]], blocks[order[1]]);
-        struct mean turned = combined(blocks[order[1]], blocks[order[0]]);
-        if (memcmp(&two, &turned, sizeof two) != 0) {
+        struct mean swapped = combined(blocks[order[1]], blocks[order[0]]);
+        if (memcmp(&two, &swapped, sizeof two) != 0) {
             report(problem, "two means have other bits the other way round");
             return;
         }
