@@ -598,29 +598,30 @@ RA_DEVICE void store_dk_dv(struct keys_memory<Shape> &shared, const struct backw
 /* ---- For the host. */
 
 /* Can these kernels take it? Otherwise k03 does, which takes everything, or says why not. */
-static cudaError_t k06_supports(const struct ra_kernel *x, bool *takes)
+static cudaError_t k06_supports(const struct ra_kernel *x, bool *supported)
 {
     int64_t D = x->dim;
     bool type = x->q.type == RA_FLOAT16 || x->q.type == RA_BFLOAT16;
-    *takes = false;
+    *supported = false;
     if (x->batch * x->queries * x->keys == 0 || x->band.lo > x->band.hi || !type ||
         D > RA_MOST_DIM || D % 8 != 0 || !in_pairs(x->dq, D) || !in_pairs(x->dk, D) ||
         !in_pairs(x->dv, D) || !ra_in_boxes(x->q, x->queries, D) ||
         !ra_in_boxes(x->d_out, x->queries, D) || !ra_in_boxes(x->k, x->keys, D) ||
         !ra_in_boxes(x->v, x->keys, D))
         return cudaSuccess;
-    return ra_ask_hopper(takes);
+    return ra_ask_hopper(supported);
 }
 
 /* The same, but refuses sums that are neither added to nor such as the kernel can write. */
-static cudaError_t takes_sums(const struct ra_kernel *x, ra_kernel_writes *writes, bool *takes)
+static cudaError_t supports_sums(const struct ra_kernel *x, ra_kernel_writes *writes,
+                                 bool *supported)
 {
     bool keys, queries;
     bool added = !x->writes_keys && x->dk.type == RA_FLOAT32 && x->dv.type == RA_FLOAT32;
     cudaError_t error = writes(x, &keys, &queries);
     if (error == cudaSuccess && !((added || keys) && (x->dq.type == RA_FLOAT32 || queries)))
         error = cudaErrorNotSupported;
-    return error == cudaSuccess ? k06_supports(x, takes) : error;
+    return error == cudaSuccess ? k06_supports(x, supported) : error;
 }
 
 /* Launches a kernel, with `heads` heads of `tiles` tiles, or pairs, that stay each; `Memory` is

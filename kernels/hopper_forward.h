@@ -339,7 +339,7 @@ RA_DEVICE void online_softmax(typename Shape::Scores &s, struct carry<Shape> &ca
 
 /* Can these kernels run it? They want a GPU of compute capability 9.0 and, for TMA, rows that lie
  * at multiples of 16 bytes. */
-static inline cudaError_t takes(bool *answer, const struct ra_kernel *x)
+static inline cudaError_t supports(bool *answer, const struct ra_kernel *x)
 {
     *answer = false;
     if (x->batch * x->heads * x->queries * x->keys == 0 || x->q.type == RA_FLOAT32 ||
@@ -383,7 +383,7 @@ static cudaError_t launch_or_k03(const struct ra_kernel *x, cudaStream_t stream,
                                  const Launch &launch)
 {
     bool answer;
-    cudaError_t error = takes(&answer, x);
+    cudaError_t error = supports(&answer, x);
     if (error != cudaSuccess || !answer)
         return error != cudaSuccess ? error : ra_k03_forward(x, stream);
     return launch_for_type(x, [&](auto type) {

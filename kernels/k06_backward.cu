@@ -467,9 +467,9 @@ template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, 
 
 extern "C" cudaError_t ra_k06_backward(const struct ra_kernel *x, cudaStream_t stream)
 {
-    bool takes;
-    cudaError_t error = takes_sums(x, ra_k06_writes, &takes);
-    if (error != cudaSuccess || !takes)
+    bool supported;
+    cudaError_t error = supports_sums(x, ra_k06_writes, &supported);
+    if (error != cudaSuccess || !supported)
         return error != cudaSuccess ? error : ra_k03_backward(x, stream);
     return in_pieces(x, [=](const struct ra_kernel *piece) {
         return launch_for_type(

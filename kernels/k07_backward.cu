@@ -227,11 +227,11 @@ extern "C" cudaError_t ra_k07_writes(const struct ra_kernel *x, bool *keys, bool
 
 extern "C" cudaError_t ra_k07_backward(const struct ra_kernel *x, cudaStream_t stream)
 {
-    bool takes;
-    cudaError_t error = takes_sums(x, ra_k07_writes, &takes);
+    bool supported;
+    cudaError_t error = supports_sums(x, ra_k07_writes, &supported);
     if (error != cudaSuccess)
         return error;
-    if (!takes || runs_k06(x) || !ra_in_boxes(x->dq, x->queries, x->dim))
+    if (!supported || runs_k06(x) || !ra_in_boxes(x->dq, x->queries, x->dim))
         return ra_k06_backward(x, stream);
     return in_pieces(x, [=](const struct ra_kernel *piece) {
         return launch_for_type(x, [=](auto type) {
