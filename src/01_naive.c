@@ -39,7 +39,7 @@ static bool visible(const struct stage *stage, const bool *mask, int64_t b, int6
     if (!stage->config.causal)
         return true;
 
-    /* Causal: the last query stands where the last key stands, and nobody sees the future. */
+    /* Causal: the last query stands where the last key stands, and no query sees a later key. */
     int64_t position = i + (stage->M - stage->N);
     if (j > position)
         return false;

@@ -231,7 +231,7 @@ static void print_hops(struct scale *s)
     }
 }
 
-/* The simulation beside the formula, and what each rank did. Of many ranks every so many-th is
+/* The simulation beside the formula, and what each rank did. Of many ranks one of several is
  * shown. */
 static void print_simulation(struct scale *s)
 {

@@ -81,7 +81,7 @@ static bool transfer(struct npy *file, unsigned char *into, const unsigned char 
         if (moved < 0)
             return fail(file, "cannot be %s at byte %" PRId64 ": %s", from ? "written" : "read",
                         offset + done, strerror(errno));
-        /* A file that another program cuts meanwhile must not keep the loop going for ever. */
+        /* A file that another program cuts meanwhile must not keep the loop going. */
         if (moved == 0)
             return fail(file, "ends at byte %" PRId64 "; it changed since it was opened",
                         offset + done);

@@ -1,4 +1,4 @@
-/* ra_band: who sees whom, between two spans of positions, as two integers. See ra_band.h.
+/* ra_band: which pairs are visible, between two spans of positions, as two integers. See ra_band.h.
  * Chapter 04. New here: the mask of a pair of spans from floor and ceiling division, and tiles
  * that are not computed.
  */

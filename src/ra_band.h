@@ -1,10 +1,8 @@
-/* ra_band: who sees whom, between two spans of positions, as two integers; and the fold that skips
- * what nobody sees.
- * Chapter 04. A causal mask, with or without a limit on how far back a query looks, is a band in
- * the plane of local rows: row a sees key b when lo <= b - a <= hi. So no tile needs positions, no
- * rank needs a mask matrix, and whether a tile or a whole hop is empty follows from the same two
- * integers.
- */
+/* ra_band: which pairs are visible, between two spans of positions, as two integers; and the
+ * fold that skips what no query sees. Chapter 04. A causal mask, with or without a limit on how
+ * far back a query looks, is a band in the plane of local rows: row a sees key b when lo <= b -
+ * a <= hi. So no tile needs positions, no rank needs a mask matrix, and whether a tile or a
+ * whole hop is empty follows from the same two integers. */
 #ifndef RA_BAND_H
 #define RA_BAND_H
 
@@ -42,7 +40,7 @@ struct ra_fold {
 };
 
 /* Folds all of these keys into all of these queries, tile by tile, but for the tiles in which
- * nobody sees anything. The band counts from the first rows of both. */
+ * no query sees a key. The band counts from the first rows of both. */
 void ra_band_fold(struct ra_fold *fold, const struct ra_queries *queries,
                   const struct ra_keys *keys, struct ra_band band);
 

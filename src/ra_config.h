@@ -56,11 +56,11 @@ struct ra_config {
     bool has_mask;     /* calls give a key mask [false] */
     bool forward_only; /* ra_backward will not be called: less memory [false] */
 
-    /* Who sees whom. The last query stands beside the last key: query i is at position i + M - N
+    /* Visibility. The last query stands beside the last key: query i is at position i + M - N
      * of the keys. */
-    bool causal;      /* no query sees keys after its own position [false] */
-    bool local_keys;  /* no ring: each rank sees its own keys only [false] */
-    int64_t lookback; /* causal only: at most so many tokens back [RA_NO_LOOKBACK: no limit] */
+    bool causal;               /* no query sees keys after its own position [false] */
+    bool local_keys;           /* no ring: each rank sees its own keys only [false] */
+    int64_t lookback;          /* causal only: the most tokens back [RA_NO_LOOKBACK: no limit] */
     enum ra_head_map head_map; /* [RA_GROUPED] */
 
     /* A score is scale * q . k, then, with a soft cap c > 0, c * tanh(score / c). */

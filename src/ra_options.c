@@ -84,13 +84,13 @@ const struct ra_option ra_options[RA_OPTIONS] = {
     {FIELD(local_keys), FLAG("local-keys"), FROM(3, RA_STAGES),
      .help = "no ring: each rank sees its own keys only"},
     {FIELD(timeout), TAKES("timeout", REAL), FROM(3, RA_STAGES), RANGE(0, INFINITY),
-     .good = "seconds, or 0 to wait for ever", .value = "S",
+     .good = "seconds, or 0 for no limit", .value = "S",
      .help = "seconds until a silent rank is an error (default 60; 0: never)"},
     {TAKES("trace", PATH), FROM(3, RA_STAGES), .value = "FILE",
      .help = "write a timeline as Chrome trace JSON"},
     {FLAG("per-hop"), FROM(3, RA_STAGES), .help = "print the counts of every rank and hop, too"},
 
-    {FIELD(causal), FLAG("causal"), FROM(4, ALL), .help = "nobody sees the future"},
+    {FIELD(causal), FLAG("causal"), FROM(4, ALL), .help = "no query sees keys after its position"},
 
     {FIELD(layout), TAKES("layout", CHOICE), FROM(5, RA_STAGES), .choices = ra_option_layouts,
      .value = "NAME", .help = "rows of each rank (default contiguous)"},

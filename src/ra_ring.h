@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 /* Which hops are taken. At hop t a rank works on the keys of the rank t to its left. Hops at which
- * nobody sees anything may be left out, so a ring goes in steps: step 0, 1, ... takes hop[0],
+ * no query sees a key may be left out, so a ring goes in steps: step 0, 1, ... takes hop[0],
  * hop[1], .... */
 struct ra_schedule {
     int count,

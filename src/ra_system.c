@@ -82,7 +82,7 @@ size_t ra_system_affinity(unsigned char *bytes, size_t most)
     return count;
 }
 
-/* Reads a quota of processor time, as Linux writes it: "max 100000", or so many microseconds of
+/* Reads a quota of processor time, as Linux writes it: "max 100000", or a number of microseconds of
  * each period. Returns processors, rounded up; 0: no limit, or no such file. */
 static int quota_of(const char *group)
 {

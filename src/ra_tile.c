@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include "ra_sum.h"
 
-/* Moves a pointer of any type on by so many numbers; NULL stays NULL. */
+/* Moves a pointer of any type on by this many numbers; NULL stays NULL. */
 #define MOVE(pointer, numbers) ((pointer) = (pointer) ? (pointer) + (numbers) : NULL)
 
 /* The same rows, `rows` rows further on in the arrays (rows, D) and then `element` numbers, and
@@ -195,8 +195,8 @@ void ra_tile_begin(int64_t D, const struct ra_queries *queries)
     }
 }
 
-/* Folds the scores of row a and of so many keys into its carry: max and sum are new, o and what it
- * has lost are rescaled. The scores become weights under the new max. */
+/* Folds the scores of row a and of this many keys into its carry: max and sum are new, o and
+ * what it has lost are rescaled. The scores become weights under the new max. */
 static void fold_row(int64_t D, const struct ra_queries *queries, int64_t a, int64_t keys,
                      float *weight)
 {

@@ -47,7 +47,7 @@ struct ra_keys {
 };
 
 /* Which keys of the block a query row may see: row a sees key b when lo <= b - a <= hi and the mask
- * allows b. A bound of RA_BAND_FAR in size, or more, is none. Nothing of a key reaches a query that
+ * allows b. A bound of magnitude RA_BAND_FAR or more is none. Nothing of a key reaches a query that
  * does not see it, and nothing of a query such a key: not a NaN either. */
 struct ra_band {
     int64_t lo, hi;
@@ -57,7 +57,7 @@ struct ra_band {
 #define RA_ALL_KEYS ((struct ra_band){-RA_BAND_FAR, RA_BAND_FAR})
 
 /* How a score follows from a query and a key: scale * q . k and then, if there is a soft cap c > 0,
- * c * tanh(score / c), which is never larger than c in size. A score that is NaN, or beyond the
+ * c * tanh(score / c), whose magnitude is never above c. A score that is NaN, or beyond the
  * range of float32, makes o and lse of its query NaN. */
 struct ra_score {
     float scale, softcap; /* softcap 0: none */

@@ -1,4 +1,4 @@
-/* ra_vector_panel: what the products of a tile read, and who sees whom in it.
+/* ra_vector_panel: what the products of a tile read, and which pairs are visible in it.
  *
  * Chapter 09. Internal: included once for each instruction set. New here: rows that are
  * packed, or transposed, and what is no number kept apart.
@@ -146,7 +146,7 @@ static void fill(int64_t count, const float *from, float rest, float *to)
         to[a] = a < count ? from[a] : rest;
 }
 
-/* ---- Who sees whom. */
+/* ---- Visibility. */
 
 /* All that the blocks of a tile have in common. */
 struct tile {

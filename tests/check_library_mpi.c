@@ -587,7 +587,7 @@ static void test_ring_sizes(void)
         no_link(wrong[w], patience, RA_INVALID, true, (const char *[]){text, NULL});
     }
     no_link(1, (double)NAN, RA_INVALID, true,
-            (const char *[]){"timeout, on one of the ranks", "0 to wait for ever", NULL});
+            (const char *[]){"timeout, on one of the ranks", "0 for no limit", NULL});
     EXPECT(ra_mpi_link(NULL, MPI_COMM_WORLD, 1, patience, NULL) == RA_INVALID, "NULL");
 
     /* Links that are closed unused. */

@@ -69,7 +69,7 @@ struct ra_cuda_transport {
 /* ---- The plan's own part. */
 
 /* What the launches of a rank need of memory: a carry, as some queries have several launches; and
- * so many semaphores. */
+ * this many semaphores. */
 struct ra_cuda_needs {
     bool carry;
     int64_t semaphores;

@@ -218,7 +218,7 @@ struct ra_cuda_part ra_cuda_full_step(const struct ra_plan *plan, int step)
     return (struct ra_cuda_part){all, true, true};
 }
 
-/* Launches a block of the list: at once, if one band says who sees whom, else pair by pair. */
+/* Launches a block of the list: at once, if one band holds for all of it, else pair by pair. */
 static void launch_spans(struct ra_cuda_call *call, int step, const struct ra_cuda_launch *spans,
                          struct ra_cuda_part part, const struct key_arrays *keys)
 {

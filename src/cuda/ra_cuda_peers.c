@@ -95,7 +95,7 @@ static void wait_for_signal(struct ra_plan *plan, int from, enum ra_message mess
                                .hop = plan->ring.schedule.hop[step],
                                .peer = from};
 
-    /* Three centuries or more count as for ever. */
+    /* Three centuries or more count as no limit. */
     signal.nanoseconds = nanoseconds < 1e19 / 2 ? (int64_t)nanoseconds : 0;
     if (plan->config.timeout > 0 && nanoseconds < 1)
         signal.nanoseconds = 1;

@@ -1,7 +1,7 @@
 /* ra_cuda_reorder: rows of several stripes, brought into the order of the sequence and back. See
  * ra_cuda_reorder.h.
  *
- * Chapter 11. New here: a rank that has f stripes has f tokens in a row out of every so many. In
+ * Chapter 11. New here: a rank that has f stripes has f tokens in a row out of every f * P. In
  * its own arrays stripe lies behind stripe; but side by side, the rows of a tile see what lies side
  * by side, and one band says what. Each array is copied once in a call, whatever the number of
  * hops.

@@ -14,7 +14,7 @@ int64_t ra_cuda_stripes(const struct ra_plan *plan)
     return plan->config.causal && layout.kind == RA_STRIPED ? ra_layout_spans(layout) : 1;
 }
 
-/* As much of a band as lies among so many rows. lo is above hi if nobody sees anything. Two bands
+/* As much of a band as lies among this many rows. lo is above hi if no query sees a key. Two bands
  * let the same of these rows see the same keys if that is the same. */
 static struct ra_band within(struct ra_band band, int64_t queries, int64_t keys)
 {

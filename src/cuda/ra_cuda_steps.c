@@ -1,7 +1,7 @@
 /* ra_cuda_steps: which launches each step of a plan takes. See ra_cuda_steps.h.
  *
  * Chapter 11. New here: a list, made once, that every call replays. One launch for all spans of a
- * step, if one band says who sees whom; otherwise one for each pair of spans that see each other,
+ * step, if one band holds for all pairs; otherwise one for each pair of spans that see each other,
  * with the carry between the launches of one span. As there may be very many such pairs, the list
  * has the spans of queries; whoever launches takes them pair by pair.
  */
@@ -92,7 +92,7 @@ void ra_cuda_steps_find(const struct ra_plan *plan, struct ra_cuda_step *steps)
     }
 }
 
-/* How many launches a forward of a block takes, with so many keys in one. */
+/* How many launches a forward of a block takes, with this many keys in one. */
 static int64_t launches_of(const struct ra_cuda_block *block, int64_t most)
 {
     return block->one_band ? (ra_cuda_rows_of(block, block->keys) + most - 1) / most : block->pairs;
@@ -126,7 +126,7 @@ struct ra_cuda_needs ra_cuda_needs_of(const struct ra_plan *plan, int rank)
     return needs;
 }
 
-/* Adding up so many launches in float32 costs less than 10^-5: of more, what rounding loses is
+/* Adding up this many launches in float32 costs less than 10^-5: of more, what rounding loses is
  * kept. Of 16-bit inputs it never matters. */
 enum { PLAIN_SUMS = 64 };
 

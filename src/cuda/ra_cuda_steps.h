@@ -37,7 +37,7 @@ void ra_cuda_steps_find(const struct ra_plan *plan, struct ra_cuda_step *steps);
 /* Finds what the launches of a rank need of memory. No device changes that. */
 struct ra_cuda_needs ra_cuda_needs_of(const struct ra_plan *plan, int rank);
 
-/* Tells whether sums over so many rows lose more to rounding than they may, launch by launch. */
+/* Tells whether sums over this many rows lose more to rounding than they may, launch by launch. */
 bool ra_cuda_loses(const struct ra_plan *plan, int64_t rows);
 
 /* Counts the keys of this rank, the first of them, that a backward leaves for the end: so many that

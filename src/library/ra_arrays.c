@@ -77,7 +77,7 @@ static bool leads_back(const struct axis *axis, int axes, int64_t at, int64_t wi
     if (axes == 0 || --*tries < 0)
         return *tries < 0 || at < width;
 
-    /* Only so many steps of the largest stride lead to where the smaller ones can reach 0 from: the
+    /* Only a few steps of the largest stride lead to where the smaller ones can reach 0 from: the
      * first is the quotient, rounded up. */
     const struct axis *largest = &axis[axes - 1];
     int64_t reach = reach_of(axis, axes - 1, width), way = at - reach;

@@ -50,7 +50,7 @@ static bool fits(int64_t a, int64_t b, int64_t c, int64_t d)
     return product <= (double)MOST;
 }
 
-/* The value of a field as a caller would write it, a real number with so many digits; what is no
+/* The value of a field as a caller would write it, a real number with this many digits; what is no
  * value of its type, as a number. */
 static const char *value_text(const struct ra_option *option, int64_t value, int digits,
                               char text[40])

@@ -178,7 +178,7 @@ int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size
     say_rows(&page, "key", plan->layouts[RA_KEY_SIDE], rank);
     say(&page, "\n%d of %d hops", plan->ring.schedule.count, P);
     if (plan->ring.schedule.count < P && !plan->config.local_keys)
-        say(&page, ": at the others nobody sees anything");
+        say(&page, ": at the others there is no work");
     say(&page, "; %" PRId64 " bytes of memory in the plan", ra_plan_bytes_of(plan, rank));
     if (plan->config.caller_workspace)
         say(&page, ", %" PRId64 " of the caller's workspace",

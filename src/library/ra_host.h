@@ -86,10 +86,10 @@ enum { RA_HOST_PART = 384 };
 /* How many rows one thread folds at a time, at most: a whole number of tiles. */
 int64_t ra_host_chunk(const struct ra_config *config, enum ra_side side);
 
-/* At most so many blocks has a rank of this many rows. */
+/* The most blocks that a rank of this many rows has. */
 int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk);
 
-/* Floats of a thread's scratch, for chunks of so many rows. */
+/* Floats of a thread's scratch, for chunks of this many rows. */
 int64_t ra_host_scratch(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk);
 
 /* Makes the keys of this step ready: where they are, and of which type; backward, their

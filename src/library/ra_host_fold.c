@@ -47,7 +47,7 @@ static struct ra_band span_band(const struct hop *hop, int64_t queries, int64_t 
     return all ? RA_ALL_KEYS : pair.band;
 }
 
-/* The band of a pair of blocks. Empty: nobody sees anything. */
+/* The band of a pair of blocks. Empty: no query sees a key. */
 static struct ra_band band_of(const struct hop *hop, const struct ra_host_block *queries,
                               const struct ra_host_block *keys)
 {

@@ -79,8 +79,8 @@ static struct ra_queries queries_of(const struct ra_plan *plan, int64_t b, int64
 }
 
 /* `count` of them, from row a on. What is not float32 is read into `scratch`. What a result of 16
- * bits has lost in float32 is kept while its rows are folded, and no longer: its own rounding cuts off
- * far more. */
+ * bits has lost in float32 is kept while its rows are folded, and no longer: its own rounding cuts
+ * off far more. */
 struct ra_queries ra_host_take_queries(const struct ra_plan *plan, bool backward, int64_t b,
                                        int64_t h, int64_t a, int64_t count, float *scratch)
 {

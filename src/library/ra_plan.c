@@ -365,7 +365,7 @@ enum ra_status ra_shard(struct ra_plan *plan, enum ra_side side, int64_t outer, 
         return status;
     struct ra_layout layout = ra_plan_layout(plan, side);
     int64_t rows = ra_plan_rows(plan, side);
-    for (int64_t i = 0; i < outer && rows > 0; i++) /* nothing, 2^60 times, would take for ever */
+    for (int64_t i = 0; i < outer && rows > 0; i++) /* nothing, 2^60 times, would take centuries */
         ra_layout_shard(layout, plan->link.rank, row_bytes,
                         (const char *)whole + i * layout.length * row_bytes,
                         (char *)local + i * rows * row_bytes);

@@ -30,7 +30,7 @@ struct passage {
 struct rank {
     struct ring *ring;
     int rank;
-    double timeout; /* seconds; 0: wait for ever */
+    double timeout; /* seconds; 0: no limit */
     char error[RA_ERROR_SIZE];
     atomic_bool cancelled;
     int in_call;
@@ -291,7 +291,7 @@ static bool close_link(void *link)
             pthread_cond_wait(&self->changed, &ring->mutex);
     }
 
-    /* Ranks that wait for this one will wait in vain. */
+    /* This rank will not come to those that wait for it. */
     self->closed = true;
     for (int r = 0; r < ring->ranks; r++)
         pthread_cond_signal(&ring->rank[r].changed);

@@ -46,7 +46,7 @@ struct ra_batch {
  *
  * If this fails, *batch is NULL, and error (RA_ERROR_SIZE characters) has the reason. It fails on
  * all ranks, with the same status and text; RA_DISAGREEMENT: what should be the same is not. But
- * for RA_LOST: a rank did not come within `timeout` seconds (0: the others wait for ever). Then
+ * for RA_LOST: a rank did not come within `timeout` seconds (0: no limit). Then
  * comm must stay, as MPI may still use it. */
 RA_CHECKED enum ra_status ra_batch_create(struct ra_batch **batch, MPI_Comm comm,
                                           struct ra_layout layout, int64_t token_bytes,

@@ -5,7 +5,7 @@
 #include "ra_loss.h"
 #include <math.h>
 
-/* A block has so many rows at most, and so many logits, or a little more. */
+/* The most rows of a block, and its logits, or a little more. */
 enum { ROWS = 256, LOGITS = 1 << 22 };
 
 static int64_t rows_of_block(int64_t vocabulary)

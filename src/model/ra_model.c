@@ -167,8 +167,8 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
                              "the model has %" PRId64 " weights: at most 2^31 - 1 are possible",
                              ra_parameter_numbers(&model->config));
 
-    /* A link waits for all ranks, but not for ever, and knows how many of them share the
-     * processors. */
+    /* A link waits for all ranks, but no longer than its timeout, and knows how many of them share
+     * the processors. */
     status = ra_mpi_link(&link, comm, model->run.ring_size, model->run.timeout, model->error);
     if (status != RA_OK)
         return status;

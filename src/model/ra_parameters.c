@@ -9,7 +9,7 @@
 #include <string.h>
 #include "ra_random.h"
 
-/* Weights begin at whole lines of the cache, of so many numbers. */
+/* Weights begin at whole lines of the cache, of this many numbers. */
 enum { LINE = 16 };
 
 void ra_model_config_init(struct ra_model_config *config)

@@ -53,7 +53,7 @@ int ra_parameter_count(const struct ra_model_config *config);
 struct ra_parameter ra_parameter(const struct ra_model_config *config, int index);
 int64_t ra_parameter_numbers(const struct ra_model_config *config);
 
-/* Numbers first, ..., end - 1 of the array of all: the share of one of so many ranks, in whole
+/* Numbers first, ..., end - 1 of the array of all: the share of one of this many ranks, in whole
  * lines of the cache. */
 struct ra_share {
     int64_t first, end;

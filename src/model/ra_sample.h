@@ -14,7 +14,7 @@
 struct ra_sample {
     double temperature; /* logits are divided by it; 0: always the most likely token, the first of
                          * equals */
-    int64_t top_k;      /* only from so many most likely tokens; 0: from all */
+    int64_t top_k;      /* only from this many likeliest tokens; 0: from all */
     double top_p;       /* then, only from the most likely ones that together have this share of the
                          * probability, 0 to 1; the most likely one is always among them */
     uint64_t seed;

@@ -1,7 +1,7 @@
 /* ra_mpi_link: a link over MPI. See ra_mpi_link.h and the contract in ra_link.h.
  *
  * Chapter 03. New here: nonblocking sends and receives that are driven by the caller's own loop,
- * and a wait that does not last for ever.
+ * and waits with a timeout.
  */
 #include "ra_mpi_link.h"
 #include <math.h>
@@ -112,7 +112,7 @@ bool ra_mpi_link_begin(struct ra_mpi_link *mpi, bool outgoing, enum ra_message m
     return succeeded(mpi, code, outgoing, passage);
 }
 
-/* The same for so many bytes, to or from the rank at this distance. */
+/* The same for this many bytes, to or from the rank at this distance. */
 static bool begin_bytes(struct ra_mpi_link *mpi, bool outgoing, enum ra_message message, int hop,
                         int distance, void *data, int64_t bytes)
 {

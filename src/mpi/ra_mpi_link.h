@@ -25,7 +25,7 @@ struct ra_mpi_link {
     MPI_Comm comm; /* a copy of the caller's: nobody else's messages come here */
     int rank, size;
     int first;      /* in comm, this ring is ranks first .. first + size - 1 */
-    double timeout; /* seconds without progress, see ra_link.h; 0: wait for ever */
+    double timeout; /* seconds without progress, see ra_link.h; 0: no limit */
     struct ra_passage out[RA_MESSAGES], in[RA_MESSAGES];
     char error[RA_ERROR_SIZE];   /* "": none */
     char failure[RA_ERROR_SIZE]; /* the error of another rank, received here */
@@ -58,7 +58,7 @@ struct ra_link ra_mpi_link_table(struct ra_mpi_link *mpi);
 bool ra_mpi_link_is(const struct ra_link *link);
 
 /* Waits for what all ranks of the communicator have begun to do together, mpi->opening, which MPI's
- * blocking calls would do for ever if a rank does not come. `code` is what MPI said when it began,
+ * blocking calls would never end if a rank does not come. `code` is what MPI said when it began,
  * `what` it is for an error's text: "compare the ring sizes". */
 enum ra_status ra_mpi_link_await(struct ra_mpi_link *mpi, int code, const char *what);
 
@@ -82,7 +82,7 @@ bool ra_mpi_alive_leave(struct ra_mpi_link *mpi);
 /* ---- ra_mpi_link.c */
 
 /* Begins one message, of one element of an MPI type, out of this rank or into it. ra_link's send
- * and receive are this with a type for so many bytes. */
+ * and receive are this with a type for this many bytes. */
 bool ra_mpi_link_begin(struct ra_mpi_link *mpi, bool outgoing, enum ra_message message, int hop,
                        int peer, void *data, MPI_Datatype type);
 

@@ -48,7 +48,7 @@ static enum ra_status agree_on_size(struct ra_mpi_link *mpi, int size, double ti
     }
     if (least[2] < 0)
         snprintf(error, RA_ERROR_SIZE,
-                 "timeout, on one of the ranks: give seconds, or 0 to wait for ever");
+                 "timeout, on one of the ranks: give seconds, or 0 for no limit");
     else if (size < 0 || (size > 0 && ranks % size != 0))
         snprintf(error, RA_ERROR_SIZE,
                  "ring_size = %d: give a number that divides the %d ranks, or 0 for all of them",

@@ -65,8 +65,8 @@ static void measure_rates(struct scale *scale, double rates[2])
         rates[pass] = (pass == 0 ? 2 : 5) * products / seconds[pass];
 }
 
-/* Seconds until a message of so many bytes has come from the left neighbour, while all send to the
- * right: the shortest, in which nobody had to wait for a processor. */
+/* Seconds until a message of this many bytes has come from the left neighbour, while all send to
+ * the right: the shortest, in which nobody had to wait for a processor. */
 static double measure_message(struct scale *scale, int bytes, int times)
 {
     int rank = scale->stage.world.rank, P = scale->stage.world.ranks;

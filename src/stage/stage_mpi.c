@@ -30,7 +30,7 @@ static struct {
     bool (*poll)(void *link); /* whenever this is called */
 } world;
 
-/* ---- MPI's own beginning and end. They wait for all ranks, for ever, and nothing can be asked
+/* ---- MPI's own beginning and end. They wait for all ranks without limit, and nothing can be asked
  * meanwhile; so a signal ends this rank in time, and mpirun the others. */
 
 /* Starting a job takes seconds on a busy machine, however well all is. */

@@ -11,7 +11,7 @@
 #include "stage_options.h"
 
 /* Does this program have the flag? A stage has those that chapters up to its own have taught;
- * 01-naive, which judges the stages, also those that say who sees whom. */
+ * 01-naive, which judges the stages, also those of visibility. */
 static bool has_flag(const struct stage *stage, const struct ra_option *option)
 {
     if (!option->flag)

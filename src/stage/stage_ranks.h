@@ -17,7 +17,7 @@ struct stage_world {
 
     /* Every rank gives one integer and gets those of all, in order of rank. Returns the first rank
      * that did not come, or `ranks`: one has not if no rank has shown progress for somewhat longer
-     * than the timeout (seconds, 0: wait for ever). */
+     * than the timeout (seconds, 0: no limit). */
     int (*gather)(int64_t mine, int64_t *all, double timeout);
     bool (*speaks)(void);          /* of ranks that fail at about the same time, the lowest */
     void (*show)(double timeout);  /* tells the others, now and then, that this rank is at work */

@@ -85,7 +85,7 @@ static const struct ra_option options[] = {
     {FIELD(run.gather), FLAG("gather"), FOR(CUTS),
      .help = "gather all keys on every rank; nothing goes round a ring"},
     {FIELD(run.timeout), TAKES("timeout", REAL), FOR(RUNS), RANGE(0, INFINITY),
-     .good = "seconds, or 0 to wait for ever", .value = "S",
+     .good = "seconds, or 0 for no limit", .value = "S",
      .help = "seconds until a silent rank is an error (default 60; 0: never)"},
 
     {FIELD(batch), TAKES("batch", WHOLE), FOR(NEW), RANGE(1, 1 << 20), .value = "B",

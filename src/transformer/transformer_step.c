@@ -94,8 +94,8 @@ static void create(const struct transformer *t, const struct ra_whole *output, c
         stage_fail(&t->stage, "%s (do all ranks see the same files?)", file->error);
 }
 
-/* The batches of this problem whose tokens have so many bytes: a rank brings its share of the rows,
- * and gets its positions of the rows of its set. */
+/* The batches of this problem whose tokens have this many bytes: a rank brings its share of the
+ * rows, and gets its positions of the rows of its set. */
 static struct ra_batch *open_batch(struct transformer *t, int64_t rows, int64_t length,
                                    int64_t bytes)
 {
