@@ -23,8 +23,6 @@ enum { GUARD = 16, POISON = 0xA5 };
 static const double patience = 60, soon = 0.5;
 static int rank, ranks;
 
-#define EXPECT(...) (void)HOLDS(__VA_ARGS__)
-
 /* ---- What the module asks of MPI. A program may stand in for MPI's functions, under whose second
  * names, PMPI_..., the work is still done. */
 
@@ -433,16 +431,13 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     verdict_start(rank, patience, "rank %d of %d: ", rank, ranks);
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } tests[] = {{"round trips", test_round_trips},
-                 {"adjoint", test_adjoint},
-                 {"large", test_large},
-                 {"misuse", test_misuse},
-                 {"disagreement", test_disagreement},
-                 {"lost in create", test_lost_in_create},
-                 {"lost in a call", test_lost}};
+    static const struct verdict_test tests[] = {{"round trips", test_round_trips},
+                                                {"adjoint", test_adjoint},
+                                                {"large", test_large},
+                                                {"misuse", test_misuse},
+                                                {"disagreement", test_disagreement},
+                                                {"lost in create", test_lost_in_create},
+                                                {"lost in a call", test_lost}};
     for (int t = 0; t < 7; t++) {
         verdict_state.test = tests[t].name;
         if (t == 5) {

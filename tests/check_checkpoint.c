@@ -2,7 +2,6 @@
  * as JSON; whole, damaged, and on a disk that is full.
  */
 #define _GNU_SOURCE /* nftw */
-#include <dirent.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -58,17 +57,6 @@ static void dump(const char *path, const void *data, size_t size)
     expect(file && fwrite(data, 1, size, file) == size && fclose(file) == 0, "%s", path);
 }
 
-/* How many names in the folder of this run are hidden. */
-static int hidden(void)
-{
-    int count = 0;
-    DIR *entries = opendir(folder);
-    for (struct dirent *entry; (entry = readdir(entries));)
-        count += entry->d_name[0] == '.' && strlen(entry->d_name) > 2;
-    closedir(entries);
-    return count;
-}
-
 /* Writes a model as a program does, which leaves nothing hidden, whatever comes of it. */
 static enum ra_status write_model(const char *path, const struct ra_model_config *config,
                                   const struct ra_training *training, const float *weights,
@@ -79,7 +67,7 @@ static enum ra_status write_model(const char *path, const struct ra_model_config
     if (status == RA_OK)
         status = ra_checkpoint_write(&file, config, training, weights, means, squares, error);
     ra_whole_end(&file);
-    expect(hidden() == 0, "something hidden is left");
+    expect(scratch_hidden(folder) == 0, "something hidden is left");
     return status;
 }
 
@@ -274,7 +262,7 @@ START_TEST(full_disk)
         expect(strstr(error, "File too large"), "%s", error);
         expect(tried == RA_INVALID && strstr(cause, path) && strstr(cause, "File too large"), "%s",
                cause);
-        expect(unchanged(path, whole) && hidden() == 0, "%zu bytes", size);
+        expect(unchanged(path, whole) && scratch_hidden(folder) == 0, "%zu bytes", size);
     }
 
     /* What there is room for is only tried, not kept. */

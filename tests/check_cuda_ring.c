@@ -628,7 +628,7 @@ static void rest_until(void *end)
 {
     double left = *(double *)end - ra_seconds();
     if (left > 0)
-        nanosleep(&(struct timespec){(time_t)left, (long)(1e9 * (left - floor(left)))}, NULL);
+        verdict_pause(left);
 }
 
 static void compute(void *context, int rank)
@@ -1436,7 +1436,7 @@ static struct expected expected;
 
 static void *cancel_soon(void *plan)
 {
-    nanosleep(&(struct timespec){0, 50000000}, NULL);
+    verdict_pause(0.05);
     ra_plan_cancel(plan);
     return NULL;
 }

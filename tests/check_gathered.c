@@ -20,8 +20,6 @@ static const double patience = 60;
 static int world_rank, ranks, ring_size;
 static MPI_Comm ring_comm; /* the ranks of this one's ring */
 
-#define EXPECT(...) (void)HOLDS(__VA_ARGS__)
-
 /* ---- What is asked of MPI. */
 
 static int gathers, reductions, sends;

@@ -45,14 +45,6 @@ enum { SANITIZED = 0 };
 static int world_rank, ranks, ring_size;
 static MPI_Comm ring_comm; /* the ranks of this one's ring in MPI_COMM_WORLD */
 
-static void pause_for(double time)
-{
-    struct timespec pause = {(time_t)time, (long)(1e9 * (time - floor(time)))};
-    nanosleep(&pause, NULL);
-}
-
-#define EXPECT(...) (void)HOLDS(__VA_ARGS__)
-
 /* ---- What the library asks of MPI. MPI lets a program stand in for its functions, under whose
  * second names, PMPI_..., the work is still done. The tests themselves use the second names for
  * what is counted here. */
@@ -1152,7 +1144,7 @@ static void test_nobody_plans(void)
             if ((world_rank == odd) == (turn == 1))
                 expect_no_plan(turn == 1, began, comm, NULL, no_link_words);
             else if (turn == 1 && world_rank == (odd + 1) % ranks)
-                pause_for(soon / 2);
+                verdict_pause(soon / 2);
             PMPI_Barrier(MPI_COMM_WORLD);
         }
     }
@@ -1373,12 +1365,12 @@ static void test_late(void)
         if (forever)
             problem.config.timeout = 0;
         if (world_rank == ranks - 1)
-            pause_for(0.1);
+            verdict_pause(0.1);
         struct work work;
         if (!begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
             return;
         if (world_rank == 0)
-            pause_for(0.1);
+            verdict_pause(0.1);
         compute(&work);
         end(&work);
     }

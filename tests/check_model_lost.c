@@ -22,17 +22,10 @@ static int rank, ranks;
 static int duplicates,
     late_at; /* how often this rank has duplicated a communicator; at which it is late */
 
-static void pause_for(double seconds)
-{
-    nanosleep(
-        &(struct timespec){(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))},
-        NULL);
-}
-
 int MPI_Comm_idup(MPI_Comm old, MPI_Comm *comm, MPI_Request *request)
 {
     if (++duplicates == late_at && rank == ranks - 1)
-        pause_for(delay);
+        verdict_pause(delay);
     return PMPI_Comm_idup(old, comm, request);
 }
 
@@ -56,12 +49,12 @@ static void lose(int at, bool decodes)
     late_at = at;
     PMPI_Barrier(MPI_COMM_WORLD);
     if (late_at == 0 && rank == ranks - 1)
-        pause_for(delay);
+        verdict_pause(delay);
     enum ra_status status = decodes ? ra_decoder_create(&decoder, &config, &run, 4, comm, error)
                                     : ra_model_create(&model, &config, &run, comm, error);
     (void)HOLDS(status == RA_LOST && !model && !decoder, "%s: %s", ra_status_text(status), error);
     if (rank == 0)
-        pause_for(delay);
+        verdict_pause(delay);
 
     /* Meanwhile the numbers of communicators that were freed would be given to others. */
     for (int i = 0; i < 20; i++) {

@@ -141,7 +141,7 @@ int MPI_Irecv(void *into, int count, MPI_Datatype type, int rank, int tag, MPI_C
 }
 
 /* Ends a test that does not find what it expects. */
-#define EXPECT(...)              \
+#define REQUIRE(...)             \
     do {                         \
         if (!HOLDS(__VA_ARGS__)) \
             return false;        \
@@ -277,28 +277,28 @@ static bool heard(enum ra_message message, int hop, int distance, int64_t bytes)
 static bool test_open(void)
 {
     struct ra_link link;
-    EXPECT(opens(&link, 7.5), "%s", error);
-    EXPECT(link.size == ring_size, "%d", link.size);
-    EXPECT(link.rank == world_rank % ring_size, "%d", link.rank);
+    REQUIRE(opens(&link, 7.5), "%s", error);
+    REQUIRE(link.size == ring_size, "%d", link.size);
+    REQUIRE(link.rank == world_rank % ring_size, "%d", link.rank);
     const struct ra_mpi_link *mpi = link.self;
-    EXPECT(mpi->timeout == 7.5, "%g", mpi->timeout);
-    EXPECT(said(&link)[0] == '\0' && error[0] == '\0', "%s%s", said(&link), error);
-    EXPECT(link.bytes == (int64_t)sizeof *mpi + ring_size * (int64_t)sizeof(double), "%lld",
-           (long long)link.bytes);
-    EXPECT(ra_mpi_link_is(&link) && !ra_mpi_link_is(&(struct ra_link){.self = link.self}),
-           "not told from others");
+    REQUIRE(mpi->timeout == 7.5, "%g", mpi->timeout);
+    REQUIRE(said(&link)[0] == '\0' && error[0] == '\0', "%s%s", said(&link), error);
+    REQUIRE(link.bytes == (int64_t)sizeof *mpi + ring_size * (int64_t)sizeof(double), "%lld",
+            (long long)link.bytes);
+    REQUIRE(ra_mpi_link_is(&link) && !ra_mpi_link_is(&(struct ra_link){.self = link.self}),
+            "not told from others");
 
     /* The communicator is a copy of the world, and its errors come back to us. */
     int alike;
     MPI_Comm_compare(mpi->comm, MPI_COMM_WORLD, &alike);
-    EXPECT(alike == MPI_CONGRUENT, "%d", alike);
-    EXPECT(mpi->first == world_rank / ring_size * ring_size, "%d", mpi->first);
+    REQUIRE(alike == MPI_CONGRUENT, "%d", alike);
+    REQUIRE(mpi->first == world_rank / ring_size * ring_size, "%d", mpi->first);
     MPI_Errhandler handler;
     MPI_Comm_get_errhandler(mpi->comm, &handler);
-    EXPECT(handler == MPI_ERRORS_RETURN, "MPI would end the program");
+    REQUIRE(handler == MPI_ERRORS_RETURN, "MPI would end the program");
 
-    EXPECT(closes(&link), "MPI still uses memory");
-    EXPECT(mpi->comm == MPI_COMM_NULL, "not freed");
+    REQUIRE(closes(&link), "MPI still uses memory");
+    REQUIRE(mpi->comm == MPI_COMM_NULL, "not freed");
     return true;
 }
 
@@ -310,18 +310,18 @@ static bool test_reversed(void)
     MPI_Comm_split(MPI_COMM_WORLD, 0, -world_rank, &comm);
     place = ranks - 1 - world_rank;
     struct ra_link link;
-    EXPECT(ra_mpi_link_open(&link, comm, ring_size, patience, error) == RA_OK, "%s", error);
+    REQUIRE(ra_mpi_link_open(&link, comm, ring_size, patience, error) == RA_OK, "%s", error);
     const struct ra_mpi_link *mpi = link.self;
-    EXPECT(link.rank == place % ring_size, "%d", link.rank);
-    EXPECT(mpi->first == place / ring_size * ring_size, "%d", mpi->first);
+    REQUIRE(link.rank == place % ring_size, "%d", link.rank);
+    REQUIRE(mpi->first == place / ring_size * ring_size, "%d", mpi->first);
     for (int distance = -1; distance <= 1; distance += 2) {
-        EXPECT(await(&link, RA_KEYS, 2, -distance, 8), "%s", said(&link));
-        EXPECT(speak(&link, RA_KEYS, 2, distance, 8), "%s", said(&link));
-        EXPECT(waits(&link, RA_KEYS), "%s", said(&link));
+        REQUIRE(await(&link, RA_KEYS, 2, -distance, 8), "%s", said(&link));
+        REQUIRE(speak(&link, RA_KEYS, 2, distance, 8), "%s", said(&link));
+        REQUIRE(waits(&link, RA_KEYS), "%s", said(&link));
         if (!heard(RA_KEYS, 2, -distance, 8))
             return false;
     }
-    EXPECT(closes(&link), "MPI still uses memory");
+    REQUIRE(closes(&link), "MPI still uses memory");
     PMPI_Comm_free(&comm);
     place = world_rank;
     return true;
@@ -332,13 +332,13 @@ static bool test_round(void)
 {
     const int64_t sizes[] = {1, 3, MEDIUM, LARGE};
     struct ra_link link;
-    EXPECT(opens(&link, patience), "%s", error);
+    REQUIRE(opens(&link, patience), "%s", error);
     for (int s = 0; s < 4; s++) {
         write_down(outgoing[RA_KEYS], 0, RA_KEYS, s, sizes[s]);
         for (int hop = 0; hop < ring_size; hop++) {
-            EXPECT(await(&link, RA_KEYS, hop, -1, sizes[s]), "%s", said(&link));
-            EXPECT(sends(&link, RA_KEYS, hop, 1, outgoing[RA_KEYS], sizes[s]), "%s", said(&link));
-            EXPECT(waits(&link, RA_KEYS), "%s", said(&link));
+            REQUIRE(await(&link, RA_KEYS, hop, -1, sizes[s]), "%s", said(&link));
+            REQUIRE(sends(&link, RA_KEYS, hop, 1, outgoing[RA_KEYS], sizes[s]), "%s", said(&link));
+            REQUIRE(waits(&link, RA_KEYS), "%s", said(&link));
             if (!heard(RA_KEYS, s, -hop - 1, sizes[s]))
                 return false;
             memcpy(outgoing[RA_KEYS], incoming[RA_KEYS], (size_t)sizes[s]);
@@ -352,11 +352,11 @@ static bool test_round(void)
 static bool test_distances(void)
 {
     struct ra_link link;
-    EXPECT(opens(&link, patience), "%s", error);
+    REQUIRE(opens(&link, patience), "%s", error);
     for (int distance = -3 * ring_size; distance <= 3 * ring_size; distance++) {
-        EXPECT(await(&link, RA_GRADIENTS, 4, -distance, 3), "%s", said(&link));
-        EXPECT(speak(&link, RA_GRADIENTS, 4, distance, 3), "%s", said(&link));
-        EXPECT(waits(&link, RA_GRADIENTS), "%s", said(&link));
+        REQUIRE(await(&link, RA_GRADIENTS, 4, -distance, 3), "%s", said(&link));
+        REQUIRE(speak(&link, RA_GRADIENTS, 4, distance, 3), "%s", said(&link));
+        REQUIRE(waits(&link, RA_GRADIENTS), "%s", said(&link));
         if (!heard(RA_GRADIENTS, 4, -distance, 3))
             return false;
     }
@@ -369,15 +369,15 @@ static bool test_distances(void)
 static bool test_order(void)
 {
     struct ra_link link;
-    EXPECT(opens(&link, patience), "%s", error);
+    REQUIRE(opens(&link, patience), "%s", error);
     for (int hop = 0; hop < 3; hop++) {
-        EXPECT(speak(&link, RA_KEYS, hop, 1, 8), "%s", said(&link));
-        EXPECT(waits(&link, RA_KEYS), "%s", said(&link));
+        REQUIRE(speak(&link, RA_KEYS, hop, 1, 8), "%s", said(&link));
+        REQUIRE(waits(&link, RA_KEYS), "%s", said(&link));
     }
     MPI_Barrier(MPI_COMM_WORLD);
     for (int hop = 0; hop < 3; hop++) {
-        EXPECT(await(&link, RA_KEYS, hop, -1, 8), "%s", said(&link));
-        EXPECT(waits(&link, RA_KEYS), "%s", said(&link));
+        REQUIRE(await(&link, RA_KEYS, hop, -1, 8), "%s", said(&link));
+        REQUIRE(waits(&link, RA_KEYS), "%s", said(&link));
         if (!heard(RA_KEYS, hop, -1, 8))
             return false;
     }
@@ -390,16 +390,16 @@ static bool test_both_kinds(void)
 {
     const int64_t sizes[] = {3, MEDIUM, LARGE};
     struct ra_link link;
-    EXPECT(opens(&link, patience), "%s", error);
+    REQUIRE(opens(&link, patience), "%s", error);
     for (int s = 0; s < 9; s++) {
         int64_t keys = sizes[s % 3], gradients = sizes[s / 3];
-        EXPECT(await(&link, RA_KEYS, s, -1, keys), "%s", said(&link));
-        EXPECT(await(&link, RA_GRADIENTS, s, -1, gradients), "%s", said(&link));
-        EXPECT(speak(&link, RA_GRADIENTS, s, 1, gradients), "%s", said(&link));
-        EXPECT(speak(&link, RA_KEYS, s, 1, keys), "%s", said(&link));
-        EXPECT(polls(&link), "%s", said(&link));
-        EXPECT(waits(&link, s % 2 ? RA_KEYS : RA_GRADIENTS), "%s", said(&link));
-        EXPECT(waits(&link, s % 2 ? RA_GRADIENTS : RA_KEYS), "%s", said(&link));
+        REQUIRE(await(&link, RA_KEYS, s, -1, keys), "%s", said(&link));
+        REQUIRE(await(&link, RA_GRADIENTS, s, -1, gradients), "%s", said(&link));
+        REQUIRE(speak(&link, RA_GRADIENTS, s, 1, gradients), "%s", said(&link));
+        REQUIRE(speak(&link, RA_KEYS, s, 1, keys), "%s", said(&link));
+        REQUIRE(polls(&link), "%s", said(&link));
+        REQUIRE(waits(&link, s % 2 ? RA_KEYS : RA_GRADIENTS), "%s", said(&link));
+        REQUIRE(waits(&link, s % 2 ? RA_GRADIENTS : RA_KEYS), "%s", said(&link));
         if (!heard(RA_KEYS, s, -1, keys) || !heard(RA_GRADIENTS, s, -1, gradients))
             return false;
     }
@@ -413,22 +413,22 @@ static bool test_home(void)
     const enum ra_message kinds[] = {RA_GRADIENTS_RETURN, RA_GRADIENTS};
     const int64_t sizes[] = {8, LARGE};
     struct ra_link link;
-    EXPECT(opens(&link, patience), "%s", error);
+    REQUIRE(opens(&link, patience), "%s", error);
     for (int s = 0; s < 4; s++) {
         int64_t bytes = sizes[s / 2];
-        EXPECT(await(&link, RA_GRADIENTS, s, -1, bytes), "%s", said(&link));
-        EXPECT(await(&link, RA_GRADIENTS_RETURN, s, -1, bytes), "%s", said(&link));
+        REQUIRE(await(&link, RA_GRADIENTS, s, -1, bytes), "%s", said(&link));
+        REQUIRE(await(&link, RA_GRADIENTS_RETURN, s, -1, bytes), "%s", said(&link));
         for (int k = 0; k < 2; k++) {
             /* They share the way out: the one before must have left. */
             enum ra_message kind = kinds[(s + k) % 2];
-            EXPECT(speak(&link, kind, s, 1, bytes), "%s", said(&link));
+            REQUIRE(speak(&link, kind, s, 1, bytes), "%s", said(&link));
             const struct ra_passage *out = &((struct ra_mpi_link *)link.self)->out[RA_GRADIENTS];
-            EXPECT(out->request != MPI_REQUEST_NULL, "not the shared way out");
+            REQUIRE(out->request != MPI_REQUEST_NULL, "not the shared way out");
             while (out->request != MPI_REQUEST_NULL)
-                EXPECT(polls(&link), "%s", said(&link));
+                REQUIRE(polls(&link), "%s", said(&link));
         }
-        EXPECT(waits(&link, RA_GRADIENTS_RETURN), "%s", said(&link));
-        EXPECT(waits(&link, RA_GRADIENTS), "%s", said(&link));
+        REQUIRE(waits(&link, RA_GRADIENTS_RETURN), "%s", said(&link));
+        REQUIRE(waits(&link, RA_GRADIENTS), "%s", said(&link));
         if (!heard(RA_GRADIENTS_RETURN, s, -1, bytes) || !heard(RA_GRADIENTS, s, -1, bytes))
             return false;
     }
@@ -441,34 +441,34 @@ static bool test_home(void)
 static bool test_done(void)
 {
     struct ra_link link;
-    EXPECT(opens(&link, patience), "%s", error);
+    REQUIRE(opens(&link, patience), "%s", error);
     for (int round = 0; round < 2; round++) {
         double before = ra_seconds();
-        EXPECT(await(&link, RA_KEYS, 5, -1, LARGE), "%s", said(&link));
-        EXPECT(speak(&link, RA_KEYS, 5, 1, LARGE), "%s", said(&link));
+        REQUIRE(await(&link, RA_KEYS, 5, -1, LARGE), "%s", said(&link));
+        REQUIRE(speak(&link, RA_KEYS, 5, 1, LARGE), "%s", said(&link));
         const struct ra_mpi_link *mpi = link.self;
         const struct ra_passage *in = &mpi->in[RA_KEYS], *out = &mpi->out[RA_KEYS];
-        EXPECT(in->finished == 0 && out->finished == 0, "finished before it began");
+        REQUIRE(in->finished == 0 && out->finished == 0, "finished before it began");
         while (round == 1 && (in->request != MPI_REQUEST_NULL || out->request != MPI_REQUEST_NULL))
-            EXPECT(polls(&link), "%s", said(&link));
-        EXPECT(waits(&link, RA_KEYS), "%s", said(&link));
+            REQUIRE(polls(&link), "%s", said(&link));
+        REQUIRE(waits(&link, RA_KEYS), "%s", said(&link));
 
-        EXPECT(in->request == MPI_REQUEST_NULL && out->request == MPI_REQUEST_NULL, "not done");
+        REQUIRE(in->request == MPI_REQUEST_NULL && out->request == MPI_REQUEST_NULL, "not done");
         double after = ra_seconds();
-        EXPECT(before <= in->started && in->started <= in->finished && in->finished <= after,
-               "in: started %g, finished %g", in->started - before, in->finished - before);
-        EXPECT(before <= out->started && out->started <= out->finished && out->finished <= after,
-               "out: started %g, finished %g", out->started - before, out->finished - before);
-        EXPECT(in->peer == walk(-1) && out->peer == walk(1), "%d, %d", in->peer, out->peer);
+        REQUIRE(before <= in->started && in->started <= in->finished && in->finished <= after,
+                "in: started %g, finished %g", in->started - before, in->finished - before);
+        REQUIRE(before <= out->started && out->started <= out->finished && out->finished <= after,
+                "out: started %g, finished %g", out->started - before, out->finished - before);
+        REQUIRE(in->peer == walk(-1) && out->peer == walk(1), "%d, %d", in->peer, out->peer);
 
         /* It arrived once, and what was only sent did not arrive. */
         int hop;
         double start, end, started = in->started, finished = in->finished;
-        EXPECT(link.arrival(link.self, RA_KEYS, &hop, &start, &end), "nothing has arrived");
-        EXPECT(hop == 5 && start == started && end == finished, "hop %d, %g to %g", hop,
-               start - before, end - before);
-        EXPECT(!link.arrival(link.self, RA_KEYS, &hop, &start, &end), "arrived again");
-        EXPECT(!link.arrival(link.self, RA_ROWS, &hop, &start, &end), "arrived from nowhere");
+        REQUIRE(link.arrival(link.self, RA_KEYS, &hop, &start, &end), "nothing has arrived");
+        REQUIRE(hop == 5 && start == started && end == finished, "hop %d, %g to %g", hop,
+                start - before, end - before);
+        REQUIRE(!link.arrival(link.self, RA_KEYS, &hop, &start, &end), "arrived again");
+        REQUIRE(!link.arrival(link.self, RA_ROWS, &hop, &start, &end), "arrived from nowhere");
         if (!heard(RA_KEYS, 5, -1, LARGE))
             return false;
     }
@@ -480,13 +480,13 @@ static bool test_done(void)
 static bool test_idle(void)
 {
     struct ra_link link;
-    EXPECT(opens(&link, 0), "%s", error);
+    REQUIRE(opens(&link, 0), "%s", error);
     double start = ra_seconds();
     for (int m = 0; m < RA_FAILURE; m++) {
-        EXPECT(waits(&link, m), "%s", said(&link));
+        REQUIRE(waits(&link, m), "%s", said(&link));
     }
-    EXPECT(polls(&link), "%s", said(&link));
-    EXPECT(ra_seconds() - start < grace, "took %g s", ra_seconds() - start);
+    REQUIRE(polls(&link), "%s", said(&link));
+    REQUIRE(ra_seconds() - start < grace, "took %g s", ra_seconds() - start);
     closes(&link);
     return true;
 }
@@ -497,16 +497,15 @@ static bool test_late(void)
 {
     for (int forever = 0; forever < 3; forever++) {
         struct ra_link link;
-        EXPECT(opens(&link, forever == 1 ? 0 : patience), "%s", error);
+        REQUIRE(opens(&link, forever == 1 ? 0 : patience), "%s", error);
         if (forever == 2) {
             link.set_timeout(link.self, 0.01);
             link.set_timeout(link.self, 0);
         }
-        EXPECT(await(&link, RA_KEYS, 0, -1, 3), "%s", said(&link));
-        struct timespec pause = {0, link.rank == 0 ? 100000000 : 0};
-        nanosleep(&pause, NULL);
-        EXPECT(speak(&link, RA_KEYS, 0, 1, 3), "%s", said(&link));
-        EXPECT(waits(&link, RA_KEYS), "%s", said(&link));
+        REQUIRE(await(&link, RA_KEYS, 0, -1, 3), "%s", said(&link));
+        verdict_pause(link.rank == 0 ? 0.1 : 0);
+        REQUIRE(speak(&link, RA_KEYS, 0, 1, 3), "%s", said(&link));
+        REQUIRE(waits(&link, RA_KEYS), "%s", said(&link));
         if (!heard(RA_KEYS, 0, -1, 3))
             return false;
         closes(&link);
@@ -523,7 +522,7 @@ static bool test_progress(void)
     const int last = ring_size - 1, rounds = last == 0 ? 0 : ranks == 3 ? 2 : ranks == 4;
     for (int silent = 0; silent < rounds; silent++) {
         struct ra_link link;
-        EXPECT(opens(&link, patience), "%s", error);
+        REQUIRE(opens(&link, patience), "%s", error);
         link.set_timeout(link.self, timeout);
         /* Nobody waits earlier than anybody's `start`, and the last one computes from `after`
          * on. */
@@ -531,30 +530,30 @@ static bool test_progress(void)
         MPI_Barrier(MPI_COMM_WORLD);
         double after = ra_seconds();
         if (link.rank < last)
-            EXPECT(await(&link, RA_KEYS, 0, 1, 3), "%s", said(&link));
+            REQUIRE(await(&link, RA_KEYS, 0, 1, 3), "%s", said(&link));
         if (link.rank == last && silent)
-            nanosleep(&(struct timespec){(time_t)(2 * timeout), 0}, NULL);
+            verdict_pause(2 * timeout);
         while (link.rank == last && ra_seconds() - after < 2 * timeout && polls(&link))
-            nanosleep(&(struct timespec){0, 10000000}, NULL);
+            verdict_pause(0.01);
         if (silent) {
-            EXPECT(!waits(&link, RA_KEYS) || !polls(&link), "came back as if all were well");
+            REQUIRE(!waits(&link, RA_KEYS) || !polls(&link), "came back as if all were well");
             double ended = ra_seconds() - start;
             const char words[] = "ring rank 1, hop 0: waited 2 s for rank 2 to send keys; has it";
-            EXPECT(strncmp(said(&link), words, strlen(words)) == 0, "%s", said(&link));
-            EXPECT(ended > timeout, "after %g s", ended);
+            REQUIRE(strncmp(said(&link), words, strlen(words)) == 0, "%s", said(&link));
+            REQUIRE(ended > timeout, "after %g s", ended);
             MPI_Barrier(MPI_COMM_WORLD);
             living -= !closes(&link);
             communicators--;
             continue;
         }
-        EXPECT(link.rank == 0 || link.rank == last || waits(&link, RA_KEYS), "%s", said(&link));
+        REQUIRE(link.rank == 0 || link.rank == last || waits(&link, RA_KEYS), "%s", said(&link));
         if (link.rank > 0)
-            EXPECT(speak(&link, RA_KEYS, 0, -1, 3), "%s", said(&link));
-        EXPECT(waits(&link, RA_KEYS), "%s", said(&link));
-        EXPECT(link.rank == last || ra_seconds() - start >= 2 * timeout, "too early");
+            REQUIRE(speak(&link, RA_KEYS, 0, -1, 3), "%s", said(&link));
+        REQUIRE(waits(&link, RA_KEYS), "%s", said(&link));
+        REQUIRE(link.rank == last || ra_seconds() - start >= 2 * timeout, "too early");
         if (link.rank < last && !heard(RA_KEYS, 0, 1, 3))
             return false;
-        EXPECT(closes(&link), "MPI still uses memory");
+        REQUIRE(closes(&link), "MPI still uses memory");
     }
     return true;
 }
@@ -566,17 +565,17 @@ static bool test_gone(void)
     struct ra_link link;
     if (ring_size == 1)
         return true;
-    EXPECT(opens(&link, patience), "%s", error);
+    REQUIRE(opens(&link, patience), "%s", error);
     double start = ra_seconds();
     if (link.rank > 0) {
-        EXPECT(await(&link, RA_CALL, 3, -link.rank, 3), "%s", said(&link));
-        EXPECT(!waits(&link, RA_CALL), "came back as if all were well");
-        EXPECT(strstr(said(&link),
-                      "hop 3: rank 0 has closed its link and did not send the number of a call"),
-               "%s", said(&link));
+        REQUIRE(await(&link, RA_CALL, 3, -link.rank, 3), "%s", said(&link));
+        REQUIRE(!waits(&link, RA_CALL), "came back as if all were well");
+        REQUIRE(strstr(said(&link),
+                       "hop 3: rank 0 has closed its link and did not send the number of a call"),
+                "%s", said(&link));
     }
     closes(&link);
-    EXPECT(ra_seconds() - start < patience, "after %g s", ra_seconds() - start);
+    REQUIRE(ra_seconds() - start < patience, "after %g s", ra_seconds() - start);
     communicators--;
     return true;
 }
@@ -589,18 +588,18 @@ static bool test_overtaken(void)
     int before = communicators;
     if (ring_size != 2)
         return true;
-    EXPECT(opens(&link, patience), "%s", error);
+    REQUIRE(opens(&link, patience), "%s", error);
     if (link.rank == 0) {
         const struct ra_mpi_link *mpi = link.self;
         int leaves = RA_LEAVES, behind_messages = RA_MESSAGES;
         MPI_Send(&leaves, 1, MPI_INT, mpi->first + 1, behind_messages, mpi->comm);
         for (double start = ra_seconds(); ra_seconds() - start < 1;)
             ;
-        EXPECT(speak(&link, RA_KEYS, 0, 1, 3), "%s", said(&link));
-        EXPECT(waits(&link, RA_KEYS), "%s", said(&link));
+        REQUIRE(speak(&link, RA_KEYS, 0, 1, 3), "%s", said(&link));
+        REQUIRE(waits(&link, RA_KEYS), "%s", said(&link));
     } else {
-        EXPECT(await(&link, RA_KEYS, 0, -1, 3), "%s", said(&link));
-        EXPECT(waits(&link, RA_KEYS), "%s", said(&link));
+        REQUIRE(await(&link, RA_KEYS, 0, -1, 3), "%s", said(&link));
+        REQUIRE(waits(&link, RA_KEYS), "%s", said(&link));
         if (!heard(RA_KEYS, 0, -1, 3))
             return false;
     }
@@ -616,14 +615,14 @@ static bool is_dead(struct ra_link *link, enum ra_message idle)
     const struct ra_mpi_link *mpi = link->self;
     char first[RA_ERROR_SIZE];
     memcpy(first, mpi->error, sizeof first);
-    EXPECT(!sends(link, idle, 9, 1, outgoing[idle], 3), "send goes on");
-    EXPECT(!receives(link, idle, 9, -1, incoming[idle], 3), "receive goes on");
-    EXPECT(!polls(link), "poll goes on");
+    REQUIRE(!sends(link, idle, 9, 1, outgoing[idle], 3), "send goes on");
+    REQUIRE(!receives(link, idle, 9, -1, incoming[idle], 3), "receive goes on");
+    REQUIRE(!polls(link), "poll goes on");
     for (int m = 0; m < RA_FAILURE; m++)
-        EXPECT(!waits(link, m), "wait goes on with %s", ra_message_name(m));
-    EXPECT(mpi->out[idle].request == MPI_REQUEST_NULL, "sends after the error");
-    EXPECT(mpi->in[idle].request == MPI_REQUEST_NULL, "receives after the error");
-    EXPECT(strcmp(said(link), first) == 0, "the first error was overwritten by: %s", said(link));
+        REQUIRE(!waits(link, m), "wait goes on with %s", ra_message_name(m));
+    REQUIRE(mpi->out[idle].request == MPI_REQUEST_NULL, "sends after the error");
+    REQUIRE(mpi->in[idle].request == MPI_REQUEST_NULL, "receives after the error");
+    REQUIRE(strcmp(said(link), first) == 0, "the first error was overwritten by: %s", said(link));
     return true;
 }
 
@@ -635,11 +634,11 @@ static bool names(const struct ra_link *link, int hop, const char *before, int d
     int who = -1;
     char expected[RA_ERROR_SIZE];
     sscanf(said(link), "ring rank %d,", &who);
-    EXPECT(who >= 0 && who < ring_size, "%s", said(link));
+    REQUIRE(who >= 0 && who < ring_size, "%s", said(link));
     snprintf(expected, sizeof expected, "ring rank %d, hop %d: %s rank %d%s", who, hop, before,
              walk_from(who, distance), after);
-    EXPECT(strstr(said(link), expected) == said(link), "%s not in: %s", expected, said(link));
-    EXPECT(!strchr(said(link), '\n') && strlen(said(link)) < RA_ERROR_SIZE - 1, "%s", said(link));
+    REQUIRE(strstr(said(link), expected) == said(link), "%s not in: %s", expected, said(link));
+    REQUIRE(!strchr(said(link), '\n') && strlen(said(link)) < RA_ERROR_SIZE - 1, "%s", said(link));
     return true;
 }
 
@@ -658,9 +657,9 @@ static bool ends(struct ra_link *link, bool quiet)
     double start = ra_seconds();
     const struct ra_mpi_link *mpi = link->self;
     quiet = quiet && !still_tells(mpi);
-    EXPECT(closes(link) == quiet, "wrong about memory");
-    EXPECT(ra_seconds() - start < grace, "took %g s", ra_seconds() - start);
-    EXPECT(!quiet || mpi->comm != MPI_COMM_NULL, "freed, but not by all ranks");
+    REQUIRE(closes(link) == quiet, "wrong about memory");
+    REQUIRE(ra_seconds() - start < grace, "took %g s", ra_seconds() - start);
+    REQUIRE(!quiet || mpi->comm != MPI_COMM_NULL, "freed, but not by all ranks");
     communicators--;
     living -= !quiet;
     return true;
@@ -697,12 +696,12 @@ static bool gives_up(struct ra_link *link, enum ra_message message, enum ra_mess
 {
     link->set_timeout(link->self, soon);
     double start = ra_seconds();
-    EXPECT(!waits(link, message), "came back as if all were well");
+    REQUIRE(!waits(link, message), "came back as if all were well");
     double waited = ra_seconds() - start;
-    EXPECT(waited < soon + grace, "after %g s", waited);
+    REQUIRE(waited < soon + grace, "after %g s", waited);
     char own[40];
     snprintf(own, sizeof own, "ring rank %d,", link->rank);
-    EXPECT(waited >= soon || strstr(said(link), own) != said(link), "after %g s", waited);
+    REQUIRE(waited >= soon || strstr(said(link), own) != said(link), "after %g s", waited);
     return names(link, hop, "waited 0.1 s for", distance, what) && is_dead(link, idle);
 }
 
@@ -714,8 +713,8 @@ static bool test_nobody_sends(void)
                                           " to send the number of a call; ", " to send rows; "};
     for (int m = 0; m < RA_FAILURE; m++) {
         struct ra_link link;
-        EXPECT(opens(&link, patience), "%s", error);
-        EXPECT(await(&link, m, 7 + m, m - 2, 3), "%s", said(&link));
+        REQUIRE(opens(&link, patience), "%s", error);
+        REQUIRE(await(&link, m, 7 + m, m - 2, 3), "%s", said(&link));
         if (!gives_up(&link, m, m == RA_KEYS ? RA_GRADIENTS : RA_KEYS, 7 + m, m - 2, what[m]) ||
             !ends(&link, true))
             return false;
@@ -731,8 +730,8 @@ static bool test_nobody_takes(void)
     const char *const what[] = {" to take gradients; ", " to take gradients coming home; "};
     for (int k = 0; k < 2; k++) {
         struct ra_link link;
-        EXPECT(opens(&link, patience), "%s", error);
-        EXPECT(speak(&link, kinds[k], 3, 1, LARGE), "%s", said(&link));
+        REQUIRE(opens(&link, patience), "%s", error);
+        REQUIRE(speak(&link, kinds[k], 3, 1, LARGE), "%s", said(&link));
         bool good = gives_up(&link, RA_GRADIENTS, RA_KEYS, 3, 1, what[k]) && ends(&link, false);
 
         /* Once all have given up, the messages are taken after all. */
@@ -752,11 +751,11 @@ static bool test_too_long(void)
     const int64_t rooms[] = {3, MEDIUM}, sizes[] = {5, LARGE};
     for (int s = 0; s < 2 && ring_size > 1; s++) {
         struct ra_link link;
-        EXPECT(opens(&link, patience), "%s", error);
-        EXPECT(await(&link, RA_KEYS, 5, -1, rooms[s]), "%s", said(&link));
-        EXPECT(speak(&link, RA_KEYS, 5, 1, sizes[s]), "%s", said(&link));
-        EXPECT(!waits(&link, RA_KEYS), "came back as if all were well");
-        EXPECT(s > 0 || guard_holds(incoming[RA_KEYS] + rooms[s]), "written behind the room");
+        REQUIRE(opens(&link, patience), "%s", error);
+        REQUIRE(await(&link, RA_KEYS, 5, -1, rooms[s]), "%s", said(&link));
+        REQUIRE(speak(&link, RA_KEYS, 5, 1, sizes[s]), "%s", said(&link));
+        REQUIRE(!waits(&link, RA_KEYS), "came back as if all were well");
+        REQUIRE(s > 0 || guard_holds(incoming[RA_KEYS] + rooms[s]), "written behind the room");
         if (!names(&link, 5, "receiving keys from", -1, ": MPI_ERR_TRUNCATE") ||
             !is_dead(&link, RA_GRADIENTS))
             return false;
@@ -788,13 +787,13 @@ enum others { WAIT, POLL, POST_LATER, OTHERS };
 static bool hears_of_it(struct ra_link *link, enum others others)
 {
     double start = ra_seconds();
-    EXPECT(await(link, RA_KEYS, 1, -1, MEDIUM), "%s", said(link));
+    REQUIRE(await(link, RA_KEYS, 1, -1, MEDIUM), "%s", said(link));
     if (others == POST_LATER)
-        EXPECT(speak(link, RA_GRADIENTS_RETURN, 1, 1, 3), "%s", said(link));
+        REQUIRE(speak(link, RA_GRADIENTS_RETURN, 1, 1, 3), "%s", said(link));
     while (others == POLL && polls(link))
-        EXPECT(ra_seconds() - start < grace, "polls in vain");
-    EXPECT(!waits(link, RA_KEYS), "came back as if all were well");
-    EXPECT(ra_seconds() - start < grace, "took %g s", ra_seconds() - start);
+        REQUIRE(ra_seconds() - start < grace, "polls in vain");
+    REQUIRE(!waits(link, RA_KEYS), "came back as if all were well");
+    REQUIRE(ra_seconds() - start < grace, "took %g s", ra_seconds() - start);
     return true;
 }
 
@@ -803,16 +802,15 @@ static bool hears_of_it(struct ra_link *link, enum others others)
 static bool one_fails(int who, enum others others)
 {
     struct ra_link link;
-    EXPECT(opens(&link, patience), "%s", error);
+    REQUIRE(opens(&link, patience), "%s", error);
     bool concerned = world_rank >= ranks - ring_size;
     char text[RA_ERROR_SIZE];
     compose(text, who);
 
     /* The first reason counts. If the others are to wait for it, they have begun to. */
     if (concerned && link.rank == who) {
-        struct timespec pause = {0, 5000000};
         if (others != POST_LATER)
-            nanosleep(&pause, NULL);
+            verdict_pause(0.005);
         fails(&link, text);
         fails(&link, "what is not said");
     }
@@ -821,23 +819,23 @@ static bool one_fails(int who, enum others others)
     if (concerned) {
         if (link.rank != who && !hears_of_it(&link, others))
             return false;
-        EXPECT(strcmp(said(&link), text) == 0, "%s", said(&link));
+        REQUIRE(strcmp(said(&link), text) == 0, "%s", said(&link));
         fails(&link, "what is not said either");
         if (!is_dead(&link, RA_GRADIENTS) || !ends(&link, true))
             return false;
     } else {
-        EXPECT(await(&link, RA_KEYS, 0, -1, 3) && speak(&link, RA_KEYS, 0, 1, 3), "%s",
-               said(&link));
-        EXPECT(waits(&link, RA_KEYS), "%s", said(&link));
+        REQUIRE(await(&link, RA_KEYS, 0, -1, 3) && speak(&link, RA_KEYS, 0, 1, 3), "%s",
+                said(&link));
+        REQUIRE(waits(&link, RA_KEYS), "%s", said(&link));
     }
 
     /* By now everything has arrived that was sent. */
     MPI_Barrier(MPI_COMM_WORLD);
     if (concerned)
         return true;
-    EXPECT(polls(&link), "%s", said(&link));
+    REQUIRE(polls(&link), "%s", said(&link));
     const struct ra_mpi_link *mpi = link.self;
-    EXPECT(mpi->error[0] == '\0' && mpi->failure[0] == '\0', "%s", mpi->failure);
+    REQUIRE(mpi->error[0] == '\0' && mpi->failure[0] == '\0', "%s", mpi->failure);
     return heard(RA_KEYS, 0, -1, 3) && closes(&link);
 }
 
@@ -854,11 +852,11 @@ static bool test_one_fails(void)
 static bool test_twice(void)
 {
     struct ra_link link;
-    EXPECT(opens(&link, patience), "%s", error);
-    EXPECT(await(&link, RA_KEYS, 1, -1, 3), "%s", said(&link));
-    EXPECT(!receives(&link, RA_KEYS, 2, -1, scrap, 3), "receives twice");
-    EXPECT(strstr(said(&link), "hop 2: receives keys without having waited for keys of hop 1"),
-           "%s", said(&link));
+    REQUIRE(opens(&link, patience), "%s", error);
+    REQUIRE(await(&link, RA_KEYS, 1, -1, 3), "%s", said(&link));
+    REQUIRE(!receives(&link, RA_KEYS, 2, -1, scrap, 3), "receives twice");
+    REQUIRE(strstr(said(&link), "hop 2: receives keys without having waited for keys of hop 1"),
+            "%s", said(&link));
     return is_dead(&link, RA_GRADIENTS) && ends(&link, true);
 }
 
@@ -866,18 +864,18 @@ static bool test_twice(void)
 static bool test_two_fail(void)
 {
     struct ra_link link;
-    EXPECT(opens(&link, patience), "%s", error);
+    REQUIRE(opens(&link, patience), "%s", error);
     char text[2][RA_ERROR_SIZE];
     compose(text[0], 0);
     compose(text[1], 1);
     MPI_Barrier(MPI_COMM_WORLD);
     if (link.rank < 2) {
         fails(&link, text[link.rank]);
-        EXPECT(strcmp(said(&link), text[link.rank]) == 0, "%s", said(&link));
+        REQUIRE(strcmp(said(&link), text[link.rank]) == 0, "%s", said(&link));
     } else if (!hears_of_it(&link, WAIT)) {
         return false;
     }
-    EXPECT(!strcmp(said(&link), text[0]) || !strcmp(said(&link), text[1]), "%s", said(&link));
+    REQUIRE(!strcmp(said(&link), text[0]) || !strcmp(said(&link), text[1]), "%s", said(&link));
     return is_dead(&link, RA_GRADIENTS) && ends(&link, true);
 }
 
@@ -894,21 +892,21 @@ static bool test_shared_errors(void)
         if (function == IDUP)
             continue;
         struct ra_link link;
-        EXPECT(opens(&link, patience), "%s", error);
+        REQUIRE(opens(&link, patience), "%s", error);
         if (link.rank != 0 && !hears_of_it(&link, WAIT))
             return false;
         if (link.rank == 0) {
             link.set_timeout(link.self, soon);
             broken = function == SEND ? NOTHING : function;
             bool received = await(&link, RA_KEYS, 6, -1, 3);
-            EXPECT(received == (function == NOTHING || function == SEND), "%s", said(&link));
+            REQUIRE(received == (function == NOTHING || function == SEND), "%s", said(&link));
             if (function == SEND) {
                 broken = SEND;
-                EXPECT(!speak(&link, RA_KEYS, 6, -1, 3), "sends what it cannot");
+                REQUIRE(!speak(&link, RA_KEYS, 6, -1, 3), "sends what it cannot");
             }
-            EXPECT(!waits(&link, RA_KEYS), "came back as if all were well");
+            REQUIRE(!waits(&link, RA_KEYS), "came back as if all were well");
         }
-        EXPECT(strncmp(said(&link), "ring rank 0,", 12) == 0, "%s", said(&link));
+        REQUIRE(strncmp(said(&link), "ring rank 0,", 12) == 0, "%s", said(&link));
         if (!names(&link, 6, before[function], -1,
                    function == NOTHING ? " to send keys; has" : ": ") ||
             !is_dead(&link, RA_GRADIENTS) || !ends(&link, true))
@@ -922,7 +920,7 @@ static bool test_shared_errors(void)
 static bool test_unheard(void)
 {
     struct ra_link link;
-    EXPECT(opens(&link, patience), "%s", error);
+    REQUIRE(opens(&link, patience), "%s", error);
     char text[RA_ERROR_SIZE];
     compose(text, 0);
     if (link.rank == 0)
@@ -938,9 +936,9 @@ static bool test_half_way(void)
 {
     for (int round = 0; round < 4; round++) {
         struct ra_link link;
-        EXPECT(opens(&link, patience), "%s", error);
-        EXPECT(await(&link, RA_KEYS, 0, -1, LARGE), "%s", said(&link));
-        EXPECT(sends(&link, RA_KEYS, 0, 1, outgoing[RA_KEYS], LARGE), "%s", said(&link));
+        REQUIRE(opens(&link, patience), "%s", error);
+        REQUIRE(await(&link, RA_KEYS, 0, -1, LARGE), "%s", said(&link));
+        REQUIRE(sends(&link, RA_KEYS, 0, 1, outgoing[RA_KEYS], LARGE), "%s", said(&link));
         for (int n = 0; n < round; n++)
             polls(&link);
         fails(&link, "no more");
@@ -950,15 +948,15 @@ static bool test_half_way(void)
         const struct ra_mpi_link *mpi = link.self;
         bool idle = mpi->in[RA_KEYS].request == MPI_REQUEST_NULL &&
                     mpi->out[RA_KEYS].request == MPI_REQUEST_NULL;
-        EXPECT(quiet == (idle && !still_tells(mpi)), "wrong about memory in round %d", round);
+        REQUIRE(quiet == (idle && !still_tells(mpi)), "wrong about memory in round %d", round);
 
         /* All bytes that are like the one before are like the first. */
         unsigned char *bytes = incoming[RA_KEYS];
         if (quiet)
             memset(bytes, GUARD_BYTE, LARGE);
         drain(link.self);
-        EXPECT(!quiet || (bytes[0] == GUARD_BYTE && !memcmp(bytes, bytes + 1, LARGE - 1)),
-               "written after the end, in round %d", round);
+        REQUIRE(!quiet || (bytes[0] == GUARD_BYTE && !memcmp(bytes, bytes + 1, LARGE - 1)),
+                "written after the end, in round %d", round);
     }
     return true;
 }
@@ -967,13 +965,13 @@ static bool test_half_way(void)
 static bool test_too_late(void)
 {
     struct ra_link link;
-    EXPECT(opens(&link, patience), "%s", error);
-    EXPECT(await(&link, RA_ROWS, 0, -1, 3), "%s", said(&link));
+    REQUIRE(opens(&link, patience), "%s", error);
+    REQUIRE(await(&link, RA_ROWS, 0, -1, 3), "%s", said(&link));
     fails(&link, "no more");
     too_late = true;
     bool good = ends(&link, false);
     too_late = false;
-    EXPECT(call_off(link.self) || still_tells(link.self), "MPI still uses memory");
+    REQUIRE(call_off(link.self) || still_tells(link.self), "MPI still uses memory");
     return good;
 }
 
@@ -983,7 +981,7 @@ static bool test_nobody_listens(void)
     if (ring_size != 3)
         return true;
     struct ra_link link;
-    EXPECT(opens(&link, patience), "%s", error);
+    REQUIRE(opens(&link, patience), "%s", error);
     struct ra_mpi_link *mpi = link.self;
     if (link.rank != 0) {
         MPI_Cancel(&mpi->in[RA_FAILURE].request);
@@ -995,7 +993,7 @@ static bool test_nobody_listens(void)
     if (link.rank == 0)
         fails(&link, "no more");
     synchronous = false;
-    EXPECT(ra_seconds() - start < grace, "took %g s", ra_seconds() - start);
+    REQUIRE(ra_seconds() - start < grace, "took %g s", ra_seconds() - start);
     MPI_Barrier(MPI_COMM_WORLD);
     strcpy(mpi->error, "no more");
     bool good = ends(&link, link.rank != 0);
@@ -1011,9 +1009,9 @@ static bool is_refused(int size, double timeout, enum ra_status why, const char 
     struct ra_link link = {.rank = -1};
     int before = living;
     enum ra_status status = ra_mpi_link_open(&link, MPI_COMM_WORLD, size, timeout, error);
-    EXPECT(status == why && strstr(error, words), "status %d: %s", status, error);
-    EXPECT(link.rank == -1 && !link.self, "left a link");
-    EXPECT(living == before, "%d states are left", living - before);
+    REQUIRE(status == why && strstr(error, words), "status %d: %s", status, error);
+    REQUIRE(link.rank == -1 && !link.self, "left a link");
+    REQUIRE(living == before, "%d states are left", living - before);
     return true;
 }
 
@@ -1043,9 +1041,9 @@ static bool test_sizes(void)
             return false;
     }
     struct ra_link link;
-    EXPECT(ra_mpi_link_open(&link, MPI_COMM_WORLD, 0, patience, error) == RA_OK, "%s", error);
-    EXPECT(link.size == ranks && link.rank == world_rank, "rank %d of %d", link.rank, link.size);
-    EXPECT(closes(&link), "MPI still uses memory");
+    REQUIRE(ra_mpi_link_open(&link, MPI_COMM_WORLD, 0, patience, error) == RA_OK, "%s", error);
+    REQUIRE(link.size == ranks && link.rank == world_rank, "rank %d of %d", link.rank, link.size);
+    REQUIRE(closes(&link), "MPI still uses memory");
     return true;
 }
 
@@ -1084,16 +1082,16 @@ static bool gives_up_opening(MPI_Comm comm)
     struct ra_link link;
     int before = living;
     double start = ra_seconds();
-    EXPECT(ra_mpi_link_open(&link, comm, ring_size, soon, error) == RA_LOST,
-           "came back as if all were well");
+    REQUIRE(ra_mpi_link_open(&link, comm, ring_size, soon, error) == RA_LOST,
+            "came back as if all were well");
     double waited = ra_seconds() - start;
-    EXPECT(waited >= soon && waited < soon + grace, "after %g s", waited);
-    EXPECT(strstr(error, "waited 0.1 s for all ranks"), "%s", error);
+    REQUIRE(waited >= soon && waited < soon + grace, "after %g s", waited);
+    REQUIRE(strstr(error, "waited 0.1 s for all ranks"), "%s", error);
 
     /* MPI may still write to the link's state, which is freed only if the rest has come
      * meanwhile. */
     const struct ra_mpi_link *mpi = state[states - 1];
-    EXPECT(living > before || mpi->opening == MPI_REQUEST_NULL, "freed too early");
+    REQUIRE(living > before || mpi->opening == MPI_REQUEST_NULL, "freed too early");
     communicators--;
     living = before;
     return true;
@@ -1134,8 +1132,8 @@ static bool test_left_behind(void)
 {
     static unsigned char message[LARGE];
     struct ra_link link;
-    EXPECT(opens(&link, patience), "%s", error);
-    EXPECT(sends(&link, RA_KEYS, 0, 1, message, LARGE), "%s", said(&link));
+    REQUIRE(opens(&link, patience), "%s", error);
+    REQUIRE(sends(&link, RA_KEYS, 0, 1, message, LARGE), "%s", said(&link));
     fails(&link, "no more");
     MPI_Comm comm;
     PMPI_Comm_dup(MPI_COMM_WORLD, &comm);
@@ -1147,23 +1145,23 @@ static bool test_left_behind(void)
 static bool test_rings_apart(void)
 {
     struct ra_link first, second;
-    EXPECT(opens(&first, patience), "%s", error);
-    EXPECT(opens(&second, patience), "%s", error);
+    REQUIRE(opens(&first, patience), "%s", error);
+    REQUIRE(opens(&second, patience), "%s", error);
     int left = world_rank - first.rank + walk(-1), right = world_rank - first.rank + walk(1);
     unsigned char stray[8] = {0};
     MPI_Request strays[2];
     MPI_Isend(stray, 8, MPI_BYTE, right, RA_KEYS, MPI_COMM_WORLD, &strays[0]);
-    EXPECT(speak(&first, RA_KEYS, 0, 1, 8), "%s", said(&first));
-    EXPECT(waits(&first, RA_KEYS), "%s", said(&first));
-    EXPECT(speak(&second, RA_KEYS, 1, 1, 8), "%s", said(&second));
+    REQUIRE(speak(&first, RA_KEYS, 0, 1, 8), "%s", said(&first));
+    REQUIRE(waits(&first, RA_KEYS), "%s", said(&first));
+    REQUIRE(speak(&second, RA_KEYS, 1, 1, 8), "%s", said(&second));
 
     /* The second ring's comes first; then the first ring's; then the stray one. */
-    EXPECT(await(&second, RA_KEYS, 1, -1, 8), "%s", said(&second));
-    EXPECT(waits(&second, RA_KEYS), "%s", said(&second));
+    REQUIRE(await(&second, RA_KEYS, 1, -1, 8), "%s", said(&second));
+    REQUIRE(waits(&second, RA_KEYS), "%s", said(&second));
     if (!heard(RA_KEYS, 1, -1, 8))
         return false;
-    EXPECT(await(&first, RA_KEYS, 0, -1, 8), "%s", said(&first));
-    EXPECT(waits(&first, RA_KEYS), "%s", said(&first));
+    REQUIRE(await(&first, RA_KEYS, 0, -1, 8), "%s", said(&first));
+    REQUIRE(waits(&first, RA_KEYS), "%s", said(&first));
     if (!heard(RA_KEYS, 0, -1, 8))
         return false;
     MPI_Irecv(stray, 8, MPI_BYTE, left, RA_KEYS, MPI_COMM_WORLD, &strays[1]);
@@ -1183,21 +1181,21 @@ static bool test_types(void)
                              GiB + 1,     4 * GiB - 1, 4 * GiB};
     for (int s = 0; s < 13; s++) {
         MPI_Datatype type;
-        EXPECT(type_of_bytes(sizes[s], &type) == MPI_SUCCESS, "%lld", (long long)sizes[s]);
+        REQUIRE(type_of_bytes(sizes[s], &type) == MPI_SUCCESS, "%lld", (long long)sizes[s]);
         MPI_Count size, low, extent;
         MPI_Type_size_x(type, &size);
-        EXPECT(size == sizes[s], "%lld for %lld", (long long)size, (long long)sizes[s]);
+        REQUIRE(size == sizes[s], "%lld for %lld", (long long)size, (long long)sizes[s]);
         MPI_Type_get_true_extent_x(type, &low, &extent);
-        EXPECT(low == 0 && extent == sizes[s], "from %lld, %lld for %lld", (long long)low,
-               (long long)extent, (long long)sizes[s]);
+        REQUIRE(low == 0 && extent == sizes[s], "from %lld, %lld for %lld", (long long)low,
+                (long long)extent, (long long)sizes[s]);
 
         /* Bytes without gaps, first to last: packed, they are what they were. */
         if (sizes[s] <= LARGE) {
             int position = 0;
             write_down(outgoing[0], 0, RA_KEYS, s, sizes[s]);
             MPI_Pack(outgoing[0], 1, type, incoming[0], LARGE, &position, MPI_COMM_WORLD);
-            EXPECT(position == sizes[s], "%d for %lld", position, (long long)sizes[s]);
-            EXPECT(memcmp(outgoing[0], incoming[0], (size_t)sizes[s]) == 0, "out of order");
+            REQUIRE(position == sizes[s], "%d for %lld", position, (long long)sizes[s]);
+            REQUIRE(memcmp(outgoing[0], incoming[0], (size_t)sizes[s]) == 0, "out of order");
         }
         MPI_Type_free(&type);
     }
@@ -1209,20 +1207,20 @@ static bool test_seconds(void)
 {
     double mine = ra_seconds(), theirs = MPI_Wtime(), last = mine;
     while (MPI_Wtime() - theirs < 0.1) {
-        EXPECT(ra_seconds() >= last, "backward");
+        REQUIRE(ra_seconds() >= last, "backward");
         last = ra_seconds();
     }
     mine = ra_seconds() - mine;
     theirs = MPI_Wtime() - theirs;
-    EXPECT(mine > theirs - 0.05 && mine < theirs + 0.05, "%g s for %g s", mine, theirs);
+    REQUIRE(mine > theirs - 0.05 && mine < theirs + 0.05, "%g s for %g s", mine, theirs);
     return true;
 }
 
 /* The last but one: the others have left no type, no communicator and no state behind. */
 static bool test_all_freed(void)
 {
-    EXPECT(types == 0 && communicators == 0 && living == 0, "%d types, %d communicators, %d states",
-           types, communicators, living);
+    REQUIRE(types == 0 && communicators == 0 && living == 0,
+            "%d types, %d communicators, %d states", types, communicators, living);
     return true;
 }
 

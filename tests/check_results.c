@@ -247,17 +247,7 @@ static bool is_of(struct found found, char number, bool forward_only)
 /* How many hidden names there are, in RESULT and beside it. */
 static int hidden(void)
 {
-    int count = 0;
-    const char *const places[] = {folder, result};
-    for (int p = 0; p < 2; p++) {
-        DIR *entries = opendir(places[p]);
-        for (struct dirent *entry; entries && (entry = readdir(entries));)
-            count += entry->d_name[0] == '.' && strcmp(entry->d_name, ".") != 0 &&
-                     strcmp(entry->d_name, "..") != 0;
-        if (entries)
-            closedir(entries);
-    }
-    return count;
+    return scratch_hidden(folder) + scratch_hidden(result);
 }
 
 /* ---- Where runs begin. */

@@ -24,8 +24,6 @@ static const double patience = 60;
 
 static int rank, ranks;
 
-#define EXPECT(...) (void)HOLDS(__VA_ARGS__)
-
 /* ---- What is asked of MPI. */
 
 static int reductions, sends;

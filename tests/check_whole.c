@@ -10,7 +10,6 @@
 #include "scratch.h"
 #include "suite.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -191,17 +190,6 @@ static int run(const char *path, unsigned how, char letter, int times)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-/* How many names in this folder are hidden. */
-static int hidden(void)
-{
-    int count = 0;
-    DIR *entries = opendir(".");
-    for (struct dirent *entry; entries && (entry = readdir(entries));)
-        count += entry->d_name[0] == '.' && strlen(entry->d_name) > 2;
-    closedir(entries);
-    return count;
-}
-
 /* ---- Whole or not at all. */
 
 /* Nothing, a file or a folder is there before; flags of renameat2 work or not. */
@@ -237,7 +225,7 @@ START_TEST(trouble_at_each_call)
             letter = letter_at("it", how);
             ck_assert_msg(letter == 'n' || (after != 'n' && letter == before),
                           "trouble %d at call %d: %c became %c", kind, at, after, letter);
-            ck_assert_int_eq(hidden(), 0);
+            ck_assert_int_eq(scratch_hidden("."), 0);
             *calls = made;
         }
 }
@@ -352,7 +340,7 @@ static void refused(const char *path, unsigned how, const char *words)
     memset(error, 'x', sizeof error);
     ck_assert_int_eq(ra_whole_begin(&whole, path, how, replaces, error), RA_INVALID);
     ck_assert_msg(strstr(error, words), "lacks \"%s\": %s", words, error);
-    ck_assert_int_eq(hidden(), 0);
+    ck_assert_int_eq(scratch_hidden("."), 0);
     ra_whole_end(&whole);
 }
 
@@ -385,7 +373,7 @@ START_TEST(names_that_are_taken)
     ck_assert(write_it(&whole, 'l') && write_letters("late", 'u'));
     ck_assert_int_eq(ra_whole_publish(&whole, error), RA_INVALID);
     ra_whole_end(&whole);
-    ck_assert(letter_of("late") == 'u' && hidden() == 0);
+    ck_assert(letter_of("late") == 'u' && scratch_hidden(".") == 0);
 
     /* An empty folder holds nothing that could be lost. */
     ck_assert_int_eq(mkdir("empty", 0777), 0);
@@ -424,22 +412,22 @@ static void stop(pid_t id)
 START_TEST(a_writer_alone)
 {
     pid_t first = start("it", RA_WHOLE_ALONE);
-    ck_assert_int_eq(hidden(), 1);
+    ck_assert_int_eq(scratch_hidden("."), 1);
     ck_assert_int_eq(run("it", RA_WHOLE_ALONE, 'b', 1), 1);
     ck_assert_int_eq(symlink("it", "other-name"), 0);
     ck_assert_int_eq(run("other-name", RA_WHOLE_ALONE, 'b', 1), 1);
-    ck_assert_int_eq(hidden(), 1);
+    ck_assert_int_eq(scratch_hidden("."), 1);
     ck_assert_int_eq(letter_of("it"), 0);
 
     /* Another name is none of its business; and it waits for nobody who does not ask to be
      * alone. */
     ck_assert_int_eq(run("it2", RA_WHOLE_ALONE, 'b', 1), 0);
     ck_assert_int_eq(run("it", 0, 'c', 1), 0);
-    ck_assert_int_eq(hidden(), 1);
+    ck_assert_int_eq(scratch_hidden("."), 1);
     stop(first);
     ck_assert_int_eq(run("it", RA_WHOLE_ALONE, 'b', 1), 0);
     ck_assert_int_eq(letter_of("it"), 'b');
-    ck_assert_int_eq(hidden(), 0);
+    ck_assert_int_eq(scratch_hidden("."), 0);
 }
 END_TEST
 
@@ -453,7 +441,7 @@ START_TEST(without_locks)
     ck_assert_int_eq(letter_of("it"), 'b');
     stop(start("it", 0));
     ck_assert_int_eq(run("it", 0, 'c', 1), 0);
-    ck_assert_int_eq(hidden(), 1);
+    ck_assert_int_eq(scratch_hidden("."), 1);
     struct ra_whole whole;
     ck_assert_int_eq(ra_whole_begin(&whole, "it", RA_WHOLE_ALONE, NULL, error), RA_INVALID);
     ck_assert_msg(strstr(error, "another run") && strstr(error, "remove .it."), "%s", error);
@@ -476,13 +464,13 @@ START_TEST(ends_in_a_signal_handler)
     if (id == 0) {
         signal(SIGTERM, on_signal);
         bool good = ra_whole_begin(&unfinished, "it", RA_WHOLE_FOLDER, NULL, error) == RA_OK &&
-                    write_it(&unfinished, 'a') && hidden() == 1;
+                    write_it(&unfinished, 'a') && scratch_hidden(".") == 1;
         raise(good ? SIGTERM : SIGKILL);
     }
     int status;
     ck_assert_int_eq(waitpid(id, &status, 0), id);
     ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == SIGTERM);
-    ck_assert_int_eq(hidden(), 0);
+    ck_assert_int_eq(scratch_hidden("."), 0);
 }
 END_TEST
 
@@ -529,7 +517,7 @@ START_TEST(several_ranks)
     ck_assert_int_eq(ra_whole_join(&other, "it", 0, first.number, error), RA_OK);
     ck_assert(write_letters(first.path, 'f'));
     ra_whole_end(&other);
-    ck_assert_int_eq(hidden(), 0);
+    ck_assert_int_eq(scratch_hidden("."), 0);
     ck_assert_int_eq(ra_whole_publish(&first, error), RA_INVALID);
     ck_assert_msg(strstr(error, "removed"), "%s", error);
     ra_whole_end(&first);

@@ -4,10 +4,12 @@
 #ifndef SCRATCH_H
 #define SCRATCH_H
 
+#include <dirent.h>
 #include <errno.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -43,6 +45,19 @@ static inline void scratch_remove(const char *path)
         perror(path);
         exit(1);
     }
+}
+
+/* How many names in this folder are hidden; 0 if there is no folder. */
+static inline int scratch_hidden(const char *path)
+{
+    int count = 0;
+    DIR *entries = opendir(path);
+    for (struct dirent *entry; entries && (entry = readdir(entries));)
+        count += entry->d_name[0] == '.' && strcmp(entry->d_name, ".") != 0 &&
+                 strcmp(entry->d_name, "..") != 0;
+    if (entries)
+        closedir(entries);
+    return count;
 }
 
 #endif

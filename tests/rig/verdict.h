@@ -79,6 +79,15 @@ __attribute__((format(printf, 4, 5))) static inline bool verdict_complain(const 
 #define HOLDS(condition, ...) \
     ((condition) || verdict_complain(__FILE__, __LINE__, #condition, __VA_ARGS__))
 
+/* Complains if it does not hold, and goes on, so that the ranks of a test stay in step. */
+#define EXPECT(...) (void)HOLDS(__VA_ARGS__)
+
+static inline void verdict_pause(double seconds)
+{
+    time_t whole = (time_t)seconds;
+    nanosleep(&(struct timespec){whole, (long)(1e9 * (seconds - (double)whole))}, NULL);
+}
+
 #ifdef MPI_VERSION
 /* Waits, but not for ever, as a rank may hang in its test; and gives the processor to ranks that
  * still work, which MPI itself would not. */
@@ -89,7 +98,7 @@ static inline void verdict_await(MPI_Request request)
     while (PMPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) {
         if (verdict_state.patience > 0 && ra_seconds() - start > verdict_state.patience)
             PMPI_Abort(MPI_COMM_WORLD, 1);
-        nanosleep(&(struct timespec){0, 100000}, NULL);
+        verdict_pause(1e-4);
     }
 }
 #endif
