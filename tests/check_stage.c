@@ -387,6 +387,15 @@ START_TEST(problem_folder)
     static char long_name[6000];
     memset(long_name, 'x', sizeof long_name - 1);
     refused(NULL, 1, LIST("too long"), LIST(long_name, result));
+
+    /* One with room for do.npy, and none for mask.npy: cut, that would not be there. */
+    unlink(problem);
+    make_small_problem();
+    size_t length = strlen(problem);
+    strcpy(long_name, problem);
+    for (; length + 2 <= 4088; length += 2)
+        strcpy(long_name + length, "/.");
+    refused(NULL, 1, LIST("the path of mask.npy is too long"), LIST(long_name, result));
     refused(NULL, 1, LIST("No such file or directory"), LIST("two\nlines", result));
 }
 END_TEST

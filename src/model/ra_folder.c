@@ -14,10 +14,13 @@
 #include "ra_error.h"
 #include "ra_model_config.h"
 
+/* A path that is too long for the system must stay so: cut, it would be another name. */
+enum { PATH_ROOM = 8192 };
+
 enum ra_status ra_folder_config(const char *folder, struct ra_model_config *config,
                                 char note[RA_ERROR_SIZE], char error[RA_ERROR_SIZE])
 {
-    char path[4096], text[1 << 15];
+    char path[PATH_ROOM], text[1 << 15];
     snprintf(path, sizeof path, "%s/config.json", folder);
     FILE *file = fopen(path, "r");
     if (!file)
@@ -30,9 +33,7 @@ enum ra_status ra_folder_config(const char *folder, struct ra_model_config *conf
 
 /* ---- Weights. */
 
-/* NAME.npy of a parameter. A path that is too long for the system must stay so: cut, it would be
- * another name. */
-enum { PATH_ROOM = 8192 };
+/* NAME.npy of a parameter. */
 static void path_of(const char *folder, const struct ra_parameter *x, char path[PATH_ROOM])
 {
     snprintf(path, PATH_ROOM, "%s/%s.npy", folder, x->name);
@@ -118,7 +119,7 @@ static enum ra_status check_frequencies(const char *folder, const struct ra_mode
                                         char error[RA_ERROR_SIZE])
 {
     struct npy file;
-    char path[4096];
+    char path[PATH_ROOM];
     int64_t half = config->head_dim / 2;
     double *numbers = NULL;
     enum ra_status status = RA_OK;

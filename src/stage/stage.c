@@ -1,6 +1,5 @@
 /* stage: what every stage program does besides attention. See stage.h. Here is how a run begins and
- * ends; the headers of
- * stage.h name the other files.
+ * ends; stage.h names the other files.
  */
 #include <inttypes.h>
 #include <math.h>

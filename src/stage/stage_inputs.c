@@ -24,13 +24,19 @@ static const char *shape_text(const struct npy *file, char text[200])
     return text;
 }
 
+void stage_input_path(const struct stage *stage, const char *folder, const char *name,
+                      char path[PATH_MAX])
+{
+    if (snprintf(path, PATH_MAX, "%s/%s.npy", folder, name) >= PATH_MAX)
+        stage_fail(stage, "%.60s...: the path of %s.npy is too long", folder, name);
+}
+
 /* Opens PROBLEM/NAME.npy and checks its type and its number of axes. */
 static void open_input(struct stage *stage, const char *folder, enum stage_input input)
 {
     struct npy *file = &stage->inputs[input];
     char path[PATH_MAX], shape[200];
-    if (snprintf(path, sizeof path, "%s/%s.npy", folder, input_names[input]) >= (int)sizeof path)
-        stage_fail(stage, "%.60s...: the path is too long", folder);
+    stage_input_path(stage, folder, input_names[input], path);
 
     bool missing = access(path, F_OK) != 0 && errno == ENOENT;
     if (!npy_open(file, path))
@@ -130,9 +136,8 @@ void stage_open_inputs(struct stage *stage, const char *folder)
     if (!stage->config.forward_only)
         open_input(stage, folder, STAGE_D_OUT);
 
-    /* A mask is there or not; a link that leads nowhere is there, and will be refused. A path too
-     * long has been refused above. */
-    snprintf(path, sizeof path, "%s/mask.npy", folder);
+    /* A mask is there or not; a link that leads nowhere is there, and will be refused. */
+    stage_input_path(stage, folder, input_names[STAGE_MASK], path);
     stage->config.has_mask = stage_all_find(stage, path);
     if (stage->config.has_mask)
         open_input(stage, folder, STAGE_MASK);

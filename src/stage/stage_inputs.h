@@ -2,11 +2,17 @@
 #ifndef STAGE_INPUTS_H
 #define STAGE_INPUTS_H
 
+#include <limits.h>
 #include <stdbool.h>
 
 struct stage;
 
 enum stage_input { STAGE_Q, STAGE_K, STAGE_V, STAGE_D_OUT, STAGE_MASK, STAGE_INPUTS };
+
+/* Writes FOLDER/NAME.npy, or ends the program if that is longer than a path may be: cut, it would
+ * be another file, or one that is not there. */
+void stage_input_path(const struct stage *stage, const char *folder, const char *name,
+                      char path[PATH_MAX]);
 
 /* Opens and checks the files of the problem, and takes its shape. */
 void stage_open_inputs(struct stage *stage, const char *folder);

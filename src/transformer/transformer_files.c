@@ -86,7 +86,7 @@ static bool is_folder(const struct transformer *t, const char *path)
 
 float *transformer_read_model(struct transformer *t, const char *path)
 {
-    char error[RA_ERROR_SIZE], note[RA_ERROR_SIZE] = "", inside[4096];
+    char error[RA_ERROR_SIZE], note[RA_ERROR_SIZE] = "", inside[RA_WHOLE_PATH + 20];
     struct ra_training training;
     bool folder = is_folder(t, path);
     enum ra_status status = folder ? ra_folder_config(path, &t->model, note, error)

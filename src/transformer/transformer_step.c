@@ -17,8 +17,8 @@
 /* Says whether FOLDER/NAME.npy is there. */
 static bool has(const struct transformer *t, const char *folder, const char *name)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s.npy", folder, name);
+    char path[PATH_MAX];
+    stage_input_path(&t->stage, folder, name, path);
     return stage_all_find(&t->stage, path);
 }
 
@@ -26,8 +26,8 @@ static bool has(const struct transformer *t, const char *folder, const char *nam
 static void open_rows(const struct transformer *t, const char *name, bool flags, struct npy *file,
                       int64_t *batch, int64_t *length)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s.npy", t->arguments[0], name);
+    char path[PATH_MAX];
+    stage_input_path(&t->stage, t->arguments[0], name, path);
     if (!npy_open(file, path))
         stage_fail(&t->stage, "%s", file->error);
     if (flags != (file->type == NPY_BOOL) || file->dims != 2 ||
