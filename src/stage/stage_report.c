@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include "ra_clock.h"
 #include "stage.h"
-#include "stage_cleanup.h"
+#include "stage_output.h"
 
 static const char *const lap_names[STAGE_LAPS] = {"read", "forward", "backward", "wait", "write"};
 static const char *const lane_names[STAGE_LANES] = {"work", "keys", "gradients"};
@@ -147,10 +147,6 @@ static void check_trace(const struct stage *stage)
  * written. */
 static void create_trace(struct stage *stage)
 {
-    char error[RA_ERROR_SIZE];
-    check_trace(stage);
-    if (ra_whole_begin(&trace, stage->trace_path, 0, NULL, error) != RA_OK)
-        stage_fail(stage, "--trace %s", error);
     int file = open(trace.path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file < 0 || write(file, "[\n", 2) != 2 || close(file) != 0)
         stage_fail(stage, "--trace %s: %s", stage->trace_path, strerror(errno));
@@ -158,17 +154,14 @@ static void create_trace(struct stage *stage)
 
 void stage_open_trace(struct stage *stage)
 {
-    char error[RA_ERROR_SIZE];
     if (!stage->trace_path)
         return;
-    stage_cleanup_add(&trace);
+    if (stage->world.rank == 0)
+        check_trace(stage);
+    stage_begin_output(stage, &trace, stage->trace_path, 0, NULL, true, "--trace ");
     if (stage->world.rank == 0)
         create_trace(stage);
     stage_check_all(stage);
-    stage_gather(stage, trace.number);
-    if (stage->world.rank > 0 &&
-        ra_whole_join(&trace, stage->trace_path, 0, stage->gathered[0], error) != RA_OK)
-        stage_fail(stage, "--trace %s", error);
 }
 
 void stage_trace(struct stage *stage, enum stage_lane lane, const char *name, int hop, double start,
@@ -236,12 +229,8 @@ void stage_write_trace(struct stage *stage)
 
 void stage_name_trace(struct stage *stage)
 {
-    char error[RA_ERROR_SIZE];
-    if (!stage->trace_path)
-        return;
-    if (ra_whole_publish(&trace, error) != RA_OK)
-        stage_fail(stage, "--trace %s", error);
-    ra_whole_end(&trace);
+    if (stage->trace_path)
+        stage_name_output(stage, &trace, "--trace ");
 }
 
 void stage_close_trace(struct stage *stage)

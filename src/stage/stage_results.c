@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include "ra_span.h"
 #include "stage.h"
-#include "stage_cleanup.h"
+#include "stage_output.h"
 
 static const char *const files[STAGE_RESULTS + 1] = {"o.npy",  "lse.npy", "dq.npy",
                                                      "dk.npy", "dv.npy",  NULL};
@@ -35,10 +35,7 @@ static int result_count(const struct stage *stage)
  * longer than the run. */
 static void create_files(struct stage *stage)
 {
-    char error[RA_ERROR_SIZE], path[FILE_PATH];
-    if (ra_whole_begin(&results, stage->result_folder, RA_WHOLE_FOLDER | RA_WHOLE_HASTY, files,
-                       error) != RA_OK)
-        stage_fail(stage, "%s", error);
+    char path[FILE_PATH];
     if (mkdir(results.path, 0777) != 0)
         stage_fail(stage, "%s: %s", results.path, strerror(errno));
     int64_t B = stage->inputs[STAGE_Q].shape[0];
@@ -57,10 +54,7 @@ static void create_files(struct stage *stage)
 /* The other ranks open the files that rank 0 has created. */
 static void edit_files(struct stage *stage)
 {
-    char error[RA_ERROR_SIZE], path[FILE_PATH];
-    if (ra_whole_join(&results, stage->result_folder, RA_WHOLE_FOLDER, stage->gathered[0], error) !=
-        RA_OK)
-        stage_fail(stage, "%s", error);
+    char path[FILE_PATH];
     for (int r = 0; r < result_count(stage); r++)
         if (!npy_edit(&stage->results[r], path_of(r, path)))
             stage_fail(stage, "%s (do all ranks see the same files?)", stage->results[r].error);
@@ -68,11 +62,11 @@ static void edit_files(struct stage *stage)
 
 void stage_open_results(struct stage *stage)
 {
-    stage_cleanup_add(&results);
+    stage_begin_output(stage, &results, stage->result_folder, RA_WHOLE_FOLDER | RA_WHOLE_HASTY,
+                       files, true, "");
     if (stage->world.rank == 0)
         create_files(stage);
     stage_check_all(stage);
-    stage_gather(stage, results.number);
     if (stage->world.rank > 0)
         edit_files(stage);
     stage_check_all(stage);
@@ -81,10 +75,7 @@ void stage_open_results(struct stage *stage)
 
 void stage_name_results(struct stage *stage)
 {
-    char error[RA_ERROR_SIZE];
-    if (ra_whole_publish(&results, error) != RA_OK)
-        stage_fail(stage, "%s", error);
-    ra_whole_end(&results);
+    stage_name_output(stage, &results, "");
 }
 
 /* Fails if a result has overflowed, or was never written: the inputs were finite. */

@@ -11,7 +11,7 @@
 #include "ra_checksum.h"
 #include "ra_folder.h"
 #include "ra_model_config.h"
-#include "stage_cleanup.h"
+#include "stage_output.h"
 
 void transformer_agree(const struct transformer *t, const char *what, const char *path,
                        uint64_t sum)
@@ -41,21 +41,10 @@ struct ra_whole *transformer_begin_output(const struct transformer *t, unsigned 
                                           const char *const *replaces)
 {
     static struct ra_whole output; /* as a signal handler removes it */
-    const struct stage *stage = &t->stage;
-    char error[RA_ERROR_SIZE];
-    enum ra_status status = RA_OK;
-    stage_cleanup_add(&output);
-    if (stage->world.rank == 0)
-        stage_check(stage, ra_whole_begin(&output, t->arguments[1], how, replaces, error), error);
-    stage_check_all(stage);
-    stage_gather(stage, output.number);
-    if (stage->world.rank > 0)
-        status = ra_whole_join(&output, t->arguments[1], how, stage->gathered[0], error);
 
-    /* Files in a folder are written by all ranks; a single file only by the one that has begun
-     * it. */
-    if (how & RA_WHOLE_FOLDER)
-        stage_check(stage, status, error);
+    /* Files in a folder are written by all ranks; a single file only by the first. */
+    stage_begin_output(&t->stage, &output, t->arguments[1], how, replaces, how & RA_WHOLE_FOLDER,
+                       "");
     return &output;
 }
 
