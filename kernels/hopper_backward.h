@@ -19,7 +19,7 @@ enum { LOADER_THREADS = 64 }; /* threads that load queries */
 
 /* The shape of a tile. Dim: D, rounded up with zeros, which TMA fills in. Blocks: 1; or 2, if
  * neighbouring tiles of keys are those of a pair: then each block loads half of every tile of
- * queries, for both. Groups: the warpgroups that multiply, with so many Threads; a block has 128
+ * queries, for both. Groups: the warpgroups that multiply, with this many Threads; a block has 128
  * more. */
 template <class Type_, int Dim_, int Keys_, int Queries_, int Stages_ = 2, int Blocks_ = 1,
           int Groups_ = 2>
@@ -544,7 +544,7 @@ RA_DEVICE void put_keys(const struct ra_kernel &x, const struct ra_tensor &to,
                                                (int)x.dim, scale, c);
 }
 
-/* The same as numbers of 16 bits, into a slot in shared memory, in panels of so many rows. */
+/* The same as numbers of 16 bits, into a slot in shared memory, in panels of this many rows. */
 template <class Shape, int Rows>
 RA_DEVICE void pack_keys(char *slot, float scale, const float (&c)[Shape::Dim / 8][4])
 {
@@ -563,7 +563,7 @@ RA_DEVICE void pack_keys(char *slot, float scale, const float (&c)[Shape::Dim / 
 
 /* A warpgroup's dk and dv, at its end. If they are written and TMA can take them, they leave by it:
  * dv from where its 64 rows of v were, which no other has read, and dk from a slot with panels of
- * so many rows. */
+ * this many rows. */
 template <class Shape, int Rows>
 RA_DEVICE void store_dk_dv(struct keys_memory<Shape> &shared, const struct backward &f,
                            char *dk_slot, const float (&dk)[Shape::Dim / 8][4],
@@ -664,7 +664,7 @@ static cudaError_t launch_hopper(void (*kernel)(struct backward), const struct r
         if (error != cudaSuccess)
             return error;
     }
-    static_assert(sizeof(Memory) <= 227 << 10, "a GPU has not the shared memory");
+    static_assert(sizeof(Memory) <= 227 << 10, "more shared memory than a block may have");
     return ra_launch(kernel, heads * tiles * Shape::Blocks, Shape::Threads + 128, sizeof(Memory),
                      stream, f);
 }

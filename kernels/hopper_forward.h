@@ -364,12 +364,12 @@ static cudaError_t prepare_hopper(struct hopper_forward *f, const struct ra_kern
     return error;
 }
 
-/* Launches `kernel`, a block of so many threads for every tile of queries. */
+/* Launches `kernel`, a block of this many threads for every tile of queries. */
 template <class Shape, class Memory>
 static cudaError_t launch_hopper(void (*kernel)(struct hopper_forward), int threads,
                                  const struct ra_kernel *x, cudaStream_t stream)
 {
-    static_assert(sizeof(Memory) <= 227 << 10, "a GPU has not the shared memory");
+    static_assert(sizeof(Memory) <= 227 << 10, "more shared memory than a block may have");
     struct hopper_forward f;
     cudaError_t error = prepare_hopper<Shape>(&f, x);
     return error != cudaSuccess ? error

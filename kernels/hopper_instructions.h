@@ -129,7 +129,8 @@ template <int Blocks> RA_DEVICE void ra_block_barrier(void)
         ra_cluster_barrier();
 }
 
-/* Takes registers from this warpgroup, or gives it more, up to so many for each of its threads. */
+/* Takes registers from this warpgroup, or gives it more, up to this many for each of its
+ * threads. */
 template <int Registers> RA_DEVICE void ra_fewer_registers(void)
 {
     RA_HOPPER_ONLY("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));

@@ -391,7 +391,7 @@ static cudaError_t launch_tiles(void (*kernel)(struct tile_forward), const struc
                                 cudaStream_t stream)
 {
     static_assert(sizeof(struct tile_memory<Shape>) <= 227 << 10,
-                  "a GPU has not the shared memory");
+                  "more shared memory than a block may have");
     struct tile_forward f;
     cudaError_t error = prepare_hopper<Shape>(&f, x);
     f.ahead = Shape::Groups == SANITIZER_WARPS && !x->first &&

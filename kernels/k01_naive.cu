@@ -210,7 +210,7 @@ static __global__ void backward_keys(const __grid_constant__ struct ra_kernel ke
     }
 }
 
-/* How many blocks have a thread for each of so many rows. */
+/* How many blocks have a thread for each of this many rows. */
 static unsigned blocks(int64_t rows)
 {
     return (unsigned)((rows + THREADS - 1) / THREADS);

@@ -52,7 +52,7 @@ struct rows {
     bool chunks;
 };
 
-/* Begins to copy rows first .. first + Rows - 1 into shared memory, (Rows, Dim + PAD), so many
+/* Begins to copy rows first .. first + Rows - 1 into shared memory, (Rows, Dim + PAD), this many
  * numbers at a time: all threads together some rows, or a part of one, then the next. What is not
  * there becomes 0, and so does what the mask hides: it may hold NaN, and 0 * NaN is NaN. */
 template <int Dim, int Rows, int Numbers>

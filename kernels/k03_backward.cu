@@ -120,7 +120,7 @@ RA_DEVICE void copy_queries(struct shared_memory<Shape> &shared, const struct ba
 
 /* ---- Products of matrices in shared memory. */
 
-/* Loads 16 x 16 numbers so many rows and columns, multiples of 16, after a corner. The swizzle
+/* Loads 16 x 16 numbers, this many rows and columns, multiples of 16, after a corner. The swizzle
  * stays within 8 chunks, 64 numbers: ^ moves along there, since the bits of the column are apart
  * from those of the corner, and + from one 64 to the next. */
 template <bool Transposed, int Width>
@@ -506,7 +506,8 @@ template <class Large, class Medium, class Small = Medium>
 static cudaError_t launch_fitting(const struct ra_kernel *x, cudaStream_t stream)
 {
     constexpr int Least = 99 << 10;
-    static_assert(sizeof(struct shared_memory<Small>) <= Least, "a GPU has not the shared memory");
+    static_assert(sizeof(struct shared_memory<Small>) <= Least,
+                  "more shared memory than a block may have");
     int most;
     cudaError_t status = ra_ask_device(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin);
     if (status != cudaSuccess)

@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
 template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cudaStream_t stream)
 {
     struct forward f = prepare_forward(x, Shape::Rows);
-    static_assert(Shape::Shared_bytes <= 99 << 10, "a GPU has not the shared memory");
+    static_assert(Shape::Shared_bytes <= 99 << 10, "more shared memory than a block may have");
 
     return ra_launch(forward_kernel<Shape>, x->batch * x->heads * f.tiles, Shape::Threads,
                      Shape::Shared_bytes, stream, f);

@@ -1,9 +1,9 @@
 /* k06, backward: attention's gradients by wgmma and TMA, in two kernels.
  *
  * Chapter 11e. In the first a tile of keys stays and the queries pass: dk and dv are in registers
- * until the end. In the second a tile of queries stays and the keys pass: so is dq. Every row of a
- * result has one block that adds to it, and equal inputs give equal bits. For that s and dp are
- * multiplied twice: seven products, where k07 has five.
+ * until the end. In the second a tile of queries stays and the keys pass: dq is in registers. Every
+ * row of a result has one block that adds to it, and equal inputs give equal bits. For that s and
+ * dp are multiplied twice: seven products, where k07 has five.
  *
  * A step of the first, of a warpgroup with 64 keys, is in the order in which products are issued:
  *
@@ -336,6 +336,8 @@ RA_DEVICE bool all_seen(const struct queries_memory<Shape> &shared, const struct
     return all;
 }
 
+/* A step: s = q k^T and dp = d_out v^T; p = 2^(s factor - lse2) while dp is multiplied, but
+ * after it with a softcap, whose slope goes into dp; ds = p (dp - delta); dq += ds k. */
 template <class Shape>
 __global__ void __launch_bounds__(Shape::Threads + 128, 1)
     k06_dq(const __grid_constant__ struct backward f)
@@ -360,15 +362,15 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
     ra_more_registers<Shape::Multiply_registers>();
 
     /* Each thread has two rows, and of these all columns. */
-    float lses[2], deltas[2], dq[Dim / 8][4] = {};
+    float lse2s[2], deltas[2], dq[Dim / 8][4] = {};
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int64_t a = (int64_t)task.a0 + my_row() + 8 * r;
         bool valid = a < x.queries;
-        lses[r] = power_of_lse(valid ? *ra_floats(x.lse, task.b, a, task.h) : 0, valid);
+        lse2s[r] = power_of_lse(valid ? *ra_floats(x.lse, task.b, a, task.h) : 0, valid);
         deltas[r] = valid ? *ra_floats(x.delta, task.b, a, task.h) : 0;
     }
-    auto lse2 = [&](int, int r) { return make_float2(lses[r], lses[r]); };
+    auto lse2 = [&](int, int r) { return make_float2(lse2s[r], lse2s[r]); };
     auto delta = [&](int, int r) { return make_float2(deltas[r], deltas[r]); };
 
     int mine = ra_panel_offset(64 * (warpgroup - 1), 0, Queries);

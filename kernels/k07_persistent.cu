@@ -196,7 +196,7 @@ template <class Shape>
 static cudaError_t launch_persistent(const struct ra_kernel *x, cudaStream_t stream)
 {
     static_assert(sizeof(struct shared_memory<Shape>) <= 227 << 10,
-                  "a GPU has not the shared memory");
+                  "more shared memory than a block may have");
     struct persistent_forward f;
     int processors;
     cudaError_t error = ra_ask_device(&processors, cudaDevAttrMultiProcessorCount);

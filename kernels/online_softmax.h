@@ -307,7 +307,7 @@ RA_DEVICE void store(const struct forward &f, const struct task &task, int64_t r
 
 /* ---- For the host. */
 
-/* Of a launch with tiles of so many rows. */
+/* Of a launch with tiles of this many rows. */
 static inline struct forward prepare_forward(const struct ra_kernel *x, int rows)
 {
     struct forward f;

@@ -307,7 +307,8 @@ static inline cudaError_t ra_ask_device(int *value, enum cudaDeviceAttr attribut
     return error != cudaSuccess ? error : cudaDeviceGetAttribute(value, attribute, device);
 }
 
-/* Launches a kernel with so many bytes of shared memory: more than 48 KiB have to be asked for. */
+/* Launches a kernel with this many bytes of shared memory: more than 48 KiB have to be asked
+ * for. */
 template <class... Parameters>
 static cudaError_t ra_launch(void (*kernel)(Parameters...), int64_t blocks, int threads,
                              size_t bytes, cudaStream_t stream, Parameters... parameters)

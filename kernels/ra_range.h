@@ -41,7 +41,7 @@ RA_BOTH int ra_within_step(int64_t a, int step)
 
 /* The keys that some row of a0 .. a0 + rows - 1 sees by the band: first .. end - 1, within 0 .. m;
  * none if end <= first. And the queries that see some key of b0 .. b0 + rows - 1. Of a band with lo
- * above hi, in which nobody sees anything, there may be some. */
+ * above hi, in which no query sees a key, there may be some. */
 struct ra_range {
     int64_t first, end;
 };

@@ -1,6 +1,6 @@
 /* ra_signal: how the GPUs of a ring tell each other that a message has come. See ra_signal.h.
  *
- * Chapter 11. New here: a kernel that only waits, and does not wait for ever.
+ * Chapter 11. New here: a kernel that only waits, with a timeout.
  */
 #include "ra_signal.h"
 

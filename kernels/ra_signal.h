@@ -39,7 +39,7 @@ struct ra_signal {
     int number;
     int *table; /* the rank's own */
     struct ra_device_error *error;
-    int64_t nanoseconds; /* 0: for ever */
+    int64_t nanoseconds; /* 0: no limit */
     int message, is_credit, hop, peer;
 };
 

@@ -15,14 +15,14 @@
  * tile has a multiple of 8 rows. */
 enum { RA_PANEL_COLUMNS = 64, RA_PANEL_ROW = 128, RA_PANEL_ALIGNMENT = 1024 };
 
-/* From one panel of so many rows to the next, in bytes. */
+/* From one panel of this many rows to the next, in bytes. */
 RA_BOTH int ra_panel_stride(int rows)
 {
     return rows * RA_PANEL_ROW;
 }
 
-/* The byte of a tile of panels of so many rows at which a number begins. Of (0, 16 i) and (16 i, 0)
- * it is how far the i-th 16 columns or rows are from the first: see ra_descriptor_beyond. */
+/* The byte of a tile of panels of this many rows at which a number begins. Of (0, 16 i) and (16
+ * i, 0) it is how far the i-th 16 columns or rows are from the first: see ra_descriptor_beyond. */
 RA_BOTH int ra_panel_offset(int row, int column, int rows)
 {
     int panel = column / RA_PANEL_COLUMNS, chunk = column % RA_PANEL_COLUMNS / 8;
@@ -31,7 +31,7 @@ RA_BOTH int ra_panel_offset(int row, int column, int rows)
 }
 
 /* From the offset, or the address in shared memory, of a number in one of the first 16 columns of a
- * row to that so many columns further on, a multiple of 16: the swizzle stays within a panel, and
+ * row to that this many columns further on, a multiple of 16: the swizzle stays within a panel, and
  * the bits of a column are apart from those of the row. */
 RA_BOTH uint32_t ra_panel_along(uint32_t offset, int columns, int rows)
 {
@@ -51,7 +51,7 @@ RA_BOTH uint64_t ra_descriptor(uint32_t address, int panel_stride)
            (uint64_t)(8 * RA_PANEL_ROW >> 4) << 32 | UINT64_C(1) << 62;
 }
 
-/* The same matrix so many bytes further on, a multiple of 16 and not negative. */
+/* The same matrix this many bytes further on, a multiple of 16 and not negative. */
 RA_BOTH uint64_t ra_descriptor_beyond(uint64_t descriptor, int bytes)
 {
     return descriptor + (uint32_t)(bytes >> 4);

@@ -1,8 +1,10 @@
-/* ra_band: which pairs are visible, between two spans of positions, as two integers; and the
- * fold that skips what no query sees. Chapter 04. A causal mask, with or without a limit on how
- * far back a query looks, is a band in the plane of local rows: row a sees key b when lo <= b -
- * a <= hi. So no tile needs positions, no rank needs a mask matrix, and whether a tile or a
- * whole hop is empty follows from the same two integers. */
+/* ra_band: visibility between two spans of positions, as two integers; and the fold that skips
+ * what no query sees.
+ * Chapter 04. A causal mask, with or without a limit on how far back a query looks, is a band in
+ * the plane of local rows: row a sees key b when lo <= b - a <= hi. So no tile needs positions, no
+ * rank needs a mask matrix, and whether a tile or a whole hop is empty follows from the same two
+ * integers.
+ */
 #ifndef RA_BAND_H
 #define RA_BAND_H
 

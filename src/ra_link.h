@@ -1,55 +1,55 @@
 /* ra_link: how the ranks of a ring reach each other, as a table of functions.
  *
- * * Chapter 03. The ring sends and receives through one of these and knows nothing else of its
- * neighbours. So the same ring runs over MPI (ra_mpi_link.h; ring_attention_mpi.h for users of
- * the library), over threads of one process (ring_attention_threads.h), or over a link of your
- * own. This header needs neither MPI nor the rest of the library.
+ * Chapter 03. The ring sends and receives through one of these and knows nothing else of its
+ * neighbours. So the same ring runs over MPI (ra_mpi_link.h; ring_attention_mpi.h for users of the
+ * library), over threads of one process (ring_attention_threads.h), or over a link of your own.
+ * This header needs neither MPI nor the rest of the library.
  *
- * * The contract.
+ * The contract.
  *
- * * 1. A ring has `size` ranks, 0..size-1, in a circle. A distance counts ranks to the right
- * (negative: to the left): what rank r sends to distance +1 arrives at rank r + 1, and rank size
- * - 1 sends to rank 0. The receiver gives the distance to the sender: -1 for a message from its
- * left.
+ * 1. A ring has `size` ranks, 0..size-1, in a circle. A distance counts ranks to the right
+ *    (negative: to the left): what rank r sends to distance +1 arrives at rank r + 1, and rank size
+ *    - 1 sends to rank 0. The receiver gives the distance to the sender: -1 for a message from its
+ *    left.
  *
- * * 2. send and receive begin a message and return at once. What is sent must not change, and
- * what is received means nothing, until wait has returned for this kind of message. Both sides
- * give the same number of bytes, more than 0. Messages of one kind between two ranks arrive in
- * the order in which they were sent.
+ * 2. send and receive begin a message and return at once. What is sent must not change, and what is
+ *    received means nothing, until wait has returned for this kind of message. Both sides give the
+ *    same number of bytes, more than 0. Messages of one kind between two ranks arrive in the order
+ *    in which they were sent.
  *
- * * 3. Of each kind, one message may be under way out of a rank and one into it. wait(kind)
- * returns when both are done; if none is under way, at once.
+ * 3. Of each kind, one message may be under way out of a rank and one into it. wait(kind) returns
+ *    when both are done; if none is under way, at once.
  *
- * * 4. RA_GRADIENTS and RA_GRADIENTS_RETURN are received apart, but share one way out, which
- * belongs to wait(RA_GRADIENTS): a rank sends the gradients of a block either on or home, never
- * both. An example with three ranks, at the end of hop 1. Rank 2 holds the keys of rank 1, which
- * go on to rank 0, and their gradients follow them: send(RA_GRADIENTS, distance +1). Had the
- * keys gone no further, it would send the gradients home: send(RA_GRADIENTS_RETURN, distance
- * -1). Rank 1 has called receive(RA_GRADIENTS_RETURN) at hop 1 already. It waits for this
- * message only at its very end, and meanwhile sends and receives RA_GRADIENTS of other ranks'
- * keys.
+ * 4. RA_GRADIENTS and RA_GRADIENTS_RETURN are received apart, but share one way out, which belongs
+ *    to wait(RA_GRADIENTS): a rank sends the gradients of a block either on or home, never both. An
+ *    example with three ranks, at the end of hop 1. Rank 2 holds the keys of rank 1, which go on to
+ *    rank 0, and their gradients follow them: send(RA_GRADIENTS, distance +1). Had the keys gone no
+ *    further, it would send the gradients home: send(RA_GRADIENTS_RETURN, distance -1). Rank 1 has
+ *    called receive(RA_GRADIENTS_RETURN) at hop 1 already. It waits for this message only at its
+ *    very end, and meanwhile sends and receives RA_GRADIENTS of other ranks' keys.
  *
- * * 5. Messages may be moved only inside poll and wait. A caller that computes for long calls
- * poll now and then.
+ * 5. Messages may be moved only inside poll and wait. A caller that computes for long calls poll
+ *    now and then.
  *
- * * 6. A function that returns false has failed for good: all later ones return false as well
- * and do nothing, and `error` says why. So a caller may leave send, receive and poll unchecked,
- * and look at wait alone before it uses what has arrived. `fail` makes all other ranks of the
- * ring fail with the same text, at the latest when they next poll or wait for a message. So does
- * a wait that lasts too long, by point 7.
+ * 6. A function that returns false has failed for good: all later ones return false as well and do
+ *    nothing, and `error` says why. So a caller may leave send, receive and poll unchecked, and
+ *    look at wait alone before it uses what has arrived. `fail` makes all other ranks of the ring
+ *    fail with the same text, at the latest when they next poll or wait for a message. So does a
+ *    wait that lasts too long, by point 7.
  *
- * * 7. A timeout is time without progress, not the time that a wait lasts: a healthy rank may
- * have to wait for as long as others compute, as the first rank of a causal ring does at the end
- * of the backward. A wait for a rank fails when that rank has called neither poll nor wait for
- * this many seconds; or when it waits itself, and no rank of the ring has called poll for half
- * as long again: so the rank that is lost is named by the one that waits for it. What was before
- * this wait began does not count. A link that cannot know all this fails no wait before the time
- * that the busiest rank needs for a whole call.
+ * 7. A timeout is time without progress, not the time that a wait lasts: a healthy rank may have to
+ *    wait for as long as others compute, as the first rank of a causal ring does at the end of the
+ *    backward. A wait for a rank fails when that rank has called neither poll nor wait for the
+ *    timeout; or when it waits itself, and no rank of the ring has called poll for half as long
+ *    again: so the rank that is lost is named by the one that waits for it. What was before this
+ *    wait began does not count. A link that cannot know all this fails no wait before the time that
+ *    the busiest rank needs for a whole call.
  *
- * * 8. One thread at a time calls these functions. `cancel` is the exception: any thread may
- * call it at any time before `close`, and so may a signal handler. It therefore only sets a flag
- * that is atomic and lock-free. The rank's wait looks at the flag at least every hundredth of a
- * second, and fails, as by `fail`, once it is set. */
+ * 8. One thread at a time calls these functions. `cancel` is the exception: any thread may call it
+ *    at any time before `close`, and so may a signal handler. It therefore only sets a flag that is
+ *    atomic and lock-free. The rank's wait looks at the flag at least every hundredth of a second,
+ *    and fails, as by `fail`, once it is set.
+ */
 #ifndef RA_LINK_H
 #define RA_LINK_H
 

@@ -22,9 +22,9 @@ void ra_message_cancelled(char error[RA_ERROR_SIZE], int rank);
 /* The error of a link that has failed; of one that gives no text, a text that says so. */
 const char *ra_message_error(const struct ra_link *link);
 
-/* What a link says when this rank has waited longer than the timeout, at this hop, for another
- * to send a message or to take one: that rank is silent, or waits itself and nobody computes, or
- * has closed its link. */
+/* What a link says when this rank has waited too long, at this hop, for another to send a message
+ * or to take one: that rank is silent, or waits itself and nobody computes, or has closed its
+ * link. */
 enum ra_peer_state { RA_IS_SILENT, RA_IS_WAITING, RA_IS_GONE };
 void ra_message_timeout_text(char error[RA_ERROR_SIZE], int rank, int hop, double seconds, int peer,
                              bool incoming, enum ra_message message, enum ra_peer_state absence);

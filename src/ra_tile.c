@@ -195,8 +195,8 @@ void ra_tile_begin(int64_t D, const struct ra_queries *queries)
     }
 }
 
-/* Folds the scores of row a and of this many keys into its carry: max and sum are new, o and
- * what it has lost are rescaled. The scores become weights under the new max. */
+/* Folds the scores of row a and of these keys into its carry: max and sum are new, o and what it
+ * has lost are rescaled. The scores become weights under the new max. */
 static void fold_row(int64_t D, const struct ra_queries *queries, int64_t a, int64_t keys,
                      float *weight)
 {

@@ -309,9 +309,9 @@ static void test_misuse(void)
     bad.length = -1;
     refused(RA_INVALID, "layout.length = -1", bad, 4, 1);
     bad.length = INT64_MAX;
-    refused(RA_INVALID, "MPI counts to 2^31 - 1", bad, 4, 1);
+    refused(RA_INVALID, "more than INT_MAX tokens", bad, 4, 1);
     bad.length = 1 << 16;
-    refused(RA_INVALID, "MPI counts to 2^31 - 1", bad, 4, last ? 1 << 15 : 0);
+    refused(RA_INVALID, "more than INT_MAX tokens", bad, 4, last ? 1 << 15 : 0);
     bad = good;
     bad.kind = (enum ra_layout_kind)7;
     refused(RA_INVALID, "layout.kind = 7", bad, 4, 1);
@@ -326,7 +326,7 @@ static void test_misuse(void)
     /* Rows of one token: those of no rank are too many, but those of a shard. */
     if (ranks > 2) {
         bad = layout_of(RA_CONTIGUOUS, ranks, 1, 0);
-        refused(RA_INVALID, "so must the tokens of a shard", bad, 1, (1 << 30) - 1 + (1 << 29));
+        refused(RA_INVALID, "more than INT_MAX tokens of a shard", bad, 1, (1 << 30) - 1 + (1 << 29));
     }
 
     /* Without room for what one rank sends, nobody can. */

@@ -23,15 +23,16 @@ int ra_processors_threads(int asked, int sharing, int64_t pieces)
 {
     int64_t threads = asked, share = ra_processors() / (sharing > 1 ? sharing : 1);
     if (threads == 0) {
-        /* What the environment or omp_set_num_threads said last, or else all processors: then this
-         * rank's share of them is less. */
-        const char *usual = getenv("OMP_NUM_THREADS");
+        /* OpenMP's number: that of OMP_NUM_THREADS or omp_set_num_threads, or all processors.
+         * Without OMP_NUM_THREADS, this rank's share of the processors at most. */
+        const char *environment = getenv("OMP_NUM_THREADS");
+        bool is_set = environment && *environment;
 #ifdef _OPENMP
         threads = omp_get_max_threads();
 #else
-        threads = usual ? strtol(usual, NULL, 10) : share;
+        threads = is_set ? strtol(environment, NULL, 10) : share;
 #endif
-        if (!usual && share < threads)
+        if (!is_set && share < threads)
             threads = share;
     }
     threads = threads < pieces ? threads : pieces;

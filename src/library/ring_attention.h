@@ -221,20 +221,20 @@ struct ra_arrays {
             RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR \
     }
 
-/* o = softmax over the keys that each query sees, of their scores, times v; lse = log of the sum
- * of exp(score). A query that sees nothing gets o = 0 and lse = -inf; one that sees a key with a
- * score that is NaN, or beyond 3.4e38 in magnitude, gets NaN. Nothing of a key reaches a query
- * that does not see it. (GPUs differ in details: see Limits in the reference.) All ranks of a
- * ring call it together. Reads q, k, v and mask, writes o and lse.
+/* o = softmax over the keys that each query sees, of their scores, times v; lse = log of the sum of
+ * exp(score). A query that sees nothing gets o = 0 and lse = -inf; one that sees a key with a score
+ * that is NaN, or above 3.4e38 in magnitude, gets NaN. Nothing of a key reaches a query that does
+ * not see it. (GPUs differ in details: see Limits in the reference.) All ranks of a ring call it
+ * together. Reads q, k, v and mask, writes o and lse.
  *
- * * RA_INVALID: an array is wrong, and nothing was written. If the plan has other ranks, they
- * get RA_LOST and the same text, at the latest in their next call, and the plan is at its end on
- * all of them. Or another call of this plan is not over, in another thread or because this one
- * comes from its observer: that call goes on, and this one has done nothing. RA_LOST: outputs
- * may be half written. All ranks make the same calls in the same order: they count them, and if
- * two that pass each other messages are in different calls, that is RA_LOST on all, before a
- * number of another call is used. What no rank can see are two calls of one kind with the same
- * number: see Limits in the reference. */
+ * RA_INVALID: an array is wrong, and nothing was written. If the plan has other ranks, they get
+ * RA_LOST and the same text, at the latest in their next call, and the plan is at its end on all of
+ * them. Or another call of this plan is not over, in another thread or because this one comes from
+ * its observer: that call goes on, and this one has done nothing. RA_LOST: outputs may be half
+ * written. All ranks make the same calls in the same order: they count them, and if two that pass
+ * each other messages are in different calls, that is RA_LOST on all, before a number of another
+ * call is used. What no rank can see are two calls of one kind with the same number: see Limits in
+ * the reference. */
 RA_CHECKED enum ra_status ra_forward(struct ra_plan *plan, const struct ra_arrays *arrays);
 
 /* Gradients of q, k and v, given that of o, for the o and lse that ra_forward wrote for the same

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include "ra_collective.h"
 
-/* What ranks compare: all but the rows must be equal. */
+/* What ranks compare: all fields before the rows must be equal; the last says whether there is no
+ * memory. */
 enum { RING_SIZE, LENGTH, KIND, STRIPES, TOKEN_BYTES, ROWS, NO_MEMORY, FIELDS };
 _Static_assert(2 * FIELDS == sizeof((struct ra_batch *)NULL)->compared / sizeof(int64_t),
                "room for least and most");
@@ -32,8 +33,11 @@ static enum ra_status check(int ranks, const int64_t *least, const int64_t *most
                      least[f], most[f]);
             return RA_DISAGREEMENT;
         }
-    static const int64_t lowest[] = {1, 0, RA_CONTIGUOUS, 1, 1, 0};
-    static const int64_t highest[] = {INT_MAX, INT64_MAX, RA_ZIGZAG, INT_MAX, INT_MAX, INT_MAX};
+    static const int64_t lowest[] = {[RING_SIZE] = 1, [LENGTH] = 0,      [KIND] = RA_CONTIGUOUS,
+                                     [STRIPES] = 1,   [TOKEN_BYTES] = 1, [ROWS] = 0};
+    static const int64_t highest[] = {
+        [RING_SIZE] = INT_MAX, [LENGTH] = INT64_MAX,    [KIND] = RA_ZIGZAG,
+        [STRIPES] = INT_MAX,   [TOKEN_BYTES] = INT_MAX, [ROWS] = INT_MAX};
     for (int f = 0; f <= ROWS; f++)
         if (least[f] < lowest[f] || most[f] > highest[f]) {
             snprintf(error, RA_ERROR_SIZE, "%s = %" PRId64 ": give %" PRId64 " to %" PRId64,
@@ -49,7 +53,7 @@ static enum ra_status check(int ranks, const int64_t *least, const int64_t *most
     if (most[ROWS] > 0 && most[LENGTH] > INT_MAX / most[ROWS]) {
         snprintf(error, RA_ERROR_SIZE,
                  "rows = %" PRId64 ", layout.length = %" PRId64
-                 ": MPI counts to 2^31 - 1, and so must the tokens of a rank",
+                 ": more than INT_MAX tokens a rank, which MPI cannot count",
                  most[ROWS], most[LENGTH]);
         return RA_INVALID;
     }
@@ -83,8 +87,8 @@ static enum ra_status await(struct ra_batch *batch, int begun, MPI_Request *requ
     return RA_LOST;
 }
 
-/* Compares what the ranks were given. All of them get the least and the most of each field, and so
- * the same verdict. */
+/* Takes the memory, and compares what the ranks were given and whether each got it. All of them
+ * get the least and the most of each field, and so the same verdict. */
 static enum ra_status agree(struct ra_batch *batch, char *error)
 {
     struct ra_layout layout = batch->layout;
@@ -92,7 +96,8 @@ static enum ra_status agree(struct ra_batch *batch, char *error)
     int64_t fields[] = {layout.ranks,       layout.length, layout.kind, stripes,
                         batch->token_bytes, batch->rows,   false};
 
-    /* Without sense there is no size; then the check below refuses on all ranks. */
+    /* Of values that are themselves wrong no size can be computed: nothing is allocated, and the
+     * check below refuses on all ranks. */
     if (check(batch->ranks, fields, fields, error) == RA_OK)
         fields[NO_MEMORY] = !allocate(batch);
 
@@ -139,7 +144,7 @@ static enum ra_status plan(struct ra_batch *batch, char *error)
     if (longest > 0 && most > INT_MAX / longest) {
         snprintf(error, RA_ERROR_SIZE,
                  "rows: %" PRId64 " on all ranks, shards of %" PRId64 " tokens of %" PRId64
-                 " rows: MPI counts to 2^31 - 1, and so must the tokens of a shard",
+                 " rows: more than INT_MAX tokens of a shard, which MPI cannot count",
                  batch->total, longest, most);
         return RA_INVALID;
     }

@@ -1,7 +1,8 @@
 /* ra_collective: waits of all ranks for each other, with an end.
  *
- * * Chapter 10. New here: MPI's collectives wait without limit for a rank that has died or
- * stopped; these do not, and say which rank that is. */
+ * Chapter 10. New here: MPI's collectives hang if a rank has died or stopped; these do not, and
+ * say which rank that is.
+ */
 #ifndef RA_COLLECTIVE_H
 #define RA_COLLECTIVE_H
 
@@ -11,8 +12,8 @@
 #include "ra_status.h"
 
 /* Waits for a request that all ranks of comm have begun, and MPI has answered with `code`. `what`
- * is for the error: "keys of all ranks". False: it was not done after `timeout` seconds (0: this
- * has no limit), or MPI reports an error. What it uses must then stay. */
+ * is for the error: "keys of all ranks". False: it was not done after `timeout` seconds (0: no
+ * limit), or MPI reports an error. What it uses must then stay. */
 bool ra_collective_wait(MPI_Comm comm, int code, MPI_Request *request, double timeout,
                         const char *what, char error[RA_ERROR_SIZE]);
 

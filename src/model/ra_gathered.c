@@ -59,7 +59,8 @@ static int64_t row_numbers(const struct ra_config *c)
 
 /* ---- Memory. */
 
-/* Cuts a thread's scratch into its parts. Returns how many bytes they have. */
+/* Cuts a thread's scratch into its parts, or only counts if `start` is NULL. Returns how many bytes
+ * they have. */
 static int64_t lay_out_scratch(const struct ra_plan *plan, int rank, char *start,
                                struct scratch *scratch)
 {

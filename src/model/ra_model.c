@@ -164,7 +164,7 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
         return status;
     if (ra_parameter_numbers(&model->config) > INT32_MAX)
         return ra_model_fail(model, RA_INVALID,
-                             "the model has %" PRId64 " weights: at most 2^31 - 1 are possible",
+                             "the model has %" PRId64 " weights: at most INT_MAX are possible",
                              ra_parameter_numbers(&model->config));
 
     /* A link waits for all ranks, but no longer than its timeout, and knows how many of them share

@@ -10,10 +10,9 @@
 
 /* How to learn. */
 struct ra_optimizer {
-    double rate; /* the highest learning rate */
-    int64_t warmup,
-        steps; /* it rises linearly for `warmup` steps, then falls along half a cosine to a
-                            * tenth of it at the last step */
+    double rate; /* the highest learning rate: it rises linearly for `warmup` steps, then falls
+                  * along half a cosine to a tenth at the last of `steps` */
+    int64_t warmup, steps;
     double beta1, beta2; /* how slowly the means of gradients and of their squares change */
     double epsilon;      /* is added to the root of the latter */
     double decay;        /* of matrices; gammas and biases do not decay */

@@ -83,7 +83,8 @@ static void combine(void *from, void *to, int *count, MPI_Datatype *type)
 
 /* ---- Memory. */
 
-/* Cuts a thread's scratch into its parts. Returns how many bytes they have. */
+/* Cuts a thread's scratch into its parts, or only counts if `start` is NULL. Returns how many bytes
+ * they have. */
 static int64_t lay_out_scratch(const struct ra_tree *tree, char *start, struct scratch *scratch)
 {
     const struct ra_config *c = &tree->config;

@@ -210,10 +210,11 @@ static enum ra_status check_move(struct ra_plan *plan, enum ra_side side, int64_
         status = ra_error_set(text, "root = %d: give a rank of the ring, 0 to %d", root, P - 1);
     else if (row_bytes > INT_MAX || outer > INT_MAX ||
              ra_layout_most_rows(ra_plan_layout(plan, side)) > INT_MAX)
-        status = ra_error_set(text,
-                              "outer = %" PRId64 ", row_bytes = %" PRId64
-                              ": MPI counts to 2^31 - 1, and so must these and a rank's rows",
-                              outer, row_bytes);
+        status =
+            ra_error_set(text,
+                         "outer = %" PRId64 ", row_bytes = %" PRId64
+                         ": these and a rank's rows may be INT_MAX at most, to which MPI counts",
+                         outer, row_bytes);
     return status == RA_OK ? RA_OK : ra_plan_abort(plan, status, text);
 }
 

@@ -53,9 +53,9 @@ void scale_take(struct ra_scale_machine *to, const struct scale_preset *preset)
 #undef FILL
 }
 
-/* The rates of launches of this many rows, interpolated between the measured numbers of rows
- * next to it. A kernel pads a head to the next size that it has, and computes all of that.
- * False: nothing was measured. */
+/* The rates of launches of this many rows, interpolated between the measured numbers of rows next
+ * to it. A kernel pads a head to the next size that it has, and computes all of that. False:
+ * nothing was measured. */
 static bool measured(const char *machine, const char *type, int64_t dim, const char *mask,
                      double rows, double rates[2], const char **kernel)
 {

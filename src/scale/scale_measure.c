@@ -25,7 +25,8 @@ static struct ra_tensor array(struct scale *scale, int64_t heads, int64_t dim)
     return ra_tensor_bnhd(data, RA_FLOAT32, ROWS, heads, dim);
 }
 
-/* Multiply-adds a second of a rank alone, while all others compute, too: a mean, as a run that is
+/* Measures rates[0], forward, and rates[1], backward: multiply-adds a second of the slowest rank,
+ * each rank with attention of its own and all of them at it together. A mean, as a run that is
  * predicted also meets whatever else the machine does. */
 static void measure_rates(struct scale *scale, double rates[2])
 {

@@ -69,8 +69,9 @@ static void take_model(struct run *run, struct ra_training *before)
     t->model = there;
 }
 
-/* Compares how it was trained with what is asked, and goes on from its step. */
-static void go_on(struct run *run, const struct ra_training *before)
+/* Refuses a MODEL that was trained otherwise, unless it has made no step yet, as one that was
+ * imported; then goes on from its step. */
+static void resume(struct run *run, const struct ra_training *before)
 {
     struct transformer *t = run->t;
     const struct ra_training *now = &run->training;
@@ -94,8 +95,9 @@ static void go_on(struct run *run, const struct ra_training *before)
                   {"--decay", before->decay == now->decay},
                   {"--clip", before->clip == now->clip},
                   {"--validation", before->validation == now->validation}};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields && before->step > 0; i++)
-        if (!fields[i].same)
+    bool trained = before->step > 0;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (trained && !fields[i].same)
             stage_fail(&t->stage, "%s was trained with another %s: give the same to go on",
                        t->arguments[1], fields[i].what);
     run->training.step = before->step;
@@ -159,7 +161,7 @@ static void open_data(struct run *run)
     scan_data(run);
     transformer_agree(t, "tokens", t->arguments[0], run->training.data);
     if (run->there)
-        go_on(run, &before);
+        resume(run, &before);
     else if (t->resume && t->stage.world.rank == 0)
         fprintf(stderr, "%s: %s: is not there, so training begins\n", t->stage.program, model);
 }
@@ -293,8 +295,14 @@ void transformer_train(struct transformer *t)
     stage_open_trace(stage);
     transformer_opened(t);
     open_model(&run);
-    struct ra_optimizer optimizer = {t->rate, t->warmup, t->steps, 0.9,
-                                     0.95,    1e-8,      t->decay, t->clip};
+    struct ra_optimizer optimizer = {.rate = t->rate,
+                                     .warmup = t->warmup,
+                                     .steps = t->steps,
+                                     .beta1 = 0.9,
+                                     .beta2 = 0.95,
+                                     .epsilon = 1e-8,
+                                     .decay = t->decay,
+                                     .clip = t->clip};
     double began = ra_seconds(), trained = 0; /* labels of all steps of this run */
     int64_t *step = &run.training.step;
     if (stage->world.rank == 0)
