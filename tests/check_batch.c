@@ -326,7 +326,8 @@ static void test_misuse(void)
     /* Rows of one token: those of no rank are too many, but those of a shard. */
     if (ranks > 2) {
         bad = layout_of(RA_CONTIGUOUS, ranks, 1, 0);
-        refused(RA_INVALID, "more than INT_MAX tokens of a shard", bad, 1, (1 << 30) - 1 + (1 << 29));
+        refused(RA_INVALID, "more than INT_MAX tokens of a shard", bad, 1,
+                (1 << 30) - 1 + (1 << 29));
     }
 
     /* Without room for what one rank sends, nobody can. */

@@ -62,7 +62,7 @@ struct ra_cuda_transport {
     /* Holds the stream until the message of this step, if there is one, has come. */
     void (*await)(struct ra_cuda_call *call, enum ra_message message, int step);
 
-    /* Tells the sender of the next message into the same place that there is room. */
+    /* Tells the sender of the next message into the same slot that it is free. */
     void (*credit)(struct ra_cuda_call *call, enum ra_message message, int step);
 };
 

@@ -32,8 +32,7 @@ struct reach {
     char why[160];
 };
 
-/* Does this rank write to the memory of rank `other`: a message, or the signal that there is
- * room? */
+/* Does this rank write to the memory of rank `other`: a message, or a credit? */
 static bool writes_to(const struct ra_plan *plan, int other)
 {
     const struct ra_ring *ring = &plan->ring;

@@ -2,7 +2,7 @@
  * between them. See ra_cuda.h and ra_signal.h.
  *
  * Chapter 11. New here: a rank that writes to another's memory, for which that rank does nothing.
- * So it must know where, and when there is room.
+ * So it must know where, and when the slot is free.
  */
 #include <string.h>
 #include "ra_cuda_peers.h"
@@ -80,7 +80,7 @@ static void send_signal(struct ra_plan *plan, int to, enum ra_message message, b
 }
 
 /* Holds the stream until a signal of rank `from` has come: its message of this step or, with
- * is_credit, that it has room for one. */
+ * is_credit, that it has a credit for one. */
 static void wait_for_signal(struct ra_plan *plan, int from, enum ra_message message, bool is_credit,
                             int step, int number, cudaStream_t stream)
 {
@@ -112,7 +112,7 @@ static int number_of(const struct ra_cuda_call *call, enum ra_message message)
 
 static void expect(struct ra_cuda_call *call, enum ra_message message, int step)
 {
-    /* The sender knows by a signal that there is room. */
+    /* The sender knows by a signal, a credit, that the slot is free. */
     (void)call;
     (void)message;
     (void)step;
@@ -155,7 +155,7 @@ static void push(struct ra_cuda_call *call, enum ra_message message, int step,
     int number = number_of(call, message);
     int64_t rows = ra_ring_rows(ring, rank, sent_at);
 
-    /* Where it goes. For gradients that come home there is always room: before a rank sends the
+    /* Where it goes. For gradients that come home the slot is always free: before a rank sends the
      * keys of a call, it has used what came home in the call before. */
     const struct ra_peer *peer = &cuda->peers[to];
     char *place = peer->memory + (message == RA_KEYS ? peer->keys[ra_ring_slot(step)]

@@ -8,7 +8,8 @@
 int ra_cuda_sender_of(const struct ra_plan *plan, int rank, int step);
 
 /* How many signals a rank waits for; and writes them to the device as they are before the first
- * call, when what is first in its place has room. `flags` is host memory for that many. */
+ * call, when the first message into each slot has a credit. `flags` is host memory for that
+ * many. */
 int64_t ra_cuda_flag_count(const struct ra_plan *plan);
 void ra_cuda_begin_signals(struct ra_plan *plan, int *flags);
 

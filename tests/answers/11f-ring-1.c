@@ -8,8 +8,8 @@ static int next_in_slot(int step, int *call)
     return slot(step);
 }
 
-/* Before the first call, the slots are empty: there is room for the first message in each. */
-static void begin(int room[])
+/* Before the first call, the slots are empty: there is a credit for the first message in each. */
+static void begin(int credit[])
 {
-    room[1] = room[2] = room[3] = 1;
+    credit[1] = credit[2] = credit[3] = 1;
 }

@@ -24,9 +24,9 @@ struct stream {
 /* A message of keys is two numbers, which arrive one after the other. */
 struct gpu {
     struct stream work, copies;
-    int keys[3][2];                  /* this GPU's own, and two slots for visitors */
-    int room[GPUS + 1], ready[GPUS]; /* flags, by step: the number of the call */
-    int packed, arrived, computed;   /* events: how many so far */
+    int keys[3][2];                    /* this GPU's own, and two slots for visitors */
+    int credit[GPUS + 1], ready[GPUS]; /* flags, by step: the number of the call */
+    int packed, arrived, computed;     /* events: how many so far */
 };
 
 static struct gpu gpus[GPUS];
@@ -54,10 +54,10 @@ static int next_in_slot(int step, int *call)
     return step % 2 == 0 ? 2 : 1;
 }
 
-/* Before the first call, the slots are empty: there is room for the first message in each. */
-static void begin(int room[])
+/* Before the first call, the slots are empty: there is a credit for the first message in each. */
+static void begin(int credit[])
 {
-    room[1] = room[2] = 1;
+    credit[1] = credit[2] = 1;
 }
 
 /* Puts the keys of this GPU, with the number that they have in this call, into slot 0. */
@@ -74,7 +74,7 @@ static void pass_keys(struct gpu *me, struct gpu *right, int call, int step)
     int next = step + 1;
     if (next == GPUS)
         return;
-    put(&me->copies, WAIT, &me->room[next], call, NULL);
+    put(&me->copies, WAIT, &me->credit[next], call, NULL);
     for (int half = 0; half < 2; half++)
         put(&me->copies, COPY, &right->keys[slot(next)][half], 0, &me->keys[slot(step)][half]);
     put(&me->copies, WRITE, &right->ready[next], call, NULL);
@@ -95,7 +95,7 @@ static void leave_keys(struct gpu *me, struct gpu *left, int call, int step)
     if (step == 0)
         return;
     later = next_in_slot(step, &later_call);
-    put(&me->copies, WRITE, &left->room[later], later_call, NULL);
+    put(&me->copies, WRITE, &left->credit[later], later_call, NULL);
 }
 
 static void take_keys(struct gpu *me, int call, int step)
@@ -147,7 +147,7 @@ int main(void)
         memset(gpus, 0, sizeof gpus);
         int left = 0, wrong = 0, idle = 0;
         for (int rank = 0; rank < GPUS; rank++) {
-            begin(gpus[rank].room);
+            begin(gpus[rank].credit);
             for (int call = 1; call <= CALLS; call++)
                 enqueue_forward(rank, call);
             left += gpus[rank].work.count + gpus[rank].copies.count;
