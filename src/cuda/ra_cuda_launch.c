@@ -67,7 +67,8 @@ struct key_arrays {
     bool writes; /* launches write dk and dv, instead of adding to them */
 };
 
-/* A launch of the queries and keys of a block. */
+/* Returns a launch of the queries and keys of a block, whose rows and band ra_cuda_steps_find found
+ * when the plan was made. */
 static struct ra_kernel kernel_of(const struct ra_cuda_call *call,
                                   const struct ra_cuda_block *block, const struct key_arrays *keys)
 {
