@@ -51,7 +51,7 @@ echo "$CPPFLAGS $CFLAGS" | keep build/flags
 if [ "$CC$CPPFLAGS$CFLAGS$LDFLAGS" ]; then echo; else echo -Werror; fi | keep build/warnings
 mpi --showme:compile | keep build/mpi-compile
 mpi --showme:link | keep build/mpi-link
-nvcc=$(readlink -f "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")
+nvcc=$(readlink -m "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")
 cuda=${nvcc%/bin/nvcc}
 echo "$cuda" | keep build/cuda-toolkit
 echo "-isystem $cuda/include" | keep build/cuda-include
