@@ -32,8 +32,9 @@
 #include <stdint.h>
 
 /* Promised to stay within a minor version: what this header declares, what configs, arrays and
- * links are made of (ra_config, ra_status, ra_tensor, ra_link, ra_layout, ra_span, ra_heads, struct
- * ra_event), ring_attention_mpi.h, ring_attention_threads.h and ring_attention_cuda.h.
+ * links are made of (ra_config, ra_status, ra_tensor, ra_link, ra_layout, ra_span, ra_slices,
+ * ra_heads, struct ra_event), ring_attention_mpi.h, ring_attention_threads.h and
+ * ring_attention_cuda.h.
  *
  * There for the book, without a promise: the carry, the fold and the ring of the earlier chapters,
  * for a loop of your own (ra_queries, ra_keys, ra_tile_*, ra_band_*, ra_layout_pair,
@@ -46,6 +47,7 @@
 #include "ra_link.h"
 #include "ra_ring.h"
 #include "ra_schedule.h"
+#include "ra_slices.h"
 #include "ra_span.h"
 #include "ra_status.h"
 #include "ra_tensor.h"

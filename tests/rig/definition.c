@@ -8,6 +8,15 @@
 
 /* ---- Who sees whom. */
 
+/* Is there a slice that has both? */
+static bool is_in_slices(const struct truth *t, int64_t i, int64_t j)
+{
+    for (const struct ra_slice *s = t->slices; s < t->slices + t->slice_count; s++)
+        if (i >= s->q0 && i < s->q1 && j >= s->k0 && j < s->k1 && j - i >= s->lo && j - i <= s->hi)
+            return true;
+    return !t->slices;
+}
+
 bool truth_sees(const struct truth *t, int64_t i, int64_t j)
 {
     int64_t back = i + t->M - t->N - j;
@@ -17,7 +26,7 @@ bool truth_sees(const struct truth *t, int64_t i, int64_t j)
     int64_t highest = t->hi_step > 0 ? i - i % t->hi_step : i;
     if (j - lowest < t->band.lo || j - highest > t->band.hi)
         return false;
-    return !t->causal || (back >= 0 && back <= t->lookback);
+    return (!t->causal || (back >= 0 && back <= t->lookback)) && is_in_slices(t, i, j);
 }
 
 static bool is_visible(const struct truth *t, int64_t b, int64_t i, int64_t j)

@@ -30,6 +30,7 @@
 #define TRUTH_H
 
 #include "ra_config.h"
+#include "ra_slices.h"
 #include "ra_tile.h"
 
 /* The arrays of struct ra_arrays, in its order, and delta = sum over c of d_out o, which the
@@ -49,6 +50,8 @@ struct truth {
      * row; by rank; and the mask. */
     bool causal;
     int64_t lookback;
+    const struct ra_slice *slices; /* or NULL: i and j are in one of them. The caller's */
+    int64_t slice_count;
     struct ra_band band;  /* lo <= j - i <= hi */
     int lo_step, hi_step; /* there i is the first of so many rows; 0: each is */
     const int

@@ -1,0 +1,440 @@
+/* ra_slices: one mask for documents, prefixes, chunks, windows to both sides. See ra_slices.h.
+ *
+ * Chapter 13. New here: a rectangle with a band, and its cut; a sweep that finds two slices that
+ * overlap.
+ */
+#include "ra_slices.h"
+#include <inttypes.h>
+#include "ra_error.h"
+#include "ra_math.h"
+
+/* ---- Makers. */
+
+/* So far back, or ahead, seen from a query at distance `shift` of its own position. */
+static int64_t back_of(int64_t back, int64_t shift)
+{
+    return back >= RA_BAND_FAR ? -RA_BAND_FAR : shift - back;
+}
+
+static int64_t ahead_of(int64_t ahead, int64_t shift)
+{
+    return ahead >= RA_BAND_FAR ? RA_BAND_FAR : shift + ahead;
+}
+
+int64_t ra_slices_documents(const int64_t *bounds, int64_t count, int64_t back, int64_t ahead,
+                            struct ra_slice *slices)
+{
+    for (int64_t i = 0; i < count; i++)
+        slices[i] = (struct ra_slice){bounds[i],     bounds[i + 1],    bounds[i],
+                                      bounds[i + 1], back_of(back, 0), ahead_of(ahead, 0)};
+    return count;
+}
+
+int64_t ra_slices_window(int64_t queries, int64_t keys, int64_t back, int64_t ahead,
+                         struct ra_slice *slices)
+{
+    int64_t shift = keys - queries;
+    slices[0] =
+        (struct ra_slice){0, queries, 0, keys, back_of(back, shift), ahead_of(ahead, shift)};
+    return 1;
+}
+
+/* Writes two slices for a document: all of it sees its first `first` rows as far as `ahead`, and
+ * the others as far as `back`. */
+static void write_two(int64_t begin, int64_t end, int64_t first, int64_t ahead, int64_t back,
+                      struct ra_slice *slices)
+{
+    int64_t cut = begin + ra_min(first, end - begin);
+    slices[0] = (struct ra_slice){begin, end, begin, cut, -RA_BAND_FAR, ahead_of(ahead, 0)};
+    slices[1] = (struct ra_slice){begin, end, cut, end, back_of(back, 0), 0};
+}
+
+int64_t ra_slices_prefix(const int64_t *bounds, int64_t count, const int64_t *prefixes,
+                         struct ra_slice *slices)
+{
+    for (int64_t i = 0; i < count; i++)
+        write_two(bounds[i], bounds[i + 1], prefixes[i], RA_BAND_FAR, RA_BAND_FAR, slices + 2 * i);
+    return 2 * count;
+}
+
+int64_t ra_slices_chunks(int64_t length, int64_t chunk, struct ra_slice *slices)
+{
+    int64_t count = 0;
+    for (int64_t begin = 0; begin < length; begin += chunk) {
+        int64_t end = ra_min(begin + chunk, length);
+        slices[count++] = (struct ra_slice){begin, end, begin, end, -RA_BAND_FAR, 0};
+    }
+    return count;
+}
+
+int64_t ra_slices_first(const int64_t *bounds, int64_t count, int64_t first, int64_t back,
+                        struct ra_slice *slices)
+{
+    for (int64_t i = 0; i < count; i++)
+        write_two(bounds[i], bounds[i + 1], first, 0, back, slices + 2 * i);
+    return 2 * count;
+}
+
+int64_t ra_slices_pairs(const int64_t *query_bounds, const int64_t *key_bounds, int64_t count,
+                        struct ra_slice *slices)
+{
+    for (int64_t i = 0; i < count; i++)
+        slices[i] = (struct ra_slice){query_bounds[i],   query_bounds[i + 1], key_bounds[i],
+                                      key_bounds[i + 1], -RA_BAND_FAR,        RA_BAND_FAR};
+    return count;
+}
+
+int64_t ra_slices_answers(const int64_t *bounds, int64_t count, struct ra_slice *slices)
+{
+    for (int64_t i = 0; i < count; i++)
+        slices[i] = (struct ra_slice){
+            bounds[i], bounds[i == 0 ? count : i + 1], bounds[i], bounds[i + 1], -RA_BAND_FAR, 0};
+    return count;
+}
+
+/* ---- One slice. */
+
+/* The same slice, with no bound further out than its rectangle: then sums of them are small. */
+static struct ra_slice clamp(const struct ra_slice *slice)
+{
+    struct ra_slice s = *slice;
+    s.lo = ra_max(s.lo, s.k0 - (s.q1 - 1));
+    s.hi = ra_min(s.hi, s.k1 - 1 - s.q0);
+    return s;
+}
+
+bool ra_slice_is_empty(const struct ra_slice *slice)
+{
+    /* A diagonal that touches the rectangle has a pair in it. */
+    struct ra_slice s = clamp(slice);
+    return s.q0 >= s.q1 || s.k0 >= s.k1 || s.lo > s.hi;
+}
+
+struct ra_slice ra_slice_tighten(const struct ra_slice *slice)
+{
+    struct ra_slice s = clamp(slice);
+    if (ra_slice_is_empty(slice))
+        return (struct ra_slice){0};
+    return (struct ra_slice){ra_max(s.q0, s.k0 - s.hi),
+                             ra_min(s.q1, s.k1 - s.lo),
+                             ra_max(s.k0, s.q0 + s.lo),
+                             ra_min(s.k1, s.q1 + s.hi),
+                             s.lo,
+                             s.hi};
+}
+
+/* The sum of min(i + shift, most) for i = first .. end - 1. */
+static __int128 sum_of_least(int64_t first, int64_t end, int64_t shift, int64_t most)
+{
+    int64_t bend = ra_min(ra_max(most - shift, first), end);
+    return (__int128)(bend - first) * (first + bend - 1 + 2 * shift) / 2 +
+           (__int128)(end - bend) * most;
+}
+
+int64_t ra_slice_pairs(const struct ra_slice *slice)
+{
+    /* Query i sees the keys max(i + lo, k0) .. min(i + hi + 1, k1) - 1; and max(x, y) is x + y -
+     * min(x, y). */
+    struct ra_slice s = ra_slice_tighten(slice);
+    __int128 ends = sum_of_least(s.q0, s.q1, s.hi + 1, s.k1);
+    __int128 begins = sum_of_least(s.q0, s.q1, s.lo, RA_BAND_FAR) + (__int128)(s.q1 - s.q0) * s.k0 -
+                      sum_of_least(s.q0, s.q1, s.lo, s.k0);
+    __int128 pairs = ends - begins;
+    return pairs > INT64_MAX ? INT64_MAX : (int64_t)pairs;
+}
+
+/* n / d rounded down, and up, for d > 0. */
+static int64_t floor_division(int64_t n, int64_t d)
+{
+    return n / d - (n % d < 0);
+}
+
+static int64_t ceiling_division(int64_t n, int64_t d)
+{
+    return n / d + (n % d > 0);
+}
+
+/* The first local row of a span at this position or after it, 0 .. count. */
+static int64_t row_at(struct ra_span span, int64_t position)
+{
+    int64_t row = ceiling_division(position - span.first, span.stride);
+    return ra_min(ra_max(row, 0), span.count);
+}
+
+struct ra_span_pair ra_slice_cut(const struct ra_slice *slice, struct ra_span queries,
+                                 struct ra_span keys)
+{
+    int64_t stride = keys.stride, ahead = queries.first - keys.first;
+    int64_t a = row_at(queries, slice->q0), b = row_at(keys, slice->k0);
+    struct ra_span_pair cut = {.a = a,
+                               .b = b,
+                               .rows = row_at(queries, slice->q1) - a,
+                               .visitors = row_at(keys, slice->k1) - b,
+                               .band = RA_ALL_KEYS};
+    if (slice->lo > -RA_BAND_FAR)
+        cut.band.lo = ceiling_division(slice->lo + ahead, stride) + a - b;
+    if (slice->hi < RA_BAND_FAR)
+        cut.band.hi = floor_division(slice->hi + ahead, stride) + a - b;
+    if (cut.rows < 0 || cut.visitors < 0 || ra_band_is_empty(cut.band, cut.rows, cut.visitors))
+        cut.rows = cut.visitors = 0;
+    return cut;
+}
+
+/* ---- Lists. */
+
+/* A slice and a row of it, by which it is sorted. */
+struct event {
+    int64_t row, slice;
+};
+
+/* Sorts events by row, those of one row as they are. `room` is for as many. The C library's qsort
+ * may ask for memory. */
+static void sort(struct event *events, int64_t count, struct event *room)
+{
+    int64_t half = count / 2;
+    bool sorted = true;
+    for (int64_t i = 1; i < count && sorted; i++)
+        sorted = events[i - 1].row <= events[i].row;
+    if (sorted)
+        return;
+    sort(events, half, room);
+    sort(events + half, count - half, room);
+    for (int64_t i = 0; i < half; i++)
+        room[i] = events[i];
+    for (int64_t i = 0, left = 0, right = half; left < half; i++)
+        events[i] =
+            right < count && events[right].row < room[left].row ? events[right++] : room[left++];
+}
+
+/* The sweep goes over the rows of queries, first to last. In each row, every slice that has it sees
+ * an interval of keys. Those intervals are kept in order, as a binary tree and as a list. From row
+ * to row their ends move by one key or by none. So two slices that do not overlap never change
+ * places, and two that overlap are neighbours in the order before they do: it is enough to compare
+ * each slice with its neighbours, whenever it gets new ones. */
+struct node {
+    struct ra_slice slice; /* tightened: every row sees something */
+    int64_t given;         /* its place in the caller's list */
+    int64_t child[2];      /* in the tree; NONE: there is none */
+    int64_t neighbour[2];  /* in the list */
+    uint64_t priority;     /* a parent has a higher one than its children: a treap */
+};
+
+enum { NONE = -1 };
+
+struct sweep {
+    struct node *nodes;
+    int64_t root;
+    int64_t pair[2]; /* two that overlap, as soon as any do: places in the caller's list */
+    bool overlap;
+};
+
+/* Compares the keys that two slices see in a row: -1 or 1 if those of x lie before or behind those
+ * of y, 0 if they overlap. */
+static int compare(const struct ra_slice *x, const struct ra_slice *y, int64_t row)
+{
+    if (ra_min(row + x->hi, x->k1 - 1) < ra_max(row + y->lo, y->k0))
+        return -1;
+    return ra_max(row + x->lo, x->k0) > ra_min(row + y->hi, y->k1 - 1);
+}
+
+/* Notes two slices, either of which may be NONE, if they overlap in any row: what is in both of
+ * them is a slice, too. */
+static void check_pair(struct sweep *sweep, int64_t x, int64_t y)
+{
+    if (x == NONE || y == NONE || sweep->overlap)
+        return;
+    const struct node *one = &sweep->nodes[x], *other = &sweep->nodes[y];
+    const struct ra_slice *a = &one->slice, *b = &other->slice;
+    struct ra_slice both = {ra_max(a->q0, b->q0), ra_min(a->q1, b->q1), ra_max(a->k0, b->k0),
+                            ra_min(a->k1, b->k1), ra_max(a->lo, b->lo), ra_min(a->hi, b->hi)};
+    sweep->overlap = !ra_slice_is_empty(&both);
+    sweep->pair[0] = ra_min(one->given, other->given);
+    sweep->pair[1] = ra_max(one->given, other->given);
+}
+
+/* Cuts a tree in two: what lies before slice x in this row, and what lies behind it. */
+static void split(struct node *nodes, int64_t tree, int64_t x, int64_t row, int64_t halves[2])
+{
+    if (tree == NONE) {
+        halves[0] = halves[1] = NONE;
+        return;
+    }
+    int side = compare(&nodes[tree].slice, &nodes[x].slice, row) > 0; /* where `tree` goes */
+    split(nodes, nodes[tree].child[!side], x, row, halves);
+    nodes[tree].child[!side] = halves[side];
+    halves[side] = tree;
+}
+
+/* Makes one tree of two, the first of which lies before the second. */
+static int64_t join(struct node *nodes, int64_t before, int64_t behind)
+{
+    if (before == NONE || behind == NONE)
+        return before == NONE ? behind : before;
+    int upper = nodes[before].priority < nodes[behind].priority;
+    int64_t top = upper ? behind : before;
+    if (upper)
+        nodes[top].child[0] = join(nodes, before, nodes[top].child[0]);
+    else
+        nodes[top].child[1] = join(nodes, nodes[top].child[1], behind);
+    return top;
+}
+
+static void link_nodes(struct sweep *sweep, int64_t before, int64_t behind)
+{
+    if (before != NONE)
+        sweep->nodes[before].neighbour[1] = behind;
+    if (behind != NONE)
+        sweep->nodes[behind].neighbour[0] = before;
+    check_pair(sweep, before, behind);
+}
+
+/* Slice x begins in this row. */
+static void insert(struct sweep *sweep, int64_t x, int64_t row)
+{
+    struct node *nodes = sweep->nodes;
+    int64_t neighbour[2] = {NONE, NONE}, *at = &sweep->root;
+    for (int64_t tree = sweep->root; tree != NONE && !sweep->overlap;) {
+        int order = compare(&nodes[x].slice, &nodes[tree].slice, row);
+        if (order == 0)
+            check_pair(sweep, x, tree);
+        neighbour[order < 0] = tree;
+        tree = nodes[tree].child[order > 0];
+    }
+    if (sweep->overlap)
+        return;
+    while (*at != NONE && nodes[*at].priority > nodes[x].priority)
+        at = &nodes[*at].child[compare(&nodes[x].slice, &nodes[*at].slice, row) > 0];
+    split(nodes, *at, x, row, nodes[x].child);
+    *at = x;
+    link_nodes(sweep, neighbour[0], x);
+    link_nodes(sweep, x, neighbour[1]);
+}
+
+/* Slice x has ended with this row. */
+static void take_out(struct sweep *sweep, int64_t x, int64_t row)
+{
+    struct node *nodes = sweep->nodes;
+    int64_t *at = &sweep->root;
+    while (*at != x)
+        at = &nodes[*at].child[compare(&nodes[x].slice, &nodes[*at].slice, row) > 0];
+    *at = join(nodes, nodes[x].child[0], nodes[x].child[1]);
+    link_nodes(sweep, nodes[x].neighbour[0], nodes[x].neighbour[1]);
+}
+
+/* Looks for two slices that overlap. starts and ends are sorted. */
+static void find_overlap(struct sweep *sweep, const struct event *starts, const struct event *ends,
+                         int64_t count)
+{
+    for (int64_t i = 0, end = 0; i < count && !sweep->overlap; i++) {
+        for (; ends[end].row <= starts[i].row && !sweep->overlap; end++)
+            take_out(sweep, ends[end].slice, ends[end].row - 1);
+        if (!sweep->overlap)
+            insert(sweep, starts[i].slice, starts[i].row);
+    }
+}
+
+int64_t ra_slices_storage(int64_t most)
+{
+    return most * (int64_t)(sizeof(struct ra_slice) + sizeof(int64_t) + sizeof(struct node) +
+                            3 * sizeof(struct event));
+}
+
+/* Checks one slice by itself. */
+static enum ra_status check_slice(const struct ra_slice *s, int64_t at, int64_t queries,
+                                  int64_t keys, char *error)
+{
+    const char *names[] = {"q0", "q1", "k0", "k1"};
+    int64_t values[] = {s->q0, s->q1, s->k0, s->k1};
+    for (int i = 0; i < 4; i++) {
+        int64_t least = i % 2 ? values[i - 1] : 0, most = i < 2 ? queries : keys;
+        if (values[i] < least || values[i] > most)
+            return ra_error_set(error,
+                                "slices[%" PRId64 "].%s = %" PRId64 ": give %" PRId64
+                                "%s to %" PRId64 ", the number of %s",
+                                at, names[i], values[i], least, i % 2 ? ", where it begins," : "",
+                                most, i < 2 ? "queries" : "keys");
+    }
+    return RA_OK;
+}
+
+/* The furthest row of the slices first .. end - 1, in the tree that ra_slices_next searches: the
+ * slice in the middle has that of all of them. */
+static int64_t fill_reach(struct ra_slices *slices, int64_t first, int64_t end)
+{
+    if (first >= end)
+        return 0;
+    int64_t middle = first + (end - first) / 2;
+    int64_t before = fill_reach(slices, first, middle);
+    int64_t behind = fill_reach(slices, middle + 1, end);
+    slices->reach[middle] = ra_max(slices->slice[middle].q1, ra_max(before, behind));
+    return slices->reach[middle];
+}
+
+enum ra_status ra_slices_read(struct ra_slices *slices, const struct ra_slice *given, int64_t count,
+                              int64_t queries, int64_t keys, void *storage,
+                              char error[RA_ERROR_SIZE])
+{
+    struct ra_slice *list = storage;
+    int64_t *reach = (int64_t *)(list + count), used = 0;
+    struct node *nodes = (struct node *)(reach + count);
+    struct event *starts = (struct event *)(nodes + count), *ends = starts + count;
+    for (int64_t i = 0; i < count; i++) {
+        enum ra_status status = check_slice(&given[i], i, queries, keys, error);
+        if (status != RA_OK)
+            return status;
+        if (ra_slice_is_empty(&given[i]))
+            continue;
+        struct ra_slice tight = ra_slice_tighten(&given[i]);
+
+        /* Any numbers without order will do as priorities. */
+        uint64_t mixed = (uint64_t)i * UINT64_C(0x9E3779B97F4A7C15);
+        mixed = (mixed ^ mixed >> 29) * UINT64_C(0xBF58476D1CE4E5B9);
+        nodes[used] = (struct node){tight, i, {NONE, NONE}, {NONE, NONE}, mixed ^ mixed >> 32};
+        starts[used] = (struct event){tight.q0, used};
+        ends[used] = (struct event){tight.q1, used};
+        used++;
+    }
+    sort(starts, used, ends + count);
+    sort(ends, used, ends + count);
+    struct sweep sweep = {.nodes = nodes, .root = NONE};
+    find_overlap(&sweep, starts, ends, used);
+    if (sweep.overlap)
+        return ra_error_set(error,
+                            "slices[%" PRId64 "] and slices[%" PRId64 "] overlap: give each pair "
+                            "of a query and a key to one slice at most",
+                            sweep.pair[0], sweep.pair[1]);
+
+    for (int64_t i = 0; i < used; i++)
+        starts[i] = (struct event){given[nodes[i].given].q0, nodes[i].given};
+    sort(starts, used, ends + count);
+    *slices = (struct ra_slices){used, list, reach};
+    for (int64_t i = 0; i < used; i++)
+        list[i] = given[starts[i].slice];
+    fill_reach(slices, 0, used);
+    return RA_OK;
+}
+
+/* The same among the slices first .. end - 1; `end` if there is none. */
+static int64_t next_among(const struct ra_slices *slices, int64_t first, int64_t end, int64_t from,
+                          int64_t position, int64_t last)
+{
+    int64_t middle = first + (end - first) / 2;
+    if (first >= end || from >= end || slices->reach[middle] <= position)
+        return end;
+    if (from < middle) {
+        int64_t found = next_among(slices, first, middle, from, position, last);
+        if (found < middle)
+            return found;
+    }
+    const struct ra_slice *slice = &slices->slice[middle];
+    if (slice->q0 > last)
+        return end;
+    if (middle >= from && slice->q1 > position)
+        return middle;
+    return next_among(slices, middle + 1, end, from, position, last);
+}
+
+int64_t ra_slices_next(const struct ra_slices *slices, int64_t from, int64_t first, int64_t last)
+{
+    return next_among(slices, 0, slices->count, from, first, last);
+}
