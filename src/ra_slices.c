@@ -325,12 +325,14 @@ static void take_out(struct sweep *sweep, int64_t x, int64_t row)
 static void find_overlap(struct sweep *sweep, const struct event *starts, const struct event *ends,
                          int64_t count)
 {
-    for (int64_t i = 0, end = 0; i < count && !sweep->overlap; i++) {
-        for (; ends[end].row <= starts[i].row && !sweep->overlap; end++)
+    for (int64_t start = 0, end = 0; end < count && !sweep->overlap;)
+        if (start < count && starts[start].row < ends[end].row) {
+            insert(sweep, starts[start].slice, starts[start].row);
+            start++;
+        } else {
             take_out(sweep, ends[end].slice, ends[end].row - 1);
-        if (!sweep->overlap)
-            insert(sweep, starts[i].slice, starts[i].row);
-    }
+            end++;
+        }
 }
 
 int64_t ra_slices_storage(int64_t most)

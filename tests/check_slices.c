@@ -222,6 +222,21 @@ START_TEST(slices_are_found)
 }
 END_TEST
 
+/* Two slices that overlap in late rows only, and until shortly before have one between them, which
+ * is the last to begin. */
+START_TEST(late_neighbours_overlap)
+{
+    struct ra_slice list[] = {{0, 20, 0, 20, -RA_BAND_FAR, 0},
+                              {0, 20, 10, 13, -RA_BAND_FAR, RA_BAND_FAR},
+                              {0, 6, 8, 10, -RA_BAND_FAR, RA_BAND_FAR}};
+    struct read got = read_list(list, 3, 20, 20);
+    ck_assert_int_eq(got.status, RA_INVALID);
+    ck_assert_str_eq(got.error, "slices[0] and slices[1] overlap: give each pair of a query and a "
+                                "key to one slice at most");
+    free(got.storage);
+}
+END_TEST
+
 START_TEST(wrong_slices_are_named)
 {
     const struct ra_slice good = {0, 10, 0, 20, -RA_BAND_FAR, 0};
@@ -399,8 +414,9 @@ int main(void)
     tcase_add_loop_test(one, tightened_slices_see_the_same, 0, 4);
     tcase_add_loop_test(one, cuts_hold_what_the_slice_sees, 0, 4);
     tcase_set_timeout(lists, 120);
-    tcase_add_loop_test(lists, overlaps_are_found, 0, 4);
+    tcase_add_loop_test(lists, overlaps_are_found, 0, 12);
     tcase_add_loop_test(lists, slices_are_found, 0, 4);
+    tcase_add_test(lists, late_neighbours_overlap);
     tcase_add_test(lists, wrong_slices_are_named);
     tcase_add_loop_test(lists, makers_make_the_masks, 0, MAKERS);
     tcase_add_test(lists, many_slices_take_milliseconds);
