@@ -48,3 +48,8 @@ struct ra_tensor ra_tensor_bn(void *data, int64_t rows)
 {
     return (struct ra_tensor){data, RA_BOOL, rows, 1, 0};
 }
+
+struct ra_tensor ra_tensor_h(void *data)
+{
+    return (struct ra_tensor){data, RA_FLOAT32, 0, 0, 1};
+}

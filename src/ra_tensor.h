@@ -27,13 +27,14 @@ struct ra_tensor {
 };
 
 /* The common orders, without gaps. (B, rows, heads, D), (B, heads, rows, D), lse as (B, heads,
- * rows) of float32, and a mask (B, rows) of bool. */
+ * rows) of float32, a mask (B, rows) of bool, and (heads) of float32. */
 struct ra_tensor ra_tensor_bnhd(void *data, enum ra_type type, int64_t rows, int64_t heads,
                                 int64_t dim);
 struct ra_tensor ra_tensor_bhnd(void *data, enum ra_type type, int64_t rows, int64_t heads,
                                 int64_t dim);
 struct ra_tensor ra_tensor_bhn(void *data, int64_t rows, int64_t heads);
 struct ra_tensor ra_tensor_bn(void *data, int64_t rows);
+struct ra_tensor ra_tensor_h(void *data);
 
 #define RA_NO_TENSOR              \
     {                             \

@@ -547,6 +547,8 @@ START_TEST(orders_of_tensors)
     ck_assert(t.data == &x && t.type == RA_FLOAT32 && t.batch == 15 && t.row == 1 && t.head == 5);
     t = ra_tensor_bn(&x, 5);
     ck_assert(t.data == &x && t.type == RA_BOOL && t.batch == 5 && t.row == 1);
+    t = ra_tensor_h(&x);
+    ck_assert(t.data == &x && t.type == RA_FLOAT32 && t.head == 1);
 }
 END_TEST
 
@@ -3435,6 +3437,57 @@ START_TEST(waits_of_plans)
 }
 END_TEST
 
+/* The arrays that may be empty, by name; some are read by the backward alone. */
+static const struct optional {
+    const char *name;
+    size_t offset;
+    bool in_forward, of_rows, is_output;
+} optional[] = {
+    {"d_lse", offsetof(struct ra_arrays, d_lse), false, true, false},
+    {"sink", offsetof(struct ra_arrays, sink), true, false, false},
+    {"d_sink", offsetof(struct ra_arrays, d_sink), false, false, true},
+    {"slopes", offsetof(struct ra_arrays, slopes), true, false, false},
+    {"largest", offsetof(struct ra_arrays, largest), true, false, true},
+};
+
+static struct ra_tensor *optional_in(struct ra_arrays *arrays, int i)
+{
+    return (struct ra_tensor *)(void *)((char *)arrays + optional[i].offset);
+}
+
+/* A device that does not take them says so, of each. */
+START_TEST(optional_arrays_elsewhere)
+{
+    struct problem p = {.config = shape(1, 4, 4, 2, 1, 3)};
+    prepare(&p);
+    struct ra_backend device = elsewhere_with();
+    device.takes_optional = false;
+    p.config.device = &device;
+    struct ra_plan *plan = plan_for(&p.config);
+    struct shard x;
+    shard_make(&p, &x, ROWS_FIRST, plan);
+    float numbers[8] = {0};
+    for (int i = 0; i < COUNT(optional); i++)
+        for (int backward = 0; backward < 2; backward++) {
+            struct ra_arrays given = x.arrays;
+            char text[TEXT];
+            given.size = sizeof given;
+            *optional_in(&given, i) =
+                optional[i].of_rows ? ra_tensor_bhn(numbers, 4, 2) : ra_tensor_h(numbers);
+            snprintf(text, sizeof text, "arrays.%s is given: a plan on another device cannot",
+                     optional[i].name);
+            enum ra_status status = (backward ? ra_backward : ra_forward)(plan, &given);
+            bool used = backward || optional[i].in_forward;
+            ck_assert_int_eq(status, used ? RA_INVALID : RA_OK);
+            if (used)
+                ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), text));
+        }
+    ra_plan_destroy(plan);
+    shard_clear(&x);
+    problem_clear(&p);
+}
+END_TEST
+
 static enum ra_status connect_in_vain(struct ra_plan *plan, char *error)
 {
     (void)plan;
@@ -4649,6 +4702,7 @@ int main(void)
     tcase_add_test(cases, shards_that_overlap);
     tcase_add_loop_test(cases, wrong_calls, 0, 2);
     tcase_add_test(cases, sizes_of_arrays);
+    tcase_add_test(cases, optional_arrays_elsewhere);
     tcase_add_test(cases, types_of_arrays);
     tcase_add_test(cases, wrong_shards);
     cases = add_cases(suite, "links");

@@ -9,25 +9,31 @@
 #include <string.h>
 #include "ra_error.h"
 
-/* What an array must be like, and who uses it. */
+/* What an array must be like, and who uses it. Forms: WIDE has D numbers to a head; KEYS, too, and
+ * travels; HEADS has one number to a head, whatever the rows. One that is optional may be empty. */
 static const struct wanted {
     const char *name;
     size_t offset;
     enum ra_side side;
-    enum { WIDE, LSE, MASK, KEYS } form; /* WIDE: D numbers to a head. KEYS: too, and travelling */
-    bool in_forward, out_of_forward, out_of_backward;
+    enum { WIDE, LSE, MASK, KEYS, HEADS } form;
+    bool optional, in_forward, out_of_forward, out_of_backward;
 } table[] = {
 #define AT(name) #name, offsetof(struct ra_arrays, name)
-    {AT(q), RA_QUERY_SIDE, WIDE, true, false, false},
-    {AT(k), RA_KEY_SIDE, KEYS, true, false, false},
-    {AT(v), RA_KEY_SIDE, KEYS, true, false, false},
-    {AT(mask), RA_KEY_SIDE, MASK, true, false, false},
-    {AT(o), RA_QUERY_SIDE, WIDE, true, true, false},
-    {AT(lse), RA_QUERY_SIDE, LSE, true, true, false},
-    {AT(d_out), RA_QUERY_SIDE, WIDE, false, false, false},
-    {AT(dq), RA_QUERY_SIDE, WIDE, false, false, true},
-    {AT(dk), RA_KEY_SIDE, WIDE, false, false, true},
-    {AT(dv), RA_KEY_SIDE, WIDE, false, false, true},
+    {AT(q), RA_QUERY_SIDE, WIDE, false, true, false, false},
+    {AT(k), RA_KEY_SIDE, KEYS, false, true, false, false},
+    {AT(v), RA_KEY_SIDE, KEYS, false, true, false, false},
+    {AT(mask), RA_KEY_SIDE, MASK, false, true, false, false},
+    {AT(o), RA_QUERY_SIDE, WIDE, false, true, true, false},
+    {AT(lse), RA_QUERY_SIDE, LSE, false, true, true, false},
+    {AT(d_out), RA_QUERY_SIDE, WIDE, false, false, false, false},
+    {AT(dq), RA_QUERY_SIDE, WIDE, false, false, false, true},
+    {AT(dk), RA_KEY_SIDE, WIDE, false, false, false, true},
+    {AT(dv), RA_KEY_SIDE, WIDE, false, false, false, true},
+    {AT(d_lse), RA_QUERY_SIDE, LSE, true, false, false, false},
+    {AT(sink), RA_QUERY_SIDE, HEADS, true, true, false, false},
+    {AT(d_sink), RA_QUERY_SIDE, HEADS, true, false, false, true},
+    {AT(slopes), RA_QUERY_SIDE, HEADS, true, true, false, false},
+    {AT(largest), RA_QUERY_SIDE, HEADS, true, true, true, false},
 #undef AT
 };
 
@@ -126,6 +132,8 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
     bool is_wide = want->form == WIDE || want->form == KEYS;
     int64_t heads = want->side == RA_QUERY_SIDE ? c->heads : c->key_heads;
     int64_t counts[3] = {c->batch, plan->rows[want->side], want->form == MASK ? 1 : heads};
+    if (want->form == HEADS)
+        counts[0] = counts[1] = 1;
     int64_t width = is_wide ? c->dim : 1;
     if (!t->data) {
         char shape[100];
@@ -138,6 +146,10 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
                             want->form == MASK ? ", and config.has_mask is true" : "", shape);
     }
     const struct ra_backend *backend = plan->backend;
+    if (want->optional && !backend->takes_optional)
+        return ra_error_set(error,
+                            "arrays.%s is given: a plan on %s cannot take it: leave it empty",
+                            want->name, backend->place);
     char name[32];
     snprintf(name, sizeof name, "arrays.%s.data", want->name);
     if (backend->check_address && backend->check_address(plan, name, t->data, error) != RA_OK)
@@ -149,7 +161,7 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
 
     /* The type: the one that was planned for; float32 is always at hand, but not what travels, and
      * on a device not what is multiplied, either. */
-    enum ra_type type = want->form == MASK ? RA_BOOL : want->form == LSE ? RA_FLOAT32 : c->type;
+    enum ra_type type = want->form == MASK ? RA_BOOL : is_wide ? c->type : RA_FLOAT32;
     char room[16], other[16];
     bool is_result = is_output || want->out_of_forward;
     bool may_be_wider = want->form == WIDE && (backend->converts_inputs || is_result);
@@ -255,9 +267,11 @@ enum ra_status ra_arrays_read(struct ra_plan *plan, struct ra_arrays *arrays,
     bool used[ARRAYS], is_output[ARRAYS];
     for (int i = 0; i < ARRAYS && status == RA_OK; i++) {
         /* An array without numbers may be anything: NULL, or the same as another. */
-        used[i] = (backward || table[i].in_forward) &&
-                  (table[i].form != MASK || plan->config.has_mask) && plan->config.batch > 0 &&
-                  plan->rows[table[i].side] > 0;
+        bool has_numbers =
+            table[i].form == HEADS || (plan->config.batch > 0 && plan->rows[table[i].side] > 0);
+        used[i] = (backward || table[i].in_forward) && has_numbers &&
+                  (table[i].form != MASK || plan->config.has_mask) &&
+                  (!table[i].optional || tensor_of(arrays, &table[i])->data);
         is_output[i] = used[i] && (backward ? table[i].out_of_backward : table[i].out_of_forward);
         if (used[i])
             status = check(plan, arrays, &table[i], is_output[i], text);
@@ -266,6 +280,9 @@ enum ra_status ra_arrays_read(struct ra_plan *plan, struct ra_arrays *arrays,
         status =
             ra_error_set(text, "arrays.mask is given, but the plan has config.has_mask = false: "
                                "plan with true, or leave the mask empty");
+    if (status == RA_OK && backward && arrays->d_sink.data && !arrays->sink.data)
+        status = ra_error_set(text, "arrays.d_sink is given without arrays.sink: give the sink of "
+                                    "the forward, or leave both empty");
 
     /* So its strides, too, which have not been checked and lead anywhere. */
     static const struct ra_tensor none = RA_NO_TENSOR;

@@ -40,6 +40,9 @@ struct ra_backend {
     enum ra_status (*check_address)(const struct ra_plan *plan, const char *name,
                                     const void *address, char *error);
 
+    /* Takes the arrays that may be empty: d_lse, sink, d_sink, slopes, largest. */
+    bool takes_optional;
+
     /* dk and dv of float32 are added up in the caller's arrays if no keys travel: see
      * ra_plan_adds_in_place. */
     bool adds_in_place;

@@ -215,12 +215,24 @@ struct ra_arrays {
     struct ra_tensor d_out;  /* (B, n, H, D): the gradient of o */
     struct ra_tensor dq;     /* (B, n, H, D): out of the backward, overwritten, not added to */
     struct ra_tensor dk, dv; /* (B, m, G, D): the same */
+
+    /* Each of these may stay empty, and then it is not part of the attention. Numbers of each head
+     * are float32 (H), as of ra_tensor_h; the ranks of a ring give the same. */
+    struct ra_tensor d_lse;   /* float32 (B, n, H): the gradient of lse, into the backward */
+    struct ra_tensor sink;    /* (H): joins the softmax of each query as one more score, without a
+                               * value */
+    struct ra_tensor d_sink;  /* (H): out of the backward, of this rank's queries alone */
+    struct ra_tensor slopes;  /* (H), ALiBi: slope * (j - i) is added to the score of query i and
+                               * key j, after the soft cap */
+    struct ra_tensor largest; /* (H): out of the forward, the largest score that this rank's queries
+                               * see; -inf: they see no key; NaN: one of them has a NaN in lse */
 };
 
-#define RA_ARRAYS_INIT                                                                         \
-    {                                                                                          \
-        sizeof(struct ra_arrays), RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR,      \
-            RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR \
+#define RA_ARRAYS_INIT                                                                          \
+    {                                                                                           \
+        sizeof(struct ra_arrays), RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR,       \
+            RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, \
+            RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR                \
     }
 
 /* o = softmax over the keys that each query sees, of their scores, times v; lse = log of the sum of

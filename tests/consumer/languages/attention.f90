@@ -17,6 +17,7 @@ module ring_attention
     type, bind(c) :: ra_arrays
         integer(c_size_t) :: size = 0
         type(ra_tensor) :: q, k, v, mask, o, lse, d_out, dq, dk, dv
+        type(ra_tensor) :: d_lse, sink, d_sink, slopes, largest
     end type
 
     ! Room for a struct ra_config and a struct ra_link, which stay the library's.

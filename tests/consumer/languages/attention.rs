@@ -31,6 +31,11 @@ pub struct Arrays {
     dq: Tensor,
     dk: Tensor,
     dv: Tensor,
+    d_lse: Tensor,
+    sink: Tensor,
+    d_sink: Tensor,
+    slopes: Tensor,
+    largest: Tensor,
 }
 
 #[link(name = "ringattn")]

@@ -65,7 +65,8 @@ class Tensor(ctypes.Structure):
 class Arrays(ctypes.Structure):
     """struct ra_arrays"""
     _fields_ = [("size", c_size_t)] + [(name, Tensor) for name in
-                                       "q k v mask o lse d_out dq dk dv".split()]
+                                       "q k v mask o lse d_out dq dk dv "
+                                       "d_lse sink d_sink slopes largest".split()]
 
 
 # Functions of a link: send and receive; poll and close; wait; fail; error; cancel; set_timeout.
