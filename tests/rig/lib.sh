@@ -24,7 +24,7 @@ mpirun='mpirun --oversubscribe --bind-to none'
 
 # make_anew FOLDER: an empty folder. Where tests/all has found room in memory, it is there.
 make_anew() {
-    place=$in_memory${in_memory:+/}$1
+    place=${in_memory:+$in_memory$PWD/}$1
     rm -rf "$1" "$place"
     mkdir -p "$place"
     [ -z "$in_memory" ] || ln -s "$place" "$1"
