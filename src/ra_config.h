@@ -17,8 +17,9 @@
  * once at the end, to nearest, ties to even. */
 enum ra_type { RA_FLOAT32, RA_FLOAT16, RA_BFLOAT16, RA_BOOL };
 
-/* Which rows of the sequence a rank has. Chapter 05. */
-enum ra_layout_kind { RA_CONTIGUOUS, RA_STRIPED, RA_ZIGZAG };
+/* Which rows of the sequence a rank has. Chapter 05. RA_DEALT is a layout that is a list, as
+ * ra_plan_set_slices makes it; no config asks for it. */
+enum ra_layout_kind { RA_CONTIGUOUS, RA_STRIPED, RA_ZIGZAG, RA_DEALT };
 
 /* Which key/value head query head h reads. Grouped: neighbours share, h / (H / G), as in Llama and
  * flash-attention. Interleaved: every G-th shares, h mod G, as in ring-attention-pytorch. Weights
@@ -94,6 +95,11 @@ struct ra_config {
 
     /* Memory. */
     bool caller_workspace; /* calls compute in the memory of ra_plan_set_workspace [false] */
+
+    /* Slices: what ra_plan_set_slices may give. Room for as much is taken when a plan is made. */
+    int64_t max_slices; /* [0: none, the mask is causal and lookback] */
+    int64_t max_rows;   /* rows of a rank [0: as many as by the layout]; more: for a deal per
+                         * document */
 };
 
 #define RA_SAME (-1)
@@ -104,7 +110,7 @@ struct ra_config {
     {                                                                                            \
         sizeof(struct ra_config), 1, 0, RA_SAME, 1, RA_SAME, 0, RA_FLOAT32, false, false, false, \
             false, RA_NO_LOOKBACK, RA_GROUPED, RA_DEFAULT_SCALE, 0, RA_CONTIGUOUS, 0, 0, 0, 0,   \
-            600, NULL, NULL, NULL, RA_ANY_TRANSPORT, false, 1, RA_VECTOR_TILE, 0, false          \
+            600, NULL, NULL, NULL, RA_ANY_TRANSPORT, false, 1, RA_VECTOR_TILE, 0, false, 0, 0    \
     }
 
 #endif

@@ -21,7 +21,7 @@ int64_t ra_layout_stripes(int ranks, int64_t length, int64_t bucket)
 struct ra_layout ra_layout_of(const struct ra_config *config, int64_t length)
 {
     int64_t stripes = ra_layout_stripes(config->ring_size, config->queries, config->bucket);
-    return (struct ra_layout){config->layout, config->ring_size, length, stripes};
+    return (struct ra_layout){config->layout, config->ring_size, length, stripes, NULL};
 }
 
 int64_t ra_layout_spans(struct ra_layout layout)
@@ -31,9 +31,41 @@ int64_t ra_layout_spans(struct ra_layout layout)
         return layout.stripes;
     case RA_ZIGZAG:
         return 2;
+    case RA_DEALT:
+        return layout.list->spans;
     default:
         return 1;
     }
+}
+
+/* Counts the spans of a rank that are in the list; those behind them are empty. */
+static int64_t listed(struct ra_layout layout, int rank)
+{
+    return layout.list->first[rank + 1] - layout.list->first[rank];
+}
+
+/* Returns the run of the list that is span s of a rank. */
+static const struct ra_run *listed_run(struct ra_layout layout, int rank, int64_t s)
+{
+    return &layout.list->run[layout.list->span[layout.list->first[rank] + s]];
+}
+
+static struct ra_span listed_span(struct ra_layout layout, int rank, int64_t s)
+{
+    if (s >= listed(layout, rank))
+        return (struct ra_span){layout.length, 1, 0};
+    const struct ra_run *run = listed_run(layout, rank, s);
+    return (struct ra_span){run->first, 1, run->count};
+}
+
+/* Counts the local rows before span s of a rank. */
+static int64_t listed_before(struct ra_layout layout, int rank, int64_t s)
+{
+    int64_t spans = listed(layout, rank);
+    if (spans == 0)
+        return 0;
+    const struct ra_run *run = listed_run(layout, rank, ra_min(s, spans - 1));
+    return s < spans ? run->row : run->row + run->count;
 }
 
 struct ra_span ra_layout_span(struct ra_layout layout, int rank, int64_t s)
@@ -48,6 +80,8 @@ struct ra_span ra_layout_span(struct ra_layout layout, int rank, int64_t s)
     case RA_ZIGZAG:
         /* An early chunk, which sees little, and the late one that makes up for it. */
         return ra_span_chunk(length, 2 * P, s == 0 ? rank : 2 * P - 1 - rank);
+    case RA_DEALT:
+        return listed_span(layout, rank, s);
     default:
         return ra_span_chunk(length, P, rank);
     }
@@ -69,6 +103,8 @@ int64_t ra_layout_alike(struct ra_layout layout, int rank, int64_t s)
 int64_t ra_layout_rows(struct ra_layout layout, int rank)
 {
     int64_t rows = 0;
+    if (layout.kind == RA_DEALT)
+        return listed_before(layout, rank, listed(layout, rank));
     for (int64_t s = 0; s < ra_layout_spans(layout); s++)
         rows += ra_layout_span(layout, rank, s).count;
     return rows;
@@ -76,6 +112,9 @@ int64_t ra_layout_rows(struct ra_layout layout, int rank)
 
 int64_t ra_layout_most_rows(struct ra_layout layout)
 {
+    if (layout.kind == RA_DEALT)
+        return layout.list->rows;
+
     /* Chunks and stripes only get shorter. So rank 0 has the most rows; or, zigzag, where the end
      * of the sequence may leave it the longest chunk and none, the last rank, with the two in the
      * middle. */
@@ -83,19 +122,57 @@ int64_t ra_layout_most_rows(struct ra_layout layout)
     return first > last ? first : last;
 }
 
-int64_t ra_layout_position(struct ra_layout layout, int rank, int64_t a)
+int64_t ra_layout_span_at(struct ra_layout layout, int rank, int64_t a, int64_t *offset)
 {
     int64_t s = 0;
-    struct ra_span span = ra_layout_span(layout, rank, s);
-    while (a >= span.count) {
-        a -= span.count;
-        span = ra_layout_span(layout, rank, ++s);
+    if (layout.kind == RA_DEALT) {
+        for (int64_t end = listed(layout, rank); end - s > 1;) {
+            int64_t middle = s + (end - s) / 2;
+            if (listed_before(layout, rank, middle) <= a)
+                s = middle;
+            else
+                end = middle;
+        }
+        *offset = a - listed_before(layout, rank, s);
+        return s;
     }
-    return span.first + a * span.stride;
+    int64_t count = ra_layout_span(layout, rank, s).count;
+    while (a >= count) {
+        a -= count;
+        count = ra_layout_span(layout, rank, ++s).count;
+    }
+    *offset = a;
+    return s;
+}
+
+int64_t ra_layout_position(struct ra_layout layout, int rank, int64_t a)
+{
+    int64_t offset, s = ra_layout_span_at(layout, rank, a, &offset);
+    struct ra_span span = ra_layout_span(layout, rank, s);
+    return span.first + offset * span.stride;
+}
+
+/* Returns the run of the list that has this row. */
+static const struct ra_run *run_with(const struct ra_layout_list *list, int64_t position)
+{
+    int64_t first = 0;
+    for (int64_t end = list->count; end - first > 1;) {
+        int64_t middle = first + (end - first) / 2;
+        if (list->run[middle].first <= position)
+            first = middle;
+        else
+            end = middle;
+    }
+    return &list->run[first];
 }
 
 int ra_layout_find(struct ra_layout layout, int64_t position, int64_t *row)
 {
+    if (layout.kind == RA_DEALT && position >= 0 && position < layout.length) {
+        const struct ra_run *run = run_with(layout.list, position);
+        *row = run->row + position - run->first;
+        return run->rank;
+    }
     for (int rank = 0; rank < layout.ranks; rank++) {
         *row = 0;
         for (int64_t s = 0; s < ra_layout_spans(layout); s++) {
@@ -109,6 +186,25 @@ int ra_layout_find(struct ra_layout layout, int64_t position, int64_t *row)
         }
     }
     return -1; /* the position is not in the sequence */
+}
+
+int ra_layout_run(struct ra_layout layout, int64_t position, int64_t *end)
+{
+    int64_t P = layout.ranks, chunks = layout.kind == RA_ZIGZAG ? 2 * P : P, length = layout.length;
+    if (layout.kind == RA_DEALT) {
+        const struct ra_run *run = run_with(layout.list, position);
+        *end = run->first + run->count;
+        return run->rank;
+    }
+
+    /* Every other layout deals out runs of equal length, from rank 0 to the last and, zigzag, back
+     * again; striped, from rank 0 on again. */
+    int64_t rows = layout.kind == RA_STRIPED ? layout.stripes : quotient_up(length, chunks);
+    int64_t run = position / rows;
+    *end = ra_min((run + 1) * rows, length);
+    if (layout.kind == RA_ZIGZAG && run >= P)
+        run = chunks - 1 - run;
+    return (int)(run % P);
 }
 
 void ra_layout_shard(struct ra_layout layout, int rank, int64_t row_bytes, const void *whole,
@@ -135,10 +231,11 @@ void ra_layout_unshard(struct ra_layout layout, int rank, int64_t row_bytes, con
     }
 }
 
-/* How many rows lie before span s. */
-static int64_t rows_before(struct ra_layout layout, int rank, int64_t s)
+int64_t ra_layout_rows_before(struct ra_layout layout, int rank, int64_t s)
 {
     int64_t rows = 0;
+    if (layout.kind == RA_DEALT)
+        return listed_before(layout, rank, s);
     for (int64_t alike, i = 0; i < s; i += alike) {
         alike = ra_min(ra_layout_alike(layout, rank, i), s - i);
         rows += alike * ra_layout_span(layout, rank, i).count;
@@ -150,8 +247,8 @@ struct ra_span_pair ra_layout_pair(const struct ra_shard_pair *shards, int64_t s
 {
     struct ra_span queries = ra_layout_span(shards->queries, shards->rank, s);
     struct ra_span keys = ra_layout_span(shards->keys, shards->origin, t);
-    struct ra_span_pair pair = {.a = rows_before(shards->queries, shards->rank, s),
-                                .b = rows_before(shards->keys, shards->origin, t),
+    struct ra_span_pair pair = {.a = ra_layout_rows_before(shards->queries, shards->rank, s),
+                                .b = ra_layout_rows_before(shards->keys, shards->origin, t),
                                 .rows = queries.count,
                                 .visitors = keys.count,
                                 .band = RA_ALL_KEYS};

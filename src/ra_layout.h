@@ -15,11 +15,27 @@
 extern "C" {
 #endif
 
+/* A run of neighbouring rows of one rank: they begin at row `first` of the whole, and there at
+ * local row `row`. */
+struct ra_run {
+    int64_t first, count, row;
+    int rank;
+};
+
+/* A layout that is a list: who made it owns it. */
+struct ra_layout_list {
+    int64_t count, spans, rows; /* runs in all; of the rank that has the most: spans, and rows */
+    struct ra_run *run;         /* (count), in order: each begins where the one before ends */
+    int64_t *span;  /* (count): numbers of runs, those of rank 0 first; each a span of its rank */
+    int64_t *first; /* (ranks + 1): where the numbers of each rank begin in `span` */
+};
+
 struct ra_layout {
     enum ra_layout_kind kind;
-    int ranks;       /* P >= 1 */
-    int64_t length;  /* rows of the whole sequence, N >= 0 */
-    int64_t stripes; /* striped only: stripes of one rank, f >= 1 */
+    int ranks;                         /* P >= 1 */
+    int64_t length;                    /* rows of the whole sequence, N >= 0 */
+    int64_t stripes;                   /* striped only: stripes of one rank, f >= 1 */
+    const struct ra_layout_list *list; /* dealt only */
 };
 
 /* Counts the stripes that a rank needs so that none has more than `bucket` rows (bucket 0: one
@@ -37,6 +53,13 @@ int64_t ra_layout_spans(struct ra_layout layout);
  * order. */
 struct ra_span ra_layout_span(struct ra_layout layout, int rank, int64_t s);
 
+/* Finds the span of a rank that has local row a, 0 <= a < ra_layout_rows, and writes which row of
+ * the span that is. */
+int64_t ra_layout_span_at(struct ra_layout layout, int rank, int64_t a, int64_t *offset);
+
+/* Counts the local rows that lie before span s of a rank. */
+int64_t ra_layout_rows_before(struct ra_layout layout, int rank, int64_t s);
+
 /* Counts the rows of a rank. */
 int64_t ra_layout_rows(struct ra_layout layout, int rank);
 
@@ -49,6 +72,10 @@ int64_t ra_layout_position(struct ra_layout layout, int rank, int64_t a);
 /* Finds row `position` of the whole: returns the rank that has it, and writes which local row it is
  * there; -1 if there is no such row. */
 int ra_layout_find(struct ra_layout layout, int64_t position, int64_t *row);
+
+/* Returns which rank has row `position` of the whole, 0 <= position < length, and writes the first
+ * row behind it, or the length, that another rank may have. */
+int ra_layout_run(struct ra_layout layout, int64_t position, int64_t *end);
 
 /* Copies a rank's rows out of the whole sequence. A row is row_bytes long. The caller owns whole
  * (length rows) and local (ra_layout_rows). */

@@ -64,6 +64,8 @@ const struct ra_option ra_options[RA_OPTIONS] = {
     {FIELD(dim), .kind = RA_OPTION_WHOLE, RANGE(1, MOST)},
     {FIELD(has_mask), .kind = RA_OPTION_FLAG},
     {FIELD(caller_workspace), .kind = RA_OPTION_FLAG},
+    {FIELD(max_slices), .kind = RA_OPTION_WHOLE, RANGE(0, MOST)},
+    {FIELD(max_rows), .kind = RA_OPTION_WHOLE, RANGE(0, MOST)},
 
     {FLAG("help"), FROM(1, ALL), .help = "show this text; -h does, too"},
     {FLAG("version"), FROM(1, ALL), .help = "show the version"},

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include "ra_error.h"
 #include "ra_math.h"
+#include "ra_sort.h"
 
 /* ---- Makers. */
 
@@ -182,30 +183,6 @@ struct ra_span_pair ra_slice_cut(const struct ra_slice *slice, struct ra_span qu
 
 /* ---- Lists. */
 
-/* A slice and a row of it, by which it is sorted. */
-struct event {
-    int64_t row, slice;
-};
-
-/* Sorts events by row, those of one row as they are. `room` is for as many. The C library's qsort
- * may ask for memory. */
-static void sort(struct event *events, int64_t count, struct event *room)
-{
-    int64_t half = count / 2;
-    bool sorted = true;
-    for (int64_t i = 1; i < count && sorted; i++)
-        sorted = events[i - 1].row <= events[i].row;
-    if (sorted)
-        return;
-    sort(events, half, room);
-    sort(events + half, count - half, room);
-    for (int64_t i = 0; i < half; i++)
-        room[i] = events[i];
-    for (int64_t i = 0, left = 0, right = half; left < half; i++)
-        events[i] =
-            right < count && events[right].row < room[left].row ? events[right++] : room[left++];
-}
-
 /* The sweep goes over the rows of queries, first to last. In each row, every slice that has it sees
  * an interval of keys. Those intervals are kept in order, as a binary tree and as a list. From row
  * to row their ends move by one key or by none. So two slices that do not overlap never change
@@ -322,15 +299,15 @@ static void take_out(struct sweep *sweep, int64_t x, int64_t row)
 }
 
 /* Looks for two slices that overlap. starts and ends are sorted. */
-static void find_overlap(struct sweep *sweep, const struct event *starts, const struct event *ends,
-                         int64_t count)
+static void find_overlap(struct sweep *sweep, const struct ra_sorted *starts,
+                         const struct ra_sorted *ends, int64_t count)
 {
     for (int64_t start = 0, end = 0; end < count && !sweep->overlap;)
-        if (start < count && starts[start].row < ends[end].row) {
-            insert(sweep, starts[start].slice, starts[start].row);
+        if (start < count && starts[start].key < ends[end].key) {
+            insert(sweep, starts[start].item, starts[start].key);
             start++;
         } else {
-            take_out(sweep, ends[end].slice, ends[end].row - 1);
+            take_out(sweep, ends[end].item, ends[end].key - 1);
             end++;
         }
 }
@@ -338,7 +315,7 @@ static void find_overlap(struct sweep *sweep, const struct event *starts, const 
 int64_t ra_slices_storage(int64_t most)
 {
     return most * (int64_t)(sizeof(struct ra_slice) + sizeof(int64_t) + sizeof(struct node) +
-                            3 * sizeof(struct event));
+                            3 * sizeof(struct ra_sorted));
 }
 
 /* Checks one slice by itself. */
@@ -379,7 +356,7 @@ enum ra_status ra_slices_read(struct ra_slices *slices, const struct ra_slice *g
     struct ra_slice *list = storage;
     int64_t *reach = (int64_t *)(list + count), used = 0;
     struct node *nodes = (struct node *)(reach + count);
-    struct event *starts = (struct event *)(nodes + count), *ends = starts + count;
+    struct ra_sorted *starts = (struct ra_sorted *)(nodes + count), *ends = starts + count;
     for (int64_t i = 0; i < count; i++) {
         enum ra_status status = check_slice(&given[i], i, queries, keys, error);
         if (status != RA_OK)
@@ -392,12 +369,12 @@ enum ra_status ra_slices_read(struct ra_slices *slices, const struct ra_slice *g
         uint64_t mixed = (uint64_t)i * UINT64_C(0x9E3779B97F4A7C15);
         mixed = (mixed ^ mixed >> 29) * UINT64_C(0xBF58476D1CE4E5B9);
         nodes[used] = (struct node){tight, i, {NONE, NONE}, {NONE, NONE}, mixed ^ mixed >> 32};
-        starts[used] = (struct event){tight.q0, used};
-        ends[used] = (struct event){tight.q1, used};
+        starts[used] = (struct ra_sorted){tight.q0, used};
+        ends[used] = (struct ra_sorted){tight.q1, used};
         used++;
     }
-    sort(starts, used, ends + count);
-    sort(ends, used, ends + count);
+    ra_sort(starts, used, ends + count);
+    ra_sort(ends, used, ends + count);
     struct sweep sweep = {.nodes = nodes, .root = NONE};
     find_overlap(&sweep, starts, ends, used);
     if (sweep.overlap)
@@ -407,11 +384,11 @@ enum ra_status ra_slices_read(struct ra_slices *slices, const struct ra_slice *g
                             sweep.pair[0], sweep.pair[1]);
 
     for (int64_t i = 0; i < used; i++)
-        starts[i] = (struct event){given[nodes[i].given].q0, nodes[i].given};
-    sort(starts, used, ends + count);
+        starts[i] = (struct ra_sorted){given[nodes[i].given].q0, nodes[i].given};
+    ra_sort(starts, used, ends + count);
     *slices = (struct ra_slices){used, list, reach};
     for (int64_t i = 0; i < used; i++)
-        list[i] = given[starts[i].slice];
+        list[i] = given[starts[i].item];
     fill_reach(slices, 0, used);
     return RA_OK;
 }
@@ -439,4 +416,189 @@ static int64_t next_among(const struct ra_slices *slices, int64_t first, int64_t
 int64_t ra_slices_next(const struct ra_slices *slices, int64_t from, int64_t first, int64_t last)
 {
     return next_among(slices, 0, slices->count, from, first, last);
+}
+
+int64_t ra_slices_seen(const struct ra_slices *slices, int64_t first, int64_t end)
+{
+    int64_t pairs = 0;
+    for (int64_t x = ra_slices_next(slices, 0, first, end - 1); x < slices->count;
+         x = ra_slices_next(slices, x + 1, first, end - 1)) {
+        struct ra_slice part = slices->slice[x];
+        part.q0 = ra_max(part.q0, first);
+        part.q1 = ra_min(part.q1, end);
+        pairs += ra_slice_pairs(&part);
+    }
+    return pairs;
+}
+
+/* ---- Slices between two ranks. */
+
+/* The positions of keys from..to that some positions of queries first..last see of a slice, which
+ * is tight: `from` above `to` if there are none. */
+struct sight {
+    int64_t from, to;
+};
+
+static struct sight sight_of(const struct ra_slice *tight, int64_t first, int64_t last)
+{
+    first = ra_max(first, tight->q0);
+    last = ra_min(last, tight->q1 - 1);
+    if (first > last)
+        return (struct sight){0, -1};
+    return (struct sight){ra_max(tight->k0, first + tight->lo),
+                          ra_min(tight->k1 - 1, last + tight->hi)};
+}
+
+static int64_t last_of(struct ra_span span)
+{
+    return span.first + (span.count - 1) * span.stride;
+}
+
+struct ra_walk ra_slices_walk(const struct ra_slices *slices, const struct ra_shard_pair *shards,
+                              int64_t a, int64_t rows, int64_t b, int64_t visitors)
+{
+    return (struct ra_walk){.slices = slices,
+                            .shards = shards,
+                            .a = a,
+                            .end = a + rows,
+                            .b = b,
+                            .keys_end = visitors > 0 ? b + visitors : b,
+                            .slice = slices->count};
+}
+
+/* Goes on to the next query rows that lie in one span. False: there are none. */
+static bool next_rows(struct ra_walk *walk)
+{
+    const struct ra_shard_pair *shards = walk->shards;
+    int64_t offset;
+    if (walk->a >= walk->end || walk->b >= walk->keys_end)
+        return false;
+    int64_t s = ra_layout_span_at(shards->queries, shards->rank, walk->a, &offset);
+    struct ra_span span = ra_layout_span(shards->queries, shards->rank, s);
+    walk->row = walk->a;
+    walk->queries = (struct ra_span){span.first + offset * span.stride, span.stride,
+                                     ra_min(span.count - offset, walk->end - walk->a)};
+    walk->a += walk->queries.count;
+    walk->slice = -1;
+    return true;
+}
+
+/* Goes on to the next slice that these rows touch, and to the first span of keys that it can be
+ * cut against. False: there is none. */
+static bool next_slice(struct ra_walk *walk)
+{
+    const struct ra_shard_pair *shards = walk->shards;
+    int64_t offset, first = walk->queries.first, last = last_of(walk->queries);
+    walk->slice = ra_slices_next(walk->slices, walk->slice + 1, first, last);
+    if (walk->slice == walk->slices->count)
+        return false;
+    walk->span = ra_layout_span_at(shards->keys, shards->origin, walk->b, &offset);
+
+    /* Spans of a list come by position: those before what is in sight are left out. */
+    struct ra_slice tight = ra_slice_tighten(&walk->slices->slice[walk->slice]);
+    struct sight sight = sight_of(&tight, first, last);
+    walk->to = sight.to;
+    if (shards->keys.kind == RA_DEALT)
+        for (int64_t end = ra_layout_spans(shards->keys); end - walk->span > 1;) {
+            int64_t middle = walk->span + (end - walk->span) / 2;
+            if (ra_layout_span(shards->keys, shards->origin, middle).first <= sight.from)
+                walk->span = middle;
+            else
+                end = middle;
+        }
+    walk->key_row = ra_layout_rows_before(shards->keys, shards->origin, walk->span);
+    return true;
+}
+
+/* Cuts this slice against the next span of keys that is not beyond its sight. False: there is
+ * none. */
+static bool next_keys(struct ra_walk *walk, struct ra_span_pair *cut)
+{
+    const struct ra_shard_pair *shards = walk->shards;
+    if (walk->key_row >= walk->keys_end || walk->span >= ra_layout_spans(shards->keys))
+        return false;
+    struct ra_span keys = ra_layout_span(shards->keys, shards->origin, walk->span++);
+    if (shards->keys.kind == RA_DEALT && keys.first > walk->to)
+        return false;
+
+    /* What of it lies among the key rows of this walk. */
+    int64_t before = ra_max(walk->b - walk->key_row, 0), row = walk->key_row + before;
+    walk->key_row += keys.count;
+    keys.first += before * keys.stride;
+    keys.count = ra_min(keys.count - before, walk->keys_end - row);
+    *cut = ra_slice_cut(&walk->slices->slice[walk->slice], walk->queries, keys);
+    cut->a += walk->row;
+    cut->b += row;
+    return true;
+}
+
+bool ra_walk_next(struct ra_walk *walk, struct ra_span_pair *cut)
+{
+    for (;;) {
+        while (walk->slice < walk->slices->count && walk->slice >= 0 && next_keys(walk, cut))
+            if (cut->rows > 0)
+                return true;
+        while (walk->slice == walk->slices->count || !next_slice(walk))
+            if (!next_rows(walk))
+                return false;
+    }
+}
+
+/* What is known of a schedule while it is made: how many hops, and how many journeys to the far
+ * end, are still not needed. */
+struct needs {
+    struct ra_schedule *schedule;
+    int P, hops_left, journeys_left;
+};
+
+/* This rank sees keys of that one. */
+static void note(struct needs *needs, int rank, int origin)
+{
+    int P = needs->P, hop = (rank - origin + P) % P, *last = &needs->schedule->last[origin];
+    needs->hops_left -= !needs->schedule->hop[hop];
+    needs->schedule->hop[hop] = 1;
+    if (hop > *last) {
+        *last = hop;
+        needs->journeys_left -= hop == P - 1;
+    }
+}
+
+/* Notes whose keys from..to a rank sees. */
+static void note_keys(struct needs *needs, struct ra_layout keys, int rank, struct sight sight)
+{
+    /* Striped, a lap of all ranks is enough. */
+    int64_t lap = keys.kind == RA_STRIPED ? keys.ranks * keys.stripes : INT64_MAX / 2;
+    int64_t to = ra_min(sight.to, sight.from + lap - 1);
+    for (int64_t at = sight.from; at <= to;)
+        note(needs, rank, ra_layout_run(keys, at, &at));
+}
+
+struct ra_schedule ra_slices_schedule(const struct ra_slices *slices, struct ra_layout queries,
+                                      struct ra_layout keys, int *storage)
+{
+    int P = queries.ranks;
+    struct ra_schedule schedule = {0, storage, storage + P};
+    struct needs needs = {&schedule, P, P, P > 1 ? P : 0};
+    for (int rank = 0; rank < P; rank++)
+        schedule.hop[rank] = schedule.last[rank] = 0;
+
+    /* Home is always taken: it costs no message. */
+    note(&needs, 0, 0);
+    for (int64_t i = 0, end; i < queries.length; i = end) {
+        int rank = ra_layout_run(queries, i, &end);
+        int64_t x = ra_slices_next(slices, 0, i, end - 1);
+        for (; x < slices->count; x = ra_slices_next(slices, x + 1, i, end - 1)) {
+            /* Once every rank's keys travel to the last rank, nothing is new. */
+            if (needs.hops_left == 0 && needs.journeys_left == 0)
+                break;
+            struct ra_slice tight = ra_slice_tighten(&slices->slice[x]);
+            note_keys(&needs, keys, rank, sight_of(&tight, i, end - 1));
+        }
+    }
+
+    /* The hops that somebody needs move up. */
+    for (int hop = 0; hop < P; hop++)
+        if (schedule.hop[hop])
+            schedule.hop[schedule.count++] = hop;
+    return schedule;
 }

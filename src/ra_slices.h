@@ -101,6 +101,38 @@ RA_CHECKED enum ra_status ra_slices_read(struct ra_slices *slices, const struct 
  * least one of them); `count` of the list if there is none. O(log n). */
 int64_t ra_slices_next(const struct ra_slices *slices, int64_t from, int64_t first, int64_t last);
 
+/* Counts the pairs of these queries, first .. end - 1, and the keys that they see. */
+int64_t ra_slices_seen(const struct ra_slices *slices, int64_t first, int64_t end);
+
+/* ---- Slices between two ranks. */
+
+/* A walk over all that some query rows of a rank see of some key rows of another, cut by cut. Its
+ * numbers are its own business. */
+struct ra_walk {
+    const struct ra_slices *slices;
+    const struct ra_shard_pair *shards;
+    int64_t a, end, b, keys_end;  /* local rows: those of queries still to come */
+    struct ra_span queries, keys; /* of the cut */
+    int64_t slice, span, row, key_row;
+    int64_t to; /* the last key in sight */
+};
+
+/* Begins a walk: rows a .. a + rows - 1 of the queries of shards->rank, and b .. b + visitors - 1
+ * of the keys of shards->origin. The shards' own mask is not looked at; shards and slices must live
+ * as long as the walk. */
+struct ra_walk ra_slices_walk(const struct ra_slices *slices, const struct ra_shard_pair *shards,
+                              int64_t a, int64_t rows, int64_t b, int64_t visitors);
+
+/* Writes the next cut, in which somebody sees something: local rows of the two ranks, and the band
+ * that counts from there. False: there is no other. Cuts come by query rows; of the same ones, by
+ * slice; of one slice, by keys. No pair of a query and a key is in two of them. */
+bool ra_walk_next(struct ra_walk *walk, struct ra_span_pair *cut);
+
+/* Finds the schedule of a ring under this mask: a hop is taken if a row of some rank sees a key of
+ * the rank so far to its left. As ra_schedule_causal. */
+struct ra_schedule ra_slices_schedule(const struct ra_slices *slices, struct ra_layout queries,
+                                      struct ra_layout keys, int *storage);
+
 #ifdef __cplusplus
 }
 #endif

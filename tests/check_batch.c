@@ -109,7 +109,8 @@ static void release(unsigned char *memory, int64_t bytes)
 
 static struct ra_layout layout_of(int kind, int P, int64_t N, int64_t bucket)
 {
-    return (struct ra_layout){(enum ra_layout_kind)kind, P, N, ra_layout_stripes(P, N, bucket)};
+    return (struct ra_layout){(enum ra_layout_kind)kind, P, N, ra_layout_stripes(P, N, bucket),
+                              NULL};
 }
 
 static struct ra_batch *create(struct ra_layout layout, int64_t token_bytes, int64_t rows)

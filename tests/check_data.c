@@ -456,7 +456,7 @@ START_TEST(labels_of_shards)
         for (int kind = RA_CONTIGUOUS; kind <= RA_ZIGZAG; kind++)
             for (int64_t bucket = 0; bucket <= (kind == RA_STRIPED ? 2 : 0); bucket++) {
                 int64_t stripes = ra_layout_stripes(P, N, bucket), window = P % 3;
-                struct ra_layout layout = {(enum ra_layout_kind)kind, P, N, stripes};
+                struct ra_layout layout = {(enum ra_layout_kind)kind, P, N, stripes, NULL};
                 int seen[N] = {0};
                 for (int rank = 0; rank < P; rank++) {
                     int64_t positions[N], count = ra_layout_rows(layout, rank);

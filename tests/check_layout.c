@@ -21,7 +21,7 @@ enum { LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
 static struct ra_layout make(int n, int ranks, int64_t length)
 {
-    struct ra_layout layout = {layouts[n].kind, ranks, length, 0};
+    struct ra_layout layout = {layouts[n].kind, ranks, length, 0, NULL};
     /* The other kinds do not look at stripes. */
     if (layout.kind == RA_STRIPED)
         layout.stripes = ra_layout_stripes(ranks, length, layouts[n].bucket);
@@ -60,8 +60,9 @@ static bool holds(struct ra_layout layout, int rank, int64_t part, int64_t posit
         return position / run_of(N, 2 * P) == (part == 0 ? rank : 2 * P - 1 - rank);
     case RA_STRIPED:
         return position % (P * layout.stripes) == rank * layout.stripes + part;
+    default:
+        return false;
     }
-    return false;
 }
 
 static int64_t parts(struct ra_layout layout)
@@ -257,7 +258,7 @@ START_TEST(striped_slots)
                         slots[j * bucket + i] = i * J + j;
 
                 ck_assert_int_eq(ra_layout_stripes(P, length, bucket), stripes);
-                struct ra_layout layout = {RA_STRIPED, P, length, stripes};
+                struct ra_layout layout = {RA_STRIPED, P, length, stripes, NULL};
                 for (int64_t slot = 0; slot < length; slot++) {
                     int64_t rows = length / P;
                     ck_assert_int_eq(ra_layout_position(layout, (int)(slot / rows), slot % rows),
@@ -276,7 +277,7 @@ START_TEST(sixteen_rows_in_buckets_of_two)
 {
     static const int want[] = {0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15};
     for (int P = 1; P <= 8; P *= 2) {
-        struct ra_layout layout = {RA_STRIPED, P, 16, ra_layout_stripes(P, 16, 2)};
+        struct ra_layout layout = {RA_STRIPED, P, 16, ra_layout_stripes(P, 16, 2), NULL};
         for (int slot = 0; slot < 16; slot++) {
             int rows = 16 / P;
             ck_assert_int_eq(ra_layout_position(layout, slot / rows, slot % rows), want[slot]);
@@ -299,7 +300,7 @@ static void holds_exactly(struct ra_layout layout, int rank, const int *want)
 START_TEST(examples)
 {
     /* The first ranks get ceil(N / P) rows, the last what is left, perhaps nothing. */
-    struct ra_layout contiguous = {RA_CONTIGUOUS, 3, 7, 0};
+    struct ra_layout contiguous = {RA_CONTIGUOUS, 3, 7, 0, NULL};
     HOLDS(contiguous, 0, 0, 1, 2);
     HOLDS(contiguous, 1, 3, 4, 5);
     HOLDS(contiguous, 2, 6);
@@ -308,16 +309,16 @@ START_TEST(examples)
     ck_assert_int_eq(ra_layout_rows(contiguous, 2), 0);
 
     /* Chunks r and 2P - 1 - r; of 13 rows in 6 chunks the fifth has one and the sixth none. */
-    struct ra_layout zigzag = {RA_ZIGZAG, 4, 16, 0};
+    struct ra_layout zigzag = {RA_ZIGZAG, 4, 16, 0, NULL};
     HOLDS(zigzag, 0, 0, 1, 14, 15);
     HOLDS(zigzag, 3, 6, 7, 8, 9);
-    zigzag = (struct ra_layout){RA_ZIGZAG, 3, 13, 0};
+    zigzag = (struct ra_layout){RA_ZIGZAG, 3, 13, 0, NULL};
     HOLDS(zigzag, 0, 0, 1, 2);
     HOLDS(zigzag, 1, 3, 4, 5, 12);
     HOLDS(zigzag, 2, 6, 7, 8, 9, 10, 11);
 
     /* Ten rows, two ranks, two stripes each: four stripes, of 3, 3, 2 and 2 rows. */
-    struct ra_layout striped = {RA_STRIPED, 2, 10, 2};
+    struct ra_layout striped = {RA_STRIPED, 2, 10, 2, NULL};
     HOLDS(striped, 0, 0, 4, 8, 1, 5, 9);
     HOLDS(striped, 1, 2, 6, 3, 7);
 }

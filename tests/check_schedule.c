@@ -30,7 +30,8 @@ struct pair {
 static struct pair make(int n, int P, int64_t N, int64_t M)
 {
     int64_t stripes = ra_layout_stripes(P, N > M ? N : M, layouts[n].bucket);
-    return (struct pair){{layouts[n].kind, P, N, stripes}, {layouts[n].kind, P, M, stripes}};
+    return (struct pair){{layouts[n].kind, P, N, stripes, NULL},
+                         {layouts[n].kind, P, M, stripes, NULL}};
 }
 
 /* A schedule between guards, that nothing may be written to. */
@@ -117,7 +118,7 @@ END_TEST
 static struct ra_schedule self(enum ra_layout_kind kind, int P, int64_t n, int64_t lookback,
                                int *storage)
 {
-    struct ra_layout layout = {kind, P, n * P, 1};
+    struct ra_layout layout = {kind, P, n * P, 1, NULL};
     return ra_schedule_causal(layout, layout, lookback, storage);
 }
 

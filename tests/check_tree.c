@@ -136,7 +136,7 @@ static struct ra_tensor input(const struct text *text, enum truth_array a, int64
 /* The prompt's shard of this rank goes into the tree. */
 static void fill(struct text *text)
 {
-    struct ra_layout layout = {RA_STRIPED, ranks, text->prompt, 1};
+    struct ra_layout layout = {RA_STRIPED, ranks, text->prompt, 1, NULL};
     int64_t rows = ra_layout_rows(layout, rank);
     struct ra_tensor k = input(text, K, rank, ranks, rows), v = input(text, V, rank, ranks, rows);
     EXPECT(ra_tree_fill(text->tree, text->prompt, k, v) == RA_OK, "%s", ra_tree_error(text->tree));

@@ -230,7 +230,7 @@ int ra_plan_ranks(const struct ra_plan *plan)
 
 struct ra_layout ra_plan_layout(const struct ra_plan *plan, enum ra_side side)
 {
-    static const struct ra_layout none = {RA_CONTIGUOUS, 1, 0, 1};
+    static const struct ra_layout none = {RA_CONTIGUOUS, 1, 0, 1, NULL};
     return plan ? plan->layouts[side == RA_KEY_SIDE] : none;
 }
 

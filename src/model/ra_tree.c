@@ -158,7 +158,7 @@ static enum ra_status read_config(struct ra_config *c, const struct ra_config *g
 static enum ra_status build(struct ra_tree **tree, const struct ra_config *c, struct ra_link link,
                             char *error)
 {
-    struct ra_layout layout = {RA_STRIPED, link.size, c->keys, 1};
+    struct ra_layout layout = {RA_STRIPED, link.size, c->keys, 1, NULL};
     struct ra_tree made = {
         .config = *c,
         .link = link,
@@ -253,7 +253,7 @@ int64_t ra_tree_reduced(const struct ra_tree *tree, int64_t count)
 /* How many of this rank's rows are at positions before this one. */
 static int64_t rows_before(const struct ra_tree *tree, int64_t position)
 {
-    struct ra_layout layout = {RA_STRIPED, tree->link.size, position > 0 ? position : 0, 1};
+    struct ra_layout layout = {RA_STRIPED, tree->link.size, position > 0 ? position : 0, 1, NULL};
     return ra_layout_rows(layout, tree->link.rank);
 }
 

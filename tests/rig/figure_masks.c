@@ -59,7 +59,7 @@ static const struct masks *find_masks(const char *name)
 
 static struct ra_layout layout_of(const struct masks *m)
 {
-    return (struct ra_layout){m->kind, RANKS, LENGTH, 1};
+    return (struct ra_layout){m->kind, RANKS, LENGTH, 1, NULL};
 }
 
 /* The keys that visit a rank at a hop, and what the rank sees of them. */

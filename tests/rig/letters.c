@@ -11,10 +11,11 @@ int main(int argc, char **argv)
         return 2;
     int ranks = atoi(argv[2]);
     int64_t length = (int64_t)strlen(argv[1]);
-    struct ra_layout layouts[] = {{RA_CONTIGUOUS, ranks, length, 1},
-                                  {RA_STRIPED, ranks, length, 1},
-                                  {RA_ZIGZAG, ranks, length, 1},
-                                  {RA_STRIPED, ranks, length, ra_layout_stripes(ranks, length, 2)}};
+    struct ra_layout layouts[] = {
+        {RA_CONTIGUOUS, ranks, length, 1, NULL},
+        {RA_STRIPED, ranks, length, 1, NULL},
+        {RA_ZIGZAG, ranks, length, 1, NULL},
+        {RA_STRIPED, ranks, length, ra_layout_stripes(ranks, length, 2), NULL}};
     for (int n = 0; n < 4; n++) {
         char again[100] = "";
         for (int rank = 0; rank < ranks; rank++) {

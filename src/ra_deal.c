@@ -1,0 +1,277 @@
+/* ra_deal: the rows of packed documents, dealt to the ranks document by document. See ra_deal.h.
+ *
+ * Chapter 13. New here: a zigzag for each document, whose pieces go to the ranks that have least
+ * to do.
+ */
+#include "ra_deal.h"
+#include "ra_math.h"
+#include "ra_sort.h"
+
+/* No piece has fewer rows than this but for that of a document that is itself shorter: tiles of
+ * fewer rows have little for lanes to do, and every piece is a span. */
+enum { PIECE = 32 };
+
+/* Pieces of short documents that each rank gets, at most. Their work differs; more of them differ
+ * less in sum. */
+enum { SHARES = 8 };
+
+/* A document, or neighbouring short ones: rows begin .. end - 1, cut into so many pieces, the first
+ * of which is number `piece` of all. */
+struct document {
+    int64_t begin, end, pieces, piece;
+    bool is_long; /* pieces are dealt in pairs */
+};
+
+/* What is used up while rows are dealt. */
+struct deal {
+    const struct ra_slices *slices;
+    int ranks;
+    bool by_rows;              /* work is how many rows there are: keys, which only travel */
+    int64_t count;             /* documents */
+    struct document *document; /* (count) */
+    struct ra_sorted *order;   /* (count), or intervals before there are documents */
+    struct ra_sorted *room;    /* half as many */
+    int *owner;                /* (pieces): the rank */
+    int64_t *work, *rows;      /* (ranks): dealt so far */
+    struct ra_sorted *units; /* (SHARES * ranks): parts of a document, that with most work first */
+    struct ra_sorted *idle;  /* (ranks): ranks, that with least work first */
+    struct ra_sorted *few;   /* half as many */
+};
+
+/* The most pieces of a sequence. Pieces are PIECE rows or more, but for one of each document that
+ * is short, and no two of these are neighbours. */
+static int64_t most_pieces(int ranks, int64_t length, int64_t intervals)
+{
+    int64_t documents = 2 * intervals + 1, each = SHARES * (int64_t)ranks;
+    int64_t by_length = 2 * (length / PIECE) + 1;
+    return documents < by_length / each ? documents * each : by_length;
+}
+
+/* Gives the next bytes of the storage, a multiple of 8. */
+static void *take(char **storage, int64_t bytes)
+{
+    char *piece = *storage;
+    *storage += (bytes + 7) / 8 * 8;
+    return piece;
+}
+
+static void place_list(char **storage, int ranks, int64_t pieces, struct ra_layout_list *list)
+{
+    list->run = take(storage, pieces * (int64_t)sizeof *list->run);
+    list->span = take(storage, pieces * (int64_t)sizeof *list->span);
+    list->first = take(storage, (ranks + 1) * (int64_t)sizeof *list->first);
+}
+
+/* Gives everything its place; returns how many bytes that takes. */
+static int64_t place(char *storage, int ranks, const int64_t lengths[2], int64_t slices,
+                     struct deal *deal, struct ra_layout_list lists[2])
+{
+    char *at = storage;
+    bool alike = lengths[0] == lengths[1];
+    int64_t intervals = alike ? 2 * slices : slices, most = 0,
+            sorted = (int64_t)sizeof *deal->order;
+    for (int side = 0; side < (alike ? 1 : 2); side++) {
+        int64_t pieces = most_pieces(ranks, lengths[side], intervals);
+        place_list(&at, ranks, pieces, &lists[side]);
+        most = ra_max(most, pieces);
+    }
+    deal->document = take(&at, most * (int64_t)sizeof *deal->document);
+    deal->owner = take(&at, most * (int64_t)sizeof *deal->owner);
+    deal->order = take(&at, ra_max(most, intervals) * sorted);
+    deal->room = take(&at, ra_max(most, intervals) * sorted);
+    deal->work = take(&at, ranks * (int64_t)sizeof *deal->work);
+    deal->rows = take(&at, ranks * (int64_t)sizeof *deal->rows);
+    deal->units = take(&at, SHARES * ranks * sorted);
+    deal->idle = take(&at, ranks * sorted);
+    deal->few = take(&at, SHARES * ranks * sorted);
+    return at - storage;
+}
+
+int64_t ra_deal_storage(int ranks, int64_t queries, int64_t keys, int64_t most)
+{
+    struct deal deal;
+    struct ra_layout_list lists[2];
+    const int64_t lengths[2] = {queries, keys};
+    static char nowhere;
+    return place(&nowhere, ranks, lengths, most, &deal, lists);
+}
+
+/* ---- Documents. */
+
+/* Adds a document, unless it and the one before are both short: then the two are one. */
+static void add_document(struct deal *deal, int64_t begin, int64_t end)
+{
+    int64_t enough = 2 * (int64_t)deal->ranks * PIECE;
+    struct document *last = deal->count > 0 ? &deal->document[deal->count - 1] : NULL;
+    if (begin == end)
+        return;
+    bool is_long = end - begin >= enough;
+    if (last && !is_long && !last->is_long)
+        last->end = end;
+    else
+        deal->document[deal->count++] = (struct document){begin, end, 0, 0, is_long};
+}
+
+/* Finds the documents of one side, or of both: intervals of rows that slices touch, joined where
+ * they overlap, and what lies between. */
+static void find_documents(struct deal *deal, const bool sides[2], int64_t length)
+{
+    const struct ra_slices *slices = deal->slices;
+    int64_t intervals = 0, begin = 0, end = 0;
+    for (int64_t x = 0; x < slices->count; x++)
+        for (int side = 0; side < 2; side++)
+            if (sides[side])
+                deal->order[intervals++] = (struct ra_sorted){
+                    side == 0 ? slices->slice[x].q0 : slices->slice[x].k0, 2 * x + side};
+    ra_sort(deal->order, intervals, deal->room);
+    deal->count = 0;
+    for (int64_t i = 0; i < intervals; i++) {
+        const struct ra_slice *slice = &slices->slice[deal->order[i].item / 2];
+        int64_t first = deal->order[i].key;
+        int64_t last = deal->order[i].item % 2 == 0 ? slice->q1 : slice->k1;
+        if (first >= end) {
+            add_document(deal, begin, end);
+            add_document(deal, end, first);
+            begin = first;
+        }
+        end = ra_max(end, last);
+    }
+    add_document(deal, begin, end);
+    add_document(deal, end, length);
+
+    int64_t piece = 0;
+    for (int64_t d = 0; d < deal->count; d++) {
+        struct document *document = &deal->document[d];
+        int64_t rows = document->end - document->begin;
+        document->pieces = 2 * deal->ranks;
+        if (!document->is_long)
+            document->pieces = ra_min(ra_max(rows / PIECE, 1), SHARES * (int64_t)deal->ranks);
+        document->piece = piece;
+        piece += document->pieces;
+    }
+}
+
+/* ---- Pieces. */
+
+/* Where piece number c of a document begins; the first ones are longer by a row, if any are. */
+static int64_t piece_begin(const struct document *document, int64_t c)
+{
+    int64_t rows = document->end - document->begin, pieces = document->pieces;
+    return document->begin + rows / pieces * c + ra_min(rows % pieces, c);
+}
+
+static int64_t work_of(const struct deal *deal, int64_t begin, int64_t end)
+{
+    return deal->by_rows ? end - begin : ra_slices_seen(deal->slices, begin, end);
+}
+
+/* Lists the ranks, that with least to do first; of those that have as much, that with fewer
+ * rows. */
+static void list_idle(struct deal *deal)
+{
+    for (int rank = 0; rank < deal->ranks; rank++)
+        deal->idle[rank] = (struct ra_sorted){deal->rows[rank], rank};
+    ra_sort(deal->idle, deal->ranks, deal->few);
+    for (int i = 0; i < deal->ranks; i++)
+        deal->idle[i].key = deal->work[deal->idle[i].item];
+    ra_sort(deal->idle, deal->ranks, deal->few);
+}
+
+/* Deals a document. Its units, a piece of short ones or an early piece and the late one that makes
+ * up for it, go to the ranks that have least to do, the largest to the one that has least of all;
+ * when every rank has got one, the next round begins. */
+static void deal_document(struct deal *deal, const struct document *document)
+{
+    int64_t pieces = document->pieces, units = document->is_long ? pieces / 2 : pieces;
+    for (int64_t u = 0; u < units; u++) {
+        int64_t work = work_of(deal, piece_begin(document, u), piece_begin(document, u + 1));
+        if (document->is_long)
+            work += work_of(deal, piece_begin(document, pieces - 1 - u),
+                            piece_begin(document, pieces - u));
+        deal->units[u] = (struct ra_sorted){-work, u};
+    }
+    ra_sort(deal->units, units, deal->few);
+    for (int64_t i = 0; i < units; i++) {
+        if (i % deal->ranks == 0)
+            list_idle(deal);
+        int rank = (int)deal->idle[i % deal->ranks].item;
+        deal->work[rank] -= deal->units[i].key;
+        for (int late = 0; late <= document->is_long; late++) {
+            int64_t u = deal->units[i].item, c = late ? pieces - 1 - u : u;
+            deal->owner[document->piece + c] = rank;
+            deal->rows[rank] += piece_begin(document, c + 1) - piece_begin(document, c);
+        }
+    }
+}
+
+/* Deals all documents, those with most work first: small ones make up for what these leave. */
+static void deal_all(struct deal *deal)
+{
+    for (int rank = 0; rank < deal->ranks; rank++)
+        deal->work[rank] = deal->rows[rank] = 0;
+    for (int64_t d = 0; d < deal->count; d++) {
+        const struct document *document = &deal->document[d];
+        int64_t work = work_of(deal, document->begin, document->end);
+        deal->order[d] = (struct ra_sorted){-work, d};
+    }
+    ra_sort(deal->order, deal->count, deal->room);
+    for (int64_t i = 0; i < deal->count; i++)
+        deal_document(deal, &deal->document[deal->order[i].item]);
+}
+
+/* Writes the list: pieces in order, those of one rank that are neighbours as one run. */
+static void write_list(struct deal *deal, struct ra_layout_list *list)
+{
+    int P = deal->ranks;
+    list->count = list->spans = list->rows = 0;
+    for (int rank = 0; rank <= P; rank++)
+        list->first[rank] = 0;
+    for (int rank = 0; rank < P; rank++) {
+        list->rows = ra_max(list->rows, deal->rows[rank]);
+        deal->rows[rank] = 0; /* from now on: those written */
+    }
+    for (int64_t d = 0; d < deal->count; d++)
+        for (int64_t c = 0; c < deal->document[d].pieces; c++) {
+            const struct document *document = &deal->document[d];
+            int rank = deal->owner[document->piece + c];
+            int64_t begin = piece_begin(document, c);
+            int64_t rows = piece_begin(document, c + 1) - begin;
+            if (list->count > 0 && list->run[list->count - 1].rank == rank) {
+                list->run[list->count - 1].count += rows;
+            } else {
+                list->run[list->count++] = (struct ra_run){begin, rows, deal->rows[rank], rank};
+                list->first[rank + 1]++;
+            }
+            deal->rows[rank] += rows;
+        }
+
+    /* Numbers of runs, rank by rank. first[rank] counts up to where the next rank begins. */
+    for (int rank = 0; rank < P; rank++) {
+        list->spans = ra_max(list->spans, list->first[rank + 1]);
+        list->first[rank + 1] += list->first[rank];
+    }
+    for (int64_t run = list->count - 1; run >= 0; run--)
+        list->span[--list->first[list->run[run].rank + 1]] = run;
+    for (int rank = 0; rank < P; rank++)
+        list->first[rank] = list->first[rank + 1];
+    list->first[P] = list->count;
+}
+
+void ra_deal_documents(const struct ra_slices *slices, int ranks, int64_t queries, int64_t keys,
+                       void *storage, struct ra_layout_list lists[2], struct ra_layout layouts[2])
+{
+    struct deal deal = {.slices = slices, .ranks = ranks};
+    const int64_t lengths[2] = {queries, keys};
+    bool alike = queries == keys;
+    place(storage, ranks, lengths, slices->count, &deal, lists);
+    for (int side = 0; side < (alike ? 1 : 2); side++) {
+        const bool sides[2] = {side == 0, side == 1 || alike};
+        deal.by_rows = side == 1;
+        find_documents(&deal, sides, lengths[side]);
+        deal_all(&deal);
+        write_list(&deal, &lists[side]);
+    }
+    for (int side = 0; side < 2; side++)
+        layouts[side] =
+            (struct ra_layout){RA_DEALT, ranks, lengths[side], 1, &lists[alike ? 0 : side]};
+}
