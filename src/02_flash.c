@@ -27,16 +27,16 @@ static void fold_head(const struct stage *stage, struct arrays *x, int64_t b, in
         int64_t row = (b * stage->H + h) * stage->N + i, rows = stage->B * stage->H * stage->N;
         stage_progress(stage, backward ? "backward" : "forward", row, rows);
         struct ra_queries block = ra_queries_block(&queries, i, stage->config.tile_queries);
-        (backward ? ra_tile_begin_backward : ra_tile_begin)(stage->D, &block);
+        (backward ? ra_tile_begin_backward : ra_tile_begin)(RA_DIMS(stage->D), &block);
 
         for (int64_t j = 0; j < stage->M; j += stage->config.tile_keys) {
             struct ra_keys seen = ra_keys_block(&keys, j, stage->config.tile_keys);
-            (backward ? ra_tile_backward : ra_tile_forward)(stage->D, stage_score(stage), &block,
-                                                            &seen, RA_ALL_KEYS, x->workspace);
+            (backward ? ra_tile_backward : ra_tile_forward)(
+                RA_DIMS(stage->D), stage_score(stage), &block, &seen, RA_ALL_KEYS, x->workspace);
             x->pairs[backward] += block.rows * seen.rows;
         }
         if (!backward)
-            ra_tile_finish(stage->D, &block);
+            ra_tile_finish(RA_DIMS(stage->D), &block);
     }
 }
 
@@ -47,12 +47,12 @@ int main(int argc, char **argv)
                "Attention from tiles: online softmax, and a backward that recomputes.",
                NPY_FLOAT32);
     int64_t workspace =
-        ra_tile_workspace(stage.config.tile_queries, stage.config.tile_keys, stage.D);
+        ra_tile_workspace(stage.config.tile_queries, stage.config.tile_keys, RA_DIMS(stage.D));
     int64_t width = stage.H * stage.D;
     struct arrays x = {
         .queries = stage_queries(&stage),
         .keys = {.rows = stage.M,
-                 .stride = {width, width, width, width, width},
+                 .stride = {width, width, width, width, width, width},
                  .k = stage_input(&stage, STAGE_K),
                  .v = stage_input(&stage, STAGE_V),
                  .mask = stage_mask(&stage)},

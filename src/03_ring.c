@@ -17,8 +17,8 @@ static int64_t fold_tiles(struct stage_ring *x, const struct ra_queries *queries
         for (int64_t b = 0; b < keys->rows; b += stage->config.tile_keys) {
             struct ra_queries rows = ra_queries_block(queries, a, tile_queries);
             struct ra_keys seen = ra_keys_block(keys, b, stage->config.tile_keys);
-            (backward ? ra_tile_backward : ra_tile_forward)(stage->D, stage_score(stage), &rows,
-                                                            &seen, RA_ALL_KEYS, x->workspace);
+            (backward ? ra_tile_backward : ra_tile_forward)(
+                RA_DIMS(stage->D), stage_score(stage), &rows, &seen, RA_ALL_KEYS, x->workspace);
             pairs += rows.rows * seen.rows;
             ra_ring_poll(&x->ring);
         }

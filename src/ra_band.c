@@ -55,7 +55,7 @@ void ra_band_fold(struct ra_fold *fold, const struct ra_queries *queries,
                 continue;
             }
             fold->pairs += rows.rows * seen.rows;
-            fold->tile(fold->D, fold->score, &rows, &seen, tile, fold->workspace);
+            fold->tile(fold->dims, fold->score, &rows, &seen, tile, fold->workspace);
             if (fold->between)
                 fold->between(fold->context);
         }

@@ -29,9 +29,9 @@ bool ra_band_is_empty(struct ra_band band, int64_t query_rows, int64_t key_rows)
 
 /* How to fold: what all tiles have in common, and what is counted on the way. */
 struct ra_fold {
-    int64_t D;
+    struct ra_dims dims;
     struct ra_score score;
-    void (*tile)(int64_t D, struct ra_score score, const struct ra_queries *queries,
+    void (*tile)(struct ra_dims dims, struct ra_score score, const struct ra_queries *queries,
                  const struct ra_keys *keys, struct ra_band band, float *workspace);
     /* ra_tile_forward or ra_tile_backward */
     int64_t tile_queries, tile_keys; /* rows of a tile at most */

@@ -51,26 +51,27 @@ void ra_message_timeout_text(char error[RA_ERROR_SIZE], int rank, int hop, doubl
                          verb, name, doubt);
 }
 
-int64_t ra_message_key_bytes(int64_t B, int64_t stride, int64_t number_bytes, bool has_mask)
+int64_t ra_message_key_bytes(int64_t B, int64_t heads, struct ra_dims dims, int64_t number_bytes,
+                             bool has_mask)
 {
-    return B * (2 * stride * number_bytes + has_mask);
+    return B * (heads * (dims.key + dims.value) * number_bytes + has_mask);
 }
 
-int64_t ra_message_gradient_bytes(int64_t B, int64_t stride)
+int64_t ra_message_gradient_bytes(int64_t B, int64_t heads, struct ra_dims dims)
 {
-    return B * 2 * stride * (int64_t)sizeof(float);
+    return B * heads * (dims.key + dims.value) * (int64_t)sizeof(float);
 }
 
-struct ra_keys ra_message_keys(int64_t B, int64_t stride, bool has_mask, int64_t rows,
-                               float *message, float *gradients, float *comp)
+struct ra_keys ra_message_keys(int64_t B, int64_t heads, struct ra_dims dims, bool has_mask,
+                               int64_t rows, float *message, float *gradients, float *comp)
 {
-    int64_t numbers = B * rows * stride;
+    int64_t k_row = heads * dims.key, v_row = heads * dims.value, numbers = B * rows * k_row;
     struct ra_keys keys = {.rows = rows,
-                           .stride = {stride, stride, stride, stride, stride},
+                           .stride = {k_row, v_row, k_row, v_row, k_row, v_row},
                            .k = message,
                            .v = message + numbers};
     if (has_mask)
-        keys.mask = (const bool *)(message + 2 * numbers);
+        keys.mask = (const bool *)(keys.v + B * rows * v_row);
     if (gradients) {
         keys.dk = gradients;
         keys.dv = gradients + numbers;

@@ -29,15 +29,16 @@ enum ra_peer_state { RA_IS_SILENT, RA_IS_WAITING, RA_IS_GONE };
 void ra_message_timeout_text(char error[RA_ERROR_SIZE], int rank, int hop, double seconds, int peer,
                              bool incoming, enum ra_message message, enum ra_peer_state absence);
 
-/* Keys travel as one message: k (B, rows, heads, D), behind it v, behind it the mask (B, rows) if
- * there is one. Their gradients do, too: dk, behind it dv, always float32. How many bytes a row
- * adds to either, with stride = heads * D and numbers of number_bytes: */
-int64_t ra_message_key_bytes(int64_t B, int64_t stride, int64_t number_bytes, bool has_mask);
-int64_t ra_message_gradient_bytes(int64_t B, int64_t stride);
+/* Keys travel as one message: k (B, rows, heads, D), behind it v (B, rows, heads, D_v), behind it
+ * the mask (B, rows) if there is one. Their gradients do, too: dk, behind it dv, always float32.
+ * How many bytes a row adds to either, with numbers of number_bytes: */
+int64_t ra_message_key_bytes(int64_t B, int64_t heads, struct ra_dims dims, int64_t number_bytes,
+                             bool has_mask);
+int64_t ra_message_gradient_bytes(int64_t B, int64_t heads, struct ra_dims dims);
 
 /* The arrays in a message of float32 keys and in one of gradients, and in an array like that of
  * what rounding loses of them (both NULL: forward only). */
-struct ra_keys ra_message_keys(int64_t B, int64_t stride, bool has_mask, int64_t rows,
-                               float *message, float *gradients, float *comp);
+struct ra_keys ra_message_keys(int64_t B, int64_t heads, struct ra_dims dims, bool has_mask,
+                               int64_t rows, float *message, float *gradients, float *comp);
 
 #endif

@@ -12,16 +12,20 @@
 /* Moves a pointer of any type on by this many numbers; NULL stays NULL. */
 #define MOVE(pointer, numbers) ((pointer) = (pointer) ? (pointer) + (numbers) : NULL)
 
-/* The same rows, `rows` rows further on in the arrays (rows, D) and then `element` numbers, and
- * `row` numbers further on in the arrays of one number per row. */
-static struct ra_queries queries_from(struct ra_queries queries, int64_t rows, int64_t element,
-                                      int64_t row)
+/* How many numbers further on in rows that are this far apart: `rows` rows, and then head h of the
+ * `heads` in a row. */
+#define WAY(stride) (rows * (stride) + h * ((stride) / heads))
+
+/* The same rows, `rows` rows further on in the arrays of rows and then head h of `heads`, and `row`
+ * numbers further on in the arrays of one number per row. */
+static struct ra_queries queries_from(struct ra_queries queries, int64_t rows, int64_t h,
+                                      int64_t heads, int64_t row)
 {
-    MOVE(queries.q, rows * queries.stride.q + element);
-    MOVE(queries.o, rows * queries.stride.o + element);
-    MOVE(queries.d_out, rows * queries.stride.d_out + element);
-    MOVE(queries.dq, rows * queries.stride.dq + element);
-    MOVE(queries.comp, rows * queries.stride.comp + element);
+    MOVE(queries.q, WAY(queries.stride.q));
+    MOVE(queries.o, WAY(queries.stride.o));
+    MOVE(queries.d_out, WAY(queries.stride.d_out));
+    MOVE(queries.dq, WAY(queries.stride.dq));
+    MOVE(queries.comp, WAY(queries.stride.comp));
     MOVE(queries.max, row);
     MOVE(queries.sum, row);
     MOVE(queries.lse, row);
@@ -29,14 +33,15 @@ static struct ra_queries queries_from(struct ra_queries queries, int64_t rows, i
     return queries;
 }
 
-static struct ra_keys keys_from(struct ra_keys keys, int64_t rows, int64_t element, int64_t row)
+static struct ra_keys keys_from(struct ra_keys keys, int64_t rows, int64_t h, int64_t heads,
+                                int64_t row)
 {
-    MOVE(keys.k, rows * keys.stride.k + element);
-    MOVE(keys.v, rows * keys.stride.v + element);
-    MOVE(keys.dk, rows * keys.stride.dk + element);
-    MOVE(keys.dv, rows * keys.stride.dv + element);
-    MOVE(keys.dk_comp, rows * keys.stride.comp + element);
-    MOVE(keys.dv_comp, rows * keys.stride.comp + element);
+    MOVE(keys.k, WAY(keys.stride.k));
+    MOVE(keys.v, WAY(keys.stride.v));
+    MOVE(keys.dk, WAY(keys.stride.dk));
+    MOVE(keys.dv, WAY(keys.stride.dv));
+    MOVE(keys.dk_comp, WAY(keys.stride.dk_comp));
+    MOVE(keys.dv_comp, WAY(keys.stride.dv_comp));
     MOVE(keys.mask, row);
     return keys;
 }
@@ -44,24 +49,24 @@ static struct ra_keys keys_from(struct ra_keys keys, int64_t rows, int64_t eleme
 struct ra_queries ra_queries_head(const struct ra_queries *all, int64_t D, int64_t b, int64_t h)
 {
     int64_t heads = all->stride.q / D;
-    return queries_from(*all, b * all->rows, h * D, (b * heads + h) * all->rows);
+    return queries_from(*all, b * all->rows, h, heads, (b * heads + h) * all->rows);
 }
 
 struct ra_keys ra_keys_head(const struct ra_keys *all, int64_t D, int64_t b, int64_t h)
 {
-    return keys_from(*all, b * all->rows, h * D, b * all->rows);
+    return keys_from(*all, b * all->rows, h, all->stride.k / D, b * all->rows);
 }
 
 struct ra_queries ra_queries_block(const struct ra_queries *queries, int64_t first, int64_t most)
 {
-    struct ra_queries block = queries_from(*queries, first, 0, first);
+    struct ra_queries block = queries_from(*queries, first, 0, 1, first);
     block.rows = most < queries->rows - first ? most : queries->rows - first;
     return block;
 }
 
 struct ra_keys ra_keys_block(const struct ra_keys *keys, int64_t first, int64_t most)
 {
-    struct ra_keys block = keys_from(*keys, first, 0, first);
+    struct ra_keys block = keys_from(*keys, first, 0, 1, first);
     block.rows = most < keys->rows - first ? most : keys->rows - first;
     return block;
 }
@@ -180,24 +185,24 @@ static bool tile_scores(int64_t D, struct ra_score rule, const struct ra_queries
     return whole;
 }
 
-int64_t ra_tile_workspace(int64_t query_rows, int64_t key_rows, int64_t D)
+int64_t ra_tile_workspace(int64_t query_rows, int64_t key_rows, struct ra_dims dims)
 {
-    return 2 * query_rows * key_rows + D * key_rows + D;
+    return 2 * query_rows * key_rows + ra_dims_most(dims) * (key_rows + 1);
 }
 
-void ra_tile_begin(int64_t D, const struct ra_queries *queries)
+void ra_tile_begin(struct ra_dims dims, const struct ra_queries *queries)
 {
     for (int64_t a = 0; a < queries->rows; a++) {
         queries->max[a] = -INFINITY;
         queries->sum[a] = 0;
-        for (int64_t c = 0; c < D; c++)
+        for (int64_t c = 0; c < dims.value; c++)
             queries->o[a * queries->stride.o + c] = queries->comp[a * queries->stride.comp + c] = 0;
     }
 }
 
 /* Folds the scores of row a and of these keys into its carry: max and sum are new, o and what it
  * has lost are rescaled. The scores become weights under the new max. */
-static void fold_row(int64_t D, const struct ra_queries *queries, int64_t a, int64_t keys,
+static void fold_row(int64_t D_v, const struct ra_queries *queries, int64_t a, int64_t keys,
                      float *weight)
 {
     float *o = queries->o + a * queries->stride.o;
@@ -215,7 +220,7 @@ static void fold_row(int64_t D, const struct ra_queries *queries, int64_t a, int
      * reference will do for it. */
     float reference = max == -INFINITY ? 0 : max, rescale = expf(old_max - reference);
     double sum = queries->sum[a] * rescale;
-    for (int64_t c = 0; c < D; c++) {
+    for (int64_t c = 0; c < D_v; c++) {
         o[c] *= rescale;
         comp[c] *= rescale;
     }
@@ -229,23 +234,24 @@ static void fold_row(int64_t D, const struct ra_queries *queries, int64_t a, int
     queries->sum[a] = sum;
 }
 
-void ra_tile_forward(int64_t D, struct ra_score rule, const struct ra_queries *queries,
+void ra_tile_forward(struct ra_dims dims, struct ra_score rule, const struct ra_queries *queries,
                      const struct ra_keys *keys, struct ra_band band, float *workspace)
 {
     float *weights = workspace, *transposed = weights + queries->rows * keys->rows;
-    float *partial = transposed + D * keys->rows;
-    bool whole = tile_scores(D, rule, queries, keys, band, transposed, weights);
+    float *partial = transposed + dims.key * keys->rows;
+    bool whole = tile_scores(dims.key, rule, queries, keys, band, transposed, weights);
 
     for (int64_t a = 0; a < queries->rows; a++)
-        fold_row(D, queries, a, keys->rows, weights + a * keys->rows);
+        fold_row(dims.value, queries, a, keys->rows, weights + a * keys->rows);
 
     /* o_a += sum over b of weight_ab v_b. */
     struct sums o = {queries->o, queries->comp, queries->stride.o, queries->stride.comp};
-    add_weighted(queries->rows, keys->rows, D, (struct weights){weights, keys->rows, 1, whole},
-                 keys->v, keys->stride.v, o, partial);
+    add_weighted(queries->rows, keys->rows, dims.value,
+                 (struct weights){weights, keys->rows, 1, whole}, keys->v, keys->stride.v, o,
+                 partial);
 }
 
-void ra_tile_finish(int64_t D, const struct ra_queries *queries)
+void ra_tile_finish(struct ra_dims dims, const struct ra_queries *queries)
 {
     for (int64_t a = 0; a < queries->rows; a++) {
         double sum = queries->sum[a];
@@ -255,36 +261,37 @@ void ra_tile_finish(int64_t D, const struct ra_queries *queries)
 
         /* A row that has seen nothing has sum = 0: log 0 is the -inf we want, 0 / 0 would be
          * NaN. */
-        for (int64_t c = 0; c < D; c++)
+        for (int64_t c = 0; c < dims.value; c++)
             o[c] = sum == 0 ? 0 : (float)(((double)o[c] + comp[c]) / sum);
     }
 }
 
-void ra_tile_begin_backward(int64_t D, const struct ra_queries *queries)
+void ra_tile_begin_backward(struct ra_dims dims, const struct ra_queries *queries)
 {
     for (int64_t a = 0; a < queries->rows; a++) {
         const float *d_out = queries->d_out + a * queries->stride.d_out;
         const float *o = queries->o + a * queries->stride.o;
         float delta = 0;
-        for (int64_t c = 0; c < D; c++)
+        for (int64_t c = 0; c < dims.value; c++)
             delta += d_out[c] * o[c];
         queries->delta[a] = delta;
-        for (int64_t c = 0; c < D; c++)
+        for (int64_t c = 0; c < dims.key; c++)
             queries->dq[a * queries->stride.dq + c] = queries->comp[a * queries->stride.comp + c] =
                 0;
     }
 }
 
-void ra_tile_backward(int64_t D, struct ra_score rule, const struct ra_queries *queries,
+void ra_tile_backward(struct ra_dims dims, struct ra_score rule, const struct ra_queries *queries,
                       const struct ra_keys *keys, struct ra_band band, float *workspace)
 {
     float *p = workspace, *ds = p + queries->rows * keys->rows;
-    float *transposed = ds + queries->rows * keys->rows, *partial = transposed + D * keys->rows;
+    float *transposed = ds + queries->rows * keys->rows;
+    float *partial = transposed + ra_dims_most(dims) * keys->rows;
 
     /* The scores again, and dp_ab = d_out_a . v_b. */
-    bool whole = tile_scores(D, rule, queries, keys, band, transposed, p);
-    multiply_transposed(queries->rows, D, keys->rows, queries->d_out, queries->stride.d_out,
-                        keys->v, keys->stride.v, transposed, ds);
+    bool whole = tile_scores(dims.key, rule, queries, keys, band, transposed, p);
+    multiply_transposed(queries->rows, dims.value, keys->rows, queries->d_out,
+                        queries->stride.d_out, keys->v, keys->stride.v, transposed, ds);
 
     /* p_ab = exp(s_ab - lse_a), and ds_ab = scale * p_ab (dp_ab - delta_a), times the slope. The
      * score goes where p goes, so the slope is taken first. */
@@ -301,17 +308,17 @@ void ra_tile_backward(int64_t D, struct ra_score rule, const struct ra_queries *
         }
 
     /* dv_b += sum over a of p_ab d_out_a. */
-    struct sums dv = {keys->dv, keys->dv_comp, keys->stride.dv, keys->stride.comp};
-    add_weighted(keys->rows, queries->rows, D, (struct weights){p, 1, keys->rows, whole},
+    struct sums dv = {keys->dv, keys->dv_comp, keys->stride.dv, keys->stride.dv_comp};
+    add_weighted(keys->rows, queries->rows, dims.value, (struct weights){p, 1, keys->rows, whole},
                  queries->d_out, queries->stride.d_out, dv, partial);
 
     /* dq_a += sum over b of ds_ab k_b. */
     struct sums dq = {queries->dq, queries->comp, queries->stride.dq, queries->stride.comp};
-    add_weighted(queries->rows, keys->rows, D, (struct weights){ds, keys->rows, 1, whole}, keys->k,
-                 keys->stride.k, dq, partial);
+    add_weighted(queries->rows, keys->rows, dims.key, (struct weights){ds, keys->rows, 1, whole},
+                 keys->k, keys->stride.k, dq, partial);
 
     /* dk_b += sum over a of ds_ab q_a. */
-    struct sums dk = {keys->dk, keys->dk_comp, keys->stride.dk, keys->stride.comp};
-    add_weighted(keys->rows, queries->rows, D, (struct weights){ds, 1, keys->rows, whole},
+    struct sums dk = {keys->dk, keys->dk_comp, keys->stride.dk, keys->stride.dk_comp};
+    add_weighted(keys->rows, queries->rows, dims.key, (struct weights){ds, 1, keys->rows, whole},
                  queries->q, queries->stride.q, dk, partial);
 }

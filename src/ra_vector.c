@@ -31,25 +31,25 @@ const struct ra_vector *ra_vector_find(const char *name)
     return NULL;
 }
 
-int64_t ra_vector_queries(int64_t D)
+int64_t ra_vector_queries(struct ra_dims dims)
 {
-    (void)D;
+    (void)dims;
     return 6 * GROUP;
 }
 
-int64_t ra_vector_keys(int64_t D)
+int64_t ra_vector_keys(struct ra_dims dims)
 {
     /* k and v of a tile fill three quarters of a second-level cache of 1 MiB, or are 1,024 keys: a
      * shard of a power of two is then whole tiles. */
-    int64_t keys = 98304 / D / KEYS * KEYS;
+    int64_t keys = 196608 / (dims.key + dims.value) / KEYS * KEYS;
     return keys < KEYS ? KEYS : keys > 1024 ? 1024 : keys;
 }
 
-int64_t ra_vector_workspace(int64_t query_rows, int64_t key_rows, int64_t D)
+int64_t ra_vector_workspace(int64_t query_rows, int64_t key_rows, struct ra_dims dims)
 {
     (void)query_rows;
-    int64_t row = ra_vector_row(D);
-    int64_t forward = QUERIES * (D + KEYS + 2 * row);
-    int64_t backward = 2 * key_rows * row + GROUP * (2 * D + 2 * KEYS + 3 * row);
-    return 2 * key_rows * row + (forward > backward ? forward : backward);
+    int64_t row = ra_vector_row(dims.key), both = row + ra_vector_row(dims.value);
+    int64_t forward = QUERIES * (dims.key + KEYS + both);
+    int64_t backward = key_rows * both + GROUP * (dims.key + dims.value + 2 * KEYS + row + both);
+    return key_rows * both + (forward > backward ? forward : backward);
 }

@@ -33,10 +33,10 @@ struct ra_vector_product {
  * which is that of the instruction set. */
 struct ra_vector {
     const char *name; /* avx512, avx2, sse2, neon */
-    void (*forward)(int64_t D, struct ra_score score, const struct ra_queries *queries,
+    void (*forward)(struct ra_dims dims, struct ra_score score, const struct ra_queries *queries,
                     const struct ra_keys *keys, struct ra_band band, float *workspace);
-    void (*begin_backward)(int64_t D, const struct ra_queries *queries);
-    void (*backward)(int64_t D, struct ra_score score, const struct ra_queries *queries,
+    void (*begin_backward)(struct ra_dims dims, const struct ra_queries *queries);
+    void (*backward)(struct ra_dims dims, struct ra_score score, const struct ra_queries *queries,
                      const struct ra_keys *keys, struct ra_band band, float *workspace);
 
     /* exp of each number; numbers of 16 bits, of this type, as float32. */
@@ -61,12 +61,12 @@ const struct ra_vector *ra_vector_find(const char *name);
 enum { RA_VECTOR_QUERIES = 64, RA_VECTOR_GROUP = 192, RA_VECTOR_KEYS = 96 };
 
 /* Rows of a tile that is as large as speed asks for. */
-int64_t ra_vector_queries(int64_t D);
-int64_t ra_vector_keys(int64_t D);
+int64_t ra_vector_queries(struct ra_dims dims);
+int64_t ra_vector_keys(struct ra_dims dims);
 
 /* Floats of workspace that the two functions need for blocks of up to this many rows. Nothing in it
  * is kept from one call to the next. */
-int64_t ra_vector_workspace(int64_t query_rows, int64_t key_rows, int64_t D);
+int64_t ra_vector_workspace(int64_t query_rows, int64_t key_rows, struct ra_dims dims);
 
 /* How far apart rows of D numbers lie that need no copy. */
 static inline int64_t ra_vector_row(int64_t D)

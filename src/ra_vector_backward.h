@@ -12,24 +12,25 @@
 /* Clears dq, and computes delta, the row sums of d_out * o. Their terms are added up as the
  * products of d_out and v are: where o is a row of v, because only one key is seen, dp - delta is
  * exactly 0. */
-static void begin_backward(int64_t D, const struct ra_queries *queries)
+static void begin_backward(struct ra_dims dims, const struct ra_queries *queries)
 {
     for (int64_t a = 0; a < queries->rows; a++) {
         const float *d_out = queries->d_out + a * queries->stride.d_out;
         const float *o = queries->o + a * queries->stride.o;
         lanes sum = all_lanes(0);
-        for (int64_t c = 0; c < D; c++)
+        for (int64_t c = 0; c < dims.value; c++)
             sum = multiply_add(all_lanes(d_out[c]), all_lanes(o[c]), sum);
         queries->delta[a] = sum[0];
-        memset(queries->dq + a * queries->stride.dq, 0, (size_t)D * sizeof *queries->dq);
-        memset(queries->comp + a * queries->stride.comp, 0, (size_t)D * sizeof *queries->comp);
+        size_t bytes = (size_t)dims.key * sizeof(float);
+        memset(queries->dq + a * queries->stride.dq, 0, bytes);
+        memset(queries->comp + a * queries->stride.comp, 0, bytes);
     }
 }
 
 /* The sums of a group and of a tile, which are added to the caller's once. The first terms of a sum
  * are written, if each row has some; else they are added to zeros. */
 struct gradients {
-    float *dq, *dk, *dv; /* (GROUP, row), (key rows, row) */
+    float *dq, *dk, *dv; /* (GROUP, row), (key rows, row), (key rows, v_row) */
     bool dq_is_new, dk_is_new;
 };
 
@@ -87,33 +88,34 @@ static void add_gradients(const struct tile *x, const struct group *group, int64
             last = j + padded(ra_min(QUERIES, group->count - j));
         }
     }
-    const float *k = x->k.rows + b * x->row, *v = x->v.rows + b * x->row;
+    const float *k = x->k.rows + b * x->row, *v = x->v.rows + b * x->v_row;
     for (int64_t j = first; j < last; j += QUERIES) {
         int64_t width = ra_min(QUERIES, last - j);
         multiply((struct product){count, x->D, width, k, x->row, 1, group->q_transposed + j * x->D,
                                   QUERIES, group->p + j, GROUP, WRITE, NULL});
-        multiply((struct product){count, x->D, width, v, x->row, 1,
-                                  group->d_out_transposed + j * x->D, QUERIES, group->ds + j, GROUP,
-                                  WRITE, NULL});
+        multiply((struct product){count, x->D_v, width, v, x->v_row, 1,
+                                  group->d_out_transposed + j * x->D_v, QUERIES, group->ds + j,
+                                  GROUP, WRITE, NULL});
     }
     if (first >= last)
         return;
     int64_t rows = ra_min(last, group->count) - first;
-    add_missing(x, x->k, b, count, group->q, first, rows, x->sign, group->p + first, GROUP);
-    add_missing(x, x->v, b, count, group->d_out, first, rows, 1, group->ds + first, GROUP);
+    add_missing(x->D, x->k, b, count, group->q, first, rows, x->sign, group->p + first, GROUP);
+    add_missing(x->D_v, x->v, b, count, group->d_out, first, rows, 1, group->ds + first, GROUP);
     weigh_again(x, group, first, last, b, count);
 
     /* dv_b += sum over a of p_ab d_out_a, dk_b += sum over a of ds_ab q_a, dq_a += sum over b of
      * ds_ab k_b. */
-    int64_t width = padded(x->D), row = x->row;
+    int64_t width = padded(x->D), row = x->row, v_row = x->v_row;
     int to_keys = sums->dk_is_new ? WRITE : ADD, to_queries = sums->dq_is_new ? WRITE : ADD;
-    multiply((struct product){count, rows, width, group->p + first, GROUP, 1,
-                              group->d_out.rows + first * row, row, sums->dv + b * row, row,
+    multiply((struct product){count, rows, padded(x->D_v), group->p + first, GROUP, 1,
+                              group->d_out.rows + first * v_row, v_row, sums->dv + b * v_row, v_row,
                               to_keys, NULL});
     for (int64_t i = 0; i < count && !group->d_out.numbers; i++)
         for (int64_t j = first; j < first + rows; j++)
             if (sees(x, group->a + j, b + i))
-                add_row(x, group->d_out, j, group->p[i * GROUP + j], sums->dv + (b + i) * row);
+                add_row(x->D_v, group->d_out, j, group->p[i * GROUP + j],
+                        sums->dv + (b + i) * v_row);
     multiply((struct product){count, rows, width, group->ds + first, GROUP, 1,
                               group->q.rows + first * row, row, sums->dk + b * row, row, to_keys,
                               NULL});
@@ -138,25 +140,25 @@ static void add_rows(int64_t rows, int64_t D, float scale, const float *sums, in
 static void backward_group(const struct tile *x, const struct ra_queries *queries, int64_t a,
                            int64_t count, struct gradients *sums, float *workspace)
 {
-    int64_t D = x->D, side = GROUP * D, panel = GROUP * x->row, weights = KEYS * GROUP, first, last;
+    int64_t D = x->D, D_v = x->D_v, first, last;
     struct group group = {.a = a,
                           .count = count,
                           .q_transposed = workspace,
-                          .d_out_transposed = workspace + side,
-                          .p = workspace + 2 * side,
-                          .ds = workspace + 2 * side + weights};
-    float *panels = workspace + 2 * (side + weights);
+                          .d_out_transposed = workspace + GROUP * D,
+                          .p = workspace + GROUP * (D + D_v),
+                          .ds = workspace + GROUP * (D + D_v + KEYS)};
+    float *panels = workspace + GROUP * (D + D_v + 2 * KEYS);
     const float *q = queries->q + a * queries->stride.q;
     const float *d_out = queries->d_out + a * queries->stride.d_out;
     keys_in_sight(x, a, count, &first, &last);
     if (first >= last)
         return;
     group.q = pack(count, D, q, queries->stride.q, NULL, panels);
-    group.d_out = pack(count, D, d_out, queries->stride.d_out, NULL, panels + panel);
+    group.d_out = pack(count, D_v, d_out, queries->stride.d_out, NULL, panels + GROUP * x->row);
     for (int64_t j = 0; j < count; j += QUERIES) {
         int64_t rows = ra_min(QUERIES, count - j);
         transpose(rows, D, group.q.rows + j * x->row, x->sign, group.q_transposed + j * D);
-        transpose(rows, D, group.d_out.rows + j * x->row, 1, group.d_out_transposed + j * D);
+        transpose(rows, D_v, group.d_out.rows + j * x->v_row, 1, group.d_out_transposed + j * D_v);
         fill(rows, queries->lse + a + j, 0, group.lse + j);
         fill(rows, queries->delta + a + j, 0, group.delta + j);
     }
@@ -174,7 +176,7 @@ static void backward_group(const struct tile *x, const struct ra_queries *querie
             ask_for(D, queries->comp + (a + asked) * queries->stride.comp);
             if (a + GROUP + asked < x->query_rows) {
                 ask_for(D, q + (GROUP + asked) * queries->stride.q);
-                ask_for(D, d_out + (GROUP + asked) * queries->stride.d_out);
+                ask_for(D_v, d_out + (GROUP + asked) * queries->stride.d_out);
             }
         }
     }
@@ -182,24 +184,25 @@ static void backward_group(const struct tile *x, const struct ra_queries *querie
              queries->comp + a * queries->stride.comp, queries->stride.dq, queries->stride.comp);
 }
 
-static void backward(int64_t D, struct ra_score score, const struct ra_queries *queries,
+static void backward(struct ra_dims dims, struct ra_score score, const struct ra_queries *queries,
                      const struct ra_keys *keys, struct ra_band band, float *workspace)
 {
-    int64_t n = queries->rows, m = keys->rows, row = ra_vector_row(D);
-    float *dk = workspace + 2 * m * row, *dv = dk + m * row, *dq = dv + m * row;
+    int64_t n = queries->rows, m = keys->rows;
+    struct tile x = tile_of(dims, score, queries, keys, band, workspace);
+    float *dk = workspace + m * (x.row + x.v_row), *dv = dk + m * x.row, *dq = dv + m * x.v_row;
     struct gradients sums = {.dq = dq, .dk = dk, .dv = dv};
-    struct tile x = tile_of(D, score, queries, keys, band, workspace);
     sums.dk_is_new = n > 0 && sees_all(&x, 0, ra_min(GROUP, n), 0, m);
     if (!sums.dk_is_new)
-        memset(dk, 0, (size_t)(2 * m * row) * sizeof *dk);
+        memset(dk, 0, (size_t)(m * (x.row + x.v_row)) * sizeof *dk);
     for (int64_t a = 0; a < n; a += GROUP) {
-        backward_group(&x, queries, a, ra_min(GROUP, n - a), &sums, dq + GROUP * row);
+        backward_group(&x, queries, a, ra_min(GROUP, n - a), &sums, dq + GROUP * x.row);
         sums.dk_is_new = false;
     }
 
-    add_rows(m, D, score.scale, sums.dk, row, keys->dk, keys->dk_comp, keys->stride.dk,
-             keys->stride.comp);
-    add_rows(m, D, 1, sums.dv, row, keys->dv, keys->dv_comp, keys->stride.dv, keys->stride.comp);
+    add_rows(m, x.D, score.scale, sums.dk, x.row, keys->dk, keys->dk_comp, keys->stride.dk,
+             keys->stride.dk_comp);
+    add_rows(m, x.D_v, 1, sums.dv, x.v_row, keys->dv, keys->dv_comp, keys->stride.dv,
+             keys->stride.dv_comp);
 }
 
 #endif

@@ -83,11 +83,11 @@ static void add_to_carry(const struct tile *x, const struct ra_queries *queries,
         float *comp = queries->comp + (a + i) * queries->stride.comp;
         queries->max[a + i] = max[i];
         queries->sum[a + i] = queries->sum[a + i] * rescale[i] + worth[i] * tile_sum[i];
-        for (int64_t c = 0; c < x->D; c++) {
+        for (int64_t c = 0; c < x->D_v; c++) {
             to[c] *= rescale[i];
             comp[c] *= rescale[i];
         }
-        ra_sum_add(x->D, worth[i], o + i * x->row, to, comp);
+        ra_sum_add(x->D_v, worth[i], o + i * x->v_row, to, comp);
     }
 }
 
@@ -112,20 +112,20 @@ static void forward_block(const struct tile *x, const struct ra_queries *queries
         bool whole = sees_all(x, a, count, b, keys);
         multiply((struct product){keys, x->D, padded(count), x->k.rows + b * x->row, x->row, 1,
                                   transposed, QUERIES, weights, QUERIES, WRITE, NULL});
-        add_missing(x, x->k, b, keys, q, 0, count, x->sign, weights, QUERIES);
+        add_missing(x->D, x->k, b, keys, q, 0, count, x->sign, weights, QUERIES);
         for (int64_t j = 0; j < count; j += LANES)
             weigh(x, a + j, b, keys, whole, weights + j, max + j, sum + j, rescale + j);
-        multiply((struct product){count, keys, padded(x->D), weights, 1, QUERIES,
-                                  x->v.rows + b * x->row, x->row, o, x->row,
+        multiply((struct product){count, keys, padded(x->D_v), weights, 1, QUERIES,
+                                  x->v.rows + b * x->v_row, x->v_row, o, x->v_row,
                                   b == first ? WRITE : ADD, rescale});
         for (int64_t i = 0; i < keys && !x->v.numbers; i++)
             for (int64_t j = 0; j < count; j++)
                 if (sees(x, a + j, b + i))
-                    add_row(x, x->v, b + i, weights[i * QUERIES + j], o + j * x->row);
+                    add_row(x->D_v, x->v, b + i, weights[i * QUERIES + j], o + j * x->v_row);
         /* A few at a time: the carry of this block, and the queries of the next. */
         for (; asked < count * (b + keys - first) / (last - first); asked++) {
-            ask_for(x->D, queries->o + (a + asked) * queries->stride.o);
-            ask_for(x->D, queries->comp + (a + asked) * queries->stride.comp);
+            ask_for(x->D_v, queries->o + (a + asked) * queries->stride.o);
+            ask_for(x->D_v, queries->comp + (a + asked) * queries->stride.comp);
             if (a + QUERIES + asked < x->query_rows)
                 ask_for(x->D, queries->q + (a + QUERIES + asked) * stride);
         }
@@ -133,11 +133,11 @@ static void forward_block(const struct tile *x, const struct ra_queries *queries
     add_to_carry(x, queries, a, count, max, sum, o);
 }
 
-static void forward(int64_t D, struct ra_score score, const struct ra_queries *queries,
+static void forward(struct ra_dims dims, struct ra_score score, const struct ra_queries *queries,
                     const struct ra_keys *keys, struct ra_band band, float *workspace)
 {
-    float *rest = workspace + 2 * keys->rows * ra_vector_row(D);
-    struct tile x = tile_of(D, score, queries, keys, band, workspace);
+    struct tile x = tile_of(dims, score, queries, keys, band, workspace);
+    float *rest = workspace + keys->rows * (x.row + x.v_row);
     for (int64_t a = 0; a < queries->rows; a += QUERIES)
         forward_block(&x, queries, a, ra_min(QUERIES, queries->rows - a), rest);
 }

@@ -29,7 +29,7 @@ static int64_t padded(int64_t count)
     return (count + LANES - 1) / LANES * LANES;
 }
 
-/* Rows of D numbers side by side, x->row apart, with zeros up to a multiple of LANES. What is
+/* Rows of D (or D_v) numbers side by side, ra_vector_row apart, with zeros up to a multiple of LANES. What is
  * infinite or NaN in them is 0, too, as 0 times it would not be: it is added apart, pair by
  * pair. */
 struct panel {
@@ -150,7 +150,9 @@ static void fill(int64_t count, const float *from, float rest, float *to)
 
 /* All that the blocks of a tile have in common. */
 struct tile {
-    int64_t D, row, query_rows, key_rows;
+    int64_t D, row;     /* numbers of a row of q or k, and how far apart rows of a panel lie */
+    int64_t D_v, v_row; /* of a row of v or d_out; likewise */
+    int64_t query_rows, key_rows;
     struct ra_score score;
     float size, sign; /* those of scale: the sign is in the transposed queries; of 0: 1 and 0 */
     float factor;     /* of scores: size, or 1 where the soft cap has it */
@@ -195,14 +197,17 @@ INLINE lane_bits seen(const struct tile *x, int64_t a, int64_t b)
     return (lane >= first) & (lane <= last);
 }
 
-static struct tile tile_of(int64_t D, struct ra_score score, const struct ra_queries *queries,
-                           const struct ra_keys *keys, struct ra_band band, float *panels)
+static struct tile tile_of(struct ra_dims dims, struct ra_score score,
+                           const struct ra_queries *queries, const struct ra_keys *keys,
+                           struct ra_band band, float *panels)
 {
-    int64_t room = keys->rows * ra_vector_row(D);
+    int64_t room = keys->rows * ra_vector_row(dims.key);
     float size = score.scale == 0 ? 1 : fabsf(score.scale);
     return (struct tile){
-        .D = D,
-        .row = ra_vector_row(D),
+        .D = dims.key,
+        .row = ra_vector_row(dims.key),
+        .D_v = dims.value,
+        .v_row = ra_vector_row(dims.value),
         .query_rows = queries->rows,
         .key_rows = keys->rows,
         .score = score,
@@ -211,21 +216,20 @@ static struct tile tile_of(int64_t D, struct ra_score score, const struct ra_que
         .factor = score.softcap > 0 ? 1 : size,
         .mask = keys->mask,
         .band = band,
-        .k = pack(keys->rows, D, keys->k, keys->stride.k, keys->mask, panels),
-        .v = pack(keys->rows, D, keys->v, keys->stride.v, keys->mask, panels + room)};
+        .k = pack(keys->rows, dims.key, keys->k, keys->stride.k, keys->mask, panels),
+        .v = pack(keys->rows, dims.value, keys->v, keys->stride.v, keys->mask, panels + room)};
 }
 
 /* ---- What panels lack. */
 
 /* Adds to the products of `keys` rows of the one panel, from row b on, and `count` of the other
  * what the panels lack: the terms of which a factor is no number. out (keys, out_row). */
-static void add_missing(const struct tile *x, struct panel left, int64_t b, int64_t keys,
-                        struct panel right, int64_t first, int64_t count, float sign, float *out,
-                        int64_t out_row)
+static void add_missing(int64_t D, struct panel left, int64_t b, int64_t keys, struct panel right,
+                        int64_t first, int64_t count, float sign, float *out, int64_t out_row)
 {
     for (int64_t i = 0; i < keys && !(left.numbers && right.numbers); i++)
         for (int64_t j = 0; j < count; j++)
-            for (int64_t c = 0; c < x->D; c++) {
+            for (int64_t c = 0; c < D; c++) {
                 float factor = left.all[(b + i) * left.stride + c];
                 float other = right.all[(first + j) * right.stride + c];
                 if (!isfinite(factor) || !isfinite(other))
@@ -234,9 +238,9 @@ static void add_missing(const struct tile *x, struct panel left, int64_t b, int6
 }
 
 /* Adds to out, a row of sums, weight times what is no number in a row that a panel lacks. */
-static void add_row(const struct tile *x, struct panel panel, int64_t a, float weight, float *out)
+static void add_row(int64_t D, struct panel panel, int64_t a, float weight, float *out)
 {
-    for (int64_t c = 0; c < x->D; c++)
+    for (int64_t c = 0; c < D; c++)
         if (!isfinite(panel.all[a * panel.stride + c]))
             out[c] += weight * panel.all[a * panel.stride + c];
 }

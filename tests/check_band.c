@@ -191,7 +191,7 @@ static void make(struct arrays *x, int64_t N, int64_t M)
                                      .delta = x->delta,
                                      .dq = x->dq};
     x->keys = (struct ra_keys){.rows = M,
-                               .stride = {DIM, DIM, DIM, DIM, DIM},
+                               .stride = {DIM, DIM, DIM, DIM, DIM, DIM},
                                .k = x->k,
                                .v = x->v,
                                .dk = x->dk,
@@ -215,9 +215,9 @@ static void fold_all(struct arrays *x, struct ra_band band, const struct ra_fold
             struct ra_keys seen = ra_keys_block(&x->keys, b, fold->tile_keys);
             struct ra_band tile = {band.lo + a - b, band.hi + a - b};
             if (fold->tile == ra_tile_backward)
-                ra_tile_backward(DIM, fold->score, &rows, &seen, tile, fold->workspace);
+                ra_tile_backward(RA_DIMS(DIM), fold->score, &rows, &seen, tile, fold->workspace);
             else
-                ra_tile_forward(DIM, fold->score, &rows, &seen, tile, fold->workspace);
+                ra_tile_forward(RA_DIMS(DIM), fold->score, &rows, &seen, tile, fold->workspace);
 
             bool any = false;
             for (int64_t i = 0; i < rows.rows; i++)
@@ -243,7 +243,7 @@ static void judge_fold(int64_t N, int64_t M, struct ra_band band, int64_t tile_q
     struct arrays want, got;
     float workspace[3 * MOST * (MOST + DIM)];
     int64_t calls = 0, pairs = 100, computed = 0, skipped = 1000;
-    struct ra_fold fold = {.D = DIM,
+    struct ra_fold fold = {.dims = RA_DIMS(DIM),
                            .tile = ra_tile_forward,
                            .score = {0.5f, 2},
                            .tile_queries = tile_queries,
@@ -255,10 +255,11 @@ static void judge_fold(int64_t N, int64_t M, struct ra_band band, int64_t tile_q
                            .skipped = skipped};
     make(&want, N, M);
     make(&got, N, M);
-    ck_assert(ra_tile_workspace(MOST, MOST, DIM) <= (int64_t)(sizeof workspace / sizeof(float)));
+    ck_assert(ra_tile_workspace(MOST, MOST, RA_DIMS(DIM)) <=
+              (int64_t)(sizeof workspace / sizeof(float)));
 
-    ra_tile_begin(DIM, &want.queries);
-    ra_tile_begin(DIM, &got.queries);
+    ra_tile_begin(RA_DIMS(DIM), &want.queries);
+    ra_tile_begin(RA_DIMS(DIM), &got.queries);
     fold_all(&want, band, &fold, &pairs, &computed, &skipped);
     ra_band_fold(&fold, &got.queries, &got.keys, band);
     equal("max", want.max, got.max, N);
@@ -269,10 +270,10 @@ static void judge_fold(int64_t N, int64_t M, struct ra_band band, int64_t tile_q
     ck_assert_int_eq(calls, computed);
 
     /* The backward adds to the same counts, and may do without somebody to call. */
-    ra_tile_finish(DIM, &want.queries);
-    ra_tile_finish(DIM, &got.queries);
-    ra_tile_begin_backward(DIM, &want.queries);
-    ra_tile_begin_backward(DIM, &got.queries);
+    ra_tile_finish(RA_DIMS(DIM), &want.queries);
+    ra_tile_finish(RA_DIMS(DIM), &got.queries);
+    ra_tile_begin_backward(RA_DIMS(DIM), &want.queries);
+    ra_tile_begin_backward(RA_DIMS(DIM), &got.queries);
     fold.tile = ra_tile_backward;
     fold.between = NULL;
     fold_all(&want, band, &fold, &pairs, &computed, &skipped);

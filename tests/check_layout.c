@@ -345,20 +345,20 @@ static void judge_fold(struct ra_layout queries, int rank, struct ra_layout keys
                               .max = max,
                               .sum = sum};
     struct ra_keys seen = {.rows = list(keys, origin, key_positions),
-                           .stride = {DIM, DIM, DIM, DIM, DIM},
+                           .stride = {DIM, DIM, DIM, DIM, DIM, DIM},
                            .k = zeros,
                            .v = v};
     for (int64_t b = 0; b < seen.rows; b++)
         v[b * DIM + key_positions[b]] = 1;
 
-    struct ra_fold fold = {.D = DIM,
+    struct ra_fold fold = {.dims = RA_DIMS(DIM),
                            .tile = ra_tile_forward,
                            .score = {1, 0},
                            .tile_queries = TILE_QUERIES,
                            .tile_keys = TILE_KEYS,
                            .workspace = workspace};
-    ck_assert(ra_tile_workspace(TILE_QUERIES, TILE_KEYS, DIM) <= 3 * DIM * DIM);
-    ra_tile_begin(DIM, &rows);
+    ck_assert(ra_tile_workspace(TILE_QUERIES, TILE_KEYS, RA_DIMS(DIM)) <= 3 * DIM * DIM);
+    ra_tile_begin(RA_DIMS(DIM), &rows);
     struct ra_shard_pair shards = {queries, keys, rank, origin, causal, lookback};
     ra_layout_fold(&fold, &shards, &rows, &seen);
 

@@ -4349,14 +4349,14 @@ static void fold_blocks(struct ra_fold *fold, const struct ra_queries *queries,
 {
     enum { BLOCK = 11 };
     struct ra_span query_span = {keys->rows - queries->rows, 1, queries->rows};
-    (fold->tile == ra_tile_backward ? ra_tile_begin_backward : ra_tile_begin)(fold->D, queries);
+    (fold->tile == ra_tile_backward ? ra_tile_begin_backward : ra_tile_begin)(fold->dims, queries);
     for (int64_t first = (keys->rows - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
         struct ra_keys block = ra_keys_block(keys, first, BLOCK);
         struct ra_span key_span = {first, 1, block.rows};
         ra_band_fold(fold, queries, &block, ra_band_causal(query_span, key_span, lookback));
     }
     if (fold->tile == ra_tile_forward)
-        ra_tile_finish(fold->D, queries);
+        ra_tile_finish(fold->dims, queries);
 }
 
 /* The modules below the plan, as a caller would use them. */
@@ -4374,8 +4374,8 @@ START_TEST(own_loop)
     float max[2 * 2 * N], delta[2 * 2 * N], comp[N * D];
     float *keys_comp = calloc(2 * 2 * M * D, sizeof *keys_comp);
     double sum[2 * 2 * N];
-    float *workspace = calloc((size_t)ra_tile_workspace(16, 8, D), sizeof *workspace);
-    struct ra_fold fold = {.D = D,
+    float *workspace = calloc((size_t)ra_tile_workspace(16, 8, RA_DIMS(D)), sizeof *workspace);
+    struct ra_fold fold = {.dims = RA_DIMS(D),
                            .tile = ra_tile_forward,
                            .score = {(float)p.truth.scale, 0},
                            .tile_queries = 16,
@@ -4397,7 +4397,7 @@ START_TEST(own_loop)
                                      .delta = delta + mine,
                                      .dq = (float *)arrays->dq.data + mine * D};
         struct ra_keys keys = {.rows = M,
-                               .stride = {D, D, D, D, D},
+                               .stride = {D, D, D, D, D, D},
                                .k = (float *)arrays->k.data + theirs,
                                .v = (float *)arrays->v.data + theirs,
                                .dk = (float *)arrays->dk.data + theirs,

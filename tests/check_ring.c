@@ -732,19 +732,20 @@ END_TEST
 
 /* ---- What messages hold. ---- */
 
-/* A row of B = 2 batches of 6 numbers has 12 numbers, 48 bytes, for k and for v; and 2 bytes of the
- * mask. */
+/* A row of B = 2 batches of two heads of three numbers has 12 numbers, 48 bytes, for k and for v; and
+ * 2 bytes of the mask. */
 START_TEST(message_bytes)
 {
-    ck_assert_int_eq(ra_message_gradient_bytes(2, 6), 96);
-    ck_assert_int_eq(ra_message_key_bytes(2, 6, 4, false), 96);
-    ck_assert_int_eq(ra_message_key_bytes(2, 6, 4, true), 98);
-    ck_assert_int_eq(ra_message_key_bytes(2, 6, 2, true), 50);
-    ck_assert(ra_message_gradient_bytes(0, 6) == 0 && ra_message_key_bytes(0, 6, 4, true) == 0);
+    ck_assert_int_eq(ra_message_gradient_bytes(2, 2, RA_DIMS(3)), 96);
+    ck_assert_int_eq(ra_message_key_bytes(2, 2, RA_DIMS(3), 4, false), 96);
+    ck_assert_int_eq(ra_message_key_bytes(2, 2, RA_DIMS(3), 4, true), 98);
+    ck_assert_int_eq(ra_message_key_bytes(2, 2, RA_DIMS(3), 2, true), 50);
+    ck_assert(ra_message_gradient_bytes(0, 2, RA_DIMS(3)) == 0 &&
+              ra_message_key_bytes(0, 2, RA_DIMS(3), 4, true) == 0);
 
     /* 32 GiB: no int holds that. */
-    ck_assert_int_eq(ra_message_gradient_bytes(1 << 20, 4096), (int64_t)1 << 35);
-    ck_assert_int_eq(ra_message_key_bytes(3 << 20, 4096, 4, true),
+    ck_assert_int_eq(ra_message_gradient_bytes(1 << 20, 64, RA_DIMS(64)), (int64_t)1 << 35);
+    ck_assert_int_eq(ra_message_key_bytes(3 << 20, 64, RA_DIMS(64), 4, true),
                      3 * (((int64_t)1 << 35) + (1 << 20)));
 }
 END_TEST
@@ -752,9 +753,10 @@ END_TEST
 START_TEST(message_keys)
 {
     float message[200], gradients[200], comp[200];
-    struct ra_keys keys = ra_message_keys(2, 6, true, 5, message, gradients, comp);
+    struct ra_keys keys = ra_message_keys(2, 2, RA_DIMS(3), true, 5, message, gradients, comp);
     ck_assert(keys.rows == 5 && keys.stride.k == 6 && keys.stride.v == 6);
-    ck_assert(keys.stride.dk == 6 && keys.stride.dv == 6 && keys.stride.comp == 6);
+    ck_assert(keys.stride.dk == 6 && keys.stride.dv == 6 && keys.stride.dk_comp == 6 &&
+              keys.stride.dv_comp == 6);
     ck_assert(keys.k == message && keys.v == message + 60);
     ck_assert(keys.dk == gradients && keys.dv == gradients + 60);
     ck_assert(keys.dk_comp == comp && keys.dv_comp == comp + 60);
@@ -762,14 +764,14 @@ START_TEST(message_keys)
 
     /* The mask ends where the message does, and dv where the gradients do. */
     ck_assert_ptr_eq(keys.mask + 10,
-                     (const bool *)message + 5 * ra_message_key_bytes(2, 6, 4, true));
-    ck_assert_ptr_eq(keys.dv + 60, gradients + 5 * ra_message_gradient_bytes(2, 6) / 4);
+                     (const bool *)message + 5 * ra_message_key_bytes(2, 2, RA_DIMS(3), 4, true));
+    ck_assert_ptr_eq(keys.dv + 60, gradients + 5 * ra_message_gradient_bytes(2, 2, RA_DIMS(3)) / 4);
 
     /* What is not there is NULL. */
-    keys = ra_message_keys(2, 6, false, 5, message, NULL, NULL);
+    keys = ra_message_keys(2, 2, RA_DIMS(3), false, 5, message, NULL, NULL);
     ck_assert(keys.k == message && keys.v == message + 60);
     ck_assert(!keys.mask && !keys.dk && !keys.dv);
-    keys = ra_message_keys(2, 6, true, 5, message, NULL, NULL);
+    keys = ra_message_keys(2, 2, RA_DIMS(3), true, 5, message, NULL, NULL);
     ck_assert(keys.mask && !keys.dk && !keys.dv && !keys.dk_comp && !keys.dv_comp);
 }
 END_TEST

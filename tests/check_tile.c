@@ -99,7 +99,7 @@ static struct ra_queries queries_of(struct tiles *t)
 static struct ra_keys keys_of(struct tiles *t)
 {
     return (struct ra_keys){.rows = t->M,
-                            .stride = {STRIDE, STRIDE, STRIDE, STRIDE, STRIDE},
+                            .stride = {STRIDE, STRIDE, STRIDE, STRIDE, STRIDE, STRIDE},
                             .k = t->k,
                             .v = t->v,
                             .mask = t->mask,
@@ -111,17 +111,18 @@ static struct ra_keys keys_of(struct tiles *t)
 
 /* What is tested: the plain tile, or that of an instruction set. */
 static struct {
-    void (*forward)(int64_t D, struct ra_score score, const struct ra_queries *queries,
+    void (*forward)(struct ra_dims dims, struct ra_score score, const struct ra_queries *queries,
                     const struct ra_keys *keys, struct ra_band band, float *workspace);
-    void (*backward)(int64_t D, struct ra_score score, const struct ra_queries *queries,
+    void (*backward)(struct ra_dims dims, struct ra_score score, const struct ra_queries *queries,
                      const struct ra_keys *keys, struct ra_band band, float *workspace);
-    void (*begin_backward)(int64_t D, const struct ra_queries *queries);
-    int64_t (*workspace)(int64_t query_rows, int64_t key_rows, int64_t D);
+    void (*begin_backward)(struct ra_dims dims, const struct ra_queries *queries);
+    int64_t (*workspace)(int64_t query_rows, int64_t key_rows, struct ra_dims dims);
 } tested = {ra_tile_forward, ra_tile_backward, ra_tile_begin_backward, ra_tile_workspace};
 
 static float *room(int64_t query_rows, int64_t key_rows, int64_t D)
 {
-    float *workspace = malloc(sizeof(float) * (size_t)tested.workspace(query_rows, key_rows, D));
+    float *workspace =
+        malloc(sizeof(float) * (size_t)tested.workspace(query_rows, key_rows, RA_DIMS(D)));
     ck_assert_ptr_nonnull(workspace);
     return workspace;
 }
@@ -132,24 +133,24 @@ static void run_tiles(struct ra_score score, struct ra_queries queries, struct r
                       struct ra_band band, int64_t query_rows, int64_t key_rows, bool descending)
 {
     int64_t key_tiles = (keys.rows + key_rows - 1) / key_rows;
-    size_t bytes = sizeof(float) * (size_t)tested.workspace(query_rows, key_rows, DIM);
+    size_t bytes = sizeof(float) * (size_t)tested.workspace(query_rows, key_rows, RA_DIMS(DIM));
     float *workspace = room(query_rows, key_rows, DIM);
 
     for (int backward = 0; backward < 2; backward++)
         for (int64_t i = 0; i < queries.rows; i += query_rows) {
             struct ra_queries rows = ra_queries_block(&queries, i, query_rows);
-            (backward ? tested.begin_backward : ra_tile_begin)(DIM, &rows);
+            (backward ? tested.begin_backward : ra_tile_begin)(RA_DIMS(DIM), &rows);
             for (int64_t n = 0; n < key_tiles; n++) {
                 int64_t j = (descending ? key_tiles - 1 - n : n) * key_rows;
                 struct ra_keys seen = ra_keys_block(&keys, j, key_rows);
                 /* The band counts from the tile's own first rows. */
                 struct ra_band part = {band.lo + i - j, band.hi + i - j};
                 memset(workspace, 0xFF, bytes);
-                (backward ? tested.backward : tested.forward)(DIM, score, &rows, &seen, part,
-                                                              workspace);
+                (backward ? tested.backward : tested.forward)(RA_DIMS(DIM), score, &rows, &seen,
+                                                              part, workspace);
             }
             if (!backward)
-                ra_tile_finish(DIM, &rows);
+                ra_tile_finish(RA_DIMS(DIM), &rows);
         }
     free(workspace);
 }
@@ -295,14 +296,14 @@ START_TEST(empty_carry)
     make(&t, 6, 9, 1, 11);
     struct ra_queries queries = queries_of(&t);
     struct ra_keys keys = keys_of(&t);
-    ra_tile_begin(DIM, &queries);
+    ra_tile_begin(RA_DIMS(DIM), &queries);
     for (int folded = 0; folded < 2; folded++) {
         for (int a = 0; a < 6; a++) {
             ck_assert(t.max[a] == -INFINITY && t.sum[a] == 0);
             for (int c = 0; c < DIM; c++)
                 ck_assert(t.o[a * STRIDE + c] == 0);
         }
-        tested.forward(DIM, t.score, &queries, &keys, (struct ra_band){9, 9}, workspace);
+        tested.forward(RA_DIMS(DIM), t.score, &queries, &keys, (struct ra_band){9, 9}, workspace);
     }
     free(workspace);
 }
@@ -320,9 +321,9 @@ START_TEST(no_mask)
     struct ra_queries queries = queries_of(&u);
     struct ra_keys keys = keys_of(&u);
     keys.mask = NULL;
-    ra_tile_begin(DIM, &queries);
-    tested.forward(DIM, u.score, &queries, &keys, RA_ALL_KEYS, workspace);
-    ra_tile_finish(DIM, &queries);
+    ra_tile_begin(RA_DIMS(DIM), &queries);
+    tested.forward(RA_DIMS(DIM), u.score, &queries, &keys, RA_ALL_KEYS, workspace);
+    ra_tile_finish(RA_DIMS(DIM), &queries);
     ck_assert_mem_eq(t.o, u.o, 6 * STRIDE * sizeof(float));
     ck_assert_mem_eq(t.lse, u.lse, 6 * sizeof(float));
     free(workspace);
@@ -342,7 +343,7 @@ START_TEST(gradients_are_added)
     truth.before[DV] = dense(t.dv, t.M, DIM, STRIDE);
     struct ra_queries queries = queries_of(&t);
     struct ra_keys keys = keys_of(&t);
-    tested.backward(DIM, t.score, &queries, &keys, RA_ALL_KEYS, workspace);
+    tested.backward(RA_DIMS(DIM), t.score, &queries, &keys, RA_ALL_KEYS, workspace);
     truth_forward(&truth);
     truth_backward(&truth, NULL);
     judge_gradients(&truth, &t);
@@ -471,7 +472,7 @@ START_TEST(no_soft_cap)
         struct ra_queries queries = queries_of(&t);
         struct ra_keys keys = keys_of(&t);
         t.delta[0] = 3;
-        tested.backward(DIM, t.score, &queries, &keys, RA_ALL_KEYS, workspace);
+        tested.backward(RA_DIMS(DIM), t.score, &queries, &keys, RA_ALL_KEYS, workspace);
         for (int c = 0; c < DIM; c++) {
             ck_assert(t.dq[c] == -0.5f * t.k[c]);
             ck_assert(t.dk[c] == -0.5f * t.q[c]);
@@ -712,11 +713,11 @@ START_TEST(many_rows)
     struct ra_keys larger = keys;
     larger.k = first;
     larger.rows = 1;
-    ra_tile_begin(D, &query);
-    tested.forward(D, score, &query, &larger, RA_ALL_KEYS, workspace);
+    ra_tile_begin(RA_DIMS(D), &query);
+    tested.forward(RA_DIMS(D), score, &query, &larger, RA_ALL_KEYS, workspace);
     for (int64_t n = 0; n < times; n++)
-        tested.forward(D, score, &query, &keys, RA_ALL_KEYS, workspace);
-    ra_tile_finish(D, &query);
+        tested.forward(RA_DIMS(D), score, &query, &keys, RA_ALL_KEYS, workspace);
+    ra_tile_finish(RA_DIMS(D), &query);
     double want = log(exp(1.1) + count * exp(1));
     ck_assert_double_le(fabs(lse[0] - want), 1e-5 * want);
     for (int c = 0; c < D; c++)
@@ -725,10 +726,10 @@ START_TEST(many_rows)
     /* p = exp(1 - lse), and delta makes ds = scale p. */
     double p = exp(1 - (double)lse[0]);
     float dp = d_out[0] * v[0] + d_out[1] * v[1];
-    tested.begin_backward(D, &query);
+    tested.begin_backward(RA_DIMS(D), &query);
     delta[0] = dp - 1;
     for (int64_t n = 0; n < times; n++)
-        tested.backward(D, score, &query, &keys, RA_ALL_KEYS, workspace);
+        tested.backward(RA_DIMS(D), score, &query, &keys, RA_ALL_KEYS, workspace);
     for (int c = 0; c < D; c++)
         ck_assert_double_le(fabs(dq[c] - 0.5 * p * count), 0.5e-5 * p * count);
 
@@ -745,7 +746,7 @@ START_TEST(many_rows)
         delta[a] = delta[0];
     }
     for (int64_t n = 0; n < times; n++)
-        tested.backward(D, score, &queries, &key, RA_ALL_KEYS, workspace);
+        tested.backward(RA_DIMS(D), score, &queries, &key, RA_ALL_KEYS, workspace);
     for (int c = 0; c < D; c++) {
         ck_assert_double_le(fabs(dk[c] - 0.5 * p * count), 0.5e-5 * p * count);
         ck_assert_double_le(fabs(dv[c] - p * count * d_out[c]), 1e-5 * p * count * d_out[c]);
@@ -824,7 +825,7 @@ START_TEST(strides)
     keys.stride.dk = places[_i][DK].stride;
     keys.stride.dv = places[_i][DV].stride;
     keys.dk_comp = comp[0], keys.dv_comp = comp[1];
-    keys.stride.comp = DIM;
+    keys.stride.dk_comp = keys.stride.dv_comp = DIM;
     run_tiles(t.score, queries, keys, t.band, 4, 5, false);
 
     const float *arrays[ARRAYS] = {t.q, t.k, t.v, NULL, t.o, NULL, t.d_out, t.dq, t.dk, t.dv};
@@ -865,7 +866,7 @@ static void fold_whole(const float *rows, int64_t stride, float *results)
                                  .delta = delta,
                                  .dq = out[1]};
     struct ra_keys keys = {.rows = WHOLE_ROWS,
-                           .stride = {stride, stride, WHOLE, WHOLE, WHOLE},
+                           .stride = {stride, stride, WHOLE, WHOLE, WHOLE, WHOLE},
                            .k = in[1],
                            .v = in[2],
                            .dk = out[2],
@@ -874,11 +875,11 @@ static void fold_whole(const float *rows, int64_t stride, float *results)
                            .dv_comp = comp[2]};
     struct ra_band band = {-5, 2};
     float *workspace = room(WHOLE_ROWS, WHOLE_ROWS, WHOLE);
-    ra_tile_begin(WHOLE, &queries);
-    tested.forward(WHOLE, (struct ra_score){0.7f, 0}, &queries, &keys, band, workspace);
-    ra_tile_finish(WHOLE, &queries);
-    tested.begin_backward(WHOLE, &queries);
-    tested.backward(WHOLE, (struct ra_score){0.7f, 0}, &queries, &keys, band, workspace);
+    ra_tile_begin(RA_DIMS(WHOLE), &queries);
+    tested.forward(RA_DIMS(WHOLE), (struct ra_score){0.7f, 0}, &queries, &keys, band, workspace);
+    ra_tile_finish(RA_DIMS(WHOLE), &queries);
+    tested.begin_backward(RA_DIMS(WHOLE), &queries);
+    tested.backward(RA_DIMS(WHOLE), (struct ra_score){0.7f, 0}, &queries, &keys, band, workspace);
     free(workspace);
 }
 
@@ -917,7 +918,8 @@ START_TEST(blocks_and_heads)
     struct ra_queries queries = queries_of(&t), block, head;
     struct ra_keys keys = keys_of(&t), some, one;
     queries.stride.o = 1, queries.stride.d_out = 2, queries.stride.dq = 3, queries.stride.comp = 7;
-    keys.stride.v = 4, keys.stride.dk = 5, keys.stride.dv = 6, keys.stride.comp = 8;
+    keys.stride.v = 4, keys.stride.dk = 5, keys.stride.dv = 6, keys.stride.dk_comp = 8;
+    keys.stride.dv_comp = 9;
     block = ra_queries_block(&queries, 2, 3);
     ck_assert(block.rows == 3 && block.q == t.q + 2 * STRIDE && block.o == t.o + 2);
     ck_assert(block.d_out == t.d_out + 4 && block.dq == t.dq + 6 && block.max == t.max + 2);
@@ -926,7 +928,7 @@ START_TEST(blocks_and_heads)
     some = ra_keys_block(&keys, 2, 4);
     ck_assert(some.rows == 4 && some.k == t.k + 2 * STRIDE && some.v == t.v + 8);
     ck_assert(some.dk == t.dk + 10 && some.dv == t.dv + 12 && some.mask == t.mask + 2);
-    ck_assert(some.dk_comp == t.dk_comp + 16 && some.dv_comp == t.dv_comp + 16);
+    ck_assert(some.dk_comp == t.dk_comp + 16 && some.dv_comp == t.dv_comp + 18);
     ck_assert(ra_queries_block(&queries, 3, 3).rows == 2 && ra_keys_block(&keys, 4, 4).rows == 3);
 
     /* Head 2 of 4, of three numbers each; 3 and 7 rows of 12 numbers lie before batch 1. */
@@ -948,7 +950,7 @@ END_TEST
 START_TEST(null_stays_null)
 {
     struct ra_queries none = {.rows = 5, .stride = {12, 12, 12, 12, 12}}, rows[2];
-    struct ra_keys no_keys = {.rows = 5, .stride = {12, 12, 12, 12, 12}}, seen[2];
+    struct ra_keys no_keys = {.rows = 5, .stride = {12, 12, 12, 12, 12, 12}}, seen[2];
     rows[0] = ra_queries_block(&none, 2, 2);
     rows[1] = ra_queries_head(&none, 3, 1, 2);
     seen[0] = ra_keys_block(&no_keys, 2, 2);

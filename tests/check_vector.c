@@ -152,23 +152,23 @@ START_TEST(ends_of_arrays)
                                          .delta = at_an_end(n),
                                          .dq = at_an_end(n * D)};
             struct ra_keys keys = {.rows = m,
-                                   .stride = {D, D, D, D, D},
+                                   .stride = {D, D, D, D, D, D},
                                    .k = at_an_end(m * D),
                                    .v = at_an_end(m * D),
                                    .dk = at_an_end(m * D),
                                    .dv = at_an_end(m * D),
                                    .dk_comp = at_an_end(m * D),
                                    .dv_comp = at_an_end(m * D)};
-            float *workspace = at_an_end(ra_vector_workspace(n, m, D));
+            float *workspace = at_an_end(ra_vector_workspace(n, m, RA_DIMS(D)));
             struct ra_band bands[] = {RA_ALL_KEYS, {-3, 1}, {-RA_BAND_FAR, m - n}};
             for (int band = 0; band < 3; band++) {
-                ra_tile_begin(D, &queries);
-                set->forward(D, (struct ra_score){0.5f, band == 1 ? 2 : 0}, &queries, &keys,
-                             bands[band], workspace);
-                ra_tile_finish(D, &queries);
-                set->begin_backward(D, &queries);
-                set->backward(D, (struct ra_score){0.5f, band == 1 ? 2 : 0}, &queries, &keys,
-                              bands[band], workspace);
+                ra_tile_begin(RA_DIMS(D), &queries);
+                set->forward(RA_DIMS(D), (struct ra_score){0.5f, band == 1 ? 2 : 0}, &queries,
+                             &keys, bands[band], workspace);
+                ra_tile_finish(RA_DIMS(D), &queries);
+                set->begin_backward(RA_DIMS(D), &queries);
+                set->backward(RA_DIMS(D), (struct ra_score){0.5f, band == 1 ? 2 : 0}, &queries,
+                              &keys, bands[band], workspace);
             }
         }
 }

@@ -585,10 +585,11 @@ static void fuzz_tile(struct bytes in)
     queries.d_out = x[D_OUT], queries.delta = delta, queries.dq = x[DQ];
     struct ra_keys keys = {.rows = t.M, .k = x[K], .v = x[V], .dk = x[DK], .dv = x[DV]};
     keys.stride.k = stride[K], keys.stride.v = stride[V];
-    keys.stride.dk = stride[DK], keys.stride.dv = stride[DV], keys.stride.comp = t.D;
+    keys.stride.dk = stride[DK], keys.stride.dv = stride[DV];
+    keys.stride.dk_comp = keys.stride.dv_comp = t.D;
     keys.mask = t.x[MASK] ? mask : NULL;
     keys.dk_comp = comp[1], keys.dv_comp = comp[2];
-    struct ra_fold fold = {.D = t.D,
+    struct ra_fold fold = {.dims = RA_DIMS(t.D),
                            .tile = ra_tile_forward,
                            .score = {(float)t.scale, (float)t.softcap},
                            .tile_queries = 1 + below(&in, 6),
@@ -601,12 +602,12 @@ static void fuzz_tile(struct bytes in)
     if (vector)
         fold.tile = vector->forward;
     fold.workspace = malloc((size_t)(vector ? ra_vector_workspace : ra_tile_workspace)(
-                                fold.tile_queries, fold.tile_keys, t.D) *
+                                fold.tile_queries, fold.tile_keys, RA_DIMS(t.D)) *
                             sizeof(float));
-    ra_tile_begin(t.D, &queries);
+    ra_tile_begin(RA_DIMS(t.D), &queries);
     ra_band_fold(&fold, &queries, &keys, t.band);
-    ra_tile_finish(t.D, &queries);
-    ra_tile_begin_backward(t.D, &queries);
+    ra_tile_finish(RA_DIMS(t.D), &queries);
+    ra_tile_begin_backward(RA_DIMS(t.D), &queries);
     fold.tile = vector ? vector->backward : ra_tile_backward;
     ra_band_fold(&fold, &queries, &keys, t.band);
     for (int a = 0; a < ARRAYS; a++) {

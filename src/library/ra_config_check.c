@@ -149,8 +149,8 @@ enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *
         config->tile = RA_PLAIN_TILE;
     int64_t usual[] = {64, 64};
     if (config->tile == RA_VECTOR_TILE && !config->device) {
-        usual[0] = ra_vector_queries(config->dim);
-        usual[1] = ra_vector_keys(config->dim);
+        usual[0] = ra_vector_queries(ra_config_dims(config));
+        usual[1] = ra_vector_keys(ra_config_dims(config));
     }
     int64_t *tiles[] = {&config->tile_queries, &config->tile_keys};
     for (int side = 0; side < 2; side++) {

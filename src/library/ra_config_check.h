@@ -14,6 +14,12 @@
  * field. */
 enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *given, char *error);
 
+/* How many numbers of a head the rows of such a config have. */
+static inline struct ra_dims ra_config_dims(const struct ra_config *config)
+{
+    return RA_DIMS(config->dim);
+}
+
 /* The values of all fields that ranks compare; 0 for an option that is no field. */
 void ra_config_values(const struct ra_config *config, int64_t values[RA_OPTIONS]);
 

@@ -115,10 +115,10 @@ static int64_t take(const struct worker *worker, int64_t round)
     return atomic_fetch_add(&worker->hop->next[round % 3], 1);
 }
 
-static void no_tile(int64_t D, struct ra_score score, const struct ra_queries *queries,
+static void no_tile(struct ra_dims dims, struct ra_score score, const struct ra_queries *queries,
                     const struct ra_keys *keys, struct ra_band band, float *workspace)
 {
-    (void)D, (void)score, (void)queries, (void)keys, (void)band, (void)workspace;
+    (void)dims, (void)score, (void)queries, (void)keys, (void)band, (void)workspace;
 }
 
 /* Between two tiles: lets messages move, and leaves out the tiles of a plan that has been

@@ -5,6 +5,7 @@
  */
 #include <stdatomic.h>
 #include <string.h>
+#include "ra_config_check.h"
 #include "ra_host.h"
 #include "ra_math.h"
 #include "ra_number.h"
@@ -30,10 +31,10 @@ int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk)
 int64_t ra_host_scratch(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk)
 {
     int64_t rows = (3 * query_chunk + 2 * key_chunk) * ra_vector_row(config->dim);
-    int64_t (*workspace)(int64_t, int64_t, int64_t) =
+    int64_t (*workspace)(int64_t, int64_t, struct ra_dims) =
         config->tile == RA_PLAIN_TILE ? ra_tile_workspace : ra_vector_workspace;
     return (config->type == RA_FLOAT32 ? 0 : rows) +
-           workspace(config->tile_queries, config->tile_keys, config->dim);
+           workspace(config->tile_queries, config->tile_keys, ra_config_dims(config));
 }
 
 /* ---- Rows. */
@@ -115,10 +116,11 @@ struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool back
     int slot = ra_ring_slot(step);
     int64_t rows = host->visiting, stride = c->key_heads * c->dim, row = ra_vector_row(c->dim);
     int64_t numbers = c->batch * rows * stride;
-    struct ra_keys keys = {.rows = rows,
-                           .stride = {host->k.row, host->v.row, host->dk.row, host->dv.row, stride},
-                           .k = rows_of(host->k, b, g),
-                           .v = rows_of(host->v, b, g)};
+    struct ra_keys keys = {
+        .rows = rows,
+        .stride = {host->k.row, host->v.row, host->dk.row, host->dv.row, stride, stride},
+        .k = rows_of(host->k, b, g),
+        .v = rows_of(host->v, b, g)};
 
     /* The mask lies behind the numbers of a message. */
     if (c->has_mask && step == 0)
@@ -174,7 +176,7 @@ void ra_host_open_keys(struct ra_plan *plan, int step, bool backward)
 /* What each thread does with chunks of queries. */
 struct rows {
     struct ra_plan *plan;
-    void (*function)(int64_t D, const struct ra_queries *queries);
+    void (*function)(struct ra_dims dims, const struct ra_queries *queries);
     bool delta;        /* the function computes delta, and needs o */
     atomic_llong next; /* head that no thread has taken */
 };
@@ -202,7 +204,7 @@ static void call_for_head(const struct rows *rows, int64_t b, int64_t h)
             queries.o = scratch;
             queries.stride.o = row;
         }
-        rows->function(c->dim, &queries);
+        rows->function(ra_config_dims(c), &queries);
     }
 }
 
@@ -216,7 +218,7 @@ static void call_for_heads(void *context)
 
 /* Calls a function of ra_tile for all queries. */
 static void call_for_all(struct ra_plan *plan, bool delta,
-                         void (*function)(int64_t D, const struct ra_queries *queries))
+                         void (*function)(struct ra_dims dims, const struct ra_queries *queries))
 {
     struct rows rows = {.plan = plan, .function = function, .delta = delta};
     ra_host_share(plan->own, call_for_heads, &rows);

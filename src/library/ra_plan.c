@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "ra_config_check.h"
 #include "ra_error.h"
 #include "ra_message.h"
 #include "ra_vector.h"
@@ -18,7 +19,7 @@ enum { LINE = 64 };
 struct ra_fold ra_plan_fold(const struct ra_plan *plan, const struct ra_vector *vector,
                             bool backward)
 {
-    struct ra_fold fold = {.D = plan->config.dim,
+    struct ra_fold fold = {.dims = ra_config_dims(&plan->config),
                            .score = plan->score,
                            .tile = backward ? ra_tile_backward : ra_tile_forward,
                            .tile_queries = plan->config.tile_queries,
@@ -58,7 +59,7 @@ static void arrange(struct ra_plan *plan, int *storage, int64_t *key_rows)
 {
     const struct ra_config *c = &plan->config;
     int P = plan->link.size;
-    int64_t stride = c->key_heads * c->dim;
+    struct ra_dims dims = ra_config_dims(c);
     plan->layouts[RA_QUERY_SIDE] = ra_layout_of(c, c->queries);
     plan->layouts[RA_KEY_SIDE] = ra_layout_of(c, c->keys);
     for (int side = 0; side < 2; side++)
@@ -66,14 +67,15 @@ static void arrange(struct ra_plan *plan, int *storage, int64_t *key_rows)
     for (int r = 0; r < P; r++)
         key_rows[r] = ra_layout_rows(plan->layouts[RA_KEY_SIDE], r);
 
-    plan->ring = (struct ra_ring){
-        .link = &plan->link,
-        .rows = key_rows,
-        .key_bytes = ra_message_key_bytes(c->batch, stride, ra_type_bytes(c->type), c->has_mask),
-        .gradient_bytes = ra_message_gradient_bytes(c->batch, stride),
-        .context = plan,
-        .observe = c->observe,
-        .observer = c->observer};
+    plan->ring =
+        (struct ra_ring){.link = &plan->link,
+                         .rows = key_rows,
+                         .key_bytes = ra_message_key_bytes(c->batch, c->key_heads, dims,
+                                                           ra_type_bytes(c->type), c->has_mask),
+                         .gradient_bytes = ra_message_gradient_bytes(c->batch, c->key_heads, dims),
+                         .context = plan,
+                         .observe = c->observe,
+                         .observer = c->observer};
     if (c->causal && !c->local_keys)
         plan->ring.schedule = ra_schedule_causal(plan->layouts[RA_QUERY_SIDE],
                                                  plan->layouts[RA_KEY_SIDE], c->lookback, storage);

@@ -11,6 +11,7 @@
 #include "ra_arrays.h"
 #include "ra_clock.h"
 #include "ra_collective.h"
+#include "ra_config_check.h"
 #include "ra_error.h"
 #include "ra_message.h"
 #include "ra_mpi_link.h"
@@ -69,7 +70,7 @@ static int64_t lay_out_scratch(const struct ra_plan *plan, int rank, char *start
     const int64_t number = sizeof(float);
     int64_t n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank), row = c->dim * number;
     int64_t gradients = is_backward(plan) ? c->keys * row : 0;
-    int64_t (*workspace)(int64_t, int64_t, int64_t) =
+    int64_t (*workspace)(int64_t, int64_t, struct ra_dims) =
         c->tile == RA_PLAIN_TILE ? ra_tile_workspace : ra_vector_workspace;
     scratch->sum = ra_arena_take(&arena, n * (int64_t)sizeof *scratch->sum);
     scratch->max = ra_arena_take(&arena, n * number);
@@ -81,7 +82,7 @@ static int64_t lay_out_scratch(const struct ra_plan *plan, int rank, char *start
     scratch->dk_comp = ra_arena_take(&arena, gradients);
     scratch->dv_comp = ra_arena_take(&arena, gradients);
     scratch->workspace =
-        ra_arena_take(&arena, number * workspace(c->tile_queries, c->tile_keys, c->dim));
+        ra_arena_take(&arena, number * workspace(c->tile_queries, c->tile_keys, ra_config_dims(c)));
     return arena.used;
 }
 
@@ -151,7 +152,7 @@ static struct ra_keys keys_of(const struct ra_plan *plan, const struct scratch *
     const float *piece = gathered->keys + gathered->first_number[origin];
     int64_t head = b * rows * stride + g * D, row = gathered->first_row[origin];
     struct ra_keys keys = {.rows = rows,
-                           .stride = {stride, stride, D, D, D},
+                           .stride = {stride, stride, D, D, D, D},
                            .k = piece + head,
                            .v = piece + c->batch * rows * stride + head};
     if (c->has_mask)
@@ -252,10 +253,10 @@ static void forward_head(const struct ra_plan *plan, const struct ra_arrays *x,
 {
     const struct ra_config *c = &plan->config;
     struct ra_queries queries = queries_of(plan, x, scratch, b, h);
-    ra_tile_begin(c->dim, &queries);
+    ra_tile_begin(ra_config_dims(c), &queries);
     fold_all(plan, scratch, false, &queries, b,
              ra_heads_key(c->head_map, c->heads, c->key_heads, h));
-    ra_tile_finish(c->dim, &queries);
+    ra_tile_finish(ra_config_dims(c), &queries);
     for (int64_t a = 0; a < queries.rows; a++)
         rows_of(x->lse, b, h)[a * x->lse.row] = scratch->lse[a];
 }
@@ -276,7 +277,8 @@ static void backward_head(const struct ra_plan *plan, const struct ra_arrays *x,
         struct ra_queries queries = queries_of(plan, x, scratch, b, h);
         for (int64_t a = 0; a < queries.rows; a++)
             scratch->lse[a] = rows_of(x->lse, b, h)[a * x->lse.row];
-        (gathered->vector ? gathered->vector->begin_backward : ra_tile_begin_backward)(D, &queries);
+        (gathered->vector ? gathered->vector->begin_backward
+                          : ra_tile_begin_backward)(ra_config_dims(c), &queries);
         fold_all(plan, scratch, true, &queries, b, g);
     }
 
@@ -442,8 +444,9 @@ enum ra_status ra_gathered_create(struct ra_plan **plan, const struct ra_config 
         own.size = 0;
     own.device = &backend;
     if (own.tile == RA_VECTOR_TILE && own.dim > 0) {
-        own.tile_queries = own.tile_queries > 0 ? own.tile_queries : ra_vector_queries(own.dim);
-        own.tile_keys = own.tile_keys > 0 ? own.tile_keys : ra_vector_keys(own.dim);
+        own.tile_queries =
+            own.tile_queries > 0 ? own.tile_queries : ra_vector_queries(ra_config_dims(&own));
+        own.tile_keys = own.tile_keys > 0 ? own.tile_keys : ra_vector_keys(ra_config_dims(&own));
     }
     struct ra_link link;
     enum ra_status status = ra_mpi_link(&link, comm, own.ring_size, own.timeout, error);

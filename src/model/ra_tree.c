@@ -91,7 +91,7 @@ static int64_t lay_out_scratch(const struct ra_tree *tree, char *start, struct s
     struct ra_arena arena = {start, LINE, 0};
     const int64_t number = sizeof(float);
     int64_t rows = c->queries * tree->sharers;
-    int64_t (*workspace)(int64_t, int64_t, int64_t) =
+    int64_t (*workspace)(int64_t, int64_t, struct ra_dims) =
         c->tile == RA_PLAIN_TILE ? ra_tile_workspace : ra_vector_workspace;
     scratch->sum = ra_arena_take(&arena, rows * (int64_t)sizeof *scratch->sum);
     scratch->q = ra_arena_take(&arena, rows * c->dim * number);
@@ -100,7 +100,7 @@ static int64_t lay_out_scratch(const struct ra_tree *tree, char *start, struct s
     scratch->max = ra_arena_take(&arena, rows * number);
     scratch->lse = ra_arena_take(&arena, rows * number);
     scratch->workspace =
-        ra_arena_take(&arena, number * workspace(c->tile_queries, c->tile_keys, c->dim));
+        ra_arena_take(&arena, number * workspace(c->tile_queries, c->tile_keys, ra_config_dims(c)));
     return arena.used;
 }
 
@@ -150,7 +150,8 @@ static enum ra_status read_config(struct ra_config *c, const struct ra_config *g
 
     /* The heads that share keys are rows of one tile. */
     int64_t rows = c->queries * (c->heads / c->key_heads);
-    c->tile_queries = ra_min(rows, c->tile == RA_PLAIN_TILE ? 64 : ra_vector_queries(c->dim));
+    c->tile_queries =
+        ra_min(rows, c->tile == RA_PLAIN_TILE ? 64 : ra_vector_queries(ra_config_dims(c)));
     return RA_OK;
 }
 
@@ -326,7 +327,7 @@ static int64_t query_head(const struct ra_config *c, int64_t g, int64_t sharer)
 static struct ra_fold fold_of(const struct ra_tree *tree, const struct scratch *scratch)
 {
     const struct ra_config *c = &tree->config;
-    return (struct ra_fold){.D = c->dim,
+    return (struct ra_fold){.dims = ra_config_dims(c),
                             .score = {(float)c->scale, (float)c->softcap},
                             .tile = tree->vector ? tree->vector->forward : ra_tile_forward,
                             .tile_queries = c->tile_queries,
@@ -390,7 +391,7 @@ static void carry_head(const struct ra_tree *tree, const struct scratch *scratch
                            .v = tree->v + head * tree->rows * D};
 
     /* Begun empty, folded, and put where MPI takes it. */
-    ra_tile_begin(D, &queries);
+    ra_tile_begin(ra_config_dims(c), &queries);
     fold_head(tree, scratch, count, &queries, &keys);
     for (int64_t a = 0; a < rows; a++) {
         float *carry = tree->carries + (head * rows + a) * (OUT + D);

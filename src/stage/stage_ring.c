@@ -59,7 +59,7 @@ struct ra_keys stage_ring_keys(const struct stage_ring *x, int step)
 {
     const struct stage *stage = &x->stage;
     int slot = ra_ring_slot(step);
-    return ra_message_keys(stage->B, stage->G * stage->D, stage->config.has_mask,
+    return ra_message_keys(stage->B, stage->G, RA_DIMS(stage->D), stage->config.has_mask,
                            ra_ring_rows(&x->ring, x->link.rank, step), x->ring.keys[slot],
                            x->ring.gradients[slot], x->ring.comp);
 }
@@ -67,7 +67,7 @@ struct ra_keys stage_ring_keys(const struct stage_ring *x, int step)
 struct ra_fold stage_ring_fold(struct stage_ring *x, bool backward)
 {
     const struct stage *stage = &x->stage;
-    return (struct ra_fold){.D = stage->D,
+    return (struct ra_fold){.dims = RA_DIMS(stage->D),
                             .score = stage_score(stage),
                             .tile = backward ? ra_tile_backward : ra_tile_forward,
                             .tile_queries = stage->config.tile_queries,
@@ -95,10 +95,11 @@ static void take_memory(struct stage_ring *x)
     struct ra_ring *ring = &x->ring;
     int hops = ring->schedule.count;
     bool backward = !stage->config.forward_only;
-    int64_t stride = stage->G * stage->D, most = 0;
-    ring->key_bytes =
-        ra_message_key_bytes(stage->B, stride, (int64_t)sizeof(float), stage->config.has_mask);
-    ring->gradient_bytes = ra_message_gradient_bytes(stage->B, stride);
+    struct ra_dims dims = RA_DIMS(stage->D);
+    int64_t most = 0;
+    ring->key_bytes = ra_message_key_bytes(stage->B, stage->G, dims, (int64_t)sizeof(float),
+                                           stage->config.has_mask);
+    ring->gradient_bytes = ra_message_gradient_bytes(stage->B, stage->G, dims);
     for (int r = 0; r < x->link.size; r++)
         most = ring->rows[r] > most ? ring->rows[r] : most;
     for (int i = 0; i < 3 && i < hops; i++) {
@@ -115,12 +116,12 @@ static void take_memory(struct stage_ring *x)
 
 /* Calls a function of ra_tile for the queries of every batch and head. */
 static void each_head(const struct stage_ring *x,
-                      void (*function)(int64_t D, const struct ra_queries *queries))
+                      void (*function)(struct ra_dims dims, const struct ra_queries *queries))
 {
     for (int64_t b = 0; b < x->stage.B; b++)
         for (int64_t h = 0; h < x->stage.H; h++) {
             struct ra_queries queries = ra_queries_head(&x->queries, x->stage.D, b, h);
-            function(x->stage.D, &queries);
+            function(RA_DIMS(x->stage.D), &queries);
         }
 }
 
@@ -129,7 +130,8 @@ int stage_ring_run(struct stage_ring *x)
     struct stage *stage = &x->stage;
     struct ra_ring *ring = &x->ring;
     bool backward = !stage->config.forward_only;
-    int64_t tile = ra_tile_workspace(stage->config.tile_queries, stage->config.tile_keys, stage->D);
+    int64_t tile =
+        ra_tile_workspace(stage->config.tile_queries, stage->config.tile_keys, RA_DIMS(stage->D));
     x->workspace = stage_allocate(stage, tile, sizeof(float));
     x->queries = stage_queries(stage);
     take_memory(x);

@@ -707,17 +707,17 @@ static void free_copies(void)
 
 /* Row by row, if the edges of the band are stairs. */
 static void fold(const struct ra_kernel *x,
-                 void (*tile)(int64_t, struct ra_score, const struct ra_queries *,
+                 void (*tile)(struct ra_dims, struct ra_score, const struct ra_queries *,
                               const struct ra_keys *, struct ra_band, float *),
                  const struct ra_queries *queries, const struct ra_keys *keys, float *workspace)
 {
     if (!ra_has_steps(x->stairs))
-        tile(x->dim, x->score, queries, keys, x->band, workspace);
+        tile(RA_DIMS(x->dim), x->score, queries, keys, x->band, workspace);
     for (int64_t a = 0; a < x->queries && ra_has_steps(x->stairs); a++) {
         struct ra_queries row = ra_queries_block(queries, a, 1);
         struct ra_band band = {x->band.lo + a - ra_within_step(a, x->stairs.lo),
                                x->band.hi + a - ra_within_step(a, x->stairs.hi)};
-        tile(x->dim, x->score, &row, keys, band, workspace);
+        tile(RA_DIMS(x->dim), x->score, &row, keys, band, workspace);
     }
 }
 
@@ -744,7 +744,7 @@ static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t 
                                  .dq =
                                      copy_of(x->dq.type == RA_FLOAT32 ? x->dq : none, n, D, b, h)};
     struct ra_keys keys = {.rows = m,
-                           .stride = {D, D, D, D, D},
+                           .stride = {D, D, D, D, D, D},
                            .k = copy_of(x->k, m, D, b, g),
                            .v = copy_of(x->v, m, D, b, g),
                            .dk = copy_of(x->dk, m, D, b, g),
@@ -765,10 +765,10 @@ static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t 
         return;
     }
     if (x->first)
-        ra_tile_begin(D, &queries);
+        ra_tile_begin(RA_DIMS(D), &queries);
     fold(x, ra_tile_forward, &queries, &keys, workspace);
     if (x->last) {
-        ra_tile_finish(D, &queries);
+        ra_tile_finish(RA_DIMS(D), &queries);
         put_back(x->o, n, D, b, h, queries.o);
         put_back(x->lse, n, 1, b, h, queries.lse);
     } else {
@@ -784,7 +784,7 @@ static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t 
 static bool attend_all(struct work *work)
 {
     struct ra_kernel x = work->kernel;
-    int64_t numbers = ra_tile_workspace(x.queries, x.keys, x.dim);
+    int64_t numbers = ra_tile_workspace(x.queries, x.keys, RA_DIMS(x.dim));
     float *workspace = malloc((size_t)numbers * sizeof *workspace + 1);
 
     /* dk and dv that are written are sums over several heads, too: in float32, from 0 on. */
@@ -884,7 +884,7 @@ static bool write_delta(struct work *work)
                                      .delta = copy_of(x->delta, n, 1, b, h),
                                      .dq = copy_of((struct ra_tensor)RA_NO_TENSOR, n, D, b, h),
                                      .comp = copy_of((struct ra_tensor)RA_NO_TENSOR, n, D, b, h)};
-        ra_tile_begin_backward(D, &queries);
+        ra_tile_begin_backward(RA_DIMS(D), &queries);
         put_back(x->delta, n, 1, b, h, queries.delta);
         free_copies();
     }

@@ -28,15 +28,15 @@ static void bare(void)
                                  .sum = sum,
                                  .lse = lse};
     struct ra_keys keys = {.rows = N, .stride = {.k = D, .v = D}, .k = k, .v = v};
-    struct ra_fold fold = {.D = D,
+    struct ra_fold fold = {.dims = RA_DIMS(D),
                            .score = {0.125f, 0},
                            .tile = ra_tile_forward,
                            .tile_queries = 64,
                            .tile_keys = 64,
                            .workspace = workspace};
-    ra_tile_begin(D, &queries);
+    ra_tile_begin(RA_DIMS(D), &queries);
     ra_band_fold(&fold, &queries, &keys, RA_ALL_KEYS);
-    ra_tile_finish(D, &queries);
+    ra_tile_finish(RA_DIMS(D), &queries);
 }
 
 int main(int argc, char **argv)
