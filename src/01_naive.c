@@ -4,14 +4,16 @@
  * its plainest form, because this program is the judge of all later stages: it is written to be
  * obviously right, not to be fast.
  */
+#include <inttypes.h>
 #include <math.h>
-#include "stage.h"
+#include "stage_slices.h"
 
 /* The problem and the results, whole. Row i of head h of batch b, D numbers, starts at row(). */
 struct arrays {
     const float *q, *d_out; /* (B, N, H, D) */
     const float *k, *v;     /* (B, M, G, D) */
     const bool *mask;       /* (B, M), or NULL: every key may be seen */
+    int64_t *slice_of;      /* (N, M): 1 + the slice that a pair is in, 0: none; or NULL */
     double *o, *dq;         /* (B, N, H, D) */
     double *lse;            /* (B, H, N) */
     double *dk, *dv;        /* (B, M, G, D) */
@@ -31,11 +33,39 @@ static int64_t key_head(const struct stage *stage, int64_t h)
     return stage->config.head_map == RA_INTERLEAVED ? h % stage->G : h / (stage->H / stage->G);
 }
 
-/* May query i of batch b see key j? */
-static bool visible(const struct stage *stage, const bool *mask, int64_t b, int64_t i, int64_t j)
+/* Draws the slices of the problem, one after the other, into a matrix (N, M); NULL if it has none.
+ * Query i sees key j if its slice has both, and j - i is within its band. */
+static int64_t *draw_slices(struct stage *stage)
 {
-    if (mask && !mask[b * stage->M + j])
+    int64_t count;
+    const struct ra_slice *slices = stage_slices(stage, &count);
+    if (!slices)
+        return NULL;
+    int64_t *slice_of = stage_zeros(stage, stage->N * stage->M, sizeof *slice_of);
+    for (int64_t s = 0; s < count; s++)
+        for (int64_t i = slices[s].q0; i < slices[s].q1; i++)
+            for (int64_t j = slices[s].k0; j < slices[s].k1; j++) {
+                int64_t *pair = slice_of + i * stage->M + j;
+                if (j - i < slices[s].lo || j - i > slices[s].hi)
+                    continue;
+                if (*pair > 0)
+                    stage_fail(stage,
+                               "slices.npy: slices %" PRId64 " and %" PRId64
+                               " overlap: both let query %" PRId64 " see key %" PRId64,
+                               *pair - 1, s, i, j);
+                *pair = s + 1;
+            }
+    return slice_of;
+}
+
+/* May query i of batch b see key j? */
+static bool visible(const struct stage *stage, const struct arrays *x, int64_t b, int64_t i,
+                    int64_t j)
+{
+    if (x->mask && !x->mask[b * stage->M + j])
         return false;
+    if (x->slice_of)
+        return x->slice_of[i * stage->M + j] > 0;
     if (!stage->config.causal)
         return true;
 
@@ -78,7 +108,7 @@ static void forward(const struct stage *stage, struct arrays *x, int64_t b, int6
         double max = -INFINITY;
         for (int64_t j = 0; j < M; j++) {
             s[j] = -INFINITY;
-            if (!visible(stage, x->mask, b, i, j))
+            if (!visible(stage, x, b, i, j))
                 continue;
             s[j] = score(stage, x->q + row(b, N, i, H, h, D), x->k + row(b, M, j, G, g, D));
             max = fmax(max, s[j]);
@@ -157,6 +187,7 @@ int main(int argc, char **argv)
         .k = stage_input(&stage, STAGE_K),
         .v = stage_input(&stage, STAGE_V),
         .mask = stage_mask(&stage),
+        .slice_of = draw_slices(&stage),
         .o = stage_allocate(&stage, query_numbers, sizeof(double)),
         .lse = stage_allocate(&stage, stage.B * stage.H * stage.N, sizeof(double)),
         .s = stage_allocate(&stage, stage.N, stage.M * (int64_t)sizeof(double)),

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "npy.h"
+#include "patterns.h"
 #include "scratch.h"
 #include "suite.h"
 
@@ -344,11 +345,78 @@ START_TEST(text)
 }
 END_TEST
 
+/* How many of these slices let query i see key j. */
+static int seen(const struct ra_slice *slices, int64_t count, int64_t i, int64_t j)
+{
+    int times = 0;
+    for (const struct ra_slice *s = slices; s < slices + count; s++)
+        times +=
+            s->q0 <= i && i < s->q1 && s->k0 <= j && j < s->k1 && s->lo <= j - i && j - i <= s->hi;
+    return times;
+}
+
+/* Reads slices.npy, and returns how many there are. */
+static int64_t load_slices(struct ra_slice slices[PATTERN_SLICES])
+{
+    struct npy file;
+    ck_assert_msg(npy_open(&file, "p/slices.npy"), "%s", file.error);
+    ck_assert(file.type == NPY_INT64 && file.dims == 2 && file.shape[1] == 6);
+    int64_t count = file.shape[0];
+    ck_assert_int_le(count, PATTERN_SLICES);
+    ck_assert(npy_read(&file, (struct npy_slice){0, 0, 0, 1, count}, NPY_INT64, slices));
+    npy_close(&file);
+    return count;
+}
+
+/* Slices lie within the sequences, and no pair is in two. Seeds differ; and some pairs are seen and
+ * some are not, as the pattern has it. */
+START_TEST(slices)
+{
+    for (int pattern = 0; pattern < PATTERNS; pattern++) {
+        struct ra_slice all[2][PATTERN_SLICES];
+        int64_t count[2], pairs = 0, below = 0, above = 0;
+        int64_t keys = pattern < PAIRS_OF_DOCUMENTS ? 40 : 29;
+        for (int seed = 0; seed < 2; seed++) {
+            char flags[200];
+            snprintf(flags, sizeof flags, "--queries 40 --keys %d --seed %d --slices %s", (int)keys,
+                     seed + 1, pattern_words[pattern]);
+            make(flags);
+            count[seed] = load_slices(all[seed]);
+            for (int64_t i = 0; i < 40; i++)
+                for (int64_t j = 0; j < keys; j++) {
+                    int times = seen(all[seed], count[seed], i, j);
+                    ck_assert_int_le(times, 1);
+                    pairs += times;
+                    below += times && j < i;
+                    above += times && j > i;
+                }
+            for (int64_t s = 0; s < count[seed]; s++)
+                ck_assert(all[seed][s].q0 >= 0 && all[seed][s].q1 <= 40 && all[seed][s].k0 >= 0 &&
+                          all[seed][s].k1 <= keys);
+        }
+        bool both_sides = pattern == DOCUMENTS || pattern == PREFIXES ||
+                          pattern == TWO_SIDED_WINDOW || pattern == RANDOM_SLICES ||
+                          pattern == PAIRS_OF_DOCUMENTS;
+        ck_assert_int_eq(pairs > 0, pattern != NO_SLICES);
+        ck_assert_int_eq(below > 0, pattern != NO_SLICES);
+        ck_assert_msg((above > 0) == both_sides, "%s", pattern_words[pattern]);
+        ck_assert(pairs < 2 * 40 * keys);
+        ck_assert(pattern == NO_SLICES || count[0] != count[1] ||
+                  memcmp(all[0], all[1], (size_t)count[0] * sizeof **all) != 0);
+    }
+
+    /* An old mask does not outlive its problem. */
+    make("");
+    ck_assert_int_ne(access("p/slices.npy", F_OK), 0);
+}
+END_TEST
+
 START_TEST(misuse)
 {
     char wrong[] = "--batch 0|--queries 0|--keys -1|--heads 1.5|--dim-head x|--seed -1|--mask some|"
                    "--score-scale nan|--score-scale ''|--type float64|--scores wild|"
-                   "--gradient none|--repeat-heads all|--heads 6 --key-heads 4|--key-heads 2|"
+                   "--gradient none|--slices some|--slices chunks --keys 3|--repeat-heads "
+                   "all|--heads 6 --key-heads 4|--key-heads 2|"
                    "--visible|--visible --dim-head 64 --scores equal|--text x --keys 3|"
                    "--text x --visible --dim-head 64|--text x --scores equal|--no-such-flag|"
                    "--dim 4|--dtype float16|--dim-head 9999999999999999|--batch|too many";
@@ -375,6 +443,7 @@ int main(void)
     tcase_add_test(tests, score_scale_and_float16);
     tcase_add_test(tests, visible_and_group_values);
     tcase_add_test(tests, mask_kinds);
+    tcase_add_test(tests, slices);
     tcase_add_test(tests, one_hot);
     tcase_add_test(tests, repeated_heads);
     tcase_add_test(tests, text);

@@ -168,6 +168,15 @@ static void same_tree(char *got, char *want)
     free(want);
 }
 
+/* Fails unless two files have the same bytes. */
+static void same_file(const char *one, const char *other)
+{
+    char *texts[] = {tree(one), tree(other)};
+    ck_assert_str_eq(texts[0] + strlen(one), texts[1] + strlen(other));
+    free(texts[0]);
+    free(texts[1]);
+}
+
 /* ---- Problems. */
 
 /* A number in [-1, 1) that depends on the seed and the index only. */
@@ -531,6 +540,94 @@ START_TEST(damaged_mask)
     unlink(input_path("mask").text);
     ck_assert_int_eq(symlink("nowhere", input_path("mask").text), 0);
     refused_problem(LIST("/mask.npy: ", "No such file or directory"));
+}
+END_TEST
+
+/* ---- Slices. */
+
+#define FAR (INT64_C(1) << 61)
+
+/* Saves PROBLEM/slices.npy. */
+static void save_slices(int64_t (*slices)[6], int64_t count)
+{
+    struct npy file;
+    unlink(input_path("slices").text);
+    ck_assert(npy_create(&file, input_path("slices").text, NPY_INT64, 2, (int64_t[]){count, 6}));
+    ck_assert(npy_write(&file, (struct npy_slice){0, 0, 0, 1, count}, NPY_INT64, slices));
+    ck_assert(npy_close(&file));
+}
+
+START_TEST(slices)
+{
+    begin(_i);
+    make_small_problem(); /* of 4 queries and 5 keys */
+    save_slices((int64_t[][6]){{0, 4, 0, 5, -FAR, FAR}}, 1);
+    if (number != 1) {
+        refused(NULL, 2, LIST("/slices.npy: a mask of slices arrives in stage 13"),
+                LIST(problem, result));
+        return;
+    }
+    refused(NULL, 2, LIST("--causal: ", "/slices.npy is the whole mask", "hi = 1"),
+            LIST("--causal", problem, result));
+
+    /* Files that hold something else. */
+    save_raw("slices", "<i4", "False", "(1, 6)", 0, 24);
+    refused_problem(LIST("/slices.npy: ", "int32", "astype('int64')"));
+    save_raw("slices", "<f8", "False", "(1, 6)", 0, 48);
+    refused_problem(LIST("/slices.npy: ", "float64", "astype('int64')"));
+    save_raw("slices", "<u8", "False", "(1, 6)", 0, 48);
+    refused_problem(LIST("/slices.npy: ", "astype('int64')"));
+    save_raw("slices", "<i8", "False", "(6,)", 0, 48);
+    refused_problem(LIST("/slices.npy: ", "two axes"));
+    save_raw("slices", "<i8", "False", "(2, 5)", 0, 80);
+    refused_problem(LIST("/slices.npy: ", "axis 1 must be 6", "q0, q1, k0, k1, lo, hi"));
+    save_raw("slices", "<i8", "False", "(2, 6)", 0, 88);
+    refused_problem(LIST("/slices.npy: ", "is cut short"));
+
+    /* Each of the four ends beyond its border; ends that are crossed; an overlap in one pair. */
+    const struct {
+        int64_t slice[6];
+        const char *words[3];
+    } cases[] = {
+        {{-1, 4, 0, 5, 0, 0}, {"slice 2: q0, q1 = -1, 4", "N = 4"}},
+        {{0, 5, 0, 5, 0, 0}, {"slice 2: q0, q1 = 0, 5", "N = 4"}},
+        {{0, 4, -1, 5, 0, 0}, {"slice 2: k0, k1 = -1, 5", "M = 5"}},
+        {{0, 4, 0, 6, 0, 0}, {"slice 2: k0, k1 = 0, 6", "M = 5"}},
+        {{3, 2, 0, 5, 0, 0}, {"slice 2: q0, q1 = 3, 2"}},
+        {{0, 4, 5, 4, 0, 0}, {"slice 2: k0, k1 = 5, 4"}},
+        {{INT64_MIN, INT64_MAX, 0, 5, 0, 0}, {"slice 2: q0, q1 = -9223372036854775808, "}},
+        {{0, 4, 0, 5, INT64_MIN, -3}, {"slices 0 and 2 overlap", "query 3 see key 0"}},
+        {{0, 4, 0, 5, 4, INT64_MAX}, {"slices 1 and 2 overlap", "query 0 see key 4"}},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        int64_t list[3][6] = {{3, 4, 0, 2, -3, -2}, {0, 1, 4, 5, -FAR, FAR}};
+        memcpy(list[2], cases[c].slice, sizeof list[2]);
+        save_slices(list, 3);
+        refused_problem(LIST(cases[c].words[0], cases[c].words[1]));
+    }
+
+    /* The masks that have flags: the same bits. Slices that see nothing change nothing. */
+    struct path other = path_of(folder, "other");
+    for (int back = 0; back < 3; back++) {
+        char lookback[] = {'0' + (char)back, 0};
+        unlink(input_path("slices").text);
+        good(LIST("--causal", "--lookback", lookback, problem, result));
+        save_slices((int64_t[][6]){{2, 2, 5, 5, -FAR, FAR},
+                                   {2, 4, 0, 5, 1 - back, 1},
+                                   {0, 4, 0, 5, 2, 1},
+                                   {0, 2, 0, 5, 1 - back, 1}},
+                    4);
+        good(LIST(problem, other.text));
+        for (int r = 0; r < 5; r++) {
+            char name[20];
+            snprintf(name, sizeof name, "%s.npy", result_names[r]);
+            same_file(path_of(result, name).text, path_of(other.text, name).text);
+        }
+    }
+
+    /* A list of no slices is a mask in which nobody sees anything. */
+    save_slices(NULL, 0);
+    ck_assert_ptr_nonnull(strstr(good(LIST(problem, result)).out, "multiply-adds forward 0\n"));
 }
 END_TEST
 
@@ -1387,6 +1484,7 @@ int main(void)
                                     forward_only,
                                     damaged_file,
                                     damaged_mask,
+                                    slices,
                                     shapes,
                                     integers,
                                     empty_axes,

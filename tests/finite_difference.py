@@ -32,33 +32,36 @@ TOLERANCE = 1e-8  # of the largest slope or of 1, whichever is more
 
 
 def configurations():
-    """Name, flags, (B, N, M, H, G, D), score factor, and the key mask (B, M) or None."""
+    """Name, flags, (B, N, M, H, G, D), score factor, and the other files."""
     some = np.array([[1, 0, 1, 1, 0, 1, 1], [0, 0, 1, 0, 1, 1, 0]], bool)
     one_batch_hidden = np.array([[1, 0, 1, 1, 0, 1], [0, 0, 0, 0, 0, 0]], bool)
     first_hidden = np.array([[0, 0, 1, 1, 1]], bool)
     tail_hidden = np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0, 0]], bool)
+    slices = np.array([(0, 3, 0, 2, -2**61, 2**61), (1, 6, 2, 6, -2, 1), (1, 4, 3, 6, 2, 3)])
     return (
-        ("plain", "", (2, 5, 5, 2, 2, 3), 1, None),
-        ("one query, one key", "", (1, 1, 1, 1, 1, 2), 1, None),
-        ("cross, fewer queries", "", (1, 4, 7, 2, 2, 3), 1, None),
-        ("cross, more queries", "", (1, 7, 4, 2, 2, 3), 1, None),
-        ("causal", "--causal", (2, 6, 6, 2, 2, 3), 1, None),
-        ("causal, N < M", "--causal", (1, 4, 7, 2, 2, 3), 1, None),
-        ("causal, N > M: rows that see nothing", "--causal", (1, 7, 4, 2, 2, 3), 1, None),
-        ("lookback 0", "--causal --lookback 0", (1, 5, 5, 2, 2, 3), 1, None),
-        ("lookback 2, N < M", "--causal --lookback 2", (1, 5, 8, 2, 2, 3), 1, None),
-        ("key mask", "", (2, 5, 7, 2, 2, 3), 1, some),
-        ("key mask that hides a whole batch", "", (2, 4, 6, 2, 2, 3), 1, one_batch_hidden),
-        ("causal, first keys hidden", "--causal", (1, 5, 5, 2, 2, 3), 1, first_hidden),
-        ("grouped heads", "", (1, 5, 6, 4, 2, 3), 1, None),
-        ("interleaved heads", "--head-map interleaved", (1, 5, 6, 4, 2, 3), 1, None),
-        ("one key/value head", "--causal", (1, 5, 5, 3, 1, 3), 1, None),
-        ("soft cap", "--softcap 2", (1, 5, 6, 2, 2, 3), 2, None),
-        ("scale", "--scale 0.3", (1, 5, 6, 2, 2, 3), 1, None),
-        ("negative scale", "--scale -0.7", (1, 5, 6, 2, 2, 3), 1, None),
-        ("larger scores", "", (1, 5, 6, 2, 2, 3), 4, None),
+        ("plain", "", (2, 5, 5, 2, 2, 3), 1, {}),
+        ("one query, one key", "", (1, 1, 1, 1, 1, 2), 1, {}),
+        ("cross, fewer queries", "", (1, 4, 7, 2, 2, 3), 1, {}),
+        ("cross, more queries", "", (1, 7, 4, 2, 2, 3), 1, {}),
+        ("causal", "--causal", (2, 6, 6, 2, 2, 3), 1, {}),
+        ("causal, N < M", "--causal", (1, 4, 7, 2, 2, 3), 1, {}),
+        ("causal, N > M: rows that see nothing", "--causal", (1, 7, 4, 2, 2, 3), 1, {}),
+        ("lookback 0", "--causal --lookback 0", (1, 5, 5, 2, 2, 3), 1, {}),
+        ("lookback 2, N < M", "--causal --lookback 2", (1, 5, 8, 2, 2, 3), 1, {}),
+        ("key mask", "", (2, 5, 7, 2, 2, 3), 1, {"mask": some}),
+        ("key mask that hides a whole batch", "", (2, 4, 6, 2, 2, 3), 1, {"mask": one_batch_hidden}),
+        ("causal, first keys hidden", "--causal", (1, 5, 5, 2, 2, 3), 1, {"mask": first_hidden}),
+        ("grouped heads", "", (1, 5, 6, 4, 2, 3), 1, {}),
+        ("interleaved heads", "--head-map interleaved", (1, 5, 6, 4, 2, 3), 1, {}),
+        ("one key/value head", "--causal", (1, 5, 5, 3, 1, 3), 1, {}),
+        ("soft cap", "--softcap 2", (1, 5, 6, 2, 2, 3), 2, {}),
+        ("scale", "--scale 0.3", (1, 5, 6, 2, 2, 3), 1, {}),
+        ("negative scale", "--scale -0.7", (1, 5, 6, 2, 2, 3), 1, {}),
+        ("larger scores", "", (1, 5, 6, 2, 2, 3), 4, {}),
         ("all together", "--causal --lookback 3 --softcap 5 --scale 0.4 --head-map interleaved",
-         (2, 5, 7, 4, 2, 3), 4, tail_hidden),
+         (2, 5, 7, 4, 2, 3), 4, {"mask": tail_hidden}),
+        ("slices", "", (2, 7, 6, 2, 2, 3), 1, {"slices": slices}),
+        ("slices, key mask", "--softcap 3", (2, 7, 7, 4, 2, 3), 1, {"mask": some, "slices": slices}),
     )
 
 
@@ -75,7 +78,7 @@ def make_problem(shape, factor):
             "v": array(-1000, 3000, B, M, G, D), "do": array(-1700, 2500, B, N, H, D)}
 
 
-def run(program, flags, problem, mask):
+def run(program, flags, problem, others):
     """Runs the program on these arrays and returns its o, dq, dk, dv, by name."""
     with tempfile.TemporaryDirectory() as folder:
         source, result = os.path.join(folder, "problem"), os.path.join(folder, "result")
@@ -84,8 +87,8 @@ def run(program, flags, problem, mask):
             rounded = array.astype(np.float32)
             assert (rounded == array).all(), f"{name} is not exact in float32"
             np.save(os.path.join(source, name + ".npy"), rounded)
-        if mask is not None:
-            np.save(os.path.join(source, "mask.npy"), mask)
+        for name, array in others.items():
+            np.save(os.path.join(source, name + ".npy"), array)
         done = subprocess.run([program, *flags.split(), source, result], timeout=120,
                               capture_output=True, text=True)
         if done.returncode != 0:
@@ -100,7 +103,7 @@ def run(program, flags, problem, mask):
         return arrays
 
 
-def worst_difference(program, flags, shape, factor, mask):
+def worst_difference(program, flags, shape, factor, others):
     """Returns (elements compared, worst |gradient - slope|, largest |slope|)."""
     base = make_problem(shape, factor)
     B = shape[0]
@@ -114,7 +117,8 @@ def worst_difference(program, flags, shape, factor, mask):
     for e, (name, _, place) in enumerate(elements):
         for s, step in enumerate(STEPS):
             problem[name][B + e * len(STEPS) + s].flat[place] += step * H_STEP
-    result = run(program, flags, problem, None if mask is None else mask[batches])
+    others = {name: array if name == "slices" else array[batches] for name, array in others.items()}
+    result = run(program, flags, problem, others)
 
     # The losses are subtracted element by element and then summed, so that what did not change
     # cancels before it can round.
@@ -138,9 +142,9 @@ def main():
         return 0 if sys.argv[1:] == ["--help"] else 2
     program = os.path.abspath(sys.argv[1])
     passed = failed = 0
-    for name, flags, shape, factor, mask in configurations():
+    for name, flags, shape, factor, others in configurations():
         try:
-            count, worst, largest = worst_difference(program, flags, shape, factor, mask)
+            count, worst, largest = worst_difference(program, flags, shape, factor, others)
             allowed = TOLERANCE * max(1.0, largest)
             # Slopes of 0 throughout would agree with gradients that were never computed.
             good = worst <= allowed < np.inf and largest > 0

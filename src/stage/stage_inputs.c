@@ -11,7 +11,31 @@
 #include "ra_span.h"
 #include "stage.h"
 
-static const char *const input_names[STAGE_INPUTS] = {"q", "k", "v", "do", "mask"};
+const char *const stage_input_names[STAGE_INPUTS] = {"q", "k", "v", "do", "mask", "slices"};
+
+/* Which types and how many axes the file of an input may have, and what to say of another. */
+struct rule {
+    enum npy_type least, most;
+    int dims;
+    const char *types, *axes;
+};
+
+static struct rule rule_of(enum stage_input input)
+{
+    switch (input) {
+    case STAGE_MASK:
+        return (struct rule){NPY_BOOL, NPY_BOOL, 2, "a mask is bool: save array.astype('bool')",
+                             "a mask has two axes, (B, M)"};
+    case STAGE_SLICES:
+        return (struct rule){NPY_INT64, NPY_INT64, 2,
+                             "slices are int64: save array.astype('int64')",
+                             "slices have two axes, (slice, 6)"};
+    default:
+        return (struct rule){NPY_FLOAT16, NPY_FLOAT32, 4,
+                             "a stage reads float32 or float16: save array.astype('float32')",
+                             "four axes are needed, (batch, position, head, dim)"};
+    }
+}
 
 /* The shape of an open file as "(1, 64, 4, 16)". */
 static const char *shape_text(const struct npy *file, char text[200])
@@ -36,30 +60,27 @@ static void open_input(struct stage *stage, const char *folder, enum stage_input
 {
     struct npy *file = &stage->inputs[input];
     char path[PATH_MAX], shape[200];
-    stage_input_path(stage, folder, input_names[input], path);
+    stage_input_path(stage, folder, stage_input_names[input], path);
 
     bool missing = access(path, F_OK) != 0 && errno == ENOENT;
     if (!npy_open(file, path))
         stage_fail(stage, "%s%s", file->error,
                    missing && input == STAGE_D_OUT ? " (without do, run with --forward-only)"
                    : missing ? " (build/problem makes problems; --help says what one holds)"
-                   : input == STAGE_MASK ? " (and a mask as array.astype('bool'))"
-                                         : "");
+                   : input == STAGE_MASK   ? " (and a mask as array.astype('bool'))"
+                   : input == STAGE_SLICES ? " (and slices as array.astype('int64'))"
+                                           : "");
 
-    bool is_mask = input == STAGE_MASK, is_bool = file->type == NPY_BOOL;
-    if (is_mask != is_bool || file->type >= NPY_FLOAT64)
-        stage_fail(stage, "%s: %s; %s", path, npy_type_name(file->type),
-                   is_mask ? "a mask is bool: save array.astype('bool')"
-                           : "a stage reads float32 or float16: save array.astype('float32')");
+    struct rule rule = rule_of(input);
+    if (file->type < rule.least || file->type > rule.most)
+        stage_fail(stage, "%s: %s; %s", path, npy_type_name(file->type), rule.types);
 
     /* Bytes of several such arrays are added up later: their sum must not overflow. */
     if (npy_elements(file) > INT64_C(1) << 56)
         stage_fail(stage, "%s: shape %s; more than 2^56 numbers are refused", path,
                    shape_text(file, shape));
-    if (file->dims != (is_mask ? 2 : 4))
-        stage_fail(stage, "%s: shape %s; %s", path, shape_text(file, shape),
-                   is_mask ? "a mask has two axes, (B, M)"
-                           : "four axes are needed, (batch, position, head, dim)");
+    if (file->dims != rule.dims)
+        stage_fail(stage, "%s: shape %s; %s", path, shape_text(file, shape), rule.axes);
 }
 
 /* Takes the letters: q gives B, N, H, D; k gives M and G. None may be 0. */
@@ -121,9 +142,39 @@ static void check_shapes(const struct stage *stage)
                   stage->G, stage->H);
 }
 
-void stage_open_inputs(struct stage *stage, const char *folder)
+/* Opens an input that a problem may have or not, and returns whether it is there. A link that leads
+ * nowhere is, and will be refused. */
+static bool open_if_there(struct stage *stage, const char *folder, enum stage_input input)
 {
     char path[PATH_MAX];
+    stage_input_path(stage, folder, stage_input_names[input], path);
+    bool is_there = stage_all_find(stage, path);
+    if (is_there)
+        open_input(stage, folder, input);
+    return is_there;
+}
+
+bool stage_knows_slices(const struct stage *stage)
+{
+    return stage->number == 1 || stage->number >= 13;
+}
+
+/* Slices are the whole mask. A program that knows nothing of them must not compute another. */
+static void check_slices(const struct stage *stage)
+{
+    const char *path = stage->inputs[STAGE_SLICES].path;
+    check_axis(stage, STAGE_SLICES, 1, 6, "q0, q1, k0, k1, lo, hi");
+    if (!stage_knows_slices(stage))
+        stage_end(stage, 2, "%s: a mask of slices arrives in stage 13", path);
+    if (stage->config.causal)
+        stage_end(stage, 2,
+                  "--causal: %s is the whole mask; leave the flag out, and give its slices hi = "
+                  "%" PRId64 ", which is M - N, or less",
+                  path, stage->M - stage->N);
+}
+
+void stage_open_inputs(struct stage *stage, const char *folder)
+{
     struct stat status;
     stage->problem_folder = folder;
     if (stat(folder, &status) != 0)
@@ -136,13 +187,12 @@ void stage_open_inputs(struct stage *stage, const char *folder)
     if (!stage->config.forward_only)
         open_input(stage, folder, STAGE_D_OUT);
 
-    /* A mask is there or not; a link that leads nowhere is there, and will be refused. */
-    stage_input_path(stage, folder, input_names[STAGE_MASK], path);
-    stage->config.has_mask = stage_all_find(stage, path);
-    if (stage->config.has_mask)
-        open_input(stage, folder, STAGE_MASK);
+    stage->config.has_mask = open_if_there(stage, folder, STAGE_MASK);
+    bool has_slices = open_if_there(stage, folder, STAGE_SLICES);
     take_shape(stage);
     check_shapes(stage);
+    if (has_slices)
+        check_slices(stage);
 }
 
 /* A checksum of PIECES pieces of a file, spread from its beginning to its end, and of its size. */
@@ -174,7 +224,7 @@ void stage_agree_inputs(const struct stage *stage)
             stage_end(
                 stage, 2,
                 "ranks disagree about %s.npy: that of rank %d has other bytes than that of rank 0",
-                input_names[i], other);
+                stage_input_names[i], other);
     }
 }
 

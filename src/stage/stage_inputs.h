@@ -7,7 +7,13 @@
 
 struct stage;
 
-enum stage_input { STAGE_Q, STAGE_K, STAGE_V, STAGE_D_OUT, STAGE_MASK, STAGE_INPUTS };
+enum stage_input { STAGE_Q, STAGE_K, STAGE_V, STAGE_D_OUT, STAGE_MASK, STAGE_SLICES, STAGE_INPUTS };
+
+/* The names of their files, without .npy. */
+extern const char *const stage_input_names[STAGE_INPUTS];
+
+/* Does this program know masks of slices? */
+bool stage_knows_slices(const struct stage *stage);
 
 /* Writes FOLDER/NAME.npy, or ends the program if that is longer than a path may be: cut, it would
  * be another file, or one that is not there. */

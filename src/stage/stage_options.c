@@ -38,6 +38,7 @@ static void print_help(const struct stage *stage)
     printf(
         "PROBLEM is a folder of arrays saved by NumPy, float32 or float16:\n"
         "  q.npy, do.npy (B, N, H, D); k.npy, v.npy (B, M, G, D); maybe mask.npy (B, M) of bool\n"
+        "%s"
         "RESULT is a folder, created if missing, that gets\n"
         "  o.npy, dq.npy (B, N, H, D); lse.npy (B, H, N); dk.npy, dv.npy (B, M, G, D)\n\n"
         "Counts go to stdout, errors to stderr. Exit code: 0 written, 1 failed, 2 misuse.\n\n"
@@ -45,6 +46,9 @@ static void print_help(const struct stage *stage)
         "problem that `ninja` has made:\n\n"
         "  %sbuild/%s%s%s \\\n      build/lesson/problem build/own-result\n\n"
         "Flags:\n",
+        stage_knows_slices(stage)
+            ? "  maybe slices.npy (slices, 6) of int64: q0, q1, k0, k1, lo, hi\n"
+            : "",
         stage->number > 2 ? "mpirun --oversubscribe -n 4 " : "", stage->program,
         stage->number >= 4 ? " --causal" : "", stage->number >= 5 ? " --layout striped" : "");
     for (int o = 0; o < RA_OPTIONS; o++)

@@ -126,16 +126,16 @@ static struct ra_whole trace;
 /* Ends the program if the trace would take the place of something else. */
 static void check_trace(const struct stage *stage)
 {
-    static const char *const inputs[] = {"q", "k", "v", "do", "mask"};
     const char *path = stage->trace_path;
     char name[PATH_MAX];
     struct stat there;
     if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
         stage_end(stage, 2, "--trace %s: is not a regular file; name a new file", path);
     for (int i = 0; i < STAGE_INPUTS && stage->problem_folder; i++) {
-        snprintf(name, sizeof name, "%s/%s.npy", stage->problem_folder, inputs[i]);
+        snprintf(name, sizeof name, "%s/%s.npy", stage->problem_folder, stage_input_names[i]);
         if (ra_whole_same(path, name))
-            stage_end(stage, 2, "--trace %s: is the input %s; name a new file", path, inputs[i]);
+            stage_end(stage, 2, "--trace %s: is the input %s; name a new file", path,
+                      stage_input_names[i]);
     }
 
     /* RESULT is replaced as a whole. */

@@ -2,7 +2,8 @@
 """oracle: the second judge. Exact attention of a problem, in NumPy float64.
 
 Written from the maths and from nothing else in this project, so that a mistake in the C programs
-cannot hide here too. Reads the folder PROBLEM: q, do (B,N,H,D), k, v (B,M,G,D), maybe mask (B,M).
+cannot hide here too. Reads the folder PROBLEM: q, do (B,N,H,D), k, v (B,M,G,D), maybe mask (B,M),
+maybe slices (n,6) of int64.
 Writes to the folder RESULT, all float64:
 
     o, dq (B,N,H,D)   lse (B,H,N)   dk, dv (B,M,G,D)      what the exact answer is
@@ -119,6 +120,22 @@ def visible_pairs(N, M, key_mask, causal, lookback):
     if lookback is not None:
         visible = visible & (query - key <= lookback)
     return visible
+
+
+def pairs_in_slices(slices, N, M):
+    """(N, M) of bool: query i and key j are in a slice (q0, q1, k0, k1, lo, hi), whose rows are q0 <= i <
+    q1 and keys k0 <= j < k1, and lo <= j - i <= hi. Misuse unless they lie within the sequences, apart."""
+    count = np.zeros((N, M), int)
+    offset = np.arange(M)[None, :] - np.arange(N)[:, None]
+    for number, (q0, q1, k0, k1, lo, hi) in enumerate(slices.tolist()):
+        if not (0 <= q0 <= q1 <= N and 0 <= k0 <= k1 <= M):
+            raise Misuse(f"slice {number}: its rows {q0}, {q1} or keys {k0}, {k1} are not within {N}, {M}")
+        block = np.s_[q0:q1, k0:k1]
+        count[block] += (lo <= offset[block]) & (offset[block] <= hi)
+    if count.max(initial=0) > 1:
+        i, j = np.argwhere(count > 1)[0]
+        raise Misuse(f"slices overlap: {count[i, j]} let query {i} see key {j}")
+    return count > 0
 
 
 def spans(length, ranks, layout, stripes):
@@ -329,6 +346,17 @@ def load_problem(folder, forward_only):
     return q, k, v, d_out, mask
 
 
+def load_slices(folder, N, M):
+    """pairs_in_slices of the problem's slices; None if it has none."""
+    path = os.path.join(folder, "slices.npy")
+    if not os.path.exists(path):
+        return None
+    slices = np.load(path, allow_pickle=False)
+    if slices.dtype != np.int64 or slices.ndim != 2 or slices.shape[1] != 6:
+        raise Misuse(f"{path}: is {slices.dtype} {slices.shape}, must be int64 (n, 6)")
+    return pairs_in_slices(slices, N, M)
+
+
 def place(name, batch, head):
     """The index of one head of one batch: lse is (B,H,N), all others are (B, position, head, D)."""
     return (batch, head) if name == "lse" else (batch, slice(None), head)
@@ -466,9 +494,12 @@ def run(arguments):
     folder, result = arguments.folders
     problem = load_problem(folder, arguments.forward_only)
     N, M = problem[0].shape[1], problem[1].shape[1]
-    allowed_pairs = None
+    allowed_pairs = load_slices(folder, N, M)
+    if allowed_pairs is not None and arguments.causal:
+        raise Misuse("--causal: slices.npy is the whole mask; a causal one has hi = M - N")
     if arguments.local_keys is not None:
-        allowed_pairs = same_rank(N, M, arguments.local_keys, arguments.layout, arguments.bucket)
+        home = same_rank(N, M, arguments.local_keys, arguments.layout, arguments.bucket)
+        allowed_pairs = home if allowed_pairs is None else allowed_pairs & home
     exact, allowed = solve(*problem, arguments.causal, arguments.lookback, arguments.head_map,
                            arguments.softcap, arguments.scale, arguments.forward_only,
                            allowed_pairs, arguments.weights)

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "npy.h"
+#include "patterns.h"
 #include "ra_whole.h"
 #include "usage.h"
 
@@ -28,7 +29,8 @@ static const char *const help =
     "Usage: problem [flags] PROBLEM\n"
     "\n"
     "Makes the folder PROBLEM with q.npy, do.npy (B,N,H,D), k.npy, v.npy (B,M,G,D) and, with\n"
-    "--mask, mask.npy (B,M). Files of an earlier problem in the folder are replaced.\n"
+    "--mask, mask.npy (B,M); with --slices, slices.npy (slices,6). Files of an earlier problem in "
+    "the folder are replaced.\n"
     "\n"
     "  --batch B           sequences (1)\n"
     "  --queries N         query positions (64)\n"
@@ -56,6 +58,10 @@ static const char *const help =
     "                        last-only        the last one\n"
     "                        first-hidden     all but the first half (at least one is hidden)\n"
     "                        tail             right padding, of another length in every batch\n"
+    "  --slices KIND       writes slices.npy, the mask as slices: documents, causal-documents,\n"
+    "                      windowed-documents, prefixes, chunks, window, first-tokens, answers,\n"
+    "                      pairs (of documents), random, no-slices (nobody sees anything).\n"
+    "                      But for the last three they need M = N\n"
     "  --gradient KIND     do: random (default), or one-hot: a single 1 per batch and head\n"
     "  --repeat-heads MAP  write k and v of the same problem with each head repeated out to H\n"
     "                      heads: grouped (0,0,1,1) or interleaved (0,1,0,1)\n"
@@ -89,7 +95,8 @@ enum stream {
     EMBEDDING_STREAM,
     Q_PROJECTION_STREAM,
     K_PROJECTION_STREAM,
-    V_PROJECTION_STREAM
+    V_PROJECTION_STREAM,
+    SLICES_STREAM
 };
 
 /* The text's bytes are embedded in vectors of this many numbers. */
@@ -103,6 +110,7 @@ struct problem {
     enum scores scores;
     bool visible, group_values, one_hot;
     enum mask mask;
+    enum pattern slices; /* PATTERNS: none */
     enum repeat repeat;
     const char *text_path, *folder;
     /* Only with --text, else NULL: B*N bytes, 256 vectors, and WIDTH rows of heads*dim numbers. */
@@ -347,13 +355,14 @@ static void path_of(const struct problem *problem, const char *name, char path[4
         stop(2, "the name of the folder is too long");
 }
 
-static const char *const names[] = {"q", "k", "v", "do", "mask"};
+static const char *const names[] = {"q", "k", "v", "do", "mask", "slices"};
+enum { FILES = sizeof names / sizeof *names };
 
 /* Removes every file of a problem, so that a failure leaves none that is half new and half old, and
  * an old mask does not outlive its problem. */
 static void remove_files(const struct problem *problem)
 {
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < FILES; i++) {
         char path[4096];
         path_of(problem, names[i], path);
         if (unlink(path) != 0 && errno != ENOENT)
@@ -364,7 +373,7 @@ static void remove_files(const struct problem *problem)
 /* Refuses a text that would have to make room for the problem. */
 static void spare_text(const struct problem *problem)
 {
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < FILES; i++) {
         char path[4096];
         path_of(problem, names[i], path);
         if (ra_whole_same(problem->text_path, path))
@@ -441,6 +450,20 @@ static void write_mask(const struct problem *problem)
             give_up(problem, &file, file.error);
     }
     if (!npy_close(&file))
+        give_up(problem, &file, file.error);
+}
+
+static void write_slices(const struct problem *problem)
+{
+    struct npy file;
+    char path[4096];
+    struct ra_slice slices[PATTERN_SLICES];
+    uint64_t state = draw(problem, SLICES_STREAM, problem->slices);
+    int64_t count = pattern_make(problem->slices, problem->queries, problem->keys, &state, slices);
+    path_of(problem, "slices", path);
+    if (!npy_create(&file, path, NPY_INT64, 2, (int64_t[]){count, 6}) ||
+        !npy_write(&file, (struct npy_slice){.stride = 1, .count = count}, NPY_INT64, slices) ||
+        !npy_close(&file))
         give_up(problem, &file, file.error);
 }
 
@@ -527,26 +550,19 @@ static struct problem parse(int argc, char **argv)
                               .dim = 16,
                               .seed = 1,
                               .score_scale = 1,
+                              .slices = PATTERNS,
                               .type = NPY_FLOAT32};
-    static const struct option flags[] = {{"batch", required_argument, NULL, 'B'},
-                                          {"queries", required_argument, NULL, 'N'},
-                                          {"keys", required_argument, NULL, 'M'},
-                                          {"heads", required_argument, NULL, 'H'},
-                                          {"key-heads", required_argument, NULL, 'G'},
-                                          {"dim-head", required_argument, NULL, 'D'},
-                                          {"seed", required_argument, NULL, 'S'},
-                                          {"score-scale", required_argument, NULL, 'X'},
-                                          {"type", required_argument, NULL, 't'},
-                                          {"scores", required_argument, NULL, 's'},
-                                          {"visible", no_argument, NULL, 'v'},
-                                          {"group-values", no_argument, NULL, 'g'},
-                                          {"mask", required_argument, NULL, 'm'},
-                                          {"gradient", required_argument, NULL, 'd'},
-                                          {"repeat-heads", required_argument, NULL, 'r'},
-                                          {"text", required_argument, NULL, 'f'},
-                                          {"dim", required_argument, NULL, 'o'},
-                                          {"dtype", required_argument, NULL, 'o'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option flags[] = {
+        {"batch", required_argument, NULL, 'B'},     {"queries", required_argument, NULL, 'N'},
+        {"keys", required_argument, NULL, 'M'},      {"heads", required_argument, NULL, 'H'},
+        {"key-heads", required_argument, NULL, 'G'}, {"dim-head", required_argument, NULL, 'D'},
+        {"seed", required_argument, NULL, 'S'},      {"score-scale", required_argument, NULL, 'X'},
+        {"type", required_argument, NULL, 't'},      {"scores", required_argument, NULL, 's'},
+        {"visible", no_argument, NULL, 'v'},         {"group-values", no_argument, NULL, 'g'},
+        {"mask", required_argument, NULL, 'm'},      {"slices", required_argument, NULL, 'l'},
+        {"gradient", required_argument, NULL, 'd'},  {"repeat-heads", required_argument, NULL, 'r'},
+        {"text", required_argument, NULL, 'f'},      {"dim", required_argument, NULL, 'o'},
+        {"dtype", required_argument, NULL, 'o'},     {NULL, 0, NULL, 0}};
 
     answer_usage(argc, argv, "problem", help);
 
@@ -594,6 +610,9 @@ static struct problem parse(int argc, char **argv)
         case 'm':
             problem.mask = (enum mask)parse_word(name, optarg, mask_words);
             break;
+        case 'l':
+            problem.slices = (enum pattern)parse_word(name, optarg, pattern_words);
+            break;
         case 'd':
             problem.one_hot = parse_word(name, optarg, gradient_words) == 1;
             break;
@@ -628,6 +647,10 @@ static void settle(struct problem *problem)
     if (problem->heads % problem->key_heads)
         stop(2, "--key-heads %" PRId64 ": must divide --heads %" PRId64, problem->key_heads,
              problem->heads);
+
+    if (problem->slices != PATTERNS &&
+        !pattern_fits(problem->slices, problem->queries, problem->keys))
+        stop(2, "--slices %s: needs --keys equal to --queries", pattern_words[problem->slices]);
 
     /* Every kind of q, k and v stands alone. */
     bool patterned = problem->scores != RANDOM;
@@ -680,6 +703,8 @@ int main(int argc, char **argv)
     write_array(&problem, "do", problem.queries, problem.heads, problem.heads, do_row);
     if (problem.mask != NONE)
         write_mask(&problem);
+    if (problem.slices != PATTERNS)
+        write_slices(&problem);
 
     free(problem.text);
     free(problem.embedding);
