@@ -1484,7 +1484,6 @@ int main(void)
                                     forward_only,
                                     damaged_file,
                                     damaged_mask,
-                                    slices,
                                     shapes,
                                     integers,
                                     empty_axes,
@@ -1508,6 +1507,11 @@ int main(void)
                                     memory_grows};
     for (size_t t = 0; t < sizeof of_both / sizeof *of_both; t++)
         tcase_add_loop_test(tests, of_both[t], 0, PROGRAMS);
+    TCase *of_slices = tcase_create("slices");
+    tcase_add_unchecked_fixture(of_slices, make_scratch, remove_scratch);
+    tcase_add_loop_test(of_slices, slices, 0, PROGRAMS);
+    tcase_set_timeout(of_slices, 120);
+    suite_add_tcase(suite, of_slices);
     tcase_add_test(tests, tiles);
     tcase_add_test(tests, memory_is_what_is_printed);
     tcase_add_test(tests, memory_beyond_the_machine);
