@@ -39,6 +39,12 @@ const struct ra_choice ra_option_tiles[] = {
     {0},
 };
 
+static const struct ra_choice deals[] = {
+    {"layout", "RA_DEAL_LAYOUT"},
+    {"documents", "RA_DEAL_DOCUMENTS"},
+    {0},
+};
+
 static const struct ra_choice transports[] = {
     CHOICE(RA_ANY_TRANSPORT, "any"),
     CHOICE(RA_PEER_COPIES, "peer-copies"),
@@ -125,6 +131,23 @@ const struct ra_option ra_options[RA_OPTIONS] = {
      .help = "the same bits, run after run"},
     {TAKES("pieces", WHOLE), FROM(11, RA_KERNELS), RANGE(1, MOST), .value = "P",
      .help = "fold the keys in P pieces, one launch each, or in more if sums want it (default 1)"},
+
+    {TAKES("documents", PATH), FROM(13, RA_STAGES | RA_JUDGE), .value = "ENDS",
+     .help = "documents do not see each other: their ends, 5,22,90, or a file of these"},
+    {TAKES("key-documents", PATH), FROM(13, RA_STAGES | RA_JUDGE), .value = "ENDS",
+     .help = "with --documents: which keys the queries of each see"},
+    {TAKES("window", PATH), FROM(13, RA_STAGES | RA_JUDGE), .value = "L,R",
+     .help = "at most L tokens back and R ahead"},
+    {TAKES("prefix", WHOLE), FROM(13, RA_STAGES | RA_JUDGE), RANGE(1, MOST), .value = "ROWS",
+     .help = "with --causal: all of a document sees its first ROWS"},
+    {TAKES("first", WHOLE), FROM(13, RA_STAGES | RA_JUDGE), RANGE(1, MOST), .value = "ROWS",
+     .help = "with --lookback: the first ROWS of a document however far back, too"},
+    {TAKES("chunk", WHOLE), FROM(13, RA_STAGES | RA_JUDGE), RANGE(1, MOST), .value = "ROWS",
+     .help = "with --causal: runs of ROWS do not see each other"},
+    {FLAG("answers"), FROM(13, RA_STAGES | RA_JUDGE),
+     .help = "with --causal, --documents: all see the first of them, a question"},
+    {TAKES("deal", CHOICE), FROM(13, RA_STAGES), .choices = deals, .value = "HOW",
+     .help = "rows of each rank by --layout, or by document (default layout)"},
 };
 
 int64_t ra_option_load(const struct ra_option *option, const void *fields)

@@ -10,7 +10,7 @@
 #include "ra_config.h"
 
 /* What a value is: nothing or a bool; an int64_t; an int; a double; one of a few names, which is an
- * enum; a path. */
+ * enum; a path, or other text. */
 enum ra_option_kind {
     RA_OPTION_FLAG,
     RA_OPTION_WHOLE,
@@ -55,7 +55,7 @@ struct ra_option {
         *help; /* for --help: the value's name, NULL if there is none; what it does */
 };
 
-enum { RA_OPTIONS = 34 };
+enum { RA_OPTIONS = 42 };
 extern const struct ra_option ra_options[RA_OPTIONS];
 
 /* The value of a field of `fields`: a struct ra_config, or whatever struct the table's offsets are

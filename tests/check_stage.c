@@ -631,6 +631,123 @@ START_TEST(slices)
 }
 END_TEST
 
+/* Runs with these flags, one blank between two, of which "ends" is a file in the folder. */
+static struct outcome run_flags(const char *flags)
+{
+    char words[200];
+    struct path ends = path_of(folder, "ends");
+    const char *arguments[14];
+    int count = 0;
+    snprintf(words, sizeof words, "%s", flags);
+    for (char *word = strtok(words, " "); word; word = strtok(NULL, " "))
+        arguments[count++] = strcmp(word, "ends") == 0 ? ends.text : word;
+    arguments[count++] = problem;
+    arguments[count++] = result;
+    arguments[count] = NULL;
+    return run(NULL, arguments);
+}
+
+/* Each flag that makes a mask makes the slices that are written here. */
+START_TEST(flags_of_slices)
+{
+    begin(0);
+    const struct {
+        const char *flags;
+        int64_t count, slices[3][6];
+    } cases[] = {
+        {"--documents 2,6", 2, {{0, 2, 0, 2, -FAR, FAR}, {2, 6, 2, 6, -FAR, FAR}}},
+        {"--causal --documents 0,2,2,6", 2, {{0, 2, 0, 2, -FAR, 0}, {2, 6, 2, 6, -FAR, 0}}},
+        {"--causal --documents ends", 2, {{0, 2, 0, 2, -FAR, 0}, {2, 6, 2, 6, -FAR, 0}}},
+        {"--causal --lookback 1 --documents 2,6", 2, {{0, 2, 0, 2, -1, 0}, {2, 6, 2, 6, -1, 0}}},
+        {"--window 2,1", 1, {{0, 6, 0, 6, -2, 1}}},
+        {"--window 2,1 --documents 2,6", 2, {{0, 2, 0, 2, -2, 1}, {2, 6, 2, 6, -2, 1}}},
+        {"--causal --prefix 3", 2, {{0, 6, 0, 3, -FAR, FAR}, {0, 6, 3, 6, -FAR, 0}}},
+        {"--causal --prefix 3 --documents 2,6",
+         3,
+         {{0, 2, 0, 2, -FAR, FAR}, {2, 6, 2, 5, -FAR, FAR}, {2, 6, 5, 6, -FAR, 0}}},
+        {"--causal --lookback 1 --first 2", 2, {{0, 6, 0, 2, -FAR, 0}, {0, 6, 2, 6, -1, 0}}},
+        {"--causal --chunk 4", 2, {{0, 4, 0, 4, -FAR, 0}, {4, 6, 4, 6, -FAR, 0}}},
+        {"--causal --answers --documents 2,4,6",
+         3,
+         {{0, 6, 0, 2, -FAR, 0}, {2, 4, 2, 4, -FAR, 0}, {4, 6, 4, 6, -FAR, 0}}},
+        {"--documents 2,6 --key-documents 3,6",
+         2,
+         {{0, 2, 0, 3, -FAR, FAR}, {2, 6, 3, 6, -FAR, FAR}}},
+    };
+    make_problem(NPY_FLOAT32, 1, 6, 6, 2, 2, 3);
+    write_file(path_of(folder, "ends").text, "2\n6 \n", 5);
+    struct path other = path_of(folder, "other");
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        unlink(input_path("slices").text);
+        struct outcome outcome = run_flags(cases[c].flags);
+        ck_assert_msg(outcome.code == 0, "%s: %.1000s", cases[c].flags, outcome.err);
+        save_slices((int64_t(*)[6])(uintptr_t)cases[c].slices, cases[c].count);
+        good(LIST(problem, other.text));
+        for (int r = 0; r < 5; r++) {
+            char name[20];
+            snprintf(name, sizeof name, "%s.npy", result_names[r]);
+            same_file(path_of(result, name).text, path_of(other.text, name).text);
+        }
+    }
+
+    /* A window is as far from the last query's place beside the last key. */
+    make_small_problem();
+    good(LIST("--window", "2,0", problem, result));
+    good(LIST("--causal", "--lookback", "2", problem, other.text));
+    same_file(path_of(result, "o.npy").text, path_of(other.text, "o.npy").text);
+}
+END_TEST
+
+START_TEST(misuse_of_slices)
+{
+    begin(0);
+    const char *const cases[][2] = {
+        {"--documents 2", "ends at 2, but the sequence at N = 6"},
+        {"--documents 2,x", "'x' is no number"},
+        {"--documents 2.5,6", "'.' is no number"},
+        {"--documents nowhere", "No such file"},
+        {"--documents 4,3,6", "end number 1 is 3; give rows in ascending order, up to N = 6"},
+        {"--documents 7", "end number 0 is 7"},
+        {"--documents 2,6 --key-documents 6", "1 of them; give as many as --documents, 2"},
+        {"--key-documents 6", "--key-documents: needs --documents"},
+        {"--causal --documents 6 --key-documents 6", "needs --documents, and no --causal"},
+        {"--window 7", "--window 7: give how many"},
+        {"--window 7,-1", "--window 7,-1: give how many"},
+        {"--window 7,1x", "--window 7,1x: give how many"},
+        {"--causal --window 7,1", "--window: takes no --causal"},
+        {"--prefix 1", "--prefix: needs --causal"},
+        {"--prefix 0", "--prefix 0: give a whole number, at least 1"},
+        {"--causal --lookback 1 --prefix 1", "--prefix: needs --causal, and no --lookback"},
+        {"--causal --first 1", "--first: needs --causal --lookback L"},
+        {"--chunk 2", "--chunk: needs --causal"},
+        {"--causal --chunk 2 --documents 6", "neither --lookback nor --documents"},
+        {"--causal --answers", "--answers: needs --causal --documents ENDS"},
+        {"--causal --prefix 1 --chunk 2", "--prefix and --chunk: give one of them"},
+        {"--deal documents", "--deal arrives in stage 13"},
+    };
+    make_problem(NPY_FLOAT32, 1, 6, 6, 2, 2, 3);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct outcome outcome = run_flags(cases[c][0]);
+        check_refusal(&outcome, 2, LIST(cases[c][1]));
+    }
+
+    /* Fewer queries than keys; and slices of the problem's beside those of a flag. */
+    make_small_problem();
+    refused(NULL, 2, LIST("as many keys as queries, not M = 5 for N = 4", "--key-documents"),
+            LIST("--documents", "4", problem, result));
+    save_slices(NULL, 0);
+    refused(NULL, 2, LIST("--documents: ", "/slices.npy is the whole mask"),
+            LIST("--documents", "4", problem, result));
+    refused(NULL, 2, LIST("--window: ", "/slices.npy is the whole mask"),
+            LIST("--window", "4,4", problem, result));
+
+    /* Stages that know no slices. */
+    choose(1);
+    refused(NULL, 2, LIST("--documents arrives in stage 13"),
+            LIST("--documents", "4", problem, result));
+}
+END_TEST
+
 /* ---- Shapes. */
 
 START_TEST(shapes)
@@ -1510,6 +1627,8 @@ int main(void)
     TCase *of_slices = tcase_create("slices");
     tcase_add_unchecked_fixture(of_slices, make_scratch, remove_scratch);
     tcase_add_loop_test(of_slices, slices, 0, PROGRAMS);
+    tcase_add_test(of_slices, flags_of_slices);
+    tcase_add_test(of_slices, misuse_of_slices);
     tcase_set_timeout(of_slices, 120);
     suite_add_tcase(suite, of_slices);
     tcase_add_test(tests, tiles);

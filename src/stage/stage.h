@@ -39,6 +39,12 @@ struct stage {
     const char *trace_path;
     int64_t pieces; /* of the keys, one launch each */
 
+    /* The flags that make a mask of slices: texts or NULL, rows or 0. Who gets which rows: enum
+     * ra_deal. */
+    const char *documents, *key_documents, *window;
+    int64_t prefix, first, chunk, deal;
+    bool answers;
+
     /* The problem: q, do (B, N, H, D), k, v (B, M, G, D), mask (B, M) or none. B is how many
      * batches this ring has: the batches are dealt to the rings, one after the other. The config
      * has the same numbers, by their long names. */

@@ -171,6 +171,9 @@ static void check_slices(const struct stage *stage)
                   "--causal: %s is the whole mask; leave the flag out, and give its slices hi = "
                   "%" PRId64 ", which is M - N, or less",
                   path, stage->M - stage->N);
+    if (stage->documents || stage->window)
+        stage_end(stage, 2, "--%s: %s is the whole mask; leave the flag out",
+                  stage->documents ? "documents" : "window", path);
 }
 
 void stage_open_inputs(struct stage *stage, const char *folder)

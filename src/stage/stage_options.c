@@ -142,6 +142,22 @@ static void take(struct stage *stage, const struct ra_option *option, const char
         stage->per_hop = true;
     else if (strcmp(option->flag, "pieces") == 0)
         stage->pieces = value;
+    else if (strcmp(option->flag, "documents") == 0)
+        stage->documents = text;
+    else if (strcmp(option->flag, "key-documents") == 0)
+        stage->key_documents = text;
+    else if (strcmp(option->flag, "window") == 0)
+        stage->window = text;
+    else if (strcmp(option->flag, "prefix") == 0)
+        stage->prefix = value;
+    else if (strcmp(option->flag, "first") == 0)
+        stage->first = value;
+    else if (strcmp(option->flag, "chunk") == 0)
+        stage->chunk = value;
+    else if (strcmp(option->flag, "answers") == 0)
+        stage->answers = true;
+    else if (strcmp(option->flag, "deal") == 0)
+        stage->deal = value;
 }
 
 void stage_check_needs(const struct stage *stage, const struct ra_option *table, int count,
@@ -159,6 +175,40 @@ void stage_check_config(const struct stage *stage, const struct ra_config *confi
     stage_check_needs(stage, ra_options, RA_OPTIONS, config, &defaults);
 }
 
+/* Ends the program if a flag that makes a mask is given and does not fit to the others. */
+static void check_mask(const struct stage *stage)
+{
+    bool causal = stage->config.causal, windowed = stage->config.lookback != RA_NO_LOOKBACK;
+    bool documents = stage->documents != NULL;
+    const struct {
+        const char *flag;
+        bool given, fits;
+        const char *advice;
+    } makers[] = {
+        {"key-documents", stage->key_documents != NULL, documents && !causal,
+         "needs --documents, and no --causal: each of these sees all of its keys"},
+        {"window", stage->window != NULL, !causal,
+         "takes no --causal; --causal --lookback L is a window back"},
+        {"prefix", stage->prefix > 0, causal && !windowed, "needs --causal, and no --lookback"},
+        {"first", stage->first > 0, windowed, "needs --causal --lookback L, the window beside it"},
+        {"chunk", stage->chunk > 0, causal && !windowed && !documents,
+         "needs --causal, and neither --lookback nor --documents"},
+        {"answers", stage->answers, causal && !windowed && documents,
+         "needs --causal --documents ENDS, and no --lookback"},
+    };
+    const char *before = NULL;
+    for (size_t m = 0; m < sizeof makers / sizeof *makers; m++) {
+        if (!makers[m].given)
+            continue;
+        if (!makers[m].fits)
+            stage_end(stage, 2, "--%s: %s", makers[m].flag, makers[m].advice);
+        if (before)
+            stage_end(stage, 2, "--%s and --%s: give one of them, or any mask as slices.npy",
+                      before, makers[m].flag);
+        before = makers[m].flag;
+    }
+}
+
 /* What no flag says alone. */
 static void check_together(const struct stage *stage)
 {
@@ -167,6 +217,7 @@ static void check_together(const struct stage *stage)
         stage_end(stage, 2, "--ring-size %d: does not divide the %d ranks", c->ring_size,
                   stage->world.ranks);
     stage_check_config(stage, c);
+    check_mask(stage);
 }
 
 /* Ends the program, which has no such flag; one that had another name once has it in the text. */
