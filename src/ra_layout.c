@@ -258,6 +258,14 @@ struct ra_span_pair ra_layout_pair(const struct ra_shard_pair *shards, int64_t s
     return pair;
 }
 
+struct ra_places ra_layout_places(struct ra_layout layout, int rank, int64_t a, int64_t count)
+{
+    struct ra_places places = {count > 0 ? ra_layout_position(layout, rank, a) : 0, 1};
+    if (count > 1)
+        places.step = ra_layout_position(layout, rank, a + 1) - places.first;
+    return places;
+}
+
 void ra_layout_fold(struct ra_fold *fold, const struct ra_shard_pair *shards,
                     const struct ra_queries *queries, const struct ra_keys *keys)
 {
@@ -266,6 +274,11 @@ void ra_layout_fold(struct ra_fold *fold, const struct ra_shard_pair *shards,
             struct ra_span_pair pair = ra_layout_pair(shards, s, t);
             struct ra_queries rows = ra_queries_block(queries, pair.a, pair.rows);
             struct ra_keys seen = ra_keys_block(keys, pair.b, pair.visitors);
+            if (fold->score.slope != 0) {
+                seen.at = ra_layout_places(shards->keys, shards->origin, pair.b, pair.visitors);
+                rows.at = ra_layout_places(shards->queries, shards->rank, pair.a, pair.rows);
+                rows.at.first += shards->keys.length - shards->queries.length;
+            }
             ra_band_fold(fold, &rows, &seen, pair.band);
         }
 }

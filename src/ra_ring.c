@@ -133,16 +133,23 @@ static bool same_call(struct ra_ring *ring, int step)
         return true;
     if (!link->wait(link->self, RA_CALL))
         return false;
+    int from = ra_ring_rank_at(ring, link->rank, -ra_ring_stride(ring, step));
     bool same_ring = own->ring == other->ring;
-    if (own->number == other->number && own->kind == other->kind && same_ring)
+    bool same = own->number == other->number && own->kind == other->kind && same_ring;
+    if (same && own->heads == other->heads)
         return true;
     char text[RA_ERROR_SIZE];
-    ra_message_place(text, link->rank, -1,
-                     "rank %d is in its call %" PRId64 ", %s%s, this rank in its call %" PRId64
-                     ", %s: all ranks make the same calls in the same order",
-                     ra_ring_rank_at(ring, link->rank, -ra_ring_stride(ring, step)), other->number,
-                     kinds[other->kind & 3], same_ring ? "" : " of another plan", own->number,
-                     kinds[own->kind]);
+    if (same)
+        ra_message_place(text, link->rank, -1,
+                         "rank %d has other sinks or slopes than this rank, in call %" PRId64
+                         ", %s: all ranks give the same arrays.sink and arrays.slopes",
+                         from, own->number, kinds[own->kind]);
+    else
+        ra_message_place(text, link->rank, -1,
+                         "rank %d is in its call %" PRId64 ", %s%s, this rank in its call %" PRId64
+                         ", %s: all ranks make the same calls in the same order",
+                         from, other->number, kinds[other->kind & 3],
+                         same_ring ? "" : " of another plan", own->number, kinds[own->kind]);
     link->fail(link->self, text);
     return false;
 }

@@ -46,9 +46,10 @@ struct ra_event {
 enum ra_call_kind { RA_CALL_FORWARD, RA_CALL_BACKWARD, RA_CALL_SCATTER, RA_CALL_GATHER };
 
 /* A call as one rank counts it: its first is 1. `ring` tells rings that share a link apart; it is
- * the same number on all ranks. */
+ * the same number on all ranks. So is `heads`, a checksum of what the caller gives for each head
+ * (sinks, slopes; 0: nothing). */
 struct ra_call {
-    int64_t number, kind, ring;
+    int64_t number, kind, ring, heads;
 };
 
 /* One rank's part of a ring. All memory belongs to the caller; it begins as 0 but for what it is

@@ -61,6 +61,7 @@ struct ra_queries ra_queries_block(const struct ra_queries *queries, int64_t fir
 {
     struct ra_queries block = queries_from(*queries, first, 0, 1, first);
     block.rows = most < queries->rows - first ? most : queries->rows - first;
+    block.at.first += first * block.at.step;
     return block;
 }
 
@@ -68,6 +69,7 @@ struct ra_keys ra_keys_block(const struct ra_keys *keys, int64_t first, int64_t 
 {
     struct ra_keys block = keys_from(*keys, first, 0, 1, first);
     block.rows = most < keys->rows - first ? most : keys->rows - first;
+    block.at.first += first * block.at.step;
     return block;
 }
 
@@ -148,8 +150,8 @@ static void multiply_transposed(int64_t rows, int64_t D, int64_t cols, const flo
         add_products(D, cols, left + a * left_stride, 1, transposed, cols, out + a * cols);
 }
 
-/* The score that belongs to a product q . k. That of a key that is seen is never -inf: what is too
- * small for float32 has no value here, and becomes NaN. */
+/* The score that belongs to a product q . k, without a slope. That of a key that is seen is never
+ * -inf: what is too small for float32 has no value here, and becomes NaN. */
 static float score_value(struct ra_score rule, float product)
 {
     float score = rule.scale * product;
@@ -158,15 +160,29 @@ static float score_value(struct ra_score rule, float product)
     return score == -INFINITY ? NAN : score;
 }
 
-/* Its derivative by scale * q . k, from the score itself: without a soft cap 1. */
-static float score_slope(struct ra_score rule, float score)
+/* The same with the slope: of row a and key b, from their score without one. -inf stays: the key is
+ * not seen. */
+static float score_at(struct ra_score rule, const struct ra_queries *queries,
+                      const struct ra_keys *keys, int64_t a, int64_t b, float score)
+{
+    if (rule.slope == 0 || score == -INFINITY)
+        return score;
+    int64_t distance =
+        keys->at.first + b * keys->at.step - (queries->at.first + a * queries->at.step);
+    score += rule.slope * (float)distance;
+    return score == -INFINITY ? NAN : score;
+}
+
+/* The derivative of a score by scale * q . k, from the score without a slope: without a soft cap
+ * 1. */
+static float score_derivative(struct ra_score rule, float score)
 {
     float bent = score / rule.softcap;
     return rule.softcap > 0 ? 1 - bent * bent : 1;
 }
 
-/* scores (queries, keys): the score of q_a and k_b where row a may see key b, -inf where it may
- * not. Returns whether all rows see all keys. */
+/* scores (queries, keys): the score of q_a and k_b, without a slope, where row a may see key b, and
+ * -inf where it may not. Returns whether all rows see all keys. */
 static bool tile_scores(int64_t D, struct ra_score rule, const struct ra_queries *queries,
                         const struct ra_keys *keys, struct ra_band band, float *transposed,
                         float *scores)
@@ -241,8 +257,12 @@ void ra_tile_forward(struct ra_dims dims, struct ra_score rule, const struct ra_
     float *partial = transposed + dims.key * keys->rows;
     bool whole = tile_scores(dims.key, rule, queries, keys, band, transposed, weights);
 
-    for (int64_t a = 0; a < queries->rows; a++)
-        fold_row(dims.value, queries, a, keys->rows, weights + a * keys->rows);
+    for (int64_t a = 0; a < queries->rows; a++) {
+        float *row = weights + a * keys->rows;
+        for (int64_t b = 0; b < keys->rows && rule.slope != 0; b++)
+            row[b] = score_at(rule, queries, keys, a, b, row[b]);
+        fold_row(dims.value, queries, a, keys->rows, row);
+    }
 
     /* o_a += sum over b of weight_ab v_b. */
     struct sums o = {queries->o, queries->comp, queries->stride.o, queries->stride.comp};
@@ -293,8 +313,8 @@ void ra_tile_backward(struct ra_dims dims, struct ra_score rule, const struct ra
     multiply_transposed(queries->rows, dims.value, keys->rows, queries->d_out,
                         queries->stride.d_out, keys->v, keys->stride.v, transposed, ds);
 
-    /* p_ab = exp(s_ab - lse_a), and ds_ab = scale * p_ab (dp_ab - delta_a), times the slope. The
-     * score goes where p goes, so the slope is taken first. */
+    /* p_ab = exp(s_ab - lse_a), and ds_ab = scale * p_ab (dp_ab - delta_a), times the soft cap's
+     * derivative. The score goes where p goes, so that is taken first. */
     for (int64_t a = 0; a < queries->rows; a++)
         for (int64_t b = 0; b < keys->rows; b++) {
             int64_t e = a * keys->rows + b;
@@ -302,9 +322,9 @@ void ra_tile_backward(struct ra_dims dims, struct ra_score rule, const struct ra
                 p[e] = ds[e] = HIDDEN;
                 continue;
             }
-            float slope = score_slope(rule, p[e]);
-            p[e] = expf(p[e] - queries->lse[a]);
-            ds[e] = rule.scale * p[e] * (ds[e] - queries->delta[a]) * slope;
+            float derivative = score_derivative(rule, p[e]);
+            p[e] = expf(score_at(rule, queries, keys, a, b, p[e]) - queries->lse[a]);
+            ds[e] = rule.scale * p[e] * (ds[e] - queries->delta[a]) * derivative;
         }
 
     /* dv_b += sum over a of p_ab d_out_a. */

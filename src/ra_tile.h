@@ -28,7 +28,13 @@ static inline int64_t ra_dims_most(struct ra_dims dims)
     return dims.key > dims.value ? dims.key : dims.value;
 }
 
-/* A block of query rows. Row a of q starts at q + a * stride.q, and so on. The carry is what a row keeps of all keys folded so far: in o the sum of exp(score - max) * v, in
+/* Where rows lie in the whole sequence: row a at first + a * step. Only a slope asks for it. */
+struct ra_places {
+    int64_t first, step;
+};
+
+/* A block of query rows. Row a of q starts at q + a * stride.q, and so on. The carry is what a row
+ * keeps of all keys folded so far: in o the sum of exp(score - max) * v, in
  * max the largest score, in sum the sum of exp(score - max). Nothing seen yet: o = 0, max = -inf,
  * sum = 0. o and dq are sums over any number of keys: what rounding cuts off them is kept in comp,
  * and added with the next block. */
@@ -44,6 +50,7 @@ struct ra_queries {
     float *lse;         /* (rows) */
     const float *d_out; /* backward: (rows, D_v) */
     float *delta, *dq;  /* backward: delta (rows); dq (rows, D) */
+    struct ra_places at;
 };
 
 /* A block of key rows. Row b of k starts at k + b * stride.k, and so on. dk_comp and dv_comp are to
@@ -57,6 +64,7 @@ struct ra_keys {
     const bool *mask;         /* (rows), true: this key may be seen; NULL: all may */
     float *dk, *dv;           /* backward: added to, (rows, D) and (rows, D_v) */
     float *dk_comp, *dv_comp; /* backward: the same, 0 where dk and dv begin */
+    struct ra_places at;
 };
 
 /* Which keys of the block a query row may see: row a sees key b when lo <= b - a <= hi and the mask
@@ -69,11 +77,13 @@ struct ra_band {
 #define RA_BAND_FAR (INT64_MAX / 4)
 #define RA_ALL_KEYS ((struct ra_band){-RA_BAND_FAR, RA_BAND_FAR})
 
-/* How a score follows from a query and a key: scale * q . k and then, if there is a soft cap c > 0,
- * c * tanh(score / c), whose magnitude is never above c. A score that is NaN, or beyond the
- * range of float32, makes o and lse of its query NaN. */
+/* How a score follows from a query and a key: scale * q . k; then, if there is a soft cap c > 0,
+ * c * tanh(score / c), whose magnitude is never above c; then, if there is a slope, slope times the
+ * distance from the place of the query to that of the key, negative for keys before it: an integer,
+ * which is rounded to float32 once. A score that is NaN, or beyond the range of float32, makes o
+ * and lse of its query NaN. */
 struct ra_score {
-    float scale, softcap; /* softcap 0: none */
+    float scale, softcap, slope; /* softcap, slope 0: none */
 };
 
 /* One head out of whole arrays: `all` has its pointers at the first numbers of arrays (B, rows,

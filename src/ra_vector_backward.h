@@ -48,22 +48,24 @@ struct group {
 static void weigh_again(const struct tile *x, const struct group *group, int64_t first,
                         int64_t last, int64_t b, int64_t count)
 {
-    bool capped = x->score.softcap > 0;
+    bool shaped = x->shaped, has_cap = x->score.softcap > 0;
     bool whole = sees_all(x, group->a + first, ra_min(last, group->count) - first, b, count);
     lanes factor = all_lanes(x->factor), cap = all_lanes(x->score.softcap);
     for (int64_t j = first; j < last; j += LANES) {
         lanes lse = load(group->lse + j), delta = load(group->delta + j);
         for (int64_t i = 0; i < count; i++) {
             float *p = group->p + i * GROUP + j, *ds = group->ds + i * GROUP + j;
-            lanes score = load(p), slope = all_lanes(1);
-            if (capped) {
-                score = bent(x, score);
-                slope -= score / cap * (score / cap);
+            lanes score = load(p), derivative = all_lanes(1);
+            if (shaped) {
+                score = capped(x, score);
+                if (has_cap)
+                    derivative -= score / cap * (score / cap);
+                score = sloped(x, score, group->a + j, b + i);
             }
             /* The score is rounded as in the forward. A multiply-add would not: ds would not sum to
              * 0. */
             lanes weight = exp_lanes(score * factor - lse);
-            lanes change = weight * (load(ds) - delta) * slope;
+            lanes change = weight * (load(ds) - delta) * derivative;
             if (!whole) {
                 lane_bits sees = seen(x, group->a + j, b + i);
                 weight = choose(sees, weight, all_lanes(0));

@@ -24,23 +24,23 @@ INLINE lanes reference_of(lanes max)
 static void weigh(const struct tile *x, int64_t a, int64_t b, int64_t count, bool whole,
                   float *products, float *max, float *sum, float *rescale)
 {
-    bool capped = x->score.softcap > 0;
+    bool shaped = x->shaped;
     lanes factor = all_lanes(x->factor), none = all_lanes(-INFINITY);
     lanes highest = none, lowest = all_lanes(INFINITY);
     for (int64_t i = 0; i < count; i++) {
         lanes product = load(products + i * QUERIES);
+        if (shaped)
+            product = sloped(x, capped(x, product), a, b + i);
         lowest = smaller(product, lowest);
-        if (capped)
-            product = bent(x, product);
         if (!whole)
             product = choose(seen(x, a, b + i), product, none);
-        if (capped || !whole)
+        if (shaped || !whole)
             store(products + i * QUERIES, product);
         highest = larger(product, highest);
     }
 
     /* The score of a key that is seen is never -inf: what float32 cannot hold becomes NaN. */
-    bool overflow = !capped && any(lowest * factor == none);
+    bool overflow = any(lowest * factor == none);
     for (int64_t i = 0; i < count && overflow; i++) {
         lanes product = load(products + i * QUERIES);
         lane_bits lost = (product * factor == none) & seen(x, a, b + i);

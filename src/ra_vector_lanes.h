@@ -26,6 +26,7 @@ enum { LANES = 4, ACCUMULATORS = 24 };
 
 typedef float lanes __attribute__((vector_size(4 * LANES)));
 typedef int32_t lane_bits __attribute__((vector_size(4 * LANES)));
+typedef double lane_doubles __attribute__((vector_size(8 * LANES)));
 typedef uint16_t lane_halves __attribute__((vector_size(2 * LANES)));
 
 /* Functions of the smallest kind: they are always part of their callers, whose instruction set they

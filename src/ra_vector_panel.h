@@ -155,7 +155,9 @@ struct tile {
     int64_t query_rows, key_rows;
     struct ra_score score;
     float size, sign; /* those of scale: the sign is in the transposed queries; of 0: 1 and 0 */
-    float factor;     /* of scores: size, or 1 where the soft cap has it */
+    bool shaped;      /* has a soft cap or a slope */
+    float factor;     /* of scores: size, or 1 of those that are shaped, which have it */
+    struct ra_places queries_at, keys_at;
     const bool *mask;
     struct ra_band band;
     struct panel k, v;
@@ -213,7 +215,10 @@ static struct tile tile_of(struct ra_dims dims, struct ra_score score,
         .score = score,
         .size = size,
         .sign = score.scale == 0 ? 0 : copysignf(1, score.scale),
-        .factor = score.softcap > 0 ? 1 : size,
+        .shaped = score.softcap > 0 || score.slope != 0,
+        .factor = score.softcap > 0 || score.slope != 0 ? 1 : size,
+        .queries_at = queries->at,
+        .keys_at = keys->at,
         .mask = keys->mask,
         .band = band,
         .k = pack(keys->rows, dims.key, keys->k, keys->stride.k, keys->mask, panels),
@@ -247,11 +252,26 @@ static void add_row(int64_t D, struct panel panel, int64_t a, float weight, floa
 
 /* ---- Scores. */
 
-/* A score from a product, without the factor that is left: |scale|, or with a soft cap 1. */
-INLINE lanes bent(const struct tile *x, lanes product)
+/* A score from a product, without the slope. */
+INLINE lanes capped(const struct tile *x, lanes product)
 {
-    lanes cap = all_lanes(x->score.softcap);
-    return cap * tanh_lanes(product * x->size / cap);
+    lanes score = product * x->size, cap = all_lanes(x->score.softcap);
+    return x->score.softcap > 0 ? cap * tanh_lanes(score / cap) : score;
+}
+
+/* Adds the slope to the scores of LANES rows from a on and of key b. Distances are integers, which
+ * double holds: they are rounded once. */
+INLINE lanes sloped(const struct tile *x, lanes score, int64_t a, int64_t b)
+{
+    lane_doubles lane;
+    for (int i = 0; i < LANES; i++)
+        lane[i] = i;
+    int64_t first = x->keys_at.first + b * x->keys_at.step - x->queries_at.first;
+    lane_doubles distance =
+        (double)(first - a * x->queries_at.step) - lane * (double)x->queries_at.step;
+    if (x->score.slope == 0)
+        return score;
+    return score + x->score.slope * __builtin_convertvector(distance, lanes);
 }
 
 #endif

@@ -245,7 +245,7 @@ static void judge_fold(int64_t N, int64_t M, struct ra_band band, int64_t tile_q
     int64_t calls = 0, pairs = 100, computed = 0, skipped = 1000;
     struct ra_fold fold = {.dims = RA_DIMS(DIM),
                            .tile = ra_tile_forward,
-                           .score = {0.5f, 2},
+                           .score = {.scale = 0.5f, .softcap = 2},
                            .tile_queries = tile_queries,
                            .tile_keys = tile_keys,
                            .workspace = workspace,

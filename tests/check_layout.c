@@ -353,7 +353,7 @@ static void judge_fold(struct ra_layout queries, int rank, struct ra_layout keys
 
     struct ra_fold fold = {.dims = RA_DIMS(DIM),
                            .tile = ra_tile_forward,
-                           .score = {1, 0},
+                           .score = {.scale = 1},
                            .tile_queries = TILE_QUERIES,
                            .tile_keys = TILE_KEYS,
                            .workspace = workspace};

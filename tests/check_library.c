@@ -4377,7 +4377,7 @@ START_TEST(own_loop)
     float *workspace = calloc((size_t)ra_tile_workspace(16, 8, RA_DIMS(D)), sizeof *workspace);
     struct ra_fold fold = {.dims = RA_DIMS(D),
                            .tile = ra_tile_forward,
-                           .score = {(float)p.truth.scale, 0},
+                           .score = {.scale = (float)p.truth.scale},
                            .tile_queries = 16,
                            .tile_keys = 8,
                            .workspace = workspace};

@@ -56,7 +56,7 @@ static struct problem make(const struct kernel *kernel, int64_t n, int64_t m, in
                              .heads = 1,
                              .key_heads = 1,
                              .dim = dim,
-                             .score = {1 / sqrtf((float)dim), 0},
+                             .score = {.scale = 1 / sqrtf((float)dim)},
                              .band = band,
                              .deterministic = true,
                              .q = array(&p, type, n, dim, 0),

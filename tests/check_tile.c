@@ -21,6 +21,9 @@ struct tiles {
     float q[SIZE], k[SIZE], v[SIZE], d_out[SIZE];
     bool mask[ROWS];
     struct ra_band band;
+    struct ra_places at[2]; /* by side */
+    double slope;           /* that of score, for the truth */
+    int64_t places[2][ROWS];
     float o[SIZE], max[ROWS], lse[ROWS], delta[ROWS], dq[SIZE], dk[SIZE], dv[SIZE];
     float comp[SIZE], dk_comp[SIZE], dv_comp[SIZE];
     double sum[ROWS];
@@ -39,7 +42,7 @@ static void make(struct tiles *t, int64_t N, int64_t M, float score_scale, uint6
     memset(t, 0xFF, sizeof *t);
     t->N = N;
     t->M = M;
-    t->score = (struct ra_score){0.7f, 0};
+    t->score = (struct ra_score){.scale = 0.7f};
     fill(t->q, score_scale, &state);
     fill(t->k, 1, &state);
     fill(t->v, 2, &state);
@@ -47,6 +50,7 @@ static void make(struct tiles *t, int64_t N, int64_t M, float score_scale, uint6
     for (int b = 0; b < ROWS; b++)
         t->mask[b] = true;
     t->band = RA_ALL_KEYS;
+    t->at[0] = t->at[1] = (struct ra_places){0, 1};
 }
 
 /* The numbers of these rows of `width`, which lie `stride` apart, side by side. */
@@ -59,8 +63,12 @@ static double *dense(const float *rows, int64_t count, int64_t width, int64_t st
 }
 
 /* What is asked. */
-static struct truth truth_of_tiles(const struct tiles *t)
+static struct truth truth_of_tiles(struct tiles *t)
 {
+    t->slope = t->score.slope;
+    for (int side = 0; side < 2; side++)
+        for (int64_t a = 0; a < ROWS; a++)
+            t->places[side][a] = t->at[side].first + a * t->at[side].step;
     struct truth truth = {.B = 1,
                           .N = t->N,
                           .M = t->M,
@@ -69,6 +77,8 @@ static struct truth truth_of_tiles(const struct tiles *t)
                           .D = DIM,
                           .scale = t->score.scale,
                           .softcap = t->score.softcap,
+                          .slopes = &t->slope,
+                          .places = {t->places[0], t->places[1]},
                           .band = t->band};
     truth.x[Q] = dense(t->q, t->N, DIM, STRIDE);
     truth.x[K] = dense(t->k, t->M, DIM, STRIDE);
@@ -93,7 +103,8 @@ static struct ra_queries queries_of(struct tiles *t)
                                .lse = t->lse,
                                .d_out = t->d_out,
                                .delta = t->delta,
-                               .dq = t->dq};
+                               .dq = t->dq,
+                               .at = t->at[0]};
 }
 
 static struct ra_keys keys_of(struct tiles *t)
@@ -106,7 +117,8 @@ static struct ra_keys keys_of(struct tiles *t)
                             .dk = t->dk,
                             .dv = t->dv,
                             .dk_comp = t->dk_comp,
-                            .dv_comp = t->dv_comp};
+                            .dv_comp = t->dv_comp,
+                            .at = t->at[1]};
 }
 
 /* What is tested: the plain tile, or that of an instruction set. */
@@ -185,7 +197,7 @@ static void judge_gradients(const struct truth *truth, const struct tiles *t)
     judge(truth, DV, t->dv);
 }
 
-static void grade(const struct tiles *t)
+static void grade(struct tiles *t)
 {
     struct truth truth = truth_of_tiles(t);
     truth_forward(&truth);
@@ -367,13 +379,83 @@ START_TEST(soft_caps)
         for (int m = 0; m < 5; m++)
             for (int way = 0; way < 4; way++) {
                 make(&t, 11, 17, score_scales[n], (uint64_t)(n * 5 + m));
-                t.score = (struct ra_score){way % 2 ? -0.7f : 0.7f, softcaps[m]};
+                t.score =
+                    (struct ra_score){.scale = way % 2 ? -0.7f : 0.7f, .softcap = softcaps[m]};
                 t.band = (struct ra_band){-RA_BAND_FAR, way / 2 ? -3 : 2};
                 for (int b = 0; b < ROWS; b++)
                     t.mask[b] = way / 2 == 0 || b % 3 != 1;
                 compute(&t, tile_rows[_i], tile_rows[TILE_ROWS - 1 - _i], way % 2);
                 grade(&t);
             }
+}
+END_TEST
+
+/* Slopes of both signs, alone and above a soft cap; places that are neighbours or lie apart, close
+ * to each other at 10^7, or far apart. */
+START_TEST(scores_with_slopes)
+{
+    static const float all[] = {-0.01f, 0.25f, 3};
+    static const struct ra_places at[][2] = {{{0, 1}, {0, 1}},
+                                             {{4, 3}, {1, 3}},
+                                             {{10000019, 1}, {10000003, 1}},
+                                             {{0, 7}, {-3, 2}},
+                                             {{INT64_C(1) << 40, 5}, {(INT64_C(1) << 40) - 9, 5}}};
+    struct tiles t;
+    for (int s = 0; s < 3; s++)
+        for (int p = 0; p < 5; p++)
+            for (int way = 0; way < 4; way++) {
+                make(&t, 11, 17, 2, (uint64_t)(s * 5 + p));
+                t.score = (struct ra_score){
+                    .scale = way % 2 ? -0.7f : 0.7f, .softcap = way / 2 ? 3 : 0, .slope = all[s]};
+                t.at[0] = at[p][0], t.at[1] = at[p][1];
+                t.band = (struct ra_band){-RA_BAND_FAR, way / 2 ? -3 : 2};
+                for (int b = 0; b < ROWS; b++)
+                    t.mask[b] = way / 2 == 0 || b % 3 != 1;
+                compute(&t, tile_rows[_i], tile_rows[TILE_ROWS - 1 - _i], way % 2);
+                grade(&t);
+            }
+}
+END_TEST
+
+/* Scores that are nothing but a slope are exact, wherever the rows are: of one key lse is the
+ * product of two float32, a number of theirs. Beyond 2^24 the distance is rounded first. */
+START_TEST(exact_slopes)
+{
+    static const int64_t first[] = {0, 9999999, 16777217, INT64_C(1) << 33};
+    static const int64_t distances[] = {0, 1, -1, 5, -9999999, 16777217, -33554435};
+    struct tiles t;
+    for (int f = 0; f < 4; f++)
+        for (int d = 0; d < 7; d++)
+            for (int row = 0; row < 20; row++) {
+                make(&t, 20, 1, 0, 3);
+                t.score.slope = 0.3f;
+                t.at[0] = (struct ra_places){first[f] - row, 1};
+                t.at[1] = (struct ra_places){first[f] + distances[d], 1};
+                compute(&t, 20, 1, false);
+                ck_assert(t.lse[row] == 0.3f * (float)distances[d]);
+                for (int c = 0; c < DIM; c++)
+                    ck_assert(t.dq[row * STRIDE + c] == 0 && t.o[row * STRIDE + c] == t.v[c]);
+            }
+}
+END_TEST
+
+/* A slope that float32 cannot hold as a score, or that is none, makes NaN of the rows that see the
+ * key, also where it would make it -inf, and of no other. */
+START_TEST(slopes_beyond_float32)
+{
+    static const float all[] = {NAN, INFINITY, -INFINITY, 3e38f, -3e38f};
+    struct tiles t;
+    make(&t, 12, 12, 1, 8);
+    t.score.slope = all[_i];
+    t.at[0].first = 2;
+    t.band = (struct ra_band){3, 4};
+    compute(&t, 12, 12, false);
+    for (int a = 0; a < 12; a++) {
+        /* Keys are 1 or 2 further on: only one of them is beyond 3.4e38. */
+        bool sees = a < 9;
+        ck_assert(sees ? isnan(t.lse[a]) || (a == 8 && isfinite(all[_i])) : t.lse[a] == -INFINITY);
+        ck_assert(sees || (t.o[a * STRIDE] == 0 && t.dq[a * STRIDE] == 0));
+    }
 }
 END_TEST
 
@@ -463,7 +545,7 @@ START_TEST(no_soft_cap)
             t.v[c] = t.d_out[c] = c == 0 ? 2 : 0;
             product += t.q[c] * t.k[c];
         }
-        t.score = (struct ra_score){-0.5f, _i ? 1e30f : 0};
+        t.score = (struct ra_score){.scale = -0.5f, .softcap = _i ? 1e30f : 0};
         compute(&t, 1, 1, false);
         /* The cap costs a few roundings. */
         ck_assert_float_le(fabsf(t.lse[0] + 0.5f * product), _i ? 4e-7f * fabsf(product) : 0);
@@ -687,7 +769,7 @@ START_TEST(many_rows)
     first[0] = first[1] = 1.1f;
 
     /* Scores are 1, and 1.1 once. */
-    struct ra_score score = {0.5f, 0};
+    struct ra_score score = {.scale = 0.5f};
     float o[D], comp[D], max[1], dq[D], dk[D] = {0}, dv[D] = {0}, dk_comp[D] = {0},
                                         dv_comp[D] = {0};
     double sum[1];
@@ -876,10 +958,12 @@ static void fold_whole(const float *rows, int64_t stride, float *results)
     struct ra_band band = {-5, 2};
     float *workspace = room(WHOLE_ROWS, WHOLE_ROWS, WHOLE);
     ra_tile_begin(RA_DIMS(WHOLE), &queries);
-    tested.forward(RA_DIMS(WHOLE), (struct ra_score){0.7f, 0}, &queries, &keys, band, workspace);
+    tested.forward(RA_DIMS(WHOLE), (struct ra_score){.scale = 0.7f}, &queries, &keys, band,
+                   workspace);
     ra_tile_finish(RA_DIMS(WHOLE), &queries);
     tested.begin_backward(RA_DIMS(WHOLE), &queries);
-    tested.backward(RA_DIMS(WHOLE), (struct ra_score){0.7f, 0}, &queries, &keys, band, workspace);
+    tested.backward(RA_DIMS(WHOLE), (struct ra_score){.scale = 0.7f}, &queries, &keys, band,
+                    workspace);
     free(workspace);
 }
 
@@ -1031,6 +1115,9 @@ int main(int argc, char **argv)
     tcase_add_test(cases, no_mask);
     tcase_add_test(cases, gradients_are_added);
     tcase_add_loop_test(cases, soft_caps, 0, TILE_ROWS);
+    tcase_add_loop_test(cases, scores_with_slopes, 0, TILE_ROWS);
+    tcase_add_test(cases, exact_slopes);
+    tcase_add_loop_test(cases, slopes_beyond_float32, 0, 5);
     tcase_add_loop_test(cases, soft_cap_against_differences, 0, 4);
     tcase_add_loop_test(cases, saturated_scores, 0, 3);
     tcase_add_loop_test(cases, no_soft_cap, 0, 2);

@@ -163,12 +163,14 @@ START_TEST(ends_of_arrays)
             struct ra_band bands[] = {RA_ALL_KEYS, {-3, 1}, {-RA_BAND_FAR, m - n}};
             for (int band = 0; band < 3; band++) {
                 ra_tile_begin(RA_DIMS(D), &queries);
-                set->forward(RA_DIMS(D), (struct ra_score){0.5f, band == 1 ? 2 : 0}, &queries,
-                             &keys, bands[band], workspace);
+                set->forward(RA_DIMS(D),
+                             (struct ra_score){.scale = 0.5f, .softcap = band == 1 ? 2 : 0},
+                             &queries, &keys, bands[band], workspace);
                 ra_tile_finish(RA_DIMS(D), &queries);
                 set->begin_backward(RA_DIMS(D), &queries);
-                set->backward(RA_DIMS(D), (struct ra_score){0.5f, band == 1 ? 2 : 0}, &queries,
-                              &keys, bands[band], workspace);
+                set->backward(RA_DIMS(D),
+                              (struct ra_score){.scale = 0.5f, .softcap = band == 1 ? 2 : 0},
+                              &queries, &keys, bands[band], workspace);
             }
         }
 }

@@ -591,7 +591,7 @@ static void fuzz_tile(struct bytes in)
     keys.dk_comp = comp[1], keys.dv_comp = comp[2];
     struct ra_fold fold = {.dims = RA_DIMS(t.D),
                            .tile = ra_tile_forward,
-                           .score = {(float)t.scale, (float)t.softcap},
+                           .score = {.scale = (float)t.scale, .softcap = (float)t.softcap},
                            .tile_queries = 1 + below(&in, 6),
                            .tile_keys = 1 + below(&in, 6)};
 

@@ -4,9 +4,10 @@
  */
 #include "ra_arrays.h"
 #include <inttypes.h>
-#include <stdio.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "ra_checksum.h"
 #include "ra_error.h"
 
 /* What an array must be like, and who uses it. Forms: WIDE has D numbers to a head; KEYS, too, and
@@ -295,4 +296,44 @@ enum ra_status ra_arrays_read(struct ra_plan *plan, struct ra_arrays *arrays,
         return RA_OK;
 
     return ra_plan_abort(plan, status, text);
+}
+
+int64_t ra_arrays_of_heads(const struct ra_plan *plan, const struct ra_arrays *arrays)
+{
+    const struct ra_tensor *given[] = {&arrays->sink, &arrays->slopes};
+    uint64_t sum = 0;
+    for (int i = 0; i < 2; i++)
+        for (int64_t h = 0; h < plan->config.heads && given[i]->data; h++) {
+            /* Zeros must count, too, and as what they are. */
+            const struct {
+                int64_t number;
+                float value, unused;
+            } word = {2 * h + i + 1, ((const float *)given[i]->data)[h * given[i]->head], 0};
+            sum = ra_checksum(sum, &word, sizeof word);
+        }
+    return (int64_t)sum;
+}
+
+void ra_arrays_begin_heads(const struct ra_plan *plan, bool backward, double *of_heads)
+{
+    for (int64_t i = 0; i < plan->config.batch * plan->config.heads; i++)
+        of_heads[i] = backward ? 0 : -(double)INFINITY;
+}
+
+void ra_arrays_end_heads(const struct ra_plan *plan, bool backward, const double *of_heads,
+                         const struct ra_arrays *arrays)
+{
+    const struct ra_config *c = &plan->config;
+    struct ra_tensor to = backward ? arrays->d_sink : arrays->largest;
+    for (int64_t h = 0; h < c->heads && to.data; h++) {
+        double all = backward ? 0 : -(double)INFINITY;
+        for (int64_t b = 0; b < c->batch; b++) {
+            double here = of_heads[b * c->heads + h];
+            if (backward)
+                all += here;
+            else if (isnan(here) || here > all)
+                all = here;
+        }
+        ((float *)to.data)[h * to.head] = (float)all;
+    }
 }

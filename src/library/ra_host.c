@@ -52,6 +52,7 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, int threads, struct
     host->sum = ra_arena_take(&arena, 2 * row_bytes);
     host->lse = ra_arena_take(&arena, row_bytes);
     host->delta = backward ? ra_arena_take(&arena, row_bytes) : NULL;
+    host->of_heads = ra_arena_take(&arena, c->batch * c->heads * (int64_t)sizeof(double));
     host->comp = narrow ? NULL : ra_arena_take(&arena, query_bytes);
     host->share_comp =
         backward ? ra_arena_take(&arena, visitors * plan->ring.gradient_bytes) : NULL;
@@ -204,6 +205,7 @@ static enum ra_status begin(struct ra_plan *plan, const struct ra_arrays *given,
                              "the workspace is in use by a call of another plan: give this one a "
                              "block of its own, or call them one after the other");
     host->arrays = arrays;
+    plan->ring.call.heads = ra_arrays_of_heads(plan, &arrays);
 
     /* After fork a child has none of its parent's threads, for which OpenMP would wait without
      * end. */
@@ -331,6 +333,7 @@ static void release(struct ra_plan *plan, bool unused)
 
 const struct ra_backend ra_host = {.place = "the host",
                                    .converts_inputs = true,
+                                   .takes_optional = true,
                                    .adds_in_place = true,
                                    .negative_strides = true,
                                    .create = create,

@@ -38,6 +38,7 @@ struct ra_host {
      * of the plan, may be NULL, and is kept only while rows are folded. */
     float *max, *lse, *delta, *wide, *comp, *share_comp;
     double *sum;
+    double *of_heads; /* (B, H): see ra_arrays_begin_heads */
 
     bool *mask; /* of this rank's keys, (B, m) */
     float

@@ -59,6 +59,11 @@ static struct ra_band band_of(const struct hop *hop, const struct ra_host_block 
 static bool are_one(const struct hop *hop, enum ra_side side, int64_t s)
 {
     bool keys = side == RA_KEY_SIDE;
+    const struct ra_host *host = hop->plan->own;
+
+    /* Rows of one block lie at equal distances. */
+    if (host->arrays.slopes.data)
+        return false;
     for (int64_t t = 0; t < ra_layout_spans(hop->plan->layouts[keys ? RA_QUERY_SIDE : RA_KEY_SIDE]);
          t++) {
         int64_t hi = (keys ? span_band(hop, t, s) : span_band(hop, s, t)).hi;
@@ -158,6 +163,30 @@ static struct worker worker_of(struct hop *hop)
     return worker;
 }
 
+/* The slope of head h; 0: none. */
+static float slope_of(const struct hop *hop, int64_t h)
+{
+    const struct ra_host *host = hop->plan->own;
+    const struct ra_tensor *slopes = &host->arrays.slopes;
+    return slopes->data ? ((const float *)slopes->data)[h * slopes->head] : 0;
+}
+
+/* Where the rows of a block lie, if slopes ask for it. */
+static struct ra_places places_of(const struct hop *hop, enum ra_side side,
+                                  const struct ra_host_block *block)
+{
+    const struct ra_host *host = hop->plan->own;
+    const struct ra_shard_pair *shards = &hop->shards;
+    if (!host->arrays.slopes.data)
+        return (struct ra_places){0, 0};
+    if (side == RA_KEY_SIDE)
+        return ra_layout_places(shards->keys, shards->origin, block->row, block->count);
+    struct ra_places places =
+        ra_layout_places(shards->queries, shards->rank, block->row, block->count);
+    places.first += shards->keys.length - shards->queries.length;
+    return places;
+}
+
 /* All keys of head g into all queries of the heads that read it, as the stages do it. */
 static void fold_head(struct worker *worker, int64_t b, int64_t g)
 {
@@ -172,6 +201,7 @@ static void fold_head(struct worker *worker, int64_t b, int64_t g)
             continue;
         struct ra_queries queries = ra_host_take_queries(
             plan, hop->backward, b, h, 0, plan->rows[RA_QUERY_SIDE], worker->query_scratch);
+        worker->fold.score.slope = slope_of(hop, h);
         ra_layout_fold(&worker->fold, &hop->shards, &queries, &keys);
     }
 }
@@ -190,11 +220,14 @@ static void fold_pair(struct worker *worker, int64_t b, int64_t g, int64_t i, in
         return;
     struct ra_keys keys = ra_host_take_keys(plan, hop->step, hop->backward, b, g, seen->row,
                                             seen->count, worker->key_scratch);
+    keys.at = places_of(hop, RA_KEY_SIDE, seen);
     for (int64_t h = 0; h < c->heads; h++) {
         if (ra_heads_key(c->head_map, c->heads, c->key_heads, h) != g)
             continue;
         struct ra_queries queries = ra_host_take_queries(plan, hop->backward, b, h, rows->row,
                                                          rows->count, worker->query_scratch);
+        queries.at = places_of(hop, RA_QUERY_SIDE, rows);
+        worker->fold.score.slope = slope_of(hop, h);
         ra_band_fold(&worker->fold, &queries, &keys, band);
     }
 }
@@ -210,6 +243,8 @@ static void fold_keys(struct worker *worker, int64_t b, int64_t h, int64_t i)
     int64_t g = ra_heads_key(c->head_map, c->heads, c->key_heads, h);
     struct ra_queries queries =
         ra_host_take_queries(plan, false, b, h, rows->row, rows->count, worker->query_scratch);
+    queries.at = places_of(hop, RA_QUERY_SIDE, rows);
+    worker->fold.score.slope = slope_of(hop, h);
     for (int64_t j = 0; j < hop->blocks[RA_KEY_SIDE]; j++) {
         const struct ra_host_block *seen = &host->blocks[RA_KEY_SIDE][j];
         struct ra_band band = band_of(hop, rows, seen);
@@ -217,6 +252,7 @@ static void fold_keys(struct worker *worker, int64_t b, int64_t h, int64_t i)
             continue;
         struct ra_keys keys = ra_host_take_keys(plan, hop->step, false, b, g, seen->row,
                                                 seen->count, worker->key_scratch);
+        keys.at = places_of(hop, RA_KEY_SIDE, seen);
         ra_band_fold(&worker->fold, &queries, &keys, band);
     }
 }

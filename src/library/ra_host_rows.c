@@ -6,6 +6,8 @@
 #include <stdatomic.h>
 #include <string.h>
 #include "ra_config_check.h"
+#include "ra_arrays.h"
+#include "ra_carry.h"
 #include "ra_host.h"
 #include "ra_math.h"
 #include "ra_number.h"
@@ -173,10 +175,11 @@ void ra_host_open_keys(struct ra_plan *plan, int step, bool backward)
     }
 }
 
-/* What each thread does with chunks of queries. */
+/* What each thread does with chunks of queries of a head. */
 struct rows {
     struct ra_plan *plan;
-    void (*function)(struct ra_dims dims, const struct ra_queries *queries);
+    void (*function)(const struct ra_plan *plan, const struct ra_queries *queries, int64_t b,
+                     int64_t h, int64_t a);
     bool delta;        /* the function computes delta, and needs o */
     atomic_llong next; /* head that no thread has taken */
 };
@@ -204,7 +207,7 @@ static void call_for_head(const struct rows *rows, int64_t b, int64_t h)
             queries.o = scratch;
             queries.stride.o = row;
         }
-        rows->function(ra_config_dims(c), &queries);
+        rows->function(plan, &queries, b, h, a);
     }
 }
 
@@ -216,9 +219,50 @@ static void call_for_heads(void *context)
         call_for_head(rows, item / c->heads, item % c->heads);
 }
 
-/* Calls a function of ra_tile for all queries. */
+/* ---- What is done with them before the first key and after the last. Rows of a head are one
+ * thread's, in order: so sums over them have the same bits whatever the number of threads. */
+
+static void begin(const struct ra_plan *plan, const struct ra_queries *queries, int64_t b,
+                  int64_t h, int64_t a)
+{
+    (void)b, (void)h, (void)a;
+    ra_tile_begin(ra_config_dims(&plan->config), queries);
+}
+
+static void finish(const struct ra_plan *plan, const struct ra_queries *queries, int64_t b,
+                   int64_t h, int64_t a)
+{
+    (void)a;
+    const struct ra_host *host = plan->own;
+    const struct ra_tensor *sink = &host->arrays.sink;
+    double *largest = host->of_heads + b * plan->config.heads + h;
+    if (host->arrays.largest.data)
+        *largest = (double)ra_carry_largest(queries, (float)*largest);
+    if (sink->data)
+        ra_carry_add_sink(ra_config_dims(&plan->config).value, queries, rows_of(*sink, 0, h)[0]);
+    ra_tile_finish(ra_config_dims(&plan->config), queries);
+}
+
+static void begin_backward(const struct ra_plan *plan, const struct ra_queries *queries, int64_t b,
+                           int64_t h, int64_t a)
+{
+    const struct ra_host *host = plan->own;
+    const struct ra_arrays *x = &host->arrays;
+    (host->vector ? host->vector->begin_backward
+                  : ra_tile_begin_backward)(ra_config_dims(&plan->config), queries);
+    if (x->d_lse.data)
+        ra_carry_add_lse_gradient(queries, rows_of(x->d_lse, b, h) + a * x->d_lse.row,
+                                  x->d_lse.row);
+    if (x->d_sink.data)
+        host->of_heads[b * plan->config.heads + h] +=
+            ra_carry_sink_gradient(queries, rows_of(x->sink, 0, h)[0]);
+}
+
+/* Calls such a function for all queries. */
 static void call_for_all(struct ra_plan *plan, bool delta,
-                         void (*function)(struct ra_dims dims, const struct ra_queries *queries))
+                         void (*function)(const struct ra_plan *plan,
+                                          const struct ra_queries *queries, int64_t b, int64_t h,
+                                          int64_t a))
 {
     struct rows rows = {.plan = plan, .function = function, .delta = delta};
     ra_host_share(plan->own, call_for_heads, &rows);
@@ -226,16 +270,21 @@ static void call_for_all(struct ra_plan *plan, bool delta,
 
 void ra_host_begin(struct ra_plan *plan)
 {
-    call_for_all(plan, false, ra_tile_begin);
+    call_for_all(plan, false, begin);
 }
 
 void ra_host_finish(struct ra_plan *plan)
 {
-    call_for_all(plan, false, ra_tile_finish);
+    const struct ra_host *host = plan->own;
+    ra_arrays_begin_heads(plan, false, host->of_heads);
+    call_for_all(plan, false, finish);
+    ra_arrays_end_heads(plan, false, host->of_heads, &host->arrays);
 }
 
 void ra_host_begin_backward(struct ra_plan *plan)
 {
     const struct ra_host *host = plan->own;
-    call_for_all(plan, true, host->vector ? host->vector->begin_backward : ra_tile_begin_backward);
+    ra_arrays_begin_heads(plan, true, host->of_heads);
+    call_for_all(plan, true, begin_backward);
+    ra_arrays_end_heads(plan, true, host->of_heads, &host->arrays);
 }

@@ -113,7 +113,8 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
                              .backend = backend,
                              .busy = ATOMIC_FLAG_INIT,
                              .fixed_bytes = arena.used + (link->close ? link->bytes : 0)};
-    made->score = (struct ra_score){(float)config->scale, (float)config->softcap};
+    made->score =
+        (struct ra_score){.scale = (float)config->scale, .softcap = (float)config->softcap};
     arrange(made, storage, key_rows);
 
     /* The schedule tells how much the rest needs. */

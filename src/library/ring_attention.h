@@ -37,10 +37,11 @@
  * ring_attention_cuda.h.
  *
  * There for the book, without a promise: the carry, the fold and the ring of the earlier chapters,
- * for a loop of your own (ra_queries, ra_keys, ra_tile_*, ra_band_*, ra_layout_pair,
+ * for a loop of your own (ra_queries, ra_keys, ra_tile_*, ra_carry_*, ra_band_*, ra_layout_pair,
  * ra_layout_fold, ra_schedule_*, ra_ring_*), which trust their arguments; and the cost model
  * (ra_scale_*). */
 #include "ra_band.h"
+#include "ra_carry.h"
 #include "ra_config.h"
 #include "ra_heads.h"
 #include "ra_layout.h"
@@ -241,6 +242,12 @@ struct ra_arrays {
  * not see it. (GPUs differ in details: see Limits in the reference.) All ranks of a ring call it
  * together. Reads q, k, v and mask, writes o and lse.
  *
+ * With slopes, the distance j - i is that of the whole sequences; if M is not N, query i counts as
+ * row i + M - N, as under a causal mask. It is an integer, rounded to float32 once. With sinks, lse
+ * is that of the sum which has exp(sink) in it; a query that sees no key gets o = 0 and lse = sink.
+ * A sink of -inf is none; one that is NaN or inf makes o and lse of its head NaN. Of plans whose
+ * results are merged by lse, one has the sink. The largest scores do not count sinks.
+ *
  * RA_INVALID: an array is wrong, and nothing was written. If the plan has other ranks, they get
  * RA_LOST and the same text, at the latest in their next call, and the plan is at its end on all of
  * them. Or another call of this plan is not over, in another thread or because this one comes from
@@ -255,7 +262,13 @@ RA_CHECKED enum ra_status ra_forward(struct ra_plan *plan, const struct ra_array
  * q, k, v and mask. Reads all of these and d_out, writes dq, dk and dv. Otherwise as ra_forward. A
  * query that saw nothing has dq = 0 and adds nothing to dk and dv. lse is the natural logarithm, of
  * scores after scale and soft cap; delta = sum of d_out * o, the D of other texts, is computed
- * inside, from the o that is given. A gradient of lse is not taken.
+ * inside, from the o that is given.
+ *
+ * Slopes must be those of the forward, too. With d_lse, the gradient of lse, delta is less by
+ * d_lse, of queries that have an lse other than -inf. With d_sink, for the sink of the forward,
+ * d_sink = -sum of exp(sink - lse) * delta over all batches and this rank's queries, added up in
+ * double and in order: it must be added up over the ranks, as gradients of weights are, and over
+ * plans of different queries, but not over plans whose results were merged by lse.
  *
  * o and lse may also be of more keys than this plan has, merged from the results of several plans.
  * Then dq is only the part that comes from this plan's keys, and the sum over plans that together

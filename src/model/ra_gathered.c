@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "ra_arrays.h"
+#include "ra_carry.h"
 #include "ra_clock.h"
 #include "ra_collective.h"
 #include "ra_config_check.h"
@@ -34,6 +35,7 @@ struct gathered {
     int64_t *first_row;             /* of each rank, in an array of all keys */
     float *keys, *gradients, *home; /* home: the piece of this rank, when it is complete */
     bool *masks;
+    double *of_heads; /* (B, H): see ra_arrays_begin_heads */
     int threads;
     char *scratch; /* one of each thread */
     int64_t scratch_bytes;
@@ -104,6 +106,7 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, struct gathered *ga
     gathered->gradients = ra_arena_take(&arena, is_backward(plan) ? whole : 0);
     gathered->home = ra_arena_take(&arena, is_backward(plan) ? own : 0);
     gathered->masks = ra_arena_take(&arena, c->has_mask ? c->batch * c->keys : 0);
+    gathered->of_heads = ra_arena_take(&arena, c->batch * c->heads * (int64_t)sizeof(double));
     gathered->threads = ra_processors_threads(
         c->threads, plan->link.sharing, c->batch * (is_backward(plan) ? c->key_heads : c->heads));
     gathered->scratch_bytes = lay_out_scratch(plan, rank, NULL, &scratch);
@@ -236,11 +239,19 @@ static struct ra_fold fold_of(const struct ra_plan *plan, const struct scratch *
     return fold;
 }
 
-/* Head g of the keys of all ranks into one head of queries. */
-static void fold_all(const struct ra_plan *plan, const struct scratch *scratch, bool backward,
-                     const struct ra_queries *queries, int64_t b, int64_t g)
+/* The number of head h in an array of one for each head. */
+static float number_of(struct ra_tensor tensor, int64_t h)
+{
+    return rows_of(tensor, 0, h)[0];
+}
+
+/* Head g of the keys of all ranks into head h of the queries. */
+static void fold_all(const struct ra_plan *plan, const struct ra_arrays *x,
+                     const struct scratch *scratch, bool backward, const struct ra_queries *queries,
+                     int64_t b, int64_t g, int64_t h)
 {
     struct ra_fold fold = fold_of(plan, scratch, backward);
+    fold.score.slope = x->slopes.data ? number_of(x->slopes, h) : 0;
     for (int origin = 0; origin < plan->link.size; origin++) {
         struct ra_keys keys = keys_of(plan, scratch, origin, b, g);
         struct ra_shard_pair shards = ra_plan_shards(plan, plan->link.rank, origin);
@@ -252,10 +263,16 @@ static void forward_head(const struct ra_plan *plan, const struct ra_arrays *x,
                          const struct scratch *scratch, int64_t b, int64_t h)
 {
     const struct ra_config *c = &plan->config;
+    const struct gathered *gathered = plan->own;
     struct ra_queries queries = queries_of(plan, x, scratch, b, h);
+    double *largest = gathered->of_heads + b * c->heads + h;
     ra_tile_begin(ra_config_dims(c), &queries);
-    fold_all(plan, scratch, false, &queries, b,
-             ra_heads_key(c->head_map, c->heads, c->key_heads, h));
+    fold_all(plan, x, scratch, false, &queries, b,
+             ra_heads_key(c->head_map, c->heads, c->key_heads, h), h);
+    if (x->largest.data)
+        *largest = (double)ra_carry_largest(&queries, (float)*largest);
+    if (x->sink.data)
+        ra_carry_add_sink(ra_config_dims(c).value, &queries, number_of(x->sink, h));
     ra_tile_finish(ra_config_dims(c), &queries);
     for (int64_t a = 0; a < queries.rows; a++)
         rows_of(x->lse, b, h)[a * x->lse.row] = scratch->lse[a];
@@ -279,7 +296,12 @@ static void backward_head(const struct ra_plan *plan, const struct ra_arrays *x,
             scratch->lse[a] = rows_of(x->lse, b, h)[a * x->lse.row];
         (gathered->vector ? gathered->vector->begin_backward
                           : ra_tile_begin_backward)(ra_config_dims(c), &queries);
-        fold_all(plan, scratch, true, &queries, b, g);
+        if (x->d_lse.data)
+            ra_carry_add_lse_gradient(&queries, rows_of(x->d_lse, b, h), x->d_lse.row);
+        if (x->d_sink.data)
+            gathered->of_heads[b * c->heads + h] =
+                ra_carry_sink_gradient(&queries, number_of(x->sink, h));
+        fold_all(plan, x, scratch, true, &queries, b, g, h);
     }
 
     /* To the pieces of their ranks. What they have lost is less than their last digit. */
@@ -303,6 +325,7 @@ static void fold_heads(const struct ra_plan *plan, const struct ra_arrays *x, bo
     const struct gathered *gathered = plan->own;
     int64_t heads = backward ? plan->config.key_heads : plan->config.heads;
     double start = ra_seconds();
+    ra_arrays_begin_heads(plan, backward, gathered->of_heads);
 #pragma omp parallel for schedule(dynamic) num_threads(gathered->threads) if (gathered->threads > 1)
     for (int64_t item = 0; item < plan->config.batch * heads; item++) {
         struct scratch scratch;
@@ -311,6 +334,7 @@ static void fold_heads(const struct ra_plan *plan, const struct ra_arrays *x, bo
                         &scratch);
         (backward ? backward_head : forward_head)(plan, x, &scratch, item / heads, item % heads);
     }
+    ra_arrays_end_heads(plan, backward, gathered->of_heads, x);
     tell(plan, RA_EVENT_WORK, backward, start);
 }
 
@@ -425,6 +449,7 @@ static void release(struct ra_plan *plan, bool unused)
 
 static const struct ra_backend backend = {.place = "gathered keys",
                                           .negative_strides = true,
+                                          .takes_optional = true,
                                           .create = create,
                                           .connect = connect,
                                           .bytes = bytes_of,

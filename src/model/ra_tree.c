@@ -328,7 +328,7 @@ static struct ra_fold fold_of(const struct ra_tree *tree, const struct scratch *
 {
     const struct ra_config *c = &tree->config;
     return (struct ra_fold){.dims = ra_config_dims(c),
-                            .score = {(float)c->scale, (float)c->softcap},
+                            .score = {.scale = (float)c->scale, .softcap = (float)c->softcap},
                             .tile = tree->vector ? tree->vector->forward : ra_tile_forward,
                             .tile_queries = c->tile_queries,
                             .tile_keys = c->tile_keys,

@@ -3,7 +3,8 @@
 
 struct ra_score stage_score(const struct stage *stage)
 {
-    return (struct ra_score){(float)stage->config.scale, (float)stage->config.softcap};
+    return (struct ra_score){.scale = (float)stage->config.scale,
+                             .softcap = (float)stage->config.softcap};
 }
 
 struct ra_queries stage_queries(struct stage *stage)

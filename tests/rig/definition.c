@@ -102,8 +102,9 @@ static void add_row(const struct definition *d, enum truth_array a, int64_t at, 
     }
 }
 
-/* The score of a visible pair, and by how many u it errs. */
-static double score_of(const struct definition *d, const double *q, const double *k, double *error)
+/* The score of a visible pair without its slope, and by how many u it errs. */
+static double capped_score(const struct definition *d, const double *q, const double *k,
+                           double *error)
 {
     const struct truth *t = d->t;
     double scale = as(d, t->scale), cap = as(d, t->softcap);
@@ -117,6 +118,20 @@ static double score_of(const struct definition *d, const double *q, const double
     return score;
 }
 
+/* The same with the slope of head h, of query i and key j. */
+static double with_slope(const struct definition *d, int64_t h, int64_t i, int64_t j, double score,
+                         double *error)
+{
+    const struct truth *t = d->t;
+    int64_t query = t->places[0] ? t->places[0][i] : i + (t->slices ? 0 : t->M - t->N);
+    int64_t key = t->places[1] ? t->places[1][j] : j;
+    if (!t->slopes)
+        return score;
+    double slope = as(d, as(d, t->slopes[h]) * as(d, (double)(key - query)));
+    *error += 2 * fabs(slope) + fabs(score + slope);
+    return as(d, score + slope);
+}
+
 /* The scores of query row number `at` of (B, N, H) and all keys, -inf where it may not see one.
  * Returns the largest. */
 static double scores_of(const struct definition *d, int64_t at, double *score, double *error)
@@ -126,21 +141,31 @@ static double scores_of(const struct definition *d, int64_t at, double *score, d
     double top = -INFINITY;
     for (int64_t j = 0; j < t->M; j++) {
         const double *k = truth_row(t, t->x, K, b, j, key_head(t, h));
-        score[j] =
-            is_visible(t, b, i, j) ? score_of(d, t->x[Q] + at * t->D, k, &error[j]) : -INFINITY;
+        score[j] = -INFINITY;
+        if (is_visible(t, b, i, j))
+            score[j] = with_slope(d, h, i, j, capped_score(d, t->x[Q] + at * t->D, k, &error[j]),
+                                  &error[j]);
         top = fmax(top, score[j]);
     }
     return top;
 }
 
-/* o = (sum of e^(s - top) v) / total, and lse, of a query row that sees something. */
+/* The sink of a row's head. */
+static double sink_of(const struct definition *d, int64_t at)
+{
+    return d->t->sink ? as(d, d->t->sink[at % d->t->H]) : -INFINITY;
+}
+
+/* o = (sum of e^(s - top) v) / total, and lse, of a query row that sees something, or has a sink.
+ */
 static void weigh(const struct definition *d, int64_t at, const double *score, const double *error,
                   double top)
 {
     struct truth *t = d->t;
     int64_t M = t->M, D = t->D, row = t->G * D;
     const double *v = truth_row(t, t->x, V, at / t->H / t->N, 0, key_head(t, at % t->H));
-    double *o = d->out[O] + at * D, *magnitude = t->magnitude[O] + at * D, total = 0, mean = 0;
+    double *o = d->out[O] + at * D, *magnitude = t->magnitude[O] + at * D, mean = 0;
+    double total = as(d, exp(as(d, sink_of(d, at) - top)));
     for (int64_t j = 0; j < M; j++) {
         double weight = as(d, exp(as(d, score[j] - top)));
         total = as(d, total + weight);
@@ -172,7 +197,7 @@ static void weigh(const struct definition *d, int64_t at, const double *score, c
 void definition_forward(const struct definition *d, int64_t at)
 {
     double *score = truth_numbers(2 * d->t->M);
-    double top = scores_of(d, at, score, score + d->t->M);
+    double top = fmax(scores_of(d, at, score, score + d->t->M), sink_of(d, at));
     d->out[LSE][at] = top;
     if (top > -INFINITY)
         weigh(d, at, score, score + d->t->M, top);
@@ -191,6 +216,10 @@ void definition_delta(const struct definition *d, int64_t at)
     double absolute;
     d->out[DELTA][at] = dot(d, d_out, kept, &absolute);
     t->magnitude[DELTA][at] += absolute;
+    if (t->d_lse) {
+        d->out[DELTA][at] = as(d, d->out[DELTA][at] - t->d_lse[at]);
+        t->magnitude[DELTA][at] += fabs(d->out[DELTA][at]);
+    }
     for (int64_t c = 0; c < t->D && !d->single; c++) {
         double error = d->given_o ? 0 : t->magnitude[O][at * t->D + c], square = 0;
         if (!d->given_o && t->type[O] != RA_FLOAT32)
@@ -216,8 +245,9 @@ static struct pair pair_of(const struct definition *d, int64_t at, int64_t j)
         return pair;
     const double *k = truth_row(t, t->x, K, b, j, key_head(t, h));
     const double *v = truth_row(t, t->x, V, b, j, key_head(t, h)), *d_out = t->x[D_OUT] + at * t->D;
-    double error, score = score_of(d, t->x[Q] + at * t->D, k, &error);
+    double error, score = capped_score(d, t->x[Q] + at * t->D, k, &error), of_cap = error;
     double ratio = t->softcap > 0 ? as(d, score / as(d, t->softcap)) : 0;
+    score = with_slope(d, h, i, j, score, &error);
     double slope = as(d, 1 - as(d, ratio * ratio));
     double of_dp, difference = as(d, dot(d, d_out, v, &of_dp) - d->out[DELTA][at]);
     pair.weight = as(d, exp(as(d, score - d->out[LSE][at])));
@@ -231,9 +261,8 @@ static struct pair pair_of(const struct definition *d, int64_t at, int64_t j)
     pair.weight_error = pair.weight * error;
     pair.ds_error = pair.weight * (error * fabs(difference) + of_dp) * slope;
     if (t->softcap > 0)
-        pair.ds_error +=
-            pair.weight * fabs(difference) *
-            (1 + ratio * ratio + 2 * fabs(ratio) * (error - t->magnitude[LSE][at]) / t->softcap);
+        pair.ds_error += pair.weight * fabs(difference) *
+                         (1 + ratio * ratio + 2 * fabs(ratio) * of_cap / t->softcap);
     return pair;
 }
 
@@ -273,4 +302,35 @@ void definition_backward(const struct definition *d, int64_t at)
     for (int64_t h = 0; h < t->H; h++)
         for (int64_t i = 0; i < t->N && key_head(t, h) == at % t->G; i++)
             add_pairs(d, (at / t->G * t->N + i) * t->H + h);
+}
+
+void definition_largest(struct truth *t, int64_t h)
+{
+    const struct definition d = {t, false, t->x, NULL};
+    double *score = truth_numbers(2 * t->M), *error = score + t->M;
+    t->largest[h] = -INFINITY;
+    for (int64_t at = h; at < t->B * t->N * t->H; at += t->H) {
+        scores_of(&d, at, score, error);
+        for (int64_t j = 0; j < t->M; j++) {
+            if (score[j] == -INFINITY)
+                continue;
+            t->largest[h] = fmax(t->largest[h], score[j]);
+            t->largest_error[h] = fmax(t->largest_error[h], 4 * 0x1p-24 * error[j]);
+        }
+    }
+    free(score);
+}
+
+void definition_d_sink(struct truth *t, int64_t h)
+{
+    double error = 0, square = 0;
+    for (int64_t at = h; at < t->B * t->N * t->H; at += t->H) {
+        double delta = t->x[DELTA][at], p = exp(t->sink[h] - t->x[LSE][at]);
+        if (t->sink[h] == -INFINITY)
+            continue;
+        t->d_sink[h] -= p * delta;
+        error += p * (t->magnitude[LSE][at] * fabs(delta) + t->magnitude[DELTA][at]);
+        square += p * p * t->rounding[DELTA][at];
+    }
+    t->d_sink_error[h] = 4 * 0x1p-24 * error + 2 * sqrt(square);
 }

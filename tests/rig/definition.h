@@ -24,4 +24,8 @@ void definition_delta(const struct definition *d, int64_t at);
  * reads it. */
 void definition_backward(const struct definition *d, int64_t at);
 
+/* Of a head: the largest score, and after delta of all rows the gradient of its sink. */
+void definition_largest(struct truth *t, int64_t h);
+void definition_d_sink(struct truth *t, int64_t h);
+
 #endif

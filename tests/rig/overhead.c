@@ -29,7 +29,7 @@ static void bare(void)
                                  .lse = lse};
     struct ra_keys keys = {.rows = N, .stride = {.k = D, .v = D}, .k = k, .v = v};
     struct ra_fold fold = {.dims = RA_DIMS(D),
-                           .score = {0.125f, 0},
+                           .score = {.scale = 0.125f},
                            .tile = ra_tile_forward,
                            .tile_queries = 64,
                            .tile_keys = 64,

@@ -104,6 +104,11 @@ void truth_clear(struct truth *t)
         free(t->rounding[a]);
         t->x[a] = t->allowed[a] = t->plain[a] = t->magnitude[a] = t->rounding[a] = NULL;
     }
+    free(t->largest);
+    free(t->largest_error);
+    free(t->d_sink);
+    free(t->d_sink_error);
+    t->largest = t->largest_error = t->d_sink = t->d_sink_error = NULL;
 }
 
 /* ---- Work on all processors. */
@@ -191,6 +196,15 @@ static void allow(struct truth *t, enum truth_array a)
     free(largest);
 }
 
+/* New arrays for a number of each head. */
+static void begin_heads(const struct truth *t, double **numbers, double **error)
+{
+    free(*numbers);
+    free(*error);
+    *numbers = truth_numbers(t->H);
+    *error = truth_numbers(t->H);
+}
+
 void truth_forward(struct truth *t)
 {
     begin(t, O);
@@ -198,6 +212,13 @@ void truth_forward(struct truth *t)
     on_all(t, definition_forward, t->B * t->N * t->H, NULL);
     allow(t, O);
     allow(t, LSE);
+}
+
+void truth_largest(struct truth *t)
+{
+    begin_heads(t, &t->largest, &t->largest_error);
+    for (int64_t h = 0; h < t->H; h++)
+        definition_largest(t, h);
 }
 
 void truth_backward(struct truth *t, const double *o)
@@ -208,6 +229,9 @@ void truth_backward(struct truth *t, const double *o)
     on_all(t, definition_backward, t->B * t->G, o);
     for (enum truth_array a = DQ; a <= DELTA; a++)
         allow(t, a);
+    begin_heads(t, &t->d_sink, &t->d_sink_error);
+    for (int64_t h = 0; h < t->H && t->sink; h++)
+        definition_d_sink(t, h);
 }
 
 double truth_judge(const struct truth *t, enum truth_array a, const double *got, char *text)

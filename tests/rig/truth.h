@@ -58,6 +58,12 @@ struct truth {
         *home[2]; /* by enum ra_side: the rank of each row, which sees its own keys only; NULL:
                           * all keys */
 
+    /* Beside the keys, each the caller's or NULL: slopes and sinks of the heads (H), a gradient of
+     * lse (B, N, H). A slope counts between places: of rows by enum ra_side, or NULL: key j is at
+     * j, query i at i + M - N, with slices at i. */
+    const double *slopes, *sink, *d_lse;
+    const int64_t *places[2];
+
     /* The program. */
     enum ra_type type[ARRAYS]; /* of its arrays */
     enum ra_type weights;      /* what it rounds weights, p and ds, to */
@@ -65,6 +71,9 @@ struct truth {
 
     double *x[TRUTHS];      /* inputs, then what is right; MASK may be NULL */
     double *before[DV + 1]; /* what the gradients are added to; NULL: 0. The caller's */
+
+    /* Of each head (H): the largest score, the gradient of the sink, and what they may err by. */
+    double *largest, *largest_error, *d_sink, *d_sink_error;
 
     double *allowed[TRUTHS]; /* error of each head, (B, heads); NaN if the plain twin overflows */
     double *plain[TRUTHS], *magnitude[TRUTHS]; /* the terms above, by element */
@@ -100,6 +109,9 @@ void truth_make_inputs(struct truth *t, double (*draw)(uint64_t *state), double 
  * the plain twin is rounded to its type. */
 void truth_forward(struct truth *t);
 void truth_backward(struct truth *t, const double *o);
+
+/* Fills in the largest score of each head. */
+void truth_largest(struct truth *t);
 
 /* The worst error of an array as a share of what is allowed, infinite for NaN. If it is not within
  * 1, says where in `text`. */
