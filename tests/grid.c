@@ -98,7 +98,7 @@ static struct settings {
     const char *results, *python, *only;
     const char *ranks; /* ",1,3,"; NULL: all */
     int workers, seconds;
-    bool once, until_failure;
+    bool once, pairs, until_failure;
 } settings = {.python = "/usr/bin/python3", .seconds = 120};
 
 /* What the workers have seen so far, all together; and how many jobs of MPI stages there were. */
@@ -357,6 +357,17 @@ static bool has_turn(const struct stage *stage, int64_t one, int64_t other)
     return (one + other + (stage->number + 1) / 2) % 2 == 0;
 }
 
+/* With --pairs: which of the stages of several ranks that know this variant and this problem tries
+ * both. So every variant meets every problem, and every stage meets every variant and, plain, every
+ * problem. */
+static int dealt(const struct variant *variant, const struct shape *shape)
+{
+    int first = 3;
+    first = first < variant->first ? variant->first : first;
+    first = first < shape->from ? shape->from : first;
+    return first + (int)((variant - variants + (shape - shapes)) % (variant->last - first + 1));
+}
+
 /* Is this variant of this problem tried on this many ranks? The plain stage tries every problem;
  * variants and problems that are new in this stage are tried with all that there is. */
 static bool tries(const struct stage *stage, const struct variant *variant,
@@ -368,6 +379,8 @@ static bool tries(const struct stage *stage, const struct variant *variant,
     if (!found || variant->first > stage->number || stage->number > variant->last ||
         (stage->number > 1 && stage->number < shape->from))
         return false;
+    if (settings.pairs && variant != variants && stage->most_ranks > 1)
+        return stage->number == dealt(variant, shape);
     return variant == variants || variant->first == stage->number || shape->from == stage->number ||
            has_turn(stage, variant - variants, shape - shapes);
 }
@@ -634,6 +647,7 @@ static const char usage[] =
     "  --jobs N         jobs at once (default: one for each core)\n"
     "  --once           nothing a second time, for the same bits\n"
     "  --only PROGRAM   this stage only, and 01-naive and 02-flash, which judge it\n"
+    "  --pairs          each variant of a problem in one of the stages that know both\n"
     "  --python PATH    a Python with NumPy (default /usr/bin/python3)\n"
     "  --ranks P,P,...  MPI stages on these numbers of ranks only\n"
     "  --results FOLDER where problems and results go: a new folder (default BUILD/shapes)\n"
@@ -643,15 +657,12 @@ static const char usage[] =
 
 static void read_command_line(int argc, char **argv)
 {
-    static const struct option options[] = {{"jobs", required_argument, NULL, 'j'},
-                                            {"once", no_argument, NULL, '1'},
-                                            {"only", required_argument, NULL, 'o'},
-                                            {"python", required_argument, NULL, 'p'},
-                                            {"ranks", required_argument, NULL, 'r'},
-                                            {"results", required_argument, NULL, 'R'},
-                                            {"seconds", required_argument, NULL, 's'},
-                                            {"until-failure", no_argument, NULL, 'u'},
-                                            {0}};
+    static const struct option options[] = {
+        {"jobs", required_argument, NULL, 'j'},    {"once", no_argument, NULL, '1'},
+        {"only", required_argument, NULL, 'o'},    {"pairs", no_argument, NULL, '2'},
+        {"python", required_argument, NULL, 'p'},  {"ranks", required_argument, NULL, 'r'},
+        {"results", required_argument, NULL, 'R'}, {"seconds", required_argument, NULL, 's'},
+        {"until-failure", no_argument, NULL, 'u'}, {0}};
     answer_usage(argc, argv, "grid", usage);
     settings.workers = (int)sysconf(_SC_NPROCESSORS_ONLN);
     for (int flag; (flag = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -659,6 +670,8 @@ static void read_command_line(int argc, char **argv)
             settings.workers = number(optarg, "--jobs");
         else if (flag == '1')
             settings.once = true;
+        else if (flag == '2')
+            settings.pairs = true;
         else if (flag == 'o')
             settings.only = optarg;
         else if (flag == 'p')
