@@ -4,7 +4,7 @@
  * names.
  *
  * Letters: B batches, N query rows, M key rows, H query heads, G key/value heads, D numbers per
- * head, P ranks of a ring.
+ * head (D_v those of a value), P ranks of a ring.
  */
 #ifndef RA_CONFIG_H
 #define RA_CONFIG_H
@@ -100,6 +100,9 @@ struct ra_config {
     int64_t max_slices; /* [0: none, the mask is causal and lookback] */
     int64_t max_rows;   /* rows of a rank [0: as many as by the layout]; more: for a deal per
                          * document */
+
+    /* Values may have another number of numbers per head than queries and keys. On the host. */
+    int64_t dim_value; /* D_v, of v, o, d_out and dv, at least 1 [0: D] */
 };
 
 #define RA_SAME (-1)
@@ -110,7 +113,7 @@ struct ra_config {
     {                                                                                            \
         sizeof(struct ra_config), 1, 0, RA_SAME, 1, RA_SAME, 0, RA_FLOAT32, false, false, false, \
             false, RA_NO_LOOKBACK, RA_GROUPED, RA_DEFAULT_SCALE, 0, RA_CONTIGUOUS, 0, 0, 0, 0,   \
-            600, NULL, NULL, NULL, RA_ANY_TRANSPORT, false, 1, RA_VECTOR_TILE, 0, false, 0, 0    \
+            600, NULL, NULL, NULL, RA_ANY_TRANSPORT, false, 1, RA_VECTOR_TILE, 0, false, 0, 0, 0 \
     }
 
 #endif

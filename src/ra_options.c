@@ -68,6 +68,7 @@ const struct ra_option ra_options[RA_OPTIONS] = {
     {FIELD(heads), .kind = RA_OPTION_WHOLE, RANGE(1, MOST)},
     {FIELD(key_heads), .kind = RA_OPTION_WHOLE, RANGE(1, MOST), .unset = "RA_SAME"},
     {FIELD(dim), .kind = RA_OPTION_WHOLE, RANGE(1, MOST)},
+    {FIELD(dim_value), .kind = RA_OPTION_WHOLE, RANGE(1, MOST), .unset = "0"},
     {FIELD(has_mask), .kind = RA_OPTION_FLAG},
     {FIELD(caller_workspace), .kind = RA_OPTION_FLAG},
     {FIELD(max_slices), .kind = RA_OPTION_WHOLE, RANGE(0, MOST)},

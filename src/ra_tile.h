@@ -28,16 +28,23 @@ static inline int64_t ra_dims_most(struct ra_dims dims)
     return dims.key > dims.value ? dims.key : dims.value;
 }
 
+/* Returns the multiply-adds of matrix products that a pair costs: forward the score, D of them, and
+ * its value, D_v; backward the score again, dq and dk, and d_out . v and dv. */
+static inline int64_t ra_dims_products(struct ra_dims dims, bool backward)
+{
+    return backward ? 3 * dims.key + 2 * dims.value : dims.key + dims.value;
+}
+
 /* Where rows lie in the whole sequence: row a at first + a * step. Only a slope asks for it. */
 struct ra_places {
     int64_t first, step;
 };
 
 /* A block of query rows. Row a of q starts at q + a * stride.q, and so on. The carry is what a row
- * keeps of all keys folded so far: in o the sum of exp(score - max) * v, in
- * max the largest score, in sum the sum of exp(score - max). Nothing seen yet: o = 0, max = -inf,
- * sum = 0. o and dq are sums over any number of keys: what rounding cuts off them is kept in comp,
- * and added with the next block. */
+ * keeps of all keys folded so far: in o the sum of exp(score - max) * v, in max the largest score,
+ * in sum the sum of exp(score - max). Nothing seen yet: o = 0, max = -inf, sum = 0. o and dq are
+ * sums over any number of keys: what rounding cuts off them is kept in comp, and added with the
+ * next block. */
 struct ra_queries {
     int64_t rows;
     struct {

@@ -29,9 +29,9 @@ static int64_t padded(int64_t count)
     return (count + LANES - 1) / LANES * LANES;
 }
 
-/* Rows of D (or D_v) numbers side by side, ra_vector_row apart, with zeros up to a multiple of LANES. What is
- * infinite or NaN in them is 0, too, as 0 times it would not be: it is added apart, pair by
- * pair. */
+/* Rows of D numbers (or D_v) side by side, ra_vector_row apart, with zeros up to a multiple of
+ * LANES. What is infinite or NaN in them is 0, too, as 0 times it would not be: it is added apart,
+ * pair by pair. */
 struct panel {
     const float *rows;
     const float *all; /* the rows as they were, `stride` apart */

@@ -1419,6 +1419,7 @@ static enum oddity {
     NO_ARRAY,
     OTHER_HEADS,
     LARGE_DIM,
+    WIDE_VALUES,
     NO_DEVICE_LINK,
     NOT_REACHED,
     NO_DEVICE_MEMORY,
@@ -1454,6 +1455,8 @@ static void err(void *context, int rank)
         config.heads *= 2;
     if (odd && oddity == LARGE_DIM)
         config.dim = 300;
+    if (odd && oddity == WIDE_VALUES)
+        config.dim_value = 24;
     if (oddity == NO_DEVICE_LINK)
         config.transport = RA_DEVICE_LINK;
     p->unreached = oddity == NOT_REACHED;
@@ -1540,6 +1543,7 @@ static void test_errors(void)
         struct expected what;
     } cases[] = {
         {"a config that is refused", LARGE_DIM, ANY, 20, {INVALID, INVALID, "config.dim = 300"}},
+        {"wide values", WIDE_VALUES, ANY, 20, {INVALID, INVALID, "config.dim_value = 24"}},
         {"a link that takes none", NO_DEVICE_LINK, ANY, 20, {INVALID, INVALID, "DEVICE_LINK"}},
         {"a device that is full", NO_DEVICE_MEMORY, ANY, 20, {NO_MEMORY, NO_MEMORY, "no memory: "}},
         {"a host that is full", NO_HOST_MEMORY, HOST, 20, {NO_MEMORY, NO_MEMORY, "no memory: "}},

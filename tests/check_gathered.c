@@ -265,6 +265,20 @@ static void test_ways(void)
     solve(problem, ROWS_FIRST);
 }
 
+/* Values wider or narrower than keys. */
+static void test_widths(void)
+{
+    static const int64_t widths[][2] = {{192, 128}, {64, 128}, {5, 3}, {1, 7}};
+    for (int i = 0; i < 8; i++) {
+        struct problem problem = usual(19, 23);
+        problem.config.dim = widths[i / 2][0];
+        problem.config.dim_value = widths[i / 2][1];
+        problem.config.tile = i % 2 ? RA_PLAIN_TILE : RA_VECTOR_TILE;
+        problem.masking = RANDOM_MASK;
+        solve_layouts(problem);
+    }
+}
+
 /* Inventions. */
 static void test_random(void)
 {
@@ -276,6 +290,7 @@ static void test_random(void)
         c->key_heads = 1 + random_below(&state, 3);
         c->heads = c->key_heads * (1 + random_below(&state, 3));
         c->dim = 1 + random_below(&state, 20);
+        c->dim_value = i % 3 ? 0 : 1 + random_below(&state, 25);
         c->causal = random_below(&state, 3) > 0;
         c->lookback =
             c->causal && random_below(&state, 2) ? random_below(&state, 45) : RA_NO_LOOKBACK;
@@ -434,22 +449,16 @@ static void test_lost_rank(void)
 
 int main(int argc, char **argv)
 {
-    static const struct verdict_test tests[] = {{"causal", test_causal},
-                                                {"all see all", test_all_see_all},
-                                                {"lookback", test_lookback},
-                                                {"masks", test_masks},
-                                                {"few rows", test_few_rows},
-                                                {"scores", test_scores},
-                                                {"heads", test_heads},
-                                                {"ways", test_ways},
-                                                {"random", test_random},
-                                                {"bits", test_bits},
-                                                {"common component", test_common_component},
-                                                {"messages", test_messages},
-                                                {"observer", test_observer},
-                                                {"refusals", test_refusals},
-                                                {"wrong arrays", test_wrong_arrays},
-                                                {"lost rank", test_lost_rank}};
+    static const struct verdict_test tests[] = {
+        {"causal", test_causal},      {"all see all", test_all_see_all},
+        {"lookback", test_lookback},  {"masks", test_masks},
+        {"few rows", test_few_rows},  {"scores", test_scores},
+        {"heads", test_heads},        {"ways", test_ways},
+        {"widths", test_widths},      {"random", test_random},
+        {"bits", test_bits},          {"common component", test_common_component},
+        {"messages", test_messages},  {"observer", test_observer},
+        {"refusals", test_refusals},  {"wrong arrays", test_wrong_arrays},
+        {"lost rank", test_lost_rank}};
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);

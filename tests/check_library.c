@@ -489,6 +489,8 @@ static struct problem random_problem(uint64_t *state, int64_t N, int64_t M)
     c->tile = random_below(state, 4) ? RA_VECTOR_TILE : RA_PLAIN_TILE;
     c->threads = (int)random_below(state, 4);
     c->caller_workspace = p.seed % 3 == 0;
+    static const int64_t values[] = {0, 0, 0, 1, 7, 24, 65};
+    c->dim_value = values[p.seed / 3 % COUNT(values)];
     c->layout = (enum ra_layout_kind)random_below(state, 3);
     if (c->layout == RA_STRIPED && random_below(state, 2))
         c->bucket = 1 + random_below(state, 9) + N / 20;
@@ -643,6 +645,87 @@ START_TEST(random_problems)
             clear_run(&plain);
             problem_clear(&p);
         }
+}
+END_TEST
+
+/* Values wider or narrower than keys, as in multi-head latent attention: every gradient, on every
+ * rank, in every layout, on both tiles. */
+static const int64_t widths[][2] = {{192, 128}, {576, 512}, {64, 128}, {5, 3}, {1, 7}};
+
+START_TEST(values_of_other_width)
+{
+    static const enum masking maskings[] = {NO_MASK, RANDOM_MASK, FIRST_HIDDEN, RANK_HIDDEN};
+    const int64_t *width = widths[_i % COUNT(widths)];
+    for (int i = 0; i < 6; i++) {
+        struct problem p = {.config = shape(2, 37, i % 2 ? 45 : 37, 4, i % 3 ? 2 : 1, width[0]),
+                            .masking = maskings[(_i + i) % 4],
+                            .nan_hidden = i == 2,
+                            .size = i == 5 ? 30 : 1,
+                            .ranks = _i / COUNT(widths),
+                            .seed = (unsigned)(10 * _i + i)};
+        struct ra_config *c = &p.config;
+        c->dim_value = width[1];
+        c->layout = (enum ra_layout_kind)(i % 3);
+        c->bucket = i == 4 ? 5 : 0;
+        c->tile = i < 3 ? RA_VECTOR_TILE : RA_PLAIN_TILE;
+        c->type = (enum ra_type)((_i + i) % 3);
+        c->causal = i != 2;
+        c->lookback = i == 3 ? 11 : RA_NO_LOOKBACK;
+        c->softcap = i == 1 ? 2.5 : 0;
+        c->head_map = i == 5 ? RA_INTERLEAVED : RA_GROUPED;
+        c->tile_queries = i % 2 ? 16 : 0;
+        c->tile_keys = i % 2 ? 7 : 0;
+        c->threads = 1 + i % 3;
+        p.wide[D_OUT] = p.wide[O] = i == 4;
+        p.wide[DQ] = p.wide[DV] = i == 5;
+        check_problem(p, (enum order)(i % BROADCAST));
+    }
+}
+END_TEST
+
+/* 0 is as wide as keys, and the plan says so; what other widths are called. */
+START_TEST(width_of_values)
+{
+    struct ra_config config = shape(2, 5, 6, 4, 2, 3), got;
+    char text[4096];
+    for (int i = 0; i < 2; i++) {
+        config.dim_value = i ? 7 : 0;
+        struct ra_plan *plan = plan_for(&config);
+        ra_plan_config(plan, &got, sizeof got);
+        ck_assert_int_eq(got.dim_value, i ? 7 : 3);
+        ck_assert(ra_plan_describe(plan, 0, text, sizeof text) < (int64_t)sizeof text);
+        ck_assert(!!strstr(text, "dim 3, dim_value 7, float32") == i);
+        ck_assert(!!strstr(text, "dim 3, float32") == !i);
+        ra_plan_destroy(plan);
+    }
+
+    /* v, o, d_out and dv, when they are missing or too narrow for their strides. */
+    struct problem p = {.config = config};
+    prepare(&p);
+    struct ra_plan *plan = plan_for(&config);
+    struct shard x;
+    shard_make(&p, &x, ROWS_FIRST, plan);
+    ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
+    for (int a = 0; a < ARRAYS; a++) {
+        struct ra_arrays spoilt = x.arrays;
+        bool of_keys = truth_is_of_keys(a);
+        if (a == MASK || a == LSE)
+            continue;
+        tensor_in(&spoilt, a)->data = NULL;
+        ck_assert_int_eq(ra_backward(plan, &spoilt), RA_INVALID);
+        snprintf(text, sizeof text, "arrays.%s.data is NULL: give an array of (2, %d, %d, %d)",
+                 truth_names[a], of_keys ? 6 : 5, of_keys ? 2 : 4,
+                 a == V || a == O || a == D_OUT || a == DV ? 7 : 3);
+        ck_assert_str_eq(ra_plan_error(plan), text);
+    }
+    struct ra_arrays spoilt = x.arrays;
+    spoilt.dv.head = 6;
+    ck_assert_int_eq(ra_backward(plan, &spoilt), RA_INVALID);
+    ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "arrays.dv: strides"));
+    ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "heads 2, dim 7"));
+    ra_plan_destroy(plan);
+    shard_clear(&x);
+    problem_clear(&p);
 }
 END_TEST
 
@@ -1531,13 +1614,14 @@ static struct ra_hop want_hop(const struct problem *p, int rank, int step, bool 
     for (int s = 0; s < my_spans; s++)
         for (int t = 0; t < their_spans; t++)
             count_tiles(p, mine[s], theirs[t], &pairs, &skipped);
-    hop.multiply_adds = (backward ? 5 : 2) * p->truth.B * p->truth.H * pairs * p->truth.D;
+    int64_t D = p->truth.D, D_v = truth_width(&p->truth, V);
+    hop.multiply_adds = p->truth.B * p->truth.H * pairs * (backward ? 3 * D + 2 * D_v : D + D_v);
     hop.tiles_skipped = p->truth.B * p->truth.H * skipped;
 
     /* The messages: keys and gradients go on, or gradients home. */
     for (int t = 0; t < their_spans; t++)
         rows += theirs[t].count;
-    int64_t numbers = 2 * p->truth.B * rows * p->truth.G * p->truth.D;
+    int64_t numbers = p->truth.B * rows * p->truth.G * (D + D_v);
     int64_t keys = numbers * (p->config.type == RA_FLOAT32 ? 4 : 2) +
                    (p->config.has_mask ? p->truth.B * rows : 0);
     if (goes > hop.distance && keys > 0) {
@@ -1977,6 +2061,9 @@ static const struct wrong_field {
     {FIELD(key_heads), WHOLE, 3, "3", "divides heads = 4"},
     {FIELD(key_heads), WHOLE, 8, "8", "divides heads = 4"},
     {FIELD(dim), WHOLE, 0, "0", "at least 1"},
+    {FIELD(dim_value), WHOLE, -8, "-8", "at least 1"},
+    {FIELD(dim_value), WHOLE, 0x1p62, "4611686018427387904", "at most"},
+    {FIELD(dim_value), WHOLE, 0x1p49, "562949953421312", "at most"},
     {FIELD(dim), WHOLE, -8, "-8", "at least 1"},
     {FIELD(dim), WHOLE, 0x1p62, "4611686018427387904", "at most"},
     {FIELD(dim), WHOLE, 0x1p49, "562949953421312", "at most"},
@@ -2209,6 +2296,7 @@ START_TEST(config_by_name)
     SETS(heads, 6);
     SETS(key_heads, 2);
     SETS(dim, 5);
+    SETS(dim_value, 7);
     SETS(type, RA_BFLOAT16);
     SETS(has_mask, true);
     SETS(forward_only, true);
@@ -3099,6 +3187,7 @@ static const struct {
     {FIELD(heads), WHOLE, {4, 6}, {0}},
     {FIELD(key_heads), WHOLE, {2, 1}, {0}},
     {FIELD(dim), WHOLE, {8, 9}, {0}},
+    {FIELD(dim_value), WHOLE, {8, 9}, {0}},
     {FIELD(type), INT, {RA_FLOAT32, RA_BFLOAT16}, {"RA_FLOAT32", "RA_BFLOAT16"}},
     {FIELD(has_mask), BYTE, {0, 1}, {"false", "true"}},
     {FIELD(forward_only), BYTE, {0, 1}, {"false", "true"}},
@@ -4090,7 +4179,8 @@ START_TEST(gradients_in_place)
         clear_run(&own);
         clear_run(&copied);
 
-        int64_t saved = 2 * p.truth.B * ra_plan_rows(larger, RA_KEY_SIDE) * p.truth.G * p.truth.D;
+        int64_t width = p.truth.D + truth_width(&p.truth, V);
+        int64_t saved = p.truth.B * ra_plan_rows(larger, RA_KEY_SIDE) * p.truth.G * width;
         saved = p.config.type == RA_FLOAT32 ? (4 * saved + 63) / 64 * 64 : 0;
         saved = ra_plan_workspace_bytes(larger) - ra_plan_workspace_bytes(in_place) - saved;
         ck_assert_int_eq(saved, 0);
@@ -4674,6 +4764,9 @@ int main(void)
     tcase_add_test(cases, processors);
     tcase_add_test(cases, forked);
     tcase_add_test(cases, instruction_sets);
+    cases = add_cases(suite, "values");
+    tcase_add_loop_test(cases, values_of_other_width, 0, 5 * COUNT(widths));
+    tcase_add_test(cases, width_of_values);
     cases = add_cases(suite, "rings");
     tcase_add_loop_test(cases, rings, 0, 3 * COUNT(ring_sizes));
     tcase_add_loop_test(cases, common_component, 0, 5);

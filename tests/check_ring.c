@@ -732,8 +732,8 @@ END_TEST
 
 /* ---- What messages hold. ---- */
 
-/* A row of B = 2 batches of two heads of three numbers has 12 numbers, 48 bytes, for k and for v; and
- * 2 bytes of the mask. */
+/* A row of B = 2 batches of two heads of three numbers has 12 numbers, 48 bytes, for k and for v;
+ * and 2 bytes of the mask. */
 START_TEST(message_bytes)
 {
     ck_assert_int_eq(ra_message_gradient_bytes(2, 2, RA_DIMS(3)), 96);
@@ -761,6 +761,18 @@ START_TEST(message_keys)
     ck_assert(keys.dk == gradients && keys.dv == gradients + 60);
     ck_assert(keys.dk_comp == comp && keys.dv_comp == comp + 60);
     ck_assert_ptr_eq(keys.mask, (const bool *)message + 480);
+
+    /* Rows of v and dv may have another length. */
+    const struct ra_dims wide = {3, 5};
+    keys = ra_message_keys(2, 2, wide, true, 5, message, gradients, comp);
+    ck_assert(keys.stride.k == 6 && keys.stride.dk == 6 && keys.stride.dk_comp == 6);
+    ck_assert(keys.stride.v == 10 && keys.stride.dv == 10 && keys.stride.dv_comp == 10);
+    ck_assert(keys.v == message + 60 && keys.dv == gradients + 60 && keys.dv_comp == comp + 60);
+    ck_assert_ptr_eq(keys.mask + 10,
+                     (const bool *)message + 5 * ra_message_key_bytes(2, 2, wide, 4, true));
+    ck_assert_ptr_eq(keys.dv + 100, gradients + 5 * ra_message_gradient_bytes(2, 2, wide) / 4);
+    ck_assert_int_eq(ra_message_key_bytes(2, 2, wide, 2, true), 66);
+    keys = ra_message_keys(2, 2, RA_DIMS(3), true, 5, message, gradients, comp);
 
     /* The mask ends where the message does, and dv where the gradients do. */
     ck_assert_ptr_eq(keys.mask + 10,

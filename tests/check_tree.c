@@ -115,10 +115,11 @@ static void end(struct text *text)
 static struct ra_tensor room_of(const struct text *text, enum truth_array a, int64_t rows)
 {
     const struct truth *t = &text->truth;
-    int64_t heads = truth_heads(t, a), bytes = t->B * rows * heads * t->D * (int64_t)sizeof(float);
+    int64_t heads = truth_heads(t, a), width = truth_width(t, a);
+    int64_t bytes = t->B * rows * heads * width * (int64_t)sizeof(float);
     void *data = memset(malloc((size_t)bytes + GUARD), POISON, (size_t)bytes + GUARD);
-    return text->heads_first ? ra_tensor_bhnd(data, RA_FLOAT32, rows, heads, t->D)
-                             : ra_tensor_bnhd(data, RA_FLOAT32, rows, heads, t->D);
+    return text->heads_first ? ra_tensor_bhnd(data, RA_FLOAT32, rows, heads, width)
+                             : ra_tensor_bnhd(data, RA_FLOAT32, rows, heads, width);
 }
 
 /* Rows first, first + step, ... of an input. */
@@ -162,7 +163,7 @@ static void attend(struct text *text, int64_t count)
     const struct truth *t = &text->truth;
     int64_t first = ra_tree_length(text->tree) - count - text->prompt, positions[1000];
     struct ra_tensor q = input(text, Q, first, 1, count), o = room_of(text, O, count);
-    size_t bytes = (size_t)(t->B * count * t->H * t->D) * sizeof(float) + GUARD;
+    size_t bytes = (size_t)(t->B * count * t->H * truth_width(t, O)) * sizeof(float) + GUARD;
     enum ra_status status = ra_tree_attend(text->tree, count, q, o);
     EXPECT(status == RA_OK, "%s: %s", ra_status_text(status), ra_tree_error(text->tree));
     for (size_t i = bytes - GUARD; i < bytes; i++)
@@ -286,6 +287,24 @@ static void test_ways(void)
     solve(text);
 }
 
+/* Values wider or narrower than keys; a carry has their numbers. */
+static void test_widths(void)
+{
+    static const int64_t widths[][2] = {{192, 128}, {576, 512}, {64, 128}, {5, 3}, {1, 7}};
+    for (int i = 0; i < 10; i++) {
+        struct text text = usual(5, 24);
+        text.config.dim = widths[i / 2][0];
+        text.config.dim_value = widths[i / 2][1];
+        text.config.tile = i % 2 ? RA_PLAIN_TILE : RA_VECTOR_TILE;
+        solve(text);
+        if (!begin(&text))
+            return;
+        EXPECT(ra_tree_reduced(text.tree, 3) == 4 * 2 * 3 * 4 * (widths[i / 2][1] + 2),
+               "%lld bytes", (long long)ra_tree_reduced(text.tree, 3));
+        end(&text);
+    }
+}
+
 /* Inventions. */
 static void test_random(void)
 {
@@ -298,6 +317,7 @@ static void test_random(void)
         c->key_heads = 1 + random_below(&state, 3);
         c->heads = c->key_heads * (1 + random_below(&state, 4));
         c->dim = 1 + random_below(&state, 33);
+        c->dim_value = i % 3 ? 0 : 1 + random_below(&state, 40);
         c->queries = 1 + random_below(&state, 9);
         c->keys += c->queries;
         c->lookback = random_below(&state, 2) ? random_below(&state, 30) : RA_NO_LOOKBACK;
@@ -485,20 +505,15 @@ static void test_lost_rank(void)
 
 int main(int argc, char **argv)
 {
-    static const struct verdict_test tests[] = {{"growing", test_growing},
-                                                {"few positions", test_few_positions},
-                                                {"heads", test_heads},
-                                                {"lookback", test_lookback},
-                                                {"scores", test_scores},
-                                                {"ways", test_ways},
-                                                {"random", test_random},
-                                                {"again", test_again},
-                                                {"nan", test_nan},
-                                                {"messages", test_messages},
-                                                {"refusals", test_refusals},
-                                                {"limits", test_limits},
-                                                {"wrong count", test_wrong_count},
-                                                {"lost rank", test_lost_rank}};
+    static const struct verdict_test tests[] = {
+        {"growing", test_growing},    {"few positions", test_few_positions},
+        {"heads", test_heads},        {"lookback", test_lookback},
+        {"scores", test_scores},      {"ways", test_ways},
+        {"widths", test_widths},      {"random", test_random},
+        {"again", test_again},        {"nan", test_nan},
+        {"messages", test_messages},  {"refusals", test_refusals},
+        {"limits", test_limits},      {"wrong count", test_wrong_count},
+        {"lost rank", test_lost_rank}};
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);

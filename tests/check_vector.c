@@ -131,45 +131,53 @@ static float *at_an_end(int64_t count)
     return numbers;
 }
 
-/* Rows of any length: nothing is read or written past an array's end, nor past the workspace. */
+/* Rows of any length, of keys and of values, on vectors and on plain tiles: nothing is read or
+ * written past an array's end, nor past the workspace. */
 START_TEST(ends_of_arrays)
 {
     static const int64_t lengths[] = {1, 2, 3, 8, 15, 16, 17, 33, 64, 65, 128, 257};
     static const int64_t rows[][2] = {{1, 1}, {7, 3}, {48, 96}, {49, 97}, {193, 200}};
-    const struct ra_vector *set = set_of(_i);
+    static const struct ra_vector plain = {
+        .name = "plain",
+        .forward = ra_tile_forward,
+        .begin_backward = ra_tile_begin_backward,
+        .backward = ra_tile_backward,
+    };
+    const struct ra_vector *set = _i == SETS ? &plain : set_of(_i);
     for (int d = 0; set && d < 12; d++)
         for (int r = 0; r < 5; r++) {
             int64_t D = lengths[d], n = rows[r][0], m = rows[r][1];
+            int64_t D_v = lengths[(d * 5 + r) % 12];
+            struct ra_dims dims = {D, D_v};
             struct ra_queries queries = {.rows = n,
-                                         .stride = {D, D, D, D, D},
+                                         .stride = {D, D_v, D_v, D, ra_dims_most(dims)},
                                          .q = at_an_end(n * D),
-                                         .o = at_an_end(n * D),
+                                         .o = at_an_end(n * D_v),
                                          .max = at_an_end(n),
                                          .sum = (double *)at_an_end(2 * n),
-                                         .comp = at_an_end(n * D),
+                                         .comp = at_an_end(n * ra_dims_most(dims)),
                                          .lse = at_an_end(n),
-                                         .d_out = at_an_end(n * D),
+                                         .d_out = at_an_end(n * D_v),
                                          .delta = at_an_end(n),
                                          .dq = at_an_end(n * D)};
             struct ra_keys keys = {.rows = m,
-                                   .stride = {D, D, D, D, D, D},
+                                   .stride = {D, D_v, D, D_v, D, D_v},
                                    .k = at_an_end(m * D),
-                                   .v = at_an_end(m * D),
+                                   .v = at_an_end(m * D_v),
                                    .dk = at_an_end(m * D),
-                                   .dv = at_an_end(m * D),
+                                   .dv = at_an_end(m * D_v),
                                    .dk_comp = at_an_end(m * D),
-                                   .dv_comp = at_an_end(m * D)};
-            float *workspace = at_an_end(ra_vector_workspace(n, m, RA_DIMS(D)));
+                                   .dv_comp = at_an_end(m * D_v)};
+            float *workspace =
+                at_an_end((set == &plain ? ra_tile_workspace : ra_vector_workspace)(n, m, dims));
             struct ra_band bands[] = {RA_ALL_KEYS, {-3, 1}, {-RA_BAND_FAR, m - n}};
             for (int band = 0; band < 3; band++) {
-                ra_tile_begin(RA_DIMS(D), &queries);
-                set->forward(RA_DIMS(D),
-                             (struct ra_score){.scale = 0.5f, .softcap = band == 1 ? 2 : 0},
+                ra_tile_begin(dims, &queries);
+                set->forward(dims, (struct ra_score){.scale = 0.5f, .softcap = band == 1 ? 2 : 0},
                              &queries, &keys, bands[band], workspace);
-                ra_tile_finish(RA_DIMS(D), &queries);
-                set->begin_backward(RA_DIMS(D), &queries);
-                set->backward(RA_DIMS(D),
-                              (struct ra_score){.scale = 0.5f, .softcap = band == 1 ? 2 : 0},
+                ra_tile_finish(dims, &queries);
+                set->begin_backward(dims, &queries);
+                set->backward(dims, (struct ra_score){.scale = 0.5f, .softcap = band == 1 ? 2 : 0},
                               &queries, &keys, bands[band], workspace);
             }
         }
@@ -206,7 +214,7 @@ int main(void)
     tcase_add_loop_test(cases, exp_everywhere, 0, SETS);
     tcase_add_loop_test(cases, exp_at_the_ends, 0, SETS);
     tcase_add_loop_test(cases, numbers_of_16_bits, 0, SETS);
-    tcase_add_loop_test(cases, ends_of_arrays, 0, SETS);
+    tcase_add_loop_test(cases, ends_of_arrays, 0, SETS + 1);
     tcase_add_test(cases, the_choice);
     suite_add_tcase(suite, cases);
     return suite_run(suite);

@@ -336,6 +336,11 @@ static enum ra_status create(struct ra_plan *plan, char *error)
     if (c->dim > MOST_DIM)
         return ra_error_set(error, "config.dim = %" PRId64 ": a plan for a GPU has at most %d",
                             c->dim, MOST_DIM);
+    if (c->dim_value != c->dim)
+        return ra_error_set(error,
+                            "config.dim_value = %" PRId64
+                            ": a plan for a GPU has values as wide as keys; give 0 or %" PRId64,
+                            c->dim_value, c->dim);
     int64_t host_bytes = lay_out_host(plan, NULL);
     struct ra_cuda *cuda = plan->own = calloc(1, (size_t)host_bytes);
     if (!cuda) {

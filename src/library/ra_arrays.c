@@ -10,31 +10,32 @@
 #include "ra_checksum.h"
 #include "ra_error.h"
 
-/* What an array must be like, and who uses it. Forms: WIDE has D numbers to a head; KEYS, too, and
- * travels; HEADS has one number to a head, whatever the rows. One that is optional may be empty. */
+/* What an array must be like, and who uses it. Forms: WIDE has D numbers to a head, or D_v if it is
+ * of values; KEYS, too, and travels; HEADS has one number to a head, whatever the rows. One that is
+ * optional may be empty. */
 static const struct wanted {
     const char *name;
     size_t offset;
     enum ra_side side;
     enum { WIDE, LSE, MASK, KEYS, HEADS } form;
-    bool optional, in_forward, out_of_forward, out_of_backward;
+    bool is_value, optional, in_forward, out_of_forward, out_of_backward;
 } table[] = {
 #define AT(name) #name, offsetof(struct ra_arrays, name)
-    {AT(q), RA_QUERY_SIDE, WIDE, false, true, false, false},
-    {AT(k), RA_KEY_SIDE, KEYS, false, true, false, false},
-    {AT(v), RA_KEY_SIDE, KEYS, false, true, false, false},
-    {AT(mask), RA_KEY_SIDE, MASK, false, true, false, false},
-    {AT(o), RA_QUERY_SIDE, WIDE, false, true, true, false},
-    {AT(lse), RA_QUERY_SIDE, LSE, false, true, true, false},
-    {AT(d_out), RA_QUERY_SIDE, WIDE, false, false, false, false},
-    {AT(dq), RA_QUERY_SIDE, WIDE, false, false, false, true},
-    {AT(dk), RA_KEY_SIDE, WIDE, false, false, false, true},
-    {AT(dv), RA_KEY_SIDE, WIDE, false, false, false, true},
-    {AT(d_lse), RA_QUERY_SIDE, LSE, true, false, false, false},
-    {AT(sink), RA_QUERY_SIDE, HEADS, true, true, false, false},
-    {AT(d_sink), RA_QUERY_SIDE, HEADS, true, false, false, true},
-    {AT(slopes), RA_QUERY_SIDE, HEADS, true, true, false, false},
-    {AT(largest), RA_QUERY_SIDE, HEADS, true, true, true, false},
+    {AT(q), RA_QUERY_SIDE, WIDE, false, false, true, false, false},
+    {AT(k), RA_KEY_SIDE, KEYS, false, false, true, false, false},
+    {AT(v), RA_KEY_SIDE, KEYS, true, false, true, false, false},
+    {AT(mask), RA_KEY_SIDE, MASK, false, false, true, false, false},
+    {AT(o), RA_QUERY_SIDE, WIDE, true, false, true, true, false},
+    {AT(lse), RA_QUERY_SIDE, LSE, false, false, true, true, false},
+    {AT(d_out), RA_QUERY_SIDE, WIDE, true, false, false, false, false},
+    {AT(dq), RA_QUERY_SIDE, WIDE, false, false, false, false, true},
+    {AT(dk), RA_KEY_SIDE, WIDE, false, false, false, false, true},
+    {AT(dv), RA_KEY_SIDE, WIDE, true, false, false, false, true},
+    {AT(d_lse), RA_QUERY_SIDE, LSE, false, true, false, false, false},
+    {AT(sink), RA_QUERY_SIDE, HEADS, false, true, true, false, false},
+    {AT(d_sink), RA_QUERY_SIDE, HEADS, false, true, false, false, true},
+    {AT(slopes), RA_QUERY_SIDE, HEADS, false, true, true, false, false},
+    {AT(largest), RA_QUERY_SIDE, HEADS, false, true, true, true, false},
 #undef AT
 };
 
@@ -135,7 +136,7 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
     int64_t counts[3] = {c->batch, plan->rows[want->side], want->form == MASK ? 1 : heads};
     if (want->form == HEADS)
         counts[0] = counts[1] = 1;
-    int64_t width = is_wide ? c->dim : 1;
+    int64_t width = !is_wide ? 1 : want->is_value ? c->dim_value : c->dim;
     if (!t->data) {
         char shape[100];
         snprintf(shape, sizeof shape, "(%" PRId64 ", %" PRId64, counts[0], counts[1]);

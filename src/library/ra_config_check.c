@@ -77,12 +77,13 @@ static enum ra_status check_together(const struct ra_config *c, char *error)
         return ra_error_set(
             error, "config.key_heads = %" PRId64 ": give a number that divides heads = %" PRId64,
             c->key_heads, c->heads);
-    if (!fits(ra_max(c->batch, 1), ra_max(ra_max(c->queries, c->keys), 1), c->heads, c->dim))
+    if (!fits(ra_max(c->batch, 1), ra_max(ra_max(c->queries, c->keys), 1), c->heads,
+              ra_dims_most(ra_config_dims(c))))
         return ra_error_set(error,
                             "config: batch %" PRId64 ", queries %" PRId64 ", keys %" PRId64
-                            ", heads %" PRId64 ", dim %" PRId64
+                            ", heads %" PRId64 ", dim %" PRId64 ", dim_value %" PRId64
                             ": give arrays of at most 2^50 numbers",
-                            c->batch, c->queries, c->keys, c->heads, c->dim);
+                            c->batch, c->queries, c->keys, c->heads, c->dim, c->dim_value);
     char needs[RA_OPTION_TEXT], value[40];
     static const struct ra_config defaults = RA_CONFIG_INIT;
     const struct ra_option *option =
@@ -136,6 +137,7 @@ enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *
         config->keys = config->queries;
     if (config->key_heads == RA_SAME)
         config->key_heads = config->heads;
+    config->dim_value = ra_config_dims(config).value;
     status = check_together(config, error);
     if (status != RA_OK)
         return status;

@@ -9,15 +9,15 @@
 #include "ring_attention.h"
 
 /* Copies the caller's config, whose size may be that of an older or newer header, with all defaults
- * filled in: M, G, scale, tiles of at most N and M rows; ring_size stays 0 if it was, and lookback
- * is RA_BAND_FAR if there is no limit. RA_INVALID: `error` (RA_ERROR_SIZE characters) names the
- * field. */
+ * filled in: M, G, D_v, scale, tiles of at most N and M rows; ring_size stays 0 if it was, and
+ * lookback is RA_BAND_FAR if there is no limit. RA_INVALID: `error` (RA_ERROR_SIZE characters)
+ * names the field. */
 enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *given, char *error);
 
-/* How many numbers of a head the rows of such a config have. */
+/* Returns how many numbers of a head rows have under a config, whether it has been read or not. */
 static inline struct ra_dims ra_config_dims(const struct ra_config *config)
 {
-    return RA_DIMS(config->dim);
+    return (struct ra_dims){config->dim, config->dim_value ? config->dim_value : config->dim};
 }
 
 /* The values of all fields that ranks compare; 0 for an option that is no field. */

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include "ra_config_check.h"
 #include "ra_error.h"
 #include "ra_options.h"
 #include "ra_count.h"
@@ -37,7 +38,9 @@ static struct work find_hop(const struct ra_plan *plan, int rank, int step, bool
     struct ra_count count = {0, 0};
     if (rows > 0)
         count = ra_count_fold(plan, rank, hop->origin);
-    return (struct work){(backward ? 5 : 2) * heads * c->dim * count.pairs, heads * count.skipped};
+    return (struct work){(__int128)heads * ra_dims_products(ra_config_dims(c), backward) *
+                             count.pairs,
+                         heads * count.skipped};
 }
 
 enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backward,
@@ -89,9 +92,12 @@ static void say_config(struct page *page, const struct ra_plan *plan)
     const struct ra_config *c = &plan->config;
     say(page,
         "ring attention " RA_VERSION ": batch %" PRId64 ", queries %" PRId64 ", keys %" PRId64
-        ", heads %" PRId64 " on %" PRId64 "%s, dim %" PRId64 ", %s\n",
+        ", heads %" PRId64 " on %" PRId64 "%s, dim %" PRId64,
         c->batch, c->queries, c->keys, c->heads, c->key_heads,
-        c->head_map == RA_INTERLEAVED ? " interleaved" : "", c->dim, ra_option_types[c->type].word);
+        c->head_map == RA_INTERLEAVED ? " interleaved" : "", c->dim);
+    if (c->dim_value != c->dim)
+        say(page, ", dim_value %" PRId64, c->dim_value);
+    say(page, ", %s\n", ra_option_types[c->type].word);
     say(page, "scale %g, tiles %" PRId64 " x %" PRId64 ", %s", c->scale, c->tile_queries,
         c->tile_keys, c->causal ? "causal" : "not causal");
     if (c->lookback < RA_BAND_FAR)

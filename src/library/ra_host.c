@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "ra_arrays.h"
+#include "ra_config_check.h"
 #include "ra_error.h"
 #include "ra_math.h"
 #include "ra_number.h"
@@ -41,7 +42,7 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, int threads, struct
     struct ra_arena arena = {start, LINE, 0};
     int64_t n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank), m = plan->ring.rows[rank];
     int64_t row_bytes = c->batch * n * c->heads * (int64_t)sizeof(float);
-    int64_t query_bytes = row_bytes * c->dim;
+    int64_t query_bytes = row_bytes * ra_dims_most(ra_config_dims(c)); /* of o or dq */
     int64_t visitors =
         plan->ring.schedule.count > 1 ? ra_layout_most_rows(plan->layouts[RA_KEY_SIDE]) : m;
     bool narrow = c->type != RA_FLOAT32, backward = !c->forward_only;
@@ -133,15 +134,16 @@ static void leave_workspace(const struct ra_plan *plan)
 
 /* Says where o or dq is computed: in the caller's own array if it is float32, else in the plan's.
  * What it loses goes where the other could have been. */
-static void compute_in(const struct ra_plan *plan, struct ra_tensor output)
+static void compute_in(const struct ra_plan *plan, struct ra_tensor output, int64_t width)
 {
     const struct ra_config *c = &plan->config;
     struct ra_host *host = plan->own;
     bool narrow = output.type != RA_FLOAT32;
     host->output = host->computed = output;
+    host->width = width;
     if (narrow)
         host->computed =
-            ra_tensor_bnhd(host->wide, RA_FLOAT32, plan->rows[RA_QUERY_SIDE], c->heads, c->dim);
+            ra_tensor_bnhd(host->wide, RA_FLOAT32, plan->rows[RA_QUERY_SIDE], c->heads, width);
     if (c->type != RA_FLOAT32)
         host->comp = narrow ? NULL : host->wide;
 }
@@ -152,8 +154,8 @@ static void write_back(const struct ra_plan *plan)
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
     if (host->computed.data != host->output.data)
-        ra_number_store_all(host->output, c->batch, plan->rows[RA_QUERY_SIDE], c->heads, c->dim,
-                            host->computed.data);
+        ra_number_store_all(host->output, c->batch, plan->rows[RA_QUERY_SIDE], c->heads,
+                            host->width, host->computed.data);
 }
 
 /* Makes all numbers of an array of float32 0. */
@@ -182,12 +184,12 @@ static void pack_keys(struct ra_plan *plan)
         return;
 
     /* Rows as they are: what travels has the caller's type. */
-    int64_t G = c->key_heads, bytes = c->batch * m * G * c->dim * ra_type_bytes(c->type);
-    char *message = plan->ring.keys[0];
-    ra_number_pack(host->arrays.k, c->batch, m, G, c->dim, message);
-    ra_number_pack(host->arrays.v, c->batch, m, G, c->dim, message + bytes);
+    int64_t G = c->key_heads, number = c->batch * m * G * ra_type_bytes(c->type);
+    char *k = plan->ring.keys[0], *v = k + number * c->dim, *behind = v + number * c->dim_value;
+    ra_number_pack(host->arrays.k, c->batch, m, G, c->dim, k);
+    ra_number_pack(host->arrays.v, c->batch, m, G, c->dim_value, v);
     if (c->has_mask)
-        memcpy(message + 2 * bytes, host->mask, (size_t)(c->batch * m));
+        memcpy(behind, host->mask, (size_t)(c->batch * m));
 }
 
 /* ---- The calls. */
@@ -211,7 +213,10 @@ static enum ra_status begin(struct ra_plan *plan, const struct ra_arrays *given,
      * end. */
     if (host->process != getpid())
         host->threads = 1;
-    compute_in(plan, backward ? arrays.dq : arrays.o);
+    if (backward)
+        compute_in(plan, arrays.dq, plan->config.dim);
+    else
+        compute_in(plan, arrays.o, plan->config.dim_value);
     pack_keys(plan);
     return RA_OK;
 }
@@ -264,7 +269,7 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
     bool in_place = ra_plan_adds_in_place(plan);
     if (in_place) {
         clear(host->arrays.dk, c->batch, m, c->key_heads, c->dim);
-        clear(host->arrays.dv, c->batch, m, c->key_heads, c->dim);
+        clear(host->arrays.dv, c->batch, m, c->key_heads, c->dim_value);
     }
     if (!ra_ring_backward(&plan->ring) || ra_plan_is_cancelled(plan))
         return lose(plan);
@@ -274,7 +279,7 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
     if (!in_place) {
         const float *dk = plan->ring.gradients[0], *dv = dk + numbers;
         ra_number_store_all(host->arrays.dk, c->batch, m, c->key_heads, c->dim, dk);
-        ra_number_store_all(host->arrays.dv, c->batch, m, c->key_heads, c->dim, dv);
+        ra_number_store_all(host->arrays.dv, c->batch, m, c->key_heads, c->dim_value, dv);
     }
     leave_workspace(plan);
     return RA_OK;

@@ -9,6 +9,7 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#include "ra_config_check.h"
 #include "ra_plan.h"
 #include "ra_vector.h"
 
@@ -32,10 +33,10 @@ struct ra_host {
     /* Marks the caller's workspace as used by a call: see ra_host.c. */
     _Atomic uint64_t *in_use;
 
-    /* What the tiles keep of each query row, (B, H, n), and what they lose of each number of o or
-     * dq, (B, n, H, D), and of the share of a hop. In a plan of 16 bits `wide` has room for o or dq
-     * as float32, or, if the caller's are that, for what they lose: so comp, which else is a part
-     * of the plan, may be NULL, and is kept only while rows are folded. */
+    /* What the tiles keep of each query row, (B, H, n), and what they lose of each number of o,
+     * (B, n, H, D_v), or dq, (B, n, H, D), and of the share of a hop. In a plan of 16 bits `wide`
+     * has room for o or dq as float32, or, if the caller's are that, for what they lose: so comp,
+     * which else is a part of the plan, may be NULL, and is kept only while rows are folded. */
     float *max, *lse, *delta, *wide, *comp, *share_comp;
     double *sum;
     double *of_heads; /* (B, H): see ra_arrays_begin_heads */
@@ -47,11 +48,11 @@ struct ra_host {
     struct ra_host_block *blocks[2]; /* by side */
 
     /* ---- The call that is under way. The caller's arrays; which of them is o or, backward, dq,
-     * and where it is computed. Of the hop that is folded: k and v, where this rank's share of
-     * their gradients is added up, and how many rows they have. */
+     * how many numbers a head has in it, and where it is computed. Of the hop that is folded: k and
+     * v, where this rank's share of their gradients is added up, and how many rows they have. */
     struct ra_arrays arrays;
     struct ra_tensor output, computed, k, v, dk, dv;
-    int64_t visiting;
+    int64_t width, visiting;
 };
 
 /* ---- ra_host_rows.c */
@@ -89,6 +90,12 @@ int64_t ra_host_chunk(const struct ra_config *config, enum ra_side side);
 
 /* The most blocks that a rank of this many rows has. */
 int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk);
+
+/* Floats that a row of any array takes in a thread's scratch, in a plan of 16 bits. */
+static inline int64_t ra_host_row(const struct ra_config *config)
+{
+    return ra_vector_row(ra_dims_most(ra_config_dims(config)));
+}
 
 /* Floats of a thread's scratch, for chunks of this many rows. */
 int64_t ra_host_scratch(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk);

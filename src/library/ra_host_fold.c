@@ -154,7 +154,7 @@ static struct worker worker_of(struct hop *hop)
                             .fold = ra_plan_fold(plan, host->vector, hop->backward),
                             .query_scratch = scratch};
     if (c->type != RA_FLOAT32) {
-        int64_t row = ra_vector_row(c->dim), n = plan->rows[RA_QUERY_SIDE], m = host->visiting;
+        int64_t row = ra_host_row(c), n = plan->rows[RA_QUERY_SIDE], m = host->visiting;
         worker.key_scratch = scratch + 3 * ra_min(ra_host_chunk(c, RA_QUERY_SIDE), n) * row;
         scratch = worker.key_scratch + 2 * ra_min(ra_host_chunk(c, RA_KEY_SIDE), m) * row;
     }

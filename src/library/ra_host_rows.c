@@ -5,7 +5,6 @@
  */
 #include <stdatomic.h>
 #include <string.h>
-#include "ra_config_check.h"
 #include "ra_arrays.h"
 #include "ra_carry.h"
 #include "ra_host.h"
@@ -32,7 +31,7 @@ int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk)
 
 int64_t ra_host_scratch(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk)
 {
-    int64_t rows = (3 * query_chunk + 2 * key_chunk) * ra_vector_row(config->dim);
+    int64_t rows = (3 * query_chunk + 2 * key_chunk) * ra_host_row(config);
     int64_t (*workspace)(int64_t, int64_t, struct ra_dims) =
         config->tile == RA_PLAIN_TILE ? ra_tile_workspace : ra_vector_workspace;
     return (config->type == RA_FLOAT32 ? 0 : rows) +
@@ -41,16 +40,18 @@ int64_t ra_host_scratch(const struct ra_config *config, int64_t query_chunk, int
 
 /* ---- Rows. */
 
-/* Reads rows of head h of batch b, from row a on, as float32, `row` numbers apart. */
-static void load_rows(const struct ra_host *host, struct ra_tensor from, int64_t b, int64_t h,
-                      int64_t a, int64_t count, int64_t D, float *to, int64_t row)
+/* Reads rows of head h of batch b, from row a on, as float32, as far apart as tiles want them.
+ * Returns how far that is. */
+static int64_t load_rows(const struct ra_host *host, struct ra_tensor from, int64_t b, int64_t h,
+                         int64_t a, int64_t count, int64_t D, float *to)
 {
     const char *data = from.data;
-    int64_t bytes = ra_type_bytes(from.type);
+    int64_t bytes = ra_type_bytes(from.type), row = ra_vector_row(D);
     for (int64_t i = 0; i < count; i++)
         (host->vector && from.type != RA_FLOAT32 ? host->vector->load : ra_number_load)(
             from.type, D, data + (b * from.batch + h * from.head + (a + i) * from.row) * bytes,
             to + i * row);
+    return row;
 }
 
 /* The first row of head h of batch b, of an array of float32; of another, or of none, NULL. */
@@ -65,18 +66,18 @@ static struct ra_queries queries_of(const struct ra_plan *plan, int64_t b, int64
 {
     const struct ra_host *host = plan->own;
     const struct ra_arrays *x = &host->arrays;
-    int64_t n = plan->rows[RA_QUERY_SIDE], H = plan->config.heads, D = plan->config.dim;
+    int64_t n = plan->rows[RA_QUERY_SIDE], H = plan->config.heads, width = host->width;
     int64_t row = (b * H + h) * n;
     return (struct ra_queries){
         .rows = n,
-        .stride = {x->q.row, host->computed.row, x->d_out.row, host->computed.row, H * D},
+        .stride = {x->q.row, host->computed.row, x->d_out.row, host->computed.row, H * width},
         .q = rows_of(x->q, b, h),
         .o = rows_of(host->computed, b, h),
         .d_out = rows_of(x->d_out, b, h),
         .dq = rows_of(host->computed, b, h),
         .max = host->max + row,
         .sum = host->sum + row,
-        .comp = host->comp ? host->comp + (b * n * H + h) * D : NULL,
+        .comp = host->comp ? host->comp + (b * n * H + h) * width : NULL,
         .lse = host->lse + row,
         .delta = host->delta ? host->delta + row : NULL};
 }
@@ -89,20 +90,20 @@ struct ra_queries ra_host_take_queries(const struct ra_plan *plan, bool backward
 {
     const struct ra_host *host = plan->own;
     const struct ra_arrays *x = &host->arrays;
-    int64_t D = plan->config.dim, row = ra_vector_row(D);
+    const struct ra_config *c = &plan->config;
+    int64_t place = count * ra_host_row(c), row = ra_vector_row(host->width);
     struct ra_queries all = queries_of(plan, b, h), block = ra_queries_block(&all, a, count);
     if (x->q.type != RA_FLOAT32) {
-        load_rows(host, x->q, b, h, a, count, D, scratch, row);
         block.q = scratch;
-        block.stride.q = row;
+        block.stride.q = load_rows(host, x->q, b, h, a, count, c->dim, scratch);
     }
     if (backward && x->d_out.type != RA_FLOAT32) {
-        load_rows(host, x->d_out, b, h, a, count, D, scratch + count * row, row);
-        block.d_out = scratch + count * row;
-        block.stride.d_out = row;
+        block.d_out = scratch + place;
+        block.stride.d_out =
+            load_rows(host, x->d_out, b, h, a, count, c->dim_value, scratch + place);
     }
     if (!host->comp) {
-        block.comp = scratch + 2 * count * row;
+        block.comp = scratch + 2 * place;
         block.stride.comp = row;
         memset(block.comp, 0, (size_t)(count * row) * sizeof *block.comp);
     }
@@ -116,11 +117,11 @@ struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool back
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
     int slot = ra_ring_slot(step);
-    int64_t rows = host->visiting, stride = c->key_heads * c->dim, row = ra_vector_row(c->dim);
-    int64_t numbers = c->batch * rows * stride;
+    int64_t rows = host->visiting, k_row = c->key_heads * c->dim,
+            v_row = c->key_heads * c->dim_value;
     struct ra_keys keys = {
         .rows = rows,
-        .stride = {host->k.row, host->v.row, host->dk.row, host->dv.row, stride, stride},
+        .stride = {host->k.row, host->v.row, host->dk.row, host->dv.row, k_row, v_row},
         .k = rows_of(host->k, b, g),
         .v = rows_of(host->v, b, g)};
 
@@ -128,24 +129,23 @@ struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool back
     if (c->has_mask && step == 0)
         keys.mask = host->mask + b * rows;
     else if (c->has_mask)
-        keys.mask =
-            (const bool *)plan->ring.keys[slot] + 2 * numbers * ra_type_bytes(c->type) + b * rows;
+        keys.mask = (const bool *)plan->ring.keys[slot] +
+                    c->batch * rows * (k_row + v_row) * ra_type_bytes(c->type) + b * rows;
     if (backward) {
         keys.dk = rows_of(host->dk, b, g);
         keys.dv = rows_of(host->dv, b, g);
-        keys.dk_comp = plan->ring.comp + b * rows * stride + g * c->dim;
-        keys.dv_comp = keys.dk_comp + numbers;
+        keys.dk_comp = plan->ring.comp + b * rows * k_row + g * c->dim;
+        keys.dv_comp = plan->ring.comp + (c->batch * k_row + b * v_row) * rows + g * c->dim_value;
     }
     struct ra_keys block = ra_keys_block(&keys, first, count);
     if (host->k.type != RA_FLOAT32) {
-        load_rows(host, host->k, b, g, first, count, c->dim, scratch, row);
         block.k = scratch;
-        block.stride.k = row;
+        block.stride.k = load_rows(host, host->k, b, g, first, count, c->dim, scratch);
     }
     if (host->v.type != RA_FLOAT32) {
-        load_rows(host, host->v, b, g, first, count, c->dim, scratch + count * row, row);
-        block.v = scratch + count * row;
-        block.stride.v = row;
+        float *place = scratch + count * ra_host_row(c);
+        block.v = place;
+        block.stride.v = load_rows(host, host->v, b, g, first, count, c->dim_value, place);
     }
     return block;
 }
@@ -156,8 +156,8 @@ void ra_host_open_keys(struct ra_plan *plan, int step, bool backward)
 {
     const struct ra_config *c = &plan->config;
     struct ra_host *host = plan->own;
-    int64_t rows = ra_ring_rows(&plan->ring, plan->link.rank, step), G = c->key_heads, D = c->dim;
-    int64_t numbers = c->batch * rows * G * D;
+    int64_t rows = ra_ring_rows(&plan->ring, plan->link.rank, step), G = c->key_heads;
+    int64_t numbers = c->batch * rows * G * c->dim; /* of k: behind it lies v */
     host->visiting = rows;
     host->k = host->arrays.k;
     host->v = host->arrays.v;
@@ -165,13 +165,14 @@ void ra_host_open_keys(struct ra_plan *plan, int step, bool backward)
     host->dv = host->arrays.dv;
     if (step > 0) {
         char *message = plan->ring.keys[ra_ring_slot(step)];
-        host->k = ra_tensor_bnhd(message, c->type, rows, G, D);
-        host->v = ra_tensor_bnhd(message + numbers * ra_type_bytes(c->type), c->type, rows, G, D);
+        host->k = ra_tensor_bnhd(message, c->type, rows, G, c->dim);
+        host->v = ra_tensor_bnhd(message + numbers * ra_type_bytes(c->type), c->type, rows, G,
+                                 c->dim_value);
     }
     if (backward && !ra_plan_adds_in_place(plan)) {
         float *share = plan->ring.gradients[ra_ring_slot(step)];
-        host->dk = ra_tensor_bnhd(share, RA_FLOAT32, rows, G, D);
-        host->dv = ra_tensor_bnhd(share + numbers, RA_FLOAT32, rows, G, D);
+        host->dk = ra_tensor_bnhd(share, RA_FLOAT32, rows, G, c->dim);
+        host->dv = ra_tensor_bnhd(share + numbers, RA_FLOAT32, rows, G, c->dim_value);
     }
 }
 
@@ -191,7 +192,7 @@ static void call_for_head(const struct rows *rows, int64_t b, int64_t h)
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
     struct ra_tensor o = host->arrays.o;
-    int64_t n = plan->rows[RA_QUERY_SIDE], row = ra_vector_row(c->dim);
+    int64_t n = plan->rows[RA_QUERY_SIDE];
     int64_t chunk = ra_min(ra_host_chunk(c, RA_QUERY_SIDE), n > 0 ? n : 1);
     float *scratch = host->scratch + ra_host_thread(host) * host->scratch_floats;
     for (int64_t a = 0; a < n; a += chunk) {
@@ -203,9 +204,8 @@ static void call_for_head(const struct rows *rows, int64_t b, int64_t h)
             queries.stride.o = o.row;
         } else if (rows->delta) {
             /* q is not needed: o takes its place. */
-            load_rows(host, o, b, h, a, count, c->dim, scratch, row);
             queries.o = scratch;
-            queries.stride.o = row;
+            queries.stride.o = load_rows(host, o, b, h, a, count, c->dim_value, scratch);
         }
         rows->function(plan, &queries, b, h, a);
     }

@@ -11,7 +11,8 @@
  *     ra_plan_destroy(plan);
  *
  * Letters: B batches, N query rows, M key rows, H query heads, G key/value heads, D numbers per
- * head, P ranks of a ring. This rank has n of the N rows and m of the M: its shard.
+ * head (D_v those of a value), P ranks of a ring. This rank has n of the N rows and m of the M: its
+ * shard.
  *
  * Manners. Nothing is printed, no signal or exit is used, and there is no state outside a plan.
  * Memory is allocated when a plan is created and at no other time. Every function that can fail
@@ -132,10 +133,10 @@ void ra_plan_destroy(struct ra_plan *plan);
  * plan and is changed by its next error. */
 const char *ra_plan_error(const struct ra_plan *plan);
 
-/* The config of the plan, with all defaults filled in: keys, key_heads, scale, ring_size, and the
- * tiles that are used. With it a binding can check the shapes of its arrays before a call. `size`
- * is the size of the caller's struct, or 512 as in ra_config_init. NULL is no plan: all
- * defaults. */
+/* The config of the plan, with all defaults filled in: keys, key_heads, dim_value, scale,
+ * ring_size, and the tiles that are used. With it a binding can check the shapes of its arrays
+ * before a call. `size` is the size of the caller's struct, or 512 as in ra_config_init. NULL is no
+ * plan: all defaults. */
 void ra_plan_config(const struct ra_plan *plan, struct ra_config *config, size_t size);
 
 /* This rank in its ring, 0..P-1, and P. */
@@ -209,13 +210,13 @@ int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size
 struct ra_arrays {
     size_t size;
     struct ra_tensor q;      /* (B, n, H, D) */
-    struct ra_tensor k, v;   /* (B, m, G, D) */
+    struct ra_tensor k, v;   /* (B, m, G, D) and (B, m, G, D_v) */
     struct ra_tensor mask;   /* (B, m) of RA_BOOL, true: this key may be seen; if has_mask */
-    struct ra_tensor o, lse; /* (B, n, H, D), and float32 (B, n, H): out of the forward, into the
+    struct ra_tensor o, lse; /* (B, n, H, D_v), and float32 (B, n, H): out of the forward, into the
                                  * backward */
-    struct ra_tensor d_out;  /* (B, n, H, D): the gradient of o */
+    struct ra_tensor d_out;  /* (B, n, H, D_v): the gradient of o */
     struct ra_tensor dq;     /* (B, n, H, D): out of the backward, overwritten, not added to */
-    struct ra_tensor dk, dv; /* (B, m, G, D): the same */
+    struct ra_tensor dk, dv; /* (B, m, G, D) and (B, m, G, D_v): the same */
 
     /* Each of these may stay empty, and then it is not part of the attention. Numbers of each head
      * are float32 (H), as of ra_tensor_h; the ranks of a ring give the same. */

@@ -23,8 +23,8 @@
 /* Blocks of memory begin at cache lines. */
 enum { LINE = 64 };
 
-/* This part of a plan. A rank's piece of `keys` is its k (B, m, G, D) and behind it its v; of
- * `gradients` dk and dv; of `masks` (B, m). Pieces lie in the order of the ranks. */
+/* This part of a plan. A rank's piece of `keys` is its k (B, m, G, D) and behind it its v (B, m, G,
+ * D_v); of `gradients` dk and dv; of `masks` (B, m). Pieces lie in the order of the ranks. */
 struct gathered {
     const struct ra_vector *vector; /* NULL: tiles are plain */
     MPI_Comm ring;                  /* of the ranks of this set alone */
@@ -42,7 +42,7 @@ struct gathered {
 };
 
 /* What a thread has to itself: what the tiles keep of the queries of one head, and of dk and dv of
- * one head of keys of all ranks, (M, D). */
+ * one head of keys of all ranks, (M, D) and (M, D_v). */
 struct scratch {
     double *sum;
     float *max, *lse, *delta, *comp;
@@ -57,7 +57,7 @@ static bool is_backward(const struct ra_plan *plan)
 /* Numbers that a row of keys has: k and v of all batches and heads. */
 static int64_t row_numbers(const struct ra_config *c)
 {
-    return 2 * c->batch * c->key_heads * c->dim;
+    return c->batch * c->key_heads * (c->dim + c->dim_value);
 }
 
 /* ---- Memory. */
@@ -70,19 +70,19 @@ static int64_t lay_out_scratch(const struct ra_plan *plan, int rank, char *start
     const struct ra_config *c = &plan->config;
     struct ra_arena arena = {start, LINE, 0};
     const int64_t number = sizeof(float);
-    int64_t n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank), row = c->dim * number;
-    int64_t gradients = is_backward(plan) ? c->keys * row : 0;
+    int64_t n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank);
+    int64_t gradients = is_backward(plan) ? c->keys * number : 0;
     int64_t (*workspace)(int64_t, int64_t, struct ra_dims) =
         c->tile == RA_PLAIN_TILE ? ra_tile_workspace : ra_vector_workspace;
     scratch->sum = ra_arena_take(&arena, n * (int64_t)sizeof *scratch->sum);
     scratch->max = ra_arena_take(&arena, n * number);
     scratch->lse = ra_arena_take(&arena, n * number);
     scratch->delta = ra_arena_take(&arena, n * number);
-    scratch->comp = ra_arena_take(&arena, n * row);
-    scratch->dk = ra_arena_take(&arena, gradients);
-    scratch->dv = ra_arena_take(&arena, gradients);
-    scratch->dk_comp = ra_arena_take(&arena, gradients);
-    scratch->dv_comp = ra_arena_take(&arena, gradients);
+    scratch->comp = ra_arena_take(&arena, n * number * ra_dims_most(ra_config_dims(c)));
+    scratch->dk = ra_arena_take(&arena, gradients * c->dim);
+    scratch->dv = ra_arena_take(&arena, gradients * c->dim_value);
+    scratch->dk_comp = ra_arena_take(&arena, gradients * c->dim);
+    scratch->dv_comp = ra_arena_take(&arena, gradients * c->dim_value);
     scratch->workspace =
         ra_arena_take(&arena, number * workspace(c->tile_queries, c->tile_keys, ra_config_dims(c)));
     return arena.used;
@@ -129,11 +129,13 @@ static float *rows_of(struct ra_tensor tensor, int64_t b, int64_t h)
 }
 
 static struct ra_queries queries_of(const struct ra_plan *plan, const struct ra_arrays *x,
-                                    const struct scratch *scratch, int64_t b, int64_t h)
+                                    const struct scratch *scratch, bool backward, int64_t b,
+                                    int64_t h)
 {
+    const struct ra_config *c = &plan->config;
     return (struct ra_queries){
         .rows = plan->rows[RA_QUERY_SIDE],
-        .stride = {x->q.row, x->o.row, x->d_out.row, x->dq.row, plan->config.dim},
+        .stride = {x->q.row, x->o.row, x->d_out.row, x->dq.row, backward ? c->dim : c->dim_value},
         .q = rows_of(x->q, b, h),
         .o = rows_of(x->o, b, h),
         .d_out = rows_of(x->d_out, b, h),
@@ -151,20 +153,20 @@ static struct ra_keys keys_of(const struct ra_plan *plan, const struct scratch *
 {
     const struct ra_config *c = &plan->config;
     const struct gathered *gathered = plan->own;
-    int64_t rows = plan->ring.rows[origin], D = c->dim, stride = c->key_heads * D;
+    int64_t rows = plan->ring.rows[origin], G = c->key_heads, D = c->dim, D_v = c->dim_value;
     const float *piece = gathered->keys + gathered->first_number[origin];
-    int64_t head = b * rows * stride + g * D, row = gathered->first_row[origin];
+    int64_t head = b * rows * G + g, row = gathered->first_row[origin];
     struct ra_keys keys = {.rows = rows,
-                           .stride = {stride, stride, D, D, D, D},
-                           .k = piece + head,
-                           .v = piece + c->batch * rows * stride + head};
+                           .stride = {G * D, G * D_v, D, D_v, D, D_v},
+                           .k = piece + head * D,
+                           .v = piece + c->batch * rows * G * D + head * D_v};
     if (c->has_mask)
         keys.mask = gathered->masks + gathered->first_bool[origin] + b * rows;
     if (is_backward(plan)) {
         keys.dk = scratch->dk + row * D;
-        keys.dv = scratch->dv + row * D;
+        keys.dv = scratch->dv + row * D_v;
         keys.dk_comp = scratch->dk_comp + row * D;
-        keys.dv_comp = scratch->dv_comp + row * D;
+        keys.dv_comp = scratch->dv_comp + row * D_v;
     }
     return keys;
 }
@@ -194,10 +196,10 @@ static bool gather(struct ra_plan *plan, const struct ra_arrays *x, bool backwar
     const struct ra_config *c = &plan->config;
     struct gathered *g = plan->own;
     int rank = plan->link.rank;
-    int64_t m = plan->rows[RA_KEY_SIDE];
+    int64_t m = plan->rows[RA_KEY_SIDE], numbers = c->batch * m * c->key_heads * c->dim;
     float *own = g->keys + g->first_number[rank];
     ra_number_pack(x->k, c->batch, m, c->key_heads, c->dim, own);
-    ra_number_pack(x->v, c->batch, m, c->key_heads, c->dim, own + g->numbers[rank] / 2);
+    ra_number_pack(x->v, c->batch, m, c->key_heads, c->dim_value, own + numbers);
     if (!await(plan,
                MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, g->keys, g->numbers,
                                g->first_number, MPI_FLOAT, g->ring, &g->request),
@@ -264,7 +266,7 @@ static void forward_head(const struct ra_plan *plan, const struct ra_arrays *x,
 {
     const struct ra_config *c = &plan->config;
     const struct gathered *gathered = plan->own;
-    struct ra_queries queries = queries_of(plan, x, scratch, b, h);
+    struct ra_queries queries = queries_of(plan, x, scratch, false, b, h);
     double *largest = gathered->of_heads + b * c->heads + h;
     ra_tile_begin(ra_config_dims(c), &queries);
     fold_all(plan, x, scratch, false, &queries, b,
@@ -278,20 +280,29 @@ static void forward_head(const struct ra_plan *plan, const struct ra_arrays *x,
         rows_of(x->lse, b, h)[a * x->lse.row] = scratch->lse[a];
 }
 
+/* Copies rows of `dim` numbers, side by side, to head g of batch b. */
+static void copy_head(struct ra_tensor to, int64_t b, int64_t g, int64_t rows, int64_t dim,
+                      const float *from)
+{
+    for (int64_t a = 0; a < rows; a++)
+        memcpy(rows_of(to, b, g) + a * to.row, from + a * dim, (size_t)dim * sizeof(float));
+}
+
 /* dq of all heads that read head g of the keys, and this rank's share of its dk and dv. */
 static void backward_head(const struct ra_plan *plan, const struct ra_arrays *x,
                           const struct scratch *scratch, int64_t b, int64_t g)
 {
     const struct ra_config *c = &plan->config;
     const struct gathered *gathered = plan->own;
-    int64_t D = c->dim, numbers = c->keys * D;
-    float *const sums[] = {scratch->dk, scratch->dv, scratch->dk_comp, scratch->dv_comp};
-    for (int i = 0; i < 4; i++)
-        memset(sums[i], 0, (size_t)numbers * sizeof(float));
+    size_t bytes = (size_t)c->keys * sizeof(float), D = (size_t)c->dim, D_v = (size_t)c->dim_value;
+    memset(scratch->dk, 0, bytes * D);
+    memset(scratch->dv, 0, bytes * D_v);
+    memset(scratch->dk_comp, 0, bytes * D);
+    memset(scratch->dv_comp, 0, bytes * D_v);
     for (int64_t h = 0; h < c->heads; h++) {
         if (ra_heads_key(c->head_map, c->heads, c->key_heads, h) != g)
             continue;
-        struct ra_queries queries = queries_of(plan, x, scratch, b, h);
+        struct ra_queries queries = queries_of(plan, x, scratch, true, b, h);
         for (int64_t a = 0; a < queries.rows; a++)
             scratch->lse[a] = rows_of(x->lse, b, h)[a * x->lse.row];
         (gathered->vector ? gathered->vector->begin_backward
@@ -307,15 +318,12 @@ static void backward_head(const struct ra_plan *plan, const struct ra_arrays *x,
     /* To the pieces of their ranks. What they have lost is less than their last digit. */
     for (int origin = 0; origin < plan->link.size; origin++) {
         int64_t rows = plan->ring.rows[origin], row = gathered->first_row[origin];
-        float *dk = gathered->gradients + gathered->first_number[origin] +
-                    (b * rows * c->key_heads + g) * D;
-        float *dv = dk + c->batch * rows * c->key_heads * D;
-        for (int64_t a = 0; a < rows; a++)
-            for (int64_t i = 0; i < D; i++) {
-                int64_t from = (row + a) * D + i, to = a * c->key_heads * D + i;
-                dk[to] = scratch->dk[from];
-                dv[to] = scratch->dv[from];
-            }
+        float *piece = gathered->gradients + gathered->first_number[origin];
+        struct ra_tensor dk = ra_tensor_bnhd(piece, RA_FLOAT32, rows, c->key_heads, c->dim);
+        struct ra_tensor dv = ra_tensor_bnhd(piece + c->batch * dk.batch, RA_FLOAT32, rows,
+                                             c->key_heads, c->dim_value);
+        copy_head(dk, b, g, rows, c->dim, scratch->dk + row * c->dim);
+        copy_head(dv, b, g, rows, c->dim_value, scratch->dv + row * c->dim_value);
     }
 }
 
@@ -367,9 +375,10 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
     fold_heads(plan, &arrays, true);
     if (!reduce(plan))
         return ra_plan_fail(plan);
-    int64_t m = plan->rows[RA_KEY_SIDE], numbers = gathered->numbers[plan->link.rank] / 2;
+    int64_t m = plan->rows[RA_KEY_SIDE], numbers = c->batch * m * c->key_heads * c->dim;
     ra_number_store_all(arrays.dk, c->batch, m, c->key_heads, c->dim, gathered->home);
-    ra_number_store_all(arrays.dv, c->batch, m, c->key_heads, c->dim, gathered->home + numbers);
+    ra_number_store_all(arrays.dv, c->batch, m, c->key_heads, c->dim_value,
+                        gathered->home + numbers);
     return RA_OK;
 }
 

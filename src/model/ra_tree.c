@@ -30,7 +30,7 @@ struct ra_tree {
     int64_t sharers;      /* query heads that read one key head, H / G */
     int64_t rows, length; /* most positions of this rank; positions there are, of all ranks */
     int64_t bytes;
-    float *k, *v;   /* (B, G, rows, D) */
+    float *k, *v;   /* (B, G, rows, D) and (B, G, rows, D_v) */
     float *carries; /* (B, G, tokens, sharers) records, see below */
     int threads;
     char *scratch; /* one of each thread */
@@ -49,7 +49,7 @@ struct scratch {
     float *q, *o, *comp, *max, *lse, *workspace;
 };
 
-/* ---- Carries as MPI combines them: max, sum and D numbers of o, all float32. */
+/* ---- Carries as MPI combines them: max, sum and D_v numbers of o, all float32. */
 
 enum { MAX, SUM, OUT };
 
@@ -62,16 +62,16 @@ static float worth(float max, float new_max)
 
 /* Combines two carries. Both ways round the bits are the same, but for those of a NaN: a + b = b +
  * a. */
-static void add_carry(int64_t D, const float *from, float *to)
+static void add_carry(int64_t D_v, const float *from, float *to)
 {
     float max = from[MAX] > to[MAX] ? from[MAX] : to[MAX];
     float a = worth(from[MAX], max), b = worth(to[MAX], max);
-    for (int64_t i = SUM; i < OUT + D; i++)
+    for (int64_t i = SUM; i < OUT + D_v; i++)
         to[i] = a * from[i] + b * to[i];
     to[MAX] = max;
 }
 
-/* A function of MPI_Op_create. The size of a record says what D is. */
+/* A function of MPI_Op_create. The size of a record says what D_v is. */
 static void combine(void *from, void *to, int *count, MPI_Datatype *type)
 {
     int bytes;
@@ -95,8 +95,8 @@ static int64_t lay_out_scratch(const struct ra_tree *tree, char *start, struct s
         c->tile == RA_PLAIN_TILE ? ra_tile_workspace : ra_vector_workspace;
     scratch->sum = ra_arena_take(&arena, rows * (int64_t)sizeof *scratch->sum);
     scratch->q = ra_arena_take(&arena, rows * c->dim * number);
-    scratch->o = ra_arena_take(&arena, rows * c->dim * number);
-    scratch->comp = ra_arena_take(&arena, rows * c->dim * number);
+    scratch->o = ra_arena_take(&arena, rows * c->dim_value * number);
+    scratch->comp = ra_arena_take(&arena, rows * c->dim_value * number);
     scratch->max = ra_arena_take(&arena, rows * number);
     scratch->lse = ra_arena_take(&arena, rows * number);
     scratch->workspace =
@@ -110,10 +110,10 @@ static int64_t lay_out(struct ra_tree *tree, char *start)
     const struct ra_config *c = &tree->config;
     struct ra_arena arena = {start, LINE, 0};
     struct scratch scratch;
-    int64_t cache = c->batch * c->key_heads * tree->rows * c->dim * (int64_t)sizeof(float);
+    int64_t cache = c->batch * c->key_heads * tree->rows * (int64_t)sizeof(float);
     ra_arena_take(&arena, sizeof *tree);
-    tree->k = ra_arena_take(&arena, cache);
-    tree->v = ra_arena_take(&arena, cache);
+    tree->k = ra_arena_take(&arena, cache * c->dim);
+    tree->v = ra_arena_take(&arena, cache * c->dim_value);
     tree->carries = ra_arena_take(&arena, ra_tree_reduced(tree, c->queries));
     tree->scratch_bytes = lay_out_scratch(tree, NULL, &scratch);
     tree->scratch = ra_arena_take(&arena, tree->threads * tree->scratch_bytes);
@@ -144,9 +144,10 @@ static enum ra_status read_config(struct ra_config *c, const struct ra_config *g
                             "once, 1 to keys = %" PRId64,
                             c->queries, c->keys);
 
-    if ((double)c->batch * (double)c->queries * (double)c->heads > INT_MAX || c->dim > INT_MAX / 8)
-        return ra_error_set(error,
-                            "config: batch * queries * heads, or dim, are more than MPI counts");
+    if ((double)c->batch * (double)c->queries * (double)c->heads > INT_MAX ||
+        c->dim_value > INT_MAX / 8)
+        return ra_error_set(
+            error, "config: batch * queries * heads, or dim_value, are more than MPI counts");
 
     /* The heads that share keys are rows of one tile. */
     int64_t rows = c->queries * (c->heads / c->key_heads);
@@ -176,7 +177,7 @@ static enum ra_status build(struct ra_tree **tree, const struct ra_config *c, st
         return RA_OUT_OF_MEMORY;
     }
     lay_out(&made, memory);
-    MPI_Type_contiguous((int)(c->dim + OUT), MPI_FLOAT, &made.record);
+    MPI_Type_contiguous((int)(c->dim_value + OUT), MPI_FLOAT, &made.record);
     MPI_Type_commit(&made.record);
     MPI_Op_create(combine, 1, &made.combine);
     *tree = memcpy(memory, &made, sizeof made);
@@ -246,7 +247,7 @@ int64_t ra_tree_bytes(const struct ra_tree *tree)
 int64_t ra_tree_reduced(const struct ra_tree *tree, int64_t count)
 {
     const struct ra_config *c = &tree->config;
-    return c->batch * count * c->heads * (OUT + c->dim) * (int64_t)sizeof(float);
+    return c->batch * count * c->heads * (OUT + c->dim_value) * (int64_t)sizeof(float);
 }
 
 /* ---- The cache. */
@@ -259,17 +260,17 @@ static int64_t rows_before(const struct ra_tree *tree, int64_t position)
 }
 
 /* Copies rows first, first + step, ... of an array into the cache, to `count` rows from `to` on. */
-static void copy_rows(const struct ra_tree *tree, struct ra_tensor from, int64_t first,
+static void copy_rows(const struct ra_tree *tree, struct ra_tensor from, int64_t dim, int64_t first,
                       int64_t step, int64_t count, int64_t to, float *cache)
 {
     const struct ra_config *c = &tree->config;
     for (int64_t b = 0; b < c->batch; b++)
         for (int64_t g = 0; g < c->key_heads; g++)
             for (int64_t i = 0; i < count; i++)
-                memcpy(cache + ((b * c->key_heads + g) * tree->rows + to + i) * c->dim,
+                memcpy(cache + ((b * c->key_heads + g) * tree->rows + to + i) * dim,
                        (const float *)from.data + b * from.batch + (first + i * step) * from.row +
                            g * from.head,
-                       (size_t)c->dim * sizeof(float));
+                       (size_t)dim * sizeof(float));
 }
 
 /* Writes the rows of this rank among positions first, ..., end - 1, which are the rows at0, at0 +
@@ -286,8 +287,8 @@ static enum ra_status write_cache(struct ra_tree *tree, int64_t first, int64_t e
                             end, tree->config.keys);
     if (count > 0 && (!k.data || !v.data || k.type != RA_FLOAT32 || v.type != RA_FLOAT32))
         return ra_error_set(tree->error, "k or v: give arrays of RA_FLOAT32");
-    copy_rows(tree, k, at, step, count, row, tree->k);
-    copy_rows(tree, v, at, step, count, row, tree->v);
+    copy_rows(tree, k, tree->config.dim, at, step, count, row, tree->k);
+    copy_rows(tree, v, tree->config.dim_value, at, step, count, row, tree->v);
     tree->length = end;
     return RA_OK;
 }
@@ -371,14 +372,15 @@ static void carry_head(const struct ra_tree *tree, const struct scratch *scratch
                        struct ra_tensor q, int64_t b, int64_t g)
 {
     const struct ra_config *c = &tree->config;
-    int64_t D = c->dim, rows = count * tree->sharers, head = b * c->key_heads + g;
+    int64_t D = c->dim, D_v = c->dim_value, rows = count * tree->sharers,
+            head = b * c->key_heads + g;
     for (int64_t a = 0; a < rows; a++)
         memcpy(scratch->q + a * D,
                (const float *)q.data + b * q.batch + a / tree->sharers * q.row +
                    query_head(c, g, a % tree->sharers) * q.head,
                (size_t)D * sizeof(float));
     struct ra_queries queries = {.rows = rows,
-                                 .stride = {.q = D, .o = D, .comp = D},
+                                 .stride = {.q = D, .o = D_v, .comp = D_v},
                                  .q = scratch->q,
                                  .o = scratch->o,
                                  .max = scratch->max,
@@ -386,18 +388,18 @@ static void carry_head(const struct ra_tree *tree, const struct scratch *scratch
                                  .comp = scratch->comp,
                                  .lse = scratch->lse};
     struct ra_keys keys = {.rows = rows_before(tree, tree->length),
-                           .stride = {.k = D, .v = D},
+                           .stride = {.k = D, .v = D_v},
                            .k = tree->k + head * tree->rows * D,
-                           .v = tree->v + head * tree->rows * D};
+                           .v = tree->v + head * tree->rows * D_v};
 
     /* Begun empty, folded, and put where MPI takes it. */
     ra_tile_begin(ra_config_dims(c), &queries);
     fold_head(tree, scratch, count, &queries, &keys);
     for (int64_t a = 0; a < rows; a++) {
-        float *carry = tree->carries + (head * rows + a) * (OUT + D);
+        float *carry = tree->carries + (head * rows + a) * (OUT + D_v);
         carry[MAX] = scratch->max[a];
         carry[SUM] = (float)scratch->sum[a];
-        memcpy(carry + OUT, scratch->o + a * D, (size_t)D * sizeof(float));
+        memcpy(carry + OUT, scratch->o + a * D_v, (size_t)D_v * sizeof(float));
     }
 }
 
@@ -409,10 +411,11 @@ static void finish_head(const struct ra_tree *tree, int64_t count, struct ra_ten
     const struct ra_config *c = &tree->config;
     int64_t rows = count * tree->sharers;
     for (int64_t a = 0; a < rows; a++) {
-        const float *carry = tree->carries + ((b * c->key_heads + g) * rows + a) * (OUT + c->dim);
+        const float *carry =
+            tree->carries + ((b * c->key_heads + g) * rows + a) * (OUT + c->dim_value);
         float *to = (float *)o.data + b * o.batch + a / tree->sharers * o.row +
                     query_head(c, g, a % tree->sharers) * o.head;
-        for (int64_t i = 0; i < c->dim; i++) {
+        for (int64_t i = 0; i < c->dim_value; i++) {
             float mean = carry[OUT + i] / carry[SUM];
             to[i] = isnan(mean) ? NAN : mean;
         }

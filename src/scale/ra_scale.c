@@ -225,8 +225,8 @@ static int64_t array_bytes(const struct ra_plan *plan)
     int64_t rows = ra_layout_most_rows(plan->layouts[RA_QUERY_SIDE]);
     int64_t keys = ra_layout_most_rows(plan->layouts[RA_KEY_SIDE]);
     int64_t query = rows * c->heads, key = keys * c->key_heads;
-    return c->batch *
-           (directions * 2 * (query + key) * c->dim * number + query * (int64_t)sizeof(float));
+    return c->batch * (directions * (query + key) * (c->dim + c->dim_value) * number +
+                       query * (int64_t)sizeof(float));
 }
 
 /* What the plan of this method holds, which must not be more than int64_t counts. */

@@ -142,7 +142,8 @@ struct ra_cost_pairs ra_cost_count(const struct ra_cost *cost, int rank, int ori
 double ra_cost_multiply_adds(const struct ra_cost *cost, double pairs, bool backward)
 {
     const struct ra_config *c = &cost->plan->config;
-    return (backward ? 5 : 2) * (double)(c->batch * c->heads * c->dim) * pairs;
+    int64_t products = ra_dims_products(ra_config_dims(c), backward);
+    return (double)(c->batch * c->heads * products) * pairs;
 }
 
 double ra_cost_work(const struct ra_cost *cost, int rank, int origin, double computed,
@@ -161,7 +162,8 @@ double ra_cost_work(const struct ra_cost *cost, int rank, int origin, double com
     if (cost->plan->ring.schedule.count > 1 && m->memory_bandwidth > 0) {
         double queries = (double)ra_layout_rows(cost->plan->layouts[RA_QUERY_SIDE], rank);
         double keys = (double)cost->plan->ring.rows[origin];
-        double bytes = 2 * queries * (double)(c->batch * c->heads * c->dim) * sizeof(float);
+        int64_t width = backward ? c->dim : c->dim_value;
+        double bytes = 2 * queries * (double)(c->batch * c->heads * width) * sizeof(float);
         if (backward)
             bytes += 3 * keys * (double)cost->plan->ring.gradient_bytes;
         seconds += bytes / m->memory_bandwidth;

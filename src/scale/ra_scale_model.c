@@ -4,6 +4,7 @@
  * Chapter 12. New here: the longest sequence, by halving.
  */
 #include <math.h>
+#include "ra_config_check.h"
 #include "ra_error.h"
 #include "ra_scale_cost.h"
 
@@ -36,7 +37,8 @@ enum ra_status ra_scale_decode(struct ra_scale_decoding *decoding, const struct 
     const struct ra_config *c = &cost.plan->config;
     double rows = (double)ra_layout_most_rows(cost.plan->layouts[RA_KEY_SIDE]);
     double cache = rows * (double)cost.plan->ring.key_bytes;
-    double records = (double)(c->batch * c->queries * c->heads * (c->dim + 2)) * sizeof(float);
+    double records =
+        (double)(c->batch * c->queries * c->heads * (c->dim_value + 2)) * sizeof(float);
     double products = ra_cost_multiply_adds(&cost, (double)c->queries * rows, false);
     int hosts = (cost.ranks + m->ranks_per_host - 1) / m->ranks_per_host;
     int inside = levels(cost.ranks < m->ranks_per_host ? cost.ranks : m->ranks_per_host);
@@ -104,20 +106,19 @@ enum ra_status ra_scale_memory_of(struct ra_scale_memory *memory, const struct r
         return status;
     const struct ra_config *c = &cost.plan->config;
     double dim = (double)model->dim, depth = (double)model->depth, hidden = (double)model->hidden;
-    double query = (double)(c->heads * c->dim), key = (double)(c->key_heads * c->dim);
+    double attention = (double)((c->heads + c->key_heads) * (c->dim + c->dim_value));
     double rows = (double)(c->batch * ra_layout_most_rows(cost.plan->layouts[RA_QUERY_SIDE]));
     double number = (double)ra_type_bytes(c->type);
 
     /* As the weights of chapter 10: q, k, v, out, up and down; embedding and logits. */
-    double weights =
-        depth * dim * (2 * query + 2 * key + 2 * hidden) + 2 * dim * (double)model->vocabulary;
+    double weights = depth * dim * (attention + 2 * hidden) + 2 * dim * (double)model->vocabulary;
     memory->weights = weights * model->weight_bytes / (model->replicated ? 1 : cost.ranks);
 
     /* As the rows that its layers keep: x; q, k, v, o, lse, mid and up, which all layers share if
      * they are computed again. Once: the last x, a normal row, a gradient, and the widest, which
      * also holds d_out, dq, dk and dv. */
-    double layer = (2 * query + 2 * key + dim + hidden) * number + (double)c->heads * sizeof(float);
-    double widest = fmax(fmax(hidden, dim), 2 * query + 2 * key);
+    double layer = (attention + dim + hidden) * number + (double)c->heads * sizeof(float);
+    double widest = fmax(fmax(hidden, dim), attention);
     memory->activations = rows * (depth * dim * number + (model->recompute ? 1 : depth) * layer +
                                   (3 * dim + widest) * number);
 
@@ -151,7 +152,8 @@ enum ra_status ra_scale_fits(int64_t *tokens, const struct ra_config *config,
      * numbers no plan takes, and no memory; with sizes that are wrong the first plan says so. */
     struct ra_config c = *config;
     int64_t unit = 2 * (int64_t)(config->ring_size > 1 ? config->ring_size : 1), fits = 0;
-    double numbers = (double)config->batch * (double)config->heads * (double)config->dim;
+    int64_t most = ra_dims_most(ra_config_dims(config));
+    double numbers = (double)config->batch * (double)config->heads * (double)most;
     int64_t fails = (int64_t)(0x1p50 / fmax(numbers, 1) / (double)unit) + 1;
     while (fails - fits > 1) {
         struct ra_scale_memory memory;

@@ -61,10 +61,11 @@ static double half_step_of_weight(const struct truth *t, double x)
 
 /* a . b and, in double, the sum of the absolute terms. Four sums of each, which a processor takes
  * side by side; in float32 the plain order counts. */
-static double dot(const struct definition *d, const double *a, const double *b, double *absolute)
+static double dot(const struct definition *d, int64_t D, const double *a, const double *b,
+                  double *absolute)
 {
     enum { LANES = 4 };
-    int64_t D = d->t->D, c = 0;
+    int64_t c = 0;
     double sums[LANES] = {0}, sizes[LANES] = {0};
     float plain = 0;
     for (; c < D && d->single; c++)
@@ -87,7 +88,7 @@ static double dot(const struct definition *d, const double *a, const double *b, 
 static void add_row(const struct definition *d, enum truth_array a, int64_t at, double factor,
                     const double *row, double error, double rounding)
 {
-    int64_t D = d->t->D;
+    int64_t D = truth_width(d->t, a);
     double *out = d->out[a] + at * D;
     if (d->single) {
         for (int64_t c = 0; c < D; c++)
@@ -108,7 +109,7 @@ static double capped_score(const struct definition *d, const double *q, const do
 {
     const struct truth *t = d->t;
     double scale = as(d, t->scale), cap = as(d, t->softcap);
-    double score = as(d, scale * dot(d, q, k, error));
+    double score = as(d, scale * dot(d, t->D, q, k, error));
     *error = 1 + fabs(scale) * *error;
     if (cap > 0) {
         double ratio = as(d, tanh(as(d, score / cap)));
@@ -162,7 +163,7 @@ static void weigh(const struct definition *d, int64_t at, const double *score, c
                   double top)
 {
     struct truth *t = d->t;
-    int64_t M = t->M, D = t->D, row = t->G * D;
+    int64_t M = t->M, D = truth_width(t, O), row = t->G * D;
     const double *v = truth_row(t, t->x, V, at / t->H / t->N, 0, key_head(t, at % t->H));
     double *o = d->out[O] + at * D, *magnitude = t->magnitude[O] + at * D, mean = 0;
     double total = as(d, exp(as(d, sink_of(d, at) - top)));
@@ -207,23 +208,24 @@ void definition_forward(const struct definition *d, int64_t at)
 void definition_delta(const struct definition *d, int64_t at)
 {
     struct truth *t = d->t;
-    const double *o = d->given_o ? d->given_o : d->out[O], *d_out = t->x[D_OUT] + at * t->D;
-    double *kept = truth_numbers(t->D);
-    for (int64_t c = 0; c < t->D; c++) {
+    int64_t D = truth_width(t, O);
+    const double *o = d->given_o ? d->given_o : d->out[O], *d_out = t->x[D_OUT] + at * D;
+    double *kept = truth_numbers(D);
+    for (int64_t c = 0; c < D; c++) {
         bool rounds = d->single && !d->given_o;
-        kept[c] = rounds ? number_rounded(t->type[O], o[at * t->D + c]) : o[at * t->D + c];
+        kept[c] = rounds ? number_rounded(t->type[O], o[at * D + c]) : o[at * D + c];
     }
     double absolute;
-    d->out[DELTA][at] = dot(d, d_out, kept, &absolute);
+    d->out[DELTA][at] = dot(d, D, d_out, kept, &absolute);
     t->magnitude[DELTA][at] += absolute;
     if (t->d_lse) {
         d->out[DELTA][at] = as(d, d->out[DELTA][at] - t->d_lse[at]);
         t->magnitude[DELTA][at] += fabs(d->out[DELTA][at]);
     }
-    for (int64_t c = 0; c < t->D && !d->single; c++) {
-        double error = d->given_o ? 0 : t->magnitude[O][at * t->D + c], square = 0;
+    for (int64_t c = 0; c < D && !d->single; c++) {
+        double error = d->given_o ? 0 : t->magnitude[O][at * D + c], square = 0;
         if (!d->given_o && t->type[O] != RA_FLOAT32)
-            square = pow(number_half_step(t->type[O], kept[c]), 2) + t->rounding[O][at * t->D + c];
+            square = pow(number_half_step(t->type[O], kept[c]), 2) + t->rounding[O][at * D + c];
         t->magnitude[DELTA][at] += fabs(d_out[c]) * error;
         t->rounding[DELTA][at] += d_out[c] * d_out[c] * square;
     }
@@ -244,12 +246,14 @@ static struct pair pair_of(const struct definition *d, int64_t at, int64_t j)
     if (!is_visible(t, b, i, j))
         return pair;
     const double *k = truth_row(t, t->x, K, b, j, key_head(t, h));
-    const double *v = truth_row(t, t->x, V, b, j, key_head(t, h)), *d_out = t->x[D_OUT] + at * t->D;
+    const double *v = truth_row(t, t->x, V, b, j, key_head(t, h));
+    const double *d_out = t->x[D_OUT] + at * truth_width(t, D_OUT);
     double error, score = capped_score(d, t->x[Q] + at * t->D, k, &error), of_cap = error;
     double ratio = t->softcap > 0 ? as(d, score / as(d, t->softcap)) : 0;
     score = with_slope(d, h, i, j, score, &error);
     double slope = as(d, 1 - as(d, ratio * ratio));
-    double of_dp, difference = as(d, dot(d, d_out, v, &of_dp) - d->out[DELTA][at]);
+    double of_dp,
+        difference = as(d, dot(d, truth_width(t, V), d_out, v, &of_dp) - d->out[DELTA][at]);
     pair.weight = as(d, exp(as(d, score - d->out[LSE][at])));
     pair.ds = as(d, as(d, pair.weight * difference) * slope);
     if (d->single)
@@ -272,7 +276,7 @@ static void add_pairs(const struct definition *d, int64_t at)
     struct truth *t = d->t;
     int64_t D = t->D, g = key_head(t, at % t->H), b = at / t->H / t->N;
     double scale = as(d, t->scale), *mean = truth_numbers(D), of_delta = t->rounding[DELTA][at];
-    const double *q = t->x[Q] + at * D, *d_out = t->x[D_OUT] + at * D;
+    const double *q = t->x[Q] + at * D, *d_out = t->x[D_OUT] + at * truth_width(t, D_OUT);
     for (int64_t j = 0; j < t->M; j++) {
         int64_t key = (b * t->M + j) * t->G + g;
         const double *k = t->x[K] + key * D;

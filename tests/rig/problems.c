@@ -174,12 +174,13 @@ bool problem_is_right(struct problem *p, double *const got[ARRAYS], char text[TE
         truth_backward(&p->truth, got[O]);
     for (enum truth_array a = O; a < ARRAYS; a++)
         if (problem_writes(p, a) && !(truth_judge(t, a, got[a], what) <= 1)) {
-            snprintf(text, TEXT,
-                     "%s (B %d N %d M %d H %d G %d D %d type %d causal %d lookback %d masking %d "
-                     "layout %d bucket %d ranks %d local_keys %d seed %d)",
-                     what, (int)t->B, (int)t->N, (int)t->M, (int)t->H, (int)t->G, (int)t->D,
-                     c->type, c->causal, (int)c->lookback, p->masking, c->layout, (int)c->bucket,
-                     p->ranks, c->local_keys, (int)p->seed);
+            snprintf(
+                text, TEXT,
+                "%s (B %d N %d M %d H %d G %d D %d %d type %d causal %d lookback %d masking %d "
+                "layout %d bucket %d ranks %d local_keys %d seed %d)",
+                what, (int)t->B, (int)t->N, (int)t->M, (int)t->H, (int)t->G, (int)t->D, (int)t->D_v,
+                c->type, c->causal, (int)c->lookback, p->masking, c->layout, (int)c->bucket,
+                p->ranks, c->local_keys, (int)p->seed);
             return false;
         }
     return true;
@@ -241,9 +242,9 @@ static struct ra_tensor place(const struct problem *p, struct shard *x, enum tru
     if (order == PACKED && (a <= V || a >= DQ) && (together || !is_query)) {
         /* One row has H heads of q, if there are as many of them, G of k and G of v. */
         enum truth_array first = a >= DQ ? DQ : Q, owner = together ? first : first + 1;
-        int64_t ahead = together ? p->truth.H * p->truth.D : 0,
-                all = ahead + 2 * p->truth.G * p->truth.D;
-        int64_t before = is_query ? 0 : ahead + (a == K || a == DK ? 0 : p->truth.G * p->truth.D);
+        int64_t ahead = together ? p->truth.H * p->truth.D : 0, keys = p->truth.G * p->truth.D;
+        int64_t all = ahead + keys + p->truth.G * truth_width(&p->truth, V);
+        int64_t before = is_query ? 0 : ahead + (a == K || a == DK ? 0 : keys);
         x->block_of[a] = &x->blocks[owner];
         if (a == owner)
             new_block(block, p->truth.B * rows * all, size);

@@ -24,6 +24,7 @@ struct truth truth_of(const struct ra_config *c)
                       .H = c->heads,
                       .G = c->key_heads == RA_SAME ? c->heads : c->key_heads,
                       .D = c->dim,
+                      .D_v = c->dim_value,
                       .head_map = c->head_map,
                       .scale = c->scale,
                       .softcap = c->softcap,
@@ -59,7 +60,10 @@ int64_t truth_heads(const struct truth *t, enum truth_array a)
 
 int64_t truth_width(const struct truth *t, enum truth_array a)
 {
-    return a == MASK || a == LSE || a == DELTA ? 1 : t->D;
+    if (a == MASK || a == LSE || a == DELTA)
+        return 1;
+    bool is_value = a == V || a == O || a == D_OUT || a == DV;
+    return is_value && t->D_v > 0 ? t->D_v : t->D;
 }
 
 int64_t truth_count(const struct truth *t, enum truth_array a)

@@ -43,6 +43,7 @@ extern const char *const truth_names[TRUTHS];
  * whatever the type of the program's; lse and delta (B, N, H), mask (B, M), 0: hidden. */
 struct truth {
     int64_t B, N, M, H, G, D;
+    int64_t D_v; /* numbers of v, o, d_out and dv; 0: D */
     enum ra_head_map head_map;
     double scale, softcap; /* 0: no cap */
 
