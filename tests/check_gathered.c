@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "problems.h"
+#include "extras.h"
 #include "ra_gathered.h"
 #include "verdict.h"
 
@@ -75,6 +75,19 @@ struct work {
     struct shard x;
 };
 
+/* Plans are those of a ring, over MPI, of the same config. */
+static bool over_a_ring;
+
+static enum ra_status create(struct ra_plan **plan, const struct ra_config *config, char *error)
+{
+    struct ra_link link;
+    *plan = NULL;
+    if (!over_a_ring)
+        return ra_gathered_create(plan, config, MPI_COMM_WORLD, error);
+    enum ra_status status = ra_mpi_link(&link, MPI_COMM_WORLD, ring_size, patience, error);
+    return status == RA_OK ? ra_plan_create(plan, config, &link, error) : status;
+}
+
 /* Makes the plan and this rank's arrays. False: there is no plan. */
 static bool begin(struct work *work, struct problem problem, enum order order)
 {
@@ -82,7 +95,7 @@ static bool begin(struct work *work, struct problem problem, enum order order)
     problem.same = order == BROADCAST;
     problem_make(&problem);
     *work = (struct work){.problem = problem};
-    enum ra_status status = ra_gathered_create(&work->plan, &problem.config, MPI_COMM_WORLD, error);
+    enum ra_status status = create(&work->plan, &problem.config, error);
     if (!HOLDS(status == RA_OK, "%s: %s", ra_status_text(status), error))
         return false;
     EXPECT(ra_plan_bytes(work->plan) > 0, "%lld bytes", (long long)ra_plan_bytes(work->plan));
@@ -304,6 +317,50 @@ static void test_random(void)
     }
 }
 
+/* Slopes, sinks, a gradient of lse and the largest score, with gathered keys or over a ring. */
+static void solve_extras(struct problem problem, enum sinks sinks, enum order order)
+{
+    struct work work;
+    struct extras extras;
+    struct extras_part part;
+    char text[TEXT];
+    if (!begin(&work, problem, order))
+        return;
+    extras_solve(&extras, &work.problem, ALL_EXTRAS, sinks);
+    extras_give(&extras, &work.x, &part);
+    compute(&work);
+    EXPECT(extras_collect(&extras, &part), "written beside numbers of heads");
+    int H = (int)work.problem.truth.H;
+    PMPI_Allreduce(MPI_IN_PLACE, extras.largest, H, MPI_DOUBLE, MPI_MAX, ring_comm);
+    PMPI_Allreduce(MPI_IN_PLACE, extras.d_sink, H, MPI_DOUBLE, MPI_SUM, ring_comm);
+    judge(&work);
+    EXPECT(extras_are_right(&extras, text), "%s", text);
+    extras_clear(&extras);
+    end(&work);
+}
+
+static void test_extras(void)
+{
+    uint64_t state = 11;
+    for (int i = 0; i < 40; i++) {
+        struct problem problem = usual(random_below(&state, 40), random_below(&state, 40));
+        struct ra_config *c = &problem.config;
+        c->heads = c->key_heads * (1 + random_below(&state, 3));
+        c->causal = random_below(&state, 3) > 0;
+        c->lookback = c->causal && i % 4 == 0 ? random_below(&state, 45) : RA_NO_LOOKBACK;
+        c->layout = (enum ra_layout_kind)random_below(&state, 3);
+        c->bucket = c->layout == RA_STRIPED ? random_below(&state, 12) : 0;
+        c->softcap = i % 4 == 1 ? 2 : 0;
+        c->threads = i % 10 == 0 ? 2 : 1;
+        c->tile = i % 3 ? RA_VECTOR_TILE : RA_PLAIN_TILE;
+        problem.masking = random_below(&state, 2) ? RANDOM_MASK : NO_MASK;
+        over_a_ring = i % 2 == 0;
+        solve_extras(problem, (enum sinks)(i % SINK_KINDS),
+                     (enum order)random_below(&state, BROADCAST));
+    }
+    over_a_ring = false;
+}
+
 /* The same plan, again, and another with more threads: the same bits. */
 static void test_bits(void)
 {
@@ -449,16 +506,24 @@ static void test_lost_rank(void)
 
 int main(int argc, char **argv)
 {
-    static const struct verdict_test tests[] = {
-        {"causal", test_causal},      {"all see all", test_all_see_all},
-        {"lookback", test_lookback},  {"masks", test_masks},
-        {"few rows", test_few_rows},  {"scores", test_scores},
-        {"heads", test_heads},        {"ways", test_ways},
-        {"widths", test_widths},      {"random", test_random},
-        {"bits", test_bits},          {"common component", test_common_component},
-        {"messages", test_messages},  {"observer", test_observer},
-        {"refusals", test_refusals},  {"wrong arrays", test_wrong_arrays},
-        {"lost rank", test_lost_rank}};
+    static const struct verdict_test tests[] = {{"causal", test_causal},
+                                                {"all see all", test_all_see_all},
+                                                {"lookback", test_lookback},
+                                                {"masks", test_masks},
+                                                {"few rows", test_few_rows},
+                                                {"scores", test_scores},
+                                                {"heads", test_heads},
+                                                {"ways", test_ways},
+                                                {"widths", test_widths},
+                                                {"random", test_random},
+                                                {"extras", test_extras},
+                                                {"bits", test_bits},
+                                                {"common component", test_common_component},
+                                                {"messages", test_messages},
+                                                {"observer", test_observer},
+                                                {"refusals", test_refusals},
+                                                {"wrong arrays", test_wrong_arrays},
+                                                {"lost rank", test_lost_rank}};
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
