@@ -107,6 +107,33 @@ work(links[0])
 
 
 class Arrays(unittest.TestCase):
+    def test_optional_arrays(self):
+        """Sinks, slopes and a gradient of lse, by finite differences of the forward."""
+        rng = numpy.random.default_rng(4)
+        sink, slopes = (rng.normal(size=H).astype(numpy.float32) for _ in range(2))
+        d_lse = rng.normal(size=(B, H, N)).astype(numpy.float32)
+        apart = numpy.full((H, 2), numpy.nan, numpy.float32)  # numbers that lie two apart
+        largest, d_sink = (numpy.full(H, numpy.nan, numpy.float32) for _ in range(2))
+        apart[:, 0] = sink
+        with ra.Plan(**CONFIG) as plan:
+            def loss(sink, slopes):
+                o, lse = plan.forward(q, k, v, sink=sink, slopes=slopes)
+                return numpy.sum(o * d_out, dtype=float) + numpy.sum(lse * d_lse, dtype=float)
+            o, lse = plan.forward(q, k, v, sink=apart[:, 0], slopes=slopes, largest=largest)
+            grads = plan.backward(q, k, v, o, lse, d_out, sink=apart[:, 0], slopes=slopes,
+                                  d_lse=d_lse, d_sink=d_sink)
+            self.assertTrue(all(numpy.isfinite(x).all() for x in (largest, d_sink, *grads)))
+            for h in range(H):
+                step = numpy.zeros(H, numpy.float32)
+                step[h] = 2 ** -5
+                slope = (loss(sink + step, slopes) - loss(sink - step, slopes)) / 2 ** -4
+                self.assertAlmostEqual(d_sink[h], slope, delta=2e-3 * N)
+                self.assertNotEqual(loss(sink, slopes), loss(sink, slopes + step))
+            for name, wrong in (("sink", sink.astype(float)), ("slopes", slopes[1:]),
+                                ("largest", largest[None])):
+                with self.assertRaisesRegex(ValueError, name):
+                    plan.forward(q, k, v, **{name: wrong})
+
     def test_bfloat16_of_ml_dtypes(self):
         try:
             import ml_dtypes

@@ -5,7 +5,7 @@
         dq, dk, dv = plan.backward(q, k, v, o, lse, d_out)
 
 Arrays are (B, rows, heads, D), lse is (B, heads, rows) and a mask (B, rows) of bool, of any strides
-as long as the D numbers of a head lie side by side. bfloat16 is that of ml_dtypes. A call that
+as long as the D numbers of a head lie side by side; sinks and slopes (ALiBi) are (heads). bfloat16 is that of ml_dtypes. A call that
 fails raises Error with the library's text.
 
 On several ranks each gives and gets the rows plan.positions(...) of the whole: over MPI,
@@ -187,6 +187,8 @@ class Plan:
         queries, keys = (batch, n, heads, dim), (batch, m, key_heads, dim)
         self.shapes = dict(q=queries, k=keys, v=keys, mask=(batch, m), o=queries, d_out=queries,
                            lse=(batch, heads, n), dq=queries, dk=keys, dv=keys)
+        self.shapes.update(d_lse=self.shapes["lse"], sink=(heads,), d_sink=(heads,),
+                           slopes=(heads,), largest=(heads,))
 
     def __enter__(self):
         return self
@@ -218,19 +220,21 @@ class Plan:
         lib.ra_plan_positions(self.plan, side, rows.ctypes.data)
         return rows
 
-    def forward(self, q, k, v, mask=None):
-        """Returns o, of the type of q, and lse."""
+    def forward(self, q, k, v, mask=None, **optional):
+        """Returns o, of the type of q, and lse. Optional are the inputs sink and slopes, and
+        largest, an array that is written."""
         o = numpy.empty(self.shapes["o"], q.dtype)
         lse = numpy.empty(self.shapes["lse"], numpy.float32)
-        self.call(lib.ra_forward, q=q, k=k, v=v, mask=mask, o=o, lse=lse)
+        self.call(lib.ra_forward, q=q, k=k, v=v, mask=mask, o=o, lse=lse, **optional)
         return o, lse
 
-    def backward(self, q, k, v, o, lse, d_out, mask=None):
-        """Returns dq, dk and dv, of the types of q, k and v."""
+    def backward(self, q, k, v, o, lse, d_out, mask=None, **optional):
+        """Returns dq, dk and dv, of the types of q, k and v. Optional are the inputs d_lse, sink and
+        slopes, and d_sink, an array that is written."""
         dq, dk, dv = (numpy.empty(self.shapes[name], like.dtype) for name, like in
                       (("dq", q), ("dk", k), ("dv", v)))
         self.call(lib.ra_backward, q=q, k=k, v=v, mask=mask, o=o, lse=lse, d_out=d_out,
-                  dq=dq, dk=dk, dv=dv)
+                  dq=dq, dk=dk, dv=dv, **optional)
         return dq, dk, dv
 
     def call(self, function, **arrays):
@@ -300,7 +304,9 @@ class Plan:
             place, item = "cpu", array.itemsize
             address, strides = array.ctypes.data, list(array.strides)
         shape = tuple(array.shape)
-        kinds = {"mask": ["bool"], "lse": ["float32"]}.get(name, list(TYPES)[:3])
+        of_heads = len(self.shapes[name]) == 1
+        kinds = (["bool"] if name == "mask" else ["float32"] if of_heads or "lse" in name
+                 else list(TYPES)[:3])
         apart = len(shape) == 4 and shape[3] > 1 and strides[3] != item
         if (shape != self.shapes[name] or kind not in kinds or place != "cpu" or apart or
                 any(way % item for way in (address, *strides))):
@@ -308,9 +314,11 @@ class Plan:
                              f"{strides} bytes: give {self.shapes[name]} of {', '.join(kinds)} "
                              "in this machine's byte order, aligned, on the host, "
                              "the D numbers of a head side by side")
-        batch, row, head = ([stride // item for stride in strides] + [0])[:3]
-        if name == "lse":
+        batch, row, head = ([stride // item for stride in strides] + [0, 0])[:3]
+        if "lse" in name:
             row, head = head, row
+        if of_heads:
+            batch, head = 0, batch
         return Tensor(address, TYPES[kind], batch, row, head)
 
 
