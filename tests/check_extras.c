@@ -136,6 +136,9 @@ START_TEST(random_problems)
         if (c->causal && random_below(&state, 2))
             c->lookback = random_below(&state, 30);
         c->head_map = (enum ra_head_map)random_below(&state, 2);
+        enum order order = (enum order)random_below(&state, ORDERS);
+        if (order != PACKED)
+            c->dim_value = random_below(&state, 3) ? 0 : 1 + random_below(&state, 40);
         c->softcap = random_below(&state, 3) ? 0 : 2.5;
         c->scale = random_below(&state, 4) ? c->scale : -0.2;
         c->type = (enum ra_type)random_below(&state, 3);
@@ -148,7 +151,6 @@ START_TEST(random_problems)
         c->layout = (enum ra_layout_kind)random_below(&state, 3);
         if (c->layout == RA_STRIPED && random_below(&state, 2))
             c->bucket = 1 + random_below(&state, 9);
-        enum order order = (enum order)random_below(&state, ORDERS);
         p.same = order == BROADCAST;
         check_problem(p, i % 4 ? ALL_EXTRAS : (int)random_below(&state, 16),
                       (enum sinks)random_below(&state, SINK_KINDS), order);
