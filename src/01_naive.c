@@ -13,10 +13,15 @@ struct arrays {
     const float *q, *d_out; /* (B, N, H, D) */
     const float *k, *v;     /* (B, M, G, D) */
     const bool *mask;       /* (B, M), or NULL: every key may be seen */
+    const float *slopes;    /* (H), or NULL: distances do not count */
+    const float *sink;      /* (H), or NULL: the keys share all the weight */
+    const float *d_lse;     /* (B, H, N), or NULL: 0 */
     int64_t *slice_of;      /* (N, M): 1 + the slice that a pair is in, 0: none; or NULL */
     double *o, *dq;         /* (B, N, H, D) */
     double *lse;            /* (B, H, N) */
     double *dk, *dv;        /* (B, M, G, D) */
+    double *d_sink;         /* (H) */
+    double *largest;        /* (H): the largest score, -inf if there is none */
     double *s;              /* (N, M): the scores of one head, -inf where nothing is to be seen */
     int64_t visible_pairs;
 };
@@ -86,6 +91,21 @@ static double score(const struct stage *stage, const float *q, const float *k)
     return stage->config.softcap > 0 ? stage->config.softcap * tanh(s / stage->config.softcap) : s;
 }
 
+/* What the distance from query i to key j adds to their score in head h. Under slices rows count as
+ * they are; else the last query stands where the last key stands. */
+static double distance_score(const struct stage *stage, const struct arrays *x, int64_t h,
+                             int64_t i, int64_t j)
+{
+    int64_t position = x->slice_of ? i : i + (stage->M - stage->N);
+    return x->slopes ? (double)x->slopes[h] * (double)(j - position) : 0;
+}
+
+/* The score that joins the softmax of head h and has no key. */
+static double sink(const struct arrays *x, int64_t h)
+{
+    return x->sink ? x->sink[h] : -INFINITY;
+}
+
 /* The weight of a key: exp(s - lse). A key that is not seen has s = -inf and no weight; asking
  * first keeps -inf - -inf, which is NaN, out of the rows that see nothing. */
 static double weight(double s, double lse)
@@ -104,19 +124,21 @@ static void forward(const struct stage *stage, struct arrays *x, int64_t b, int6
         double *s = x->s + i * M;
         double *o = x->o + row(b, N, i, H, h, D), *lse = x->lse + (b * H + h) * N + i;
 
-        /* s_ij for every visible pair, and the largest of them. */
-        double max = -INFINITY;
+        /* s_ij for every visible pair, and the largest of them and of the sink. */
+        double max = sink(x, h);
         for (int64_t j = 0; j < M; j++) {
             s[j] = -INFINITY;
             if (!visible(stage, x, b, i, j))
                 continue;
-            s[j] = score(stage, x->q + row(b, N, i, H, h, D), x->k + row(b, M, j, G, g, D));
+            s[j] = score(stage, x->q + row(b, N, i, H, h, D), x->k + row(b, M, j, G, g, D)) +
+                   distance_score(stage, x, h, i, j);
             max = fmax(max, s[j]);
+            x->largest[h] = fmax(x->largest[h], s[j]);
             x->visible_pairs++;
         }
 
-        /* lse_i = log sum_j exp s_ij, with max taken out so that exp cannot overflow. */
-        double sum = 0;
+        /* lse_i = log (exp sink + sum_j exp s_ij), with max taken out: exp cannot overflow. */
+        double sum = weight(sink(x, h), max);
         for (int64_t j = 0; j < M; j++)
             sum += weight(s[j], max);
         *lse = max + log(sum);
@@ -137,17 +159,17 @@ static void backward(const struct stage *stage, struct arrays *x, int64_t b, int
 {
     int64_t N = stage->N, M = stage->M, H = stage->H, G = stage->G, D = stage->D;
     int64_t g = key_head(stage, h);
-
     for (int64_t i = 0; i < N; i++) {
         stage_progress(stage, "backward", (b * H + h) * N + i, stage->B * H * N);
         const double *s = x->s + i * M, *o = x->o + row(b, N, i, H, h, D);
         const float *q = x->q + row(b, N, i, H, h, D), *d_out = x->d_out + row(b, N, i, H, h, D);
         double *dq = x->dq + row(b, N, i, H, h, D), lse = x->lse[(b * H + h) * N + i];
 
-        /* delta_i = sum_c dO_ic o_ic. */
-        double delta = 0;
+        /* delta_i = sum_c dO_ic o_ic - dlse_i. The sink has a weight, and no value. */
+        double delta = x->d_lse ? -x->d_lse[(b * H + h) * N + i] : 0;
         for (int64_t c = 0; c < D; c++)
             delta += d_out[c] * o[c];
+        x->d_sink[h] -= weight(sink(x, h), lse) * delta;
 
         for (int64_t j = 0; j < M; j++) {
             const float *k = x->k + row(b, M, j, G, g, D), *v = x->v + row(b, M, j, G, g, D);
@@ -159,9 +181,9 @@ static void backward(const struct stage *stage, struct arrays *x, int64_t b, int
             double p = weight(s[j], lse), dp = 0;
             for (int64_t c = 0; c < D; c++)
                 dp += (double)d_out[c] * v[c];
-            double ds = p * (dp - delta);
+            double ds = p * (dp - delta), capped = s[j] - distance_score(stage, x, h, i, j);
             if (stage->config.softcap > 0)
-                ds *= 1 - (s[j] / stage->config.softcap) * (s[j] / stage->config.softcap);
+                ds *= 1 - (capped / stage->config.softcap) * (capped / stage->config.softcap);
 
             /* dv_j += p_ij dO_i; dq_i += scale ds_ij k_j; dk_j += scale ds_ij q_i. */
             for (int64_t c = 0; c < D; c++) {
@@ -188,13 +210,21 @@ int main(int argc, char **argv)
         .v = stage_input(&stage, STAGE_V),
         .mask = stage_mask(&stage),
         .slice_of = draw_slices(&stage),
+        .slopes = stage_heads(&stage, STAGE_SLOPES),
+        .sink = stage_heads(&stage, STAGE_SINK),
         .o = stage_allocate(&stage, query_numbers, sizeof(double)),
         .lse = stage_allocate(&stage, stage.B * stage.H * stage.N, sizeof(double)),
         .s = stage_allocate(&stage, stage.N, stage.M * (int64_t)sizeof(double)),
     };
 
+    x.largest = stage_allocate(&stage, stage.H, sizeof(double));
+    for (int64_t h = 0; h < stage.H; h++)
+        x.largest[h] = -INFINITY;
+
     /* The gradients are sums, so they start at zero. */
     if (!stage.config.forward_only) {
+        x.d_lse = stage_d_lse(&stage);
+        x.d_sink = stage_zeros(&stage, stage.H, sizeof(double));
         x.d_out = stage_input(&stage, STAGE_D_OUT);
         x.dq = stage_zeros(&stage, query_numbers, sizeof(double));
         x.dk = stage_zeros(&stage, key_numbers, sizeof(double));
@@ -215,11 +245,15 @@ int main(int argc, char **argv)
 
     stage_write(&stage, STAGE_O, x.o);
     stage_write(&stage, STAGE_LSE, x.lse);
+    if (stage_writes(&stage, STAGE_LARGEST))
+        stage_write_heads(&stage, STAGE_LARGEST, x.largest);
     if (!stage.config.forward_only) {
         stage_write(&stage, STAGE_DQ, x.dq);
         stage_write(&stage, STAGE_DK, x.dk);
         stage_write(&stage, STAGE_DV, x.dv);
     }
+    if (stage_writes(&stage, STAGE_D_SINK))
+        stage_write_heads(&stage, STAGE_D_SINK, x.d_sink);
 
     /* Products of matrices only: s and o forward; dp, dv, dq and dk backward. */
     stage_count(&stage, "multiply-adds forward", 0, 2 * x.visible_pairs * stage.D);

@@ -147,6 +147,8 @@ const struct ra_option ra_options[RA_OPTIONS] = {
      .help = "with --causal: runs of ROWS do not see each other"},
     {FLAG("answers"), FROM(13, RA_STAGES | RA_JUDGE),
      .help = "with --causal, --documents: all see the first of them, a question"},
+    {FLAG("largest"), FROM(13, RA_STAGES | RA_JUDGE),
+     .help = "write largest.npy (H), too: the largest score of each head"},
     {TAKES("deal", CHOICE), FROM(13, RA_STAGES), .choices = deals, .value = "HOW",
      .help = "rows of each rank by --layout, or by document (default layout)"},
 };

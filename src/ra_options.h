@@ -55,7 +55,7 @@ struct ra_option {
         *help; /* for --help: the value's name, NULL if there is none; what it does */
 };
 
-enum { RA_OPTIONS = 43 };
+enum { RA_OPTIONS = 44 };
 extern const struct ra_option ra_options[RA_OPTIONS];
 
 /* The value of a field of `fields`: a struct ra_config, or whatever struct the table's offsets are

@@ -405,9 +405,16 @@ START_TEST(slices)
                   memcmp(all[0], all[1], (size_t)count[0] * sizeof **all) != 0);
     }
 
-    /* An old mask does not outlive its problem. */
+    /* What takes part beside the keys. An old mask and an old sink do not outlive their problem. */
+    make("--heads 3 --batch 2 --extras --slices random");
+    struct array sink = load("p/sink.npy"), slopes = load("p/slopes.npy"),
+                 d_lse = load("p/d_lse.npy");
+    ck_assert(sink.dims == 1 && sink.count == 3 && slopes.dims == 1 && slopes.count == 3);
+    ck_assert(d_lse.dims == 3 && d_lse.count == 2 * 3 * 64 && d_lse.shape[1] == 3);
+    ck_assert(sink.numbers[0] != sink.numbers[1] && slopes.numbers[0] != slopes.numbers[2]);
     make("");
     ck_assert_int_ne(access("p/slices.npy", F_OK), 0);
+    ck_assert_int_ne(access("p/sink.npy", F_OK), 0);
 }
 END_TEST
 

@@ -748,6 +748,49 @@ START_TEST(misuse_of_slices)
 }
 END_TEST
 
+/* What takes part beside the keys: its shape; who does not know it; -inf, which a sink may be. */
+START_TEST(extras)
+{
+    begin(_i);
+    const struct {
+        const char *name;
+        int dims;
+        int64_t shape[3], wrong[3];
+        const char *what, *says;
+    } cases[] = {{"sink", 1, {2}, {3}, "a sink of each head", "axis 0 must be 2, the H of q"},
+                 {"slopes", 1, {2}, {1}, "a slope of each head", "axis 0 must be 2, the H of q"},
+                 {"d_lse", 3, {1, 2, 4}, {1, 2, 5}, "a gradient of lse", "axis 2 must be 4"}};
+    for (int c = 0; c < 3; c++) {
+        char at[20], words[80];
+        snprintf(at, sizeof at, "/%s.npy: ", cases[c].name);
+        snprintf(words, sizeof words, "%s arrives in stage 13", cases[c].what);
+        make_small_problem();
+        save(cases[c].name, NPY_FLOAT32, cases[c].dims, cases[c].shape, -1, 0);
+        if (number != 1) {
+            refused(NULL, 2, LIST(at, words), LIST(problem, result));
+            continue;
+        }
+        good(LIST(problem, result));
+        ck_assert(exists(path_of(result, "d_sink.npy").text) == (c == 0));
+        ck_assert(!exists(path_of(result, "largest.npy").text));
+        good(LIST("--largest", "--forward-only", problem, result));
+        ck_assert(!exists(path_of(result, "d_sink.npy").text));
+        ck_assert(exists(path_of(result, "largest.npy").text));
+        save(cases[c].name, NPY_FLOAT32, cases[c].dims, cases[c].shape, 1, -INFINITY);
+        if (c == 0)
+            good(LIST(problem, result));
+        else
+            refused_problem(LIST(at, "-inf at [", "must be finite"));
+        save(cases[c].name, NPY_FLOAT32, cases[c].dims, cases[c].shape, 1, (double)NAN);
+        refused_problem(LIST(at, "nan at [", "must be finite"));
+        save(cases[c].name, NPY_FLOAT32, cases[c].dims, cases[c].wrong, -1, 0);
+        refused_problem(LIST(at, cases[c].says));
+        save(cases[c].name, NPY_FLOAT32, 2, (int64_t[]){2, 2}, -1, 0);
+        refused_problem(LIST(at, c < 2 ? "one axis, (H)" : "three axes, (B, H, N)"));
+    }
+}
+END_TEST
+
 /* ---- Shapes. */
 
 START_TEST(shapes)
@@ -1627,6 +1670,7 @@ int main(void)
     TCase *of_slices = tcase_create("slices");
     tcase_add_unchecked_fixture(of_slices, make_scratch, remove_scratch);
     tcase_add_loop_test(of_slices, slices, 0, PROGRAMS);
+    tcase_add_loop_test(of_slices, extras, 0, PROGRAMS);
     tcase_add_test(of_slices, flags_of_slices);
     tcase_add_test(of_slices, misuse_of_slices);
     tcase_set_timeout(of_slices, 120);

@@ -3,7 +3,7 @@
 
     finite_difference.py build/01-naive
 
-The loss is sum(o * do). For every element x of q, k and v, the gradient that the program wrote (dq,
+The loss is sum(o * do) + sum(lse * d_lse). For every element x of q, k and v, the gradient that the program wrote (dq,
 dk, dv) is held against the slope of the loss at x, by the five-point formula
 
     slope = (8 (loss(x + h) - loss(x - h)) - (loss(x + 2h) - loss(x - 2h))) / 12h
@@ -37,6 +37,7 @@ def configurations():
     one_batch_hidden = np.array([[1, 0, 1, 1, 0, 1], [0, 0, 0, 0, 0, 0]], bool)
     first_hidden = np.array([[0, 0, 1, 1, 1]], bool)
     tail_hidden = np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0, 0]], bool)
+    extras = {"sink": np.array([1, -0.5]), "slopes": np.array([0.25, -0.125]), "d_lse": 1.5}
     slices = np.array([(0, 3, 0, 2, -2**61, 2**61), (1, 6, 2, 6, -2, 1), (1, 4, 3, 6, 2, 3)])
     return (
         ("plain", "", (2, 5, 5, 2, 2, 3), 1, {}),
@@ -61,6 +62,8 @@ def configurations():
         ("all together", "--causal --lookback 3 --softcap 5 --scale 0.4 --head-map interleaved",
          (2, 5, 7, 4, 2, 3), 4, {"mask": tail_hidden}),
         ("slices", "", (2, 7, 6, 2, 2, 3), 1, {"slices": slices}),
+        ("sink, slopes, gradient of lse", "--softcap 3", (2, 5, 7, 2, 2, 3), 1, extras),
+        ("the same, causal", "--causal", (2, 7, 5, 2, 2, 3), 1, extras),
         ("slices, key mask", "--softcap 3", (2, 7, 7, 4, 2, 3), 1, {"mask": some, "slices": slices}),
     )
 
@@ -88,7 +91,8 @@ def run(program, flags, problem, others):
             assert (rounded == array).all(), f"{name} is not exact in float32"
             np.save(os.path.join(source, name + ".npy"), rounded)
         for name, array in others.items():
-            np.save(os.path.join(source, name + ".npy"), array)
+            float64 = array.dtype == np.float64
+            np.save(os.path.join(source, name + ".npy"), array.astype(np.float32) if float64 else array)
         done = subprocess.run([program, *flags.split(), source, result], timeout=120,
                               capture_output=True, text=True)
         if done.returncode != 0:
@@ -96,7 +100,7 @@ def run(program, flags, problem, others):
 
         # Slopes of float32 losses would be noise.
         arrays = {name: np.load(os.path.join(result, name + ".npy"))
-                  for name in ("o", "dq", "dk", "dv")}
+                  for name in ("o", "lse", "dq", "dk", "dv")}
         for name, array in arrays.items():
             if array.dtype != np.float64:
                 raise RuntimeError(f"{name} is {array.dtype}; this test needs float64 results")
@@ -117,17 +121,25 @@ def worst_difference(program, flags, shape, factor, others):
     for e, (name, _, place) in enumerate(elements):
         for s, step in enumerate(STEPS):
             problem[name][B + e * len(STEPS) + s].flat[place] += step * H_STEP
-    others = {name: array if name == "slices" else array[batches] for name, array in others.items()}
+    others = dict(others)
+    d_lse = np.full((B, shape[3], shape[1]), others.pop("d_lse", 0.0))
+    d_lse[:, :, ::2] *= -0.5
+    others = {name: array[batches] if name == "mask" else array for name, array in others.items()}
+    if d_lse.any():
+        others["d_lse"] = d_lse[batches]
     result = run(program, flags, problem, others)
+
+    # -inf - -inf: a row that sees nothing has no slope.
+    result["lse"] = np.where(result["lse"] > -np.inf, result["lse"], 0)
 
     # The losses are subtracted element by element and then summed, so that what did not change
     # cancels before it can round.
     worst, largest = 0.0, 0.0
     for e, (name, b, place) in enumerate(elements):
         first = B + e * len(STEPS)
-        change = sum(weight * (result["o"][first + s] - result["o"][b])
-                     for s, weight in enumerate(WEIGHTS))
-        slope = (change * base["do"][b]).sum() / (12 * H_STEP)
+        change = {array: sum(weight * (result[array][first + s] - result[array][b])
+                             for s, weight in enumerate(WEIGHTS)) for array in ("o", "lse")}
+        slope = ((change["o"] * base["do"][b]).sum() + (change["lse"] * d_lse[b]).sum()) / (12 * H_STEP)
         gradient = result["d" + name][b].flat[place]
         # A NaN must not be lost in a comparison: it counts as infinitely wrong.
         difference = abs(gradient - slope)

@@ -44,6 +44,7 @@ struct stage {
     const char *documents, *key_documents, *window;
     int64_t prefix, first, chunk, deal;
     bool answers;
+    bool largest; /* the largest score of each head is a result, too */
 
     /* The problem: q, do (B, N, H, D), k, v (B, M, G, D), mask (B, M) or none. B is how many
      * batches this ring has: the batches are dealt to the rings, one after the other. The config

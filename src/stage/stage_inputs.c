@@ -11,29 +11,55 @@
 #include "ra_span.h"
 #include "stage.h"
 
-const char *const stage_input_names[STAGE_INPUTS] = {"q", "k", "v", "do", "mask", "slices"};
+const char *const stage_input_names[STAGE_INPUTS] = {"q",      "k",    "v",      "do",   "mask",
+                                                     "slices", "sink", "slopes", "d_lse"};
 
-/* Which types and how many axes the file of an input may have, and what to say of another. */
+/* Which types and how many axes the file of an input may have, and what to say of another; and what
+ * it is, if not all stages know it. */
 struct rule {
     enum npy_type least, most;
     int dims;
-    const char *types, *axes;
+    const char *types, *axes, *what;
 };
+
+#define NUMBERS "a stage reads float32 or float16: save array.astype('float32')"
 
 static struct rule rule_of(enum stage_input input)
 {
     switch (input) {
     case STAGE_MASK:
-        return (struct rule){NPY_BOOL, NPY_BOOL, 2, "a mask is bool: save array.astype('bool')",
-                             "a mask has two axes, (B, M)"};
+        return (struct rule){NPY_BOOL,
+                             NPY_BOOL,
+                             2,
+                             "a mask is bool: save array.astype('bool')",
+                             "a mask has two axes, (B, M)",
+                             NULL};
     case STAGE_SLICES:
-        return (struct rule){NPY_INT64, NPY_INT64, 2,
+        return (struct rule){NPY_INT64,
+                             NPY_INT64,
+                             2,
                              "slices are int64: save array.astype('int64')",
-                             "slices have two axes, (slice, 6)"};
+                             "slices have two axes, (slice, 6)",
+                             "a mask of slices"};
+    case STAGE_SINK:
+        return (struct rule){
+            NPY_FLOAT16,          NPY_FLOAT32, 1, NUMBERS, "a sink has one axis, (H)",
+            "a sink of each head"};
+    case STAGE_SLOPES:
+        return (struct rule){
+            NPY_FLOAT16,           NPY_FLOAT32, 1, NUMBERS, "slopes have one axis, (H)",
+            "a slope of each head"};
+    case STAGE_D_LSE:
+        return (struct rule){
+            NPY_FLOAT16,        NPY_FLOAT32, 3, NUMBERS, "d_lse has three axes, (B, H, N)",
+            "a gradient of lse"};
     default:
-        return (struct rule){NPY_FLOAT16, NPY_FLOAT32, 4,
-                             "a stage reads float32 or float16: save array.astype('float32')",
-                             "four axes are needed, (batch, position, head, dim)"};
+        return (struct rule){NPY_FLOAT16,
+                             NPY_FLOAT32,
+                             4,
+                             NUMBERS,
+                             "four axes are needed, (batch, position, head, dim)",
+                             NULL};
     }
 }
 
@@ -130,6 +156,14 @@ static void check_shapes(const struct stage *stage)
         check_axis(stage, STAGE_MASK, 0, stage->B, "the B of q");
         check_axis(stage, STAGE_MASK, 1, stage->M, "the M of k");
     }
+    for (int input = STAGE_SINK; input <= STAGE_SLOPES; input++)
+        if (stage_has(stage, input))
+            check_axis(stage, input, 0, stage->H, "the H of q");
+    if (stage_has(stage, STAGE_D_LSE)) {
+        check_axis(stage, STAGE_D_LSE, 0, stage->B, "the B of q");
+        check_axis(stage, STAGE_D_LSE, 1, stage->H, "the H of q");
+        check_axis(stage, STAGE_D_LSE, 2, stage->N, "the N of q");
+    }
     if (stage->H % stage->G != 0)
         stage_fail(stage,
                    "%s: G = %" PRId64 " key/value heads do not divide the H = %" PRId64
@@ -159,13 +193,25 @@ bool stage_knows_slices(const struct stage *stage)
     return stage->number == 1 || stage->number >= 13;
 }
 
-/* Slices are the whole mask. A program that knows nothing of them must not compute another. */
+bool stage_has(const struct stage *stage, enum stage_input input)
+{
+    return stage->inputs[input].fd >= 0;
+}
+
+/* A program must not compute without what it knows nothing of. */
+static void check_known(const struct stage *stage)
+{
+    for (int input = STAGE_SLICES; input < STAGE_INPUTS; input++)
+        if (stage_has(stage, input) && !stage_knows_slices(stage))
+            stage_end(stage, 2, "%s: %s arrives in stage 13", stage->inputs[input].path,
+                      rule_of(input).what);
+}
+
+/* Slices are the whole mask: no flag says a part of it. */
 static void check_slices(const struct stage *stage)
 {
     const char *path = stage->inputs[STAGE_SLICES].path;
     check_axis(stage, STAGE_SLICES, 1, 6, "q0, q1, k0, k1, lo, hi");
-    if (!stage_knows_slices(stage))
-        stage_end(stage, 2, "%s: a mask of slices arrives in stage 13", path);
     if (stage->config.causal)
         stage_end(stage, 2,
                   "--causal: %s is the whole mask; leave the flag out, and give its slices hi = "
@@ -191,10 +237,13 @@ void stage_open_inputs(struct stage *stage, const char *folder)
         open_input(stage, folder, STAGE_D_OUT);
 
     stage->config.has_mask = open_if_there(stage, folder, STAGE_MASK);
-    bool has_slices = open_if_there(stage, folder, STAGE_SLICES);
+    for (int input = STAGE_SLICES; input < STAGE_INPUTS; input++)
+        if (input != STAGE_D_LSE || !stage->config.forward_only)
+            open_if_there(stage, folder, input);
     take_shape(stage);
+    check_known(stage);
     check_shapes(stage);
-    if (has_slices)
+    if (stage_has(stage, STAGE_SLICES))
         check_slices(stage);
 }
 
@@ -231,18 +280,19 @@ void stage_agree_inputs(const struct stage *stage)
     }
 }
 
-/* One NaN or Inf would spread to every result without a word. */
-static void check_finite(struct stage *stage, enum stage_input input, int64_t outer,
-                         struct ra_span span, const float *rows)
+/* One NaN or Inf would spread to every result without a word. (A sink of -inf is none.) */
+static void check_finite(struct stage *stage, enum stage_input input, struct npy_slice rows,
+                         const float *numbers)
 {
     struct npy *file = &stage->inputs[input];
-    int64_t width = npy_row_elements(file, 1);
-    for (int64_t e = 0; e < span.count * width; e++)
-        if (!isfinite(rows[e])) {
-            int64_t row = outer * file->shape[1] + span.first + e / width * span.stride;
+    int64_t width = npy_row_elements(file, rows.axis);
+    for (int64_t e = 0; e < rows.count * width; e++)
+        if (!isfinite(numbers[e]) && !(input == STAGE_SINK && numbers[e] == -INFINITY)) {
+            int64_t row =
+                rows.outer * file->shape[rows.axis] + rows.first + e / width * rows.stride;
             char index[200];
             npy_index_text(file, row * width + e % width, index, sizeof index);
-            stage_fail(stage, "%s: %g at %s; every number must be finite", file->path, rows[e],
+            stage_fail(stage, "%s: %g at %s; every number must be finite", file->path, numbers[e],
                        index);
         }
 }
@@ -265,7 +315,7 @@ void stage_read(struct stage *stage, enum stage_input input, void *rows)
             if (!npy_read(file, slice, is_mask ? NPY_BOOL : NPY_FLOAT32, at))
                 stage_fail(stage, "%s", file->error);
             if (!is_mask)
-                check_finite(stage, input, slice.outer, spans[s], (const float *)(void *)at);
+                check_finite(stage, input, slice, (const float *)(void *)at);
             at += spans[s].count * row_bytes;
         }
 }
@@ -286,6 +336,41 @@ bool *stage_mask(struct stage *stage)
     bool *mask = stage_allocate(stage, stage->B * stage->m, sizeof(bool));
     stage_read(stage, STAGE_MASK, mask);
     return mask;
+}
+
+/* Reads rows of an input as float32. */
+static void read_numbers(struct stage *stage, enum stage_input input, struct npy_slice rows,
+                         float *numbers)
+{
+    if (!npy_read(&stage->inputs[input], rows, NPY_FLOAT32, numbers))
+        stage_fail(stage, "%s", stage->inputs[input].error);
+    check_finite(stage, input, rows, numbers);
+}
+
+float *stage_heads(struct stage *stage, enum stage_input input)
+{
+    if (!stage_has(stage, input))
+        return NULL;
+    float *numbers = stage_allocate(stage, stage->H, sizeof *numbers);
+    read_numbers(stage, input, (struct npy_slice){0, 0, 0, 1, stage->H}, numbers);
+    return numbers;
+}
+
+float *stage_d_lse(struct stage *stage)
+{
+    if (!stage_has(stage, STAGE_D_LSE))
+        return NULL;
+    float *numbers = stage_allocate(stage, stage->B * stage->H * stage->n, sizeof *numbers);
+    float *at = numbers;
+    for (int64_t bh = 0; bh < stage->B * stage->H; bh++)
+        for (int64_t s = 0; s < stage->query_span_count; s++) {
+            struct ra_span span = stage->query_spans[s];
+            int64_t whole = stage_whole_batch(stage, bh / stage->H) * stage->H + bh % stage->H;
+            read_numbers(stage, STAGE_D_LSE,
+                         (struct npy_slice){2, whole, span.first, span.stride, span.count}, at);
+            at += span.count;
+        }
+    return numbers;
 }
 
 void stage_read_keys(struct stage *stage, float *message)

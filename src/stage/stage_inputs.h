@@ -7,13 +7,27 @@
 
 struct stage;
 
-enum stage_input { STAGE_Q, STAGE_K, STAGE_V, STAGE_D_OUT, STAGE_MASK, STAGE_SLICES, STAGE_INPUTS };
+enum stage_input {
+    STAGE_Q,
+    STAGE_K,
+    STAGE_V,
+    STAGE_D_OUT,
+    STAGE_MASK,
+    STAGE_SLICES,
+    STAGE_SINK,
+    STAGE_SLOPES,
+    STAGE_D_LSE,
+    STAGE_INPUTS
+};
 
 /* The names of their files, without .npy. */
 extern const char *const stage_input_names[STAGE_INPUTS];
 
-/* Does this program know masks of slices? */
+/* Does this program know what chapter 13 adds to a problem: slices, sink, slopes, d_lse? */
 bool stage_knows_slices(const struct stage *stage);
+
+/* Has the problem this input? */
+bool stage_has(const struct stage *stage, enum stage_input input);
 
 /* Writes FOLDER/NAME.npy, or ends the program if that is longer than a path may be: cut, it would
  * be another file, or one that is not there. */
@@ -36,6 +50,11 @@ float *stage_input(struct stage *stage, enum stage_input input);
 
 /* Reads this rank's mask (B, m) into memory from stage_allocate; NULL if the problem has none. */
 bool *stage_mask(struct stage *stage);
+
+/* Reads the numbers (H) of sink or slopes, or this rank's d_lse (B, H, n), into memory from
+ * stage_allocate; NULL if the problem has none. */
+float *stage_heads(struct stage *stage, enum stage_input input);
+float *stage_d_lse(struct stage *stage);
 
 /* Reads this rank's keys into one message of the ring: k (B, m, G, D), v, then the mask (B, m) if
  * there is one. */

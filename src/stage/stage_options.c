@@ -33,6 +33,7 @@ void stage_print_flag(const struct ra_option *option)
 
 static void print_help(const struct stage *stage)
 {
+    bool knows = stage_knows_slices(stage);
     printf("Usage: %s%s [FLAGS] PROBLEM RESULT\n\n%s\n\n",
            stage->number > 2 ? "mpirun -n RANKS " : "", stage->program, stage->about);
     printf(
@@ -40,15 +41,17 @@ static void print_help(const struct stage *stage)
         "  q.npy, do.npy (B, N, H, D); k.npy, v.npy (B, M, G, D); maybe mask.npy (B, M) of bool\n"
         "%s"
         "RESULT is a folder, created if missing, that gets\n"
-        "  o.npy, dq.npy (B, N, H, D); lse.npy (B, H, N); dk.npy, dv.npy (B, M, G, D)\n\n"
+        "  o.npy, dq.npy (B, N, H, D); lse.npy (B, H, N); dk.npy, dv.npy (B, M, G, D)\n"
+        "%s\n"
         "Counts go to stdout, errors to stderr. Exit code: 0 written, 1 failed, 2 misuse.\n\n"
         "Make a problem with build/problem, grade a result with build/compare. For example, on a\n"
         "problem that `ninja` has made:\n\n"
         "  %sbuild/%s%s%s \\\n      build/lesson/problem build/own-result\n\n"
         "Flags:\n",
-        stage_knows_slices(stage)
-            ? "  maybe slices.npy (slices, 6) of int64: q0, q1, k0, k1, lo, hi\n"
-            : "",
+        knows ? "  maybe slices.npy (slices, 6) of int64: q0, q1, k0, k1, lo, hi\n"
+                "  maybe sink.npy, slopes.npy (H), d_lse.npy (B, H, N)\n"
+              : "",
+        knows ? "  with a sink d_sink.npy, with --largest largest.npy (H)\n" : "",
         stage->number > 2 ? "mpirun --oversubscribe -n 4 " : "", stage->program,
         stage->number >= 4 ? " --causal" : "", stage->number >= 5 ? " --layout striped" : "");
     for (int o = 0; o < RA_OPTIONS; o++)
@@ -156,6 +159,8 @@ static void take(struct stage *stage, const struct ra_option *option, const char
         stage->chunk = value;
     else if (strcmp(option->flag, "answers") == 0)
         stage->answers = true;
+    else if (strcmp(option->flag, "largest") == 0)
+        stage->largest = true;
     else if (strcmp(option->flag, "deal") == 0)
         stage->deal = value;
 }

@@ -10,8 +10,8 @@
 #include "stage.h"
 #include "stage_output.h"
 
-static const char *const files[STAGE_RESULTS + 1] = {"o.npy",  "lse.npy", "dq.npy",
-                                                     "dk.npy", "dv.npy",  NULL};
+static const char *const files[STAGE_RESULTS + 1] = {
+    "o.npy", "lse.npy", "dq.npy", "dk.npy", "dv.npy", "d_sink.npy", "largest.npy", NULL};
 
 /* Static, because a signal handler removes it. */
 static struct ra_whole results;
@@ -24,10 +24,13 @@ static const char *path_of(int result, char path[FILE_PATH])
     return path;
 }
 
-/* How many of the results this run has. */
-static int result_count(const struct stage *stage)
+bool stage_writes(const struct stage *stage, enum stage_result result)
 {
-    return stage->config.forward_only ? STAGE_DQ : STAGE_RESULTS;
+    if (result == STAGE_LARGEST)
+        return stage->largest;
+    if (result == STAGE_D_SINK && !stage_has(stage, STAGE_SINK))
+        return false;
+    return result < STAGE_DQ || !stage->config.forward_only;
 }
 
 /* Rank 0 reserves the results in the hidden folder, so that a full disk or a folder that cannot be
@@ -39,14 +42,20 @@ static void create_files(struct stage *stage)
     if (mkdir(results.path, 0777) != 0)
         stage_fail(stage, "%s: %s", results.path, strerror(errno));
     int64_t B = stage->inputs[STAGE_Q].shape[0];
-    for (int r = 0; r < result_count(stage); r++) {
-        bool is_lse = r == STAGE_LSE, of_keys = r == STAGE_DK || r == STAGE_DV;
-        int64_t rows[] = {B, stage->N, stage->H, stage->D}, lse[] = {B, stage->H, stage->N};
-        int64_t keys[] = {B, stage->M, stage->G, stage->D};
-        if (!npy_create(&stage->results[r], path_of(r, path), stage->result_type, is_lse ? 3 : 4,
-                        is_lse    ? lse
-                        : of_keys ? keys
-                                  : rows))
+    int64_t queries[] = {B, stage->N, stage->H, stage->D},
+            keys[] = {B, stage->M, stage->G, stage->D};
+    int64_t lse[] = {B, stage->H, stage->N};
+    const struct {
+        int dims;
+        const int64_t *shape;
+    } shapes[STAGE_RESULTS] = {
+        [STAGE_O] = {4, queries},        [STAGE_LSE] = {3, lse}, [STAGE_DQ] = {4, queries},
+        [STAGE_DK] = {4, keys},          [STAGE_DV] = {4, keys}, [STAGE_D_SINK] = {1, &stage->H},
+        [STAGE_LARGEST] = {1, &stage->H}};
+    for (int r = 0; r < STAGE_RESULTS; r++) {
+        if (stage_writes(stage, r) &&
+            !npy_create(&stage->results[r], path_of(r, path), stage->result_type, shapes[r].dims,
+                        shapes[r].shape))
             stage_fail(stage, "%s", stage->results[r].error);
     }
 }
@@ -55,8 +64,8 @@ static void create_files(struct stage *stage)
 static void edit_files(struct stage *stage)
 {
     char path[FILE_PATH];
-    for (int r = 0; r < result_count(stage); r++)
-        if (!npy_edit(&stage->results[r], path_of(r, path)))
+    for (int r = 0; r < STAGE_RESULTS; r++)
+        if (stage_writes(stage, r) && !npy_edit(&stage->results[r], path_of(r, path)))
             stage_fail(stage, "%s (do all ranks see the same files?)", stage->results[r].error);
 }
 
@@ -85,7 +94,8 @@ static void check_numbers(struct stage *stage, enum stage_result result, const v
     for (int64_t e = 0; e < count; e++) {
         double number = stage->result_type == NPY_FLOAT64 ? ((const double *)rows)[e]
                                                           : ((const float *)rows)[e];
-        if (!isfinite(number) && !(result == STAGE_LSE && number == -INFINITY))
+        bool may_be_empty = result == STAGE_LSE || result == STAGE_LARGEST;
+        if (!isfinite(number) && !(may_be_empty && number == -INFINITY))
             stage_fail(stage,
                        "%s: %g among the results: too large for %s (scores, sums of values or "
                        "gradients), or never written",
@@ -117,6 +127,18 @@ void stage_write(struct stage *stage, enum stage_result result, const void *rows
                 stage_fail(stage, "%s", file->error);
             at += spans[s].count * row_elements * size;
         }
+}
+
+void stage_write_heads(struct stage *stage, enum stage_result result, const double *numbers)
+{
+    struct npy *file = &stage->results[result];
+    struct npy_slice all = {0, 0, 0, 1, stage->H};
+    stage_progress_end();
+    for (int64_t h = 0; h < stage->H; h++)
+        if (isnan(numbers[h]) || numbers[h] == INFINITY)
+            stage_fail(stage, "%s: %g among the results", files[result], numbers[h]);
+    if (stage->world.rank == 0 && !npy_write(file, all, NPY_FLOAT64, numbers))
+        stage_fail(stage, "%s", file->error);
 }
 
 void stage_write_gradients(struct stage *stage, const float *gradients)

@@ -2,9 +2,20 @@
 #ifndef STAGE_RESULTS_H
 #define STAGE_RESULTS_H
 
+#include <stdbool.h>
+
 struct stage;
 
-enum stage_result { STAGE_O, STAGE_LSE, STAGE_DQ, STAGE_DK, STAGE_DV, STAGE_RESULTS };
+enum stage_result {
+    STAGE_O,
+    STAGE_LSE,
+    STAGE_DQ,
+    STAGE_DK,
+    STAGE_DV,
+    STAGE_D_SINK,
+    STAGE_LARGEST,
+    STAGE_RESULTS
+};
 
 /* Creates the result files on rank 0, where they are not seen, and opens them on the others. */
 void stage_open_results(struct stage *stage);
@@ -13,6 +24,12 @@ void stage_open_results(struct stage *stage);
  * and dq (B, n, H, D), lse (B, H, n), dk and dv (B, m, G, D). A NaN or Inf in them, but for -inf
  * in lse, ends the program. */
 void stage_write(struct stage *stage, enum stage_result result, const void *rows);
+
+/* Has this run this result? d_sink if there is a sink, largest if it is asked for. */
+bool stage_writes(const struct stage *stage, enum stage_result result);
+
+/* Writes d_sink or largest (H), of all ranks, from rank 0. */
+void stage_write_heads(struct stage *stage, enum stage_result result, const double *numbers);
 
 /* Writes the gradients of this rank's keys, dk (B, m, G, D) and dv behind it. */
 void stage_write_gradients(struct stage *stage, const float *gradients);

@@ -166,7 +166,7 @@ static const struct ra_slice *make_slices(struct stage *stage, int64_t *count)
 const struct ra_slice *stage_slices(struct stage *stage, int64_t *count)
 {
     *count = 0;
-    if (stage->inputs[STAGE_SLICES].fd >= 0)
+    if (stage_has(stage, STAGE_SLICES))
         return read_slices(stage, count);
     bool made = stage->documents || stage->window || stage->prefix > 0 || stage->first > 0 ||
                 stage->chunk > 0;

@@ -3,7 +3,7 @@
 
 Written from the maths and from nothing else in this project, so that a mistake in the C programs
 cannot hide here too. Reads the folder PROBLEM: q, do (B,N,H,D), k, v (B,M,G,D), maybe mask (B,M),
-maybe slices (n,6) of int64.
+maybe slices (n,6) of int64, sink and slopes (H), d_lse (B,H,N).
 Writes to the folder RESULT, all float64:
 
     o, dq (B,N,H,D)   lse (B,H,N)   dk, dv (B,M,G,D)      what the exact answer is
@@ -188,9 +188,11 @@ def product(a, b):
     return out
 
 
-def attention(q, k, v, d_out, visible, scale, softcap, number, weights=None):
+def attention(q, k, v, d_out, visible, scale, softcap, number, weights=None, distance=None,
+              sink=None, d_lse=None):
     """One query head, forward and backward, with every step in the type `number`, and what tensor cores
-    multiply in the type `weights`.
+    multiply in the type `weights`. distance (N,M) is added to the scores; sink is one score more, without a
+    value; d_lse (N,) is the gradient of lse.
 
     q, d_out (N,D), k, v (M,D), visible (N,M); d_out None: forward only. Returns o, lse, dq, dk, dv
     by name, and scores s, weights p and ds, all (N,M), for those who look closer.
@@ -203,15 +205,20 @@ def attention(q, k, v, d_out, visible, scale, softcap, number, weights=None):
     if softcap is not None:
         c = number(softcap)
         s = c * np.tanh(s / c)
+    capped = s
+    if distance is not None:
+        s = s + distance.astype(number)
     hidden = np.where(visible, s, number(-np.inf))
 
     # p = softmax over what is visible. The largest score is taken out, so that exp cannot overflow.
     # A row that sees nothing has no largest score and the sum 0: 0 and 1 stand in, and give p = 0.
-    largest = hidden.max(axis=1)
+    # The sink takes part in all of this, as a key whose value is 0.
+    sink = number(-np.inf if sink is None else sink)
+    largest = np.maximum(hidden.max(axis=1), sink)
     empty = largest == -np.inf
     largest = np.where(empty, number(0), largest)
     weight = np.exp(hidden - largest[:, None])
-    total = product(weight, np.ones((len(k), 1), number))[:, 0]
+    total = product(weight, np.ones((len(k), 1), number))[:, 0] + np.exp(sink - largest)
     total = np.where(empty, number(1), total)[:, None]
     p = weight / total
 
@@ -219,7 +226,7 @@ def attention(q, k, v, d_out, visible, scale, softcap, number, weights=None):
     o = product(p, v) if weights is None else product(narrow(weight, weights), v) / total
     with np.errstate(divide="ignore"):
         lse = largest + np.log(np.where(empty, number(0), total[:, 0]))
-    result = {"o": o, "lse": lse, "s": s, "p": p}
+    result = {"o": o, "lse": lse, "s": s, "p": p, "capped": capped, "largest": hidden.max()}
     if d_out is None:
         return result
 
@@ -227,27 +234,30 @@ def attention(q, k, v, d_out, visible, scale, softcap, number, weights=None):
     d_out = d_out.astype(number)
     p = np.exp(hidden - np.where(empty, number(0), lse)[:, None])
     D = (d_out * narrow(o, weights)).sum(axis=1)
+    if d_lse is not None:
+        D = D - d_lse.astype(number)
+    d_sink = -(np.where(empty, number(0), np.exp(sink - lse)) * D).sum() if sink > -np.inf else number(0)
     dv = product(narrow(p, weights).T, d_out)
 
     # dp_ij = dO_i.v_j;  ds = p (dp - D), soft cap: times 1 - (s/c)^2.
     dp = product(d_out, v.T)
     ds = p * (dp - D[:, None])
     if softcap is not None:
-        ds = ds * (1 - (s / c) ** 2)
+        ds = ds * (1 - (capped / c) ** 2)
 
     # dq_i = scale sum_j ds_ij k_j;  dk_j = scale sum_i ds_ij q_i.
     ds = narrow(ds, weights)
-    result.update(dq=scale * product(ds, k), dk=scale * product(ds.T, q), dv=dv, ds=ds)
+    result.update(dq=scale * product(ds, k), dk=scale * product(ds.T, q), dv=dv, ds=ds, D=D, d_sink=d_sink)
     return result
 
 
-def magnitudes(q, k, v, d_out, visible, scale, softcap, exact):
+def magnitudes(q, k, v, d_out, visible, scale, softcap, exact, distance=None, sink=None, d_lse=None):
     """The magnitude of every array (see the head of this file) for one query head, in float64.
 
     exact is what attention() returned for the same arguments.
     """
     q, k, v = (array.astype(np.float64) for array in (q, k, v))
-    p, s, o = exact["p"], exact["s"], exact["o"]
+    p, s, o = exact["p"], exact["capped"], exact["o"]
     lse = np.where(np.isfinite(exact["lse"]), np.abs(exact["lse"]), 0)
 
     # The error of a score. A soft cap flattens it by its slope, 1 - (s/c)^2, and rounds once more.
@@ -256,6 +266,11 @@ def magnitudes(q, k, v, d_out, visible, scale, softcap, exact):
         tanh = np.abs(s) / softcap
         slope = 1 - tanh**2
         e = 1 + slope * e + np.abs(s)
+    of_cap = e
+
+    # A distance times a slope rounds twice, and so does what it is added to.
+    if distance is not None:
+        e = e + 2 * np.abs(distance) + np.abs(exact["s"])
 
     # |v_j - o_i| would be an array (N, M, D); a dimension at a time is enough, and of so many rows as the
     # processor's cache holds.
@@ -265,21 +280,29 @@ def magnitudes(q, k, v, d_out, visible, scale, softcap, exact):
         weight = p[some] * e[some]
         for c in range(v.shape[1]):
             spread[some, c] = (weight * np.abs(v[:, c] - o[some, c : c + 1])).sum(axis=1)
-    result = {"o": p @ np.abs(v) + spread, "lse": 1 + (p * e).sum(axis=1) + lse}
+    result = {"o": p @ np.abs(v) + spread, "lse": 1 + (p * e).sum(axis=1) + lse,
+              "largest": np.where(visible, e, 0).max(initial=0)}
     if d_out is None:
         return result
 
     # ds: dp - D is exact here; the sums of absolute terms are what rounding sees of it.
     d_out = d_out.astype(np.float64)
     b = e + result["lse"][:, None]
-    difference = np.abs(d_out @ v.T - (d_out * o).sum(axis=1)[:, None])
-    rounding = np.abs(d_out) @ np.abs(v).T
-    rounding += (np.abs(d_out) * (np.abs(o) + result["o"])).sum(axis=1)[:, None]
+    difference = np.abs(d_out @ v.T - exact["D"][:, None])
+    of_D = (np.abs(d_out) * (np.abs(o) + result["o"])).sum(axis=1)
+    if d_lse is not None:
+        of_D = of_D + np.abs(exact["D"])
+    rounding = np.abs(d_out) @ np.abs(v).T + of_D[:, None]
     ds = p * (b * difference + rounding)
+
+    # The weight of the sink, times D.
+    if sink is not None:
+        weight = np.exp(sink - np.where(exact["lse"] > -np.inf, exact["lse"], np.inf))
+        result["d_sink"] = (weight * (result["lse"] * np.abs(exact["D"]) + of_D)).sum()
 
     # Soft cap: ds is multiplied by the slope, whose own error is that of 1, of (s/c)^2 and of s.
     if softcap is not None:
-        ds = ds * slope + p * difference * (1 + tanh**2 + 2 * tanh * e / softcap)
+        ds = ds * slope + p * difference * (1 + tanh**2 + 2 * tanh * of_cap / softcap)
     result.update(dq=abs(scale) * (ds @ np.abs(k)), dk=abs(scale) * (ds.T @ np.abs(q)),
                   dv=(p * b).T @ np.abs(d_out))
     return result
@@ -316,7 +339,7 @@ def load(folder, name, axes, types):
         raise Misuse(f"{path}: is {array.dtype}, must be {' or '.join(types)}")
     if array.ndim != len(axes) or 0 in array.shape:
         raise Misuse(f"{path}: shape {array.shape} must be ({', '.join(axes)}), each at least 1")
-    if array.dtype != bool and not np.isfinite(array).all():
+    if array.dtype != bool and not (np.isfinite(array) | (name == "sink") & (array == -np.inf)).all():
         raise Misuse(f"{path}: holds NaN or Inf")
     return array
 
@@ -357,6 +380,18 @@ def load_slices(folder, N, M):
     return pairs_in_slices(slices, N, M)
 
 
+def load_extras(folder, problem):
+    """sink, slopes and d_lse, as far as the problem has them."""
+    B, N, H, _ = problem[0].shape
+    extras = {}
+    for name, axes, shape in (("sink", "H", (H,)), ("slopes", "H", (H,)), ("d_lse", "BHN", (B, H, N))):
+        if os.path.exists(os.path.join(folder, name + ".npy")):
+            extras[name] = load(folder, name, axes, ("float16", "float32"))
+            if extras[name].shape != shape:
+                raise Misuse(f"{folder}: {name} has shape {extras[name].shape}, must be {shape}")
+    return extras
+
+
 def place(name, batch, head):
     """The index of one head of one batch: lse is (B,H,N), all others are (B, position, head, D)."""
     return (batch, head) if name == "lse" else (batch, slice(None), head)
@@ -368,10 +403,12 @@ def worst(array):
 
 
 def solve(q, k, v, d_out, mask, causal=False, lookback=None, head_map="grouped", softcap=None,
-          scale=None, forward_only=False, allowed_pairs=None, weights=None):
+          scale=None, forward_only=False, allowed_pairs=None, weights=None, extras={}, shift=None):
     """The exact results and the allowed errors of a problem, as two dictionaries by array name.
 
     allowed_pairs (N,M) of bool hides all other pairs; None hides none. weights is None or one of NARROW.
+    extras may have sink and slopes (H), d_lse (B,H,N); distances count from query i + shift, M - N unless
+    given. The largest score of each head and the gradient of its sink are results, too.
     """
     B, N, H, D = q.shape
     M, G = k.shape[1:3]
@@ -379,6 +416,9 @@ def solve(q, k, v, d_out, mask, causal=False, lookback=None, head_map="grouped",
     shapes = {"o": (B, N, H, D), "lse": (B, H, N), "dq": (B, N, H, D), "dk": (B, M, G, D),
               "dv": (B, M, G, D)}
     names = NAMES[:2] if forward_only else NAMES
+    distance = np.arange(M)[None, :] - np.arange(N)[:, None] - (M - N if shift is None else shift)
+    sums = {name: np.zeros((3, H)) for name in ("largest", "d_sink")}  # exact, plain, magnitude
+    sums["largest"][:2] = -np.inf
     exact = {name: np.zeros(shapes[name]) for name in names}
     plain = {name: np.zeros(shapes[name], np.float32) for name in names}
     magnitude = {name: np.zeros(shapes[name]) for name in names}
@@ -393,12 +433,19 @@ def solve(q, k, v, d_out, mask, causal=False, lookback=None, head_map="grouped",
             g = h // (H // G) if head_map == "grouped" else h % G
             inputs = (q[b, :, h], k[b, :, g], v[b, :, g], None if d_out is None else d_out[b, :, h],
                       visible, scale, softcap)
-            head = attention(*inputs, np.float64)
-            check_weights(head, visible)
+            beside = {"distance": extras["slopes"][h] * distance.astype(float) if "slopes" in extras else None,
+                      "sink": float(extras["sink"][h]) if "sink" in extras else None,
+                      "d_lse": extras["d_lse"][b, h] if "d_lse" in extras else None}
+            head = attention(*inputs, np.float64, **beside)
+            if beside["sink"] is None:
+                check_weights(head, visible)
             # float32 may overflow where float64 does not; that is looked for at the end.
             with np.errstate(over="ignore", invalid="ignore"):
-                head_plain = attention(*inputs, np.float32, weights)
-            head_magnitude = magnitudes(*inputs, head)
+                head_plain = attention(*inputs, np.float32, weights, **beside)
+            head_magnitude = magnitudes(*inputs, head, **beside)
+            for row, one in enumerate((head, head_plain, head_magnitude)):
+                sums["largest"][row, h] = max(sums["largest"][row, h], one["largest"])
+                sums["d_sink"][row, h] += one.get("d_sink", 0)
             head_rounding = roundings(*inputs[:4], scale, head, weights)
             for all_heads, one in ((exact, head), (plain, head_plain), (magnitude, head_magnitude),
                                    (rounding, head_rounding)):
@@ -424,6 +471,12 @@ def solve(q, k, v, d_out, mask, causal=False, lookback=None, head_map="grouped",
                                        2 * math.sqrt(worst(rounding[name][rows])))
                 if name != "lse":
                     allowed[name][b, h] += half_step(worst(exact[name][rows]), weights)
+
+    for name in ["largest"] + ["d_sink"] * ("sink" in extras and not forward_only):
+        exact[name], plain_sum, magnitude_sum = sums[name]
+        with np.errstate(invalid="ignore"):
+            error = np.where(exact[name] == plain_sum, 0, np.abs(exact[name] - plain_sum))
+        allowed[name] = 2 * error + 4 * U * magnitude_sum
     return exact, allowed
 
 
@@ -494,19 +547,20 @@ def run(arguments):
     folder, result = arguments.folders
     problem = load_problem(folder, arguments.forward_only)
     N, M = problem[0].shape[1], problem[1].shape[1]
-    allowed_pairs = load_slices(folder, N, M)
-    if allowed_pairs is not None and arguments.causal:
+    allowed_pairs = slices = load_slices(folder, N, M)
+    if slices is not None and arguments.causal:
         raise Misuse("--causal: slices.npy is the whole mask; a causal one has hi = M - N")
     if arguments.local_keys is not None:
         home = same_rank(N, M, arguments.local_keys, arguments.layout, arguments.bucket)
         allowed_pairs = home if allowed_pairs is None else allowed_pairs & home
     exact, allowed = solve(*problem, arguments.causal, arguments.lookback, arguments.head_map,
                            arguments.softcap, arguments.scale, arguments.forward_only,
-                           allowed_pairs, arguments.weights)
+                           allowed_pairs, arguments.weights, load_extras(folder, problem),
+                           0 if slices is not None else None)
 
     # Gradients of an earlier run do not outlive it.
     os.makedirs(result, exist_ok=True)
-    for name in NAMES:
+    for name in (*NAMES, "largest", "d_sink"):
         for path, arrays in ((name, exact), (name + "_allowed", allowed)):
             path = os.path.join(result, path + ".npy")
             if name in arrays:

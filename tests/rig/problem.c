@@ -62,6 +62,7 @@ static const char *const help =
     "                      windowed-documents, prefixes, chunks, window, first-tokens, answers,\n"
     "                      pairs (of documents), random, no-slices (nobody sees anything).\n"
     "                      But for the last three they need M = N\n"
+    "  --extras            writes sink.npy, slopes.npy (H) and d_lse.npy (B,H,N), too\n"
     "  --gradient KIND     do: random (default), or one-hot: a single 1 per batch and head\n"
     "  --repeat-heads MAP  write k and v of the same problem with each head repeated out to H\n"
     "                      heads: grouped (0,0,1,1) or interleaved (0,1,0,1)\n"
@@ -96,7 +97,8 @@ enum stream {
     Q_PROJECTION_STREAM,
     K_PROJECTION_STREAM,
     V_PROJECTION_STREAM,
-    SLICES_STREAM
+    SLICES_STREAM,
+    EXTRAS_STREAM
 };
 
 /* The text's bytes are embedded in vectors of this many numbers. */
@@ -108,7 +110,7 @@ struct problem {
     double score_scale;
     enum npy_type type;
     enum scores scores;
-    bool visible, group_values, one_hot;
+    bool visible, group_values, one_hot, extras;
     enum mask mask;
     enum pattern slices; /* PATTERNS: none */
     enum repeat repeat;
@@ -355,7 +357,8 @@ static void path_of(const struct problem *problem, const char *name, char path[4
         stop(2, "the name of the folder is too long");
 }
 
-static const char *const names[] = {"q", "k", "v", "do", "mask", "slices"};
+static const char *const names[] = {"q",      "k",    "v",      "do",   "mask",
+                                    "slices", "sink", "slopes", "d_lse"};
 enum { FILES = sizeof names / sizeof *names };
 
 /* Removes every file of a problem, so that a failure leaves none that is half new and half old, and
@@ -467,6 +470,33 @@ static void write_slices(const struct problem *problem)
         give_up(problem, &file, file.error);
 }
 
+/* Writes NAME.npy, random numbers around a mean in this shape. */
+static void write_numbers(const struct problem *problem, const char *name, int dims,
+                          const int64_t *shape, double mean, double spread)
+{
+    struct npy file;
+    char path[4096];
+    path_of(problem, name, path);
+    if (!npy_create(&file, path, problem->type, dims, shape))
+        give_up(problem, &file, file.error);
+    double *numbers = allocate(npy_elements(&file), sizeof *numbers);
+    for (int64_t e = 0; e < npy_elements(&file); e++)
+        numbers[e] = mean + spread * normal(problem, EXTRAS_STREAM, e + 1000 * name[1]);
+    struct npy_slice all = {.stride = 1, .count = shape[0]};
+    if (!npy_write(&file, all, NPY_FLOAT64, numbers) || !npy_close(&file))
+        give_up(problem, &file, file.error);
+    free(numbers);
+}
+
+/* What takes part beside the keys. A slope is small, since distances are not. */
+static void write_extras(const struct problem *problem)
+{
+    int64_t B = problem->batch, N = problem->queries, H = problem->heads;
+    write_numbers(problem, "sink", 1, &H, 0.5, 1);
+    write_numbers(problem, "slopes", 1, &H, 0.05, 0.05);
+    write_numbers(problem, "d_lse", 3, (int64_t[]){B, H, N}, 0.25, 1);
+}
+
 /* ---- Text ---- */
 
 /* A seeded matrix (rows, columns) of mean 0 and this scale. */
@@ -552,17 +582,27 @@ static struct problem parse(int argc, char **argv)
                               .score_scale = 1,
                               .slices = PATTERNS,
                               .type = NPY_FLOAT32};
-    static const struct option flags[] = {
-        {"batch", required_argument, NULL, 'B'},     {"queries", required_argument, NULL, 'N'},
-        {"keys", required_argument, NULL, 'M'},      {"heads", required_argument, NULL, 'H'},
-        {"key-heads", required_argument, NULL, 'G'}, {"dim-head", required_argument, NULL, 'D'},
-        {"seed", required_argument, NULL, 'S'},      {"score-scale", required_argument, NULL, 'X'},
-        {"type", required_argument, NULL, 't'},      {"scores", required_argument, NULL, 's'},
-        {"visible", no_argument, NULL, 'v'},         {"group-values", no_argument, NULL, 'g'},
-        {"mask", required_argument, NULL, 'm'},      {"slices", required_argument, NULL, 'l'},
-        {"gradient", required_argument, NULL, 'd'},  {"repeat-heads", required_argument, NULL, 'r'},
-        {"text", required_argument, NULL, 'f'},      {"dim", required_argument, NULL, 'o'},
-        {"dtype", required_argument, NULL, 'o'},     {NULL, 0, NULL, 0}};
+    static const struct option flags[] = {{"batch", required_argument, NULL, 'B'},
+                                          {"queries", required_argument, NULL, 'N'},
+                                          {"keys", required_argument, NULL, 'M'},
+                                          {"heads", required_argument, NULL, 'H'},
+                                          {"key-heads", required_argument, NULL, 'G'},
+                                          {"dim-head", required_argument, NULL, 'D'},
+                                          {"seed", required_argument, NULL, 'S'},
+                                          {"score-scale", required_argument, NULL, 'X'},
+                                          {"type", required_argument, NULL, 't'},
+                                          {"scores", required_argument, NULL, 's'},
+                                          {"visible", no_argument, NULL, 'v'},
+                                          {"group-values", no_argument, NULL, 'g'},
+                                          {"mask", required_argument, NULL, 'm'},
+                                          {"slices", required_argument, NULL, 'l'},
+                                          {"extras", no_argument, NULL, 'e'},
+                                          {"gradient", required_argument, NULL, 'd'},
+                                          {"repeat-heads", required_argument, NULL, 'r'},
+                                          {"text", required_argument, NULL, 'f'},
+                                          {"dim", required_argument, NULL, 'o'},
+                                          {"dtype", required_argument, NULL, 'o'},
+                                          {NULL, 0, NULL, 0}};
 
     answer_usage(argc, argv, "problem", help);
 
@@ -612,6 +652,9 @@ static struct problem parse(int argc, char **argv)
             break;
         case 'l':
             problem.slices = (enum pattern)parse_word(name, optarg, pattern_words);
+            break;
+        case 'e':
+            problem.extras = true;
             break;
         case 'd':
             problem.one_hot = parse_word(name, optarg, gradient_words) == 1;
@@ -705,6 +748,8 @@ int main(int argc, char **argv)
         write_mask(&problem);
     if (problem.slices != PATTERNS)
         write_slices(&problem);
+    if (problem.extras)
+        write_extras(&problem);
 
     free(problem.text);
     free(problem.embedding);
