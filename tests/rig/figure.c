@@ -224,6 +224,10 @@ static const char usage[] =
     "                        " SCALE_HEADER "\n"
     "  12-slow DATA.csv      one slow rank, one slow link; --data simulates\n"
     "                        " SLOW_HEADER "\n"
+    "  13-masks              masks of documents, prefixes and others, as slices\n"
+    "  13-work DATA.csv      multiply-adds of each rank at each hop, under a mask\n"
+    "                        of documents; --data counts them\n"
+    "                        " WORK_HEADER "\n"
     "\n"
     "Exit status: 0 all is well, 1 bad data or no room, 2 misuse.\n";
 
@@ -257,13 +261,16 @@ static const struct {
     {"11-ring", true, draw_gpus},
     {"12-ranks", true, draw_scale},
     {"12-slow", true, draw_slow},
+    {"13-masks", false, draw_slices},
+    {"13-work", true, draw_work},
 };
 
 /* Draws what the command line asks for. Returns false if it makes no sense. */
 static bool obey(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--data") == 0)
-        return write_masks(argv[2]) || write_plans(argv[2]) || write_scale(argv[2]);
+        return write_masks(argv[2]) || write_plans(argv[2]) || write_scale(argv[2]) ||
+               write_slices(argv[2]);
     for (size_t k = 0; k < sizeof figures / sizeof *figures; k++)
         if (argc == 2 + figures[k].has_data && strcmp(argv[1], figures[k].name) == 0) {
             figures[k].draw(argv[argc - 1]);

@@ -3,7 +3,7 @@
  * figure.c holds the tools and the program; figure_tile.c draws chapters 01, 02 and 09; of the
  * chapters of the ring, figure_masks.c draws what each rank sees, figure_measured.c the
  * measurements; figure_model.c draws chapter 10, figure_cuda.c chapter 11, figure_scale.c
- * chapter 12.
+ * chapter 12, figure_slices.c chapter 13.
  */
 #ifndef FIGURE_H
 #define FIGURE_H
@@ -130,12 +130,15 @@ void draw_gpus(const char *source);
 void draw_scale(const char *source);
 void draw_slow(const char *source);
 
+void draw_slices(const char *source);
+
 /* Writes what figure 04-masks, 05-masks-..., 06-masks-... or 06-jump shows, as CSV. Returns false
  * if there is no such figure. */
 bool write_masks(const char *name);
 
-/* The same for figure 08-plan, and for those of chapter 12. */
+/* The same for figure 08-plan, for those of chapter 12, and for 13-work. */
 bool write_plans(const char *name);
 bool write_scale(const char *name);
+bool write_slices(const char *name);
 
 #endif

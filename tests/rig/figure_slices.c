@@ -1,0 +1,173 @@
+/* figure: the pictures of chapter 13: masks as slices, and who works when under one of documents.
+ * The module itself makes the masks, deals the rows and counts the pairs.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "figure.h"
+#include "ra_deal.h"
+#include "ra_math.h"
+
+enum { MOST = 16 }; /* slices of a list */
+
+/* ---- 13-masks */
+
+enum { LENGTH = 12, CELL = 14, COLUMNS = 3, PANELS = 9, SHADES = 5 };
+
+static const char *const shades[SHADES] = {FILL(BLUE), FILL(ORANGE), FILL(GREEN), FILL(SKY),
+                                           FILL(PURPLE)};
+static const int64_t bounds[] = {0, 5, 8, 12}, key_bounds[] = {0, 3, 8, 12};
+static const int64_t answers[] = {0, 4, 7, 12}, whole[] = {0, 12}, prefixes[] = {4};
+
+static int64_t make(int panel, struct ra_slice *list)
+{
+    switch (panel) {
+    case 0:
+        return ra_slices_documents(bounds, 3, RA_NO_LOOKBACK, 0, list);
+    case 1:
+        return ra_slices_documents(bounds, 3, RA_NO_LOOKBACK, RA_NO_LOOKBACK, list);
+    case 2:
+        return ra_slices_documents(bounds, 3, 2, 0, list);
+    case 3:
+        return ra_slices_prefix(whole, 1, prefixes, list);
+    case 4:
+        return ra_slices_chunks(LENGTH, 4, list);
+    case 5:
+        return ra_slices_window(LENGTH, LENGTH, 2, 1, list);
+    case 6:
+        return ra_slices_first(whole, 1, 2, 3, list);
+    case 7:
+        return ra_slices_answers(answers, 3, list);
+    default:
+        return ra_slices_pairs(bounds, key_bounds, 3, list);
+    }
+}
+
+static const char *const names[PANELS] = {"documents, causal",
+                                          "documents, not causal",
+                                          "window in documents",
+                                          "prefix LM",
+                                          "chunks",
+                                          "window to both sides",
+                                          "first tokens and a window",
+                                          "question and 2 answers",
+                                          "packed pairs"};
+static const char *const words[PANELS] = {
+    "5, 3 and 4 tokens",     "5, 3 and 4 tokens",     "2 tokens back",
+    "4 tokens that all see", "of 4 tokens",           "2 back, 1 ahead",
+    "2 tokens, and 3 back",  "4, and 3 and 5 tokens", "queries 5, 3, 4; keys 3, 5, 4"};
+
+static void draw_mask(double x, double y, int panel)
+{
+    struct ra_slice list[MOST];
+    int64_t count = make(panel, list);
+    text(x, y, BOLD, "%s", names[panel]);
+    text(x, y + 16, "", "%s", words[panel]);
+    for (int i = 0; i < LENGTH; i++)
+        for (int j = 0; j < LENGTH; j++) {
+            const char *look = FILL(LIGHT);
+            for (int64_t s = 0; s < count; s++) {
+                struct ra_slice one = list[s];
+                if (i >= one.q0 && i < one.q1 && j >= one.k0 && j < one.k1 && j - i >= one.lo &&
+                    j - i <= one.hi)
+                    look = shades[s % SHADES];
+            }
+            rect(x + CELL * j, y + 26 + CELL * i, CELL - 1, CELL - 1, look);
+        }
+}
+
+void draw_slices(const char *source)
+{
+    (void)source;
+    svg_open(770, "Nine masks as slices",
+             "Nine grids of twelve queries, downwards, against twelve keys, to the right. Each has "
+             "one to three slices, each in a colour of its own: blocks along the diagonal for "
+             "documents and chunks, a column and a band for first tokens and a window, a wide and "
+             "a triangular slice for a prefix.");
+    heading(20, 30, "Nine masks, each a list of one to three slices",
+            "a row is a query, a column a key; each colour is a slice, grey is not visible");
+    for (int panel = 0; panel < PANELS; panel++)
+        draw_mask(40 + 232 * (panel % COLUMNS), 88 + 232 * (panel / COLUMNS), panel);
+}
+
+/* ---- 13-work */
+
+enum { RANKS = 4, DOCUMENTS = 12, TOKENS = 4096, DIM = 64, TILE = 64 };
+
+static const int64_t lengths[DOCUMENTS] = {1500, 37, 410, 12, 903, 160, 75, 520, 24, 310, 95, 50};
+
+/* The pairs of a cut in tiles in which somebody sees something. */
+static int64_t computed(const struct ra_span_pair *cut)
+{
+    int64_t pairs = 0;
+    for (int64_t a = 0; a < cut->rows; a += TILE)
+        for (int64_t b = 0; b < cut->visitors; b += TILE) {
+            int64_t rows = ra_min(TILE, cut->rows - a), keys = ra_min(TILE, cut->visitors - b);
+            if (!ra_band_is_empty(ra_band_from(cut->band, a, b), rows, keys))
+                pairs += rows * keys;
+        }
+    return pairs;
+}
+
+/* The pairs that this rank computes at this hop, in a ring with such layouts. */
+static int64_t pairs_of(const struct ra_slices *slices, const struct ra_layout layouts[2], int rank,
+                        int hop)
+{
+    struct ra_shard_pair shards = {.queries = layouts[0],
+                                   .keys = layouts[1],
+                                   .rank = rank,
+                                   .origin = (rank - hop + RANKS) % RANKS};
+    struct ra_walk walk = ra_slices_walk(slices, &shards, 0, ra_layout_rows(layouts[0], rank), 0,
+                                         ra_layout_rows(layouts[1], shards.origin));
+    struct ra_span_pair cut;
+    int64_t pairs = 0;
+    while (ra_walk_next(&walk, &cut))
+        pairs += computed(&cut);
+    return pairs;
+}
+
+/* Memory for the module. */
+static void *memory(int64_t bytes)
+{
+    void *block = malloc((size_t)bytes);
+    if (!block)
+        fail("13-work: no memory");
+    return block;
+}
+
+bool write_slices(const char *name)
+{
+    if (strcmp(name, "13-work") != 0)
+        return false;
+    int64_t ends[DOCUMENTS + 1] = {0};
+    for (int d = 0; d < DOCUMENTS; d++)
+        ends[d + 1] = ends[d] + lengths[d];
+    struct ra_slice list[MOST];
+    struct ra_slices slices;
+    char error[RA_ERROR_SIZE];
+    int64_t count = ra_slices_documents(ends, DOCUMENTS, RA_NO_LOOKBACK, 0, list);
+    void *storage = memory(ra_slices_storage(count));
+    if (ra_slices_read(&slices, list, count, TOKENS, TOKENS, storage, error) != RA_OK)
+        fail("13-work: %s", error);
+
+    struct ra_layout_list lists[2];
+    struct ra_layout layouts[4][2];
+    static const char *const kinds[] = {"contiguous", "striped", "zigzag", "dealt"};
+    for (int kind = 0; kind < 3; kind++)
+        for (int side = 0; side < 2; side++)
+            layouts[kind][side] = (struct ra_layout){(enum ra_layout_kind)(RA_CONTIGUOUS + kind),
+                                                     RANKS, TOKENS, 1, NULL};
+    void *deal = memory(ra_deal_storage(RANKS, TOKENS, TOKENS, count));
+    ra_deal_documents(&slices, RANKS, TOKENS, TOKENS, deal, lists, layouts[3]);
+
+    /* A pair is D multiply-adds for its score, and D for its share of the output. */
+    puts(WORK_HEADER);
+    for (int kind = 0; kind < 4; kind++)
+        for (int rank = 0; rank < RANKS; rank++)
+            for (int hop = 0; hop < RANKS; hop++)
+                printf("%s,%d,%d,%lld\n", kinds[kind], rank, hop,
+                       (long long)(2 * DIM * pairs_of(&slices, layouts[kind], rank, hop)));
+    free(deal);
+    free(storage);
+    return true;
+}
