@@ -110,45 +110,46 @@ static bool neighbour_changes(const struct ra_ring *ring, int step)
            (step == 0 || ra_ring_stride(ring, step) != ra_ring_stride(ring, step - 1));
 }
 
-/* If so, begins to tell each other which call this is. These messages are not counted. */
-static void exchange_calls(struct ra_ring *ring, int step)
+/* Begins to tell the rank so far to the right which call this is, and to hear that from the one to
+ * the left. These messages are not counted. */
+static void exchange_calls(struct ra_ring *ring, int hop, int distance)
 {
     const struct ra_link *link = ring->link;
-    if (!neighbour_changes(ring, step))
-        return;
-    int hop = ring->schedule.hop[step], jump = ra_ring_stride(ring, step);
-    receive(ring, RA_CALL, hop, -jump, &ring->heard, sizeof ring->heard);
-    link->send(link->self, RA_CALL, hop, jump, &ring->call, sizeof ring->call);
+    receive(ring, RA_CALL, hop, -distance, &ring->heard, sizeof ring->heard);
+    link->send(link->self, RA_CALL, hop, distance, &ring->call, sizeof ring->call);
 }
 
 /* Waits for that. Ranks in different calls would take each other's keys for those of their own:
  * then all fail. So no key of another call is folded or passed on, however many ranks it comes by:
  * each of them has made sure of the one before it. */
-static bool same_call(struct ra_ring *ring, int step)
+static bool same_call(struct ra_ring *ring, int distance)
 {
     static const char *const kinds[] = {"a forward", "a backward", "a scatter", "a gather"};
     const struct ra_call *own = &ring->call, *other = &ring->heard;
     const struct ra_link *link = ring->link;
-    if (!neighbour_changes(ring, step))
-        return true;
     if (!link->wait(link->self, RA_CALL))
         return false;
-    int from = ra_ring_rank_at(ring, link->rank, -ra_ring_stride(ring, step));
     bool same_ring = own->ring == other->ring;
-    bool same = own->number == other->number && own->kind == other->kind && same_ring;
-    if (same && own->heads == other->heads)
+    bool together = own->number == other->number && own->kind == other->kind && same_ring;
+    if (together && own->heads == other->heads && own->slices == other->slices)
         return true;
+    int peer = ra_ring_rank_at(ring, link->rank, -distance);
     char text[RA_ERROR_SIZE];
-    if (same)
+    if (together && own->slices != other->slices)
+        ra_message_place(text, link->rank, -1,
+                         "rank %d was given other slices, or another deal, than this rank: all "
+                         "ranks give ra_plan_set_slices the same",
+                         peer);
+    else if (together)
         ra_message_place(text, link->rank, -1,
                          "rank %d has other sinks or slopes than this rank, in call %" PRId64
                          ", %s: all ranks give the same arrays.sink and arrays.slopes",
-                         from, own->number, kinds[own->kind]);
+                         peer, own->number, kinds[own->kind]);
     else
         ra_message_place(text, link->rank, -1,
                          "rank %d is in its call %" PRId64 ", %s%s, this rank in its call %" PRId64
                          ", %s: all ranks make the same calls in the same order",
-                         from, other->number, kinds[other->kind & 3],
+                         peer, other->number, kinds[other->kind & 3],
                          same_ring ? "" : " of another plan", own->number, kinds[own->kind]);
     link->fail(link->self, text);
     return false;
@@ -161,8 +162,9 @@ static void pass_keys(struct ra_ring *ring, int step)
     int rank = ring->link->rank, next = step + 1;
     if (next == ring->schedule.count)
         return;
-    exchange_calls(ring, step);
     int jump = ra_ring_stride(ring, step);
+    if (neighbour_changes(ring, step))
+        exchange_calls(ring, ring->schedule.hop[step], jump);
     if (ra_ring_receives(ring, rank, next))
         receive(ring, RA_KEYS, ring->schedule.hop[step], -jump, ring->keys[ra_ring_slot(next)],
                 ra_ring_rows(ring, rank, next) * ring->key_bytes);
@@ -211,7 +213,8 @@ static bool wait_for(struct ra_ring *ring, enum ra_message message, int step, bo
     double start = ra_seconds(), arrived;
     if (!link->wait)
         return true;
-    if ((message == RA_KEYS && !same_call(ring, step)) || !link->wait(link->self, message))
+    bool asks = message == RA_KEYS && neighbour_changes(ring, step);
+    if ((asks && !same_call(ring, ra_ring_stride(ring, step))) || !link->wait(link->self, message))
         return false;
     tell(ring, RA_EVENT_WAIT, backward, hop, start, ra_seconds());
     if (link->arrival && link->arrival(link->self, message, &hop, &start, &arrived))
@@ -239,15 +242,22 @@ static bool begin(struct ra_ring *ring, enum ra_call_kind kind)
     ring->next_poll = 0;
     ring->call.number++;
     ring->call.kind = kind;
-    return !ring->link->poll || ring->link->poll(ring->link->self);
+    if (ring->link->poll && !ring->link->poll(ring->link->self))
+        return false;
+    if (!ring->schedule_varies || ring->link->size == 1)
+        return true;
+    exchange_calls(ring, 0, 1);
+    return same_call(ring, 1);
 }
 
 bool ra_ring_agree(struct ra_ring *ring, enum ra_call_kind kind)
 {
     bool agreed = begin(ring, kind);
     for (int step = 0; step < ring->schedule.count && agreed; step++) {
-        exchange_calls(ring, step);
-        agreed = same_call(ring, step);
+        if (!neighbour_changes(ring, step))
+            continue;
+        exchange_calls(ring, ring->schedule.hop[step], ra_ring_stride(ring, step));
+        agreed = same_call(ring, ra_ring_stride(ring, step));
     }
     return agreed;
 }

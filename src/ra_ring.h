@@ -47,9 +47,9 @@ enum ra_call_kind { RA_CALL_FORWARD, RA_CALL_BACKWARD, RA_CALL_SCATTER, RA_CALL_
 
 /* A call as one rank counts it: its first is 1. `ring` tells rings that share a link apart; it is
  * the same number on all ranks. So is `heads`, a checksum of what the caller gives for each head
- * (sinks, slopes; 0: nothing). */
+ * (sinks, slopes; 0: nothing), and `slices`, one of the mask that the plan was given (0: none). */
 struct ra_call {
-    int64_t number, kind, ring, heads;
+    int64_t number, kind, ring, heads, slices;
 };
 
 /* One rank's part of a ring. All memory belongs to the caller; it begins as 0 but for what it is
@@ -78,6 +78,10 @@ struct ra_ring {
     struct ra_call call, heard;        /* this rank's last call, and what another says of its own */
     int64_t messages_sent, bytes_sent; /* of keys and gradients; added to */
     double next_poll;                  /* not before this time: see ra_ring_poll */
+
+    /* The schedule may change from call to call. Ranks of different ones would wait for messages
+     * that nobody sends, so neighbours tell each other at the beginning which call this is. */
+    bool schedule_varies;
 };
 
 /* ---- What happens at a step, on any rank of the ring. Pure arithmetic. */

@@ -1,15 +1,20 @@
 /* check_slices: lists of slices, from all pairs of positions.
  *
  * The references here ask of every query and key whether they are in a slice, one pair after the
- * other. They know no sweep, no cut and no search.
+ * other. They know no sweep, no cut and no search. Results of the library are
+ * judged by tests/rig/truth.h; outputs begin as NaN.
  */
-#include "ra_slices.h"
+#include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "problems.h"
 #include "ra_clock.h"
+#include "ra_deal.h"
 #include "ra_math.h"
-#include "ra_system.h"
+#include "ring_attention_threads.h"
 #include "suite.h"
+#include "thread_link.h"
 
 enum { MOST = 24 }; /* slices of the small lists */
 
@@ -52,16 +57,16 @@ static struct ra_slice random_slice(uint64_t *state, int64_t N, int64_t M)
 }
 
 /* A list that has been read, with its memory. */
-struct read {
+struct list_read {
     struct ra_slices slices;
     void *storage;
     enum ra_status status;
     char error[RA_ERROR_SIZE];
 };
 
-static struct read read_list(const struct ra_slice *given, int64_t count, int64_t N, int64_t M)
+static struct list_read read_list(const struct ra_slice *given, int64_t count, int64_t N, int64_t M)
 {
-    struct read got = {.storage = malloc((size_t)ra_slices_storage(count) + 8)};
+    struct list_read got = {.storage = malloc((size_t)ra_slices_storage(count) + 8)};
     ck_assert_ptr_nonnull(got.storage);
     got.status = ra_slices_read(&got.slices, given, count, N, M, got.storage, got.error);
     return got;
@@ -164,7 +169,7 @@ START_TEST(overlaps_are_found)
                 most = how_often(list, count, i, j) > most ? how_often(list, count, i, j) : most;
         for (int64_t x = 0; x < count; x++)
             filled += !ra_slice_is_empty(&list[x]);
-        struct read got = read_list(list, count, N, M);
+        struct list_read got = read_list(list, count, N, M);
         ck_assert_int_eq(got.status, most > 1 ? RA_INVALID : RA_OK);
         if (most > 1) {
             int x = -1, y = -1;
@@ -203,7 +208,7 @@ START_TEST(slices_are_found)
             int64_t q0 = draw(&state, N), q1 = q0 + 1 + draw(&state, draw(&state, 4) ? 4 : N);
             list[x] = (struct ra_slice){q0, ra_min(q1, N), x, x + 1, -RA_BAND_FAR, RA_BAND_FAR};
         }
-        struct read got = read_list(list, count, N, MOST);
+        struct list_read got = read_list(list, count, N, MOST);
         ck_assert_int_eq(got.status, RA_OK);
         for (int64_t first = 0; first < N; first++)
             for (int64_t last = first; last < N; last++) {
@@ -229,7 +234,7 @@ START_TEST(late_neighbours_overlap)
     struct ra_slice list[] = {{0, 20, 0, 20, -RA_BAND_FAR, 0},
                               {0, 20, 10, 13, -RA_BAND_FAR, RA_BAND_FAR},
                               {0, 6, 8, 10, -RA_BAND_FAR, RA_BAND_FAR}};
-    struct read got = read_list(list, 3, 20, 20);
+    struct list_read got = read_list(list, 3, 20, 20);
     ck_assert_int_eq(got.status, RA_INVALID);
     ck_assert_str_eq(got.error, "slices[0] and slices[1] overlap: give each pair of a query and a "
                                 "key to one slice at most");
@@ -257,7 +262,7 @@ START_TEST(wrong_slices_are_named)
     };
     for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
         struct ra_slice list[] = {good, wrong[w].slice};
-        struct read got = read_list(list, 2, 10, 20);
+        struct list_read got = read_list(list, 2, 10, 20);
         ck_assert_int_eq(got.status, RA_INVALID);
         ck_assert_str_eq(got.error, wrong[w].text);
         free(got.storage);
@@ -268,7 +273,7 @@ START_TEST(wrong_slices_are_named)
     struct ra_slice empty[] = {{10, 10, 0, 20, 0, 0}, {0, 10, 20, 20, 0, 0},  {0, 10, 0, 20, 1, 0},
                                {0, 1, 0, 1, 1, 5},    {0, 10, 0, 20, 25, 30}, good};
     for (int64_t count = 0; count <= 6; count++) {
-        struct read got = read_list(empty, count, 10, 20);
+        struct list_read got = read_list(empty, count, 10, 20);
         ck_assert_int_eq(got.status, RA_OK);
         ck_assert_int_eq(got.slices.count, count == 6);
         free(got.storage);
@@ -348,12 +353,665 @@ START_TEST(makers_make_the_masks)
 {
     struct ra_slice list[MOST];
     int64_t count = make((enum maker)_i, list), M = _i == PAIRS || _i == WHOLE ? 24 : LENGTH;
-    struct read got = read_list(list, count, LENGTH, M);
+    struct list_read got = read_list(list, count, LENGTH, M);
     ck_assert_int_eq(got.status, RA_OK);
     for (int64_t i = 0; i < LENGTH; i++)
         for (int64_t j = 0; j < M; j++)
             ck_assert_int_eq(how_often(list, count, i, j), wanted((enum maker)_i, i, j));
     free(got.storage);
+}
+END_TEST
+
+/* ---- Who has which rows, and who needs whose. */
+
+enum { MOST_RANKS = 8, LONGEST = 60 };
+
+static const struct {
+    const char *name;
+    enum ra_layout_kind kind;
+    int64_t bucket;
+    enum ra_deal deal;
+} layouts[] = {{"contiguous", RA_CONTIGUOUS, 0, RA_DEAL_LAYOUT},
+               {"striped", RA_STRIPED, 0, RA_DEAL_LAYOUT},
+               {"striped, bucket 3", RA_STRIPED, 3, RA_DEAL_LAYOUT},
+               {"zigzag", RA_ZIGZAG, 0, RA_DEAL_LAYOUT},
+               {"documents", RA_CONTIGUOUS, 0, RA_DEAL_DOCUMENTS}};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+/* A list of slices that do not overlap: random ones, but for those that meet one before them. */
+static int64_t disjoint(uint64_t *state, int64_t N, int64_t M, struct ra_slice list[MOST])
+{
+    int64_t count = 0;
+    bool *seen = calloc((size_t)(N * M) + 1, 1);
+    for (int tries = (int)draw(state, 40); tries >= 0 && count < MOST; tries--) {
+        struct ra_slice s = random_slice(state, N, M);
+        bool meets = false;
+        for (int64_t e = 0; e < N * M; e++)
+            meets |= seen[e] && sees(&s, e / M, e % M);
+        for (int64_t e = 0; e < N * M && !meets; e++)
+            seen[e] |= sees(&s, e / M, e % M);
+        if (!meets)
+            list[count++] = s;
+    }
+    free(seen);
+    return count;
+}
+
+/* Documents of random lengths, many of one row, some of none, and some that end where shards do. */
+static int64_t documents(uint64_t *state, int64_t N, int64_t P, struct ra_slice list[MOST])
+{
+    int64_t ends[MOST + 1] = {0}, count = 0, run = (N + P - 1) / P;
+    while (ends[count] < N && count < MOST) {
+        int64_t kind = draw(state, 4), left = N - ends[count];
+        int64_t rows = kind == 0 ? 1 : kind == 1 ? draw(state, left + 1) : draw(state, 9);
+        if (kind == 2 && run > 0)
+            rows = (ends[count] / run + 1) * run - ends[count];
+        ends[count + 1] = ends[count] + ra_min(rows, left);
+        count++;
+    }
+    return ra_slices_documents(ends, count, draw(state, 2) ? RA_NO_LOOKBACK : draw(state, 6),
+                               draw(state, 3) ? 0 : RA_NO_LOOKBACK, list);
+}
+
+/* Layouts of both sides, with their memory. */
+struct dealt {
+    struct ra_layout layouts[2];
+    struct ra_layout_list lists[2];
+    void *storage;
+};
+
+static struct dealt *deal(int n, const struct ra_slices *slices, int P, int64_t N, int64_t M)
+{
+    struct dealt *made = calloc(1, sizeof *made);
+    struct ra_config config = RA_CONFIG_INIT;
+    config.layout = layouts[n].kind;
+    config.bucket = layouts[n].bucket;
+    config.queries = N;
+    config.ring_size = P;
+    made->layouts[0] = ra_layout_of(&config, N);
+    made->layouts[1] = ra_layout_of(&config, M);
+    int64_t bytes = ra_deal_storage(P, N, M, slices->count);
+    made->storage = malloc((size_t)bytes + 64);
+    memset((char *)made->storage + bytes, 0x5A, 64);
+    if (layouts[n].deal == RA_DEAL_DOCUMENTS)
+        ra_deal_documents(slices, P, N, M, made->storage, made->lists, made->layouts);
+    for (int b = 0; b < 64; b++)
+        ck_assert_int_eq(((char *)made->storage)[bytes + b], 0x5A);
+    return made;
+}
+
+static void undeal(struct dealt *made)
+{
+    free(made->storage);
+    free(made);
+}
+
+/* Has every row one rank, whatever function is asked? */
+static void judge_layout(struct ra_layout layout)
+{
+    int64_t rows = 0, most = 0, end = 0;
+    for (int rank = 0; rank < layout.ranks; rank++) {
+        int64_t own = 0, before = -1;
+        for (int64_t s = 0; s < ra_layout_spans(layout); s++) {
+            struct ra_span span = ra_layout_span(layout, rank, s);
+            ck_assert_int_eq(ra_layout_rows_before(layout, rank, s), own);
+            for (int64_t a = 0; a < span.count; a++, own++) {
+                int64_t at = span.first + a * span.stride, row, offset;
+                ck_assert_int_eq(ra_layout_find(layout, at, &row), rank);
+                ck_assert_int_eq(row, own);
+                ck_assert_int_eq(ra_layout_position(layout, rank, own), at);
+                ck_assert_int_eq(ra_layout_span_at(layout, rank, own, &offset), s);
+                ck_assert_int_eq(offset, a);
+                ck_assert(layout.kind != RA_DEALT || at > before);
+                before = at;
+            }
+        }
+        ck_assert_int_eq(ra_layout_rows(layout, rank), own);
+        rows += own;
+        most = ra_max(most, own);
+    }
+    ck_assert_int_eq(rows, layout.length);
+    ck_assert_int_eq(ra_layout_most_rows(layout), most);
+    for (int64_t i = 0; i < layout.length; i = end) {
+        int rank = ra_layout_run(layout, i, &end);
+        ck_assert(end > i && end <= layout.length);
+        for (int64_t row; i < end; i++)
+            ck_assert_int_eq(ra_layout_find(layout, i, &row), rank);
+    }
+}
+
+/* The schedule, from all pairs of positions. */
+static void judge_schedule(const struct ra_slices *slices, const struct ra_layout pair[2])
+{
+    int P = pair[0].ranks, last[MOST_RANKS] = {0}, storage[2 * MOST_RANKS], count = 0;
+    bool needed[MOST_RANKS] = {true};
+    for (int64_t i = 0, row; i < pair[0].length; i++)
+        for (int64_t j = 0; j < pair[1].length; j++) {
+            if (how_often(slices->slice, slices->count, i, j) == 0)
+                continue;
+            int origin = ra_layout_find(pair[1], j, &row);
+            int hop = (ra_layout_find(pair[0], i, &row) - origin + P) % P;
+            needed[hop] = true;
+            last[origin] = hop > last[origin] ? hop : last[origin];
+        }
+    struct ra_schedule got = ra_slices_schedule(slices, pair[0], pair[1], storage);
+    for (int rank = 0; rank < P; rank++)
+        ck_assert_int_eq(got.last[rank], last[rank]);
+    for (int hop = 0; hop < P; hop++)
+        if (needed[hop]) {
+            ck_assert_int_lt(count, got.count);
+            ck_assert_int_eq(got.hop[count++], hop);
+        }
+    ck_assert_int_eq(got.count, count);
+}
+
+/* The cuts of a walk over some rows and keys have each visible pair of them once, and no other. */
+static void judge_walk(const struct ra_slices *slices, const struct ra_shard_pair *shards,
+                       int64_t a, int64_t rows, int64_t b, int64_t visitors)
+{
+    static int times[LONGEST * LONGEST];
+    memset(times, 0, sizeof times);
+    struct ra_span_pair cut;
+    struct ra_walk walk = ra_slices_walk(slices, shards, a, rows, b, visitors);
+    while (ra_walk_next(&walk, &cut)) {
+        int64_t pairs = 0;
+        for (int64_t x = 0; x < cut.rows; x++)
+            for (int64_t y = 0; y < cut.visitors; y++)
+                if (y - x >= cut.band.lo && y - x <= cut.band.hi) {
+                    times[(cut.a + x) * LONGEST + cut.b + y]++;
+                    pairs++;
+                }
+        ck_assert_int_gt(pairs, 0);
+    }
+    for (int64_t x = 0; x < ra_layout_rows(shards->queries, shards->rank); x++)
+        for (int64_t y = 0; y < ra_layout_rows(shards->keys, shards->origin); y++) {
+            bool inside = x >= a && x < a + rows && y >= b && y < b + visitors;
+            int64_t i = ra_layout_position(shards->queries, shards->rank, x);
+            int64_t j = ra_layout_position(shards->keys, shards->origin, y);
+            ck_assert_int_eq(times[x * LONGEST + y],
+                             inside ? how_often(slices->slice, slices->count, i, j) : 0);
+        }
+}
+
+/* Deals, schedules and walks of random lists, on 1 to 8 ranks. */
+START_TEST(ranks_are_found)
+{
+    uint64_t state = (uint64_t)_i * 31 + 7;
+    for (int round = 0; round < 60; round++) {
+        int P = 1 + (int)draw(&state, MOST_RANKS);
+        int64_t N = draw(&state, LONGEST), M = draw(&state, 3) ? N : draw(&state, LONGEST);
+        struct ra_slice list[MOST];
+        int64_t count = N == M && draw(&state, 2) ? documents(&state, N, P, list)
+                                                  : disjoint(&state, N, M, list);
+        struct list_read got = read_list(list, count, N, M);
+        ck_assert_int_eq(got.status, RA_OK);
+        struct dealt *made = deal(_i % LAYOUTS, &got.slices, P, N, M);
+        judge_layout(made->layouts[0]);
+        judge_layout(made->layouts[1]);
+        judge_schedule(&got.slices, made->layouts);
+        struct ra_shard_pair shards = {.queries = made->layouts[0], .keys = made->layouts[1]};
+        for (int pair = 0; pair < 4; pair++) {
+            shards.rank = (int)draw(&state, P), shards.origin = (int)draw(&state, P);
+            int64_t n = ra_layout_rows(shards.queries, shards.rank), a = draw(&state, n + 1);
+            int64_t m = ra_layout_rows(shards.keys, shards.origin), b = draw(&state, m + 1);
+            judge_walk(&got.slices, &shards, 0, n, 0, m);
+            judge_walk(&got.slices, &shards, a, draw(&state, n - a + 1), b,
+                       draw(&state, m - b + 1));
+        }
+        int64_t pairs = 0, first = draw(&state, N + 1), end = first + draw(&state, N - first + 1);
+        for (int64_t i = first; i < end; i++)
+            for (int64_t j = 0; j < M; j++)
+                pairs += how_often(list, count, i, j);
+        ck_assert_int_eq(ra_slices_seen(&got.slices, first, end), pairs);
+        undeal(made);
+        free(got.storage);
+    }
+}
+END_TEST
+
+/* A length out of exp(N(6.5, 1.2)), rounded. */
+static int64_t lognormal(uint64_t *state)
+{
+    double u = (double)(1 + draw(state, 1 << 30)) / (1 << 30), v = (double)draw(state, 1 << 30);
+    double normal = sqrt(-2 * log(u)) * cos(2 * acos(-1) * v / (1 << 30));
+    return (int64_t)round(exp(6.5 + 1.2 * normal));
+}
+
+static struct ra_plan *plan_to_look_at(int64_t N, int64_t M, int P, int64_t max_slices,
+                                       int64_t max_rows)
+{
+    struct ra_config config = RA_CONFIG_INIT;
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE];
+    config.queries = N, config.keys = M, config.dim = 8, config.ring_size = P;
+    config.max_slices = max_slices, config.max_rows = max_rows;
+    ck_assert_msg(ra_plan_create(&plan, &config, NULL, error) == RA_OK, "%s", error);
+    return plan;
+}
+
+/* Busiest / mean work, and the same of rows; and what a deal by zigzag would be. */
+static double balance_of(struct ra_plan *plan, double *rows)
+{
+    double all = 0, most = 0, longest = 0;
+    int P = ra_plan_ranks(plan);
+    struct ra_layout layout = ra_plan_layout(plan, RA_QUERY_SIDE);
+    for (int rank = 0; rank < P; rank++) {
+        double work = (double)ra_plan_work(plan, rank);
+        double own = (double)ra_layout_rows(layout, rank);
+        all += work;
+        most = work > most ? work : most;
+        longest = own > longest ? own : longest;
+    }
+    *rows = longest * P / (double)layout.length;
+    return most * P / all;
+}
+
+/* 64 documents of log-normal lengths on 8 ranks, ten times; and many short ones. */
+START_TEST(deals_are_balanced)
+{
+    enum { COUNT = 10000, P = 8 };
+    static int64_t ends[COUNT + 1];
+    static struct ra_slice list[COUNT];
+    for (int seed = 0; seed < 12; seed++) {
+        uint64_t state = (uint64_t)seed * 1234567 + 89;
+        int count = seed < 10 ? 64 : COUNT;
+        for (int d = 0; d < count; d++)
+            ends[d + 1] = ends[d] + (seed < 10    ? lognormal(&state)
+                                     : seed == 10 ? 1
+                                                  : 1 + draw(&state, 30));
+        ra_slices_documents(ends, count, RA_NO_LOOKBACK, 0, list);
+        struct ra_plan *plan = plan_to_look_at(ends[count], ends[count], P, COUNT, ends[count]);
+        double rows, dealt;
+        ck_assert_int_eq(ra_plan_set_slices(plan, list, count, RA_DEAL_LAYOUT), RA_OK);
+        double before = balance_of(plan, &rows);
+        ck_assert_int_eq(ra_plan_set_slices(plan, list, count, RA_DEAL_DOCUMENTS), RA_OK);
+        dealt = balance_of(plan, &rows);
+        printf("seed %2d, %5d documents: busiest / mean work %.4f, contiguous %.2f; rows %.3f; %d "
+               "spans\n",
+               seed, count, dealt, before, rows,
+               (int)ra_layout_spans(ra_plan_layout(plan, RA_QUERY_SIDE)));
+        ck_assert_double_le(dealt, 1.05);
+        ck_assert_double_le(rows, 1.05);
+        ra_plan_destroy(plan);
+    }
+}
+END_TEST
+
+/* ---- The library. */
+
+struct run {
+    struct problem *p;
+    const struct ra_slice *list;
+    int64_t count;
+    enum ra_deal deal;
+    double *got[ARRAYS];
+    struct thread_ring *ring;
+    char trouble[MOST_RANKS][TEXT];
+};
+
+/* What a hop may send: keys that somebody further on sees, and gradients that follow them or go
+ * home; from all pairs of positions. */
+static bool check_traffic(struct run *run, struct ra_plan *plan, bool backward, char *trouble)
+{
+    const struct ra_config *c = &run->p->config;
+    struct ra_layout queries = ra_plan_layout(plan, RA_QUERY_SIDE);
+    struct ra_layout keys = ra_plan_layout(plan, RA_KEY_SIDE);
+    int P = ra_plan_ranks(plan), rank = ra_plan_rank(plan), last[MOST_RANKS] = {0};
+    bool needed[MOST_RANKS] = {true};
+    for (int64_t i = 0, row; i < c->queries && !c->local_keys; i++)
+        for (int64_t j = 0; j < c->keys; j++)
+            if (how_often(run->list, run->count, i, j) > 0) {
+                int origin = ra_layout_find(keys, j, &row);
+                int hop = (ra_layout_find(queries, i, &row) - origin + P) % P;
+                needed[hop] = true;
+                last[origin] = hop > last[origin] ? hop : last[origin];
+            }
+    int step = 0;
+    for (int hop = 0; hop < P; hop++) {
+        struct thread_traffic sent = thread_ring_sent(run->ring, rank, hop);
+        int origin = (rank - hop + P) % P;
+        int64_t rows = ra_layout_rows(keys, origin), row = 2 * c->batch * c->key_heads * c->dim;
+        bool here = needed[hop] && hop <= last[origin] && rows > 0, on = here && hop < last[origin];
+        bool gradients = backward && here && (on || hop > 0);
+        int64_t messages = on + gradients;
+        int64_t bytes = rows * (on * (row * ra_type_bytes(c->type) + c->has_mask * c->batch) +
+                                gradients * row * 4);
+        struct ra_hop said = {.messages = 0};
+        if (needed[hop] &&
+            (ra_plan_hop(plan, rank, step++, backward, &said) != RA_OK || said.distance != hop ||
+             said.messages != messages || said.bytes != bytes))
+            snprintf(trouble, TEXT, "says of hop %d: %d messages, %d bytes", hop,
+                     (int)said.messages, (int)said.bytes);
+        if (sent.messages != messages || sent.bytes != bytes)
+            snprintf(trouble, TEXT, "hop %d: sends %d messages, %d bytes for %d, %d", hop,
+                     (int)sent.messages, (int)sent.bytes, (int)messages, (int)bytes);
+    }
+    if (step != ra_plan_hops(plan))
+        snprintf(trouble, TEXT, "%d hops for %d", ra_plan_hops(plan), step);
+    return !trouble[0];
+}
+
+/* One rank's part: another list first, which leaves nothing behind, and at last one that is
+ * refused. */
+static void run_rank(void *context, int rank)
+{
+    struct run *run = context;
+    struct problem *p = run->p;
+    char *trouble = run->trouble[rank], error[RA_ERROR_SIZE] = "";
+    struct ra_plan *plan;
+    struct ra_link link;
+    if (run->ring)
+        link = thread_ring_link(run->ring, rank);
+    if (ra_plan_create(&plan, &p->config, run->ring ? &link : NULL, error) != RA_OK) {
+        snprintf(trouble, TEXT, "plan: %s", error);
+        return;
+    }
+    int64_t bytes = ra_plan_bytes(plan), N = p->config.queries, M = p->config.keys;
+    for (int hop = 0; run->ring && hop < link.size; hop++)
+        thread_ring_sent(run->ring, rank, hop);
+    struct ra_slice whole[2] = {{0, N, 0, M, -RA_BAND_FAR, RA_BAND_FAR},
+                                {0, N, 0, M, -RA_BAND_FAR, RA_BAND_FAR}};
+    if (ra_plan_set_slices(plan, whole, 1, (enum ra_deal)(1 - run->deal)) != RA_OK ||
+        ra_plan_set_slices(plan, run->list, run->count, run->deal) != RA_OK ||
+        (N * M > 0 && ra_plan_set_slices(plan, whole, 2, RA_DEAL_LAYOUT) != RA_INVALID))
+        snprintf(trouble, TEXT, "slices: %s", ra_plan_error(plan));
+    struct shard x;
+    shard_make(p, &x, (enum order)(p->seed % BROADCAST), plan);
+    bool right = !trouble[0];
+    for (int backward = 0; right && backward < (p->config.forward_only ? 1 : 2); backward++) {
+        enum ra_status status = (backward ? ra_backward : ra_forward)(plan, &x.arrays);
+        right = status == RA_OK;
+        if (!right)
+            snprintf(trouble, TEXT, "%s: %s", ra_status_text(status), ra_plan_error(plan));
+        right = right && shard_is_kept(&x, backward, trouble) &&
+                (!run->ring || check_traffic(run, plan, backward, trouble));
+    }
+    if (ra_plan_bytes(plan) != bytes)
+        snprintf(trouble, TEXT, "%" PRId64 " bytes, and %" PRId64 " before", ra_plan_bytes(plan),
+                 bytes);
+    if (right)
+        shard_collect(p, &x, run->got);
+    shard_clear(&x);
+    ra_plan_destroy(plan);
+}
+
+static void run_all(struct run *run)
+{
+    int P = problem_ranks(run->p);
+    outputs_make(run->p, run->got);
+    if (run->p->ranks == 0) {
+        run_rank(run, 0);
+    } else {
+        run->ring = thread_ring_open(P, 20, run->p->seed % 2 ? THREAD_EARLY : THREAD_LATE);
+        thread_ring_run(P, run_rank, run);
+        thread_ring_close(run->ring);
+    }
+    for (int rank = 0; rank < P; rank++)
+        ck_assert_msg(!run->trouble[rank][0], "rank %d of %d, seed %d: %s", rank, P,
+                      (int)run->p->seed, run->trouble[rank]);
+}
+
+/* A random problem under a random list, in this layout. */
+static void draw_problem(uint64_t *state, int n, struct problem *p, struct ra_slice list[MOST],
+                         int64_t *count)
+{
+    static const int64_t dims[] = {8, 16, 20, 33};
+    *p = (struct problem){.config = RA_CONFIG_INIT};
+    struct ra_config *c = &p->config;
+    p->seed = (unsigned)draw(state, 1 << 20);
+    p->ranks = (int)draw(state, MOST_RANKS + 1);
+    p->size = (double[]){0.1, 1, 10, 30}[draw(state, 4)];
+    c->batch = 1 + draw(state, 2);
+    c->queries = draw(state, LONGEST);
+    c->keys = draw(state, 3) ? c->queries : draw(state, LONGEST);
+    c->key_heads = 1 + draw(state, 3);
+    c->heads = c->key_heads * (1 + draw(state, 3));
+    c->head_map = draw(state, 2) ? RA_GROUPED : RA_INTERLEAVED;
+    c->dim = dims[draw(state, 4)];
+    c->type = draw(state, 3) ? RA_FLOAT32 : draw(state, 2) ? RA_FLOAT16 : RA_BFLOAT16;
+    c->softcap = draw(state, 4) ? 0 : 3;
+    c->layout = layouts[n].kind;
+    c->bucket = layouts[n].bucket;
+    c->tile = draw(state, 2) ? RA_PLAIN_TILE : RA_VECTOR_TILE;
+    c->threads = 1 + (int)draw(state, 3);
+    c->tile_queries = draw(state, 3) ? 1 + draw(state, 20) : 0;
+    c->tile_keys = draw(state, 3) ? 1 + draw(state, 20) : 0;
+    c->causal = draw(state, 2); /* the mask until slices come */
+    c->max_slices = MOST;
+    c->max_rows = LONGEST;
+    if (draw(state, 2)) {
+        p->masking =
+            (enum masking[]){RANDOM_MASK, BATCH_HIDDEN, FIRST_HIDDEN, LAST_SEEN}[draw(state, 4)];
+        p->nan_hidden = draw(state, 2);
+    }
+    *count = c->queries == c->keys && draw(state, 2)
+                 ? documents(state, c->queries, problem_ranks(p), list)
+                 : disjoint(state, c->queries, c->keys, list);
+}
+
+static void make_problem(struct problem *p, const struct ra_slice *list, int64_t count)
+{
+    static const struct ra_slice none[1] = {{0, 0, 0, 0, 0, 0}};
+    problem_make(p);
+    p->truth.causal = false;
+    p->truth.slices = count > 0 ? list : none;
+    p->truth.slice_count = count > 0 ? count : 1;
+    problem_solve(p);
+}
+
+START_TEST(results_are_right)
+{
+    uint64_t state = (uint64_t)_i * 977 + 13;
+    char text[TEXT];
+    for (int round = 0; round < 25; round++) {
+        struct ra_slice list[MOST];
+        struct problem p;
+        int n = _i % LAYOUTS;
+        struct run run = {.p = &p, .list = list, .deal = layouts[n].deal};
+        draw_problem(&state, n, &p, list, &run.count);
+        make_problem(&p, list, run.count);
+        run_all(&run);
+        ck_assert_msg(problem_is_right(&p, run.got, text), "%s, %d slices, tile %d, threads %d: %s",
+                      layouts[n].name, (int)run.count, p.config.tile, p.config.threads, text);
+
+        /* The same bits again, with other threads. */
+        struct run again = {.p = &p, .list = list, .deal = run.deal, .count = run.count};
+        p.config.threads = 4 - p.config.threads;
+        run_all(&again);
+        for (enum truth_array a = O; a < ARRAYS; a++)
+            if (problem_writes(&p, a))
+                ck_assert_msg(memcmp(run.got[a], again.got[a],
+                                     (size_t)truth_count(&p.truth, a) * sizeof(double)) == 0,
+                              "%s: %s of %d threads differs, seed %d", layouts[n].name,
+                              truth_names[a], p.config.threads, (int)p.seed);
+        outputs_clear(run.got);
+        outputs_clear(again.got);
+        problem_clear(&p);
+    }
+}
+END_TEST
+
+/* A list of one slice that says what causal and lookback say: the same results, in the layouts of
+ * a config, bit for bit on the tiles of chapter 02. */
+START_TEST(one_causal_slice_is_causal)
+{
+    struct ra_slice list[1];
+    struct problem p = {.config = RA_CONFIG_INIT, .seed = 3, .ranks = _i / 2};
+    struct ra_config *c = &p.config;
+    c->queries = 50, c->keys = 50, c->heads = 4, c->key_heads = 2, c->dim = 16;
+    c->causal = true, c->layout = RA_ZIGZAG, c->tile = RA_PLAIN_TILE;
+    c->tile_queries = 7, c->tile_keys = 5;
+    c->lookback = _i % 2 ? 17 : RA_NO_LOOKBACK;
+    c->max_slices = 1;
+    c->max_rows = 50;
+    problem_make(&p);
+    problem_solve(&p);
+    ra_slices_window(50, 50, c->lookback, 0, list);
+    struct run run = {.p = &p, .list = list, .count = 1},
+               none = {.p = &p, .list = list, .count = 1};
+    run_all(&run);
+    char text[TEXT];
+    ck_assert_msg(problem_is_right(&p, run.got, text), "%s", text);
+
+    /* And without a list. */
+    outputs_make(&p, none.got);
+    struct thread_ring *ring = p.ranks > 0 ? thread_ring_open(p.ranks, 20, THREAD_LATE) : NULL;
+    struct ra_plan *plan;
+    struct shard x;
+    if (!ring) {
+        ck_assert_int_eq(ra_plan_create(&plan, c, NULL, text), RA_OK);
+        shard_make(&p, &x, ROWS_FIRST, plan);
+        ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
+        ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_OK);
+        shard_collect(&p, &x, none.got);
+        shard_clear(&x);
+        ra_plan_destroy(plan);
+        for (enum truth_array a = O; a < ARRAYS; a++)
+            if (truth_is_output(a))
+                ck_assert_mem_eq(run.got[a], none.got[a],
+                                 (size_t)truth_count(&p.truth, a) * sizeof(double));
+    } else {
+        thread_ring_close(ring);
+    }
+    outputs_clear(run.got);
+    outputs_clear(none.got);
+    problem_clear(&p);
+}
+END_TEST
+
+/* Ranks that give different lists, or deals: all fail, whatever hops each of them would take, and
+ * none has to wait until it is tired. */
+struct disagreement {
+    struct thread_ring *ring;
+    int P, odd, kind, backward;
+    enum ra_status status[MOST_RANKS];
+    char text[MOST_RANKS][RA_ERROR_SIZE];
+    bool written[MOST_RANKS];
+};
+
+static void disagree(void *context, int rank)
+{
+    enum { N = 40, D = 8 };
+    struct disagreement *x = context;
+    struct ra_config config = RA_CONFIG_INIT;
+    config.queries = N, config.dim = D, config.max_slices = 3, config.max_rows = N;
+    config.threads = 1;
+    struct ra_plan *plan;
+    struct ra_link link = thread_ring_link(x->ring, rank);
+    x->status[rank] = ra_plan_create(&plan, &config, &link, x->text[rank]);
+    if (x->status[rank] != RA_OK)
+        return;
+    static const int64_t bounds_of[] = {0, 13, 27, N};
+    struct ra_slice list[3];
+    ra_slices_documents(bounds_of, 3, RA_NO_LOOKBACK, 0, list);
+    enum ra_deal dealt = RA_DEAL_LAYOUT;
+    int64_t count = 3;
+    if (rank == x->odd && x->kind < 6)
+        ((int64_t *)&list[1])[x->kind] += x->kind % 2 ? -1 : 1;
+    if (rank == x->odd && x->kind == 6)
+        count = 2;
+    if (rank == x->odd && x->kind == 7)
+        dealt = RA_DEAL_DOCUMENTS;
+    if (rank == x->odd && x->kind == 8)
+        ra_slices_window(N, N, 1, 0, list), count = 1;
+    if (rank != x->odd || x->kind < 9)
+        x->status[rank] = ra_plan_set_slices(plan, list, count, dealt);
+    float q[N * D], outputs[3][N * D], lse[N];
+    for (int e = 0; e < N * D; e++)
+        q[e] = outputs[0][e] = outputs[1][e] = outputs[2][e] = (float)(e % 7);
+    for (int e = 0; e < N; e++)
+        lse[e] = 1;
+    int64_t n = ra_plan_rows(plan, RA_QUERY_SIDE);
+    struct ra_arrays arrays = RA_ARRAYS_INIT;
+    arrays.q = arrays.k = arrays.v = arrays.d_out = ra_tensor_bnhd(q, RA_FLOAT32, n, 1, D);
+    arrays.o = ra_tensor_bnhd(outputs[0], RA_FLOAT32, n, 1, D);
+    arrays.lse = ra_tensor_bnhd(lse, RA_FLOAT32, n, 1, 1);
+    arrays.dq = arrays.o;
+    arrays.dk = ra_tensor_bnhd(outputs[1], RA_FLOAT32, n, 1, D);
+    arrays.dv = ra_tensor_bnhd(outputs[2], RA_FLOAT32, n, 1, D);
+    arrays.dq = ra_tensor_bnhd(q, RA_FLOAT32, n, 1, D);
+    struct ra_arrays backward = arrays;
+    float dq[N * D];
+    backward.dq = ra_tensor_bnhd(dq, RA_FLOAT32, n, 1, D);
+    arrays.dq.data = NULL;
+
+    /* What a rank hears from those that agree with it is right, and may be all that it needs. But
+     * no call can go on for longer than it takes the failure to come round. */
+    for (int calls = 0; calls < 2 * x->P && x->status[rank] == RA_OK; calls++)
+        x->status[rank] = x->backward ? ra_backward(plan, &backward) : ra_forward(plan, &arrays);
+    snprintf(x->text[rank], RA_ERROR_SIZE, "%s", ra_plan_error(plan));
+    ra_plan_destroy(plan);
+}
+
+START_TEST(ranks_that_differ_fail)
+{
+    for (int P = 2; P <= 5; P++)
+        for (int kind = 0; kind < 10; kind++) {
+            struct disagreement x = {.P = P, .odd = (kind + P) % P, .kind = kind, .backward = _i};
+            x.ring = thread_ring_open(P, 5, THREAD_LATE);
+            thread_ring_run(P, disagree, &x);
+            thread_ring_close(x.ring);
+            bool named = false;
+            for (int rank = 0; rank < P; rank++) {
+                ck_assert_msg(x.status[rank] == RA_LOST, "kind %d, rank %d of %d: %s: %s", kind,
+                              rank, P, ra_status_text(x.status[rank]), x.text[rank]);
+                named |= strstr(x.text[rank], "was given other slices, or another deal") != NULL;
+                ck_assert_ptr_null(strstr(x.text[rank], "seconds"));
+            }
+            ck_assert(named);
+        }
+}
+END_TEST
+
+/* What a plan refuses, and that nothing has changed then. */
+START_TEST(limits_are_named)
+{
+    struct ra_slice list[3] = {{0, 50, 0, 50, -RA_BAND_FAR, 0},
+                               {50, 90, 50, 90, -RA_BAND_FAR, 0},
+                               {90, 100, 90, 100, -RA_BAND_FAR, 0}};
+    struct ra_plan *plan = plan_to_look_at(100, 100, 4, 0, 0);
+    ck_assert_int_eq(ra_plan_set_slices(plan, list, 1, RA_DEAL_LAYOUT), RA_INVALID);
+    ck_assert_str_eq(ra_plan_error(plan),
+                     "config.max_slices = 0: plan with as many slices as there will be");
+    ck_assert_int_eq(ra_plan_set_slices(NULL, list, 1, RA_DEAL_LAYOUT), RA_INVALID);
+    ck_assert_int_eq(ra_plan_work(NULL, 0), -1);
+    ck_assert_int_eq(ra_plan_work(plan, 4), -1);
+    ck_assert_int_eq(ra_plan_work(plan, -1), -1);
+    ck_assert_int_eq(ra_plan_work(plan, 3), 2500);
+    ra_plan_destroy(plan);
+
+    plan = plan_to_look_at(100, 100, 4, 2, 0);
+    const struct {
+        const struct ra_slice *list;
+        int64_t count;
+        int deal;
+        const char *text;
+    } wrong[] = {
+        {list, -1, 0, "count = -1: give 0 to 2, which is config.max_slices"},
+        {list, 3, 0, "count = 3: give 0 to 2, which is config.max_slices"},
+        {NULL, 1, 0, "slices is NULL: give an array of 1"},
+        {list, 1, 2, "deal = 2: give RA_DEAL_LAYOUT or RA_DEAL_DOCUMENTS"},
+        {list, 1, 1, "config.max_rows = 0: this deal gives rank "},
+    };
+    for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
+        int hops = ra_plan_hops(plan);
+        ck_assert_int_eq(
+            ra_plan_set_slices(plan, wrong[w].list, wrong[w].count, (enum ra_deal)wrong[w].deal),
+            RA_INVALID);
+        ck_assert_msg(strncmp(ra_plan_error(plan), wrong[w].text, strlen(wrong[w].text)) == 0, "%s",
+                      ra_plan_error(plan));
+        ck_assert_int_eq(ra_plan_hops(plan), hops);
+        ck_assert_int_eq(ra_plan_work(plan, 0), 2500);
+        ck_assert_int_eq(ra_plan_layout(plan, RA_QUERY_SIDE).kind, RA_CONTIGUOUS);
+    }
+
+    /* No slices: nobody sees anything, and nothing travels. */
+    ck_assert_int_eq(ra_plan_set_slices(plan, NULL, 0, RA_DEAL_LAYOUT), RA_OK);
+    ck_assert_int_eq(ra_plan_hops(plan), 1);
+    ck_assert_int_eq(ra_plan_work(plan, 1), 0);
+    ck_assert_int_eq(ra_plan_set_slices(plan, list + 1, 2, RA_DEAL_LAYOUT), RA_OK);
+    ck_assert_int_eq(ra_plan_hops(plan), 2);
+    ra_plan_destroy(plan);
 }
 END_TEST
 
@@ -365,7 +1023,7 @@ static double milliseconds_to_read(const struct ra_slice *list, int64_t count, i
     double best = 1e9;
     for (int i = 0; i < 5; i++) {
         double start = ra_seconds();
-        struct read got = read_list(list, count, N, M);
+        struct list_read got = read_list(list, count, N, M);
         double took = 1e3 * (ra_seconds() - start);
         ck_assert_int_eq(got.status, RA_OK);
         ck_assert_int_eq(got.slices.count, count);
@@ -420,7 +1078,18 @@ int main(void)
     tcase_add_test(lists, wrong_slices_are_named);
     tcase_add_loop_test(lists, makers_make_the_masks, 0, MAKERS);
     tcase_add_test(lists, many_slices_take_milliseconds);
+    TCase *ranks = tcase_create("ranks"), *library = tcase_create("library");
+    tcase_set_timeout(ranks, 120);
+    tcase_add_loop_test(ranks, ranks_are_found, 0, 3 * LAYOUTS);
+    tcase_add_test(ranks, deals_are_balanced);
+    tcase_set_timeout(library, 300);
+    tcase_add_loop_test(library, results_are_right, 0, 2 * LAYOUTS);
+    tcase_add_loop_test(library, one_causal_slice_is_causal, 0, 8);
+    tcase_add_loop_test(library, ranks_that_differ_fail, 0, 2);
+    tcase_add_test(library, limits_are_named);
     suite_add_tcase(suite, one);
     suite_add_tcase(suite, lists);
+    suite_add_tcase(suite, ranks);
+    suite_add_tcase(suite, library);
     return suite_run(suite);
 }

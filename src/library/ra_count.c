@@ -62,11 +62,26 @@ static void add_spans(struct ra_count *count, const struct ra_config *c, int64_t
     add_tiles(count, rows_left, keys_left, query_rows - a, key_rows - b, ra_band_from(band, a, b));
 }
 
+/* The same under a list of slices: tiles begin where a cut does. */
+static struct ra_count count_cuts(const struct ra_plan *plan, const struct ra_shard_pair *shards)
+{
+    struct ra_count count = {0, 0};
+    struct ra_span_pair cut;
+    struct ra_walk walk =
+        ra_slices_walk(&plan->slices, shards, 0, ra_layout_rows(shards->queries, shards->rank), 0,
+                       ra_layout_rows(shards->keys, shards->origin));
+    while (ra_walk_next(&walk, &cut))
+        add_spans(&count, &plan->config, cut.rows, cut.visitors, cut.band);
+    return count;
+}
+
 struct ra_count ra_count_fold(const struct ra_plan *plan, int rank, int origin)
 {
     struct ra_shard_pair shards = ra_plan_shards(plan, rank, origin);
     int64_t spans = ra_layout_spans(shards.queries);
     struct ra_count count = {0, 0};
+    if (plan->listed)
+        return count_cuts(plan, &shards);
 
     /* Stripes s + 1 and t + 1 have the band of s and t: along a diagonal, d = s - t, little is
      * new. */

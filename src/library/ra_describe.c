@@ -98,9 +98,12 @@ static void say_config(struct page *page, const struct ra_plan *plan)
     if (c->dim_value != c->dim)
         say(page, ", dim_value %" PRId64, c->dim_value);
     say(page, ", %s\n", ra_option_types[c->type].word);
-    say(page, "scale %g, tiles %" PRId64 " x %" PRId64 ", %s", c->scale, c->tile_queries,
-        c->tile_keys, c->causal ? "causal" : "not causal");
-    if (c->lookback < RA_BAND_FAR)
+    say(page, "scale %g, tiles %" PRId64 " x %" PRId64, c->scale, c->tile_queries, c->tile_keys);
+    if (plan->listed)
+        say(page, ", %" PRId64 " slices", plan->slices.count);
+    else
+        say(page, ", %s", c->causal ? "causal" : "not causal");
+    if (!plan->listed && c->lookback < RA_BAND_FAR)
         say(page, ", at most %" PRId64 " tokens back", c->lookback);
     if (c->softcap > 0)
         say(page, ", soft cap %g", c->softcap);
@@ -110,6 +113,10 @@ static void say_config(struct page *page, const struct ra_plan *plan)
         say(page, ", local keys only");
     if (c->forward_only)
         say(page, ", forward only");
+    if (plan->layouts[RA_QUERY_SIDE].kind == RA_DEALT) {
+        say(page, ", dealt per document\n");
+        return;
+    }
     say(page, ", %s", ra_option_layouts[c->layout].word);
     struct ra_layout queries = plan->layouts[RA_QUERY_SIDE];
     int64_t rows = ra_layout_span(queries, 0, 0).count;

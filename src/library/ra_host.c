@@ -26,11 +26,11 @@ enum { LINE = 64 };
 static int threads_of(const struct ra_plan *plan, int rank)
 {
     const struct ra_config *c = &plan->config;
-    int64_t n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank);
+    int64_t n = ra_plan_room(plan, RA_QUERY_SIDE, rank);
     int64_t chunk = ra_host_chunk(c, RA_QUERY_SIDE);
     int64_t pieces = c->batch * c->key_heads;
     if (c->tile == RA_VECTOR_TILE)
-        pieces *= ra_host_blocks(plan->layouts[RA_QUERY_SIDE], n, chunk);
+        pieces *= ra_host_blocks(ra_layout_of(c, c->queries), n, chunk);
     return ra_processors_threads(c->threads, plan->link.sharing, pieces);
 }
 
@@ -40,11 +40,10 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, int threads, struct
 {
     const struct ra_config *c = &plan->config;
     struct ra_arena arena = {start, LINE, 0};
-    int64_t n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank), m = plan->ring.rows[rank];
+    int64_t n = ra_plan_room(plan, RA_QUERY_SIDE, rank), m = ra_plan_room(plan, RA_KEY_SIDE, rank);
     int64_t row_bytes = c->batch * n * c->heads * (int64_t)sizeof(float);
     int64_t query_bytes = row_bytes * ra_dims_most(ra_config_dims(c)); /* of o or dq */
-    int64_t visitors =
-        plan->ring.schedule.count > 1 ? ra_layout_most_rows(plan->layouts[RA_KEY_SIDE]) : m;
+    int64_t visitors = ra_plan_may_travel(plan) ? ra_plan_most_room(plan, RA_KEY_SIDE) : m;
     bool narrow = c->type != RA_FLOAT32, backward = !c->forward_only;
 
     host->in_use = ra_arena_take(&arena, c->caller_workspace ? sizeof *host->in_use : 0);
@@ -63,7 +62,8 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, int threads, struct
     int64_t chunks[2], rows[2] = {n, visitors};
     for (int side = 0; side < 2; side++) {
         chunks[side] = ra_host_chunk(c, side);
-        int64_t blocks = ra_host_blocks(plan->layouts[side], rows[side], chunks[side]);
+        struct ra_layout layout = ra_layout_of(c, side == RA_QUERY_SIDE ? c->queries : c->keys);
+        int64_t blocks = ra_host_blocks(layout, rows[side], chunks[side]);
         if (c->tile == RA_VECTOR_TILE)
             host->blocks[side] =
                 ra_arena_take(&arena, blocks * (int64_t)sizeof(struct ra_host_block));
@@ -107,6 +107,16 @@ static void use_workspace(struct ra_plan *plan, char *workspace)
     ring->comp = host->share_comp;
     if (ra_plan_adds_in_place(plan))
         ring->gradients[0] = NULL;
+}
+
+/* Without keys that travel, gradients are added up elsewhere: that may have changed. */
+static enum ra_status use_slices(struct ra_plan *plan, char *error)
+{
+    (void)error;
+    bool lent = plan->config.caller_workspace;
+    if (!plan->dry_run)
+        use_workspace(plan, lent ? plan->workspace : (char *)plan->own + HOST);
+    return RA_OK;
 }
 
 /* What is written to the beginning of the caller's workspace while a call uses it. Whatever else is
@@ -345,6 +355,7 @@ const struct ra_backend ra_host = {.place = "the host",
                                    .bytes = bytes_of,
                                    .workspace_bytes = workspace_bytes_of,
                                    .use_workspace = use_workspace,
+                                   .use_slices = use_slices,
                                    .line = LINE,
                                    .describe = describe,
                                    .forward = forward,

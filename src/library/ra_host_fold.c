@@ -17,6 +17,11 @@ static int64_t forward_chunk(const struct ra_plan *plan)
     const struct ra_host *host = plan->own;
     int64_t chunk = ra_host_chunk(c, RA_QUERY_SIDE), rows = plan->rows[RA_QUERY_SIDE];
     int64_t fair = c->batch * c->heads * rows / (4 * host->threads);
+
+    /* Slices cut blocks anywhere, so under a list the bits depend on where blocks begin, which must
+     * not depend on the threads. */
+    if (plan->listed && chunk % RA_HOST_PART == 0)
+        return RA_HOST_PART;
     if (chunk % RA_HOST_PART != 0 || fair >= chunk)
         return chunk;
     return fair < RA_HOST_PART ? RA_HOST_PART : fair / RA_HOST_PART * RA_HOST_PART;
@@ -74,13 +79,20 @@ static bool are_one(const struct hop *hop, enum ra_side side, int64_t s)
     return true;
 }
 
-/* Cuts one side's rows into the blocks of this hop. */
+/* Cuts one side's rows into the blocks of this hop. Under a list of slices a block may have rows of
+ * several spans. */
 static void cut(struct hop *hop, enum ra_side side, int64_t chunk)
 {
     const struct ra_host *host = hop->plan->own;
     struct ra_layout layout = hop->plan->layouts[side];
     int rank = side == RA_KEY_SIDE ? hop->shards.origin : hop->shards.rank;
-    int64_t count = 0, row = 0;
+    int64_t count = 0, row = 0, all = ra_layout_rows(layout, rank);
+    for (; hop->plan->listed && row < all; row += chunk)
+        host->blocks[side][count++] =
+            (struct ra_host_block){.row = row, .count = ra_min(chunk, all - row)};
+    hop->blocks[side] = count;
+    if (hop->plan->listed)
+        return;
     for (int64_t s = 0, next; s < ra_layout_spans(layout); s = next) {
         int64_t rows = ra_layout_span(layout, rank, s).count;
         for (next = s + 1; next < ra_layout_spans(layout) && are_one(hop, side, next - 1); next++)
@@ -171,20 +183,64 @@ static float slope_of(const struct hop *hop, int64_t h)
     return slopes->data ? ((const float *)slopes->data)[h * slopes->head] : 0;
 }
 
-/* Where the rows of a block lie, if slopes ask for it. */
-static struct ra_places places_of(const struct hop *hop, enum ra_side side,
-                                  const struct ra_host_block *block)
+/* Where `count` rows from this one on lie, if slopes ask for it. */
+static struct ra_places places_of(const struct hop *hop, enum ra_side side, int64_t row,
+                                  int64_t count)
 {
     const struct ra_host *host = hop->plan->own;
     const struct ra_shard_pair *shards = &hop->shards;
     if (!host->arrays.slopes.data)
         return (struct ra_places){0, 0};
     if (side == RA_KEY_SIDE)
-        return ra_layout_places(shards->keys, shards->origin, block->row, block->count);
-    struct ra_places places =
-        ra_layout_places(shards->queries, shards->rank, block->row, block->count);
+        return ra_layout_places(shards->keys, shards->origin, row, count);
+    struct ra_places places = ra_layout_places(shards->queries, shards->rank, row, count);
     places.first += shards->keys.length - shards->queries.length;
     return places;
+}
+
+/* Do these blocks see anything of each other? */
+static bool meet(const struct hop *hop, const struct ra_host_block *queries,
+                 const struct ra_host_block *keys)
+{
+    if (!hop->plan->listed)
+        return !ra_band_is_empty(band_of(hop, queries, keys), queries->count, keys->count);
+    struct ra_span_pair cut;
+    struct ra_walk walk = ra_slices_walk(&hop->plan->slices, &hop->shards, queries->row,
+                                         queries->count, keys->row, keys->count);
+    return ra_walk_next(&walk, &cut);
+}
+
+/* Folds a block of keys into a block of queries of one head, as far as slices go: local rows from a
+ * and from b on. */
+static void fold_cuts(struct worker *worker, const struct ra_queries *queries, int64_t a,
+                      const struct ra_keys *keys, int64_t b)
+{
+    const struct hop *hop = worker->hop;
+    struct ra_span_pair cut;
+    struct ra_walk walk =
+        ra_slices_walk(&hop->plan->slices, &hop->shards, a, queries->rows, b, keys->rows);
+    while (ra_walk_next(&walk, &cut)) {
+        struct ra_queries rows = ra_queries_block(queries, cut.a - a, cut.rows);
+        struct ra_keys seen = ra_keys_block(keys, cut.b - b, cut.visitors);
+        rows.at = places_of(hop, RA_QUERY_SIDE, cut.a, cut.rows);
+        seen.at = places_of(hop, RA_KEY_SIDE, cut.b, cut.visitors);
+        ra_band_fold(&worker->fold, &rows, &seen, cut.band);
+    }
+}
+
+/* The same of two blocks that meet, under the mask of this hop, whatever it is. */
+static void fold_blocks(struct worker *worker, struct ra_queries *queries,
+                        const struct ra_host_block *rows, struct ra_keys *keys,
+                        const struct ra_host_block *seen)
+{
+    const struct hop *hop = worker->hop;
+    if (hop->plan->listed) {
+        fold_cuts(worker, queries, rows->row, keys, seen->row);
+        return;
+    }
+    queries->at = places_of(hop, RA_QUERY_SIDE, rows->row, rows->count);
+    keys->at = places_of(hop, RA_KEY_SIDE, seen->row, seen->count);
+    ra_band_fold(&worker->fold, queries, keys, band_of(hop, rows, seen));
 }
 
 /* All keys of head g into all queries of the heads that read it, as the stages do it. */
@@ -202,7 +258,10 @@ static void fold_head(struct worker *worker, int64_t b, int64_t g)
         struct ra_queries queries = ra_host_take_queries(
             plan, hop->backward, b, h, 0, plan->rows[RA_QUERY_SIDE], worker->query_scratch);
         worker->fold.score.slope = slope_of(hop, h);
-        ra_layout_fold(&worker->fold, &hop->shards, &queries, &keys);
+        if (plan->listed)
+            fold_cuts(worker, &queries, 0, &keys, 0);
+        else
+            ra_layout_fold(&worker->fold, &hop->shards, &queries, &keys);
     }
 }
 
@@ -215,20 +274,17 @@ static void fold_pair(struct worker *worker, int64_t b, int64_t g, int64_t i, in
     const struct ra_host *host = plan->own;
     const struct ra_host_block *rows = &host->blocks[RA_QUERY_SIDE][i];
     const struct ra_host_block *seen = &host->blocks[RA_KEY_SIDE][j];
-    struct ra_band band = band_of(hop, rows, seen);
-    if (ra_band_is_empty(band, rows->count, seen->count))
+    if (!meet(hop, rows, seen))
         return;
     struct ra_keys keys = ra_host_take_keys(plan, hop->step, hop->backward, b, g, seen->row,
                                             seen->count, worker->key_scratch);
-    keys.at = places_of(hop, RA_KEY_SIDE, seen);
     for (int64_t h = 0; h < c->heads; h++) {
         if (ra_heads_key(c->head_map, c->heads, c->key_heads, h) != g)
             continue;
         struct ra_queries queries = ra_host_take_queries(plan, hop->backward, b, h, rows->row,
                                                          rows->count, worker->query_scratch);
-        queries.at = places_of(hop, RA_QUERY_SIDE, rows);
         worker->fold.score.slope = slope_of(hop, h);
-        ra_band_fold(&worker->fold, &queries, &keys, band);
+        fold_blocks(worker, &queries, rows, &keys, seen);
     }
 }
 
@@ -243,17 +299,22 @@ static void fold_keys(struct worker *worker, int64_t b, int64_t h, int64_t i)
     int64_t g = ra_heads_key(c->head_map, c->heads, c->key_heads, h);
     struct ra_queries queries =
         ra_host_take_queries(plan, false, b, h, rows->row, rows->count, worker->query_scratch);
-    queries.at = places_of(hop, RA_QUERY_SIDE, rows);
     worker->fold.score.slope = slope_of(hop, h);
+
+    /* Numbers that need not be converted need no blocks of keys: one walk goes over all of them. */
+    if (plan->listed && c->type == RA_FLOAT32) {
+        struct ra_keys all =
+            ra_host_take_keys(plan, hop->step, false, b, g, 0, host->visiting, NULL);
+        fold_cuts(worker, &queries, rows->row, &all, 0);
+        return;
+    }
     for (int64_t j = 0; j < hop->blocks[RA_KEY_SIDE]; j++) {
         const struct ra_host_block *seen = &host->blocks[RA_KEY_SIDE][j];
-        struct ra_band band = band_of(hop, rows, seen);
-        if (ra_band_is_empty(band, rows->count, seen->count))
+        if (!meet(hop, rows, seen))
             continue;
         struct ra_keys keys = ra_host_take_keys(plan, hop->step, false, b, g, seen->row,
                                                 seen->count, worker->key_scratch);
-        keys.at = places_of(hop, RA_KEY_SIDE, seen);
-        ra_band_fold(&worker->fold, &queries, &keys, band);
+        fold_blocks(worker, &queries, rows, &keys, seen);
     }
 }
 

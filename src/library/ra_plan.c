@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include "ra_config_check.h"
 #include "ra_error.h"
+#include "ra_math.h"
 #include "ra_message.h"
 #include "ra_vector.h"
 
@@ -35,23 +36,59 @@ bool ra_plan_adds_in_place(const struct ra_plan *plan)
            plan->config.type == RA_FLOAT32;
 }
 
+int64_t ra_plan_most_room(const struct ra_plan *plan, enum ra_side side)
+{
+    const struct ra_config *c = &plan->config;
+    int64_t most =
+        ra_layout_most_rows(ra_layout_of(c, side == RA_QUERY_SIDE ? c->queries : c->keys));
+    return c->max_slices > 0 ? ra_max(most, c->max_rows) : most;
+}
+
+int64_t ra_plan_room(const struct ra_plan *plan, enum ra_side side, int rank)
+{
+    return plan->config.max_slices > 0 ? ra_plan_most_room(plan, side)
+                                       : ra_layout_rows(plan->layouts[side], rank);
+}
+
+bool ra_plan_may_travel(const struct ra_plan *plan)
+{
+    bool varies = plan->config.max_slices > 0 && !plan->config.local_keys;
+    return varies ? plan->link.size > 1 : plan->ring.schedule.count > 1;
+}
+
 void ra_plan_place_messages(const struct ra_plan *plan, int rank, struct ra_arena *arena,
                             void *keys[3], float *gradients[4])
 {
     const struct ra_ring *ring = &plan->ring;
-    int steps = ring->schedule.count;
-    int64_t most = ra_layout_most_rows(plan->layouts[RA_KEY_SIDE]), own = ring->rows[rank];
+    bool varies = plan->config.max_slices > 0 && ra_plan_may_travel(plan);
+    int steps = varies ? plan->link.size : ring->schedule.count;
+    int64_t most = ra_plan_most_room(plan, RA_KEY_SIDE);
+    int64_t own = ra_plan_room(plan, RA_KEY_SIDE, rank);
     for (int i = 0; i < 3; i++) {
         int64_t rows = i == 0 ? own : most;
-        bool needed = i == 0 ? ring->schedule.last[rank] > 0 : i < steps;
+        bool needed = i == 0 ? varies || ring->schedule.last[rank] > 0 : i < steps;
         keys[i] = ra_arena_take(arena, needed ? rows * ring->key_bytes : 0);
     }
     for (int i = 0; i < 4; i++) {
         int64_t rows = i == 0 ? own : most;
         bool needed = !plan->config.forward_only && (i < 3 ? i < steps : steps > 1) &&
-                      !ra_plan_adds_in_place(plan);
+                      (varies || !ra_plan_adds_in_place(plan));
         gradients[i] = ra_arena_take(arena, needed ? rows * ring->gradient_bytes : 0);
     }
+}
+
+/* Takes these layouts and this schedule. */
+static void use(struct ra_plan *plan, const struct ra_layout layouts[2], int64_t *key_rows,
+                struct ra_schedule schedule)
+{
+    for (int side = 0; side < 2; side++) {
+        plan->layouts[side] = layouts[side];
+        plan->rows[side] = ra_layout_rows(layouts[side], plan->link.rank);
+    }
+    for (int r = 0; r < plan->link.size; r++)
+        key_rows[r] = ra_layout_rows(layouts[RA_KEY_SIDE], r);
+    plan->ring.rows = key_rows;
+    plan->ring.schedule = schedule;
 }
 
 /* Layouts, and the ring with its schedule. */
@@ -60,27 +97,44 @@ static void arrange(struct ra_plan *plan, int *storage, int64_t *key_rows)
     const struct ra_config *c = &plan->config;
     int P = plan->link.size;
     struct ra_dims dims = ra_config_dims(c);
-    plan->layouts[RA_QUERY_SIDE] = ra_layout_of(c, c->queries);
-    plan->layouts[RA_KEY_SIDE] = ra_layout_of(c, c->keys);
-    for (int side = 0; side < 2; side++)
-        plan->rows[side] = ra_layout_rows(plan->layouts[side], plan->link.rank);
-    for (int r = 0; r < P; r++)
-        key_rows[r] = ra_layout_rows(plan->layouts[RA_KEY_SIDE], r);
-
+    struct ra_layout layouts[2] = {ra_layout_of(c, c->queries), ra_layout_of(c, c->keys)};
     plan->ring =
         (struct ra_ring){.link = &plan->link,
-                         .rows = key_rows,
                          .key_bytes = ra_message_key_bytes(c->batch, c->key_heads, dims,
                                                            ra_type_bytes(c->type), c->has_mask),
                          .gradient_bytes = ra_message_gradient_bytes(c->batch, c->key_heads, dims),
                          .context = plan,
                          .observe = c->observe,
-                         .observer = c->observer};
-    if (c->causal && !c->local_keys)
-        plan->ring.schedule = ra_schedule_causal(plan->layouts[RA_QUERY_SIDE],
-                                                 plan->layouts[RA_KEY_SIDE], c->lookback, storage);
-    else
-        plan->ring.schedule = ra_schedule_round(P, c->local_keys ? 1 : P, storage);
+                         .observer = c->observer,
+                         .schedule_varies = c->max_slices > 0};
+    use(plan, layouts, key_rows,
+        c->causal && !c->local_keys
+            ? ra_schedule_causal(layouts[RA_QUERY_SIDE], layouts[RA_KEY_SIDE], c->lookback, storage)
+            : ra_schedule_round(P, c->local_keys ? 1 : P, storage));
+
+    /* The config's mask, as a list. */
+    int64_t ahead = c->causal ? 0 : RA_NO_LOOKBACK;
+    ra_slices_window(c->queries, c->keys, c->lookback, ahead, &plan->own_slice);
+    plan->own_reach = c->queries;
+    plan->slices = (struct ra_slices){!ra_slice_is_empty(&plan->own_slice), &plan->own_slice,
+                                      &plan->own_reach};
+}
+
+/* Gives what a list of slices needs its place. */
+static void place_mask(struct ra_arena *arena, const struct ra_config *config, int ranks,
+                       struct ra_mask **mask)
+{
+    struct ra_mask *made = ra_arena_take(arena, sizeof *made);
+    struct ra_mask places = {
+        .slice_storage = ra_arena_take(arena, ra_slices_storage(config->max_slices)),
+        .deal_storage = ra_arena_take(
+            arena, ra_deal_storage(ranks, config->queries, config->keys, config->max_slices)),
+        .key_rows = ra_arena_take(arena, ranks * (int64_t)sizeof *places.key_rows),
+        .schedule_storage =
+            ra_arena_take(arena, ra_schedule_storage(ranks) * (int64_t)sizeof(int))};
+    if (arena->start)
+        *made = places;
+    *mask = made;
 }
 
 enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *config,
@@ -92,11 +146,17 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
                             "config.caller_workspace = true: a plan on %s takes its own memory",
                             backend->place);
 
+    if (config->max_slices > 0 && !backend->use_slices)
+        return ra_error_set(
+            error, "config.max_slices = %" PRId64 ": give 0, as a plan on %s takes no slices",
+            config->max_slices, backend->place);
+
     /* First counted, then given out: the plan itself, its schedule and the rows of every rank. */
     struct ra_arena arena = {NULL, LINE, 0};
     struct ra_plan *made = NULL;
     int *storage = NULL;
     int64_t *key_rows = NULL;
+    struct ra_mask *masks[2] = {NULL, NULL};
     for (int round = 0; round < 2; round++) {
         if (round == 1 && !(arena.start = aligned_alloc(LINE, (size_t)arena.used))) {
             ra_error_set(error, "no memory: the plan needs %" PRId64 " bytes", arena.used);
@@ -106,12 +166,15 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
         made = ra_arena_take(&arena, sizeof *made);
         storage = ra_arena_take(&arena, ra_schedule_storage(link->size) * (int64_t)sizeof *storage);
         key_rows = ra_arena_take(&arena, link->size * (int64_t)sizeof *key_rows);
+        for (int i = 0; i < 2 && config->max_slices > 0; i++)
+            place_mask(&arena, config, link->size, &masks[i]);
     }
     *made = (struct ra_plan){.config = *config,
                              .link = *link,
                              .dry_run = dry_run,
                              .backend = backend,
                              .busy = ATOMIC_FLAG_INIT,
+                             .masks = {masks[0], masks[1]},
                              .fixed_bytes = arena.used + (link->close ? link->bytes : 0)};
     made->score =
         (struct ra_score){.scale = (float)config->scale, .softcap = (float)config->softcap};
@@ -311,6 +374,119 @@ enum ra_status ra_plan_set_workspace(struct ra_plan *plan, void *workspace, int6
     }
     ra_plan_leave(plan);
     return status;
+}
+
+/* ---- Slices. */
+
+/* A number that two different lists, or deals, hardly have in common. */
+static int64_t hash_of(const struct ra_slice *slices, int64_t count, enum ra_deal deal)
+{
+    uint64_t hash = (uint64_t)count * 2 + deal + 1;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t numbers[] = {slices[i].q0, slices[i].q1, slices[i].k0,
+                                   slices[i].k1, slices[i].lo, slices[i].hi};
+        for (int n = 0; n < 6; n++) {
+            hash = (hash ^ (uint64_t)numbers[n]) * UINT64_C(0x9E3779B97F4A7C15);
+            hash ^= hash >> 32;
+        }
+    }
+    return (int64_t)hash;
+}
+
+/* Checks what can be told of the arguments without reading the list. */
+static enum ra_status check_list(struct ra_plan *plan, const struct ra_slice *slices, int64_t count,
+                                 enum ra_deal deal)
+{
+    int64_t most = plan->config.max_slices;
+    if (most == 0)
+        return ra_error_set(plan->error,
+                            "config.max_slices = 0: plan with as many slices as there will be");
+    if (count < 0 || count > most)
+        return ra_error_set(
+            plan->error, "count = %" PRId64 ": give 0 to %" PRId64 ", which is config.max_slices",
+            count, most);
+    if (!slices && count > 0)
+        return ra_error_set(plan->error, "slices is NULL: give an array of %" PRId64, count);
+    if (deal != RA_DEAL_LAYOUT && deal != RA_DEAL_DOCUMENTS)
+        return ra_error_set(plan->error, "deal = %d: give RA_DEAL_LAYOUT or RA_DEAL_DOCUMENTS",
+                            (int)deal);
+    return RA_OK;
+}
+
+/* Are all ranks' rows within their room? */
+static enum ra_status check_room(struct ra_plan *plan, const struct ra_layout layouts[2])
+{
+    for (int side = 0; side < 2; side++)
+        for (int rank = 0; rank < plan->link.size; rank++) {
+            int64_t rows = ra_layout_rows(layouts[side], rank);
+            if (rows > ra_plan_most_room(plan, (enum ra_side)side))
+                return ra_error_set(
+                    plan->error,
+                    "config.max_rows = %" PRId64 ": this deal gives rank %d %" PRId64
+                    " rows of %s; plan with at least %" PRId64,
+                    plan->config.max_rows, rank, rows, side == RA_QUERY_SIDE ? "queries" : "keys",
+                    ra_layout_most_rows(layouts[side]));
+        }
+    return RA_OK;
+}
+
+/* Reads a list and all that follows from it. */
+static enum ra_status read_mask(struct ra_plan *plan, struct ra_mask *mask,
+                                const struct ra_slice *slices, int64_t count, enum ra_deal deal)
+{
+    const struct ra_config *c = &plan->config;
+    int P = plan->link.size;
+    enum ra_status status = ra_slices_read(&mask->slices, slices, count, c->queries, c->keys,
+                                           mask->slice_storage, plan->error);
+    if (status != RA_OK)
+        return status;
+    mask->layouts[RA_QUERY_SIDE] = ra_layout_of(c, c->queries);
+    mask->layouts[RA_KEY_SIDE] = ra_layout_of(c, c->keys);
+    if (deal == RA_DEAL_DOCUMENTS)
+        ra_deal_documents(&mask->slices, P, c->queries, c->keys, mask->deal_storage, mask->lists,
+                          mask->layouts);
+    status = check_room(plan, mask->layouts);
+    if (status == RA_OK)
+        mask->schedule =
+            c->local_keys ? ra_schedule_round(P, 1, mask->schedule_storage)
+                          : ra_slices_schedule(&mask->slices, mask->layouts[RA_QUERY_SIDE],
+                                               mask->layouts[RA_KEY_SIDE], mask->schedule_storage);
+    return status;
+}
+
+enum ra_status ra_plan_set_slices(struct ra_plan *plan, const struct ra_slice *slices,
+                                  int64_t count, enum ra_deal deal)
+{
+    if (!ra_plan_enter(plan))
+        return RA_INVALID;
+    struct ra_mask *next = plan->masks[1];
+    enum ra_status status = check_list(plan, slices, count, deal);
+    if (status == RA_OK)
+        status = read_mask(plan, next, slices, count, deal);
+    if (status == RA_OK) {
+        plan->masks[1] = plan->masks[0];
+        plan->masks[0] = next;
+        plan->slices = next->slices;
+        plan->listed = true;
+        plan->deal = deal;
+        plan->ring.call.slices = hash_of(slices, count, deal);
+        use(plan, next->layouts, next->key_rows, next->schedule);
+        status = plan->backend->use_slices(plan, plan->error);
+    }
+    ra_plan_leave(plan);
+    return status;
+}
+
+int64_t ra_plan_work(const struct ra_plan *plan, int rank)
+{
+    int64_t pairs = 0;
+    if (!plan || rank < 0 || rank >= plan->link.size)
+        return -1;
+    struct ra_layout queries = plan->layouts[RA_QUERY_SIDE];
+    for (int64_t i = 0, end; i < queries.length; i = end)
+        if (ra_layout_run(queries, i, &end) == rank)
+            pairs += ra_slices_seen(&plan->slices, i, end);
+    return pairs;
 }
 
 int ra_plan_hops(const struct ra_plan *plan)

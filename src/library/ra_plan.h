@@ -8,7 +8,20 @@
 
 #include <stdatomic.h>
 #include "ra_arena.h"
+#include "ra_deal.h"
 #include "ring_attention.h"
+
+/* A mask that ra_plan_set_slices has read, and what follows from it. The lists are in memory of
+ * their own. */
+struct ra_mask {
+    struct ra_slices slices;
+    struct ra_layout_list lists[2];
+    struct ra_layout layouts[2];
+    struct ra_schedule schedule;
+    int64_t *key_rows;
+    void *slice_storage, *deal_storage;
+    int *schedule_storage;
+};
 
 struct ra_plan {
     struct ra_config config; /* with all defaults filled in */
@@ -17,8 +30,11 @@ struct ra_plan {
     struct ra_layout layouts[2]; /* by side */
     int64_t rows[2];             /* of this rank, by side: n and m */
     struct ra_ring ring;         /* its messages are the backend's */
-    bool dry_run;                /* no memory to compute with */
-    char *workspace;             /* the caller's, and how large it is; NULL: there is none */
+    struct ra_slices slices;     /* the mask, always; the config's is a list of one */
+    bool listed;                 /* it is one of ra_plan_set_slices */
+    enum ra_deal deal;
+    bool dry_run;    /* no memory to compute with */
+    char *workspace; /* the caller's, and how large it is; NULL: there is none */
     int64_t workspace_bytes;
     const struct ra_backend *backend;
     void *own;             /* the backend's part of the plan */
@@ -28,6 +44,9 @@ struct ra_plan {
     atomic_flag busy;      /* in a call */
     atomic_bool reentered; /* another call came meanwhile */
     char error[RA_ERROR_SIZE];
+    struct ra_slice own_slice;
+    int64_t own_reach;
+    struct ra_mask *masks[2]; /* of lists: the one in use, and the next; NULL: max_slices is 0 */
 };
 
 /* Where a plan computes. */
@@ -67,6 +86,10 @@ struct ra_backend {
     void (*use_workspace)(struct ra_plan *plan, char *workspace);
     int64_t line;
 
+    /* The plan has another mask, and so other rows and another schedule; within the rooms below.
+     * NULL: the backend computes no slices. */
+    enum ra_status (*use_slices)(struct ra_plan *plan, char *error);
+
     /* Lines for ra_plan_describe; returns like snprintf. NULL: none. */
     int (*describe)(const struct ra_plan *plan, int rank, char *text, size_t size);
 
@@ -98,6 +121,12 @@ static inline struct ra_shard_pair ra_plan_shards(const struct ra_plan *plan, in
                                   .causal = plan->config.causal,
                                   .lookback = plan->config.lookback};
 }
+
+/* Rows of a side that a rank of the ring needs room for: those that it has, or, if slices may
+ * change them, the most that it may have. And whether keys may ever travel. */
+int64_t ra_plan_room(const struct ra_plan *plan, enum ra_side side, int rank);
+int64_t ra_plan_most_room(const struct ra_plan *plan, enum ra_side side);
+bool ra_plan_may_travel(const struct ra_plan *plan);
 
 /* How this plan folds, with plain tiles if `vector` is NULL; the workspace is left to the
  * caller. */

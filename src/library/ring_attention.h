@@ -180,6 +180,28 @@ int64_t ra_plan_workspace_bytes(const struct ra_plan *plan);
 RA_CHECKED enum ra_status ra_plan_set_workspace(struct ra_plan *plan, void *workspace,
                                                 int64_t bytes);
 
+/* Who gets which rows under a mask of slices: as config.layout says, or document by document, so
+ * that all ranks have as much to do (ra_deal.h). */
+enum ra_deal { RA_DEAL_LAYOUT, RA_DEAL_DOCUMENTS };
+
+/* Gives a plan with config.max_slices > 0 the mask of its calls from now on, in the place of causal
+ * and lookback: `count` slices, 0 to max_slices, that do not overlap. They are copied. With
+ * RA_DEAL_DOCUMENTS rows are dealt anew, so rows, positions, layouts, hops, shard and unshard speak
+ * of this list from now on; ra_plan_layout's answer holds until the next call. Cheap: for another
+ * mask with every batch. A backward is given the mask of its forward.
+ *
+ * All ranks give the same list. Nothing is sent here; if ranks differ, the next call is RA_LOST on
+ * those that would use numbers of the other list, before they do, and on all others by the time
+ * that they need anything of these. RA_INVALID: slices lie beyond the sequences or overlap,
+ * or there is no room for so many or for so many rows; nothing has changed. */
+RA_CHECKED enum ra_status ra_plan_set_slices(struct ra_plan *plan, const struct ra_slice *slices,
+                                             int64_t count, enum ra_deal deal);
+
+/* How many pairs of a query of this rank of the ring and a key it sees, of all ranks' keys, key
+ * masks not looked at: its share of the work, by which a mask is balanced or not. -1: no such
+ * rank. */
+int64_t ra_plan_work(const struct ra_plan *plan, int rank);
+
 /* How many hops this ring goes, 1..P, the one at home included. */
 int ra_plan_hops(const struct ra_plan *plan);
 

@@ -9,8 +9,18 @@ struct ra_span {
     int64_t first, stride, count;
 };
 struct ra_span ra_span_chunk(int64_t length, int64_t chunks, int64_t chunk);
+struct ra_dims {
+    int64_t key, value;
+};
+static inline int64_t ra_dims_most(struct ra_dims dims)
+{
+    return dims.key > dims.value ? dims.key : dims.value;
+}
+struct ra_places {
+    int64_t first, step;
+};
 enum ra_type { RA_FLOAT32, RA_FLOAT16, RA_BFLOAT16, RA_BOOL };
-enum ra_layout_kind { RA_CONTIGUOUS, RA_STRIPED, RA_ZIGZAG };
+enum ra_layout_kind { RA_CONTIGUOUS, RA_STRIPED, RA_ZIGZAG, RA_DEALT };
 enum ra_head_map { RA_GROUPED, RA_INTERLEAVED };
 enum ra_transport { RA_ANY_TRANSPORT, RA_PEER_COPIES, RA_DEVICE_LINK, RA_HOST_LINK };
 enum ra_tile_kind { RA_VECTOR_TILE, RA_PLAIN_TILE };
@@ -47,26 +57,55 @@ struct ra_config {
     enum ra_tile_kind tile;
     int threads;
     bool caller_workspace;
+    int64_t max_slices;
+    int64_t max_rows;
 };
 int64_t ra_heads_key(enum ra_head_map map, int64_t H, int64_t G, int64_t h);
+struct ra_run {
+    int64_t first, count, row;
+    int rank;
+};
+struct ra_layout_list {
+    int64_t count, spans, rows;
+    struct ra_run *run;
+    int64_t *span;
+    int64_t *first;
+};
 struct ra_layout {
     enum ra_layout_kind kind;
     int ranks;
     int64_t length;
     int64_t stripes;
+    const struct ra_layout_list *list;
 };
 int64_t ra_layout_stripes(int ranks, int64_t length, int64_t bucket);
 struct ra_layout ra_layout_of(const struct ra_config *config, int64_t length);
 int64_t ra_layout_spans(struct ra_layout layout);
 struct ra_span ra_layout_span(struct ra_layout layout, int rank, int64_t s);
+int64_t ra_layout_span_at(struct ra_layout layout, int rank, int64_t a, int64_t *offset);
+int64_t ra_layout_rows_before(struct ra_layout layout, int rank, int64_t s);
 int64_t ra_layout_rows(struct ra_layout layout, int rank);
 int64_t ra_layout_most_rows(struct ra_layout layout);
 int64_t ra_layout_position(struct ra_layout layout, int rank, int64_t a);
 int ra_layout_find(struct ra_layout layout, int64_t position, int64_t *row);
+int ra_layout_run(struct ra_layout layout, int64_t position, int64_t *end);
 void ra_layout_shard(struct ra_layout layout, int rank, int64_t row_bytes, const void *whole,
                      void *local);
 void ra_layout_unshard(struct ra_layout layout, int rank, int64_t row_bytes, const void *local,
                        void *whole);
+int64_t ra_layout_alike(struct ra_layout layout, int rank, int64_t s);
+struct ra_shard_pair {
+    struct ra_layout queries, keys;
+    int rank, origin;
+    bool causal;
+    int64_t lookback;
+};
+struct ra_span_pair {
+    int64_t a, b, rows, visitors;
+    struct ra_band band;
+};
+struct ra_span_pair ra_layout_pair(const struct ra_shard_pair *shards, int64_t s, int64_t t);
+struct ra_places ra_layout_places(struct ra_layout layout, int rank, int64_t a, int64_t count);
 enum ra_message {
     RA_KEYS,
     RA_GRADIENTS,
@@ -105,7 +144,7 @@ struct ra_event {
 };
 enum ra_call_kind { RA_CALL_FORWARD, RA_CALL_BACKWARD, RA_CALL_SCATTER, RA_CALL_GATHER };
 struct ra_call {
-    int64_t number, kind, ring;
+    int64_t number, kind, ring, heads, slices;
 };
 enum ra_status {
     RA_OK,
@@ -116,6 +155,49 @@ enum ra_status {
     RA_DEVICE,
     RA_CANCELLED
 };
+struct ra_slice {
+    int64_t q0, q1, k0, k1, lo, hi;
+};
+int64_t ra_slices_documents(const int64_t *bounds, int64_t count, int64_t back, int64_t ahead,
+                            struct ra_slice *slices);
+int64_t ra_slices_window(int64_t queries, int64_t keys, int64_t back, int64_t ahead,
+                         struct ra_slice *slices);
+int64_t ra_slices_prefix(const int64_t *bounds, int64_t count, const int64_t *prefixes,
+                         struct ra_slice *slices);
+int64_t ra_slices_chunks(int64_t length, int64_t chunk, struct ra_slice *slices);
+int64_t ra_slices_first(const int64_t *bounds, int64_t count, int64_t first, int64_t back,
+                        struct ra_slice *slices);
+int64_t ra_slices_pairs(const int64_t *query_bounds, const int64_t *key_bounds, int64_t count,
+                        struct ra_slice *slices);
+int64_t ra_slices_answers(const int64_t *bounds, int64_t count, struct ra_slice *slices);
+bool ra_slice_is_empty(const struct ra_slice *slice);
+struct ra_slice ra_slice_tighten(const struct ra_slice *slice);
+int64_t ra_slice_pairs(const struct ra_slice *slice);
+struct ra_span_pair ra_slice_cut(const struct ra_slice *slice, struct ra_span queries,
+                                 struct ra_span keys);
+struct ra_slices {
+    int64_t count;
+    struct ra_slice *slice;
+    int64_t *reach;
+};
+int64_t ra_slices_storage(int64_t most);
+enum ra_status ra_slices_read(struct ra_slices *slices, const struct ra_slice *given, int64_t count,
+                              int64_t queries, int64_t keys, void *storage, char error[320]);
+int64_t ra_slices_next(const struct ra_slices *slices, int64_t from, int64_t first, int64_t last);
+int64_t ra_slices_seen(const struct ra_slices *slices, int64_t first, int64_t end);
+struct ra_walk {
+    const struct ra_slices *slices;
+    const struct ra_shard_pair *shards;
+    int64_t a, end, b, keys_end;
+    struct ra_span queries, keys;
+    int64_t slice, span, row, key_row;
+    int64_t to;
+};
+struct ra_walk ra_slices_walk(const struct ra_slices *slices, const struct ra_shard_pair *shards,
+                              int64_t a, int64_t rows, int64_t b, int64_t visitors);
+bool ra_walk_next(struct ra_walk *walk, struct ra_span_pair *cut);
+struct ra_schedule ra_slices_schedule(const struct ra_slices *slices, struct ra_layout queries,
+                                      struct ra_layout keys, int *storage);
 int64_t ra_type_bytes(enum ra_type type);
 struct ra_tensor {
     void *data;
@@ -128,6 +210,7 @@ struct ra_tensor ra_tensor_bhnd(void *data, enum ra_type type, int64_t rows, int
                                 int64_t dim);
 struct ra_tensor ra_tensor_bhn(void *data, int64_t rows, int64_t heads);
 struct ra_tensor ra_tensor_bn(void *data, int64_t rows);
+struct ra_tensor ra_tensor_h(void *data);
 const char *ra_version(void);
 const char *ra_status_text(enum ra_status status);
 void ra_config_init(struct ra_config *config, size_t size);
@@ -152,6 +235,10 @@ struct ra_layout ra_plan_layout(const struct ra_plan *plan, enum ra_side side);
 int64_t ra_plan_bytes(const struct ra_plan *plan);
 int64_t ra_plan_workspace_bytes(const struct ra_plan *plan);
 enum ra_status ra_plan_set_workspace(struct ra_plan *plan, void *workspace, int64_t bytes);
+enum ra_deal { RA_DEAL_LAYOUT, RA_DEAL_DOCUMENTS };
+enum ra_status ra_plan_set_slices(struct ra_plan *plan, const struct ra_slice *slices,
+                                  int64_t count, enum ra_deal deal);
+int64_t ra_plan_work(const struct ra_plan *plan, int rank);
 int ra_plan_hops(const struct ra_plan *plan);
 struct ra_hop {
     int distance;
@@ -173,6 +260,11 @@ struct ra_arrays {
     struct ra_tensor d_out;
     struct ra_tensor dq;
     struct ra_tensor dk, dv;
+    struct ra_tensor d_lse;
+    struct ra_tensor sink;
+    struct ra_tensor d_sink;
+    struct ra_tensor slopes;
+    struct ra_tensor largest;
 };
 enum ra_status ra_forward(struct ra_plan *plan, const struct ra_arrays *arrays);
 enum ra_status ra_backward(struct ra_plan *plan, const struct ra_arrays *arrays);
