@@ -53,12 +53,15 @@ struct text {
     int64_t prompt, length;  /* the text has tokens prompt .. length - 1 after its prompt */
     double size;             /* queries are so many times as large */
     int64_t
-        nan_at; /* the key at this position is NaN, and the next with the other sign; -1: none */
+        nan_at;  /* the key at this position is NaN, and the next with the other sign; -1: none */
+    bool extras; /* slopes, sinks and the largest score */
     bool heads_first; /* arrays are (B, heads, rows, D), not (B, rows, heads, D) */
 
     struct truth truth; /* its queries are the tokens after the prompt */
     struct ra_tree *tree;
     double *o; /* (B, length - prompt, H, D): results so far */
+    double slopes[12], sink[12];
+    float largest[12];
 };
 
 static struct text usual(int64_t prompt, int64_t length)
@@ -101,6 +104,16 @@ static bool begin(struct text *text)
         *truth_row(t, t->x, K, b, text->nan_at + 1, 0) = -(double)NAN;
     }
     text->o = truth_numbers(truth_count(t, O));
+    for (int64_t h = 0; h < t->H && text->extras; h++) {
+        /* Sinks around the scores, far above and far below them, and none. */
+        text->slopes[h] = (double)(float)(0.2 * random_number(&state));
+        text->sink[h] = h % 4 == 3
+                            ? -(double)INFINITY
+                            : (double)(float)(random_number(&state) + 200 * (int)(h % 4 - 1));
+        text->largest[h] = -INFINITY;
+        t->slopes = text->slopes;
+        t->sink = text->sink;
+    }
     return true;
 }
 
@@ -164,7 +177,20 @@ static void attend(struct text *text, int64_t count)
     int64_t first = ra_tree_length(text->tree) - count - text->prompt, positions[1000];
     struct ra_tensor q = input(text, Q, first, 1, count), o = room_of(text, O, count);
     size_t bytes = (size_t)(t->B * count * t->H * truth_width(t, O)) * sizeof(float) + GUARD;
-    enum ra_status status = ra_tree_attend(text->tree, count, q, o);
+    float slopes[12], sink[12], largest[12];
+    struct ra_arrays x = RA_ARRAYS_INIT;
+    x.q = q;
+    x.o = o;
+    for (int64_t h = 0; h < t->H && text->extras; h++) {
+        slopes[h] = (float)text->slopes[h];
+        sink[h] = (float)text->sink[h];
+        x.slopes = ra_tensor_h(slopes);
+        x.sink = ra_tensor_h(sink);
+        x.largest = ra_tensor_h(largest);
+    }
+    enum ra_status status = ra_tree_attend(text->tree, count, &x);
+    for (int64_t h = 0; h < t->H && text->extras; h++)
+        text->largest[h] = fmaxf(text->largest[h], largest[h]);
     EXPECT(status == RA_OK, "%s: %s", ra_status_text(status), ra_tree_error(text->tree));
     for (size_t i = bytes - GUARD; i < bytes; i++)
         EXPECT(((unsigned char *)o.data)[i] == POISON, "behind o");
@@ -202,6 +228,14 @@ static void judge(struct text *text)
     char words[TRUTH_TEXT] = "";
     truth_forward(&text->truth);
     EXPECT(truth_judge(&text->truth, O, text->o, words) <= 1, "%s", words);
+    if (!text->extras)
+        return;
+    truth_largest(&text->truth);
+    for (int64_t h = 0; h < text->truth.H && text->truth.B > 0; h++)
+        EXPECT(fabs((double)text->largest[h] - text->truth.largest[h]) <=
+                   text->truth.largest_error[h],
+               "largest of head %d: %g, not %g", (int)h, (double)text->largest[h],
+               text->truth.largest[h]);
 }
 
 /* The whole text, one token at a time, and several. */
@@ -323,6 +357,9 @@ static void test_random(void)
         c->lookback = random_below(&state, 2) ? random_below(&state, 30) : RA_NO_LOOKBACK;
         c->head_map = (enum ra_head_map)random_below(&state, 2);
         c->threads = i % 10 == 0 ? 2 : 1;
+        solve(text);
+        text.extras = true;
+        c->tile = i % 2 ? RA_PLAIN_TILE : RA_VECTOR_TILE;
         solve(text);
     }
 }
@@ -476,15 +513,18 @@ static void trouble(bool comes)
     bool odd = rank == ranks - 1;
     double began = ra_seconds();
     struct ra_tensor q = input(&text, Q, 0, 1, 5), o = room_of(&text, O, 5);
+    struct ra_arrays x = RA_ARRAYS_INIT;
+    x.q = q;
+    x.o = o;
     if (comes || !odd) {
-        enum ra_status status = ra_tree_attend(text.tree, odd ? 5 : 1, q, o);
+        enum ra_status status = ra_tree_attend(text.tree, odd ? 5 : 1, &x);
         EXPECT(status == (odd ? RA_INVALID : RA_LOST), "%s", ra_status_text(status));
         EXPECT(strstr(ra_tree_error(text.tree), comes ? "count = 5" : "waited 0.5 s"), "%s",
                ra_tree_error(text.tree));
     }
     EXPECT(ra_seconds() - began < 20, "%g s", ra_seconds() - began);
     PMPI_Barrier(MPI_COMM_WORLD);
-    enum ra_status status = ra_tree_attend(text.tree, 1, q, o);
+    enum ra_status status = ra_tree_attend(text.tree, 1, &x);
     EXPECT(status == (ranks > 1 ? RA_LOST : RA_OK), "%s", ra_status_text(status));
 
     /* MPI may still write to what a lost tree keeps. */

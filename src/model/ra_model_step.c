@@ -82,7 +82,7 @@ static enum ra_status attend(struct ra_model *model, int64_t l, const struct ra_
     if (!tree)
         status = ra_forward(model->plans[l], &arrays);
     else if ((status = ra_tree_keep(tree, model->first, model->n, arrays.k, arrays.v)) == RA_OK)
-        status = ra_tree_attend(tree, model->n, arrays.q, arrays.o);
+        status = ra_tree_attend(tree, model->n, &arrays);
     if (status != RA_OK)
         ra_model_fail(model, status, "layer %d: %s", (int)l,
                       tree ? ra_tree_error(tree) : ra_plan_error(model->plans[l]));

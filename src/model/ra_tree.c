@@ -346,38 +346,84 @@ static void fold_rows(struct ra_fold *fold, struct ra_queries queries, const str
     ra_band_fold(fold, &queries, &seen, RA_ALL_KEYS);
 }
 
-/* Folds this rank's keys of one head into the last `count` tokens. What every token sees is read
- * once, for all of them; then each token takes what it sees before that, and after. */
-static void fold_head(const struct ra_tree *tree, const struct scratch *scratch, int64_t count,
-                      const struct ra_queries *queries, const struct ra_keys *keys)
+/* One call: its tokens and arrays. The rows of a tile are the heads that share keys, token by token;
+ * or, if each head has a slope of its own, tokens, head by head. */
+struct call {
+    int64_t count;
+    const struct ra_arrays *x;
+    bool by_head;
+};
+
+static int64_t token_of(const struct ra_tree *tree, const struct call *call, int64_t a)
 {
-    struct ra_fold fold = fold_of(tree, scratch);
+    return call->by_head ? a % call->count : a / tree->sharers;
+}
+
+/* The query head of row a, of those that read head g of the keys. */
+static int64_t head_of(const struct ra_tree *tree, const struct call *call, int64_t g, int64_t a)
+{
+    return query_head(&tree->config, g, call->by_head ? a / call->count : a % tree->sharers);
+}
+
+/* The number of head h in an array of one for each head; `none` if it is empty. */
+static float number_of(const struct ra_tensor *tensor, int64_t h, float none)
+{
+    return tensor->data ? ((const float *)tensor->data)[h * tensor->head] : none;
+}
+
+/* Folds this rank's keys of one head into the last `count` tokens, of which each has `sharers` rows.
+ * What every token sees is read once, for all of them; then each token takes what it sees before
+ * that, and after. */
+static void fold_tokens(const struct ra_tree *tree, struct ra_fold *fold, int64_t count,
+                        int64_t sharers, const struct ra_queries *queries,
+                        const struct ra_keys *keys)
+{
     int64_t first_token = tree->length - count,
             lookback = ra_min(tree->config.lookback, tree->length);
     int64_t first = rows_before(tree, tree->length - 1 - lookback);
     int64_t last = rows_before(tree, first_token + 1);
     last = last > first ? last : first;
-    fold_rows(&fold, *queries, keys, first, last);
+    fold_rows(fold, *queries, keys, first, last);
     for (int64_t t = 0; t < count; t++) {
-        struct ra_queries token = ra_queries_block(queries, t * tree->sharers, tree->sharers);
+        struct ra_queries token = ra_queries_block(queries, t * sharers, sharers);
         int64_t from = rows_before(tree, first_token + t - lookback);
         int64_t to = rows_before(tree, first_token + t + 1);
-        fold_rows(&fold, token, keys, from, ra_min(first, to));
-        fold_rows(&fold, token, keys, last, to);
+        fold_rows(fold, token, keys, from, ra_min(first, to));
+        fold_rows(fold, token, keys, last, to);
+    }
+}
+
+/* Folds them into all rows of the call. */
+static void fold_head(const struct ra_tree *tree, const struct scratch *scratch,
+                      const struct call *call, int64_t g, const struct ra_queries *queries,
+                      struct ra_keys keys)
+{
+    struct ra_fold fold = fold_of(tree, scratch);
+    if (!call->by_head) {
+        fold_tokens(tree, &fold, call->count, tree->sharers, queries, &keys);
+        return;
+    }
+    keys.at = (struct ra_places){tree->link.rank, tree->link.size};
+    for (int64_t a = 0; a < queries->rows; a += call->count) {
+        struct ra_queries head = ra_queries_block(queries, a, call->count);
+        head.at = (struct ra_places){tree->length - call->count, 1};
+        fold.score.slope = number_of(&call->x->slopes, head_of(tree, call, g, a), 0);
+        fold_tokens(tree, &fold, call->count, 1, &head, &keys);
     }
 }
 
 /* The carry of all query heads that read head g of batch b, over the keys of this rank. */
-static void carry_head(const struct ra_tree *tree, const struct scratch *scratch, int64_t count,
-                       struct ra_tensor q, int64_t b, int64_t g)
+static void carry_head(const struct ra_tree *tree, const struct scratch *scratch,
+                       const struct call *call, int64_t b, int64_t g)
 {
     const struct ra_config *c = &tree->config;
-    int64_t D = c->dim, D_v = c->dim_value, rows = count * tree->sharers,
+    const struct ra_tensor *q = &call->x->q;
+    int64_t D = c->dim, D_v = c->dim_value, rows = call->count * tree->sharers,
             head = b * c->key_heads + g;
     for (int64_t a = 0; a < rows; a++)
         memcpy(scratch->q + a * D,
-               (const float *)q.data + b * q.batch + a / tree->sharers * q.row +
-                   query_head(c, g, a % tree->sharers) * q.head,
+               (const float *)q->data + b * q->batch + token_of(tree, call, a) * q->row +
+                   head_of(tree, call, g, a) * q->head,
                (size_t)D * sizeof(float));
     struct ra_queries queries = {.rows = rows,
                                  .stride = {.q = D, .o = D_v, .comp = D_v},
@@ -394,7 +440,7 @@ static void carry_head(const struct ra_tree *tree, const struct scratch *scratch
 
     /* Begun empty, folded, and put where MPI takes it. */
     ra_tile_begin(ra_config_dims(c), &queries);
-    fold_head(tree, scratch, count, &queries, &keys);
+    fold_head(tree, scratch, call, g, &queries, keys);
     for (int64_t a = 0; a < rows; a++) {
         float *carry = tree->carries + (head * rows + a) * (OUT + D_v);
         carry[MAX] = scratch->max[a];
@@ -403,23 +449,44 @@ static void carry_head(const struct ra_tree *tree, const struct scratch *scratch
     }
 }
 
-/* The results of these heads. A query sees itself, so there is a sum. Of a NaN the bits depend on
- * the order in which carries were combined: all of them become the same. */
-static void finish_head(const struct ra_tree *tree, int64_t count, struct ra_tensor o, int64_t b,
-                        int64_t g)
+/* The results of these heads. A query sees itself, so there is a sum. A sink joins it here, when the
+ * carries of all ranks have been combined. Of a NaN the bits depend on the order in which that was
+ * done: all of them become the same. */
+static void finish_head(const struct ra_tree *tree, const struct call *call, int64_t b, int64_t g)
 {
     const struct ra_config *c = &tree->config;
-    int64_t rows = count * tree->sharers;
+    const struct ra_tensor *o = &call->x->o, *largest = &call->x->largest;
+    int64_t rows = call->count * tree->sharers;
     for (int64_t a = 0; a < rows; a++) {
         const float *carry =
             tree->carries + ((b * c->key_heads + g) * rows + a) * (OUT + c->dim_value);
-        float *to = (float *)o.data + b * o.batch + a / tree->sharers * o.row +
-                    query_head(c, g, a % tree->sharers) * o.head;
+        int64_t h = head_of(tree, call, g, a);
+        float sink = number_of(&call->x->sink, h, -INFINITY);
+        float max = sink > carry[MAX] ? sink : carry[MAX], old = worth(carry[MAX], max);
+        float sum = old * carry[SUM] + worth(sink, max);
+        float *to =
+            (float *)o->data + b * o->batch + token_of(tree, call, a) * o->row + h * o->head;
         for (int64_t i = 0; i < c->dim_value; i++) {
-            float mean = carry[OUT + i] / carry[SUM];
+            float mean = old * carry[OUT + i] / sum;
             to[i] = isnan(mean) ? NAN : mean;
         }
+        float *most = largest->data ? (float *)largest->data + h * largest->head : NULL;
+        if (most && isnan(carry[SUM]))
+            *most = NAN;
+        else if (most && carry[MAX] > *most)
+            *most = carry[MAX];
     }
+}
+
+/* Finishes all heads. */
+static void finish(const struct ra_tree *tree, const struct call *call)
+{
+    const struct ra_config *c = &tree->config;
+    const struct ra_tensor *largest = &call->x->largest;
+    for (int64_t h = 0; h < c->heads && largest->data; h++)
+        ((float *)largest->data)[h * largest->head] = -INFINITY;
+    for (int64_t item = 0; item < c->batch * c->key_heads; item++)
+        finish_head(tree, call, item / c->key_heads, item % c->key_heads);
 }
 
 /* This rank cannot take part, for this reason: the others must not wait for it. */
@@ -448,10 +515,16 @@ static enum ra_status reduce(struct ra_tree *tree, int64_t count)
     return RA_LOST;
 }
 
-enum ra_status ra_tree_attend(struct ra_tree *tree, int64_t count, struct ra_tensor q,
-                              struct ra_tensor o)
+/* Is this an array of float32 that a call can use? */
+static bool is_usable(const struct ra_tensor *tensor)
+{
+    return tensor->data && tensor->type == RA_FLOAT32;
+}
+
+enum ra_status ra_tree_attend(struct ra_tree *tree, int64_t count, const struct ra_arrays *arrays)
 {
     const struct ra_config *c = &tree->config;
+    const struct call call = {count, arrays, arrays->slopes.data != NULL};
     char text[RA_ERROR_SIZE];
     if (tree->lost)
         return RA_LOST;
@@ -462,8 +535,12 @@ enum ra_status ra_tree_attend(struct ra_tree *tree, int64_t count, struct ra_ten
                      count, c->queries, tree->length);
         return give_up(tree, text);
     }
-    if (c->batch > 0 && (!q.data || !o.data || q.type != RA_FLOAT32 || o.type != RA_FLOAT32))
+    if (c->batch > 0 && (!is_usable(&arrays->q) || !is_usable(&arrays->o)))
         return give_up(tree, "q or o: give arrays of RA_FLOAT32");
+    const struct ra_tensor *optional[] = {&arrays->sink, &arrays->slopes, &arrays->largest};
+    for (int i = 0; i < 3; i++)
+        if (optional[i]->data && !is_usable(optional[i]))
+            return give_up(tree, "sink, slopes or largest: give arrays of RA_FLOAT32, or none");
 
     /* A head of keys is one thread's work. */
     int64_t heads = c->batch * c->key_heads;
@@ -471,10 +548,10 @@ enum ra_status ra_tree_attend(struct ra_tree *tree, int64_t count, struct ra_ten
     for (int64_t item = 0; item < heads; item++) {
         struct scratch scratch;
         lay_out_scratch(tree, tree->scratch + omp_get_thread_num() * tree->scratch_bytes, &scratch);
-        carry_head(tree, &scratch, count, q, item / c->key_heads, item % c->key_heads);
+        carry_head(tree, &scratch, &call, item / c->key_heads, item % c->key_heads);
     }
     enum ra_status status = reduce(tree, count);
-    for (int64_t item = 0; item < heads && status == RA_OK; item++)
-        finish_head(tree, count, o, item / c->key_heads, item % c->key_heads);
+    if (status == RA_OK)
+        finish(tree, &call);
     return status;
 }

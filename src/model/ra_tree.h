@@ -52,11 +52,14 @@ RA_CHECKED enum ra_status ra_tree_keep(struct ra_tree *tree, int64_t first, int6
                                        struct ra_tensor k, struct ra_tensor v);
 
 /* o = attention of the last `count` positions of the cache, whose queries are q, over all of the
- * cache. Both are (B, count, H, D) of float32; q is the same on all ranks, and o has the same bits
- * on all. A query sees its own position and those before it. All ranks call this together, after
- * the same calls. If one rank refuses its arrays, RA_INVALID, the others get RA_LOST and the same
- * text: the tree is at its end. */
-RA_CHECKED enum ra_status ra_tree_attend(struct ra_tree *tree, int64_t count, struct ra_tensor q,
-                                         struct ra_tensor o);
+ * cache. Both are (B, count, H, D) of float32 (o: D_v numbers); q is the same on all ranks, and o
+ * has the same bits on all. A query sees its own position and those before it. Of the arrays that
+ * may be empty, sink and slopes are read, which are the same on all ranks, too, and largest is
+ * written, as by ra_forward, on every rank that of all queries. No other array is used.
+ *
+ * All ranks call this together, after the same calls. If one rank refuses its arrays, RA_INVALID,
+ * the others get RA_LOST and the same text: the tree is at its end. */
+RA_CHECKED enum ra_status ra_tree_attend(struct ra_tree *tree, int64_t count,
+                                         const struct ra_arrays *arrays);
 
 #endif

@@ -86,10 +86,13 @@ static double time_ring(struct ra_plan *plan, const struct ra_arrays *x, int rep
 static double time_tree(struct ra_tree *tree, struct ra_tensor q, struct ra_tensor o, int repeats,
                         double *times)
 {
+    struct ra_arrays x = RA_ARRAYS_INIT;
+    x.q = q;
+    x.o = o;
     for (int i = -1; i < repeats; i++) {
         MPI_Barrier(MPI_COMM_WORLD);
         double start = ra_seconds();
-        check(ra_tree_attend(tree, 1, q, o), ra_tree_error(tree));
+        check(ra_tree_attend(tree, 1, &x), ra_tree_error(tree));
         MPI_Barrier(MPI_COMM_WORLD);
         if (i >= 0)
             times[i] = ra_seconds() - start;

@@ -124,7 +124,7 @@ static double with_slope(const struct definition *d, int64_t h, int64_t i, int64
                          double *error)
 {
     const struct truth *t = d->t;
-    int64_t query = t->places[0] ? t->places[0][i] : i + (t->slices ? 0 : t->M - t->N);
+    int64_t query = t->places[0] ? t->places[0][i] : i + t->M - t->N;
     int64_t key = t->places[1] ? t->places[1][j] : j;
     if (!t->slopes)
         return score;

@@ -61,7 +61,7 @@ struct truth {
 
     /* Beside the keys, each the caller's or NULL: slopes and sinks of the heads (H), a gradient of
      * lse (B, N, H). A slope counts between places: of rows by enum ra_side, or NULL: key j is at
-     * j, query i at i + M - N, with slices at i. */
+     * j, query i at i + M - N. */
     const double *slopes, *sink, *d_lse;
     const int64_t *places[2];
 
