@@ -1,12 +1,11 @@
 /* figure: the pictures of chapter 13: masks as slices, and who works when under one of documents.
- * The module itself makes the masks, deals the rows and counts the pairs.
+ * The module itself makes the masks, and the library counts the work.
  */
+#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "figure.h"
-#include "ra_deal.h"
-#include "ra_math.h"
+#include "ring_attention.h"
 
 enum { MOST = 16 }; /* slices of a list */
 
@@ -92,82 +91,51 @@ void draw_slices(const char *source)
 
 /* ---- 13-work */
 
-enum { RANKS = 4, DOCUMENTS = 12, TOKENS = 4096, DIM = 64, TILE = 64 };
+enum { RANKS = 4, DOCUMENTS = 12, TOKENS = 4096 };
 
 static const int64_t lengths[DOCUMENTS] = {1500, 37, 410, 12, 903, 160, 75, 520, 24, 310, 95, 50};
 
-/* The pairs of a cut in tiles in which somebody sees something. */
-static int64_t computed(const struct ra_span_pair *cut)
+/* What each rank computes at each hop, in this layout or dealt. */
+static void write_work(const char *name, enum ra_layout_kind layout, enum ra_deal deal)
 {
-    int64_t pairs = 0;
-    for (int64_t a = 0; a < cut->rows; a += TILE)
-        for (int64_t b = 0; b < cut->visitors; b += TILE) {
-            int64_t rows = ra_min(TILE, cut->rows - a), keys = ra_min(TILE, cut->visitors - b);
-            if (!ra_band_is_empty(ra_band_from(cut->band, a, b), rows, keys))
-                pairs += rows * keys;
+    struct ra_config config = RA_CONFIG_INIT;
+    config.queries = TOKENS;
+    config.dim = 64;
+    config.ring_size = RANKS;
+    config.layout = layout;
+    config.tile_queries = config.tile_keys = 64;
+    config.max_slices = DOCUMENTS;
+    config.max_rows = TOKENS;
+
+    int64_t ends[DOCUMENTS + 1] = {0};
+    for (int d = 0; d < DOCUMENTS; d++)
+        ends[d + 1] = ends[d] + lengths[d];
+    struct ra_slice slices[DOCUMENTS];
+    int64_t count = ra_slices_documents(ends, DOCUMENTS, RA_NO_LOOKBACK, 0, slices);
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE];
+    if (ra_plan_create(&plan, &config, NULL, error) != RA_OK)
+        fail("13-work: %s", error);
+    if (ra_plan_set_slices(plan, slices, count, deal) != RA_OK)
+        fail("13-work: %s", ra_plan_error(plan));
+    for (int rank = 0; rank < RANKS; rank++)
+        for (int step = 0; step < ra_plan_hops(plan); step++) {
+            struct ra_hop hop;
+            if (ra_plan_hop(plan, rank, step, false, &hop) != RA_OK)
+                fail("13-work: %s", ra_plan_error(plan));
+            printf("%s,%d,%d,%" PRId64 "\n", name, rank, hop.distance, hop.multiply_adds);
         }
-    return pairs;
-}
-
-/* The pairs that this rank computes at this hop, in a ring with such layouts. */
-static int64_t pairs_of(const struct ra_slices *slices, const struct ra_layout layouts[2], int rank,
-                        int hop)
-{
-    struct ra_shard_pair shards = {.queries = layouts[0],
-                                   .keys = layouts[1],
-                                   .rank = rank,
-                                   .origin = (rank - hop + RANKS) % RANKS};
-    struct ra_walk walk = ra_slices_walk(slices, &shards, 0, ra_layout_rows(layouts[0], rank), 0,
-                                         ra_layout_rows(layouts[1], shards.origin));
-    struct ra_span_pair cut;
-    int64_t pairs = 0;
-    while (ra_walk_next(&walk, &cut))
-        pairs += computed(&cut);
-    return pairs;
-}
-
-/* Memory for the module. */
-static void *memory(int64_t bytes)
-{
-    void *block = malloc((size_t)bytes);
-    if (!block)
-        fail("13-work: no memory");
-    return block;
+    ra_plan_destroy(plan);
 }
 
 bool write_slices(const char *name)
 {
     if (strcmp(name, "13-work") != 0)
         return false;
-    int64_t ends[DOCUMENTS + 1] = {0};
-    for (int d = 0; d < DOCUMENTS; d++)
-        ends[d + 1] = ends[d] + lengths[d];
-    struct ra_slice list[MOST];
-    struct ra_slices slices;
-    char error[RA_ERROR_SIZE];
-    int64_t count = ra_slices_documents(ends, DOCUMENTS, RA_NO_LOOKBACK, 0, list);
-    void *storage = memory(ra_slices_storage(count));
-    if (ra_slices_read(&slices, list, count, TOKENS, TOKENS, storage, error) != RA_OK)
-        fail("13-work: %s", error);
-
-    struct ra_layout_list lists[2];
-    struct ra_layout layouts[4][2];
-    static const char *const kinds[] = {"contiguous", "striped", "zigzag", "dealt"};
-    for (int kind = 0; kind < 3; kind++)
-        for (int side = 0; side < 2; side++)
-            layouts[kind][side] = (struct ra_layout){(enum ra_layout_kind)(RA_CONTIGUOUS + kind),
-                                                     RANKS, TOKENS, 1, NULL};
-    void *deal = memory(ra_deal_storage(RANKS, TOKENS, TOKENS, count));
-    ra_deal_documents(&slices, RANKS, TOKENS, TOKENS, deal, lists, layouts[3]);
-
-    /* A pair is D multiply-adds for its score, and D for its share of the output. */
     puts(WORK_HEADER);
-    for (int kind = 0; kind < 4; kind++)
-        for (int rank = 0; rank < RANKS; rank++)
-            for (int hop = 0; hop < RANKS; hop++)
-                printf("%s,%d,%d,%lld\n", kinds[kind], rank, hop,
-                       (long long)(2 * DIM * pairs_of(&slices, layouts[kind], rank, hop)));
-    free(deal);
-    free(storage);
+    write_work("contiguous", RA_CONTIGUOUS, RA_DEAL_LAYOUT);
+    write_work("striped", RA_STRIPED, RA_DEAL_LAYOUT);
+    write_work("zigzag", RA_ZIGZAG, RA_DEAL_LAYOUT);
+    write_work("dealt", RA_CONTIGUOUS, RA_DEAL_DOCUMENTS);
     return true;
 }
