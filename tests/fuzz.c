@@ -1,12 +1,12 @@
-/* fuzz: six harnesses. Each makes a problem of any bytes, has it solved, and holds the answer
+/* fuzz: seven harnesses. Each makes a problem of any bytes, has it solved, and holds the answer
  * against a slow one that is plainly right. clang's libFuzzer invents bytes that reach branch after
  * branch, and sanitizers watch; tests/corpus has the bytes that did.
  *
  *     FUZZ=plan build/fuzz/fuzzer FOLDER      invents inputs, and keeps good ones in this folder
  *     FUZZ=plan build/fuzz/fuzzer FILES...    replays these
  *
- * FUZZ is npy, plan, arrays, tile, layout or options. What is wrong is told in one line, and
- * aborts.
+ * FUZZ is npy, plan, slices, arrays, tile, layout or options. What is wrong is told in one line,
+ * and aborts.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -205,6 +205,7 @@ struct party {
     struct ra_config config;
     struct truth truth;
     struct thread_ring *ring;
+    enum ra_deal deal; /* of truth.slices */
     double *got[ARRAYS];
 };
 
@@ -230,6 +231,9 @@ static void compute(void *context, int rank)
         link = thread_ring_link(p->ring, rank);
     enum ra_status status = ra_plan_create(&plan, &p->config, p->ring ? &link : NULL, error);
     EXPECT(status == RA_OK, "%s", error);
+    if (p->truth.slices)
+        status = ra_plan_set_slices(plan, p->truth.slices, p->truth.slice_count, p->deal);
+    EXPECT(status == RA_OK, "%s", ra_plan_error(plan));
     struct ra_arrays x = RA_ARRAYS_INIT;
     int64_t *positions[2], rows[2];
     for (int side = 0; side < 2; side++) {
@@ -292,12 +296,25 @@ static int *homes(struct ra_plan *plan, enum ra_side side)
     return home;
 }
 
+/* A mask of slices, as it is given to a plan; without slices, none. */
+struct mask {
+    const struct ra_slice *slices;
+    int64_t count;
+    enum ra_deal deal;
+};
+
 /* Makes inputs, and runs the problem on all of its ranks. */
-static void run(struct bytes *in, const struct ra_config *config, struct ra_plan *plan)
+static void run(struct bytes *in, const struct ra_config *config, struct ra_plan *plan,
+                struct mask mask)
 {
     int ranks = ra_plan_ranks(plan);
-    struct party p = {.config = *config, .truth = truth_of(config)};
+    struct party p = {.config = *config, .truth = truth_of(config), .deal = mask.deal};
     struct truth *t = &p.truth;
+    if (mask.slices) {
+        t->causal = false;
+        t->slices = mask.slices;
+        t->slice_count = mask.count;
+    }
     int *home[2] = {homes(plan, RA_QUERY_SIDE), homes(plan, RA_KEY_SIDE)};
     static const double sizes[] = {1, 0.1, 10, 0};
     uint64_t state = take(in, 2);
@@ -362,7 +379,82 @@ static void fuzz_plan(struct bytes in)
         EXPECT(false, "%s", ra_plan_error(plan));
     if (small && ranks <= 4 && c.size == sizeof c &&
         (c.scale == RA_DEFAULT_SCALE || fabs(c.scale) < 100))
-        run(&in, &c, plan);
+        run(&in, &c, plan, (struct mask){0});
+    ra_plan_destroy(plan);
+}
+
+/* ---- slices: any six numbers each; refused, or the mask of a plan. */
+
+enum { MOST_SLICES = 5, LONGEST = 13 };
+
+/* A place in a sequence, most often. */
+static int64_t place(struct bytes *in)
+{
+    int64_t at = below(in, LONGEST + 5) - 1;
+    return at < LONGEST + 3 ? at : any(in);
+}
+
+/* Where a band ends: nowhere, at a diagonal, or at any number. */
+static int64_t bound(struct bytes *in, int64_t none)
+{
+    int64_t kind = below(in, 16);
+    return kind < 7 ? none : kind < 15 ? below(in, 2 * LONGEST) - LONGEST : any(in);
+}
+
+/* Whether each of these lies within the sequences, and no pair is in two. */
+static bool are_good(const struct ra_slice *slices, int64_t count, int64_t queries, int64_t keys)
+{
+    bool taken[LONGEST][LONGEST] = {{false}};
+    for (const struct ra_slice *s = slices; s < slices + count; s++) {
+        if (s->q0 < 0 || s->q0 > s->q1 || s->q1 > queries || s->k0 < 0 || s->k0 > s->k1 ||
+            s->k1 > keys)
+            return false;
+        for (int64_t i = s->q0; i < s->q1; i++)
+            for (int64_t j = s->k0; j < s->k1; j++) {
+                if (j - i < s->lo || j - i > s->hi)
+                    continue;
+                if (taken[i][j])
+                    return false;
+                taken[i][j] = true;
+            }
+    }
+    return true;
+}
+
+static void fuzz_slices(struct bytes in)
+{
+    struct ra_slice slices[MOST_SLICES];
+    struct mask mask = {slices, below(&in, MOST_SLICES + 1), (enum ra_deal)below(&in, 2)};
+    for (int64_t i = 0; i < mask.count; i++) {
+        struct ra_slice *s = &slices[i];
+        s->q0 = place(&in), s->q1 = place(&in), s->k0 = place(&in), s->k1 = place(&in);
+        s->lo = bound(&in, -RA_BAND_FAR), s->hi = bound(&in, RA_BAND_FAR);
+    }
+
+    /* The longest sequences have room for what places there are. */
+    struct ra_config c = RA_CONFIG_INIT;
+    c.queries = LONGEST - below(&in, 3), c.keys = LONGEST - below(&in, 3);
+    c.key_heads = 1 + below(&in, 2), c.heads = c.key_heads * (1 + below(&in, 2));
+    c.dim = 1 + below(&in, 3);
+    c.head_map = (enum ra_head_map)below(&in, 2);
+    c.has_mask = below(&in, 2);
+    c.local_keys = below(&in, 8) == 1;
+    c.causal = below(&in, 2);
+    c.layout = (enum ra_layout_kind)below(&in, 3);
+    c.bucket = c.layout == RA_STRIPED ? below(&in, 6) : 0;
+    c.tile_queries = below(&in, 7), c.tile_keys = below(&in, 7);
+    c.tile = (enum ra_tile_kind)below(&in, 2);
+    c.ring_size = 1 + (int)below(&in, 4);
+    c.max_slices = 1 + below(&in, MOST_SLICES), c.max_rows = LONGEST;
+
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE] = "";
+    EXPECT(ra_plan_create(&plan, &c, NULL, error) == RA_OK, "%s", error);
+    bool good = mask.count <= c.max_slices && are_good(slices, mask.count, c.queries, c.keys);
+    enum ra_status status = ra_plan_set_slices(plan, slices, mask.count, mask.deal);
+    EXPECT(status == (good ? RA_OK : RA_INVALID), "status %d: %s", status, ra_plan_error(plan));
+    if (good)
+        run(&in, &c, plan, mask);
     ra_plan_destroy(plan);
 }
 
@@ -879,15 +971,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const struct {
         const char *name;
         void (*run)(struct bytes in);
-    } harnesses[] = {{"npy", fuzz_npy},   {"plan", fuzz_plan},     {"arrays", fuzz_arrays},
-                     {"tile", fuzz_tile}, {"layout", fuzz_layout}, {"options", fuzz_options}};
+    } harnesses[] = {{"npy", fuzz_npy},        {"plan", fuzz_plan}, {"slices", fuzz_slices},
+                     {"arrays", fuzz_arrays},  {"tile", fuzz_tile}, {"layout", fuzz_layout},
+                     {"options", fuzz_options}};
     const char *name = getenv("FUZZ");
-    for (int h = 0; h < 6 && name; h++)
+    for (int h = 0; h < 7 && name; h++)
         if (strcmp(harnesses[h].name, name) == 0) {
             harnesses[h].run((struct bytes){data, data + size});
             return 0;
         }
-    fprintf(stderr, "fuzz: FUZZ must be npy, plan, arrays, tile, layout or options\n");
+    fprintf(stderr, "fuzz: FUZZ must be npy, plan, slices, arrays, tile, layout or options\n");
     exit(2);
 }
 

@@ -35,9 +35,9 @@ static const struct stage {
     const char *program;
     int number, most_ranks;
 } stages[] = {
-    {"01-naive", 1, 1},  {"02-flash", 2, 1},   {"03-ring", 3, 8},
-    {"04-causal", 4, 8}, {"05-striped", 5, 8}, {"06-lookback", 6, 8},
-    {"07-gqa", 7, 8},    {"08-library", 8, 8}, {"09-vector", 9, 8},
+    {"01-naive", 1, 1},   {"02-flash", 2, 1},    {"03-ring", 3, 8}, {"04-causal", 4, 8},
+    {"05-striped", 5, 8}, {"06-lookback", 6, 8}, {"07-gqa", 7, 8},  {"08-library", 8, 8},
+    {"09-vector", 9, 8},  {"13-slices", 13, 8},
 };
 enum { STAGES = sizeof stages / sizeof stages[0] };
 
@@ -51,25 +51,28 @@ static const struct variant {
     int ranks[MOST_RANKS];
     int same_as_ranks;
 } variants[] = {
-    {1, 9, "", {1, 2, 3, 4, 5, 6, 8}, 0},
+    {1, 13, "", {1, 2, 3, 4, 5, 6, 8}, 0},
     {2, 2, "--tile-queries 1 --tile-keys 1", {1}, 0},
     {2, 2, "--tile-queries 16 --tile-keys 32", {1}, 0},
     {2, 2, "--tile-queries 100000 --tile-keys 100000", {1}, 0},
-    {2, 9, "--tile-queries 3 --tile-keys 5", {1, 3}, 0},
-    {3, 9, "--ring-size 2", {4, 6}, 2},
-    {3, 9, "--ring-size 3", {6}, 3},
-    {5, 9, "--layout striped", {1, 2, 3, 5, 8}, 0},
-    {5, 9, "--layout striped --bucket 1", {2, 3}, 0},
-    {5, 9, "--layout striped --bucket 2", {3, 4}, 0},
-    {5, 9, "--layout striped --bucket 7 --tile-queries 3 --tile-keys 5", {2, 5}, 0},
-    {5, 9, "--layout striped --bucket 1000", {4, 8}, 0},
-    {5, 9, "--layout striped --bucket 2 --ring-size 3", {6}, 0},
-    {5, 9, "--layout zigzag", {1, 2, 3, 4, 8}, 0},
-    {5, 9, "--layout zigzag --tile-queries 3 --tile-keys 5", {5}, 0},
-    {5, 9, "--layout zigzag --ring-size 2", {4}, 0},
-    {9, 9, plain, {1, 3}, 0},
-    {9, 9, "--threads 2", {1, 2}, 0},
-    {9, 9, "--threads 5", {1, 3}, 0},
+    {2, 13, "--tile-queries 3 --tile-keys 5", {1, 3}, 0},
+    {3, 13, "--ring-size 2", {4, 6}, 2},
+    {3, 13, "--ring-size 3", {6}, 3},
+    {5, 13, "--layout striped", {1, 2, 3, 5, 8}, 0},
+    {5, 13, "--layout striped --bucket 1", {2, 3}, 0},
+    {5, 13, "--layout striped --bucket 2", {3, 4}, 0},
+    {5, 13, "--layout striped --bucket 7 --tile-queries 3 --tile-keys 5", {2, 5}, 0},
+    {5, 13, "--layout striped --bucket 1000", {4, 8}, 0},
+    {5, 13, "--layout striped --bucket 2 --ring-size 3", {6}, 0},
+    {5, 13, "--layout zigzag", {1, 2, 3, 4, 8}, 0},
+    {5, 13, "--layout zigzag --tile-queries 3 --tile-keys 5", {5}, 0},
+    {5, 13, "--layout zigzag --ring-size 2", {4}, 0},
+    {9, 13, plain, {1, 3}, 0},
+    {9, 13, "--threads 2", {1, 2}, 0},
+    {9, 13, "--threads 5", {1, 3}, 0},
+    {13, 13, "--deal documents", {1, 2, 3, 4, 5, 6, 7, 8}, 0},
+    {13, 13, "--deal documents --tile plain --tile-queries 3 --tile-keys 5", {3}, 0},
+    {13, 13, "--deal documents --ring-size 2", {4}, 0},
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
@@ -365,11 +368,16 @@ static int dealt(const struct variant *variant, const struct shape *shape)
     int first = 3;
     first = first < variant->first ? variant->first : first;
     first = first < shape->from ? shape->from : first;
-    return first + (int)((variant - variants + (shape - shapes)) % (variant->last - first + 1));
+    int last =
+        shape->from == 13 || variant->last < 9 ? variant->last : 9; /* there is no 10 to 12 */
+    if (first > last)
+        return 0;
+    return first + (int)((variant - variants + (shape - shapes)) % (last - first + 1));
 }
 
 /* Is this variant of this problem tried on this many ranks? The plain stage tries every problem;
- * variants and problems that are new in this stage are tried with all that there is. */
+ * variants and problems that are new in this stage are tried with all that there is. Without slices
+ * 13-slices is the stage before it. */
 static bool tries(const struct stage *stage, const struct variant *variant,
                   const struct shape *shape, int ranks)
 {
@@ -381,7 +389,10 @@ static bool tries(const struct stage *stage, const struct variant *variant,
         return false;
     if (settings.pairs && variant != variants && stage->most_ranks > 1)
         return stage->number == dealt(variant, shape);
-    return variant == variants || variant->first == stage->number || shape->from == stage->number ||
+    if (stage->number == 13 && shape->from < 13)
+        return variant == variants && ranks <= 3 && has_turn(stage, ranks, shape - shapes);
+    bool is_new = shape->from == stage->number && stage->number < 13; /* of 13, half are enough */
+    return variant == variants || variant->first == stage->number || is_new ||
            has_turn(stage, variant - variants, shape - shapes);
 }
 
@@ -533,15 +544,16 @@ static void grade_stage(const struct stage *stage, const struct shape *shape)
             all[all_count] = got[count] = r;
             all_count += *made(&r);
 
-            /* The library has the bits of the stage before. Who has them has its grades, too. So
-             * has 09-vector on plain tiles; and any number of threads gives the same bits. */
+            /* The library has the bits of the stage before, and so has 13-slices. Who has them has
+             * its grades, too. So has 09-vector on plain tiles; and any number of threads gives the
+             * same bits. */
             struct run unthreaded = r;
             unthreaded.variant = variants;
             if (stage->number == 9 && v->flags == plain)
                 check_same(r, (struct run){stage - 1, variants, shape, ranks, FIRST});
-            else if (stage->number == 9 && v->first == 9)
+            else if (stage->number >= 9 && v->first == 9 && v->flags != plain)
                 check_same(r, unthreaded);
-            else if (stage->number == 8)
+            else if (stage->number == 8 || stage->number == 13)
                 check_same(r, before);
             count += *made(&r) && (stage->number == 1 || !same(r, before));
         }

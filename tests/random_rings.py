@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""random_rings: random configurations of the ring stages, 03 to 09, held against the oracle.
+"""random_rings: random configurations of the ring stages, 03 to 09 and 13, held against the oracle.
 
     random_rings.py BUILD [--count N] [--seed S] [--stage NN] [--only K]
 
@@ -8,7 +8,7 @@ not divide, ranks have no rows, masks hide everything. Three judges look at each
 
 1. tests/rig/oracle.py: every element of o, lse, dq, dk and dv is within the error that it allows.
 2. The traffic and the work, counted here from the positions of rows alone: what every rank sends
-   and multiplies at every hop must be what the stage prints.
+   and multiplies at every hop must be what the stage prints. (Not if it deals the rows by document.)
 3. The stage itself, to the bit. Changing later tokens changes nothing earlier in a causal run. A
    ring of one rank is the same with --local-keys. Equal batches in two ring sets come out equal.
 
@@ -35,7 +35,8 @@ import jobs
 import oracle
 
 PROGRAMS = {3: "03-ring", 4: "04-causal", 5: "05-striped", 6: "06-lookback", 7: "07-gqa",
-            8: "08-library", 9: "09-vector"}
+            8: "08-library", 9: "09-vector", 13: "13-slices"}
+FAR = 2**61  # the bound of a slice that has none
 TOGETHER = 300  # configurations that lie on the disk at the same time
 STAGE_SECONDS = 60  # until a rank gives up waiting for another
 
@@ -55,7 +56,7 @@ def draw(seed, number):
 
     # The machine. A ring size divides the ranks; there are ranks / ring sets.
     c = types.SimpleNamespace(seed=seed, number=number)
-    c.stage = pick(3, 3, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7, 7, 8, 8, 8, 8, 9, 9, 9, 9)
+    c.stage = pick(3, 3, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7, 7, 8, 8, 8, 8, 9, 9, 9, 9, 13, 13, 13, 13, 13)
     c.ranks = pick(1, 2, 2, 3, 3, 4, 4, 5, 6, 6, 7, 8)
     divisors = [size for size in range(1, c.ranks + 1) if c.ranks % size == 0]
     c.ring = c.ranks if sometimes(0.5) else pick(*divisors)
@@ -81,6 +82,12 @@ def draw(seed, number):
         shard = -(-c.N // c.ring)
         c.lookback = pick(0, 1, shard - 1, shard, shard + 1, 2 * shard, c.M, 10**12,
                           int(rng.integers(0, c.M + 1)))
+    c.slices = c.deal = None
+    if c.stage >= 13 and sometimes(0.85):
+        c.causal, c.lookback = False, None
+        c.slices = draw_slices(rng, c.N, c.M, sometimes(0.5))
+        c.deal = pick(None, "layout", "documents", "documents")
+        c.local_keys = c.local_keys and c.deal != "documents"
 
     # Where the rows are. The bucket may be larger than a shard.
     c.layout = pick("contiguous", "striped", "striped", "zigzag") if c.stage >= 5 else "contiguous"
@@ -106,7 +113,7 @@ def draw(seed, number):
     c.twin = None
     if c.causal and sometimes(0.5):
         c.twin = "later tokens"
-    elif c.ring == 1:
+    elif c.ring == 1 and c.deal != "documents":
         c.twin = "local keys"
 
     # Follows from the above: for every rank of a ring the positions of its rows, span by span.
@@ -114,6 +121,51 @@ def draw(seed, number):
                                       oracle.stripes_per_rank(c.N, c.ring, c.bucket))
                          for rows in (c.N, c.M))
     return c
+
+
+def draw_slices(rng, N, M, named):
+    """A mask as slices (q0, q1, k0, k1, lo, hi) that do not overlap: of documents, or just any."""
+    if not named:
+        slices = cut((0, N, 0, M, -FAR, FAR), int(rng.integers(1, 6)), rng)
+        return np.array(slices, np.int64).reshape(-1, 6)[rng.permutation(len(slices))]
+
+    # Documents, which may be empty; of the keys others if there are not as many.
+    count = int(rng.integers(1, 2 + min(N, 40)))
+    ends = [np.sort(rng.integers(0, length + 1, count - 1)) for length in (N, M)]
+    ends[1] = ends[0] if N == M else ends[1]
+    queries, keys = (np.concatenate(([0], e, [length])) for e, length in zip(ends, (N, M)))
+    lo, hi = -int(rng.integers(0, 20)), int(rng.integers(0, 20))
+    first = int(rng.integers(1, 5))
+    slices = []
+    kind = rng.choice(["causal", "full", "window", "two sides", "prefix", "first"])
+    for q0, q1, k0, k1 in zip(queries, queries[1:], keys, keys[1:]):
+        bands = {"causal": (-FAR, 0), "full": (-FAR, FAR), "window": (lo, 0), "two sides": (lo, hi)}
+        if kind in bands:
+            slices.append((q0, q1, k0, k1, *bands[kind]))
+        else:
+            middle = min(k0 + first, k1)
+            slices.append((q0, q1, k0, middle, -FAR, FAR if kind == "prefix" else 0))
+            slices.append((q0, q1, middle, k1, -FAR if kind == "prefix" else lo, 0))
+    return np.array(slices, np.int64)
+
+
+def cut(piece, cuts, rng):
+    """Cuts a slice by a query, a key or a diagonal, and the parts again; most of them are kept."""
+    q0, q1, k0, k1, lo, hi = piece
+    lowest, highest = max(lo, k0 - q1 + 1), min(hi, k1 - 1 - q0)
+    if cuts == 0 or lowest > highest:
+        return [piece] if rng.random() < 0.7 else []
+    where = rng.integers(3)
+    if where == 0:
+        at = int(rng.integers(q0, q1 + 1))
+        parts = (q0, at, k0, k1, lo, hi), (at, q1, k0, k1, lo, hi)
+    elif where == 1:
+        at = int(rng.integers(k0, k1 + 1))
+        parts = (q0, q1, k0, at, lo, hi), (q0, q1, at, k1, lo, hi)
+    else:
+        at = int(rng.integers(lowest, highest + 1))
+        parts = (q0, q1, k0, k1, lo, at - 1), (q0, q1, k0, k1, at, hi)
+    return [kept for part in parts for kept in cut(part, cuts - 1, rng)]
 
 
 def make_problem(c):
@@ -142,6 +194,8 @@ def make_problem(c):
     if c.equal_batches:
         for given in problem.values():
             given[1] = given[0]
+    if c.slices is not None:
+        problem["slices"] = c.slices
     return problem
 
 
@@ -174,7 +228,7 @@ def stage_flags(c, result, local_keys):
     if c.stage >= 5:
         flags += ["--layout", c.layout]
     for flag, value in (("--tile-queries", c.tile_queries), ("--tile-keys", c.tile_keys),
-                        ("--tile", c.tile), ("--threads", c.threads)):
+                        ("--tile", c.tile), ("--threads", c.threads), ("--deal", c.deal)):
         flags += [] if value is None else [flag, value]
     if c.bucket is not None:
         flags += ["--bucket", c.bucket]
@@ -202,13 +256,20 @@ def common_flags(c):
 # ---- What the stage must count ----
 
 
+def visible(c):
+    """(N, M) of bool: which query sees which key, key masks apart."""
+    if c.slices is not None:
+        return oracle.pairs_in_slices(c.slices, c.N, c.M)
+    return oracle.visible_pairs(c.N, c.M, np.ones(c.M, bool), c.causal, c.lookback)
+
+
 def expected_counts(c, with_mask):
     """{(rank of the world, hop, name): number} of all that is not 0.
 
     At hop t a rank works on the block of keys from t ranks to its left. Found from who sees whom by
     position; key masks are not looked at, because no other rank knows them in time.
     """
-    seen = oracle.visible_pairs(c.N, c.M, np.ones(c.M, bool), c.causal, c.lookback)
+    seen = visible(c)
     hops, last = schedule(c, seen)
     counts = {}
     for rank in range(c.ranks):
@@ -244,7 +305,7 @@ def schedule(c, seen):
     """The hops that a ring goes, and for the keys of each rank the hop at which they stop."""
     if c.local_keys:
         return [0], [0] * c.ring
-    if c.stage < 6 or not c.causal:
+    if c.stage < 6 or not (c.causal or c.slices is not None):
         return list(range(c.ring)), [c.ring - 1] * c.ring
 
     # From stage 06 on: hops at which some rank sees something; home is always one.
@@ -262,24 +323,36 @@ def schedule(c, seen):
 def tile_pairs(c, seen, rank, origin):
     """Query-key pairs in all tiles that are computed between a rank's queries and a block of keys.
 
-    Tiles are cut from every pair of spans. From stage 04 on, one in which nobody sees anything is
-    skipped.
+    Tiles are cut from every block. From stage 04 on, one in which nobody sees anything is skipped.
     """
     pairs = 0
+    for queries, keys, block in blocks(c, seen, rank, origin):
+        if not queries or not keys:
+            continue
+        if c.stage < 4 or not (c.causal or c.slices is not None):
+            pairs += len(queries) * len(keys)
+            continue
+        for a in range(0, len(queries), c.tile_queries or 64):
+            rows = block[a:a + (c.tile_queries or 64)]
+            borders = range(0, len(keys), c.tile_keys or 64)
+            widths = np.diff([*borders, len(keys)])
+            computed = np.logical_or.reduceat(rows.any(axis=0), borders)
+            pairs += len(rows) * int(widths[computed].sum())
+    return pairs
+
+
+def blocks(c, seen, rank, origin):
+    """What tiles are cut from: rows of a span of queries and of a span of keys, and which see which. All
+    rows, or under a mask of slices what of them lies in one."""
     for queries in c.queries[rank]:
         for keys in c.keys[origin]:
-            if not queries or not keys:
+            if c.slices is None:
+                yield queries, keys, seen[np.ix_(queries, keys)]
                 continue
-            if c.stage < 4 or not c.causal:
-                pairs += len(queries) * len(keys)
-                continue
-            for a in range(0, len(queries), c.tile_queries or 64):
-                rows = queries[a:a + (c.tile_queries or 64)]
-                borders = range(0, len(keys), c.tile_keys or 64)
-                widths = np.diff([*borders, len(keys)])
-                computed = np.logical_or.reduceat(seen[np.ix_(rows, keys)].any(axis=0), borders)
-                pairs += len(rows) * int(widths[computed].sum())
-    return pairs
+            for q0, q1, k0, k1, lo, hi in c.slices.tolist():
+                rows, columns = [i for i in queries if q0 <= i < q1], [j for j in keys if k0 <= j < k1]
+                offset = np.array(columns, int)[None, :] - np.array(rows, int)[:, None]
+                yield rows, columns, (lo <= offset) & (offset <= hi)
 
 
 def judge_counts(c, expected, path):
@@ -399,18 +472,21 @@ def judge_bits(c, result, twin):
 
 def judge(c):
     """All complaints about a configuration that has run, and its share of the allowed error."""
-    local = oracle.same_rank(c.N, c.M, c.ring, c.layout, c.bucket) if c.local_keys else None
+    pairs = oracle.pairs_in_slices(c.slices, c.N, c.M) if c.slices is not None else None
+    if c.local_keys:
+        local = oracle.same_rank(c.N, c.M, c.ring, c.layout, c.bucket)
+        pairs = local if pairs is None else pairs & local
     mask = c.problem.get("mask", np.ones((c.B, c.M), bool))
     exact, allowed = oracle.solve(*(c.problem[name] for name in "qkv"), c.problem.get("do"), mask,
                                   c.causal, c.lookback, c.head_map or "grouped", c.softcap, c.scale,
-                                  c.forward_only, local)
+                                  c.forward_only, pairs)
 
     # The twin does the same work and sends the same messages; so both are held against one count.
     complaints, share = judge_arrays(c.runs[0].result, exact, allowed)
-    expected = expected_counts(c, "mask" in c.problem)
+    expected = expected_counts(c, "mask" in c.problem) if c.deal != "documents" else None
     for its in c.runs:
         try:
-            complaints += judge_counts(c, expected, its.result + ".counts")
+            complaints += judge_counts(c, expected, its.result + ".counts") if expected is not None else []
             if c.trace:
                 with open(its.result + ".trace", encoding="utf-8") as file:
                     json.load(file)

@@ -1,0 +1,90 @@
+/* 13-slices: the same client, whose mask is a list of slices: packed documents, prefixes, chunks,
+ * windows to both sides. Chapter 13. New here: slices.npy, the flags that make such masks, and
+ * --deal. The library does the rest.
+ */
+#include <mpi.h>
+#include <ring_attention_mpi.h>
+#include "stage_mpi.h"
+#include "stage_plan.h"
+#include "stage_slices.h"
+
+/* How many rows the rank with the most of them gets if this mask is dealt. A plan without a link
+ * knows, and takes no memory for arrays. */
+static int64_t most_rows(struct stage *stage, const struct ra_slice *slices, int64_t count)
+{
+    struct ra_config config = stage->config;
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE];
+    int64_t most = 0;
+    config.max_rows = stage->N > stage->M ? stage->N : stage->M;
+    stage_check(stage, ra_plan_create(&plan, &config, NULL, error), error);
+    stage_check(stage, ra_plan_set_slices(plan, slices, count, (enum ra_deal)stage->deal),
+                ra_plan_error(plan));
+    for (int side = RA_QUERY_SIDE; side <= RA_KEY_SIDE; side++) {
+        int64_t rows = ra_layout_most_rows(ra_plan_layout(plan, (enum ra_side)side));
+        most = rows > most ? rows : most;
+    }
+    ra_plan_destroy(plan);
+    return most;
+}
+
+/* A plan for what the command line and PROBLEM say, on all ranks. It keeps the link. */
+static struct ra_plan *make_plan(struct stage *stage)
+{
+    struct ra_config *config = &stage->config;
+    config->observe = stage_observe;
+    config->observer = stage;
+
+    /* Room for the mask, and for the rows that its deal gives a rank. */
+    int64_t count;
+    const struct ra_slice *slices = stage_slices(stage, &count);
+    config->max_slices = slices ? count + 1 : 0;
+    if (slices && stage->deal == RA_DEAL_DOCUMENTS)
+        config->max_rows = most_rows(stage, slices, count);
+
+    struct ra_link link;
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE];
+    enum ra_status status =
+        ra_mpi_link(&link, MPI_COMM_WORLD, config->ring_size, config->timeout, error);
+    stage_check(stage, status, error);
+    stage_show_progress(stage, &link);
+    stage_check(stage, ra_plan_create(&plan, config, &link, error), error);
+    if (slices)
+        stage_check(stage, ra_plan_set_slices(plan, slices, count, (enum ra_deal)stage->deal),
+                    ra_plan_error(plan));
+    stage_use_plan(stage, plan);
+    return plan;
+}
+
+int main(int argc, char **argv)
+{
+    struct stage stage;
+    stage_open_mpi(&stage, argc, argv, 13, "13-slices",
+                   "The same attention, of masks that are lists of slices.");
+    struct ra_plan *plan = make_plan(&stage);
+
+    /* This rank's rows of each array. */
+    int64_t n = stage.n, m = stage.m, H = stage.H, G = stage.G, D = stage.D;
+    struct ra_arrays x = RA_ARRAYS_INIT;
+    x.q = ra_tensor_bnhd(stage_input(&stage, STAGE_Q), RA_FLOAT32, n, H, D);
+    x.k = ra_tensor_bnhd(stage_input(&stage, STAGE_K), RA_FLOAT32, m, G, D);
+    x.v = ra_tensor_bnhd(stage_input(&stage, STAGE_V), RA_FLOAT32, m, G, D);
+    x.mask = ra_tensor_bn(stage_mask(&stage), m);
+    x.o = stage_output(&stage, n, H, D);
+    x.lse = ra_tensor_bhn(stage_output(&stage, n, H, 1).data, n, H);
+    stage_lap(&stage, STAGE_READ);
+    stage_check(&stage, ra_forward(plan, &x), ra_plan_error(plan));
+    stage_write_pass(&stage, plan, &x, false);
+
+    if (!stage.config.forward_only) {
+        x.d_out = ra_tensor_bnhd(stage_input(&stage, STAGE_D_OUT), RA_FLOAT32, n, H, D);
+        x.dq = stage_output(&stage, n, H, D);
+        x.dk = stage_output(&stage, m, G, D);
+        x.dv = stage_output(&stage, m, G, D);
+        stage_check(&stage, ra_backward(plan, &x), ra_plan_error(plan));
+        stage_write_pass(&stage, plan, &x, true);
+    }
+    ra_plan_destroy(plan);
+    return stage_close(&stage);
+}
