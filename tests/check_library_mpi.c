@@ -205,6 +205,13 @@ struct work {
     double *kept[ARRAYS]; /* NULL: there were none */
 };
 
+/* The slices of the plans that are begun from now on; NULL: none. */
+static struct {
+    const struct ra_slice *list;
+    int64_t count;
+    enum ra_deal deal;
+} mask;
+
 /* The link that plans share; NULL: each has its own. */
 static const struct ra_link *shared_link;
 
@@ -245,6 +252,11 @@ static bool begin(struct work *work, const struct problem *problem, enum order o
     }
     EXPECT(ra_plan_rank(work->plan) == work->rank && ra_plan_ranks(work->plan) == p->ranks,
            "rank %d of %d", ra_plan_rank(work->plan), ra_plan_ranks(work->plan));
+    p->truth.slices = mask.list;
+    p->truth.slice_count = mask.count;
+    if (mask.list)
+        EXPECT(ra_plan_set_slices(work->plan, mask.list, mask.count, mask.deal) == RA_OK, "%s",
+               ra_plan_error(work->plan));
     shard_make(p, &work->x, order, work->plan);
     return true;
 }
@@ -384,7 +396,7 @@ static void solve(const struct problem *problem, enum order order, MPI_Comm comm
         problem_solve(p);
         EXPECT(problem_is_right(p, got, text), "%s", text);
         outputs_clear(got);
-        if (root == 0 && p->config.layout == RA_CONTIGUOUS)
+        if (root == 0 && p->config.layout == RA_CONTIGUOUS && !mask.list)
             expect_bits_of_one(&work, &whole, NULL);
         expect_kept(&whole);
     }
@@ -796,6 +808,56 @@ static void test_results(void)
 }
 
 /* Without a ring each rank is one process with its own rows. */
+/* Documents over MPI, in every layout and dealt one by one: scatter, both passes, gather. */
+static void test_slices(void)
+{
+    enum { N = 61, DOCUMENTS = 5 };
+    static const int64_t bounds[] = {0, 1, 2, 20, 33, N};
+    static const int64_t bounds_of_keys[] = {0, 9, 9, 30, 31, 47};
+    struct ra_slice list[DOCUMENTS];
+    for (int trial = 0; trial < 8; trial++) {
+        bool pairs = trial >= 6;
+        struct problem p = usual(N, pairs ? 47 : N);
+        p.config.layout = (enum ra_layout_kind)(trial % 3);
+        p.config.max_slices = DOCUMENTS;
+        p.config.max_rows = N;
+        p.config.type = trial == 5 ? RA_BFLOAT16 : RA_FLOAT32;
+        p.masking = trial % 2 ? RANDOM_MASK : NO_MASK;
+        if (pairs)
+            ra_slices_pairs(bounds, bounds_of_keys, DOCUMENTS, list);
+        else
+            ra_slices_documents(bounds, DOCUMENTS, RA_NO_LOOKBACK, 0, list);
+        mask.list = list;
+        mask.count = DOCUMENTS;
+        mask.deal = trial % 2 ? RA_DEAL_DOCUMENTS : RA_DEAL_LAYOUT;
+        solve(&p, ROWS_FIRST, MPI_COMM_WORLD, 2);
+    }
+    mask.list = NULL;
+    mask.count = 0;
+}
+
+/* Ranks with other slices over MPI: all lose their plans, with the reason, and none waits. */
+static void test_other_slices(void)
+{
+    struct problem p = usual(40, 40);
+    struct work work;
+    p.config.max_slices = 1;
+    p.config.max_rows = 40;
+    if (ring_size < 2 || !begin(&work, &p, ROWS_FIRST, MPI_COMM_WORLD))
+        return;
+    struct ra_slice list[1];
+    ra_slices_window(40, 40, work.rank == 1 ? 1 : RA_NO_LOOKBACK, 0, list);
+    double began = ra_seconds();
+    enum ra_status status = ra_plan_set_slices(work.plan, list, 1, RA_DEAL_LAYOUT);
+    for (int calls = 0; calls < 2 * ring_size && status == RA_OK; calls++)
+        status = ra_forward(work.plan, &work.x.arrays);
+    EXPECT(status == RA_LOST, "%s", ra_status_text(status));
+    if (work.rank == 1 || work.rank == 2 % ring_size)
+        EXPECT(strstr(ra_plan_error(work.plan), "slices"), "%s", ra_plan_error(work.plan));
+    EXPECT(ra_seconds() - began < patience / 2, "%g s", ra_seconds() - began);
+    end(&work);
+}
+
 static void test_local_keys(void)
 {
     struct problem problem = usual(21, 33);
@@ -1752,6 +1814,7 @@ static const struct verdict_test tests[] = {
     {"wrong config", test_wrong_config},
     {"memory", test_memory},
     {"results", test_results},
+    {"slices", test_slices},
     {"local keys", test_local_keys},
     {"round trips", test_round_trips},
     {"wrong rows", test_wrong_rows},
@@ -1766,6 +1829,7 @@ static const struct verdict_test tests[] = {
     {"many plans", test_many_plans},
     {"threads", test_threads},
     {"another call", test_another_call},
+    {"other slices", test_other_slices},
     {"nobody calls", test_nobody_calls},
     {"cancelled", test_cancelled},
     {"nobody scatters", test_nobody_scatters},

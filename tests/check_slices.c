@@ -1068,7 +1068,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("slices");
-    TCase *one = tcase_create("one slice"), *lists = tcase_create("lists");
+    TCase *one = tcase_create("one"), *lists = tcase_create("lists");
     tcase_add_loop_test(one, tightened_slices_see_the_same, 0, 4);
     tcase_add_loop_test(one, cuts_hold_what_the_slice_sees, 0, 4);
     tcase_set_timeout(lists, 120);

@@ -2,10 +2,10 @@
  * one plan.
  *
  * Chapter 09. --help says what can be asked. Rates count multiplications and additions of the
- * products by one convention: forward 4 N N D H, backward 2.5 times that, causal half. Inputs are
- * normal random numbers, (N, H, D). A first call of each, which touches all memory for the first
- * time, is not counted. What other programs do disturbs the seconds that processors spent less than
- * those on the clock.
+ * products by one convention: forward 2 N N (D + D_v) H, backward 2 N N (3 D + 2 D_v) H, causal
+ * half. Inputs are normal random numbers, (N, H, D) and (N, H, D_v). A first call of each, which
+ * touches all memory for the first time, is not counted. What other programs do disturbs the
+ * seconds that processors spent less than those on the clock.
  *
  * With --turns a peer can take turns with it: for each line that it reads it makes one forward and
  * one backward, and prints the seconds of each, on the clock and of the processors, as four
@@ -17,6 +17,7 @@
 #include <string.h>
 #include "numbers.h"
 #include "ra_clock.h"
+#include "ra_math.h"
 #include "ra_options.h"
 #include "ring_attention.h"
 #include "usage.h"
@@ -26,9 +27,11 @@ static const char usage[] = "usage: bench-host [flags]\n"
                             "\n"
                             "  --queries N    rows of queries and of keys (4096)\n"
                             "  --dim-head D   (64)\n"
+                            "  --dim-value D  numbers of a head in v and o (D)\n"
                             "  --heads H      (2)\n"
                             "  --key-heads G  (H)\n"
                             "  --causal\n"
+                            "  --documents C  the rows are C packed documents: one call of slices\n"
                             "  --type T       float32, float16 or bfloat16 (float32)\n"
                             "  --tile T       vector or plain (vector)\n"
                             "  --set S        instruction set, as in RA_VECTOR (the best)\n"
@@ -69,16 +72,18 @@ static int choice(const struct ra_choice *choices, const char *word)
 }
 
 /* What flags with a number set. */
-static int64_t threads, repeats = 5;
+static int64_t threads, repeats = 5, documents;
 static const struct {
     const char *flag;
     int64_t *number;
 } numbers[] = {{"--queries", &config.queries},
                {"--dim-head", &config.dim},
+               {"--dim-value", &config.dim_value},
                {"--heads", &config.heads},
                {"--key-heads", &config.key_heads},
                {"--tile-queries", &config.tile_queries},
                {"--tile-keys", &config.tile_keys},
+               {"--documents", &documents},
                {"--threads", &threads},
                {"--repeat", &repeats}};
 
@@ -123,41 +128,61 @@ static void read_options(int argc, char **argv)
     config.threads = (int)threads;
     if (config.key_heads == RA_SAME)
         config.key_heads = config.heads;
-    if (repeats < 1 || repeats > MOST_REPEATS || config.queries < 1)
+    if (config.dim_value == 0)
+        config.dim_value = config.dim;
+    config.max_slices = documents;
+    if (repeats < 1 || repeats > MOST_REPEATS || config.queries < 1 || documents < 0)
         stop("a number is out of range; see --help");
 }
 
 /* ---- Arrays. */
 
-static struct ra_tensor array(int64_t heads, uint64_t *state)
+static struct ra_tensor array(int64_t heads, int64_t dim, uint64_t *state)
 {
-    int64_t count = config.queries * heads * config.dim;
+    int64_t count = config.queries * heads * dim;
     void *data = calloc((size_t)count, (size_t)ra_type_bytes(config.type));
     if (!data)
         stop("no memory");
     for (int64_t e = 0; e < count && state; e++)
         number_put(config.type, data, e, number_rounded(config.type, random_normal(state)));
-    return ra_tensor_bnhd(data, config.type, config.queries, heads, config.dim);
+    return ra_tensor_bnhd(data, config.type, config.queries, heads, dim);
 }
 
 static struct ra_arrays all_arrays(void)
 {
     uint64_t state = 1;
-    int64_t H = config.heads, G = config.key_heads;
+    int64_t H = config.heads, G = config.key_heads, D = config.dim, D_v = config.dim_value;
     struct ra_arrays x = RA_ARRAYS_INIT;
-    x.q = array(H, &state);
-    x.k = array(G, &state);
-    x.v = array(G, &state);
-    x.d_out = array(H, &state);
-    x.o = array(H, NULL);
-    x.dq = array(H, NULL);
-    x.dk = array(G, NULL);
-    x.dv = array(G, NULL);
+    x.q = array(H, D, &state);
+    x.k = array(G, D, &state);
+    x.v = array(G, D_v, &state);
+    x.d_out = array(H, D_v, &state);
+    x.o = array(H, D_v, NULL);
+    x.dq = array(H, D, NULL);
+    x.dk = array(G, D, NULL);
+    x.dv = array(G, D_v, NULL);
     float *lse = calloc((size_t)(config.queries * H), sizeof *lse);
     if (!lse)
         stop("no memory");
     x.lse = ra_tensor_bhn(lse, config.queries, H);
     return x;
+}
+
+/* Gives the plan its documents, if there are any. */
+static void set_documents(struct ra_plan *plan)
+{
+    int64_t *bounds = calloc((size_t)documents + 1, sizeof *bounds);
+    struct ra_slice *slices = calloc((size_t)documents + 1, sizeof *slices);
+    if (!bounds || !slices)
+        stop("no memory");
+    for (int64_t d = 1; d <= documents; d++)
+        bounds[d] = config.queries / documents * d + ra_min(config.queries % documents, d);
+    ra_slices_documents(bounds, documents, RA_NO_LOOKBACK, config.causal ? 0 : RA_NO_LOOKBACK,
+                        slices);
+    if (documents > 0 && ra_plan_set_slices(plan, slices, documents, RA_DEAL_LAYOUT) != RA_OK)
+        stop("%s", ra_plan_error(plan));
+    free(bounds);
+    free(slices);
 }
 
 /* ---- Time. */
@@ -195,8 +220,10 @@ static double sorted(double seconds[MOST_REPEATS], int64_t place)
 static void print_rates(bool backward, double seconds[2][MOST_REPEATS])
 {
     double N = (double)config.queries, H = (double)config.heads;
-    double work = 4e-9 * N * N * (double)config.dim * H;
-    work *= (backward ? 2.5 : 1) * (config.causal ? 0.5 : 1);
+    const struct ra_dims dims = {config.dim, config.dim_value};
+    double work = 2e-9 * N * N * (double)ra_dims_products(dims, backward) * H;
+    work /= documents > 0 ? (double)documents : 1;
+    work *= config.causal ? 0.5 : 1;
     double best = sorted(seconds[0], 0), median = sorted(seconds[0], repeats / 2);
     double busy = sorted(seconds[1], 0);
     printf("%-8s best %9.4f s %8.2f GFLOP/s   median %9.4f s %8.2f GFLOP/s   "
@@ -213,6 +240,7 @@ int main(int argc, char **argv)
     struct ra_arrays arrays = all_arrays();
     if (ra_plan_create(&plan, &config, NULL, error) != RA_OK)
         stop("%s", error);
+    set_documents(plan);
     double seconds[2][2];
     for (int step = 0; step < 2; step++)
         call(plan, &arrays, step == 1, seconds[step]);
