@@ -699,6 +699,19 @@ START_TEST(width_of_values)
         ra_plan_destroy(plan);
     }
 
+    /* A pair of one head costs D and D_v forward, and three times D and twice D_v backward; a row of
+     * keys has two heads of both. */
+    struct ra_hop hop;
+    config.ring_size = 2;
+    struct ra_plan *ring = plan_for(&config);
+    for (int backward = 0; backward < 2; backward++) {
+        ck_assert_int_eq(ra_plan_hop(ring, 1, 0, backward, &hop), RA_OK);
+        ck_assert_int_eq(hop.multiply_adds, 2 * 4 * (2 * 3) * (backward ? 3 * 3 + 2 * 7 : 3 + 7));
+        ck_assert_int_eq(hop.bytes, (1 + backward) * 3 * 2 * 2 * (3 + 7) * 4);
+    }
+    ra_plan_destroy(ring);
+    config.ring_size = 0;
+
     /* v, o, d_out and dv, when they are missing or too narrow for their strides. */
     struct problem p = {.config = config};
     prepare(&p);
