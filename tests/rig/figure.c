@@ -194,7 +194,7 @@ static const char usage[] =
     "  06-masks-striped, 06-masks-zigzag, 06-jump\n"
     "                        what each rank sees at each hop; --data writes\n"
     "                        the numbers in it as CSV\n"
-    "  04-work, 05-work DATA.csv\n"
+    "  04-work, 05-work, 13-work DATA.csv\n"
     "                        multiply-adds of each rank at each hop\n"
     "                        " WORK_HEADER "\n"
     "  04-trace, 05-trace DATA.csv\n"
@@ -225,9 +225,6 @@ static const char usage[] =
     "  12-slow DATA.csv      one slow rank, one slow link; --data simulates\n"
     "                        " SLOW_HEADER "\n"
     "  13-masks              masks of documents, prefixes and others, as slices\n"
-    "  13-work DATA.csv      multiply-adds of each rank at each hop, under a mask\n"
-    "                        of documents; --data counts them\n"
-    "                        " WORK_HEADER "\n"
     "\n"
     "Exit status: 0 all is well, 1 bad data or no room, 2 misuse.\n";
 
@@ -269,8 +266,7 @@ static const struct {
 static bool obey(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--data") == 0)
-        return write_masks(argv[2]) || write_plans(argv[2]) || write_scale(argv[2]) ||
-               write_slices(argv[2]);
+        return write_masks(argv[2]) || write_plans(argv[2]) || write_scale(argv[2]);
     for (size_t k = 0; k < sizeof figures / sizeof *figures; k++)
         if (argc == 2 + figures[k].has_data && strcmp(argv[1], figures[k].name) == 0) {
             figures[k].draw(argv[argc - 1]);

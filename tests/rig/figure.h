@@ -136,9 +136,8 @@ void draw_slices(const char *source);
  * if there is no such figure. */
 bool write_masks(const char *name);
 
-/* The same for figure 08-plan, for those of chapter 12, and for 13-work. */
+/* The same for figure 08-plan, and for those of chapter 12. */
 bool write_plans(const char *name);
 bool write_scale(const char *name);
-bool write_slices(const char *name);
 
 #endif

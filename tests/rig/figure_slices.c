@@ -1,15 +1,8 @@
-/* figure: the pictures of chapter 13: masks as slices, and who works when under one of documents.
- * The module itself makes the masks, and the library counts the work.
- */
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
+/* figure: the picture of chapter 13 that shows masks as slices, which the module itself makes. */
 #include "figure.h"
-#include "ring_attention.h"
+#include "ra_slices.h"
 
 enum { MOST = 16 }; /* slices of a list */
-
-/* ---- 13-masks */
 
 enum { LENGTH = 12, CELL = 14, COLUMNS = 3, PANELS = 9, SHADES = 5 };
 
@@ -87,55 +80,4 @@ void draw_slices(const char *source)
             "a row is a query, a column a key; each colour is a slice, grey is not visible");
     for (int panel = 0; panel < PANELS; panel++)
         draw_mask(40 + 232 * (panel % COLUMNS), 88 + 232 * (panel / COLUMNS), panel);
-}
-
-/* ---- 13-work */
-
-enum { RANKS = 4, DOCUMENTS = 12, TOKENS = 4096 };
-
-static const int64_t lengths[DOCUMENTS] = {1500, 37, 410, 12, 903, 160, 75, 520, 24, 310, 95, 50};
-
-/* What each rank computes at each hop, in this layout or dealt. */
-static void write_work(const char *name, enum ra_layout_kind layout, enum ra_deal deal)
-{
-    struct ra_config config = RA_CONFIG_INIT;
-    config.queries = TOKENS;
-    config.dim = 64;
-    config.ring_size = RANKS;
-    config.layout = layout;
-    config.tile_queries = config.tile_keys = 64;
-    config.max_slices = DOCUMENTS;
-    config.max_rows = TOKENS;
-
-    int64_t ends[DOCUMENTS + 1] = {0};
-    for (int d = 0; d < DOCUMENTS; d++)
-        ends[d + 1] = ends[d] + lengths[d];
-    struct ra_slice slices[DOCUMENTS];
-    int64_t count = ra_slices_documents(ends, DOCUMENTS, RA_NO_LOOKBACK, 0, slices);
-    struct ra_plan *plan;
-    char error[RA_ERROR_SIZE];
-    if (ra_plan_create(&plan, &config, NULL, error) != RA_OK)
-        fail("13-work: %s", error);
-    if (ra_plan_set_slices(plan, slices, count, deal) != RA_OK)
-        fail("13-work: %s", ra_plan_error(plan));
-    for (int rank = 0; rank < RANKS; rank++)
-        for (int step = 0; step < ra_plan_hops(plan); step++) {
-            struct ra_hop hop;
-            if (ra_plan_hop(plan, rank, step, false, &hop) != RA_OK)
-                fail("13-work: %s", ra_plan_error(plan));
-            printf("%s,%d,%d,%" PRId64 "\n", name, rank, hop.distance, hop.multiply_adds);
-        }
-    ra_plan_destroy(plan);
-}
-
-bool write_slices(const char *name)
-{
-    if (strcmp(name, "13-work") != 0)
-        return false;
-    puts(WORK_HEADER);
-    write_work("contiguous", RA_CONTIGUOUS, RA_DEAL_LAYOUT);
-    write_work("striped", RA_STRIPED, RA_DEAL_LAYOUT);
-    write_work("zigzag", RA_ZIGZAG, RA_DEAL_LAYOUT);
-    write_work("dealt", RA_CONTIGUOUS, RA_DEAL_DOCUMENTS);
-    return true;
 }
