@@ -15,6 +15,7 @@ struct run {
     struct extras *extras;
     struct thread_ring *ring; /* NULL: one process */
     enum order order;
+    enum ra_deal deal; /* of the slices, if the problem has some */
     double *got[ARRAYS];
     struct extras_part part[MOST_RANKS];
     char trouble[MOST_RANKS][TEXT]; /* "": none */
@@ -35,6 +36,9 @@ static void run_rank(void *context, int rank)
         return;
     void *workspace = NULL;
     int64_t bytes = ra_plan_workspace_bytes(plan);
+    const struct truth *t = &p->truth;
+    if (t->slices && ra_plan_set_slices(plan, t->slices, t->slice_count, run->deal) != RA_OK)
+        snprintf(trouble, TEXT, "%s", ra_plan_error(plan));
     shard_make(p, &x, run->order, plan);
     extras_give(run->extras, &x, &run->part[rank]);
     if (p->config.caller_workspace) {
@@ -58,10 +62,10 @@ static void run_rank(void *context, int rank)
 }
 
 /* Runs a problem that has been solved, and judges it. Outputs stay in `got`. */
-static void run_all(struct extras *x, enum order order, double *got[ARRAYS])
+static void run_dealt(struct extras *x, enum order order, enum ra_deal deal, double *got[ARRAYS])
 {
     struct problem *p = x->p;
-    struct run run = {.extras = x, .order = order};
+    struct run run = {.extras = x, .order = order, .deal = deal};
     char text[TEXT];
     outputs_make(p, run.got);
     if (p->ranks > 0) {
@@ -81,6 +85,11 @@ static void run_all(struct extras *x, enum order order, double *got[ARRAYS])
                   "%s (extras %d, layout %d, bucket %d, ranks %d, type %d, seed %d)", text,
                   x->which, p->config.layout, (int)p->config.bucket, p->ranks, p->config.type,
                   (int)p->seed);
+}
+
+static void run_all(struct extras *x, enum order order, double *got[ARRAYS])
+{
+    run_dealt(x, order, RA_DEAL_LAYOUT, got);
 }
 
 /* Makes, solves, runs, judges, clears. */
@@ -154,6 +163,37 @@ START_TEST(random_problems)
         p.same = order == BROADCAST;
         check_problem(p, i % 4 ? ALL_EXTRAS : (int)random_below(&state, 16),
                       (enum sinks)random_below(&state, SINK_KINDS), order);
+    }
+}
+END_TEST
+
+/* Under slices: documents, and a prefix, by layout and dealt by document. */
+START_TEST(slices)
+{
+    static const int64_t bounds[] = {0, 3, 4, 20, 21, 40}, whole[] = {0, 40}, lengths[] = {13};
+    struct ra_slice documents[5], prefix[2];
+    int64_t counts[] = {ra_slices_documents(bounds, 5, RA_BAND_FAR, 0, documents),
+                        ra_slices_prefix(whole, 1, lengths, prefix)};
+    for (int i = 0; i < 24; i++) {
+        struct problem p = {.config = shape(2, 40, 40, 4, 2, 8),
+                            .ranks = rings[_i],
+                            .masking = i % 2 ? RANDOM_MASK : NO_MASK,
+                            .seed = (unsigned)i};
+        struct extras x;
+        double *got[ARRAYS];
+        p.config.layout = (enum ra_layout_kind)(i % 3);
+        p.config.bucket = i % 3 == RA_STRIPED ? i % 5 : 0;
+        p.config.tile = i / 12 ? RA_PLAIN_TILE : RA_VECTOR_TILE;
+        p.config.max_slices = 5;
+        p.config.max_rows = 40;
+        problem_make(&p);
+        p.truth.slices = i % 4 < 2 ? documents : prefix;
+        p.truth.slice_count = counts[i % 4 / 2];
+        extras_solve(&x, &p, ALL_EXTRAS, MIXED_SINKS);
+        run_dealt(&x, ROWS_FIRST, i % 4 == 0 ? RA_DEAL_DOCUMENTS : RA_DEAL_LAYOUT, got);
+        outputs_clear(got);
+        extras_clear(&x);
+        problem_clear(&p);
     }
 }
 END_TEST
@@ -550,6 +590,7 @@ int main(void)
     TCase *cases = tcase_create("extras");
     tcase_set_timeout(cases, 120);
     tcase_add_loop_test(cases, random_problems, 0, 6);
+    tcase_add_loop_test(cases, slices, 0, 6);
     tcase_add_loop_test(cases, sizes_of_scores, 0, 4);
     tcase_add_loop_test(cases, rows_without_keys, 0, 2);
     tcase_add_loop_test(cases, same_bits, 0, 2);
