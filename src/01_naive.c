@@ -91,12 +91,12 @@ static double score(const struct stage *stage, const float *q, const float *k)
     return stage->config.softcap > 0 ? stage->config.softcap * tanh(s / stage->config.softcap) : s;
 }
 
-/* What the distance from query i to key j adds to their score in head h. Under slices rows count as
- * they are; else the last query stands where the last key stands. */
+/* What the distance from query i to key j adds to their score in head h. The last query stands where
+ * the last key stands. */
 static double distance_score(const struct stage *stage, const struct arrays *x, int64_t h,
                              int64_t i, int64_t j)
 {
-    int64_t position = x->slice_of ? i : i + (stage->M - stage->N);
+    int64_t position = i + (stage->M - stage->N);
     return x->slopes ? (double)x->slopes[h] * (double)(j - position) : 0;
 }
 

@@ -1,6 +1,6 @@
 /* 13-slices: the same client, whose mask is a list of slices: packed documents, prefixes, chunks,
  * windows to both sides. Chapter 13. New here: slices.npy, the flags that make such masks, and
- * --deal. The library does the rest.
+ * --deal; sinks, slopes, a gradient of lse, the largest scores. The library does the rest.
  */
 #include <mpi.h>
 #include <ring_attention_mpi.h>
@@ -57,6 +57,28 @@ static struct ra_plan *make_plan(struct stage *stage)
     return plan;
 }
 
+/* An array (H) of a result that this run has, or none. */
+static struct ra_tensor head_output(struct stage *stage, enum stage_result result)
+{
+    bool wanted = stage_writes(stage, result);
+    return ra_tensor_h(wanted ? stage_allocate(stage, stage->H, sizeof(float)) : NULL);
+}
+
+/* Writes what all ranks together have of a number of each head, of which each has its own part: the
+ * sum, or the largest. */
+static void write_heads(struct stage *stage, enum stage_result result, struct ra_tensor part)
+{
+    if (!stage_writes(stage, result))
+        return;
+    const float *own = part.data;
+    double *all = stage_allocate(stage, stage->H, sizeof *all);
+    for (int64_t h = 0; h < stage->H; h++)
+        all[h] = own[h];
+    MPI_Allreduce(MPI_IN_PLACE, all, (int)stage->H, MPI_DOUBLE,
+                  result == STAGE_LARGEST ? MPI_MAX : MPI_SUM, MPI_COMM_WORLD);
+    stage_write_heads(stage, result, all);
+}
+
 int main(int argc, char **argv)
 {
     struct stage stage;
@@ -73,17 +95,24 @@ int main(int argc, char **argv)
     x.mask = ra_tensor_bn(stage_mask(&stage), m);
     x.o = stage_output(&stage, n, H, D);
     x.lse = ra_tensor_bhn(stage_output(&stage, n, H, 1).data, n, H);
+    x.sink = ra_tensor_h(stage_heads(&stage, STAGE_SINK));
+    x.slopes = ra_tensor_h(stage_heads(&stage, STAGE_SLOPES));
+    x.largest = head_output(&stage, STAGE_LARGEST);
     stage_lap(&stage, STAGE_READ);
     stage_check(&stage, ra_forward(plan, &x), ra_plan_error(plan));
     stage_write_pass(&stage, plan, &x, false);
+    write_heads(&stage, STAGE_LARGEST, x.largest);
 
     if (!stage.config.forward_only) {
         x.d_out = ra_tensor_bnhd(stage_input(&stage, STAGE_D_OUT), RA_FLOAT32, n, H, D);
         x.dq = stage_output(&stage, n, H, D);
         x.dk = stage_output(&stage, m, G, D);
         x.dv = stage_output(&stage, m, G, D);
+        x.d_sink = head_output(&stage, STAGE_D_SINK);
+        x.d_lse = ra_tensor_bhn(stage_d_lse(&stage), n, H);
         stage_check(&stage, ra_backward(plan, &x), ra_plan_error(plan));
         stage_write_pass(&stage, plan, &x, true);
+        write_heads(&stage, STAGE_D_SINK, x.d_sink);
     }
     ra_plan_destroy(plan);
     return stage_close(&stage);

@@ -828,8 +828,8 @@ static void fuzz_layout(struct bytes in)
         lengths[0] = (int64_t)take(&in, 8) & ((INT64_C(1) << 50) - 1);
     int64_t longer = lengths[0] > lengths[1] ? lengths[0] : lengths[1];
     int64_t stripes = small ? ra_layout_stripes(P, longer, bucket) : 1 + bucket;
-    struct ra_layout queries = {kind, P, lengths[0], stripes};
-    struct ra_layout keys = {kind, P, lengths[1], stripes};
+    struct ra_layout queries = {kind, P, lengths[0], stripes, NULL};
+    struct ra_layout keys = {kind, P, lengths[1], stripes, NULL};
     if (small && bucket > 0)
         EXPECT(longer <= stripes * P * bucket &&
                    (stripes == 1 || longer > (stripes - 1) * P * bucket),

@@ -88,6 +88,7 @@ def draw(seed, number):
         c.slices = draw_slices(rng, c.N, c.M, sometimes(0.5))
         c.deal = pick(None, "layout", "documents", "documents")
         c.local_keys = c.local_keys and c.deal != "documents"
+    c.extras = c.stage >= 13 and sometimes(0.5)
 
     # Where the rows are. The bucket may be larger than a shard.
     c.layout = pick("contiguous", "striped", "striped", "zigzag") if c.stage >= 5 else "contiguous"
@@ -191,11 +192,16 @@ def make_problem(c):
         elif c.mask == "last only":
             mask[:] = np.arange(c.M) == c.M - 1
         problem["mask"] = mask
+    if c.extras and not c.forward_only:
+        problem["d_lse"] = rng.normal(0.3, 1, (c.B, c.H, c.N)).astype("float32")
     if c.equal_batches:
         for given in problem.values():
             given[1] = given[0]
     if c.slices is not None:
         problem["slices"] = c.slices
+    if c.extras:
+        problem["sink"] = np.where(rng.random(c.H) < 0.2, -np.inf, rng.normal(0.5, 2, c.H)).astype("float32")
+        problem["slopes"] = rng.normal(0.05, 0.1, c.H).astype("float32")
     return problem
 
 
@@ -211,6 +217,8 @@ def make_later(c, problem):
     position, query = first_later(c)
     twin = {name: array.copy() for name, array in problem.items()}
     for name, array in twin.items():
+        if name not in ("q", "k", "v", "do", "mask"):
+            continue
         later = array[:, query if name in ("q", "do") else position:]
         later[...] = (rng.random(later.shape) < 0.5 if name == "mask" else
                       rng.normal(-1, 3, later.shape))
@@ -221,6 +229,7 @@ def stage_flags(c, result, local_keys):
     """The flags of the stage program."""
     flags = ["--per-hop", "--timeout", STAGE_SECONDS] + ["--time"] * c.time
     flags += ["--trace", result + ".trace"] if c.trace else []
+    flags += ["--largest"] if c.extras else []
     if c.ring < c.ranks or c.number % 2:
         flags += ["--ring-size", c.ring]
     if local_keys:
@@ -437,6 +446,21 @@ def judge_arrays(folder, exact, allowed):
     return complaints, share
 
 
+def judge_heads(folder, exact, allowed):
+    """What is wrong with the numbers of each head: the largest score, and the gradient of the sink."""
+    complaints = []
+    for name in {"largest", "d_sink"} & set(exact):
+        got = load_result(folder, name)
+        if isinstance(got, str) or got.shape != exact[name].shape:
+            complaints.append(f"{name}: {got if isinstance(got, str) else got.shape}")
+            continue
+        with np.errstate(invalid="ignore"):
+            good = (got == exact[name]) | (np.abs(got - exact[name]) <= allowed[name])
+        complaints += [f"{name} of head {h}: want {exact[name][h]:.9g}, got {got[h]:.9g}, may be off by "
+                       f"{allowed[name][h]:.2g}" for h in np.flatnonzero(~good)]
+    return complaints
+
+
 def judge_equal(what, names, arrays, others):
     """Complaints about arrays that should be equal, NaN being unlike anything."""
     return [f"{name}: {what}" for name, a, b in zip(names, arrays, others)
@@ -479,10 +503,13 @@ def judge(c):
     mask = c.problem.get("mask", np.ones((c.B, c.M), bool))
     exact, allowed = oracle.solve(*(c.problem[name] for name in "qkv"), c.problem.get("do"), mask,
                                   c.causal, c.lookback, c.head_map or "grouped", c.softcap, c.scale,
-                                  c.forward_only, pairs)
+                                  c.forward_only, pairs,
+                                  extras={name: c.problem[name] for name in ("sink", "slopes", "d_lse")
+                                          if name in c.problem})
 
     # The twin does the same work and sends the same messages; so both are held against one count.
     complaints, share = judge_arrays(c.runs[0].result, exact, allowed)
+    complaints += judge_heads(c.runs[0].result, exact, allowed) if c.extras else []
     expected = expected_counts(c, "mask" in c.problem) if c.deal != "documents" else None
     for its in c.runs:
         try:

@@ -403,12 +403,11 @@ def worst(array):
 
 
 def solve(q, k, v, d_out, mask, causal=False, lookback=None, head_map="grouped", softcap=None,
-          scale=None, forward_only=False, allowed_pairs=None, weights=None, extras={}, shift=None):
+          scale=None, forward_only=False, allowed_pairs=None, weights=None, extras={}):
     """The exact results and the allowed errors of a problem, as two dictionaries by array name.
 
     allowed_pairs (N,M) of bool hides all other pairs; None hides none. weights is None or one of NARROW.
-    extras may have sink and slopes (H), d_lse (B,H,N); distances count from query i + shift, M - N unless
-    given. The largest score of each head and the gradient of its sink are results, too.
+    extras may have sink and slopes (H), d_lse (B,H,N); distances count from query i + M - N. The largest score of each head and the gradient of its sink are results, too.
     """
     B, N, H, D = q.shape
     M, G = k.shape[1:3]
@@ -416,7 +415,7 @@ def solve(q, k, v, d_out, mask, causal=False, lookback=None, head_map="grouped",
     shapes = {"o": (B, N, H, D), "lse": (B, H, N), "dq": (B, N, H, D), "dk": (B, M, G, D),
               "dv": (B, M, G, D)}
     names = NAMES[:2] if forward_only else NAMES
-    distance = np.arange(M)[None, :] - np.arange(N)[:, None] - (M - N if shift is None else shift)
+    distance = np.arange(M)[None, :] - np.arange(N)[:, None] - (M - N)
     sums = {name: np.zeros((3, H)) for name in ("largest", "d_sink")}  # exact, plain, magnitude
     sums["largest"][:2] = -np.inf
     exact = {name: np.zeros(shapes[name]) for name in names}
@@ -555,8 +554,7 @@ def run(arguments):
         allowed_pairs = home if allowed_pairs is None else allowed_pairs & home
     exact, allowed = solve(*problem, arguments.causal, arguments.lookback, arguments.head_map,
                            arguments.softcap, arguments.scale, arguments.forward_only,
-                           allowed_pairs, arguments.weights, load_extras(folder, problem),
-                           0 if slices is not None else None)
+                           allowed_pairs, arguments.weights, load_extras(folder, problem))
 
     # Gradients of an earlier run do not outlive it.
     os.makedirs(result, exist_ok=True)
