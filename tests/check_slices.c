@@ -227,16 +227,16 @@ START_TEST(slices_are_found)
 }
 END_TEST
 
-/* Two slices that overlap in late rows only, and until shortly before have one between them, which
- * is the last to begin. */
+/* Two slices that overlap in late rows only, and until then have one between them: they become
+ * neighbours when no slice begins any more. */
 START_TEST(late_neighbours_overlap)
 {
     struct ra_slice list[] = {{0, 20, 0, 20, -RA_BAND_FAR, 0},
-                              {0, 20, 10, 13, -RA_BAND_FAR, RA_BAND_FAR},
-                              {0, 6, 8, 10, -RA_BAND_FAR, RA_BAND_FAR}};
+                              {0, 6, 8, 10, -RA_BAND_FAR, RA_BAND_FAR},
+                              {0, 20, 10, 13, -RA_BAND_FAR, RA_BAND_FAR}};
     struct list_read got = read_list(list, 3, 20, 20);
     ck_assert_int_eq(got.status, RA_INVALID);
-    ck_assert_str_eq(got.error, "slices[0] and slices[1] overlap: give each pair of a query and a "
+    ck_assert_str_eq(got.error, "slices[0] and slices[2] overlap: give each pair of a query and a "
                                 "key to one slice at most");
     free(got.storage);
 }
