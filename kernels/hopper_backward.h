@@ -20,12 +20,13 @@ enum { LOADER_THREADS = 64 }; /* threads that load queries */
 /* The shape of a tile. Dim: D, rounded up with zeros, which TMA fills in. Blocks: 1; or 2, if
  * neighbouring tiles of keys are those of a pair: then each block loads half of every tile of
  * queries, for both. Groups: the warpgroups that multiply, with this many Threads; a block has 128
- * more. */
+ * more. Listed: tiles, and who sees their keys, are in a list. */
 template <class Type_, int Dim_, int Keys_, int Queries_, int Stages_ = 2, int Blocks_ = 1,
-          int Groups_ = 2>
+          int Groups_ = 2, bool Listed_ = false>
 struct backward_tile {
     typedef Type_ Type;
     static constexpr int Dim = Dim_, Keys = Keys_, Queries = Queries_, Stages = Stages_;
+    static constexpr bool Listed = Listed_;
     static constexpr int Blocks = Blocks_, Groups = Groups_, Threads = 128 * Groups;
     static constexpr int Load_registers = Groups == 3 ? 32 : 24,
                          Multiply_registers = Groups == 3 ? 160 : 240;
@@ -257,9 +258,11 @@ RA_DEVICE void put_rows(const struct ra_tensor &to, bool adds, int b, int64_t ro
 
 /* What a block of threads has to do: the tile of keys from b0 on, and the queries from `first` up
  * to `end`, tile by tile, of every head that reads these keys. The second of a pair may have no
- * keys; what passes is the same for both. */
+ * keys; what passes is the same for both. In a list, queries first .. end - 1 are those of each of
+ * `parts` parts, from number `part` on. */
 struct keys_task {
     int b, g, b0, first, end, steps;
+    int part, parts;
 };
 
 /* Is there nothing to do? Sums that are written, not added, are written even if they are 0. */
@@ -268,10 +271,10 @@ RA_DEVICE bool idle(int first, int end, bool writes)
     return end <= first && !writes;
 }
 
-/* A step: the tile of queries from a0 on, and their head. inside: all of them see all keys, as far
- * as the band goes. */
+/* A step: the tile of queries from a0 on, their head, and in a list their part. inside: all of them
+ * see all keys, as far as the band goes. */
 struct step {
-    int a0, h;
+    int a0, h, part;
     bool inside;
 };
 
@@ -283,6 +286,19 @@ template <class Shape> RA_DEVICE struct keys_task keys_task_of(const struct back
     struct ra_tile_order order =
         ra_tile_order_of(block / Blocks, (int)f.x.batch * G, f.sets, f.tiles);
     struct keys_task task = {order.head / G, order.head % G};
+    if (Shape::Listed) {
+        const struct ra_work_tile &tile = f.x.work.tile[order.tile];
+        task.b0 = tile.row;
+        task.part = tile.part;
+        task.parts = tile.parts;
+        for (int i = 0; i < tile.parts; i++) {
+            struct ra_sight seeing = f.x.work.part[tile.part + i].some;
+            task.steps += (seeing.end - seeing.first + Shape::Queries - 1) / Shape::Queries;
+        }
+        task.steps *= f.group;
+        task.end = task.steps;
+        return task;
+    }
     int first = order.tile * Keys;
     task.b0 = first + block % Blocks * Shape::Keys;
     struct ra_range range =
@@ -340,17 +356,39 @@ template <class Shape> RA_DEVICE void release_queries(ra_barrier *empty)
     }
 }
 
-/* Calls step(a0, h) for the tiles of queries that pass, in their order. */
+/* Calls step(a0, h, part) for the tiles of queries that pass, in their order. */
 template <class Shape, class Step>
 RA_DEVICE void each_step(const struct backward &f, const struct keys_task &task, const Step &step)
 {
 #pragma unroll 1
     for (int i = 0; i < f.group; i++) {
         int h = ra_query_head(f.x.head_map, (int)f.x.heads, (int)f.x.key_heads, task.g, i);
+        if constexpr (!Shape::Listed) {
 #pragma unroll 1
-        for (int a0 = task.first; a0 < task.end; a0 += Shape::Queries)
-            step(a0, h);
+            for (int a0 = task.first; a0 < task.end; a0 += Shape::Queries)
+                step(a0, h, 0);
+        } else {
+#pragma unroll 1
+            for (int part = task.part; part < task.part + task.parts; part++) {
+                struct ra_sight queries = f.x.work.part[part].some;
+#pragma unroll 1
+                for (int a0 = queries.first; a0 < queries.end; a0 += Shape::Queries)
+                    step(a0, h, part);
+            }
+        }
     }
+}
+
+/* Do all queries of a step see all keys of the tile? */
+template <class Shape>
+RA_DEVICE bool is_inside(const struct ra_kernel &x, int b0, const struct step &step)
+{
+    int end = step.a0 + Shape::Queries;
+    if (!Shape::Listed)
+        return end <= x.queries &&
+               ra_all_seen(x.band, x.stairs, step.a0, Shape::Queries, b0, Shape::Keys);
+    struct ra_sight every = x.work.part[step.part].every;
+    return every.first <= step.a0 && end <= every.end;
 }
 
 /* The threads that load: the keys, then one tile of queries after the other. lse and delta may have
@@ -369,7 +407,7 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
     }
 
     struct pipeline_state state = {0, 1};
-    each_step<Shape>(f, task, [&](int a0, int h) {
+    each_step<Shape>(f, task, [&](int a0, int h, int part) {
         float lse2[Rows], delta[Rows];
 #pragma unroll
         for (int i = 0; i < Rows; i++) {
@@ -378,9 +416,8 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
             lse2[i] = power_of_lse(valid ? *ra_floats(x.lse, task.b, a, h) : 0, valid);
             delta[i] = valid ? *ra_floats(x.delta, task.b, a, h) : 0;
         }
-        struct step step = {a0, h};
-        step.inside =
-            a0 + Queries <= x.queries && ra_all_seen(x.band, x.stairs, a0, Queries, task.b0, Keys);
+        struct step step = {a0, h, part};
+        step.inside = is_inside<Shape>(x, task.b0, step);
         int stage = state.stage;
         ra_barrier_wait(&shared.empty[stage], state.parity);
 #pragma unroll
@@ -432,8 +469,9 @@ RA_DEVICE void find_seen(struct keys_memory<Shape> &shared, const struct backwar
         bool valid = b < f.x.keys && ra_allowed(f.x.mask, task.b, b);
         struct ra_range range = ra_queries_seeing(f.x.band, f.x.stairs, b, 1, f.x.queries);
         bool seen = valid && range.first < range.end;
-        shared.seen_by[i] =
-            seen ? make_int2((int)range.first, (int)range.end - 1) : make_int2(1, 0);
+        if (!Shape::Listed)
+            shared.seen_by[i] =
+                seen ? make_int2((int)range.first, (int)range.end - 1) : make_int2(1, 0);
         shared.valid[i / 32] = __ballot_sync(0xffffffff, valid);
         shared.nonfinite[i / 32] = 0;
     }
@@ -458,13 +496,21 @@ struct sight {
 };
 
 template <class Shape>
-RA_DEVICE struct sight sight_from(const struct keys_memory<Shape> &shared, int a0)
+RA_DEVICE struct sight sight_from(const struct keys_memory<Shape> &shared, const struct backward &f,
+                                  const struct step &step)
 {
     struct sight sight;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        int key = my_row() % Shape::Keys + 8 * r, column = a0 + my_column();
-        int2 seen_by = shared.seen_by[key];
+        int key = my_row() % Shape::Keys + 8 * r, column = step.a0 + my_column();
+        int2 seen_by;
+        if (Shape::Listed) {
+            bool valid = shared.valid[key / 32] >> key % 32 & 1;
+            seen_by = __ldg((const int2 *)&f.x.work.sight[(int64_t)step.part * Shape::Keys + key]);
+            seen_by.y = valid ? seen_by.y - 1 : -1;
+        } else {
+            seen_by = shared.seen_by[key];
+        }
         sight.seen_by[r] = make_int2(seen_by.x - column, seen_by.y - column);
         sight.nonfinite[r] = shared.nonfinite[key / 32] >> key % 32 & 1;
     }
@@ -528,7 +574,7 @@ RA_DEVICE void weigh_step(uint32_t (&p)[Shape::Queries / 16][4],
     if (capped)
         weigh_capped<Queries>(s, dp, f, lse2, delta);
     if (!unmasked)
-        hide_queries<Shape>(s, dp, sight_from<Shape>(shared, shared.step[stage].a0));
+        hide_queries<Shape>(s, dp, sight_from<Shape>(shared, f, shared.step[stage]));
     pack<Type, Queries>(p, s);
     slope<Type, Queries>(ds, s, dp, delta);
 }
@@ -675,7 +721,7 @@ static cudaError_t launch_keys(void (*kernel)(struct backward), const struct ra_
                                int64_t bytes, cudaStream_t stream)
 {
     int64_t heads = x->batch * x->key_heads, keys = Shape::Blocks * Shape::Keys;
-    int64_t tiles = (x->keys + keys - 1) / keys;
+    int64_t tiles = Shape::Listed ? x->work.count : (x->keys + keys - 1) / keys;
     int64_t numbers = x->heads / x->key_heads * x->queries * x->dim;
     return launch_hopper<Shape, Memory>(kernel, x, heads, tiles, bytes * numbers, stream);
 }

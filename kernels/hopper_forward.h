@@ -10,11 +10,13 @@
 #include "hopper_instructions.h"
 
 /* The shape of a tile: each warpgroup has 64 rows of queries. In k07 two blocks of threads, a
- * cluster, may share a tile: each has half of its rows. */
-template <class Type_, int Dim_, int Keys_, int Groups_, int Cluster_ = 1>
+ * cluster, may share a tile: each has half of its rows. Listed: tiles, and what their rows see, are
+ * in a list. */
+template <class Type_, int Dim_, int Keys_, int Groups_, int Cluster_ = 1, bool Listed_ = false>
 struct hopper_tile : forward_tile<Type_, Dim_, 1, Keys_, 4 * Groups_> {
     static constexpr int Groups = Groups_, Query_bytes = 64 * Dim_ * 2, /* of a warpgroup */
         Key_bytes = Keys_ * Dim_ * 2, Cluster = Cluster_, Rows = 64 * Groups * Cluster;
+    static constexpr bool Listed = Listed_;
 };
 
 /* What the launcher works out, and how TMA finds the rows. */
@@ -33,17 +35,37 @@ struct tiles {
  * the rows sees, `first`; there are `keys` of them, in `count` tiles, at least one. Row i sees key
  * j when lo <= j - i <= hi and the mask allows it. Tiles have numbers, from `number` on, which is
  * not 0 where a block has several tasks: a warpgroup sees nothing but its tiles `of` [group], and
- * all its rows see every key of the tiles `unmasked` [group], but for the mask. All of it stays in
- * shared memory, as registers are scarce. */
+ * all its rows see every key of the tiles `unmasked` [group], but for the mask, and the rows of all
+ * warpgroups those of the tiles `unmasked_for_all`. All of it stays in shared memory, as registers
+ * are scarce. */
 struct hopper_task : task {
     int groups;      /* how many warpgroups have rows, 64 each */
     int64_t rows[3]; /* where those of a warpgroup begin; beyond the last row if it has none */
     int64_t first;
     int keys, lo, hi, count;
     int number;
-    struct tiles of[3], unmasked[3];
+    struct tiles of[3], unmasked[3], unmasked_for_all;
     int iteration; /* the number of the task, of those that the block has */
+
+    /* Of a list: a tile of queries has a task for each of its parts, one after the other, and its
+     * queries stay. `turn`: how many tiles of queries the block has had before; without a list, how
+     * many tasks. sight: what each row of the tile sees.
+     * whole: a bit for every warpgroup that has 64 rows which no other launch has a part in. */
+    int turn, drawn, part, whole;
+    bool begins, ends;
+    struct borders borders;
+    const struct ra_sight *sight;
 };
+
+/* What row i of a tile in a list sees. Asked for each time: registers are scarce. */
+RA_DEVICE struct ra_sight sight_of(const struct hopper_task &task, int i)
+{
+    struct ra_sight seen;
+    asm volatile("ld.global.nc.v2.s32 {%0, %1}, [%2];"
+                 : "=r"(seen.first), "=r"(seen.end)
+                 : "l"(task.sight + i));
+    return seen;
+}
 
 /* The first and the last key that row i sees by the band; keys may have such numbers or not. */
 RA_DEVICE int first_seen(const struct ra_kernel &x, const struct hopper_task &task, int i)
@@ -80,7 +102,7 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
     int64_t back = task.a0 - range.first;
     task.first = ra_min(range.first, f.x.keys);
     task.number = number;
-    task.iteration = iteration;
+    task.iteration = task.turn = iteration;
     task.keys = (int)ra_max(0, range.end - range.first);
     task.lo = (int)ra_max(-Far, ra_min(Far, back + f.x.band.lo));
     task.hi = (int)ra_max(-Far, ra_min(Far, back + f.x.band.hi));
@@ -97,7 +119,81 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
             number + max(0, min(task.keys, last_seen(f.x, task, 64 * g) + 1)) / Keys;
         task.rows[g] = g < task.groups ? task.a0 + 64 * g : f.x.queries;
     }
+    task.unmasked_for_all = {task.unmasked[max(1, task.groups) - 1].first, task.unmasked[0].end};
     return task;
+}
+
+/* The tiles of keys that have, or are, some of keys first .. end - 1, counted from the first tile
+ * of a part. */
+template <class Shape> RA_DEVICE struct tiles tiles_with(const struct ra_sight &keys, int first)
+{
+    bool none = keys.end <= keys.first;
+    return {none ? 0 : (keys.first - first) / Shape::Keys,
+            none ? 0 : (keys.end - first + Shape::Keys - 1) / Shape::Keys};
+}
+
+template <class Shape> RA_DEVICE struct tiles tiles_within(const struct ra_sight &keys, int first)
+{
+    return {max(0, keys.first - first + Shape::Keys - 1) / Shape::Keys,
+            max(0, keys.end - first) / Shape::Keys};
+}
+
+/* Of a list: tile number `drawn`, and of it part number `part`. */
+template <class Shape>
+RA_DEVICE struct hopper_task listed_task_of(const struct hopper_forward &f, int drawn, int part,
+                                            int number, int iteration, int turn)
+{
+    struct hopper_task task;
+    task.number = number;
+    task.iteration = iteration;
+    task.turn = turn;
+    task.drawn = drawn;
+    task.part = part;
+    (struct task &)task = task_of<Shape>(f, drawn);
+    const struct ra_work_tile *tile = &f.x.work.tile[task.tile];
+    task.a0 = tile->row;
+    task.borders.end = tile->row + tile->rows;
+    task.borders.first = tile->first;
+    task.borders.last = tile->last;
+    task.whole = tile->first && tile->last ? (1 << tile->rows / 64) - 1 : 0;
+    task.begins = part == 0;
+    task.ends = part + 1 == tile->parts;
+    part += tile->part;
+    task.sight = f.x.work.sight + (int64_t)part * Shape::Rows;
+
+    const struct ra_work_part *now = &f.x.work.part[part];
+    int first = now->some.first;
+    task.first = first;
+    task.keys = now->some.end - first;
+    task.count = max(1, (task.keys + Shape::Keys - 1) / Shape::Keys);
+    struct tiles all = tiles_within<Shape>(now->every, first);
+    task.unmasked_for_all = {number + all.first, number + all.end};
+#pragma unroll 1
+    for (int g = 0; g < Shape::Groups; g++) {
+        struct tiles some = tiles_with<Shape>(now->some_of[g], first);
+        struct tiles every = tiles_within<Shape>(now->every_of[g], first);
+        task.of[g] = {number + some.first, number + some.end};
+        task.unmasked[g] = {number + every.first, number + every.end};
+        task.rows[g] = ra_min(task.a0 + 64 * g, task.borders.end);
+    }
+    return task;
+}
+
+/* Is this task the first, or the last, of a tile of queries? */
+template <class Shape> RA_DEVICE bool begins_tile(const struct hopper_task &task)
+{
+    return !Shape::Listed || ra_uniform(task.begins);
+}
+
+template <class Shape> RA_DEVICE bool ends_tile(const struct hopper_task &task)
+{
+    return !Shape::Listed || ra_uniform(task.ends);
+}
+
+template <class Shape>
+RA_DEVICE struct borders borders_of(const struct hopper_forward &f, const struct hopper_task &task)
+{
+    return Shape::Listed ? task.borders : borders_of(f.x);
 }
 
 /* Read before the loop, and the same for all threads of a warp, as the compiler then knows: so a
@@ -111,8 +207,7 @@ RA_DEVICE struct tiles uniform(const struct tiles &x)
 /* The tiles that are unmasked for all warpgroups. */
 RA_DEVICE struct tiles unmasked_for_all(const struct hopper_task &task)
 {
-    return {ra_uniform(task.unmasked[max(1, task.groups) - 1].first),
-            ra_uniform(task.unmasked[0].end)};
+    return uniform(task.unmasked_for_all);
 }
 
 /* Is this tile, of which the mask allows these keys, one of the `unmasked` ones? */
@@ -199,8 +294,15 @@ RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry
         valid[w] = f.x.mask.data ? allowed[w] : bits_between(0, task.keys - b0 - 32 * w - 1);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        int lo = first_seen(f.x, task, row + 8 * r) - b0;
-        int hi = last_seen(f.x, task, row + 8 * r) - b0;
+        int lo, hi;
+        if (Shape::Listed) {
+            struct ra_sight seen = sight_of(task, row + 8 * r);
+            lo = seen.first - (int)task.first - b0;
+            hi = seen.end - 1 - (int)task.first - b0;
+        } else {
+            lo = first_seen(f.x, task, row + 8 * r) - b0;
+            hi = last_seen(f.x, task, row + 8 * r) - b0;
+        }
         uint32_t any = 0;
 #pragma unroll
         for (int w = 0; w < Shape::Words; w++) {

@@ -75,7 +75,7 @@ template <class Shape>
 RA_DEVICE void load_queries(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
                             const struct hopper_task &task, int group)
 {
-    ra_barrier_wait(&shared.empty_q[group], task.iteration % 2 ^ 1);
+    ra_barrier_wait(&shared.empty_q[group], task.turn % 2 ^ 1);
     if (threadIdx.x % 32 == 0) {
         ra_barrier_expect(&shared.full_q[group], Shape::Query_bytes);
         ra_load_tile<Shape::Dim, 64>(shared.q[group], &f.q_map, &shared.full_q[group],
@@ -132,10 +132,10 @@ RA_DEVICE void load(struct roles_memory<Shape> &shared, const struct hopper_forw
 #pragma unroll 1
     for (int tile = 0; tile < count; tile++, b0 += Shape::Keys) {
         load_keys(shared, f, task, b0, number + tile);
-        if (tile == 0)
+        if (tile == 0 && begins_tile<Shape>(task))
             load_queries(shared, f, task, 0);
         load_values(shared, f, task, b0, number + tile);
-        if (tile == 0)
+        if (tile == 0 && begins_tile<Shape>(task))
 #pragma unroll 1
             for (int group = 1; group < Shape::Groups; group++)
                 load_queries(shared, f, task, group);
@@ -274,22 +274,26 @@ template <class Shape> RA_DEVICE void pass(struct roles_memory<Shape> &shared, u
     release_slot<Shape::Cluster>(&shared.empty_v[slot]);
 }
 
-/* All tiles of keys, one after the other: in the middle those that this warpgroup sees. */
+/* All tiles of keys of a task, one after the other: in the middle those that this warpgroup
+ * sees. */
 template <class Shape>
 RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
                           const struct hopper_task &task, struct carry<Shape> &carry)
 {
     int group = ra_uniform(threadIdx.x / 128) - 1, number = ra_uniform(task.number);
     struct tiles unmasked = unmasked_for_all(task), own = uniform(task.of[group]);
-    ra_barrier_wait(&shared.full_q[group], task.iteration % 2);
-    begin(carry);
+    if (begins_tile<Shape>(task)) {
+        ra_barrier_wait(&shared.full_q[group], task.turn % 2);
+        begin(carry);
+    }
 #pragma unroll 1
     for (; number < own.first; number++)
         pass(shared, number);
 #pragma unroll 1
     for (; number < own.end; number++)
         fold(shared, f, task, number, unmasked, group, carry);
-    release_slot(&shared.empty_q[group_of()]);
+    if (ends_tile<Shape>(task))
+        release_slot(&shared.empty_q[group_of()]);
 #pragma unroll 1
     for (; number < task.number + task.count; number++)
         pass(shared, number);

@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
                 weigh<Queries>(product, f.factor, lse2);
             if (!(sound && shared.step[stage].inside))
                 hide_queries<Shape>(product, other,
-                                    sight_from<Shape>(shared, shared.step[stage].a0));
+                                    sight_from<Shape>(shared, f, shared.step[stage]));
             store_weights(shared, product, other);
             pack<Type, Queries>(left, product);
         }
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
             load_weights(other, shared);
             if (!(sound && shared.step[stage].inside))
                 hide_queries<Shape>(other, product,
-                                    sight_from<Shape>(shared, shared.step[stage].a0));
+                                    sight_from<Shape>(shared, f, shared.step[stage]));
             slope<Type, Queries>(left, other, product, delta);
         }
 

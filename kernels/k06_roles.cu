@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         fold_tiles<Shape>(shared, f, shared.task, carry);
         if (reads_ahead<Shape>(f))
             ra_barrier_wait(&shared.full_carry[group_of()], 0);
-        store(f, shared.task, first_row(shared.task), carry, carry_ahead<Shape>{f, shared});
+        store(f, borders_of(f.x), shared.task, first_row(shared.task), carry,
+              carry_ahead<Shape>{f, shared});
     }
 #endif
 }

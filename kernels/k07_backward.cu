@@ -101,7 +101,7 @@ RA_DEVICE void add_dq(struct fused_memory<Shape> &shared, const struct backward 
     if (threadIdx.x > LOADER_THREADS)
         return;
     struct pipeline_state state = {0, 0};
-    each_step<Shape>(f, shared.task, [&](int a0, int h) {
+    each_step<Shape>(f, shared.task, [&](int a0, int h, int) {
         ra_barrier_wait(&shared.dq_full[state.stage], state.parity);
 #pragma unroll
         for (int panel = 0; panel < Shape::Dim / 32; panel++)
@@ -197,10 +197,10 @@ static bool pairs_pay(const struct ra_kernel *x, int keys)
 }
 
 /* In the L2 cache: q, d_out, and dq in float32. */
-template <class Type, int Dim, int Groups, int Stages, int Blocks>
+template <class Type, int Dim, int Groups, int Stages, int Blocks, bool Listed = false>
 static cudaError_t launch_fused(const struct ra_kernel *x, cudaStream_t stream)
 {
-    typedef backward_tile<Type, Dim, 64 * Groups, 64, Stages, Blocks, Groups> Shape;
+    typedef backward_tile<Type, Dim, 64 * Groups, 64, Stages, Blocks, Groups, Listed> Shape;
     return launch_keys<Shape, struct fused_memory<Shape>>(k07_fused<Shape>, x, 8, stream);
 }
 
@@ -231,6 +231,12 @@ extern "C" cudaError_t ra_k07_backward(const struct ra_kernel *x, cudaStream_t s
     cudaError_t error = supports_sums(x, ra_k07_writes, &supported);
     if (error != cudaSuccess)
         return error;
+    if (x->work.count > 0)
+        return launch_for_type(x, [=](auto type) {
+            typedef decltype(type) Type;
+            return x->dim <= 64 ? launch_fused<Type, 64, 3, 4, 1, true>(x, stream)
+                                : launch_fused<Type, 128, 2, 2, 1, true>(x, stream);
+        });
     if (!supported || runs_k06(x) || !ra_in_boxes(x->dq, x->queries, x->dim))
         return ra_k06_backward(x, stream);
     return in_pieces(x, [=](const struct ra_kernel *piece) {
@@ -241,4 +247,11 @@ extern "C" cudaError_t ra_k07_backward(const struct ra_kernel *x, cudaStream_t s
                                            : launch_fused<Type, 128, 2, 2, 1>(piece, stream);
         });
     });
+}
+
+extern "C" cudaError_t ra_k07_takes_backward(const struct ra_kernel *x, bool *takes)
+{
+    cudaError_t error = k06_supports(x, takes);
+    *takes = *takes && !runs_k06(x) && ra_in_boxes(x->dq, x->queries, x->dim);
+    return error;
 }

@@ -44,12 +44,14 @@ RA_DEVICE int next_tile(const struct persistent_forward &f)
  * thread. */
 template <class Shape>
 RA_DEVICE void note_task(struct hopper_task &task, const struct persistent_forward &f, int tile,
-                         int number, int iteration)
+                         int part, int number, int iteration, int turn)
 {
-    if (tile < f.blocks)
-        task = hopper_task_of<Shape>(f, tile, 0, number, iteration);
-    else
+    if (tile >= f.blocks)
         task.count = 0;
+    else if (Shape::Listed)
+        task = listed_task_of<Shape>(f, tile, part, number, iteration, turn);
+    else
+        task = hopper_task_of<Shape>(f, tile, 0, number, iteration);
 }
 
 /* The warp that loads. It works out the next task while this one's last tiles are computed. The
@@ -61,16 +63,18 @@ RA_DEVICE void load_all(struct shared_memory<Shape> &shared, const struct persis
     int iteration = 0, number = 0;
     bool is_leader = threadIdx.x == 0;
     if (is_leader)
-        note_task<Shape>(shared.task[0], f, blockIdx.x, 0, 0);
+        note_task<Shape>(shared.task[0], f, blockIdx.x, 0, 0, 0, 0);
     __syncwarp();
 #pragma unroll 1
     for (; shared.task[iteration % 4].count > 0; iteration++) {
         const struct hopper_task &task = shared.task[iteration % 4];
         number += task.count;
         load<Shape>(shared, f, task, [&]() {
-            int tile = next_tile(f);
+            bool ends = ends_tile<Shape>(task);
+            int tile = ends ? next_tile(f) : task.drawn, part = ends ? 0 : task.part + 1;
             if (is_leader)
-                note_task<Shape>(shared.task[(iteration + 1) % 4], f, tile, number, iteration + 1);
+                note_task<Shape>(shared.task[(iteration + 1) % 4], f, tile, part, number,
+                                 iteration + 1, task.turn + ends);
             __syncwarp();
         });
     }
@@ -103,7 +107,8 @@ RA_DEVICE void sanitize_all(struct shared_memory<Shape> &shared, const struct pe
 /* The outputs of a warpgroup, through its slot in shared memory, by TMA. */
 template <class Shape>
 RA_DEVICE void store_boxes(char *slot, const struct persistent_forward &f,
-                           const struct hopper_task &task, struct carry<Shape> &carry)
+                           const struct borders &borders, const struct hopper_task &task,
+                           struct carry<Shape> &carry)
 {
     int lane = threadIdx.x % 32, group = group_of();
     int first = row_of() / 16 * 16 % 64 + lane % 16;
@@ -112,9 +117,9 @@ RA_DEVICE void store_boxes(char *slot, const struct persistent_forward &f,
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int64_t a = first_row(task) + 8 * r;
-        m[r] = merge_row<Shape>(f, carry, 0, r, make_float2(0, 0)); /* no carry */
-        if (a < f.x.queries && lane % 4 == 0)
-            store_sums(f.x, task, a, m[r]);
+        m[r] = merge_row<Shape>(f, borders, carry, 0, r, make_float2(0, 0)); /* no carry */
+        if (a < borders.end && lane % 4 == 0)
+            store_sums(f.x, borders, task, a, m[r]);
     }
 
     /* What was there before has left. */
@@ -141,23 +146,34 @@ RA_DEVICE void store_boxes(char *slot, const struct persistent_forward &f,
     }
 }
 
+/* Can they be written so? All 64 rows are of this tile, and outputs. Without a list what is no row
+ * is beyond the array, and left out. */
+template <class Shape>
+RA_DEVICE bool in_boxes(const struct persistent_forward &f, const struct hopper_task &task)
+{
+    return f.by_boxes && (!Shape::Listed || ra_uniform(task.whole >> group_of() & 1));
+}
+
 /* A warpgroup that computes. */
 template <class Shape>
 RA_DEVICE void compute_all(struct shared_memory<Shape> &shared, const struct persistent_forward &f)
 {
     int number = 0, iteration = 0;
+    struct carry<Shape> carry;
 #pragma unroll 1
     for (;;) {
         const struct hopper_task &task = shared.task[iteration % 4];
-        struct carry<Shape> carry;
         ra_barrier_wait(&shared.full_k[slot_of(number)], parity_of(number));
         if (ra_uniform(task.count) == 0)
             break;
         fold_tiles<Shape>(shared, f, task, carry);
-        if (f.by_boxes)
-            store_boxes<Shape>(shared.o[group_of()], f, task, carry);
-        else
-            store(f, task, first_row(task), carry);
+        if (ends_tile<Shape>(task)) {
+            struct borders borders = borders_of<Shape>(f, task);
+            if (in_boxes<Shape>(f, task))
+                store_boxes<Shape>(shared.o[group_of()], f, borders, task, carry);
+            else
+                store(f, borders, task, first_row(task), carry, carry_in_memory<Shape>{f, task});
+        }
         number = task.number + task.count;
         iteration = task.iteration + 1;
     }
@@ -202,6 +218,11 @@ static cudaError_t launch_persistent(const struct ra_kernel *x, cudaStream_t str
     cudaError_t error = ra_ask_device(&processors, cudaDevAttrMultiProcessorCount);
     if (error == cudaSuccess)
         error = prepare_hopper<Shape>(&f, x);
+    if (Shape::Listed) {
+        f.tiles = x->work.count;
+        f.blocks = (int)(x->batch * x->heads * f.tiles);
+        f.pairs = in_pairs(x->o, x->dim) && in_pairs(x->carry_o, x->dim);
+    }
     f.by_boxes =
         x->o.type == x->q.type && Shape::Dim < 256 && ra_in_boxes(x->o, x->queries, x->dim);
     if (error == cudaSuccess && f.by_boxes)
@@ -262,7 +283,8 @@ __global__ void __cluster_dims__(2) __launch_bounds__(Shape::Threads + 128, 1)
         fold_tiles<Shape>(shared, f, shared.task, carry);
         if (reads_ahead<Shape>(f))
             ra_barrier_wait(&shared.full_carry[group_of()], 0);
-        store(f, shared.task, first_row(shared.task), carry, carry_ahead<Shape>{f, shared});
+        store(f, borders_of(f.x), shared.task, first_row(shared.task), carry,
+              carry_ahead<Shape>{f, shared});
     }
 #endif
 }
@@ -282,8 +304,12 @@ extern "C" cudaError_t ra_k07_forward(const struct ra_kernel *x, cudaStream_t st
         typedef decltype(type) Type;
         constexpr int Dim = decltype(dim)::value;
         typedef shape_of<Type, Dim> Shape;
-        typedef hopper_tile<Type, Dim, Dim == 256 ? 64 : 128, Shape::Groups> Single;
+        constexpr int Few = Dim == 256 ? 64 : 128;
+        typedef hopper_tile<Type, Dim, Few, Shape::Groups> Single;
+        typedef hopper_tile<Type, Dim, Few, Shape::Groups, 1, true> Listed;
         typedef hopper_tile<Type, Dim, Shape::Keys, Shape::Groups, 2> Pair;
+        if (x->work.count > 0)
+            return launch_persistent<Listed>(x, stream);
         if (x->first && x->last && x->semaphores && x->keys <= K07_FEW_KEYS)
             return launch_persistent<Single>(x, stream);
         if constexpr (Dim > 64)
@@ -293,4 +319,13 @@ extern "C" cudaError_t ra_k07_forward(const struct ra_kernel *x, cudaStream_t st
                 return launch_tiles<Pair>(paired_kernel<Pair>, x, stream);
         return ra_k06_forward(x, stream);
     });
+}
+
+/* A list wants persistent blocks, however many keys there are: it knows the work of every tile, and
+ * who draws is done when the others are. */
+extern "C" cudaError_t ra_k07_takes_forward(const struct ra_kernel *x, bool *takes)
+{
+    cudaError_t error = supports(takes, x);
+    *takes = *takes && x->semaphores;
+    return error;
 }

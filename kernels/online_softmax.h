@@ -35,9 +35,22 @@ struct forward {
 
 /* What a block of threads has to do: the tile of query rows from a0 on, of one head. */
 struct task {
-    int b, h, g;
+    int b, h, g, tile;
     int64_t a0;
 };
+
+/* Where its rows are among all launches: has none of them seen anything before, does none see
+ * anything after; and the row behind the last. */
+struct borders {
+    bool first, last;
+    int64_t end;
+};
+
+/* Of a launch without a list all tasks have the same. */
+RA_DEVICE struct borders borders_of(const struct ra_kernel &x)
+{
+    return {x.first, x.last, x.queries};
+}
 
 /* A thread's carry, of the keys of this launch: o, before it is divided; and of row 16 i + 8 r +
  * lane / 4 the largest score and the sum of the weights. Of the sum, each of the four threads that
@@ -60,7 +73,8 @@ template <class Shape> RA_DEVICE struct task task_of(const struct forward &f, in
     task.b = order.head / G;
     task.g = order.head % G;
     task.h = ra_query_head(f.x.head_map, H, G, task.g, order.tile % f.group);
-    task.a0 = (int64_t)(f.tiles - 1 - order.tile / f.group) * Shape::Rows;
+    task.tile = order.tile / f.group;
+    task.a0 = (int64_t)(f.tiles - 1 - task.tile) * Shape::Rows;
     return task;
 }
 
@@ -131,17 +145,17 @@ RA_DEVICE float2 sums_before(const struct ra_kernel &x, const struct task &task,
 
 /* For one row, of which this launch found a largest score, times log2(e), and a sum, `before` being
  * those of the carry. At the end of all keys the factors divide by the sum, too. */
-RA_DEVICE struct merged merge(const struct ra_kernel &x, float2 before, float sum, float largest)
+RA_DEVICE struct merged merge(const struct borders &at, float2 before, float sum, float largest)
 {
     struct merged m = {1, 0, largest, sum};
-    if (!x.first) {
+    if (!at.first) {
         float old = before.x * RA_LOG2E;
         m.largest = fmaxf(old, largest);
         m.before = old == -CUDART_INF_F ? 0 : ra_exp2(old - m.largest);
         m.here = largest == -CUDART_INF_F ? 0 : ra_exp2(largest - m.largest);
         m.sum = sum * m.here + before.y * m.before;
     }
-    if (x.last) {
+    if (at.last) {
         float over = m.sum == 0 ? 0 : 1 / m.sum;
         m.here *= over;
         m.before *= over;
@@ -150,10 +164,10 @@ RA_DEVICE struct merged merge(const struct ra_kernel &x, float2 before, float su
 }
 
 /* Writes lse of a row, or the largest score and the sum for the next launch. */
-RA_DEVICE void store_sums(const struct ra_kernel &x, const struct task &task, int64_t a,
-                          const struct merged &m)
+RA_DEVICE void store_sums(const struct ra_kernel &x, const struct borders &at,
+                          const struct task &task, int64_t a, const struct merged &m)
 {
-    if (x.last) {
+    if (at.last) {
         *ra_floats(x.lse, task.b, a, task.h) =
             m.sum == 0 ? -CUDART_INF_F : RA_LN2 * m.largest + logf(m.sum);
     } else {
@@ -230,7 +244,8 @@ template <class Shape> struct carry_in_memory {
 /* Writes this thread's numbers of a row of o, or of the carry: numbers [2 r] and [2 r + 1] of
  * `o`. */
 template <class Shape, class Before>
-RA_DEVICE void store_outputs(const struct forward &f, const struct task &task, int64_t a, int r,
+RA_DEVICE void store_outputs(const struct forward &f, const struct borders &borders,
+                             const struct task &task, int64_t a, int r,
                              float (&o)[Shape::Dim / 8][4], const struct merged &m,
                              const Before &before)
 {
@@ -241,14 +256,14 @@ RA_DEVICE void store_outputs(const struct forward &f, const struct task &task, i
     int64_t at = ra_offset(x.o, task.b, a, task.h);
     int64_t carry_at = ra_offset(x.carry_o, task.b, a, task.h);
     float2 old[Columns] = {};
-    if (!x.first)
+    if (!borders.first)
         before.load(old, a, r);
 #pragma unroll
     for (int c = 0; c < Columns; c++) {
         o[c][2 * r] = o[c][2 * r] * m.here + old[c].x * m.before;
         o[c][2 * r + 1] = o[c][2 * r + 1] * m.here + old[c].y * m.before;
     }
-    if (x.last && f.pairs && x.o.type != RA_FLOAT32) {
+    if (borders.last && f.pairs && x.o.type != RA_FLOAT32) {
 #pragma unroll
         for (int c = 0; c < Columns; c++)
             if (8 * c + column < dim)
@@ -256,22 +271,22 @@ RA_DEVICE void store_outputs(const struct forward &f, const struct task &task, i
                     Type::pair(o[c][2 * r], o[c][2 * r + 1]);
         return;
     }
-    const struct ra_tensor &to = x.last ? x.o : x.carry_o;
+    const struct ra_tensor &to = borders.last ? x.o : x.carry_o;
 #pragma unroll
     for (int c = 0; c < Columns; c++)
-        store_pair<Type>(to, x.last ? at : carry_at, 8 * c + column, dim, f.pairs, o[c][2 * r],
-                         o[c][2 * r + 1]);
+        store_pair<Type>(to, borders.last ? at : carry_at, 8 * c + column, dim, f.pairs,
+                         o[c][2 * r], o[c][2 * r + 1]);
 }
 
 /* Row [i][r] of this thread, with what the carry has: its largest score and its sum. */
 template <class Shape>
-RA_DEVICE struct merged merge_row(const struct forward &f, const struct carry<Shape> &carry, int i,
-                                  int r, float2 before)
+RA_DEVICE struct merged merge_row(const struct forward &f, const struct borders &borders,
+                                  const struct carry<Shape> &carry, int i, int r, float2 before)
 {
     float sum = sum_of_row(carry.sum[i][r]);
     if (carry.most[i][r] == RA_LOWEST_SCORE)
         sum = CUDART_NAN_F;
-    struct merged m = merge(f.x, before, sum, carry.most[i][r] * f.factor);
+    struct merged m = merge(borders, before, sum, carry.most[i][r] * f.factor);
 
     /* All four threads of the row have read the carry before one of them writes it. */
     __syncwarp();
@@ -280,21 +295,22 @@ RA_DEVICE struct merged merge_row(const struct forward &f, const struct carry<Sh
 
 /* Writes all rows of this thread, the first of which is row0. */
 template <class Shape, class Before>
-RA_DEVICE void store(const struct forward &f, const struct task &task, int64_t row0,
-                     struct carry<Shape> &carry, const Before &before)
+RA_DEVICE void store(const struct forward &f, const struct borders &borders,
+                     const struct task &task, int64_t row0, struct carry<Shape> &carry,
+                     const Before &before)
 {
 #pragma unroll
     for (int i = 0; i < Shape::Blocks; i++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             int64_t a = row0 + 16 * i + 8 * r;
-            float2 sums = f.x.first ? make_float2(0, 0) : before.sums_of(a, r);
-            struct merged m = merge_row<Shape>(f, carry, i, r, sums);
-            if (a >= f.x.queries)
+            float2 sums = borders.first ? make_float2(0, 0) : before.sums_of(a, r);
+            struct merged m = merge_row<Shape>(f, borders, carry, i, r, sums);
+            if (a >= borders.end)
                 continue;
             if (threadIdx.x % 4 == 0)
-                store_sums(f.x, task, a, m);
-            store_outputs<Shape>(f, task, a, r, carry.o[i], m, before);
+                store_sums(f.x, borders, task, a, m);
+            store_outputs<Shape>(f, borders, task, a, r, carry.o[i], m, before);
         }
 }
 
@@ -302,7 +318,7 @@ template <class Shape>
 RA_DEVICE void store(const struct forward &f, const struct task &task, int64_t row0,
                      struct carry<Shape> &carry)
 {
-    store(f, task, row0, carry, carry_in_memory<Shape>{f, task});
+    store(f, borders_of(f.x), task, row0, carry, carry_in_memory<Shape>{f, task});
 }
 
 /* ---- For the host. */

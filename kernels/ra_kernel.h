@@ -16,6 +16,7 @@
 #include "ra_band.h"
 #include "ra_range.h"
 #include "ra_tensor.h"
+#include "ra_work.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -34,6 +35,11 @@ struct ra_kernel {
     /* An edge of the band may be a stair, for all kernels but k03: there a is the first row of its
      * step. If both have steps, these are of one size. */
     struct ra_stairs stairs;
+
+    /* Who sees whom as a list, instead, for k07 if ra_k07_takes_forward or ra_k07_takes_backward
+     * says so: tiles of queries in the forward, of keys in the backward. Then band, stairs, first
+     * and last say nothing, and all is one launch. */
+    struct ra_work work;
 
     /* Inputs. q and d_out (B, n, H, D), k and v (B, m, G, D), of one type: float32 for k01 and k02,
      * float16 or bfloat16 for k03 to k07. mask (B, m) of bool, or data NULL: all keys may be seen.
@@ -100,6 +106,10 @@ ra_kernel_writes ra_k06_writes, ra_k07_writes;
 /* Says whether the backward computes dk and dv in a kernel of its own, before that of dq. Then a
  * launch may have one without the other: dq, or dk and dv, have no data. */
 cudaError_t ra_k07_separates(const struct ra_kernel *kernel, bool *separates);
+
+/* Says whether k07 can take this launch with a list. */
+typedef cudaError_t ra_kernel_takes(const struct ra_kernel *kernel, bool *takes);
+ra_kernel_takes ra_k07_takes_forward, ra_k07_takes_backward;
 
 /* Returns how many ints `semaphores` has for these shapes, on any GPU. */
 int64_t ra_kernel_semaphores(const struct ra_kernel *kernel);

@@ -63,7 +63,9 @@ static bool travel_on(const struct ra_ring *ring, int rank, int step)
 /* Is there anything to send of the keys of this step? */
 static bool has_keys(const struct ra_ring *ring, int rank, int step)
 {
-    return ring->key_bytes > 0 && ra_ring_rows(ring, rank, step) > 0;
+    int origin = ra_ring_origin(ring, rank, step);
+    bool comes = ring->sends_empty && ring->schedule.hop[step] <= ring->schedule.last[origin];
+    return ring->key_bytes > 0 && (comes || ra_ring_rows(ring, rank, step) > 0);
 }
 
 bool ra_ring_receives(const struct ra_ring *ring, int rank, int step)

@@ -82,6 +82,10 @@ struct ra_ring {
     /* The schedule may change from call to call. Ranks of different ones would wait for messages
      * that nobody sends, so neighbours tell each other at the beginning which call this is. */
     bool schedule_varies;
+
+    /* Messages without rows are sent, too: who waits for whom must not depend on how many rows each
+     * rank has. */
+    bool sends_empty;
 };
 
 /* ---- What happens at a step, on any rank of the ring. Pure arithmetic. */

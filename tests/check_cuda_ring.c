@@ -13,7 +13,9 @@
 #include <string.h>
 
 #include "arrays.h"
+#include "patterns.h"
 #include "ra_cuda_launch.h"
+#include "ra_cuda_lists.h"
 #include "ra_cuda_peers.h"
 #include "ra_cuda_spans.h"
 #include "ra_cuda_steps.h"
@@ -58,6 +60,8 @@ cudaError_t __wrap_cudaFreeHost(void *pointer);
 cudaError_t __real_cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags);
 cudaError_t __wrap_cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags);
 ra_kernel_launch __real_ra_k02_forward, __wrap_ra_k02_forward;
+ra_kernel_launch __real_ra_k07_forward, __wrap_ra_k07_forward;
+ra_kernel_launch __real_ra_k07_backward, __wrap_ra_k07_backward;
 int64_t __real_ra_cuda_deferred_keys(const struct ra_plan *plan);
 int64_t __wrap_ra_cuda_deferred_keys(const struct ra_plan *plan);
 
@@ -139,6 +143,21 @@ cudaError_t __wrap_cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle
 cudaError_t __wrap_ra_k02_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
     return no_launch ? cudaErrorInvalidValue : __real_ra_k02_forward(kernel, stream);
+}
+
+/* How many of these a thread has launched. */
+static _Thread_local int launches;
+
+cudaError_t __wrap_ra_k07_forward(const struct ra_kernel *kernel, cudaStream_t stream)
+{
+    launches++;
+    return __real_ra_k07_forward(kernel, stream);
+}
+
+cudaError_t __wrap_ra_k07_backward(const struct ra_kernel *kernel, cudaStream_t stream)
+{
+    launches++;
+    return __real_ra_k07_backward(kernel, stream);
 }
 
 /* Of few own keys some are left for the end, too, where a test wants that. */
@@ -265,6 +284,10 @@ struct problem {
     int hops;         /* of the plan; 0: never mind */
     bool device_link; /* messages pass on one that takes device pointers */
     bool unreached;   /* rank 1 does not reach the memory of others */
+    struct ra_slice slices[PATTERN_SLICES]; /* if config.max_slices > 0: the mask */
+    int64_t slice_count;
+    enum ra_deal deal;
+    bool listed; /* every hop is one launch */
     MPI_Comm comm;
     bool threads; /* the ranks are threads of the first process, on this ring */
     struct thread_ring *ring;
@@ -317,6 +340,11 @@ static void begin_problem(struct problem *p)
     t->tanh_of_exp = true;
     for (int a = 0; a < ARRAYS; a++)
         t->type[a] = p->strided && truth_is_output(a) ? RA_FLOAT32 : t->type[a];
+    if (c->max_slices > 0) {
+        t->causal = false;
+        t->slices = p->slices;
+        t->slice_count = p->slice_count;
+    }
     for (int side = 0; side < 2 && c->local_keys; side++)
         t->home[side] = homes_of(side == RA_KEY_SIDE ? t->M : t->N, p->ranks);
 
@@ -471,7 +499,8 @@ static void check_set(const struct problem *p, const struct ra_plan *plan, struc
             continue;
         double *got = signed_copy(p, set, a);
         move_array(p, plan, a, &set->arrays[a], got, false);
-        if (a == O && p->strided && p->ranks == 1 && in_16_bits(p, got))
+        if (a == O && p->strided && p->ranks == 1 && p->config.max_slices == 0 &&
+            in_16_bits(p, got))
             WRONG("o in float32 was in 16 bits before");
         for (int64_t e = 0; e < truth_count(&p->truth, a) && (a == O || a == DV); e++)
             got[e] *= set->sign;
@@ -604,9 +633,30 @@ static void check_kernels(const struct problem *p, struct ra_plan *plan, int ran
 static void call(const struct problem *p, struct ra_plan *plan, const struct set *set,
                  cudaStream_t stream)
 {
+    launches = 0;
     is_well(ra_cuda_forward(plan, &set->x, stream), ra_plan_error(plan), ra_plan_rank(plan));
+    if (p->listed && launches > ra_plan_hops(plan))
+        WRONG("rank %d: %d launches of the forward at %d hops", ra_plan_rank(plan), launches,
+              ra_plan_hops(plan));
+    launches = 0;
     if (!p->config.forward_only)
         is_well(ra_cuda_backward(plan, &set->x, stream), ra_plan_error(plan), ra_plan_rank(plan));
+    if (p->listed && launches > ra_plan_hops(plan))
+        WRONG("rank %d: %d launches of the backward at %d hops", ra_plan_rank(plan), launches,
+              ra_plan_hops(plan));
+}
+
+/* Gives a plan the mask of slices, if it wants one; in its place another one first. */
+static void set_slices(const struct problem *p, struct ra_plan *plan, bool another)
+{
+    const struct ra_slice few = {0, p->config.queries / 2, 0, 1, -RA_BAND_FAR, 0};
+    if (p->config.max_slices == 0)
+        return;
+    if (another)
+        is_well(ra_plan_set_slices(plan, &few, p->config.queries > 1, RA_DEAL_LAYOUT),
+                ra_plan_error(plan), ra_plan_rank(plan));
+    is_well(ra_plan_set_slices(plan, p->slices, p->slice_count, p->deal), ra_plan_error(plan),
+            ra_plan_rank(plan));
 }
 
 /* Behind its calls on a stream the inputs are the caller's again: here they become NaN. */
@@ -639,6 +689,7 @@ static void compute(void *context, int rank)
         return;
     check_transport(p, plan, rank);
     check_kernels(p, plan, rank);
+    set_slices(p, plan, true);
     if (p->hops > 0 && ra_plan_hops(plan) != p->hops)
         WRONG("rank %d: %d hops, not %d", rank, ra_plan_hops(plan), p->hops);
     void *workspace = lend_workspace(p, plan);
@@ -653,6 +704,7 @@ static void compute(void *context, int rank)
     for (int i = 0; i < 2 && p->late > 0 && rank >= p->first_late; i++)
         CUDA(cudaLaunchHostFunc(sets[i].stream, rest_until, &end));
     for (int round = 0; round < p->rounds; round++) {
+        set_slices(p, plan, round > 0);
         call(p, plan, &sets[round], sets[round % 2].stream);
         spoil_inputs(&sets[round], sets[round % 2].stream);
     }
@@ -1061,6 +1113,63 @@ static void test_shapes(void)
         }
     }
     leaves_a_rest = false;
+}
+
+/* Masks of slices: by lists and, where kernels take none, cut by cut. */
+static void test_slices(void)
+{
+    static const struct {
+        int64_t N, M, dim;
+    } sizes[] = {{37, 37, 16}, {300, 300, 16}, {5, 5, 8}, {150, 150, 20}, {90, 211, 16}};
+    for (int i = 0; i < 8 * PATTERNS; i++) {
+        uint64_t state = (uint64_t)i + 77;
+        enum pattern pattern = (enum pattern)(i % PATTERNS);
+        enum ra_type type = (enum ra_type)(i / 3 % 3);
+        struct problem p = usual(1 + i % 4, type);
+        int size = (int)random_below(&state, 5);
+        p.config.queries = sizes[size].N;
+        p.config.keys = pattern >= PAIRS_OF_DOCUMENTS ? sizes[size].M : sizes[size].N;
+        p.config.dim = sizes[size].dim;
+        p.config.causal = random_below(&state, 2);
+        p.config.layout = (enum ra_layout_kind)random_below(&state, 3);
+        p.config.bucket = p.config.layout == RA_STRIPED ? random_below(&state, 2) * 7 : 0;
+        p.config.has_mask = random_below(&state, 2);
+        p.config.deterministic = random_below(&state, 4) == 0;
+        p.config.softcap = random_below(&state, 4) == 0 ? 2 : 0;
+        p.config.head_map = random_below(&state, 2) ? RA_INTERLEAVED : RA_GROUPED;
+        p.config.forward_only = random_below(&state, 5) == 0;
+        p.config.transport = (enum ra_transport)random_below(&state, 4);
+        p.config.caller_workspace = random_below(&state, 2);
+        p.strided = random_below(&state, 4) == 0;
+        p.rounds = 3;
+        p.slice_count = pattern_make(pattern, p.config.queries, p.config.keys, &state, p.slices);
+        p.config.max_slices = PATTERN_SLICES;
+        p.deal = (enum ra_deal)random_below(&state, 2);
+        p.config.max_rows = ra_max(p.config.queries, p.config.keys);
+        leaves_a_rest = random_below(&state, 2);
+        run(&p);
+        verdict("slices %d, %s, %s, %s, %d ranks%s", i, pattern_words[pattern], type_names[type],
+                layout_names[p.config.layout], p.ranks,
+                p.deal == RA_DEAL_DOCUMENTS ? ", dealt" : "");
+    }
+    leaves_a_rest = false;
+
+    /* One launch a hop, on GPUs that take lists. */
+    struct cudaDeviceProp properties;
+    bool takes = CUDA(cudaGetDeviceProperties(&properties, 0)) && properties.major == 9;
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        struct problem p = usual(ranks, RA_BFLOAT16);
+        uint64_t state = 5;
+        p.config.queries = 400;
+        p.config.layout = RA_ZIGZAG;
+        p.config.max_slices = PATTERN_SLICES;
+        p.config.max_rows = 400;
+        p.deal = ranks % 2 ? RA_DEAL_DOCUMENTS : RA_DEAL_LAYOUT;
+        p.slice_count = pattern_make(CAUSAL_DOCUMENTS, 400, 400, &state, p.slices);
+        p.listed = takes && RA_CUDA_LISTS;
+        run(&p);
+        verdict("one launch a hop, %d ranks", ranks);
+    }
 }
 
 /* A plan that is used often, always with two calls under way. */
@@ -1676,15 +1785,25 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = {{"layouts", test_layouts},       {"transports", test_transports},
-                 {"unreached", test_unreached},   {"rings", test_rings},
-                 {"parts", test_parts},           {"rule", test_rule},
-                 {"blocks", test_blocks},         {"shapes", test_shapes},
-                 {"often", test_often},           {"threads", test_threads},
-                 {"created", test_created_often}, {"shared", test_shared_links},
-                 {"late", test_late_streams},     {"deterministic", test_deterministic},
-                 {"memory", test_memory},         {"calls", test_wrong_calls},
-                 {"elsewhere", test_elsewhere},   {"observer", test_observer},
+    } tests[] = {{"layouts", test_layouts},
+                 {"transports", test_transports},
+                 {"unreached", test_unreached},
+                 {"rings", test_rings},
+                 {"slices", test_slices},
+                 {"parts", test_parts},
+                 {"rule", test_rule},
+                 {"blocks", test_blocks},
+                 {"shapes", test_shapes},
+                 {"often", test_often},
+                 {"threads", test_threads},
+                 {"created", test_created_often},
+                 {"shared", test_shared_links},
+                 {"late", test_late_streams},
+                 {"deterministic", test_deterministic},
+                 {"memory", test_memory},
+                 {"calls", test_wrong_calls},
+                 {"elsewhere", test_elsewhere},
+                 {"observer", test_observer},
                  {"errors", test_errors}};
 
     int size, provided;

@@ -13,8 +13,10 @@
 
 #include "kernels_tested.h"
 #include "numbers.h"
+#include "patterns.h"
 #include "truth.h"
 #include "verdict.h"
+#include "work_rig.h"
 
 /* ---- The kernels, and what is asked of them. */
 
@@ -42,6 +44,11 @@ struct problem {
     bool check_carry; /* after every piece */
     int repeats;      /* more runs, which must give the same bits */
     uint64_t seed;
+
+    /* Who sees whom, instead of the band: a launch for each piece, with a list. */
+    const struct ra_slice *slices;
+    int64_t slice_count;
+    const char *pattern;
 };
 
 /* One batch, one head, 64 numbers, all keys seen, everything else plain. */
@@ -146,6 +153,8 @@ static struct truth shape_of(const struct problem *p, enum ra_type type)
                       .scale = (float)(p->scale_times / sqrt((double)p->dim)),
                       .softcap = p->softcap,
                       .band = p->band,
+                      .slices = p->slices,
+                      .slice_count = p->slice_count,
                       .lo_step = p->stairs.lo,
                       .hi_step = p->stairs.hi,
                       .type = {[Q] = type, [K] = type, [V] = type, [D_OUT] = type},
@@ -336,12 +345,13 @@ __attribute__((format(printf, 3, 4))) static bool wrong(const struct kernel *ker
     WRONG("%s: %s\n    B %" PRId64 " n %" PRId64 " m %" PRId64 " H %" PRId64 " G %" PRId64
           " D %" PRId64 " %s lo %" PRId64 " hi %" PRId64 " steps %d %d"
           " scale x %g softcap %g mask %s order %s%s%s pieces %d"
-          "%s%s seed %" PRIu64,
+          "%s%s seed %" PRIu64 "%s%s",
           kernel ? kernel->name : "rows", text, p->batch, p->n, p->m, p->heads, p->key_heads,
           p->dim, p->map == RA_GROUPED ? "grouped" : "interleaved", p->band.lo, p->band.hi,
           p->stairs.lo, p->stairs.hi, p->scale_times, p->softcap, masks[p->mask], orders[p->order],
           p->wide_o ? " float32 o" : "", p->deterministic ? " deterministic" : "", p->pieces,
-          p->shuffled ? " shuffled" : "", p->given_carry ? " carry given" : "", p->seed);
+          p->shuffled ? " shuffled" : "", p->given_carry ? " carry given" : "", p->seed,
+          p->pattern ? " slices " : "", p->pattern ? p->pattern : "");
     return false;
 }
 
@@ -391,6 +401,13 @@ static bool is_right(const struct kernel *kernel, const struct problem *p,
     return right;
 }
 
+/* The pieces of the keys: piece number `step` is first .. end - 1. Cuts are random: some pieces
+ * have no keys. */
+enum { MOST_PIECES = 8 };
+struct pieces {
+    int64_t first[MOST_PIECES], end[MOST_PIECES];
+};
+
 /* ---- One problem on one kernel. */
 
 /* All arrays of a problem, on the device. */
@@ -399,6 +416,11 @@ struct arrays {
     int *semaphores;
     int64_t semaphore_count;
     struct ra_kernel kernel; /* of the whole problem */
+
+    /* With slices: lists of queries, and of keys, of each piece, in this memory. */
+    struct ra_work work[2][MOST_PIECES];
+    struct ra_span keys[MOST_PIECES];
+    void *lists[2][MOST_PIECES];
 };
 enum { DEVICE_ARRAYS = 14 };
 
@@ -499,14 +521,9 @@ static void close_arrays(struct arrays *x)
     for (int i = 0; i < DEVICE_ARRAYS; i++)
         free_array(array_number(x, i));
     check(cudaFree(x->semaphores), "free");
+    for (int i = 0; i < 2 * MOST_PIECES; i++)
+        check(cudaFree(x->lists[i / MOST_PIECES][i % MOST_PIECES]), "free");
 }
-
-/* The pieces of the keys: piece number `step` is first .. end - 1. Cuts are random: some pieces
- * have no keys. */
-enum { MOST_PIECES = 8 };
-struct pieces {
-    int64_t first[MOST_PIECES], end[MOST_PIECES];
-};
 
 static struct pieces cut(const struct problem *p)
 {
@@ -534,6 +551,24 @@ static struct pieces cut(const struct problem *p)
         pieces.end[i] = cuts[order[i] + 1];
     }
     return pieces;
+}
+
+/* Makes the lists of one side. With keys that stay, those of each piece are counted from its first
+ * one. */
+static void make_lists(struct arrays *x, const struct problem *p, const struct pieces *pieces,
+                       bool of_keys)
+{
+    for (int i = 0; i < p->pieces; i++) {
+        struct ra_span keys = {pieces->first[i], 1, pieces->end[i] - pieces->first[i]};
+        if (of_keys)
+            x->lists[1][i] =
+                work_make(p->slices, p->slice_count, p->n, &keys, 1, p->dim, true, &x->work[1][i]);
+        else
+            x->keys[i] = keys;
+    }
+    if (!of_keys)
+        x->lists[0][0] = work_make(p->slices, p->slice_count, p->n, x->keys, p->pieces, p->dim,
+                                   false, x->work[0]);
 }
 
 /* What a kernel is told of one piece. */
@@ -668,7 +703,21 @@ static bool run_forward(const struct kernel *kernel, struct arrays *x, const str
         put_carry(x, s, &pieces);
     for (int step = p->given_carry; step < p->pieces; step++) {
         struct ra_kernel piece = piece_of(x, &pieces, step, p->pieces);
-        if (p->seed % 4 == 1)
+        piece.work = x->work[0][step];
+        if (p->slices && piece.work.count == 0)
+            continue;
+        bool takes = true;
+        if (p->slices)
+            check(ra_k07_takes_forward(&piece, &takes), "what is taken");
+        if (!takes && piece.keys > 0)
+            return wrong(kernel, p, "the forward does not take this list");
+        if (!takes) {
+            /* Rows that see nothing at any step: the others come later. */
+            piece.work.count = 0;
+            piece.band = (struct ra_band){1, 0};
+            piece.first = piece.last = true;
+        }
+        if (p->seed % 4 == 1 && !p->slices)
             piece.semaphores = NULL; /* without, k07 draws no tiles */
         if (!launched(kernel, p, "forward", kernel->rung->forward(&piece, 0)))
             return false;
@@ -683,6 +732,9 @@ static bool run_backward(const struct kernel *kernel, struct arrays *x, const st
     struct pieces pieces = cut(s->p);
     for (int step = 0; step < s->p->pieces; step++) {
         struct ra_kernel piece = piece_of(x, &pieces, step, s->p->pieces);
+        piece.work = x->work[1][step];
+        if (s->p->slices && piece.work.count == 0)
+            continue;
         if (!launched(kernel, s->p, "backward", kernel->rung->backward(&piece, 0)))
             return false;
     }
@@ -778,6 +830,9 @@ static bool solves(const struct kernel *kernel, const struct sample *s)
     const struct problem *p = s->p;
     struct arrays x;
     open_arrays(&x, s);
+    struct pieces pieces = cut(p);
+    for (int side = 0; side < 2 && p->slices; side++)
+        make_lists(&x, p, &pieces, side);
     struct array *const forward[] = {&x.o, &x.lse}, *const backward[] = {&x.dq, &x.dk, &x.dv};
     bool good = run_forward(kernel, &x, s) && is_right(kernel, p, &s->truth, O, &x.o) &&
                 is_right(kernel, p, &s->truth, LSE, &x.lse) &&
@@ -792,6 +847,7 @@ static bool solves(const struct kernel *kernel, const struct sample *s)
         free(image);
     }
 
+    x.kernel.work = x.work[1][0];
     put(&x.lse, s->truth.x[LSE], NULL);
     good = good && run_backward(kernel, &x, s) && is_right(kernel, p, &s->truth, DQ, &x.dq) &&
            is_right(kernel, p, &s->truth, DK, &x.dk) && is_right(kernel, p, &s->truth, DV, &x.dv);
@@ -829,7 +885,9 @@ static void try(const struct problem *p)
         struct sample s;
         bool solved = false;
         for (int k = 0; k < KERNELS; k++) {
-            bool takes = !ra_has_steps(p->stairs) || kernels[k].rung->backward != ra_k03_backward;
+            bool takes = p->slices ? kernels[k].rung == &ra_ladder[RA_K07]
+                                   : !ra_has_steps(p->stairs) ||
+                                         kernels[k].rung->backward != ra_k03_backward;
             if (!takes || kernels[k].type != types[t] || !chosen(kernels[k].name, p->name))
                 continue;
             if (!solved)
@@ -1683,6 +1741,38 @@ static void try_shifted(void)
     }
 }
 
+/* Masks of slices, as lists, with everything that a list of k07 may meet: only there. */
+static void try_slices(void)
+{
+    int capability, device, listed = 0;
+    check(cudaGetDevice(&device), "the device");
+    check(cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device),
+          "the device");
+    for (int i = 0; i < (quick ? 60 : 600) && capability == 9; i++) {
+        uint64_t state = (uint64_t)(20000 + i);
+        struct ra_slice slices[PATTERN_SLICES];
+        enum pattern pattern = (enum pattern)(i % PATTERNS);
+        int64_t n = 1 + random_below(&state, i % 5 ? 400 : 1500), m = n;
+        if (pattern >= PAIRS_OF_DOCUMENTS)
+            m = 1 + random_below(&state, i % 5 ? 400 : 1500);
+        struct problem p = random_problem(state, n, m);
+        p.name = "slices";
+        p.pattern = pattern_words[pattern];
+        p.slices = slices;
+        p.slice_count = pattern_make(pattern, n, m, &state, slices);
+        p.band = RA_ALL_KEYS;
+        p.dim = 8 * (1 + random_below(&state, 16));
+        p.order = i % 2 ? PLAIN : HEADS_FIRST;
+        p.deterministic = false;
+        p.repeats = 1;
+        listed += p.slice_count > 0;
+        try(&p);
+    }
+
+    /* Of D > 128 the forward alone. Many short documents share a tile. */
+    (void)listed;
+}
+
 int main(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
@@ -1722,6 +1812,7 @@ int main(int argc, char **argv)
     try_repeats();
     try_shifted();
     try_small_shared_memory();
+    try_slices();
     for (int k = 0; k < KERNELS; k++)
         if (worst[k] > 0)
             printf("%s: errors up to %.2f of what is allowed\n", kernels[k].name, worst[k]);

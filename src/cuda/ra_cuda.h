@@ -3,7 +3,8 @@
  * Chapter 11. From the top down: ra_cuda_plan.c has the memory and the life of a plan,
  * ra_cuda_calls.c checks the calls, and ra_cuda_ring.c enqueues the ring. ra_cuda_reorder.c brings
  * rows into the order that kernels need, ra_cuda_launch.c launches them: what ra_cuda_steps.c has
- * listed when the plan was made, of the rectangles of ra_cuda_spans.c. ra_cuda_connect.c brings the
+ * listed when the plan was made, of the rectangles of ra_cuda_spans.c; or by lists of work, which
+ * ra_cuda_lists.c makes of slices. ra_cuda_connect.c brings the
  * ranks together; ra_cuda_peers.c and ra_cuda_link.c pass messages. ra_cuda_wait.c waits, and ends
  * what has failed; ra_cuda_observe.c tells the observer.
  */
@@ -43,6 +44,7 @@ struct ra_cuda_call {
 
     /* The only launch of a call writes dk and dv in the caller's arrays; and dq, too. */
     bool in_callers_keys, in_callers_queries;
+    bool listed;                 /* with slices: every step is one launch, with a list of work */
     int number, backward_number; /* of this call, and of this backward */
 };
 
@@ -122,8 +124,10 @@ struct ra_cuda {
 
     int calls, backwards; /* how many so far, modulo RA_SIGNALS */
     struct ra_cuda_needs needs;
-    struct ra_cuda_step *steps; /* and what is launched at each */
-    int64_t deferred;           /* of this rank's own keys are left for the end of a backward */
+    struct ra_cuda_step *steps;  /* and what is launched at each */
+    struct ra_cuda_lists *lists; /* of slices, of ra_cuda_lists.c; NULL: the plan takes none */
+    char *list_memory;           /* on the device */
+    int64_t deferred;            /* of this rank's own keys are left for the end of a backward */
     struct ra_peer *peers;
     char *arrived_at_end; /* one byte per rank, for the last exchange */
 

@@ -3,6 +3,7 @@
  * Chapter 11. New here: the launches that ra_cuda_steps.c has listed, with the arrays of a call.
  */
 #include "ra_cuda_launch.h"
+#include "ra_cuda_lists.h"
 #include "ra_cuda_observe.h"
 #include "ra_cuda_steps.h"
 
@@ -180,12 +181,49 @@ static void open_gradients(const struct ra_cuda_call *call, int step, struct key
     open_share(plan, rows, ra_cuda_of(plan)->share_comp, &keys->dk_comp, &keys->dv_comp);
 }
 
-/* What the kernels can do with the arrays of this call at a step. */
+/* All queries of this rank, and all keys of a step. */
+static struct ra_cuda_block all_rows(const struct ra_plan *plan, int step)
+{
+    struct ra_cuda_block block = {.stride = 1, .band = RA_ALL_KEYS, .one_band = true, .pairs = 1};
+    block.queries.end = plan->rows[RA_QUERY_SIDE];
+    block.keys.end = ra_ring_rows(&plan->ring, plan->link.rank, step);
+    return block;
+}
+
+/* The launch of a step that a list makes one. */
+static struct ra_kernel listed_kernel(const struct ra_cuda_call *call, int step,
+                                      const struct key_arrays *keys)
+{
+    struct ra_cuda_block all = all_rows(call->plan, step);
+    struct ra_kernel kernel = kernel_of(call, &all, keys);
+    kernel.work = ra_cuda_lists_of(call->plan, step, call->backward ? RA_KEY_SIDE : RA_QUERY_SIDE);
+    return kernel;
+}
+
+/* With slices: can every step be one launch, with these arrays? */
+static bool takes_lists(struct ra_cuda_call *call)
+{
+    struct ra_plan *plan = call->plan;
+    bool all = ra_cuda_lists_hold(plan, call->backward ? RA_KEY_SIDE : RA_QUERY_SIDE) &&
+               plan->config.batch * plan->rows[RA_QUERY_SIDE] > 0;
+    for (int step = 0; step < plan->ring.schedule.count && all; step++) {
+        struct key_arrays keys = {.dk = call->x.dk, .dv = call->x.dv};
+        open_keys(call, step, &keys.k, &keys.v, &keys.mask);
+        struct ra_kernel kernel = listed_kernel(call, step, &keys);
+        ra_kernel_takes *takes = call->backward ? ra_k07_takes_backward : ra_k07_takes_forward;
+        if (kernel.keys > 0)
+            RA_DO(plan, takes(&kernel, &all));
+    }
+    return all;
+}
+
+/* What the kernels can do with the arrays of this call at a step of the backward. */
 static void ask_kernels(struct ra_cuda_call *call, int step)
 {
     struct ra_plan *plan = call->plan;
     struct ra_cuda_step *now = &ra_cuda_of(plan)->steps[step];
-    const struct ra_cuda_block *all = &now->all;
+    bool sliced = ra_cuda_is_sliced(plan);
+    const struct ra_cuda_block whole = all_rows(plan, step), *all = sliced ? &whole : &now->all;
     struct key_arrays keys = {.dk = call->x.dk, .dv = call->x.dv};
     int64_t m = ra_ring_rows(&plan->ring, plan->link.rank, step);
     bool single = plan->ring.schedule.count == 1 && ra_cuda_stripes(plan) == 1;
@@ -196,10 +234,11 @@ static void ask_kernels(struct ra_cuda_call *call, int step)
     if (!single)
         open_gradients(call, step, &keys);
     struct ra_kernel kernel = kernel_of(call, all, &keys);
-    RA_DO(plan, ra_k07_separates(&kernel, &now->separates_dq));
+    if (!call->listed)
+        RA_DO(plan, ra_k07_separates(&kernel, &now->separates_dq));
 
     /* A launch that has all keys may write their gradients. */
-    if (!all->one_band || ra_cuda_rows_of(all, all->keys) < m)
+    if (sliced != call->listed || !all->one_band || ra_cuda_rows_of(all, all->keys) < m)
         return;
     if (single && ra_cuda_rows_of(all, all->queries) == plan->rows[RA_QUERY_SIDE])
         kernel.dq = call->x.dq;
@@ -209,7 +248,8 @@ static void ask_kernels(struct ra_cuda_call *call, int step)
 
 void ra_cuda_open_steps(struct ra_cuda_call *call)
 {
-    for (int step = 0; step < call->plan->ring.schedule.count; step++)
+    call->listed = RA_CUDA_LISTS && ra_cuda_is_sliced(call->plan) && takes_lists(call);
+    for (int step = 0; step < call->plan->ring.schedule.count && call->backward; step++)
         ask_kernels(call, step);
 }
 
@@ -240,6 +280,58 @@ static void launch_spans(struct ra_cuda_call *call, int step, const struct ra_cu
     }
 }
 
+/* All rows, whose carry begins, or ends: they see no key in this launch. */
+static void launch_ends(struct ra_cuda_call *call, bool first, bool last,
+                        const struct key_arrays *keys)
+{
+    struct ra_cuda_launch all = {.block = all_rows(call->plan, 0), .first = first, .last = last};
+    all.block.band = (struct ra_band){1, 0};
+    all.block.keys.end = 0;
+    if (call->plan->config.batch * all.block.queries.end > 0)
+        launch(call, &all, ra_cuda_full_step(call->plan, 0), keys);
+}
+
+/* The work of a step by a list, in one launch. */
+static void fold_list(struct ra_cuda_call *call, int step, const struct key_arrays *keys)
+{
+    struct ra_kernel kernel = listed_kernel(call, step, keys);
+    kernel.writes_keys = keys->writes;
+    if (kernel.work.count == 0)
+        return;
+    if (kernel.keys == 0) {
+        /* A rank without keys lists queries that never see any; those that do come later. */
+        if (!call->backward)
+            launch_ends(call, true, true, keys);
+        return;
+    }
+    RA_DO(call->plan, call->backward ? ra_k07_backward(&kernel, call->stream)
+                                     : ra_k07_forward(&kernel, call->stream));
+}
+
+/* The same cut by cut. A row may be in any number of cuts, so there is a carry from the beginning
+ * to the end. */
+static void fold_cuts(struct ra_cuda_call *call, int step, struct ra_cuda_part part,
+                      const struct key_arrays *keys)
+{
+    const struct ra_plan *plan = call->plan;
+    struct ra_shard_pair shards;
+    struct ra_walk walk = ra_cuda_lists_walk(plan, step, &shards);
+    struct ra_span_pair cut;
+    if (!call->backward && step == 0)
+        launch_ends(call, true, false, keys);
+    while (plan->config.batch > 0 && ra_cuda_ok(plan) && ra_walk_next(&walk, &cut)) {
+        struct ra_cuda_launch one = {.block = {.queries = {cut.a, cut.a + cut.rows},
+                                               .keys = {cut.b, cut.b + cut.visitors},
+                                               .stride = 1,
+                                               .band = cut.band,
+                                               .one_band = true,
+                                               .pairs = 1}};
+        launch(call, &one, part, keys);
+    }
+    if (!call->backward && step == plan->ring.schedule.count - 1)
+        launch_ends(call, false, true, keys);
+}
+
 void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_cuda_part part)
 {
     const struct ra_plan *plan = call->plan;
@@ -250,6 +342,13 @@ void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_cuda_part part)
     open_keys(call, step, &keys.k, &keys.v, &keys.mask);
     if (call->backward)
         open_gradients(call, step, &keys);
+    if (ra_cuda_is_sliced(plan)) {
+        if (call->listed)
+            fold_list(call, step, &keys);
+        else
+            fold_cuts(call, step, part, &keys);
+        return;
+    }
     if (call->backward && all.block.one_band)
         launch(call, &all, part, &keys);
     else

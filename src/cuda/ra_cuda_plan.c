@@ -13,6 +13,7 @@
 #include "ra_cuda_calls.h"
 #include "ra_cuda_connect.h"
 #include "ra_cuda_link.h"
+#include "ra_cuda_lists.h"
 #include "ra_cuda_observe.h"
 #include "ra_cuda_peers.h"
 #include "ra_cuda_steps.h"
@@ -43,9 +44,10 @@ static struct sizes lay_out(const struct ra_plan *plan, int rank, struct ra_cuda
 {
     const struct ra_config *c = &plan->config;
     struct ra_arena own = {start, LINE, 0}, arena = {workspace, LINE, 0};
-    int64_t n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank);
+    int64_t n = ra_plan_room(plan, RA_QUERY_SIDE, rank), m = ra_plan_room(plan, RA_KEY_SIDE, rank);
     int64_t row_bytes = c->batch * n * c->heads * (int64_t)sizeof(float);
     bool backward = !c->forward_only, several = plan->ring.schedule.count > 1;
+    bool varies = c->max_slices > 0;
     struct ra_cuda_needs needs =
         rank == plan->link.rank ? ra_cuda_of(plan)->needs : ra_cuda_needs_of(plan, rank);
     cuda->wide = ra_arena_take(&arena, needs.carry || backward ? row_bytes * c->dim : 0);
@@ -56,29 +58,29 @@ static struct sizes lay_out(const struct ra_plan *plan, int rank, struct ra_cuda
          many_queries = ra_cuda_loses(plan, n * (c->heads / c->key_heads));
     cuda->wide_comp = many_keys ? ra_arena_take(&arena, row_bytes * c->dim) : NULL;
     cuda->sum_comp = many_keys ? ra_arena_take(&arena, row_bytes) : NULL;
-    int64_t most = 0;
+    int64_t most = varies ? ra_plan_most_room(plan, RA_KEY_SIDE) : 0;
     for (int step = 0; step < plan->ring.schedule.count; step++)
         most = ra_max(most, ra_ring_rows(&plan->ring, rank, step));
     cuda->share_comp =
         backward && many_queries ? ra_arena_take(&arena, most * plan->ring.gradient_bytes) : NULL;
     bool ordered = ra_cuda_stripes(plan) > 1;
     int64_t bytes = row_bytes / (int64_t)sizeof(float) * c->dim * ra_type_bytes(c->type);
-    int64_t key_bytes =
-        c->batch * plan->ring.rows[rank] * c->key_heads * c->dim * ra_type_bytes(c->type);
+    int64_t key_bytes = c->batch * m * c->key_heads * c->dim * ra_type_bytes(c->type);
     cuda->q = ordered ? ra_arena_take(&arena, bytes) : NULL;
     cuda->rows = ordered ? ra_arena_take(&arena, row_bytes * c->dim) : NULL;
     cuda->k = ordered ? ra_arena_take(&arena, key_bytes) : NULL;
     cuda->v = ordered ? ra_arena_take(&arena, key_bytes) : NULL;
     cuda->lse = ordered ? ra_arena_take(&arena, row_bytes) : NULL;
     cuda->semaphores = ra_arena_take(&own, needs.semaphores * (int64_t)sizeof *cuda->semaphores);
-    cuda->mask = ra_arena_take(&arena, c->has_mask ? c->batch * plan->ring.rows[rank] : 0);
+    cuda->mask = ra_arena_take(&arena, c->has_mask ? c->batch * m : 0);
+    cuda->list_memory = ra_arena_take(&own, ra_cuda_lists_device_bytes(plan));
 
     /* Other ranks may write to a message before a call begins here. */
     ra_plan_place_messages(plan, rank, several ? &own : &arena, keys, gradients);
 
     /* In a ring of two steps no sums come that go on: their place is free. */
     bool comes_home = backward && plan->ring.schedule.last[rank] > 0;
-    int64_t home_bytes = comes_home ? plan->ring.rows[rank] * plan->ring.gradient_bytes : 0;
+    int64_t home_bytes = comes_home ? m * plan->ring.gradient_bytes : 0;
     cuda->home = plan->ring.schedule.count == 2 ? gradients[3] : ra_arena_take(&own, home_bytes);
     cuda->table = ra_arena_take(&own, several ? (RA_SIGNALS + 1) * sizeof *cuda->table : 0);
     cuda->flags =
@@ -138,7 +140,8 @@ static int64_t lay_out_host(const struct ra_plan *plan, struct ra_cuda *cuda)
 
 static int64_t bytes_of(const struct ra_plan *plan, int rank)
 {
-    int64_t bytes = device_bytes_of(plan, rank) + lay_out_host(plan, NULL);
+    int64_t bytes =
+        device_bytes_of(plan, rank) + lay_out_host(plan, NULL) + ra_cuda_lists_bytes(plan);
     bytes += plan->ring.schedule.count > 1 ? (int64_t)sizeof(struct ra_device_error) : 0;
     if (ra_cuda_of(plan)->transport == RA_HOST_LINK)
         bytes += ra_cuda_staging_bytes(plan, rank);
@@ -216,6 +219,7 @@ static void release(struct ra_plan *plan, bool unused)
         if (timer->ended)
             cudaEventDestroy(timer->ended);
     }
+    ra_cuda_lists_end(plan);
     if (cuda->device_error)
         cudaFreeHost(cuda->device_error);
     if (cuda->staging && unused)
@@ -313,6 +317,7 @@ static enum ra_status take_device(struct ra_plan *plan, char *error)
     cuda->deferred = ra_cuda_deferred_keys(plan);
     bool lent = plan->config.caller_workspace;
     use_workspace(plan, lent ? NULL : cuda->memory + sizes_of(plan, plan->link.rank).own);
+    ra_cuda_lists_begin(plan);
 
     /* Semaphores begin at 0. */
     RA_DO(plan, cudaMemset(cuda->memory, 0, (size_t)cuda->device_bytes));
@@ -363,6 +368,17 @@ static enum ra_status create(struct ra_plan *plan, char *error)
     return status;
 }
 
+/* Lists of work, or which launches a band takes. */
+static enum ra_status use_slices(struct ra_plan *plan, char *error)
+{
+    if (plan->dry_run)
+        return RA_OK;
+    int before = ra_cuda_enter(plan);
+    ra_cuda_lists_make(plan);
+    cudaSetDevice(before);
+    return ra_cuda_ok(plan) ? RA_OK : ra_cuda_error(plan, error);
+}
+
 static const struct ra_backend backend = {.place = "a GPU",
                                           .check_address = check_address,
                                           .own_gradients_stay = true,
@@ -371,6 +387,8 @@ static const struct ra_backend backend = {.place = "a GPU",
                                           .bytes = bytes_of,
                                           .workspace_bytes = workspace_bytes_of,
                                           .use_workspace = use_workspace,
+                                          .use_slices = use_slices,
+                                          .keeps_schedule = true,
                                           .line = LINE,
                                           .describe = describe,
                                           .forward = ra_cuda_forward_on,

@@ -9,6 +9,7 @@
  */
 #include "ra_cuda_ring.h"
 #include "ra_cuda_launch.h"
+#include "ra_cuda_lists.h"
 #include "ra_cuda_observe.h"
 #include "ra_cuda_reorder.h"
 #include "ra_cuda_steps.h"
@@ -247,8 +248,10 @@ static void begin_carries(struct ra_cuda_call *call)
 void ra_cuda_enqueue_forward(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
+    ra_cuda_lists_send(call);
     ra_cuda_begin_order(call);
     pack_keys(call);
+    ra_cuda_open_steps(call);
     begin_carries(call);
     for (int step = 0; step < plan->ring.schedule.count && ra_cuda_ok(plan); step++) {
         ra_cuda_of(plan)->hop = plan->ring.schedule.hop[step];
@@ -316,7 +319,8 @@ static struct ra_cuda_part rest_of_work(const struct ra_plan *plan)
 {
     const struct ra_cuda *cuda = plan->own;
     struct ra_cuda_part rest = ra_cuda_full_step(plan, 0);
-    rest.rows.end = cuda->steps[0].separates_dq ? 0 : cuda->deferred;
+    bool none = cuda->steps[0].separates_dq || ra_cuda_is_sliced(plan);
+    rest.rows.end = none ? 0 : cuda->deferred;
     return rest;
 }
 
@@ -361,6 +365,7 @@ static void finish_own_keys(struct ra_cuda_call *call)
 void ra_cuda_enqueue_backward(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
+    ra_cuda_lists_send(call);
     ra_cuda_begin_order(call);
     pack_keys(call);
     ra_cuda_open_steps(call);

@@ -11,7 +11,8 @@
 int64_t ra_cuda_stripes(const struct ra_plan *plan)
 {
     struct ra_layout layout = plan->layouts[RA_QUERY_SIDE];
-    return plan->config.causal && layout.kind == RA_STRIPED ? ra_layout_spans(layout) : 1;
+    bool ordered = plan->config.causal && layout.kind == RA_STRIPED && plan->config.max_slices == 0;
+    return ordered ? ra_layout_spans(layout) : 1;
 }
 
 /* As much of a band as lies among this many rows. lo is above hi if no query sees a key. Two bands
@@ -31,6 +32,12 @@ static struct ra_span_pair pair_of(const struct ra_plan *plan, int rank, int ste
     struct ra_shard_pair shards =
         ra_plan_shards(plan, rank, ra_ring_origin(&plan->ring, rank, step));
     struct ra_span_pair pair = ra_layout_pair(&shards, s, t);
+
+    /* One slice may be the mask of all rows. */
+    if (plan->listed && plan->slices.count == 1)
+        pair.band = ra_slice_cut(plan->slices.slice, ra_layout_span(shards.queries, rank, s),
+                                 ra_layout_span(shards.keys, shards.origin, t))
+                        .band;
     if (plan->config.batch == 0 || ra_ring_rows(&plan->ring, rank, step) == 0)
         pair.band = (struct ra_band){1, 0};
     return pair;

@@ -39,8 +39,8 @@ static void find_launches(const struct ra_plan *plan, struct ra_cuda_step *steps
     struct ra_cuda_launch *last = NULL;
     for (int step = 0; step < count; step++) {
         struct ra_cuda_launch *launch = &steps[step].launches[s];
-        launch->block = block_of_span(plan, rank, step, s);
-        launch->first = !last;
+        *launch =
+            (struct ra_cuda_launch){.block = block_of_span(plan, rank, step, s), .first = !last};
         last = launch->block.pairs > 0 ? launch : last;
     }
     struct ra_range rows = ra_cuda_query_rows(plan, rank, s);
@@ -105,8 +105,17 @@ struct ra_cuda_needs ra_cuda_needs_of(const struct ra_plan *plan, int rank)
     struct ra_kernel kernel = ra_cuda_kernel(plan);
     int64_t most = ra_kernel_most_keys(c->type);
     struct ra_cuda_needs needs = {
-        .carry = false,
+        .carry = c->max_slices > 0,
         .semaphores = c->type != RA_FLOAT32 /* the forward draws its tiles with one */};
+
+    /* Any mask may come. */
+    if (c->max_slices > 0) {
+        kernel.queries = ra_plan_room(plan, RA_QUERY_SIDE, rank);
+        kernel.keys = ra_plan_most_room(plan, RA_KEY_SIDE);
+        needs.semaphores =
+            ra_max(needs.semaphores, deterministic ? ra_kernel_semaphores(&kernel) : 0);
+        return needs;
+    }
     for (int step = 0; step < plan->ring.schedule.count; step++) {
         struct ra_cuda_block all = block_of_all(plan, rank, step);
         needs.carry = needs.carry || (all.one_band && launches_of(&all, most) > 1);

@@ -91,6 +91,12 @@ static void use(struct ra_plan *plan, const struct ra_layout layouts[2], int64_t
     plan->ring.schedule = schedule;
 }
 
+/* Do keys go all the way round, whatever the mask? */
+static bool keeps_schedule(const struct ra_plan *plan)
+{
+    return plan->config.max_slices > 0 && plan->backend->keeps_schedule;
+}
+
 /* Layouts, and the ring with its schedule. */
 static void arrange(struct ra_plan *plan, int *storage, int64_t *key_rows)
 {
@@ -106,9 +112,10 @@ static void arrange(struct ra_plan *plan, int *storage, int64_t *key_rows)
                          .context = plan,
                          .observe = c->observe,
                          .observer = c->observer,
-                         .schedule_varies = c->max_slices > 0};
+                         .schedule_varies = c->max_slices > 0,
+                         .sends_empty = keeps_schedule(plan)};
     use(plan, layouts, key_rows,
-        c->causal && !c->local_keys
+        c->causal && !c->local_keys && !keeps_schedule(plan)
             ? ra_schedule_causal(layouts[RA_QUERY_SIDE], layouts[RA_KEY_SIDE], c->lookback, storage)
             : ra_schedule_round(P, c->local_keys ? 1 : P, storage));
 
@@ -446,11 +453,13 @@ static enum ra_status read_mask(struct ra_plan *plan, struct ra_mask *mask,
         ra_deal_documents(&mask->slices, P, c->queries, c->keys, mask->deal_storage, mask->lists,
                           mask->layouts);
     status = check_room(plan, mask->layouts);
+    int hops = c->local_keys ? 1 : P;
     if (status == RA_OK)
         mask->schedule =
-            c->local_keys ? ra_schedule_round(P, 1, mask->schedule_storage)
-                          : ra_slices_schedule(&mask->slices, mask->layouts[RA_QUERY_SIDE],
-                                               mask->layouts[RA_KEY_SIDE], mask->schedule_storage);
+            hops == 1 || keeps_schedule(plan)
+                ? ra_schedule_round(P, hops, mask->schedule_storage)
+                : ra_slices_schedule(&mask->slices, mask->layouts[RA_QUERY_SIDE],
+                                     mask->layouts[RA_KEY_SIDE], mask->schedule_storage);
     return status;
 }
 

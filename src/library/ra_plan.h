@@ -90,6 +90,10 @@ struct ra_backend {
      * NULL: the backend computes no slices. */
     enum ra_status (*use_slices)(struct ra_plan *plan, char *error);
 
+    /* With slices keys go all the way round, whatever the mask: who waits for whom must not depend
+     * on it. */
+    bool keeps_schedule;
+
     /* Lines for ra_plan_describe; returns like snprintf. NULL: none. */
     int (*describe)(const struct ra_plan *plan, int rank, char *text, size_t size);
 

@@ -140,8 +140,10 @@ int main(int argc, char **argv)
         puts("end");
         fflush(stdout);
     }
-    if (rig.rank == 0 && !bench.turns)
+    if (rig.rank == 0 && !bench.turns) {
         bench_kernels();
+        bench_slices();
+    }
     MPI_Barrier(MPI_COMM_WORLD);
     if (!bench.turns)
         bench_rings();

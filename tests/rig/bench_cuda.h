@@ -66,6 +66,7 @@ struct pass {
 enum { PASSES = 4 };
 extern const struct pass passes[PASSES];
 void forward(struct set *set);
+void backward(struct set *set);
 
 /* Between two events. */
 double milliseconds(cudaEvent_t start, cudaEvent_t end);
@@ -91,6 +92,7 @@ void find_ceiling(void);
 
 /* Measures the kernels on one GPU; the ring, which is for all ranks together. */
 void bench_kernels(void);
+void bench_slices(void);
 void bench_rings(void);
 
 /* Measures the causal ring that this line of --turns asks for; none if it asks for something else,

@@ -130,7 +130,7 @@ static void round_to(struct ra_tensor to, struct ra_tensor from, const struct ra
 }
 
 /* What the kernel cannot write it adds to 0. */
-static void backward(struct set *set)
+void backward(struct set *set)
 {
     struct ra_kernel kernel = set->kernel;
     int64_t rows = kernel.batch * kernel.queries * kernel.dim;

@@ -705,14 +705,38 @@ static void free_copies(void)
         free(copies[--copy_count]);
 }
 
-/* Row by row, if the edges of the band are stairs. */
-static void fold(const struct ra_kernel *x,
-                 void (*tile)(struct ra_dims, struct ra_score, const struct ra_queries *,
-                              const struct ra_keys *, struct ra_band, float *),
-                 const struct ra_queries *queries, const struct ra_keys *keys, float *workspace)
+typedef void tile_fold(struct ra_dims, struct ra_score, const struct ra_queries *,
+                       const struct ra_keys *, struct ra_band, float *);
+
+/* The rows of a tile, one by one, each with what it sees: queries of keys or, backward, keys of
+ * queries. */
+static void fold_parts(const struct ra_kernel *x, tile_fold *tile, const struct ra_queries *queries,
+                       const struct ra_keys *keys, float *workspace)
 {
-    if (!ra_has_steps(x->stairs))
+    const struct ra_work_tile *of = x->work.tile;
+    bool of_keys = tile == ra_tile_backward;
+    int rows = ra_work_rows(x->dim, of_keys);
+    for (int i = 0; i < of->parts * of->rows; i++) {
+        int part = of->part + i / of->rows, row = i % of->rows;
+        struct ra_sight sight = x->work.sight[(int64_t)part * rows + row];
+        int64_t first = sight.first, count = ra_max(0, sight.end - sight.first);
+        struct ra_queries some =
+            of_keys ? ra_queries_block(queries, first, count) : ra_queries_block(queries, row, 1);
+        struct ra_keys seen =
+            of_keys ? ra_keys_block(keys, row, 1) : ra_keys_block(keys, first, count);
+        if (count > 0)
+            tile(RA_DIMS(x->dim), x->score, &some, &seen, RA_ALL_KEYS, workspace);
+    }
+}
+
+/* Row by row, if the edges of the band are stairs. */
+static void fold(const struct ra_kernel *x, tile_fold *tile, const struct ra_queries *queries,
+                 const struct ra_keys *keys, float *workspace)
+{
+    if (!ra_has_steps(x->stairs) && x->work.count == 0)
         tile(RA_DIMS(x->dim), x->score, queries, keys, x->band, workspace);
+    if (x->work.count > 0)
+        fold_parts(x, tile, queries, keys, workspace);
     for (int64_t a = 0; a < x->queries && ra_has_steps(x->stairs); a++) {
         struct ra_queries row = ra_queries_block(queries, a, 1);
         struct ra_band band = {x->band.lo + a - ra_within_step(a, x->stairs.lo),
@@ -781,6 +805,27 @@ static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t 
     }
 }
 
+/* The part of a launch that is one tile of its list. */
+static struct ra_kernel tile_of(struct ra_kernel x, const struct ra_work_tile *tile, bool backward)
+{
+    x.work.count = 1;
+    x.work.tile = tile;
+    if (backward) {
+        x.keys = tile->rows;
+        struct ra_tensor *const all[] = {&x.k, &x.v, &x.mask, &x.dk, &x.dv};
+        for (int i = 0; i < 5; i++)
+            *all[i] = ra_tensor_from_row(*all[i], tile->row);
+        return x;
+    }
+    x.queries = tile->rows;
+    x.first = tile->first;
+    x.last = tile->last;
+    struct ra_tensor *const all[] = {&x.q, &x.o, &x.lse, &x.carry_o, &x.carry_max, &x.carry_sum};
+    for (int i = 0; i < 6; i++)
+        *all[i] = ra_tensor_from_row(*all[i], tile->row);
+    return x;
+}
+
 static bool attend_all(struct work *work)
 {
     struct ra_kernel x = work->kernel;
@@ -796,8 +841,13 @@ static bool attend_all(struct work *work)
                                  x.dim);
     x.dk = sums[0];
     x.dv = sums[1];
-    for (int64_t i = 0; i < x.batch * x.heads; i++) {
-        attend(&x, work->value, i / x.heads, i % x.heads, workspace);
+    int64_t tiles = ra_max(1, x.work.count);
+    for (int64_t i = 0; i < x.batch * x.heads * tiles; i++) {
+        int64_t head = i / tiles;
+        struct ra_kernel one = x;
+        if (x.work.count > 0)
+            one = tile_of(x, &x.work.tile[i % tiles], work->value);
+        attend(&one, work->value, head / x.heads, head % x.heads, workspace);
         free_copies();
     }
     for (int i = 0; i < 2 && writes; i++) {
@@ -862,6 +912,18 @@ cudaError_t ra_k07_writes(const struct ra_kernel *kernel, bool *keys, bool *quer
 cudaError_t ra_k07_separates(const struct ra_kernel *kernel, bool *separates)
 {
     *separates = kernel->q.type != RA_FLOAT32 && kernel->deterministic;
+    return cudaSuccess;
+}
+
+cudaError_t ra_k07_takes_forward(const struct ra_kernel *kernel, bool *takes)
+{
+    *takes = kernel->q.type != RA_FLOAT32 && kernel->dim <= RA_MOST_DIM;
+    return cudaSuccess;
+}
+
+cudaError_t ra_k07_takes_backward(const struct ra_kernel *kernel, bool *takes)
+{
+    *takes = kernel->q.type != RA_FLOAT32 && kernel->dim <= 128 && !kernel->deterministic;
     return cudaSuccess;
 }
 

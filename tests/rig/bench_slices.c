@@ -1,0 +1,134 @@
+/* bench_slices: masks of slices on one GPU, by a list of work. See bench_cuda.h. */
+#include "bench_cuda.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "numbers.h"
+#include "ra_math.h"
+#include "work_rig.h"
+
+enum { ROWS = 32768, MOST_SLICES = 2 * ROWS };
+
+/* A mask; `plain`: without a list, as a band. */
+struct mask {
+    const char *name;
+    bool plain;
+    int64_t count;
+    struct ra_slice slices[MOST_SLICES];
+};
+
+/* Documents of this many rows; 0: of log-normal lengths, round(exp(N(6.5, 1.2))). */
+static int64_t make_bounds(int64_t length, int64_t *bounds)
+{
+    uint64_t state = 1;
+    int64_t count = 0;
+    for (bounds[0] = 0; bounds[count] < ROWS; count++) {
+        int64_t rows = length ? length : llround(exp(6.5 + 1.2 * random_normal(&state)));
+        bounds[count + 1] = ra_min(ROWS, bounds[count] + ra_max(rows, 1));
+    }
+    return count;
+}
+
+enum { MASKS = 9 };
+
+static void make_mask(int number, struct mask *mask)
+{
+    static int64_t bounds[ROWS + 1], prefixes[ROWS];
+    static const int64_t lengths[] = {512, 2048, 8192, 0};
+    static const char *const names[] = {"documents 512", "documents 2k", "documents 8k",
+                                        "documents log-normal"};
+    *mask = (struct mask){.name = number < 4 ? names[number] : "causal"};
+    int64_t whole[] = {0, ROWS}, prefix = ROWS / 4, count = make_bounds(0, bounds);
+    switch (number) {
+    case 4: /* no list */
+        mask->plain = true;
+        /* fall through */
+    case 5:
+        mask->name = number == 4 ? "causal, no list" : "causal";
+        mask->count = ra_slices_documents(whole, 1, RA_NO_LOOKBACK, 0, mask->slices);
+        break;
+    case 6:
+        mask->name = "prefix of a quarter";
+        mask->count = ra_slices_prefix(whole, 1, &prefix, mask->slices);
+        break;
+    case 7:
+        mask->name = "window 1k in documents";
+        mask->count = ra_slices_documents(bounds, count, 1024, 0, mask->slices);
+        break;
+    case 8:
+        mask->name = "prefixes in documents";
+        for (int64_t i = 0; i < count; i++)
+            prefixes[i] = (bounds[i + 1] - bounds[i]) / 4;
+        mask->count = ra_slices_prefix(bounds, count, prefixes, mask->slices);
+        break;
+    default:
+        count = make_bounds(lengths[number], bounds);
+        mask->count = ra_slices_documents(bounds, count, RA_NO_LOOKBACK, 0, mask->slices);
+    }
+}
+
+static struct ra_work lists[2];
+
+static void forward_list(struct set *set)
+{
+    set->kernel.work = lists[0];
+    forward(set);
+}
+
+static void backward_list(struct set *set)
+{
+    set->kernel.work = lists[1];
+    backward(set);
+}
+
+static void print_line(const struct mask *mask, struct shape shape, bool back, double ms)
+{
+    double pairs = 0;
+    for (int64_t i = 0; i < mask->count; i++)
+        pairs += (double)ra_slice_pairs(&mask->slices[i]);
+    double operations = (back ? 10 : 4) * pairs * (double)shape.heads * (double)shape.dim;
+    char name[128];
+    shape_name(shape, name, sizeof name);
+    printf("k07    %-8s %-24s %-11s d%-4" PRId64 "bf16 %9.3f ms %7.1f TFLOP/s of visible pairs "
+           "%5.2f GHz %4.0f W\n",
+           back ? "backward" : "forward", mask->name, name, shape.dim, ms, 1e-9 * operations / ms,
+           state.clock, state.power);
+    fflush(stdout);
+}
+
+void bench_slices(void)
+{
+    static const struct shape shapes[] = {{1, ROWS, 16, 16, 128}, {1, ROWS, 32, 32, 64}};
+    static struct mask mask;
+    if (bench.only && strcmp(bench.only, "slices") != 0)
+        return;
+    printf("\nmasks of slices, one launch over a list of work\n");
+    for (int i = 0; i < 2; i++) {
+        struct set sets[MOST_SETS];
+        int count = sets_make(sets, &ra_ladder[RA_K07], shapes[i], RA_BFLOAT16);
+        for (int number = 0; number < MASKS; number++) {
+            make_mask(number, &mask);
+            const struct ra_span keys = {0, 1, ROWS};
+            void *memory[2] = {NULL, NULL};
+            lists[0].count = lists[1].count = 0;
+            for (int side = 0; side < 2 && !mask.plain; side++)
+                memory[side] = work_make(mask.slices, mask.count, ROWS, &keys, 1, shapes[i].dim,
+                                         side, &lists[side]);
+            for (int set = 0; set < count; set++)
+                sets[set].kernel.band =
+                    mask.plain ? (struct ra_band){-RA_BAND_FAR, 0} : RA_ALL_KEYS;
+            for (int back = 0; back < 2; back++) {
+                double ms =
+                    measure(back ? backward_list : forward_list, sets, count, bench.repeats);
+                int64_t numbers = ROWS * shapes[i].heads * shapes[i].dim;
+                check(back ? sets[0].dq : sets[0].kernel.o, numbers, back ? "dq" : "o");
+                print_line(&mask, shapes[i], back, ms);
+            }
+            for (int side = 0; side < 2; side++)
+                must(cudaFree(memory[side]), "cudaFree");
+        }
+        sets_free(sets, count);
+    }
+}
