@@ -777,6 +777,8 @@ static void draw_problem(uint64_t *state, int n, struct problem *p, struct ra_sl
     c->tile_queries = draw(state, 3) ? 1 + draw(state, 20) : 0;
     c->tile_keys = draw(state, 3) ? 1 + draw(state, 20) : 0;
     c->causal = draw(state, 2); /* the mask until slices come */
+    if (c->causal && draw(state, 2))
+        c->lookback = 0; /* then nothing travels */
     c->max_slices = MOST;
     c->max_rows = LONGEST;
     if (draw(state, 2)) {
@@ -803,7 +805,7 @@ START_TEST(results_are_right)
 {
     uint64_t state = (uint64_t)_i * 977 + 13;
     char text[TEXT];
-    for (int round = 0; round < 25; round++) {
+    for (int round = 0; round < 15; round++) {
         struct ra_slice list[MOST];
         struct problem p;
         int n = _i % LAYOUTS;
@@ -948,7 +950,7 @@ START_TEST(ranks_that_differ_fail)
     for (int P = 2; P <= 5; P++)
         for (int kind = 0; kind < 10; kind++) {
             struct disagreement x = {.P = P, .odd = (kind + P) % P, .kind = kind, .backward = _i};
-            x.ring = thread_ring_open(P, 5, THREAD_LATE);
+            x.ring = thread_ring_open(P, 60, THREAD_LATE);
             thread_ring_run(P, disagree, &x);
             thread_ring_close(x.ring);
             bool named = false;
@@ -956,7 +958,7 @@ START_TEST(ranks_that_differ_fail)
                 ck_assert_msg(x.status[rank] == RA_LOST, "kind %d, rank %d of %d: %s: %s", kind,
                               rank, P, ra_status_text(x.status[rank]), x.text[rank]);
                 named |= strstr(x.text[rank], "was given other slices, or another deal") != NULL;
-                ck_assert_ptr_null(strstr(x.text[rank], "seconds"));
+                ck_assert_ptr_null(strstr(x.text[rank], "waited"));
             }
             ck_assert(named);
         }
