@@ -9,16 +9,6 @@ struct ra_span {
     int64_t first, stride, count;
 };
 struct ra_span ra_span_chunk(int64_t length, int64_t chunks, int64_t chunk);
-struct ra_dims {
-    int64_t key, value;
-};
-static inline int64_t ra_dims_most(struct ra_dims dims)
-{
-    return dims.key > dims.value ? dims.key : dims.value;
-}
-struct ra_places {
-    int64_t first, step;
-};
 enum ra_type { RA_FLOAT32, RA_FLOAT16, RA_BFLOAT16, RA_BOOL };
 enum ra_layout_kind { RA_CONTIGUOUS, RA_STRIPED, RA_ZIGZAG, RA_DEALT };
 enum ra_head_map { RA_GROUPED, RA_INTERLEAVED };
@@ -59,6 +49,7 @@ struct ra_config {
     bool caller_workspace;
     int64_t max_slices;
     int64_t max_rows;
+    int64_t dim_value;
 };
 int64_t ra_heads_key(enum ra_head_map map, int64_t H, int64_t G, int64_t h);
 struct ra_run {
@@ -94,18 +85,6 @@ void ra_layout_shard(struct ra_layout layout, int rank, int64_t row_bytes, const
 void ra_layout_unshard(struct ra_layout layout, int rank, int64_t row_bytes, const void *local,
                        void *whole);
 int64_t ra_layout_alike(struct ra_layout layout, int rank, int64_t s);
-struct ra_shard_pair {
-    struct ra_layout queries, keys;
-    int rank, origin;
-    bool causal;
-    int64_t lookback;
-};
-struct ra_span_pair {
-    int64_t a, b, rows, visitors;
-    struct ra_band band;
-};
-struct ra_span_pair ra_layout_pair(const struct ra_shard_pair *shards, int64_t s, int64_t t);
-struct ra_places ra_layout_places(struct ra_layout layout, int rank, int64_t a, int64_t count);
 enum ra_message {
     RA_KEYS,
     RA_GRADIENTS,
@@ -173,8 +152,6 @@ int64_t ra_slices_answers(const int64_t *bounds, int64_t count, struct ra_slice 
 bool ra_slice_is_empty(const struct ra_slice *slice);
 struct ra_slice ra_slice_tighten(const struct ra_slice *slice);
 int64_t ra_slice_pairs(const struct ra_slice *slice);
-struct ra_span_pair ra_slice_cut(const struct ra_slice *slice, struct ra_span queries,
-                                 struct ra_span keys);
 struct ra_slices {
     int64_t count;
     struct ra_slice *slice;
@@ -185,19 +162,6 @@ enum ra_status ra_slices_read(struct ra_slices *slices, const struct ra_slice *g
                               int64_t queries, int64_t keys, void *storage, char error[320]);
 int64_t ra_slices_next(const struct ra_slices *slices, int64_t from, int64_t first, int64_t last);
 int64_t ra_slices_seen(const struct ra_slices *slices, int64_t first, int64_t end);
-struct ra_walk {
-    const struct ra_slices *slices;
-    const struct ra_shard_pair *shards;
-    int64_t a, end, b, keys_end;
-    struct ra_span queries, keys;
-    int64_t slice, span, row, key_row;
-    int64_t to;
-};
-struct ra_walk ra_slices_walk(const struct ra_slices *slices, const struct ra_shard_pair *shards,
-                              int64_t a, int64_t rows, int64_t b, int64_t visitors);
-bool ra_walk_next(struct ra_walk *walk, struct ra_span_pair *cut);
-struct ra_schedule ra_slices_schedule(const struct ra_slices *slices, struct ra_layout queries,
-                                      struct ra_layout keys, int *storage);
 int64_t ra_type_bytes(enum ra_type type);
 struct ra_tensor {
     void *data;
