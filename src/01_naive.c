@@ -8,18 +8,19 @@
 #include <math.h>
 #include "stage_slices.h"
 
-/* The problem and the results, whole. Row i of head h of batch b, D numbers, starts at row(). */
+/* The problem and the results, whole. Row i of head h of batch b, D numbers, starts at row(). Dv is
+ * D unless v has rows of another length. */
 struct arrays {
-    const float *q, *d_out; /* (B, N, H, D) */
-    const float *k, *v;     /* (B, M, G, D) */
+    const float *q, *d_out; /* (B, N, H, D), (B, N, H, Dv) */
+    const float *k, *v;     /* (B, M, G, D), (B, M, G, Dv) */
     const bool *mask;       /* (B, M), or NULL: every key may be seen */
     const float *slopes;    /* (H), or NULL: distances do not count */
     const float *sink;      /* (H), or NULL: the keys share all the weight */
     const float *d_lse;     /* (B, H, N), or NULL: 0 */
     int64_t *slice_of;      /* (N, M): 1 + the slice that a pair is in, 0: none; or NULL */
-    double *o, *dq;         /* (B, N, H, D) */
+    double *o, *dq;         /* (B, N, H, Dv), (B, N, H, D) */
     double *lse;            /* (B, H, N) */
-    double *dk, *dv;        /* (B, M, G, D) */
+    double *dk, *dv;        /* (B, M, G, D), (B, M, G, Dv) */
     double *d_sink;         /* (H) */
     double *largest;        /* (H): the largest score, -inf if there is none */
     double *s;              /* (N, M): the scores of one head, -inf where nothing is to be seen */
@@ -117,12 +118,12 @@ static double weight(double s, double lse)
 static void forward(const struct stage *stage, struct arrays *x, int64_t b, int64_t h)
 {
     int64_t N = stage->N, M = stage->M, H = stage->H, G = stage->G, D = stage->D;
-    int64_t g = key_head(stage, h);
+    int64_t g = key_head(stage, h), Dv = stage->Dv;
 
     for (int64_t i = 0; i < N; i++) {
         stage_progress(stage, "forward", (b * H + h) * N + i, stage->B * H * N);
         double *s = x->s + i * M;
-        double *o = x->o + row(b, N, i, H, h, D), *lse = x->lse + (b * H + h) * N + i;
+        double *o = x->o + row(b, N, i, H, h, Dv), *lse = x->lse + (b * H + h) * N + i;
 
         /* s_ij for every visible pair, and the largest of them and of the sink. */
         double max = sink(x, h);
@@ -144,12 +145,12 @@ static void forward(const struct stage *stage, struct arrays *x, int64_t b, int6
         *lse = max + log(sum);
 
         /* o_i = sum_j p_ij v_j. */
-        for (int64_t c = 0; c < D; c++)
+        for (int64_t c = 0; c < Dv; c++)
             o[c] = 0;
         for (int64_t j = 0; j < M; j++) {
             double p = weight(s[j], *lse);
-            for (int64_t c = 0; c < D; c++)
-                o[c] += p * x->v[row(b, M, j, G, g, D) + c];
+            for (int64_t c = 0; c < Dv; c++)
+                o[c] += p * x->v[row(b, M, j, G, g, Dv) + c];
         }
     }
 }
@@ -158,36 +159,36 @@ static void forward(const struct stage *stage, struct arrays *x, int64_t b, int6
 static void backward(const struct stage *stage, struct arrays *x, int64_t b, int64_t h)
 {
     int64_t N = stage->N, M = stage->M, H = stage->H, G = stage->G, D = stage->D;
-    int64_t g = key_head(stage, h);
+    int64_t g = key_head(stage, h), Dv = stage->Dv;
     for (int64_t i = 0; i < N; i++) {
         stage_progress(stage, "backward", (b * H + h) * N + i, stage->B * H * N);
-        const double *s = x->s + i * M, *o = x->o + row(b, N, i, H, h, D);
-        const float *q = x->q + row(b, N, i, H, h, D), *d_out = x->d_out + row(b, N, i, H, h, D);
+        const double *s = x->s + i * M, *o = x->o + row(b, N, i, H, h, Dv);
+        const float *q = x->q + row(b, N, i, H, h, D), *d_out = x->d_out + row(b, N, i, H, h, Dv);
         double *dq = x->dq + row(b, N, i, H, h, D), lse = x->lse[(b * H + h) * N + i];
-
         /* delta_i = sum_c dO_ic o_ic - dlse_i. The sink has a weight, and no value. */
         double delta = x->d_lse ? -x->d_lse[(b * H + h) * N + i] : 0;
-        for (int64_t c = 0; c < D; c++)
+        for (int64_t c = 0; c < Dv; c++)
             delta += d_out[c] * o[c];
         x->d_sink[h] -= weight(sink(x, h), lse) * delta;
 
         for (int64_t j = 0; j < M; j++) {
-            const float *k = x->k + row(b, M, j, G, g, D), *v = x->v + row(b, M, j, G, g, D);
-            double *dk = x->dk + row(b, M, j, G, g, D), *dv = x->dv + row(b, M, j, G, g, D);
+            const float *k = x->k + row(b, M, j, G, g, D), *v = x->v + row(b, M, j, G, g, Dv);
+            double *dk = x->dk + row(b, M, j, G, g, D), *dv = x->dv + row(b, M, j, G, g, Dv);
             if (s[j] == -INFINITY)
                 continue; /* a key that is not seen has no part in anything */
 
             /* p_ij, dp_ij = dO_i . v_j, ds_ij = p_ij (dp_ij - delta_i). */
             double p = weight(s[j], lse), dp = 0;
-            for (int64_t c = 0; c < D; c++)
+            for (int64_t c = 0; c < Dv; c++)
                 dp += (double)d_out[c] * v[c];
             double ds = p * (dp - delta), capped = s[j] - distance_score(stage, x, h, i, j);
             if (stage->config.softcap > 0)
                 ds *= 1 - (capped / stage->config.softcap) * (capped / stage->config.softcap);
 
             /* dv_j += p_ij dO_i; dq_i += scale ds_ij k_j; dk_j += scale ds_ij q_i. */
-            for (int64_t c = 0; c < D; c++) {
+            for (int64_t c = 0; c < Dv; c++)
                 dv[c] += p * d_out[c];
+            for (int64_t c = 0; c < D; c++) {
                 dq[c] += stage->config.scale * ds * k[c];
                 dk[c] += stage->config.scale * ds * q[c];
             }
@@ -203,6 +204,8 @@ int main(int argc, char **argv)
                NPY_FLOAT64);
     int64_t query_numbers = stage.B * stage.N * stage.H * stage.D;
     int64_t key_numbers = stage.B * stage.M * stage.G * stage.D;
+    int64_t output_numbers = stage.B * stage.N * stage.H * stage.Dv;
+    int64_t value_numbers = stage.B * stage.M * stage.G * stage.Dv;
 
     struct arrays x = {
         .q = stage_input(&stage, STAGE_Q),
@@ -212,7 +215,7 @@ int main(int argc, char **argv)
         .slice_of = draw_slices(&stage),
         .slopes = stage_heads(&stage, STAGE_SLOPES),
         .sink = stage_heads(&stage, STAGE_SINK),
-        .o = stage_allocate(&stage, query_numbers, sizeof(double)),
+        .o = stage_allocate(&stage, output_numbers, sizeof(double)),
         .lse = stage_allocate(&stage, stage.B * stage.H * stage.N, sizeof(double)),
         .s = stage_allocate(&stage, stage.N, stage.M * (int64_t)sizeof(double)),
     };
@@ -228,7 +231,7 @@ int main(int argc, char **argv)
         x.d_out = stage_input(&stage, STAGE_D_OUT);
         x.dq = stage_zeros(&stage, query_numbers, sizeof(double));
         x.dk = stage_zeros(&stage, key_numbers, sizeof(double));
-        x.dv = stage_zeros(&stage, key_numbers, sizeof(double));
+        x.dv = stage_zeros(&stage, value_numbers, sizeof(double));
     }
 
     stage_lap(&stage, STAGE_READ);
@@ -256,8 +259,9 @@ int main(int argc, char **argv)
         stage_write_heads(&stage, STAGE_D_SINK, x.d_sink);
 
     /* Products of matrices only: s and o forward; dp, dv, dq and dk backward. */
-    stage_count(&stage, "multiply-adds forward", 0, 2 * x.visible_pairs * stage.D);
+    stage_count(&stage, "multiply-adds forward", 0, x.visible_pairs * (stage.D + stage.Dv));
     if (!stage.config.forward_only)
-        stage_count(&stage, "multiply-adds backward", 0, 4 * x.visible_pairs * stage.D);
+        stage_count(&stage, "multiply-adds backward", 0,
+                    2 * x.visible_pairs * (stage.D + stage.Dv));
     return stage_close(&stage);
 }

@@ -87,13 +87,13 @@ int main(int argc, char **argv)
     struct ra_plan *plan = make_plan(&stage);
 
     /* This rank's rows of each array. */
-    int64_t n = stage.n, m = stage.m, H = stage.H, G = stage.G, D = stage.D;
+    int64_t n = stage.n, m = stage.m, H = stage.H, G = stage.G, D = stage.D, Dv = stage.Dv;
     struct ra_arrays x = RA_ARRAYS_INIT;
     x.q = ra_tensor_bnhd(stage_input(&stage, STAGE_Q), RA_FLOAT32, n, H, D);
     x.k = ra_tensor_bnhd(stage_input(&stage, STAGE_K), RA_FLOAT32, m, G, D);
-    x.v = ra_tensor_bnhd(stage_input(&stage, STAGE_V), RA_FLOAT32, m, G, D);
+    x.v = ra_tensor_bnhd(stage_input(&stage, STAGE_V), RA_FLOAT32, m, G, Dv);
     x.mask = ra_tensor_bn(stage_mask(&stage), m);
-    x.o = stage_output(&stage, n, H, D);
+    x.o = stage_output(&stage, n, H, Dv);
     x.lse = ra_tensor_bhn(stage_output(&stage, n, H, 1).data, n, H);
     x.sink = ra_tensor_h(stage_heads(&stage, STAGE_SINK));
     x.slopes = ra_tensor_h(stage_heads(&stage, STAGE_SLOPES));
@@ -104,10 +104,10 @@ int main(int argc, char **argv)
     write_heads(&stage, STAGE_LARGEST, x.largest);
 
     if (!stage.config.forward_only) {
-        x.d_out = ra_tensor_bnhd(stage_input(&stage, STAGE_D_OUT), RA_FLOAT32, n, H, D);
+        x.d_out = ra_tensor_bnhd(stage_input(&stage, STAGE_D_OUT), RA_FLOAT32, n, H, Dv);
         x.dq = stage_output(&stage, n, H, D);
         x.dk = stage_output(&stage, m, G, D);
-        x.dv = stage_output(&stage, m, G, D);
+        x.dv = stage_output(&stage, m, G, Dv);
         x.d_sink = head_output(&stage, STAGE_D_SINK);
         x.d_lse = ra_tensor_bhn(stage_d_lse(&stage), n, H);
         stage_check(&stage, ra_backward(plan, &x), ra_plan_error(plan));

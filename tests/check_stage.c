@@ -835,7 +835,14 @@ START_TEST(shapes)
         } else {
             save(cases[c].name, NPY_FLOAT32, cases[c].dims, cases[c].shape, -1, 0);
         }
-        refused_problem(LIST(cases[c].words[0], cases[c].words[1], cases[c].words[2]));
+        /* To 01-naive values of another width are values: then do is wrong. */
+        bool narrow = number == 1 && strcmp(cases[c].words[1], "axis 3 must be 3") == 0;
+        if (narrow && cases[c].name[0] == 'v')
+            refused_problem(LIST("/do.npy: ", "axis 3 must be 2", "as in v"));
+        else
+            refused_problem(
+                LIST(cases[c].words[0], cases[c].words[1],
+                     narrow && cases[c].name[0] == 'd' ? "as in v" : cases[c].words[2]));
     }
 }
 END_TEST
@@ -1345,7 +1352,7 @@ START_TEST(good_run)
      * of 4 x 5, keys on their side, 3 x 5, and a row of 3. */
     int64_t in = 2 * 24 + 2 * 30, out = in + 8, lost = 24 + 2 * 30;
     ck_assert_int_eq(count_of(&first, "peak bytes "),
-                     number == 1 ? 4 * in + 8 * (out + 4 * 5)
+                     number == 1 ? 4 * in + 8 * (out + 4 * 5 + 2 * 2)
                                  : 4 * (in + out + lost + 4 * 8 + 2 * 20 + 18));
 
     /* A second run gives the same bytes, and --time adds one line to stderr alone. */

@@ -89,6 +89,7 @@ def draw(seed, number):
         c.deal = pick(None, "layout", "documents", "documents")
         c.local_keys = c.local_keys and c.deal != "documents"
     c.extras = c.stage >= 13 and sometimes(0.5)
+    c.Dv = pick(c.D, 1, 5, 40) if c.stage >= 13 else c.D  # numbers of a row of v
 
     # Where the rows are. The bucket may be larger than a shard.
     c.layout = pick("contiguous", "striped", "striped", "zigzag") if c.stage >= 5 else "contiguous"
@@ -173,13 +174,14 @@ def make_problem(c):
     """The arrays of a configuration by name: lopsided numbers, lest symmetry hide a mistake."""
     rng = np.random.default_rng([c.seed, c.number, 1])
 
-    def array(mean, rows, heads):
-        return rng.normal(mean, 1, (c.B, rows, heads, c.D)).astype(c.dtype)
+    def array(mean, rows, heads, numbers):
+        return rng.normal(mean, 1, (c.B, rows, heads, numbers)).astype(c.dtype)
 
-    problem = {"q": array(0.2, c.N, c.H), "k": array(-0.3, c.M, c.G), "v": array(0.5, c.M, c.G)}
+    problem = {"q": array(0.2, c.N, c.H, c.D), "k": array(-0.3, c.M, c.G, c.D),
+               "v": array(0.5, c.M, c.G, c.Dv)}
     problem["q"] *= np.dtype(c.dtype).type(c.score_size)
     if not c.forward_only:
-        problem["do"] = array(-0.4, c.N, c.H)
+        problem["do"] = array(-0.4, c.N, c.H, c.Dv)
 
     # The key mask: true where a key may be seen.
     if c.mask != "none":
@@ -290,14 +292,14 @@ def expected_counts(c, with_mask):
                                   "messages sent forward", "messages sent backward",
                                   "bytes sent forward", "bytes sent backward"), 0)
 
-            # Two products of matrices per tile forward, five backward.
-            products = batches * c.H * c.D * tile_pairs(c, seen, ring_rank, origin)
-            here["multiply-adds forward"] = 2 * products
-            here["multiply-adds backward"] = 5 * products
+            # Two products of matrices per tile forward, five backward: of them two on rows of v.
+            pairs = batches * c.H * tile_pairs(c, seen, ring_rank, origin)
+            here["multiply-adds forward"] = pairs * (c.D + c.Dv)
+            here["multiply-adds backward"] = pairs * (3 * c.D + 2 * c.Dv)
 
             # Keys go on unless this was their last hop; gradients go on too, or home.
             rows = batches * sum(map(len, c.keys[origin]))
-            floats = 4 * 2 * rows * c.G * c.D
+            floats = 4 * rows * c.G * (c.D + c.Dv)
             keys, goes_on = floats + with_mask * rows, rows > 0 and hop < last[origin]
             comes_home = rows > 0 and hop == last[origin] > 0
             here["messages sent forward"] = int(goes_on)

@@ -46,10 +46,14 @@ static void check_problem(const struct stage *stage)
     const struct {
         const char *name;
         int64_t value;
-    } facts[] = {{"B, batches of q.npy", stage->B},   {"N, positions of q.npy", stage->N},
-                 {"M, positions of k.npy", stage->M}, {"H, heads of q.npy", stage->H},
-                 {"G, heads of k.npy", stage->G},     {"D, numbers of a head of q.npy", stage->D}};
-    for (int f = 0; f < 6 && stage->world.ranks > 1; f++)
+    } facts[] = {{"B, batches of q.npy", stage->B},
+                 {"N, positions of q.npy", stage->N},
+                 {"M, positions of k.npy", stage->M},
+                 {"H, heads of q.npy", stage->H},
+                 {"G, heads of k.npy", stage->G},
+                 {"D, numbers of a head of q.npy", stage->D},
+                 {"D_v, numbers of a head of v.npy", stage->Dv}};
+    for (int f = 0; f < 7 && stage->world.ranks > 1; f++)
         stage_agree(stage, 2, facts[f].name, facts[f].value);
     stage_agree_inputs(stage);
 }
@@ -80,6 +84,7 @@ static void complete(struct stage *stage)
     c->heads = stage->H;
     c->key_heads = stage->G;
     c->dim = stage->D;
+    c->dim_value = stage->Dv == stage->D ? 0 : stage->Dv;
     static struct ra_span all_queries, all_keys;
     all_queries = (struct ra_span){0, 1, stage->N};
     all_keys = (struct ra_span){0, 1, stage->M};

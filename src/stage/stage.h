@@ -51,6 +51,7 @@ struct stage {
      * has the same numbers, by their long names. */
     const char *problem_folder;
     int64_t B, N, M, H, G, D;
+    int64_t Dv; /* numbers of a row of v, and so of o, do and dv: D before stage 13 */
     struct npy inputs[STAGE_INPUTS];
 
     /* This rank's rows: n query rows and m key rows in each batch (all, until stage_shard). */

@@ -120,6 +120,7 @@ static void take_shape(struct stage *stage)
     stage->D = q->shape[3];
     stage->M = k->shape[1];
     stage->G = k->shape[2];
+    stage->Dv = stage_knows_slices(stage) ? stage->inputs[STAGE_V].shape[3] : stage->D;
     for (int axis = 0; axis < 4; axis++) {
         const struct npy *empty = q->shape[axis] == 0 ? q : k->shape[axis] == 0 ? k : NULL;
         if (empty)
@@ -147,11 +148,20 @@ static void check_shapes(const struct stage *stage)
     const struct npy *q = &stage->inputs[STAGE_Q], *k = &stage->inputs[STAGE_K];
     check_axis(stage, STAGE_K, 0, stage->B, "the B of q");
     check_axis(stage, STAGE_K, 3, stage->D, "the D of q");
-    for (int axis = 0; axis < 4; axis++) {
+    for (int axis = 0; axis < 3; axis++) {
         check_axis(stage, STAGE_V, axis, k->shape[axis], "as in k");
         if (!stage->config.forward_only)
             check_axis(stage, STAGE_D_OUT, axis, q->shape[axis], "as in q");
     }
+    bool own = stage_knows_slices(stage);
+    if (!own)
+        check_axis(stage, STAGE_V, 3, stage->D,
+                   "as in k: values of another width arrive in stage 13");
+    if (stage->Dv == 0)
+        stage_fail(stage, "%s: values of 0 numbers; at least 1 is needed",
+                   stage->inputs[STAGE_V].path);
+    if (!stage->config.forward_only)
+        check_axis(stage, STAGE_D_OUT, 3, stage->Dv, own ? "as in v" : "as in q");
     if (stage->config.has_mask) {
         check_axis(stage, STAGE_MASK, 0, stage->B, "the B of q");
         check_axis(stage, STAGE_MASK, 1, stage->M, "the M of k");

@@ -44,13 +44,15 @@ static void create_files(struct stage *stage)
     int64_t B = stage->inputs[STAGE_Q].shape[0];
     int64_t queries[] = {B, stage->N, stage->H, stage->D},
             keys[] = {B, stage->M, stage->G, stage->D};
+    int64_t outputs[] = {B, stage->N, stage->H, stage->Dv},
+            values[] = {B, stage->M, stage->G, stage->Dv};
     int64_t lse[] = {B, stage->H, stage->N};
     const struct {
         int dims;
         const int64_t *shape;
     } shapes[STAGE_RESULTS] = {
-        [STAGE_O] = {4, queries},        [STAGE_LSE] = {3, lse}, [STAGE_DQ] = {4, queries},
-        [STAGE_DK] = {4, keys},          [STAGE_DV] = {4, keys}, [STAGE_D_SINK] = {1, &stage->H},
+        [STAGE_O] = {4, outputs},        [STAGE_LSE] = {3, lse},   [STAGE_DQ] = {4, queries},
+        [STAGE_DK] = {4, keys},          [STAGE_DV] = {4, values}, [STAGE_D_SINK] = {1, &stage->H},
         [STAGE_LARGEST] = {1, &stage->H}};
     for (int r = 0; r < STAGE_RESULTS; r++) {
         if (stage_writes(stage, r) &&

@@ -359,7 +359,8 @@ def load_problem(folder, forward_only):
         mask = np.ones((B, M), bool)
 
     # Every shape follows from those of q and k.
-    wanted = {"k": (B, M, G, D), "v": (B, M, G, D), "do": q.shape, "mask": (B, M)}
+    Dv = v.shape[3]  # D, or another number
+    wanted = {"k": (B, M, G, D), "v": (B, M, G, Dv), "do": (B, q.shape[1], H, Dv), "mask": (B, M)}
     for name, array in (("k", k), ("v", v), ("do", d_out), ("mask", mask)):
         if array is not None and array.shape != wanted[name]:
             raise Misuse(f"{folder}: {name} has shape {array.shape}, but the others ask for "
@@ -412,8 +413,9 @@ def solve(q, k, v, d_out, mask, causal=False, lookback=None, head_map="grouped",
     B, N, H, D = q.shape
     M, G = k.shape[1:3]
     scale = 1 / math.sqrt(D) if scale is None else scale
-    shapes = {"o": (B, N, H, D), "lse": (B, H, N), "dq": (B, N, H, D), "dk": (B, M, G, D),
-              "dv": (B, M, G, D)}
+    Dv = v.shape[3]
+    shapes = {"o": (B, N, H, Dv), "lse": (B, H, N), "dq": (B, N, H, D), "dk": (B, M, G, D),
+              "dv": (B, M, G, Dv)}
     names = NAMES[:2] if forward_only else NAMES
     distance = np.arange(M)[None, :] - np.arange(N)[:, None] - (M - N)
     sums = {name: np.zeros((3, H)) for name in ("largest", "d_sink")}  # exact, plain, magnitude
