@@ -699,8 +699,8 @@ START_TEST(width_of_values)
         ra_plan_destroy(plan);
     }
 
-    /* A pair of one head costs D and D_v forward, and three times D and twice D_v backward; a row of
-     * keys has two heads of both. */
+    /* A pair of one head costs D and D_v forward, and three times D and twice D_v backward; a row
+     * of keys has two heads of both. */
     struct ra_hop hop;
     config.ring_size = 2;
     struct ra_plan *ring = plan_for(&config);

@@ -475,6 +475,7 @@ static const struct field {
     {AT(heads), WHOLE, {4, 6}, {0}},
     {AT(key_heads), WHOLE, {2, 1}, {0}},
     {AT(dim), WHOLE, {8, 9}, {0}},
+    {AT(dim_value), WHOLE, {8, 9}, {0}},
     {AT(type), INT, {0, 2}, {"RA_FLOAT32", "RA_BFLOAT16"}},
     {AT(has_mask), FLAG, {0, 1}, {0}},
     {AT(forward_only), FLAG, {0, 1}, {0}},
@@ -1600,6 +1601,7 @@ static void test_bytes(void)
         problem.config.type = c == 1 ? RA_FLOAT16 : RA_FLOAT32;
         problem.masking = c == 1 || c == 3 ? RANDOM_MASK : NO_MASK;
         problem.config.key_heads = c == 2 ? 1 : 2;
+        problem.config.dim_value = c == 0 ? 5 : c == 3 ? 11 : 0;
         problem.config.causal = c >= 3;
         problem.config.lookback = c == 3 ? 7 : c == 4 ? 30 : RA_NO_LOOKBACK;
         problem.config.layout = c == 4 ? RA_STRIPED : RA_CONTIGUOUS;
@@ -1635,7 +1637,8 @@ static void test_bytes(void)
             if (c < 3) {
                 struct ra_layout layout = ra_plan_layout(work.plan, RA_KEY_SIDE);
                 const struct ra_config *config = &work.problem.config;
-                int64_t numbers = 2 * config->batch * config->key_heads * config->dim, rows = 0;
+                int64_t both = config->dim + (config->dim_value ? config->dim_value : config->dim);
+                int64_t numbers = config->batch * config->key_heads * both, rows = 0;
                 int64_t key = numbers * ra_type_bytes(config->type);
                 key += config->has_mask ? config->batch : 0;
                 for (int t = 0; t < ring_size - 1; t++)

@@ -168,6 +168,7 @@ static struct ra_config draw_config(struct bytes *in)
     c.key_heads = 1 + below(in, 2);
     c.heads = c.key_heads * (1 + below(in, 2));
     c.dim = 1 + below(in, 6);
+    c.dim_value = c.dim % 3 == 2 ? c.dim + 3 : 0;
     c.type = (enum ra_type)below(in, 3);
     c.head_map = (enum ra_head_map)below(in, 2);
     c.has_mask = below(in, 2);
@@ -214,9 +215,10 @@ static struct ra_tensor new_tensor(const struct truth *t, enum truth_array a, in
     int64_t count = t->B * rows * truth_heads(t, a) * truth_width(t, a);
     void *data = malloc((size_t)(count * ra_type_bytes(t->type[a])));
     memset(data, 0xFF, (size_t)(count * ra_type_bytes(t->type[a])));
-    return a == MASK  ? ra_tensor_bn(data, rows)
-           : a == LSE ? ra_tensor_bhn(data, rows, t->H)
-                      : ra_tensor_bnhd(data, t->type[a], rows, truth_heads(t, a), t->D);
+    return a == MASK ? ra_tensor_bn(data, rows)
+           : a == LSE
+               ? ra_tensor_bhn(data, rows, t->H)
+               : ra_tensor_bnhd(data, t->type[a], rows, truth_heads(t, a), truth_width(t, a));
 }
 
 /* One rank's part: its plan, its rows of all arrays, both calls; a workspace of the caller's is

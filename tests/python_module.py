@@ -210,6 +210,18 @@ class Names(unittest.TestCase):
     def test_shapes_are_those_of_the_plan(self):
         with ra.Plan(queries=5, keys=-1, heads=4, key_heads=-1, dim=3) as plan:  # -1: RA_SAME
             self.assertEqual(plan.shapes["k"], (1, 5, 4, 3))
+            self.assertEqual(plan.shapes["v"], (1, 5, 4, 3))
+
+    def test_values_of_another_width(self):
+        some = D // 2
+        of_some = d_out.copy()
+        of_some[..., some:] = 0
+        want = results(q, k, v, of_some)
+        got = results(q, k, v[..., :some].copy(), d_out[..., :some].copy(), dim_value=some)
+        for x, y in zip(got, want, strict=True):
+            self.assertTrue(numpy.allclose(x, y[..., :x.shape[-1]], rtol=1e-4, atol=1e-5))
+        self.assertEqual(got[0].shape, (*q.shape[:3], some))
+        self.assertEqual(got[4].shape, (*k.shape[:3], some))
 
     def test_missing_library(self):
         said = subprocess.run([sys.executable, "-B", "-c", "import ring_attention"], cwd=FOLDER,

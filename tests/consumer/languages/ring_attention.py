@@ -181,12 +181,13 @@ class Plan:
                                     text)
         self.check(status, text.value)
         lib.ra_plan_config(self.plan, room, ctypes.sizeof(room))  # with what was left open
-        batch, heads, key_heads, dim = (field_of(room, name) for name in
-                                        ("batch", "heads", "key_heads", "dim"))
+        batch, heads, key_heads, dim, dim_value = (
+            field_of(room, name) for name in ("batch", "heads", "key_heads", "dim", "dim_value"))
         n, m = (lib.ra_plan_rows(self.plan, side) for side in (QUERY_SIDE, KEY_SIDE))
         queries, keys = (batch, n, heads, dim), (batch, m, key_heads, dim)
-        self.shapes = dict(q=queries, k=keys, v=keys, mask=(batch, m), o=queries, d_out=queries,
-                           lse=(batch, heads, n), dq=queries, dk=keys, dv=keys)
+        out, values = (*queries[:3], dim_value), (*keys[:3], dim_value)
+        self.shapes = dict(q=queries, k=keys, v=values, mask=(batch, m), o=out, d_out=out,
+                           lse=(batch, heads, n), dq=queries, dk=keys, dv=values)
         self.shapes.update(d_lse=self.shapes["lse"], sink=(heads,), d_sink=(heads,),
                            slopes=(heads,), largest=(heads,))
 

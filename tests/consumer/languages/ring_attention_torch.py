@@ -26,7 +26,7 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, mask, plan):
-        o = torch.empty(q.shape, dtype=q.dtype)
+        o = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype)
         lse = torch.empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
         plan.call(lib.ra_forward, q=q, k=k, v=v, mask=mask, o=o, lse=lse)
         ctx.save_for_backward(q, k, v, mask, o, lse)
