@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include "scale.h"
 
 static const char *const passes[] = {"forward", "backward"};
@@ -59,7 +60,7 @@ static double weights_of(const struct scale *s)
     struct ra_scale_memory alone;
     struct ra_config config = s->config;
     config.queries = config.keys = config.ring_size = 1;
-    scale_check(s, ra_scale_memory_of(&alone, &config, &s->model, error), error);
+    scale_check(s, ra_scale_memory_of(&alone, &config, NULL, &s->model, error), error);
     return alone.weights / s->model.weight_bytes;
 }
 
@@ -84,8 +85,12 @@ static void print_question(const struct scale *s)
         printf(", batch of %" PRId64, c->batch);
     if (c->causal && c->lookback != RA_NO_LOOKBACK)
         printf(", the last %" PRId64 " tokens", c->lookback + 1);
+    if (s->mask)
+        printf(", %" PRId64 " slice%s", s->list.count, s->list.count == 1 ? "" : "s");
     if (s->mode != SCALE_DECODE)
-        printf(", %s", !c->causal ? "no mask" : ra_option_layouts[c->layout].word);
+        printf(", %s", s->list.deal == RA_DEAL_DOCUMENTS ? "dealt by document"
+                       : c->causal || s->mask            ? ra_option_layouts[c->layout].word
+                                                         : "no mask");
     printf("%s%s", c->causal ? ", causal; " : "; ",
            s->mode == SCALE_DECODE ? "a tree" : scale_method(s));
     putchar('\n');
@@ -126,7 +131,8 @@ static struct answer predict(struct scale *s, int P, struct ra_scale_hop *hops)
     struct answer answer = {.rates = {0, 0}};
     struct ra_scale_machine machine = scale_on(s, P, answer.rates);
     struct ra_scale_hop *own = hops ? hops : stage_allocate(&s->stage, 2 * (int64_t)P, sizeof *own);
-    scale_check(s, ra_scale_predict(&answer.all, &s->config, &machine, s->method, own, error),
+    scale_check(s,
+                ra_scale_predict(&answer.all, &s->config, s->mask, &machine, s->method, own, error),
                 error);
     for (int pass = 0; pass < 2; pass++) {
         answer.for_messages[pass] = (pass == 0 ? answer.all.forward : answer.all.backward).tail;
@@ -159,6 +165,8 @@ static void print_ranks(struct scale *s)
         {"array_gigabytes", NULL, 0},
         {"rank_gigabytes", "%*.2f", 7},
         {"fits", NULL, 0},
+        {"forward_balance", NULL, 0},
+        {"backward_balance", NULL, 0},
     };
     enum { COLUMNS = sizeof columns / sizeof *columns };
 
@@ -188,6 +196,7 @@ static void print_ranks(struct scale *s)
             to[2] = there ? p->seconds : NAN;
             to[3] = there ? 100 * p->waiting / p->seconds : NAN;
             to[4] = there ? 100 * answers[i].for_messages[pass] / p->seconds : NAN;
+            numbers[18 + pass] = there ? p->busiest / p->work : NAN;
         }
         numbers[12] = 1e-9 * (both[0]->inside_bytes + both[1]->inside_bytes);
         numbers[13] = 1e-9 * (both[0]->host_bytes + both[1]->host_bytes);
@@ -195,7 +204,11 @@ static void print_ranks(struct scale *s)
         numbers[15] = 1e-9 * (double)all->array_bytes;
         numbers[16] = numbers[14] + numbers[15];
         numbers[17] = fits(s, 1e9 * numbers[16]);
-        print_line(s, "", columns, COLUMNS, numbers, note(numbers[17]));
+        char more[64] = "";
+        if (s->mask)
+            snprintf(more, sizeof more, "  busiest / mean %.3f", numbers[18]);
+        strcat(more, note(numbers[17]));
+        print_line(s, "", columns, COLUMNS, numbers, more);
     }
 }
 
@@ -249,7 +262,7 @@ static void print_simulation(struct scale *s)
     double seconds[2];
     for (int pass = 0; pass < count; pass++)
         scale_check(s,
-                    ra_scale_simulate(&seconds[pass], &s->config, &machine, pass == 1,
+                    ra_scale_simulate(&seconds[pass], &s->config, s->mask, &machine, pass == 1,
                                       ranks + (int64_t)pass * P, error),
                     error);
     print_question(s);
@@ -335,7 +348,7 @@ static void print_steps(struct scale *s)
         struct ra_scale_memory memory;
         struct answer a = predict(s, s->counts[i], NULL);
         const struct ra_scale_pass *f = &a.all.forward, *b = &a.all.backward;
-        scale_check(s, ra_scale_memory_of(&memory, &s->config, m, error), error);
+        scale_check(s, ra_scale_memory_of(&memory, &s->config, s->mask, m, error), error);
         double held = (double)a.all.plan_bytes;
         double bytes = memory.weights + memory.activations + held;
 
@@ -394,7 +407,7 @@ static void print_longest(struct scale *s)
         s->config.ring_size = s->counts[i];
         scale_check(s, ra_scale_fits(&tokens[i], &s->config, &s->model, &s->machine, error), error);
         s->config.queries = tokens[i];
-        scale_check(s, ra_scale_memory_of(&memories[i], &s->config, &s->model, error), error);
+        scale_check(s, ra_scale_memory_of(&memories[i], &s->config, NULL, &s->model, error), error);
     }
     s->config.queries = 0;
     print_question(s);

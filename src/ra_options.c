@@ -39,7 +39,7 @@ const struct ra_choice ra_option_tiles[] = {
     {0},
 };
 
-static const struct ra_choice deals[] = {
+const struct ra_choice ra_option_deals[] = {
     {"layout", "RA_DEAL_LAYOUT"},
     {"documents", "RA_DEAL_DOCUMENTS"},
     {0},
@@ -149,7 +149,7 @@ const struct ra_option ra_options[RA_OPTIONS] = {
      .help = "with --causal, --documents: all see the first of them, a question"},
     {FLAG("largest"), FROM(13, RA_STAGES | RA_JUDGE),
      .help = "write largest.npy (H), too: the largest score of each head"},
-    {TAKES("deal", CHOICE), FROM(13, RA_STAGES), .choices = deals, .value = "HOW",
+    {TAKES("deal", CHOICE), FROM(13, RA_STAGES), .choices = ra_option_deals, .value = "HOW",
      .help = "rows of each rank by --layout, or by document (default layout)"},
 };
 

@@ -31,7 +31,7 @@ struct ra_choice {
 
 /* By value, and ended by a word that is NULL. */
 extern const struct ra_choice ra_option_tiles[], ra_option_types[], ra_option_layouts[],
-    ra_option_head_maps[];
+    ra_option_head_maps[], ra_option_deals[];
 
 struct ra_option {
     const char *field; /* of struct ra_config; NULL: only programs have this option */

@@ -126,8 +126,8 @@ START_TEST(plans)
         struct ra_config c = case_of(e % SHAPES, e / SHAPES % WINDOWS, P, e / SHAPES / WINDOWS);
         struct ra_cost cost;
         struct ra_scale scale;
-        ck_assert_int_eq(ra_cost_open(&cost, &c, &m, error), RA_OK);
-        ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, RA_SCALE_RING, NULL, error), RA_OK);
+        ck_assert_int_eq(ra_cost_open(&cost, &c, NULL, &m, error), RA_OK);
+        ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, &m, RA_SCALE_RING, NULL, error), RA_OK);
         ck_assert_int_eq(scale.hops, ra_plan_hops(cost.plan));
         for (int pass = 0; pass < 2; pass++) {
             struct ra_scale_pass sum = pass == 0 ? scale.forward : scale.backward;
@@ -169,7 +169,7 @@ START_TEST(tiled_plans)
         c.causal = true;
         c.tile_queries = 128;
         c.tile_keys = 64;
-        ck_assert_int_eq(ra_cost_open(&cost, &c, &m, error), RA_OK);
+        ck_assert_int_eq(ra_cost_open(&cost, &c, NULL, &m, error), RA_OK);
         for (int rank = 0; rank < 4; rank++)
             for (int step = 0; step < ra_plan_hops(cost.plan); step++) {
                 struct ra_hop hop;
@@ -184,13 +184,142 @@ START_TEST(tiled_plans)
 }
 END_TEST
 
+/* ---- Masks of slices. */
+
+/* One slice that says what causal and lookback do costs what they do, to the last bit; only the
+ * plan has room for a list besides. */
+START_TEST(one_slice)
+{
+    int P = _i + 1;
+    struct ra_scale_machine m = machine_of(1);
+    m.tile_queries = 4;
+    m.tile_keys = 8;
+    for (int e = 0; e < SHAPES * (WINDOWS - 1) * 3; e++) {
+        struct ra_config c = case_of(e % SHAPES, 1 + e / SHAPES % (WINDOWS - 1), P,
+                                     e / SHAPES / (WINDOWS - 1)),
+                         open = c;
+        struct ra_slice slice;
+        struct ra_scale_mask mask = {&slice, 1, RA_DEAL_LAYOUT};
+        struct ra_scale by_flag, by_slice;
+        double seconds[2];
+        ra_slices_window(c.queries, c.keys, c.lookback, 0, &slice);
+        open.causal = false;
+        open.lookback = RA_NO_LOOKBACK;
+        for (int method = RA_SCALE_RING; method <= RA_SCALE_GATHER; method++) {
+            ck_assert_int_eq(ra_scale_predict(&by_flag, &c, NULL, &m, method, NULL, error), RA_OK);
+            ck_assert_int_eq(ra_scale_predict(&by_slice, &open, &mask, &m, method, NULL, error),
+                             RA_OK);
+            ck_assert_int_eq(by_flag.hops, by_slice.hops);
+            ck_assert_mem_eq(&by_flag.forward, &by_slice.forward, sizeof by_flag.forward);
+            ck_assert_mem_eq(&by_flag.backward, &by_slice.backward, sizeof by_flag.backward);
+            ck_assert_int_eq(by_flag.array_bytes, by_slice.array_bytes);
+            ck_assert_int_ge(by_slice.plan_bytes, by_flag.plan_bytes);
+        }
+        ck_assert_int_eq(ra_scale_simulate(&seconds[0], &c, NULL, &m, true, NULL, error), RA_OK);
+        ck_assert_int_eq(ra_scale_simulate(&seconds[1], &open, &mask, &m, true, NULL, error),
+                         RA_OK);
+        ck_assert_double_eq(seconds[0], seconds[1]);
+    }
+}
+END_TEST
+
+/* Counts of every rank and hop are those of a plan with these slices. */
+START_TEST(documents)
+{
+    static const int64_t bounds[] = {0, 3, 4, 40, 41, 77, 130, 131, 200};
+    enum { DOCUMENTS = sizeof bounds / sizeof *bounds - 1 };
+    int P = _i + 1;
+    struct ra_scale_machine m = machine_of(1);
+    for (int e = 0; e < 3 * 2 * 3; e++) {
+        struct ra_config c = config_of(200, 200, P, layouts[e / 6]);
+        struct ra_slice slices[2 * DOCUMENTS];
+        static const int64_t backs[] = {RA_NO_LOOKBACK, 9, 0};
+        struct ra_scale_mask mask = {slices, 0, e % 2};
+        struct ra_cost cost;
+        struct ra_scale scale;
+        double all = 0;
+        c.tile_queries = c.tile_keys = 1;
+        mask.count = ra_slices_documents(bounds, DOCUMENTS, backs[e / 2 % 3], e % 2, slices);
+        ck_assert_int_eq(ra_cost_open(&cost, &c, &mask, &m, error), RA_OK);
+        ck_assert_int_eq(ra_scale_predict(&scale, &c, &mask, &m, RA_SCALE_RING, NULL, error),
+                         RA_OK);
+        for (int rank = 0; rank < P; rank++) {
+            double seen = 0;
+            for (int step = 0; step < scale.hops; step++) {
+                struct ra_hop hop;
+                ck_assert_int_eq(ra_plan_hop(cost.plan, rank, step, false, &hop), RA_OK);
+                struct ra_cost_pairs pairs = ra_cost_count(&cost, rank, hop.origin);
+                ck_assert_double_eq(ra_cost_multiply_adds(&cost, pairs.visible, false),
+                                    (double)hop.multiply_adds);
+                ck_assert_double_eq(pairs.visible, pairs.computed);
+                all += (double)hop.multiply_adds;
+                seen += pairs.visible;
+            }
+            ck_assert_double_eq(seen, (double)ra_plan_work(cost.plan, rank));
+        }
+        ck_assert_double_eq(scale.forward.multiply_adds, all);
+        ra_cost_close(&cost);
+    }
+}
+END_TEST
+
+/* Two documents of 1200 and 400 rows on two ranks, and the pairs by hand. Contiguous, rank 0 sees
+ * 800 * 801 / 2 of its own keys, rank 1 twice 400 * 401 / 2; then 400 of its rows see all 800 keys
+ * of rank 0, which are the only ones to travel. Dealt, each rank has half of all pairs. */
+START_TEST(documents_by_hand)
+{
+    static const int64_t bounds[] = {0, 1200, 1600}, halves[] = {0, 800, 1600};
+    struct ra_scale_machine m = machine_of(1e-6);
+    struct ra_config c = config_of(1600, 1600, 2, RA_CONTIGUOUS);
+    struct ra_slice slices[2];
+    struct ra_scale_mask mask = {slices, 2, RA_DEAL_LAYOUT};
+    struct ra_scale_hop hops[4];
+    struct ra_scale scale;
+    const double pair = 4 * 2 * 8 / m.forward_rate, row = 2 * 2 * 8 * sizeof(float);
+    m.latency = 0;
+    ra_slices_documents(bounds, 2, RA_NO_LOOKBACK, 0, slices);
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, &mask, &m, RA_SCALE_RING, hops, error), RA_OK);
+    ck_assert_int_eq(scale.hops, 2);
+    ck_assert_double_eq_tol(hops[0].work, 320400 * pair, 1e-12);
+    ck_assert_double_eq_tol(hops[1].work, 320000 * pair, 1e-12);
+    ck_assert_double_eq_tol(hops[0].mean_work, 240400 * pair, 1e-12);
+    ck_assert_double_eq_tol(hops[1].mean_work, 160000 * pair, 1e-12);
+    ck_assert_double_eq_tol(scale.forward.busiest, 480400 * pair, 1e-12);
+    ck_assert_double_eq_tol(scale.forward.work, 400400 * pair, 1e-12);
+    ck_assert_double_eq_tol(scale.forward.waiting, 240000 * pair, 1e-12);
+    ck_assert_double_eq(scale.forward.inside_bytes, 800 * row);
+
+    mask.deal = RA_DEAL_DOCUMENTS;
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, &mask, &m, RA_SCALE_RING, NULL, error), RA_OK);
+    ck_assert_double_eq_tol(scale.forward.busiest, 400400 * pair, 1e-12);
+    ck_assert_double_eq_tol(scale.forward.work, 400400 * pair, 1e-12);
+
+    /* Documents that end where shards do: nobody sends anything. */
+    mask.deal = RA_DEAL_LAYOUT;
+    ra_slices_documents(halves, 2, RA_NO_LOOKBACK, 0, slices);
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, &mask, &m, RA_SCALE_RING, NULL, error), RA_OK);
+    ck_assert_int_eq(scale.hops, 1);
+    ck_assert_double_eq(scale.forward.inside_bytes + scale.backward.inside_bytes, 0);
+
+    /* What is wrong with a list is said. */
+    slices[1] = slices[0];
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, &mask, &m, RA_SCALE_RING, NULL, error),
+                     RA_INVALID);
+    ck_assert_msg(strstr(error, "slices") && strstr(error, "1"), "%s", error);
+    mask.deal = 7;
+    ck_assert_int_eq(ra_scale_simulate(&(double){0}, &c, &mask, &m, false, NULL, error),
+                     RA_INVALID);
+    ck_assert_msg(strstr(error, "deal = 7"), "%s", error);
+}
+END_TEST
+
 /* ---- Time. */
 
 static double simulate(const struct ra_config *c, const struct ra_scale_machine *m, bool backward,
                        struct ra_scale_rank *ranks)
 {
     double seconds = NAN;
-    ck_assert_int_eq(ra_scale_simulate(&seconds, c, m, backward, ranks, error), RA_OK);
+    ck_assert_int_eq(ra_scale_simulate(&seconds, c, NULL, m, backward, ranks, error), RA_OK);
     return seconds;
 }
 
@@ -198,7 +327,7 @@ static struct ra_scale predict(const struct ra_config *c, const struct ra_scale_
                                enum ra_scale_method method)
 {
     struct ra_scale scale;
-    ck_assert_msg(ra_scale_predict(&scale, c, m, method, NULL, error) == RA_OK, "%s", error);
+    ck_assert_msg(ra_scale_predict(&scale, c, NULL, m, method, NULL, error) == RA_OK, "%s", error);
     return scale;
 }
 
@@ -388,7 +517,7 @@ START_TEST(by_hop)
     for (int method = RA_SCALE_RING; method <= RA_SCALE_GATHER; method++) {
         struct ra_scale_hop hop[16];
         struct ra_scale scale;
-        ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, method, hop, error), RA_OK);
+        ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, &m, method, hop, error), RA_OK);
         double sum[2] = {scale.forward.tail, scale.backward.tail};
         for (int pass = 0; pass < 2; pass++)
             for (int step = 0; step < scale.hops; step++)
@@ -435,7 +564,7 @@ static struct ra_scale_model model_of(void)
 static double bytes_of(const struct ra_config *c, const struct ra_scale_model *model)
 {
     struct ra_scale_memory memory;
-    ck_assert_msg(ra_scale_memory_of(&memory, c, model, error) == RA_OK, "%s", error);
+    ck_assert_msg(ra_scale_memory_of(&memory, c, NULL, model, error) == RA_OK, "%s", error);
     return memory.weights + memory.activations + memory.attention;
 }
 
@@ -476,7 +605,7 @@ START_TEST(training_memory)
     struct ra_config c = config_of(100, 100, 1, RA_CONTIGUOUS); /* query 32, key 16 */
     struct ra_scale_memory got;
     model.depth = 1;
-    ck_assert_int_eq(ra_scale_memory_of(&got, &c, &model, error), RA_OK);
+    ck_assert_int_eq(ra_scale_memory_of(&got, &c, NULL, &model, error), RA_OK);
     double weights = 32 * (32 + 16 + 16 + 32 + 128 + 128) + 2 * 32 * 256;
     ck_assert_double_eq(got.weights, 16 * weights);
 
@@ -542,35 +671,42 @@ START_TEST(misuse)
         m = machine_of(1);
         m.ranks_per_host = 2;
         memcpy((char *)&m + wrong[w].offset, &wrong[w].value, sizeof(double));
-        ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, RA_SCALE_RING, NULL, error), RA_INVALID);
+        ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, &m, RA_SCALE_RING, NULL, error),
+                         RA_INVALID);
         ck_assert_str_eq(error, wrong[w].text);
-        ck_assert_int_eq(ra_scale_simulate(&seconds, &c, &m, false, NULL, error), RA_INVALID);
+        ck_assert_int_eq(ra_scale_simulate(&seconds, &c, NULL, &m, false, NULL, error), RA_INVALID);
         ck_assert_str_eq(error, wrong[w].text);
     }
     m = machine_of(1);
-    ck_assert_int_eq(ra_scale_predict(NULL, &c, &m, RA_SCALE_RING, NULL, NULL), RA_INVALID);
-    ck_assert_int_eq(ra_scale_predict(&scale, NULL, &m, RA_SCALE_RING, NULL, NULL), RA_INVALID);
-    ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, RA_SCALE_RING, NULL, NULL), RA_INVALID);
-    ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, 3, NULL, NULL), RA_INVALID);
-    ck_assert_int_eq(ra_scale_simulate(NULL, &c, &m, false, NULL, NULL), RA_INVALID);
+    ck_assert_int_eq(ra_scale_predict(NULL, &c, NULL, &m, RA_SCALE_RING, NULL, NULL), RA_INVALID);
+    ck_assert_int_eq(ra_scale_predict(&scale, NULL, NULL, &m, RA_SCALE_RING, NULL, NULL),
+                     RA_INVALID);
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, NULL, RA_SCALE_RING, NULL, NULL),
+                     RA_INVALID);
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, &m, 3, NULL, NULL), RA_INVALID);
+    ck_assert_int_eq(ra_scale_simulate(NULL, &c, NULL, &m, false, NULL, NULL), RA_INVALID);
     m.ranks_per_host = 3;
-    ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, RA_SCALE_DOUBLE_RING, NULL, error),
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, &m, RA_SCALE_DOUBLE_RING, NULL, error),
                      RA_INVALID);
     ck_assert_str_eq(error, "machine.ranks_per_host = 3 does not divide the 4 ranks");
     m.size = 8;
-    ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, RA_SCALE_RING, NULL, error), RA_INVALID);
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, &m, RA_SCALE_RING, NULL, error),
+                     RA_INVALID);
     m = machine_of(1);
     m.slow_rank = 4;
-    ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, RA_SCALE_RING, NULL, error), RA_INVALID);
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, &m, RA_SCALE_RING, NULL, error),
+                     RA_INVALID);
     c.bucket = 8;
-    ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, RA_SCALE_RING, NULL, error), RA_INVALID);
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, &m, RA_SCALE_RING, NULL, error),
+                     RA_INVALID);
     c.bucket = 0;
     c.dim = 0;
-    ck_assert_int_eq(ra_scale_predict(&scale, &c, &m, RA_SCALE_RING, NULL, error), RA_INVALID);
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, &m, RA_SCALE_RING, NULL, error),
+                     RA_INVALID);
     ck_assert_ptr_nonnull(strstr(error, "dim"));
     c.dim = 8;
     c.forward_only = true;
-    ck_assert_int_eq(ra_scale_simulate(&seconds, &c, &m, true, NULL, error), RA_INVALID);
+    ck_assert_int_eq(ra_scale_simulate(&seconds, &c, NULL, &m, true, NULL, error), RA_INVALID);
     struct ra_scale_model model = RA_SCALE_MODEL_INIT;
     m = machine_of(1);
     m.memory = 1e9;
@@ -623,10 +759,10 @@ START_TEST(extreme_numbers)
         int64_t tokens = 0;
         for (int f = 0; f < 5; f++) {
             enum ra_status status =
-                f == 0   ? ra_scale_predict(&s, &c, &m, RA_SCALE_RING, NULL, error)
-                : f == 1 ? ra_scale_simulate(&seconds, &c, &m, true, NULL, error)
+                f == 0   ? ra_scale_predict(&s, &c, NULL, &m, RA_SCALE_RING, NULL, error)
+                : f == 1 ? ra_scale_simulate(&seconds, &c, NULL, &m, true, NULL, error)
                 : f == 2 ? ra_scale_decode(&d, &c, &m, error)
-                : f == 3 ? ra_scale_memory_of(&bytes, &c, &o, error)
+                : f == 3 ? ra_scale_memory_of(&bytes, &c, NULL, &o, error)
                          : ra_scale_fits(&tokens, &c, &o, &m, error);
             double got[] = {f == 0 ? s.forward.seconds + s.backward.seconds + s.forward.waiting : 0,
                             f == 0 ? s.backward.multiply_adds + s.backward.host_bytes : 0,
@@ -904,6 +1040,9 @@ int main(void)
     tcase_add_test(counts, whole_tiles);
     tcase_add_loop_test(counts, plans, 0, 8);
     tcase_add_test(counts, tiled_plans);
+    tcase_add_loop_test(counts, one_slice, 0, 8);
+    tcase_add_loop_test(counts, documents, 0, 8);
+    tcase_add_test(counts, documents_by_hand);
     tcase_add_test(counts, thousands);
     tcase_add_test(time, equal_ranks);
     tcase_add_loop_test(time, bounds, 0, 8);

@@ -7,6 +7,7 @@ of the presets are those of chapters/img/12-rates.csv: another table makes other
 """
 import os
 import re
+import struct
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -28,12 +29,15 @@ def run(*words, program="build/12-scale"):
     return done.returncode, done.stdout, done.stderr
 
 
+documents = "1000,20000,65536"
+
 # A value of each flag that matters wherever the flag does.
 values = {"tokens": "123456", "batch": "3", "heads": "64", "key-heads": "4", "dim-head": "64", "type": "float32",
           "lookback": "100", "layout": "zigzag", "ranks": "4", "method": "all-gather", "machine": "b200",
           "network": "ethernet400", "ranks-per-host": "2", "forward-rate": "1e9", "backward-rate": "1e9",
           "dense-rate": "1e12", "bandwidth": "1e6", "latency": "1s", "host-bandwidth": "1e6", "host-latency": "1s",
           "memory": "1MB", "memory-bandwidth": "1e6", "overhead": "1s", "tile-queries": "5000", "tile-keys": "5000",
+          "documents": documents, "deal": f"documents --documents {documents}", "slices": f"{work}/slices.npy",
           "slow-rank": "0", "slow-link": "1 --factor 1e4", "factor": "3", "dim": "1000", "depth": "7", "ff-mult": "9",
           "vocabulary": "7"}
 machine = "--machine h200 --tokens 65536"
@@ -76,6 +80,35 @@ def try_flag(question, name, situation, flag, takes_value):
         return None
     usual = run(base, comma)
     return None if usual[0] == 0 and said != usual[1] else f"{base} {word}: makes no difference"
+
+
+def write_slices():
+    """The same documents, causal, as a file."""
+    ends = [0, *map(int, documents.split(","))]
+    slices = [(a, b, a, b, -1 << 62, 0) for a, b in zip(ends, ends[1:])]
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({len(slices)}, 6), }}".ljust(117) + "\n"
+    os.makedirs(work, exist_ok=True)
+    with open(values["slices"], "wb") as out:
+        out.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
+        out.write(b"".join(struct.pack("<6q", *one) for one in slices))
+
+
+def check_slices():
+    """Flags and a file that say the same cost the same; a deal is another one."""
+    words = "--tokens 65536 --ranks 8 --tile-keys 1 --tile-queries 1 --forward-rate 1e14 --backward-rate 1e14 " \
+            "--bandwidth 1e10 --csv"
+    by_flag, by_file = (run(words, more) for more in ("--causal --documents " + documents, "--slices " + values["slices"]))
+    judge(by_flag[0] == 0 and by_flag == by_file, f"{by_flag}, {by_file}")
+    dealt = run(words, "--deal documents --slices", values["slices"])
+    balances = [float(dict(zip(*[line.split(",") for line in one[1].splitlines()]))["forward_balance"])
+                for one in (by_flag, dealt)]
+    judge(balances[0] > 1.5 and 1 <= balances[1] < 1.001, f"balance: {balances}")
+    for more, text in (("--causal --documents 5,3", "ascending order"), ("--documents 5", "ends at 5"),
+                       (f"--documents {documents} --slices x.npy", "give one of"), ("--slices x.npy", "x.npy: cannot be"),
+                       ("--deal documents", "no effect: give --documents or --slices"),
+                       (f"--deal documents --layout zigzag --causal --documents {documents}", "gives ranks their rows")):
+        code, said, error = run(words, more)
+        judge(code > 0 and text in error and said == "", f"{more}: {code} {error}{said}")
 
 
 def check_idle():
@@ -162,6 +195,8 @@ def check_rates():
     judge(code != 0 and re.search("rest:recorded:.* not ", said), f"check-scale with other rates: {said}")
 
 
+write_slices()
+check_slices()
 check_idle()
 check_texts()
 check_by_hand()

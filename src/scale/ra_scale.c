@@ -274,6 +274,7 @@ static void finish(struct prediction *p)
 }
 
 enum ra_status ra_scale_predict(struct ra_scale *scale, const struct ra_config *config,
+                                const struct ra_scale_mask *mask,
                                 const struct ra_scale_machine *machine, enum ra_scale_method method,
                                 struct ra_scale_hop *hops, char error[RA_ERROR_SIZE])
 {
@@ -284,7 +285,7 @@ enum ra_status ra_scale_predict(struct ra_scale *scale, const struct ra_config *
         return ra_error_set(error, scale ? "method: give RA_SCALE_RING, RA_SCALE_DOUBLE_RING or "
                                            "RA_SCALE_GATHER"
                                          : "scale is NULL");
-    enum ra_status status = ra_cost_open(&p.cost, config, machine, error);
+    enum ra_status status = ra_cost_open(&p.cost, config, mask, machine, error);
     if (status != RA_OK)
         return status;
     *scale = (struct ra_scale){0};

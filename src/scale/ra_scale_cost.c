@@ -9,6 +9,7 @@
 #include "ra_config_check.h"
 #include "ra_error.h"
 #include "ra_host.h"
+#include "ra_math.h"
 #include "ra_pairs.h"
 
 /* Ranks of a ring, as in ra_plan_create. */
@@ -84,7 +85,41 @@ static enum ra_status check_machine(const struct ra_scale_machine *m, int ranks,
     return status;
 }
 
+/* Makes the plan of the cost, whose config has been read. Also a plan of one rank is only looked at,
+ * and takes no memory for arrays. */
+static enum ra_status make_plan(struct ra_cost *cost, const struct ra_config *config,
+                                const struct ra_scale_mask *mask, char *error)
+{
+    struct ra_link alone = {.rank = 0, .size = config->ring_size};
+    enum ra_status status = ra_plan_build(&cost->plan, config, &alone,
+                                          config->device ? config->device : &ra_host, true, error);
+    if (status != RA_OK || !mask)
+        return status;
+    status = ra_plan_set_slices(cost->plan, mask->slices, mask->count, mask->deal);
+    if (status != RA_OK) {
+        ra_error_set(error, "mask.%s", ra_plan_error(cost->plan));
+        ra_plan_destroy(cost->plan);
+    }
+    return status;
+}
+
+/* The same for a mask of slices. How many rows a deal gives to a rank is known when it is made. */
+static enum ra_status make_plan_of(struct ra_cost *cost, struct ra_config *config,
+                                   const struct ra_scale_mask *mask, char *error)
+{
+    config->max_slices = ra_max(mask->count, 1);
+    config->max_rows = ra_max(config->queries, config->keys);
+    enum ra_status status = make_plan(cost, config, mask, error);
+    if (status != RA_OK)
+        return status;
+    config->max_rows = ra_max(ra_layout_most_rows(cost->plan->layouts[RA_QUERY_SIDE]),
+                              ra_layout_most_rows(cost->plan->layouts[RA_KEY_SIDE]));
+    ra_plan_destroy(cost->plan);
+    return make_plan(cost, config, mask, error);
+}
+
 enum ra_status ra_cost_open(struct ra_cost *cost, const struct ra_config *config,
+                            const struct ra_scale_mask *mask,
                             const struct ra_scale_machine *machine, char *error)
 {
     if (!config || !machine)
@@ -109,10 +144,8 @@ enum ra_status ra_cost_open(struct ra_cost *cost, const struct ra_config *config
     if (status != RA_OK)
         return status;
 
-    /* Also a plan of one rank is only looked at, and takes no memory for arrays. */
     *cost = (struct ra_cost){.machine = *machine, .ranks = c.ring_size};
-    struct ra_link alone = {.rank = 0, .size = c.ring_size};
-    status = ra_plan_build(&cost->plan, &c, &alone, c.device ? c.device : &ra_host, true, error);
+    status = mask ? make_plan_of(cost, &c, mask, error) : make_plan(cost, &c, NULL, error);
     if (status != RA_OK)
         return status;
     if (cost->machine.ranks_per_host == 0 || cost->machine.ranks_per_host > cost->ranks)
@@ -129,13 +162,15 @@ struct ra_cost_pairs ra_cost_count(const struct ra_cost *cost, int rank, int ori
 {
     struct ra_shard_pair shards = ra_plan_shards(cost->plan, rank, origin);
     struct ra_cost_pairs sum = {0, 0};
-    for (int64_t s = 0; s < ra_layout_spans(shards.queries); s++)
-        for (int64_t t = 0; t < ra_layout_spans(shards.keys); t++) {
-            struct ra_span_pair pair = ra_layout_pair(&shards, s, t);
-            sum.visible += (double)ra_pairs_visible(pair.band, pair.rows, pair.visitors);
-            sum.computed += ra_pairs_computed(pair.band, pair.rows, pair.visitors,
-                                              cost->machine.tile_queries, cost->machine.tile_keys);
-        }
+    struct ra_span_pair cut;
+    struct ra_walk walk =
+        ra_slices_walk(&cost->plan->slices, &shards, 0, ra_layout_rows(shards.queries, rank), 0,
+                       ra_layout_rows(shards.keys, origin));
+    while (ra_walk_next(&walk, &cut)) {
+        sum.visible += (double)ra_pairs_visible(cut.band, cut.rows, cut.visitors);
+        sum.computed += ra_pairs_computed(cut.band, cut.rows, cut.visitors,
+                                          cost->machine.tile_queries, cost->machine.tile_keys);
+    }
     return sum;
 }
 

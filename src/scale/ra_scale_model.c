@@ -30,7 +30,7 @@ enum ra_status ra_scale_decode(struct ra_scale_decoding *decoding, const struct 
     struct ra_config forward = *config;
     if (config->size == sizeof forward)
         forward.forward_only = true;
-    enum ra_status status = ra_cost_open(&cost, &forward, machine, error);
+    enum ra_status status = ra_cost_open(&cost, &forward, NULL, machine, error);
     if (status != RA_OK)
         return status;
     const struct ra_scale_machine *m = &cost.machine;
@@ -89,6 +89,7 @@ static enum ra_status check_model(const struct ra_scale_model *model, char *erro
 }
 
 enum ra_status ra_scale_memory_of(struct ra_scale_memory *memory, const struct ra_config *config,
+                                  const struct ra_scale_mask *mask,
                                   const struct ra_scale_model *model, char error[RA_ERROR_SIZE])
 {
     /* Memory needs no rates. */
@@ -101,7 +102,7 @@ enum ra_status ra_scale_memory_of(struct ra_scale_memory *memory, const struct r
         return ra_error_set(error, "memory is NULL");
     enum ra_status status = check_model(model, error);
     if (status == RA_OK)
-        status = ra_cost_open(&cost, config, &any, error);
+        status = ra_cost_open(&cost, config, mask, &any, error);
     if (status != RA_OK)
         return status;
     const struct ra_config *c = &cost.plan->config;
@@ -159,7 +160,7 @@ enum ra_status ra_scale_fits(int64_t *tokens, const struct ra_config *config,
         struct ra_scale_memory memory;
         int64_t middle = fits + (fails - fits) / 2;
         c.queries = c.keys = middle * unit;
-        status = ra_scale_memory_of(&memory, &c, model, error);
+        status = ra_scale_memory_of(&memory, &c, NULL, model, error);
         if (status != RA_OK)
             return status;
         if (memory.weights + memory.activations + memory.attention <= machine->memory)

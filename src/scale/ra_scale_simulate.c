@@ -101,6 +101,7 @@ static void travel(const struct ra_cost *cost, struct traveller *all, bool backw
 }
 
 enum ra_status ra_scale_simulate(double *seconds, const struct ra_config *config,
+                                 const struct ra_scale_mask *mask,
                                  const struct ra_scale_machine *machine, bool backward,
                                  struct ra_scale_rank *ranks, char error[RA_ERROR_SIZE])
 {
@@ -111,7 +112,7 @@ enum ra_status ra_scale_simulate(double *seconds, const struct ra_config *config
         return ra_error_set(error, "seconds is NULL");
     if (backward && config && config->forward_only)
         return ra_error_set(error, "config.forward_only: there is no backward");
-    enum ra_status status = ra_cost_open(&cost, config, machine, error);
+    enum ra_status status = ra_cost_open(&cost, config, mask, machine, error);
     if (status != RA_OK)
         return status;
     struct traveller *all = calloc((size_t)cost.ranks, sizeof *all);

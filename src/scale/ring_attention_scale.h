@@ -6,7 +6,7 @@
  *
  *     struct ra_scale_machine machine = RA_SCALE_MACHINE_INIT;
  *     machine.forward_rate = 1.8e14; ...                      what was measured,
- *     ra_scale_predict(&scale, &config, &machine, RA_SCALE_RING, NULL, error);
+ *     ra_scale_predict(&scale, &config, NULL, &machine, RA_SCALE_RING, NULL, error);
  *
  * config.ring_size is how many ranks there are. Layouts have one stripe a rank: a bucket is
  * refused. Work for a rank and a hop takes the same time however long the sequence is; a ring of P
@@ -18,6 +18,7 @@
 
 #include "ra_config.h"
 #include "ra_status.h"
+#include "ring_attention.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -56,6 +57,14 @@ struct ra_scale_machine {
         sizeof(struct ra_scale_machine), 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, -1, -1, 1, 1 \
     }
 
+/* A mask of slices in the place of causal and lookback, as ra_plan_set_slices takes it. Room for it
+ * is counted as if config had max_slices and max_rows for just this mask. */
+struct ra_scale_mask {
+    const struct ra_slice *slices;
+    int64_t count;
+    enum ra_deal deal;
+};
+
 /* How keys come to queries: round the ring of chapter 03; round a ring in each host, and between
  * hosts from ring to ring; or all of them first, by one all-gather. */
 enum ra_scale_method { RA_SCALE_RING, RA_SCALE_DOUBLE_RING, RA_SCALE_GATHER };
@@ -89,11 +98,13 @@ struct ra_scale {
 
 /* The time of attention by formula: each hop takes as long as the slowest of all ranks' work and
  * messages, as if ranks met after each hop. `hops`, unless it is NULL, has room for 2 * ring_size
- * of them: those of the forward come first, those of the backward from ring_size on.
+ * of them: those of the forward come first, those of the backward from ring_size on. `mask` NULL:
+ * that of config.
  *
  * RA_INVALID: the error names the field of config or machine that is wrong, or the number that is
- * missing. RA_OUT_OF_MEMORY: some bytes for each rank were not to be had. */
+ * missing, or the slice. RA_OUT_OF_MEMORY: some bytes for each rank were not to be had. */
 RA_CHECKED enum ra_status ra_scale_predict(struct ra_scale *scale, const struct ra_config *config,
+                                           const struct ra_scale_mask *mask,
                                            const struct ra_scale_machine *machine,
                                            enum ra_scale_method method, struct ra_scale_hop *hops,
                                            char error[RA_ERROR_SIZE]);
@@ -107,8 +118,9 @@ struct ra_scale_rank {
 /* The time of one pass by a simulation of the ring: a rank begins a hop when it is done with the
  * one before, its keys have come and those before have gone; a message begins when sender and
  * receiver have come to its hop and the sender's link is free. `ranks`, unless it is NULL, has room
- * for ring_size. Returns the seconds in *seconds. Errors are those of ra_scale_predict. */
+ * for ring_size. Returns the seconds in *seconds. mask and errors are those of ra_scale_predict. */
 RA_CHECKED enum ra_status ra_scale_simulate(double *seconds, const struct ra_config *config,
+                                            const struct ra_scale_mask *mask,
                                             const struct ra_scale_machine *machine, bool backward,
                                             struct ra_scale_rank *ranks, char error[RA_ERROR_SIZE]);
 
@@ -142,13 +154,15 @@ struct ra_scale_model {
         sizeof(struct ra_scale_model), 0, 0, 0, 0, false, false, 16 \
     }
 
-/* Where the bytes of a rank are when it trains on config.queries tokens. */
+/* Where the bytes of a rank are when it trains on config.queries tokens: of the rank that has most
+ * of them. `mask` as for ra_scale_predict. */
 struct ra_scale_memory {
     double weights, activations;
     double attention; /* the plan: layers share one */
 };
 RA_CHECKED enum ra_status ra_scale_memory_of(struct ra_scale_memory *memory,
                                              const struct ra_config *config,
+                                             const struct ra_scale_mask *mask,
                                              const struct ra_scale_model *model,
                                              char error[RA_ERROR_SIZE]);
 

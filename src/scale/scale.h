@@ -32,6 +32,8 @@ struct scale {
     bool given[SCALE_MOST_FLAGS];       /* by row of the table of flags */
     int machine_preset, network_preset; /* 0: none */
     const char *ranks;                  /* as text: "8", or "8,64,512" */
+    const char *slices;                 /* the path of --slices */
+    struct ra_scale_mask list, *mask;   /* mask: NULL, or the list of --documents or --slices */
     int counts[SCALE_MOST_COUNTS], count;
     double feed_multiple, dense_rate;
     double factor; /* of the slow rank or link */

@@ -91,7 +91,8 @@ static double diagonal_part(const struct ra_config *config, int ranks)
 {
     if (!config->causal)
         return 0;
-    if (config->layout == RA_STRIPED || config->lookback != RA_NO_LOOKBACK)
+    if (config->layout == RA_STRIPED || config->lookback != RA_NO_LOOKBACK ||
+        config->max_slices > 0)
         return 1;
     return config->layout == RA_ZIGZAG ? 1. / ranks : 1. / (2 * ranks - 1);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "scale.h"
 #include "stage_options.h"
+#include "stage_slices.h"
 #define OPTIONS_OF struct scale
 #include "ra_option_table.h"
 
@@ -46,7 +47,13 @@ static const struct ra_option flags[] = {
     {FIELD(config.lookback), TAKES("lookback", WHOLE), FOR(TIME), RANGE(0, MOST), .value = "L",
      .help = "with --causal: a query sees at most this many tokens before its own"},
     {FIELD(config.layout), TAKES("layout", CHOICE), FOR(TIME), .choices = ra_option_layouts,
-     .value = "NAME", .help = "with --causal: rows of each rank (default contiguous)"},
+     .value = "NAME", .help = "with a mask: rows of each rank (default contiguous)"},
+    {FIELD(stage.documents), TAKES("documents", PATH), FOR(TIME), .value = "ENDS",
+     .help = "documents do not see each other: their ends, 5,22,90, or a file of these"},
+    {FIELD(slices), TAKES("slices", PATH), FOR(TIME), .value = "FILE",
+     .help = "any mask: slices (n, 6) of int64 as an .npy, as in PROBLEM (stage 13)"},
+    {FIELD(list.deal), TAKES("deal", CHOICE), FOR(TIME), .choices = ra_option_deals, .value = "HOW",
+     .help = "rows of each rank by --layout, or by document (default layout)"},
     {FIELD(config.forward_only), FLAG("forward-only"),
      FOR(SCALE_RANKS | SCALE_HOPS | SCALE_SIMULATE), .help = "no backward"},
     {FIELD(ranks), TAKES("ranks", PATH), FOR(SHAPE), .value = "P,..",
@@ -82,9 +89,9 @@ static const struct ra_option flags[] = {
     {FIELD(machine.overhead), TAKES("overhead", REAL), FOR(PRICED), .unit = 's', FROM_0,
      .value = "S", .help = "seconds that each hop takes besides its work (default 0)"},
     {FIELD(machine.tile_queries), TAKES("tile-queries", WHOLE), FOR(TIME), RANGE(1, MOST),
-     .value = "ROWS", .help = "with --causal: query rows of the kernel's tiles (default 1)"},
+     .value = "ROWS", .help = "with a mask: query rows of the kernel's tiles (default 1)"},
     {FIELD(machine.tile_keys), TAKES("tile-keys", WHOLE), FOR(TIME), RANGE(1, MOST),
-     .value = "ROWS", .help = "with --causal: key rows of the kernel's tiles (default 1)"},
+     .value = "ROWS", .help = "with a mask: key rows of the kernel's tiles (default 1)"},
 
     {FIELD(by_hop), FLAG("per-hop"), FOR(SCALE_HOPS), .help = "a line for each hop"},
     {FIELD(simulate), FLAG("simulate"), FOR(SCALE_SIMULATE),
@@ -257,6 +264,15 @@ static void check_modes(const struct scale *scale)
     }
 }
 
+/* Has the mask a diagonal, and so tiles that are needed in part? */
+static bool has_edges(const struct scale *scale)
+{
+    bool edges = !scale->mask && scale->config.causal;
+    for (int64_t s = 0; s < scale->list.count; s++)
+        edges |= scale->list.slices[s].lo > -RA_BAND_FAR || scale->list.slices[s].hi < RA_BAND_FAR;
+    return edges;
+}
+
 /* Refuses flags that make no difference because of other flags. */
 static void check_idle(const struct scale *scale)
 {
@@ -264,16 +280,20 @@ static void check_idle(const struct scale *scale)
     const struct ra_scale_machine *m = &scale->machine;
     int here = m->ranks_per_host, most = most_ranks(scale);
     bool alone = most == 1, one_host = here == 0 || here >= most;
-    bool slow = m->slow_rank >= 0 || m->slow_link >= 0;
+    bool slow = m->slow_rank >= 0 || m->slow_link >= 0, edges = has_edges(scale);
     const char *all_here = "all ranks are on one host; give more --ranks or fewer --ranks-per-host";
     const struct {
         const char *flag;
         bool idle;
         const char *why;
     } rules[] = {
-        {"layout", !c->causal, "without --causal all layouts have the same work"},
-        {"tile-queries", !c->causal, "without --causal every tile is needed in full"},
-        {"tile-keys", !c->causal, "without --causal every tile is needed in full"},
+        {"causal", scale->slices != NULL, "--slices is the whole mask"},
+        {"deal", !scale->mask, "give --documents or --slices"},
+        {"layout", scale->mask && scale->list.deal == RA_DEAL_DOCUMENTS,
+         "--deal documents gives ranks their rows"},
+        {"layout", !c->causal && !scale->mask, "without --causal all layouts have the same work"},
+        {"tile-queries", !edges, "without --causal every tile is needed in full"},
+        {"tile-keys", !edges, "without --causal every tile is needed in full"},
         {"backward-rate", c->forward_only, "there is no backward"},
         {"factor", !slow, "give --slow-rank or --slow-link"},
         {"slow-link", alone, "there is one rank"},
@@ -315,6 +335,23 @@ static void check_together(struct scale *scale)
     if (c->queries == 0 && !scale->fits && !scale->measure)
         stage_end(stage, 2, "--tokens is missing: give how long the sequence is; see --help");
     stage_check_config(stage, c);
+}
+
+/* Reads the mask of --documents or --slices, as the stages do. */
+static void read_mask(struct scale *scale)
+{
+    struct stage *stage = &scale->stage;
+    if (!stage->documents && !scale->slices)
+        return;
+    if (stage->documents && scale->slices)
+        stage_end(stage, 2, "give one of --documents and --slices");
+    stage->config = scale->config;
+    stage->N = stage->M = scale->config.queries;
+    if (scale->slices)
+        stage_open_slices(stage, scale->slices);
+    scale->list.slices = stage_slices(stage, &scale->list.count);
+    scale->config.max_slices = scale->list.count;
+    scale->mask = &scale->list;
 }
 
 void scale_begin(struct scale *scale, int argc, char **argv, const char *program, const char *about)
@@ -362,6 +399,7 @@ void scale_options(struct scale *scale, int argc, char **argv)
         stage_end(&scale->stage, 2, "%s: give only flags; see --help", argv[optind]);
     check_together(scale);
     read_counts(scale);
+    read_mask(scale);
     const struct scale_preset *preset = &scale_machine_presets[scale->machine_preset];
     scale_take(&scale->machine, preset);
     scale_take(&scale->machine, &scale_network_presets[scale->network_preset]);

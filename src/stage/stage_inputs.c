@@ -81,13 +81,11 @@ void stage_input_path(const struct stage *stage, const char *folder, const char 
         stage_fail(stage, "%.60s...: the path of %s.npy is too long", folder, name);
 }
 
-/* Opens PROBLEM/NAME.npy and checks its type and its number of axes. */
-static void open_input(struct stage *stage, const char *folder, enum stage_input input)
+/* Opens the file of an input and checks its type and its number of axes. */
+static void open_file(struct stage *stage, const char *path, enum stage_input input)
 {
     struct npy *file = &stage->inputs[input];
-    char path[PATH_MAX], shape[200];
-    stage_input_path(stage, folder, stage_input_names[input], path);
-
+    char shape[200];
     bool missing = access(path, F_OK) != 0 && errno == ENOENT;
     if (!npy_open(file, path))
         stage_fail(stage, "%s%s", file->error,
@@ -107,6 +105,14 @@ static void open_input(struct stage *stage, const char *folder, enum stage_input
                    shape_text(file, shape));
     if (file->dims != rule.dims)
         stage_fail(stage, "%s: shape %s; %s", path, shape_text(file, shape), rule.axes);
+}
+
+/* Opens PROBLEM/NAME.npy. */
+static void open_input(struct stage *stage, const char *folder, enum stage_input input)
+{
+    char path[PATH_MAX];
+    stage_input_path(stage, folder, stage_input_names[input], path);
+    open_file(stage, path, input);
 }
 
 /* Takes the letters: q gives B, N, H, D; k gives M and G. None may be 0. */
@@ -217,11 +223,22 @@ static void check_known(const struct stage *stage)
                       rule_of(input).what);
 }
 
+static void check_slice_axis(const struct stage *stage)
+{
+    check_axis(stage, STAGE_SLICES, 1, 6, "q0, q1, k0, k1, lo, hi");
+}
+
+void stage_open_slices(struct stage *stage, const char *path)
+{
+    open_file(stage, path, STAGE_SLICES);
+    check_slice_axis(stage);
+}
+
 /* Slices are the whole mask: no flag says a part of it. */
 static void check_slices(const struct stage *stage)
 {
     const char *path = stage->inputs[STAGE_SLICES].path;
-    check_axis(stage, STAGE_SLICES, 1, 6, "q0, q1, k0, k1, lo, hi");
+    check_slice_axis(stage);
     if (stage->config.causal)
         stage_end(stage, 2,
                   "--causal: %s is the whole mask; leave the flag out, and give its slices hi = "

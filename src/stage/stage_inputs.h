@@ -29,6 +29,9 @@ bool stage_knows_slices(const struct stage *stage);
 /* Has the problem this input? */
 bool stage_has(const struct stage *stage, enum stage_input input);
 
+/* Opens a file of slices that belongs to no problem, as an input of a program without one. */
+void stage_open_slices(struct stage *stage, const char *path);
+
 /* Writes FOLDER/NAME.npy, or ends the program if that is longer than a path may be: cut, it would
  * be another file, or one that is not there. */
 void stage_input_path(const struct stage *stage, const char *folder, const char *name,

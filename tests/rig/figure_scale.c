@@ -64,7 +64,8 @@ static void write_ranks(void)
             struct ra_scale_machine h100 = machine_for(&config);
             struct ra_scale scale;
             char error[RA_ERROR_SIZE];
-            if (ra_scale_predict(&scale, &config, &h100, ways[w].method, NULL, error) != RA_OK)
+            if (ra_scale_predict(&scale, &config, NULL, &h100, ways[w].method, NULL, error) !=
+                RA_OK)
                 fail("12-ranks: %s", error);
             printf("%s,%d,%.1f\n", ways[w].name, P,
                    100 * (scale.forward.work + scale.backward.work) /
@@ -129,7 +130,7 @@ static void write_slow(void)
         machine.slow_rank_factor = 2;
         machine.slow_link = c == 2 ? SLOW : -1;
         machine.slow_link_factor = 10;
-        if (ra_scale_simulate(&seconds, &config, &machine, false, ranks, error) != RA_OK)
+        if (ra_scale_simulate(&seconds, &config, NULL, &machine, false, ranks, error) != RA_OK)
             fail("12-slow: %s", error);
         for (int rank = 0; rank < RANKS; rank++)
             printf("%s,%d,%.0f,%.0f\n", words[c], rank, 1e6 * ranks[rank].work,
