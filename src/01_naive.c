@@ -92,8 +92,8 @@ static double score(const struct stage *stage, const float *q, const float *k)
     return stage->config.softcap > 0 ? stage->config.softcap * tanh(s / stage->config.softcap) : s;
 }
 
-/* What the distance from query i to key j adds to their score in head h. The last query stands where
- * the last key stands. */
+/* What the distance from query i to key j adds to their score in head h. The last query stands
+ * where the last key stands. */
 static double distance_score(const struct stage *stage, const struct arrays *x, int64_t h,
                              int64_t i, int64_t j)
 {

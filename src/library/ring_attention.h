@@ -266,10 +266,11 @@ struct ra_arrays {
  * together. Reads q, k, v and mask, writes o and lse.
  *
  * With slopes, the distance j - i is that of the whole sequences; if M is not N, query i counts as
- * row i + M - N, as under a causal mask, whatever the mask is. It is an integer, rounded to float32 once. With sinks, lse
- * is that of the sum which has exp(sink) in it; a query that sees no key gets o = 0 and lse = sink.
- * A sink of -inf is none; one that is NaN or inf makes o and lse of its head NaN. Of plans whose
- * results are merged by lse, one has the sink. The largest scores do not count sinks.
+ * row i + M - N, as under a causal mask, whatever the mask is. It is an integer, rounded to float32
+ * once. With sinks, lse is that of the sum which has exp(sink) in it; a query that sees no key gets
+ * o = 0 and lse = sink. A sink of -inf is none; one that is NaN or inf makes o and lse of its head
+ * NaN. Of plans whose results are merged by lse, one has the sink. The largest scores do not count
+ * sinks.
  *
  * RA_INVALID: an array is wrong, and nothing was written. If the plan has other ranks, they get
  * RA_LOST and the same text, at the latest in their next call, and the plan is at its end on all of

@@ -346,8 +346,8 @@ static void fold_rows(struct ra_fold *fold, struct ra_queries queries, const str
     ra_band_fold(fold, &queries, &seen, RA_ALL_KEYS);
 }
 
-/* One call: its tokens and arrays. The rows of a tile are the heads that share keys, token by token;
- * or, if each head has a slope of its own, tokens, head by head. */
+/* One call: its tokens and arrays. The rows of a tile are the heads that share keys, token by
+ * token; or, if each head has a slope of its own, tokens, head by head. */
 struct call {
     int64_t count;
     const struct ra_arrays *x;
@@ -371,9 +371,9 @@ static float number_of(const struct ra_tensor *tensor, int64_t h, float none)
     return tensor->data ? ((const float *)tensor->data)[h * tensor->head] : none;
 }
 
-/* Folds this rank's keys of one head into the last `count` tokens, of which each has `sharers` rows.
- * What every token sees is read once, for all of them; then each token takes what it sees before
- * that, and after. */
+/* Folds this rank's keys of one head into the last `count` tokens, of which each has `sharers`
+ * rows. What every token sees is read once, for all of them; then each token takes what it sees
+ * before that, and after. */
 static void fold_tokens(const struct ra_tree *tree, struct ra_fold *fold, int64_t count,
                         int64_t sharers, const struct ra_queries *queries,
                         const struct ra_keys *keys)
@@ -449,9 +449,9 @@ static void carry_head(const struct ra_tree *tree, const struct scratch *scratch
     }
 }
 
-/* The results of these heads. A query sees itself, so there is a sum. A sink joins it here, when the
- * carries of all ranks have been combined. Of a NaN the bits depend on the order in which that was
- * done: all of them become the same. */
+/* The results of these heads. A query sees itself, so there is a sum. A sink joins it here, when
+ * the carries of all ranks have been combined. Of a NaN the bits depend on the order in which that
+ * was done: all of them become the same. */
 static void finish_head(const struct ra_tree *tree, const struct call *call, int64_t b, int64_t g)
 {
     const struct ra_config *c = &tree->config;
