@@ -85,8 +85,8 @@ static enum ra_status check_machine(const struct ra_scale_machine *m, int ranks,
     return status;
 }
 
-/* Makes the plan of the cost, whose config has been read. Also a plan of one rank is only looked at,
- * and takes no memory for arrays. */
+/* Makes the plan of the cost, whose config has been read. Also a plan of one rank is only looked
+ * at, and takes no memory for arrays. */
 static enum ra_status make_plan(struct ra_cost *cost, const struct ra_config *config,
                                 const struct ra_scale_mask *mask, char *error)
 {

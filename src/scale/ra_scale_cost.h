@@ -15,7 +15,8 @@ struct ra_cost {
     int ranks;
 };
 
-/* Checks config, mask (NULL: the config's) and machine, and makes the plan. If it fails there is nothing to close. */
+/* Checks config, mask (NULL: the config's) and machine, and makes the plan. If it fails there is
+ * nothing to close. */
 enum ra_status ra_cost_open(struct ra_cost *cost, const struct ra_config *config,
                             const struct ra_scale_mask *mask,
                             const struct ra_scale_machine *machine, char *error);
