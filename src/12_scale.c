@@ -205,7 +205,7 @@ static void print_ranks(struct scale *s)
         numbers[16] = numbers[14] + numbers[15];
         numbers[17] = fits(s, 1e9 * numbers[16]);
         char more[64] = "";
-        if (s->mask)
+        if (s->mask && !isnan(numbers[18]))
             snprintf(more, sizeof more, "  busiest / mean %.3f", numbers[18]);
         strcat(more, note(numbers[17]));
         print_line(s, "", columns, COLUMNS, numbers, more);
