@@ -28,7 +28,9 @@
 #include <unistd.h>
 
 enum { N = 2, M = 3, D = 2 };
+/* Those of a run without sinks. */
 static const char *const files[] = {"o", "lse", "dq", "dk", "dv"};
+enum { RESULTS = sizeof files / sizeof *files };
 static char folder[1000], problem[1100], result[1100], notes[1200];
 
 /* ---- The system calls. */
@@ -155,7 +157,7 @@ __attribute__((noreturn)) static void compute(struct run run, FILE *err)
     float rows[M * D];
     for (int e = 0; e < M * D; e++)
         rows[e] = run.number;
-    for (int r = 0; r < (run.forward_only ? STAGE_DQ : STAGE_RESULTS); r++)
+    for (int r = 0; r < (run.forward_only ? STAGE_DQ : RESULTS); r++)
         stage_write(&stage, (enum stage_result)r, rows);
     exit(stage_close(&stage));
 }
@@ -213,13 +215,13 @@ static int run(struct run what)
 
 /* Which run each of the files in RESULT is of, as "11111"; '-' is none, '?' neither. */
 struct found {
-    char text[STAGE_RESULTS + 1];
+    char text[RESULTS + 1];
 };
 
 static struct found look(void)
 {
     struct found found = {"-----"};
-    for (int r = 0; r < STAGE_RESULTS; r++) {
+    for (int r = 0; r < RESULTS; r++) {
         struct npy file;
         char path[1200];
         snprintf(path, sizeof path, "%s/%s.npy", result, files[r]);
@@ -301,7 +303,7 @@ static void prepare(int place)
     scratch_remove(result);
     if (place != NEW)
         ck_assert_int_eq(mkdir(result, 0777), 0);
-    for (int r = 0; r < STAGE_RESULTS && place != NEW; r++)
+    for (int r = 0; r < RESULTS && place != NEW; r++)
         save(result, files[r], r < STAGE_DK ? N : M, 1);
 }
 

@@ -22,8 +22,8 @@ static int64_t lay_out_staging(const struct ra_plan *plan, int rank, struct ra_c
 {
     struct ra_arena arena = {start, LINE, 0};
     const struct ra_ring *ring = &plan->ring;
-    int64_t own = ra_plan_room(plan, RA_KEY_SIDE, rank);
-    int64_t most = ra_plan_most_room(plan, RA_KEY_SIDE);
+    int64_t own = ra_plan_bound(plan, RA_KEY_SIDE, rank);
+    int64_t most = ra_plan_most_bound(plan, RA_KEY_SIDE);
     int steps = ring->schedule.count;
     for (int i = 0; i < 3; i++)
         cuda->host_keys[i] = ra_arena_take(

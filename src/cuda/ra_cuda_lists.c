@@ -49,7 +49,7 @@ static int64_t lay_out_copied(const struct ra_plan *plan, struct ra_cuda_lists *
 {
     struct ra_arena arena = {start, LINE, 0};
     for (int side = 0; side < 2; side++) {
-        int64_t rows = ra_plan_most_room(plan, (enum ra_side)side);
+        int64_t rows = ra_plan_most_bound(plan, (enum ra_side)side);
         int tile_rows = ra_work_rows(plan->config.dim, side == RA_KEY_SIDE);
         int64_t tiles = plan->link.size * ra_work_most_tiles(rows, tile_rows);
         int64_t parts = most_parts(plan, rows, tile_rows);
@@ -88,7 +88,7 @@ static int64_t lay_out(const struct ra_plan *plan, struct ra_cuda_lists *lists)
     int64_t most = 0;
     for (int side = 0; side < 2; side++) {
         struct side_lists *of = &places.sides[side];
-        int64_t rows = ra_plan_most_room(plan, (enum ra_side)side), ranks = plan->link.size;
+        int64_t rows = ra_plan_most_bound(plan, (enum ra_side)side), ranks = plan->link.size;
         int64_t tiles =
             ra_work_most_tiles(rows, ra_work_rows(plan->config.dim, side == RA_KEY_SIDE));
         of->made.start = ra_arena_take(&arena, (tiles + 1) * (int64_t)sizeof *of->made.start);

@@ -44,7 +44,8 @@ static struct sizes lay_out(const struct ra_plan *plan, int rank, struct ra_cuda
 {
     const struct ra_config *c = &plan->config;
     struct ra_arena own = {start, LINE, 0}, arena = {workspace, LINE, 0};
-    int64_t n = ra_plan_room(plan, RA_QUERY_SIDE, rank), m = ra_plan_room(plan, RA_KEY_SIDE, rank);
+    int64_t n = ra_plan_bound(plan, RA_QUERY_SIDE, rank),
+            m = ra_plan_bound(plan, RA_KEY_SIDE, rank);
     int64_t row_bytes = c->batch * n * c->heads * (int64_t)sizeof(float);
     bool backward = !c->forward_only, several = plan->ring.schedule.count > 1;
     bool varies = c->max_slices > 0;
@@ -58,7 +59,7 @@ static struct sizes lay_out(const struct ra_plan *plan, int rank, struct ra_cuda
          many_queries = ra_cuda_loses(plan, n * (c->heads / c->key_heads));
     cuda->wide_comp = many_keys ? ra_arena_take(&arena, row_bytes * c->dim) : NULL;
     cuda->sum_comp = many_keys ? ra_arena_take(&arena, row_bytes) : NULL;
-    int64_t most = varies ? ra_plan_most_room(plan, RA_KEY_SIDE) : 0;
+    int64_t most = varies ? ra_plan_most_bound(plan, RA_KEY_SIDE) : 0;
     for (int step = 0; step < plan->ring.schedule.count; step++)
         most = ra_max(most, ra_ring_rows(&plan->ring, rank, step));
     cuda->share_comp =

@@ -110,8 +110,8 @@ struct ra_cuda_needs ra_cuda_needs_of(const struct ra_plan *plan, int rank)
 
     /* Any mask may come. */
     if (c->max_slices > 0) {
-        kernel.queries = ra_plan_room(plan, RA_QUERY_SIDE, rank);
-        kernel.keys = ra_plan_most_room(plan, RA_KEY_SIDE);
+        kernel.queries = ra_plan_bound(plan, RA_QUERY_SIDE, rank);
+        kernel.keys = ra_plan_most_bound(plan, RA_KEY_SIDE);
         needs.semaphores =
             ra_max(needs.semaphores, deterministic ? ra_kernel_semaphores(&kernel) : 0);
         return needs;

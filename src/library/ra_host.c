@@ -26,7 +26,7 @@ enum { LINE = 64 };
 static int threads_of(const struct ra_plan *plan, int rank)
 {
     const struct ra_config *c = &plan->config;
-    int64_t n = ra_plan_room(plan, RA_QUERY_SIDE, rank);
+    int64_t n = ra_plan_bound(plan, RA_QUERY_SIDE, rank);
     int64_t chunk = ra_host_chunk(c, RA_QUERY_SIDE);
     int64_t pieces = c->batch * c->key_heads;
     if (c->tile == RA_VECTOR_TILE)
@@ -40,10 +40,11 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, int threads, struct
 {
     const struct ra_config *c = &plan->config;
     struct ra_arena arena = {start, LINE, 0};
-    int64_t n = ra_plan_room(plan, RA_QUERY_SIDE, rank), m = ra_plan_room(plan, RA_KEY_SIDE, rank);
+    int64_t n = ra_plan_bound(plan, RA_QUERY_SIDE, rank),
+            m = ra_plan_bound(plan, RA_KEY_SIDE, rank);
     int64_t row_bytes = c->batch * n * c->heads * (int64_t)sizeof(float);
     int64_t query_bytes = row_bytes * ra_dims_most(ra_config_dims(c)); /* of o or dq */
-    int64_t visitors = ra_plan_may_travel(plan) ? ra_plan_most_room(plan, RA_KEY_SIDE) : m;
+    int64_t visitors = ra_plan_may_travel(plan) ? ra_plan_most_bound(plan, RA_KEY_SIDE) : m;
     bool narrow = c->type != RA_FLOAT32, backward = !c->forward_only;
 
     host->in_use = ra_arena_take(&arena, c->caller_workspace ? sizeof *host->in_use : 0);

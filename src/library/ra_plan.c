@@ -36,7 +36,7 @@ bool ra_plan_adds_in_place(const struct ra_plan *plan)
            plan->config.type == RA_FLOAT32;
 }
 
-int64_t ra_plan_most_room(const struct ra_plan *plan, enum ra_side side)
+int64_t ra_plan_most_bound(const struct ra_plan *plan, enum ra_side side)
 {
     const struct ra_config *c = &plan->config;
     int64_t most =
@@ -44,9 +44,9 @@ int64_t ra_plan_most_room(const struct ra_plan *plan, enum ra_side side)
     return c->max_slices > 0 ? ra_max(most, c->max_rows) : most;
 }
 
-int64_t ra_plan_room(const struct ra_plan *plan, enum ra_side side, int rank)
+int64_t ra_plan_bound(const struct ra_plan *plan, enum ra_side side, int rank)
 {
-    return plan->config.max_slices > 0 ? ra_plan_most_room(plan, side)
+    return plan->config.max_slices > 0 ? ra_plan_most_bound(plan, side)
                                        : ra_layout_rows(plan->layouts[side], rank);
 }
 
@@ -62,8 +62,8 @@ void ra_plan_place_messages(const struct ra_plan *plan, int rank, struct ra_aren
     const struct ra_ring *ring = &plan->ring;
     bool varies = plan->config.max_slices > 0 && ra_plan_may_travel(plan);
     int steps = varies ? plan->link.size : ring->schedule.count;
-    int64_t most = ra_plan_most_room(plan, RA_KEY_SIDE);
-    int64_t own = ra_plan_room(plan, RA_KEY_SIDE, rank);
+    int64_t most = ra_plan_most_bound(plan, RA_KEY_SIDE);
+    int64_t own = ra_plan_bound(plan, RA_KEY_SIDE, rank);
     for (int i = 0; i < 3; i++) {
         int64_t rows = i == 0 ? own : most;
         bool needed = i == 0 ? varies || ring->schedule.last[rank] > 0 : i < steps;
@@ -426,7 +426,7 @@ static enum ra_status check_room(struct ra_plan *plan, const struct ra_layout la
     for (int side = 0; side < 2; side++)
         for (int rank = 0; rank < plan->link.size; rank++) {
             int64_t rows = ra_layout_rows(layouts[side], rank);
-            if (rows > ra_plan_most_room(plan, (enum ra_side)side))
+            if (rows > ra_plan_most_bound(plan, (enum ra_side)side))
                 return ra_error_set(
                     plan->error,
                     "config.max_rows = %" PRId64 ": this deal gives rank %d %" PRId64

@@ -128,8 +128,8 @@ static inline struct ra_shard_pair ra_plan_shards(const struct ra_plan *plan, in
 
 /* Rows of a side that a rank of the ring needs room for: those that it has, or, if slices may
  * change them, the most that it may have. And whether keys may ever travel. */
-int64_t ra_plan_room(const struct ra_plan *plan, enum ra_side side, int rank);
-int64_t ra_plan_most_room(const struct ra_plan *plan, enum ra_side side);
+int64_t ra_plan_bound(const struct ra_plan *plan, enum ra_side side, int rank);
+int64_t ra_plan_most_bound(const struct ra_plan *plan, enum ra_side side);
 bool ra_plan_may_travel(const struct ra_plan *plan);
 
 /* How this plan folds, with plain tiles if `vector` is NULL; the workspace is left to the
