@@ -136,8 +136,8 @@ def behind(path, needs):
 
 
 def too_early(used, needs):
-    # The definition makes masks of slices as 13-slices does, with the same module, and so has what that needs.
-    makers = behind('src/ra_slices.c', needs) | behind('src/ra_slices.h', needs)
+    # The definition makes masks of slices as 13-slices does, with the same file, and so has what that includes.
+    makers = behind('src/ra_slices_makers.c', needs)
     with open('src/library/ring_attention.h') as file:
         in_header = set(re.findall(r'^#include "(\w+\.h)"', file.read(), re.M))
     for program, path, why in sorted(used):

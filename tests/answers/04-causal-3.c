@@ -19,7 +19,7 @@ void ra_band_fold(struct ra_fold *fold, const struct ra_queries *queries,
         for (int64_t b = first / C * C; any && b <= last; b += C) {
             struct ra_keys seen = ra_keys_block(keys, b, C);
             fold->pairs += rows.rows * seen.rows;
-            fold->tile(fold->D, fold->score, &rows, &seen, ra_band_from(band, a, b),
+            fold->tile(fold->dims, fold->score, &rows, &seen, ra_band_from(band, a, b),
                        fold->workspace);
             if (fold->between)
                 fold->between(fold->context);
