@@ -92,7 +92,7 @@ int64_t ra_deal_storage(int ranks, int64_t queries, int64_t keys, int64_t most)
     struct deal deal;
     struct ra_layout_list lists[2];
     const int64_t lengths[2] = {queries, keys};
-    static char nowhere;
+    char nowhere = 0;
     return place(&nowhere, ranks, lengths, most, &deal, lists);
 }
 
