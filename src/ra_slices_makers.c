@@ -1,6 +1,7 @@
 /* ra_slices_makers: masks as people name them, written as slices. See ra_slices.h.
  *
- * Chapter 13. A file of its own, so that the definition, 01-naive, can have them without the library.
+ * Chapter 13. A file of its own, so that the definition, 01-naive, can have them without the
+ * library.
  */
 #include "ra_math.h"
 #include "ra_slices.h"

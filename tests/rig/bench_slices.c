@@ -1,11 +1,14 @@
 /* bench_slices: masks of slices on one GPU, by a list of work. See bench_cuda.h. */
+
+/* First: what it calls state would hide the state of the bench. */
+#include "numbers.h"
+
 #include "bench_cuda.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "numbers.h"
 #include "ra_math.h"
 #include "work_rig.h"
 
@@ -22,10 +25,10 @@ struct mask {
 /* Documents of this many rows; 0: of log-normal lengths, round(exp(N(6.5, 1.2))). */
 static int64_t make_bounds(int64_t length, int64_t *bounds)
 {
-    uint64_t state = 1;
+    uint64_t seed = 1;
     int64_t count = 0;
     for (bounds[0] = 0; bounds[count] < ROWS; count++) {
-        int64_t rows = length ? length : llround(exp(6.5 + 1.2 * random_normal(&state)));
+        int64_t rows = length ? length : llround(exp(6.5 + 1.2 * random_normal(&seed)));
         bounds[count + 1] = ra_min(ROWS, bounds[count] + ra_max(rows, 1));
     }
     return count;
