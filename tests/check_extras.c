@@ -107,13 +107,7 @@ static void check_problem(struct problem p, int which, enum sinks sinks, enum or
 
 static struct ra_config shape(int64_t B, int64_t N, int64_t M, int64_t H, int64_t G, int64_t D)
 {
-    struct ra_config config = RA_CONFIG_INIT;
-    config.batch = B;
-    config.queries = N;
-    config.keys = M;
-    config.heads = H;
-    config.key_heads = G;
-    config.dim = D;
+    struct ra_config config = problem_shape(B, N, M, H, G, D);
     config.threads = 1;
     return config;
 }

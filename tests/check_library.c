@@ -143,18 +143,6 @@ void __wrap_free(void *block)
 
 /* ---- Runs of problems. ---- */
 
-static struct ra_config shape(int64_t B, int64_t N, int64_t M, int64_t H, int64_t G, int64_t D)
-{
-    struct ra_config config = RA_CONFIG_INIT;
-    config.batch = B;
-    config.queries = N;
-    config.keys = M;
-    config.heads = H;
-    config.key_heads = G;
-    config.dim = D;
-    return config;
-}
-
 /* Makes inputs, and finds what is right. */
 static void prepare(struct problem *p)
 {
@@ -463,7 +451,7 @@ static struct problem random_problem(uint64_t *state, int64_t N, int64_t M)
         B = shared[0] = shared[1] = 1;
     if (N * M * D > 200000)
         D = 8;
-    struct problem p = {.config = shape(B, N, M, shared[0], shared[1], D),
+    struct problem p = {.config = problem_shape(B, N, M, shared[0], shared[1], D),
                         .size = ONE_OF(state, sizes),
                         .masking =
                             random_below(state, 2) ? NO_MASK : (enum masking)random_below(state, 6),
@@ -569,7 +557,7 @@ START_TEST(numbers_of_16_bits)
 {
     enum ra_type type = _i ? RA_BFLOAT16 : RA_FLOAT16;
     enum { WIDTH = 1 << 16 };
-    struct ra_config config = shape(3, 1, 1, 1, 1, WIDTH);
+    struct ra_config config = problem_shape(3, 1, 1, 1, 1, WIDTH);
     config.type = type;
     struct ra_plan *plan = plan_for(&config);
     int64_t numbers = 3 * WIDTH;
@@ -657,7 +645,8 @@ START_TEST(values_of_other_width)
     static const enum masking maskings[] = {NO_MASK, RANDOM_MASK, FIRST_HIDDEN, RANK_HIDDEN};
     const int64_t *width = widths[_i % COUNT(widths)];
     for (int i = 0; i < 6; i++) {
-        struct problem p = {.config = shape(2, 37, i % 2 ? 45 : 37, 4, i % 3 ? 2 : 1, width[0]),
+        struct problem p = {.config =
+                                problem_shape(2, 37, i % 2 ? 45 : 37, 4, i % 3 ? 2 : 1, width[0]),
                             .masking = maskings[(_i + i) % 4],
                             .nan_hidden = i == 2,
                             .size = i == 5 ? 30 : 1,
@@ -686,7 +675,7 @@ END_TEST
 /* 0 is as wide as keys, and the plan says so; what other widths are called. */
 START_TEST(width_of_values)
 {
-    struct ra_config config = shape(2, 5, 6, 4, 2, 3), got;
+    struct ra_config config = problem_shape(2, 5, 6, 4, 2, 3), got;
     char text[4096];
     for (int i = 0; i < 2; i++) {
         config.dim_value = i ? 7 : 0;
@@ -753,7 +742,7 @@ START_TEST(threads_of_a_rank)
         _i < 2; /* enough rows for one thread to fold a whole tile, and several to share it */
     int64_t N = large ? 1300 : 260 + (int64_t)random_below(&state, 180);
     int64_t M = large || random_below(&state, 2) ? 300 : N;
-    struct problem p = {.config = shape(1, N, M, 4, 2, large ? 3 : ONE_OF(&state, dims)),
+    struct problem p = {.config = problem_shape(1, N, M, 4, 2, large ? 3 : ONE_OF(&state, dims)),
                         .masking = large || _i % 3 ? NO_MASK : RANDOM_MASK,
                         .seed = (unsigned)_i};
     struct ra_config *c = &p.config;
@@ -794,7 +783,7 @@ END_TEST
  * it has. */
 START_TEST(processors)
 {
-    struct ra_config config = shape(1, 4000, RA_SAME, 2, 2, 64);
+    struct ra_config config = problem_shape(1, 4000, RA_SAME, 2, 2, 64);
     int usual = omp_get_num_procs(); /* OpenMP may count processors when it is first asked */
     unsetenv("OMP_NUM_THREADS");     /* whatever the test's own environment says of threads */
     omp_set_num_threads(usual);
@@ -856,7 +845,7 @@ END_TEST
  * bits; and the parent goes on. */
 START_TEST(forked)
 {
-    struct problem p = {.config = shape(1, 3000, 3000, 1, 1, 16), .seed = 4};
+    struct problem p = {.config = problem_shape(1, 3000, 3000, 1, 1, 16), .seed = 4};
     p.config.threads = 3;
     prepare(&p);
     struct ra_plan *plan = plan_for(&p.config);
@@ -892,7 +881,7 @@ END_TEST
  * that the processor does not have is refused. */
 START_TEST(instruction_sets)
 {
-    struct problem p = {.config = shape(1, 100, 100, 1, 1, 64), .seed = 3};
+    struct problem p = {.config = problem_shape(1, 100, 100, 1, 1, 64), .seed = 3};
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE];
     prepare(&p);
@@ -927,8 +916,8 @@ START_TEST(rules_and_masks)
     for (int masking = NO_MASK; masking <= LAST_SEEN; masking++)
         for (int i = 0; i < 1 + COUNT(lookbacks); i++)
             for (int interleaved = 0; interleaved < 2; interleaved++) {
-                struct problem p = {.config =
-                                        _i ? shape(2, 30, 19, 4, 2, 3) : shape(2, 19, 30, 4, 2, 3),
+                struct problem p = {.config = _i ? problem_shape(2, 30, 19, 4, 2, 3)
+                                                 : problem_shape(2, 19, 30, 4, 2, 3),
                                     .masking = masking,
                                     .seed = (unsigned)(10 * masking + i)};
                 p.config.tile_queries = p.config.tile_keys = 8;
@@ -947,8 +936,9 @@ START_TEST(sizes_of_scores)
     static const double sizes[] = {0.1, 1, 10, 30, 300};
     for (int i = 0; i < COUNT(sizes); i++)
         for (int type = RA_FLOAT32; type <= RA_BFLOAT16; type++) {
-            struct problem p = {
-                .config = shape(1, 40, 50, 2, 1, 16), .size = sizes[i], .seed = (unsigned)i};
+            struct problem p = {.config = problem_shape(1, 40, 50, 2, 1, 16),
+                                .size = sizes[i],
+                                .seed = (unsigned)i};
             p.config.causal = _i;
             p.config.type = type;
             p.config.tile_keys = 16;
@@ -965,7 +955,7 @@ START_TEST(large_lse)
     static const double levels[] = {0, 1e3, 1e5, 1e6, 1e7, 1e8, 1e9};
     enum { N = 3, M = 40 };
     for (int l = 0; l < COUNT(levels); l++) {
-        struct problem p = {.config = shape(1, N, M, 1, 1, 2)};
+        struct problem p = {.config = problem_shape(1, N, M, 1, 1, 2)};
         p.config.scale = 1;
         p.config.tile_keys = 16;
         prepare(&p);
@@ -1017,7 +1007,8 @@ START_TEST(common_component)
         double squares[COUNT(sets)][ARRAYS][2] = {{{0}}};
         for (unsigned seed = 0; seed < 3; seed++) {
             /* A scale that is a power of 2 would round nothing: not D = 64. */
-            struct problem p = {.config = shape(1, 30, 300, 2, 1, 48), .ranks = _i, .seed = seed};
+            struct problem p = {
+                .config = problem_shape(1, 30, 300, 2, 1, 48), .ranks = _i, .seed = seed};
             p.config.softcap = i % 2 ? 3 - 2 * moved[0] + 10 * moved[1] : 0;
             p.config.layout = seed % 2 ? RA_STRIPED : RA_CONTIGUOUS;
             p.config.tile_keys = seed == 2 ? 64 : 0;
@@ -1056,7 +1047,7 @@ START_TEST(one_key)
         if (!ra_vector_find(set))
             continue;
         setenv("RA_VECTOR", set, 1);
-        struct problem p = {.config = shape(2, 70, 70, 2, 1, i % 2 ? 33 : 64),
+        struct problem p = {.config = problem_shape(2, 70, 70, 2, 1, i % 2 ? 33 : 64),
                             .ranks = _i,
                             .size = 20,
                             .masking = i / 2 % 2 ? LAST_SEEN : NO_MASK,
@@ -1157,7 +1148,7 @@ START_TEST(part_of_the_keys)
     static const struct part causal[] = {
         {0, 60, 0, 60, true}, {60, 60, 0, 60, false}, {60, 60, 60, 60, true}};
     for (int i = 0; i < 4; i++) {
-        struct problem p = {.config = shape(2, 120, 120, 4, 2, 16), .size = 3, .seed = 5};
+        struct problem p = {.config = problem_shape(2, 120, 120, 4, 2, 16), .size = 3, .seed = 5};
         p.config.type = i % 2 ? RA_BFLOAT16 : RA_FLOAT32;
         p.config.tile = i / 2 ? RA_PLAIN_TILE : RA_VECTOR_TILE;
         p.config.causal = _i;
@@ -1198,7 +1189,7 @@ START_TEST(o_in_float32)
 {
     double squares[2][2] = {{0}};
     for (int narrow = 0; narrow < 2; narrow++) {
-        struct problem p = {.config = shape(1, 64, 512, 1, 1, 64), .seed = 5};
+        struct problem p = {.config = problem_shape(1, 64, 512, 1, 1, 64), .seed = 5};
         p.config.type = _i ? RA_BFLOAT16 : RA_FLOAT16;
         p.wide[O] = p.wide[DQ] = p.wide[DK] = p.wide[DV] = true;
         p.shift = -10;
@@ -1221,7 +1212,8 @@ END_TEST
 START_TEST(rounded_once)
 {
     static const enum truth_array outputs[] = {O, DQ, DK, DV};
-    struct problem narrow = {.config = shape(2, 70, 90, 4, 2, 16), .masking = RANDOM_MASK}, wide;
+    struct problem narrow = {.config = problem_shape(2, 70, 90, 4, 2, 16), .masking = RANDOM_MASK},
+                   wide;
     narrow.config.type = _i ? RA_BFLOAT16 : RA_FLOAT16;
     narrow.config.tile_keys = 16;
     prepare(&narrow);
@@ -1252,7 +1244,7 @@ END_TEST
 /* q, k, v and d_out may be one array. */
 START_TEST(inputs_may_be_one)
 {
-    struct problem p = {.config = shape(2, 20, 20, 2, 2, 8)};
+    struct problem p = {.config = problem_shape(2, 20, 20, 2, 2, 8)};
     p.config.causal = true;
     prepare(&p);
     for (int t = K; t <= D_OUT; t++)
@@ -1283,7 +1275,7 @@ END_TEST
 START_TEST(one_row_of_d_out)
 {
     for (int i = 0; i < 6; i++) {
-        struct problem p = {.config = shape(2, 70, 50, 4, 2, 24)};
+        struct problem p = {.config = problem_shape(2, 70, 50, 4, 2, 24)};
         p.config.type = (enum ra_type)(i % 3);
         p.config.tile = i < 3 ? RA_VECTOR_TILE : RA_PLAIN_TILE;
         p.config.causal = true;
@@ -1322,8 +1314,9 @@ START_TEST(calls_in_any_order)
     struct run apart[2];
     struct ra_plan *plan = NULL;
     for (int i = 0; i < 2; i++) {
-        p[i] = (struct problem){
-            .config = shape(2, 20, 24, 2, 1, 8), .masking = RANDOM_MASK, .seed = (unsigned)i};
+        p[i] = (struct problem){.config = problem_shape(2, 20, 24, 2, 1, 8),
+                                .masking = RANDOM_MASK,
+                                .seed = (unsigned)i};
         p[i].config.type = _i ? RA_BFLOAT16 : RA_FLOAT32;
         prepare(&p[i]);
         apart[i] = run_as(&p[i], ROWS_FIRST, THREAD_LATE);
@@ -1355,7 +1348,8 @@ START_TEST(empty_arrays)
                     dv[5 * 4], nothing;
                 bool has_queries = shapes[i][0] * shapes[i][1] > 0;
                 bool has_keys = shapes[i][0] * shapes[i][2] > 0;
-                struct ra_config config = shape(shapes[i][0], shapes[i][1], shapes[i][2], 1, 1, 4);
+                struct ra_config config =
+                    problem_shape(shapes[i][0], shapes[i][1], shapes[i][2], 1, 1, 4);
                 config.type = type;
                 config.causal = shared > 0;
                 struct ra_plan *plan = plan_for(&config);
@@ -1394,7 +1388,7 @@ START_TEST(strides_of_empty_arrays)
     static const int64_t shapes[][3] = {{0, 5, 5}, {3, 0, 0}, {3, 0, 5}, {3, 5, 0}};
     float some[3 * 5 * 2 * 4] = {0}, outputs[5][3 * 5 * 2 * 4];
     for (int i = 0; i < COUNT(shapes); i++) {
-        struct ra_config config = shape(shapes[i][0], shapes[i][1], shapes[i][2], 2, 2, 4);
+        struct ra_config config = problem_shape(shapes[i][0], shapes[i][1], shapes[i][2], 2, 2, 4);
         config.type = _i ? RA_BFLOAT16 : RA_FLOAT32;
         struct ra_plan *plan = plan_for(&config);
         struct ra_arrays arrays = RA_ARRAYS_INIT;
@@ -1420,7 +1414,7 @@ END_TEST
 /* A mask holds whatever bytes the caller has: 0 is false, all others are true. */
 START_TEST(any_byte_is_true)
 {
-    struct ra_config config = shape(1, 1, 4, 1, 1, 1);
+    struct ra_config config = problem_shape(1, 1, 4, 1, 1, 1);
     config.has_mask = true;
     struct ra_plan *plan = plan_for(&config);
     float zero[4] = {0}, v[] = {1, 2, 4, 8}, o = NAN, lse = NAN;
@@ -1484,7 +1478,7 @@ START_TEST(lookbacks)
     static const int64_t windows[] = {0, 1, 3, 4, 5, 8, 9, 12, 13, 21, 130, RA_NO_LOOKBACK};
     for (int i = 0; i < COUNT(windows); i++)
         for (int longer = 0; longer < 3; longer++) {
-            struct problem p = {.config = shape(1, 13, 13 + 4 * (longer - 1), 1, 1, 3),
+            struct problem p = {.config = problem_shape(1, 13, 13 + 4 * (longer - 1), 1, 1, 3),
                                 .ranks = 4,
                                 .seed = (unsigned)i};
             p.config.causal = true;
@@ -1506,7 +1500,7 @@ START_TEST(stripes_of_vectors)
 {
     for (int64_t bucket = 8; bucket < 24; bucket += 5)
         for (int ranks = 2; ranks < 5; ranks++) {
-            struct problem p = {.config = shape(1, 130, 130, 2, 1, 5), .ranks = ranks};
+            struct problem p = {.config = problem_shape(1, 130, 130, 2, 1, 5), .ranks = ranks};
             p.config.causal = true;
             p.config.lookback = _i ? 40 : RA_NO_LOOKBACK;
             p.config.layout = RA_STRIPED;
@@ -1520,8 +1514,10 @@ END_TEST
 START_TEST(masked_ranks)
 {
     for (int rank = 0; rank < 3; rank++) {
-        struct problem p = {
-            .config = shape(2, 24, 24, 2, 1, 4), .ranks = 3, .masking = ALL_SEEN, .seed = 5};
+        struct problem p = {.config = problem_shape(2, 24, 24, 2, 1, 4),
+                            .ranks = 3,
+                            .masking = ALL_SEEN,
+                            .seed = 5};
         p.config.causal = _i % 2;
         p.config.layout = _i / 2 % 3;
         p.config.type = rank;
@@ -1541,7 +1537,7 @@ END_TEST
  * after: here a hop takes longer than the time between two polls. */
 START_TEST(messages_move_meanwhile)
 {
-    struct problem p = {.config = shape(1, 600, 600, 1, 1, 64), .ranks = 3};
+    struct problem p = {.config = problem_shape(1, 600, 600, 1, 1, 64), .ranks = 3};
     prepare(&p);
     struct run run = new_run(&p, ROWS_FIRST);
     run.ring = thread_ring_open(3, 30, THREAD_LATE);
@@ -1789,7 +1785,7 @@ START_TEST(work_by_formula)
     for (int i = 0; i < 3000; i++) {
         int64_t N = random_below(&state, 100),
                 M = random_below(&state, 3) ? N : random_below(&state, 100);
-        struct ra_config config = shape(1, N, M, 1, 1, 1);
+        struct ra_config config = problem_shape(1, N, M, 1, 1, 1);
         config.ring_size = 1 + (int)random_below(&state, 4);
         config.tile_queries = 1 + random_below(&state, 11);
         config.tile_keys = 1 + random_below(&state, 11);
@@ -1829,7 +1825,7 @@ START_TEST(work_of_many_tokens)
     const int64_t N = ((int64_t)1 << 30) + 12345, L = N / 3;
     for (int window = 0; window < 2; window++)
         for (int P = 2; P <= 50; P *= 5) {
-            struct ra_config config = shape(1, N, N, 1, 1, 1);
+            struct ra_config config = problem_shape(1, N, N, 1, 1, 1);
             config.causal = true;
             config.lookback = window ? L : RA_NO_LOOKBACK;
             config.layout = (enum ra_layout_kind)(_i < 3 ? _i : RA_STRIPED);
@@ -1854,7 +1850,7 @@ END_TEST
  * refused, and described in full. */
 START_TEST(plans_of_any_length)
 {
-    struct ra_config config = shape(1, (int64_t)1 << 36, RA_SAME, 1, 1, 128);
+    struct ra_config config = problem_shape(1, (int64_t)1 << 36, RA_SAME, 1, 1, 128);
     config.ring_size = 4096;
     config.tile = RA_PLAIN_TILE;
     config.causal = true;
@@ -1896,7 +1892,7 @@ END_TEST
 /* No such rank, no such hop. */
 START_TEST(hops_that_are_none)
 {
-    struct ra_config config = shape(1, 8, 8, 1, 1, 4);
+    struct ra_config config = problem_shape(1, 8, 8, 1, 1, 4);
     config.ring_size = 4;
     struct ra_plan *plan = plan_for(&config);
     static const int wrong[][2] = {{-1, 0}, {4, 0}, {INT_MAX, 0}, {INT_MIN, 0},
@@ -1923,7 +1919,7 @@ END_TEST
 /* Like snprintf: never more than there is room for, and always how much there would be. */
 START_TEST(descriptions)
 {
-    struct ra_config config = shape(2, 100, 100, 4, 2, 16);
+    struct ra_config config = problem_shape(2, 100, 100, 4, 2, 16);
     config.ring_size = 3;
     config.causal = true;
     config.layout = RA_STRIPED;
@@ -2004,7 +2000,8 @@ START_TEST(shard_and_unshard)
     enum { OUTER = 3, BYTES = 5 };
     uint64_t state = (uint64_t)_i;
     for (int i = 0; i < 12; i++) {
-        struct problem p = {.config = shape(1, i * 3, 20 - i, 1, 1, 1), .ranks = ring_sizes[_i]};
+        struct problem p = {.config = problem_shape(1, i * 3, 20 - i, 1, 1, 1),
+                            .ranks = ring_sizes[_i]};
         p.config.layout = i % 3;
         p.config.bucket = p.config.layout == RA_STRIPED ? i / 3 : 0;
         prepare(&p);
@@ -2163,13 +2160,13 @@ START_TEST(wrong_configs)
 {
     for (int i = 0; i < COUNT(wrong_fields); i++) {
         const struct wrong_field *wrong = &wrong_fields[i];
-        struct ra_config config = shape(2, 8, 8, 4, 2, 8);
+        struct ra_config config = problem_shape(2, 8, 8, 4, 2, 8);
         set_field(&config, wrong->offset, wrong->kind, wrong->value);
         refused(&config, wrong->name, wrong->got, wrong->right);
     }
 
     /* Too many stripes. */
-    struct ra_config striped = shape(1, (int64_t)1 << 40, 8, 1, 1, 1);
+    struct ra_config striped = problem_shape(1, (int64_t)1 << 40, 8, 1, 1, 1);
     striped.layout = RA_STRIPED;
     striped.bucket = 1;
     refused(&striped, "bucket", "= 1", "give at least");
@@ -2184,7 +2181,7 @@ START_TEST(wrong_configs)
     ra_plan_destroy(NULL);
 
     /* A plan begins without an error. */
-    struct ra_config config = shape(2, 8, 8, 4, 2, 8);
+    struct ra_config config = problem_shape(2, 8, 8, 4, 2, 8);
     plan = plan_for(&config);
     ck_assert_str_eq(ra_plan_error(plan), "");
     ra_plan_destroy(plan);
@@ -2197,7 +2194,7 @@ START_TEST(config_sizes)
     struct {
         struct ra_config config;
         int64_t more[sizeof(struct ra_config) / 8];
-    } newer = {shape(2, 8, 8, 4, 2, 8), {0}};
+    } newer = {problem_shape(2, 8, 8, 4, 2, 8), {0}};
     newer.config.size = sizeof newer;
     ra_plan_destroy(plan_for(&newer.config));
     newer.more[1] = 1;
@@ -2223,7 +2220,7 @@ START_TEST(config_sizes)
     }
 
     /* What lies behind an older header's last field is not looked at. */
-    struct ra_config older = shape(2, 8, 8, 4, 2, 8);
+    struct ra_config older = problem_shape(2, 8, 8, 4, 2, 8);
     older.size = offsetof(struct ra_config, scale);
     older.scale = NAN;
     older.layout = 77;
@@ -2367,7 +2364,7 @@ END_TEST
 /* A plan's config has everything filled in, in a struct of any size. */
 START_TEST(config_of_a_plan)
 {
-    struct ra_config config = shape(2, 10, 10, 4, 4, 16);
+    struct ra_config config = problem_shape(2, 10, 10, 4, 4, 16);
     config.keys = config.key_heads = RA_SAME;
     config.causal = true;
     config.ring_size = 3;
@@ -2532,7 +2529,7 @@ static void spoil(struct ra_arrays *arrays, const struct wrong_array *wrong)
 
 START_TEST(wrong_calls)
 {
-    struct problem p = {.config = shape(2, 5, 5, 4, 2, 3), .masking = RANDOM_MASK};
+    struct problem p = {.config = problem_shape(2, 5, 5, 4, 2, 3), .masking = RANDOM_MASK};
     p.config.type = _i ? RA_FLOAT16 : RA_FLOAT32;
     prepare(&p);
     struct ra_plan *plan = plan_for(&p.config);
@@ -2574,7 +2571,7 @@ END_TEST
 /* No arrays, arrays of other sizes, and a plan without a backward. */
 START_TEST(sizes_of_arrays)
 {
-    struct problem p = {.config = shape(2, 5, 5, 4, 2, 3)};
+    struct problem p = {.config = problem_shape(2, 5, 5, 4, 2, 3)};
     prepare(&p);
     struct ra_plan *plan = plan_for(&p.config);
     struct shard x;
@@ -2661,7 +2658,7 @@ END_TEST
 START_TEST(huge_tensors)
 {
     const int64_t huge = (int64_t)1 << 40;
-    struct problem p = {.config = shape(2, 5, 5, 4, 2, 3)};
+    struct problem p = {.config = problem_shape(2, 5, 5, 4, 2, 3)};
     prepare(&p);
     struct ra_plan *plan = plan_for(&p.config);
     struct shard x;
@@ -2707,8 +2704,8 @@ START_TEST(strides_of_outputs)
     int taken = 0;
     for (int i = 0; i < 4000; i++) {
         struct ra_config config =
-            shape(1 + random_below(&state, 4), 1 + random_below(&state, 5), 1,
-                  1 + random_below(&state, 4), 1, 1 + random_below(&state, 3));
+            problem_shape(1 + random_below(&state, 4), 1 + random_below(&state, 5), 1,
+                          1 + random_below(&state, 4), 1, 1 + random_below(&state, 3));
         config.forward_only = true;
         config.threads = 1;
         struct ra_plan *plan = plan_for(&config);
@@ -2742,7 +2739,7 @@ START_TEST(shards_that_overlap)
 {
     enum { N = 8, BYTES = 4 };
     char room[4 * N * BYTES];
-    struct ra_config config = shape(1, N, N, 1, 1, 1);
+    struct ra_config config = problem_shape(1, N, N, 1, 1, 1);
     config.ring_size = 2;
     struct ra_plan *plan = plan_for(&config);
     char *whole = room + N * BYTES;
@@ -2765,7 +2762,7 @@ END_TEST
 /* In a plan of 16 bits everything may be float32 but k and v. */
 START_TEST(types_of_arrays)
 {
-    struct problem p = {.config = shape(1, 3, 3, 1, 1, 2)};
+    struct problem p = {.config = problem_shape(1, 3, 3, 1, 1, 2)};
     prepare(&p);
     for (int type = RA_FLOAT16; type <= RA_BFLOAT16; type++)
         for (int t = 0; t < ARRAYS; t++)
@@ -2794,7 +2791,7 @@ END_TEST
 
 START_TEST(wrong_shards)
 {
-    struct ra_config config = shape(1, 3, 3, 1, 1, 1);
+    struct ra_config config = problem_shape(1, 3, 3, 1, 1, 1);
     struct makers makers = plans_of_ring(&config, 5);
     char whole[8], local[8];
     struct ra_plan *plans[] = {makers.rank[0].plan, makers.rank[4].plan};
@@ -2854,7 +2851,7 @@ static void all_refused(struct makers *makers, enum ra_status status, const char
 /* A link belongs to the plan also if there is none. */
 START_TEST(links_of_no_plan)
 {
-    struct ra_config config = shape(1, 8, 8, 1, 1, 4);
+    struct ra_config config = problem_shape(1, 8, 8, 1, 1, 4);
     struct makers makers = makers_of(&config, 3);
     makers.rank[0].config.ring_size = 2;
     makers.rank[1].config.dim = 0;
@@ -2939,7 +2936,7 @@ START_TEST(links_that_are_none)
                  {whole, "link.fail is NULL"},
                  {whole, "link.error is NULL"},
                  {whole, "link.close is NULL: give it, or link.in_call"}};
-    struct ra_config config = shape(1, 8, 8, 1, 1, 4);
+    struct ra_config config = problem_shape(1, 8, 8, 1, 1, 4);
     wrong[0].link.size = 0;
     wrong[1].link.size = -3;
     wrong[2].link.size = 1000000;
@@ -3011,7 +3008,7 @@ START_TEST(links_that_fail)
 {
     char cable[] = "the cable is cut", nothing[] = "";
     char *texts[] = {cable, nothing, NULL};
-    struct ra_config config = shape(1, 8, 8, 1, 1, 4);
+    struct ra_config config = problem_shape(1, 8, 8, 1, 1, 4);
     for (int i = 0; i < COUNT(texts); i++) {
         const struct ra_link link = {.size = 2,
                                      .self = texts[i],
@@ -3073,8 +3070,8 @@ static void share_a_link(void *context, int rank)
 
 START_TEST(shared_links)
 {
-    struct sharing s = {.p = {{.config = shape(1, 24, 24, 2, 1, 8), .ranks = 3},
-                              {.config = shape(2, 20, 31, 1, 1, 4), .ranks = 3}}};
+    struct sharing s = {.p = {{.config = problem_shape(1, 24, 24, 2, 1, 8), .ranks = 3},
+                              {.config = problem_shape(2, 20, 31, 1, 1, 4), .ranks = 3}}};
     s.p[0].config.causal = true;
     s.p[0].config.layout = RA_ZIGZAG;
     s.p[1].config.type = RA_BFLOAT16;
@@ -3120,7 +3117,7 @@ static void call_the_other(void *context, const struct ra_event *event)
         m->within = RA_OK;
     if (!m->arrays || m->third != RA_OK)
         return;
-    struct ra_config config = shape(1, 24, 24, 1, 1, 4);
+    struct ra_config config = problem_shape(1, 24, 24, 1, 1, 4);
     struct ra_link kept = m->links[0];
     struct ra_plan *third;
     char text[RA_ERROR_SIZE];
@@ -3135,7 +3132,7 @@ static void mix_calls(void *context, int rank)
 {
     struct mixing *m = context;
     float numbers[4][8 * 4] = {{0}}, lse[8];
-    struct ra_config config = shape(1, 24, 24, 1, 1, 4);
+    struct ra_config config = problem_shape(1, 24, 24, 1, 1, 4);
     struct ra_link kept = m->links[rank];
     /* Of a plan that is lost while its link stays open the memory stays: here, so that it is no
      * leak. */
@@ -3224,7 +3221,7 @@ static const struct {
 /* One rank has another value of one field: all are told which field, and which ranks have what. */
 START_TEST(ranks_disagree)
 {
-    struct ra_config config = shape(2, 24, 24, 4, 2, 8);
+    struct ra_config config = problem_shape(2, 24, 24, 4, 2, 8);
     config.causal = true;
     config.layout = RA_STRIPED;
     for (int f = 0; f < COUNT(compared); f++)
@@ -3260,7 +3257,7 @@ static struct ra_backend elsewhere_with(void)
 
 START_TEST(ranks_compute_elsewhere)
 {
-    struct ra_config config = shape(1, 24, 24, 1, 1, 8);
+    struct ra_config config = problem_shape(1, 24, 24, 1, 1, 8);
     const struct ra_backend elsewhere = elsewhere_with(), same = elsewhere;
     for (int odd = 0; odd < 3; odd++) {
         struct makers makers = makers_of(&config, 3);
@@ -3288,7 +3285,7 @@ END_TEST
 /* What ranks may say in different words, or have to themselves. */
 START_TEST(ranks_agree)
 {
-    struct ra_config config = shape(1, 24, 24, 2, 2, 4);
+    struct ra_config config = problem_shape(1, 24, 24, 2, 2, 4);
     config.scale = 0.5;
     config.tile_queries = config.tile_keys = 24;
     struct makers makers = makers_of(&config, 3);
@@ -3319,7 +3316,7 @@ START_TEST(one_rank_cannot)
                 {"config.ring_size = 2: give 0, or the 3 of the link", RA_INVALID},
                 {"no memory: the plan needs", RA_OUT_OF_MEMORY},
                 {"no memory: the plan needs", RA_OUT_OF_MEMORY}};
-    struct ra_config config = shape(1, 24, 24, 2, 2, 4);
+    struct ra_config config = problem_shape(1, 24, 24, 2, 2, 4);
     char rank_text[32];
     for (int way = 0; way < COUNT(ways); way++)
         for (int odd = 0; odd < 3; odd++) {
@@ -3352,7 +3349,7 @@ END_TEST
  * ring. */
 START_TEST(one_rank_cannot_listen)
 {
-    struct ra_config config = shape(1, 24, 24, 2, 2, 4);
+    struct ra_config config = problem_shape(1, 24, 24, 2, 2, 4);
     for (int odd = 0; odd < 3; odd++) {
         struct makers makers = makers_of(&config, 3);
         makers.rank[odd].refuse = 3;
@@ -3377,7 +3374,7 @@ END_TEST
 /* A rank that does not come is waited for as long as the config says. */
 START_TEST(one_rank_makes_no_plan)
 {
-    struct ra_config config = shape(1, 24, 24, 2, 2, 4);
+    struct ra_config config = problem_shape(1, 24, 24, 2, 2, 4);
     config.timeout = 0.3;
     struct makers makers = makers_of(&config, 3);
     makers.rank[_i].absent = true;
@@ -3423,7 +3420,7 @@ START_TEST(timeouts_of_links)
     struct told told;
     struct ra_link link = {
         .size = 1, .self = &told, .set_timeout = note_timeout, .close = note_close};
-    struct ra_config config = shape(1, 8, 8, 1, 1, 4);
+    struct ra_config config = problem_shape(1, 8, 8, 1, 1, 4);
     struct ra_plan *plan;
     for (int i = 0; i < COUNT(timeouts); i++) {
         told = (struct told){NAN, 0};
@@ -3445,7 +3442,7 @@ END_TEST
  * same bits, and the same answers. */
 START_TEST(links_of_one)
 {
-    struct problem p = {.config = shape(2, 20, 24, 2, 1, 8), .masking = RANDOM_MASK};
+    struct problem p = {.config = problem_shape(2, 20, 24, 2, 1, 8), .masking = RANDOM_MASK};
     p.config.causal = true;
     prepare(&p);
     struct run alone = run_as(&p, ROWS_FIRST, THREAD_LATE);
@@ -3476,7 +3473,7 @@ START_TEST(links_of_one)
 
     /* Their errors are those of a plan without a link. */
     struct ra_link link = {.size = 1};
-    struct ra_config wrong = shape(1, 8, 8, 1, 1, 0);
+    struct ra_config wrong = problem_shape(1, 8, 8, 1, 1, 0);
     struct ra_plan *plan;
     char error[RA_ERROR_SIZE] = "";
     ck_assert_int_eq(ra_plan_create(&plan, &wrong, &link, error), RA_INVALID);
@@ -3511,7 +3508,7 @@ START_TEST(waits_of_plans)
 {
     static const enum ra_status all[] = {RA_OK, RA_INVALID, RA_LOST, RA_DEVICE};
     ck_assert_int_eq(ra_wait(NULL), RA_INVALID);
-    struct ra_config config = shape(1, 8, 8, 1, 1, 4);
+    struct ra_config config = problem_shape(1, 8, 8, 1, 1, 4);
     struct ra_plan *plan = plan_for(&config);
     struct ra_arrays arrays = RA_ARRAYS_INIT;
     ck_assert_int_eq(ra_wait(plan), RA_OK);
@@ -3560,7 +3557,7 @@ static struct ra_tensor *optional_in(struct ra_arrays *arrays, int i)
 /* A device that does not take them says so, of each. */
 START_TEST(optional_arrays_elsewhere)
 {
-    struct problem p = {.config = shape(1, 4, 4, 2, 1, 3)};
+    struct problem p = {.config = problem_shape(1, 4, 4, 2, 1, 3)};
     prepare(&p);
     struct ra_backend device = elsewhere_with();
     device.takes_optional = false;
@@ -3606,7 +3603,7 @@ static bool leave_behind(struct ra_plan *plan)
 /* A device that does not reach those of the other ranks, and one whose memory others still use. */
 START_TEST(ends_of_plans)
 {
-    struct ra_config config = shape(1, 8, 8, 1, 1, 4);
+    struct ra_config config = problem_shape(1, 8, 8, 1, 1, 4);
     struct ra_backend device = elsewhere_with();
     device.connect = connect_in_vain;
     config.device = &device;
@@ -3702,7 +3699,7 @@ START_TEST(one_rank_refuses)
     enum { ALL_KEYS, CAUSAL, LOCAL_KEYS, RULES };
     for (int i = 0; i < 4 * 2 * RULES * 2; i++) {
         int culprit = i % 4, backward = i / 4 % 2, rule = i / 8 % RULES;
-        struct problem p = {.config = shape(1, 16, 16, 1, 1, 4), .ranks = 4};
+        struct problem p = {.config = problem_shape(1, 16, 16, 1, 1, 4), .ranks = 4};
         p.config.causal = rule == CAUSAL;
         p.config.layout = rule == CAUSAL ? RA_STRIPED : RA_CONTIGUOUS;
         p.config.local_keys = rule == LOCAL_KEYS;
@@ -3751,7 +3748,7 @@ static bool waited_for_neighbour(const char *text, int ranks, int absent)
  * too long. That waited for the absent rank, or for one that waited for it. */
 START_TEST(one_rank_is_absent)
 {
-    struct problem p = {.config = shape(1, 12, 12, 1, 1, 4), .ranks = 3};
+    struct problem p = {.config = problem_shape(1, 12, 12, 1, 1, 4), .ranks = 3};
     prepare(&p);
     bool backward = _i % 2;
     struct scene scene = {.p = &p, .culprit = _i, .absent = true, .backward = backward};
@@ -3863,7 +3860,7 @@ static struct ra_plan *plan_of_zeros(struct ra_config config, int64_t N, float *
 START_TEST(cancelled_while_computing)
 {
     bool handled = _i / 16, backward = _i % 2, plain = _i / 2 % 2;
-    struct ra_config config = shape(1, 1, 1, 1, 1, 8);
+    struct ra_config config = problem_shape(1, 1, 1, 1, 1, 8);
     config.tile = plain ? RA_PLAIN_TILE : RA_VECTOR_TILE;
     config.type = _i / 4 % 2 ? RA_BFLOAT16 : RA_FLOAT32;
     config.threads = _i / 8 % 2 ? 3 : 1;
@@ -3901,7 +3898,7 @@ END_TEST
 /* Nothing is under way: the next call does nothing. */
 START_TEST(cancelled_before)
 {
-    struct problem p = {.config = shape(1, 12, 12, 1, 1, 4)};
+    struct problem p = {.config = problem_shape(1, 12, 12, 1, 1, 4)};
     prepare(&p);
     struct ra_plan *plan = plan_for(&p.config);
     struct shard x;
@@ -3963,7 +3960,7 @@ static void wait_and_be_cancelled(void *context, int rank)
 /* All of them hear of it at once, and not after the timeout of 600 seconds. */
 START_TEST(cancelled_while_waiting)
 {
-    struct problem p = {.config = shape(1, 12, 12, 1, 1, 4), .ranks = 3};
+    struct problem p = {.config = problem_shape(1, 12, 12, 1, 1, 4), .ranks = 3};
     prepare(&p);
     struct waiting w = {.p = &p, .backward = _i % 2, .by = _i / 2 ? BY_HANDLER : BY_THREAD};
     w.ring = thread_ring_open(3, 600, THREAD_LATE);
@@ -4043,7 +4040,7 @@ static void be_cut_short(void *context, int rank)
 
 START_TEST(cancelled_without_the_link)
 {
-    struct problem p = {.config = shape(1, 12, 12, 1, 1, 4), .ranks = 3};
+    struct problem p = {.config = problem_shape(1, 12, 12, 1, 1, 4), .ranks = 3};
     prepare(&p);
     struct cut_short c = {.p = &p, .backward = _i};
     cut_short = &c;
@@ -4133,7 +4130,7 @@ END_TEST
 START_TEST(memory_of_large_plans)
 {
     /* A plan to look at takes little, whatever it says of the real one's. */
-    struct ra_config large = shape(8, 1 << 20, RA_SAME, 64, 8, 128);
+    struct ra_config large = problem_shape(8, 1 << 20, RA_SAME, 64, 8, 128);
     large.ring_size = 64;
     watch_memory();
     struct ra_plan *plan = plan_for(&large);
@@ -4143,7 +4140,7 @@ START_TEST(memory_of_large_plans)
     ra_plan_destroy(plan);
 
     /* Nor does one whose tiles might be larger than the whole. */
-    struct ra_config tiles = shape(1, 8, 8, 1, 1, 8);
+    struct ra_config tiles = problem_shape(1, 8, 8, 1, 1, 8);
     tiles.tile_queries = tiles.tile_keys = (int64_t)1 << 24;
     plan = plan_for(&tiles);
     ck_assert_int_lt(ra_plan_bytes(plan), 1 << 18);
@@ -4151,7 +4148,7 @@ START_TEST(memory_of_large_plans)
 
     /* Too large for any machine. */
     char error[RA_ERROR_SIZE];
-    large = shape(1, 1, (int64_t)1 << 44, 1, 1, 16);
+    large = problem_shape(1, 1, (int64_t)1 << 44, 1, 1, 16);
     large.type = RA_FLOAT16;
     watch_memory();
     memory.most = 1 << 30;
@@ -4208,8 +4205,8 @@ END_TEST
  * plans with memory of their own do; and hold little themselves. */
 START_TEST(workspace_of_two)
 {
-    struct problem p[] = {{.config = shape(2, 130, 97, 4, 2, 33), .seed = 1},
-                          {.config = shape(1, 70, 150, 2, 2, 8), .masking = RANDOM_MASK}};
+    struct problem p[] = {{.config = problem_shape(2, 130, 97, 4, 2, 33), .seed = 1},
+                          {.config = problem_shape(1, 70, 150, 2, 2, 8), .masking = RANDOM_MASK}};
     struct ra_plan *plans[2];
     struct shard x[2];
     int64_t bytes[2], most;
@@ -4274,7 +4271,7 @@ static void call_second(void *context, const struct ra_event *event)
  * it is not. */
 START_TEST(workspace_in_use)
 {
-    struct problem p = {.config = shape(1, 20, 20, 2, 1, 4)};
+    struct problem p = {.config = problem_shape(1, 20, 20, 2, 1, 4)};
     prepare(&p);
     p.config.caller_workspace = true;
     struct lending lending = {.second = plan_for(&p.config)};
@@ -4312,7 +4309,7 @@ END_TEST
 /* What is no workspace for a plan changes nothing. */
 START_TEST(wrong_workspaces)
 {
-    struct problem p = {.config = shape(1, 9, 9, 2, 1, 4)};
+    struct problem p = {.config = problem_shape(1, 9, 9, 2, 1, 4)};
     prepare(&p);
     struct ra_plan *own = plan_for(&p.config);
     p.config.caller_workspace = true;
@@ -4404,7 +4401,8 @@ static void call_often(void *context, int rank)
 
 START_TEST(memory_of_calls)
 {
-    struct problem p = {.config = shape(1, 9, 9, 2, 1, 4), .masking = RANDOM_MASK, .ranks = _i};
+    struct problem p = {
+        .config = problem_shape(1, 9, 9, 2, 1, 4), .masking = RANDOM_MASK, .ranks = _i};
     p.config.type = _i ? RA_BFLOAT16 : RA_FLOAT32;
     prepare(&p);
     struct run run = {.p = &p, .ring = _i ? thread_ring_open(_i, 30, THREAD_LATE) : NULL};
@@ -4428,7 +4426,7 @@ static bool stay_open(void *self)
 /* A link that may still write to the plan, or to its memory, keeps them. */
 START_TEST(memory_in_use)
 {
-    struct ra_config config = shape(1, 9, 9, 2, 1, 4);
+    struct ra_config config = problem_shape(1, 9, 9, 2, 1, 4);
     struct ra_link link = {.rank = 0, .size = 1, .self = &config, .close = stay_open};
     struct ra_plan *plan;
     watch_memory();
@@ -4465,7 +4463,7 @@ static void fold_blocks(struct ra_fold *fold, const struct ra_queries *queries,
 /* The modules below the plan, as a caller would use them. */
 START_TEST(own_loop)
 {
-    struct problem p = {.config = shape(2, 60, 70, 2, 1, 16)};
+    struct problem p = {.config = problem_shape(2, 60, 70, 2, 1, 16)};
     p.config.causal = true;
     p.config.lookback = _i ? 25 : RA_NO_LOOKBACK;
     prepare(&p);
@@ -4577,7 +4575,7 @@ static void observe_rank(void *context, int rank)
  * the hops; messages arrive when they should. */
 START_TEST(observers)
 {
-    struct problem p = {.config = shape(1, 40, 40, 1, 1, 8), .ranks = 4};
+    struct problem p = {.config = problem_shape(1, 40, 40, 1, 1, 8), .ranks = 4};
     p.config.causal = _i > 0;
     p.config.lookback = _i == 0 ? RA_NO_LOOKBACK : _i == 1 ? 12 : 2;
     p.config.layout = _i == 2 ? RA_ZIGZAG : RA_CONTIGUOUS; /* has a hop from 1 to 3 */
@@ -4650,7 +4648,7 @@ static void call_again_twice(void *context, const struct ra_event *event)
  * right end. */
 START_TEST(calls_within_calls)
 {
-    struct problem p = {.config = shape(1, 20, 20, 2, 1, 4)};
+    struct problem p = {.config = problem_shape(1, 20, 20, 2, 1, 4)};
     prepare(&p);
     struct nested nested = {0};
     p.config.observe = call_again_twice;
@@ -4717,7 +4715,7 @@ START_TEST(not_a_number)
     static const enum truth_array inputs[] = {Q, K, V, D_OUT};
     static const float values[] = {NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e20f};
     for (int n = 0; n < 3 * COUNT(inputs) * COUNT(values); n++) {
-        struct problem p = {.config = shape(1, 18, 18, 2, 1, 4), .ranks = _i};
+        struct problem p = {.config = problem_shape(1, 18, 18, 2, 1, 4), .ranks = _i};
         p.config.causal = true;
         p.config.lookback = 11;
         p.config.scale = 1;

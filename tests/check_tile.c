@@ -368,6 +368,17 @@ END_TEST
 
 /* ---- The soft cap. */
 
+/* Grades tiles of these rows in one of four ways: under either of two bands, the lower one with keys
+ * hidden besides, and forward in either order of the tiles. */
+static void judge_way(struct tiles *t, int way, int rows)
+{
+    t->band = (struct ra_band){-RA_BAND_FAR, way / 2 ? -3 : 2};
+    for (int b = 0; b < ROWS; b++)
+        t->mask[b] = way / 2 == 0 || b % 3 != 1;
+    compute(t, tile_rows[rows], tile_rows[TILE_ROWS - 1 - rows], way % 2);
+    grade(t);
+}
+
 /* From a cap that bends nearly every score to one that bends hardly any; scales of both signs;
  * hidden keys, and rows that see nothing, without and with a mask. */
 START_TEST(soft_caps)
@@ -381,11 +392,7 @@ START_TEST(soft_caps)
                 make(&t, 11, 17, score_scales[n], (uint64_t)(n * 5 + m));
                 t.score =
                     (struct ra_score){.scale = way % 2 ? -0.7f : 0.7f, .softcap = softcaps[m]};
-                t.band = (struct ra_band){-RA_BAND_FAR, way / 2 ? -3 : 2};
-                for (int b = 0; b < ROWS; b++)
-                    t.mask[b] = way / 2 == 0 || b % 3 != 1;
-                compute(&t, tile_rows[_i], tile_rows[TILE_ROWS - 1 - _i], way % 2);
-                grade(&t);
+                judge_way(&t, way, _i);
             }
 }
 END_TEST
@@ -408,11 +415,7 @@ START_TEST(scores_with_slopes)
                 t.score = (struct ra_score){
                     .scale = way % 2 ? -0.7f : 0.7f, .softcap = way / 2 ? 3 : 0, .slope = all[s]};
                 t.at[0] = at[p][0], t.at[1] = at[p][1];
-                t.band = (struct ra_band){-RA_BAND_FAR, way / 2 ? -3 : 2};
-                for (int b = 0; b < ROWS; b++)
-                    t.mask[b] = way / 2 == 0 || b % 3 != 1;
-                compute(&t, tile_rows[_i], tile_rows[TILE_ROWS - 1 - _i], way % 2);
-                grade(&t);
+                judge_way(&t, way, _i);
             }
 }
 END_TEST

@@ -370,3 +370,15 @@ void shard_collect(const struct problem *p, struct shard *x, double *const got[A
             arrays_get(&p->truth, a, *tensor_in(&x->arrays, a), x->rows[side_of(a)],
                        x->positions[side_of(a)], got[a]);
 }
+
+struct ra_config problem_shape(int64_t B, int64_t N, int64_t M, int64_t H, int64_t G, int64_t D)
+{
+    struct ra_config config = RA_CONFIG_INIT;
+    config.batch = B;
+    config.queries = N;
+    config.keys = M;
+    config.heads = H;
+    config.key_heads = G;
+    config.dim = D;
+    return config;
+}

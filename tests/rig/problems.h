@@ -116,4 +116,7 @@ enum truth_array shard_difference(const struct shard *a, const struct shard *b);
 /* Copies a rank's outputs into the whole ones. */
 void shard_collect(const struct problem *p, struct shard *x, double *const got[ARRAYS]);
 
+/* Returns a config with this shape, and all else at its default. */
+struct ra_config problem_shape(int64_t B, int64_t N, int64_t M, int64_t H, int64_t G, int64_t D);
+
 #endif
