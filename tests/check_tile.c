@@ -368,8 +368,8 @@ END_TEST
 
 /* ---- The soft cap. */
 
-/* Grades tiles of these rows in one of four ways: under either of two bands, the lower one with keys
- * hidden besides, and forward in either order of the tiles. */
+/* Grades tiles of these rows in one of four ways: under either of two bands, the lower one with
+ * keys hidden besides, and in either order of the tiles. */
 static void judge_way(struct tiles *t, int way, int rows)
 {
     t->band = (struct ra_band){-RA_BAND_FAR, way / 2 ? -3 : 2};
