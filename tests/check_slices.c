@@ -631,7 +631,9 @@ START_TEST(deals_are_balanced)
                "spans\n",
                seed, count, dealt, before, rows,
                (int)ra_layout_spans(ra_plan_layout(plan, RA_QUERY_SIDE)));
-        ck_assert_double_le(dealt, 1.05);
+
+        /* A deal that forgets who has how much comes to 1.005. */
+        ck_assert_double_le(dealt, 1.001);
         ck_assert_double_le(rows, 1.05);
         ra_plan_destroy(plan);
     }
