@@ -74,7 +74,7 @@ START_TEST(places)
                 "1.1.weight",       "1.1.bias",          "1.3.weight",      "1.3.bias"};
             static const int64_t shapes[][2] = {{3, 0}, {16, 3}, {3, 8}, {3, 0},
                                                 {5, 3}, {5, 0},  {3, 5}, {3, 0}};
-            struct ra_layer x = ra_layer(&config, all, l);
+            struct ra_layer_weights x = ra_layer_weights(&config, all, l);
             float *const at[] = {x.attention_gamma, x.qkv,  x.out,      x.feed_gamma, x.up,
                                  x.up_bias,         x.down, x.down_bias};
             for (int part = 0; part < 8; part++) {
@@ -87,7 +87,7 @@ START_TEST(places)
                        "%s", name);
             }
         }
-        struct ra_ends ends = ra_ends(&config, all);
+        struct ra_end_weights ends = ra_end_weights(&config, all);
         struct ra_parameter gamma = ra_parameter(&config, 17);
         struct ra_parameter logits = ra_parameter(&config, tied ? 0 : 18);
         ck_assert_str_eq(gamma.name, "to_logits.0.gamma");

@@ -108,7 +108,7 @@ static enum ra_status layer_forward(struct ra_model *model, int64_t l, const flo
     int64_t T = model->rows, dim = c->dim;
     int threads = model->work.threads;
     const struct ra_layer_rows *x = &model->layers[l];
-    struct ra_layer w = ra_layer(c, weights, l);
+    struct ra_layer_weights w = ra_layer_weights(c, weights, l);
 
     ra_norm_forward(threads, T, dim, x->x, w.attention_gamma, model->normal);
     linear_forward(model, dim, qkv_width(c), model->normal, w.qkv, x->qkv, false);
@@ -140,7 +140,8 @@ static enum ra_status layer_backward(struct ra_model *model, int64_t l, const fl
     int64_t T = model->rows, dim = c->dim;
     int threads = model->work.threads;
     const struct ra_layer_rows *x = &model->layers[l];
-    struct ra_layer w = ra_layer(c, weights, l), d = ra_layer(c, gradients, l);
+    struct ra_layer_weights w = ra_layer_weights(c, weights, l),
+                            d = ra_layer_weights(c, gradients, l);
     float *gradient = model->gradient, *normal = model->normal, *wide = model->wide;
 
     /* out = mid + down_bias + gelu(up) down^T */
@@ -230,7 +231,7 @@ enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
                                 const struct ra_model_batch *batch)
 {
     const struct ra_model_config *c = &model->config;
-    struct ra_ends w = ra_ends(c, weights);
+    struct ra_end_weights w = ra_end_weights(c, weights);
     for (int64_t a = 0; a < model->rows; a++)
         if (batch->tokens[a] < 0 || batch->tokens[a] >= c->vocabulary)
             return refuse_number(model, "tokens", a, batch->tokens[a], "0 to ");
@@ -246,7 +247,7 @@ void ra_model_logits(struct ra_model *model, const float *weights, int64_t first
                      float *logits)
 {
     const struct ra_model_config *c = &model->config;
-    struct ra_ends w = ra_ends(c, weights);
+    struct ra_end_weights w = ra_end_weights(c, weights);
     ra_norm_forward(model->work.threads, count, c->dim, model->layers[c->depth].x + first * c->dim,
                     w.gamma, model->normal);
     ra_matrix_multiply(&model->work, count, c->dim, c->vocabulary, ra_matrix(model->normal, c->dim),
@@ -271,11 +272,11 @@ static double end_forward_and_backward(struct ra_model *model, const float *weig
                                        const int32_t *labels, double factor, float *gradients)
 {
     const struct ra_model_config *c = &model->config;
-    struct ra_ends w = ra_ends(c, weights), d = {0};
+    struct ra_end_weights w = ra_end_weights(c, weights), d = {0};
     const float *x = model->layers[c->depth].x;
     int64_t T = model->rows;
     if (gradients)
-        d = ra_ends(c, gradients);
+        d = ra_end_weights(c, gradients);
     ra_norm_forward(model->work.threads, T, c->dim, x, w.gamma, model->normal);
     double loss = ra_loss(&model->work, T, c->dim, c->vocabulary, model->normal, w.logits, labels,
                           factor, gradients ? model->wide : NULL, d.logits, model->logits);
@@ -304,12 +305,12 @@ static enum ra_status backward(struct ra_model *model, const float *weights,
             return status;
         if (!last)
             continue;
-        int64_t first = ra_layer(c, gradients, l).attention_gamma - gradients;
+        int64_t first = ra_layer_weights(c, gradients, l).attention_gamma - gradients;
         begin_sum(model, gradients, first, summed);
         summed = first;
     }
     ra_embedding_backward(model->work.threads, model->rows, c->dim, batch->tokens, model->gradient,
-                          ra_ends(c, gradients).embedding);
+                          ra_end_weights(c, gradients).embedding);
     if (last)
         begin_sum(model, gradients, 0, summed);
     return end_sums(model);

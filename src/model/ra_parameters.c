@@ -23,7 +23,10 @@ void ra_model_config_init(struct ra_model_config *config)
                                        .hidden = 1024,
                                        .causal = true,
                                        .rotary_theta = 10000,
-                                       .rotary_scale = 1};
+                                       .rotary_scale = 1,
+                                       .norm_eps = 1e-6,
+                                       .position_scale = 1,
+                                       .feed_bias = true};
     for (int l = 0; l < RA_MOST_LAYERS; l++)
         config->lookback[l] = RA_NO_LOOKBACK;
 }
@@ -58,6 +61,18 @@ enum ra_status ra_model_check(const struct ra_model_config *config, char error[R
         wrong = "rotary_scale must be above 0";
     else if (!(config->softcap >= 0) || !isfinite(config->softcap))
         wrong = "softcap must be 0 (none) or above";
+    else if (config->norm != RA_NORM_UNIT)
+        wrong = "norm RMS and LAYER are not built yet";
+    else if (config->feed != RA_FEED_GELU || !config->feed_bias)
+        wrong = "feed SWIGLU, and GELU without biases, are not built yet";
+    else if (config->position != RA_POSITIONS_ROTARY)
+        wrong = "position LEARNED is not built yet";
+    else if (config->rotary_scaling.kind != RA_ROTARY_PLAIN)
+        wrong = "rotary_scaling LLAMA3 is not built yet";
+    else if (config->qkv_bias || config->out_bias || config->logits_bias)
+        wrong = "qkv_bias, out_bias and logits_bias are not built yet";
+    else if (config->head_norm)
+        wrong = "head_norm is not built yet";
     for (int64_t l = 0; l < config->depth && !wrong; l++)
         if (config->lookback[l] < 0)
             wrong = "a lookback must be 0 or above, or RA_NO_LOOKBACK";
@@ -146,20 +161,21 @@ struct ra_share ra_share(const struct ra_model_config *config, int rank, int ran
     return (struct ra_share){lines * rank / ranks * LINE, lines * (rank + 1) / ranks * LINE};
 }
 
-struct ra_layer ra_layer(const struct ra_model_config *config, const float *all, int64_t layer)
+struct ra_layer_weights ra_layer_weights(const struct ra_model_config *config, const float *all,
+                                         int64_t layer)
 {
     float *at[OF_A_LAYER];
     for (int i = 0; i < OF_A_LAYER; i++)
         at[i] = (float *)all + first_of(config, 1 + OF_A_LAYER * (int)layer + i);
-    return (struct ra_layer){at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7]};
+    return (struct ra_layer_weights){at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7]};
 }
 
-struct ra_ends ra_ends(const struct ra_model_config *config, const float *all)
+struct ra_end_weights ra_end_weights(const struct ra_model_config *config, const float *all)
 {
     float *start = (float *)all;
     int last = 1 + OF_A_LAYER * (int)config->depth;
-    return (struct ra_ends){start, start + first_of(config, last),
-                            config->tied ? start : start + first_of(config, last + 1)};
+    return (struct ra_end_weights){start, start + first_of(config, last),
+                                   config->tied ? start : start + first_of(config, last + 1)};
 }
 
 enum ra_status ra_parameters_finite(const struct ra_model_config *config, const float *all,
