@@ -15,7 +15,6 @@
 #include "arrays.h"
 #include "patterns.h"
 #include "ra_cuda_launch.h"
-#include "ra_cuda_lists.h"
 #include "ra_cuda_peers.h"
 #include "ra_cuda_spans.h"
 #include "ra_cuda_steps.h"
@@ -1166,7 +1165,7 @@ static void test_slices(void)
         p.config.max_rows = 400;
         p.deal = ranks % 2 ? RA_DEAL_DOCUMENTS : RA_DEAL_LAYOUT;
         p.slice_count = pattern_make(CAUSAL_DOCUMENTS, 400, 400, &state, p.slices);
-        p.listed = takes && RA_CUDA_LISTS;
+        p.listed = takes;
         run(&p);
         verdict("one launch a hop, %d ranks", ranks);
     }

@@ -248,7 +248,7 @@ static void ask_kernels(struct ra_cuda_call *call, int step)
 
 void ra_cuda_open_steps(struct ra_cuda_call *call)
 {
-    call->listed = RA_CUDA_LISTS && ra_cuda_is_sliced(call->plan) && takes_lists(call);
+    call->listed = ra_cuda_is_sliced(call->plan) && takes_lists(call);
     for (int step = 0; step < call->plan->ring.schedule.count && call->backward; step++)
         ask_kernels(call, step);
 }

@@ -4,9 +4,6 @@
 
 #include "ra_cuda.h"
 
-/* Are lists launched? Until they have been tried on a GPU all masks of slices go cut by cut. */
-enum { RA_CUDA_LISTS = 0 };
-
 /* Does the plan compute by lists, or cut by cut, now? Otherwise it has a mask that is one band. */
 bool ra_cuda_is_sliced(const struct ra_plan *plan);
 
