@@ -811,8 +811,9 @@ static bool writes_what_it_adds(const struct kernel *kernel, enum ra_type type, 
         for (int64_t e = 0; e < count && good; e++) {
             double rounded = number_rounded(type, hoped[e]);
 
-            /* What is added to 0 in memory is 0 if it is below the smallest normal number. */
-            bool flushed = hoped[e] == 0 && fabs(got[e]) < (double)FLT_MIN;
+            /* What is added to 0 in memory is 0 if it is below the smallest normal number, to which
+             * what is written may be rounded. */
+            bool flushed = hoped[e] == 0 && fabs(got[e]) <= (double)FLT_MIN;
             good = got[e] == rounded || (isnan(got[e]) && isnan(rounded)) || flushed ||
                    wrong(kernel, p, "%s[%" PRId64 "]: writes %g, adds %g", truth_names[DQ + i], e,
                          got[e], hoped[e]);
