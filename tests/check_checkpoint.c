@@ -31,6 +31,16 @@ static bool same_config(const struct ra_model_config *a, const struct ra_model_c
            a->hidden == b->hidden && a->causal == b->causal && a->tied == b->tied &&
            a->head_map == b->head_map && a->softcap == b->softcap &&
            a->rotary_theta == b->rotary_theta && a->rotary_scale == b->rotary_scale &&
+           a->norm == b->norm && a->norm_eps == b->norm_eps && a->head_norm == b->head_norm &&
+           a->feed == b->feed && a->qkv_bias == b->qkv_bias && a->out_bias == b->out_bias &&
+           a->feed_bias == b->feed_bias && a->logits_bias == b->logits_bias &&
+           a->position == b->position && a->longest == b->longest &&
+           a->position_scale == b->position_scale && a->family == b->family &&
+           a->rotary_scaling.kind == b->rotary_scaling.kind &&
+           a->rotary_scaling.factor == b->rotary_scaling.factor &&
+           a->rotary_scaling.low == b->rotary_scaling.low &&
+           a->rotary_scaling.high == b->rotary_scaling.high &&
+           a->rotary_scaling.original == b->rotary_scaling.original &&
            memcmp(a->lookback, b->lookback, (size_t)a->depth * sizeof *a->lookback) == 0;
 }
 

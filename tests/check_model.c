@@ -244,6 +244,8 @@ END_TEST
 
 /* ---- RMSNorm. */
 
+static const struct ra_norm unit = {RA_NORM_UNIT, 0};
+
 /* Its forward and backward of one row, in double; `sizes` are those of the terms of dx. */
 static void norm_row(int64_t dim, const float *x, const float *gamma, const float *d_out,
                      double *out, double *dx, double *sizes, double *scaled)
@@ -297,8 +299,9 @@ START_TEST(norm)
                      scaled + at);
         for (int t = 0; t < COUNTS; t++) {
             float *out = poisoned(all), *dx = copy_of(old, all), *d_gamma = copy_of(old_gamma, dim);
-            ra_norm_forward(threads[t], rows, dim, x, gamma, out);
-            ra_norm_backward(threads[t], rows, dim, x, gamma, d_out, dx, d_gamma, poisoned(rows));
+            ra_norm_forward(threads[t], unit, rows, dim, x, gamma, NULL, out);
+            ra_norm_backward(threads[t], unit, rows, dim, x, gamma, d_out, dx, d_gamma, NULL,
+                             poisoned(2 * rows));
             first[0] = t == 0 ? out : first[0];
             first[1] = t == 0 ? dx : first[1];
             first[2] = t == 0 ? d_gamma : first[2];
@@ -336,8 +339,9 @@ START_TEST(norm_of_nan)
         float *x = randoms(ALL), *gamma = randoms(DIM), *d_out = randoms(ALL);
         float *out = poisoned(ALL), *dx = randoms(ALL), *d_gamma = randoms(DIM);
         x[DIM + 3] = s ? INFINITY : NAN;
-        ra_norm_forward(1, ROWS, DIM, x, gamma, out);
-        ra_norm_backward(1, ROWS, DIM, x, gamma, d_out, dx, d_gamma, poisoned(ROWS));
+        ra_norm_forward(1, unit, ROWS, DIM, x, gamma, NULL, out);
+        ra_norm_backward(1, unit, ROWS, DIM, x, gamma, d_out, dx, d_gamma, NULL,
+                         poisoned(2 * ROWS));
         for (int e = 0; e < ALL; e++) {
             expect(e / DIM == 1 || (isfinite(out[e]) && isfinite(dx[e])), "row %d", e / DIM);
             expect(e / DIM != 1 || s || (isnan(out[e]) && isnan(dx[e])), "NaN becomes %g, dx %g",
@@ -502,7 +506,8 @@ START_TEST(rotary_angles)
     for (int i = 0; i < 5; i++) {
         int64_t D = cases[i].D, half = D / 2;
         float *cosines = poisoned(ROWS * half), *sines = poisoned(ROWS * half);
-        ra_rotary_angles(ROWS, positions, D, cases[i].theta, cases[i].scale, cosines, sines);
+        struct ra_rotary rotary = {D, cases[i].theta, cases[i].scale, {0}};
+        ra_rotary_angles(&rotary, ROWS, positions, cosines, sines);
         for (int64_t a = 0; a < ROWS; a++)
             for (int64_t t = 0; t < half; t++) {
                 long double power = powl(cases[i].theta, -2 * (long double)t / (long double)D);
@@ -536,7 +541,7 @@ START_TEST(rotary_rotates)
         float *cosines = poisoned(rows * half), *sines = poisoned(rows * half);
         for (int64_t a = 0; a < rows; a++)
             positions[a] = random_below(&state, 1000000);
-        ra_rotary_angles(rows, positions, D, 10000, 1, cosines, sines);
+        ra_rotary_angles(&(struct ra_rotary){D, 10000, 1, {0}}, rows, positions, cosines, sines);
         float *x = randoms(all), *first[2] = {NULL, NULL};
         for (int64_t e = 0; e < all; e++)
             if (e % stride >= heads * D)
@@ -668,9 +673,10 @@ static void check_loss(const struct ra_vector *set, int64_t rows, int64_t dim, i
             scratch[e] = number_of_bits(poison);
         dx[t] = poisoned(rows * dim);
         d_weight[t] = copy_of(old, V * dim);
-        loss[t] =
-            ra_loss(&work, rows, dim, V, x, weight, labels, factor, dx[t], d_weight[t], scratch);
-        alone = ra_loss(&work, rows, dim, V, x, weight, labels, factor, NULL, NULL, scratch);
+        loss[t] = ra_loss(&work, rows, dim, V, x, weight, NULL, labels, factor, dx[t], d_weight[t],
+                          NULL, scratch);
+        alone = ra_loss(&work, rows, dim, V, x, weight, NULL, labels, factor, NULL, NULL, NULL,
+                        scratch);
         expect(loss[t] == loss[0] && alone == loss[0] && same_bits(dx[t], dx[0], rows * dim) &&
                    same_bits(d_weight[t], d_weight[0], V * dim),
                "other bits for %d threads", threads[t]);
@@ -725,18 +731,21 @@ START_TEST(loss_at_the_ends)
     for (int s = 0; s < 4; s++) {
         for (int c = 0; c < V; c++)
             weight[c] = sizes[s];
-        double got = ra_loss(&work, 1, 1, V, &x, weight, &label, 1, &dx, d_weight, scratch);
+        double got =
+            ra_loss(&work, 1, 1, V, &x, weight, NULL, &label, 1, &dx, d_weight, NULL, scratch);
         expect(near(got, log(V), 3e-7), "loss %g", got);
     }
     for (int c = 0; c < V; c++)
         weight[c] = c == 3 ? 1e4f : 0;
-    double near_by = ra_loss(&work, 1, 1, V, &x, weight, &label, 1, &dx, d_weight, scratch);
+    double near_by =
+        ra_loss(&work, 1, 1, V, &x, weight, NULL, &label, 1, &dx, d_weight, NULL, scratch);
     label = 4;
-    double far = ra_loss(&work, 1, 1, V, &x, weight, &label, 1, &dx, d_weight, scratch);
+    double far = ra_loss(&work, 1, 1, V, &x, weight, NULL, &label, 1, &dx, d_weight, NULL, scratch);
     expect(near_by == 0 && far == 1e4 && dx == 1e4f, "%g and %g, dx %g", near_by, far, (double)dx);
     for (int c = 0; c < V; c++) {
         weight[c] = NAN;
-        double none = ra_loss(&work, 1, 1, V, &x, weight, &label, 1, &dx, d_weight, scratch);
+        double none =
+            ra_loss(&work, 1, 1, V, &x, weight, NULL, &label, 1, &dx, d_weight, NULL, scratch);
         expect(isnan(none) && isnan(dx), "NaN is logit %d: loss %g, dx %g", c, none, (double)dx);
         weight[c] = c == 3 ? 1e4f : 0;
     }

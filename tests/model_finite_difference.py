@@ -201,6 +201,15 @@ def tiny_models():
         ("as many key/value heads as query heads, lookback 0",
          model(depth=1, num_grouped_query_heads=1, lookback=[0]), 0),
         ("no layers, tied", model(depth=0, tied=True), 0),
+        ("norm rms, swiglu, norm of heads, biases of logits and attention",
+         model(norm="rms", norm_eps=0.1, feed="swiglu", head_norm=True, logits_bias=True, out_bias=True,
+               feed_bias=False), 0),
+        ("norm layer, learned positions, bias of q, k and v",
+         model(norm="layer", norm_eps=0.1, positions="learned", longest=9, position_scale=0.3,
+               qkv_bias=True, depth=1, dim_head=3, causal=False), 0.3),
+        ("swiglu with biases, Llama 3's frequencies",
+         model(feed="swiglu", depth=1, rotary_scaling="llama3", rotary_original=20, rotary_theta=50.0,
+               dim_head=8), 0),
     )
 
 

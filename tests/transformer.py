@@ -127,6 +127,30 @@ MODELS = {
     "rotary": dict(causal=True, rotary_theta=300.0, rotary_scale=2.5, length=37),
     "wide": dict(causal=True, dim=80, dim_head=20, ff_mult=3, num_tokens=300, length=70, batch=1,
                  depth=1),
+    "norm rms": dict(causal=True, norm="rms", norm_eps=1e-2),
+    "norm layer": dict(causal=True, norm="layer", norm_eps=1e-3, dim=33),
+    "norm of heads": dict(causal=True, head_norm=True, norm_eps=0.03, dim_head=6, length=29),
+    "swiglu": dict(feed="swiglu", feed_bias=False, dim=20, ff_mult=3),
+    "swiglu with biases": dict(feed="swiglu", causal=True),
+    "gelu without biases": dict(feed_bias=False, causal=True),
+    "bias of q, k and v": dict(qkv_bias=True, causal=True),
+    "bias of attention": dict(out_bias=True, causal=True, lookback=[3, None]),
+    "bias of logits": dict(logits_bias=True, causal=True, num_tokens=51),
+    "bias of tied logits": dict(logits_bias=True, tied=True),
+    "learned positions": dict(causal=True, positions="learned", longest=40, position_scale=0.3, dim_head=5,
+                              length=37),
+    "llama 3's frequencies": dict(causal=True, rotary_scaling="llama3", rotary_original=40, rotary_theta=50.0,
+                                  dim_head=16, length=45),
+    "scaled twice": dict(rotary_scaling="llama3", rotary_factor=3.0, rotary_low=2.0, rotary_high=3.0,
+                         rotary_original=77, rotary_scale=2.0, dim_head=16),
+    "mgqa": dict(causal=True, norm="layer", norm_eps=1e-5, positions="learned", position_scale=32**-0.5,
+                 logits_bias=True, head_map="interleaved"),
+    "llama": dict(causal=True, norm="rms", norm_eps=1e-5, feed="swiglu", feed_bias=False),
+    "qwen 2": dict(causal=True, norm="rms", feed="swiglu", feed_bias=False, qkv_bias=True, tied=True),
+    "qwen 3": dict(causal=True, norm="rms", feed="swiglu", feed_bias=False, head_norm=True, dim_head=12,
+                   tied=True),
+    "all parts": dict(norm="layer", norm_eps=0.1, feed="swiglu", qkv_bias=True, out_bias=True, head_norm=True,
+                      logits_bias=True, positions="learned", longest=24, masked=0.2),
     "fewer tokens than ranks": dict(causal=True, length=3, batch=4),
     "one token": dict(length=1, batch=3, ignored=0.0),
 }
@@ -286,7 +310,7 @@ def shifted(shift, seed):
     table, qkv = weights["token_emb.weight"], weights["layers.0.0.to_qkv.1.weight"]
     table[:, 0] = 4
     table[:, 1:] *= 5 / np.linalg.norm(table[:, 1:], axis=1, keepdims=True)
-    normed = model_oracle.rms_norm(table[:1], weights["layers.0.0.to_qkv.0.gamma"])[0, 0]
+    normed = model_oracle.norm(config, model_oracle.part_of(weights, "layers.0.0.to_qkv.0."), table[:1])[0, 0]
     common = math.sqrt(-shift * math.sqrt(48)) / normed
     for head in range(4):  # two of queries, and two of keys
         qkv[48 * head] = 0

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "ra_model_parts.h"
-#include "ra_rotary.h"
 
 struct ra_decoder {
     struct ra_model *model;         /* of the new tokens; its attention is over the cache */
@@ -154,17 +153,14 @@ enum ra_status ra_decoder_add(struct ra_decoder *decoder, const float *weights, 
                               const int32_t *tokens, float *logits)
 {
     struct ra_model *model = decoder->model;
-    const struct ra_model_config *c = &model->config;
     if (count < 1 || count > decoder->most_new || decoder->length + count > decoder->most)
         return ra_model_fail(model, RA_INVALID,
                              "%" PRId64 " new tokens behind %" PRId64 ": at most %" PRId64
                              " at once, and %" PRId64 " in all, are possible",
                              count, decoder->length, decoder->most_new, decoder->most);
-    for (int64_t a = 0; a < count; a++) {
-        int64_t position = decoder->length + a, half = c->head_dim / 2;
-        ra_rotary_angles(1, &position, c->head_dim, c->rotary_theta, c->rotary_scale,
-                         model->cosines + a * half, model->sines + a * half);
-    }
+    for (int64_t a = 0; a < count; a++)
+        model->positions[a] = decoder->length + a;
+    ra_model_place(model, count);
     model->n = model->rows = count;
     model->first = decoder->length;
     struct ra_model_batch batch = {tokens, NULL, NULL};

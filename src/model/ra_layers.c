@@ -5,6 +5,7 @@
 #include "ra_layers.h"
 #include "ra_math.h"
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 /* Numbers side by side that one thread works on: a few lines of the cache, or a chunk of a long
@@ -47,6 +48,26 @@ void ra_embedding_backward(int threads, int64_t rows, int64_t dim, const int32_t
                 d_table[tokens[a] * dim + c] += d_out[a * dim + c];
 }
 
+void ra_positions_forward(int threads, int64_t batch, int64_t rows, int64_t dim,
+                          const int64_t *positions, double scale, const float *table, float *x)
+{
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t a = 0; a < batch * rows; a++)
+        for (int64_t c = 0; c < dim; c++)
+            x[a * dim + c] += (float)scale * table[positions[a % rows] * dim + c];
+}
+
+void ra_positions_backward(int threads, int64_t batch, int64_t rows, int64_t dim,
+                           const int64_t *positions, double scale, const float *dx, float *d_table)
+{
+    /* A position comes once in each batch: so threads share columns here, too. */
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t first = 0; first < dim; first += COLUMNS)
+        for (int64_t a = 0; a < batch * rows; a++)
+            for (int64_t c = first; c < ra_min(dim, first + COLUMNS); c++)
+                d_table[positions[a % rows] * dim + c] += (float)scale * dx[a * dim + c];
+}
+
 /* ---- Bias. */
 
 void ra_bias_forward(int threads, int64_t rows, int64_t width, const float *bias, const float *x,
@@ -54,25 +75,42 @@ void ra_bias_forward(int threads, int64_t rows, int64_t width, const float *bias
 {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t a = 0; a < rows; a++)
-        for (int64_t c = 0; c < width; c++)
-            out[a * width + c] = x ? x[a * width + c] + bias[c] : bias[c];
+        if (!bias)
+            memcpy(out + a * width, x + a * width, (size_t)width * sizeof *out);
+        else
+            for (int64_t c = 0; c < width; c++)
+                out[a * width + c] = x ? x[a * width + c] + bias[c] : bias[c];
 }
 
-/* Adds to sums (width) the rows of d_out, each number of them times that of x and the row's factor,
- * unless x is NULL. In two levels: a long sum keeps its digits. */
-static void add_columns(int threads, int64_t rows, int64_t width, const float *d_out,
-                        const float *x, const float *factors, float *sums)
+/* Rows of heads that lie side by side: head h of row a begins at a * stride + h * width. */
+struct rows {
+    int64_t count, heads, width, stride;
+};
+
+/* Adds to sums (width) all heads of all rows of d, each number of them times (x - mean) times
+ * factor, unless scales is NULL: the means and then the factors of all heads, which lie close in x.
+ * In two levels: a long sum keeps its digits. */
+static void add_columns(int threads, struct rows rows, const float *d, const float *x,
+                        const float *scales, float *sums)
 {
+    int64_t block = ra_max(1, ROWS / rows.heads), all = rows.count * rows.heads;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t first = 0; first < width; first += COLUMNS)
-        for (int64_t begin = 0; begin < rows; begin += ROWS) {
-            int64_t columns = ra_min(COLUMNS, width - first);
+    for (int64_t first = 0; first < rows.width; first += COLUMNS)
+        for (int64_t begin = 0; begin < rows.count; begin += block) {
+            int64_t columns = ra_min(COLUMNS, rows.width - first);
+            int64_t end = ra_min(rows.count, begin + block) * rows.heads;
             float these[COLUMNS] = {0};
-            for (int64_t a = begin; a < ra_min(rows, begin + ROWS); a++)
-                for (int64_t c = 0; c < columns; c++) {
-                    int64_t at = a * width + first + c;
-                    these[c] += x ? d_out[at] * x[at] * factors[a] : d_out[at];
-                }
+            for (int64_t i = begin * rows.heads; i < end; i++) {
+                int64_t a = rows.heads > 1 ? i / rows.heads : i, h = i - a * rows.heads;
+                const float *row = d + a * rows.stride + h * rows.width + first;
+                if (!scales)
+                    for (int64_t c = 0; c < columns; c++)
+                        these[c] += row[c];
+                else
+                    for (int64_t c = 0; c < columns; c++)
+                        these[c] +=
+                            row[c] * (x[i * rows.width + first + c] - scales[i]) * scales[all + i];
+            }
             for (int64_t c = 0; c < columns; c++)
                 sums[first + c] += these[c];
         }
@@ -80,54 +118,151 @@ static void add_columns(int threads, int64_t rows, int64_t width, const float *d
 
 void ra_bias_backward(int threads, int64_t rows, int64_t width, const float *d_out, float *d_bias)
 {
-    add_columns(threads, rows, width, d_out, NULL, NULL, d_bias);
+    add_columns(threads, (struct rows){rows, 1, width, width}, d_out, NULL, NULL, d_bias);
 }
 
-/* ---- RMSNorm. */
+/* ---- Norms. out = (x - mean) factor gamma + bias, with a mean and a factor for each row. */
 
 #define SHORTEST 1e-12
 
-/* sqrt(dim) / |x|, from the square of |x|. NaN stays NaN, as it is not below anything. */
-static float norm_factor(int64_t dim, double square)
+/* What a norm does with a row. `square` is such that the gradient of factor with respect to x is
+ * -factor (x - mean) / square: it is |x - mean|^2 and, unless the norm is UNIT, dim eps. */
+struct scale {
+    float mean, factor;
+    double square;
+};
+
+/* The sum of a row, and of its squares around a mean. */
+static double sum_of(int64_t dim, const float *x)
 {
-    double length = sqrt(square);
-    return (float)(sqrt((double)dim) / (length < SHORTEST ? SHORTEST : length));
+    float ones[COLUMNS];
+    double sum = 0;
+    for (int64_t c = 0; c < COLUMNS; c++)
+        ones[c] = 1;
+    for (int64_t first = 0; first < dim; first += COLUMNS)
+        sum += ra_dot(ra_min(COLUMNS, dim - first), x + first, ones);
+    return sum;
 }
 
-void ra_norm_forward(int threads, int64_t rows, int64_t dim, const float *x, const float *gamma,
-                     float *out)
+static double squares_around(int64_t dim, const float *x, float mean)
 {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t a = 0; a < rows; a++) {
-        float factor = norm_factor(dim, ra_dot(dim, x + a * dim, x + a * dim));
-        for (int64_t c = 0; c < dim; c++)
-            out[a * dim + c] = x[a * dim + c] * factor * gamma[c];
+    double sum = 0;
+    for (int64_t first = 0; first < dim; first += COLUMNS) {
+        float z[COLUMNS];
+        int64_t columns = ra_min(COLUMNS, dim - first);
+        for (int64_t c = 0; c < columns; c++)
+            z[c] = x[first + c] - mean;
+        sum += ra_dot(columns, z, z);
     }
+    return sum;
 }
 
-void ra_norm_backward(int threads, int64_t rows, int64_t dim, const float *x, const float *gamma,
-                      const float *d_out, float *dx, float *d_gamma, float *scratch)
+/* NaN stays NaN, as it is not below anything. */
+static struct scale scale_of(struct ra_norm norm, int64_t dim, const float *x)
 {
-    /* out = f x gamma with f = sqrt(dim) / |x|, and the gradient of f with respect to x is
-     * -f x / |x|^2: so dx = f (g - x (g . x) / |x|^2), where g = d_out * gamma. */
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t a = 0; a < rows; a++) {
-        const float *row = x + a * dim, *d_row = d_out + a * dim;
-        double square = ra_dot(dim, row, row), along = 0;
-        float factor = norm_factor(dim, square);
-        for (int64_t first = 0; first < dim; first += COLUMNS) {
-            float g[COLUMNS];
-            int64_t columns = ra_min(COLUMNS, dim - first);
-            for (int64_t c = 0; c < columns; c++)
-                g[c] = d_row[first + c] * gamma[first + c];
-            along += ra_dot(columns, g, row + first);
+    if (norm.kind == RA_NORM_UNIT) {
+        double square = ra_dot(dim, x, x);
+        bool is_short = sqrt(square) < SHORTEST;
+        return (struct scale){0, (float)(sqrt((double)dim) / (is_short ? SHORTEST : sqrt(square))),
+                              is_short ? (double)INFINITY : square};
+    }
+    bool centred = norm.kind == RA_NORM_LAYER;
+    float mean = centred ? (float)(sum_of(dim, x) / (double)dim) : 0;
+    double square = centred ? squares_around(dim, x, mean) : ra_dot(dim, x, x);
+    square += norm.eps * (double)dim;
+    return (struct scale){mean, (float)sqrt((double)dim / square), square};
+}
+
+static void row_forward(struct ra_norm norm, int64_t dim, const float *x, const float *gamma,
+                        const float *bias, float *out)
+{
+    struct scale scale = scale_of(norm, dim, x);
+    for (int64_t c = 0; c < dim; c++)
+        out[c] = (x[c] - scale.mean) * scale.factor * gamma[c];
+    for (int64_t c = 0; c < dim && bias; c++)
+        out[c] += bias[c];
+}
+
+/* dx of one row is added to `dx`, or written if that is d_out. With g = d_out gamma and z = x -
+ * mean it is factor (g - z (g . z) / square), from which the norm LAYER takes its mean. */
+static struct scale row_backward(struct ra_norm norm, int64_t dim, const float *x,
+                                 const float *gamma, const float *d_out, float *dx)
+{
+    struct scale scale = scale_of(norm, dim, x);
+    double along = 0, sum = 0;
+    for (int64_t first = 0; first < dim; first += COLUMNS) {
+        float g[COLUMNS], z[COLUMNS];
+        int64_t columns = ra_min(COLUMNS, dim - first);
+        for (int64_t c = 0; c < columns; c++) {
+            g[c] = d_out[first + c] * gamma[first + c];
+            z[c] = x[first + c] - scale.mean;
         }
-        float share = sqrt(square) < SHORTEST ? 0 : (float)(along / square);
-        for (int64_t c = 0; c < dim; c++)
-            dx[a * dim + c] += factor * (d_row[c] * gamma[c] - row[c] * share);
-        scratch[a] = factor;
+        along += ra_dot(columns, g, z);
+        sum += norm.kind == RA_NORM_LAYER ? sum_of(columns, g) : 0;
     }
-    add_columns(threads, rows, dim, d_out, x, scratch, d_gamma);
+    float share = (float)(along / scale.square), mean = (float)(sum / (double)dim);
+    for (int64_t c = 0; c < dim; c++) {
+        float d = scale.factor * (d_out[c] * gamma[c] - mean - (x[c] - scale.mean) * share);
+        dx[c] = dx == d_out ? d : dx[c] + d;
+    }
+    return scale;
+}
+
+void ra_norm_forward(int threads, struct ra_norm norm, int64_t rows, int64_t dim, const float *x,
+                     const float *gamma, const float *bias, float *out)
+{
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t a = 0; a < rows; a++)
+        row_forward(norm, dim, x + a * dim, gamma, bias, out + a * dim);
+}
+
+void ra_norm_backward(int threads, struct ra_norm norm, int64_t rows, int64_t dim, const float *x,
+                      const float *gamma, const float *d_out, float *dx, float *d_gamma,
+                      float *d_bias, float *scratch)
+{
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t a = 0; a < rows; a++) {
+        struct scale scale =
+            row_backward(norm, dim, x + a * dim, gamma, d_out + a * dim, dx + a * dim);
+        scratch[a] = scale.mean;
+        scratch[rows + a] = scale.factor;
+    }
+    add_columns(threads, (struct rows){rows, 1, dim, dim}, d_out, x, scratch, d_gamma);
+    if (d_bias)
+        ra_bias_backward(threads, rows, dim, d_out, d_bias);
+}
+
+void ra_head_norm_forward(int threads, struct ra_norm norm, int64_t rows, int64_t heads, int64_t D,
+                          const float *gamma, float *x, int64_t stride, float *raw)
+{
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t a = 0; a < rows; a++) {
+        float *kept = raw + a * heads * D;
+        memcpy(kept, x + a * stride, (size_t)(heads * D) * sizeof *raw);
+        for (int64_t h = 0; h < heads; h++)
+            row_forward(norm, D, kept + h * D, gamma, NULL, x + a * stride + h * D);
+    }
+}
+
+void ra_head_norm_backward(int threads, struct ra_norm norm, int64_t rows, int64_t heads, int64_t D,
+                           const float *raw, const float *gamma, float *d, int64_t stride,
+                           float *d_gamma, float *scratch)
+{
+    /* The sum over rows needs d before it is written over, and the scales before that. */
+    int64_t all = rows * heads;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < all; i++) {
+        struct scale scale = scale_of(norm, D, raw + i * D);
+        scratch[i] = scale.mean;
+        scratch[all + i] = scale.factor;
+    }
+    add_columns(threads, (struct rows){rows, heads, D, stride}, d, raw, scratch, d_gamma);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t a = 0; a < rows; a++)
+        for (int64_t h = 0; h < heads; h++) {
+            float *head = d + a * stride + h * D;
+            row_backward(norm, D, raw + (a * heads + h) * D, gamma, head, head);
+        }
 }
 
 /* ---- GELU. */
@@ -156,4 +291,51 @@ void ra_gelu_backward(const struct ra_vector *vector, int threads, int64_t count
         for (int64_t i = 0; i < these; i++)
             d_x[first + i] = d_out[first + i] * (below[i] + x[first + i] * bell[i]);
     }
+}
+
+/* ---- SwiGLU. */
+
+/* 1 / (1 + exp(-x)). No exponential is above 1, so none overflows. */
+static void sigmoid(const struct ra_vector *vector, int64_t count, const float *x, float *out)
+{
+    for (int64_t i = 0; i < count; i++)
+        out[i] = -fabsf(x[i]);
+    vector->exp(count, out, out);
+    for (int64_t i = 0; i < count; i++)
+        out[i] = (x[i] < 0 ? out[i] : 1) / (1 + out[i]);
+}
+
+void ra_swiglu_forward(const struct ra_vector *vector, int threads, int64_t rows, int64_t hidden,
+                       const float *x, float *out)
+{
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t a = 0; a < rows; a++)
+        for (int64_t first = 0; first < hidden; first += CHUNK) {
+            float share[CHUNK];
+            const float *gate = x + 2 * a * hidden + first, *up = gate + hidden;
+            int64_t these = ra_min(CHUNK, hidden - first);
+            sigmoid(vector, these, gate, share);
+            for (int64_t i = 0; i < these; i++)
+                out[a * hidden + first + i] = gate[i] * share[i] * up[i];
+        }
+}
+
+void ra_swiglu_backward(const struct ra_vector *vector, int threads, int64_t rows, int64_t hidden,
+                        const float *x, const float *d_out, float *dx)
+{
+    /* The slope of g s(g) is s (1 + g (1 - s)). */
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t a = 0; a < rows; a++)
+        for (int64_t first = 0; first < hidden; first += CHUNK) {
+            float share[CHUNK];
+            const float *gate = x + 2 * a * hidden + first, *up = gate + hidden;
+            const float *d = d_out + a * hidden + first;
+            float *d_gate = dx + 2 * a * hidden + first, *d_up = d_gate + hidden;
+            int64_t these = ra_min(CHUNK, hidden - first);
+            sigmoid(vector, these, gate, share);
+            for (int64_t i = 0; i < these; i++) {
+                d_gate[i] = d[i] * up[i] * share[i] * (1 + gate[i] * (1 - share[i]));
+                d_up[i] = d[i] * gate[i] * share[i];
+            }
+        }
 }

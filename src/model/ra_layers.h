@@ -1,5 +1,5 @@
-/* ra_layers: the small layers of a transformer: embedding, bias, RMSNorm and GELU, forward and
- * backward.
+/* ra_layers: the small layers of a transformer: embeddings, biases, norms, and what is between the
+ * matrices of a feed-forward; each forward and backward.
  *
  * Chapter 10. New here: each layer is two functions. The backward is given the gradient of the loss
  * with respect to what the forward wrote, and finds those with respect to what it read.
@@ -11,6 +11,7 @@
 #define RA_LAYERS_H
 
 #include <stdint.h>
+#include "ra_parts.h"
 #include "ra_vector.h"
 
 /* The sum of a[i] * b[i]. In double, as squares of float32 need not be numbers of float32. */
@@ -22,18 +23,43 @@ void ra_embedding_forward(int threads, int64_t rows, int64_t dim, const int32_t 
 void ra_embedding_backward(int threads, int64_t rows, int64_t dim, const int32_t *tokens,
                            const float *d_out, float *d_table);
 
-/* out (rows, width) = x + bias in each row, or bias alone if x is NULL: for products to be added
- * to. Backward, d_bias is the sum of the rows. */
+/* x (batch, rows, dim) += scale times row positions[a] of table (longest, dim), in row a of each
+ * batch. And its backward. */
+void ra_positions_forward(int threads, int64_t batch, int64_t rows, int64_t dim,
+                          const int64_t *positions, double scale, const float *table, float *x);
+void ra_positions_backward(int threads, int64_t batch, int64_t rows, int64_t dim,
+                           const int64_t *positions, double scale, const float *dx, float *d_table);
+
+/* out (rows, width) = x + bias in each row, or one of them if the other is NULL: for products to be
+ * added to. Backward, d_bias is the sum of the rows. */
 void ra_bias_forward(int threads, int64_t rows, int64_t width, const float *bias, const float *x,
                      float *out);
 void ra_bias_backward(int threads, int64_t rows, int64_t width, const float *d_out, float *d_bias);
 
-/* out = sqrt(dim) * x / |x| * gamma, for rows x of dim numbers. A row shorter than 1e-12 is divided
- * by that instead. The backward adds to dx, and needs scratch for one float a row. */
-void ra_norm_forward(int threads, int64_t rows, int64_t dim, const float *x, const float *gamma,
-                     float *out);
-void ra_norm_backward(int threads, int64_t rows, int64_t dim, const float *x, const float *gamma,
-                      const float *d_out, float *dx, float *d_gamma, float *scratch);
+/* A norm of ra_parts.h. eps is above 0; the norm UNIT has none, but divides a row that is shorter
+ * than 1e-12 by that instead. */
+struct ra_norm {
+    enum ra_norm_kind kind;
+    double eps;
+};
+
+/* out (rows, dim) = norm(x). bias and d_bias are NULL for a norm without. The backward adds to dx,
+ * and needs scratch for two floats a row. */
+void ra_norm_forward(int threads, struct ra_norm norm, int64_t rows, int64_t dim, const float *x,
+                     const float *gamma, const float *bias, float *out);
+void ra_norm_backward(int threads, struct ra_norm norm, int64_t rows, int64_t dim, const float *x,
+                      const float *gamma, const float *d_out, float *dx, float *d_gamma,
+                      float *d_bias, float *scratch);
+
+/* The same in place, for heads of D numbers that lie side by side in rows, `stride` numbers apart;
+ * all heads share gamma (D). `raw` (rows, heads, D) gets what x was. The backward is given the
+ * gradient with respect to what x became, in d, which becomes that with respect to raw. It needs
+ * scratch for two floats a head. */
+void ra_head_norm_forward(int threads, struct ra_norm norm, int64_t rows, int64_t heads, int64_t D,
+                          const float *gamma, float *x, int64_t stride, float *raw);
+void ra_head_norm_backward(int threads, struct ra_norm norm, int64_t rows, int64_t heads, int64_t D,
+                           const float *raw, const float *gamma, float *d, int64_t stride,
+                           float *d_gamma, float *scratch);
 
 /* out = x P(x), where P(x) is the probability that a normal variable is below x. d_x may be d_out.
  * Numbers and slopes are off by less than 5e-7. */
@@ -41,5 +67,12 @@ void ra_gelu_forward(const struct ra_vector *vector, int threads, int64_t count,
                      float *out);
 void ra_gelu_backward(const struct ra_vector *vector, int threads, int64_t count, const float *x,
                       const float *d_out, float *d_x);
+
+/* out (rows, hidden) = silu(gate) times up, where x (rows, 2 hidden) has the gate first. Backward,
+ * dx is not d_out. */
+void ra_swiglu_forward(const struct ra_vector *vector, int threads, int64_t rows, int64_t hidden,
+                       const float *x, float *out);
+void ra_swiglu_backward(const struct ra_vector *vector, int threads, int64_t rows, int64_t hidden,
+                        const float *x, const float *d_out, float *dx);
 
 #endif

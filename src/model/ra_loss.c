@@ -4,6 +4,7 @@
  */
 #include "ra_loss.h"
 #include <math.h>
+#include "ra_layers.h"
 
 /* The most rows of a block, and its logits, or a little more. */
 enum { ROWS = 256, LOGITS = 1 << 22 };
@@ -50,15 +51,17 @@ static double row_loss(const struct ra_vector *vector, int64_t vocabulary, float
 }
 
 double ra_loss(const struct ra_matrix_work *work, int64_t rows, int64_t dim, int64_t vocabulary,
-               const float *x, const float *weight, const int32_t *labels, double factor, float *dx,
-               float *d_weight, float *scratch)
+               const float *x, const float *weight, const float *bias, const int32_t *labels,
+               double factor, float *dx, float *d_weight, float *d_bias, float *scratch)
 {
     double loss = 0, losses[ROWS];
     int64_t block = rows_of_block(vocabulary);
     for (int64_t first = 0; first < rows; first += block) {
         int64_t count = rows - first < block ? rows - first : block;
+        if (bias)
+            ra_bias_forward(work->threads, count, vocabulary, bias, NULL, scratch);
         ra_matrix_multiply(work, count, dim, vocabulary, ra_matrix(x + first * dim, dim),
-                           ra_matrix_transposed(weight, dim), scratch, vocabulary, false);
+                           ra_matrix_transposed(weight, dim), scratch, vocabulary, bias != NULL);
 #pragma omp parallel for num_threads(work->threads) if (work->threads > 1)
         for (int64_t a = 0; a < count; a++) {
             float *logits = scratch + a * vocabulary;
@@ -77,6 +80,8 @@ double ra_loss(const struct ra_matrix_work *work, int64_t rows, int64_t dim, int
                            ra_matrix(weight, dim), dx + first * dim, dim, false);
         ra_matrix_multiply(work, vocabulary, count, dim, ra_matrix_transposed(scratch, vocabulary),
                            ra_matrix(x + first * dim, dim), d_weight, dim, true);
+        if (bias)
+            ra_bias_backward(work->threads, count, vocabulary, scratch, d_bias);
     }
     return loss;
 }

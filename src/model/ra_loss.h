@@ -14,11 +14,11 @@ int64_t ra_loss_scratch(int64_t vocabulary);
 /* How many labels count: those that are not negative. */
 int64_t ra_loss_labels(int64_t rows, const int32_t *labels);
 
-/* Returns the sum, over the rows whose label counts, of -log softmax(x weight^T)[label]: x (rows,
- * dim), weight (vocabulary, dim). Unless dx is NULL also the gradients of that sum times `factor`:
- * dx (rows, dim) is written, d_weight added to. */
+/* Returns the sum, over the rows whose label counts, of -log softmax(x weight^T + bias)[label]: x
+ * (rows, dim), weight (vocabulary, dim), bias (vocabulary) or NULL. Unless dx is NULL also the
+ * gradients of that sum times `factor`: dx (rows, dim) is written, d_weight and d_bias added to. */
 double ra_loss(const struct ra_matrix_work *work, int64_t rows, int64_t dim, int64_t vocabulary,
-               const float *x, const float *weight, const int32_t *labels, double factor, float *dx,
-               float *d_weight, float *scratch);
+               const float *x, const float *weight, const float *bias, const int32_t *labels,
+               double factor, float *dx, float *d_weight, float *d_bias, float *scratch);
 
 #endif

@@ -108,8 +108,9 @@ static int64_t lay_out(struct ra_model *model)
 {
     const struct ra_model_config *c = &model->config;
     int64_t T = model->rows, used = 0, query = c->heads * c->head_dim;
-    int64_t qkv = query + 2 * c->key_heads * c->head_dim;
-    int64_t most = ra_max(ra_max(c->hidden, c->dim), query + qkv);
+    int64_t qkv = ra_qkv_width(c), up = ra_feed_width(c);
+    int64_t feed = c->feed == RA_FEED_GELU ? c->hidden : c->hidden + up;
+    int64_t most = ra_max(ra_max(feed, c->dim), query + qkv);
     bool share = model->run.recompute || model->run.forward_only;
     for (int64_t l = 0; l <= c->depth; l++) {
         struct ra_layer_rows *layer = &model->layers[l];
@@ -123,17 +124,22 @@ static int64_t lay_out(struct ra_model *model)
             layer->qkv = take(model, &used, T * qkv);
         if (l == c->depth || (l > 0 && share))
             continue;
+        if (c->head_norm)
+            layer->raw = take(model, &used, T * (query + c->key_heads * c->head_dim));
         layer->o = take(model, &used, T * query);
         layer->lse = take(model, &used, T * c->heads);
         layer->mid = take(model, &used, T * c->dim);
-        layer->up = take(model, &used, T * c->hidden);
+        layer->up = take(model, &used, T * up);
     }
-    model->cosines = take(model, &used, model->n * c->head_dim / 2);
-    model->sines = take(model, &used, model->n * c->head_dim / 2);
+    model->positions = (int64_t *)take(model, &used, 2 * model->n);
+    if (c->position == RA_POSITIONS_ROTARY) {
+        model->cosines = take(model, &used, model->n * c->head_dim / 2);
+        model->sines = take(model, &used, model->n * c->head_dim / 2);
+    }
     model->normal = take(model, &used, T * c->dim);
     model->gradient = take(model, &used, T * c->dim);
     model->wide = take(model, &used, T * most);
-    model->factors = take(model, &used, T);
+    model->scales = take(model, &used, 2 * T * (c->head_norm ? c->heads : 1));
     model->logits = take(model, &used, ra_loss_scratch(c->vocabulary));
     model->work.scratch =
         take(model, &used, ra_matrix_scratch(model->work.vector, model->work.threads));
@@ -154,6 +160,14 @@ bool ra_model_allocate(struct ra_model *model)
     return true;
 }
 
+void ra_model_place(struct ra_model *model, int64_t count)
+{
+    const struct ra_model_config *c = &model->config;
+    struct ra_rotary rotary = {c->head_dim, c->rotary_theta, c->rotary_scale, c->rotary_scaling};
+    if (c->position == RA_POSITIONS_ROTARY)
+        ra_rotary_angles(&rotary, count, model->positions, model->cosines, model->sines);
+}
+
 /* ---- Beginning and end. */
 
 enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
@@ -162,6 +176,11 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
     enum ra_status status = ra_model_check(&model->config, model->error);
     if (status != RA_OK)
         return status;
+    if (model->config.position == RA_POSITIONS_LEARNED && model->run.length > model->config.longest)
+        return ra_model_fail(model, RA_INVALID,
+                             "a text of %" PRId64 " tokens: the model's table of positions has "
+                             "only %" PRId64 " rows (longest)",
+                             model->run.length, model->config.longest);
     if (ra_parameter_numbers(&model->config) > INT32_MAX)
         return ra_model_fail(model, RA_INVALID,
                              "the model has %" PRId64 " weights: at most INT_MAX are possible",
@@ -205,16 +224,11 @@ static enum ra_status build(struct ra_model *model, MPI_Comm comm)
             return status;
     model->n = ra_plan_rows(model->plans[0], RA_QUERY_SIDE);
     model->rows = model->run.batch * model->n;
-    int64_t *positions = malloc((size_t)(model->n + 1) * sizeof *positions);
-    if (!positions || !ra_model_allocate(model)) {
-        free(positions);
+    if (!ra_model_allocate(model))
         return ra_model_fail(model, RA_OUT_OF_MEMORY, "no memory for %" PRId64 " rows of a model",
                              model->rows);
-    }
-    ra_model_positions(model, positions);
-    ra_rotary_angles(model->n, positions, model->config.head_dim, model->config.rotary_theta,
-                     model->config.rotary_scale, model->cosines, model->sines);
-    free(positions);
+    ra_model_positions(model, model->positions);
+    ra_model_place(model, model->n);
     return RA_OK;
 }
 

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,15 +82,26 @@ struct key {
     bool *flag;
     bool optional; /* a flag that may be null: then it stays as it is */
     struct windows *windows;
-    enum ra_head_map *map;
+    const char *const *names; /* the value is one of these; its number goes to `which` */
+    int *which;
     bool given;
 };
+
+/* The names of what is chosen, in the order of their enums. */
+static const char *const head_maps[] = {"grouped", "interleaved", NULL};
+static const char *const norms[] = {"unit", "rms", "layer", NULL};
+static const char *const feeds[] = {"gelu", "swiglu", NULL};
+static const char *const positions[] = {"rotary", "learned", NULL};
+static const char *const scalings[] = {"plain", "llama3", NULL};
+static const char *const families[] = {
+    "ring-attention-pytorch", "mgqa", "llama", "mistral", "qwen2", "qwen3", NULL};
 
 /* What keys say that struct ra_model_config has in another form, or not at all. */
 struct values {
     int64_t sharing, ignored, bucket, ring_rows, batch, length;
     double multiple, theta, clamp;
     bool clamped, ring, striped, sharded, plain, kernel;
+    int head_map, norm, feed, position, scaling, family;
     struct windows lookback, reach;
 };
 
@@ -172,10 +184,13 @@ static bool read_value(const char **at, const struct key *key)
     char word[64], *end;
     if (key->windows)
         return read_windows(at, key->windows);
-    if (key->map) {
-        bool good = read_name(at, word);
-        *key->map = strcmp(word, "interleaved") == 0 ? RA_INTERLEAVED : RA_GROUPED;
-        return good && (*key->map == RA_INTERLEAVED || strcmp(word, "grouped") == 0);
+    if (key->names) {
+        if (!read_name(at, word))
+            return false;
+        for (int i = 0; key->names[i]; i++)
+            if (strcmp(word, key->names[i]) == 0)
+                return *key->which = i, true;
+        return false;
     }
     if (!read_bare(at, word))
         return false;
@@ -194,13 +209,20 @@ static bool read_value(const char **at, const struct key *key)
 static enum ra_status refuse_value(const char *name, const struct key *key,
                                    char error[RA_ERROR_SIZE])
 {
+    char names[200] = "";
+    for (int i = 0; key->names && key->names[i]; i++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s\"%s\"",
+                 i == 0              ? ""
+                 : key->names[i + 1] ? ", "
+                                     : " or ",
+                 key->names[i]);
     const char *right = key->whole      ? "a whole number"
                         : key->real     ? "a number"
                         : key->optional ? "true, false or null"
                         : key->flag     ? "true or false"
-                        : key->map      ? "\"grouped\" or \"interleaved\""
-                                   : "a whole number of 0 or more, null, or a list of these with "
-                                     "one for each layer";
+                        : key->names    ? names
+                                     : "a whole number of 0 or more, null, or a list of these with "
+                                       "one for each layer";
     return ra_error_set(error, "%.120s: the value of \"%s\" is wrong: give %s", name, key->name,
                         right);
 }
@@ -377,6 +399,7 @@ static enum ra_status add_defaults(const char *name, struct key *keys, const str
         config->causal = false;
         add_note(note, name, "causal false");
     }
+    config->head_map = (enum ra_head_map)x->head_map;
     if (is_given(keys, "head_map") || x->sharing == 1 || config->key_heads == 1)
         return RA_OK;
     if (!original)
@@ -413,12 +436,29 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
         {"ff_mult", ANYONE, .real = &x.multiple},
         {"batch", OURS, .whole = &x.batch},
         {"length", OURS, .whole = &x.length},
-        {"head_map", OURS, .map = &config->head_map},
+        {"head_map", OURS, .names = head_maps, .which = &x.head_map},
         {"lookback", OURS, .windows = &x.lookback},
         {"softcap", OURS, .real = &config->softcap},
         {"rotary_theta", OURS, .real = &config->rotary_theta},
         {"rotary_scale", OURS, .real = &config->rotary_scale},
         {"tied", OURS, .flag = &config->tied},
+        {"norm", OURS, .names = norms, .which = &x.norm},
+        {"norm_eps", OURS, .real = &config->norm_eps},
+        {"head_norm", OURS, .flag = &config->head_norm},
+        {"feed", OURS, .names = feeds, .which = &x.feed},
+        {"qkv_bias", OURS, .flag = &config->qkv_bias},
+        {"out_bias", OURS, .flag = &config->out_bias},
+        {"feed_bias", OURS, .flag = &config->feed_bias},
+        {"logits_bias", OURS, .flag = &config->logits_bias},
+        {"positions", OURS, .names = positions, .which = &x.position},
+        {"longest", OURS, .whole = &config->longest},
+        {"position_scale", OURS, .real = &config->position_scale},
+        {"rotary_scaling", OURS, .names = scalings, .which = &x.scaling},
+        {"rotary_factor", OURS, .real = &config->rotary_scaling.factor},
+        {"rotary_low", OURS, .real = &config->rotary_scaling.low},
+        {"rotary_high", OURS, .real = &config->rotary_scaling.high},
+        {"rotary_original", OURS, .whole = &config->rotary_scaling.original},
+        {"family", OURS, .names = families, .which = &x.family},
         {"num_grouped_query_heads", ORIGINAL, .whole = &x.sharing},
         {"rotary_embed_theta", ORIGINAL, .real = &x.theta},
         {"max_lookback_seq_len", ORIGINAL, .windows = &x.reach},
@@ -448,6 +488,11 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
                             "%.120s: ignore_index is %" PRId64
                             ": labels that do not count are negative here",
                             name, x.ignored);
+    config->norm = (enum ra_norm_kind)x.norm;
+    config->feed = (enum ra_feed_kind)x.feed;
+    config->position = (enum ra_position_kind)x.position;
+    config->rotary_scaling.kind = (enum ra_rotary_kind)x.scaling;
+    config->family = (enum ra_family)x.family;
     config->hidden = llround(x.multiple * (double)config->dim);
     if (ra_model_check(config, reason) != RA_OK)
         return ra_error_set(error, "%.120s: %.180s", name, reason);
@@ -458,26 +503,75 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
     return RA_OK;
 }
 
+/* Adds to a text of `used` characters, as snprintf does, and returns its length. */
+__attribute__((format(printf, 4, 5))) static int add_text(char *text, size_t size, int used,
+                                                          const char *format, ...)
+{
+    va_list values;
+    size_t left = size > (size_t)used ? size - (size_t)used : 0;
+    va_start(values, format);
+    used += vsnprintf(left ? text + used : NULL, left, format, values);
+    va_end(values);
+    return used;
+}
+
+static const char *word_of(bool flag)
+{
+    return flag ? "true" : "false";
+}
+
+/* The parts that are not those of ring-attention-pytorch. */
+static int add_parts(const struct ra_model_config *c, char *text, size_t size, int used)
+{
+    const struct ra_rotary_scaling *scaling = &c->rotary_scaling;
+    if (c->norm != RA_NORM_UNIT)
+        used = add_text(text, size, used, ",\n \"norm\": \"%s\"", norms[c->norm]);
+    if (c->norm != RA_NORM_UNIT || c->head_norm)
+        used = add_text(text, size, used, ",\n \"norm_eps\": %.17g, \"head_norm\": %s", c->norm_eps,
+                        word_of(c->head_norm));
+    if (c->feed != RA_FEED_GELU)
+        used = add_text(text, size, used, ",\n \"feed\": \"%s\"", feeds[c->feed]);
+    if (c->qkv_bias || c->out_bias || !c->feed_bias || c->logits_bias)
+        used = add_text(text, size, used,
+                        ",\n \"qkv_bias\": %s, \"out_bias\": %s, \"feed_bias\": %s, "
+                        "\"logits_bias\": %s",
+                        word_of(c->qkv_bias), word_of(c->out_bias), word_of(c->feed_bias),
+                        word_of(c->logits_bias));
+    if (c->position != RA_POSITIONS_ROTARY)
+        used = add_text(text, size, used,
+                        ",\n \"positions\": \"%s\", \"longest\": %" PRId64
+                        ", \"position_scale\": %.17g",
+                        positions[c->position], c->longest, c->position_scale);
+    if (scaling->kind != RA_ROTARY_PLAIN)
+        used =
+            add_text(text, size, used,
+                     ",\n \"rotary_scaling\": \"%s\", \"rotary_factor\": %.17g, "
+                     "\"rotary_low\": %.17g, \"rotary_high\": %.17g, \"rotary_original\": %" PRId64,
+                     scalings[scaling->kind], scaling->factor, scaling->low, scaling->high,
+                     scaling->original);
+    if (c->family != RA_FAMILY_ORIGINAL)
+        used = add_text(text, size, used, ",\n \"family\": \"%s\"", families[c->family]);
+    return used;
+}
+
 int ra_model_config_write(const struct ra_model_config *c, char *text, size_t size)
 {
-    int used =
-        snprintf(text, size,
-                 "{\"num_tokens\": %" PRId64 ", \"dim\": %" PRId64 ", \"depth\": %" PRId64
-                 ", \"heads\": %" PRId64 ", \"num_grouped_query_heads\": %" PRId64
-                 ", \"dim_head\": %" PRId64 ",\n \"ff_mult\": %.17g, \"causal\": %s, \"tied\": %s, "
-                 "\"head_map\": \"%s\", \"softcap\": %.17g"
-                 ",\n \"rotary_theta\": %.17g, \"rotary_scale\": %.17g, \"lookback\": [",
-                 c->vocabulary, c->dim, c->depth, c->heads, c->heads / c->key_heads, c->head_dim,
-                 (double)c->hidden / (double)c->dim, c->causal ? "true" : "false",
-                 c->tied ? "true" : "false", c->head_map == RA_GROUPED ? "grouped" : "interleaved",
-                 c->softcap, c->rotary_theta, c->rotary_scale);
+    int used = add_text(
+        text, size, 0,
+        "{\"num_tokens\": %" PRId64 ", \"dim\": %" PRId64 ", \"depth\": %" PRId64
+        ", \"heads\": %" PRId64 ", \"num_grouped_query_heads\": %" PRId64 ", \"dim_head\": %" PRId64
+        ",\n \"ff_mult\": %.17g, \"causal\": %s, \"tied\": %s, \"head_map\": \"%s\", \"softcap\": "
+        "%.17g,\n \"rotary_theta\": %.17g, \"rotary_scale\": %.17g, \"lookback\": [",
+        c->vocabulary, c->dim, c->depth, c->heads, c->heads / c->key_heads, c->head_dim,
+        (double)c->hidden / (double)c->dim, word_of(c->causal), word_of(c->tied),
+        head_maps[c->head_map], c->softcap, c->rotary_theta, c->rotary_scale);
     for (int64_t l = 0; l < c->depth; l++) {
-        char number[32];
-        snprintf(number, sizeof number, "%" PRId64, c->lookback[l]);
-        size_t left = size > (size_t)used ? size - (size_t)used : 0;
-        used += snprintf(left ? text + used : NULL, left, "%s%s", l > 0 ? ", " : "",
-                         c->lookback[l] == RA_NO_LOOKBACK ? "null" : number);
+        used = add_text(text, size, used, "%s", l > 0 ? ", " : "");
+        used = c->lookback[l] == RA_NO_LOOKBACK
+                   ? add_text(text, size, used, "null")
+                   : add_text(text, size, used, "%" PRId64, c->lookback[l]);
     }
-    size_t left = size > (size_t)used ? size - (size_t)used : 0;
-    return used + snprintf(left ? text + used : NULL, left, "]}\n");
+    used = add_text(text, size, used, "]");
+    used = add_parts(c, text, size, used);
+    return add_text(text, size, used, "}\n");
 }

@@ -12,10 +12,11 @@
 /* What a layer's forward leaves to its backward. T = B n rows. */
 struct ra_layer_rows {
     float *x;       /* (T, dim), what comes in */
+    float *raw;     /* q (T, H D) and k (T, G D) before the norm of heads, if there is one */
     float *qkv;     /* (T, H D + 2 G D), q and k rotated by their positions */
     float *o, *lse; /* (T, H D), (B, H, n) */
     float *mid;     /* (T, dim), after attention */
-    float *up;      /* (T, hidden), before GELU */
+    float *up;      /* (T, R), what the feed-forward's first matrix gives */
 };
 
 struct ra_model {
@@ -31,13 +32,14 @@ struct ra_model {
      * each has its own keys. */
     struct ra_plan *plans[RA_MOST_LAYERS];
     struct ra_tree *trees[RA_MOST_LAYERS];
-    float *cosines, *sines; /* (n, D / 2) */
+    int64_t *positions;     /* (n) */
+    float *cosines, *sines; /* (n, D / 2), if they are rotary */
 
     struct ra_layer_rows layers[RA_MOST_LAYERS + 1]; /* the last has only x: what comes out */
     float *normal;                                   /* (T, dim): after a norm, and its gradient */
     float *gradient;                                 /* (T, dim): of what goes by between layers */
     float *wide;                                     /* (T, ...): inside a layer, and of the loss */
-    float *factors;                                  /* (T) */
+    float *scales;                                   /* (2 T), or (2 T H) for a norm of heads */
     float *logits;                                   /* ra_loss_scratch */
     struct ra_matrix_work work;
     float *memory;
@@ -49,11 +51,15 @@ struct ra_model {
     double sum; /* that is added up over all ranks */
 };
 
-/* Checks the config, and finds out what a model computes with: communicator, threads, vectors. */
+/* Checks the config and the length, and finds out what a model computes with: communicator,
+ * threads, vectors. */
 enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm);
 
 /* Takes memory for as many rows as model->n and model->rows say; false: there is none. */
 bool ra_model_allocate(struct ra_model *model);
+
+/* Computes what depends on model->positions, the first `count` of which are set. */
+void ra_model_place(struct ra_model *model, int64_t count);
 
 /* What a layer's attention is planned with; the part of rows of q, k and v that begins at
  * `first`. */

@@ -11,30 +11,30 @@
 #include "ra_model_parts.h"
 #include "ra_rotary.h"
 
-/* Numbers of a row of q, and of a row of q, k and v. */
+/* Numbers of a row of q. */
 static int64_t query_width(const struct ra_model_config *c)
 {
     return c->heads * c->head_dim;
 }
 
-static int64_t qkv_width(const struct ra_model_config *c)
-{
-    return query_width(c) + 2 * c->key_heads * c->head_dim;
-}
-
-/* ---- Products. W is (out, in). y = x W^T, or y += x W^T; and backward dW += dy^T x, dx = dy W. dx
- * may be where x is. */
+/* ---- Products. W is (out, in). y = x W^T + bias + base, where bias and base may be NULL; and
+ * backward dW += dy^T x, dx = dy W, and d_bias += the sum of dy's rows. dx may be where x is. */
 
 static void linear_forward(const struct ra_model *model, int64_t in, int64_t out, const float *x,
-                           const float *weight, float *y, bool add)
+                           const float *weight, const float *bias, const float *base, float *y)
 {
+    if (bias || base)
+        ra_bias_forward(model->work.threads, model->rows, out, bias, base, y);
     ra_matrix_multiply(&model->work, model->rows, in, out, ra_matrix(x, in),
-                       ra_matrix_transposed(weight, in), y, out, add);
+                       ra_matrix_transposed(weight, in), y, out, bias || base);
 }
 
 static void linear_backward(const struct ra_model *model, int64_t in, int64_t out, const float *x,
-                            const float *weight, const float *dy, float *dx, float *d_weight)
+                            const float *weight, const float *dy, float *dx, float *d_weight,
+                            float *d_bias)
 {
+    if (d_bias)
+        ra_bias_backward(model->work.threads, model->rows, out, dy, d_bias);
     ra_matrix_multiply(&model->work, out, model->rows, in, ra_matrix_transposed(dy, out),
                        ra_matrix(x, in), d_weight, in, true);
     ra_matrix_multiply(&model->work, model->rows, out, in, ra_matrix(dy, out),
@@ -45,7 +45,7 @@ static void linear_backward(const struct ra_model *model, int64_t in, int64_t ou
 
 struct ra_tensor ra_model_part(const struct ra_model *model, float *qkv, int64_t first)
 {
-    int64_t row = qkv_width(&model->config);
+    int64_t row = ra_qkv_width(&model->config);
     return (struct ra_tensor){qkv + first, RA_FLOAT32, model->n * row, row, model->config.head_dim};
 }
 
@@ -89,12 +89,88 @@ static enum ra_status attend(struct ra_model *model, int64_t l, const struct ra_
     return status;
 }
 
+/* ---- The parts: each is the one that the config names. */
+
+/* The norm of rows, and its gradient, which is added to model->gradient. */
+static void norm_forward(const struct ra_model *model, int64_t rows, const float *x,
+                         const float *gamma, const float *bias, float *out)
+{
+    struct ra_norm norm = {model->config.norm, model->config.norm_eps};
+    ra_norm_forward(model->work.threads, norm, rows, model->config.dim, x, gamma, bias, out);
+}
+
+static void norm_backward(const struct ra_model *model, const float *x, const float *gamma,
+                          const float *d_out, float *d_gamma, float *d_bias)
+{
+    struct ra_norm norm = {model->config.norm, model->config.norm_eps};
+    ra_norm_backward(model->work.threads, norm, model->rows, model->config.dim, x, gamma, d_out,
+                     model->gradient, d_gamma, d_bias, model->scales);
+}
+
+/* What stands between the matrices of a feed-forward. The gradient of `out` lies in model->wide;
+ * that of what came in begins where the result says. */
+static void bend_forward(const struct ra_model *model, const float *in, float *out)
+{
+    const struct ra_vector *vector = model->work.vector;
+    int64_t T = model->rows, hidden = model->config.hidden;
+    if (model->config.feed == RA_FEED_GELU)
+        ra_gelu_forward(vector, model->work.threads, T * hidden, in, out);
+    else
+        ra_swiglu_forward(vector, model->work.threads, T, hidden, in, out);
+}
+
+static float *bend_backward(const struct ra_model *model, const float *in)
+{
+    const struct ra_vector *vector = model->work.vector;
+    int64_t T = model->rows, hidden = model->config.hidden;
+    float *d_out = model->wide, *d_in = d_out + T * hidden;
+    if (model->config.feed == RA_FEED_GELU) {
+        ra_gelu_backward(vector, model->work.threads, T * hidden, in, d_out, d_out);
+        return d_out;
+    }
+    ra_swiglu_backward(vector, model->work.threads, T, hidden, in, d_out, d_in);
+    return d_in;
+}
+
+/* The norm of each head's q and k. What they were is kept: of q, then of k. */
+static void head_norm_forward(const struct ra_model *model, const struct ra_layer_weights *w,
+                              const struct ra_layer_rows *x)
+{
+    const struct ra_model_config *c = &model->config;
+    struct ra_norm norm = {RA_NORM_RMS, c->norm_eps};
+    int64_t T = model->rows, row = ra_qkv_width(c), query = query_width(c);
+    if (!c->head_norm)
+        return;
+    ra_head_norm_forward(model->work.threads, norm, T, c->heads, c->head_dim, w->q_gamma, x->qkv,
+                         row, x->raw);
+    ra_head_norm_forward(model->work.threads, norm, T, c->key_heads, c->head_dim, w->k_gamma,
+                         x->qkv + query, row, x->raw + T * query);
+}
+
+static void head_norm_backward(const struct ra_model *model, const struct ra_layer_weights *w,
+                               const struct ra_layer_rows *x, float *d_qkv,
+                               const struct ra_layer_weights *d)
+{
+    const struct ra_model_config *c = &model->config;
+    struct ra_norm norm = {RA_NORM_RMS, c->norm_eps};
+    int64_t T = model->rows, row = ra_qkv_width(c), query = query_width(c);
+    if (!c->head_norm)
+        return;
+    ra_head_norm_backward(model->work.threads, norm, T, c->heads, c->head_dim, x->raw, w->q_gamma,
+                          d_qkv, row, d->q_gamma, model->scales);
+    ra_head_norm_backward(model->work.threads, norm, T, c->key_heads, c->head_dim,
+                          x->raw + T * query, w->k_gamma, d_qkv + query, row, d->k_gamma,
+                          model->scales);
+}
+
 /* Turns q and k, which stand side by side, by the angles of their positions. */
 static void rotate(const struct ra_model *model, float *qkv, int direction)
 {
     const struct ra_model_config *c = &model->config;
-    ra_rotary_rotate(model->work.threads, model->run.batch, model->n, c->heads + c->key_heads,
-                     c->head_dim, model->cosines, model->sines, direction, qkv, qkv_width(c));
+    if (c->position == RA_POSITIONS_ROTARY)
+        ra_rotary_rotate(model->work.threads, model->run.batch, model->n, c->heads + c->key_heads,
+                         c->head_dim, model->cosines, model->sines, direction, qkv,
+                         ra_qkv_width(c));
 }
 
 /* ---- A layer. */
@@ -106,28 +182,25 @@ static enum ra_status layer_forward(struct ra_model *model, int64_t l, const flo
 {
     const struct ra_model_config *c = &model->config;
     int64_t T = model->rows, dim = c->dim;
-    int threads = model->work.threads;
     const struct ra_layer_rows *x = &model->layers[l];
     struct ra_layer_weights w = ra_layer_weights(c, weights, l);
 
-    ra_norm_forward(threads, T, dim, x->x, w.attention_gamma, model->normal);
-    linear_forward(model, dim, qkv_width(c), model->normal, w.qkv, x->qkv, false);
+    norm_forward(model, T, x->x, w.attention_gamma, w.attention_bias, model->normal);
+    linear_forward(model, dim, ra_qkv_width(c), model->normal, w.qkv, w.qkv_bias, NULL, x->qkv);
+    head_norm_forward(model, &w, x);
     rotate(model, x->qkv, 1);
     enum ra_status status = attend(model, l, x, batch);
     if (status != RA_OK)
         return status;
-    memcpy(x->mid, x->x, (size_t)(T * dim) * sizeof *x->mid);
-    linear_forward(model, query_width(c), dim, x->o, w.out, x->mid, true);
+    linear_forward(model, query_width(c), dim, x->o, w.out, w.out_bias, x->x, x->mid);
 
-    ra_norm_forward(threads, T, dim, x->mid, w.feed_gamma, model->normal);
-    ra_bias_forward(threads, T, c->hidden, w.up_bias, NULL, x->up);
-    linear_forward(model, dim, c->hidden, model->normal, w.up, x->up, true);
+    norm_forward(model, T, x->mid, w.feed_gamma, w.feed_bias, model->normal);
+    linear_forward(model, dim, ra_feed_width(c), model->normal, w.up, w.up_bias, NULL, x->up);
     if (again)
         return RA_OK;
-    float *out = model->layers[l + 1].x;
-    ra_gelu_forward(model->work.vector, threads, T * c->hidden, x->up, model->wide);
-    ra_bias_forward(threads, T, dim, w.down_bias, x->mid, out);
-    linear_forward(model, c->hidden, dim, model->wide, w.down, out, true);
+    bend_forward(model, x->up, model->wide);
+    linear_forward(model, c->hidden, dim, model->wide, w.down, w.down_bias, x->mid,
+                   model->layers[l + 1].x);
     return RA_OK;
 }
 
@@ -138,37 +211,33 @@ static enum ra_status layer_backward(struct ra_model *model, int64_t l, const fl
 {
     const struct ra_model_config *c = &model->config;
     int64_t T = model->rows, dim = c->dim;
-    int threads = model->work.threads;
     const struct ra_layer_rows *x = &model->layers[l];
-    struct ra_layer_weights w = ra_layer_weights(c, weights, l),
-                            d = ra_layer_weights(c, gradients, l);
+    struct ra_layer_weights w = ra_layer_weights(c, weights, l);
+    struct ra_layer_weights d = ra_layer_weights(c, gradients, l);
     float *gradient = model->gradient, *normal = model->normal, *wide = model->wide;
 
-    /* out = mid + down_bias + gelu(up) down^T */
-    ra_gelu_forward(model->work.vector, threads, T * c->hidden, x->up, wide);
-    ra_bias_backward(threads, T, dim, gradient, d.down_bias);
-    linear_backward(model, c->hidden, dim, wide, w.down, gradient, wide, d.down);
-    ra_gelu_backward(model->work.vector, threads, T * c->hidden, x->up, wide, wide);
+    /* out = mid + down_bias + bend(up) down^T */
+    bend_forward(model, x->up, wide);
+    linear_backward(model, c->hidden, dim, wide, w.down, gradient, wide, d.down, d.down_bias);
+    float *d_up = bend_backward(model, x->up);
 
     /* up = up_bias + norm(mid) up^T */
-    ra_norm_forward(threads, T, dim, x->mid, w.feed_gamma, normal);
-    ra_bias_backward(threads, T, c->hidden, wide, d.up_bias);
-    linear_backward(model, dim, c->hidden, normal, w.up, wide, normal, d.up);
-    ra_norm_backward(threads, T, dim, x->mid, w.feed_gamma, normal, gradient, d.feed_gamma,
-                     model->factors);
+    norm_forward(model, T, x->mid, w.feed_gamma, w.feed_bias, normal);
+    linear_backward(model, dim, ra_feed_width(c), normal, w.up, d_up, normal, d.up, d.up_bias);
+    norm_backward(model, x->mid, w.feed_gamma, normal, d.feed_gamma, d.feed_bias);
 
-    /* mid = x + attention(rotate(norm(x) qkv^T)) out^T */
+    /* mid = x + out_bias + attention(rotate(head_norm(qkv_bias + norm(x) qkv^T))) out^T */
     float *d_o = wide, *d_qkv = wide + T * query_width(c);
-    linear_backward(model, query_width(c), dim, x->o, w.out, gradient, d_o, d.out);
+    linear_backward(model, query_width(c), dim, x->o, w.out, gradient, d_o, d.out, d.out_bias);
     struct ra_arrays arrays = arrays_of(model, x, batch, d_o, d_qkv);
     enum ra_status status = ra_backward(model->plans[l], &arrays);
     if (status != RA_OK)
         return ra_model_fail(model, status, "layer %d: %s", (int)l, ra_plan_error(model->plans[l]));
     rotate(model, d_qkv, -1);
-    ra_norm_forward(threads, T, dim, x->x, w.attention_gamma, normal);
-    linear_backward(model, dim, qkv_width(c), normal, w.qkv, d_qkv, normal, d.qkv);
-    ra_norm_backward(threads, T, dim, x->x, w.attention_gamma, normal, gradient, d.attention_gamma,
-                     model->factors);
+    head_norm_backward(model, &w, x, d_qkv, &d);
+    norm_forward(model, T, x->x, w.attention_gamma, w.attention_bias, normal);
+    linear_backward(model, dim, ra_qkv_width(c), normal, w.qkv, d_qkv, normal, d.qkv, d.qkv_bias);
+    norm_backward(model, x->x, w.attention_gamma, normal, d.attention_gamma, d.attention_bias);
     return RA_OK;
 }
 
@@ -237,6 +306,9 @@ enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
             return refuse_number(model, "tokens", a, batch->tokens[a], "0 to ");
     ra_embedding_forward(model->work.threads, model->rows, c->dim, batch->tokens, w.embedding,
                          model->layers[0].x);
+    if (w.positions)
+        ra_positions_forward(model->work.threads, model->run.batch, model->n, c->dim,
+                             model->positions, c->position_scale, w.positions, model->layers[0].x);
     enum ra_status status = RA_OK;
     for (int64_t l = 0; l < c->depth && status == RA_OK; l++)
         status = layer_forward(model, l, weights, batch, false);
@@ -248,10 +320,13 @@ void ra_model_logits(struct ra_model *model, const float *weights, int64_t first
 {
     const struct ra_model_config *c = &model->config;
     struct ra_end_weights w = ra_end_weights(c, weights);
-    ra_norm_forward(model->work.threads, count, c->dim, model->layers[c->depth].x + first * c->dim,
-                    w.gamma, model->normal);
+    norm_forward(model, count, model->layers[c->depth].x + first * c->dim, w.gamma, w.bias,
+                 model->normal);
+    if (w.logits_bias)
+        ra_bias_forward(model->work.threads, count, c->vocabulary, w.logits_bias, NULL, logits);
     ra_matrix_multiply(&model->work, count, c->dim, c->vocabulary, ra_matrix(model->normal, c->dim),
-                       ra_matrix_transposed(w.logits, c->dim), logits, c->vocabulary, false);
+                       ra_matrix_transposed(w.logits, c->dim), logits, c->vocabulary,
+                       w.logits_bias != NULL);
 }
 
 struct ra_tensor ra_model_keys(const struct ra_model *model, int64_t layer)
@@ -277,13 +352,13 @@ static double end_forward_and_backward(struct ra_model *model, const float *weig
     int64_t T = model->rows;
     if (gradients)
         d = ra_end_weights(c, gradients);
-    ra_norm_forward(model->work.threads, T, c->dim, x, w.gamma, model->normal);
-    double loss = ra_loss(&model->work, T, c->dim, c->vocabulary, model->normal, w.logits, labels,
-                          factor, gradients ? model->wide : NULL, d.logits, model->logits);
+    norm_forward(model, T, x, w.gamma, w.bias, model->normal);
+    double loss = ra_loss(&model->work, T, c->dim, c->vocabulary, model->normal, w.logits,
+                          w.logits_bias, labels, factor, gradients ? model->wide : NULL, d.logits,
+                          d.logits_bias, model->logits);
     if (gradients) {
         memset(model->gradient, 0, (size_t)(T * c->dim) * sizeof *model->gradient);
-        ra_norm_backward(model->work.threads, T, c->dim, x, w.gamma, model->wide, model->gradient,
-                         d.gamma, model->factors);
+        norm_backward(model, x, w.gamma, model->wide, d.gamma, d.bias);
     }
     return loss;
 }
@@ -309,8 +384,12 @@ static enum ra_status backward(struct ra_model *model, const float *weights,
         begin_sum(model, gradients, first, summed);
         summed = first;
     }
+    struct ra_end_weights d = ra_end_weights(c, gradients);
     ra_embedding_backward(model->work.threads, model->rows, c->dim, batch->tokens, model->gradient,
-                          ra_end_weights(c, gradients).embedding);
+                          d.embedding);
+    if (d.positions)
+        ra_positions_backward(model->work.threads, model->run.batch, model->n, c->dim,
+                              model->positions, c->position_scale, model->gradient, d.positions);
     if (last)
         begin_sum(model, gradients, 0, summed);
     return end_sums(model);

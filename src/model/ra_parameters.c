@@ -31,8 +31,19 @@ void ra_model_config_init(struct ra_model_config *config)
         config->lookback[l] = RA_NO_LOOKBACK;
 }
 
+/* What is wrong with Llama 3's scaling, or NULL. */
+static const char *wrong_scaling(const struct ra_rotary_scaling *x)
+{
+    if (!(x->factor > 0) || !isfinite(x->factor))
+        return "rotary_scaling: factor must be above 0";
+    if (!(x->low > 0) || !(x->high > x->low) || !isfinite(x->high))
+        return "rotary_scaling: low must be above 0, and high above low";
+    return x->original < 1 ? "rotary_scaling: original must be 1 or more positions" : NULL;
+}
+
 enum ra_status ra_model_check(const struct ra_model_config *config, char error[RA_ERROR_SIZE])
 {
+    bool table = config->position == RA_POSITIONS_LEARNED;
     const struct {
         const char *name;
         int64_t value, most;
@@ -42,7 +53,8 @@ enum ra_status ra_model_check(const struct ra_model_config *config, char error[R
                  {"heads", config->heads, 1 << 20},
                  {"key_heads", config->key_heads, 1 << 20},
                  {"head_dim", config->head_dim, 1 << 20},
-                 {"hidden", config->hidden, 1 << 24}};
+                 {"hidden", config->hidden, 1 << 24},
+                 {"longest", table ? config->longest : 1, INT32_MAX}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].value < 1 || sizes[i].value > sizes[i].most)
             return snprintf(error, RA_ERROR_SIZE, "%s is %" PRId64 ": give 1 to %" PRId64,
@@ -53,7 +65,7 @@ enum ra_status ra_model_check(const struct ra_model_config *config, char error[R
         wrong = "key_heads must divide heads";
     else if (config->heads * config->head_dim > 1 << 24)
         wrong = "heads times head_dim must be at most 16777216";
-    else if (config->head_dim % 2 != 0)
+    else if (config->head_dim % 2 != 0 && config->position == RA_POSITIONS_ROTARY)
         wrong = "head_dim must be even: rotary embedding rotates pairs of numbers";
     else if (!(config->rotary_theta > 0) || !isfinite(config->rotary_theta))
         wrong = "rotary_theta must be above 0";
@@ -61,18 +73,13 @@ enum ra_status ra_model_check(const struct ra_model_config *config, char error[R
         wrong = "rotary_scale must be above 0";
     else if (!(config->softcap >= 0) || !isfinite(config->softcap))
         wrong = "softcap must be 0 (none) or above";
-    else if (config->norm != RA_NORM_UNIT)
-        wrong = "norm RMS and LAYER are not built yet";
-    else if (config->feed != RA_FEED_GELU || !config->feed_bias)
-        wrong = "feed SWIGLU, and GELU without biases, are not built yet";
-    else if (config->position != RA_POSITIONS_ROTARY)
-        wrong = "position LEARNED is not built yet";
-    else if (config->rotary_scaling.kind != RA_ROTARY_PLAIN)
-        wrong = "rotary_scaling LLAMA3 is not built yet";
-    else if (config->qkv_bias || config->out_bias || config->logits_bias)
-        wrong = "qkv_bias, out_bias and logits_bias are not built yet";
-    else if (config->head_norm)
-        wrong = "head_norm is not built yet";
+    else if (table && !isfinite(config->position_scale))
+        wrong = "position_scale must be a number";
+    else if ((config->norm != RA_NORM_UNIT || config->head_norm) &&
+             (!(config->norm_eps > 0) || !isfinite(config->norm_eps)))
+        wrong = "norm_eps must be above 0";
+    else if (config->rotary_scaling.kind == RA_ROTARY_LLAMA3)
+        wrong = wrong_scaling(&config->rotary_scaling);
     for (int64_t l = 0; l < config->depth && !wrong; l++)
         if (config->lookback[l] < 0)
             wrong = "a lookback must be 0 or above, or RA_NO_LOOKBACK";
@@ -85,74 +92,148 @@ enum ra_status ra_model_check(const struct ra_model_config *config, char error[R
 
 /* ---- Names and shapes. */
 
-enum { OF_A_LAYER = 8 };
+int64_t ra_qkv_width(const struct ra_model_config *config)
+{
+    return (config->heads + 2 * config->key_heads) * config->head_dim;
+}
+
+int64_t ra_feed_width(const struct ra_model_config *config)
+{
+    return config->feed == RA_FEED_SWIGLU ? 2 * config->hidden : config->hidden;
+}
+
+/* An array that a model has if `exists`. */
+struct array {
+    const char *name;
+    bool exists;
+    int64_t rows, columns;
+};
+
+enum { OF_A_LAYER = 14, AT_AN_END = 4 };
+
+/* The arrays of a layer, in order. */
+static void arrays_of_layer(const struct ra_model_config *c, struct array list[OF_A_LAYER])
+{
+    int64_t dim = c->dim, query = c->heads * c->head_dim;
+    int64_t qkv = ra_qkv_width(c), up = ra_feed_width(c);
+    bool layer_norm = c->norm == RA_NORM_LAYER;
+    const struct array arrays[OF_A_LAYER] = {
+        {"0.to_qkv.0.gamma", true, dim, 0},
+        {"0.to_qkv.0.bias", layer_norm, dim, 0},
+        {"0.to_qkv.1.weight", true, qkv, dim},
+        {"0.to_qkv.1.bias", c->qkv_bias, qkv, 0},
+        {"0.q_norm.gamma", c->head_norm, c->head_dim, 0},
+        {"0.k_norm.gamma", c->head_norm, c->head_dim, 0},
+        {"0.to_out.weight", true, dim, query},
+        {"0.to_out.bias", c->out_bias, dim, 0},
+        {"1.0.gamma", true, dim, 0},
+        {"1.0.bias", layer_norm, dim, 0},
+        {"1.1.weight", true, up, dim},
+        {"1.1.bias", c->feed_bias, up, 0},
+        {"1.3.weight", true, dim, c->hidden},
+        {"1.3.bias", c->feed_bias, dim, 0},
+    };
+    memcpy(list, arrays, sizeof arrays);
+}
+
+/* Those before all layers, and those behind them. */
+static void arrays_of_end(const struct ra_model_config *c, bool last, struct array list[AT_AN_END])
+{
+    const struct array first_arrays[AT_AN_END] = {
+        {"token_emb.weight", true, c->vocabulary, c->dim},
+        {"pos_emb.weight", c->position == RA_POSITIONS_LEARNED, c->longest, c->dim},
+    };
+    const struct array last_arrays[AT_AN_END] = {
+        {"to_logits.0.gamma", true, c->dim, 0},
+        {"to_logits.0.bias", c->norm == RA_NORM_LAYER, c->dim, 0},
+        {"to_logits.1.weight", !c->tied, c->vocabulary, c->dim},
+        {"to_logits.1.bias", c->logits_bias, c->vocabulary, 0},
+    };
+    memcpy(list, last ? last_arrays : first_arrays, sizeof first_arrays);
+}
+
+/* How many numbers it has, and how many up to where the next one begins. */
+static int64_t numbers_of(const struct array *array)
+{
+    return array->rows * (array->columns > 0 ? array->columns : 1);
+}
+
+static int64_t lines_of(const struct array *array)
+{
+    return array->exists ? (numbers_of(array) + LINE - 1) / LINE * LINE : 0;
+}
+
+/* How many of them there are, and how many numbers that is. */
+static int count_arrays(const struct array *list, int most, int64_t *numbers)
+{
+    int count = 0;
+    *numbers = 0;
+    for (int i = 0; i < most; i++) {
+        count += list[i].exists;
+        *numbers += lines_of(&list[i]);
+    }
+    return count;
+}
+
+/* The arrays of a whole model: those of one layer come `depth` times. */
+struct arrays {
+    struct array first[AT_AN_END], layer[OF_A_LAYER], last[AT_AN_END];
+    int first_count, layer_count, last_count;
+    int64_t first_numbers, layer_numbers, last_numbers;
+};
+
+static struct arrays arrays_of(const struct ra_model_config *config)
+{
+    struct arrays x;
+    arrays_of_end(config, false, x.first);
+    arrays_of_layer(config, x.layer);
+    arrays_of_end(config, true, x.last);
+    x.first_count = count_arrays(x.first, AT_AN_END, &x.first_numbers);
+    x.layer_count = count_arrays(x.layer, OF_A_LAYER, &x.layer_numbers);
+    x.last_count = count_arrays(x.last, AT_AN_END, &x.last_numbers);
+    return x;
+}
 
 int ra_parameter_count(const struct ra_model_config *config)
 {
-    return 1 + OF_A_LAYER * (int)config->depth + (config->tied ? 1 : 2);
-}
-
-/* The arrays of a layer, in order. */
-static const char *const names[OF_A_LAYER] = {
-    "0.to_qkv.0.gamma", "0.to_qkv.1.weight", "0.to_out.weight", "1.0.gamma",
-    "1.1.weight",       "1.1.bias",          "1.3.weight",      "1.3.bias"};
-
-/* The shape of number `index`, without name and place. */
-static struct ra_parameter shape_of(const struct ra_model_config *c, int index)
-{
-    int64_t wide = (c->heads + 2 * c->key_heads) * c->head_dim, query = c->heads * c->head_dim;
-    const int64_t of_layer[OF_A_LAYER][2] = {
-        {c->dim, 0},         {wide, c->dim}, {c->dim, query},     {c->dim, 0},
-        {c->hidden, c->dim}, {c->hidden, 0}, {c->dim, c->hidden}, {c->dim, 0}};
-    int layer = (index - 1) / OF_A_LAYER, which = (index - 1) % OF_A_LAYER;
-    struct ra_parameter x = {.rows = c->vocabulary, .columns = c->dim};
-    if (index > 0 && layer < c->depth) {
-        x.rows = of_layer[which][0];
-        x.columns = of_layer[which][1];
-    } else if (index > 0 && which == 0) {
-        x.rows = c->dim;
-        x.columns = 0;
-    }
-    x.count = x.rows * (x.columns > 0 ? x.columns : 1);
-    return x;
-}
-
-/* The numbers up to where the next one begins. */
-static int64_t lines_of(const struct ra_model_config *config, int index)
-{
-    return (shape_of(config, index).count + LINE - 1) / LINE * LINE;
-}
-
-/* Where number `index` begins. All layers are of one size. */
-static int64_t first_of(const struct ra_model_config *config, int index)
-{
-    int64_t layer = index > 0 ? (index - 1) / OF_A_LAYER : 0, first = 0, size = 0;
-    layer = layer < config->depth ? layer : config->depth;
-    for (int i = 1; i <= OF_A_LAYER; i++)
-        size += lines_of(config, i);
-    for (int i = 0; i < index - OF_A_LAYER * (int)layer; i++)
-        first += lines_of(config, i == 0 ? 0 : OF_A_LAYER * (int)layer + i);
-    return first + layer * size;
-}
-
-struct ra_parameter ra_parameter(const struct ra_model_config *config, int index)
-{
-    struct ra_parameter x = shape_of(config, index);
-    int layer = (index - 1) / OF_A_LAYER, which = (index - 1) % OF_A_LAYER;
-    const char *outside = index == 0   ? "token_emb.weight"
-                          : which == 0 ? "to_logits.0.gamma"
-                                       : "to_logits.1.weight";
-    if (index > 0 && layer < config->depth)
-        snprintf(x.name, sizeof x.name, "layers.%d.%s", layer, names[which]);
-    else
-        snprintf(x.name, sizeof x.name, "%s", outside);
-    x.first = first_of(config, index);
-    return x;
+    struct arrays x = arrays_of(config);
+    return x.first_count + x.layer_count * (int)config->depth + x.last_count;
 }
 
 int64_t ra_parameter_numbers(const struct ra_model_config *config)
 {
-    return first_of(config, ra_parameter_count(config));
+    struct arrays x = arrays_of(config);
+    return x.first_numbers + x.layer_numbers * config->depth + x.last_numbers;
+}
+
+struct ra_parameter ra_parameter(const struct ra_model_config *config, int index)
+{
+    struct arrays all = arrays_of(config);
+    struct ra_parameter x = {.first = 0};
+    const struct array *list = all.first;
+    int layer = (index - all.first_count) / all.layer_count;
+    bool in_layer = index >= all.first_count && layer < config->depth;
+    if (in_layer) {
+        list = all.layer;
+        index = (index - all.first_count) % all.layer_count;
+        x.first = all.first_numbers + all.layer_numbers * layer;
+    } else if (index >= all.first_count) {
+        list = all.last;
+        index -= all.first_count + all.layer_count * (int)config->depth;
+        x.first = all.first_numbers + all.layer_numbers * config->depth;
+    }
+    for (; index > 0 || !list->exists; list++) {
+        index -= list->exists;
+        x.first += lines_of(list);
+    }
+    if (in_layer)
+        snprintf(x.name, sizeof x.name, "layers.%d.%s", layer, list->name);
+    else
+        snprintf(x.name, sizeof x.name, "%s", list->name);
+    x.rows = list->rows;
+    x.columns = list->columns;
+    x.count = numbers_of(list);
+    return x;
 }
 
 struct ra_share ra_share(const struct ra_model_config *config, int rank, int ranks)
@@ -161,21 +242,33 @@ struct ra_share ra_share(const struct ra_model_config *config, int rank, int ran
     return (struct ra_share){lines * rank / ranks * LINE, lines * (rank + 1) / ranks * LINE};
 }
 
+/* Where each array begins; NULL: the model has none. */
+static void places_of(const struct array *list, int count, float *start, float **places)
+{
+    for (int i = 0; i < count; i++) {
+        places[i] = list[i].exists ? start : NULL;
+        start += lines_of(&list[i]);
+    }
+}
+
 struct ra_layer_weights ra_layer_weights(const struct ra_model_config *config, const float *all,
                                          int64_t layer)
 {
+    struct arrays x = arrays_of(config);
     float *at[OF_A_LAYER];
-    for (int i = 0; i < OF_A_LAYER; i++)
-        at[i] = (float *)all + first_of(config, 1 + OF_A_LAYER * (int)layer + i);
-    return (struct ra_layer_weights){at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7]};
+    places_of(x.layer, OF_A_LAYER, (float *)all + x.first_numbers + x.layer_numbers * layer, at);
+    return (struct ra_layer_weights){at[0], at[1], at[2], at[3],  at[4],  at[5],  at[6],
+                                     at[7], at[8], at[9], at[10], at[11], at[12], at[13]};
 }
 
 struct ra_end_weights ra_end_weights(const struct ra_model_config *config, const float *all)
 {
-    float *start = (float *)all;
-    int last = 1 + OF_A_LAYER * (int)config->depth;
-    return (struct ra_end_weights){start, start + first_of(config, last),
-                                   config->tied ? start : start + first_of(config, last + 1)};
+    struct arrays x = arrays_of(config);
+    float *first[AT_AN_END], *last[AT_AN_END], *start = (float *)all;
+    places_of(x.first, AT_AN_END, start, first);
+    places_of(x.last, AT_AN_END, start + x.first_numbers + x.layer_numbers * config->depth, last);
+    return (struct ra_end_weights){
+        first[0], first[1], last[0], last[1], last[2] ? last[2] : first[0], last[3]};
 }
 
 enum ra_status ra_parameters_finite(const struct ra_model_config *config, const float *all,
@@ -221,9 +314,8 @@ void ra_parameters_begin(const struct ra_model_config *config, uint64_t seed, fl
     memset(weights, 0, (size_t)ra_parameter_numbers(config) * sizeof *weights);
     for (int i = 0; i < ra_parameter_count(config); i++) {
         struct ra_parameter x = ra_parameter(config, i);
-        int which = (i - 1) % OF_A_LAYER;
         bool gamma = strstr(x.name, "gamma") != NULL, bias = strstr(x.name, "bias") != NULL;
-        bool adds = i > 0 && x.columns > 0 && (which == 2 || which == 6);
+        bool adds = strstr(x.name, "to_out") != NULL || strstr(x.name, ".1.3.") != NULL;
         double deviation = adds ? 0.02 / sqrt(2 * (double)config->depth) : 0.02;
         for (int64_t e = 0; e < x.count && !bias; e++)
             weights[x.first + e] =

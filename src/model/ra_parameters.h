@@ -12,29 +12,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "ra_config.h"
-#include "ra_rotary.h"
+#include "ra_parts.h"
 #include "ra_status.h"
 
 enum { RA_MOST_LAYERS = 256 };
-
-/* The parts that a model is made of. The first of each is that of ring-attention-pytorch. Norms of a
- * row x of dim numbers: sqrt(dim) x / |x| gamma; x / sqrt(mean of squares + eps) gamma; and
- * (x - mean) / sqrt(variance + eps) gamma + bias. Feed-forwards: down gelu(up x), with biases if
- * feed_bias; and down (silu(gate x) * up x), gate and up in one matrix. Positions: q and k are
- * rotated; or row i of a table, times position_scale, is added to the embedding of token i. */
-enum ra_norm_kind { RA_NORM_UNIT, RA_NORM_RMS, RA_NORM_LAYER };
-enum ra_feed_kind { RA_FEED_GELU, RA_FEED_SWIGLU };
-enum ra_position_kind { RA_POSITIONS_ROTARY, RA_POSITIONS_LEARNED };
-
-/* Whose names and files a model has when it is written. It changes nothing that is computed. */
-enum ra_family {
-    RA_FAMILY_ORIGINAL, /* ring-attention-pytorch */
-    RA_FAMILY_MGQA,
-    RA_FAMILY_LLAMA,
-    RA_FAMILY_MISTRAL,
-    RA_FAMILY_QWEN2,
-    RA_FAMILY_QWEN3
-};
 
 /* The shape of a model, and what its attention sees. Begin with RA_MODEL_INIT. */
 struct ra_model_config {
@@ -52,13 +33,13 @@ struct ra_model_config {
     double rotary_theta, rotary_scale; /* see ra_rotary_angles */
     struct ra_rotary_scaling rotary_scaling;
     enum ra_norm_kind norm;
-    double norm_eps; /* of RMS and LAYER */
+    double norm_eps; /* of RMS and LAYER, above 0 */
+    bool head_norm;  /* q and k of each head get the norm RMS before they are rotated */
     enum ra_feed_kind feed;
-    enum ra_position_kind position;
-    int64_t longest;       /* rows of a table of positions; 0 if there is none */
-    double position_scale; /* of its rows */
     bool qkv_bias, out_bias, feed_bias, logits_bias;
-    bool head_norm; /* q and k of each head get norm RMS, before they are rotated */
+    enum ra_position_kind position;
+    int64_t longest;       /* rows of the table of positions, if there is one */
+    double position_scale; /* its rows' factor */
     enum ra_family family;
     int64_t lookback[RA_MOST_LAYERS]; /* of each layer; RA_NO_LOOKBACK: none */
 };
@@ -91,23 +72,30 @@ struct ra_share {
 struct ra_share ra_share(const struct ra_model_config *config, int rank, int ranks);
 
 /* The weights of a layer, and those outside of layers, in an array of all: of weights, or of their
- * gradients. Matrices are (out, in): a layer computes x times the transpose. */
+ * gradients. Matrices are (out, in): a layer computes x times the transpose. What the config does
+ * not have is NULL. R is hidden, or twice that with a gate. */
 struct ra_layer_weights {
-    float *attention_gamma, /* (dim) */
-        *qkv,               /* (H D + 2 G D, dim): rows of q, of k, of v */
-        *out,               /* (dim, H D) */
-        *feed_gamma,        /* (dim) */
-        *up, *up_bias,      /* (hidden, dim), (hidden) */
-        *down, *down_bias;  /* (dim, hidden), (dim) */
+    float *attention_gamma, *attention_bias, /* (dim), of the norm */
+        *qkv, *qkv_bias,                     /* (H D + 2 G D, dim): rows of q, of k, of v */
+        *q_gamma, *k_gamma,                  /* (D) */
+        *out, *out_bias,                     /* (dim, H D), (dim) */
+        *feed_gamma, *feed_bias,             /* (dim), of the norm */
+        *up, *up_bias,                       /* (R, dim), (R): rows of the gate first */
+        *down, *down_bias;                   /* (dim, hidden), (dim) */
 };
 struct ra_end_weights {
-    float *embedding; /* (V, dim) */
-    float *gamma;     /* (dim) */
-    float *logits;    /* (V, dim): the embedding, if tied */
+    float *embedding, *positions; /* (V, dim), (longest, dim) */
+    float *gamma, *bias;          /* (dim), of the last norm */
+    float *logits, *logits_bias;  /* (V, dim), which is the embedding if tied; (V) */
 };
 struct ra_layer_weights ra_layer_weights(const struct ra_model_config *config, const float *all,
                                          int64_t layer);
 struct ra_end_weights ra_end_weights(const struct ra_model_config *config, const float *all);
+
+/* Numbers of a row of q, k and v side by side; and R, of what a feed-forward's first matrix gives
+ * for a row. */
+int64_t ra_qkv_width(const struct ra_model_config *config);
+int64_t ra_feed_width(const struct ra_model_config *config);
 
 /* Refuses a NaN or an Inf in an array like weights: the error names where it was read, the
  * parameter, and which of its numbers. */

@@ -5,15 +5,32 @@
 #include "ra_rotary.h"
 #include <math.h>
 
-void ra_rotary_angles(int64_t rows, const int64_t *positions, int64_t D, double theta, double scale,
+double ra_rotary_frequency(const struct ra_rotary *rotary, int64_t t)
+{
+    const struct ra_rotary_scaling *scaling = &rotary->scaling;
+    double frequency = pow(rotary->theta, -2.0 * (double)t / (double)rotary->D);
+    if (scaling->kind == RA_ROTARY_LLAMA3) {
+        /* Waves in the length that was learnt: `low` of them or fewer, `high` or more. */
+        double waves = (double)scaling->original * frequency / 6.283185307179586;
+        double kept = (waves - scaling->low) / (scaling->high - scaling->low);
+        kept = kept < 0 ? 0 : kept > 1 ? 1 : kept;
+        frequency *= kept + (1 - kept) / scaling->factor;
+    }
+    return frequency / rotary->scale;
+}
+
+void ra_rotary_angles(const struct ra_rotary *rotary, int64_t rows, const int64_t *positions,
                       float *cosines, float *sines)
 {
-    for (int64_t a = 0; a < rows; a++)
-        for (int64_t t = 0; t < D / 2; t++) {
-            double angle = (double)positions[a] / scale * pow(theta, -2.0 * (double)t / (double)D);
-            cosines[a * (D / 2) + t] = (float)cos(angle);
-            sines[a * (D / 2) + t] = (float)sin(angle);
+    int64_t half = rotary->D / 2;
+    for (int64_t t = 0; t < half; t++) {
+        double frequency = ra_rotary_frequency(rotary, t);
+        for (int64_t a = 0; a < rows; a++) {
+            double angle = (double)positions[a] * frequency;
+            cosines[a * half + t] = (float)cos(angle);
+            sines[a * half + t] = (float)sin(angle);
         }
+    }
 }
 
 void ra_rotary_rotate(int threads, int64_t batch, int64_t rows, int64_t heads, int64_t D,

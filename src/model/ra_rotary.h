@@ -6,22 +6,20 @@
 #ifndef RA_ROTARY_H
 #define RA_ROTARY_H
 
-#include <stdint.h>
+#include "ra_parts.h"
 
-/* How frequencies are changed for texts longer than those that a model learnt from. LLAMA3: those
- * whose wave is longer than `original` / low_factor positions are divided by `factor`, those whose
- * wave is shorter than `original` / high_factor stay, and between them the frequency is a mean of
- * both. */
-enum ra_rotary_kind { RA_ROTARY_PLAIN, RA_ROTARY_LLAMA3 };
-struct ra_rotary_scaling {
-    enum ra_rotary_kind kind;
-    double factor, low_factor, high_factor;
-    int64_t original; /* positions that the model learnt from first */
+/* The angle by which pair t of a vector of D numbers is turned from one position to the next:
+ * theta^(-2t / D), changed by the scaling, divided by `scale`. */
+struct ra_rotary {
+    int64_t D; /* even */
+    double theta, scale;
+    struct ra_rotary_scaling scaling;
 };
+double ra_rotary_frequency(const struct ra_rotary *rotary, int64_t t);
 
-/* cos and sin (rows, D / 2) of the angles position / scale * theta^(-2t / D), for t < D / 2. Angles
- * are taken in double: in float32 those at position 10^6 are off by 0.06. */
-void ra_rotary_angles(int64_t rows, const int64_t *positions, int64_t D, double theta, double scale,
+/* cos and sin (rows, D / 2) of the angles position times frequency, for t < D / 2. Angles are taken
+ * in double: in float32 those at position 10^6 are off by 0.06. */
+void ra_rotary_angles(const struct ra_rotary *rotary, int64_t rows, const int64_t *positions,
                       float *cosines, float *sines);
 
 /* Turns D numbers of each head of each of `batch` times `rows` rows: numbers t and t + D / 2 are a

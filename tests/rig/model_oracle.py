@@ -25,6 +25,15 @@ names and shapes of the weights, with I the number of a layer, are
     to_logits.0.gamma                (dim)                  RMSNorm before the logits
     to_logits.1.weight               (V, dim)               absent if tied: token_emb.weight serves
 
+and, each with the key that asks for it,
+
+    pos_emb.weight                   (longest, dim)         positions learned
+    layers.I.0.to_qkv.0.bias, layers.I.1.0.bias, to_logits.0.bias    (dim)      norm layer
+    layers.I.0.to_qkv.1.bias, layers.I.0.to_out.bias, to_logits.1.bias          *_bias
+    layers.I.0.q_norm.gamma, layers.I.0.k_norm.gamma                 (D)        head_norm
+
+feed swiglu has twice the rows in 1.1.weight (and bias): those of the gate, then those of up.
+
 The model:
 
     x = token_emb[token];  in every layer  x += attention(norm(x)), x += feed_forward(norm(x));
@@ -72,6 +81,22 @@ KEYS = {
     "rotary_theta": (10000.0, float, False, "the base of the rotary frequencies"),
     "rotary_scale": (1.0, float, False, "positions are divided by this before they are rotated"),
     "tied": (False, None, False, "the logits use the weights of the embedding"),
+    "norm": ("unit", str, False, "unit, rms or layer"),
+    "norm_eps": (1e-6, float, False, "is added to a mean of squares by rms and layer"),
+    "head_norm": (False, None, False, "q and k of every head get the norm rms"),
+    "feed": ("gelu", str, False, "gelu or swiglu"),
+    "qkv_bias": (False, None, False, "q, k and v have a bias"),
+    "out_bias": (False, None, False, "so has what attention adds"),
+    "feed_bias": (True, None, False, "so have both products of the feed-forward"),
+    "logits_bias": (False, None, False, "so have the logits"),
+    "positions": ("rotary", str, False, "rotary, or learned: rows of a table are added to tokens"),
+    "longest": (64, int, False, "rows of that table"),
+    "position_scale": (1.0, float, False, "the factor of its rows"),
+    "rotary_scaling": ("plain", str, False, "plain or llama3"),
+    "rotary_factor": (8.0, float, False, "llama3: how much longer the longest waves get"),
+    "rotary_low": (1.0, float, False, "llama3: waves in rotary_original that change wholly"),
+    "rotary_high": (4.0, float, False, "llama3: waves in rotary_original that stay"),
+    "rotary_original": (8192, int, False, "llama3: the length that was learnt"),
     "ff_mult": (4, int, False, "the feed-forward is this times as wide as dim"),
 }
 
@@ -79,23 +104,34 @@ KEYS = {
 # ---- Layers: each forward, and its backward from dy, the gradient of the loss by y ----
 
 
-def rms_norm(x, gamma):
-    """y = sqrt(dim) gamma x / max(|x|, 1e-12), for every row of x."""
-    length = np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
-    return math.sqrt(x.shape[-1]) * gamma * x / length
+def norm_scale(config, x):
+    """z = x or x - mean, and what it is divided by, for every row of x."""
+    if config["norm"] == "unit":
+        return x, np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) / math.sqrt(x.shape[-1])
+    z = x - x.mean(axis=-1, keepdims=True) if config["norm"] == "layer" else x
+    return z, np.sqrt((z**2).mean(axis=-1, keepdims=True) + config["norm_eps"])
 
 
-def rms_norm_backward(x, gamma, dy):
-    """dx, dgamma. With the unit vector u = x/|x|:  du/dx = (1 - u u^T) / |x|.
+def norm(config, w, x):
+    """y = gamma z / scale + bias; w has gamma, and the norm layer has a bias."""
+    z, scale = norm_scale(config, x)
+    return w["gamma"] * z / scale + w.get("bias", 0)
 
-    A row shorter than 1e-12 is divided by a constant, and the term with u u^T is absent.
-    """
-    length = np.linalg.norm(x, axis=-1, keepdims=True)
-    u = x / np.maximum(length, 1e-12)
-    du = math.sqrt(x.shape[-1]) * gamma * dy
-    along = np.where(length > 1e-12, (u * du).sum(axis=-1, keepdims=True), 0)
-    dgamma = (math.sqrt(x.shape[-1]) * u * dy).sum(axis=(0, 1))
-    return (du - u * along) / np.maximum(length, 1e-12), dgamma
+
+def norm_backward(config, w, x, dy):
+    """dx, and the gradients of w. A row shorter than 1e-12 is divided by a constant: its scale has no
+    gradient. That of others is z / (scale times the length of a row)."""
+    z, scale = norm_scale(config, x)
+    g = w["gamma"] * dy
+    along = (g * z).sum(axis=-1, keepdims=True) / scale**2 / x.shape[-1]
+    if config["norm"] == "unit":
+        along = np.where(np.linalg.norm(x, axis=-1, keepdims=True) > 1e-12, along, 0)
+    dx = (g - z * along) / scale
+    if config["norm"] == "layer":
+        dx = dx - dx.mean(axis=-1, keepdims=True)
+    rows = tuple(range(x.ndim - 1))
+    d = {"gamma": (z / scale * dy).sum(axis=rows), "bias": dy.sum(axis=rows)}
+    return dx, {name: d[name] for name in w}
 
 
 def linear_backward(x, weight, dy):
@@ -117,10 +153,41 @@ def gelu_slope(x):
     return normal_share(x) + x * np.exp(-x**2 / 2) / math.sqrt(2 * math.pi)
 
 
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def silu_slope(x):
+    s = 1 / (1 + np.exp(-x))
+    return s + x * s * (1 - s)
+
+
+def feed(config, hidden):
+    """What lies between the products of a feed-forward."""
+    if config["feed"] == "gelu":
+        return gelu(hidden)
+    gate, up = np.split(hidden, 2, axis=-1)
+    return silu(gate) * up
+
+
+def feed_backward(config, hidden, dy):
+    if config["feed"] == "gelu":
+        return dy * gelu_slope(hidden)
+    gate, up = np.split(hidden, 2, axis=-1)
+    return np.concatenate((dy * up * silu_slope(gate), dy * silu(gate)), axis=-1)
+
+
 def angles(config, length):
-    """(N, D/2): position / rotary_scale * theta^(-2t/D)."""
+    """(N, D/2): position / rotary_scale * theta^(-2t/D), or with Llama 3's scaling. There, a wave of
+    fewer than rotary_low turns in rotary_original positions has its frequency divided by
+    rotary_factor, one of more than rotary_high keeps it, and between the frequency is linear in the
+    number of turns, relative to itself."""
     D = config["dim_head"]
     frequency = config["rotary_theta"] ** (-2 * np.arange(D // 2) / D)
+    if config["rotary_scaling"] == "llama3":
+        turns = config["rotary_original"] * frequency / (2 * math.pi)
+        ends = config["rotary_low"], config["rotary_high"]
+        frequency = frequency * np.interp(turns, ends, (1 / config["rotary_factor"], 1))
     return np.arange(length)[:, None] / config["rotary_scale"] * frequency
 
 
@@ -177,74 +244,102 @@ def forward(config, weights, tokens, mask):
     B, N = tokens.shape
     H, D = config["heads"], config["dim_head"]
     G = H // config["num_grouped_query_heads"]
-    angle = angles(config, N)
+    angle, of_heads = angles_or_none(config, N), {**config, "norm": "rms"}
     x = weights["token_emb.weight"][tokens]
+    if config["positions"] == "learned":
+        x = x + config["position_scale"] * weights["pos_emb.weight"][:N]
     saved = []
     for layer in range(config["depth"]):
-        w = of_layer(weights, layer)
+        w = part_of(weights, f"layers.{layer}.")
 
         # Rows of the projection: first all heads of q, then of k, then of v.
         before = x
-        normed = rms_norm(x, w["0.to_qkv.0.gamma"])
-        qkv = (normed @ w["0.to_qkv.1.weight"].T).reshape(B, N, H + 2 * G, D)
-        q, k, v = np.split(qkv, (H, H + G), axis=2)
-        q, k = rotate(q, angle), rotate(k, angle)
+        normed = norm(config, part_of(w, "0.to_qkv.0."), x)
+        qkv = (normed @ w["0.to_qkv.1.weight"].T + w.get("0.to_qkv.1.bias", 0))
+        q, k, v = np.split(qkv.reshape(B, N, H + 2 * G, D), (H, H + G), axis=2)
+        raw = q, k
+        if config["head_norm"]:
+            q = norm(of_heads, part_of(w, "0.q_norm."), q)
+            k = norm(of_heads, part_of(w, "0.k_norm."), k)
+        if angle is not None:
+            q, k = rotate(q, angle), rotate(k, angle)
         o = all_heads(config, layer, q, k, v, mask)
-        x = x + o.reshape(B, N, H * D) @ w["0.to_out.weight"].T
+        x = x + o.reshape(B, N, H * D) @ w["0.to_out.weight"].T + w.get("0.to_out.bias", 0)
 
         between = x
-        ff_normed = rms_norm(x, w["1.0.gamma"])
-        hidden = ff_normed @ w["1.1.weight"].T + w["1.1.bias"]
-        x = x + gelu(hidden) @ w["1.3.weight"].T + w["1.3.bias"]
-        saved.append((before, normed, q, k, v, o, between, ff_normed, hidden))
-    final = rms_norm(x, weights["to_logits.0.gamma"])
-    return final @ output_weight(config, weights).T, (saved, x, final)
+        ff_normed = norm(config, part_of(w, "1.0."), x)
+        hidden = ff_normed @ w["1.1.weight"].T + w.get("1.1.bias", 0)
+        x = x + feed(config, hidden) @ w["1.3.weight"].T + w.get("1.3.bias", 0)
+        saved.append((before, normed, raw, q, k, v, o, between, ff_normed, hidden))
+    final = norm(config, part_of(weights, "to_logits.0."), x)
+    logits = final @ output_weight(config, weights).T + weights.get("to_logits.1.bias", 0)
+    return logits, (saved, x, final)
 
 
 def backward(config, weights, tokens, mask, saved, d_logits):
     """The gradient of every weight, by name: forward read from its end to its beginning."""
     B, N = tokens.shape
     H, D = config["heads"], config["dim_head"]
-    angle = angles(config, N)
+    angle, of_heads = angles_or_none(config, N), {**config, "norm": "rms"}
     layers, x, final = saved
     gradients = {name: np.zeros_like(weight) for name, weight in weights.items()}
 
+    def add(name, gradient):
+        if name in gradients:  # biases may be absent
+            gradients[name] += gradient
+
+    def back(start, dy, x):
+        """Of a linear layer whose weights begin with this: dx."""
+        dx, d_weight = linear_backward(x, weights[start + "weight"], dy)
+        add(start + "weight", d_weight)
+        add(start + "bias", dy.sum(axis=(0, 1)))
+        return dx
+
+    def norm_back(config, start, dy, x):
+        dx, d = norm_backward(config, part_of(weights, start), x, dy)
+        for name, gradient in d.items():
+            add(start + name, gradient)
+        return dx
+
     dx, d_output = linear_backward(final, output_weight(config, weights), d_logits)
-    gradients["token_emb.weight" if config["tied"] else "to_logits.1.weight"] += d_output
-    dx, gradients["to_logits.0.gamma"] = rms_norm_backward(x, weights["to_logits.0.gamma"], dx)
+    add("token_emb.weight" if config["tied"] else "to_logits.1.weight", d_output)
+    add("to_logits.1.bias", d_logits.sum(axis=(0, 1)))
+    dx = norm_back(config, "to_logits.0.", dx, x)
 
     for layer in reversed(range(config["depth"])):
-        w, d = of_layer(weights, layer), {}
-        before, normed, q, k, v, o, between, ff_normed, hidden = layers[layer]
+        start = f"layers.{layer}."
+        before, normed, raw, q, k, v, o, between, ff_normed, hidden = layers[layer]
 
         # x + feed-forward(norm(x)): dx goes both ways.
-        d["1.3.bias"] = dx.sum(axis=(0, 1))
-        d_hidden, d["1.3.weight"] = linear_backward(gelu(hidden), w["1.3.weight"], dx)
-        d_hidden = d_hidden * gelu_slope(hidden)
-        d["1.1.bias"] = d_hidden.sum(axis=(0, 1))
-        d_normed, d["1.1.weight"] = linear_backward(ff_normed, w["1.1.weight"], d_hidden)
-        d_branch, d["1.0.gamma"] = rms_norm_backward(between, w["1.0.gamma"], d_normed)
-        dx = dx + d_branch
+        d_hidden = feed_backward(config, hidden, back(start + "1.3.", dx, feed(config, hidden)))
+        d_normed = back(start + "1.1.", d_hidden, ff_normed)
+        dx = dx + norm_back(config, start + "1.0.", d_normed, between)
 
         # x + attention(norm(x)).
-        d_o, d["0.to_out.weight"] = linear_backward(o.reshape(B, N, H * D),
-                                                    w["0.to_out.weight"], dx)
+        d_o = back(start + "0.to_out.", dx, o.reshape(B, N, H * D))
         dq, dk, dv = all_heads(config, layer, q, k, v, mask, d_o.reshape(B, N, H, D))
-        d_qkv = np.concatenate((rotate(dq, -angle), rotate(dk, -angle), dv), axis=2)
-        d_normed, d["0.to_qkv.1.weight"] = linear_backward(normed, w["0.to_qkv.1.weight"],
-                                                           d_qkv.reshape(B, N, -1))
-        d_branch, d["0.to_qkv.0.gamma"] = rms_norm_backward(before, w["0.to_qkv.0.gamma"], d_normed)
-        dx = dx + d_branch
-        gradients.update({f"layers.{layer}.{name}": array for name, array in d.items()})
+        if angle is not None:
+            dq, dk = rotate(dq, -angle), rotate(dk, -angle)
+        if config["head_norm"]:
+            dq = norm_back(of_heads, start + "0.q_norm.", dq, raw[0])
+            dk = norm_back(of_heads, start + "0.k_norm.", dk, raw[1])
+        d_qkv = np.concatenate((dq, dk, dv), axis=2).reshape(B, N, -1)
+        d_normed = back(start + "0.to_qkv.1.", d_qkv, normed)
+        dx = dx + norm_back(config, start + "0.to_qkv.0.", d_normed, before)
 
     # A token that stands at several places gets the sum of their gradients.
     np.add.at(gradients["token_emb.weight"], tokens, dx)
+    if config["positions"] == "learned":
+        gradients["pos_emb.weight"][:N] += config["position_scale"] * dx.sum(axis=0)
     return gradients
 
 
-def of_layer(weights, layer):
-    """The weights of one layer, by the rest of their names."""
-    start = f"layers.{layer}."
+def angles_or_none(config, length):
+    return angles(config, length) if config["positions"] == "rotary" else None
+
+
+def part_of(weights, start):
+    """The weights whose names begin with this, by the rest of their names."""
     return {name[len(start):]: weight for name, weight in weights.items() if name.startswith(start)}
 
 
@@ -332,7 +427,18 @@ def checked(config):
             (config["depth"] < 0, "depth must be at least 0"),
             (config["heads"] % config["num_grouped_query_heads"],
              "num_grouped_query_heads must divide heads"),
-            (config["dim_head"] % 2, "dim_head must be even: numbers are rotated in pairs"),
+            (config["norm"] not in ("unit", "rms", "layer"), "norm must be unit, rms or layer"),
+            (not config["norm_eps"] > 0, "norm_eps must be more than 0"),
+            (config["feed"] not in ("gelu", "swiglu"), "feed must be gelu or swiglu"),
+            (config["positions"] not in ("rotary", "learned"), "positions must be rotary or learned"),
+            (config["rotary_scaling"] not in ("plain", "llama3"),
+             "rotary_scaling must be plain or llama3"),
+            (not 0 < config["rotary_low"] < config["rotary_high"],
+             "rotary_low must be more than 0, and rotary_high more than that"),
+            (not config["rotary_factor"] > 0, "rotary_factor must be more than 0"),
+            (config["positions"] == "learned" and config.get("length", 0) > config["longest"],
+             "length is more than longest"),
+            (config["positions"] == "rotary" and config["dim_head"] % 2, "dim_head must be even: numbers are rotated in pairs"),
             (config["head_map"] not in ("grouped", "interleaved"),
              "head_map must be grouped or interleaved"),
             (not 0 <= config["softcap"] < math.inf, "softcap must be at least 0"),
@@ -353,18 +459,25 @@ def shapes(config):
     wide *= dim
     H = config["heads"]
     G = H // config["num_grouped_query_heads"]
-    result = {"token_emb.weight": (V, dim)}
+    up = wide * 2 if config["feed"] == "swiglu" else wide
+    layer_norm, head_norm, feed_bias = (config["norm"] == "layer", config["head_norm"],
+                                        config["feed_bias"])
+    rows = [("token_emb.weight", (V, dim), True),
+            ("pos_emb.weight", (config["longest"], dim), config["positions"] == "learned")]
     for layer in range(config["depth"]):
-        for name, shape in (("0.to_qkv.0.gamma", (dim,)),
-                            ("0.to_qkv.1.weight", ((H + 2 * G) * D, dim)),
-                            ("0.to_out.weight", (dim, H * D)), ("1.0.gamma", (dim,)),
-                            ("1.1.weight", (wide, dim)), ("1.1.bias", (wide,)),
-                            ("1.3.weight", (dim, wide)), ("1.3.bias", (dim,))):
-            result[f"layers.{layer}.{name}"] = shape
-    result["to_logits.0.gamma"] = (dim,)
-    if not config["tied"]:
-        result["to_logits.1.weight"] = (V, dim)
-    return result
+        rows += [(f"layers.{layer}.{name}", shape, exists) for name, shape, exists in (
+            ("0.to_qkv.0.gamma", (dim,), True), ("0.to_qkv.0.bias", (dim,), layer_norm),
+            ("0.to_qkv.1.weight", ((H + 2 * G) * D, dim), True),
+            ("0.to_qkv.1.bias", ((H + 2 * G) * D,), config["qkv_bias"]),
+            ("0.q_norm.gamma", (D,), head_norm), ("0.k_norm.gamma", (D,), head_norm),
+            ("0.to_out.weight", (dim, H * D), True), ("0.to_out.bias", (dim,), config["out_bias"]),
+            ("1.0.gamma", (dim,), True), ("1.0.bias", (dim,), layer_norm),
+            ("1.1.weight", (up, dim), True), ("1.1.bias", (up,), feed_bias),
+            ("1.3.weight", (dim, wide), True), ("1.3.bias", (dim,), feed_bias))]
+    rows += [("to_logits.0.gamma", (dim,), True), ("to_logits.0.bias", (dim,), layer_norm),
+             ("to_logits.1.weight", (V, dim), not config["tied"]),
+             ("to_logits.1.bias", (V,), config["logits_bias"])]
+    return {name: shape for name, shape, exists in rows if exists}
 
 
 def load_model(folder):
@@ -476,8 +589,8 @@ def make_parser():
     parser.add_argument("--ignored", type=float, default=0.1, metavar="SHARE",
                         help="of labels ignored, beside the last (0.1)")
     for key, (default, kind, _, text) in KEYS.items():
-        how = {"action": "store_true"} if kind is None else {"type": kind, "default": default}
-        parser.add_argument("--" + key.replace("_", "-"), help=text, **how)
+        how = {"type": kind} if kind else {"action": argparse.BooleanOptionalAction}
+        parser.add_argument("--" + key.replace("_", "-"), help=text, default=default, **how)
     parser.add_argument("--generate", metavar="PROBLEM",
                         help="print the tokens that follow, by these:")
     parser.add_argument("--prompt", type=numbers, metavar="IDS", help='tokens, such as "1 2 3"')

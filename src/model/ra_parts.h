@@ -1,0 +1,44 @@
+/* ra_parts: the parts that a transformer can be made of. A model is one choice of each, and in
+ * nothing else do families of models differ.
+ *
+ * Chapter 10.
+ */
+#ifndef RA_PARTS_H
+#define RA_PARTS_H
+
+#include <stdint.h>
+
+/* How a row x of dim numbers gets its length. UNIT: sqrt(dim) x / |x| gamma, as in
+ * ring-attention-pytorch. RMS: x / sqrt(mean of squares + eps) gamma. LAYER: (x - mean) /
+ * sqrt(variance + eps) gamma + bias. */
+enum ra_norm_kind { RA_NORM_UNIT, RA_NORM_RMS, RA_NORM_LAYER };
+
+/* What a feed-forward does between its matrices. GELU: down gelu(up x). SWIGLU: down (silu(gate x)
+ * times up x), where silu(x) = x / (1 + exp(-x)). */
+enum ra_feed_kind { RA_FEED_GELU, RA_FEED_SWIGLU };
+
+/* How a model knows positions. ROTARY: q and k are rotated. LEARNED: a row of a table, times a
+ * factor, is added to the embedding. */
+enum ra_position_kind { RA_POSITIONS_ROTARY, RA_POSITIONS_LEARNED };
+
+/* How rotary frequencies are changed for texts longer than those that a model learnt from. LLAMA3:
+ * waves of more than original / low positions get `factor` times as long, those of less than
+ * original / high stay, and those between get a mean of both frequencies. */
+enum ra_rotary_kind { RA_ROTARY_PLAIN, RA_ROTARY_LLAMA3 };
+struct ra_rotary_scaling {
+    enum ra_rotary_kind kind;
+    double factor, low, high;
+    int64_t original; /* positions that the model learnt from at first */
+};
+
+/* Whose names and files a model has when it is written. It changes nothing that is computed. */
+enum ra_family {
+    RA_FAMILY_ORIGINAL, /* ring-attention-pytorch */
+    RA_FAMILY_MGQA,
+    RA_FAMILY_LLAMA,
+    RA_FAMILY_MISTRAL,
+    RA_FAMILY_QWEN2,
+    RA_FAMILY_QWEN3
+};
+
+#endif
