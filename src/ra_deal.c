@@ -4,6 +4,7 @@
  * to do.
  */
 #include "ra_deal.h"
+#include <string.h>
 #include "ra_math.h"
 #include "ra_sort.h"
 
@@ -274,4 +275,27 @@ void ra_deal_documents(const struct ra_slices *slices, int ranks, int64_t querie
     for (int side = 0; side < 2; side++)
         layouts[side] =
             (struct ra_layout){RA_DEALT, ranks, lengths[side], 1, &lists[alike ? 0 : side]};
+}
+
+void ra_deal_copy(const struct ra_layout from[2], void *storage, struct ra_layout_list lists[2],
+                  struct ra_layout layouts[2])
+{
+    char *at = storage;
+    bool alike = from[0].list == from[1].list;
+    for (int side = 0; side < 2; side++) {
+        const struct ra_layout_list *list = from[side].list;
+        struct ra_layout_list *copy = &lists[alike ? 0 : side];
+        int P = from[side].ranks;
+        layouts[side] = from[side];
+        layouts[side].list = copy;
+        if (alike && side == 1)
+            continue;
+        place_list(&at, P, list->count, copy);
+        copy->count = list->count;
+        copy->spans = list->spans;
+        copy->rows = list->rows;
+        memcpy(copy->run, list->run, (size_t)list->count * sizeof *list->run);
+        memcpy(copy->span, list->span, (size_t)list->count * sizeof *list->span);
+        memcpy(copy->first, list->first, (size_t)(P + 1) * sizeof *list->first);
+    }
 }

@@ -18,6 +18,11 @@ extern "C" {
 /* Bytes of storage that ra_deal_documents needs for lists of up to this many slices. */
 int64_t ra_deal_storage(int ranks, int64_t queries, int64_t keys, int64_t most);
 
+/* Copies such a deal: writes layouts like those, and the lists that these refer to. All else is as
+ * with ra_deal_documents, with storage for at least as many slices. */
+void ra_deal_copy(const struct ra_layout from[2], void *storage, struct ra_layout_list lists[2],
+                  struct ra_layout layouts[2]);
+
 /* Deals queries and keys to the ranks. A document is a run of rows that no slice crosses; short
  * ones that are neighbours count as one. If there are as many queries as keys, both are dealt
  * alike, and no slice crosses a document's ends on either side. Writes the layouts and the lists

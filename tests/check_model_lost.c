@@ -134,7 +134,7 @@ static void test_places(void)
     if (!HOLDS(ra_model_create(&model, &config, &run, MPI_COMM_WORLD, error) == RA_OK, "%s", error))
         return;
     tokens[ODD] = labels[ODD] = 16;
-    struct ra_model_batch batch = {tokens, labels, NULL};
+    struct ra_model_batch batch = {.tokens = tokens, .labels = labels};
     snprintf(due, sizeof due, "tokens: row 1, position %d is 16: give 0 to 15", ranks + rank);
     (void)HOLDS(ra_model_forward(model, weights, &batch) == RA_INVALID &&
                     strcmp(ra_model_error(model), due) == 0,

@@ -647,6 +647,7 @@ struct run {
     const struct ra_slice *list;
     int64_t count;
     enum ra_deal deal;
+    const struct ra_plan *like; /* rows are dealt as they are there; NULL: by this list */
     double *got[ARRAYS];
     struct thread_ring *ring;
     char trouble[MOST_RANKS][TEXT];
@@ -715,7 +716,8 @@ static void run_rank(void *context, int rank)
     struct ra_slice whole[2] = {{0, N, 0, M, -RA_BAND_FAR, RA_BAND_FAR},
                                 {0, N, 0, M, -RA_BAND_FAR, RA_BAND_FAR}};
     if (ra_plan_set_slices(plan, whole, 1, (enum ra_deal)(1 - run->deal)) != RA_OK ||
-        ra_plan_set_slices(plan, run->list, run->count, run->deal) != RA_OK ||
+        (run->like ? ra_plan_set_slices_like(plan, run->list, run->count, run->like)
+                   : ra_plan_set_slices(plan, run->list, run->count, run->deal)) != RA_OK ||
         (N * M > 0 && ra_plan_set_slices(plan, whole, 2, RA_DEAL_LAYOUT) != RA_INVALID))
         snprintf(trouble, TEXT, "slices: %s", ra_plan_error(plan));
     struct shard x;
@@ -836,6 +838,42 @@ START_TEST(results_are_right)
 }
 END_TEST
 
+/* Rows dealt by another list, in another plan that is gone by the time of the calls. */
+START_TEST(rows_of_another_plan_are_taken)
+{
+    uint64_t state = (uint64_t)_i * 31 + 5;
+    char text[TEXT];
+    for (int round = 0; round < 10; round++) {
+        struct ra_slice list[MOST], others[MOST];
+        struct problem p;
+        struct run run = {.p = &p, .list = list, .deal = RA_DEAL_DOCUMENTS};
+        draw_problem(&state, 0, &p, list, &run.count);
+        make_problem(&p, list, run.count);
+        int P = problem_ranks(&p);
+        int64_t N = p.config.queries, M = p.config.keys;
+        int64_t count = disjoint(&state, N, M, others);
+        struct ra_plan *one = plan_to_look_at(N, M, P, MOST, LONGEST);
+        struct ra_plan *two = plan_to_look_at(N, M, P, MOST, LONGEST);
+        enum ra_deal deal = round % 4 ? RA_DEAL_DOCUMENTS : RA_DEAL_LAYOUT;
+        ck_assert_int_eq(ra_plan_set_slices(one, others, count, deal), RA_OK);
+        ck_assert_int_eq(ra_plan_set_slices_like(two, list, run.count, one), RA_OK);
+        for (int side = 0; side < 2; side++)
+            for (int rank = 0; rank < P; rank++)
+                for (int64_t a = 0; a < ra_layout_rows(ra_plan_layout(one, side), rank); a++)
+                    ck_assert_int_eq(ra_layout_position(ra_plan_layout(two, side), rank, a),
+                                     ra_layout_position(ra_plan_layout(one, side), rank, a));
+        ra_plan_destroy(one);
+        p.config.layout = RA_CONTIGUOUS;
+        run.like = two;
+        run_all(&run);
+        ck_assert_msg(problem_is_right(&p, run.got, text), "%s", text);
+        ra_plan_destroy(two);
+        outputs_clear(run.got);
+        problem_clear(&p);
+    }
+}
+END_TEST
+
 /* A list of one slice that says what causal and lookback say: the same results, in the layouts of
  * a config, bit for bit on the tiles of chapter 02. */
 START_TEST(one_causal_slice_is_causal)
@@ -919,9 +957,18 @@ static void disagree(void *context, int rank)
         count = 2;
     if (rank == x->odd && x->kind == 7)
         dealt = RA_DEAL_DOCUMENTS;
+    if (rank == x->odd && x->kind == 10) {
+        struct ra_plan *other = plan_to_look_at(N, N, x->P, 3, N);
+        x->status[rank] = ra_plan_set_slices(other, list, 2, RA_DEAL_DOCUMENTS);
+        if (x->status[rank] == RA_OK)
+            x->status[rank] = ra_plan_set_slices_like(plan, list, 3, other);
+        ra_plan_destroy(other);
+    }
+    if (x->kind == 10 && rank != x->odd)
+        dealt = RA_DEAL_DOCUMENTS;
     if (rank == x->odd && x->kind == 8)
         ra_slices_window(N, N, 1, 0, list), count = 1;
-    if (rank != x->odd || x->kind < 9)
+    if (rank != x->odd || x->kind < 9) /* 9: none; 10: dealt by another list */
         x->status[rank] = ra_plan_set_slices(plan, list, count, dealt);
     float q[N * D], outputs[3][N * D], lse[N];
     for (int e = 0; e < N * D; e++)
@@ -953,7 +1000,7 @@ static void disagree(void *context, int rank)
 START_TEST(ranks_that_differ_fail)
 {
     for (int P = 2; P <= 5; P++)
-        for (int kind = 0; kind < 10; kind++) {
+        for (int kind = 0; kind < 11; kind++) {
             struct disagreement x = {.P = P, .odd = (kind + P) % P, .kind = kind, .backward = _i};
             x.ring = thread_ring_open(P, 60, THREAD_LATE);
             pthread_barrier_init(&x.made, NULL, (unsigned)P);
@@ -1020,6 +1067,38 @@ START_TEST(limits_are_named)
     ck_assert_int_eq(ra_plan_work(plan, 1), 0);
     ck_assert_int_eq(ra_plan_set_slices(plan, list + 1, 2, RA_DEAL_LAYOUT), RA_OK);
     ck_assert_int_eq(ra_plan_hops(plan), 2);
+    ra_plan_destroy(plan);
+}
+END_TEST
+
+/* Plans that do not go together. */
+START_TEST(other_plans_are_refused)
+{
+    static const struct {
+        int64_t N, M, slices;
+        int P;
+        const char *text;
+    } others[] = {{99, 100, 2, 4, "other: give a plan whose config.queries"},
+                  {100, 99, 2, 4, "other: give a plan whose config.queries"},
+                  {100, 100, 2, 5, "other: give a plan whose config.queries"},
+                  {100, 100, 3, 4, "config.max_slices = 2: `other` has 3"},
+                  {100, 100, 2, 4, "config.max_rows = 0: this deal gives rank "}};
+    struct ra_slice list[2] = {{0, 50, 0, 50, -RA_BAND_FAR, 0}, {50, 90, 50, 90, -RA_BAND_FAR, 0}};
+    struct ra_plan *plan = plan_to_look_at(100, 100, 4, 2, 0);
+    ck_assert_int_eq(ra_plan_set_slices_like(plan, list, 2, NULL), RA_INVALID);
+    ck_assert_str_eq(ra_plan_error(plan), "other is NULL: give a plan");
+    ck_assert_int_eq(ra_plan_set_slices_like(NULL, list, 2, plan), RA_INVALID);
+    for (size_t o = 0; o < sizeof others / sizeof *others; o++) {
+        struct ra_plan *other =
+            plan_to_look_at(others[o].N, others[o].M, others[o].P, others[o].slices, 100);
+        if (o == 4)
+            ck_assert_int_eq(ra_plan_set_slices(other, list, 2, RA_DEAL_DOCUMENTS), RA_OK);
+        ck_assert_int_eq(ra_plan_set_slices_like(plan, list, 2, other), RA_INVALID);
+        ck_assert_msg(strncmp(ra_plan_error(plan), others[o].text, strlen(others[o].text)) == 0,
+                      "%s", ra_plan_error(plan));
+        ck_assert_int_eq(ra_plan_work(plan, 0), 2500);
+        ra_plan_destroy(other);
+    }
     ra_plan_destroy(plan);
 }
 END_TEST
@@ -1096,6 +1175,8 @@ int main(void)
     tcase_add_loop_test(library, one_causal_slice_is_causal, 0, 8);
     tcase_add_loop_test(library, ranks_that_differ_fail, 0, 2);
     tcase_add_test(library, limits_are_named);
+    tcase_add_loop_test(library, rows_of_another_plan_are_taken, 0, 8);
+    tcase_add_test(library, other_plans_are_refused);
     suite_add_tcase(suite, one);
     suite_add_tcase(suite, lists);
     suite_add_tcase(suite, ranks);

@@ -385,10 +385,12 @@ enum ra_status ra_plan_set_workspace(struct ra_plan *plan, void *workspace, int6
 
 /* ---- Slices. */
 
-/* A number that two different lists, or deals, hardly have in common. */
-static int64_t hash_of(const struct ra_slice *slices, int64_t count, enum ra_deal deal)
+/* A number that two different lists, or deals, hardly have in common; `seed` is that of the list by
+ * which another plan has dealt. */
+static int64_t hash_of(const struct ra_slice *slices, int64_t count, enum ra_deal deal,
+                       int64_t seed)
 {
-    uint64_t hash = (uint64_t)count * 2 + deal + 1;
+    uint64_t hash = (uint64_t)count * 2 + deal + 1 + (uint64_t)seed;
     for (int64_t i = 0; i < count; i++) {
         const int64_t numbers[] = {slices[i].q0, slices[i].q1, slices[i].k0,
                                    slices[i].k1, slices[i].lo, slices[i].hi};
@@ -437,9 +439,31 @@ static enum ra_status check_room(struct ra_plan *plan, const struct ra_layout la
     return RA_OK;
 }
 
-/* Reads a list and all that follows from it. */
+/* Can this plan have its rows dealt as the other one? */
+static enum ra_status check_other(struct ra_plan *plan, const struct ra_plan *other)
+{
+    const struct ra_config *c = &plan->config;
+    if (!other)
+        return ra_error_set(plan->error, "other is NULL: give a plan");
+    const struct ra_config *o = &other->config;
+    if (o->queries != c->queries || o->keys != c->keys || o->layout != c->layout ||
+        o->bucket != c->bucket || other->link.size != plan->link.size)
+        return ra_error_set(plan->error,
+                            "other: give a plan whose config.queries, keys, layout and "
+                            "bucket are those of this plan, and its ring as large");
+    if (other->config.max_slices > c->max_slices)
+        return ra_error_set(plan->error,
+                            "config.max_slices = %" PRId64 ": `other` has %" PRId64
+                            "; plan with at least as many",
+                            c->max_slices, o->max_slices);
+    return RA_OK;
+}
+
+/* Reads a list and all that follows from it. Rows are dealt as they are in `other`, if that is not
+ * NULL. */
 static enum ra_status read_mask(struct ra_plan *plan, struct ra_mask *mask,
-                                const struct ra_slice *slices, int64_t count, enum ra_deal deal)
+                                const struct ra_slice *slices, int64_t count, enum ra_deal deal,
+                                const struct ra_plan *other)
 {
     const struct ra_config *c = &plan->config;
     int P = plan->link.size;
@@ -449,7 +473,9 @@ static enum ra_status read_mask(struct ra_plan *plan, struct ra_mask *mask,
         return status;
     mask->layouts[RA_QUERY_SIDE] = ra_layout_of(c, c->queries);
     mask->layouts[RA_KEY_SIDE] = ra_layout_of(c, c->keys);
-    if (deal == RA_DEAL_DOCUMENTS)
+    if (deal == RA_DEAL_DOCUMENTS && other)
+        ra_deal_copy(other->layouts, mask->deal_storage, mask->lists, mask->layouts);
+    else if (deal == RA_DEAL_DOCUMENTS)
         ra_deal_documents(&mask->slices, P, c->queries, c->keys, mask->deal_storage, mask->lists,
                           mask->layouts);
     status = check_room(plan, mask->layouts);
@@ -463,25 +489,46 @@ static enum ra_status read_mask(struct ra_plan *plan, struct ra_mask *mask,
     return status;
 }
 
-enum ra_status ra_plan_set_slices(struct ra_plan *plan, const struct ra_slice *slices,
-                                  int64_t count, enum ra_deal deal)
+/* Takes a list, unless `status` says that it must not. */
+static enum ra_status take_list(struct ra_plan *plan, enum ra_status status,
+                                const struct ra_slice *slices, int64_t count, enum ra_deal deal,
+                                const struct ra_plan *other)
 {
-    if (!ra_plan_enter(plan))
-        return RA_INVALID;
     struct ra_mask *next = plan->masks[1];
-    enum ra_status status = check_list(plan, slices, count, deal);
     if (status == RA_OK)
-        status = read_mask(plan, next, slices, count, deal);
+        status = check_list(plan, slices, count, deal);
+    if (status == RA_OK)
+        status = read_mask(plan, next, slices, count, deal, other);
     if (status == RA_OK) {
         plan->masks[1] = plan->masks[0];
         plan->masks[0] = next;
         plan->slices = next->slices;
         plan->listed = true;
         plan->deal = deal;
-        plan->ring.call.slices = hash_of(slices, count, deal);
+        plan->ring.call.slices = hash_of(slices, count, deal, other ? other->ring.call.slices : 0);
         use(plan, next->layouts, next->key_rows, next->schedule);
         status = plan->backend->use_slices(plan, plan->error);
     }
+    return status;
+}
+
+enum ra_status ra_plan_set_slices(struct ra_plan *plan, const struct ra_slice *slices,
+                                  int64_t count, enum ra_deal deal)
+{
+    if (!ra_plan_enter(plan))
+        return RA_INVALID;
+    enum ra_status status = take_list(plan, RA_OK, slices, count, deal, NULL);
+    ra_plan_leave(plan);
+    return status;
+}
+
+enum ra_status ra_plan_set_slices_like(struct ra_plan *plan, const struct ra_slice *slices,
+                                       int64_t count, const struct ra_plan *other)
+{
+    if (!ra_plan_enter(plan))
+        return RA_INVALID;
+    enum ra_deal deal = other ? other->deal : RA_DEAL_LAYOUT;
+    enum ra_status status = take_list(plan, check_other(plan, other), slices, count, deal, other);
     ra_plan_leave(plan);
     return status;
 }

@@ -197,6 +197,14 @@ enum ra_deal { RA_DEAL_LAYOUT, RA_DEAL_DOCUMENTS };
 RA_CHECKED enum ra_status ra_plan_set_slices(struct ra_plan *plan, const struct ra_slice *slices,
                                              int64_t count, enum ra_deal deal);
 
+/* Does the same with rows dealt as they are in another plan now, which has the same queries, keys,
+ * layout and ring, at least its slices of room here, and no call under way: so that plans whose
+ * masks differ, of layers with a window and without one, compute on the same rows. `other` is not
+ * needed afterwards. RA_INVALID: see above, or the plans do not go together. */
+RA_CHECKED enum ra_status ra_plan_set_slices_like(struct ra_plan *plan,
+                                                  const struct ra_slice *slices, int64_t count,
+                                                  const struct ra_plan *other);
+
 /* How many pairs of a query of this rank of the ring and a key it sees, of all ranks' keys, key
  * masks not looked at: its share of the work, by which a mask is balanced or not. -1: no such
  * rank. */

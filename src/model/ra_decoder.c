@@ -94,7 +94,7 @@ static enum ra_status fill(struct ra_decoder *decoder, struct ra_model *prompt,
                            const float *weights, int64_t count, const int32_t *own, float *logits)
 {
     struct ra_model *model = decoder->model;
-    struct ra_model_batch batch = {own, NULL, NULL};
+    struct ra_model_batch batch = {.tokens = own};
     enum ra_status status = ra_model_forward(prompt, weights, &batch);
     if (status != RA_OK)
         return ra_model_fail(model, status, "%s", ra_model_error(prompt));
@@ -158,12 +158,9 @@ enum ra_status ra_decoder_add(struct ra_decoder *decoder, const float *weights, 
                              "%" PRId64 " new tokens behind %" PRId64 ": at most %" PRId64
                              " at once, and %" PRId64 " in all, are possible",
                              count, decoder->length, decoder->most_new, decoder->most);
-    for (int64_t a = 0; a < count; a++)
-        model->positions[a] = decoder->length + a;
-    ra_model_place(model, count);
     model->n = model->rows = count;
     model->first = decoder->length;
-    struct ra_model_batch batch = {tokens, NULL, NULL};
+    struct ra_model_batch batch = {.tokens = tokens};
     enum ra_status status = ra_model_forward(model, weights, &batch);
     if (status != RA_OK)
         return status;

@@ -60,7 +60,7 @@ void ra_positions_forward(int threads, int64_t batch, int64_t rows, int64_t dim,
 void ra_positions_backward(int threads, int64_t batch, int64_t rows, int64_t dim,
                            const int64_t *positions, double scale, const float *dx, float *d_table)
 {
-    /* A position comes once in each batch: so threads share columns here, too. */
+    /* A position may come more than once: so threads share columns here, too. */
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t first = 0; first < dim; first += COLUMNS)
         for (int64_t a = 0; a < batch * rows; a++)

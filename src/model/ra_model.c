@@ -13,7 +13,6 @@
 #include "ra_math.h"
 #include "ra_model_parts.h"
 #include "ra_processors.h"
-#include "ra_rotary.h"
 #include "ring_attention_mpi.h"
 
 enum ra_status ra_model_fail(struct ra_model *model, enum ra_status status, const char *format, ...)
@@ -56,6 +55,8 @@ struct ra_config ra_model_attention(const struct ra_model *model, int64_t layer)
     config.softcap = c->softcap;
     config.layout = run->layout;
     config.bucket = run->bucket;
+    config.max_slices = run->max_slices > 0 ? run->max_slices + 1 : 0;
+    config.max_rows = run->max_rows;
     config.ring_size = run->ring_size;
     config.timeout = run->timeout;
     config.threads = run->threads;
@@ -90,6 +91,66 @@ static bool is_shared(const struct ra_model *model, int64_t layer)
         if (model->plans[l] == model->plans[layer])
             return true;
     return false;
+}
+
+/* The layer that sees most: by its mask rows are dealt. */
+static int64_t widest_layer(const struct ra_model *model)
+{
+    int64_t widest = 0;
+    for (int64_t l = 1; l < model->config.depth; l++)
+        if (model->config.lookback[l] > model->config.lookback[widest])
+            widest = l;
+    return widest;
+}
+
+/* What a layer sees of a batch's slices: how many there are. */
+static int64_t slices_of(struct ra_model *model, const struct ra_model_batch *batch, int64_t layer)
+{
+    int64_t N = model->run.length, count = batch->slices ? batch->slice_count : 1;
+    const struct ra_slice whole = {0, N, 0, N, -RA_BAND_FAR, RA_BAND_FAR};
+    for (int64_t i = 0; i < count; i++) {
+        struct ra_slice *slice = &model->slices[i];
+        *slice = batch->slices ? batch->slices[i] : whole;
+        if (model->config.causal) {
+            slice->lo = ra_max(slice->lo, -ra_min(model->config.lookback[layer], RA_BAND_FAR));
+            slice->hi = ra_min(slice->hi, 0);
+        }
+    }
+    return count;
+}
+
+/* Gives a layer's plan its slices; rows are dealt as they are in `other`, or by these if that is
+ * NULL. */
+static enum ra_status set_layer(struct ra_model *model, const struct ra_model_batch *batch,
+                                int64_t layer, const struct ra_plan *other)
+{
+    struct ra_plan *plan = model->plans[layer];
+    int64_t count = slices_of(model, batch, layer);
+    enum ra_status status = other ? ra_plan_set_slices_like(plan, model->slices, count, other)
+                                  : ra_plan_set_slices(plan, model->slices, count, batch->deal);
+    if (status != RA_OK)
+        ra_model_fail(model, status, "layer %d: %s", (int)layer, ra_plan_error(plan));
+    return status;
+}
+
+enum ra_status ra_model_set_slices(struct ra_model *model, const struct ra_model_batch *batch)
+{
+    int64_t most = model->run.max_slices, widest = widest_layer(model);
+    if (batch->slices && (batch->slice_count < 0 || batch->slice_count > most))
+        return ra_model_fail(model, RA_INVALID,
+                             "slice_count = %" PRId64 ": give 0 to %" PRId64
+                             ", which is run.max_slices",
+                             batch->slice_count, most);
+    if (most == 0)
+        return RA_OK;
+    const struct ra_plan *dealer = model->plans[widest];
+    enum ra_status status = set_layer(model, batch, widest, NULL);
+    for (int64_t l = 0; l < model->config.depth && status == RA_OK; l++)
+        if (model->plans[l] != dealer && !is_shared(model, l))
+            status = set_layer(model, batch, l, dealer);
+    model->n = ra_plan_rows(dealer, RA_QUERY_SIDE);
+    model->rows = model->run.batch * model->n;
+    return status;
 }
 
 /* ---- Memory. */
@@ -160,14 +221,6 @@ bool ra_model_allocate(struct ra_model *model)
     return true;
 }
 
-void ra_model_place(struct ra_model *model, int64_t count)
-{
-    const struct ra_model_config *c = &model->config;
-    struct ra_rotary rotary = {c->head_dim, c->rotary_theta, c->rotary_scale, c->rotary_scaling};
-    if (c->position == RA_POSITIONS_ROTARY)
-        ra_rotary_angles(&rotary, count, model->positions, model->cosines, model->sines);
-}
-
 /* ---- Beginning and end. */
 
 enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
@@ -176,7 +229,8 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
     enum ra_status status = ra_model_check(&model->config, model->error);
     if (status != RA_OK)
         return status;
-    if (model->config.position == RA_POSITIONS_LEARNED && model->run.length > model->config.longest)
+    if (model->config.position == RA_POSITIONS_LEARNED && model->run.max_slices == 0 &&
+        model->run.length > model->config.longest)
         return ra_model_fail(model, RA_INVALID,
                              "a text of %" PRId64 " tokens: the model's table of positions has "
                              "only %" PRId64 " rows (longest)",
@@ -223,12 +277,17 @@ static enum ra_status build(struct ra_model *model, MPI_Comm comm)
         if ((status = plan_layer(model, l)) != RA_OK)
             return status;
     model->n = ra_plan_rows(model->plans[0], RA_QUERY_SIDE);
+    if (model->run.max_slices > 0) {
+        struct ra_layout layout = ra_plan_layout(model->plans[0], RA_QUERY_SIDE);
+        model->n = ra_max(ra_layout_most_rows(layout), model->run.max_rows);
+        model->slices = calloc((size_t)model->run.max_slices + 1, sizeof *model->slices);
+    }
     model->rows = model->run.batch * model->n;
-    if (!ra_model_allocate(model))
+    if ((model->run.max_slices > 0 && !model->slices) || !ra_model_allocate(model))
         return ra_model_fail(model, RA_OUT_OF_MEMORY, "no memory for %" PRId64 " rows of a model",
                              model->rows);
-    ra_model_positions(model, model->positions);
-    ra_model_place(model, model->n);
+    model->n = ra_plan_rows(model->plans[0], RA_QUERY_SIDE);
+    model->rows = model->run.batch * model->n;
     return RA_OK;
 }
 
@@ -270,6 +329,7 @@ void ra_model_destroy(struct ra_model *model)
         return;
     if (model->comm != MPI_COMM_NULL)
         MPI_Comm_free(&model->comm);
+    free(model->slices);
     free(model->counts);
     free(model->memory);
     free(model);

@@ -26,18 +26,33 @@ struct ra_model_run {
     bool gather;    /* keys are gathered by all ranks, instead of going round the ring */
     enum ra_layout_kind layout;
     int64_t bucket;
-    int ring_size;  /* P; 0: all ranks */
-    int threads;    /* of this rank; 0: its share of the processors */
-    double timeout; /* seconds until a silent rank is lost; 0: never */
+    int64_t max_slices; /* that a batch brings; 0: none does */
+    int64_t max_rows;   /* n, if batches are dealt by document: as in ra_config */
+    int ring_size;      /* P; 0: all ranks */
+    int threads;        /* of this rank; 0: its share of the processors */
+    double timeout;     /* seconds until a silent rank is lost; 0: never */
     void (*observe)(void *observer, const struct ra_event *event); /* of attention; may be NULL */
     void *observer;
 };
 
-/* What a rank has of a batch: (B, n), its rows in the order of ra_model_positions. */
+/* What a rank has of a batch: (B, n), its rows in the order of ra_model_positions. What is not used
+ * is 0. */
 struct ra_model_batch {
     const int32_t *tokens;
     const int32_t *labels; /* negative: does not count; NULL: no loss is asked for */
     const bool *mask;      /* true: this key may be seen; NULL unless has_mask */
+
+    /* A mask of slices, such as packed documents, the same for all B and on all ranks of the ring:
+     * a token sees what a slice lets it see and its layer's causal and lookback, too. NULL: all
+     * of the sequence is one slice. With RA_DEAL_DOCUMENTS these say which rows are this rank's:
+     * see ra_model_set_slices. */
+    const struct ra_slice *slices;
+    int64_t slice_count;
+    enum ra_deal deal;
+
+    /* (n): where a row counts as being, for rotary angles or a table of positions: such as its place
+     * in its document. NULL: its place in the sequence. */
+    const int64_t *positions;
 };
 
 struct ra_model;
@@ -52,6 +67,13 @@ RA_CHECKED enum ra_status ra_model_create(struct ra_model **model,
                                           char error[RA_ERROR_SIZE]);
 void ra_model_destroy(struct ra_model *model);
 const char *ra_model_error(const struct ra_model *model);
+
+/* Takes the slices and the deal of a batch, before its tokens are there: n and positions are those
+ * of this batch from now on. Forward and step take them by themselves; so only who deals by
+ * document needs this, to find out which tokens to bring. Nothing is sent. RA_INVALID: as
+ * ra_plan_set_slices. */
+RA_CHECKED enum ra_status ra_model_set_slices(struct ra_model *model,
+                                              const struct ra_model_batch *batch);
 
 /* n, and which tokens of the sequence these are. Bytes that the model holds on this rank. */
 int64_t ra_model_rows(const struct ra_model *model);

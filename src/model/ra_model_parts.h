@@ -23,7 +23,7 @@ struct ra_model {
     struct ra_model_config config;
     struct ra_model_run run;
     MPI_Comm comm;
-    int64_t n, rows; /* of this rank: n, and T = B n */
+    int64_t n, rows; /* of this rank: n, and T = B n; while memory is laid out, at most */
     int64_t first;   /* of a decoder: the position of the first of its new tokens */
     char error[RA_ERROR_SIZE];
     bool lost; /* at its end: a rank did not come */
@@ -32,8 +32,10 @@ struct ra_model {
      * each has its own keys. */
     struct ra_plan *plans[RA_MOST_LAYERS];
     struct ra_tree *trees[RA_MOST_LAYERS];
-    int64_t *positions;     /* (n) */
-    float *cosines, *sines; /* (n, D / 2), if they are rotary */
+    struct ra_slice *slices; /* (max_slices + 1): of a layer */
+    int64_t *positions;      /* (n) */
+    float *cosines, *sines;  /* (n, D / 2), if they are rotary */
+    bool placed;             /* positions are places in the sequence, which stay */
 
     struct ra_layer_rows layers[RA_MOST_LAYERS + 1]; /* the last has only x: what comes out */
     float *normal;                                   /* (T, dim): after a norm, and its gradient */
@@ -57,9 +59,6 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm);
 
 /* Takes memory for as many rows as model->n and model->rows say; false: there is none. */
 bool ra_model_allocate(struct ra_model *model);
-
-/* Computes what depends on model->positions, the first `count` of which are set. */
-void ra_model_place(struct ra_model *model, int64_t count);
 
 /* What a layer's attention is planned with; the part of rows of q, k and v that begins at
  * `first`. */

@@ -296,11 +296,47 @@ static enum ra_status refuse_number(struct ra_model *model, const char *what, in
                          (int)model->config.vocabulary - 1);
 }
 
+/* Where row a of a batch is. */
+static int64_t position_of(const struct ra_model *model, const struct ra_model_batch *batch,
+                           int64_t a)
+{
+    if (batch->positions)
+        return batch->positions[a];
+    return model->plans[0] ? ra_plan_position(model->plans[0], RA_QUERY_SIDE, a) : model->first + a;
+}
+
+/* Finds out where a batch's rows are, unless they are where those before them were. */
+static enum ra_status place_rows(struct ra_model *model, const struct ra_model_batch *batch)
+{
+    const struct ra_model_config *c = &model->config;
+    struct ra_rotary rotary = {c->head_dim, c->rotary_theta, c->rotary_scale, c->rotary_scaling};
+    bool stay = !batch->positions && model->run.max_slices == 0 && model->plans[0];
+    if (stay && model->placed)
+        return RA_OK;
+    model->placed = stay;
+    for (int64_t a = 0; a < model->n; a++) {
+        int64_t position = model->positions[a] = position_of(model, batch, a);
+        if (c->position == RA_POSITIONS_LEARNED && (position < 0 || position >= c->longest))
+            return ra_model_fail(model, RA_INVALID,
+                                 "positions: row %" PRId64 " is at %" PRId64 ": the model's table "
+                                 "has 0 to %" PRId64,
+                                 a, position, c->longest - 1);
+    }
+    if (c->position == RA_POSITIONS_ROTARY)
+        ra_rotary_angles(&rotary, model->n, model->positions, model->cosines, model->sines);
+    return RA_OK;
+}
+
 enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
                                 const struct ra_model_batch *batch)
 {
     const struct ra_model_config *c = &model->config;
     struct ra_end_weights w = ra_end_weights(c, weights);
+    enum ra_status status = ra_model_set_slices(model, batch);
+    if (status == RA_OK)
+        status = place_rows(model, batch);
+    if (status != RA_OK)
+        return status;
     for (int64_t a = 0; a < model->rows; a++)
         if (batch->tokens[a] < 0 || batch->tokens[a] >= c->vocabulary)
             return refuse_number(model, "tokens", a, batch->tokens[a], "0 to ");
@@ -309,7 +345,6 @@ enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
     if (w.positions)
         ra_positions_forward(model->work.threads, model->run.batch, model->n, c->dim,
                              model->positions, c->position_scale, w.positions, model->layers[0].x);
-    enum ra_status status = RA_OK;
     for (int64_t l = 0; l < c->depth && status == RA_OK; l++)
         status = layer_forward(model, l, weights, batch, false);
     return status;
@@ -402,6 +437,9 @@ static enum ra_status count_labels(struct ra_model *model, int64_t count,
     int64_t vocabulary = model->config.vocabulary;
     *labels = 0;
     for (int64_t k = 0; k < count; k++) {
+        enum ra_status status = ra_model_set_slices(model, &batches[k]);
+        if (status != RA_OK)
+            return status;
         *labels += (double)ra_loss_labels(model->rows, batches[k].labels);
         for (int64_t a = 0; a < model->rows; a++)
             if (batches[k].labels[a] >= vocabulary)

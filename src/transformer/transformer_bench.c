@@ -54,7 +54,7 @@ void transformer_bench(struct transformer *t)
         tokens[a] = (int32_t)((a * 2654435761 + t->seed) % t->model.vocabulary);
     ra_parameters_begin(&t->model, (uint64_t)t->seed, weights);
     struct ra_optimizer optimizer = {t->rate, 0, t->repeat, 0.9, 0.95, 1e-8, t->decay, t->clip};
-    struct ra_model_batch batch = {tokens, tokens + 1, NULL};
+    struct ra_model_batch batch = {.tokens = tokens, .labels = tokens + 1};
     for (int64_t s = -1; s < t->repeat; s++) {
         double began = ra_seconds();
         stage_check(stage, ra_model_step(model, weights, 1, &batch, gradients, &loss),

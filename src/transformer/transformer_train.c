@@ -238,7 +238,8 @@ static void read_batch(struct run *run, int64_t k, int64_t first, bool validatio
         mask[a] = inputs[a] >= 0;
         inputs[a] = mask[a] ? inputs[a] : 0;
     }
-    run->batches[k] = (struct ra_model_batch){inputs, labels, run->t->run.has_mask ? mask : NULL};
+    run->batches[k] = (struct ra_model_batch){
+        .tokens = inputs, .labels = labels, .mask = run->t->run.has_mask ? mask : NULL};
 }
 
 /* The mean loss over all labels of what is not trained on. NaN if there are none. */
