@@ -258,12 +258,21 @@ struct ra_span_pair ra_layout_pair(const struct ra_shard_pair *shards, int64_t s
     return pair;
 }
 
-struct ra_places ra_layout_places(struct ra_layout layout, int rank, int64_t a, int64_t count)
+/* Where `count` rows of a rank lie, from local row a on. */
+static struct ra_places places_of(struct ra_layout layout, int rank, int64_t a, int64_t count)
 {
     struct ra_places places = {count > 0 ? ra_layout_position(layout, rank, a) : 0, 1};
     if (count > 1)
         places.step = ra_layout_position(layout, rank, a + 1) - places.first;
     return places;
+}
+
+void ra_layout_place(const struct ra_shard_pair *shards, int64_t a, struct ra_queries *queries,
+                     int64_t b, struct ra_keys *keys)
+{
+    keys->at = places_of(shards->keys, shards->origin, b, keys->rows);
+    queries->at = places_of(shards->queries, shards->rank, a, queries->rows);
+    queries->at.first += shards->keys.length - shards->queries.length;
 }
 
 void ra_layout_fold(struct ra_fold *fold, const struct ra_shard_pair *shards,
@@ -274,11 +283,8 @@ void ra_layout_fold(struct ra_fold *fold, const struct ra_shard_pair *shards,
             struct ra_span_pair pair = ra_layout_pair(shards, s, t);
             struct ra_queries rows = ra_queries_block(queries, pair.a, pair.rows);
             struct ra_keys seen = ra_keys_block(keys, pair.b, pair.visitors);
-            if (fold->score.slope != 0) {
-                seen.at = ra_layout_places(shards->keys, shards->origin, pair.b, pair.visitors);
-                rows.at = ra_layout_places(shards->queries, shards->rank, pair.a, pair.rows);
-                rows.at.first += shards->keys.length - shards->queries.length;
-            }
+            if (fold->score.slope != 0)
+                ra_layout_place(shards, pair.a, &rows, pair.b, &seen);
             ra_band_fold(fold, &rows, &seen, pair.band);
         }
 }

@@ -111,11 +111,13 @@ struct ra_span_pair {
 /* Returns span s of the queries and span t of the keys of two shards, with their band. */
 struct ra_span_pair ra_layout_pair(const struct ra_shard_pair *shards, int64_t s, int64_t t);
 
-/* Returns where `count` rows of a rank lie, from local row a on, which are all of one span. */
-struct ra_places ra_layout_places(struct ra_layout layout, int rank, int64_t a, int64_t count);
+/* Says where rows of two shards lie, for a slope: queries from local row a on and keys from row b
+ * on, each all of one span. Keys are at their positions, and query i is at i + M - N, as for a
+ * causal mask. */
+void ra_layout_place(const struct ra_shard_pair *shards, int64_t a, struct ra_queries *queries,
+                     int64_t b, struct ra_keys *keys);
 
-/* Folds all keys of one shard into all queries of the other, every span into every span. For a
- * slope keys are at their positions, and query i is at i + M - N, as for a causal mask. */
+/* Folds all keys of one shard into all queries of the other, every span into every span. */
 void ra_layout_fold(struct ra_fold *fold, const struct ra_shard_pair *shards,
                     const struct ra_queries *queries, const struct ra_keys *keys);
 

@@ -460,6 +460,21 @@ bool ra_walk_next(struct ra_walk *walk, struct ra_span_pair *cut)
     }
 }
 
+void ra_slices_fold(struct ra_fold *fold, const struct ra_slices *slices,
+                    const struct ra_shard_pair *shards, const struct ra_queries *queries, int64_t a,
+                    const struct ra_keys *keys, int64_t b)
+{
+    struct ra_span_pair cut;
+    struct ra_walk walk = ra_slices_walk(slices, shards, a, queries->rows, b, keys->rows);
+    while (ra_walk_next(&walk, &cut)) {
+        struct ra_queries rows = ra_queries_block(queries, cut.a - a, cut.rows);
+        struct ra_keys seen = ra_keys_block(keys, cut.b - b, cut.visitors);
+        if (fold->score.slope != 0)
+            ra_layout_place(shards, cut.a, &rows, cut.b, &seen);
+        ra_band_fold(fold, &rows, &seen, cut.band);
+    }
+}
+
 /* What is known of a schedule while it is made: how many hops, and how many journeys to the far
  * end, are still not needed. */
 struct needs {

@@ -128,6 +128,12 @@ struct ra_walk ra_slices_walk(const struct ra_slices *slices, const struct ra_sh
  * slice; of one slice, by keys. No pair of a query and a key is in two of them. */
 bool ra_walk_next(struct ra_walk *walk, struct ra_span_pair *cut);
 
+/* Folds keys into queries, as ra_layout_fold does, as far as slices go: local rows of the two ranks,
+ * from a and from b on. The shards' own mask is not looked at. */
+void ra_slices_fold(struct ra_fold *fold, const struct ra_slices *slices,
+                    const struct ra_shard_pair *shards, const struct ra_queries *queries, int64_t a,
+                    const struct ra_keys *keys, int64_t b);
+
 /* Finds the schedule of a ring under this mask: a hop is taken if a row of some rank sees a key of
  * the rank so far to its left. As ra_schedule_causal. */
 struct ra_schedule ra_slices_schedule(const struct ra_slices *slices, struct ra_layout queries,

@@ -68,6 +68,13 @@ static struct problem usual(int64_t queries, int64_t keys)
     return problem;
 }
 
+/* The slices of the plans that are begun from now on; NULL: none. */
+static struct {
+    const struct ra_slice *list;
+    int64_t count;
+    enum ra_deal deal;
+} mask;
+
 /* A ring's part of a problem on this rank. */
 struct work {
     struct problem problem;
@@ -98,6 +105,13 @@ static bool begin(struct work *work, struct problem problem, enum order order)
     enum ra_status status = create(&work->plan, &problem.config, error);
     if (!HOLDS(status == RA_OK, "%s: %s", ra_status_text(status), error))
         return false;
+    if (mask.list) {
+        work->problem.truth.slices = mask.list;
+        work->problem.truth.slice_count = mask.count;
+        work->problem.truth.causal = false;
+        EXPECT(ra_plan_set_slices(work->plan, mask.list, mask.count, mask.deal) == RA_OK, "%s",
+               ra_plan_error(work->plan));
+    }
     EXPECT(ra_plan_bytes(work->plan) > 0, "%lld bytes", (long long)ra_plan_bytes(work->plan));
     shard_make(&work->problem, &work->x, order, work->plan);
     return true;
@@ -139,7 +153,7 @@ static void judge(struct work *work)
 
     /* A query that sees itself alone has no gradient of scores. */
     const struct truth *t = &p->truth;
-    bool alone = t->causal && t->lookback == 0 && t->N == t->M;
+    bool alone = t->causal && t->lookback == 0 && t->N == t->M; /* not of slices */
     for (enum truth_array a = DQ; a <= DK && alone; a++)
         for (int64_t e = 0; e < truth_count(t, a); e++)
             EXPECT(got[a][e] == 0, "one key, but %s is %g", truth_names[a], got[a][e]);
@@ -361,6 +375,62 @@ static void test_extras(void)
     over_a_ring = false;
 }
 
+/* Documents and pairs of them, in every layout and dealt; with slopes, sinks and the rest, too. Rows
+ * in no slice, and keys that nobody sees. A deal has pieces of 32 rows or more. */
+static void test_slices(void)
+{
+    enum { N = 211, M = 147, DOCUMENTS = 5 };
+    static const int64_t bounds[] = {0, 1, 2, 70, 133, N - 9};
+    static const int64_t bounds_of_keys[] = {0, 39, 39, 90, 91, M - 5};
+    struct ra_slice list[DOCUMENTS];
+    for (int trial = 0; trial < 20; trial++) {
+        bool pairs = trial >= 14;
+        struct problem p = usual(N, pairs ? M : N);
+        struct ra_config *c = &p.config;
+        c->layout = (enum ra_layout_kind)(trial % 3);
+        c->bucket = trial % 6 == 1 ? 5 : 0;
+        c->max_slices = DOCUMENTS;
+        c->max_rows = N;
+        c->causal = trial % 2; /* the mask until slices come */
+        c->tile = trial % 4 == 3 ? RA_PLAIN_TILE : RA_VECTOR_TILE;
+        c->dim_value = trial % 5 == 2 ? 11 : 0;
+        c->softcap = trial % 5 == 1 ? 3 : 0;
+        c->threads = 1 + trial % 2;
+        p.masking = trial % 3 ? RANDOM_MASK : NO_MASK;
+        mask.count = pairs
+                         ? ra_slices_pairs(bounds, bounds_of_keys, DOCUMENTS, list)
+                         : ra_slices_documents(bounds, DOCUMENTS, trial == 4 ? 20 : RA_NO_LOOKBACK,
+                                               trial == 5 ? RA_NO_LOOKBACK : 0, list);
+        mask.list = list;
+        mask.deal = trial % 4 < 2 ? RA_DEAL_DOCUMENTS : RA_DEAL_LAYOUT;
+        if (trial % 2)
+            solve_extras(p, (enum sinks)(trial % SINK_KINDS), (enum order)(trial % BROADCAST));
+        else
+            solve(p, (enum order)(trial % BROADCAST));
+    }
+    mask.list = NULL;
+}
+
+/* A rank has other slices: all lose the plan, and none waits. */
+static void test_other_slices(void)
+{
+    struct problem p = usual(40, 40);
+    struct work work;
+    struct ra_slice list[1];
+    p.config.max_slices = 1;
+    if (ring_size < 2 || !begin(&work, p, ROWS_FIRST))
+        return;
+    ra_slices_window(40, 40, world_rank % ring_size == 1 ? 1 : RA_NO_LOOKBACK, 0, list);
+    double began = ra_seconds();
+    enum ra_status status = ra_plan_set_slices(work.plan, list, 1, RA_DEAL_LAYOUT);
+    if (status == RA_OK)
+        status = ra_forward(work.plan, &work.x.arrays);
+    EXPECT(status == RA_LOST && strstr(ra_plan_error(work.plan), "given different slices"),
+           "%s: %s", ra_status_text(status), ra_plan_error(work.plan));
+    EXPECT(ra_seconds() - began < patience / 2, "%g s", ra_seconds() - began);
+    end(&work);
+}
+
 /* The same plan, again, and another with more threads: the same bits. */
 static void test_bits(void)
 {
@@ -517,6 +587,8 @@ int main(int argc, char **argv)
                                                 {"widths", test_widths},
                                                 {"random", test_random},
                                                 {"extras", test_extras},
+                                                {"slices", test_slices},
+                                                {"other slices", test_other_slices},
                                                 {"bits", test_bits},
                                                 {"common component", test_common_component},
                                                 {"messages", test_messages},

@@ -808,17 +808,17 @@ static void test_results(void)
     solve(&p, ROWS_FIRST, MPI_COMM_WORLD, 1);
 }
 
-/* Without a ring each rank is one process with its own rows. */
-/* Documents over MPI, in every layout and dealt one by one: scatter, both passes, gather. */
+/* Documents over MPI, in every layout and dealt one by one: scatter, both passes, gather. A deal
+ * has pieces of 32 rows or more. */
 static void test_slices(void)
 {
-    enum { N = 61, DOCUMENTS = 5 };
-    static const int64_t bounds[] = {0, 1, 2, 20, 33, N};
-    static const int64_t bounds_of_keys[] = {0, 9, 9, 30, 31, 47};
+    enum { N = 211, M = 147, DOCUMENTS = 5 };
+    static const int64_t bounds[] = {0, 1, 2, 70, 133, N};
+    static const int64_t bounds_of_keys[] = {0, 39, 39, 90, 91, M};
     struct ra_slice list[DOCUMENTS];
     for (int trial = 0; trial < 8; trial++) {
         bool pairs = trial >= 6;
-        struct problem p = usual(N, pairs ? 47 : N);
+        struct problem p = usual(N, pairs ? M : N);
         p.config.layout = (enum ra_layout_kind)(trial % 3);
         p.config.max_slices = DOCUMENTS;
         p.config.max_rows = N;
@@ -859,6 +859,7 @@ static void test_other_slices(void)
     end(&work);
 }
 
+/* Without a ring each rank is one process with its own rows. */
 static void test_local_keys(void)
 {
     struct problem problem = usual(21, 33);

@@ -19,8 +19,17 @@
 static const double patience = 60;
 static int rank, ranks, ring_size;
 
-enum { LENGTH = 45, DOCUMENTS = 9, VOCABULARY = 11, MOST_BATCH = 2, MICRO = 2, MOST_RINGS = 8 };
-enum { TOKENS = MOST_BATCH * LENGTH, LOGITS = TOKENS * VOCABULARY };
+/* A deal has pieces of 32 rows or more: it needs the longer sequence. */
+enum {
+    SHORT = 45,
+    LONG = 260,
+    DOCUMENTS = 9,
+    VOCABULARY = 11,
+    MOST_BATCH = 2,
+    MICRO = 2,
+    MOST_RINGS = 8
+};
+enum { TOKENS = MOST_BATCH * LONG, LOGITS = TOKENS * VOCABULARY };
 
 /* ---- A trial: a model, and how it runs on packed documents. */
 
@@ -47,10 +56,10 @@ static struct trial usual(const char *name)
     c->head_dim = 8;
     c->hidden = 20;
     trial.run = (struct ra_model_run){.batch = MOST_BATCH,
-                                      .length = LENGTH,
+                                      .length = SHORT,
                                       .ring_size = ring_size,
                                       .max_slices = DOCUMENTS,
-                                      .max_rows = LENGTH,
+                                      .max_rows = SHORT,
                                       .threads = 1,
                                       .timeout = patience};
     return trial;
@@ -66,23 +75,25 @@ struct pack {
 
 static void make_pack(const struct trial *trial, bool whole, uint64_t *state, struct pack *pack)
 {
+    int64_t N = trial->run.length, times = N / SHORT;
     pack->bounds[0] = pack->count = 0;
-    while (pack->bounds[pack->count] < LENGTH) {
-        int64_t left = LENGTH - pack->bounds[pack->count], rows = left;
+    while (pack->bounds[pack->count] < N) {
+        int64_t left = N - pack->bounds[pack->count], rows = left;
         if (!whole && pack->count < DOCUMENTS - 1)
-            rows = random_below(state, 3) ? random_below(state, 14) : 1 + random_below(state, 30);
+            rows = random_below(state, 3) ? random_below(state, 14 * times)
+                                          : 1 + random_below(state, 30 * times);
         pack->bounds[pack->count + 1] = pack->bounds[pack->count] + (rows < left ? rows : left);
         pack->count++;
     }
-    for (int64_t e = 0; e < trial->run.batch * LENGTH; e++) {
+    for (int64_t e = 0; e < trial->run.batch * N; e++) {
         pack->tokens[e] = (int32_t)random_below(state, VOCABULARY);
         pack->mask[e] = random_below(state, 4) > 0;
     }
     for (int64_t b = 0; b < trial->run.batch; b++)
         for (int64_t d = 0; d < pack->count; d++)
             for (int64_t i = pack->bounds[d]; i < pack->bounds[d + 1]; i++)
-                pack->labels[b * LENGTH + i] =
-                    i + 1 < pack->bounds[d + 1] ? pack->tokens[b * LENGTH + i + 1] : -1;
+                pack->labels[b * N + i] =
+                    i + 1 < pack->bounds[d + 1] ? pack->tokens[b * N + i + 1] : -1;
 }
 
 /* ---- What is right. */
@@ -100,7 +111,7 @@ static bool judge_document(const struct trial *trial, const float *weights, stru
                            int64_t d, double *loss, double *gradients, int64_t *labels)
 {
     struct ra_model_run run = trial->run;
-    int64_t first = pack->bounds[d], n = pack->bounds[d + 1] - first;
+    int64_t N = run.length, first = pack->bounds[d], n = pack->bounds[d + 1] - first;
     int64_t numbers = ra_parameter_numbers(&trial->config);
     int32_t tokens[TOKENS], next[TOKENS];
     bool mask[TOKENS];
@@ -119,9 +130,9 @@ static bool judge_document(const struct trial *trial, const float *weights, stru
         return false;
     for (int64_t b = 0; b < run.batch; b++)
         for (int64_t i = 0; i < n; i++) {
-            tokens[b * n + i] = pack->tokens[b * LENGTH + first + i];
-            next[b * n + i] = pack->labels[b * LENGTH + first + i];
-            mask[b * n + i] = pack->mask[b * LENGTH + first + i];
+            tokens[b * n + i] = pack->tokens[b * N + first + i];
+            next[b * n + i] = pack->labels[b * N + first + i];
+            mask[b * n + i] = pack->mask[b * N + first + i];
         }
     struct ra_model_batch batch = {
         .tokens = tokens, .labels = next, .mask = run.has_mask ? mask : NULL};
@@ -135,7 +146,7 @@ static bool judge_document(const struct trial *trial, const float *weights, stru
     *labels += count;
     for (int64_t a = 0; a < run.batch * n && right; a++)
         ra_model_logits(model, weights, a, 1,
-                        pack->logits + (a / n * LENGTH + first + a % n) * VOCABULARY);
+                        pack->logits + (a / n * N + first + a % n) * VOCABULARY);
     free(own);
     ra_model_destroy(model);
     return right;
@@ -161,7 +172,7 @@ static bool near(int64_t count, const double *got, const double *want, double *w
 struct part {
     int32_t tokens[TOKENS], labels[TOKENS];
     bool mask[TOKENS];
-    int64_t places[LENGTH], positions[LENGTH];
+    int64_t places[LONG], positions[LONG];
     struct ra_slice slices[DOCUMENTS];
     struct ra_model_batch batch;
 };
@@ -170,6 +181,7 @@ static bool take_part(const struct trial *trial, struct ra_model *model, const s
                       bool whole, struct part *part)
 {
     int64_t ahead = trial->config.causal ? 0 : RA_NO_LOOKBACK, B = trial->run.batch;
+    int64_t N = trial->run.length;
     ra_slices_documents(pack->bounds, pack->count, RA_NO_LOOKBACK, ahead, part->slices);
     part->batch = (struct ra_model_batch){.tokens = part->tokens,
                                           .labels = part->labels,
@@ -188,9 +200,9 @@ static bool take_part(const struct trial *trial, struct ra_model *model, const s
             d++;
         part->positions[a] = place - pack->bounds[d];
         for (int64_t b = 0; b < B; b++) {
-            part->tokens[b * n + a] = pack->tokens[b * LENGTH + place];
-            part->labels[b * n + a] = pack->labels[b * LENGTH + place];
-            part->mask[b * n + a] = pack->mask[b * LENGTH + place];
+            part->tokens[b * n + a] = pack->tokens[b * N + place];
+            part->labels[b * n + a] = pack->labels[b * N + place];
+            part->mask[b * n + a] = pack->mask[b * N + place];
         }
     }
     return true;
@@ -262,7 +274,7 @@ static void solve(struct trial trial)
         int64_t n = ra_model_rows(model), rows = trial.run.batch * n;
         for (int64_t a = 0; a < rows; a++) {
             ra_model_logits(model, weights, a, 1, logits);
-            int64_t place = a / n * LENGTH + parts[k].places[a % n];
+            int64_t place = a / n * trial.run.length + parts[k].places[a % n];
             for (int c = 0; c < VOCABULARY; c++) {
                 got[a * VOCABULARY + c] = (double)logits[c];
                 want[a * VOCABULARY + c] = (double)packs[ring][k].logits[place * VOCABULARY + c];
@@ -293,6 +305,7 @@ static void solve_layouts(struct trial trial)
         trial.run.layout = layouts[i].kind;
         trial.run.bucket = layouts[i].bucket;
         trial.deal = layouts[i].deal;
+        trial.run.length = trial.run.max_rows = layouts[i].deal == RA_DEAL_LAYOUT ? SHORT : LONG;
         solve(trial);
     }
 }
@@ -328,6 +341,14 @@ static void test_recompute(void)
     solve_layouts(trial);
 }
 
+static void test_gather(void)
+{
+    struct trial trial = usual("gather");
+    trial.run.gather = true;
+    trial.config.lookback[2] = 6;
+    solve_layouts(trial);
+}
+
 static void test_mask(void)
 {
     struct trial trial = usual("mask");
@@ -358,7 +379,7 @@ static void test_learned(void)
 {
     struct trial trial = usual("learned");
     trial.config.position = RA_POSITIONS_LEARNED;
-    trial.config.longest = LENGTH;
+    trial.config.longest = LONG;
     trial.config.position_scale = 0.7;
     solve_layouts(trial);
 
@@ -381,7 +402,7 @@ static void test_refusals(void)
 {
     struct trial trial = usual("refusals");
     struct ra_slice list[2] = {{0, 30, 0, 30, -RA_BAND_FAR, RA_BAND_FAR},
-                               {29, LENGTH, 29, LENGTH, -RA_BAND_FAR, RA_BAND_FAR}};
+                               {29, SHORT, 29, SHORT, -RA_BAND_FAR, RA_BAND_FAR}};
     char error[RA_ERROR_SIZE];
     static float weights[1 << 16];
     for (int64_t most = 0; most < 3; most++) {
@@ -409,15 +430,12 @@ static void test_refusals(void)
 
 int main(int argc, char **argv)
 {
-    static const struct verdict_test tests[] = {{"causal", test_causal},
-                                                {"all see all", test_all_see_all},
-                                                {"windows", test_windows},
-                                                {"recompute", test_recompute},
-                                                {"mask", test_mask},
-                                                {"whole", test_whole},
-                                                {"angles in sequence", test_angles_in_sequence},
-                                                {"learned", test_learned},
-                                                {"refusals", test_refusals}};
+    static const struct verdict_test tests[] = {
+        {"causal", test_causal},   {"all see all", test_all_see_all},
+        {"windows", test_windows}, {"recompute", test_recompute},
+        {"gather", test_gather},   {"mask", test_mask},
+        {"whole", test_whole},     {"angles in sequence", test_angles_in_sequence},
+        {"learned", test_learned}, {"refusals", test_refusals}};
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);

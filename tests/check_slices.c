@@ -838,8 +838,8 @@ START_TEST(results_are_right)
 }
 END_TEST
 
-/* Rows dealt by another list, in another plan that is gone by the time of the calls. Long enough for
- * many pieces. */
+/* Rows dealt by another list, in another plan that is gone by the time of the calls. Sequences are
+ * long enough for many pieces. */
 START_TEST(rows_of_another_plan_are_taken)
 {
     uint64_t state = (uint64_t)_i * 31 + 5;

@@ -453,6 +453,9 @@ static void test_refusals(void)
     config.has_mask = true;
     refused(&config, RA_INVALID, "has_mask");
     config = good;
+    config.max_slices = 3;
+    refused(&config, RA_INVALID, "config.max_slices = 3: give 0, as a cache has one text");
+    config = good;
     config.causal = false;
     refused(&config, RA_INVALID, "config.causal");
     config = good;

@@ -183,21 +183,6 @@ static float slope_of(const struct hop *hop, int64_t h)
     return slopes->data ? ((const float *)slopes->data)[h * slopes->head] : 0;
 }
 
-/* Where `count` rows from this one on lie, if slopes ask for it. */
-static struct ra_places places_of(const struct hop *hop, enum ra_side side, int64_t row,
-                                  int64_t count)
-{
-    const struct ra_host *host = hop->plan->own;
-    const struct ra_shard_pair *shards = &hop->shards;
-    if (!host->arrays.slopes.data)
-        return (struct ra_places){0, 0};
-    if (side == RA_KEY_SIDE)
-        return ra_layout_places(shards->keys, shards->origin, row, count);
-    struct ra_places places = ra_layout_places(shards->queries, shards->rank, row, count);
-    places.first += shards->keys.length - shards->queries.length;
-    return places;
-}
-
 /* Do these blocks see anything of each other? */
 static bool meet(const struct hop *hop, const struct ra_host_block *queries,
                  const struct ra_host_block *keys)
@@ -210,36 +195,26 @@ static bool meet(const struct hop *hop, const struct ra_host_block *queries,
     return ra_walk_next(&walk, &cut);
 }
 
-/* Folds a block of keys into a block of queries of one head, as far as slices go: local rows from a
- * and from b on. */
-static void fold_cuts(struct worker *worker, const struct ra_queries *queries, int64_t a,
-                      const struct ra_keys *keys, int64_t b)
+/* Folds keys into queries of one head as far as slices go: local rows from a and from b on. */
+static void fold_slices(struct worker *worker, const struct ra_queries *queries, int64_t a,
+                        const struct ra_keys *keys, int64_t b)
 {
     const struct hop *hop = worker->hop;
-    struct ra_span_pair cut;
-    struct ra_walk walk =
-        ra_slices_walk(&hop->plan->slices, &hop->shards, a, queries->rows, b, keys->rows);
-    while (ra_walk_next(&walk, &cut)) {
-        struct ra_queries rows = ra_queries_block(queries, cut.a - a, cut.rows);
-        struct ra_keys seen = ra_keys_block(keys, cut.b - b, cut.visitors);
-        rows.at = places_of(hop, RA_QUERY_SIDE, cut.a, cut.rows);
-        seen.at = places_of(hop, RA_KEY_SIDE, cut.b, cut.visitors);
-        ra_band_fold(&worker->fold, &rows, &seen, cut.band);
-    }
+    ra_slices_fold(&worker->fold, &hop->plan->slices, &hop->shards, queries, a, keys, b);
 }
 
-/* The same of two blocks that meet, under the mask of this hop, whatever it is. */
+/* Folds a block of keys into a block of queries of one head, which meet. */
 static void fold_blocks(struct worker *worker, struct ra_queries *queries,
                         const struct ra_host_block *rows, struct ra_keys *keys,
                         const struct ra_host_block *seen)
 {
     const struct hop *hop = worker->hop;
     if (hop->plan->listed) {
-        fold_cuts(worker, queries, rows->row, keys, seen->row);
+        fold_slices(worker, queries, rows->row, keys, seen->row);
         return;
     }
-    queries->at = places_of(hop, RA_QUERY_SIDE, rows->row, rows->count);
-    keys->at = places_of(hop, RA_KEY_SIDE, seen->row, seen->count);
+    if (worker->fold.score.slope != 0)
+        ra_layout_place(&hop->shards, rows->row, queries, seen->row, keys);
     ra_band_fold(&worker->fold, queries, keys, band_of(hop, rows, seen));
 }
 
@@ -259,7 +234,7 @@ static void fold_head(struct worker *worker, int64_t b, int64_t g)
             plan, hop->backward, b, h, 0, plan->rows[RA_QUERY_SIDE], worker->query_scratch);
         worker->fold.score.slope = slope_of(hop, h);
         if (plan->listed)
-            fold_cuts(worker, &queries, 0, &keys, 0);
+            fold_slices(worker, &queries, 0, &keys, 0);
         else
             ra_layout_fold(&worker->fold, &hop->shards, &queries, &keys);
     }
@@ -305,7 +280,7 @@ static void fold_keys(struct worker *worker, int64_t b, int64_t h, int64_t i)
     if (plan->listed && c->type == RA_FLOAT32) {
         struct ra_keys all =
             ra_host_take_keys(plan, hop->step, false, b, g, 0, host->visiting, NULL);
-        fold_cuts(worker, &queries, rows->row, &all, 0);
+        fold_slices(worker, &queries, rows->row, &all, 0);
         return;
     }
     for (int64_t j = 0; j < hop->blocks[RA_KEY_SIDE]; j++) {

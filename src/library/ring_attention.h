@@ -39,8 +39,9 @@
  *
  * There for the book, without a promise: the carry, the fold and the ring of the earlier chapters,
  * for a loop of your own (ra_queries, ra_keys, ra_tile_*, ra_carry_*, ra_band_*, ra_layout_pair,
- * ra_layout_fold, ra_layout_places, ra_slice_cut, ra_slices_walk, ra_slices_schedule, ra_walk_next,
- * ra_schedule_*, ra_ring_*), which trust their arguments; and the cost model (ra_scale_*). */
+ * ra_layout_fold, ra_layout_place, ra_slice_cut, ra_slices_walk, ra_slices_fold,
+ * ra_slices_schedule, ra_walk_next, ra_schedule_*, ra_ring_*), which trust their arguments; and the
+ * cost model (ra_scale_*). */
 #include "ra_band.h"
 #include "ra_carry.h"
 #include "ra_config.h"

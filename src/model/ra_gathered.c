@@ -39,6 +39,7 @@ struct gathered {
     int threads;
     char *scratch; /* one of each thread */
     int64_t scratch_bytes;
+    int64_t lists[2]; /* of slices, that all ranks must have alike: see agree */
 };
 
 /* What a thread has to itself: what the tiles keep of the queries of one head, and of dk and dv of
@@ -70,7 +71,7 @@ static int64_t lay_out_scratch(const struct ra_plan *plan, int rank, char *start
     const struct ra_config *c = &plan->config;
     struct ra_arena arena = {start, LINE, 0};
     const int64_t number = sizeof(float);
-    int64_t n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], rank);
+    int64_t n = ra_plan_bound(plan, RA_QUERY_SIDE, rank);
     int64_t gradients = is_backward(plan) ? c->keys * number : 0;
     int64_t (*workspace)(int64_t, int64_t, struct ra_dims) =
         c->tile == RA_PLAIN_TILE ? ra_tile_workspace : ra_vector_workspace;
@@ -95,7 +96,7 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, struct gathered *ga
     struct ra_arena arena = {start, LINE, 0};
     struct scratch scratch;
     int64_t P = plan->link.size, whole = c->keys * row_numbers(c) * (int64_t)sizeof(float);
-    int64_t own = plan->ring.rows[rank] * row_numbers(c) * (int64_t)sizeof(float);
+    int64_t own = ra_plan_bound(plan, RA_KEY_SIDE, rank) * row_numbers(c) * (int64_t)sizeof(float);
     ra_arena_take(&arena, sizeof *gathered);
     gathered->numbers = ra_arena_take(&arena, P * (int64_t)sizeof(int));
     gathered->first_number = ra_arena_take(&arena, P * (int64_t)sizeof(int));
@@ -190,6 +191,27 @@ static bool await(struct ra_plan *plan, int code, bool backward, const char *wha
     return done;
 }
 
+/* Do all ranks have the same list of slices, and so the same rows? Of a number and its complement
+ * the most is found: if they all have the same, these are complements still. */
+static enum ra_status agree(struct ra_plan *plan, bool backward)
+{
+    struct gathered *g = plan->own;
+    if (plan->config.max_slices == 0)
+        return RA_OK;
+    g->lists[0] = plan->ring.call.slices;
+    g->lists[1] = ~plan->ring.call.slices;
+    if (!await(
+            plan,
+            MPI_Iallreduce(MPI_IN_PLACE, g->lists, 2, MPI_INT64_T, MPI_MAX, g->ring, &g->request),
+            backward, "slices of all ranks"))
+        return ra_plan_fail(plan);
+    if (g->lists[0] == ~g->lists[1])
+        return RA_OK;
+    return ra_plan_abort(plan, RA_LOST,
+                         "ranks were given different slices, or deals: all give "
+                         "ra_plan_set_slices the same");
+}
+
 /* Every rank gets the keys, values and masks of all. */
 static bool gather(struct ra_plan *plan, const struct ra_arrays *x, bool backward)
 {
@@ -257,7 +279,10 @@ static void fold_all(const struct ra_plan *plan, const struct ra_arrays *x,
     for (int origin = 0; origin < plan->link.size; origin++) {
         struct ra_keys keys = keys_of(plan, scratch, origin, b, g);
         struct ra_shard_pair shards = ra_plan_shards(plan, plan->link.rank, origin);
-        ra_layout_fold(&fold, &shards, queries, &keys);
+        if (plan->listed)
+            ra_slices_fold(&fold, &plan->slices, &shards, queries, 0, &keys, 0);
+        else
+            ra_layout_fold(&fold, &shards, queries, &keys);
     }
 }
 
@@ -353,6 +378,8 @@ static enum ra_status forward(struct ra_plan *plan, const struct ra_arrays *give
     (void)stream;
     struct ra_arrays arrays;
     enum ra_status status = ra_arrays_read(plan, &arrays, given, false);
+    if (status == RA_OK)
+        status = agree(plan, false);
     if (status != RA_OK)
         return status;
     if (!gather(plan, &arrays, false))
@@ -368,6 +395,8 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
     const struct gathered *gathered = plan->own;
     struct ra_arrays arrays;
     enum ra_status status = ra_arrays_read(plan, &arrays, given, true);
+    if (status == RA_OK)
+        status = agree(plan, true);
     if (status != RA_OK)
         return status;
     if (!gather(plan, &arrays, true))
@@ -383,6 +412,22 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
 }
 
 /* ---- The life of a plan. */
+
+/* Finds the pieces of all ranks. */
+static enum ra_status use_rows(struct ra_plan *plan, char *error)
+{
+    const struct ra_config *c = &plan->config;
+    struct gathered *gathered = plan->own;
+    (void)error;
+    for (int64_t r = 0, row = 0; r < plan->link.size; row += plan->ring.rows[r++]) {
+        gathered->first_row[r] = row;
+        gathered->numbers[r] = (int)(plan->ring.rows[r] * row_numbers(c));
+        gathered->first_number[r] = (int)(row * row_numbers(c));
+        gathered->bools[r] = (int)(plan->ring.rows[r] * c->batch);
+        gathered->first_bool[r] = (int)(row * c->batch);
+    }
+    return RA_OK;
+}
 
 static enum ra_status create(struct ra_plan *plan, char *error)
 {
@@ -410,14 +455,7 @@ static enum ra_status create(struct ra_plan *plan, char *error)
     gathered->vector = c->tile == RA_VECTOR_TILE ? ra_vector_find(NULL) : NULL;
     gathered->ring = MPI_COMM_NULL;
     gathered->request = MPI_REQUEST_NULL;
-    for (int64_t r = 0, row = 0; r < plan->link.size; row += plan->ring.rows[r++]) {
-        gathered->first_row[r] = row;
-        gathered->numbers[r] = (int)(plan->ring.rows[r] * row_numbers(c));
-        gathered->first_number[r] = (int)(row * row_numbers(c));
-        gathered->bools[r] = (int)(plan->ring.rows[r] * c->batch);
-        gathered->first_bool[r] = (int)(row * c->batch);
-    }
-    return RA_OK;
+    return use_rows(plan, error);
 }
 
 /* A communicator of the ranks of this set, on which the link sends nothing. */
@@ -462,6 +500,7 @@ static const struct ra_backend backend = {.place = "gathered keys",
                                           .create = create,
                                           .connect = connect,
                                           .bytes = bytes_of,
+                                          .use_slices = use_rows,
                                           .forward = forward,
                                           .backward = backward,
                                           .leave = leave,

@@ -13,6 +13,8 @@
  *   sees.
  * - Arrays and messages are float32, and all of k and v, or of their gradients, are fewer than 2^31
  *   numbers, as MPI counts them. local_keys is refused.
+ * - With config.max_slices each call also compares the slices of all ranks: if they differ, all get
+ *   RA_LOST.
  * - A rank that others wait for may be silent for config.timeout even if it computes.
  * - Questions about hops (ra_plan_hops, ra_plan_hop, ra_plan_describe) are answered for the ring of
  *   the same config. An observer is told of hop 0 alone.

@@ -131,6 +131,12 @@ static enum ra_status read_config(struct ra_config *c, const struct ra_config *g
     if (c->type != RA_FLOAT32 || c->has_mask || c->local_keys || c->device)
         return ra_error_set(
             error, "config: give type = RA_FLOAT32, and no has_mask, local_keys or device");
+    if (c->max_slices > 0)
+        return ra_error_set(error,
+                            "config.max_slices = %" PRId64
+                            ": give 0, as a cache has one text; give each packed document a batch, "
+                            "or a tree, of its own",
+                            c->max_slices);
     if (!c->causal)
         return ra_error_set(error,
                             "config.causal = false: give true, as a token sees those before it");
