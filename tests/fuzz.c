@@ -1,12 +1,12 @@
-/* fuzz: seven harnesses. Each makes a problem of any bytes, has it solved, and holds the answer
+/* fuzz: nine harnesses. Each makes a problem of any bytes, has it solved, and holds the answer
  * against a slow one that is plainly right. clang's libFuzzer invents bytes that reach branch after
  * branch, and sanitizers watch; tests/corpus has the bytes that did.
  *
  *     FUZZ=plan build/fuzz/fuzzer FOLDER      invents inputs, and keeps good ones in this folder
  *     FUZZ=plan build/fuzz/fuzzer FILES...    replays these
  *
- * FUZZ is npy, plan, slices, arrays, tile, layout or options. What is wrong is told in one line,
- * and aborts.
+ * FUZZ is npy, plan, slices, arrays, tile, layout, options, json or safetensors. What is wrong is
+ * told in one line, and aborts.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -19,8 +19,10 @@
 
 #include "arrays.h"
 #include "npy.h"
+#include "ra_json.h"
 #include "ra_layout.h"
 #include "ra_options.h"
+#include "ra_safetensors.h"
 #include "ra_schedule.h"
 #include "ra_vector.h"
 #include "ra_version.h"
@@ -958,6 +960,108 @@ static void fuzz_options(struct bytes in)
     EXPECT(memcmp(&again.config, &stage.config, sizeof again.config) == 0, "%s", argv[1]);
 }
 
+/* ---- json: a text is refused, or is the same when what was read is written again. */
+
+static void write_text(FILE *file, const char *text)
+{
+    fputc('"', file);
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == '"' || *text == '\\')
+            fprintf(file, "\\u%04x", (unsigned)*text);
+        else
+            fputc(*text, file);
+    fputc('"', file);
+}
+
+static void write_value(FILE *file, const struct ra_json *value)
+{
+    static const char *const words[] = {"null", "false", "true"};
+    int64_t count = 0;
+    bool object = value->kind == RA_JSON_OBJECT;
+    if (value->kind <= RA_JSON_TRUE)
+        fputs(words[value->kind], file);
+    else if (value->kind == RA_JSON_NUMBER)
+        fputs(value->text, file);
+    else if (value->kind == RA_JSON_TEXT)
+        write_text(file, value->text);
+    else {
+        fputc(object ? '{' : '[', file);
+        for (const struct ra_json *member = value->first; member; member = member->next) {
+            EXPECT(object == (member->name != NULL), "%d", (int)member->kind);
+            fputs(count++ > 0 ? "," : "", file);
+            if (object) {
+                EXPECT(ra_json_member(value, member->name) == member, "%s", member->name);
+                write_text(file, member->name);
+                fputc(':', file);
+            }
+            write_value(file, member);
+        }
+        EXPECT(count == value->count, "%d members", (int)count);
+        fputc(object ? '}' : ']', file);
+    }
+}
+
+/* Reads a text; what was read, written again, without blanks. NULL: it was refused. */
+static char *rewrite(const uint8_t *text, size_t size, size_t *length)
+{
+    struct ra_json_text json;
+    char *written = NULL, error[RA_ERROR_SIZE];
+    if (ra_json_read(&json, "fuzz", (const char *)text, size, error) != RA_OK) {
+        EXPECT(strncmp(error, "fuzz: line ", 11) == 0, "%s", error);
+        return NULL;
+    }
+    FILE *file = open_memstream(&written, length);
+    if (!file)
+        abort();
+    write_value(file, json.root);
+    fclose(file);
+    ra_json_free(&json);
+    return written;
+}
+
+static void fuzz_json(struct bytes in)
+{
+    size_t length, again;
+    char *once = rewrite(in.at, (size_t)(in.end - in.at), &length);
+    if (!once)
+        return;
+    char *twice = rewrite((const uint8_t *)once, length, &again);
+    EXPECT(twice && again == length && memcmp(once, twice, length) == 0, "%s", once);
+    free(once);
+    free(twice);
+}
+
+/* ---- safetensors: a file is refused, or its arrays fill it. */
+
+static void fuzz_safetensors(struct bytes in)
+{
+    static int fd = -1;
+    char path[40], error[RA_ERROR_SIZE];
+    struct ra_safetensors x;
+    if (fd < 0)
+        fd = memfd_create("safetensors", 0);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int64_t size = in.end - in.at, header = 0, bytes = 0;
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, in.at, (size_t)size, 0) != size)
+        abort();
+    if (ra_safetensors_open_file(&x, path, error) != RA_OK) {
+        EXPECT(strstr(error, path) && !strchr(error, '\n'), "%s", error);
+        return;
+    }
+    memcpy(&header, in.at, 8);
+    for (int64_t i = 0; i < x.count; i++) {
+        const struct ra_stored *stored = &x.stored[i];
+        float *numbers = malloc((size_t)stored->count * sizeof *numbers + 1);
+        EXPECT(stored->offset >= 8 + header && ra_safetensors_find(&x, stored->name) == stored,
+               "%s", stored->name);
+        EXPECT(ra_safetensors_read(&x, stored, numbers, error) == RA_OK, "%s", error);
+        bytes += stored->count * (int64_t[]){8, 4, 2, 2}[stored->type];
+        free(numbers);
+    }
+    EXPECT(8 + header + bytes == size, "%" PRId64 " bytes", bytes);
+    ra_safetensors_close(&x);
+}
+
 /* ---- Which harness. */
 
 /* Memory that no small problem needs is refused, not given. */
@@ -973,16 +1077,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const struct {
         const char *name;
         void (*run)(struct bytes in);
-    } harnesses[] = {{"npy", fuzz_npy},        {"plan", fuzz_plan}, {"slices", fuzz_slices},
-                     {"arrays", fuzz_arrays},  {"tile", fuzz_tile}, {"layout", fuzz_layout},
-                     {"options", fuzz_options}};
+    } harnesses[] = {
+        {"npy", fuzz_npy},         {"plan", fuzz_plan}, {"slices", fuzz_slices},
+        {"arrays", fuzz_arrays},   {"tile", fuzz_tile}, {"layout", fuzz_layout},
+        {"options", fuzz_options}, {"json", fuzz_json}, {"safetensors", fuzz_safetensors}};
     const char *name = getenv("FUZZ");
-    for (int h = 0; h < 7 && name; h++)
+    for (size_t h = 0; h < sizeof harnesses / sizeof *harnesses && name; h++)
         if (strcmp(harnesses[h].name, name) == 0) {
             harnesses[h].run((struct bytes){data, data + size});
             return 0;
         }
-    fprintf(stderr, "fuzz: FUZZ must be npy, plan, slices, arrays, tile, layout or options\n");
+    fprintf(stderr, "fuzz: FUZZ must be npy, plan, slices, arrays, tile, layout, options, json or "
+                    "safetensors\n");
     exit(2);
 }
 
