@@ -39,6 +39,17 @@ static int64_t key_head(const struct truth *t, int64_t h)
     return t->head_map == RA_GROUPED ? h / (t->H / t->G) : h % t->G;
 }
 
+/* Query row number `at` of (B, N, H): its batch, row, head, and the head whose keys it reads. */
+struct place {
+    int64_t at, b, i, h, g;
+};
+
+static struct place place_of(const struct truth *t, int64_t at)
+{
+    int64_t h = at % t->H;
+    return (struct place){at, at / t->H / t->N, at / t->H % t->N, h, key_head(t, h)};
+}
+
 /* ---- The definition. */
 
 /* x as this pass has it. */
@@ -99,8 +110,9 @@ static void add_row(const struct definition *d, enum truth_array a, int64_t at, 
     for (int64_t c = 0; c < D; c++) {
         out[c] += factor * row[c];
         magnitude[c] += error * fabs(row[c]);
-        square[c] += rounding * rounding * row[c] * row[c];
     }
+    for (int64_t c = 0; c < D && rounding != 0; c++)
+        square[c] += rounding * rounding * row[c] * row[c];
 }
 
 /* The score of a visible pair without its slope, and by how many u it errs. */
@@ -133,19 +145,18 @@ static double with_slope(const struct definition *d, int64_t h, int64_t i, int64
     return as(d, score + slope);
 }
 
-/* The scores of query row number `at` of (B, N, H) and all keys, -inf where it may not see one.
- * Returns the largest. */
-static double scores_of(const struct definition *d, int64_t at, double *score, double *error)
+/* The scores of a query row and all keys, -inf where it may not see one. Returns the largest. */
+static double scores_of(const struct definition *d, struct place q, double *score, double *error)
 {
     const struct truth *t = d->t;
-    int64_t h = at % t->H, i = at / t->H % t->N, b = at / t->H / t->N;
     double top = -INFINITY;
     for (int64_t j = 0; j < t->M; j++) {
-        const double *k = truth_row(t, t->x, K, b, j, key_head(t, h));
         score[j] = -INFINITY;
-        if (is_visible(t, b, i, j))
-            score[j] = with_slope(d, h, i, j, capped_score(d, t->x[Q] + at * t->D, k, &error[j]),
-                                  &error[j]);
+        if (!is_visible(t, q.b, q.i, j))
+            continue;
+        const double *k = truth_row(t, t->x, K, q.b, j, q.g);
+        score[j] = capped_score(d, t->x[Q] + q.at * t->D, k, &error[j]);
+        score[j] = with_slope(d, q.h, q.i, j, score[j], &error[j]);
         top = fmax(top, score[j]);
     }
     return top;
@@ -198,7 +209,7 @@ static void weigh(const struct definition *d, int64_t at, const double *score, c
 void definition_forward(const struct definition *d, int64_t at)
 {
     double *score = truth_numbers(2 * d->t->M);
-    double top = fmax(scores_of(d, at, score, score + d->t->M), sink_of(d, at));
+    double top = fmax(scores_of(d, place_of(d->t, at), score, score + d->t->M), sink_of(d, at));
     d->out[LSE][at] = top;
     if (top > -INFINITY)
         weigh(d, at, score, score + d->t->M, top);
@@ -237,31 +248,29 @@ struct pair {
     double weight, ds, weight_error, ds_error;
 };
 
-/* Of query row number `at` and a key that it may not see: then all is 0. */
-static struct pair pair_of(const struct definition *d, int64_t at, int64_t j)
+/* Of a query row and a key. If it may not see it all is 0. */
+static struct pair pair_of(const struct definition *d, struct place q, int64_t j)
 {
     const struct truth *t = d->t;
-    int64_t h = at % t->H, i = at / t->H % t->N, b = at / t->H / t->N;
     struct pair pair = {0, 0, 0, 0};
-    if (!is_visible(t, b, i, j))
+    if (!is_visible(t, q.b, q.i, j))
         return pair;
-    const double *k = truth_row(t, t->x, K, b, j, key_head(t, h));
-    const double *v = truth_row(t, t->x, V, b, j, key_head(t, h));
-    const double *d_out = t->x[D_OUT] + at * truth_width(t, D_OUT);
-    double error, score = capped_score(d, t->x[Q] + at * t->D, k, &error), of_cap = error;
+    const double *k = truth_row(t, t->x, K, q.b, j, q.g), *v = truth_row(t, t->x, V, q.b, j, q.g);
+    const double *d_out = t->x[D_OUT] + q.at * truth_width(t, D_OUT);
+    double error, score = capped_score(d, t->x[Q] + q.at * t->D, k, &error), of_cap = error;
     double ratio = t->softcap > 0 ? as(d, score / as(d, t->softcap)) : 0;
-    score = with_slope(d, h, i, j, score, &error);
+    score = with_slope(d, q.h, q.i, j, score, &error);
     double slope = as(d, 1 - as(d, ratio * ratio));
     double of_dp,
-        difference = as(d, dot(d, truth_width(t, V), d_out, v, &of_dp) - d->out[DELTA][at]);
-    pair.weight = as(d, exp(as(d, score - d->out[LSE][at])));
+        difference = as(d, dot(d, truth_width(t, V), d_out, v, &of_dp) - d->out[DELTA][q.at]);
+    pair.weight = as(d, exp(as(d, score - d->out[LSE][q.at])));
     pair.ds = as(d, as(d, pair.weight * difference) * slope);
     if (d->single)
         return pair;
 
     /* The difference is exact here; the sums of absolute terms are what rounding sees of it. */
-    error += t->magnitude[LSE][at];
-    of_dp += t->magnitude[DELTA][at];
+    error += t->magnitude[LSE][q.at];
+    of_dp += t->magnitude[DELTA][q.at];
     pair.weight_error = pair.weight * error;
     pair.ds_error = pair.weight * (error * fabs(difference) + of_dp) * slope;
     if (t->softcap > 0)
@@ -274,13 +283,15 @@ static struct pair pair_of(const struct definition *d, int64_t at, int64_t j)
 static void add_pairs(const struct definition *d, int64_t at)
 {
     struct truth *t = d->t;
-    int64_t D = t->D, g = key_head(t, at % t->H), b = at / t->H / t->N;
+    struct place place = place_of(t, at);
+    int64_t D = t->D;
     double scale = as(d, t->scale), *mean = truth_numbers(D), of_delta = t->rounding[DELTA][at];
     const double *q = t->x[Q] + at * D, *d_out = t->x[D_OUT] + at * truth_width(t, D_OUT);
+    bool shared = !d->single && of_delta != 0;
     for (int64_t j = 0; j < t->M; j++) {
-        int64_t key = (b * t->M + j) * t->G + g;
+        int64_t key = (place.b * t->M + j) * t->G + place.g;
         const double *k = t->x[K] + key * D;
-        struct pair pair = pair_of(d, at, j);
+        struct pair pair = pair_of(d, place, j);
         if (pair.weight == 0)
             continue;
         double ds = as(d, scale * narrow(d, pair.ds)), ds_error = fabs(scale) * pair.ds_error;
@@ -290,12 +301,12 @@ static void add_pairs(const struct definition *d, int64_t at)
         add_row(d, DQ, at, ds, k, ds_error, scale * step);
         add_row(d, DK, key, ds, q, ds_error,
                 scale * sqrt(step * step + of_delta * pair.weight * pair.weight));
-        for (int64_t c = 0; c < D; c++)
+        for (int64_t c = 0; c < D && shared; c++)
             mean[c] += scale * pair.weight * k[c];
     }
 
     /* What is wrong with delta is wrong in all pairs alike. */
-    for (int64_t c = 0; c < D && !d->single; c++)
+    for (int64_t c = 0; c < D && shared; c++)
         t->rounding[DQ][at * D + c] += of_delta * mean[c] * mean[c];
     free(mean);
 }
@@ -314,7 +325,7 @@ void definition_largest(struct truth *t, int64_t h)
     double *score = truth_numbers(2 * t->M), *error = score + t->M;
     t->largest[h] = -INFINITY;
     for (int64_t at = h; at < t->B * t->N * t->H; at += t->H) {
-        scores_of(&d, at, score, error);
+        scores_of(&d, place_of(t, at), score, error);
         for (int64_t j = 0; j < t->M; j++) {
             if (score[j] == -INFINITY)
                 continue;
