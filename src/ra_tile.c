@@ -232,8 +232,8 @@ static void fold_row(int64_t D_v, const struct ra_queries *queries, int64_t a, i
             max = weight[b];
 
     /* Rescale the old carry to the new max. An empty carry has old_max = -inf: exp gives 0. A row
-     * that has still seen no number keeps max = -inf, and -inf - -inf would be NaN: any other
-     * reference will do for it. */
+     * that has still seen no number keeps max = -inf, and -inf - -inf would be NaN: such a row has
+     * 0 as its reference instead. */
     float reference = max == -INFINITY ? 0 : max, rescale = expf(old_max - reference);
     double sum = queries->sum[a] * rescale;
     for (int64_t c = 0; c < D_v; c++) {
@@ -313,8 +313,7 @@ void ra_tile_backward(struct ra_dims dims, struct ra_score rule, const struct ra
     multiply_transposed(queries->rows, dims.value, keys->rows, queries->d_out,
                         queries->stride.d_out, keys->v, keys->stride.v, transposed, ds);
 
-    /* p_ab = exp(s_ab - lse_a), and ds_ab = scale * p_ab (dp_ab - delta_a), times the soft cap's
-     * derivative. The score goes where p goes, so that is taken first. */
+    /* p_ab = exp(s_ab - lse_a), ds_ab = scale * p_ab (dp_ab - delta_a) * the soft cap's slope. */
     for (int64_t a = 0; a < queries->rows; a++)
         for (int64_t b = 0; b < keys->rows; b++) {
             int64_t e = a * keys->rows + b;
