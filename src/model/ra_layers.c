@@ -121,6 +121,30 @@ void ra_bias_backward(int threads, int64_t rows, int64_t width, const float *d_o
     add_columns(threads, (struct rows){rows, 1, width, width}, d_out, NULL, NULL, d_bias);
 }
 
+/* ---- Products. */
+
+void ra_linear_forward(const struct ra_matrix_work *work, int64_t rows, int64_t in, int64_t out,
+                       const float *x, const float *weight, const float *bias, const float *base,
+                       float *y)
+{
+    if (bias || base)
+        ra_bias_forward(work->threads, rows, out, bias, base, y);
+    ra_matrix_multiply(work, rows, in, out, ra_matrix(x, in), ra_matrix_transposed(weight, in), y,
+                       out, bias || base);
+}
+
+void ra_linear_backward(const struct ra_matrix_work *work, int64_t rows, int64_t in, int64_t out,
+                        const float *x, const float *weight, const float *dy, float *dx,
+                        float *d_weight, float *d_bias)
+{
+    if (d_bias)
+        ra_bias_backward(work->threads, rows, out, dy, d_bias);
+    ra_matrix_multiply(work, out, rows, in, ra_matrix_transposed(dy, out), ra_matrix(x, in),
+                       d_weight, in, true);
+    ra_matrix_multiply(work, rows, out, in, ra_matrix(dy, out), ra_matrix(weight, in), dx, in,
+                       false);
+}
+
 /* ---- Norms. out = (x - mean) factor gamma + bias, with a mean and a factor for each row. */
 
 #define SHORTEST 1e-12

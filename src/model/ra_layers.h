@@ -11,8 +11,8 @@
 #define RA_LAYERS_H
 
 #include <stdint.h>
+#include "ra_matrix.h"
 #include "ra_parts.h"
-#include "ra_vector.h"
 
 /* The sum of a[i] * b[i]. In double, as squares of float32 need not be numbers of float32. */
 double ra_dot(int64_t count, const float *a, const float *b);
@@ -35,6 +35,16 @@ void ra_positions_backward(int threads, int64_t batch, int64_t rows, int64_t dim
 void ra_bias_forward(int threads, int64_t rows, int64_t width, const float *bias, const float *x,
                      float *out);
 void ra_bias_backward(int threads, int64_t rows, int64_t width, const float *d_out, float *d_bias);
+
+/* y (rows, out) = x weight^T + bias + base, where weight is (out, in), and bias (out) or base (rows,
+ * out) may be NULL. Backward, d_weight += dy^T x, d_bias, unless it is NULL, += the sum of dy's rows,
+ * and dx = dy weight, which may be written where x is. */
+void ra_linear_forward(const struct ra_matrix_work *work, int64_t rows, int64_t in, int64_t out,
+                       const float *x, const float *weight, const float *bias, const float *base,
+                       float *y);
+void ra_linear_backward(const struct ra_matrix_work *work, int64_t rows, int64_t in, int64_t out,
+                        const float *x, const float *weight, const float *dy, float *dx,
+                        float *d_weight, float *d_bias);
 
 /* A norm of ra_parts.h. eps is above 0; the norm UNIT has none, but divides a row that is shorter
  * than 1e-12 by that instead. */

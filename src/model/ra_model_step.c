@@ -17,30 +17,6 @@ static int64_t query_width(const struct ra_model_config *c)
     return c->heads * c->head_dim;
 }
 
-/* ---- Products. W is (out, in). y = x W^T + bias + base, where bias and base may be NULL; and
- * backward dW += dy^T x, dx = dy W, and d_bias += the sum of dy's rows. dx may be where x is. */
-
-static void linear_forward(const struct ra_model *model, int64_t in, int64_t out, const float *x,
-                           const float *weight, const float *bias, const float *base, float *y)
-{
-    if (bias || base)
-        ra_bias_forward(model->work.threads, model->rows, out, bias, base, y);
-    ra_matrix_multiply(&model->work, model->rows, in, out, ra_matrix(x, in),
-                       ra_matrix_transposed(weight, in), y, out, bias || base);
-}
-
-static void linear_backward(const struct ra_model *model, int64_t in, int64_t out, const float *x,
-                            const float *weight, const float *dy, float *dx, float *d_weight,
-                            float *d_bias)
-{
-    if (d_bias)
-        ra_bias_backward(model->work.threads, model->rows, out, dy, d_bias);
-    ra_matrix_multiply(&model->work, out, model->rows, in, ra_matrix_transposed(dy, out),
-                       ra_matrix(x, in), d_weight, in, true);
-    ra_matrix_multiply(&model->work, model->rows, out, in, ra_matrix(dy, out),
-                       ra_matrix(weight, in), dx, in, false);
-}
-
 /* ---- Attention. */
 
 struct ra_tensor ra_model_part(const struct ra_model *model, float *qkv, int64_t first)
@@ -186,21 +162,23 @@ static enum ra_status layer_forward(struct ra_model *model, int64_t l, const flo
     struct ra_layer_weights w = ra_layer_weights(c, weights, l);
 
     norm_forward(model, T, x->x, w.attention_gamma, w.attention_bias, model->normal);
-    linear_forward(model, dim, ra_qkv_width(c), model->normal, w.qkv, w.qkv_bias, NULL, x->qkv);
+    ra_linear_forward(&model->work, T, dim, ra_qkv_width(c), model->normal, w.qkv, w.qkv_bias, NULL,
+                      x->qkv);
     head_norm_forward(model, &w, x);
     rotate(model, x->qkv, 1);
     enum ra_status status = attend(model, l, x, batch);
     if (status != RA_OK)
         return status;
-    linear_forward(model, query_width(c), dim, x->o, w.out, w.out_bias, x->x, x->mid);
+    ra_linear_forward(&model->work, T, query_width(c), dim, x->o, w.out, w.out_bias, x->x, x->mid);
 
     norm_forward(model, T, x->mid, w.feed_gamma, w.feed_bias, model->normal);
-    linear_forward(model, dim, ra_feed_width(c), model->normal, w.up, w.up_bias, NULL, x->up);
+    ra_linear_forward(&model->work, T, dim, ra_feed_width(c), model->normal, w.up, w.up_bias, NULL,
+                      x->up);
     if (again)
         return RA_OK;
     bend_forward(model, x->up, model->wide);
-    linear_forward(model, c->hidden, dim, model->wide, w.down, w.down_bias, x->mid,
-                   model->layers[l + 1].x);
+    ra_linear_forward(&model->work, T, c->hidden, dim, model->wide, w.down, w.down_bias, x->mid,
+                      model->layers[l + 1].x);
     return RA_OK;
 }
 
@@ -218,17 +196,20 @@ static enum ra_status layer_backward(struct ra_model *model, int64_t l, const fl
 
     /* out = mid + down_bias + bend(up) down^T */
     bend_forward(model, x->up, wide);
-    linear_backward(model, c->hidden, dim, wide, w.down, gradient, wide, d.down, d.down_bias);
+    ra_linear_backward(&model->work, T, c->hidden, dim, wide, w.down, gradient, wide, d.down,
+                       d.down_bias);
     float *d_up = bend_backward(model, x->up);
 
     /* up = up_bias + norm(mid) up^T */
     norm_forward(model, T, x->mid, w.feed_gamma, w.feed_bias, normal);
-    linear_backward(model, dim, ra_feed_width(c), normal, w.up, d_up, normal, d.up, d.up_bias);
+    ra_linear_backward(&model->work, T, dim, ra_feed_width(c), normal, w.up, d_up, normal, d.up,
+                       d.up_bias);
     norm_backward(model, x->mid, w.feed_gamma, normal, d.feed_gamma, d.feed_bias);
 
     /* mid = x + out_bias + attention(rotate(head_norm(qkv_bias + norm(x) qkv^T))) out^T */
     float *d_o = wide, *d_qkv = wide + T * query_width(c);
-    linear_backward(model, query_width(c), dim, x->o, w.out, gradient, d_o, d.out, d.out_bias);
+    ra_linear_backward(&model->work, T, query_width(c), dim, x->o, w.out, gradient, d_o, d.out,
+                       d.out_bias);
     struct ra_arrays arrays = arrays_of(model, x, batch, d_o, d_qkv);
     enum ra_status status = ra_backward(model->plans[l], &arrays);
     if (status != RA_OK)
@@ -236,7 +217,8 @@ static enum ra_status layer_backward(struct ra_model *model, int64_t l, const fl
     rotate(model, d_qkv, -1);
     head_norm_backward(model, &w, x, d_qkv, &d);
     norm_forward(model, T, x->x, w.attention_gamma, w.attention_bias, normal);
-    linear_backward(model, dim, ra_qkv_width(c), normal, w.qkv, d_qkv, normal, d.qkv, d.qkv_bias);
+    ra_linear_backward(&model->work, T, dim, ra_qkv_width(c), normal, w.qkv, d_qkv, normal, d.qkv,
+                       d.qkv_bias);
     norm_backward(model, x->x, w.attention_gamma, normal, d.attention_gamma, d.attention_bias);
     return RA_OK;
 }
