@@ -210,7 +210,50 @@ START_TEST(embedding)
 }
 END_TEST
 
-START_TEST(bias)
+/* A table of positions, of which some come in no row; rows of all batches share a gradient. */
+START_TEST(table_of_positions)
+{
+    enum { LONGEST = 90 };
+    static const int64_t shapes[][3] = {{1, 1, 1}, {2, 5, 64}, {3, 30, 65}, {4, 7, 200}};
+    for (int s = 0; s < 4; s++) {
+        int64_t batch = shapes[s][0], rows = shapes[s][1], dim = shapes[s][2];
+        int64_t all = batch * rows * dim, numbers = LONGEST * dim, places[30];
+        for (int64_t a = 0; a < rows; a++)
+            places[a] = (a * 37 + 5) % LONGEST;
+        float *x = randoms(all), *table = randoms(numbers), *dx = randoms(all);
+        float *old = randoms(numbers), *first = NULL;
+        double *sums = zeros(numbers), *sizes = zeros(numbers);
+        for (int64_t e = 0; e < numbers; e++)
+            sizes[e] = fabs(sums[e] = (double)old[e]);
+        for (int64_t e = 0; e < all; e++) {
+            int64_t at = places[e / dim % rows] * dim + e % dim;
+            sums[at] += 0.3 * (double)dx[e];
+            sizes[at] += fabs(0.3 * (double)dx[e]);
+        }
+        for (int t = 0; t < COUNTS; t++) {
+            float *y = copy_of(x, all), *d_table = copy_of(old, numbers);
+            ra_positions_forward(threads[t], batch, rows, dim, places, 0.3, table, y);
+            ra_positions_backward(threads[t], batch, rows, dim, places, 0.3, dx, d_table);
+            for (int64_t e = 0; e < all; e++) {
+                double add = 0.3 * (double)table[places[e / dim % rows] * dim + e % dim];
+                expect(near((double)y[e], (double)x[e] + add,
+                            3 * u * (fabs((double)x[e]) + fabs(add))),
+                       "%g", (double)y[e]);
+            }
+            first = t == 0 ? d_table : first;
+            expect(same_bits(first, d_table, numbers), "other bits for %d threads", threads[t]);
+        }
+        for (int64_t e = 0; e < numbers; e++)
+            expect(near((double)first[e], sums[e], (double)(batch + 3) * u * sizes[e]) &&
+                       (sums[e] != (double)old[e] || first[e] == old[e]),
+                   "d_table");
+        release();
+    }
+    say("positions");
+}
+END_TEST
+
+START_TEST(biases)
 {
     for (int w = 0; w < WIDTHS * ROW_COUNTS; w++) {
         int64_t rows = many_rows[w / WIDTHS], width = widths[w % WIDTHS], all = rows * width;
@@ -218,6 +261,9 @@ START_TEST(bias)
         float *first = old;
         for (int t = 0; t < COUNTS; t++) {
             float *out = poisoned(all), *alone = poisoned(all), *d_bias = copy_of(old, width);
+            float *copy = poisoned(all);
+            ra_bias_forward(threads[t], rows, width, NULL, x, copy);
+            expect(same_bits(copy, x, all), "no bias");
             ra_bias_forward(threads[t], rows, width, b, x, out);
             ra_bias_forward(threads[t], rows, width, b, NULL, alone);
             for (int64_t e = 0; e < all; e++) {
@@ -242,34 +288,66 @@ START_TEST(bias)
 }
 END_TEST
 
-/* ---- RMSNorm. */
+/* ---- Norms. */
 
-static const struct ra_norm unit = {RA_NORM_UNIT, 0};
+static const struct ra_norm norms[] = {{RA_NORM_UNIT, 0},
+                                       {RA_NORM_RMS, 1e-5},
+                                       {RA_NORM_RMS, 0.5},
+                                       {RA_NORM_LAYER, 1e-5},
+                                       {RA_NORM_LAYER, 0.5}};
+enum { NORMS = sizeof norms / sizeof norms[0] };
 
-/* Its forward and backward of one row, in double; `sizes` are those of the terms of dx. */
-static void norm_row(int64_t dim, const float *x, const float *gamma, const float *d_out,
-                     double *out, double *dx, double *sizes, double *scaled)
+/* A norm's forward and backward of one row, in double, and what their roundings are a share of: of
+ * a number less a mean, both of them; of a sum, all its terms. `scaled` is that of which d_gamma is
+ * the sum, without d_out. */
+struct norm_row {
+    double *out, *out_sizes, *dx, *sizes, *scaled, *scaled_sizes;
+};
+
+static void norm_row(struct ra_norm norm, int64_t dim, const float *x, const float *gamma,
+                     const float *bias, const float *d_out, struct norm_row *row)
 {
-    double square = 0, along = 0, sum = 0;
+    double mean = 0, square = norm.eps * (double)dim, along = 0, sum = 0, terms = 0, of_g = 0;
+    bool layer = norm.kind == RA_NORM_LAYER;
+    for (int64_t c = 0; c < dim && layer; c++)
+        mean += (double)x[c] / (double)dim;
     for (int64_t c = 0; c < dim; c++) {
-        double product = (double)d_out[c] * (double)gamma[c] * (double)x[c];
-        square += (double)x[c] * (double)x[c];
-        along += product;
-        sum += fabs(product);
+        double g = (double)d_out[c] * (double)gamma[c], z = (double)x[c] - mean;
+        square += z * z;
+        along += g * z;
+        terms += fabs(g) * (fabs((double)x[c]) + fabs(mean));
+        sum += layer ? g / (double)dim : 0;
+        of_g += layer ? fabs(g) / (double)dim : 0;
     }
-    bool tiny = sqrt(square) < 1e-12;
+    bool tiny = norm.kind == RA_NORM_UNIT && sqrt(square) < 1e-12;
     double factor = sqrt((double)dim) / (tiny ? 1e-12 : sqrt(square));
     for (int64_t c = 0; c < dim; c++) {
-        double g = (double)d_out[c] * (double)gamma[c], r = tiny ? 0 : (double)x[c] / square;
-        scaled[c] = (double)x[c] * factor;
-        out[c] = scaled[c] * (double)gamma[c];
-        dx[c] = factor * (g - r * along);
-        sizes[c] = factor * (fabs(g) + fabs(r) * sum);
+        double g = (double)d_out[c] * (double)gamma[c], z = (double)x[c] - mean;
+        double both = fabs((double)x[c]) + fabs(mean), of_bias = bias ? (double)bias[c] : 0;
+        row->scaled[c] = z * factor;
+        row->scaled_sizes[c] = both * factor;
+        row->out[c] = z * factor * (double)gamma[c] + of_bias;
+        row->out_sizes[c] = both * factor * fabs((double)gamma[c]) + fabs(of_bias);
+        row->dx[c] = factor * (g - sum - (tiny ? 0 : z / square * along));
+        row->sizes[c] = factor * (fabs(g) + of_g + (tiny ? 0 : both / square * terms));
     }
 }
 
+/* Memory for `all` numbers of such rows; the row that begins with number e. */
+static struct norm_row norm_memory(int64_t all)
+{
+    return (struct norm_row){zeros(all), zeros(all), zeros(all),
+                             zeros(all), zeros(all), zeros(all)};
+}
+
+static struct norm_row norm_at(struct norm_row x, int64_t e)
+{
+    return (struct norm_row){x.out + e,   x.out_sizes + e, x.dx + e,
+                             x.sizes + e, x.scaled + e,    x.scaled_sizes + e};
+}
+
 /* Rows of all lengths, those first that are hard: 0, and around the shortest, and where a square is
- * no number of float32. */
+ * no number of float32. Every other row of the rest has a mean. */
 static float *norm_rows(int64_t rows, int64_t dim)
 {
     static const double lengths[] = {
@@ -280,54 +358,130 @@ static float *norm_rows(int64_t rows, int64_t dim)
         double square = 0;
         for (int64_t c = 0; c < dim; c++)
             square += (double)x[a * dim + c] * (double)x[a * dim + c];
-        for (int64_t c = 0; c < dim && a < LENGTHS; c++)
-            x[a * dim + c] = (float)((double)x[a * dim + c] * lengths[a] / sqrt(square));
+        for (int64_t c = 0; c < dim; c++)
+            if (a < LENGTHS)
+                x[a * dim + c] = (float)((double)x[a * dim + c] * lengths[a] / sqrt(square));
+            else
+                x[a * dim + c] += a % 2 ? 3 : 0;
     }
     return x;
 }
 
 /* Every number of a row is the outcome of a few roundings: the sums in it are of double. */
-START_TEST(norm)
+static void check_norm(struct ra_norm norm, int64_t rows, int64_t dim)
 {
-    for (int w = 0; w < WIDTHS * ROW_COUNTS; w++) {
-        int64_t rows = many_rows[w / WIDTHS], dim = widths[w % WIDTHS], all = rows * dim;
-        float *x = norm_rows(rows, dim), *gamma = randoms(dim), *d_out = randoms(all);
-        float *old = randoms(all), *old_gamma = randoms(dim), *first[3] = {NULL, NULL, NULL};
-        double *want = zeros(all), *d_want = zeros(all), *sizes = zeros(all), *scaled = zeros(all);
-        for (int64_t a = 0, at = 0; a < rows; a++, at += dim)
-            norm_row(dim, x + at, gamma, d_out + at, want + at, d_want + at, sizes + at,
-                     scaled + at);
-        for (int t = 0; t < COUNTS; t++) {
-            float *out = poisoned(all), *dx = copy_of(old, all), *d_gamma = copy_of(old_gamma, dim);
-            ra_norm_forward(threads[t], unit, rows, dim, x, gamma, NULL, out);
-            ra_norm_backward(threads[t], unit, rows, dim, x, gamma, d_out, dx, d_gamma, NULL,
-                             poisoned(2 * rows));
-            first[0] = t == 0 ? out : first[0];
-            first[1] = t == 0 ? dx : first[1];
-            first[2] = t == 0 ? d_gamma : first[2];
-            expect(same_bits(first[0], out, all) && same_bits(first[1], dx, all) &&
-                       same_bits(first[2], d_gamma, dim),
-                   "other bits for %d threads", threads[t]);
+    int64_t all = rows * dim;
+    bool layer = norm.kind == RA_NORM_LAYER;
+    float *x = norm_rows(rows, dim), *gamma = randoms(dim), *d_out = randoms(all);
+    float *bias = layer ? randoms(dim) : NULL, *old = randoms(all), *old_gamma = randoms(dim);
+    float *old_bias = randoms(dim), *first[4] = {NULL, NULL, NULL, NULL};
+    struct norm_row want = norm_memory(all);
+    for (int64_t e = 0; e < all; e += dim) {
+        struct norm_row row = norm_at(want, e);
+        norm_row(norm, dim, x + e, gamma, bias, d_out + e, &row);
+    }
+    for (int t = 0; t < COUNTS; t++) {
+        float *out = poisoned(all), *dx = copy_of(old, all), *d_gamma = copy_of(old_gamma, dim);
+        float *d_bias = copy_of(old_bias, dim);
+        ra_norm_forward(threads[t], norm, rows, dim, x, gamma, bias, out);
+        ra_norm_backward(threads[t], norm, rows, dim, x, gamma, d_out, dx, d_gamma,
+                         layer ? d_bias : NULL, poisoned(2 * rows));
+        float *these[] = {out, dx, d_gamma, d_bias};
+        for (int i = 0; i < 4; i++) {
+            first[i] = t == 0 ? these[i] : first[i];
+            expect(same_bits(first[i], these[i], i < 2 ? all : dim), "other bits for %d threads",
+                   threads[t]);
+        }
+    }
+    for (int64_t e = 0; e < all; e++) {
+        double before = (double)old[e], got = (double)first[0][e], d_got = (double)first[1][e];
+        expect(near(got, want.out[e], 5 * u * want.out_sizes[e] + 0x1p-149),
+               "norm %d, row %" PRId64 " of %" PRId64 ": %g, not %g", (int)norm.kind, e / dim, dim,
+               got, want.out[e]);
+        expect(near(d_got, before + want.dx[e], 8 * u * (want.sizes[e] + fabs(before))),
+               "norm %d, row %" PRId64 " of %" PRId64 ": dx %g, not %g", (int)norm.kind, e / dim,
+               dim, d_got, before + want.dx[e]);
+    }
+    for (int64_t c = 0; c < dim; c++) {
+        double sum = (double)old_gamma[c], size = fabs(sum);
+        double of_bias = (double)old_bias[c], bias_size = fabs(of_bias);
+        for (int64_t e = c; e < all; e += dim) {
+            sum += want.scaled[e] * (double)d_out[e];
+            size += want.scaled_sizes[e] * fabs((double)d_out[e]);
+            of_bias += layer ? (double)d_out[e] : 0;
+            bias_size += fabs((double)d_out[e]);
+        }
+        expect(near((double)first[2][c], sum, (5 + steps_of_rows(rows)) * u * size), "d_gamma");
+        expect(near((double)first[3][c], of_bias, steps_of_rows(rows) * u * bias_size), "d_bias");
+    }
+    release();
+}
+
+START_TEST(norm_of_rows)
+{
+    for (int w = 0; w < WIDTHS * ROW_COUNTS; w++)
+        check_norm(norms[_i], many_rows[w / WIDTHS], widths[w % WIDTHS]);
+    say("norm");
+}
+END_TEST
+
+/* Heads side by side, in rows with a gap, are rows of their own: the same bits, but for d_gamma,
+ * whose sum has another order. */
+START_TEST(norm_of_heads)
+{
+    static const int64_t shapes[][3] = {
+        {1, 1, 1}, {3, 2, 5}, {7, 4, 64}, {40, 3, 12}, {70, 300, 2}};
+    for (int s = 0; s < 5 * NORMS; s++) {
+        int64_t rows = shapes[s / NORMS][0], heads = shapes[s / NORMS][1], D = shapes[s / NORMS][2];
+        int64_t stride = heads * D + 3, all = rows * heads * D, wide = rows * stride;
+        struct ra_norm kind = norms[s % NORMS];
+        float *x = norm_rows(rows * heads, D), *gamma = randoms(D), *d_out = randoms(all);
+        float *plain = poisoned(all), *plain_dx = poisoned(all), *old = randoms(D);
+        float *laid_x = poisoned(wide), *laid_d = poisoned(wide), *first = NULL;
+        double *sums = zeros(D), *sizes = zeros(D);
+        struct norm_row want = norm_memory(all);
+        for (int64_t e = 0; e < all; e++) {
+            struct norm_row row = norm_at(want, e);
+            if (e % D == 0)
+                norm_row(kind, D, x + e, gamma, NULL, d_out + e, &row);
+            int64_t at = e / (heads * D) * stride + e % (heads * D);
+            laid_x[at] = x[e];
+            laid_d[at] = d_out[e];
+            plain_dx[e] = 0;
         }
         for (int64_t e = 0; e < all; e++) {
-            double before = (double)old[e], got = (double)first[0][e], d_got = (double)first[1][e];
-            expect(near(got, want[e], 5 * u * fabs(want[e]) + 0x1p-149),
-                   "row %" PRId64 " of %" PRId64 ": %g, not %g", e / dim, dim, got, want[e]);
-            expect(near(d_got, before + d_want[e], 8 * u * (sizes[e] + fabs(before))),
-                   "row %" PRId64 " of %" PRId64 ": dx %g, not %g", e / dim, dim, d_got,
-                   before + d_want[e]);
+            sums[e % D] += want.scaled[e] * (double)d_out[e];
+            sizes[e % D] += want.scaled_sizes[e] * fabs((double)d_out[e]);
         }
-        for (int64_t c = 0; c < dim; c++) {
-            double sum = (double)old_gamma[c], size = fabs(sum);
-            for (int64_t e = c; e < all; e += dim) {
-                sum += scaled[e] * (double)d_out[e];
-                size += fabs(scaled[e] * (double)d_out[e]);
+        ra_norm_forward(1, kind, rows * heads, D, x, gamma, NULL, plain);
+        ra_norm_backward(1, kind, rows * heads, D, x, gamma, d_out, plain_dx, randoms(D), NULL,
+                         poisoned(2 * rows * heads));
+        for (int t = 0; t < COUNTS; t++) {
+            float *y = copy_of(laid_x, wide), *d = copy_of(laid_d, wide), *raw = poisoned(all);
+            float *d_gamma = copy_of(old, D);
+            ra_head_norm_forward(threads[t], kind, rows, heads, D, gamma, y, stride, raw);
+            ra_head_norm_backward(threads[t], kind, rows, heads, D, raw, gamma, d, stride, d_gamma,
+                                  poisoned(2 * rows * heads));
+            first = t == 0 ? d_gamma : first;
+            expect(same_bits(raw, x, all) && same_bits(first, d_gamma, D), "%d threads",
+                   threads[t]);
+            for (int64_t a = 0; a < rows; a++) {
+                int64_t from = a * heads * D, to = a * stride;
+                expect(same_bits(y + to, plain + from, heads * D), "row %" PRId64, a);
+                for (int64_t c = 0; c < heads * D; c++)
+                    expect(d[to + c] == plain_dx[from + c], "row %" PRId64 ": %g, not %g", a,
+                           (double)d[to + c], (double)plain_dx[from + c]);
+                expect(is_poison(y + to + heads * D, 3) && is_poison(d + to + heads * D, 3),
+                       "written between rows");
             }
-            expect(near((double)first[2][c], sum, (5 + steps_of_rows(rows)) * u * size), "d_gamma");
         }
+        for (int64_t c = 0; c < D; c++)
+            expect(near((double)first[c], (double)old[c] + sums[c],
+                        (double)(rows * heads + 6) * u * (sizes[c] + fabs((double)old[c]))),
+                   "d_gamma %g, not %g", (double)first[c], (double)old[c] + sums[c]);
         release();
     }
-    say("norm");
+    say("norm of heads");
 }
 END_TEST
 
@@ -339,8 +493,8 @@ START_TEST(norm_of_nan)
         float *x = randoms(ALL), *gamma = randoms(DIM), *d_out = randoms(ALL);
         float *out = poisoned(ALL), *dx = randoms(ALL), *d_gamma = randoms(DIM);
         x[DIM + 3] = s ? INFINITY : NAN;
-        ra_norm_forward(1, unit, ROWS, DIM, x, gamma, NULL, out);
-        ra_norm_backward(1, unit, ROWS, DIM, x, gamma, d_out, dx, d_gamma, NULL,
+        ra_norm_forward(1, norms[_i], ROWS, DIM, x, gamma, NULL, out);
+        ra_norm_backward(1, norms[_i], ROWS, DIM, x, gamma, d_out, dx, d_gamma, NULL,
                          poisoned(2 * ROWS));
         for (int e = 0; e < ALL; e++) {
             expect(e / DIM == 1 || (isfinite(out[e]) && isfinite(dx[e])), "row %d", e / DIM);
@@ -455,14 +609,87 @@ START_TEST(gelu_counts)
 }
 END_TEST
 
+/* ---- SwiGLU. */
+
+static double silu(double x)
+{
+    return x / (1 + exp(-x));
+}
+
+static double silu_slope(double x)
+{
+    double s = 1 / (1 + exp(-x));
+    return s + x * s * exp(-x) / (1 + exp(-x));
+}
+
+/* Gates from -100 to 100, most of them small. exp is off by 3 u of itself, so a share by 5 u of
+ * itself; each product by one more. What is left of 1 is off by 6 u of 1. */
+START_TEST(swiglu)
+{
+    static const int64_t shapes[][2] = {{0, 5}, {1, 1}, {3, 17}, {2, 1023}, {5, 1024}, {2, 2500}};
+    const struct ra_vector *set = ra_vector_find(names[_i]);
+    for (int s = 0; set && s < 6; s++) {
+        int64_t rows = shapes[s][0], hidden = shapes[s][1], all = rows * hidden;
+        float *x = randoms(2 * all), *d_out = randoms(all), *first[2] = {NULL, NULL};
+        for (int64_t e = 0; e < 2 * all; e++)
+            if (e % (2 * hidden) < hidden)
+                x[e] *= e % 7 ? 4 : 40;
+        for (int t = 0; t < COUNTS; t++) {
+            float *out = poisoned(all), *dx = poisoned(2 * all);
+            ra_swiglu_forward(set, threads[t], rows, hidden, x, out);
+            ra_swiglu_backward(set, threads[t], rows, hidden, x, d_out, dx);
+            first[0] = t == 0 ? out : first[0];
+            first[1] = t == 0 ? dx : first[1];
+            expect(same_bits(first[0], out, all) && same_bits(first[1], dx, 2 * all),
+                   "other bits for %d threads", threads[t]);
+        }
+        for (int64_t e = 0; e < all; e++) {
+            int64_t at = e / hidden * 2 * hidden + e % hidden;
+            double g = (double)x[at], up = (double)x[at + hidden], d = (double)d_out[e];
+            double share = 1 / (1 + exp(-g)), off = 9 * u, tiny = 1e-35 * (1 + fabs(g * up * d));
+            double slopes = off * share * (1 + fabs(g) * (1 - share)) + 6 * u * share * fabs(g);
+            expect(near((double)first[0][e], silu(g) * up, off * fabs(silu(g) * up) + tiny),
+                   "gate %g: %g, not %g", g, (double)first[0][e], silu(g) * up);
+            expect(near((double)first[1][at], d * up * silu_slope(g), fabs(d * up) * slopes + tiny),
+                   "gate %g: its gradient is %g, not %g", g, (double)first[1][at],
+                   d * up * silu_slope(g));
+            expect(near((double)first[1][at + hidden], d * silu(g), off * fabs(d * silu(g)) + tiny),
+                   "gate %g: d_up %g, not %g", g, (double)first[1][at + hidden], d * silu(g));
+        }
+        release();
+    }
+    say("swiglu");
+}
+END_TEST
+
+/* Far away a gate is open, or shut: its slope is 1, or 0. NaN stays NaN. */
+START_TEST(swiglu_far_away)
+{
+    const struct ra_vector *set = ra_vector_find(names[_i]);
+    static const float gates[] = {100, 1e10f, 1e38f, -200, -1e10f, -3e38f, NAN};
+    for (int i = 0; set && i < 7; i++) {
+        float gate = gates[i], x[] = {gate, 3}, d_out = 2, out = NAN, dx[] = {NAN, NAN};
+        ra_swiglu_forward(set, 1, 1, 1, x, &out);
+        ra_swiglu_backward(set, 1, 1, 1, x, &d_out, dx);
+        bool right = isnan(gate) ? isnan(out) && isnan(dx[0]) && isnan(dx[1])
+                     : gate > 0
+                         ? out == 3 * gate && dx[0] == 6 && dx[1] == 2 * gate
+                         : fabsf(out) < 1e-30f && fabsf(dx[0]) < 1e-30f && fabsf(dx[1]) < 1e-30f;
+        expect(right, "%g: %g, dx %g, %g", (double)gate, (double)out, (double)dx[0], (double)dx[1]);
+    }
+}
+END_TEST
+
 /* ---- The gradients that layers are held against are those of central differences, too. */
 
-static double norm_value(int64_t dim, const float *x, const float *gamma, const float *d_out)
+static double norm_value(struct ra_norm norm, int64_t dim, const float *x, const float *gamma,
+                         const float *d_out)
 {
-    double out[64], dx[64], sizes[64], scaled[64], sum = 0;
-    norm_row(dim, x, gamma, d_out, out, dx, sizes, scaled);
+    double numbers[6][64], sum = 0;
+    struct norm_row row = {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]};
+    norm_row(norm, dim, x, gamma, NULL, d_out, &row);
     for (int64_t c = 0; c < dim; c++)
-        sum += out[c] * (double)d_out[c];
+        sum += row.out[c] * (double)d_out[c];
     return sum;
 }
 
@@ -470,21 +697,26 @@ START_TEST(central_differences)
 {
     enum { DIM = 17 };
     float *x = randoms(DIM), *gamma = randoms(DIM), *d_out = randoms(DIM);
-    double out[DIM], dx[DIM], sizes[DIM], scaled[DIM];
-    norm_row(DIM, x, gamma, d_out, out, dx, sizes, scaled);
-    for (int c = 0; c < DIM; c++) {
+    double numbers[6][DIM];
+    struct norm_row row = {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]};
+    for (int i = 0; i < NORMS * DIM; i++) {
+        struct ra_norm kind = norms[i / DIM];
+        int c = i % DIM;
+        norm_row(kind, DIM, x, gamma, NULL, d_out, &row);
         float at = x[c], up = at + 0x1p-12f, down = at - 0x1p-12f;
         x[c] = up;
-        double change = norm_value(DIM, x, gamma, d_out);
+        double change = norm_value(kind, DIM, x, gamma, d_out);
         x[c] = down;
-        change -= norm_value(DIM, x, gamma, d_out);
+        change -= norm_value(kind, DIM, x, gamma, d_out);
         x[c] = at;
         double slope = change / ((double)up - (double)down);
-        expect(near(dx[c], slope, 1e-6 * sizes[c]), "norm: %g, not %g", dx[c], slope);
+        expect(near(row.dx[c], slope, 1e-6 * row.sizes[c]), "norm: %g, not %g", row.dx[c], slope);
     }
     for (double at = -8; at < 8; at += 0.01) {
         double slope = (gelu(at + 1e-4) - gelu(at - 1e-4)) / 2e-4;
         expect(near(gelu_slope(at), slope, 1e-7), "gelu: %g, not %g", gelu_slope(at), slope);
+        slope = (silu(at + 1e-4) - silu(at - 1e-4)) / 2e-4;
+        expect(near(silu_slope(at), slope, 1e-7), "silu: %g, not %g", silu_slope(at), slope);
     }
     release();
 }
@@ -523,6 +755,36 @@ START_TEST(rotary_angles)
         release();
     }
     say("angles");
+}
+END_TEST
+
+/* Llama 3's frequencies, as its three regions say: waves that come round fewer than `low` times in
+ * the length that was learnt are `factor` times as long, those of more than `high` are as they
+ * were, and between, the frequency is a mean of both that is linear in the number of waves. */
+START_TEST(rotary_scaling)
+{
+    static const struct ra_rotary_scaling scalings[] = {{RA_ROTARY_LLAMA3, 8, 1, 4, 8192},
+                                                        {RA_ROTARY_LLAMA3, 32, 1, 4, 8192},
+                                                        {RA_ROTARY_LLAMA3, 3, 2, 2.5, 40}};
+    for (int i = 0; i < 3; i++) {
+        const struct ra_rotary_scaling *x = &scalings[i];
+        struct ra_rotary rotary = {128, i == 2 ? 50 : 500000, i == 1 ? 2 : 1, *x};
+        int regions[3] = {0, 0, 0};
+        for (int64_t t = 0; t < 64; t++) {
+            double plain = pow(rotary.theta, -(double)t / 64);
+            double wave = 6.283185307179586 / plain, length = (double)x->original;
+            int region = wave > length / x->low ? 0 : wave < length / x->high ? 2 : 1;
+            double share = (length / wave - x->low) / (x->high - x->low);
+            const double means[] = {plain / x->factor,
+                                    (1 - share) * plain / x->factor + share * plain, plain};
+            double got = ra_rotary_frequency(&rotary, t), want = means[region] / rotary.scale;
+            expect(near(got, want, 1e-14 * want), "pair %" PRId64 ": %.17g, not %.17g", t, got,
+                   want);
+            regions[region]++;
+        }
+        expect(regions[0] && regions[1] && regions[2], "%d, %d, %d", regions[0], regions[1],
+               regions[2]);
+    }
 }
 END_TEST
 
@@ -589,20 +851,20 @@ END_TEST
  * term, and by those of a sum. */
 struct truth {
     double loss, loss_off;
-    double *dx, *dx_off, *d_weight, *d_weight_off;
+    double *dx, *dx_off, *d_weight, *d_weight_off, *d_bias, *d_bias_off;
 };
 
-static void true_row(int64_t dim, int64_t V, const float *x, const float *weight, int32_t label,
-                     double factor, struct truth *truth, double *dx, double *dx_off)
+static void true_row(int64_t dim, int64_t V, const float *x, const float *weight, const float *bias,
+                     int32_t label, double factor, struct truth *truth, double *dx, double *dx_off)
 {
     double *logits = calloc((size_t)V, sizeof *logits), max = -INFINITY, sum = 0, off = 0;
     for (int64_t c = 0; c < V; c++) {
-        double size = 0;
+        double size = bias ? fabs(logits[c] = (double)bias[c]) : 0;
         for (int64_t e = 0; e < dim; e++) {
             logits[c] += (double)x[e] * (double)weight[c * dim + e];
             size += fabs((double)x[e] * (double)weight[c * dim + e]);
         }
-        off = fmax(off, (double)(dim + 1) * u * size);
+        off = fmax(off, (double)(dim + 2) * u * size);
         max = fmax(max, logits[c]);
     }
     for (int64_t c = 0; c < V; c++)
@@ -619,6 +881,10 @@ static void true_row(int64_t dim, int64_t V, const float *x, const float *weight
             dx_off[e] += g_off * fabs(w) + (double)(V + 1) * u * fabs(g * w);
             truth->d_weight[c * dim + e] += g * number;
             truth->d_weight_off[c * dim + e] += g_off * fabs(number) + 300 * u * fabs(g * number);
+        }
+        if (bias) {
+            truth->d_bias[c] += g;
+            truth->d_bias_off[c] += g_off + 300 * u * fabs(g);
         }
     }
     free(logits);
@@ -637,7 +903,7 @@ START_TEST(loss_differences)
             truth[i].d_weight_off = more + V * DIM;
             x[e] = places[i];
             memset(dx, 0, sizeof dx);
-            true_row(DIM, V, x, weight, 4, 1, &truth[i], dx, off);
+            true_row(DIM, V, x, weight, NULL, 4, 1, &truth[i], dx, off);
         }
         double slope = (truth[0].loss - truth[1].loss) / (double)(places[0] - places[1]);
         expect(near(dx[e], slope, 1e-6), "loss: %g, not %g", dx[e], slope);
@@ -647,15 +913,17 @@ START_TEST(loss_differences)
 END_TEST
 
 static void check_loss(const struct ra_vector *set, int64_t rows, int64_t dim, int64_t V,
-                       double size, int kept)
+                       double size, int kept, bool biased)
 {
+    float *bias = biased ? randoms(V) : NULL, *old_bias = randoms(V), *d_bias[COUNTS];
     float *x = randoms(rows * dim), *weight = randoms(V * dim), *old = randoms(V * dim);
     float *dx[COUNTS], *d_weight[COUNTS], *scratch = poisoned(ra_loss_scratch(V));
     int32_t *labels = calloc((size_t)rows + 1, sizeof *labels);
     int64_t count = 0;
     double loss[COUNTS], alone, factor = 0.25;
     struct truth truth = {
-        0, 0, zeros(rows * dim), zeros(rows * dim), zeros(V * dim), zeros(V * dim)};
+        0,        0,       zeros(rows * dim), zeros(rows * dim), zeros(V * dim), zeros(V * dim),
+        zeros(V), zeros(V)};
     for (int64_t e = 0; e < rows * dim; e++)
         x[e] *= (float)size;
     for (int64_t a = 0; a < rows; a++) {
@@ -663,8 +931,8 @@ static void check_loss(const struct ra_vector *set, int64_t rows, int64_t dim, i
             random_below(&state, 4) < kept ? (int32_t)random_below(&state, V) : -1 - (int32_t)a;
         count += labels[a] >= 0;
         if (labels[a] >= 0)
-            true_row(dim, V, x + a * dim, weight, labels[a], factor, &truth, truth.dx + a * dim,
-                     truth.dx_off + a * dim);
+            true_row(dim, V, x + a * dim, weight, bias, labels[a], factor, &truth,
+                     truth.dx + a * dim, truth.dx_off + a * dim);
     }
     expect(ra_loss_labels(rows, labels) == count, "labels");
     for (int t = 0; t < COUNTS; t++) {
@@ -673,12 +941,14 @@ static void check_loss(const struct ra_vector *set, int64_t rows, int64_t dim, i
             scratch[e] = number_of_bits(poison);
         dx[t] = poisoned(rows * dim);
         d_weight[t] = copy_of(old, V * dim);
-        loss[t] = ra_loss(&work, rows, dim, V, x, weight, NULL, labels, factor, dx[t], d_weight[t],
-                          NULL, scratch);
-        alone = ra_loss(&work, rows, dim, V, x, weight, NULL, labels, factor, NULL, NULL, NULL,
+        d_bias[t] = copy_of(old_bias, V);
+        loss[t] = ra_loss(&work, rows, dim, V, x, weight, bias, labels, factor, dx[t], d_weight[t],
+                          d_bias[t], scratch);
+        alone = ra_loss(&work, rows, dim, V, x, weight, bias, labels, factor, NULL, NULL, NULL,
                         scratch);
         expect(loss[t] == loss[0] && alone == loss[0] && same_bits(dx[t], dx[0], rows * dim) &&
-                   same_bits(d_weight[t], d_weight[0], V * dim),
+                   same_bits(d_weight[t], d_weight[0], V * dim) &&
+                   same_bits(d_bias[t], d_bias[0], V),
                "other bits for %d threads", threads[t]);
     }
     expect(near(loss[0], truth.loss, truth.loss_off),
@@ -692,6 +962,12 @@ static void check_loss(const struct ra_vector *set, int64_t rows, int64_t dim, i
         double allowed = truth.d_weight_off[e] + 4 * u * fabs((double)old[e]) + 1e-30;
         expect(near((double)d_weight[0][e], want, allowed), "V %" PRId64 ": d_weight %g, not %g", V,
                (double)d_weight[0][e], want);
+    }
+    for (int64_t c = 0; c < V; c++) {
+        double want = truth.d_bias[c] + (double)old_bias[c];
+        expect(near((double)d_bias[0][c], want,
+                    truth.d_bias_off[c] + 4 * u * fabs((double)old_bias[c]) + 1e-30),
+               "V %" PRId64 ": d_bias %g, not %g", V, (double)d_bias[0][c], want);
     }
     free(labels);
     release();
@@ -709,8 +985,9 @@ START_TEST(loss)
     for (int v = 0; v < 9; v++)
         for (int r = 0; r < 5; r++)
             if (v < 7 || (v == 7 && r >= 3) || r == 2)
-                check_loss(set, rows[r], v < 7 ? 19 : 2, vocabularies[v], 0.3, (v + r) % 5);
-    check_loss(set, 40, 5, 100, 3e3, 4); /* logits of 10^4 */
+                check_loss(set, rows[r], v < 7 ? 19 : 2, vocabularies[v], 0.3, (v + r) % 5,
+                           r % 2 == 0);
+    check_loss(set, 40, 5, 100, 3e3, 4, true); /* logits of 10^4 */
     say(names[_i]);
 }
 END_TEST
@@ -772,14 +1049,19 @@ int main(int argc, char **argv)
     tcase_add_loop_test(matrix, products, 0, sets);
     tcase_add_loop_test(matrix, products_of_nan, 0, sets);
     tcase_add_test(layers, embedding);
-    tcase_add_test(layers, bias);
-    tcase_add_test(layers, norm);
-    tcase_add_test(layers, norm_of_nan);
+    tcase_add_test(layers, biases);
+    tcase_add_test(layers, table_of_positions);
+    tcase_add_loop_test(layers, norm_of_rows, 0, NORMS);
+    tcase_add_loop_test(layers, norm_of_nan, 0, NORMS);
+    tcase_add_test(layers, norm_of_heads);
+    tcase_add_loop_test(layers, swiglu, 0, sets);
+    tcase_add_loop_test(layers, swiglu_far_away, 0, sets);
     tcase_add_loop_test(layers, gelu_everywhere, 0, sets);
     tcase_add_loop_test(layers, gelu_far_away, 0, sets);
     tcase_add_loop_test(layers, gelu_counts, 0, sets);
     tcase_add_test(layers, central_differences);
     tcase_add_test(rotary, rotary_angles);
+    tcase_add_test(rotary, rotary_scaling);
     tcase_add_test(rotary, rotary_rotates);
     tcase_add_test(losses, loss_differences);
     tcase_add_loop_test(losses, loss, 0, sets);

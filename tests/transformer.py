@@ -680,7 +680,7 @@ def resume(test):
 
 
 DECODED = ("causal, odd length", "one head of keys", "interleaved", "lookback", "soft cap", "tied",
-           "rotary", "wide")
+           "rotary", "wide", "learned positions", "norm of heads", "llama 3's frequencies", "mgqa", "qwen 3")
 MARGIN = 1e-2  # of logits, whose errors are 1e-6 of numbers of 1 to 10
 
 
@@ -848,6 +848,20 @@ def refusals(test):
     with open(os.path.join(fixture, "config.json"), "rb") as file:
         write("lookback/config.json", file.read().replace(b"{", b'{"lookback": [5],'))
 
+    table, longer = test.path("table"), test.path("longer")
+    make_problem(MODELS["learned positions"], 1, table)
+    shutil.copytree(table, longer)
+    for name in ("tokens", "labels"):
+        array = np.load(os.path.join(longer, name + ".npy"))
+        np.save(os.path.join(longer, name + ".npy"), np.concatenate((array, array), axis=1))
+    with open(os.path.join(table, "config.json"), encoding="utf-8") as file:
+        table_config = json.load(file)
+    for name, change in (("no-such-norm", dict(norm="batch")), ("no-eps", dict(norm="rms", norm_eps=0)),
+                         ("no-rows", dict(longest=0)), ("no-factor", dict(rotary_scaling="llama3", rotary_factor=0)),
+                         ("other-parts", dict(qkv_bias=True)), ("fewer-parts", dict(positions="rotary", dim_head=6))):
+        write(f"{name}/config.json", json.dumps({**table_config, **change}).encode())
+        shutil.copytree(os.path.join(table, "weights"), test.path(name, "weights"))
+
     def flag(*words, says=None, command="train", ranks=1):
         ends = {"train": [data, model], "generate": [used], "bench": []}[command]
         return 2, says or f"^10-transformer: {words[0]}", ranks, [command, *words, *ends]
@@ -887,6 +901,15 @@ def refusals(test):
         flag("--ring-size", 3, says="--ring-size 3: does not divide the 2 ranks", ranks=2),
         flag("--dim-head", 7, says="head_dim must be even"),
         flag("--heads", 6, "--key-heads", 4, says="key_heads must divide heads"),
+
+        # A table of positions ends; parts that are none, or that the weights do not have.
+        *[(1, "a text of 41 tokens: the model's table of positions has only 40 rows", ranks,
+           ["generate", "--prompt", "1 2 3", "--count", 38, table]) for ranks in (1, 3)],
+        *[(1, "a text of 74 tokens: the model's table", ranks, ["step", longer, missing]) for ranks in (1, 3)],
+        *[(1, f"{name}/.*{says}", 1, ["generate", "--prompt", "1", test.path(name)]) for name, says in (
+            ("no-such-norm", '"norm" is wrong: give "unit", "rms" or "layer"'), ("no-eps", "norm_eps must be above 0"),
+            ("no-rows", "longest is 0"), ("no-factor", "factor must be above 0"),
+            ("other-parts", "layers.0.0.to_qkv.1.bias"), ("fewer-parts", "weights"))],
 
         # Trouble with files.
         (1, "missing: .*No such file", 1, ["train", missing, model]),

@@ -359,7 +359,7 @@ void ra_swiglu_backward(const struct ra_vector *vector, int threads, int64_t row
             sigmoid(vector, these, gate, share);
             for (int64_t i = 0; i < these; i++) {
                 d_gate[i] = d[i] * up[i] * share[i] * (1 + gate[i] * (1 - share[i]));
-                d_up[i] = d[i] * gate[i] * share[i];
+                d_up[i] = d[i] * (gate[i] * share[i]);
             }
         }
 }

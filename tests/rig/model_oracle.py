@@ -97,7 +97,7 @@ KEYS = {
     "rotary_low": (1.0, float, False, "llama3: waves in rotary_original that change wholly"),
     "rotary_high": (4.0, float, False, "llama3: waves in rotary_original that stay"),
     "rotary_original": (8192, int, False, "llama3: the length that was learnt"),
-    "ff_mult": (4, int, False, "the feed-forward is this times as wide as dim"),
+    "ff_mult": (4, float, False, "the feed-forward is this times as wide as dim"),
 }
 
 
@@ -427,6 +427,7 @@ def checked(config):
             (config["depth"] < 0, "depth must be at least 0"),
             (config["heads"] % config["num_grouped_query_heads"],
              "num_grouped_query_heads must divide heads"),
+            (round(config["ff_mult"] * config["dim"]) < 1, "ff_mult must be above 0"),
             (config["norm"] not in ("unit", "rms", "layer"), "norm must be unit, rms or layer"),
             (not config["norm_eps"] > 0, "norm_eps must be more than 0"),
             (config["feed"] not in ("gelu", "swiglu"), "feed must be gelu or swiglu"),
@@ -456,7 +457,7 @@ def checked(config):
 def shapes(config):
     """The shape of every weight, by name."""
     V, dim, D, wide = (config[key] for key in ("num_tokens", "dim", "dim_head", "ff_mult"))
-    wide *= dim
+    wide = round(wide * dim)
     H = config["heads"]
     G = H // config["num_grouped_query_heads"]
     up = wide * 2 if config["feed"] == "swiglu" else wide

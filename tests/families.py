@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""families: 10-transformer against models of other packages, which those computed in float64.
+
+    families.py BUILD [NAME...]
+
+tests/fixtures/families/NAME holds a model as its package writes it, a batch, and what the package
+computed: logits, loss and all gradients. make.py beside them made them. Here the model becomes a
+folder of this project, by two tables: what a config means (PARTS), and which of our arrays has which
+of theirs (NAMES). Then
+
+- the oracle, tests/rig/model_oracle.py, must agree to 1e-12 of each array's largest number: so it
+  means the same by each part as the packages do;
+- `10-transformer step` must agree to 1e-6, or to twice of what the package itself is off by in
+  float32, on 1 to 4 ranks, in every layout, with --recompute and --gather;
+- `10-transformer generate` must go on with a text as the package does, on 1 to 4 ranks.
+
+The last line is "N passed, N failed".
+"""
+import argparse
+import glob
+import json
+import os
+import shutil
+import sys
+
+import numpy as np
+
+sys.dont_write_bytecode = True
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "rig")]
+import jobs
+import model_oracle
+import safetensors_folder
+
+FIXTURES = os.path.join(HERE, "fixtures", "families")
+TOLERANCE, OF_ORACLE, PROMPT = 1e-6, 1e-12, 8
+
+# Layouts and what else a run may ask for, in turns.
+FLAGS = ("", "--layout striped", "--layout zigzag --recompute", "--layout striped --bucket 4",
+         "--gather", "--recompute", "--layout zigzag --gather")
+
+
+def parts_of(config):
+    """Our config of one of theirs."""
+    if "model_type" not in config:
+        return dict(
+            num_tokens=config["num_tokens"], dim=config["dim"], depth=config["depth"],
+            heads=config["heads"], dim_head=config["attn_dim_head"], ff_mult=4, causal=True,
+            num_grouped_query_heads=config["heads"] // config["attn_kv_heads"],
+            head_map="interleaved", norm="layer", norm_eps=1e-5, logits_bias=True,
+            positions="learned", longest=config["max_seq_len"],
+            position_scale=config["dim"] ** -0.5)
+    heads, depth = config["num_attention_heads"], config["num_hidden_layers"]
+    rope = config.get("rope_parameters") or {"rope_theta": config["rope_theta"],
+                                             **(config.get("rope_scaling") or {})}
+    window = config.get("sliding_window")
+    windows = [window - 1 if window and kind == "sliding_attention" else None
+               for kind in config.get("layer_types") or
+               ["sliding_attention" if config["model_type"] == "mistral" else "full_attention"] * depth]
+    scaling = {} if rope.get("rope_type", "default") != "llama3" else dict(
+        rotary_scaling="llama3", rotary_factor=rope["factor"], rotary_low=rope["low_freq_factor"],
+        rotary_high=rope["high_freq_factor"],
+        rotary_original=rope["original_max_position_embeddings"])
+    if rope.get("rope_type") == "linear":
+        scaling = dict(rotary_scale=rope["factor"])
+    bias = config.get("attention_bias", False)
+    return dict(
+        num_tokens=config["vocab_size"], dim=config["hidden_size"], depth=depth, heads=heads,
+        num_grouped_query_heads=heads // config["num_key_value_heads"], head_map="grouped",
+        dim_head=config.get("head_dim") or config["hidden_size"] // heads, causal=True,
+        ff_mult=config["intermediate_size"] / config["hidden_size"], norm="rms",
+        norm_eps=config["rms_norm_eps"], feed="swiglu", feed_bias=config.get("mlp_bias", False),
+        qkv_bias=bias or config["model_type"] == "qwen2", out_bias=bias,
+        head_norm=config["model_type"] == "qwen3", tied=config["tie_word_embeddings"],
+        rotary_theta=rope["rope_theta"], lookback=windows, **scaling)
+
+
+# Of transformers' models and of MGQA's, in the order of our rows.
+TRANSFORMERS = {
+    "token_emb.weight": ["model.embed_tokens.weight"], "to_logits.0.gamma": ["model.norm.weight"],
+    "to_logits.1.weight": ["lm_head.weight"],
+    "0.to_qkv.0.gamma": ["input_layernorm.weight"],
+    "0.to_qkv.1.weight": ["self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"],
+    "0.to_qkv.1.bias": ["self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"],
+    "0.q_norm.gamma": ["self_attn.q_norm.weight"], "0.k_norm.gamma": ["self_attn.k_norm.weight"],
+    "0.to_out.weight": ["self_attn.o_proj.weight"], "0.to_out.bias": ["self_attn.o_proj.bias"],
+    "1.0.gamma": ["post_attention_layernorm.weight"],
+    "1.1.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
+    "1.1.bias": ["mlp.gate_proj.bias", "mlp.up_proj.bias"],
+    "1.3.weight": ["mlp.down_proj.weight"], "1.3.bias": ["mlp.down_proj.bias"]}
+MGQA = {
+    "token_emb.weight": ["token_emb.emb.weight"], "pos_emb.weight": ["pos_emb.emb.weight"],
+    "to_logits.0.gamma": ["attn_layers.final_norm.weight"],
+    "to_logits.0.bias": ["attn_layers.final_norm.bias"], "to_logits.1.weight": ["to_logits.weight"],
+    "to_logits.1.bias": ["to_logits.bias"],
+    "0.to_qkv.0.gamma": ["{0}.0.0.weight"], "0.to_qkv.0.bias": ["{0}.0.0.bias"],
+    "0.to_qkv.1.weight": ["{0}.1.to_q.weight", "{0}.1.to_k.weight", "{0}.1.to_v.weight"],
+    "0.to_out.weight": ["{0}.1.to_out.weight"],
+    "1.0.gamma": ["{1}.0.0.weight"], "1.0.bias": ["{1}.0.0.bias"],
+    "1.1.weight": ["{1}.1.ff.0.0.weight"], "1.1.bias": ["{1}.1.ff.0.0.bias"],
+    "1.3.weight": ["{1}.1.ff.2.weight"], "1.3.bias": ["{1}.1.ff.2.bias"]}
+
+
+def names_of(family, name):
+    """Their arrays that, one above the other, are ours of this name."""
+    if not name.startswith("layers."):
+        return family[name]
+    layer, rest = name.split(".", 2)[1:]
+    inner = [theirs.format(2 * int(layer), 2 * int(layer) + 1) for theirs in family[rest]]
+    start = "attn_layers.layers." if family is MGQA else f"model.layers.{layer}."
+    return [start + theirs for theirs in inner]
+
+
+def load(folder, work):
+    """The weights of a model by their names, from all its files."""
+    weights = {}
+    for number, path in enumerate(sorted(glob.glob(os.path.join(folder, "*.safetensors")))):
+        safetensors_folder.unpack(path, os.path.join(work, str(number)))
+        for file in os.listdir(os.path.join(work, str(number))):
+            weights[file[:-4]] = np.load(os.path.join(work, str(number), file))
+    return weights
+
+
+def error_of(truth, result):
+    """max |truth - result| / max |truth|; infinite if not finite or of another shape."""
+    if truth.shape != np.shape(result) or not np.isfinite(result).all():
+        return np.inf
+    return np.abs(truth - result).max() / max(np.abs(truth).max(), 1e-300)
+
+
+def compare(folder, family, logits, loss, gradients):
+    """The worst error, and where, of a result: gradients are a function of our names."""
+    errors = {"logits": error_of(np.load(os.path.join(folder, "logits.npy")), logits),
+              "loss": error_of(np.load(os.path.join(folder, "loss.npy")), loss)}
+    seen = set()
+    for name, gradient in gradients.items():
+        theirs = names_of(family, name)
+        truths = [np.load(os.path.join(folder, "gradients", t + ".npy")) for t in theirs]
+        parts = np.split(gradient, np.cumsum([len(t) for t in truths])[:-1])
+        errors.update({t: error_of(truth, part) for t, truth, part in zip(theirs, truths, parts)})
+        seen.update(theirs)
+    there = {file[:-4] for file in os.listdir(os.path.join(folder, "gradients"))}
+    errors.update({name: np.inf for name in there ^ seen})
+    worst = max(errors, key=errors.get)
+    return errors[worst], worst
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", metavar="BUILD")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="some of the fixtures (all)")
+    options = parser.parse_args()
+    work = os.path.join(options.build, "families")
+    shutil.rmtree(work, ignore_errors=True)
+    passed = failed = 0
+
+    def judge(name, error, tolerance):
+        nonlocal passed, failed
+        good = error[0] <= tolerance
+        passed, failed = passed + good, failed + (not good)
+        print(f"{'passed' if good else 'FAILED'}  {name}: {error[0]:.1e} at {error[1]}", flush=True)
+
+    for name in options.names or sorted(name for name in os.listdir(FIXTURES) if "." not in name):
+        folder, problem = os.path.join(FIXTURES, name), os.path.join(work, name)
+        with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+            theirs = json.load(file)
+        family = TRANSFORMERS if "model_type" in theirs else MGQA
+        config = model_oracle.checked({key: row[0] for key, row in model_oracle.KEYS.items()
+                                       if key not in ("batch", "length")} | parts_of(theirs))
+        weights = load(folder, os.path.join(work, name + "-files"))
+        ours = {mine: np.concatenate([weights[t] for t in names_of(family, mine)])
+                for mine in model_oracle.shapes(config)}
+        tokens, labels = (np.load(os.path.join(folder, file)) for file in ("tokens.npy", "labels.npy"))
+        model_oracle.save_problem(problem, config, ours, tokens, labels, np.ones(tokens.shape, bool))
+        judge(f"{name}: oracle", compare(folder, family, *model_oracle.solve(
+            *model_oracle.load_problem(problem))), OF_ORACLE)
+
+        tolerance = max(TOLERANCE, 2 * float(np.load(os.path.join(folder, "float32.npy"))))
+        text = np.load(os.path.join(folder, "text.npy"))
+        for ranks in range(1, 5):
+            runs = [f"step {flags} {problem} {problem}-{ranks}-{number}"
+                    for number, flags in enumerate(FLAGS)]
+            model, prompt = f"{problem}-{ranks}", "\t".join(map(str, text[:PROMPT]))
+            os.symlink(os.path.abspath(problem), model)  # beside which it writes what it prints
+            runs.append(f"generate --prompt {prompt} --count {len(text) - PROMPT} {model}")
+            lost = jobs.run_lines(os.path.join(options.build, "batch-10-transformer"), ranks, runs,
+                                  os.path.join(work, f"lines-{name}-{ranks}"))
+            for number, flags in enumerate(FLAGS):
+                result = f"{problem}-{ranks}-{number}"
+                title = f"{name}: {ranks} ranks {flags}"
+                if number in lost:
+                    judge(f"{title}: {lost[number]}", (np.inf, "all"), tolerance)
+                    continue
+                gradients = {mine: np.load(os.path.join(result, "gradients", mine + ".npy"))
+                             for mine in ours}
+                judge(title, compare(folder, family, *(np.load(os.path.join(result, file)) for file in
+                                                       ("logits.npy", "loss.npy")), gradients), tolerance)
+            title, written = f"{name}: {ranks} ranks go on with a text", []
+            if len(FLAGS) not in lost:
+                with open(model + ".counts", encoding="utf-8") as file:
+                    written = [int(word) for word in file.read().split()]
+            judge(title, (float(written != list(text)), lost.get(len(FLAGS), "a token")), 0)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
