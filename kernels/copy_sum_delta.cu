@@ -1,4 +1,5 @@
-/* copy_sum_delta: what is done to arrays row by row: delta, copies, sums. As fast as memory is.
+/* copy_sum_delta: what is done to arrays row by row: delta, copies, sums; and what becomes one
+ * number of a head. As fast as memory is.
  *
  * Chapter 11. Numbers are taken 8 at a time, in chunks of 16 bytes, where the arrays allow it, and
  * one at a time where they do not.
@@ -73,8 +74,12 @@ static __global__ void __launch_bounds__(THREADS)
     }
     for (int lanes = LANES / 2; lanes > 0; lanes /= 2)
         sum += __shfl_xor_sync(0xffffffff, sum, lanes);
-    if (b < kernel.batch && threadIdx.x % LANES == 0)
+    if (b < kernel.batch && threadIdx.x % LANES == 0) {
+        /* A gradient of lse counts in rows that have one. */
+        if (kernel.d_lse.data && *ra_floats(kernel.lse, b, a, head) != -CUDART_INF_F)
+            sum -= *ra_floats(kernel.d_lse, b, a, head);
         *ra_floats(kernel.delta, b, a, head) = sum;
+    }
 }
 
 extern "C" cudaError_t ra_kernel_delta(const struct ra_kernel *kernel, cudaStream_t stream)
@@ -89,6 +94,61 @@ extern "C" cudaError_t ra_kernel_delta(const struct ra_kernel *kernel, cudaStrea
         delta_rows<1><<<blocks, THREADS, 0, stream>>>(*kernel);
     return cudaGetLastError();
 }
+
+/* ---- One number of each head. */
+
+/* What the largest scores begin with, and what they are in the end. */
+static __global__ void largest_of_heads(const __grid_constant__ struct ra_kernel kernel, bool end)
+{
+    int h = blockIdx.x;
+    int *at = (int *)kernel.largest.data + h * kernel.largest.head;
+    *at = end ? ra_ordered(*at) : ra_ordered(__float_as_int(-CUDART_INF_F));
+}
+
+extern "C" cudaError_t ra_kernel_begin_largest(const struct ra_kernel *kernel, cudaStream_t stream)
+{
+    largest_of_heads<<<(unsigned)kernel->heads, 1, 0, stream>>>(*kernel, false);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t ra_kernel_end_largest(const struct ra_kernel *kernel, cudaStream_t stream)
+{
+    largest_of_heads<<<(unsigned)kernel->heads, 1, 0, stream>>>(*kernel, true);
+    return cudaGetLastError();
+}
+
+/* A block for each head. A thread has every THREADS-th row; their sums are added up in pairs. */
+static __global__ void __launch_bounds__(THREADS)
+    sink_gradient(const __grid_constant__ struct ra_kernel kernel, struct ra_tensor d_sink)
+{
+    __shared__ double sums[THREADS];
+    int h = blockIdx.x, thread = threadIdx.x;
+    double sink = ra_of_head(kernel.sink, h), sum = 0;
+    for (int64_t i = thread; i < kernel.batch * kernel.queries; i += THREADS) {
+        int64_t b = i / kernel.queries, a = i % kernel.queries;
+        double lse = *ra_floats(kernel.lse, b, a, h), delta = *ra_floats(kernel.delta, b, a, h);
+        sum -= exp(sink - lse) * delta;
+    }
+
+    /* A sink of -inf is none. */
+    sums[thread] = sink == -(double)CUDART_INF_F ? 0 : sum;
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (thread < half)
+            sums[thread] += sums[thread + half];
+    }
+    if (thread == 0)
+        ((float *)d_sink.data)[h * d_sink.head] = (float)sums[0];
+}
+
+extern "C" cudaError_t ra_kernel_sink_gradient(const struct ra_kernel *kernel,
+                                               struct ra_tensor d_sink, cudaStream_t stream)
+{
+    sink_gradient<<<(unsigned)kernel->heads, THREADS, 0, stream>>>(*kernel, d_sink);
+    return cudaGetLastError();
+}
+
+/* ---- Moves. */
 
 /* A move of numbers: to = from, or to = from + plus. */
 struct move {

@@ -20,13 +20,13 @@ enum { LOADER_THREADS = 64 }; /* threads that load queries */
 /* The shape of a tile. Dim: D, rounded up with zeros, which TMA fills in. Blocks: 1; or 2, if
  * neighbouring tiles of keys are those of a pair: then each block loads half of every tile of
  * queries, for both. Groups: the warpgroups that multiply, with this many Threads; a block has 128
- * more. Listed: tiles, and who sees their keys, are in a list. */
+ * more. Listed: tiles, and who sees their keys, are in a list. Sloped: places add to scores. */
 template <class Type_, int Dim_, int Keys_, int Queries_, int Stages_ = 2, int Blocks_ = 1,
-          int Groups_ = 2, bool Listed_ = false>
+          int Groups_ = 2, bool Listed_ = false, bool Sloped_ = false>
 struct backward_tile {
     typedef Type_ Type;
     static constexpr int Dim = Dim_, Keys = Keys_, Queries = Queries_, Stages = Stages_;
-    static constexpr bool Listed = Listed_;
+    static constexpr bool Listed = Listed_, Sloped = Sloped_;
     static constexpr int Blocks = Blocks_, Groups = Groups_, Threads = 128 * Groups;
     static constexpr int Load_registers = Groups == 3 ? 32 : 24,
                          Multiply_registers = Groups == 3 ? 160 : 240;
@@ -142,11 +142,11 @@ RA_DEVICE void weigh(float (&s)[Columns / 8][4], float factor, const Lse &lse2)
         }
 }
 
-/* The same with a soft cap. dp - delta is to be multiplied by its slope: dp becomes such that it
- * is. */
-template <int Columns, class Lse, class Delta>
-RA_DEVICE void weigh_capped(float (&s)[Columns / 8][4], float (&dp)[Columns / 8][4],
-                            const struct backward &f, const Lse &lse2, const Delta &delta)
+/* A soft cap: scores of powers of two. dp - delta is to be multiplied by its slope: dp becomes such
+ * that it is. */
+template <int Columns, class Delta>
+RA_DEVICE void cap_scores(float (&s)[Columns / 8][4], float (&dp)[Columns / 8][4],
+                          const struct backward &f, const Delta &delta)
 {
 #pragma unroll
     for (int j = 0; j < Columns / 8; j++)
@@ -157,6 +157,35 @@ RA_DEVICE void weigh_capped(float (&s)[Columns / 8][4], float (&dp)[Columns / 8]
             s[j][e] = ra_tanh(s[j][e] * f.inside);
             dp[j][e] = (dp[j][e] - base) * (1 - s[j][e] * s[j][e]) + base;
             s[j][e] = __fmul_rn(s[j][e], f.factor); /* rounded, as in the forward */
+        }
+}
+
+/* Weights with a soft cap. */
+template <int Columns, class Lse, class Delta>
+RA_DEVICE void weigh_capped(float (&s)[Columns / 8][4], float (&dp)[Columns / 8][4],
+                            const struct backward &f, const Lse &lse2, const Delta &delta)
+{
+    cap_scores<Columns>(s, dp, f, delta);
+    weigh<Columns>(s, 1, lse2);
+}
+
+/* Weights with a slope of head h, and perhaps a soft cap. distance(j, e): of the key from the query
+ * of s[j][e]. */
+template <int Columns, class Lse, class Delta, class Distance>
+RA_DEVICE void weigh_sloped(float (&s)[Columns / 8][4], float (&dp)[Columns / 8][4],
+                            const struct backward &f, int h, const Lse &lse2, const Delta &delta,
+                            const Distance &distance)
+{
+    float slope = RA_LOG2E * ra_of_head(f.x.slopes, h);
+    bool capped = f.x.score.softcap > 0;
+    if (capped)
+        cap_scores<Columns>(s, dp, f, delta);
+#pragma unroll
+    for (int j = 0; j < Columns / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            float score = capped ? s[j][e] : __fmul_rn(s[j][e], f.factor);
+            s[j][e] = __fmaf_rn((float)distance(j, e), slope, score);
         }
     weigh<Columns>(s, 1, lse2);
 }
@@ -532,6 +561,24 @@ RA_DEVICE void hide_queries(float (&s)[Shape::Queries / 8][4], float (&dp)[Shape
         }
 }
 
+/* How far the keys of this thread are from the queries of a step: see weigh_sloped. */
+template <class Shape> struct step_distance {
+    const struct ra_kernel &x;
+    int64_t a, b; /* this thread's first query, and its first key */
+
+    __device__ __forceinline__ int operator()(int j, int e) const
+    {
+        return ra_place_of_row(x.key_place, b + e / 2 * 8, x.keys) -
+               ra_place_of_row(x.query_place, a + 8 * j + e % 2, x.queries);
+    }
+};
+
+template <class Shape>
+RA_DEVICE struct step_distance<Shape> distance_of(const struct keys_memory<Shape> &shared,
+                                                  const struct backward &f, int stage) {
+    return {f.x, shared.step[stage].a0 + my_column(), shared.task.b0 + my_row() % Shape::Keys};
+}
+
 /* p and ds of step j, of this warpgroup's 64 keys: s = k q^T and dp = v d_out^T, and from these p =
  * 2^(s factor - lse2) and ds = p (dp - delta). The operands are described; q and d_out lie in a
  * stage, which has been waited for when this returns. sound: all keys are there and finite. */
@@ -567,11 +614,14 @@ RA_DEVICE void weigh_step(uint32_t (&p)[Shape::Queries / 16][4],
     multiply_rows<Type, Dim, Keys, Queries>(dp, v, d_out);
     ra_products_wait<1>();
     ra_pin(s);
-    if (!capped)
+    if (!capped && !Shape::Sloped)
         weigh<Queries>(s, f.factor, lse2);
     ra_products_wait<0>();
     ra_pin(dp);
-    if (capped)
+    if constexpr (Shape::Sloped)
+        weigh_sloped<Queries>(s, dp, f, shared.step[stage].h, lse2, delta,
+                              distance_of<Shape>(shared, f, stage));
+    else if (capped)
         weigh_capped<Queries>(s, dp, f, lse2, delta);
     if (!unmasked)
         hide_queries<Shape>(s, dp, sight_from<Shape>(shared, f, shared.step[stage]));

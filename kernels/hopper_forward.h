@@ -11,12 +11,14 @@
 
 /* The shape of a tile: each warpgroup has 64 rows of queries. In k07 two blocks of threads, a
  * cluster, may share a tile: each has half of its rows. Listed: tiles, and what their rows see, are
- * in a list. */
-template <class Type_, int Dim_, int Keys_, int Groups_, int Cluster_ = 1, bool Listed_ = false>
+ * in a list. Extras: there may be sinks, slopes, largest scores; without them the kernel is none of
+ * these instructions longer. */
+template <class Type_, int Dim_, int Keys_, int Groups_, int Cluster_ = 1, bool Listed_ = false,
+          bool Extras_ = false>
 struct hopper_tile : forward_tile<Type_, Dim_, 1, Keys_, 4 * Groups_> {
     static constexpr int Groups = Groups_, Query_bytes = 64 * Dim_ * 2, /* of a warpgroup */
         Key_bytes = Keys_ * Dim_ * 2, Cluster = Cluster_, Rows = 64 * Groups * Cluster;
-    static constexpr bool Listed = Listed_;
+    static constexpr bool Listed = Listed_, Extras = Extras_;
 };
 
 /* What the launcher works out, and how TMA finds the rows. */
@@ -431,8 +433,12 @@ RA_DEVICE void online_softmax(typename Shape::Scores &s, struct carry<Shape> &ca
                               bool unmasked, int row, const uint32_t allowed[Shape::Words],
                               const uint16_t *nonfinite = nullptr)
 {
-    if (!f.plain)
+    if (!f.plain) {
         cap_scores<Shape>(s, f);
+        if (Shape::Extras && f.x.slopes.data)
+            add_slopes<Shape>(s, f, task.h, task.rows[row / 64] + row % 64,
+                              task.first + (number - task.number) * Shape::Keys);
+    }
     hide<Shape>(s, carry, f, task, number, unmasked, row, allowed, nonfinite);
     weigh_rows<Shape>(s, carry, f.factor);
 }
@@ -481,11 +487,12 @@ static cudaError_t launch_hopper(void (*kernel)(struct hopper_forward), int thre
 /* Calls launch(type, columns) with D rounded up to whole panels, a constant; where these kernels
  * cannot run it, k03 does. */
 template <class Launch>
-static cudaError_t launch_or_k03(const struct ra_kernel *x, cudaStream_t stream,
+static cudaError_t launch_or_k03(const struct ra_kernel *x, bool takes_extras, cudaStream_t stream,
                                  const Launch &launch)
 {
     bool answer;
     cudaError_t error = supports(&answer, x);
+    answer = answer && (takes_extras || !ra_has_extras(x));
     if (error != cudaSuccess || !answer)
         return error != cudaSuccess ? error : ra_k03_forward(x, stream);
     return launch_for_type(x, [&](auto type) {

@@ -8,13 +8,17 @@
 
 #include "hopper_forward.h"
 
-/* Three warpgroups compute; of D = 256 two, as o takes 128 registers. */
-template <class Type, int Dim> struct shape_of;
-template <class Type> struct shape_of<Type, 64> : hopper_tile<Type, 64, 176, 3> {
+/* Three warpgroups compute; of D = 256 two, as o takes 128 registers. Beside 176 scores a thread
+ * has no register left for extras. */
+template <class Type, int Dim, bool Extras = false> struct shape_of;
+template <class Type, bool Extras>
+struct shape_of<Type, 64, Extras> : hopper_tile<Type, 64, Extras ? 128 : 176, 3, 1, false, Extras> {
 };
-template <class Type> struct shape_of<Type, 128> : hopper_tile<Type, 128, 128, 3> {
+template <class Type, bool Extras>
+struct shape_of<Type, 128, Extras> : hopper_tile<Type, 128, 128, 3, 1, false, Extras> {
 };
-template <class Type> struct shape_of<Type, 256> : hopper_tile<Type, 256, 64, 2> {
+template <class Type, bool Extras>
+struct shape_of<Type, 256, Extras> : hopper_tile<Type, 256, 64, 2, 1, false, Extras> {
 };
 
 /* Shared memory: two slots for keys and two for values. */
@@ -316,10 +320,10 @@ template <class Shape> struct tile_memory : roles_memory<Shape> {
 };
 
 /* The carry is read while the last tiles are multiplied: each of the warps that clean reads it for
- * one warpgroup. Of D = 256 there is no room. */
+ * one warpgroup. Of D = 256 there is no room, and beside extras there are no registers. */
 template <class Shape> RA_DEVICE bool reads_ahead(const struct tile_forward &f)
 {
-    return Shape::Groups == SANITIZER_WARPS && f.ahead;
+    return Shape::Groups == SANITIZER_WARPS && !Shape::Extras && f.ahead;
 }
 
 /* Where the rows of a warpgroup come to: a slot into which no tile of keys or values is loaded any

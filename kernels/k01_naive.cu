@@ -218,7 +218,7 @@ static unsigned blocks(int64_t rows)
 
 extern "C" cudaError_t ra_k01_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    if (kernel->q.type != RA_FLOAT32 || kernel->dim > RA_MOST_DIM)
+    if (kernel->q.type != RA_FLOAT32 || kernel->dim > RA_MOST_DIM || ra_has_extras(kernel))
         return cudaErrorNotSupported;
     int64_t rows = kernel->batch * kernel->heads * kernel->queries;
     if (rows == 0)
@@ -229,7 +229,7 @@ extern "C" cudaError_t ra_k01_forward(const struct ra_kernel *kernel, cudaStream
 
 extern "C" cudaError_t ra_k01_backward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    if (kernel->q.type != RA_FLOAT32 || kernel->dim > RA_MOST_DIM)
+    if (kernel->q.type != RA_FLOAT32 || kernel->dim > RA_MOST_DIM || ra_has_extras(kernel))
         return cudaErrorNotSupported;
     int64_t rows = kernel->batch * kernel->heads * kernel->queries;
     int64_t key_rows = kernel->batch * kernel->key_heads * kernel->keys;

@@ -233,6 +233,27 @@ RA_DEVICE float score_slope(struct ra_score rule, float score)
     return 1 - bent * bent;
 }
 
+/* What the places of row a and key b add to their score. */
+RA_DEVICE float distance_score(const struct ra_kernel &kernel, int h, int64_t a, int64_t b)
+{
+    int place = ra_place_of_row(kernel.query_place, a, kernel.queries);
+    return ra_of_head(kernel.slopes, h) *
+           (float)(ra_place_of_row(kernel.key_place, b, kernel.keys) - place);
+}
+
+/* Adds that to the scores of a tile: of rows from a on and keys from b on. */
+template <int M, int N>
+RA_DEVICE void add_slopes(float scores[M][N], const struct ra_kernel &kernel, int h, int64_t a,
+                          int64_t b)
+{
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            scores[i][j] +=
+                distance_score(kernel, h, a + line() + i * LINES, b + lane() + j * LANES);
+}
+
 /* The largest, and the sum, of the numbers that the lanes of a line have. */
 RA_DEVICE float line_max(float x)
 {
@@ -426,9 +447,19 @@ RA_DEVICE void add_carry(const struct ra_kernel &kernel, int64_t b, int64_t a0, 
     }
 }
 
+/* A sink is one score more, without a value. It may be far above those of keys, so the difference
+ * is not multiplied by log2(e), and rounded, first. */
+RA_DEVICE void add_sink(float &most, float &total, float &rescale, float sink)
+{
+    float all = fmaxf(most, sink), base = all == -CUDART_INF_F ? 0 : all;
+    rescale = expf(most - base);
+    total = total * rescale + expf(sink - base);
+    most = all;
+}
+
 /* Passes the carry on; or finishes: a row that has seen nothing has sum = 0, and 0 / 0 would be
  * NaN, where log 0 is the -inf we want. */
-template <int Dim, int M>
+template <int Dim, int M, bool Extras>
 RA_DEVICE void store(const struct ra_kernel &kernel, int64_t b, int64_t a0, int h,
                      const float o[M][Dim / LANES], const float max[M], const float sum[M])
 {
@@ -441,7 +472,12 @@ RA_DEVICE void store(const struct ra_kernel &kernel, int64_t b, int64_t a0, int 
             total = CUDART_NAN_F;
         if (a >= kernel.queries)
             continue;
-        float factor = !kernel.last ? 1 : total == 0 ? 0 : 1 / total;
+        float most = max[i], rescale = 1;
+        if (Extras && kernel.last && kernel.largest.data && lane() == 0)
+            ra_raise(kernel.largest, h, isnan(total) ? total : most);
+        if (Extras && kernel.last && kernel.sink.data)
+            add_sink(most, total, rescale, ra_of_head(kernel.sink, h));
+        float factor = !kernel.last ? 1 : total == 0 ? 0 : rescale / total;
         float *to = ra_floats(results, b, a, h);
 #pragma unroll
         for (int c = 0; c < Dim / LANES; c++)
@@ -450,7 +486,7 @@ RA_DEVICE void store(const struct ra_kernel &kernel, int64_t b, int64_t a0, int 
         if (lane() > 0)
             continue;
         if (kernel.last) {
-            *ra_floats(kernel.lse, b, a, h) = max[i] + logf(total);
+            *ra_floats(kernel.lse, b, a, h) = most + logf(total);
         } else {
             *ra_floats(kernel.carry_max, b, a, h) = max[i];
             *ra_floats(kernel.carry_sum, b, a, h) = total;
@@ -458,9 +494,9 @@ RA_DEVICE void store(const struct ra_kernel &kernel, int64_t b, int64_t a0, int 
     }
 }
 
-/* The forward: a tile of query rows stays. */
-template <int Dim, bool Small>
-static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
+/* The forward: a tile of query rows stays. Extras: there may be sinks, slopes, largest scores. */
+template <int Dim, bool Small, bool Extras>
+static __global__ void __launch_bounds__(THREADS, Dim == 64 && !Extras ? 3 : 2)
     forward(const __grid_constant__ struct ra_kernel kernel, bool chunks)
 {
     typedef struct shape<Dim, Small> shape;
@@ -516,6 +552,8 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
         load<Dim, Keys>(keys, k, b0 + Keys);
         ra_copies_end();
         score_values<M, N>(scores, kernel.score);
+        if (Extras && kernel.slopes.data)
+            add_slopes<M, N>(scores, kernel, h, a0, b0);
         struct view view = tile_view(kernel, a0, shape::Stay, b0, Keys);
         online_softmax<M, N, Dim>(scores, o, max, sum, view, k, b0);
         write_weights<M, N>(weights, scores);
@@ -532,7 +570,7 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 ? 3 : 2)
 
     if (!kernel.first)
         add_carry<Dim, M>(kernel, b, a0, h, o, max, sum);
-    store<Dim, M>(kernel, b, a0, h, o, max, sum);
+    store<Dim, M, Extras>(kernel, b, a0, h, o, max, sum);
 }
 
 /* lse and delta of a query row. One that saw nothing contributes nothing: under an lse of inf every
@@ -592,8 +630,9 @@ RA_DEVICE void add_sums(const struct rows &to, const struct ra_tensor &comp, int
     }
 }
 
-/* dq: a tile of query rows stays. */
-template <int Dim, bool Small>
+/* dq: a tile of query rows stays. Sloped: places add to scores, but not to what their derivative
+ * is by q . k. */
+template <int Dim, bool Small, bool Sloped>
 static __global__ void __launch_bounds__(THREADS, 2)
     backward_queries(const __grid_constant__ struct ra_kernel kernel, bool chunks)
 {
@@ -631,6 +670,10 @@ static __global__ void __launch_bounds__(THREADS, 2)
             sums[i][c] = 0;
     }
 
+    auto placed = [&](float score, int i, int64_t key) {
+        return Sloped ? score + distance_score(kernel, h, a0 + line() + i * LINES, key) : score;
+    };
+
     /* One group of copies for each round of the loop. */
     load<Dim, shape::Stay>(queries, q, a0);
     load<Dim, shape::Stay>(d_outs, d_out, a0);
@@ -663,7 +706,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
             for (int i = 0; i < M; i++) {
                 bool visible = allowed && sees(view, line() + i * LINES, index);
-                float p = weight(visible, reaches, scores[i][j], known[i].lse);
+                float p = weight(visible, reaches, placed(scores[i][j], i, key), known[i].lse);
                 ds[i][j] = kernel.score.scale * p * (ds[i][j] - known[i].delta) *
                            score_slope(kernel.score, scores[i][j]);
             }
@@ -684,7 +727,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 /* dk and dv: a tile of key rows stays. Here the rows of a tile of products are keys, and its
  * columns queries. */
-template <int Dim, bool Small>
+template <int Dim, bool Small, bool Sloped>
 static __global__ void __launch_bounds__(THREADS, 2)
     backward_keys(const __grid_constant__ struct ra_kernel kernel, bool chunks)
 {
@@ -762,8 +805,10 @@ static __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 bool visible = sees(view, lane() + j * LANES, index);
-                float score = products[i][j];
-                float p = weight(visible, reaches, score, known[j].lse);
+                float score = products[i][j], placed = score;
+                if (Sloped)
+                    placed += distance_score(kernel, h, a0 + lane() + j * LANES, b0 + index);
+                float p = weight(visible, reaches, placed, known[j].lse);
                 products[i][j] = p;
                 factors[i][j] = kernel.score.scale * p * score_slope(kernel.score, score);
             }
@@ -829,8 +874,8 @@ static cudaError_t launch_forward(const struct ra_kernel *kernel, cudaStream_t s
     if constexpr (Dim == 256 && !Small)
         if (!room)
             return launch_forward<Dim, true>(kernel, stream);
-    return launch(forward<Dim, Small>, kernel, kernel->queries, shape::Stay, kernel->heads, numbers,
-                  stream);
+    return launch(ra_has_extras(kernel) ? forward<Dim, Small, true> : forward<Dim, Small, false>,
+                  kernel, kernel->queries, shape::Stay, kernel->heads, numbers, stream);
 }
 
 template <int Dim, bool Small = false>
@@ -847,17 +892,19 @@ static cudaError_t launch_backward(const struct ra_kernel *kernel, cudaStream_t 
             return launch_backward<Dim, true>(kernel, stream);
 
     /* No launch adds up more rows than it can well. */
+    bool sloped = kernel->slopes.data;
     int64_t most = ra_kernel_most_keys(RA_FLOAT32);
     for (int64_t b = 0; b < kernel->keys && error == cudaSuccess; b += most) {
         struct ra_kernel piece = ra_kernel_keys(*kernel, b, most);
-        error = launch(backward_queries<Dim, Small>, &piece, piece.queries, shape::Stay,
-                       piece.heads, numbers, stream);
+        error = launch(sloped ? backward_queries<Dim, Small, true>
+                              : backward_queries<Dim, Small, false>,
+                       &piece, piece.queries, shape::Stay, piece.heads, numbers, stream);
     }
     most = ra_kernel_whole_steps(kernel, most / (kernel->heads / kernel->key_heads));
     for (int64_t a = 0; a < kernel->queries && error == cudaSuccess; a += most) {
         struct ra_kernel piece = ra_kernel_queries(*kernel, a, most);
-        error = launch(backward_keys<Dim, Small>, &piece, piece.keys, shape::Stay, piece.key_heads,
-                       numbers, stream);
+        error = launch(sloped ? backward_keys<Dim, Small, true> : backward_keys<Dim, Small, false>,
+                       &piece, piece.keys, shape::Stay, piece.key_heads, numbers, stream);
     }
     return error;
 }

@@ -188,15 +188,39 @@ RA_DEVICE void add_to(const struct ra_tensor &x, int64_t first, int64_t rows, in
 
 /* ---- The two halves of a step. */
 
+/* A soft cap, and a slope of head h, turn q . k of query a and key b into powers of two, whose
+ * factor is 1. Returns the slope of the cap. */
+RA_DEVICE float bend_score(const struct backward &f, float &score, float &factor, int h, int64_t a,
+                           int64_t b)
+{
+    float slope = 1;
+    if (f.x.score.softcap > 0) {
+        score = ra_tanh(score * f.inside);
+        slope = 1 - score * score;
+        score = __fmul_rn(score, factor); /* rounded, as in the forward */
+        factor = 1;
+    }
+
+    /* A query that is not there gets a weight of 1, not one that overflows. */
+    if (f.x.slopes.data && a < f.x.queries) {
+        int place = ra_place_of_row(f.x.query_place, a, f.x.queries);
+        int distance = ra_place_of_row(f.x.key_place, b, f.x.keys) - place;
+        score = __fmaf_rn((float)distance, RA_LOG2E * ra_of_head(f.x.slopes, h),
+                          __fmul_rn(score, factor));
+        factor = 1;
+    }
+    return slope;
+}
+
 /* Turns q . k into weights p, which go to shared memory as 16-bit numbers, and leaves in s what dp
  * - delta is to be multiplied by: p, times the slope of the soft cap if there is one. Unmasked:
- * there is none, and every query sees every key. Otherwise this thread's first row sees those
- * columns from lo to hi whose bit is set, counted from its first one; in nonfinite ones it sees
- * NaN. */
+ * there is none, nor slopes of heads, and every query sees every key. Otherwise this thread's first
+ * row, a of head h, sees those columns from lo to hi whose bit is set, counted from its first one,
+ * key b; in nonfinite ones it sees NaN. */
 template <class Shape, bool Unmasked>
 RA_DEVICE void weigh_scores(const struct backward &f, float (&s)[Shape::Rows][Shape::Columns][4],
                             const float lse[Shape::Rows * 2], char *p, uint32_t offset, int lo,
-                            int hi, uint32_t bits, uint32_t nonfinite)
+                            int hi, uint32_t bits, uint32_t nonfinite, int h, int64_t a, int64_t b)
 {
 #pragma unroll
     for (int i = 0; i < 2 * Shape::Rows; i++) {
@@ -206,12 +230,8 @@ RA_DEVICE void weigh_scores(const struct backward &f, float (&s)[Shape::Rows][Sh
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 float &score = s[i / 2][j][i % 2 * 2 + e], slope = 1, factor = f.factor;
-                if (!Unmasked && f.x.score.softcap > 0) {
-                    score = ra_tanh(score * f.inside);
-                    slope = 1 - score * score;
-                    score = __fmul_rn(score, factor); /* rounded, as in the forward */
-                    factor = 1;
-                }
+                if (!Unmasked)
+                    slope = bend_score(f, score, factor, h, a + 8 * i, b + 8 * j + e);
                 weight[e] = ra_exp2(score * factor - lse[i]);
 
                 /* A hidden key may have any score: its weight may be inf until now. */
@@ -266,15 +286,16 @@ RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward 
     uint32_t nonfinite = shared.nonfinite[column / 32] >> column % 32 & all;
     int64_t a0 = (int64_t)shared.step[stage].tile * Shape::Queries + row;
     int64_t b0 = (int64_t)shared.task.key_tile * Shape::Keys + column;
-    if (bits == all && nonfinite == 0 && x.score.softcap <= 0 &&
+    if (bits == all && nonfinite == 0 && x.score.softcap <= 0 && !x.slopes.data &&
         ra_all_seen(x.band, {}, a0, 16 * Rows, b0, 8 * Columns)) {
-        weigh_scores<Shape, true>(f, s, lse, (char *)out.p, offset, 0, 0, 0, 0);
+        weigh_scores<Shape, true>(f, s, lse, (char *)out.p, offset, 0, 0, 0, 0, 0, 0, 0);
     } else {
         int64_t from = a0 + lane / 4 - b0 - lane % 4 * 2, far = 1 << 20;
         int lo = (int)ra_max(-far, ra_min(far, from + x.band.lo));
         int hi = (int)ra_max(-far, ra_min(far, from + x.band.hi));
         weigh_scores<Shape, false>(f, s, lse, (char *)out.p, offset, lo, hi, bits >> lane % 4 * 2,
-                                   nonfinite >> lane % 4 * 2);
+                                   nonfinite >> lane % 4 * 2, shared.step[stage].h, a0 + lane / 4,
+                                   b0 + lane % 4 * 2);
     }
 
     float dp[Rows][Columns][4];

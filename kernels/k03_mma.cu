@@ -12,8 +12,9 @@
 #include "online_softmax.h"
 
 /* The shape of a tile, and what it takes of shared memory. */
-template <class Type_, int Dim_, int Blocks_, int Keys_, int Warps_ = 4>
+template <class Type_, int Dim_, int Blocks_, int Keys_, bool Extras_ = false, int Warps_ = 4>
 struct tile_shape : forward_tile<Type_, Dim_, Blocks_, Keys_, Warps_> {
+    static constexpr bool Extras = Extras_; /* there may be sinks, slopes, largest scores */
     static constexpr int Rows = Warps_ * 16 * Blocks_;
 
     /* Numbers of a tile of queries, and of one of keys or values. */
@@ -166,19 +167,22 @@ RA_DEVICE void weigh(typename Shape::Scores &s, struct carry<Shape> &carry, floa
     }
 }
 
-/* What is done to the scores between the products. `from` as in hide_scores; inside: by the band
- * every row sees every key. */
+/* What is done to the scores between the products. row0: this thread's first row; b0: the first key
+ * of the tile; inside: by the band every row sees every key. */
 template <class Shape>
 RA_DEVICE void online_softmax(typename Shape::Scores &s, struct carry<Shape> &carry,
-                              const struct forward &f, bool inside, int64_t from,
-                              const uint32_t valid[Shape::Words])
+                              const struct forward &f, int head, int64_t row0, int64_t b0,
+                              bool inside, const uint32_t valid[Shape::Words])
 {
-    if (!f.plain)
+    if (!f.plain) {
         cap_scores<Shape>(s, f);
+        if (Shape::Extras && f.x.slopes.data)
+            add_slopes<Shape>(s, f, head, row0, b0);
+    }
     if (inside && all_valid<Shape>(valid))
         note_seen<Shape>(carry);
     else
-        hide_scores<Shape>(s, carry, f.x.band, from, valid);
+        hide_scores<Shape>(s, carry, f.x.band, row0 - b0, valid);
     weigh<Shape>(s, carry, f.factor);
 }
 
@@ -289,7 +293,7 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
         }
         typename Shape::Scores s;
         qk<Shape>(s, at_q, at_k + 2 * stage);
-        online_softmax<Shape>(s, carry, f, inside, row0 - b0, valid);
+        online_softmax<Shape>(s, carry, f, task.h, row0, b0, inside, valid);
         pv<Shape>(carry.o, s, at_v + 2 * stage);
     }
     store(f, task, row0, carry);
@@ -304,6 +308,15 @@ template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cuda
                      Shape::Shared_bytes, stream, f);
 }
 
+/* What there is beside the keys leaves no registers for the larger tiles. */
+template <class Type>
+static cudaError_t launch_extras(const struct ra_kernel *x, cudaStream_t stream)
+{
+    return x->dim <= 64    ? launch<tile_shape<Type, 64, 2, 64, true>>(x, stream)
+           : x->dim <= 128 ? launch<tile_shape<Type, 128, 2, 32, true>>(x, stream)
+                           : launch<tile_shape<Type, 256, 1, 32, true>>(x, stream);
+}
+
 template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, cudaStream_t stream)
 {
     int capability;
@@ -312,6 +325,8 @@ template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, 
         return status;
     if (capability < 8)
         return cudaErrorNotSupported;
+    if (ra_has_extras(x))
+        return launch_extras<Type>(x, stream);
     bool large = capability >= 9;
     if (x->dim <= 64)
         return large ? launch<tile_shape<Type, 64, 2, 128>>(x, stream)

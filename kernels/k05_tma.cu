@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
 
 extern "C" cudaError_t ra_k05_forward(const struct ra_kernel *x, cudaStream_t stream)
 {
-    return launch_or_k03(x, stream, [=](auto type, auto dim) {
+    return launch_or_k03(x, false, stream, [=](auto type, auto dim) {
         constexpr int Dim = decltype(dim)::value;
         typedef hopper_tile<decltype(type), Dim, Dim == 256 ? 64 : 128, 1> Shape;
         return launch_hopper<Shape, struct shared_memory<Shape>>(forward_kernel<Shape>, 128, x,

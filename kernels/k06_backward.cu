@@ -157,9 +157,12 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
 #pragma unroll
             for (int i = 0; i < Queries / 2; i++)
                 other[i / 4][i % 4] = 1;
-            if (capped)
-                weigh_capped<Queries>(product, other, f, lse2,
-                                      [](int, int) { return make_float2(0, 0); });
+            auto none = [](int, int) { return make_float2(0, 0); };
+            if constexpr (Shape::Sloped)
+                weigh_sloped<Queries>(product, other, f, shared.step[stage].h, lse2, none,
+                                      distance_of<Shape>(shared, f, stage));
+            else if (capped)
+                weigh_capped<Queries>(product, other, f, lse2, none);
             else
                 weigh<Queries>(product, f.factor, lse2);
             if (!(sound && shared.step[stage].inside))
@@ -372,6 +375,9 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
     }
     auto lse2 = [&](int, int r) { return make_float2(lse2s[r], lse2s[r]); };
     auto delta = [&](int, int r) { return make_float2(deltas[r], deltas[r]); };
+    int places[2] = {0, 0};
+    for (int r = 0; r < 2 && Shape::Sloped; r++)
+        places[r] = ra_place_of_row(x.query_place, (int64_t)task.a0 + my_row() + 8 * r, x.queries);
 
     int mine = ra_panel_offset(64 * (warpgroup - 1), 0, Queries);
     uint64_t q = ra_descriptor(ra_shared(shared.q + mine), ra_panel_stride(Queries));
@@ -397,11 +403,16 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         multiply_rows<Type, Dim, Queries, Keys>(dp, d_out, v);
         ra_products_wait<1>();
         ra_pin(s);
-        if (!capped)
+        if (!capped && !Shape::Sloped)
             weigh<Keys>(s, f.factor, lse2);
         ra_products_wait<0>();
         ra_pin(dp);
-        if (capped)
+        if constexpr (Shape::Sloped)
+            weigh_sloped<Keys>(s, dp, f, task.h, lse2, delta, [&](int j, int e) {
+                int64_t b = (int64_t)b0 + my_column() + 8 * j + e % 2;
+                return ra_place_of_row(x.key_place, b, x.keys) - places[e / 2];
+            });
+        else if (capped)
             weigh_capped<Keys>(s, dp, f, lse2, delta);
         if (!unmasked)
             hide_keys<Shape>(s, dp, sight_from(shared, stage, x, task.a0, b0));
@@ -446,24 +457,32 @@ static cudaError_t launch_dk_dv(const struct ra_kernel *x, cudaStream_t stream)
     return launch_keys<Shape, struct keys_memory<Shape>>(k06_dk_dv<Shape>, x, 4, stream);
 }
 
-template <class Type> static cudaError_t launch_wide(const struct ra_kernel *x, cudaStream_t stream)
+template <class Shape>
+static cudaError_t launch_wide(const struct ra_kernel *x, cudaStream_t stream)
 {
-    typedef backward_tile<Type, 256, 64, 64> Shape;
     return launch_keys<Shape, struct wide_memory<Shape>>(k06_wide<Shape>, x, 4, stream);
 }
 
 /* Both kernels, or the one whose sums are wanted. */
-template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, cudaStream_t stream)
+template <class Type, bool Sloped>
+static cudaError_t launch_type(const struct ra_kernel *x, cudaStream_t stream)
 {
+    typedef backward_tile<Type, 64, 128, 128, 2, 1, 2, false, Sloped> Least;
     cudaError_t error = cudaSuccess;
-    if (x->dk.data)
-        error = x->dim <= 64    ? launch_dk_dv<backward_tile<Type, 64, 128, 128>>(x, stream)
-                : x->dim <= 128 ? launch_dk_dv<backward_tile<Type, 128, 128, 64>>(x, stream)
-                                : launch_wide<Type>(x, stream);
-    if (error == cudaSuccess && x->dq.data)
-        error = x->dim <= 64    ? launch_dq<backward_tile<Type, 64, 128, 128>>(x, stream)
-                : x->dim <= 128 ? launch_dq<backward_tile<Type, 128, 128, 128>>(x, stream)
-                                : launch_dq<backward_tile<Type, 256, 64, 128, 1>>(x, stream);
+    if (x->dk.data) {
+        typedef backward_tile<Type, 128, 128, 64, 2, 1, 2, false, Sloped> Usual;
+        typedef backward_tile<Type, 256, 64, 64, 2, 1, 2, false, Sloped> Most;
+        error = x->dim <= 64    ? launch_dk_dv<Least>(x, stream)
+                : x->dim <= 128 ? launch_dk_dv<Usual>(x, stream)
+                                : launch_wide<Most>(x, stream);
+    }
+    if (error == cudaSuccess && x->dq.data) {
+        typedef backward_tile<Type, 128, 128, 128, 2, 1, 2, false, Sloped> Usual;
+        typedef backward_tile<Type, 256, 64, 128, 1, 1, 2, false, Sloped> Most;
+        error = x->dim <= 64    ? launch_dq<Least>(x, stream)
+                : x->dim <= 128 ? launch_dq<Usual>(x, stream)
+                                : launch_dq<Most>(x, stream);
+    }
     return error;
 }
 
@@ -474,8 +493,11 @@ extern "C" cudaError_t ra_k06_backward(const struct ra_kernel *x, cudaStream_t s
     if (error != cudaSuccess || !supported)
         return error != cudaSuccess ? error : ra_k03_backward(x, stream);
     return in_pieces(x, [=](const struct ra_kernel *piece) {
-        return launch_for_type(
-            x, [=](auto type) { return launch_type<decltype(type)>(piece, stream); });
+        return launch_for_type(x, [=](auto type) {
+            typedef decltype(type) Type;
+            return x->slopes.data ? launch_type<Type, true>(piece, stream)
+                                  : launch_type<Type, false>(piece, stream);
+        });
     });
 }
 

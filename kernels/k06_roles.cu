@@ -49,8 +49,10 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
 
 extern "C" cudaError_t ra_k06_forward(const struct ra_kernel *x, cudaStream_t stream)
 {
-    return launch_or_k03(x, stream, [=](auto type, auto dim) {
+    return launch_or_k03(x, true, stream, [=](auto type, auto dim) {
         typedef shape_of<decltype(type), decltype(dim)::value> Shape;
-        return launch_tiles<Shape>(forward_kernel<Shape>, x, stream);
+        typedef shape_of<decltype(type), decltype(dim)::value, true> Extras;
+        return ra_has_extras(x) ? launch_tiles<Extras>(forward_kernel<Extras>, x, stream)
+                                : launch_tiles<Shape>(forward_kernel<Shape>, x, stream);
     });
 }

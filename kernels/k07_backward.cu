@@ -197,11 +197,20 @@ static bool pairs_pay(const struct ra_kernel *x, int keys)
 }
 
 /* In the L2 cache: q, d_out, and dq in float32. */
-template <class Type, int Dim, int Groups, int Stages, int Blocks, bool Listed = false>
+template <class Type, int Dim, int Groups, int Stages, int Blocks, bool Listed = false,
+          bool Sloped = false>
 static cudaError_t launch_fused(const struct ra_kernel *x, cudaStream_t stream)
 {
-    typedef backward_tile<Type, Dim, 64 * Groups, 64, Stages, Blocks, Groups, Listed> Shape;
+    typedef backward_tile<Type, Dim, 64 * Groups, 64, Stages, Blocks, Groups, Listed, Sloped> Shape;
     return launch_keys<Shape, struct fused_memory<Shape>>(k07_fused<Shape>, x, 8, stream);
+}
+
+/* The same, a block for every tile of keys. */
+template <class Type, bool Listed, bool Sloped>
+static cudaError_t launch_alone(const struct ra_kernel *x, cudaStream_t stream)
+{
+    return x->dim <= 64 ? launch_fused<Type, 64, 3, 4, 1, Listed, Sloped>(x, stream)
+                        : launch_fused<Type, 128, 2, 2, 1, Listed, Sloped>(x, stream);
 }
 
 /* Of D > 128 sums of dk and dv leave no registers for dq: there k06 is the faster one. */
@@ -234,17 +243,19 @@ extern "C" cudaError_t ra_k07_backward(const struct ra_kernel *x, cudaStream_t s
     if (x->work.count > 0)
         return launch_for_type(x, [=](auto type) {
             typedef decltype(type) Type;
-            return x->dim <= 64 ? launch_fused<Type, 64, 3, 4, 1, true>(x, stream)
-                                : launch_fused<Type, 128, 2, 2, 1, true>(x, stream);
+            return x->slopes.data ? launch_alone<Type, true, true>(x, stream)
+                                  : launch_alone<Type, true, false>(x, stream);
         });
     if (!supported || runs_k06(x) || !ra_in_boxes(x->dq, x->queries, x->dim))
         return ra_k06_backward(x, stream);
     return in_pieces(x, [=](const struct ra_kernel *piece) {
         return launch_for_type(x, [=](auto type) {
             typedef decltype(type) Type;
-            return piece->dim <= 64        ? launch_fused<Type, 64, 3, 4, 1>(piece, stream)
-                   : pairs_pay(piece, 128) ? launch_fused<Type, 128, 2, 2, 2>(piece, stream)
-                                           : launch_fused<Type, 128, 2, 2, 1>(piece, stream);
+            if (x->slopes.data)
+                return launch_alone<Type, false, true>(piece, stream);
+            return piece->dim > 64 && pairs_pay(piece, 128)
+                       ? launch_fused<Type, 128, 2, 2, 2>(piece, stream)
+                       : launch_alone<Type, false, false>(piece, stream);
         });
     });
 }

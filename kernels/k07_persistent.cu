@@ -117,7 +117,8 @@ RA_DEVICE void store_boxes(char *slot, const struct persistent_forward &f,
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int64_t a = first_row(task) + 8 * r;
-        m[r] = merge_row<Shape>(f, borders, carry, 0, r, make_float2(0, 0)); /* no carry */
+        /* There is no carry. */
+        m[r] = merge_row<Shape>(f, borders, task, a, carry, 0, r, make_float2(0, 0));
         if (a < borders.end && lane % 4 == 0)
             store_sums(f.x, borders, task, a, m[r]);
     }
@@ -300,16 +301,20 @@ enum { K07_FEW_KEYS = 4096 };
  * gains 1 to 4 %, at D = 256 2 to 4 %, at D = 64 nothing. */
 extern "C" cudaError_t ra_k07_forward(const struct ra_kernel *x, cudaStream_t stream)
 {
-    return launch_or_k03(x, stream, [=](auto type, auto dim) {
+    return launch_or_k03(x, true, stream, [=](auto type, auto dim) {
         typedef decltype(type) Type;
         constexpr int Dim = decltype(dim)::value;
         typedef shape_of<Type, Dim> Shape;
         constexpr int Few = Dim == 256 ? 64 : 128;
         typedef hopper_tile<Type, Dim, Few, Shape::Groups> Single;
         typedef hopper_tile<Type, Dim, Few, Shape::Groups, 1, true> Listed;
+        typedef hopper_tile<Type, Dim, Few, Shape::Groups, 1, true, true> Extras;
         typedef hopper_tile<Type, Dim, Shape::Keys, Shape::Groups, 2> Pair;
         if (x->work.count > 0)
-            return launch_persistent<Listed>(x, stream);
+            return ra_has_extras(x) ? launch_persistent<Extras>(x, stream)
+                                    : launch_persistent<Listed>(x, stream);
+        if (ra_has_extras(x))
+            return ra_k06_forward(x, stream);
         if (x->first && x->last && x->semaphores && x->keys <= K07_FEW_KEYS)
             return launch_persistent<Single>(x, stream);
         if constexpr (Dim > 64)

@@ -24,7 +24,8 @@ struct forward_tile : tile<Type_, Dim_, Warps_> {
 struct forward {
     struct ra_kernel x;
     float factor; /* a score times this is its power of two */
-    bool plain;   /* that is all: no soft cap, and factor > 0. Otherwise cap_scores comes before: */
+    bool plain;   /* that is all: no soft cap, no slope, and factor > 0. Otherwise cap_scores comes
+                   * before: */
     float before; /* scores are multiplied by this, and with a soft cap their tanh is */
     float inside; /* with a soft cap: q . k times this goes into the tanh */
     bool chunks;  /* rows of q, k and v can be read 16 bytes at a time */
@@ -92,6 +93,27 @@ template <class Shape> RA_DEVICE void cap_scores(typename Shape::Scores &s, cons
     }
 }
 
+/* Slopes: adds to each score, which is a power of two now, what the places of its query and its key
+ * say. This thread's first row is a, the first key of the tile b. */
+template <class Shape>
+RA_DEVICE void add_slopes(typename Shape::Scores &s, const struct forward &f, int head, int64_t a,
+                          int64_t b)
+{
+    const struct ra_kernel &x = f.x;
+    float slope = RA_LOG2E * ra_of_head(x.slopes, head);
+    int column = 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int i = 0; i < 2 * Shape::Blocks; i++) {
+        int place = ra_place_of_row(x.query_place, a + 8 * i, x.queries);
+#pragma unroll
+        for (int e = 0; e < Shape::Keys / 4; e++) {
+            int key = ra_place_of_row(x.key_place, b + e / 2 * 8 + column + e % 2, x.keys);
+            float &score = s[i / 2][e / 2][i % 2 * 2 + e % 2];
+            score = __fmaf_rn((float)(key - place), slope, score);
+        }
+    }
+}
+
 /* Are all keys of this tile there? */
 template <class Shape> RA_DEVICE bool all_valid(const uint32_t valid[Shape::Words])
 {
@@ -143,8 +165,20 @@ RA_DEVICE float2 sums_before(const struct ra_kernel &x, const struct task &task,
                          : make_float2(-CUDART_INF_F, 0);
 }
 
+/* A sink is one score more, times log2(e), without a value. If neither it nor a key is there, the
+ * sum stays 0. */
+RA_DEVICE void add_sink(struct merged &m, float sink)
+{
+    float all = fmaxf(m.largest, sink), base = all == -CUDART_INF_F ? 0 : all;
+    float rescale = ra_exp2(m.largest - base);
+    m.here *= rescale;
+    m.before *= rescale;
+    m.sum = m.sum * rescale + ra_exp2(sink - base);
+    m.largest = all;
+}
+
 /* For one row, of which this launch found a largest score, times log2(e), and a sum, `before` being
- * those of the carry. At the end of all keys the factors divide by the sum, too. */
+ * those of the carry. */
 RA_DEVICE struct merged merge(const struct borders &at, float2 before, float sum, float largest)
 {
     struct merged m = {1, 0, largest, sum};
@@ -155,12 +189,15 @@ RA_DEVICE struct merged merge(const struct borders &at, float2 before, float sum
         m.here = largest == -CUDART_INF_F ? 0 : ra_exp2(largest - m.largest);
         m.sum = sum * m.here + before.y * m.before;
     }
-    if (at.last) {
-        float over = m.sum == 0 ? 0 : 1 / m.sum;
-        m.here *= over;
-        m.before *= over;
-    }
     return m;
+}
+
+/* At the end of all keys the factors divide by the sum, too. */
+RA_DEVICE void divide(struct merged &m)
+{
+    float over = m.sum == 0 ? 0 : 1 / m.sum;
+    m.here *= over;
+    m.before *= over;
 }
 
 /* Writes lse of a row, or the largest score and the sum for the next launch. */
@@ -278,15 +315,25 @@ RA_DEVICE void store_outputs(const struct forward &f, const struct borders &bord
                          o[c][2 * r], o[c][2 * r + 1]);
 }
 
-/* Row [i][r] of this thread, with what the carry has: its largest score and its sum. */
+/* Row [i][r] of this thread, number a, with what the carry has: its largest score and its sum; and
+ * at the end of all keys with what there is beside them. */
 template <class Shape>
 RA_DEVICE struct merged merge_row(const struct forward &f, const struct borders &borders,
+                                  const struct task &task, int64_t a,
                                   const struct carry<Shape> &carry, int i, int r, float2 before)
 {
     float sum = sum_of_row(carry.sum[i][r]);
     if (carry.most[i][r] == RA_LOWEST_SCORE)
         sum = CUDART_NAN_F;
     struct merged m = merge(borders, before, sum, carry.most[i][r] * f.factor);
+    if (Shape::Extras && borders.last) {
+        if (f.x.largest.data && a < borders.end && threadIdx.x % 4 == 0)
+            ra_raise(f.x.largest, task.h, isnan(m.sum) ? m.sum : RA_LN2 * m.largest);
+        if (f.x.sink.data)
+            add_sink(m, RA_LOG2E * ra_of_head(f.x.sink, task.h));
+    }
+    if (borders.last)
+        divide(m);
 
     /* All four threads of the row have read the carry before one of them writes it. */
     __syncwarp();
@@ -305,7 +352,7 @@ RA_DEVICE void store(const struct forward &f, const struct borders &borders,
         for (int r = 0; r < 2; r++) {
             int64_t a = row0 + 16 * i + 8 * r;
             float2 sums = borders.first ? make_float2(0, 0) : before.sums_of(a, r);
-            struct merged m = merge_row<Shape>(f, borders, carry, i, r, sums);
+            struct merged m = merge_row<Shape>(f, borders, task, a, carry, i, r, sums);
             if (a >= borders.end)
                 continue;
             if (threadIdx.x % 4 == 0)
@@ -329,8 +376,8 @@ static inline struct forward prepare_forward(const struct ra_kernel *x, int rows
     struct forward f;
     f.x = *x;
     float cap = x->score.softcap, factor = RA_LOG2E * (cap > 0 ? cap : x->score.scale);
-    bool negative = cap == 0 && factor < -1e-30f;
-    f.plain = cap == 0 && factor > 1e-30f;
+    bool alone = cap == 0 && !x->slopes.data, negative = alone && factor < -1e-30f;
+    f.plain = alone && factor > 1e-30f;
     f.factor = f.plain ? factor : negative ? -factor : 1;
     f.before = negative ? -1 : factor;
     f.inside = cap > 0 ? x->score.scale / cap : 0;

@@ -244,6 +244,37 @@ RA_DEVICE float *ra_floats(struct ra_tensor x, int64_t b, int64_t row, int64_t h
     return (float *)x.data + b * x.batch + row * x.row + head * x.head;
 }
 
+/* The number of a head in an array (H) of float32. */
+RA_DEVICE float ra_of_head(const struct ra_tensor &x, int head)
+{
+    return ((const float *)x.data)[head * x.head];
+}
+
+/* Where row `row` of so many lies; of a row that is not there, where the last one does. Asked for
+ * each time, in the order of the program: registers are scarce. */
+RA_DEVICE int ra_place_of_row(const struct ra_tensor &places, int64_t row, int64_t rows)
+{
+    int place;
+    const int *at = (const int *)places.data + (row < rows ? row : rows - 1) * places.row;
+    asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(place) : "l"(at));
+    return place;
+}
+
+/* Numbers as ints in the same order, and back; NaN is above all. */
+RA_DEVICE int ra_ordered(int bits)
+{
+    return bits < 0 ? bits ^ 0x7fffffff : bits;
+}
+
+/* Raises the largest score of a head to this one, if it is larger. */
+RA_DEVICE void ra_raise(const struct ra_tensor &largest, int head, float score)
+{
+    int *at = (int *)largest.data + head * largest.head;
+    int mine = isnan(score) ? 0x7fffffff : ra_ordered(__float_as_int(score));
+    if (mine > *(volatile int *)at)
+        atomicMax(at, mine);
+}
+
 /* Does the mask, if there is one, allow this key? */
 RA_DEVICE bool ra_allowed(struct ra_tensor mask, int64_t b, int64_t key)
 {

@@ -54,6 +54,14 @@ struct ra_kernel {
     bool first, last;
     struct ra_tensor carry_o, carry_max, carry_sum, o, lse;
 
+    /* Beside the keys, each of float32 (H), or without data: it is not there. With `last` the sink
+     * joins the softmax, and `largest` (see ra_kernel_largest) gets the largest score of a key.
+     * slopes: to a score, after the soft cap, slope (j - i) is added, of a query in place i and a
+     * key in place j: query_place (n) and key_place (m) are int32, whatever their type says. Only
+     * k02, k03, k06 and k07 know them; k04 and k05 go to k03, and k01 refuses them. */
+    struct ra_tensor sink, largest, slopes, query_place, key_place;
+    struct ra_tensor d_lse; /* float32 (B, n, H) or without data: of ra_kernel_delta */
+
     /* Backward: reads lse and delta (B, n, H) float32, adds to dq (B, n, H, D), dk and dv (B, m, G,
      * D), all float32, any number of rows. Or dk and dv, or all three, are of the inputs' type and
      * are written, every row; dk and dv of float32, too, with `writes_keys`: see ra_kernel_writes.
@@ -72,6 +80,12 @@ struct ra_kernel {
      * on float32 wants them. */
     struct ra_tensor o_comp, sum_comp, dq_comp, dk_comp, dv_comp;
 };
+
+/* Does anything beside the keys take part in this launch? */
+static inline bool ra_has_extras(const struct ra_kernel *x)
+{
+    return x->sink.data || x->largest.data || x->slopes.data;
+}
 
 /* The largest D that a kernel takes. */
 enum { RA_MOST_DIM = 256 };
@@ -114,8 +128,19 @@ ra_kernel_takes ra_k07_takes_forward, ra_k07_takes_backward;
 /* Returns how many ints `semaphores` has for these shapes, on any GPU. */
 int64_t ra_kernel_semaphores(const struct ra_kernel *kernel);
 
-/* Writes delta = sum over D of d_out * o, from o and d_out of any type. */
+/* Writes delta = sum over D of d_out * o, from o and d_out of any type; minus d_lse (B, n, H), if
+ * it has data, in rows whose lse is not -inf. */
 ra_kernel_launch ra_kernel_delta;
+
+/* Around all launches of a forward that is to find the largest scores: begins with none, and ends
+ * with numbers: -inf where no query saw a key, NaN where one has no answer. Between them `largest`
+ * has ints that are ordered as the numbers are. */
+ra_kernel_launch ra_kernel_begin_largest, ra_kernel_end_largest;
+
+/* Writes d_sink (H) = -sum of exp(sink - lse) * delta over all batches and queries, in double and
+ * in an order that is always the same. Reads sink, lse and delta. */
+cudaError_t ra_kernel_sink_gradient(const struct ra_kernel *kernel, struct ra_tensor d_sink,
+                                    cudaStream_t stream);
 
 /* Computes to = from, or to = x + y, number by number, for arrays (batch, rows, heads, dim) of any
  * float types and strides. `to` may be x or y; y may have no data, and counts as 0. */
@@ -152,6 +177,7 @@ static inline struct ra_kernel ra_kernel_keys(struct ra_kernel x, int64_t b, int
     x.dv = ra_tensor_from_row(x.dv, b);
     x.dk_comp = ra_tensor_from_row(x.dk_comp, b);
     x.dv_comp = ra_tensor_from_row(x.dv_comp, b);
+    x.key_place = ra_tensor_from_row(x.key_place, b);
     return x;
 }
 
@@ -168,6 +194,7 @@ static inline struct ra_kernel ra_kernel_queries(struct ra_kernel x, int64_t a, 
     x.delta = ra_tensor_from_row(x.delta, a);
     x.dq = ra_tensor_from_row(x.dq, a);
     x.dq_comp = ra_tensor_from_row(x.dq_comp, a);
+    x.query_place = ra_tensor_from_row(x.query_place, a);
     return x;
 }
 

@@ -287,6 +287,11 @@ struct problem {
     int64_t slice_count;
     enum ra_deal deal;
     bool listed; /* every hop is one launch */
+
+    /* Slopes, sinks and a gradient of lse, and the numbers of each head that come out. */
+    bool extras;
+    double *slopes, *sink, *d_lse; /* (H), (H), (B, N, H) */
+    double *largest, *d_sink;      /* (H): of all ranks of a ring together */
     MPI_Comm comm;
     bool threads; /* the ranks are threads of the first process, on this ring */
     struct thread_ring *ring;
@@ -301,6 +306,38 @@ static int *homes_of(int64_t rows, int ranks)
     return homes;
 }
 
+/* Draws what is given beside the keys: sinks and slopes of both signs, and some that are none. */
+static void make_extras(struct problem *p, uint64_t *state)
+{
+    struct truth *t = &p->truth;
+    p->slopes = truth_numbers(t->H);
+    p->sink = truth_numbers(t->H);
+    p->d_lse = truth_numbers(t->B * t->N * t->H);
+    for (int64_t h = 0; h < t->H; h++) {
+        p->slopes[h] = h % 3 == 2 ? 0 : (double)(float)(0.3 * random_number(state));
+        p->sink[h] = h % 4 == 1 ? -(double)INFINITY : (double)(float)random_number(state);
+        p->sink[h] += h % 4 == 2 ? 50 : 0;
+    }
+    for (int64_t e = 0; e < t->B * t->N * t->H; e++)
+        p->d_lse[e] = (double)(float)(3 * random_number(state));
+    t->slopes = p->slopes;
+    t->sink = p->sink;
+    t->d_lse = p->d_lse;
+}
+
+/* Tells the ring what is right of each head; the first rank knows. */
+static void tell_heads(struct truth *t, MPI_Comm ring, int rank)
+{
+    double **const all[] = {&t->largest, &t->largest_error, &t->d_sink, &t->d_sink_error};
+    for (int i = 0; i < 4; i++) {
+        if (rank > 0)
+            *all[i] = truth_numbers(t->H);
+        else if (!*all[i])
+            *all[i] = truth_numbers(t->H);
+        MPI_Bcast(*all[i], (int)t->H, MPI_DOUBLE, 0, ring);
+    }
+}
+
 /* Finds what is right: the first rank of each ring does, and tells the others. */
 static void find_truth(struct problem *p, int ring_number)
 {
@@ -311,9 +348,13 @@ static void find_truth(struct problem *p, int ring_number)
     MPI_Comm_rank(ring, &rank);
     if (rank == 0) {
         truth_forward(t);
+        if (p->extras)
+            truth_largest(t);
         if (!p->config.forward_only)
             truth_backward(t, NULL);
     }
+    if (p->extras)
+        tell_heads(t, ring, rank);
     for (enum truth_array a = O; a < ARRAYS; a++) {
         if (!truth_is_output(a) || (p->config.forward_only && a >= DQ))
             continue;
@@ -355,11 +396,21 @@ static void begin_problem(struct problem *p)
         t->x[MASK] = truth_numbers(t->B * t->M);
     for (int64_t e = 0; c->has_mask && e < t->B * t->M; e++)
         t->x[MASK][e] = random_below(&state, 4) == 0 ? 0 : 1 + (double)(e % 2) * 2;
+    if (p->extras)
+        make_extras(p, &state);
     find_truth(p, ring);
+
+    /* A row that sees nothing has no gradient of lse: it may be anything. */
+    for (int64_t e = 0; p->extras && e < t->B * t->N * t->H; e++)
+        if (t->x[LSE][e] == -(double)INFINITY)
+            p->d_lse[e] = (double)NAN;
 }
 
 static void end_problem(struct problem *p)
 {
+    free(p->slopes);
+    free(p->sink);
+    free(p->d_lse);
     free((void *)p->truth.home[0]);
     free((void *)p->truth.home[1]);
     truth_clear(&p->truth);
@@ -446,6 +497,8 @@ struct set {
     struct ra_arrays x;
     struct array arrays[ARRAYS];
     double sign; /* of v and d_out, and so of o and dv: what is left of another call shows */
+    float
+        *heads; /* sinks, slopes, d_sink, largest: (4, H, 2), every other number NaN; then d_lse */
     cudaStream_t stream; /* ranks that share a GPU must not share a stream */
 };
 
@@ -460,11 +513,81 @@ static double *signed_copy(const struct problem *p, const struct set *set, enum 
     return copy;
 }
 
+/* How many numbers set->heads has before d_lse. */
+static int64_t heads_size(const struct problem *p)
+{
+    return 8 * p->config.heads;
+}
+
+/* Puts what there is beside the keys on the device. It is the same whatever the sign. */
+static void give_extras(const struct problem *p, const struct ra_plan *plan, struct set *set)
+{
+    const struct truth *t = &p->truth;
+    int64_t n = ra_plan_rows(plan, RA_QUERY_SIDE), H = t->H, size = heads_size(p) + t->B * n * H;
+    int64_t *positions = calloc((size_t)n + 1, sizeof *positions);
+    float *image = malloc((size_t)size * sizeof *image);
+    ra_plan_positions(plan, RA_QUERY_SIDE, positions);
+    for (int64_t i = 0; i < heads_size(p); i++)
+        image[i] = NAN;
+    for (int64_t h = 0; h < H; h++) {
+        image[2 * h] = (float)p->sink[h];
+        image[2 * (H + h)] = (float)p->slopes[h];
+    }
+    for (int64_t e = 0; e < t->B * n * H; e++) {
+        int64_t b = e / (n * H), h = e / n % H, row = positions[e % n];
+        image[heads_size(p) + e] = (float)p->d_lse[(b * t->N + row) * H + h];
+    }
+    if (CUDA(__real_cudaMalloc((void **)&set->heads, (size_t)size * sizeof *image)))
+        CUDA(cudaMemcpy(set->heads, image, (size_t)size * sizeof *image, cudaMemcpyHostToDevice));
+    struct ra_tensor *const tensors[] = {&set->x.sink, &set->x.slopes, &set->x.d_sink,
+                                         &set->x.largest};
+    for (int i = 0; i < 4; i++)
+        *tensors[i] = (struct ra_tensor){set->heads + 2 * H * i, RA_FLOAT32, 0, 0, 2};
+    set->x.d_lse = ra_tensor_bhn(set->heads + heads_size(p), n, H);
+    free(image);
+    free(positions);
+}
+
+/* Judges the numbers of each head, of all ranks of the ring together. */
+static void check_extras(const struct problem *p, const struct ra_plan *plan, const struct set *set)
+{
+    const struct truth *t = &p->truth;
+    int64_t H = t->H;
+    float *got = malloc((size_t)heads_size(p) * sizeof *got);
+    float *sums = calloc((size_t)(2 * H), sizeof *sums), *most = sums + H;
+    CUDA(cudaMemcpy(got, set->heads, (size_t)heads_size(p) * sizeof *got, cudaMemcpyDeviceToHost));
+    for (int64_t h = 0; h < H; h++) {
+        sums[h] = got[2 * (2 * H + h)];
+        most[h] = got[2 * (3 * H + h)];
+        if (!isnan(got[2 * (2 * H + h) + 1]) || !isnan(got[2 * (3 * H + h) + 1]))
+            WRONG("rank %d: written beside the numbers of heads", ra_plan_rank(plan));
+        if (isnan(most[h]))
+            WRONG("rank %d: the largest score is NaN", ra_plan_rank(plan));
+    }
+    MPI_Allreduce(MPI_IN_PLACE, sums, (int)H, MPI_FLOAT, MPI_SUM, p->comm);
+    MPI_Allreduce(MPI_IN_PLACE, most, (int)H, MPI_FLOAT, MPI_MAX, p->comm);
+    double wide = p->config.type == RA_FLOAT32 ? 1 : 2; /* see truth.h: tensor cores cut off */
+    for (int64_t h = 0; h < H; h++) {
+        double d_sink = t->d_sink[h], allowed = wide * t->d_sink_error[h];
+        allowed += 0x1p-22 * fabs(d_sink) + 0x1p-126;
+        if ((double)most[h] != t->largest[h] &&
+            !(fabs((double)most[h] - t->largest[h]) <= wide * t->largest_error[h] + 0x1p-126))
+            WRONG("the largest score of head %d: %.9g, not %.9g", (int)h, (double)most[h],
+                  t->largest[h]);
+        if (!p->config.forward_only && !(fabs((double)sums[h] - d_sink) <= allowed))
+            WRONG("d_sink of head %d: %.9g, not %.9g; %.3g is allowed", (int)h, (double)sums[h],
+                  d_sink, allowed);
+    }
+    free(got);
+    free(sums);
+}
+
 static void make_set(const struct problem *p, const struct ra_plan *plan, struct set *set,
                      double sign)
 {
     set->x = (struct ra_arrays)RA_ARRAYS_INIT;
     set->sign = sign;
+    set->heads = NULL;
     for (enum truth_array a = Q; a < ARRAYS; a++) {
         set->arrays[a] = array_of(p, a, ra_plan_rows(plan, side_of(a)));
         *tensor_in(&set->x, a) = set->arrays[a].tensor;
@@ -476,6 +599,8 @@ static void make_set(const struct problem *p, const struct ra_plan *plan, struct
     }
     if (!p->config.has_mask)
         set->x.mask = (struct ra_tensor)RA_NO_TENSOR;
+    if (p->extras)
+        give_extras(p, plan, set);
     CUDA(cudaStreamCreateWithFlags(&set->stream, cudaStreamNonBlocking));
     CUDA(cudaDeviceSynchronize());
 }
@@ -499,7 +624,7 @@ static void check_set(const struct problem *p, const struct ra_plan *plan, struc
         double *got = signed_copy(p, set, a);
         move_array(p, plan, a, &set->arrays[a], got, false);
         if (a == O && p->strided && p->ranks == 1 && p->config.max_slices == 0 &&
-            in_16_bits(p, got))
+            p->config.type != RA_FLOAT32 && in_16_bits(p, got))
             WRONG("o in float32 was in 16 bits before");
         for (int64_t e = 0; e < truth_count(&p->truth, a) && (a == O || a == DV); e++)
             got[e] *= set->sign;
@@ -513,6 +638,7 @@ static void free_set(struct set *set)
 {
     for (int a = 0; a < ARRAYS; a++)
         CUDA(__real_cudaFree(set->arrays[a].tensor.data));
+    CUDA(__real_cudaFree(set->heads));
     CUDA(cudaStreamDestroy(set->stream));
 }
 
@@ -713,6 +839,8 @@ static void compute(void *context, int rank)
     synchronize(p);
     for (int i = 0; i < p->rounds; i++) {
         check_set(p, plan, &sets[i]);
+        if (p->extras)
+            check_extras(p, plan, &sets[i]);
         free_set(&sets[i]);
     }
     free(sets);
@@ -1114,6 +1242,41 @@ static void test_shapes(void)
     leaves_a_rest = false;
 }
 
+/* Sinks, slopes, gradients of lse and largest scores, in any problem. */
+static void test_extras(void)
+{
+    /* Of a single key the largest score is often negative. */
+    static const int64_t sizes[][2] = {{37, 37}, {61, 61}, {3, 3},    {40, 11},
+                                       {11, 50}, {1, 1},   {300, 300}};
+    for (int i = 0; i < 72; i++) {
+        uint64_t state = (uint64_t)i + 177;
+        enum ra_type type = (enum ra_type)(i % 3);
+        struct problem p = usual(1 + i % 4, type);
+        int size = (int)random_below(&state, 7);
+        p.extras = true;
+        p.config.queries = sizes[size][0];
+        p.config.keys = sizes[size][1];
+        p.config.dim = (int64_t[]){16, 16, 20, 72, 136}[random_below(&state, 5)];
+        p.config.causal = random_below(&state, 4) > 0;
+        p.config.lookback = p.config.causal && random_below(&state, 3) == 0 ? 9 : RA_NO_LOOKBACK;
+        p.config.layout = (enum ra_layout_kind)random_below(&state, 3);
+        p.config.bucket = p.config.layout == RA_STRIPED ? random_below(&state, 2) * 7 : 0;
+        p.config.has_mask = random_below(&state, 2);
+        p.config.deterministic = random_below(&state, 3) == 0;
+        p.config.softcap = random_below(&state, 4) == 0 ? 2 : 0;
+        p.config.head_map = random_below(&state, 2) ? RA_INTERLEAVED : RA_GROUPED;
+        p.config.forward_only = random_below(&state, 6) == 0;
+        p.config.transport = (enum ra_transport)random_below(&state, 4);
+        p.config.caller_workspace = random_below(&state, 2);
+        p.strided = random_below(&state, 4) == 0;
+        leaves_a_rest = random_below(&state, 2);
+        run(&p);
+        verdict("extras %d, %s, %s, %d ranks", i, type_names[type], layout_names[p.config.layout],
+                p.ranks);
+    }
+    leaves_a_rest = false;
+}
+
 /* Masks of slices: by lists and, where kernels take none, cut by cut. */
 static void test_slices(void)
 {
@@ -1146,10 +1309,11 @@ static void test_slices(void)
         p.deal = (enum ra_deal)random_below(&state, 2);
         p.config.max_rows = ra_max(p.config.queries, p.config.keys);
         leaves_a_rest = random_below(&state, 2);
+        p.extras = random_below(&state, 3) == 0;
         run(&p);
-        verdict("slices %d, %s, %s, %s, %d ranks%s", i, pattern_words[pattern], type_names[type],
+        verdict("slices %d, %s, %s, %s, %d ranks%s%s", i, pattern_words[pattern], type_names[type],
                 layout_names[p.config.layout], p.ranks,
-                p.deal == RA_DEAL_DOCUMENTS ? ", dealt" : "");
+                p.deal == RA_DEAL_DOCUMENTS ? ", dealt" : "", p.extras ? ", extras" : "");
     }
     leaves_a_rest = false;
 
@@ -1784,25 +1948,16 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = {{"layouts", test_layouts},
-                 {"transports", test_transports},
-                 {"unreached", test_unreached},
-                 {"rings", test_rings},
-                 {"slices", test_slices},
-                 {"parts", test_parts},
-                 {"rule", test_rule},
-                 {"blocks", test_blocks},
-                 {"shapes", test_shapes},
-                 {"often", test_often},
-                 {"threads", test_threads},
-                 {"created", test_created_often},
-                 {"shared", test_shared_links},
-                 {"late", test_late_streams},
-                 {"deterministic", test_deterministic},
-                 {"memory", test_memory},
-                 {"calls", test_wrong_calls},
-                 {"elsewhere", test_elsewhere},
-                 {"observer", test_observer},
+    } tests[] = {{"layouts", test_layouts},       {"transports", test_transports},
+                 {"unreached", test_unreached},   {"rings", test_rings},
+                 {"slices", test_slices},         {"extras", test_extras},
+                 {"parts", test_parts},           {"rule", test_rule},
+                 {"blocks", test_blocks},         {"shapes", test_shapes},
+                 {"often", test_often},           {"threads", test_threads},
+                 {"created", test_created_often}, {"shared", test_shared_links},
+                 {"late", test_late_streams},     {"deterministic", test_deterministic},
+                 {"memory", test_memory},         {"calls", test_wrong_calls},
+                 {"elsewhere", test_elsewhere},   {"observer", test_observer},
                  {"errors", test_errors}};
 
     int size, provided;

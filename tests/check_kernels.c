@@ -43,6 +43,7 @@ struct problem {
     bool shuffled;    /* the pieces come in another order */
     bool given_carry; /* the first piece is folded by the host */
     bool check_carry; /* after every piece */
+    bool extras;      /* there are sinks and slopes, and the largest scores are asked for */
     int repeats;      /* more runs, which must give the same bits */
     uint64_t seed;
 
@@ -138,6 +139,8 @@ cudaError_t __wrap_cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribu
 struct sample {
     const struct problem *p;
     struct truth truth;
+    double *sink, *slopes, *d_lse; /* of extras, else NULL */
+    int64_t *places[2];
 };
 
 /* What is asked of a kernel of this type: 16-bit ones round the weights for the tensor cores, and
@@ -194,6 +197,31 @@ static double *random_mask(uint64_t *state, const struct problem *p)
     return mask;
 }
 
+/* Draws what there is beside the keys. Rows lie anywhere, but far out. */
+static void make_extras(struct sample *s, uint64_t *state)
+{
+    struct truth *t = &s->truth;
+    const int64_t rows[2] = {t->N, t->M};
+    s->sink = truth_numbers(t->H);
+    s->slopes = truth_numbers(t->H);
+    s->d_lse = truth_numbers(t->B * t->N * t->H);
+    for (int64_t h = 0; h < t->H; h++) {
+        s->sink[h] = h % 4 == 3 ? -(double)INFINITY : (double)(float)(5 * random_normal(state));
+        s->slopes[h] = h % 3 == 2 ? 0 : (double)(float)(0.02 * random_normal(state));
+    }
+    for (int64_t e = 0; e < t->B * t->N * t->H; e++)
+        s->d_lse[e] = (double)(float)random_normal(state);
+    for (int side = 0; side < 2; side++) {
+        s->places[side] = zeros(rows[side], sizeof *s->places[side]);
+        for (int64_t i = 0; i < rows[side]; i++)
+            s->places[side][i] = 100000000 + random_below(state, 300);
+        t->places[side] = s->places[side];
+    }
+    t->sink = s->sink;
+    t->slopes = s->slopes;
+    t->d_lse = s->d_lse;
+}
+
 /* A sample of the problem in this type, with its solution. The kernels are given the right
  * delta. */
 static struct sample sample_of(const struct problem *p, enum ra_type type)
@@ -205,8 +233,12 @@ static struct sample sample_of(const struct problem *p, enum ra_type type)
         s.truth.x[MASK] = random_mask(&state, p);
     for (enum truth_array a = DQ; a <= DV; a++)
         s.truth.before[a] = random_rows(&state, RA_FLOAT32, truth_count(&s.truth, a));
+    if (p->extras)
+        make_extras(&s, &state);
     truth_forward(&s.truth);
     truth_backward(&s.truth, s.truth.x[O]);
+    if (p->extras)
+        truth_largest(&s.truth);
     return s;
 }
 
@@ -215,6 +247,11 @@ static void forget_sample(struct sample *s)
     truth_clear(&s->truth);
     for (enum truth_array a = DQ; a <= DV; a++)
         free(s->truth.before[a]);
+    free(s->sink);
+    free(s->slopes);
+    free(s->d_lse);
+    free(s->places[0]);
+    free(s->places[1]);
 }
 
 /* ---- Arrays on the device. */
@@ -346,13 +383,14 @@ __attribute__((format(printf, 3, 4))) static bool wrong(const struct kernel *ker
     WRONG("%s: %s\n    B %" PRId64 " n %" PRId64 " m %" PRId64 " H %" PRId64 " G %" PRId64
           " D %" PRId64 " %s lo %" PRId64 " hi %" PRId64 " steps %d %d"
           " scale x %g softcap %g mask %s order %s%s%s pieces %d"
-          "%s%s seed %" PRIu64 "%s%s",
+          "%s%s%s seed %" PRIu64 "%s%s",
           kernel ? kernel->name : "rows", text, p->batch, p->n, p->m, p->heads, p->key_heads,
           p->dim, p->map == RA_GROUPED ? "grouped" : "interleaved", p->band.lo, p->band.hi,
           p->stairs.lo, p->stairs.hi, p->scale_times, p->softcap, masks[p->mask], orders[p->order],
           p->wide_o ? " float32 o" : "", p->deterministic ? " deterministic" : "", p->pieces,
-          p->shuffled ? " shuffled" : "", p->given_carry ? " carry given" : "", p->seed,
-          p->pattern ? " slices " : "", p->pattern ? p->pattern : "");
+          p->shuffled ? " shuffled" : "", p->given_carry ? " carry given" : "",
+          p->extras ? " extras" : "", p->seed, p->pattern ? " slices " : "",
+          p->pattern ? p->pattern : "");
     return false;
 }
 
@@ -416,7 +454,8 @@ struct arrays {
     struct array q, k, v, d_out, mask, o, lse, carry_o, carry_max, carry_sum, delta, dq, dk, dv;
     int *semaphores;
     int64_t semaphore_count;
-    struct ra_kernel kernel; /* of the whole problem */
+    struct ra_kernel kernel;       /* of the whole problem */
+    struct array heads, places[2]; /* of extras: sinks, slopes, largest (3, H), and of both sides */
 
     /* With slices: lists of queries, and of keys, of each piece, in this memory. */
     struct ra_work work[2][MOST_PIECES];
@@ -471,6 +510,62 @@ static void describe_arrays(struct arrays *x, const struct sample *s)
             (struct ra_tensor)RA_NO_TENSOR;
 }
 
+/* Puts on the device what there is beside the keys: numbers of heads, and places, with others
+ * between them. */
+static void open_extras(struct arrays *x, const struct sample *s)
+{
+    const struct truth *t = &s->truth;
+    const int64_t rows[2] = {t->N, t->M};
+    double *heads = truth_numbers(3 * t->H);
+    x->heads = make_array(PACKED, RA_FLOAT32, 1, 3 * t->H, 1, 1, false);
+    memcpy(heads, s->sink, (size_t)t->H * sizeof *heads);
+    memcpy(heads + t->H, s->slopes, (size_t)t->H * sizeof *heads);
+    put(&x->heads, heads, NULL);
+    free(heads);
+    struct ra_tensor *const of_heads[] = {&x->kernel.sink, &x->kernel.slopes, &x->kernel.largest};
+    for (int i = 0; i < 3; i++) {
+        *of_heads[i] = from_row(&x->heads, i * t->H);
+        of_heads[i]->head = of_heads[i]->row;
+    }
+    for (int side = 0; side < 2; side++) {
+        struct array *places = &x->places[side];
+        *places = make_array(PACKED, RA_FLOAT32, 1, rows[side], 1, 1, true);
+        for (int64_t i = 0; i < rows[side]; i++) {
+            int32_t at = (int32_t)s->places[side][i];
+            memcpy(places->image + place(places, 0, i, 0), &at, sizeof at);
+        }
+        send(places);
+    }
+    x->kernel.query_place = from_row(&x->places[0], 0);
+    x->kernel.key_place = from_row(&x->places[1], 0);
+}
+
+static void close_extras(struct arrays *x)
+{
+    free_array(&x->heads);
+    free_array(&x->places[0]);
+    free_array(&x->places[1]);
+}
+
+/* Is the largest score of each head right? */
+static bool largest_is_right(const struct kernel *kernel, const struct sample *s,
+                             const struct arrays *x)
+{
+    const struct truth *t = &s->truth;
+    unsigned char *image = fetch(&x->heads);
+    double *got = numbers_of(&x->heads, image);
+    bool right = nothing_beside(kernel, s->p, "numbers of heads", &x->heads, image);
+    for (int64_t h = 0; h < t->H && right; h++) {
+        double most = got[2 * t->H + h], allowed = 2 * t->largest_error[h] + 0x1p-126;
+        right = most == t->largest[h] || fabs(most - t->largest[h]) <= allowed ||
+                wrong(kernel, s->p, "largest score of head %" PRId64 ": %.9g, not %.9g", h, most,
+                      t->largest[h]);
+    }
+    free(got);
+    free(image);
+    return right;
+}
+
 /* Puts the sample on the device. Outputs are NaN, gradients what they are added to. */
 static void open_arrays(struct arrays *x, const struct sample *s)
 {
@@ -516,9 +611,14 @@ static void open_arrays(struct arrays *x, const struct sample *s)
     check(cudaMalloc((void **)&x->semaphores, bytes), "memory on the device");
     check(cudaMemset(x->semaphores, 0, bytes), "memory on the device");
     x->kernel.semaphores = x->semaphores;
+    if (p->extras)
+        open_extras(x, s);
 }
+
 static void close_arrays(struct arrays *x)
 {
+    if (x->kernel.sink.data)
+        close_extras(x);
     for (int i = 0; i < DEVICE_ARRAYS; i++)
         free_array(array_number(x, i));
     check(cudaFree(x->semaphores), "free");
@@ -586,6 +686,8 @@ static struct ra_kernel piece_of(const struct arrays *x, const struct pieces *pi
     kernel.dv = from_row(&x->dv, first);
     if (kernel.mask.data)
         kernel.mask = from_row(&x->mask, first);
+    if (kernel.key_place.data)
+        kernel.key_place = from_row(&x->places[1], first);
     kernel.first = step == 0;
     kernel.last = step == count - 1;
     return kernel;
@@ -603,6 +705,8 @@ static struct truth part_of(const struct sample *s, const struct pieces *pieces,
         part.plain[a] = part.magnitude[a] = part.rounding[a] = part.allowed[a] = NULL;
     }
     part.type[O] = RA_FLOAT32;
+    part.sink = NULL; /* it joins at the end */
+    part.largest = part.largest_error = part.d_sink = part.d_sink_error = NULL;
     part.x[MASK] = truth_numbers(part.B * m);
     for (int i = 0; i < count; i++)
         for (int64_t b = 0; b < part.B; b++)
@@ -702,6 +806,8 @@ static bool run_forward(const struct kernel *kernel, struct arrays *x, const str
     struct pieces pieces = cut(p);
     if (p->given_carry)
         put_carry(x, s, &pieces);
+    if (p->extras && !launched(kernel, p, "the beginning", ra_kernel_begin_largest(&x->kernel, 0)))
+        return false;
     for (int step = p->given_carry; step < p->pieces; step++) {
         struct ra_kernel piece = piece_of(x, &pieces, step, p->pieces);
         piece.work = x->work[0][step];
@@ -725,6 +831,8 @@ static bool run_forward(const struct kernel *kernel, struct arrays *x, const str
         if (p->check_carry && !piece.last && !carry_is_right(kernel, x, s, &pieces, step + 1))
             return false;
     }
+    if (p->extras && !launched(kernel, p, "the end", ra_kernel_end_largest(&x->kernel, 0)))
+        return false;
     return semaphores_ready(kernel, x, s);
 }
 
@@ -841,6 +949,7 @@ static bool solves(const struct kernel *kernel, const struct sample *s)
     struct array *const forward[] = {&x.o, &x.lse}, *const backward[] = {&x.dq, &x.dk, &x.dv};
     bool good = run_forward(kernel, &x, s) && is_right(kernel, p, &s->truth, O, &x.o) &&
                 is_right(kernel, p, &s->truth, LSE, &x.lse) &&
+                (!p->extras || largest_is_right(kernel, s, &x)) &&
                 same_again(kernel, &x, s, run_forward, forward, &truth_names[O], 2);
 
     /* A single piece has no carry: what was there must still be. */
@@ -893,6 +1002,7 @@ static void try(const struct problem *p)
             bool takes = p->slices ? kernels[k].rung == &ra_ladder[RA_K07]
                                    : !ra_has_steps(p->stairs) ||
                                          kernels[k].rung->backward != ra_k03_backward;
+            takes = takes && !(p->extras && kernels[k].rung == &ra_ladder[RA_K01]);
             if (!takes || kernels[k].type != types[t] || !chosen(kernels[k].name, p->name))
                 continue;
             if (!solved)
@@ -1746,6 +1856,20 @@ static void try_shifted(void)
     }
 }
 
+/* Sinks, slopes and largest scores, with everything else by chance. */
+static void try_extras(void)
+{
+    for (int i = 0; i < (quick ? 20 : 150); i++) {
+        uint64_t state = (uint64_t)(30000 + i);
+        int64_t n = 1 + random_below(&state, 400), m = 1 + random_below(&state, 400);
+        struct problem p = random_problem(state, n, m);
+        p.name = "extras";
+        p.extras = true;
+        p.check_carry = p.pieces > 1 && i % 2;
+        try(&p);
+    }
+}
+
 /* Masks of slices, as lists, with everything that a list of k07 may meet: only there. */
 static void try_slices(void)
 {
@@ -1770,6 +1894,7 @@ static void try_slices(void)
         p.order = i % 2 ? PLAIN : HEADS_FIRST;
         p.deterministic = false;
         p.repeats = 1;
+        p.extras = i % 3 == 1;
         listed += p.slice_count > 0;
         try(&p);
     }
@@ -1817,6 +1942,7 @@ int main(int argc, char **argv)
     try_repeats();
     try_shifted();
     try_small_shared_memory();
+    try_extras();
     try_slices();
     for (int k = 0; k < KERNELS; k++)
         if (worst[k] > 0)

@@ -4,9 +4,9 @@
  * ra_cuda_calls.c checks the calls, and ra_cuda_ring.c enqueues the ring. ra_cuda_reorder.c brings
  * rows into the order that kernels need, ra_cuda_launch.c launches them: what ra_cuda_steps.c has
  * listed when the plan was made, of the rectangles of ra_cuda_spans.c; or by lists of work, which
- * ra_cuda_lists.c makes of slices. ra_cuda_connect.c brings the
- * ranks together; ra_cuda_peers.c and ra_cuda_link.c pass messages. ra_cuda_wait.c waits, and ends
- * what has failed; ra_cuda_observe.c tells the observer.
+ * ra_cuda_lists.c makes of slices; ra_cuda_places.c says where rows lie. ra_cuda_connect.c brings
+ * the ranks together; ra_cuda_peers.c and ra_cuda_link.c pass messages. ra_cuda_wait.c waits, and
+ * ends what has failed; ra_cuda_observe.c tells the observer.
  */
 #ifndef RA_CUDA_H
 #define RA_CUDA_H
@@ -127,7 +127,12 @@ struct ra_cuda {
     struct ra_cuda_step *steps;  /* and what is launched at each */
     struct ra_cuda_lists *lists; /* of slices, of ra_cuda_lists.c; NULL: the plan takes none */
     char *list_memory;           /* on the device */
-    int64_t deferred;            /* of this rank's own keys are left for the end of a backward */
+
+    /* Where rows lie, for slopes: on the device, and on the host, from which they are copied. */
+    int32_t *places, *host_places;
+    cudaEvent_t places_copied;
+    bool places_sent; /* the device has those of the mask of today */
+    int64_t deferred; /* of this rank's own keys are left for the end of a backward */
     struct ra_peer *peers;
     char *arrived_at_end; /* one byte per rank, for the last exchange */
 

@@ -3,9 +3,11 @@
  *
  * Chapter 11. New here: calls that return before they are done, on a stream that is the caller's.
  */
+#include <inttypes.h>
 #include "ra_arrays.h"
 #include "ra_error.h"
 #include "ra_cuda_calls.h"
+#include "ra_cuda_places.h"
 #include "ra_cuda_ring.h"
 #include "ra_cuda_wait.h"
 #include "ra_message.h"
@@ -26,6 +28,19 @@ static enum ra_status check_stream(const struct ra_plan *plan, cudaStream_t stre
     return RA_OK;
 }
 
+/* Can the device tell the places of all rows apart, if slopes ask for them? */
+static enum ra_status check_places(const struct ra_plan *plan, const struct ra_arrays *x,
+                                   char *error)
+{
+    int64_t length = ra_max(plan->layouts[RA_QUERY_SIDE].length, plan->layouts[RA_KEY_SIDE].length);
+    if (!x->slopes.data || length <= RA_CUDA_MOST_PLACES)
+        return RA_OK;
+    return ra_error_set(error,
+                        "arrays.slopes is given, and a sequence has %" PRId64
+                        " rows: on a GPU it can have at most %" PRId64 " then",
+                        length, RA_CUDA_MOST_PLACES);
+}
+
 /* Checks what was given, and numbers the call. */
 static enum ra_status begin(struct ra_cuda_call *call, struct ra_plan *plan,
                             const struct ra_arrays *given, bool backward, cudaStream_t stream)
@@ -37,7 +52,7 @@ static enum ra_status begin(struct ra_cuda_call *call, struct ra_plan *plan,
     if (status != RA_OK)
         return status;
     char text[RA_ERROR_SIZE];
-    if (check_stream(plan, stream, text) != RA_OK)
+    if (check_stream(plan, stream, text) != RA_OK || check_places(plan, &call->x, text) != RA_OK)
         return ra_plan_abort(plan, RA_INVALID, text);
 
     /* Are all ranks in the same call? What their devices do is enqueued for that one. */

@@ -5,6 +5,7 @@
 #include "ra_cuda_launch.h"
 #include "ra_cuda_lists.h"
 #include "ra_cuda_observe.h"
+#include "ra_cuda_places.h"
 #include "ra_cuda_steps.h"
 
 /* The part of an array that has the rows of a block. */
@@ -16,9 +17,14 @@ static struct ra_tensor part_of(const struct ra_cuda_block *block, struct ra_ten
     return x;
 }
 
+/* The keys of a step, and backward their gradients. */
+struct key_arrays {
+    struct ra_tensor k, v, mask, place, dk, dv, dk_comp, dv_comp;
+    bool writes; /* launches write dk and dv, instead of adding to them */
+};
+
 /* Keys, values and mask of a step: the caller's own, or those of a message. */
-static void open_keys(const struct ra_cuda_call *call, int step, struct ra_tensor *k,
-                      struct ra_tensor *v, struct ra_tensor *mask)
+static void open_keys(const struct ra_cuda_call *call, int step, struct key_arrays *keys)
 {
     const struct ra_plan *plan = call->plan;
     const struct ra_config *c = &plan->config;
@@ -26,11 +32,12 @@ static void open_keys(const struct ra_cuda_call *call, int step, struct ra_tenso
     int64_t bytes = c->batch * rows * G * c->dim * ra_type_bytes(c->type);
     char *message = plan->ring.keys[ra_ring_slot(step)];
     bool own = step == 0;
-    *k = own ? call->x.k : ra_tensor_bnhd(message, c->type, rows, G, c->dim);
-    *v = own ? call->x.v : ra_tensor_bnhd(message + bytes, c->type, rows, G, c->dim);
-    *mask = (struct ra_tensor)RA_NO_TENSOR;
+    keys->k = own ? call->x.k : ra_tensor_bnhd(message, c->type, rows, G, c->dim);
+    keys->v = own ? call->x.v : ra_tensor_bnhd(message + bytes, c->type, rows, G, c->dim);
     if (c->has_mask)
-        *mask = ra_tensor_bn(own ? (void *)ra_cuda_of(plan)->mask : message + 2 * bytes, rows);
+        keys->mask = ra_tensor_bn(own ? (void *)ra_cuda_of(plan)->mask : message + 2 * bytes, rows);
+    if (call->x.slopes.data)
+        keys->place = ra_cuda_places_of(plan, RA_KEY_SIDE, step);
 }
 
 /* An array (B, n, H, D), or (B, n, H) for width 1, that has what rounding lost of another, if it is
@@ -62,12 +69,6 @@ static void launch_forward(struct ra_cuda_call *call, const struct ra_kernel *wh
     } while (b < whole->keys);
 }
 
-/* The keys of a step, and backward their gradients. */
-struct key_arrays {
-    struct ra_tensor k, v, mask, dk, dv, dk_comp, dv_comp;
-    bool writes; /* launches write dk and dv, instead of adding to them */
-};
-
 /* Returns a launch of the queries and keys of a block, whose rows and band ra_cuda_steps_find found
  * when the plan was made. */
 static struct ra_kernel kernel_of(const struct ra_cuda_call *call,
@@ -92,7 +93,13 @@ static struct ra_kernel kernel_of(const struct ra_cuda_call *call,
     kernel.v = part_of(block, keys->v, b);
     kernel.mask = part_of(block, keys->mask, b);
     kernel.lse = part_of(block, x->lse, a);
+    kernel.slopes = x->slopes;
+    kernel.key_place = part_of(block, keys->place, b);
+    if (x->slopes.data)
+        kernel.query_place = part_of(block, ra_cuda_places_of(plan, RA_QUERY_SIDE, 0), a);
     if (!call->backward) {
+        kernel.sink = x->sink;
+        kernel.largest = x->largest;
         kernel.o = part_of(block, x->o, a);
         kernel.carry_o = part_of(block, wide, a);
         kernel.carry_max = part_of(block, ra_tensor_bhn(cuda->max, n, H), a);
@@ -208,7 +215,7 @@ static bool takes_lists(struct ra_cuda_call *call)
                plan->config.batch * plan->rows[RA_QUERY_SIDE] > 0;
     for (int step = 0; step < plan->ring.schedule.count && all; step++) {
         struct key_arrays keys = {.dk = call->x.dk, .dv = call->x.dv};
-        open_keys(call, step, &keys.k, &keys.v, &keys.mask);
+        open_keys(call, step, &keys);
         struct ra_kernel kernel = listed_kernel(call, step, &keys);
         ra_kernel_takes *takes = call->backward ? ra_k07_takes_backward : ra_k07_takes_forward;
         if (kernel.keys > 0)
@@ -230,7 +237,7 @@ static void ask_kernels(struct ra_cuda_call *call, int step)
     now->writes_keys = now->separates_dq = false;
     if (plan->config.type == RA_FLOAT32)
         return;
-    open_keys(call, step, &keys.k, &keys.v, &keys.mask);
+    open_keys(call, step, &keys);
     if (!single)
         open_gradients(call, step, &keys);
     struct ra_kernel kernel = kernel_of(call, all, &keys);
@@ -339,7 +346,7 @@ void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_cuda_part part)
     const struct ra_cuda_step *unseen = &steps[plan->ring.schedule.count];
     const struct ra_cuda_launch all = {.block = now->all};
     struct key_arrays keys = {.dk = RA_NO_TENSOR, .dv = RA_NO_TENSOR};
-    open_keys(call, step, &keys.k, &keys.v, &keys.mask);
+    open_keys(call, step, &keys);
     if (call->backward)
         open_gradients(call, step, &keys);
     if (ra_cuda_is_sliced(plan)) {

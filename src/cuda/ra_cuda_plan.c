@@ -16,6 +16,7 @@
 #include "ra_cuda_lists.h"
 #include "ra_cuda_observe.h"
 #include "ra_cuda_peers.h"
+#include "ra_cuda_places.h"
 #include "ra_cuda_steps.h"
 #include "ra_cuda_wait.h"
 #include "ra_range.h"
@@ -75,6 +76,7 @@ static struct sizes lay_out(const struct ra_plan *plan, int rank, struct ra_cuda
     cuda->semaphores = ra_arena_take(&own, needs.semaphores * (int64_t)sizeof *cuda->semaphores);
     cuda->mask = ra_arena_take(&arena, c->has_mask ? c->batch * m : 0);
     cuda->list_memory = ra_arena_take(&own, ra_cuda_lists_device_bytes(plan));
+    cuda->places = ra_arena_take(&own, ra_cuda_places_bytes(plan, rank));
 
     /* Other ranks may write to a message before a call begins here. */
     ra_plan_place_messages(plan, rank, several ? &own : &arena, keys, gradients);
@@ -141,8 +143,8 @@ static int64_t lay_out_host(const struct ra_plan *plan, struct ra_cuda *cuda)
 
 static int64_t bytes_of(const struct ra_plan *plan, int rank)
 {
-    int64_t bytes =
-        device_bytes_of(plan, rank) + lay_out_host(plan, NULL) + ra_cuda_lists_bytes(plan);
+    int64_t bytes = device_bytes_of(plan, rank) + lay_out_host(plan, NULL) +
+                    ra_cuda_lists_bytes(plan) + ra_cuda_places_bytes(plan, rank);
     bytes += plan->ring.schedule.count > 1 ? (int64_t)sizeof(struct ra_device_error) : 0;
     if (ra_cuda_of(plan)->transport == RA_HOST_LINK)
         bytes += ra_cuda_staging_bytes(plan, rank);
@@ -221,6 +223,7 @@ static void release(struct ra_plan *plan, bool unused)
             cudaEventDestroy(timer->ended);
     }
     ra_cuda_lists_end(plan);
+    ra_cuda_places_end(plan);
     if (cuda->device_error)
         cudaFreeHost(cuda->device_error);
     if (cuda->staging && unused)
@@ -319,6 +322,16 @@ static enum ra_status take_device(struct ra_plan *plan, char *error)
     bool lent = plan->config.caller_workspace;
     use_workspace(plan, lent ? NULL : cuda->memory + sizes_of(plan, plan->link.rank).own);
     ra_cuda_lists_begin(plan);
+    ra_cuda_places_begin(plan);
+    if (cuda->code == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        ra_error_set(error,
+                     "no memory: the plan needs %" PRId64
+                     " bytes of the host's from which device %d copies: %s",
+                     ra_cuda_lists_bytes(plan) + ra_cuda_places_bytes(plan, plan->link.rank),
+                     cuda->device, cudaGetErrorString(cuda->code));
+        return RA_OUT_OF_MEMORY;
+    }
 
     /* Semaphores begin at 0. */
     RA_DO(plan, cudaMemset(cuda->memory, 0, (size_t)cuda->device_bytes));
@@ -376,11 +389,13 @@ static enum ra_status use_slices(struct ra_plan *plan, char *error)
         return RA_OK;
     int before = ra_cuda_enter(plan);
     ra_cuda_lists_make(plan);
+    ra_cuda_of(plan)->places_sent = false;
     cudaSetDevice(before);
     return ra_cuda_ok(plan) ? RA_OK : ra_cuda_error(plan, error);
 }
 
 static const struct ra_backend backend = {.place = "a GPU",
+                                          .takes_optional = true,
                                           .check_address = check_address,
                                           .own_gradients_stay = true,
                                           .create = create,

@@ -123,6 +123,8 @@ void ra_cuda_begin_delta(struct ra_cuda_call *call)
     kernel.queries = n;
     kernel.d_out = call->caller.d_out;
     kernel.o = call->caller.o;
+    kernel.lse = call->caller.lse;
+    kernel.d_lse = call->caller.d_lse;
     kernel.delta = delta;
     if (f == 1)
         RA_DO(plan, ra_kernel_delta(&kernel, call->stream));
@@ -132,6 +134,8 @@ void ra_cuda_begin_delta(struct ra_cuda_call *call)
         kernel.queries = group.rows;
         kernel.d_out = in_stripes(call->caller.d_out, group);
         kernel.o = in_stripes(call->caller.o, group);
+        kernel.lse = in_stripes(call->caller.lse, group);
+        kernel.d_lse = in_stripes(call->caller.d_lse, group);
         kernel.delta = in_order(delta, group, f);
         RA_DO(plan, ra_kernel_delta(&kernel, call->stream));
     }

@@ -11,6 +11,7 @@
 #include "ra_cuda_launch.h"
 #include "ra_cuda_lists.h"
 #include "ra_cuda_observe.h"
+#include "ra_cuda_places.h"
 #include "ra_cuda_reorder.h"
 #include "ra_cuda_steps.h"
 
@@ -245,10 +246,21 @@ static void begin_carries(struct ra_cuda_call *call)
           cudaMemsetAsync(cuda->wide_comp, 0, bytes * (size_t)plan->config.dim, call->stream));
 }
 
+/* The largest score of each head, if it is asked for: before all launches, and behind them. */
+static void find_largest(struct ra_cuda_call *call, ra_kernel_launch *step)
+{
+    struct ra_kernel kernel = ra_cuda_kernel(call->plan);
+    kernel.largest = call->x.largest;
+    if (kernel.largest.data)
+        RA_DO(call->plan, step(&kernel, call->stream));
+}
+
 void ra_cuda_enqueue_forward(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
     ra_cuda_lists_send(call);
+    ra_cuda_places_send(call);
+    find_largest(call, ra_kernel_begin_largest);
     ra_cuda_begin_order(call);
     pack_keys(call);
     ra_cuda_open_steps(call);
@@ -260,7 +272,22 @@ void ra_cuda_enqueue_forward(struct ra_cuda_call *call)
         leave_keys(call, step);
         take_keys(call, step);
     }
+    find_largest(call, ra_kernel_end_largest);
     ra_cuda_end_order(call);
+}
+
+/* The gradient of the sinks, once delta is there. */
+static void find_sink_gradient(struct ra_cuda_call *call)
+{
+    struct ra_plan *plan = call->plan;
+    struct ra_kernel kernel = ra_cuda_kernel(plan);
+    if (!call->x.d_sink.data)
+        return;
+    kernel.queries = plan->rows[RA_QUERY_SIDE];
+    kernel.sink = call->x.sink;
+    kernel.lse = call->x.lse;
+    kernel.delta = ra_tensor_bhn(ra_cuda_of(plan)->delta, kernel.queries, kernel.heads);
+    RA_DO(plan, ra_kernel_sink_gradient(&kernel, call->x.d_sink, call->stream));
 }
 
 /* delta of all queries, and dq: a sum, which begins at 0, unless a single launch writes it. */
@@ -270,9 +297,11 @@ static void begin_queries(struct ra_cuda_call *call)
     const struct ra_cuda *cuda = plan->own;
     const struct ra_config *c = &plan->config;
     int64_t n = plan->rows[RA_QUERY_SIDE], numbers = c->batch * n * c->heads * c->dim;
+    if (numbers > 0)
+        ra_cuda_begin_delta(call);
+    find_sink_gradient(call);
     if (numbers == 0)
         return;
-    ra_cuda_begin_delta(call);
     if (!call->in_callers_queries)
         RA_DO(plan, cudaMemsetAsync(cuda->wide, 0, (size_t)numbers * sizeof(float), call->stream));
     if (cuda->wide_comp)
@@ -366,6 +395,7 @@ void ra_cuda_enqueue_backward(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
     ra_cuda_lists_send(call);
+    ra_cuda_places_send(call);
     ra_cuda_begin_order(call);
     pack_keys(call);
     ra_cuda_open_steps(call);

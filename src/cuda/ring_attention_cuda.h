@@ -11,9 +11,11 @@
  *     ra_plan_destroy(plan);
  *
  * Arrays lie in memory that the device can reach. q, k, v and d_out have config.type; o, dq, dk and
- * dv have config.type or float32. Strides are not negative. dim is at most 256, dim_value
- * is dim. Float32 is computed without tensor cores, 16-bit types with them; sums are float32 in
- * both. config.tile_queries and tile_keys are only used to count work.
+ * dv have config.type or float32. Strides are not negative. dim is at most 256, dim_value is dim.
+ * Numbers of heads (sink, slopes, d_sink, largest) lie there, too; nobody compares the sinks and
+ * slopes of ranks. With slopes a sequence has at most 2^30 rows. Float32 is computed without tensor
+ * cores, 16-bit types with them; sums are float32 in both. config.tile_queries and tile_keys are
+ * only used to count work.
  */
 
 /* ra_wait tells config.observe of the last forward and the last backward before it: with

@@ -18,6 +18,7 @@
  */
 #define _GNU_SOURCE /* memfd_create */
 #include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,7 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+#include "ra_carry.h"
 #include "ra_clock.h"
 #include "ra_heads.h"
 #include "ra_kernel.h"
@@ -705,8 +707,41 @@ static void free_copies(void)
         free(copies[--copy_count]);
 }
 
+/* The slope of the head that is computed. */
+static float slope_now;
+
+static float of_head(struct ra_tensor x, int64_t h)
+{
+    return x.data ? ((const float *)x.data)[h * x.head] : 0;
+}
+
 typedef void tile_fold(struct ra_dims, struct ra_score, const struct ra_queries *,
                        const struct ra_keys *, struct ra_band, float *);
+
+/* Folds these queries and keys, from row a and row b on. With slopes a pair at a time, as rows may
+ * lie anywhere. */
+static void fold_rows(const struct ra_kernel *x, tile_fold *tile, const struct ra_queries *queries,
+                      int64_t a, int64_t rows, const struct ra_keys *keys, int64_t b, int64_t count,
+                      struct ra_band band, float *workspace)
+{
+    struct ra_score score = x->score;
+    if (!x->slopes.data) {
+        struct ra_queries some = ra_queries_block(queries, a, rows);
+        struct ra_keys seen = ra_keys_block(keys, b, count);
+        tile(RA_DIMS(x->dim), score, &some, &seen, band, workspace);
+        return;
+    }
+    score.slope = slope_now;
+    for (int64_t e = 0; e < rows * count; e++) {
+        int64_t i = e / count, j = e % count;
+        struct ra_queries row = ra_queries_block(queries, a + i, 1);
+        struct ra_keys key = ra_keys_block(keys, b + j, 1);
+        row.at.first = ((const int32_t *)x->query_place.data)[(a + i) * x->query_place.row];
+        key.at.first = ((const int32_t *)x->key_place.data)[(b + j) * x->key_place.row];
+        if (j - i >= band.lo && j - i <= band.hi)
+            tile(RA_DIMS(x->dim), score, &row, &key, RA_ALL_KEYS, workspace);
+    }
+}
 
 /* The rows of a tile, one by one, each with what it sees: queries of keys or, backward, keys of
  * queries. */
@@ -720,12 +755,10 @@ static void fold_parts(const struct ra_kernel *x, tile_fold *tile, const struct 
         int part = of->part + i / of->rows, row = i % of->rows;
         struct ra_sight sight = x->work.sight[(int64_t)part * rows + row];
         int64_t first = sight.first, count = ra_max(0, sight.end - sight.first);
-        struct ra_queries some =
-            of_keys ? ra_queries_block(queries, first, count) : ra_queries_block(queries, row, 1);
-        struct ra_keys seen =
-            of_keys ? ra_keys_block(keys, row, 1) : ra_keys_block(keys, first, count);
-        if (count > 0)
-            tile(RA_DIMS(x->dim), x->score, &some, &seen, RA_ALL_KEYS, workspace);
+        if (count > 0 && of_keys)
+            fold_rows(x, tile, queries, first, count, keys, row, 1, RA_ALL_KEYS, workspace);
+        else if (count > 0)
+            fold_rows(x, tile, queries, row, 1, keys, first, count, RA_ALL_KEYS, workspace);
     }
 }
 
@@ -734,15 +767,29 @@ static void fold(const struct ra_kernel *x, tile_fold *tile, const struct ra_que
                  const struct ra_keys *keys, float *workspace)
 {
     if (!ra_has_steps(x->stairs) && x->work.count == 0)
-        tile(RA_DIMS(x->dim), x->score, queries, keys, x->band, workspace);
+        fold_rows(x, tile, queries, 0, x->queries, keys, 0, x->keys, x->band, workspace);
     if (x->work.count > 0)
         fold_parts(x, tile, queries, keys, workspace);
     for (int64_t a = 0; a < x->queries && ra_has_steps(x->stairs); a++) {
-        struct ra_queries row = ra_queries_block(queries, a, 1);
         struct ra_band band = {x->band.lo + a - ra_within_step(a, x->stairs.lo),
                                x->band.hi + a - ra_within_step(a, x->stairs.hi)};
-        tile(RA_DIMS(x->dim), x->score, &row, keys, band, workspace);
+        fold_rows(x, tile, queries, a, 1, keys, 0, x->keys, band, workspace);
     }
+}
+
+/* As the real ones, in ints that are ordered as the numbers are. */
+static int ordered(float x)
+{
+    int bits;
+    memcpy(&bits, &x, sizeof bits);
+    return x != x ? 0x7fffffff : bits < 0 ? bits ^ 0x7fffffff : bits;
+}
+
+static void raise_largest(const struct ra_kernel *x, int64_t h, const struct ra_queries *queries)
+{
+    int *at = (int *)x->largest.data + h * x->largest.head;
+    int mine = ordered(ra_carry_largest(queries, -INFINITY));
+    *at = mine > *at ? mine : *at;
 }
 
 static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t h, float *workspace)
@@ -781,6 +828,7 @@ static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t 
             mask[i] = ((const bool *)x->mask.data)[b * x->mask.batch + i * x->mask.row];
         keys.mask = mask;
     }
+    slope_now = of_head(x->slopes, h);
     if (backward) {
         fold(x, ra_tile_backward, &queries, &keys, workspace);
         put_back(x->dq, n, D, b, h, queries.dq);
@@ -791,6 +839,10 @@ static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t 
     if (x->first)
         ra_tile_begin(RA_DIMS(D), &queries);
     fold(x, ra_tile_forward, &queries, &keys, workspace);
+    if (x->last && x->largest.data)
+        raise_largest(x, h, &queries);
+    if (x->last && x->sink.data)
+        ra_carry_add_sink(D, &queries, of_head(x->sink, h));
     if (x->last) {
         ra_tile_finish(RA_DIMS(D), &queries);
         put_back(x->o, n, D, b, h, queries.o);
@@ -812,16 +864,17 @@ static struct ra_kernel tile_of(struct ra_kernel x, const struct ra_work_tile *t
     x.work.tile = tile;
     if (backward) {
         x.keys = tile->rows;
-        struct ra_tensor *const all[] = {&x.k, &x.v, &x.mask, &x.dk, &x.dv};
-        for (int i = 0; i < 5; i++)
+        struct ra_tensor *const all[] = {&x.k, &x.v, &x.mask, &x.dk, &x.dv, &x.key_place};
+        for (int i = 0; i < 6; i++)
             *all[i] = ra_tensor_from_row(*all[i], tile->row);
         return x;
     }
     x.queries = tile->rows;
     x.first = tile->first;
     x.last = tile->last;
-    struct ra_tensor *const all[] = {&x.q, &x.o, &x.lse, &x.carry_o, &x.carry_max, &x.carry_sum};
-    for (int i = 0; i < 6; i++)
+    struct ra_tensor *const all[] = {&x.q,         &x.o,         &x.lse,        &x.carry_o,
+                                     &x.carry_max, &x.carry_sum, &x.query_place};
+    for (int i = 0; i < 7; i++)
         *all[i] = ra_tensor_from_row(*all[i], tile->row);
     return x;
 }
@@ -947,6 +1000,9 @@ static bool write_delta(struct work *work)
                                      .dq = copy_of((struct ra_tensor)RA_NO_TENSOR, n, D, b, h),
                                      .comp = copy_of((struct ra_tensor)RA_NO_TENSOR, n, D, b, h)};
         ra_tile_begin_backward(RA_DIMS(D), &queries);
+        const float *lse = copy_of(x->lse, n, 1, b, h), *d_lse = copy_of(x->d_lse, n, 1, b, h);
+        for (int64_t a = 0; a < n && x->d_lse.data; a++)
+            queries.delta[a] -= lse[a] == -INFINITY ? 0 : d_lse[a];
         put_back(x->delta, n, 1, b, h, queries.delta);
         free_copies();
     }
@@ -955,6 +1011,44 @@ static bool write_delta(struct work *work)
 
 RETURNS(ra_kernel_delta(const struct ra_kernel *kernel, cudaStream_t stream),
         launch((struct work){.run = write_delta, .kernel = *kernel}, stream))
+
+/* Begins and ends the largest scores. */
+static bool turn_largest(struct work *work)
+{
+    const struct ra_kernel *x = &work->kernel;
+    for (int64_t h = 0; h < x->heads; h++) {
+        int *at = (int *)x->largest.data + h * x->largest.head;
+        int now = *at < 0 ? *at ^ 0x7fffffff : *at;
+        *at = work->value ? now : ordered(-INFINITY);
+    }
+    return true;
+}
+
+RETURNS(ra_kernel_begin_largest(const struct ra_kernel *kernel, cudaStream_t stream),
+        launch((struct work){.run = turn_largest, .kernel = *kernel}, stream))
+RETURNS(ra_kernel_end_largest(const struct ra_kernel *kernel, cudaStream_t stream),
+        launch((struct work){.run = turn_largest, .value = 1, .kernel = *kernel}, stream))
+
+static bool write_sink_gradient(struct work *work)
+{
+    const struct ra_kernel *x = &work->kernel;
+    for (int64_t h = 0; h < x->heads; h++) {
+        double gradient = 0;
+        for (int64_t b = 0; b < x->batch; b++) {
+            struct ra_queries queries = {.rows = x->queries,
+                                         .lse = copy_of(x->lse, x->queries, 1, b, h),
+                                         .delta = copy_of(x->delta, x->queries, 1, b, h)};
+            gradient += ra_carry_sink_gradient(&queries, of_head(x->sink, h));
+            free_copies();
+        }
+        ((float *)work->out.data)[h * work->out.head] = (float)gradient;
+    }
+    return true;
+}
+
+RETURNS(ra_kernel_sink_gradient(const struct ra_kernel *kernel, struct ra_tensor d_sink,
+                                cudaStream_t stream),
+        launch((struct work){.run = write_sink_gradient, .kernel = *kernel, .out = d_sink}, stream))
 
 /* To `out` out of `in` and, if it is there, `plus`. */
 static bool copy_numbers(struct work *work)

@@ -235,8 +235,10 @@ void definition_delta(const struct definition *d, int64_t at)
     }
     for (int64_t c = 0; c < D && !d->single; c++) {
         double error = d->given_o ? 0 : t->magnitude[O][at * D + c], square = 0;
+        if (!d->given_o)
+            square = t->rounding[O][at * D + c];
         if (!d->given_o && t->type[O] != RA_FLOAT32)
-            square = pow(number_half_step(t->type[O], kept[c]), 2) + t->rounding[O][at * D + c];
+            square += pow(number_half_step(t->type[O], kept[c]), 2);
         t->magnitude[DELTA][at] += fabs(d_out[c]) * error;
         t->rounding[DELTA][at] += d_out[c] * d_out[c] * square;
     }
