@@ -22,7 +22,7 @@ static const char usage[] =
     "Measures every kernel on one GPU, then the ring of all ranks.\n"
     "\n"
     "  --only TEXT    only lines whose name has this text, such as 'k03 forward', 'd64 causal',\n"
-    "                 'ring backward' or 'striped'\n"
+    "                 'ring backward', 'striped', or 'slices' or 'documents' alone\n"
     "  --quick        fewer shapes, three repeats\n"
     "  --repeat N     repeats of which the median counts (10)\n"
     "  --csv FILE     the numbers of one GPU, and more, separated by commas\n"
@@ -145,8 +145,10 @@ int main(int argc, char **argv)
         bench_slices();
     }
     MPI_Barrier(MPI_COMM_WORLD);
-    if (!bench.turns)
+    if (!bench.turns) {
         bench_rings();
+        bench_document_rings();
+    }
     if (bench.csv && fclose(bench.csv))
         stop("--csv", "cannot be written");
     if (bench.timeline && fclose(bench.timeline))

@@ -90,10 +90,15 @@ struct work work_of(struct shape shape, enum ra_type type, bool causal, const st
 /* Finds out what the GPU can do at best, and on rank 0 says so. */
 void find_ceiling(void);
 
+/* Cuts so many rows into documents of this length; 0: of log-normal ones, round(exp(N(6.5, 1.2))).
+ * Writes their bounds (rows + 1), and returns how many documents these are. */
+int64_t bench_bounds(int64_t length, int64_t rows, int64_t *bounds);
+
 /* Measures the kernels on one GPU; the ring, which is for all ranks together. */
 void bench_kernels(void);
 void bench_slices(void);
 void bench_rings(void);
+void bench_document_rings(void);
 
 /* Measures the causal ring that this line of --turns asks for; none if it asks for something else,
  * or if its tokens are no multiple of the ranks. */

@@ -9,6 +9,7 @@
 #include "bench_cuda.h"
 #include "oracle.h"
 #include "ra_clock.h"
+#include "ra_slices.h"
 #include "ring_attention_cuda.h"
 #include "ring_attention_mpi.h"
 
@@ -361,6 +362,65 @@ static void ring_lines(struct shape shape)
         ra_plan_destroy(plan);
         must(cudaFree(memory), "cudaFree");
     }
+}
+
+/* Two ways to deal documents. */
+static const struct deal {
+    const char *name;
+    enum ra_layout_kind layout;
+    enum ra_deal deal;
+} deals[] = {{"contiguous", RA_CONTIGUOUS, RA_DEAL_LAYOUT},
+             {"dealt", RA_CONTIGUOUS, RA_DEAL_DOCUMENTS}};
+
+/* One line: milliseconds of both passes, and the rate of the pairs that are seen. */
+static void document_line(struct shape shape, int64_t length, const struct deal *deal)
+{
+    int64_t rows = shape.rows * rig.ranks;
+    int64_t *bounds = on_host(rows + 1, sizeof *bounds);
+    int64_t count = bench_bounds(length, rows, bounds);
+    struct ra_slice *slices = on_host(count, sizeof *slices);
+    ra_slices_documents(bounds, count, RA_NO_LOOKBACK, 0, slices);
+    double pairs = 0, ms[2];
+    for (int64_t i = 0; i < count; i++)
+        pairs += (double)ra_slice_pairs(&slices[i]);
+    struct ra_config config = ring_config(shape, (struct ring_layout){"", deal->layout, 0});
+    config.causal = false;
+    config.max_slices = count;
+    config.max_rows = shape.rows + shape.rows / 8;
+    struct ra_plan *plan = rig_plan(&config);
+    must_ra(ra_plan_set_slices(plan, slices, count, deal->deal), plan);
+    struct ra_arrays arrays;
+    void *memory = ring_arrays(plan, &config, &arrays);
+    for (int p = 0; p < 2; p++)
+        ms[p] = measure_ring(plan, &arrays, p == 0 ? FORWARD : BACKWARD);
+    check_ring(plan, &arrays, &config, true);
+    double operations = 4 * pairs * (double)(shape.heads * shape.dim) / rig.ranks;
+    char name[32] = "log-normal";
+    if (length > 0)
+        snprintf(name, sizeof name, "%" PRId64, length);
+    if (rig.rank == 0)
+        printf("documents %-10s %-10s %10.3f ms %7.1f TFLOP/s %10.3f ms %7.1f TFLOP/s\n", name,
+               deal->name, ms[0], 1e-9 * operations / ms[0], ms[1], 2.5e-9 * operations / ms[1]);
+    fflush(stdout);
+    ra_plan_destroy(plan);
+    must(cudaFree(memory), "cudaFree");
+    free(bounds);
+    free(slices);
+}
+
+void bench_document_rings(void)
+{
+    static const int64_t lengths[] = {512, 2048, 8192, 0};
+    const struct shape shape = {1, 32768, 16, 16, 128};
+    if (bench.only && strcmp(bench.only, "documents") != 0)
+        return;
+    if (rig.rank == 0)
+        printf(
+            "\nring of %d, 1x16x32k per GPU, d128, documents, bf16: forward and backward, TFLOP/s "
+            "of visible pairs per GPU\n",
+            rig.ranks);
+    for (int i = 0; i < 8; i++)
+        document_line(shape, lengths[i / 2], &deals[i % 2]);
 }
 
 void bench_rings(void)

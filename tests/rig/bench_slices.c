@@ -22,14 +22,13 @@ struct mask {
     struct ra_slice slices[MOST_SLICES];
 };
 
-/* Documents of this many rows; 0: of log-normal lengths, round(exp(N(6.5, 1.2))). */
-static int64_t make_bounds(int64_t length, int64_t *bounds)
+int64_t bench_bounds(int64_t length, int64_t rows, int64_t *bounds)
 {
     uint64_t seed = 1;
     int64_t count = 0;
-    for (bounds[0] = 0; bounds[count] < ROWS; count++) {
-        int64_t rows = length ? length : llround(exp(6.5 + 1.2 * random_normal(&seed)));
-        bounds[count + 1] = ra_min(ROWS, bounds[count] + ra_max(rows, 1));
+    for (bounds[0] = 0; bounds[count] < rows; count++) {
+        int64_t drawn = length ? length : llround(exp(6.5 + 1.2 * random_normal(&seed)));
+        bounds[count + 1] = ra_min(rows, bounds[count] + ra_max(drawn, 1));
     }
     return count;
 }
@@ -43,7 +42,7 @@ static void make_mask(int number, struct mask *mask)
     static const char *const names[] = {"documents 512", "documents 2k", "documents 8k",
                                         "documents log-normal"};
     *mask = (struct mask){.name = number < 4 ? names[number] : "causal"};
-    int64_t whole[] = {0, ROWS}, prefix = ROWS / 4, count = make_bounds(0, bounds);
+    int64_t whole[] = {0, ROWS}, prefix = ROWS / 4, count = bench_bounds(0, ROWS, bounds);
     switch (number) {
     case 4: /* no list */
         mask->plain = true;
@@ -67,7 +66,7 @@ static void make_mask(int number, struct mask *mask)
         mask->count = ra_slices_prefix(bounds, count, prefixes, mask->slices);
         break;
     default:
-        count = make_bounds(lengths[number], bounds);
+        count = bench_bounds(lengths[number], ROWS, bounds);
         mask->count = ra_slices_documents(bounds, count, RA_NO_LOOKBACK, 0, mask->slices);
     }
 }
@@ -101,6 +100,17 @@ static void print_line(const struct mask *mask, struct shape shape, bool back, d
     fflush(stdout);
 }
 
+/* So that other programs can have the same documents. */
+static void print_lengths(void)
+{
+    static int64_t bounds[ROWS + 1];
+    int64_t count = bench_bounds(0, ROWS, bounds);
+    printf("log-normal lengths:");
+    for (int64_t i = 0; i < count; i++)
+        printf(" %" PRId64, bounds[i + 1] - bounds[i]);
+    printf("\n");
+}
+
 void bench_slices(void)
 {
     static const struct shape shapes[] = {{1, ROWS, 16, 16, 128}, {1, ROWS, 32, 32, 64}};
@@ -108,6 +118,7 @@ void bench_slices(void)
     if (bench.only && strcmp(bench.only, "slices") != 0)
         return;
     printf("\nmasks of slices, one launch over a list of work\n");
+    print_lengths();
     for (int i = 0; i < 2; i++) {
         struct set sets[MOST_SETS];
         int count = sets_make(sets, &ra_ladder[RA_K07], shapes[i], RA_BFLOAT16);
