@@ -100,6 +100,70 @@ START_TEST(places)
 }
 END_TEST
 
+/* A part that a model has is there under its name, and in no other model; what layers and ends point
+ * at is that, or NULL. */
+START_TEST(places_of_parts)
+{
+    static const struct {
+        const char *name; /* of layer 1, or outside of layers */
+        int64_t rows, columns;
+    } rows[] = {{"layers.1.0.to_qkv.0.bias", 3, 0}, {"layers.1.1.0.bias", 3, 0},
+                {"to_logits.0.bias", 3, 0},         {"layers.1.0.to_qkv.1.bias", 16, 0},
+                {"layers.1.0.to_out.bias", 3, 0},   {"layers.1.0.q_norm.gamma", 2, 0},
+                {"layers.1.0.k_norm.gamma", 2, 0},  {"layers.1.1.1.bias", 5, 0},
+                {"layers.1.1.3.bias", 3, 0},        {"to_logits.1.bias", 7, 0},
+                {"pos_emb.weight", 11, 3},          {"layers.1.1.1.weight", 10, 3},
+                {"layers.1.1.1.bias", 10, 0}};
+    for (int part = 0; part < 128; part++) {
+        struct ra_model_config config = small(part % 3 == 0);
+        bool has[] = {part & 1, part & 2, part & 4, part & 8, part & 16, part & 32, part & 64};
+        config.norm = has[0] ? RA_NORM_LAYER : RA_NORM_RMS;
+        config.qkv_bias = has[1];
+        config.out_bias = has[2];
+        config.head_norm = has[3];
+        config.feed_bias = has[4];
+        config.logits_bias = has[5];
+        config.position = has[6] ? RA_POSITIONS_LEARNED : RA_POSITIONS_ROTARY;
+        config.longest = 11;
+        config.feed = part % 5 == 0 ? RA_FEED_SWIGLU : RA_FEED_GELU;
+        bool gate = config.feed == RA_FEED_SWIGLU;
+        accepted(ra_model_check(&config, error));
+        const bool wanted[] = {has[0], has[0], has[0],          has[1], has[2],
+                               has[3], has[3], has[4] && !gate, has[4], has[5],
+                               has[6], gate,   has[4] && gate};
+        int64_t numbers = ra_parameter_numbers(&config), end = 0;
+        int count = ra_parameter_count(&config);
+        float *all = poisoned(numbers);
+        struct ra_layer_weights w = ra_layer_weights(&config, all, 1);
+        struct ra_end_weights ends = ra_end_weights(&config, all);
+        float *const at[] = {w.attention_bias, w.feed_bias,      ends.bias,      w.qkv_bias,
+                             w.out_bias,       w.q_gamma,        w.k_gamma,      w.up_bias,
+                             w.down_bias,      ends.logits_bias, ends.positions, w.up,
+                             w.up_bias};
+        for (int i = 0; i < count; i++) {
+            struct ra_parameter x = ra_parameter(&config, i);
+            expect(x.first >= end && x.first < end + 16 && x.first % 16 == 0, "%s at %" PRId64,
+                   x.name, x.first);
+            end = x.first + x.count;
+        }
+        expect(numbers >= end && numbers < end + 16, "%" PRId64, numbers);
+        for (int r = 0; r < 13; r++) {
+            int i = 0;
+            struct ra_parameter x = {.first = -1};
+            while (i < count && (x = ra_parameter(&config, i), strcmp(x.name, rows[r].name) != 0))
+                i++;
+            bool there = i < count && x.rows == rows[r].rows && x.columns == rows[r].columns;
+            ck_assert_int_eq(there, wanted[r]);
+            if (there)
+                ck_assert_ptr_eq(at[r], all + x.first);
+            else if (i == count)
+                ck_assert_ptr_null(at[r]);
+        }
+        release();
+    }
+}
+END_TEST
+
 START_TEST(models_refused)
 {
     struct ra_model_config good = small(false), bad;
@@ -122,6 +186,39 @@ START_TEST(models_refused)
         *reals[i / 4] = numbers[i % 4];
         refused(ra_model_check(&bad, error), of_reals[i / 4]);
     }
+    static const struct ra_rotary_scaling scalings[] = {
+        {RA_ROTARY_LLAMA3, 0, 1, 4, 32},
+        {RA_ROTARY_LLAMA3, (double)NAN, 1, 4, 32},
+        {RA_ROTARY_LLAMA3, 8, 0, 4, 32},
+        {RA_ROTARY_LLAMA3, 8, 4, 4, 32},
+        {RA_ROTARY_LLAMA3, 8, 1, (double)INFINITY, 32},
+        {RA_ROTARY_LLAMA3, 8, (double)NAN, 4, 32},
+        {RA_ROTARY_LLAMA3, 8, 1, 4, 0}};
+    for (int i = 0; i < 7; i++) {
+        bad = good;
+        bad.rotary_scaling = scalings[i];
+        refused(ra_model_check(&bad, error), "rotary_scaling");
+        bad.rotary_scaling.kind = RA_ROTARY_PLAIN;
+        accepted(ra_model_check(&bad, error));
+    }
+    for (int i = 0; i < 4; i++) {
+        bad = good;
+        bad.norm = i % 2 ? RA_NORM_RMS : RA_NORM_LAYER;
+        bad.norm_eps = numbers[i];
+        refused(ra_model_check(&bad, error), "norm_eps");
+        bad.norm = RA_NORM_UNIT;
+        accepted(ra_model_check(&bad, error));
+        bad.head_norm = true;
+        refused(ra_model_check(&bad, error), "norm_eps");
+    }
+    bad = good;
+    bad.position = RA_POSITIONS_LEARNED;
+    refused(ra_model_check(&bad, error), "longest");
+    bad.longest = 5;
+    bad.head_dim = 3;
+    accepted(ra_model_check(&bad, error));
+    bad.position_scale = (double)NAN;
+    refused(ra_model_check(&bad, error), "position_scale");
     bad = good;
     bad.key_heads = 3;
     refused(ra_model_check(&bad, error), "key_heads");
@@ -164,6 +261,13 @@ START_TEST(where_learning_begins)
     config.vocabulary = 300;
     config.dim = 96;
     config.hidden = 200;
+    if (_i == 1) { /* all parts */
+        config.norm = RA_NORM_LAYER;
+        config.feed = RA_FEED_SWIGLU;
+        config.position = RA_POSITIONS_LEARNED;
+        config.longest = 77;
+        config.head_norm = config.qkv_bias = config.out_bias = config.logits_bias = true;
+    }
     int64_t numbers = ra_parameter_numbers(&config);
     float *one = poisoned(numbers), *other = poisoned(numbers), *left = calloc((size_t)numbers, 4);
     ra_parameters_begin(&config, 7, one);
@@ -456,8 +560,9 @@ int main(void)
     }
     tcase_add_loop_test(parameters, names_and_shapes, 0, 2);
     tcase_add_test(parameters, places);
+    tcase_add_test(parameters, places_of_parts);
     tcase_add_test(parameters, models_refused);
-    tcase_add_test(parameters, where_learning_begins);
+    tcase_add_loop_test(parameters, where_learning_begins, 0, 2);
     tcase_add_test(optimizer, rates);
     tcase_add_test(optimizer, lengths);
     tcase_add_test(optimizer, fifty_steps);

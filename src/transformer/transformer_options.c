@@ -41,6 +41,15 @@ enum {
 #define CUTS (TRAIN | BENCH | STEP) /* the sequence as they are told; a cache is always striped */
 #define RUNS (CUTS | GENERATE)
 
+/* Parts of a model, by the names that config.json has for them. */
+#define CHOICE(constant, word) [constant] = {word, #constant}
+static const struct ra_choice norms[] = {
+    CHOICE(RA_NORM_UNIT, "unit"), CHOICE(RA_NORM_RMS, "rms"), CHOICE(RA_NORM_LAYER, "layer"), {0}};
+static const struct ra_choice feeds[] = {
+    CHOICE(RA_FEED_GELU, "gelu"), CHOICE(RA_FEED_SWIGLU, "swiglu"), {0}};
+static const struct ra_choice positions[] = {
+    CHOICE(RA_POSITIONS_ROTARY, "rotary"), CHOICE(RA_POSITIONS_LEARNED, "learned"), {0}};
+
 static const struct ra_option options[] = {
     {FLAG("help"), FOR(ALL), .help = "show this text; -h does, too"},
     {FLAG("version"), FOR(ALL), .help = "show the version"},
@@ -70,6 +79,24 @@ static const struct ra_option options[] = {
     {FIELD(model.tied), FLAG("tied"), FOR(NEW), .help = "logits have the embedding's table"},
     {FIELD(lookback), TAKES("lookback", PATH), FOR(NEW), .value = "L,..",
      .help = "tokens back: a number or none, or one for each layer"},
+    {FIELD(model.norm), TAKES("norm", CHOICE), FOR(NEW), .choices = norms, .value = "NORM",
+     .help = "how rows get their length (default unit)"},
+    {FIELD(model.norm_eps), TAKES("norm-eps", REAL), FOR(NEW), RANGE(DBL_TRUE_MIN, DBL_MAX),
+     .value = "E", .help = "is added to a mean of squares (default 0.000001)"},
+    {FIELD(model.head_norm), FLAG("head-norm"), FOR(NEW),
+     .help = "q and k of each head get the norm rms"},
+    {FIELD(model.feed), TAKES("feed", CHOICE), FOR(NEW), .choices = feeds, .value = "FEED",
+     .help = "between a feed-forward's matrices (default gelu)"},
+    {FIELD(biases), TAKES("biases", PATH), FOR(NEW), .value = "B,..",
+     .help = "none, or some of qkv, out, feed and logits (default feed)"},
+    {FIELD(model.position), TAKES("positions", CHOICE), FOR(NEW), .choices = positions,
+     .value = "KIND", .help = "how positions are known (default rotary)"},
+    {FIELD(model.longest), TAKES("longest", WHOLE), FOR(NEW), RANGE(1, INT32_MAX),
+     NEEDS(model.position, RA_POSITIONS_LEARNED, "rotary positions have no table"), .value = "N",
+     .help = "with --positions learned: rows of their table"},
+    {FIELD(model.position_scale), TAKES("position-scale", REAL), FOR(NEW), RANGE(-DBL_MAX, DBL_MAX),
+     NEEDS(model.position, RA_POSITIONS_LEARNED, "rotary positions have no table"), .value = "S",
+     .help = "with --positions learned: the factor of its rows (default 1)"},
 
     {FIELD(run.ring_size), TAKES("ring-size", INT), FOR(CUTS), RANGE(1, INT_MAX), .value = "P",
      .help = "ranks that share a sequence (default: all)"},
@@ -208,14 +235,52 @@ static void read_lookback(struct transformer *t)
     }
 }
 
+/* --biases, "none" or "qkv,logits", as flags of a model. */
+static void read_biases(struct transformer *t, struct ra_model_config *model)
+{
+    const struct {
+        const char *name;
+        bool *flag;
+    } all[] = {{"qkv", &model->qkv_bias},
+               {"out", &model->out_bias},
+               {"feed", &model->feed_bias},
+               {"logits", &model->logits_bias}};
+    for (int b = 0; b < 4; b++)
+        *all[b].flag = false;
+    if (strcmp(t->biases, "none") == 0)
+        return;
+    for (const char *at = t->biases, *end;; at = end + 1) {
+        end = at + strcspn(at, ",");
+        int b = 0;
+        while (b < 4 && (strlen(all[b].name) != (size_t)(end - at) ||
+                         strncmp(all[b].name, at, (size_t)(end - at)) != 0))
+            b++;
+        if (b == 4 || *all[b].flag)
+            stage_end(&t->stage, 2,
+                      "--biases %s: give none, or some of qkv, out, feed and logits, with commas",
+                      t->biases);
+        *all[b].flag = true;
+        if (!*end)
+            return;
+    }
+}
+
 void transformer_complete_model(struct transformer *t)
 {
     char error[RA_ERROR_SIZE];
+    struct ra_model_config defaults;
+    ra_model_config_init(&defaults);
     t->model.hidden = t->feed_multiple * t->model.dim;
     if (t->model.key_heads == 0)
         t->model.key_heads = t->model.heads;
     if (t->lookback)
         read_lookback(t);
+    if (t->biases)
+        read_biases(t, &t->model);
+    if (t->model.norm == RA_NORM_UNIT && !t->model.head_norm &&
+        t->model.norm_eps != defaults.norm_eps)
+        stage_end(&t->stage, 2,
+                  "--norm-eps: has no effect without --norm rms or layer, or --head-norm");
     if (ra_model_check(&t->model, error) != RA_OK)
         stage_end(&t->stage, 2, "%s", error);
 }
@@ -226,6 +291,8 @@ const char *transformer_other_flag(const struct transformer *t, const struct ra_
     other.model = *there;
     if (t->lookback)
         read_lookback(&other);
+    if (t->biases)
+        read_biases(&other, &other.model);
     for (int o = 0; o < OPTIONS; o++) {
         const struct ra_option *option = &options[o];
         bool of_model = option->field && strncmp(option->field, "model.", 6) == 0;
@@ -236,6 +303,9 @@ const char *transformer_other_flag(const struct transformer *t, const struct ra_
     for (int64_t l = 0; l < there->depth; l++)
         if (other.model.lookback[l] != there->lookback[l])
             return "lookback";
+    if (other.model.qkv_bias != there->qkv_bias || other.model.out_bias != there->out_bias ||
+        other.model.feed_bias != there->feed_bias || other.model.logits_bias != there->logits_bias)
+        return "biases";
     for (int o = 0; o < OPTIONS; o++)
         if (strcmp(options[o].flag, "ff-mult") == 0 && t->given >> o & 1 &&
             t->feed_multiple * there->dim != there->hidden)

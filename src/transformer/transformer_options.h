@@ -14,6 +14,7 @@ struct transformer {
     struct ra_model_run run;
     int64_t feed_multiple; /* hidden / dim */
     const char *lookback;  /* as text: one, or one for each layer */
+    const char *biases;    /* as text: where there are some */
 
     /* train */
     int64_t batch, length, accumulate, steps, warmup, seed, save_every;
