@@ -85,17 +85,51 @@ static void backward_list(struct set *set)
     backward(set);
 }
 
-static void print_line(const struct mask *mask, struct shape shape, bool back, double ms)
+/* What may be beside the keys, on the device: numbers of heads, then the places of all rows. */
+static struct ra_tensor extras, rows_places;
+
+static void make_extras(void)
+{
+    enum { HEADS = 64 };
+    static float heads[HEADS];
+    static int32_t places[ROWS];
+    for (int i = 0; i < ROWS; i++)
+        places[i] = i;
+    for (int h = 0; h < HEADS; h++)
+        heads[h] = exp2f((float)(-8 - h % 8));
+    char *memory;
+    must(cudaMalloc((void **)&memory, sizeof heads + sizeof places), "memory for extras");
+    must(cudaMemcpy(memory, heads, sizeof heads, cudaMemcpyDefault), "extras");
+    must(cudaMemcpy(memory + sizeof heads, places, sizeof places, cudaMemcpyDefault), "places");
+    extras = ra_tensor_h(memory);
+    rows_places = (struct ra_tensor){.data = memory + sizeof heads, .row = 1};
+}
+
+/* Gives a set a sink, or slopes, or takes them away. */
+enum extra { NOTHING, SINK, SLOPES, EXTRAS };
+static const char *const extra_names[] = {"", ", sink", ", slopes"};
+
+static void give_extra(struct set *set, enum extra extra)
+{
+    const struct ra_tensor none = RA_NO_TENSOR;
+    set->kernel.sink = extra == SINK ? extras : none;
+    set->kernel.slopes = extra == SLOPES ? extras : none;
+    set->kernel.query_place = set->kernel.key_place = extra == SLOPES ? rows_places : none;
+}
+
+static void print_line(const struct mask *mask, struct shape shape, enum extra extra, bool back,
+                       double ms)
 {
     double pairs = 0;
     for (int64_t i = 0; i < mask->count; i++)
         pairs += (double)ra_slice_pairs(&mask->slices[i]);
     double operations = (back ? 10 : 4) * pairs * (double)shape.heads * (double)shape.dim;
-    char name[128];
+    char name[128], said[64];
     shape_name(shape, name, sizeof name);
+    snprintf(said, sizeof said, "%s%s", mask->name, extra_names[extra]);
     printf("k07    %-8s %-24s %-11s d%-4" PRId64 "bf16 %9.3f ms %7.1f TFLOP/s of visible pairs "
            "%5.2f GHz %4.0f W\n",
-           back ? "backward" : "forward", mask->name, name, shape.dim, ms, 1e-9 * operations / ms,
+           back ? "backward" : "forward", said, name, shape.dim, ms, 1e-9 * operations / ms,
            state.clock, state.power);
     fflush(stdout);
 }
@@ -119,6 +153,7 @@ void bench_slices(void)
         return;
     printf("\nmasks of slices, one launch over a list of work\n");
     print_lengths();
+    make_extras();
     for (int i = 0; i < 2; i++) {
         struct set sets[MOST_SETS];
         int count = sets_make(sets, &ra_ladder[RA_K07], shapes[i], RA_BFLOAT16);
@@ -133,16 +168,23 @@ void bench_slices(void)
             for (int set = 0; set < count; set++)
                 sets[set].kernel.band =
                     mask.plain ? (struct ra_band){-RA_BAND_FAR, 0} : RA_ALL_KEYS;
-            for (int back = 0; back < 2; back++) {
+            bool also = number == 4 || number == 5;
+            for (int line = 0; line < (also ? 2 * EXTRAS : 2); line++) {
+                int back = line % 2;
+                for (int set = 0; set < count; set++)
+                    give_extra(&sets[set], (enum extra)(line / 2));
                 double ms =
                     measure(back ? backward_list : forward_list, sets, count, bench.repeats);
                 int64_t numbers = ROWS * shapes[i].heads * shapes[i].dim;
                 check(back ? sets[0].dq : sets[0].kernel.o, numbers, back ? "dq" : "o");
-                print_line(&mask, shapes[i], back, ms);
+                print_line(&mask, shapes[i], (enum extra)(line / 2), back, ms);
             }
+            for (int set = 0; set < count; set++)
+                give_extra(&sets[set], NOTHING);
             for (int side = 0; side < 2; side++)
                 must(cudaFree(memory[side]), "cudaFree");
         }
         sets_free(sets, count);
     }
+    must(cudaFree(extras.data), "cudaFree");
 }
