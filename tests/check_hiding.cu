@@ -40,6 +40,18 @@ static float __int_as_float(uint32_t bits)
     return x;
 }
 
+static int __float_as_int(float x)
+{
+    int bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static void atomicMax(int *at, int x)
+{
+    *at = x > *at ? x : *at;
+}
+
 #define __uint_as_float(x) __int_as_float(x)
 #define __shfl_sync(all, x, lane) (x)
 #define __shfl_xor_sync(all, x, lanes) (x)
@@ -49,6 +61,7 @@ static float __int_as_float(uint32_t bits)
 #define __syncthreads()
 #define __syncwarp()
 #define __fmul_rn(x, y) ((x) * (y))
+#define __fmaf_rn(x, y, z) fmaf(x, y, z)
 #define __fadd_rn(x, y) ((x) + (y))
 #define __fsub_rn(x, y) ((x) - (y))
 #define __fdividef(x, y) ((x) / (y))
