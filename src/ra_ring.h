@@ -30,11 +30,13 @@ int64_t ra_schedule_storage(int ranks);
  * if hops = 1. storage belongs to the caller and must live as long as the schedule. */
 struct ra_schedule ra_schedule_round(int ranks, int hops, int *storage);
 
-/* What an observer is told: that this rank has computed from start to end, or waited for
- * messages, or that a message was on its way to it (seen to have arrived at `end`). Seconds on
- * CLOCK_MONOTONIC. On GPUs it is told other things: see ring_attention_cuda.h. */
+/* Names what an observer is told: that this rank has computed, or waited for messages, or that a
+ * message of keys or of gradients was on its way to it. */
 enum ra_event_kind { RA_EVENT_WORK, RA_EVENT_WAIT, RA_EVENT_KEYS, RA_EVENT_GRADIENTS };
 
+/* Tells an observer (config.observe) what happened from start to end, in seconds on
+ * CLOCK_MONOTONIC; a message was seen to have arrived at `end`. On GPUs it is told other things:
+ * see ring_attention_cuda.h. */
 struct ra_event {
     enum ra_event_kind kind;
     bool backward;

@@ -17,6 +17,10 @@
 #include <stdint.h>
 #include "ra_status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* How it is written. */
 enum {
     RA_WHOLE_FOLDER = 1, /* a folder, not a file */
@@ -76,5 +80,9 @@ bool ra_whole_same(const char *one, const char *other);
 
 /* Whether `path`, its links followed, is this folder or lies in it. */
 bool ra_whole_within(const char *path, const char *folder);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -209,7 +209,7 @@ def write_programs(folder):
 
 
 def write_headers(folder):
-    headers = glob.glob("build/include/ringattn/*.h") + ["src/cuda/ring_attention_cuda.h"]
+    headers = glob.glob("build/include/ringattn*/*.h") + ["src/cuda/ring_attention_cuda.h"]
     return [name for header in sorted(headers) for name in write_functions(header, folder)]
 
 

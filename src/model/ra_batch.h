@@ -17,6 +17,10 @@
 #include "ra_layout.h"
 #include "ra_status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct ra_batch {
     int64_t rows;     /* that this rank brings, of N tokens each */
     int64_t first;    /* the number of the first of them in the whole batch */
@@ -65,5 +69,9 @@ RA_CHECKED enum ra_status ra_batch_unshard(struct ra_batch *batch, const void *s
 
 /* Frees a batch; NULL is none. After RA_LOST what MPI may still use stays. */
 void ra_batch_destroy(struct ra_batch *batch);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

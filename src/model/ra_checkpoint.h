@@ -13,6 +13,10 @@
 #include "ra_parameters.h"
 #include "ra_whole.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* How far the training is, and what must stay so that it can go on to the bit. */
 struct ra_training {
     int64_t step, steps, warmup, batch, length, accumulate, seed, tokens;
@@ -46,5 +50,9 @@ RA_CHECKED enum ra_status ra_checkpoint_write(struct ra_whole *file,
                                               const struct ra_training *training,
                                               const float *weights, const float *means,
                                               const float *squares, char error[RA_ERROR_SIZE]);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

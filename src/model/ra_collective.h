@@ -11,6 +11,10 @@
 #include "ra_link.h"
 #include "ra_status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Waits for a request that all ranks of comm have begun, and MPI has answered with `code`. `what`
  * is for the error: "keys of all ranks". False: it was not done after `timeout` seconds (0: no
  * limit), or MPI reports an error. What it uses must then stay. */
@@ -21,5 +25,9 @@ bool ra_collective_wait(MPI_Comm comm, int code, MPI_Request *request, double ti
  * ends the waits of all others. False: the link has failed, and says why. */
 bool ra_collective_wait_link(const struct ra_link *link, MPI_Comm comm, int code,
                              MPI_Request *request, double timeout, const char *what);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

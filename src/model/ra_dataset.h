@@ -17,6 +17,10 @@
 #include "ra_status.h"
 #include "ra_tokens.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct ra_dataset {
     const struct ra_tokens *tokens;
     int64_t length;   /* N, tokens of a window */
@@ -46,5 +50,9 @@ int64_t ra_dataset_window(const struct ra_dataset *dataset, int64_t sample);
 RA_CHECKED enum ra_status ra_dataset_read(const struct ra_dataset *dataset, int64_t window,
                                           int64_t count, const int64_t *positions, int32_t *tokens,
                                           int32_t *labels, char *error);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

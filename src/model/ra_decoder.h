@@ -11,6 +11,10 @@
 
 #include "ra_model.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct ra_decoder;
 
 /* Makes a decoder for texts of up to run->length tokens in all, on all ranks of comm as one ring,
@@ -36,5 +40,9 @@ RA_CHECKED enum ra_status ra_decoder_prompt(struct ra_decoder *decoder, const fl
  * V). */
 RA_CHECKED enum ra_status ra_decoder_add(struct ra_decoder *decoder, const float *weights,
                                          int64_t count, const int32_t *tokens, float *logits);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "npy.h"
 #include "ra_error.h"
 #include "ra_model_config.h"
 

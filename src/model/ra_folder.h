@@ -7,8 +7,11 @@
 #ifndef RA_FOLDER_H
 #define RA_FOLDER_H
 
-#include "npy.h"
 #include "ra_parameters.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* Reads FOLDER/config.json: see ra_model_config_read. */
 RA_CHECKED enum ra_status ra_folder_config(const char *folder, struct ra_model_config *config,
@@ -21,5 +24,9 @@ RA_CHECKED enum ra_status ra_folder_read(const char *folder, const struct ra_mod
                                          float *weights, char error[RA_ERROR_SIZE]);
 RA_CHECKED enum ra_status ra_folder_write(const char *folder, const struct ra_model_config *config,
                                           const float *weights, char error[RA_ERROR_SIZE]);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

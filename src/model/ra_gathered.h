@@ -24,6 +24,10 @@
 
 #include "ring_attention_mpi.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Makes a plan, for ra_forward, ra_backward and ra_plan_destroy. Ranks 0..P-1 of comm are one set,
  * the next P another, P = config.ring_size (0: all ranks are one set). All ranks of comm call this
  * together. Errors are those of ra_mpi_link and ra_plan_create; after RA_LOST comm must not be
@@ -35,5 +39,9 @@ RA_CHECKED enum ra_status ra_gathered_create(struct ra_plan **plan, const struct
  * backward its share of the gradients of their keys and values as well. 0 if the plan is
  * another. */
 int64_t ra_gathered_sent(const struct ra_plan *plan, bool backward);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

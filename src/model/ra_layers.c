@@ -3,10 +3,11 @@
  * Chapter 10.
  */
 #include "ra_layers.h"
-#include "ra_math.h"
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
+#include "ra_math.h"
+#include "ra_vector.h"
 
 /* Numbers side by side that one thread works on: a few lines of the cache, or a chunk of a long
  * array. */

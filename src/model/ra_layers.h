@@ -14,6 +14,10 @@
 #include "ra_matrix.h"
 #include "ra_parts.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* The sum of a[i] * b[i]. In double, as squares of float32 need not be numbers of float32. */
 double ra_dot(int64_t count, const float *a, const float *b);
 
@@ -84,5 +88,9 @@ void ra_swiglu_forward(const struct ra_vector *vector, int threads, int64_t rows
                        const float *x, float *out);
 void ra_swiglu_backward(const struct ra_vector *vector, int threads, int64_t rows, int64_t hidden,
                         const float *x, const float *d_out, float *dx);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

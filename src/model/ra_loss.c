@@ -5,6 +5,7 @@
 #include "ra_loss.h"
 #include <math.h>
 #include "ra_layers.h"
+#include "ra_vector.h"
 
 /* The most rows of a block, and its logits, or a little more. */
 enum { ROWS = 256, LOGITS = 1 << 22 };

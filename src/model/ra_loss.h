@@ -8,6 +8,10 @@
 
 #include "ra_matrix.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Floats of memory that ra_loss needs. */
 int64_t ra_loss_scratch(int64_t vocabulary);
 
@@ -20,5 +24,9 @@ int64_t ra_loss_labels(int64_t rows, const int32_t *labels);
 double ra_loss(const struct ra_matrix_work *work, int64_t rows, int64_t dim, int64_t vocabulary,
                const float *x, const float *weight, const float *bias, const int32_t *labels,
                double factor, float *dx, float *d_weight, float *d_bias, float *scratch);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

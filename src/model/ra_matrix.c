@@ -8,9 +8,11 @@
  * terms in a register, and from block to block in `out`: in one order, whichever thread does it.
  */
 #include "ra_matrix.h"
-#include "ra_math.h"
 #include <omp.h>
+#include <stdlib.h>
 #include <string.h>
+#include "ra_math.h"
+#include "ra_vector.h"
 
 enum { DEPTH = 384, STRIPS = 8, ROWS = 96, GAP = 16 };
 
@@ -23,6 +25,11 @@ static int64_t shared_scratch(const struct ra_vector *vector)
 static int64_t own_scratch(const struct ra_vector *vector)
 {
     return ROWS * (DEPTH + GAP) + ROWS * vector->columns;
+}
+
+struct ra_matrix_work ra_matrix_work(int threads, float *scratch)
+{
+    return (struct ra_matrix_work){ra_vector_find(getenv("RA_VECTOR")), threads, scratch};
 }
 
 int64_t ra_matrix_scratch(const struct ra_vector *vector, int threads)

@@ -8,7 +8,12 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "ra_vector.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ra_vector; /* ra_vector.h: the vectors of a processor */
 
 /* A matrix to read: number (i, j) is at data[i * row + j * column]. One of the two distances is 1,
  * so this is a matrix as it lies in memory, or its transpose. */
@@ -20,12 +25,14 @@ struct ra_matrix {
 /* Rows of `width` numbers side by side, and its transpose. */
 static inline struct ra_matrix ra_matrix(const float *data, int64_t width)
 {
-    return (struct ra_matrix){data, width, 1};
+    struct ra_matrix matrix = {data, width, 1};
+    return matrix;
 }
 
 static inline struct ra_matrix ra_matrix_transposed(const float *data, int64_t width)
 {
-    return (struct ra_matrix){data, 1, width};
+    struct ra_matrix matrix = {data, 1, width};
+    return matrix;
 }
 
 /* How products are computed: by how many threads, on which vectors, and with which memory, which is
@@ -36,6 +43,9 @@ struct ra_matrix_work {
     float *scratch;
 };
 
+/* Says how this machine computes products: on its best vectors, or those that RA_VECTOR of the
+ * environment names. And counts the floats of scratch. */
+struct ra_matrix_work ra_matrix_work(int threads, float *scratch);
 int64_t ra_matrix_scratch(const struct ra_vector *vector, int threads);
 
 /* out (rows, width), whose rows lie out_row apart, = left (rows, inner) times right (inner, width),
@@ -43,5 +53,9 @@ int64_t ra_matrix_scratch(const struct ra_vector *vector, int threads);
 void ra_matrix_multiply(const struct ra_matrix_work *work, int64_t rows, int64_t inner,
                         int64_t width, struct ra_matrix left, struct ra_matrix right, float *out,
                         int64_t out_row, bool add);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

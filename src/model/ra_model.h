@@ -16,6 +16,10 @@
 #include "ra_parameters.h"
 #include "ring_attention.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* How a model runs. Zero is a good value of all but batch and length. */
 struct ra_model_run {
     int64_t batch, length; /* B of this ring, N */
@@ -114,5 +118,9 @@ RA_CHECKED enum ra_status ra_model_gather(struct ra_model *model, float *all);
 
 /* The share of this rank. */
 struct ra_share ra_model_share(const struct ra_model *model);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

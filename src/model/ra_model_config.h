@@ -9,6 +9,10 @@
 #include <stddef.h>
 #include "ra_parameters.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Reads a JSON object whose keys chapter 10a lists; others are refused, with the nearest that is
  * known. `name` is of the text, in errors. Where the keys are those of ring-attention-pytorch, its
  * defaults hold for what is left out, and `note` is one line that says so, or "". What is left open
@@ -19,5 +23,9 @@ RA_CHECKED enum ra_status ra_model_config_read(const char *name, const char *tex
 
 /* Writes the text, and returns its length, as snprintf does. */
 int ra_model_config_write(const struct ra_model_config *config, char *text, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -8,6 +8,10 @@
 
 #include "ra_parameters.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* How to learn. */
 struct ra_optimizer {
     double rate; /* the highest learning rate: it rises linearly for `warmup` steps, then falls
@@ -32,5 +36,9 @@ double ra_length(int threads, int64_t count, const float *vector);
 double ra_optimizer_step(const struct ra_optimizer *optimizer, const struct ra_model_config *config,
                          struct ra_share share, int threads, int64_t step, const float *gradients,
                          float *weights, float *means, float *squares);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -15,6 +15,10 @@
 #include "ra_parts.h"
 #include "ra_status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { RA_MOST_LAYERS = 256 };
 
 /* The shape of a model, and what its attention sees. Begin with RA_MODEL_INIT. */
@@ -106,5 +110,9 @@ RA_CHECKED enum ra_status ra_parameters_finite(const struct ra_model_config *con
 /* Random weights for a model that has not learnt anything: normal, of deviation 0.02, and less
  * where a layer adds to what goes by; gammas are 1 and biases 0. They depend on the seed alone. */
 void ra_parameters_begin(const struct ra_model_config *config, uint64_t seed, float *weights);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -8,6 +8,10 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* How a row x of dim numbers gets its length. UNIT: sqrt(dim) x / |x| gamma, as in
  * ring-attention-pytorch. RMS: x / sqrt(mean of squares + eps) gamma. LAYER: (x - mean) /
  * sqrt(variance + eps) gamma + bias. */
@@ -40,5 +44,9 @@ enum ra_family {
     RA_FAMILY_QWEN2,
     RA_FAMILY_QWEN3
 };
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -8,6 +8,10 @@
 
 #include "ra_parts.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* The angle by which pair t of a vector of D numbers is turned from one position to the next:
  * theta^(-2t / D), changed by the scaling, divided by `scale`. */
 struct ra_rotary {
@@ -28,5 +32,9 @@ void ra_rotary_angles(const struct ra_rotary *rotary, int64_t rows, const int64_
 void ra_rotary_rotate(int threads, int64_t batch, int64_t rows, int64_t heads, int64_t D,
                       const float *cosines, const float *sines, int direction, float *x,
                       int64_t stride);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

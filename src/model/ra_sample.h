@@ -10,6 +10,10 @@
 #include <stdint.h>
 #include "ra_status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* How tokens are drawn. Begin with RA_SAMPLE_INIT: from all tokens, as the logits say. */
 struct ra_sample {
     double temperature; /* logits are divided by it; 0: always the most likely token, the first of
@@ -42,5 +46,9 @@ RA_CHECKED enum ra_status ra_sample_draw(const struct ra_sample *how, uint64_t n
                                          int64_t count, const float *logits,
                                          struct ra_sample_choice *choices, int64_t *token,
                                          char error[RA_ERROR_SIZE]);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "npy.h"
 #include "ra_checksum.h"
 
 /* Sets the error to the path and this text. Returns RA_INVALID, as its caller will. */

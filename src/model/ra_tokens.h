@@ -8,8 +8,11 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include "npy.h"
 #include "ra_status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* A file whose path ends with .npy has an array of integers: with one axis, a text; with two,
  * (samples, columns), a text in each row, where negative numbers are padding. Of any other file,
@@ -25,8 +28,7 @@ struct ra_tokens {
     int64_t vocabulary;
 
     /* For the functions below. */
-    enum npy_type type;
-    int file, width;               /* descriptor; bytes of a token */
+    int type, file, width;         /* of npy.h; descriptor; bytes of a token */
     int64_t start;                 /* bytes before the first token */
     struct ra_tokens_block *block; /* what has been read last */
     char path[160];                /* the end of it, for errors */
@@ -51,5 +53,9 @@ RA_CHECKED enum ra_status ra_tokens_scan(const struct ra_tokens *tokens, int64_t
 
 /* Closes. Closing twice is harmless. */
 void ra_tokens_close(struct ra_tokens *tokens);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -16,6 +16,10 @@
 
 #include "ring_attention_mpi.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct ra_tree;
 
 /* Makes an empty cache for up to config.keys positions, and attention for up to config.queries new
@@ -61,5 +65,9 @@ RA_CHECKED enum ra_status ra_tree_keep(struct ra_tree *tree, int64_t first, int6
  * the others get RA_LOST and the same text: the tree is at its end. */
 RA_CHECKED enum ra_status ra_tree_attend(struct ra_tree *tree, int64_t count,
                                          const struct ra_arrays *arrays);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
