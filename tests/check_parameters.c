@@ -100,8 +100,8 @@ START_TEST(places)
 }
 END_TEST
 
-/* A part that a model has is there under its name, and in no other model; what layers and ends point
- * at is that, or NULL. */
+/* A part that a model has is there under its name, and in no other model; what layers and ends
+ * point at is that, or NULL. */
 START_TEST(places_of_parts)
 {
     static const struct {
