@@ -14,6 +14,7 @@ template <class Type_, int Dim_, int Blocks_, int Keys_, int Warps_>
 struct forward_tile : tile<Type_, Dim_, Warps_> {
     static constexpr int Blocks = Blocks_, Keys = Keys_, Rows = Warps_ * 16 * Blocks;
     static constexpr int Words = (Keys + 31) / 32; /* with a bit for every key */
+    static constexpr bool Listed = false;          /* see hopper_tile */
 
     /* What a thread has of its warp's rows of s, and of o. Number [i][c][2 r + e] is of row 16 i +
      * 8 r + lane / 4 of the warp, and of column 8 c + 2 (lane % 4) + e. */
@@ -102,9 +103,27 @@ RA_DEVICE void add_slopes(typename Shape::Scores &s, const struct forward &f, in
     const struct ra_kernel &x = f.x;
     float slope = RA_LOG2E * ra_of_head(x.slopes, head);
     int column = 2 * (threadIdx.x % 4);
+
 #pragma unroll
     for (int i = 0; i < 2 * Shape::Blocks; i++) {
         int place = ra_place_of_row(x.query_place, a + 8 * i, x.queries);
+
+        /* Mostly the keys of a tile are neighbours, as the first and the last say, if places
+         * ascend. Then a distance is the first one and a constant: exact, where both are small. For
+         * that a kernel with a list has no registers. */
+        if constexpr (!Shape::Listed) {
+            int first = ra_place_of_row(x.key_place, b, x.keys) - place;
+            int last = ra_place_of_row(x.key_place, b + Shape::Keys - 1, x.keys) - place;
+            if (x.places_ascend && last - first == Shape::Keys - 1 && abs(first) < 1 << 23) {
+                float distance = (float)(first + column);
+#pragma unroll
+                for (int e = 0; e < Shape::Keys / 4; e++) {
+                    float &score = s[i / 2][e / 2][i % 2 * 2 + e % 2];
+                    score = __fmaf_rn(distance + (float)(e / 2 * 8 + e % 2), slope, score);
+                }
+                continue;
+            }
+        }
 #pragma unroll
         for (int e = 0; e < Shape::Keys / 4; e++) {
             int key = ra_place_of_row(x.key_place, b + e / 2 * 8 + column + e % 2, x.keys);

@@ -57,9 +57,11 @@ struct ra_kernel {
     /* Beside the keys, each of float32 (H), or without data: it is not there. With `last` the sink
      * joins the softmax, and `largest` (see ra_kernel_largest) gets the largest score of a key.
      * slopes: to a score, after the soft cap, slope (j - i) is added, of a query in place i and a
-     * key in place j: query_place (n) and key_place (m) are int32, whatever their type says. Only
-     * k02, k03, k06 and k07 know them; k04 and k05 go to k03, and k01 refuses them. */
+     * key in place j: query_place (n) and key_place (m) are int32, whatever their type says. If
+     * both ascend, neighbours are known by that, and are quicker. Only k02, k03, k06 and k07 know
+     * extras; k04 and k05 go to k03, and k01 refuses them. */
     struct ra_tensor sink, largest, slopes, query_place, key_place;
+    bool places_ascend;
     struct ra_tensor d_lse; /* float32 (B, n, H) or without data: of ra_kernel_delta */
 
     /* Backward: reads lse and delta (B, n, H) float32, adds to dq (B, n, H, D), dk and dv (B, m, G,

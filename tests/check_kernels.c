@@ -197,7 +197,8 @@ static double *random_mask(uint64_t *state, const struct problem *p)
     return mask;
 }
 
-/* Draws what there is beside the keys. Rows lie anywhere, but far out. */
+/* Draws what there is beside the keys. Rows lie far out: one behind the other, with some gaps, or
+ * anywhere. */
 static void make_extras(struct sample *s, uint64_t *state)
 {
     struct truth *t = &s->truth;
@@ -213,8 +214,13 @@ static void make_extras(struct sample *s, uint64_t *state)
         s->d_lse[e] = (double)(float)random_normal(state);
     for (int side = 0; side < 2; side++) {
         s->places[side] = zeros(rows[side], sizeof *s->places[side]);
-        for (int64_t i = 0; i < rows[side]; i++)
-            s->places[side][i] = 100000000 + random_below(state, 300);
+        int64_t next = 100000000;
+        for (int64_t i = 0; i < rows[side]; i++) {
+            next += random_below(state, 100) == 0 ? 2 + random_below(state, 50) : 1;
+            s->places[side][i] = next;
+            if (s->p->seed % 3 == 0)
+                s->places[side][i] = 100000000 + random_below(state, 300);
+        }
         t->places[side] = s->places[side];
     }
     t->sink = s->sink;
@@ -536,6 +542,7 @@ static void open_extras(struct arrays *x, const struct sample *s)
         }
         send(places);
     }
+    x->kernel.places_ascend = s->p->seed % 3 > 0;
     x->kernel.query_place = from_row(&x->places[0], 0);
     x->kernel.key_place = from_row(&x->places[1], 0);
 }

@@ -131,8 +131,9 @@ struct ra_cuda {
     /* Where rows lie, for slopes: on the device, and on the host, from which they are copied. */
     int32_t *places, *host_places;
     cudaEvent_t places_copied;
-    bool places_sent; /* the device has those of the mask of today */
-    int64_t deferred; /* of this rank's own keys are left for the end of a backward */
+    bool places_sent;   /* the device has those of the mask of today */
+    bool places_ascend; /* from row to row */
+    int64_t deferred;   /* of this rank's own keys are left for the end of a backward */
     struct ra_peer *peers;
     char *arrived_at_end; /* one byte per rank, for the last exchange */
 

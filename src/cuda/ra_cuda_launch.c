@@ -95,6 +95,7 @@ static struct ra_kernel kernel_of(const struct ra_cuda_call *call,
     kernel.lse = part_of(block, x->lse, a);
     kernel.slopes = x->slopes;
     kernel.key_place = part_of(block, keys->place, b);
+    kernel.places_ascend = cuda->places_ascend;
     if (x->slopes.data)
         kernel.query_place = part_of(block, ra_cuda_places_of(plan, RA_QUERY_SIDE, 0), a);
     if (!call->backward) {

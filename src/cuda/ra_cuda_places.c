@@ -46,6 +46,14 @@ static int64_t place_of(const struct ra_plan *plan, struct ra_layout layout, int
                  : ra_layout_position(layout, rank, a);
 }
 
+static bool ascend(const int32_t *places, int64_t count)
+{
+    for (int64_t i = 1; i < count; i++)
+        if (places[i] <= places[i - 1])
+            return false;
+    return true;
+}
+
 void ra_cuda_places_send(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
@@ -56,16 +64,20 @@ void ra_cuda_places_send(struct ra_cuda_call *call)
 
     /* The device may still copy those before. */
     RA_DO(plan, cudaEventSynchronize(cuda->places_copied));
+    cuda->places_ascend = true;
     for (int step = 0; step < plan->ring.schedule.count; step++) {
         int origin = ra_ring_origin(&plan->ring, rank, step);
         struct ra_shard_pair shards = ra_plan_shards(plan, rank, origin);
         int64_t longer = shards.keys.length - shards.queries.length;
         int32_t *queries = cuda->host_places,
                 *keys = cuda->host_places + start_of(plan, RA_KEY_SIDE, step);
-        for (int64_t a = 0; step == 0 && a < plan->rows[RA_QUERY_SIDE]; a++)
+        int64_t n = step == 0 ? plan->rows[RA_QUERY_SIDE] : 0;
+        int64_t m = ra_ring_rows(&plan->ring, rank, step);
+        for (int64_t a = 0; a < n; a++)
             queries[a] = (int32_t)(place_of(plan, shards.queries, shards.rank, a) + longer);
-        for (int64_t b = 0; b < ra_ring_rows(&plan->ring, rank, step); b++)
+        for (int64_t b = 0; b < m; b++)
             keys[b] = (int32_t)place_of(plan, shards.keys, shards.origin, b);
+        cuda->places_ascend = cuda->places_ascend && ascend(queries, n) && ascend(keys, m);
     }
     RA_DO(plan,
           cudaMemcpyAsync(cuda->places, cuda->host_places, (size_t)ra_cuda_places_bytes(plan, rank),

@@ -115,6 +115,7 @@ static void give_extra(struct set *set, enum extra extra)
     set->kernel.sink = extra == SINK ? extras : none;
     set->kernel.slopes = extra == SLOPES ? extras : none;
     set->kernel.query_place = set->kernel.key_place = extra == SLOPES ? rows_places : none;
+    set->kernel.places_ascend = true;
 }
 
 static void print_line(const struct mask *mask, struct shape shape, enum extra extra, bool back,
