@@ -165,7 +165,7 @@ static float score_value(struct ra_score rule, float product)
 static float score_at(struct ra_score rule, const struct ra_queries *queries,
                       const struct ra_keys *keys, int64_t a, int64_t b, float score)
 {
-    if (rule.slope == 0 || score == -INFINITY)
+    if (score == -INFINITY)
         return score;
     int64_t distance =
         keys->at.first + b * keys->at.step - (queries->at.first + a * queries->at.step);
@@ -321,8 +321,10 @@ void ra_tile_backward(struct ra_dims dims, struct ra_score rule, const struct ra
                 p[e] = ds[e] = HIDDEN;
                 continue;
             }
-            float derivative = score_derivative(rule, p[e]);
-            p[e] = expf(score_at(rule, queries, keys, a, b, p[e]) - queries->lse[a]);
+            float derivative = score_derivative(rule, p[e]), score = p[e];
+            if (rule.slope != 0)
+                score = score_at(rule, queries, keys, a, b, score);
+            p[e] = expf(score - queries->lse[a]);
             ds[e] = rule.scale * p[e] * (ds[e] - queries->delta[a]) * derivative;
         }
 
