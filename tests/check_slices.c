@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include "extras.h"
 #include "problems.h"
 #include "ra_clock.h"
 #include "ra_deal.h"
@@ -644,6 +645,8 @@ END_TEST
 
 struct run {
     struct problem *p;
+    struct extras *extras; /* slopes, sinks and so on; NULL: none */
+    struct extras_part part[MOST_RANKS];
     const struct ra_slice *list;
     int64_t count;
     enum ra_deal deal;
@@ -674,7 +677,8 @@ static bool check_traffic(struct run *run, struct ra_plan *plan, bool backward, 
     for (int hop = 0; hop < P; hop++) {
         struct thread_traffic sent = thread_ring_sent(run->ring, rank, hop);
         int origin = (rank - hop + P) % P;
-        int64_t rows = ra_layout_rows(keys, origin), row = 2 * c->batch * c->key_heads * c->dim;
+        int64_t width = c->dim + (c->dim_value > 0 ? c->dim_value : c->dim);
+        int64_t rows = ra_layout_rows(keys, origin), row = c->batch * c->key_heads * width;
         bool here = needed[hop] && hop <= last[origin] && rows > 0, on = here && hop < last[origin];
         bool gradients = backward && here && (on || hop > 0);
         int64_t messages = on + gradients;
@@ -722,6 +726,8 @@ static void run_rank(void *context, int rank)
         snprintf(trouble, TEXT, "slices: %s", ra_plan_error(plan));
     struct shard x;
     shard_make(p, &x, (enum order)(p->seed % BROADCAST), plan);
+    if (run->extras)
+        extras_give(run->extras, &x, &run->part[rank]);
     bool right = !trouble[0];
     for (int backward = 0; right && backward < (p->config.forward_only ? 1 : 2); backward++) {
         enum ra_status status = (backward ? ra_backward : ra_forward)(plan, &x.arrays);
@@ -751,9 +757,11 @@ static void run_all(struct run *run)
         thread_ring_run(P, run_rank, run);
         thread_ring_close(run->ring);
     }
-    for (int rank = 0; rank < P; rank++)
+    for (int rank = 0; rank < P; rank++) {
         ck_assert_msg(!run->trouble[rank][0], "rank %d of %d, seed %d: %s", rank, P,
                       (int)run->p->seed, run->trouble[rank]);
+        ck_assert(!run->extras || extras_collect(run->extras, &run->part[rank]));
+    }
 }
 
 /* A random problem under a random list, in this layout. */
@@ -767,12 +775,18 @@ static void draw_problem(uint64_t *state, int n, struct problem *p, struct ra_sl
     p->ranks = (int)draw(state, MOST_RANKS + 1);
     p->size = (double[]){0.1, 1, 10, 30}[draw(state, 4)];
     c->batch = 1 + draw(state, 2);
-    c->queries = draw(state, LONGEST);
-    c->keys = draw(state, 3) ? c->queries : draw(state, LONGEST);
+
+    /* Shorter ones are dealt in one piece. */
+    bool pieces = layouts[n].deal == RA_DEAL_DOCUMENTS && draw(state, 8) == 0;
+    int64_t longest = pieces ? 200 : LONGEST;
+    c->queries = draw(state, longest);
+    c->keys = draw(state, 3) ? c->queries : draw(state, longest);
     c->key_heads = 1 + draw(state, 3);
     c->heads = c->key_heads * (1 + draw(state, 3));
     c->head_map = draw(state, 2) ? RA_GROUPED : RA_INTERLEAVED;
     c->dim = dims[draw(state, 4)];
+    if (p->seed % BROADCAST != PACKED && draw(state, 3) == 0)
+        c->dim_value = 1 + draw(state, 40);
     c->type = draw(state, 3) ? RA_FLOAT32 : draw(state, 2) ? RA_FLOAT16 : RA_BFLOAT16;
     c->softcap = draw(state, 4) ? 0 : 3;
     c->layout = layouts[n].kind;
@@ -785,7 +799,7 @@ static void draw_problem(uint64_t *state, int n, struct problem *p, struct ra_sl
     if (c->causal && draw(state, 2))
         c->lookback = 0; /* then nothing travels */
     c->max_slices = MOST;
-    c->max_rows = LONGEST;
+    c->max_rows = longest;
     if (draw(state, 2)) {
         p->masking =
             (enum masking[]){RANDOM_MASK, BATCH_HIDDEN, FIRST_HIDDEN, LAST_SEEN}[draw(state, 4)];
@@ -796,33 +810,46 @@ static void draw_problem(uint64_t *state, int n, struct problem *p, struct ra_sl
                  : disjoint(state, c->queries, c->keys, list);
 }
 
-static void make_problem(struct problem *p, const struct ra_slice *list, int64_t count)
+/* Makes a problem of slices, and solves it: with extras, unless that is NULL. */
+static void make_problem(struct problem *p, const struct ra_slice *list, int64_t count,
+                         struct extras *extras, uint64_t *state)
 {
     static const struct ra_slice none[1] = {{0, 0, 0, 0, 0, 0}};
     problem_make(p);
     p->truth.causal = false;
     p->truth.slices = count > 0 ? list : none;
     p->truth.slice_count = count > 0 ? count : 1;
-    problem_solve(p);
+    if (extras)
+        extras_solve(extras, p, (int)draw(state, ALL_EXTRAS + 1),
+                     (enum sinks)draw(state, SINK_KINDS));
+    else
+        problem_solve(p);
 }
+
+enum { ROUNDS = 15 };
 
 START_TEST(results_are_right)
 {
     uint64_t state = (uint64_t)_i * 977 + 13;
     char text[TEXT];
-    for (int round = 0; round < 15; round++) {
+    for (int round = 0; round < ROUNDS; round++) {
         struct ra_slice list[MOST];
         struct problem p;
+        struct extras extras;
         int n = _i % LAYOUTS;
         struct run run = {.p = &p, .list = list, .deal = layouts[n].deal};
         draw_problem(&state, n, &p, list, &run.count);
-        make_problem(&p, list, run.count);
+        run.extras = draw(&state, 2) ? &extras : NULL;
+        make_problem(&p, list, run.count, run.extras, &state);
         run_all(&run);
-        ck_assert_msg(problem_is_right(&p, run.got, text), "%s, %d slices, tile %d, threads %d: %s",
-                      layouts[n].name, (int)run.count, p.config.tile, p.config.threads, text);
+        ck_assert_msg(problem_is_right(&p, run.got, text) &&
+                          (!run.extras || extras_are_right(&extras, text)),
+                      "%s, %d slices, tile %d, threads %d: %s", layouts[n].name, (int)run.count,
+                      p.config.tile, p.config.threads, text);
 
         /* The same bits again, with other threads. */
-        struct run again = {.p = &p, .list = list, .deal = run.deal, .count = run.count};
+        struct run again = {
+            .p = &p, .extras = run.extras, .list = list, .deal = run.deal, .count = run.count};
         p.config.threads = 4 - p.config.threads;
         run_all(&again);
         for (enum truth_array a = O; a < ARRAYS; a++)
@@ -833,6 +860,8 @@ START_TEST(results_are_right)
                               truth_names[a], p.config.threads, (int)p.seed);
         outputs_clear(run.got);
         outputs_clear(again.got);
+        if (run.extras)
+            extras_clear(&extras);
         problem_clear(&p);
     }
 }
@@ -856,7 +885,7 @@ START_TEST(rows_of_another_plan_are_taken)
         int P = problem_ranks(&p);
         run.count = disjoint(&state, N, M, list);
         int64_t count = N == M ? documents(&state, N, P, others) : disjoint(&state, N, M, others);
-        make_problem(&p, list, run.count);
+        make_problem(&p, list, run.count, NULL, &state);
         struct ra_plan *one = plan_to_look_at(N, M, P, MOST, N);
         struct ra_plan *two = plan_to_look_at(N, M, P, MOST, N);
         enum ra_deal deal = round == 3 ? RA_DEAL_LAYOUT : RA_DEAL_DOCUMENTS;
@@ -1157,9 +1186,20 @@ START_TEST(many_slices_take_milliseconds)
 }
 END_TEST
 
-int main(void)
+/* check-slices [COUNT [FIRST]]: with COUNT that many random problems alone, a process for every 15,
+ * from number FIRST on; each is run twice, with threads of different numbers. */
+int main(int argc, char **argv)
 {
     Suite *suite = suite_create("slices");
+    if (argc > 1) {
+        int first = argc > 2 ? atoi(argv[2]) : 0, count = atoi(argv[1]);
+        TCase *random = tcase_create("random");
+        tcase_set_timeout(random, 300);
+        tcase_add_loop_test(random, results_are_right, first / ROUNDS,
+                            (first + count + ROUNDS - 1) / ROUNDS);
+        suite_add_tcase(suite, random);
+        return suite_run(suite);
+    }
     TCase *one = tcase_create("one"), *lists = tcase_create("lists");
     tcase_add_loop_test(one, tightened_slices_see_the_same, 0, 4);
     tcase_add_loop_test(one, cuts_hold_what_the_slice_sees, 0, 4);
