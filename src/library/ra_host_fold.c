@@ -10,18 +10,15 @@
 /* ---- Blocks. */
 
 /* The rows of a block of queries, forward: a tile, or as many parts of one as leave each thread
- * four blocks. Large blocks pack their keys more seldom; small ones are enough for many threads. */
+ * four blocks. Large blocks pack their keys more seldom; small ones are enough for many threads.
+ * Slices cut blocks anywhere, so under a list the bits depend on where blocks begin, which must not
+ * depend on the threads: then these count as 64. */
 static int64_t forward_chunk(const struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
     int64_t chunk = ra_host_chunk(c, RA_QUERY_SIDE), rows = plan->rows[RA_QUERY_SIDE];
-    int64_t fair = c->batch * c->heads * rows / (4 * host->threads);
-
-    /* Slices cut blocks anywhere, so under a list the bits depend on where blocks begin, which must
-     * not depend on the threads. */
-    if (plan->listed && chunk % RA_HOST_PART == 0)
-        return RA_HOST_PART;
+    int64_t fair = c->batch * c->heads * rows / (4 * (plan->listed ? 64 : host->threads));
     if (chunk % RA_HOST_PART != 0 || fair >= chunk)
         return chunk;
     return fair < RA_HOST_PART ? RA_HOST_PART : fair / RA_HOST_PART * RA_HOST_PART;
