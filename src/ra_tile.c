@@ -307,7 +307,6 @@ void ra_tile_backward(struct ra_dims dims, struct ra_score rule, const struct ra
     float *p = workspace, *ds = p + queries->rows * keys->rows;
     float *transposed = ds + queries->rows * keys->rows;
     float *partial = transposed + ra_dims_most(dims) * keys->rows;
-
     /* The scores again, and dp_ab = d_out_a . v_b. */
     bool whole = tile_scores(dims.key, rule, queries, keys, band, transposed, p);
     multiply_transposed(queries->rows, dims.value, keys->rows, queries->d_out,
@@ -321,9 +320,8 @@ void ra_tile_backward(struct ra_dims dims, struct ra_score rule, const struct ra
                 p[e] = ds[e] = HIDDEN;
                 continue;
             }
-            float derivative = score_derivative(rule, p[e]), score = p[e];
-            if (rule.slope != 0)
-                score = score_at(rule, queries, keys, a, b, score);
+            float derivative = score_derivative(rule, p[e]);
+            float score = rule.slope != 0 ? score_at(rule, queries, keys, a, b, p[e]) : p[e];
             p[e] = expf(score - queries->lse[a]);
             ds[e] = rule.scale * p[e] * (ds[e] - queries->delta[a]) * derivative;
         }
