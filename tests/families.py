@@ -4,15 +4,20 @@
     families.py BUILD [NAME...]
 
 tests/fixtures/families/NAME holds a model as its package writes it, a batch, and what the package
-computed: logits, loss and all gradients. make.py beside them made them. Here the model becomes a
-folder of this project, by two tables: what a config means (PARTS), and which of our arrays has which
-of theirs (NAMES). Then
+computed: logits, loss and all gradients. make.py beside them made them. The program reads these
+folders as they are. For the oracle the model becomes a folder of this project, by two tables: what a
+config means (parts_of), and which of our arrays has which of theirs (TRANSFORMERS, MGQA). Then
 
 - the oracle, tests/rig/model_oracle.py, must agree to 1e-12 of each array's largest number: so it
   means the same by each part as the packages do;
 - `10-transformer step` must agree to 1e-6, or to twice of what the package itself is off by in
   float32, on 1 to 4 ranks, in every layout, with --recompute and --gather;
-- `10-transformer generate` must go on with a text as the package does, on 1 to 4 ranks.
+- `10-transformer generate` must go on with a text as the package does, on 1 to 4 ranks;
+- a model that is imported and exported again must have the package's files, byte by byte; and the
+  same weights if it is imported once more from shards.
+
+Chapter 10a must have the table of fields as src/model/ra_family.c has them; `families.py --page`
+prints it.
 
 The last line is "N passed, N failed".
 """
@@ -20,7 +25,9 @@ import argparse
 import glob
 import json
 import os
+import re
 import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -128,29 +135,117 @@ def error_of(truth, result):
     return np.abs(truth - result).max() / max(np.abs(truth).max(), 1e-300)
 
 
-def compare(folder, family, logits, loss, gradients):
-    """The worst error, and where, of a result: gradients are a function of our names."""
+def compare(folder, logits, loss, gradients):
+    """The worst error, and where, of a result: gradients are by their names."""
     errors = {"logits": error_of(np.load(os.path.join(folder, "logits.npy")), logits),
               "loss": error_of(np.load(os.path.join(folder, "loss.npy")), loss)}
-    seen = set()
+    there = {file[:-4] for file in os.listdir(os.path.join(folder, "gradients"))}
+    for name in there | set(gradients):
+        errors[name] = np.inf
+        if name in there and name in gradients:
+            errors[name] = error_of(np.load(os.path.join(folder, "gradients", name + ".npy")), gradients[name])
+    worst = max(errors, key=lambda name: np.nan_to_num(errors[name], nan=np.inf))
+    return errors[worst], worst
+
+
+def split(family, weights, gradients):
+    """Gradients by our names as those by theirs, which have the rows of their weights."""
+    result = {}
     for name, gradient in gradients.items():
         theirs = names_of(family, name)
-        truths = [np.load(os.path.join(folder, "gradients", t + ".npy")) for t in theirs]
-        parts = np.split(gradient, np.cumsum([len(t) for t in truths])[:-1])
-        errors.update({t: error_of(truth, part) for t, truth, part in zip(theirs, truths, parts)})
-        seen.update(theirs)
-    there = {file[:-4] for file in os.listdir(os.path.join(folder, "gradients"))}
-    errors.update({name: np.inf for name in there ^ seen})
-    worst = max(errors, key=errors.get)
-    return errors[worst], worst
+        rows = np.cumsum([len(weights[t]) for t in theirs])[:-1]
+        result.update(zip(theirs, np.split(gradient, rows)))
+    return result
+
+
+def load_result(folder):
+    """Logits, loss and gradients that a step has written."""
+    gradients = {file[:-4]: np.load(os.path.join(folder, "gradients", file))
+                 for file in os.listdir(os.path.join(folder, "gradients"))}
+    return (*(np.load(os.path.join(folder, file)) for file in ("logits.npy", "loss.npy")), gradients)
+
+
+def convert(build, folder, work):
+    """What is wrong with a model that is imported and exported, or nothing."""
+    def run(*words):
+        job = subprocess.run([os.path.join(build, "10-transformer"), *words], stdin=subprocess.DEVNULL,
+                             capture_output=True, text=True, timeout=120)
+        return f"{words[0]}: {job.stderr}" if job.returncode else ""
+    model, out, shards, again, single = (os.path.join(work, end) for end in (
+        "model", "out", "shards", "again", "single"))
+    os.makedirs(work)
+    said = (run("import", folder, model) or run("export", model, out) or
+            run("export", "--shard", "9000", model, shards) or run("import", shards, again) or
+            run("export", again, single))
+    if said:
+        return said
+    if not os.path.exists(os.path.join(shards, "model.safetensors.index.json")):
+        return "--shard writes no shards"
+    same = [(out, single)] + ([(folder, out)] if os.path.exists(os.path.join(
+        folder, "model.safetensors")) else [])
+    for one, other in same:
+        with open(os.path.join(one, "model.safetensors"), "rb") as a, \
+             open(os.path.join(other, "model.safetensors"), "rb") as b:
+            if a.read() != b.read():
+                return f"the weights of {one} and {other} differ"
+    with open(os.path.join(out, "config.json"), encoding="utf-8") as a, \
+         open(os.path.join(single, "config.json"), encoding="utf-8") as b:
+        return "" if a.read() == b.read() else "the configs differ"
+
+
+# ---- The page ----
+
+
+TITLES = {"LLAMA": "Llama", "MISTRAL": "Mistral", "QWEN2": "Qwen2", "QWEN3": "Qwen3"}
+GROUPS = {"HUGGING": list(TITLES), "QWENS": ["QWEN2", "QWEN3"]}
+
+
+def page():
+    """The tables of fields, as Markdown, from the table of ra_family.c."""
+    with open(os.path.join(HERE, "..", "src", "model", "ra_family.c"), encoding="utf-8") as file:
+        source = file.read()
+    source = source[source.index("fields[] = {"):source.index("enum { FIELDS")]
+    rows = re.findall(r'\{"(\w+)",\s+([A-Z0-9 |]+),\s+([A-Z]+),\s+(NULL|"(?:\\.|[^"\\])*"),'
+                      r'\s+(NULL|"(?:[^"]|"\s+")*")\}', source)
+    if len(rows) != source.count("\n    {\""):
+        raise SystemExit(f"{len(rows)} rows of {source.count('{') - 1} could be read")
+    lines = []
+    for mgqa in (False, True):
+        who = [(row, sorted({name for word in row[1].split(" | ") for name in GROUPS.get(word, [word])}))
+               for row in rows if (row[1] == "MGQA") == mgqa]
+        title = "MGQA" if mgqa else "Llama, Mistral, Qwen2 and Qwen3"
+        lines += [f"| field of {title} | | if left out, or all that may be given |", "|---|---|---|"]
+        for (name, _, use, value, why), families in who:
+            value = value[1:-1].replace('\\"', '"') if value != "NULL" else "an error"
+            of = "" if mgqa or len(families) == 4 else "of " + ", ".join(TITLES[f] for f in families)
+            if use == "USED":
+                lines.append(f"| `{name}` | {of or 'used'} | {value} |")
+            elif use == "ONLY":
+                why = re.sub(r'"\s+"', "", why)[1:-1]
+                lines.append(f"| `{name}` | {of or 'only'} | {value}: {why} |")
+        free = ", ".join(f"`{row[0]}`" for row, _ in who if row[2] == "FREE")
+        words, line = f"These fields of {title} may have any value, which changes no result: {free}.", ""
+        lines.append("")
+        for word in words.split():
+            if len(line) + 1 + len(word) > 120:
+                lines.append(line)
+                line = word
+            else:
+                line = f"{line} {word}".strip()
+        lines += [line, ""]
+    return "\n".join(lines)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("build", metavar="BUILD")
+    parser.add_argument("build", metavar="BUILD", nargs="?", default="build")
+    parser.add_argument("--page", action="store_true", help="print the table of chapter 10a")
     parser.add_argument("names", nargs="*", metavar="NAME", help="some of the fixtures (all)")
     options = parser.parse_args()
+    if options.page:
+        print(page())
+        return 0
     work = os.path.join(options.build, "families")
     shutil.rmtree(work, ignore_errors=True)
     passed = failed = 0
@@ -173,16 +268,18 @@ def main():
                 for mine in model_oracle.shapes(config)}
         tokens, labels = (np.load(os.path.join(folder, file)) for file in ("tokens.npy", "labels.npy"))
         model_oracle.save_problem(problem, config, ours, tokens, labels, np.ones(tokens.shape, bool))
-        judge(f"{name}: oracle", compare(folder, family, *model_oracle.solve(
-            *model_oracle.load_problem(problem))), OF_ORACLE)
+        logits, loss, gradients = model_oracle.solve(*model_oracle.load_problem(problem))
+        judge(f"{name}: oracle", compare(folder, logits, loss, split(family, weights, gradients)), OF_ORACLE)
+        said = convert(options.build, folder, os.path.join(work, name + "-converted"))
+        judge(f"{name}: imported and exported {said}", (float(bool(said)), "all"), 0)
 
         tolerance = max(TOLERANCE, 2 * float(np.load(os.path.join(folder, "float32.npy"))))
         text = np.load(os.path.join(folder, "text.npy"))
         for ranks in range(1, 5):
-            runs = [f"step {flags} {problem} {problem}-{ranks}-{number}"
+            runs = [f"step {flags} {folder} {problem}-{ranks}-{number}"
                     for number, flags in enumerate(FLAGS)]
             model, prompt = f"{problem}-{ranks}", "\t".join(map(str, text[:PROMPT]))
-            os.symlink(os.path.abspath(problem), model)  # beside which it writes what it prints
+            os.symlink(os.path.abspath(folder), model)  # beside which it writes what it prints
             runs.append(f"generate --prompt {prompt} --count {len(text) - PROMPT} {model}")
             lost = jobs.run_lines(os.path.join(options.build, "batch-10-transformer"), ranks, runs,
                                   os.path.join(work, f"lines-{name}-{ranks}"))
@@ -192,15 +289,14 @@ def main():
                 if number in lost:
                     judge(f"{title}: {lost[number]}", (np.inf, "all"), tolerance)
                     continue
-                gradients = {mine: np.load(os.path.join(result, "gradients", mine + ".npy"))
-                             for mine in ours}
-                judge(title, compare(folder, family, *(np.load(os.path.join(result, file)) for file in
-                                                       ("logits.npy", "loss.npy")), gradients), tolerance)
+                judge(title, compare(folder, *load_result(result)), tolerance)
             title, written = f"{name}: {ranks} ranks go on with a text", []
             if len(FLAGS) not in lost:
                 with open(model + ".counts", encoding="utf-8") as file:
                     written = [int(word) for word in file.read().split()]
             judge(title, (float(written != list(text)), lost.get(len(FLAGS), "a token")), 0)
+    with open(os.path.join(HERE, "..", "chapters", "10a-decoding.md"), encoding="utf-8") as file:
+        judge("chapter 10a has all fields", (float(page() not in file.read()), "(families.py --page)"), 0)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 

@@ -13,29 +13,67 @@
 #include <unistd.h>
 #include "npy.h"
 #include "ra_error.h"
+#include "ra_family.h"
 #include "ra_model_config.h"
+#include "ra_safetensors.h"
 
 /* A path that is too long for the system must stay so: cut, it would be another name. */
 enum { PATH_ROOM = 8192 };
 
+/* More than a config of any model has. */
+enum { LONGEST = 1 << 20 };
+
 enum ra_status ra_folder_config(const char *folder, struct ra_model_config *config,
                                 char note[RA_ERROR_SIZE], char error[RA_ERROR_SIZE])
 {
-    char path[PATH_ROOM], text[1 << 15];
+    char path[PATH_ROOM], *text;
     snprintf(path, sizeof path, "%s/config.json", folder);
     FILE *file = fopen(path, "r");
     if (!file)
         return ra_error_set(error, "%.200s: %s", path, strerror(errno));
-    size_t length = fread(text, 1, sizeof text - 1, file);
+    text = malloc(LONGEST + 1);
+    size_t length = text ? fread(text, 1, LONGEST, file) : 0;
+    bool good = text && !ferror(file), whole = good && length < LONGEST;
+    int reason = good ? 0 : errno;
     fclose(file);
-    text[length] = '\0';
-    return ra_model_config_read(path, text, config, note, error);
+    if (whole)
+        text[length] = '\0';
+    enum ra_status status =
+        !good ? ra_error_set(error, "%.200s: cannot be read: %s", path, strerror(reason))
+        : !whole
+            ? ra_error_set(error, "%.200s: has %d bytes or more: is it a config?", path, LONGEST)
+        : strlen(text) != length
+            ? ra_error_set(error, "%.200s: holds the character 0: it is no JSON", path)
+            : ra_model_config_read(path, text, config, note, error);
+    free(text);
+    return status;
 }
 
 /* ---- Weights. */
 
-/* NAME.npy of a parameter. */
-static void path_of(const char *folder, const struct ra_parameter *x, char path[PATH_ROOM])
+/* The arrays of a model as its family has them, which must be freed. NULL: an error. */
+static struct ra_family_array *list_arrays(const struct ra_model_config *config, int *count,
+                                           char *error)
+{
+    struct ra_family_array *list = NULL;
+    *count = ra_family_arrays(config, NULL, error);
+    if (*count >= 0 && !(list = malloc((size_t)*count * sizeof *list)))
+        ra_error_set(error, "no memory for the names of %d arrays", *count);
+    if (list)
+        ra_family_arrays(config, list, error);
+    return list;
+}
+
+static bool is_listed(const struct ra_family_array *list, int count, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(list[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* NAME.npy of an array. */
+static void path_of(const char *folder, const struct ra_family_array *x, char path[PATH_ROOM])
 {
     snprintf(path, PATH_ROOM, "%s/%s.npy", folder, x->name);
 }
@@ -48,7 +86,7 @@ static enum ra_status refuse_file(const struct npy *file, char error[RA_ERROR_SI
                         file->error + length);
 }
 
-static enum ra_status read_one(const char *path, const struct ra_parameter *x, float *weights,
+static enum ra_status read_one(const char *path, const struct ra_family_array *x, float *weights,
                                char error[RA_ERROR_SIZE])
 {
     struct npy file;
@@ -140,20 +178,10 @@ static enum ra_status check_frequencies(const char *folder, const struct ra_mode
     return status;
 }
 
-static bool is_weight(const struct ra_model_config *config, const char *file)
-{
-    char name[64];
-    for (int i = 0; i < ra_parameter_count(config); i++) {
-        snprintf(name, sizeof name, "%s.npy", ra_parameter(config, i).name);
-        if (strcmp(name, file) == 0)
-            return true;
-    }
-    return false;
-}
-
 /* All .npy files must be arrays of this model: one more would be of a model with another function.
  * All of its own are there. Frequencies are compared. */
 static enum ra_status check_others(const char *folder, const struct ra_model_config *config,
+                                   const struct ra_family_array *list, int count,
                                    char error[RA_ERROR_SIZE])
 {
     DIR *listing = opendir(folder);
@@ -161,12 +189,15 @@ static enum ra_status check_others(const char *folder, const struct ra_model_con
         return ra_error_set(error, "%.200s: %s", folder, strerror(errno));
     enum ra_status status = RA_OK;
     for (struct dirent *entry; status == RA_OK && (entry = readdir(listing));) {
-        const char *end = strrchr(entry->d_name, '.');
+        char name[sizeof entry->d_name];
+        snprintf(name, sizeof name, "%s", entry->d_name);
+        char *end = strrchr(name, '.');
         if (!end || strcmp(end, ".npy") != 0)
             continue;
+        *end = '\0';
         if (strcmp(entry->d_name, frequencies_name) == 0)
             status = check_frequencies(folder, config, error);
-        else if (!is_weight(config, entry->d_name))
+        else if (!is_listed(list, count, name))
             status = ra_error_set(error, "%.180s/%.100s: the config's model has no such array",
                                   folder, entry->d_name);
     }
@@ -177,34 +208,240 @@ static enum ra_status check_others(const char *folder, const struct ra_model_con
 enum ra_status ra_folder_read(const char *folder, const struct ra_model_config *config,
                               float *weights, char error[RA_ERROR_SIZE])
 {
+    int count;
+    struct ra_family_array *list = list_arrays(config, &count, error);
+    enum ra_status status = list ? RA_OK : RA_INVALID;
     memset(weights, 0, (size_t)ra_parameter_numbers(config) * sizeof *weights);
-    enum ra_status status = RA_OK;
-    for (int i = 0; i < ra_parameter_count(config) && status == RA_OK; i++) {
-        struct ra_parameter x = ra_parameter(config, i);
+    for (int i = 0; i < count && status == RA_OK; i++) {
         char path[PATH_ROOM];
-        path_of(folder, &x, path);
-        status = read_one(path, &x, weights, error);
+        path_of(folder, &list[i], path);
+        status = read_one(path, &list[i], weights, error);
     }
     if (status == RA_OK)
         status = ra_parameters_finite(config, weights, folder, error);
-    return status == RA_OK ? check_others(folder, config, error) : status;
+    if (status == RA_OK)
+        status = check_others(folder, config, list, count, error);
+    free(list);
+    return status;
 }
 
 enum ra_status ra_folder_write(const char *folder, const struct ra_model_config *config,
                                const float *weights, char error[RA_ERROR_SIZE])
 {
-    for (int i = 0; i < ra_parameter_count(config); i++) {
-        struct ra_parameter x = ra_parameter(config, i);
+    int count;
+    struct ra_family_array *list = list_arrays(config, &count, error);
+    enum ra_status status = list ? RA_OK : RA_INVALID;
+    for (int i = 0; i < count && status == RA_OK; i++) {
+        const struct ra_family_array *x = &list[i];
         struct npy file;
         char path[PATH_ROOM];
-        path_of(folder, &x, path);
-        bool good = npy_create(&file, path, NPY_FLOAT32, x.columns > 0 ? 2 : 1,
-                               (int64_t[]){x.rows, x.columns});
-        good = good && npy_write(&file, (struct npy_slice){0, 0, 0, 1, x.rows}, NPY_FLOAT32,
-                                 weights + x.first);
+        path_of(folder, x, path);
+        bool good = npy_create(&file, path, NPY_FLOAT32, x->columns > 0 ? 2 : 1,
+                               (int64_t[]){x->rows, x->columns});
+        good = good && npy_write(&file, (struct npy_slice){0, 0, 0, 1, x->rows}, NPY_FLOAT32,
+                                 weights + x->first);
         good = npy_close(&file) && good;
         if (!good)
-            return refuse_file(&file, error);
+            status = refuse_file(&file, error);
     }
-    return RA_OK;
+    free(list);
+    return status;
+}
+
+/* ---- .safetensors. */
+
+/* Reads one array; `x` says what it must be. */
+static enum ra_status read_stored(const struct ra_safetensors *files, const char *folder,
+                                  const struct ra_family_array *x, float *weights, char *error)
+{
+    const struct ra_stored *stored = ra_safetensors_find(files, x->name);
+    if (!stored && strcmp(x->name, "lm_head.weight") == 0)
+        return ra_error_set(error,
+                            "%.120s: has no \"lm_head.weight\": if the logits have the "
+                            "embedding's table, config.json must say \"tie_word_embeddings\": true",
+                            folder);
+    if (!stored)
+        return ra_error_set(error, "%.200s: has no \"%.80s\"", folder, x->name);
+    int axes = x->columns > 0 ? 2 : 1;
+    if (stored->axes != axes || stored->shape[0] != x->rows ||
+        (axes == 2 && stored->shape[1] != x->columns))
+        return ra_error_set(error,
+                            "%.120s: \"%.80s\" must be (%" PRId64 ", %" PRId64
+                            ") by config.json, and has %d axes, the first of %" PRId64,
+                            ra_safetensors_path(files, stored), x->name, x->rows, x->columns,
+                            stored->axes, stored->axes > 0 ? stored->shape[0] : 0);
+    return ra_safetensors_read(files, stored, weights + x->first, error);
+}
+
+/* Reads an array that the model does not have, which must be freed. NULL: an error. */
+static float *read_other(const struct ra_safetensors *files, const struct ra_stored *stored,
+                         char *error)
+{
+    float *numbers = malloc((size_t)stored->count * sizeof *numbers + 1);
+    if (!numbers)
+        ra_error_set(error, "no memory to read %.200s", ra_safetensors_path(files, stored));
+    else if (ra_safetensors_read(files, stored, numbers, error) != RA_OK) {
+        free(numbers);
+        numbers = NULL;
+    }
+    return numbers;
+}
+
+/* The table of tied logits, stored once more: it must be that of the embedding. */
+static enum ra_status check_tied(const struct ra_safetensors *files, const struct ra_stored *stored,
+                                 const struct ra_model_config *config, const float *weights,
+                                 char *error)
+{
+    float *numbers = read_other(files, stored, error);
+    if (!numbers)
+        return RA_INVALID;
+    bool same = stored->count == config->vocabulary * config->dim &&
+                memcmp(numbers, ra_end_weights(config, weights).embedding,
+                       (size_t)stored->count * sizeof *numbers) == 0;
+    free(numbers);
+    return same ? RA_OK
+                : ra_error_set(error,
+                               "%.150s: \"%.60s\" is not the embedding's table, but by config.json "
+                               "they are tied",
+                               ra_safetensors_path(files, stored), stored->name);
+}
+
+/* Frequencies, which other programs keep beside weights. */
+static enum ra_status check_stored_frequencies(const struct ra_safetensors *files,
+                                               const struct ra_stored *stored,
+                                               const struct ra_model_config *config, char *error)
+{
+    char where[RA_ERROR_SIZE];
+    int64_t half = config->head_dim / 2;
+    snprintf(where, sizeof where, "%.60s: %.60s", ra_safetensors_path(files, stored), stored->name);
+    if (stored->axes != 1 || stored->shape[0] != half)
+        return ra_error_set(error, "%.200s: must be (%" PRId64 "): half of dim_head", where, half);
+    float *numbers = read_other(files, stored, error);
+    double *doubles = malloc((size_t)half * sizeof *doubles);
+    enum ra_status status = numbers && doubles ? RA_OK : RA_INVALID;
+    if (numbers && !doubles)
+        ra_error_set(error, "no memory to read %.200s", where);
+    for (int64_t t = 0; t < half && status == RA_OK; t++)
+        doubles[t] = (double)numbers[t];
+    if (status == RA_OK)
+        status = compare_frequencies(where, config, doubles, error);
+    free(numbers);
+    free(doubles);
+    return status;
+}
+
+/* Every array belongs to the model, or says what the config says. */
+static enum ra_status check_stored(const struct ra_safetensors *files,
+                                   const struct ra_model_config *config,
+                                   const struct ra_family_array *list, int count,
+                                   const float *weights, char *error)
+{
+    struct ra_model_config untied = *config;
+    int more = 0;
+    untied.tied = false;
+    struct ra_family_array *all = list_arrays(&untied, &more, error);
+    enum ra_status status = all ? RA_OK : RA_INVALID;
+    for (int64_t i = 0; i < files->count && status == RA_OK; i++) {
+        const struct ra_stored *stored = &files->stored[i];
+        const char *frequencies = strstr(stored->name, "rotary_emb.inv_freq");
+        if (is_listed(list, count, stored->name))
+            continue;
+        if (is_listed(all, more, stored->name))
+            status = check_tied(files, stored, config, weights, error);
+        else if (frequencies && strcmp(frequencies, "rotary_emb.inv_freq") == 0)
+            status = check_stored_frequencies(files, stored, config, error);
+        else
+            status = ra_error_set(error, "%.150s: \"%.100s\": the config's model has no such array",
+                                  ra_safetensors_path(files, stored), stored->name);
+    }
+    free(all);
+    return status;
+}
+
+static enum ra_status read_safetensors(const char *folder, const struct ra_model_config *config,
+                                       float *weights, char *error)
+{
+    struct ra_safetensors files;
+    if (ra_safetensors_open(&files, folder, error) != RA_OK)
+        return RA_INVALID;
+    int count;
+    struct ra_family_array *list = list_arrays(config, &count, error);
+    enum ra_status status = list ? RA_OK : RA_INVALID;
+    memset(weights, 0, (size_t)ra_parameter_numbers(config) * sizeof *weights);
+    for (int i = 0; i < count && status == RA_OK; i++)
+        status = read_stored(&files, folder, &list[i], weights, error);
+    if (status == RA_OK)
+        status = ra_parameters_finite(config, weights, folder, error);
+    if (status == RA_OK)
+        status = check_stored(&files, config, list, count, weights, error);
+    free(list);
+    ra_safetensors_close(&files);
+    return status;
+}
+
+enum ra_status ra_folder_weights(const char *folder, const struct ra_model_config *config,
+                                 float *weights, char error[RA_ERROR_SIZE])
+{
+    static const char *const stored[] = {"model.safetensors", "model.safetensors.index.json"};
+    char path[PATH_ROOM];
+    bool files = false;
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, stored[i]);
+        files = files || access(path, F_OK) == 0;
+    }
+    snprintf(path, sizeof path, "%s/weights", folder);
+    bool arrays = access(path, F_OK) == 0;
+    if (files && arrays)
+        return ra_error_set(error,
+                            "%.150s: has .safetensors files and a folder weights: take away what "
+                            "is not the model",
+                            folder);
+    if (!files && !arrays)
+        return ra_error_set(error,
+                            "%.150s: has no weights: give model.safetensors, or "
+                            "model.safetensors.index.json and its files, or a folder weights of "
+                            ".npy files",
+                            folder);
+    return arrays ? ra_folder_read(path, config, weights, error)
+                  : read_safetensors(folder, config, weights, error);
+}
+
+enum ra_status ra_folder_describe(const struct ra_model_config *config, bool bfloat16, char *text,
+                                  size_t size, char error[RA_ERROR_SIZE])
+{
+    int length =
+        config->family == RA_FAMILY_ORIGINAL
+            ? ra_model_config_write(config, text, size)
+            : ra_family_write(config, bfloat16 ? "bfloat16" : "float32", text, size, error);
+    if (length >= 0 && (size_t)length >= size)
+        return ra_error_set(error, "config.json has %d characters, and there is room for %zu",
+                            length, size);
+    return length < 0 ? RA_INVALID : RA_OK;
+}
+
+enum ra_status ra_folder_store(const char *folder, const struct ra_model_config *config,
+                               const float *weights, bool bfloat16, int64_t most,
+                               char error[RA_ERROR_SIZE])
+{
+    int count;
+    struct ra_family_array *list = list_arrays(config, &count, error);
+    if (!list)
+        return RA_INVALID;
+    struct ra_to_store *arrays = malloc((size_t)count * sizeof *arrays);
+    enum ra_status status = RA_OK;
+    if (!arrays)
+        status = ra_error_set(error, "no memory for the names of %d arrays", count);
+    for (int i = 0; i < count && arrays; i++) {
+        arrays[i] = (struct ra_to_store){.axes = list[i].columns > 0 ? 2 : 1,
+                                         .shape = {list[i].rows, list[i].columns},
+                                         .numbers = weights + list[i].first};
+        snprintf(arrays[i].name, sizeof arrays[i].name, "%s", list[i].name);
+    }
+    if (status == RA_OK)
+        status =
+            ra_safetensors_write(folder, arrays, count, bfloat16 ? RA_STORED_BF16 : RA_STORED_F32,
+                                 most, config->family >= RA_FAMILY_LLAMA, error);
+    free(arrays);
+    free(list);
+    return status;
 }

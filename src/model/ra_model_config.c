@@ -3,8 +3,6 @@
  * Chapter 10.
  */
 #include "ra_model_config.h"
-#include <ctype.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -12,55 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "ra_error.h"
-
-/* ---- config.json, an object of names and values. */
-
-static void skip_blanks(const char **at)
-{
-    while (isspace((unsigned char)**at))
-        ++*at;
-}
-
-/* Steps over this character, and blanks before it. */
-static bool step(const char **at, char character)
-{
-    skip_blanks(at);
-    if (**at != character)
-        return false;
-    ++*at;
-    return true;
-}
-
-/* Copies as much as fits of what stands up to one of the characters `ends`. False: that is
- * nothing. */
-static bool read_up_to(const char **at, const char *ends, char word[64])
-{
-    size_t length = strcspn(*at, ends);
-    snprintf(word, 64, "%.*s", (int)(length < 64 ? length : 63), *at);
-    *at += length;
-    return length > 0;
-}
-
-/* A name in quotation marks; no name here has a backslash. */
-static bool read_name(const char **at, char word[64])
-{
-    return step(at, '"') && read_up_to(at, "\"\\", word) && step(at, '"');
-}
-
-/* A number, true, false or null, in fewer than 63 characters. */
-static bool read_bare(const char **at, char word[64])
-{
-    skip_blanks(at);
-    return **at != '"' && read_up_to(at, ",[]{} \t\r\n", word) && strlen(word) < 63;
-}
-
-static bool read_whole(const char *word, int64_t *number)
-{
-    char *end;
-    errno = 0;
-    *number = strtoll(word, &end, 10);
-    return *word && !*end && errno == 0;
-}
+#include "ra_family.h"
+#include "ra_json.h"
 
 /* ---- Keys. */
 
@@ -93,8 +44,6 @@ static const char *const norms[] = {"unit", "rms", "layer", NULL};
 static const char *const feeds[] = {"gelu", "swiglu", NULL};
 static const char *const positions[] = {"rotary", "learned", NULL};
 static const char *const scalings[] = {"plain", "llama3", NULL};
-static const char *const families[] = {
-    "ring-attention-pytorch", "mgqa", "llama", "mistral", "qwen2", "qwen3", NULL};
 
 /* What keys say that struct ra_model_config has in another form, or not at all. */
 struct values {
@@ -136,10 +85,12 @@ static int edits(const char *a, const char *b)
 }
 
 /* Names the key, and the known one that it resembles, if there is one. */
-static enum ra_status refuse_key(const char *name, const struct key *keys, const char *word,
-                                 char error[RA_ERROR_SIZE])
+static enum ra_status refuse_key(const struct ra_json_text *json, const struct ra_json *value,
+                                 const struct key *keys, char error[RA_ERROR_SIZE])
 {
     const char *nearest = NULL;
+    char word[60];
+    snprintf(word, sizeof word, "%s", value->name);
     int least = (int)strlen(word) * 2 / 5 + 1;
     for (; keys->name; keys++) {
         int distance = edits(word, keys->name);
@@ -148,66 +99,58 @@ static enum ra_status refuse_key(const char *name, const struct key *keys, const
             nearest = keys->name;
         }
     }
-    return ra_error_set(error, "%.120s: \"%s\" is no key of a model's config%s%s%s", name, word,
-                        nearest ? "; did you mean \"" : "", nearest ? nearest : "",
-                        nearest ? "\"?" : "");
+    return ra_json_refuse(json, value, error, "\"%s\" is no key of a model's config%s%s%s", word,
+                          nearest ? "; did you mean \"" : "", nearest ? nearest : "",
+                          nearest ? "\"?" : "");
 }
 
 /* ---- Values. */
 
-/* One window, or a list of them. */
-static bool read_windows(const char **at, struct windows *windows)
+/* A window of one layer: a number, or null. */
+static bool read_window(const struct ra_json *value, int64_t *window)
 {
-    bool list = step(at, '['), more = true;
-    for (windows->count = 0; more && windows->count < RA_MOST_LAYERS; windows->count++) {
-        char word[64];
-        int64_t *window = &windows->of[windows->count];
-        if (!read_bare(at, word))
-            return false;
-        if (strcmp(word, "null") == 0)
-            *window = RA_NO_LOOKBACK;
-        else if (!read_whole(word, window) || *window < 0)
-            return false;
-        more = list && step(at, ',');
+    *window = RA_NO_LOOKBACK;
+    return value->kind == RA_JSON_NULL || (ra_json_whole(value, window) && *window >= 0);
+}
+
+/* One window, or a list of them. */
+static bool read_windows(const struct ra_json *value, struct windows *windows)
+{
+    if (value->kind != RA_JSON_LIST) {
+        bool good = read_window(value, windows->of);
+        for (int l = 1; l < RA_MOST_LAYERS; l++)
+            windows->of[l] = windows->of[0];
+        return good;
     }
-    if (list)
-        return step(at, ']');
-    windows->count = 0;
-    for (int l = 1; l < RA_MOST_LAYERS; l++)
-        windows->of[l] = windows->of[0];
-    return true;
+    const struct ra_json *item = value->first;
+    for (windows->count = 0; item; windows->count++, item = item->next)
+        if (windows->count == RA_MOST_LAYERS || !read_window(item, &windows->of[windows->count]))
+            return false;
+    return windows->count > 0;
 }
 
 /* Reads a value. False: it is none of the key's kind. */
-static bool read_value(const char **at, const struct key *key)
+static bool read_value(const struct ra_json *value, const struct key *key)
 {
-    char word[64], *end;
     if (key->windows)
-        return read_windows(at, key->windows);
-    if (key->names) {
-        if (!read_name(at, word))
-            return false;
-        for (int i = 0; key->names[i]; i++)
-            if (strcmp(word, key->names[i]) == 0)
-                return *key->which = i, true;
-        return false;
-    }
-    if (!read_bare(at, word))
-        return false;
+        return read_windows(value, key->windows);
+    for (int i = 0; key->names && key->names[i]; i++)
+        if (ra_json_is(value, key->names[i]))
+            return *key->which = i, true;
     if (key->whole)
-        return read_whole(word, key->whole);
-    if (key->real) {
-        *key->real = strtod(word, &end);
-        return !*end;
-    }
-    if (key->optional && strcmp(word, "null") == 0)
+        return ra_json_whole(value, key->whole);
+    if (key->real)
+        return ra_json_real(value, key->real);
+    if (key->optional && value->kind == RA_JSON_NULL)
         return true;
-    *key->flag = strcmp(word, "true") == 0;
-    return *key->flag || strcmp(word, "false") == 0;
+    if (!key->flag)
+        return false;
+    *key->flag = value->kind == RA_JSON_TRUE;
+    return *key->flag || value->kind == RA_JSON_FALSE;
 }
 
-static enum ra_status refuse_value(const char *name, const struct key *key,
-                                   char error[RA_ERROR_SIZE])
+static enum ra_status refuse_value(const struct ra_json_text *json, const struct ra_json *value,
+                                   const struct key *key, char error[RA_ERROR_SIZE])
 {
     char names[200] = "";
     for (int i = 0; key->names && key->names[i]; i++)
@@ -223,33 +166,22 @@ static enum ra_status refuse_value(const char *name, const struct key *key,
                         : key->names    ? names
                                      : "a whole number of 0 or more, null, or a list of these with "
                                        "one for each layer";
-    return ra_error_set(error, "%.120s: the value of \"%s\" is wrong: give %s", name, key->name,
-                        right);
+    return ra_json_refuse(json, value, error, "the value of \"%s\" is wrong: give %s", key->name,
+                          right);
 }
 
-/* Reads the whole text. */
-static enum ra_status read_keys(const char *name, const char *text, struct key *keys,
+/* Reads the whole object. */
+static enum ra_status read_keys(const struct ra_json_text *json, struct key *keys,
                                 char error[RA_ERROR_SIZE])
 {
-    const char *at = text;
-    char word[64];
-    bool good = step(&at, '{'), more = good && !step(&at, '}');
-    while (more) {
-        good = read_name(&at, word);
-        struct key *key = find_key(keys, word);
-        if (good && !key->name)
-            return refuse_key(name, keys, word, error);
-        if (good && key->given)
-            return ra_error_set(error, "%.120s: \"%s\" is given twice", name, word);
-        if (good && (good = step(&at, ':')) && !read_value(&at, key))
-            return refuse_value(name, key, error);
-        key->given = good;
-        more = good && step(&at, ',');
-        good = good && (more || step(&at, '}'));
+    for (const struct ra_json *value = json->root->first; value; value = value->next) {
+        struct key *key = find_key(keys, value->name);
+        if (!key->name)
+            return refuse_key(json, value, keys, error);
+        if (!read_value(value, key))
+            return refuse_value(json, value, key, error);
+        key->given = true;
     }
-    skip_blanks(&at);
-    if (!good || *at)
-        return ra_error_set(error, "%.120s: is not a JSON object of names and values", name);
     return RA_OK;
 }
 
@@ -413,10 +345,11 @@ static enum ra_status add_defaults(const char *name, struct key *keys, const str
     return RA_OK;
 }
 
-enum ra_status ra_model_config_read(const char *name, const char *text,
-                                    struct ra_model_config *config, char note[RA_ERROR_SIZE],
-                                    char error[RA_ERROR_SIZE])
+/* Reads a config of ring-attention-pytorch, or one that this program has written. */
+static enum ra_status read_own(const struct ra_json_text *json, struct ra_model_config *config,
+                               char note[RA_ERROR_SIZE], char error[RA_ERROR_SIZE])
 {
+    const char *name = json->name;
     struct values x = {.sharing = 1,
                        .ignored = -1,
                        .bucket = 512,
@@ -458,7 +391,7 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
         {"rotary_low", OURS, .real = &config->rotary_scaling.low},
         {"rotary_high", OURS, .real = &config->rotary_scaling.high},
         {"rotary_original", OURS, .whole = &config->rotary_scaling.original},
-        {"family", OURS, .names = families, .which = &x.family},
+        {"family", OURS, .names = ra_family_names, .which = &x.family},
         {"num_grouped_query_heads", ORIGINAL, .whole = &x.sharing},
         {"rotary_embed_theta", ORIGINAL, .real = &x.theta},
         {"max_lookback_seq_len", ORIGINAL, .windows = &x.reach},
@@ -477,7 +410,7 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
     char reason[RA_ERROR_SIZE];
     ra_model_config_init(config);
     *note = '\0';
-    if (read_keys(name, text, keys, error) != RA_OK ||
+    if (read_keys(json, keys, error) != RA_OK ||
         add_defaults(name, keys, &x, config, note, error) != RA_OK ||
         merge_numbers(name, keys, &x, config, error) != RA_OK ||
         merge_windows(name, keys, &x, config, error) != RA_OK ||
@@ -501,6 +434,22 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
     if (x.striped)
         add_note(note, name, "as striped_ring_attn has it on several processes, but not on one");
     return RA_OK;
+}
+
+enum ra_status ra_model_config_read(const char *name, const char *text,
+                                    struct ra_model_config *config, char note[RA_ERROR_SIZE],
+                                    char error[RA_ERROR_SIZE])
+{
+    struct ra_json_text json;
+    if (ra_json_read(&json, name, text, strlen(text), error) != RA_OK)
+        return RA_INVALID;
+    enum ra_status status =
+        json.root->kind != RA_JSON_OBJECT
+            ? ra_json_refuse(&json, json.root, error, "must be an object of keys and values")
+        : ra_family_knows(json.root) ? ra_family_read(&json, config, note, error)
+                                     : read_own(&json, config, note, error);
+    ra_json_free(&json);
+    return status;
 }
 
 /* Adds to a text of `used` characters, as snprintf does, and returns its length. */
@@ -538,10 +487,10 @@ static int add_parts(const struct ra_model_config *c, char *text, size_t size, i
                         word_of(c->qkv_bias), word_of(c->out_bias), word_of(c->feed_bias),
                         word_of(c->logits_bias));
     if (c->position != RA_POSITIONS_ROTARY)
-        used = add_text(text, size, used,
-                        ",\n \"positions\": \"%s\", \"longest\": %" PRId64
-                        ", \"position_scale\": %.17g",
-                        positions[c->position], c->longest, c->position_scale);
+        used = add_text(text, size, used, ",\n \"positions\": \"%s\", \"position_scale\": %.17g",
+                        positions[c->position], c->position_scale);
+    if (c->longest > 0)
+        used = add_text(text, size, used, ",\n \"longest\": %" PRId64, c->longest);
     if (scaling->kind != RA_ROTARY_PLAIN)
         used =
             add_text(text, size, used,
@@ -550,7 +499,7 @@ static int add_parts(const struct ra_model_config *c, char *text, size_t size, i
                      scalings[scaling->kind], scaling->factor, scaling->low, scaling->high,
                      scaling->original);
     if (c->family != RA_FAMILY_ORIGINAL)
-        used = add_text(text, size, used, ",\n \"family\": \"%s\"", families[c->family]);
+        used = add_text(text, size, used, ",\n \"family\": \"%s\"", ra_family_names[c->family]);
     return used;
 }
 

@@ -75,15 +75,14 @@ static bool is_folder(const struct transformer *t, const char *path)
 
 float *transformer_read_model(struct transformer *t, const char *path)
 {
-    char error[RA_ERROR_SIZE], note[RA_ERROR_SIZE] = "", inside[RA_WHOLE_PATH + 20];
+    char error[RA_ERROR_SIZE], note[RA_ERROR_SIZE] = "";
     struct ra_training training;
     bool folder = is_folder(t, path);
     enum ra_status status = folder ? ra_folder_config(path, &t->model, note, error)
                                    : ra_checkpoint_look(path, &t->model, &training, error);
     stage_check(&t->stage, status, error);
     float *weights = stage_allocate(&t->stage, ra_parameter_numbers(&t->model), sizeof *weights);
-    snprintf(inside, sizeof inside, "%s/weights", path);
-    status = folder ? ra_folder_read(inside, &t->model, weights, error)
+    status = folder ? ra_folder_weights(path, &t->model, weights, error)
                     : ra_checkpoint_read(path, weights, NULL, NULL, error);
     stage_check(&t->stage, status, error);
     transformer_agree_model(t, path, weights);

@@ -23,7 +23,7 @@ static const struct command {
     [TRANSFORMER_GENERATE] = {"generate", 1, "MODEL", "go on with a text"},
     [TRANSFORMER_STEP] = {"step", 2, "PROBLEM RESULT",
                           "logits of one batch; its loss and gradients, if it has labels"},
-    [TRANSFORMER_EXPORT] = {"export", 2, "MODEL FOLDER", "write a model as a folder of .npy"},
+    [TRANSFORMER_EXPORT] = {"export", 2, "MODEL FOLDER", "write a model as a folder of its family"},
     [TRANSFORMER_IMPORT] = {"import", 2, "FOLDER MODEL", "write such a folder as a MODEL"},
     [TRANSFORMER_BENCH] = {"bench", 0, "", "time training steps on random tokens"},
 };
@@ -32,6 +32,7 @@ static const struct command {
 enum {
     TRAIN = 1 << TRANSFORMER_TRAIN,
     GENERATE = 1 << TRANSFORMER_GENERATE,
+    EXPORT = 1 << TRANSFORMER_EXPORT,
     STEP = 1 << TRANSFORMER_STEP,
     BENCH = 1 << TRANSFORMER_BENCH,
     ALL = (1 << TRANSFORMER_COMMANDS) - 1,
@@ -151,6 +152,12 @@ static const struct ra_option options[] = {
      .help = "only the likeliest tokens that together have probability P"},
     {FIELD(seed), TAKES("seed", WHOLE), FOR(NEW | GENERATE), RANGE(0, MOST), .value = "S",
      .help = "seed of all random numbers (default 0)"},
+    {FIELD(safetensors), FLAG("safetensors"), FOR(EXPORT),
+     .help = "write weights as model.safetensors (families always do), not as .npy"},
+    {FIELD(bfloat16), FLAG("bfloat16"), FOR(EXPORT),
+     .help = "write .safetensors of bfloat16 (default float32)"},
+    {FIELD(shard), TAKES("shard", WHOLE), FOR(EXPORT), RANGE(1, MOST), .value = "BYTES",
+     .help = "write .safetensors of at most so many bytes each, and an index"},
     {FIELD(repeat), TAKES("repeat", WHOLE), FOR(BENCH), RANGE(1, MOST), .value = "N",
      .help = "steps to time (default 5)"},
 };
@@ -178,7 +185,9 @@ static void print_help(const struct stage *stage)
         "  is a text; with two, (samples, columns), each row is a sample, and negative numbers\n"
         "  are padding.\n"
         "MODEL is a file, which train and import write. generate also reads a FOLDER.\n"
-        "FOLDER has a model as config.json and weights/NAME.npy, one for each array.\n"
+        "FOLDER has a model as config.json and model.safetensors (or shards with an index), of\n"
+        "  Llama, Mistral, Qwen2, Qwen3, MGQA or ring-attention-pytorch; or config.json and\n"
+        "  weights/NAME.npy, one for each array.\n"
         "PROBLEM is such a folder that also holds a batch: tokens.npy, and if you like labels.npy\n"
         "  and mask.npy.\n"
         "RESULT is a folder that gets logits.npy and, if there are labels, loss.npy and\n"

@@ -28,6 +28,10 @@ struct transformer {
 
     int64_t repeat; /* bench */
 
+    /* export */
+    bool safetensors, bfloat16;
+    int64_t shard;
+
     uint64_t given; /* which flags the command line has, as bits */
 };
 
