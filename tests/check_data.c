@@ -2,6 +2,7 @@
  * windows, labels and order of what is trained on.
  */
 #define _GNU_SOURCE /* nftw */
+#include "npy.h"
 #include "ra_dataset.h"
 #include "ra_layout.h"
 #include "ra_tokens.h"

@@ -13,6 +13,7 @@
 #include "ra_loss.h"
 #include "ra_matrix.h"
 #include "ra_rotary.h"
+#include "ra_vector.h"
 #include "model_rig.h"
 
 /* Instruction sets. */

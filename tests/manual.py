@@ -157,7 +157,7 @@ def write_functions(header, folder):
     names one that leads there. Returns all names."""
     text, names = open(header).read(), []
     for comment, code in PARAGRAPH.findall(text):
-        declared = FUNCTION.findall(code) + TAG.findall(code)
+        declared = list(dict.fromkeys(FUNCTION.findall(code) + TAG.findall(code)))
         if not declared:
             continue
         paragraphs = [" ".join(part.split()) for part in re.sub(r"\n ?\*", "\n", comment).split("\n\n")]

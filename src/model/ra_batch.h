@@ -11,11 +11,10 @@
 #ifndef RA_BATCH_H
 #define RA_BATCH_H
 
-#include <mpi.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include "ra_layout.h"
 #include "ra_status.h"
+#include "ring_attention_mpi.h"
 
 #ifdef __cplusplus
 extern "C" {

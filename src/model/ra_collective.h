@@ -6,10 +6,10 @@
 #ifndef RA_COLLECTIVE_H
 #define RA_COLLECTIVE_H
 
-#include <mpi.h>
 #include <stdbool.h>
 #include "ra_link.h"
 #include "ra_status.h"
+#include "ring_attention_mpi.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -241,7 +241,7 @@ static enum ra_status build(struct ra_layer *layer, const struct ra_layer_config
     layer->wide = c->heads * c->dim_value;
     layer->all = layer->query + layer->key + c->key_heads * c->dim_value;
     layer->work =
-        ra_matrix_work(ra_processors_threads(c->threads, plan->link.sharing, INT32_MAX), NULL);
+        ra_matrix_best(ra_processors_threads(c->threads, plan->link.sharing, INT32_MAX), NULL);
     status = check_plan(layer, error);
     if (status == RA_OK && l->batch && c->has_mask)
         status = ra_batch_create(&layer->masks, l->batch->comm, l->batch->layout, sizeof(bool),

@@ -27,7 +27,7 @@ static int64_t own_scratch(const struct ra_vector *vector)
     return ROWS * (DEPTH + GAP) + ROWS * vector->columns;
 }
 
-struct ra_matrix_work ra_matrix_work(int threads, float *scratch)
+struct ra_matrix_work ra_matrix_best(int threads, float *scratch)
 {
     return (struct ra_matrix_work){ra_vector_find(getenv("RA_VECTOR")), threads, scratch};
 }

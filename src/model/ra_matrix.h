@@ -16,19 +16,17 @@ extern "C" {
 struct ra_vector; /* ra_vector.h: the vectors of a processor */
 
 /* A matrix to read: number (i, j) is at data[i * row + j * column]. One of the two distances is 1,
- * so this is a matrix as it lies in memory, or its transpose. */
+ * so this is a matrix as it lies in memory, or its transpose: of rows of `width` numbers side by
+ * side, ra_matrix gives the one and ra_matrix_transposed the other. */
 struct ra_matrix {
     const float *data;
     int64_t row, column;
 };
-
-/* Rows of `width` numbers side by side, and its transpose. */
 static inline struct ra_matrix ra_matrix(const float *data, int64_t width)
 {
     struct ra_matrix matrix = {data, width, 1};
     return matrix;
 }
-
 static inline struct ra_matrix ra_matrix_transposed(const float *data, int64_t width)
 {
     struct ra_matrix matrix = {data, 1, width};
@@ -45,7 +43,7 @@ struct ra_matrix_work {
 
 /* Says how this machine computes products: on its best vectors, or those that RA_VECTOR of the
  * environment names. And counts the floats of scratch. */
-struct ra_matrix_work ra_matrix_work(int threads, float *scratch);
+struct ra_matrix_work ra_matrix_best(int threads, float *scratch);
 int64_t ra_matrix_scratch(const struct ra_vector *vector, int threads);
 
 /* out (rows, width), whose rows lie out_row apart, = left (rows, inner) times right (inner, width),

@@ -247,7 +247,7 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
         return status;
     model->run.threads = ra_processors_threads(model->run.threads, link.sharing, INT32_MAX);
     link.close(link.self);
-    model->work = ra_matrix_work(model->run.threads, NULL);
+    model->work = ra_matrix_best(model->run.threads, NULL);
     if (MPI_Comm_dup(comm, &model->comm) != MPI_SUCCESS)
         return ra_model_fail(model, RA_LOST, "MPI cannot duplicate the communicator");
 

@@ -12,9 +12,8 @@
 #ifndef RA_MODEL_H
 #define RA_MODEL_H
 
-#include <mpi.h>
 #include "ra_parameters.h"
-#include "ring_attention.h"
+#include "ring_attention_mpi.h"
 
 #ifdef __cplusplus
 extern "C" {

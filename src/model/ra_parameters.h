@@ -55,15 +55,13 @@ void ra_model_config_init(struct ra_model_config *config);
 RA_CHECKED enum ra_status ra_model_check(const struct ra_model_config *config,
                                          char error[RA_ERROR_SIZE]);
 
-/* One array of weights: a matrix (rows, columns), or a vector if columns is 0. `first` is where it
- * begins in the array of all. */
+/* Lists the arrays of weights: how many there are; which is number `index`, a matrix (rows,
+ * columns), or a vector if columns is 0, that begins at `first` in the array of all; and how many
+ * numbers that has. What lies between two of them is 0. */
 struct ra_parameter {
     char name[40];
     int64_t rows, columns, first, count;
 };
-
-/* How many there are; which is number `index`; and how many numbers the array of all has. What lies
- * between two of them is 0. */
 int ra_parameter_count(const struct ra_model_config *config);
 struct ra_parameter ra_parameter(const struct ra_model_config *config, int index);
 int64_t ra_parameter_numbers(const struct ra_model_config *config);

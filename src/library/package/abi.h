@@ -202,6 +202,8 @@ enum ra_status ra_plan_set_workspace(struct ra_plan *plan, void *workspace, int6
 enum ra_deal { RA_DEAL_LAYOUT, RA_DEAL_DOCUMENTS };
 enum ra_status ra_plan_set_slices(struct ra_plan *plan, const struct ra_slice *slices,
                                   int64_t count, enum ra_deal deal);
+enum ra_status ra_plan_set_slices_like(struct ra_plan *plan, const struct ra_slice *slices,
+                                       int64_t count, const struct ra_plan *other);
 int64_t ra_plan_work(const struct ra_plan *plan, int rank);
 int ra_plan_hops(const struct ra_plan *plan);
 struct ra_hop {
@@ -246,3 +248,331 @@ enum ra_status ra_mpi_scatter(struct ra_plan *plan, enum ra_side side, int64_t o
 enum ra_status ra_mpi_gather(struct ra_plan *plan, enum ra_side side, int64_t outer,
                              int64_t row_bytes, int root, const void *local, void *whole);
 enum ra_status ra_thread_links(struct ra_link *links, int ranks, char error[320]);
+struct ra_batch {
+    int64_t rows;
+    int64_t first;
+    int64_t total;
+    int set;
+    int64_t set_rows;
+    int64_t length;
+    MPI_Comm comm;
+    int rank, ranks;
+    struct ra_layout layout;
+    int64_t token_bytes;
+    double timeout;
+    MPI_Datatype token;
+    int64_t compared[14];
+    int64_t *rows_of;
+    int *parcel, *parcels_at;
+    int *part, *parts_at;
+    char *parcels;
+    bool lost;
+};
+enum ra_status ra_batch_create(struct ra_batch **batch, MPI_Comm comm, struct ra_layout layout,
+                               int64_t token_bytes, int64_t rows, double timeout, char *error);
+enum ra_status ra_batch_shard(struct ra_batch *batch, const void *rows, void *shard, char *error);
+enum ra_status ra_batch_unshard(struct ra_batch *batch, const void *shard, void *rows, char *error);
+void ra_batch_destroy(struct ra_batch *batch);
+enum ra_norm_kind { RA_NORM_UNIT, RA_NORM_RMS, RA_NORM_LAYER };
+enum ra_feed_kind { RA_FEED_GELU, RA_FEED_SWIGLU };
+enum ra_position_kind { RA_POSITIONS_ROTARY, RA_POSITIONS_LEARNED };
+enum ra_rotary_kind { RA_ROTARY_PLAIN, RA_ROTARY_LLAMA3 };
+struct ra_rotary_scaling {
+    enum ra_rotary_kind kind;
+    double factor, low, high;
+    int64_t original;
+};
+enum ra_family {
+    RA_FAMILY_ORIGINAL,
+    RA_FAMILY_MGQA,
+    RA_FAMILY_LLAMA,
+    RA_FAMILY_MISTRAL,
+    RA_FAMILY_QWEN2,
+    RA_FAMILY_QWEN3
+};
+enum { RA_MOST_LAYERS = 256 };
+struct ra_model_config {
+    int64_t vocabulary;
+    int64_t dim;
+    int64_t depth;
+    int64_t heads;
+    int64_t key_heads;
+    int64_t head_dim;
+    int64_t hidden;
+    bool causal;
+    bool tied;
+    enum ra_head_map head_map;
+    double softcap;
+    double rotary_theta, rotary_scale;
+    struct ra_rotary_scaling rotary_scaling;
+    enum ra_norm_kind norm;
+    double norm_eps;
+    bool head_norm;
+    enum ra_feed_kind feed;
+    bool qkv_bias, out_bias, feed_bias, logits_bias;
+    enum ra_position_kind position;
+    int64_t longest;
+    double position_scale;
+    enum ra_family family;
+    int64_t lookback[RA_MOST_LAYERS];
+};
+void ra_model_config_init(struct ra_model_config *config);
+enum ra_status ra_model_check(const struct ra_model_config *config, char error[320]);
+struct ra_parameter {
+    char name[40];
+    int64_t rows, columns, first, count;
+};
+int ra_parameter_count(const struct ra_model_config *config);
+struct ra_parameter ra_parameter(const struct ra_model_config *config, int index);
+int64_t ra_parameter_numbers(const struct ra_model_config *config);
+struct ra_share {
+    int64_t first, end;
+};
+struct ra_share ra_share(const struct ra_model_config *config, int rank, int ranks);
+struct ra_layer_weights {
+    float *attention_gamma, *attention_bias, *qkv, *qkv_bias, *q_gamma, *k_gamma, *out, *out_bias,
+        *feed_gamma, *feed_bias, *up, *up_bias, *down, *down_bias;
+};
+struct ra_end_weights {
+    float *embedding, *positions;
+    float *gamma, *bias;
+    float *logits, *logits_bias;
+};
+struct ra_layer_weights ra_layer_weights(const struct ra_model_config *config, const float *all,
+                                         int64_t layer);
+struct ra_end_weights ra_end_weights(const struct ra_model_config *config, const float *all);
+int64_t ra_qkv_width(const struct ra_model_config *config);
+int64_t ra_feed_width(const struct ra_model_config *config);
+enum ra_status ra_parameters_finite(const struct ra_model_config *config, const float *all,
+                                    const char *where, char error[320]);
+void ra_parameters_begin(const struct ra_model_config *config, uint64_t seed, float *weights);
+enum { RA_WHOLE_FOLDER = 1, RA_WHOLE_NEW = 2, RA_WHOLE_ALONE = 4, RA_WHOLE_HASTY = 8 };
+enum { RA_WHOLE_PATH = 4096 };
+struct ra_whole {
+    char path[RA_WHOLE_PATH];
+    int64_t number;
+    char final[RA_WHOLE_PATH];
+    char hidden[RA_WHOLE_PATH];
+    const char *const *replaces;
+    unsigned how;
+    int lock;
+};
+enum ra_status ra_whole_begin(struct ra_whole *whole, const char *path, unsigned how,
+                              const char *const *replaces, char *error);
+enum ra_status ra_whole_join(struct ra_whole *whole, const char *path, unsigned how, int64_t number,
+                             char *error);
+enum ra_status ra_whole_publish(struct ra_whole *whole, char *error);
+void ra_whole_end(struct ra_whole *whole);
+void ra_whole_forget(struct ra_whole *whole);
+bool ra_whole_resolve(const char *path, char resolved[RA_WHOLE_PATH]);
+bool ra_whole_same(const char *one, const char *other);
+bool ra_whole_within(const char *path, const char *folder);
+struct ra_training {
+    int64_t step, steps, warmup, batch, length, accumulate, seed, tokens;
+    double rate, decay, clip, validation;
+    uint64_t data;
+};
+enum ra_status ra_checkpoint_look(const char *path, struct ra_model_config *config,
+                                  struct ra_training *training, char error[320]);
+enum ra_status ra_checkpoint_read(const char *path, float *weights, float *means, float *squares,
+                                  char error[320]);
+enum ra_status ra_checkpoint_try(const struct ra_whole *file, const struct ra_model_config *config,
+                                 bool learns, char error[320]);
+enum ra_status ra_checkpoint_write(struct ra_whole *file, const struct ra_model_config *config,
+                                   const struct ra_training *training, const float *weights,
+                                   const float *means, const float *squares, char error[320]);
+struct ra_tokens {
+    int64_t count;
+    int64_t columns;
+    int64_t vocabulary;
+    int type, file, width;
+    int64_t start;
+    struct ra_tokens_block *block;
+    char path[160];
+};
+enum ra_status ra_tokens_open(struct ra_tokens *tokens, const char *path, char *error);
+enum ra_status ra_tokens_get(const struct ra_tokens *tokens, int64_t index, int32_t *token,
+                             char *error);
+enum { RA_TOKENS_PART = 1024 };
+enum ra_status ra_tokens_scan(const struct ra_tokens *tokens, int64_t first, int64_t end,
+                              uint64_t *sum, char *error);
+void ra_tokens_close(struct ra_tokens *tokens);
+struct ra_dataset {
+    const struct ra_tokens *tokens;
+    int64_t length;
+    int64_t windows;
+    int64_t training;
+    uint64_t seed;
+};
+enum ra_status ra_dataset_open(struct ra_dataset *dataset, const struct ra_tokens *tokens,
+                               int64_t length, double validation, uint64_t seed, char *error);
+int64_t ra_dataset_left_out(const struct ra_dataset *dataset);
+int64_t ra_dataset_window(const struct ra_dataset *dataset, int64_t sample);
+enum ra_status ra_dataset_read(const struct ra_dataset *dataset, int64_t window, int64_t count,
+                               const int64_t *positions, int32_t *tokens, int32_t *labels,
+                               char *error);
+struct ra_model_run {
+    int64_t batch, length;
+    bool has_mask;
+    bool forward_only;
+    bool keep_keys;
+    bool recompute;
+    bool gather;
+    enum ra_layout_kind layout;
+    int64_t bucket;
+    int64_t max_slices;
+    int64_t max_rows;
+    int ring_size;
+    int threads;
+    double timeout;
+    void (*observe)(void *observer, const struct ra_event *event);
+    void *observer;
+};
+struct ra_model_batch {
+    const int32_t *tokens;
+    const int32_t *labels;
+    const bool *mask;
+    const struct ra_slice *slices;
+    int64_t slice_count;
+    enum ra_deal deal;
+    const int64_t *positions;
+};
+struct ra_model;
+enum ra_status ra_model_create(struct ra_model **model, const struct ra_model_config *config,
+                               const struct ra_model_run *run, MPI_Comm comm, char error[320]);
+void ra_model_destroy(struct ra_model *model);
+const char *ra_model_error(const struct ra_model *model);
+enum ra_status ra_model_set_slices(struct ra_model *model, const struct ra_model_batch *batch);
+int64_t ra_model_rows(const struct ra_model *model);
+void ra_model_positions(const struct ra_model *model, int64_t *positions);
+int64_t ra_model_bytes(const struct ra_model *model);
+int ra_model_threads(const struct ra_model *model);
+enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
+                                const struct ra_model_batch *batch);
+void ra_model_logits(struct ra_model *model, const float *weights, int64_t first, int64_t count,
+                     float *logits);
+struct ra_tensor ra_model_keys(const struct ra_model *model, int64_t layer);
+struct ra_tensor ra_model_values(const struct ra_model *model, int64_t layer);
+struct ra_model_loss {
+    double mean;
+    int64_t labels;
+};
+enum ra_status ra_model_step(struct ra_model *model, const float *weights, int64_t count,
+                             const struct ra_model_batch *batches, float *gradients,
+                             struct ra_model_loss *loss);
+enum ra_status ra_model_gather(struct ra_model *model, float *all);
+struct ra_share ra_model_share(const struct ra_model *model);
+struct ra_decoder;
+enum ra_status ra_decoder_create(struct ra_decoder **decoder, const struct ra_model_config *config,
+                                 const struct ra_model_run *run, int64_t most_new, MPI_Comm comm,
+                                 char error[320]);
+void ra_decoder_destroy(struct ra_decoder *decoder);
+const char *ra_decoder_error(const struct ra_decoder *decoder);
+int64_t ra_decoder_length(const struct ra_decoder *decoder);
+int64_t ra_decoder_bytes(const struct ra_decoder *decoder);
+enum ra_status ra_decoder_prompt(struct ra_decoder *decoder, const float *weights, int64_t count,
+                                 const int32_t *tokens, float *logits);
+enum ra_status ra_decoder_add(struct ra_decoder *decoder, const float *weights, int64_t count,
+                              const int32_t *tokens, float *logits);
+enum ra_status ra_folder_config(const char *folder, struct ra_model_config *config, char note[320],
+                                char error[320]);
+enum ra_status ra_folder_read(const char *folder, const struct ra_model_config *config,
+                              float *weights, char error[320]);
+enum ra_status ra_folder_write(const char *folder, const struct ra_model_config *config,
+                               const float *weights, char error[320]);
+enum ra_status ra_gathered_create(struct ra_plan **plan, const struct ra_config *config,
+                                  MPI_Comm comm, char error[320]);
+int64_t ra_gathered_sent(const struct ra_plan *plan, bool backward);
+struct ra_batch;
+struct ra_layer_config {
+    size_t size;
+    int64_t dim;
+    bool prenorm;
+    enum ra_norm_kind norm;
+    double norm_eps;
+    bool qkv_bias, out_bias;
+    bool head_norm;
+    bool rotary;
+    double rotary_theta, rotary_scale;
+    struct ra_rotary_scaling rotary_scaling;
+    bool residual;
+    struct ra_batch *batch;
+};
+struct ra_attention_weights {
+    size_t size;
+    float *gamma, *bias;
+    float *qkv, *qkv_bias;
+    float *q_gamma, *k_gamma;
+    float *out, *out_bias;
+};
+struct ra_layer_arrays {
+    size_t size;
+    const float *x;
+    const bool *mask;
+    const int64_t *positions;
+    float *y;
+    void *kept;
+    void *scratch;
+    const float *dy;
+    float *dx;
+};
+struct ra_layer;
+enum ra_status ra_layer_create(struct ra_layer **layer, const struct ra_layer_config *config,
+                               struct ra_plan *plan, char error[320]);
+void ra_layer_destroy(struct ra_layer *layer);
+const char *ra_layer_error(const struct ra_layer *layer);
+int64_t ra_layer_kept_bytes(const struct ra_layer *layer);
+int64_t ra_layer_scratch_bytes(const struct ra_layer *layer);
+int64_t ra_layer_weight_count(const struct ra_layer *layer);
+struct ra_attention_weights ra_layer_weights_in(const struct ra_layer *layer, float *all);
+enum ra_status ra_layer_forward(struct ra_layer *layer, const struct ra_attention_weights *weights,
+                                const struct ra_layer_arrays *arrays);
+enum ra_status ra_layer_backward(struct ra_layer *layer, const struct ra_attention_weights *weights,
+                                 const struct ra_layer_arrays *arrays,
+                                 const struct ra_attention_weights *gradients);
+enum ra_status ra_model_config_read(const char *name, const char *text,
+                                    struct ra_model_config *config, char note[320],
+                                    char error[320]);
+int ra_model_config_write(const struct ra_model_config *config, char *text, size_t size);
+struct ra_optimizer {
+    double rate;
+    int64_t warmup, steps;
+    double beta1, beta2;
+    double epsilon;
+    double decay;
+    double clip;
+};
+double ra_optimizer_rate(const struct ra_optimizer *optimizer, int64_t step);
+double ra_length(int threads, int64_t count, const float *vector);
+double ra_optimizer_step(const struct ra_optimizer *optimizer, const struct ra_model_config *config,
+                         struct ra_share share, int threads, int64_t step, const float *gradients,
+                         float *weights, float *means, float *squares);
+struct ra_sample {
+    double temperature;
+    int64_t top_k;
+    double top_p;
+    uint64_t seed;
+};
+struct ra_sample_choice {
+    double weight;
+    float logit;
+    int64_t token;
+};
+double ra_sample_random(uint64_t seed, uint64_t number);
+enum ra_status ra_sample_draw(const struct ra_sample *how, uint64_t number, int64_t count,
+                              const float *logits, struct ra_sample_choice *choices, int64_t *token,
+                              char error[320]);
+struct ra_tree;
+enum ra_status ra_tree_create(struct ra_tree **tree, const struct ra_config *config, MPI_Comm ring,
+                              char error[320]);
+void ra_tree_destroy(struct ra_tree *tree);
+const char *ra_tree_error(const struct ra_tree *tree);
+int64_t ra_tree_length(const struct ra_tree *tree);
+int64_t ra_tree_bytes(const struct ra_tree *tree);
+int64_t ra_tree_reduced(const struct ra_tree *tree, int64_t count);
+enum ra_status ra_tree_fill(struct ra_tree *tree, int64_t length, struct ra_tensor k,
+                            struct ra_tensor v);
+enum ra_status ra_tree_keep(struct ra_tree *tree, int64_t first, int64_t count, struct ra_tensor k,
+                            struct ra_tensor v);
+enum ra_status ra_tree_attend(struct ra_tree *tree, int64_t count, const struct ra_arrays *arrays);
+struct ra_vector;
