@@ -128,8 +128,8 @@ struct ra_walk ra_slices_walk(const struct ra_slices *slices, const struct ra_sh
  * slice; of one slice, by keys. No pair of a query and a key is in two of them. */
 bool ra_walk_next(struct ra_walk *walk, struct ra_span_pair *cut);
 
-/* Folds keys into queries, as ra_layout_fold does, as far as slices go: local rows of the two ranks,
- * from a and from b on. The shards' own mask is not looked at. */
+/* Folds keys into queries, as ra_layout_fold does, as far as slices go: local rows of the two
+ * ranks, from a and from b on. The shards' own mask is not looked at. */
 void ra_slices_fold(struct ra_fold *fold, const struct ra_slices *slices,
                     const struct ra_shard_pair *shards, const struct ra_queries *queries, int64_t a,
                     const struct ra_keys *keys, int64_t b);

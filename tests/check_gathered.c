@@ -375,8 +375,8 @@ static void test_extras(void)
     over_a_ring = false;
 }
 
-/* Documents and pairs of them, in every layout and dealt; with slopes, sinks and the rest, too. Rows
- * in no slice, and keys that nobody sees. A deal has pieces of 32 rows or more. */
+/* Documents and pairs of them, in every layout and dealt; with slopes, sinks and the rest, too.
+ * Rows in no slice, and keys that nobody sees. A deal has pieces of 32 rows or more. */
 static void test_slices(void)
 {
     enum { N = 211, M = 147, DOCUMENTS = 5 };
