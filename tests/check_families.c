@@ -1,0 +1,357 @@
+/* check_families: the tests of src/model/ra_family.c and of folders with .safetensors: configs of
+ * every family, with one field exchanged, and folders that are not what their config says.
+ */
+#define _GNU_SOURCE /* nftw */
+#include <unistd.h>
+
+#include "model_rig.h"
+#include "ra_family.h"
+#include "ra_folder.h"
+#include "ra_model_config.h"
+#include "ra_safetensors.h"
+#include "scratch.h"
+
+static char note[RA_ERROR_SIZE], folder[1024]; /* of this run; main makes and removes it */
+
+#define SIZES                                                                                     \
+    "\"vocab_size\": 7, \"hidden_size\": 8, \"intermediate_size\": 5, \"num_hidden_layers\": 2, " \
+    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2"
+#define OF(type, more) "{\"model_type\": \"" type "\", " SIZES more "}"
+#define OF_MGQA(more)                                                                  \
+    "{\"num_tokens\": 7, \"max_seq_len\": 9, \"dim\": 8, \"depth\": 2, \"heads\": 4, " \
+    "\"attn_kv_heads\": 2, \"attn_dim_head\": 2" more "}"
+#define LLAMA3                                                               \
+    "\"rope_type\": \"llama3\", \"factor\": 8.0, \"low_freq_factor\": 1.0, " \
+    "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 32"
+
+static enum ra_status read_config(const char *text, struct ra_model_config *config)
+{
+    return ra_model_config_read("it", text, config, note, error);
+}
+
+/* The parts that each family has. */
+START_TEST(parts)
+{
+    static const char *const texts[] = {OF_MGQA(""), OF("llama", ""), OF("mistral", ""),
+                                        OF("qwen2", ""), OF("qwen3", "")};
+    for (int f = 0; f < 5; f++) {
+        struct ra_model_config c;
+        enum ra_family family = (enum ra_family)(RA_FAMILY_MGQA + f);
+        bool mgqa = f == 0;
+        accepted(read_config(texts[f], &c));
+        expect(c.family == family && c.vocabulary == 7 && c.dim == 8 && c.depth == 2 &&
+                   c.heads == 4 && c.key_heads == 2 && c.causal && !c.tied,
+               "family %d", f);
+        expect(c.hidden == (mgqa ? 32 : 5) && c.head_dim == (family == RA_FAMILY_QWEN3 ? 128 : 2),
+               "%d", (int)c.hidden);
+        expect(c.norm == (mgqa ? RA_NORM_LAYER : RA_NORM_RMS) &&
+                   c.norm_eps == (mgqa ? 1e-5 : 1e-6) &&
+                   c.feed == (mgqa ? RA_FEED_GELU : RA_FEED_SWIGLU) && c.feed_bias == mgqa &&
+                   c.logits_bias == mgqa && c.head_norm == (family == RA_FAMILY_QWEN3) &&
+                   c.qkv_bias == (family == RA_FAMILY_QWEN2) && !c.out_bias &&
+                   c.head_map == (mgqa ? RA_INTERLEAVED : RA_GROUPED),
+               "parts of %d", f);
+        expect(c.lookback[1] == (family == RA_FAMILY_MISTRAL ? 4095 : RA_NO_LOOKBACK), "window");
+        expect(mgqa == (*note != '\0'), "%s", note);
+        expect(!mgqa || (c.longest == 9 && c.position == RA_POSITIONS_LEARNED &&
+                         c.position_scale == 1 / sqrt(8)),
+               "positions");
+    }
+}
+END_TEST
+
+/* Windows, rotation and options, as transformers 4 and 5 write them. */
+START_TEST(fields_used)
+{
+    static const struct {
+        const char *text;
+        int64_t windows[2];
+        double theta, scale, factor;
+        bool qkv_bias, out_bias, feed_bias, tied;
+    } cases[] = {
+        {OF("llama", ", \"rope_theta\": 500.0, \"rope_scaling\": null"),
+         {-1, -1},
+         500,
+         1,
+         .factor = 0},
+        {OF("llama", ", \"rope_theta\": 500, \"rope_scaling\": {" LLAMA3 "}"),
+         {-1, -1},
+         500,
+         1,
+         .factor = 8},
+        {OF("llama", ", \"rope_parameters\": {\"rope_theta\": 500.0, " LLAMA3 "}"),
+         {-1, -1},
+         500,
+         1,
+         .factor = 8},
+        {OF("llama", ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}"),
+         {-1, -1},
+         10000,
+         2,
+         .factor = 0},
+        {OF("llama", ", \"attention_bias\": true, \"mlp_bias\": true"),
+         {-1, -1},
+         10000,
+         1,
+         .factor = 0,
+         .qkv_bias = true,
+         .out_bias = true,
+         .feed_bias = true},
+        {OF("llama", ", \"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\", "
+                     "\"architectures\": [\"LlamaForCausalLM\"], \"attention_dropout\": 0.0"),
+         {-1, -1},
+         10000,
+         1,
+         .factor = 0,
+         .tied = true},
+        {OF("mistral", ", \"sliding_window\": 3"), {2, 2}, 10000, 1, .factor = 0},
+        {OF("mistral", ", \"sliding_window\": null"), {-1, -1}, 10000, 1, .factor = 0},
+        {OF("qwen2", ", \"sliding_window\": 3"), {-1, -1}, 10000, 1, .factor = 0, .qkv_bias = true},
+        {OF("qwen2", ", \"sliding_window\": 3, \"use_sliding_window\": true, "
+                     "\"max_window_layers\": 1"),
+         {-1, 2},
+         10000,
+         1,
+         .factor = 0,
+         .qkv_bias = true},
+        {OF("qwen2", ", \"sliding_window\": 3, \"use_sliding_window\": true, \"layer_types\": "
+                     "[\"sliding_attention\", \"full_attention\"]"),
+         {2, -1},
+         10000,
+         1,
+         .factor = 0,
+         .qkv_bias = true},
+        {OF("qwen3", ", \"attention_bias\": true"),
+         {-1, -1},
+         10000,
+         1,
+         .factor = 0,
+         .qkv_bias = true,
+         .out_bias = true},
+        {OF_MGQA(", \"attn_max_attend_past\": 3, \"ff_no_bias\": true"),
+         {3, 3},
+         10000,
+         1,
+         .factor = 0},
+        {OF_MGQA(", \"tie_embedding\": true, \"causal\": true"),
+         {-1, -1},
+         10000,
+         1,
+         .factor = 0,
+         .feed_bias = true,
+         .tied = true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ra_model_config c, back;
+        char text[4096], ours[4096];
+        expect(read_config(cases[i].text, &c) == RA_OK, "%s: %s", cases[i].text, error);
+        for (int l = 0; l < 2; l++)
+            expect(c.lookback[l] ==
+                       (cases[i].windows[l] < 0 ? RA_NO_LOOKBACK : cases[i].windows[l]),
+                   "%s: window", cases[i].text);
+        expect(c.rotary_theta == cases[i].theta && c.rotary_scale == cases[i].scale &&
+                   c.rotary_scaling.factor == cases[i].factor,
+               "%s: rotation", cases[i].text);
+        expect(c.qkv_bias == cases[i].qkv_bias && c.out_bias == cases[i].out_bias &&
+                   c.feed_bias == cases[i].feed_bias && c.tied == cases[i].tied,
+               "%s: biases", cases[i].text);
+
+        /* It comes back from its family's config, and from that of a checkpoint. */
+        expect(ra_family_write(&c, "float32", text, sizeof text, error) > 0, "%s", error);
+        expect(read_config(text, &back) == RA_OK, "%s: %s", text, error);
+        ra_model_config_write(&back, ours, sizeof ours);
+        ra_model_config_write(&c, text, sizeof text);
+        ck_assert_str_eq(text, ours);
+        expect(read_config(text, &back) == RA_OK, "%s: %s", text, error);
+        ra_model_config_write(&back, ours, sizeof ours);
+        ck_assert_str_eq(text, ours);
+    }
+}
+END_TEST
+
+START_TEST(fields_refused)
+{
+    static const struct {
+        const char *text, *words;
+    } cases[] = {
+        {OF("gemma2", ""), "the model_type gemma2 is not there: give llama"},
+        {OF("mixtral", ""), "mixtral"},
+        {"{\"model_type\": true}", "of no text"},
+        {OF("llama", ", \"attn_logit_softcapping\": 50.0"),
+         "\"attn_logit_softcapping\" is no field of LlamaConfig"},
+        {OF("qwen3", ", \"num_experts\": 8"), "\"num_experts\" is no field of Qwen3Config"},
+        {OF("mistral", ", \"attention_bias\": false"), "no field of MistralConfig"},
+        {OF("llama", ", \"sliding_window\": 4"), "no field of LlamaConfig"},
+        {OF("llama", ", \"hidden_act\": \"gelu\""), "\"hidden_act\" must be \"silu\""},
+        {OF("llama", ", \"attention_dropout\": 0.1"), "\"attention_dropout\" must be 0: there is"},
+        {OF("llama", ", \"partial_rotary_factor\": 0.5"), "\"partial_rotary_factor\" must be 1"},
+        {OF("llama", ", \"quantization_config\": {\"bits\": 4}"),
+         "\"quantization_config\" must be"},
+        {OF("llama", ", \"auto_map\": {\"a\": \"b\"}"), "\"auto_map\" must be null"},
+        {OF("llama", ", \"architectures\": [\"LlamaForSequenceClassification\"]"),
+         "architectures must be [\"LlamaForCausalLM\"]"},
+        {OF("llama", ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}"),
+         "the rope_type dynamic is not there"},
+        {OF("llama", ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2.0}"), "yarn"},
+        {OF("llama", ", \"rope_scaling\": {\"factor\": 2.0}"), "has no rope_type"},
+        {OF("llama", ", \"rope_scaling\": {\"type\": \"linear\"}"), "\"factor\" of rope_scaling"},
+        {OF("llama", ", \"rope_scaling\": {\"type\": \"linear\", \"rope_type\": \"llama3\"}"),
+         "differ"},
+        {OF("llama", ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"beta_fast\": 1}"),
+         "\"beta_fast\" of rope_scaling has no meaning"},
+        {OF("llama", ", \"rope_scaling\": {" LLAMA3 "}, \"rope_parameters\": {" LLAMA3 "}"),
+         "give one of them"},
+        {OF("llama", ", \"rope_theta\": 5, \"rope_parameters\": {\"rope_theta\": 6}"),
+         "rope_theta is 6 here, and 5 outside"},
+        {OF("llama", ", \"rope_parameters\": {\"full_attention\": {}}"), "the same for all layers"},
+        {OF("qwen2", ", \"layer_types\": [\"full_attention\"]"), "one for each of 2 layers"},
+        {OF("qwen2", ", \"layer_types\": [\"full_attention\", \"chunked_attention\"]"),
+         "must be full_attention or sliding_attention"},
+        {OF("qwen2", ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]"),
+         "needs use_sliding_window"},
+        {OF("mistral", ", \"sliding_window\": 0"), "\"sliding_window\" is wrong"},
+        {"{\"model_type\": \"llama\", \"vocab_size\": null}", "\"vocab_size\" is wrong"},
+        {"{\"model_type\": \"llama\", \"num_key_value_heads\": 5}", "key_heads must divide heads"},
+        {"{\"max_seq_len\": 5}", "has no \"num_tokens\""},
+        {OF_MGQA(", \"alibi_pos_bias\": true"), "\"alibi_pos_bias\" must be false: models have no"},
+        {OF_MGQA(", \"rotary_xpos\": true"), "there is no xpos"},
+        {OF_MGQA(", \"attn_dropout\": 0.1"), "\"attn_dropout\" must be 0"},
+        {OF_MGQA(", \"attn_one_kv_head\": true"), "give one of them"},
+        {OF_MGQA(", \"rotary\": true"), "\"rotary\" is no field of MGQATransformer"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ra_model_config config;
+        expect(read_config(cases[i].text, &config) == RA_INVALID, "%s", cases[i].text);
+        expect(strstr(error, cases[i].words) && strncmp(error, "it: line ", 9) == 0, "%s: %s",
+               cases[i].text, error);
+    }
+}
+END_TEST
+
+/* A part that a family has not is named before anything is written. */
+START_TEST(not_written)
+{
+    struct ra_model_config good, c;
+    char text[4096];
+    accepted(read_config(OF("llama", ""), &good));
+    static const char *const words[] = {"softcap",  "head_map",  "norm",      "causal",
+                                        "lookback", "head_norm", "positions", "logits_bias"};
+    for (int i = 0; i < 8; i++) {
+        c = good;
+        c.softcap = i == 0 ? 5 : 0;
+        c.head_map = i == 1 ? RA_INTERLEAVED : RA_GROUPED;
+        c.norm = i == 2 ? RA_NORM_UNIT : RA_NORM_RMS;
+        c.causal = i != 3;
+        c.lookback[0] = i == 4 ? 3 : RA_NO_LOOKBACK;
+        c.head_norm = i == 5;
+        c.position = i == 6 ? RA_POSITIONS_LEARNED : RA_POSITIONS_ROTARY;
+        c.logits_bias = i == 7;
+        expect(ra_family_write(&c, "float32", text, sizeof text, error) == -1, "%s", words[i]);
+        expect(strncmp(error, words[i], strlen(words[i])) == 0 && strstr(error, "family llama"),
+               "%s", error);
+    }
+}
+END_TEST
+
+/* ---- Folders. */
+
+/* Stores these arrays anew, one of them as another, or one more. */
+static void store(struct ra_to_store *list, int count)
+{
+    char path[2048];
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    unlink(path);
+    accepted(ra_safetensors_write(folder, list, count, RA_STORED_F32, 0, true, error));
+}
+
+START_TEST(folders)
+{
+    for (int tied = 0; tied < 2; tied++) {
+        struct ra_model_config c;
+        accepted(read_config(
+            tied ? OF("qwen2", ", \"tie_word_embeddings\": true") : OF("qwen2", ""), &c));
+        int64_t n = ra_parameter_numbers(&c);
+        float *x = randoms(n), *y = poisoned(n), *other = randoms(200);
+        int count = ra_family_arrays(&c, NULL, error);
+        struct ra_family_array names[60];
+        struct ra_to_store list[60], more[60];
+        expect(count == (tied ? 26 : 27) && ra_family_arrays(&c, names, error) == count, "%d",
+               count);
+        for (int i = 0; i < ra_parameter_count(&c); i++) /* between arrays all is 0 */
+            for (int64_t e = ra_parameter(&c, i).first + ra_parameter(&c, i).count;
+                 e < (i + 1 < ra_parameter_count(&c) ? ra_parameter(&c, i + 1).first : n); e++)
+                x[e] = 0;
+        for (int i = 0; i < count; i++) {
+            list[i] = (struct ra_to_store){.axes = names[i].columns > 0 ? 2 : 1,
+                                           .shape = {names[i].rows, names[i].columns},
+                                           .numbers = x + names[i].first};
+            memcpy(list[i].name, names[i].name, sizeof list[i].name);
+        }
+        store(memcpy(more, list, sizeof list), count);
+        accepted(ra_folder_weights(folder, &c, y, error));
+        expect(same_bits(x, y, n), "weights");
+        for (int i = 0; i < count; i++) { /* missing, of another shape, and called otherwise */
+            memcpy(more, list, sizeof list);
+            more[i] = more[count - 1];
+            store(more, count - 1);
+            refused(ra_folder_weights(folder, &c, y, error), list[i].name);
+            memcpy(more, list, sizeof list);
+            more[i].shape[0]--;
+            store(more, count);
+            refused(ra_folder_weights(folder, &c, y, error), list[i].name);
+        }
+        memcpy(more, list, sizeof list);
+        more[count] = (struct ra_to_store){.name = "model.layers.2.mlp.up_proj.weight",
+                                           .axes = 2,
+                                           .shape = {5, 8},
+                                           .numbers = other};
+        store(more, count + 1);
+        refused(ra_folder_weights(folder, &c, y, error), "model.layers.2.mlp.up_proj.weight");
+        memcpy(more, list, sizeof list);
+        for (int same = 0; same < 2 && tied; same++) { /* lm_head beside tied weights */
+            memcpy(more, list, sizeof list);
+            more[count] = (struct ra_to_store){
+                .name = "lm_head.weight", .axes = 2, .shape = {7, 8}, .numbers = same ? x : other};
+            store(more, count + 1);
+            enum ra_status status = ra_folder_weights(folder, &c, y, error);
+            if (same)
+                accepted(status);
+            else
+                refused(status, "\"lm_head.weight\" is not the embedding's table");
+        }
+        for (int right = 0; right < 2; right++) { /* frequencies */
+            float frequency = right ? 1.0f : 2.0f;
+            memcpy(more, list, sizeof list);
+            more[count] =
+                (struct ra_to_store){.name = "model.layers.0.self_attn.rotary_emb.inv_freq",
+                                     .axes = 1,
+                                     .shape = {1},
+                                     .numbers = &frequency};
+            store(more, count + 1);
+            enum ra_status status = ra_folder_weights(folder, &c, y, error);
+            if (right)
+                accepted(status);
+            else
+                refused(status, "inv_freq");
+        }
+        release();
+    }
+}
+END_TEST
+
+int main(void)
+{
+    scratch_make(folder, sizeof folder, NULL, "check-families");
+    Suite *suite = suite_create("families");
+    TCase *tests = tcase_create("all");
+    tcase_set_timeout(tests, 600);
+    suite_add_tcase(suite, tests);
+    tcase_add_test(tests, parts);
+    tcase_add_test(tests, fields_used);
+    tcase_add_test(tests, fields_refused);
+    tcase_add_test(tests, not_written);
+    tcase_add_test(tests, folders);
+    int result = suite_run(suite);
+    scratch_remove(folder);
+    return result;
+}
