@@ -40,9 +40,9 @@ void ra_bias_forward(int threads, int64_t rows, int64_t width, const float *bias
                      float *out);
 void ra_bias_backward(int threads, int64_t rows, int64_t width, const float *d_out, float *d_bias);
 
-/* y (rows, out) = x weight^T + bias + base, where weight is (out, in), and bias (out) or base (rows,
- * out) may be NULL. Backward, d_weight += dy^T x, d_bias, unless it is NULL, += the sum of dy's rows,
- * and dx = dy weight, which may be written where x is. */
+/* y (rows, out) = x weight^T + bias + base, where weight is (out, in), and bias (out) or base
+ * (rows, out) may be NULL. Backward, d_weight += dy^T x, and d_bias, unless it is NULL, += the sum
+ * of dy's rows; dx = dy weight, which may be written where x is. */
 void ra_linear_forward(const struct ra_matrix_work *work, int64_t rows, int64_t in, int64_t out,
                        const float *x, const float *weight, const float *bias, const float *base,
                        float *y);

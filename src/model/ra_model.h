@@ -53,8 +53,8 @@ struct ra_model_batch {
     int64_t slice_count;
     enum ra_deal deal;
 
-    /* (n): where a row counts as being, for rotary angles or a table of positions: such as its place
-     * in its document. NULL: its place in the sequence. */
+    /* (n): where a row counts as being, for rotary angles or a table of positions: such as its
+     * place in its document. NULL: its place in the sequence. */
     const int64_t *positions;
 };
 

@@ -1,5 +1,5 @@
-/* ring_attention_model: all of libringattn_model: what stands around attention in a transformer, from
- * one layer to a model that is trained and writes.
+/* ring_attention_model: all of libringattn_model: what stands around attention in a transformer,
+ * from one layer to a model that is trained and writes.
  *
  * Chapter 10; chapters/10b-library.md shows it. On the ranks of an MPI communicator, as
  * ring_attention_mpi.h. The manners are those of ring_attention.h: nothing is printed, no signal or
@@ -9,11 +9,11 @@
 #ifndef RING_ATTENTION_MODEL_H
 #define RING_ATTENTION_MODEL_H
 
-/* Promised to stay within a minor version: a layer (ra_layer), the way between whole rows of a batch
- * and shards (ra_batch), keys that are gathered instead of going round (ra_gathered), attention over
- * a cache (ra_tree); a model (ra_model), its shape and weights (ra_parameters, ra_parts,
- * ra_model_config), its folder and its file (ra_folder, ra_checkpoint, ra_whole), how it learns
- * (ra_optimizer), reads (ra_tokens, ra_dataset) and writes (ra_decoder, ra_sample). */
+/* Promised to stay within a minor version: a layer (ra_layer), the way between whole rows of a
+ * batch and shards (ra_batch), keys that are gathered instead of going round (ra_gathered),
+ * attention over a cache (ra_tree); a model (ra_model), its shape and weights (ra_parameters,
+ * ra_parts, ra_model_config), its folder and its file (ra_folder, ra_checkpoint, ra_whole), how it
+ * learns (ra_optimizer), reads (ra_tokens, ra_dataset) and writes (ra_decoder, ra_sample). */
 #include "ra_batch.h"
 #include "ra_checkpoint.h"
 #include "ra_dataset.h"
