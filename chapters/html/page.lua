@@ -68,6 +68,40 @@ function Blocks(blocks)
     return blocks
 end
 
+-- The words of a block, for the search.
+local function words(block)
+    local text = block.t == "CodeBlock" and block.text or pandoc.utils.stringify(block)
+    block:walk({ CodeBlock = function(code) text = text .. " " .. code.text end })
+    return text
+end
+
+-- In a string of JavaScript.
+local function quoted(text)
+    return '"' .. text:gsub("%s+", " "):gsub('[\\"]', "\\%0"):gsub("</", "<\\/") .. '"'
+end
+
+-- Writes the sections of a page to a file, for search.js: page, anchor, title, heading and text of each.
+local function write_sections(document, path)
+    local title, file = document.meta.pagetitle, assert(io.open("sections/" .. path:gsub("/", "-"), "w"))
+    local section = { "", "", "" }
+    local function close()
+        if section[3] ~= "" then
+            file:write("[", quoted(html(path)), ",", quoted(section[1]), ",", quoted(title), ",",
+                quoted(section[2]), ",", quoted(section[3]), "],\n")
+        end
+    end
+    for _, block in ipairs(document.blocks) do
+        if block.t == "Header" then
+            close()
+            section = { block.identifier, pandoc.utils.stringify(block), " " }
+        else
+            section[3] = section[3] .. words(block) .. " "
+        end
+    end
+    close()
+    file:close()
+end
+
 -- The first heading becomes the title. Then come the contents, to which this page is added if it is
 -- a listing, and the pages before and after this one.
 function Pandoc(document)
@@ -82,6 +116,13 @@ function Pandoc(document)
     local heading = table.remove(document.blocks, 1)
     meta.up, meta.title, meta.titleid = up, heading.content, heading.identifier
     meta.pagetitle = pandoc.utils.stringify(heading.content)
+    if not path:match("^src/") and not path:match("^kernels/") then
+        write_sections(document, path)
+    end
+    if path:match("%.ipynb$") then
+        local file = path:gsub("^.*/", "")
+        table.insert(document.blocks, 1, pandoc.Para({ pandoc.Link("The notebook itself", file) }))
+    end
     if here then
         meta.turn, meta.previous, meta.next = true, pages[here - 1], pages[here + 1]
     else

@@ -5,7 +5,7 @@ book.py links BOOK HTML
     HTML, and can be reached from the front page.
 book.py look BROWSER WORK HTML
     In a Chromium, which may keep files in WORK: no page is wider than its window, all pictures are
-    shown, code has colours, and words can be told from what is behind them.
+    shown, code has colours, words can be told from what is behind them, and what can be pressed works.
 """
 
 import functools
@@ -144,6 +144,35 @@ function wide(view, width) {
             `<${worst.tagName} ${worst.className}> ${begin(worst)}`];
 }
 
+// What page.js adds: searching for a word finds the section that has it, every block of code can be copied, headings have
+// links, and the colours can be changed.
+async function press(view) {
+    const page = view.document, found = [], dark = page.getElementById("dark"), before = dark.media;
+    const input = page.querySelector("#tools input");
+    for (const [words, wanted] of [["carry fold online softmax", "02-flash.html"], ["xyzzyx", null]]) {
+        input.value = words;
+        input.dispatchEvent(new view.Event("input"));
+        for (let t = 0; t < 100 && !page.querySelector("#found > *"); t++)
+            await new Promise(done => setTimeout(done, 50));
+        const hits = [...page.querySelectorAll("#found a")].map(a => a.getAttribute("href"));
+        if (wanted ? !hits.some(href => href.includes(wanted)) : hits.length > 0)
+            found.push(`a search for ${words} finds ${hits.length} sections: ${hits[0]}`);
+        input.value = "";
+        input.dispatchEvent(new view.Event("input"));
+        await new Promise(done => setTimeout(done, 50));
+    }
+    if (page.querySelectorAll("main pre").length !== page.querySelectorAll(".code button").length)
+        found.push("code without a button to copy it");
+    if (page.querySelectorAll("main :is(h2, h3)[id]").length > page.querySelectorAll(".here").length)
+        found.push("headings without a link");
+    page.querySelector("#tools button").click();
+    if (dark.media === before)
+        found.push("the colours cannot be changed");
+    page.querySelector("#tools button").click();
+    view.localStorage.clear();
+    return found;
+}
+
 async function look(page) {
     const found = [];
     frame.style.width = "1400px";
@@ -161,7 +190,7 @@ async function look(page) {
     for (const code of view.document.querySelectorAll("pre.c, pre.cpp"))
         if (!code.querySelector("span[class]"))
             found.push("no colours: " + begin(code));
-    return found.concat(faint(view));
+    return found.concat(faint(view), await press(view));
 }
 
 (async () => {
