@@ -40,8 +40,8 @@ RA_CHECKED enum ra_status ra_folder_describe(const struct ra_model_config *confi
                                              char *text, size_t size, char error[RA_ERROR_SIZE]);
 
 /* Writes all weights of this model there: model.safetensors, or, if they have more than `most`
- * bytes (0: never), shards of at most that, or of one array, and their index. Nothing may have these
- * names. They are float32, or rounded to bfloat16. */
+ * bytes (0: never), shards of at most that, or of one array, and their index. Nothing may have
+ * these names. They are float32, or rounded to bfloat16. */
 RA_CHECKED enum ra_status ra_folder_store(const char *folder, const struct ra_model_config *config,
                                           const float *weights, bool bfloat16, int64_t most,
                                           char error[RA_ERROR_SIZE]);
