@@ -707,8 +707,16 @@ def decoding(test):
         # What is printed goes beside the last word, so that has another name each time.
         link = test.path("models", str(len(runs)))
         os.symlink(os.path.abspath(folders[name]), link)
-        words = ["generate", "--prompt", "\t".join(map(str, prompt)), "--count", count, "--timeout",
-                 TIMEOUT, *flags, link]
+        # A prompt is an argument, a text in a file, or an array.
+        how, text = len(runs) % 3, "\t".join(map(str, prompt))
+        path = test.path(f"prompt-{len(runs)}" + (".npy" if how == 2 else ""))
+        if how == 1:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+        elif how == 2:
+            np.save(path, np.array(prompt, "u2"))
+        words = ["generate", *(("--prompt-file", path) if how else ("--prompt", text)), "--count", count,
+                 "--timeout", TIMEOUT, *flags, link]
         runs.append((ranks, words))
         wanted.append((name, prompt, group))
 
@@ -946,8 +954,15 @@ def refusals(test):
         (1, "is no model", 1, ["generate", "--prompt", "x", text]),
         (1, "missing: No such file", 3, ["generate", "--prompt", "x", missing]),
         (1, "--prompt", 1, ["generate", used]),
-        (1, "--prompt: 64 is no token", 2, ["generate", "--prompt", "1 64", fixture]),
-        (1, "--prompt: x is no token", 1, ["generate", "--prompt", "1 2 x", fixture]),
+        (2, "--prompt and --prompt-file: give one of them", 2,
+         ["generate", "--prompt", "x", "--prompt-file", text, used]),
+        (1, "--prompt-file: .*missing: No such file", 3, ["generate", "--prompt-file", missing, used]),
+        (1, "--prompt-file: give a text", 2, ["generate", "--prompt-file", "-", used]),
+        (1, "--prompt-file: MIT, number 1 of the text, is no token", 2,
+         ["generate", "--prompt-file", "LICENSE", fixture]),
+        (1, "other-rows.npy.*token", 2, ["generate", "--prompt-file", test.path("other-rows.npy"), fixture]),
+        (1, "--prompt: 64, number 2 of the text, is no token", 2, ["generate", "--prompt", "1 64", fixture]),
+        (1, "--prompt: x, number 3 of the text, is no token", 1, ["generate", "--prompt", "1 2 x", fixture]),
         (1, "causal", 1, ["generate", "--prompt", "1", masked]),
         (1, "layers.1.1.3.bias", 2, ["step", problems["no-weight"], test.path("result")]),
         (1, "layers.0.1.1.bias", 1, ["step", problems["other-shape"], test.path("result")]),

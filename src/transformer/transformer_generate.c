@@ -1,48 +1,160 @@
 /* transformer_generate: goes on with a text. See transformer_generate.h. */
 #include "transformer_generate.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "ra_clock.h"
+#include "ra_collective.h"
 #include "ra_decoder.h"
 #include "ra_sample.h"
+#include "ra_tokens.h"
 #include "transformer_files.h"
 
-/* The prompt as tokens: of a model of bytes its bytes, of any other whole numbers between
- * blanks. */
-static int64_t read_prompt(struct transformer *t, int32_t *tokens)
+/* Tokens to go on with. */
+struct prompt {
+    int32_t *tokens;
+    int64_t count, room;
+};
+
+static void add_token(struct transformer *t, struct prompt *prompt, int64_t token)
 {
-    int64_t count = 0;
-    bool bytes = t->model.vocabulary == 256;
-    const char *at = t->prompt;
-    for (; bytes && at[count]; count++)
-        tokens[count] = (unsigned char)at[count];
-    while (!bytes && *(at += strspn(at, " \t\n"))) {
-        char *end;
-        long long token = strtoll(at, &end, 10);
-        if (end == at || token < 0 || token >= t->model.vocabulary)
-            stage_fail(&t->stage, "--prompt: %.*s is no token of this model; give 0 to %" PRId64,
-                       (int)strcspn(at, " \t\n"), at, t->model.vocabulary - 1);
-        tokens[count++] = (int32_t)token;
-        at = end;
+    if (prompt->count == prompt->room) {
+        prompt->room = 2 * prompt->room + 1024;
+        prompt->tokens = realloc(prompt->tokens, (size_t)prompt->room * sizeof *prompt->tokens);
+        if (!prompt->tokens)
+            stage_fail(&t->stage, "no memory for a prompt of %" PRId64 " tokens", prompt->room);
     }
-    if (count == 0)
-        stage_fail(&t->stage, "--prompt: give a text to go on with%s",
-                   bytes ? "" : ", as numbers of tokens");
-    return count;
+    prompt->tokens[prompt->count++] = (int32_t)token;
 }
 
-/* Prints a token, as a byte or a number. Ends the run if it cannot be written. */
-static void print_token(const struct transformer *t, int32_t token)
+/* Adds a text: of a model of bytes its bytes, of any other whole numbers between blanks. After its
+ * `length` characters it ends with a 0. */
+static void add_text(struct transformer *t, struct prompt *prompt, const char *flag,
+                     const char *text, size_t length)
 {
-    if (t->stage.world.rank > 0)
-        return;
-    if (t->model.vocabulary == 256)
-        putchar(token);
-    else
-        printf("%" PRId32 " ", token);
+    static const char blanks[] = " \t\r\n";
+    bool bytes = t->model.vocabulary == 256;
+    for (size_t i = 0; i < length && bytes; i++)
+        add_token(t, prompt, (unsigned char)text[i]);
+    for (const char *at = text; !bytes;) {
+        at += strspn(at, blanks);
+        if (at == text + length)
+            return;
+        char *end;
+        long long token = strtoll(at, &end, 10);
+        if (end == at || token < 0 || token >= t->model.vocabulary ||
+            (*end && !strchr(blanks, *end)))
+            stage_fail(&t->stage,
+                       "%s: %.*s, number %" PRId64
+                       " of the text, is no token of this model; give 0 to %" PRId64,
+                       flag, (int)strcspn(at, blanks), at, prompt->count + 1,
+                       t->model.vocabulary - 1);
+        add_token(t, prompt, token);
+        at = end;
+    }
+}
+
+/* Adds a file, or the standard input if it is called "-", which may have any bytes. */
+static void add_file(struct transformer *t, struct prompt *prompt, const char *path)
+{
+    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+    char *text = NULL;
+    size_t length = 0, room = 0;
+    while (file && !feof(file) && !ferror(file)) {
+        if (length + 1 >= room && !(text = realloc(text, room = 2 * room + 65536)))
+            stage_fail(&t->stage, "--prompt-file: no memory for %zu bytes", room);
+        length += fread(text + length, 1, room - 1 - length, file);
+    }
+    if (!file || ferror(file))
+        stage_fail(&t->stage, "--prompt-file: %.200s: %s", path, strerror(errno));
+    text[length] = 0;
+    add_text(t, prompt, "--prompt-file", text, length);
+    free(text);
+    if (file != stdin)
+        fclose(file);
+}
+
+/* Adds a .npy of integers. */
+static void add_array(struct transformer *t, struct prompt *prompt, const char *path)
+{
+    struct ra_tokens file;
+    char error[RA_ERROR_SIZE];
+    int32_t token;
+    stage_check(&t->stage, ra_tokens_open(&file, path, error), error);
+    if (file.vocabulary > t->model.vocabulary)
+        file.vocabulary = t->model.vocabulary;
+    for (int64_t i = 0; i < file.count; i++) {
+        stage_check(&t->stage, ra_tokens_get(&file, i, &token, error), error);
+        if (token >= 0)
+            add_token(t, prompt, token);
+    }
+    ra_tokens_close(&file);
+}
+
+/* Sends what rank 0 has to all, in pieces that MPI can count. */
+static void send_to_all(struct transformer *t, void *data, int64_t bytes)
+{
+    enum { PIECE = 1 << 30 };
+    char error[RA_ERROR_SIZE];
+    MPI_Request request;
+    for (int64_t at = 0; at < bytes; at += PIECE) {
+        int count = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        int code = MPI_Ibcast((char *)data + at, count, MPI_BYTE, 0, MPI_COMM_WORLD, &request);
+        if (!ra_collective_wait(MPI_COMM_WORLD, code, &request, t->run.timeout, "the prompt",
+                                error))
+            stage_fail(&t->stage, "%s", error);
+    }
+}
+
+static void need_tokens(struct transformer *t, const struct prompt *prompt, const char *flag)
+{
+    if (prompt->count == 0)
+        stage_fail(&t->stage, "%s: give a text to go on with%s", flag,
+                   t->model.vocabulary == 256 ? "" : ", as numbers of tokens");
+}
+
+/* A file is read by rank 0, which alone has the standard input. */
+static void read_file(struct transformer *t, struct prompt *prompt)
+{
+    const char *end = strrchr(t->prompt_file, '.');
+    int rank = t->stage.world.rank;
+    if (rank == 0) {
+        (end && strcmp(end, ".npy") == 0 ? add_array : add_file)(t, prompt, t->prompt_file);
+        need_tokens(t, prompt, "--prompt-file");
+    }
+    send_to_all(t, &prompt->count, sizeof prompt->count);
+    if (rank > 0 && !(prompt->tokens = malloc((size_t)prompt->count * sizeof *prompt->tokens)))
+        stage_fail(&t->stage, "no memory for a prompt of %" PRId64 " tokens", prompt->count);
+    send_to_all(t, prompt->tokens, prompt->count * (int64_t)sizeof *prompt->tokens);
+}
+
+/* The prompt. What is wrong with an argument is wrong on all ranks alike, and one speaks for
+ * all. */
+static struct prompt read_prompt(struct transformer *t)
+{
+    struct prompt prompt = {0};
+    if (!t->prompt_file) {
+        const char *text = t->prompt ? t->prompt : "";
+        add_text(t, &prompt, "--prompt", text, strlen(text));
+        need_tokens(t, &prompt, "--prompt");
+    }
+    transformer_opened(t);
+    if (t->prompt_file)
+        read_file(t, &prompt);
+    return prompt;
+}
+
+/* Prints tokens, as bytes or numbers. Ends the run if they cannot be written. */
+static void print_tokens(const struct transformer *t, int64_t count, const int32_t *tokens)
+{
+    for (int64_t i = 0; i < count && t->stage.world.rank == 0; i++)
+        if (t->model.vocabulary == 256)
+            putchar(tokens[i]);
+        else
+            printf("%" PRId32 " ", tokens[i]);
     stage_flush(&t->stage);
 }
 
@@ -51,27 +163,26 @@ void transformer_generate(struct transformer *t)
     struct stage *stage = &t->stage;
     char error[RA_ERROR_SIZE];
     const float *weights = transformer_read_model(t, t->arguments[0]);
-    int32_t *tokens = stage_allocate(stage, (int64_t)strlen(t->prompt) + 1, sizeof *tokens);
-    int64_t count = read_prompt(t, tokens), V = t->model.vocabulary, next;
+    struct prompt prompt = read_prompt(t);
+    int64_t V = t->model.vocabulary, next;
     float *logits = stage_allocate(stage, V, sizeof *logits);
     struct ra_sample_choice *choices = stage_allocate(stage, V, sizeof *choices);
     struct ra_sample how = {t->temperature, t->top_k, t->top_p, (uint64_t)t->seed};
     struct ra_decoder *decoder;
-    transformer_opened(t);
-    t->run.length = count + t->count;
+    t->run.length = prompt.count + t->count;
     stage_check(stage, ra_decoder_create(&decoder, &t->model, &t->run, 1, MPI_COMM_WORLD, error),
                 error);
     double began = ra_seconds(), prompted;
-    stage_check(stage, ra_decoder_prompt(decoder, weights, count, tokens, logits),
+    stage_check(stage, ra_decoder_prompt(decoder, weights, prompt.count, prompt.tokens, logits),
                 ra_decoder_error(decoder));
     prompted = ra_seconds();
-    for (int64_t i = 0; i < count; i++)
-        print_token(t, tokens[i]);
+    print_tokens(t, prompt.count, prompt.tokens);
+    free(prompt.tokens);
     for (int64_t i = 0; i < t->count; i++) {
         stage_check(stage, ra_sample_draw(&how, (uint64_t)i, V, logits, choices, &next, error),
                     error);
         int32_t token = (int32_t)next;
-        print_token(t, token);
+        print_tokens(t, 1, &token);
         if (i < t->count - 1)
             stage_check(stage, ra_decoder_add(decoder, weights, 1, &token, logits),
                         ra_decoder_error(decoder));

@@ -142,6 +142,8 @@ static const struct ra_option options[] = {
 
     {FIELD(prompt), TAKES("prompt", PATH), FOR(GENERATE), .value = "TEXT",
      .help = "what the text begins with"},
+    {FIELD(prompt_file), TAKES("prompt-file", PATH), FOR(GENERATE), .value = "FILE",
+     .help = "the same from a file, or with - from the standard input; or tokens from a .npy"},
     {FIELD(count), TAKES("count", WHOLE), FOR(GENERATE), RANGE(0, MOST), .value = "N",
      .help = "tokens to add (default 100)"},
     {FIELD(temperature), TAKES("temperature", REAL), FOR(GENERATE), RANGE(0, 1e6), .value = "T",
@@ -328,6 +330,8 @@ static void check_together(struct transformer *t, const struct transformer *defa
     if (t->run.ring_size > 0 && t->stage.world.ranks % t->run.ring_size != 0)
         stage_end(&t->stage, 2, "--ring-size %d: does not divide the %d ranks", t->run.ring_size,
                   t->stage.world.ranks);
+    if (t->prompt && t->prompt_file)
+        stage_end(&t->stage, 2, "--prompt and --prompt-file: give one of them");
     stage_check_needs(&t->stage, options, OPTIONS, t, defaults);
     if (bit_of(command) & NEW && !t->resume)
         transformer_complete_model(t);
@@ -348,7 +352,6 @@ enum transformer_command transformer_options(struct transformer *t, int argc, ch
     t->clip = 1;
     t->validation = 0.1;
     t->save_every = t->count = 100;
-    t->prompt = "";
     t->top_p = 1;
     t->repeat = 5;
     into = t;

@@ -22,7 +22,7 @@ struct transformer {
     bool resume;
 
     /* generate */
-    const char *prompt;
+    const char *prompt, *prompt_file; /* one of them is NULL */
     int64_t count, top_k;
     double temperature, top_p;
 
