@@ -212,6 +212,7 @@ START_TEST(slices_are_found)
         }
         struct list_read got = read_list(list, count, N, MOST);
         ck_assert_int_eq(got.status, RA_OK);
+        int wrong = 0; /* an assertion each would be a message to the parent each */
         for (int64_t first = 0; first < N; first++)
             for (int64_t last = first; last < N; last++) {
                 int64_t next = ra_slices_next(&got.slices, 0, first, last);
@@ -219,11 +220,12 @@ START_TEST(slices_are_found)
                     const struct ra_slice *s = &got.slices.slice[x];
                     if (s->q0 > last || s->q1 <= first)
                         continue;
-                    ck_assert_int_eq(next, x);
+                    wrong += next != x;
                     next = ra_slices_next(&got.slices, x + 1, first, last);
                 }
-                ck_assert_int_eq(next, count);
+                wrong += next != count;
             }
+        ck_assert_int_eq(wrong, 0);
         free(got.storage);
     }
 }
