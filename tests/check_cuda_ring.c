@@ -582,9 +582,25 @@ static void check_extras(const struct problem *p, const struct ra_plan *plan, co
     free(sums);
 }
 
+/* Memory of 0 bytes would begin where the next piece does. */
+static void look_at_semaphores(const struct ra_plan *plan)
+{
+    const struct ra_cuda *cuda = ra_cuda_of(plan);
+    const struct ra_ring *ring = &plan->ring;
+    const void *others[] = {cuda->list_memory,  cuda->places,       cuda->home,
+                            cuda->table,        cuda->flags,        ring->keys[1],
+                            ring->keys[2],      ring->gradients[0], ring->gradients[1],
+                            ring->gradients[2], ring->gradients[3]};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (cuda->semaphores == others[i])
+            WRONG("rank %d: the semaphore has no place of its own", ra_plan_rank(plan));
+}
+
 static void make_set(const struct problem *p, const struct ra_plan *plan, struct set *set,
                      double sign)
 {
+    if (p->config.type != RA_FLOAT32)
+        look_at_semaphores(plan);
     set->x = (struct ra_arrays)RA_ARRAYS_INIT;
     set->sign = sign;
     set->heads = NULL;
