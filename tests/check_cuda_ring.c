@@ -1258,6 +1258,21 @@ static void test_shapes(void)
     leaves_a_rest = false;
 }
 
+/* Draws what any problem may have. */
+static void draw_options(struct problem *p, uint64_t *state)
+{
+    p->config.layout = (enum ra_layout_kind)random_below(state, 3);
+    p->config.bucket = p->config.layout == RA_STRIPED ? random_below(state, 2) * 7 : 0;
+    p->config.has_mask = random_below(state, 2);
+    p->config.deterministic = random_below(state, 4) == 0;
+    p->config.softcap = random_below(state, 4) == 0 ? 2 : 0;
+    p->config.head_map = random_below(state, 2) ? RA_INTERLEAVED : RA_GROUPED;
+    p->config.forward_only = random_below(state, 5) == 0;
+    p->config.transport = (enum ra_transport)random_below(state, 4);
+    p->config.caller_workspace = random_below(state, 2);
+    p->strided = random_below(state, 4) == 0;
+}
+
 /* Sinks, slopes, gradients of lse and largest scores, in any problem. */
 static void test_extras(void)
 {
@@ -1275,16 +1290,7 @@ static void test_extras(void)
         p.config.dim = (int64_t[]){16, 16, 20, 72, 136}[random_below(&state, 5)];
         p.config.causal = random_below(&state, 4) > 0;
         p.config.lookback = p.config.causal && random_below(&state, 3) == 0 ? 9 : RA_NO_LOOKBACK;
-        p.config.layout = (enum ra_layout_kind)random_below(&state, 3);
-        p.config.bucket = p.config.layout == RA_STRIPED ? random_below(&state, 2) * 7 : 0;
-        p.config.has_mask = random_below(&state, 2);
-        p.config.deterministic = random_below(&state, 3) == 0;
-        p.config.softcap = random_below(&state, 4) == 0 ? 2 : 0;
-        p.config.head_map = random_below(&state, 2) ? RA_INTERLEAVED : RA_GROUPED;
-        p.config.forward_only = random_below(&state, 6) == 0;
-        p.config.transport = (enum ra_transport)random_below(&state, 4);
-        p.config.caller_workspace = random_below(&state, 2);
-        p.strided = random_below(&state, 4) == 0;
+        draw_options(&p, &state);
         leaves_a_rest = random_below(&state, 2);
         run(&p);
         verdict("extras %d, %s, %s, %d ranks", i, type_names[type], layout_names[p.config.layout],
@@ -1309,16 +1315,7 @@ static void test_slices(void)
         p.config.keys = pattern >= PAIRS_OF_DOCUMENTS ? sizes[size].M : sizes[size].N;
         p.config.dim = sizes[size].dim;
         p.config.causal = random_below(&state, 2);
-        p.config.layout = (enum ra_layout_kind)random_below(&state, 3);
-        p.config.bucket = p.config.layout == RA_STRIPED ? random_below(&state, 2) * 7 : 0;
-        p.config.has_mask = random_below(&state, 2);
-        p.config.deterministic = random_below(&state, 4) == 0;
-        p.config.softcap = random_below(&state, 4) == 0 ? 2 : 0;
-        p.config.head_map = random_below(&state, 2) ? RA_INTERLEAVED : RA_GROUPED;
-        p.config.forward_only = random_below(&state, 5) == 0;
-        p.config.transport = (enum ra_transport)random_below(&state, 4);
-        p.config.caller_workspace = random_below(&state, 2);
-        p.strided = random_below(&state, 4) == 0;
+        draw_options(&p, &state);
         p.rounds = 3;
         p.slice_count = pattern_make(pattern, p.config.queries, p.config.keys, &state, p.slices);
         p.config.max_slices = PATTERN_SLICES;

@@ -50,7 +50,7 @@ colour();
 
 const contents = document.getElementById("contents"), list = contents.querySelector("ul");
 const found = make("div", "", {id: "found"});
-const input = make("input", "", {type: "search", placeholder: "Search the book", ariaLabel: "Search the book"});
+const input = make("input", "", {type: "search", title: "Words of a section; / goes here"});
 let reading;
 
 function readBook() {
@@ -100,5 +100,7 @@ document.addEventListener("keydown", event => {
     }
 });
 const tools = make("div", "", {id: "tools"});
-tools.append(input, theme);
+const label = make("label", "Search");
+label.append(input);
+tools.append(label, theme);
 contents.prepend(tools, found);

@@ -381,6 +381,29 @@ static enum ra_status take_weights(const struct ra_layer *layer, const char *nam
     return RA_OK;
 }
 
+/* With a batch: brings what a call reads to its shard. */
+static enum ra_status shard(struct ra_layer *layer, struct call *call, bool backward)
+{
+    struct ra_batch *batch = layer->config.batch;
+    struct ra_layer_arrays *a = &call->arrays;
+    enum ra_status status = RA_OK;
+    if (!batch)
+        return RA_OK;
+    if (!backward)
+        status = ra_batch_shard(batch, a->x, call->kept.x, layer->error);
+    else
+        status = ra_batch_shard(batch, a->dy, call->scratch.y, layer->error);
+    if (status == RA_OK && layer->masks) {
+        status = ra_batch_shard(layer->masks, a->mask, call->scratch.mask, layer->error);
+        a->mask = call->scratch.mask;
+    }
+    a->x = call->kept.x;
+    a->y = call->scratch.y;
+    a->dy = call->scratch.y;
+    a->dx = call->scratch.dx;
+    return status;
+}
+
 /* Checks what a call was given. An array without numbers may be anything. */
 static enum ra_status check_arrays(const struct ra_layer *layer, const struct call *call,
                                    bool backward, char *error)
@@ -445,30 +468,7 @@ static enum ra_status begin(struct ra_layer *layer, const struct ra_attention_we
     lay_out_kept(layer, call->n, a->kept, &call->kept);
     lay_out_scratch(layer, call->n, a->scratch, &call->scratch);
     call->work.scratch = call->scratch.products;
-    return RA_OK;
-}
-
-/* With a batch: brings what a call reads to its shard. */
-static enum ra_status shard(struct ra_layer *layer, struct call *call, bool backward)
-{
-    struct ra_batch *batch = layer->config.batch;
-    struct ra_layer_arrays *a = &call->arrays;
-    enum ra_status status = RA_OK;
-    if (!batch)
-        return RA_OK;
-    if (!backward)
-        status = ra_batch_shard(batch, a->x, call->kept.x, layer->error);
-    else
-        status = ra_batch_shard(batch, a->dy, call->scratch.y, layer->error);
-    if (status == RA_OK && layer->masks) {
-        status = ra_batch_shard(layer->masks, a->mask, call->scratch.mask, layer->error);
-        a->mask = call->scratch.mask;
-    }
-    a->x = call->kept.x;
-    a->y = call->scratch.y;
-    a->dy = call->scratch.y;
-    a->dx = call->scratch.dx;
-    return status;
+    return shard(layer, call, gradients != NULL);
 }
 
 /* The part of rows of q, k and v that begins at `first`, of heads of D numbers. */
@@ -564,8 +564,6 @@ enum ra_status ra_layer_forward(struct ra_layer *layer, const struct ra_attentio
     if (!layer)
         return RA_INVALID;
     enum ra_status status = begin(layer, weights, arrays, NULL, &call);
-    if (status == RA_OK)
-        status = shard(layer, &call, false);
     if (status != RA_OK)
         return status;
     const struct ra_layer_config *l = &layer->config;
@@ -606,8 +604,6 @@ enum ra_status ra_layer_backward(struct ra_layer *layer, const struct ra_attenti
     if (!layer)
         return RA_INVALID;
     enum ra_status status = begin(layer, weights, arrays, gradients ? gradients : &none, &call);
-    if (status == RA_OK)
-        status = shard(layer, &call, true);
     if (status != RA_OK)
         return status;
     const struct ra_layer_config *l = &layer->config;
